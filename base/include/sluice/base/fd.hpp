@@ -1,0 +1,35 @@
+#pragma once
+// The one owner of a file descriptor. Move-only; closes on destruction.
+// Thread-compatible: callers synchronise.
+
+#include <utility>
+
+namespace sluice {
+
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  UniqueFd(const UniqueFd&) = delete;
+  UniqueFd& operator=(const UniqueFd&) = delete;
+  ~UniqueFd() { reset(); }
+
+  // The descriptor, or -1 when empty. Stays owned.
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  // Closes now. A failing close is logged, not thrown: the descriptor is gone either way.
+  void reset() noexcept;
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace sluice

@@ -1,0 +1,64 @@
+#include "sluice/base/error.hpp"
+
+#include <csignal>
+#include <utility>
+
+#include "sluice/base/bytes.hpp"
+
+namespace sluice {
+
+OutOfMemory::OutOfMemory(std::string tier, std::uint64_t requested_bytes,
+                         std::uint64_t available_bytes, const std::string& what_for)
+    : Error(what_for + ": " + format_bytes(requested_bytes) + " requested on tier " + tier + ", " +
+            format_bytes(available_bytes) + " available"),
+      tier_(std::move(tier)),
+      requested_bytes_(requested_bytes),
+      available_bytes_(available_bytes) {}
+
+namespace {
+std::string io_message(const std::string& operation, const std::string& path,
+                       std::uint64_t offset_bytes, std::uint64_t size_bytes,
+                       const std::string& advice) {
+  std::string message = path + ": " + operation;
+  if (size_bytes != 0) {
+    message += " of " + std::to_string(size_bytes) + " bytes at offset " +
+               std::to_string(offset_bytes);
+  }
+  if (!advice.empty()) message += " (" + advice + ")";
+  return message;
+}
+}  // namespace
+
+IoError::IoError(int error_number, const std::string& operation, std::string path,
+                 std::uint64_t offset_bytes, std::uint64_t size_bytes, const std::string& advice)
+    : std::system_error(error_number, std::generic_category(),
+                        io_message(operation, path, offset_bytes, size_bytes, advice)),
+      path_(std::move(path)),
+      offset_bytes_(offset_bytes),
+      size_bytes_(size_bytes) {}
+
+StorageError::StorageError(std::string path, const std::string& message)
+    : Error(path + ": " + message), path_(std::move(path)) {}
+
+Interrupted::Interrupted(int signal_number)
+    : Error(signal_number == SIGTERM ? "terminated" : "interrupted"),
+      signal_number_(signal_number) {}
+
+namespace detail {
+
+void throw_check_failed(const char* file, int line, const std::string& message) {
+  const std::string path = file;
+  const auto slash = path.find_last_of('/');
+  throw InvalidArgument(message + " [" + path.substr(slash == std::string::npos ? 0 : slash + 1) +
+                        ":" + std::to_string(line) + "]");
+}
+
+void throw_syscall_failed(int error_number, const char* operation, const std::string& path) {
+  std::string name = operation;
+  name = name.substr(0, name.find('('));
+  if (name.rfind("::", 0) == 0) name = name.substr(2);
+  throw IoError(error_number, name, path);
+}
+
+}  // namespace detail
+}  // namespace sluice

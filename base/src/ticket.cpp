@@ -1,0 +1,119 @@
+#include "sluice/base/ticket.hpp"
+
+#include <cassert>
+#include <string>
+#include <utility>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+#include "sluice/base/mutex.hpp"
+
+namespace sluice {
+
+namespace detail {
+struct TicketState {
+  Mutex mutex;
+  CondVar ended_changed;
+  bool ended SLUICE_GUARDED_BY(mutex) = false;
+  std::exception_ptr error SLUICE_GUARDED_BY(mutex);
+
+  void wait() {
+    MutexLock lock(mutex);
+    while (!ended) ended_changed.wait(mutex);
+  }
+};
+}  // namespace detail
+
+Ticket& Ticket::operator=(Ticket&& other) noexcept {
+  if (this != &other) {
+    abandon();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+Ticket::~Ticket() { abandon(); }
+
+void Ticket::abandon() noexcept {
+  if (!state_) return;
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, std::string("work that nobody waited for failed: ") + error.what());
+  } catch (...) {
+    log(LogLevel::warn, "work that nobody waited for failed");
+  }
+}
+
+bool Ticket::done() const {
+  if (!state_) return true;
+  MutexLock lock(state_->mutex);
+  return state_->ended;
+}
+
+void Ticket::wait() const {
+  if (state_) state_->wait();
+}
+
+void Ticket::finish() {
+  if (!state_) return;
+  const auto state = std::exchange(state_, nullptr);
+  state->wait();
+  std::exception_ptr error;
+  {
+    MutexLock lock(state->mutex);
+    error = std::exchange(state->error, nullptr);
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+TicketSource::TicketSource() : state_(std::make_shared<detail::TicketState>()) {}
+
+TicketSource::~TicketSource() {
+  if (state_) complete(std::make_exception_ptr(Error("the work was dropped before it ended")));
+}
+
+Ticket TicketSource::ticket() { return Ticket(state_); }
+
+void TicketSource::complete(std::exception_ptr error) {
+  const auto state = std::exchange(state_, nullptr);
+  assert(state != nullptr);
+  // Notified under the lock: the waiter may destroy its half as soon as it sees `ended`, but the state
+  // itself lives until both halves are gone.
+  MutexLock lock(state->mutex);
+  state->ended = true;
+  state->error = std::move(error);
+  state->ended_changed.notify_all();
+}
+
+void finish_all(std::vector<Ticket>& tickets) {
+  std::exception_ptr first;
+  for (Ticket& ticket : tickets) {
+    try {
+      ticket.finish();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  tickets.clear();
+  if (first) std::rethrow_exception(first);
+}
+
+void finish_all(std::vector<Ticket>&& tickets) { finish_all(tickets); }
+
+bool all_done(const std::vector<Ticket>& tickets) {
+  for (const Ticket& ticket : tickets) {
+    if (!ticket.done()) return false;
+  }
+  return true;
+}
+
+void finish_all(std::vector<Ticket>& tickets, double& stall_seconds) {
+  if (all_done(tickets)) return finish_all(tickets);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Ticket& ticket : tickets) ticket.wait();
+  stall_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  finish_all(tickets);
+}
+
+}  // namespace sluice

@@ -1,0 +1,65 @@
+#include "sluice/base/worker.hpp"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+namespace sluice {
+
+Worker::Worker(const std::string& name) : thread_([this] { run(); }) {
+  pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
+}
+
+Worker::~Worker() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+Ticket Worker::begin(std::function<void()> task) {
+  TicketSource source;
+  Ticket ticket = source.ticket();
+  MutexLock lock(mutex_);
+  queue_.push_back(Item{std::move(task), std::move(source)});
+  changed_.notify_one();
+  return ticket;
+}
+
+double Worker::busy_seconds() const {
+  MutexLock lock(mutex_);
+  return busy_seconds_;
+}
+
+void Worker::run() {
+  for (;;) {
+    Item item;
+    {
+      MutexLock lock(mutex_);
+      while (queue_.empty() && !stopping_) changed_.wait(mutex_);
+      if (queue_.empty()) return;
+      item = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    std::exception_ptr error;
+    try {
+      item.task();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    item.task = nullptr;  // what the task holds is freed before its ticket says done
+    {
+      MutexLock lock(mutex_);
+      busy_seconds_ +=
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    }
+    item.done.complete(std::move(error));
+  }
+}
+
+}  // namespace sluice

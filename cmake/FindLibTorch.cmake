@@ -1,0 +1,55 @@
+# Finds LibTorch inside the torch wheel and makes the imported targets LibTorch::c10 and
+# LibTorch::torch_cpu. Looked for in: LIBTORCH_ROOT (the folder that holds include/ and lib/), the
+# project's .venv, then the torch of the Python on the path.
+#
+# The wheel's own find_package(Torch) runs nvcc and fails without a CUDA Toolkit; this does not.
+set(LibTorch_REQUIRED_VERSION "2.11.0")
+set(LIBTORCH_ROOT "" CACHE PATH "Folder of LibTorch (holds include/ and lib/); empty: .venv, then python3")
+
+set(_candidates "")
+if(LIBTORCH_ROOT)
+  set(_candidates "${LIBTORCH_ROOT}")
+else()
+  file(GLOB _candidates "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+  if(NOT _candidates)
+    find_program(LibTorch_PYTHON NAMES python3)
+    mark_as_advanced(LibTorch_PYTHON)
+    if(LibTorch_PYTHON)
+      execute_process(
+        COMMAND "${LibTorch_PYTHON}" -c
+                "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
+        OUTPUT_VARIABLE _candidates OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    endif()
+  endif()
+endif()
+
+set(LibTorch_FOUND FALSE)
+set(LibTorch_WHY_MISSING "no LibTorch in LIBTORCH_ROOT, .venv or the Python on the path (run scripts/setup.sh)")
+foreach(_root IN LISTS _candidates)
+  set(_header "${_root}/include/torch/headeronly/version.h")
+  if(NOT EXISTS "${_root}/lib/libtorch_cpu.so" OR NOT EXISTS "${_header}")
+    continue()
+  endif()
+  file(STRINGS "${_header}" _lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+  string(REGEX MATCHALL "[0-9]+" _numbers "${_lines}")
+  string(REPLACE ";" "." LibTorch_VERSION "${_numbers}")
+  if(NOT LibTorch_VERSION VERSION_EQUAL LibTorch_REQUIRED_VERSION)
+    set(LibTorch_WHY_MISSING
+        "LibTorch ${LibTorch_VERSION} in ${_root}, needed is ${LibTorch_REQUIRED_VERSION} (run scripts/setup.sh)")
+    continue()
+  endif()
+  set(LibTorch_FOUND TRUE)
+  set(LibTorch_ROOT_DIR "${_root}")
+  break()
+endforeach()
+
+if(LibTorch_FOUND AND NOT TARGET LibTorch::torch_cpu)
+  foreach(_library c10 torch_cpu)
+    add_library(LibTorch::${_library} SHARED IMPORTED)
+    set_target_properties(LibTorch::${_library} PROPERTIES
+      IMPORTED_LOCATION "${LibTorch_ROOT_DIR}/lib/lib${_library}.so"
+      INTERFACE_SYSTEM_INCLUDE_DIRECTORIES
+      "${LibTorch_ROOT_DIR}/include;${LibTorch_ROOT_DIR}/include/torch/csrc/api/include")
+  endforeach()
+  set_property(TARGET LibTorch::torch_cpu PROPERTY INTERFACE_LINK_LIBRARIES LibTorch::c10)
+endif()

@@ -1,0 +1,109 @@
+# sluice_add_component(name [SHARED] [NO_INSTALL] SOURCES ... HEADERS ... PUBLIC ... PRIVATE ...)
+#   makes sluice_<name> (alias sluice::<name>) with a header file set, install and export. A component
+#   sees only the headers of what it links, so an include against the layers does not compile.
+#   HEADERS are relative to include/; each is also compiled alone.
+# sluice_add_program(name SOURCES ... LINK ...)  a program in build/bin
+# sluice_add_test(name SOURCES ... LINK ... [LABELS ...] [TIMEOUT s])  a GoogleTest program
+function(sluice_target_options target)
+  target_compile_options(${target} PRIVATE
+    -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off
+    $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety -Werror=thread-safety>
+    $<$<BOOL:${SLUICE_WERROR}>:-Werror>)
+  if(SLUICE_ASSERTIONS)
+    target_compile_options(${target} PRIVATE -UNDEBUG)
+  endif()
+  if(SLUICE_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE -fsanitize=${SLUICE_SANITIZE})
+    if(SLUICE_SANITIZE MATCHES "undefined")
+      target_compile_options(${target} PRIVATE -fno-sanitize-recover=undefined)
+    endif()
+  endif()
+endfunction()
+
+function(sluice_add_component name)
+  cmake_parse_arguments(arg "SHARED;NO_INSTALL" "" "SOURCES;HEADERS;PUBLIC;PRIVATE" ${ARGN})
+  set(target sluice_${name})
+  if(arg_SHARED)
+    add_library(${target} SHARED ${arg_SOURCES})
+  else()
+    add_library(${target} STATIC ${arg_SOURCES})
+  endif()
+  add_library(sluice::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  sluice_target_options(${target})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  list(TRANSFORM arg_HEADERS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/include/" OUTPUT_VARIABLE headers)
+  target_sources(${target} PUBLIC FILE_SET HEADERS
+    BASE_DIRS "${CMAKE_CURRENT_SOURCE_DIR}/include" FILES ${headers})
+  target_include_directories(${target} PRIVATE src)
+  target_link_libraries(${target} PUBLIC ${arg_PUBLIC})
+  # Third-party libraries behind src/ never reach a consumer's include path.
+  foreach(library IN LISTS arg_PRIVATE)
+    target_link_libraries(${target} PRIVATE ${library})
+  endforeach()
+
+  # Every public header compiles alone.
+  set(checks "")
+  foreach(header IN LISTS arg_HEADERS)
+    string(MAKE_C_IDENTIFIER "${header}" id)
+    set(check "${CMAKE_CURRENT_BINARY_DIR}/header_check/${id}.cpp")
+    file(CONFIGURE OUTPUT "${check}" CONTENT "#include \"${header}\"\n#include \"${header}\"\n")
+    list(APPEND checks "${check}")
+  endforeach()
+  if(checks AND SLUICE_BUILD_TESTS AND PROJECT_IS_TOP_LEVEL)
+    add_library(${target}_header_check OBJECT ${checks})
+    sluice_target_options(${target}_header_check)
+    target_link_libraries(${target}_header_check PRIVATE ${target})
+  endif()
+
+  if(NOT arg_NO_INSTALL)
+    install(TARGETS ${target} EXPORT sluice-${name}
+      ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${name}
+      LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${name}
+      FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT ${name})
+    install(EXPORT sluice-${name} NAMESPACE sluice:: FILE sluice-${name}.cmake
+      DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/sluice COMPONENT ${name})
+  endif()
+endfunction()
+
+# Records that an installed component needs a third-party library (a name of sluice_find_third_party).
+function(sluice_uses_third_party component library)
+  set_property(GLOBAL APPEND PROPERTY SLUICE_THIRD_PARTY_${component} ${library})
+endfunction()
+
+function(sluice_add_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  sluice_target_options(${name})
+  target_link_libraries(${name} PRIVATE ${arg_LINK})
+endfunction()
+
+function(sluice_add_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  sluice_add_program(${name} SOURCES ${arg_SOURCES} LINK ${arg_LINK} GTest::gtest GTest::gmock GTest::gtest_main)
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT})
+  if(arg_LABELS)
+    set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
+  endif()
+endfunction()
+
+function(sluice_install_package)
+  include(CMakePackageConfigHelpers)
+  foreach(component base nvme cpu_adam offload zero)
+    get_property(SLUICE_THIRD_PARTY_${component} GLOBAL PROPERTY SLUICE_THIRD_PARTY_${component})
+  endforeach()
+  configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/sluiceConfig.cmake.in"
+    "${CMAKE_CURRENT_BINARY_DIR}/sluiceConfig.cmake"
+    INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
+  write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/sluiceConfigVersion.cmake"
+    COMPATIBILITY SameMinorVersion)
+  install(FILES "${CMAKE_CURRENT_BINARY_DIR}/sluiceConfig.cmake"
+    "${CMAKE_CURRENT_BINARY_DIR}/sluiceConfigVersion.cmake"
+    "${PROJECT_SOURCE_DIR}/cmake/SluiceThirdParty.cmake"
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/sluice COMPONENT base)
+endfunction()

@@ -1,0 +1,93 @@
+# Optional features: each is auto | on | off. `auto` takes what is there; `on` fails when it is not;
+# the summary prints every feature with on/off and why.
+option(SLUICE_BUILD_TESTS "Build the tests" ON)
+option(SLUICE_BUILD_BENCH "Build the benchmarks" ON)
+option(SLUICE_BUILD_EXAMPLES "Build the examples" ON)
+option(SLUICE_ASSERTIONS "Keep assert() in optimised builds" OFF)
+option(SLUICE_WERROR "Warnings are errors" OFF)
+set(SLUICE_SANITIZE "" CACHE STRING "Comma-separated sanitizers for every target, e.g. address,undefined")
+
+set(_sluice_summary "" CACHE INTERNAL "")
+
+function(_sluice_feature_result feature enabled reason)
+  set(SLUICE_HAVE_${feature} ${enabled} PARENT_SCOPE)
+  string(TOLOWER "${feature}" shown)
+  if(enabled)
+    set(state "on ")
+  else()
+    set(state "off")
+  endif()
+  set(_sluice_summary "${_sluice_summary};${shown}|${state}|${reason}" CACHE INTERNAL "")
+endfunction()
+
+# sluice_feature(NAME <found-variable> <why it is on> <why it cannot be>)
+macro(sluice_feature name found why_found why_missing)
+  set(SLUICE_WITH_${name} "auto" CACHE STRING "auto | on | off")
+  set_property(CACHE SLUICE_WITH_${name} PROPERTY STRINGS auto on off)
+  string(TOLOWER "${SLUICE_WITH_${name}}" _wanted)
+  if(_wanted MATCHES "^(off|no|false|0)$")
+    _sluice_feature_result(${name} FALSE "switched off by SLUICE_WITH_${name}")
+  elseif(${found})
+    _sluice_feature_result(${name} TRUE "${why_found}")
+  elseif(_wanted MATCHES "^(on|yes|true|1)$")
+    message(FATAL_ERROR "SLUICE_WITH_${name}=on, but ${why_missing}")
+  elseif(_wanted STREQUAL "auto")
+    _sluice_feature_result(${name} FALSE "${why_missing}")
+  else()
+    message(FATAL_ERROR "SLUICE_WITH_${name}=${SLUICE_WITH_${name}}: expected auto, on or off")
+  endif()
+endmacro()
+
+find_package(Threads REQUIRED)
+find_package(PkgConfig QUIET)
+
+include(SluiceThirdParty)
+
+foreach(library xxhash hwy jsoncpp)
+  sluice_find_third_party(${library})
+  if(NOT ${library}_FOUND)
+    message(FATAL_ERROR "${library} was not found: run scripts/setup.sh, or install its -dev package")
+  endif()
+endforeach()
+
+sluice_find_third_party(liburing)
+sluice_feature(URING liburing_FOUND "liburing, ${liburing_LIBRARY}"
+  "liburing was not found (package liburing-dev); threads do the I/O")
+
+sluice_find_third_party(TBB)
+sluice_feature(TBB TBB_FOUND "oneTBB ${TBB_VERSION}"
+  "oneTBB was not found (package libtbb-dev); plain threads are used")
+
+sluice_find_third_party(hwloc)
+sluice_feature(HWLOC hwloc_FOUND "hwloc, ${hwloc_LIBRARY}"
+  "hwloc was not found (package libhwloc-dev); doctor shows less")
+
+find_package(LibTorch QUIET)
+sluice_feature(TORCH LibTorch_FOUND "LibTorch ${LibTorch_VERSION}, ${LibTorch_ROOT_DIR}" "${LibTorch_WHY_MISSING}")
+
+find_program(SLUICE_CCACHE ccache)
+mark_as_advanced(SLUICE_CCACHE)
+if(SLUICE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${SLUICE_CCACHE}")
+endif()
+
+function(sluice_print_summary)
+  message(STATUS "")
+  message(STATUS "Sluice ${PROJECT_VERSION} (${CMAKE_BUILD_TYPE}, ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION})")
+  foreach(line IN LISTS _sluice_summary)
+    if(line)
+      string(REPLACE "|" ";" parts "${line}")
+      list(GET parts 0 shown)
+      list(GET parts 1 state)
+      list(GET parts 2 reason)
+      string(LENGTH "${shown}" length)
+      math(EXPR pad "8 - ${length}")
+      string(REPEAT " " ${pad} spaces)
+      message(STATUS "  ${shown}${spaces} ${state}  ${reason}")
+    endif()
+  endforeach()
+  if(SLUICE_SANITIZE)
+    message(STATUS "  sanitizers: ${SLUICE_SANITIZE}")
+  endif()
+  message(STATUS "")
+endfunction()

@@ -1,0 +1,42 @@
+# Third-party libraries as imported targets; used by the build and, installed, by find_package(sluice).
+include_guard(GLOBAL)
+
+# Makes sluice_third_party::<target> from one header and one library, and sets <target>_FOUND.
+function(sluice_find_c_library target header library)
+  find_path(${target}_INCLUDE ${header} PATH_SUFFIXES ${ARGN})
+  find_library(${target}_LIBRARY ${library})
+  mark_as_advanced(${target}_INCLUDE ${target}_LIBRARY)
+  if(${target}_INCLUDE AND ${target}_LIBRARY)
+    if(NOT TARGET sluice_third_party::${target})
+      add_library(sluice_third_party::${target} UNKNOWN IMPORTED GLOBAL)
+      set_target_properties(sluice_third_party::${target} PROPERTIES
+        IMPORTED_LOCATION "${${target}_LIBRARY}"
+        INTERFACE_INCLUDE_DIRECTORIES "${${target}_INCLUDE}")
+    endif()
+    set(${target}_FOUND TRUE PARENT_SCOPE)
+  else()
+    set(${target}_FOUND FALSE PARENT_SCOPE)
+  endif()
+endfunction()
+
+# The libraries that a component may link, by the name of their imported target.
+macro(sluice_find_third_party name)
+  if("${name}" STREQUAL "TBB")
+    find_package(TBB QUIET)
+  elseif("${name}" STREQUAL "liburing")
+    sluice_find_c_library(liburing liburing.h uring)
+  elseif("${name}" STREQUAL "xxhash")
+    sluice_find_c_library(xxhash xxhash.h xxhash)
+  elseif("${name}" STREQUAL "hwy")
+    sluice_find_c_library(hwy hwy/highway.h hwy)
+  elseif("${name}" STREQUAL "jsoncpp")
+    sluice_find_c_library(jsoncpp json/json.h jsoncpp jsoncpp)
+  elseif("${name}" STREQUAL "hwloc")
+    sluice_find_c_library(hwloc hwloc.h hwloc)
+  else()
+    message(FATAL_ERROR "sluice_find_third_party: unknown library ${name}")
+  endif()
+  if(NOT ${name}_FOUND)
+    set(sluice_NOT_FOUND_MESSAGE "${name} was not found")
+  endif()
+endmacro()
