@@ -48,7 +48,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::torch_cpu)
     add_library(LibTorch::${_library} SHARED IMPORTED)
     set_target_properties(LibTorch::${_library} PROPERTIES
       IMPORTED_LOCATION "${LibTorch_ROOT_DIR}/lib/lib${_library}.so"
-      INTERFACE_SYSTEM_INCLUDE_DIRECTORIES
+      INTERFACE_INCLUDE_DIRECTORIES
       "${LibTorch_ROOT_DIR}/include;${LibTorch_ROOT_DIR}/include/torch/csrc/api/include")
   endforeach()
   set_property(TARGET LibTorch::torch_cpu PROPERTY INTERFACE_LINK_LIBRARIES LibTorch::c10)

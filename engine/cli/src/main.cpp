@@ -1,0 +1,81 @@
+// The program `sluice`. Links no LibTorch: train and generate load it when they run (train_library_loader.hpp).
+
+#include <json/value.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "arguments.hpp"
+#include "commands.hpp"
+#include "exit_code.hpp"
+#include "memory_settings.hpp"
+#include "session.hpp"
+#include "sluice/base/log.hpp"
+#include "text_format.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+// Runs the command of an Invocation; one overload for each.
+struct Run {
+  Session& session;
+
+  int operator()(const ShowText& show) const {
+    session.console().print(show.text);
+    return kExitDone;
+  }
+  int operator()(const TrainArguments& arguments) const { return run_train(arguments, session); }
+  int operator()(const PlanArguments& arguments) const { return run_plan(arguments, session); }
+  int operator()(const GenerateArguments& arguments) const { return run_generate(arguments, session); }
+  int operator()(const ExportArguments& arguments) const { return run_export(arguments, session); }
+  int operator()(const DoctorArguments&) const { return run_doctor(session); }
+  int operator()(const ConfigCheckArguments& arguments) const {
+    return run_config_check(arguments, session);
+  }
+  int operator()(const ConfigKeysArguments&) const { return run_config_keys(session); }
+};
+
+int run(const std::vector<std::string>& argv) {
+  const Invocation invocation = parse_arguments({argv.begin() + 1, argv.end()});
+  Session session(argv, invocation.json);
+  set_log_sink(session.console().make_log_sink());
+  // The sink points into the session.
+  struct SinkGuard {
+    ~SinkGuard() { set_log_sink(nullptr); }
+  } guard;
+  return std::visit(Run{session}, invocation.command);
+}
+
+int report_failure(const std::exception_ptr& error, bool json) {
+  const Failure failure = classify(error);
+  std::fprintf(stderr, "sluice: %s\n", failure.message.c_str());
+  if (json) {
+    Json::Value object(Json::objectValue);
+    object["error"] = valid_utf8(failure.message);
+    object["exit_code"] = failure.exit_code;
+    std::printf("%s\n", to_line(object).c_str());
+  }
+  return failure.exit_code;
+}
+
+}  // namespace
+
+}  // namespace sluice::cli
+
+int main(int argc, char** argv) {
+  sluice::cli::bound_resident_memory();
+  std::vector<std::string> arguments(argv, argv + argc);
+  if (arguments.empty()) arguments.emplace_back("sluice");  // execve with no arguments at all
+  // Found without parsing: a usage error is reported as JSON too.
+  const bool json = std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
+  try {
+    return sluice::cli::run(arguments);
+  } catch (...) {
+    return sluice::cli::report_failure(std::current_exception(), json);
+  }
+}

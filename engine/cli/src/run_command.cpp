@@ -1,0 +1,131 @@
+// The commands about a run: train and plan.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "commands.hpp"
+#include "exit_code.hpp"
+#include "progress.hpp"
+#include "signals.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/config/model_config.hpp"
+#include "sluice/config/train_config.hpp"
+#include "sluice/models/dataset.hpp"
+#include "sluice/models/safetensors.hpp"
+#include "sluice/plan/plan.hpp"
+#include "text_format.hpp"
+#include "train_library_loader.hpp"
+#include "train_summary.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+void require_files(const train::TrainRequest& run) {
+  require_file("--config", run.config_path);
+  require_file("--model", run.model_path);
+  if (!run.data_path.empty()) require_file("--data", run.data_path);
+  if (run.init_path) require_file("--init", *run.init_path);
+  if (run.eval_data_path) require_file("--eval-data", *run.eval_data_path);
+}
+
+// The line that goes on with this run: as it was called, and --resume.
+std::string resume_line(std::vector<std::string> argv) {
+  if (std::find(argv.begin(), argv.end(), "--resume") == argv.end()) argv.emplace_back("--resume");
+  return shell_line(argv);
+}
+
+void show_resume_line(const train::RunReport& report, const std::string& line, Session& session) {
+  const std::string what = report.committed_step > 0
+                               ? "step " + std::to_string(report.committed_step) + " is committed; to go on:"
+                               : "nothing is committed; the next run starts over:";
+  session.console().print("\n" + what + "\n  " + line);
+}
+
+void show_end(const TrainArguments& arguments, const TrainProgress& progress, const train::RunReport& report,
+              Session& session) {
+  Console& console = session.console();
+  if (const std::string curve = progress.loss_curve(); !curve.empty()) console.print("\n" + curve);
+  console.print("\n" + run_summary(report));
+  if (const std::string& directory = arguments.request.report_dir; !directory.empty()) {
+    console.print("report:   " + directory + "/report.json, one line per step in " + directory + "/steps.jsonl");
+  }
+  if (progress.plan()) console.print(next_steps(report, *progress.plan(), arguments.request.model_path));
+}
+
+// What of the data is wrong, the way training would find it.
+void check_data(const train::TrainRequest& run, const config::ModelConfig& model) {
+  const auto length = static_cast<std::uint64_t>(model.n_positions);
+  const auto vocabulary = static_cast<std::uint64_t>(model.vocab_size);
+  if (!run.data_path.empty()) {
+    models::Dataset data(run.data_path, length, vocabulary);
+    if (run.eval_fraction) data.hold_out(*run.eval_fraction);
+  }
+  if (run.eval_data_path) models::Dataset(*run.eval_data_path, length, vocabulary).evaluate_all();
+  if (run.init_path) models::SafetensorsReader{*run.init_path};
+}
+
+}  // namespace
+
+void require_file(const std::string& flag, const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) throw InvalidArgument(flag + ": " + path + ": there is no such file");
+  if (std::filesystem::is_directory(status)) {
+    throw InvalidArgument(flag + ": " + path + ": this is a directory, expected a file");
+  }
+  if (::access(path.c_str(), R_OK) != 0) throw InvalidArgument(flag + ": " + path + ": cannot be read (permissions?)");
+}
+
+int run_train(const TrainArguments& arguments, Session& session) {
+  const train::TrainRequest& request = arguments.request;
+  require_files(request);
+  // Read here as well, so that mistakes show before LibTorch is loaded.
+  config::load_train_config(request.config_path);
+  config::load_model_config(request.model_path);
+
+  train::TrainLibrary& library = load_train_library();
+  library.set_log_sink(session.console().make_log_sink(), LogLevel::info);
+  const std::string line = resume_line(session.argv());
+  TrainProgress progress(session.console(), TrainProgress::system_clock());
+  const StopSignals signals("\nsluice: stopped at once; to go on from the last committed step:\n  " + line + "\n");
+  try {
+    const train::RunReport report = library.train(request, progress, signals.stop());
+    session.console().status("");
+    show_end(arguments, progress, report, session);
+    session.emit_text(train::to_json(report));
+    if (report.stopped_by_signal == 0) return kExitDone;
+    show_resume_line(report, line, session);
+    return exit_code_of_signal(report.stopped_by_signal);
+  } catch (const Interrupted&) {
+    show_resume_line(train::RunReport{}, line, session);
+    throw;
+  }
+}
+
+int run_plan(const PlanArguments& arguments, Session& session) {
+  const train::TrainRequest& request = arguments.request;
+  require_files(request);
+  const config::TrainConfig config = config::load_train_config(request.config_path);
+  const config::ModelConfig model = config::load_model_config(request.model_path);
+  check_data(request, model);
+  const plan::Plan plan = plan::make_plan(config, model, request.placement, plan::probe_machine(config));
+  Console& console = session.console();
+  for (const std::string& note : config.notes) console.print(note);
+  console.print(plan::plan_table(plan));
+  for (const std::string& choice : plan.choices) console.print("chosen: " + choice);
+  if (request.steps && plan.nvme_written_per_step > 0) {
+    const std::uint64_t written = checked_mul(plan.nvme_written_per_step, static_cast<std::uint64_t>(*request.steps));
+    console.print("all " + std::to_string(*request.steps) + " steps write " + format_bytes(written) +
+                  " to the drive");
+  }
+  session.emit_text(plan::plan_json(plan));
+  return kExitDone;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,69 @@
+#include "signals.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+
+#include "exit_code.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+// A signal handler reaches nothing but globals. Written before the handlers are installed, but for g_stop.
+volatile int g_stop = 0;
+bool g_installed = false;
+char g_at_once_message[8192];
+std::size_t g_at_once_size = 0;
+
+constexpr char kStopping[] =
+    "\nsluice: stopping after the step in progress; the same signal again stops at once\n";
+
+void write_to_stderr(const char* text, std::size_t size) {
+  // Nothing can be done about a standard error that takes no bytes.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, size);
+}
+
+extern "C" void on_stop_signal(int number) {
+  const int saved = errno;
+  if (g_stop != 0) {
+    write_to_stderr(g_at_once_message, g_at_once_size);
+    ::_exit(exit_code_of_signal(number));
+  }
+  g_stop = number;
+  write_to_stderr(kStopping, sizeof(kStopping) - 1);
+  errno = saved;
+}
+
+void set_action(void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;  // reads and waits of the libraries go on; the loop polls stop()
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+}  // namespace
+
+StopSignals::StopSignals(const std::string& at_once_message) {
+  assert(!g_installed);
+  g_installed = true;
+  g_stop = 0;
+  g_at_once_size = std::min(at_once_message.size(), sizeof(g_at_once_message));
+  std::memcpy(g_at_once_message, at_once_message.data(), g_at_once_size);
+  set_action(&on_stop_signal);
+}
+
+StopSignals::~StopSignals() {
+  set_action(SIG_DFL);
+  g_installed = false;
+}
+
+const volatile int& StopSignals::stop() const { return g_stop; }
+
+}  // namespace sluice::cli

@@ -1,0 +1,23 @@
+#pragma once
+// SIGINT and SIGTERM as a number that the training loop polls. The first signal asks to stop after the step
+// in progress; a second one ends the process at once.
+
+#include <string>
+
+namespace sluice::cli {
+
+// Handlers for the life of the object; one object at a time. The signals may arrive on any thread.
+// Confined to thread: main.
+class StopSignals {
+ public:
+  // `at_once_message` is written to standard error when a second signal ends the process.
+  explicit StopSignals(const std::string& at_once_message);
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  // 0, or the number of the signal that came.
+  const volatile int& stop() const;
+};
+
+}  // namespace sluice::cli

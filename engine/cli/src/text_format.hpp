@@ -1,0 +1,26 @@
+#pragma once
+// Numbers as the commands show them, and text for shells. Thread-safe: free functions without state.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice::cli {
+
+// printf of one number: format_number("%.3f", 1.5).
+std::string format_number(const char* format, double value);
+// "42s", "7m42s", "3h05m", "2d04h"; "?" when not finite or negative.
+std::string format_duration(double seconds);
+// "1,043 tok/s", "12.3 tok/s".
+std::string format_rate(double per_second, const std::string& unit);
+
+// The text with every byte that is not part of valid UTF-8 replaced by U+FFFD; what JSON needs.
+std::string valid_utf8(std::string_view text);
+
+// The argument as a POSIX shell needs it typed: unchanged when it is plain, else in single quotes.
+std::string shell_quote(const std::string& argument);
+// A whole command line.
+std::string shell_line(const std::vector<std::string>& arguments);
+
+}  // namespace sluice::cli

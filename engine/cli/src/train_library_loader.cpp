@@ -1,0 +1,65 @@
+#include "train_library_loader.hpp"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <filesystem>
+#include <system_error>
+
+#include "sluice/base/error.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+constexpr const char* kFileName = "libsluice_train.so";
+
+std::string last_dl_error() {
+  const char* text = ::dlerror();
+  return text == nullptr ? "no reason given" : text;
+}
+
+}  // namespace
+
+std::string find_train_library(std::string& why) {
+  std::error_code error;
+  const std::filesystem::path executable = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) {
+    why = "/proc/self/exe: " + error.message();
+    return "";
+  }
+  const std::filesystem::path root = executable.parent_path().parent_path();
+  // The build's folder, and where the library is installed (lib, lib64, lib/x86_64-linux-gnu).
+  const std::array<std::filesystem::path, 2> candidates = {root / "lib" / kFileName,
+                                                           root / SLUICE_INSTALL_LIBDIR / kFileName};
+  for (const std::filesystem::path& candidate : candidates) {
+    if (std::filesystem::exists(candidate, error)) return candidate.string();
+  }
+  why = "there is no " + candidates.front().string();
+  return "";
+}
+
+train::TrainLibrary& load_train_library() {
+  std::string why;
+  const std::string path = find_train_library(why);
+  if (path.empty()) {
+    throw Error("this build has no LibTorch: " + why +
+                ". Install LibTorch with scripts/setup.sh, then build again with scripts/build.sh");
+  }
+  // Local: LibTorch's symbols must not get in the way of the program's own.
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    throw Error("cannot load " + path + ": " + last_dl_error() +
+                ". If LibTorch was moved or removed: scripts/setup.sh, then scripts/build.sh");
+  }
+  // dlsym returns an object pointer by definition; POSIX guarantees the conversion.
+  const auto entry =
+      reinterpret_cast<train::TrainLibraryEntry>(::dlsym(library, train::kTrainLibraryEntryName));
+  if (entry == nullptr) {
+    throw Error(path + " is not this program's training library: " + last_dl_error() +
+                ". Build again with scripts/build.sh");
+  }
+  return *entry();
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,155 @@
+#pragma once
+// The training configuration: DeepSpeed's JSON schema plus the section "sluice", as plain structs
+// with defaults, read and checked once. docs/config.md lists every key.
+//
+// Not here: whether the machine can provide what is asked for (the planner), and the model file
+// (sluice/config/model_config.hpp).
+// Thread-compatible: plain values; the functions are thread-safe.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "sluice/config/config_error.hpp"
+
+namespace sluice::config {
+
+// adamw: decoupled weight decay. adam: weight decay added to the gradient.
+enum class OptimizerType { adam, adamw };
+
+struct OptimizerConfig {
+  // DeepSpeed's "Adam" without "adam_w_mode": false is adamw too.
+  OptimizerType type = OptimizerType::adamw;
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool bias_correction = true;
+};
+
+enum class WarmupType { log, linear };
+
+struct WarmupLR {
+  double warmup_min_lr = 0;
+  std::optional<double> warmup_max_lr;  // empty: the optimizer's lr
+  std::int64_t warmup_num_steps = 1000;
+  WarmupType warmup_type = WarmupType::log;
+};
+struct WarmupDecayLR {
+  std::int64_t total_num_steps = 0;
+  double warmup_min_lr = 0;
+  double warmup_max_lr = 0.001;
+  std::int64_t warmup_num_steps = 1000;
+  WarmupType warmup_type = WarmupType::log;
+};
+struct WarmupCosineLR {
+  std::int64_t total_num_steps = 0;
+  double warmup_min_ratio = 0;
+  std::int64_t warmup_num_steps = 1000;
+  double cos_min_ratio = 1e-4;
+  WarmupType warmup_type = WarmupType::log;
+};
+// monostate: the learning rate is constant. Evaluated by sluice/config/lr_schedule.hpp.
+using SchedulerConfig = std::variant<std::monostate, WarmupLR, WarmupDecayLR, WarmupCosineLR>;
+
+struct OffloadConfig {
+  enum class Device { none, cpu, nvme };
+  Device device = Device::none;
+  std::string nvme_path;                     // not empty exactly when the device is nvme
+  std::optional<bool> pin_memory;            // empty: pinned where the machine's limits allow
+  std::optional<std::int64_t> buffer_count;  // empty: chosen by the planner
+  // Elements per buffer; offload_param only. Empty: chosen by the planner.
+  std::optional<std::uint64_t> buffer_size;
+};
+
+// Sizes and thresholds are counts of elements, as in DeepSpeed.
+struct ZeroConfig {
+  int stage = 0;
+  OffloadConfig offload_param;      // other than none only with stage 3
+  OffloadConfig offload_optimizer;  // other than none only with stage 1 to 3
+  std::uint64_t sub_group_size = 1'000'000'000;
+  std::uint64_t prefetch_bucket_size = 50'000'000;
+  std::uint64_t max_live_parameters = 1'000'000'000;
+  std::uint64_t max_reuse_distance = 1'000'000'000;
+  std::uint64_t param_persistence_threshold = 100'000;
+  std::uint64_t model_persistence_threshold = 9'223'372'036'854'775'807;  // INT64_MAX: no limit
+};
+
+struct AioConfig {
+  std::uint64_t block_size = 1'048'576;  // bytes, a multiple of 4096
+  int queue_depth = 8;
+  int intra_op_parallelism = 1;
+  bool single_submit = false;
+  bool overlap_events = true;
+};
+
+struct ByteBudget {
+  enum class Kind { automatic, bytes, percent };
+  Kind kind = Kind::automatic;
+  std::uint64_t value =
+      0;  // bytes, or whole percent of what the machine has (1 to 100); 0 when automatic
+};
+
+// What a committed step survives: a killed process, loss of power, nothing.
+enum class Durability { process, power, none };
+
+// Empty: chosen by the engine.
+struct ThreadsConfig {
+  std::optional<int> compute;
+  std::optional<int> optimizer;
+  std::optional<int> io;
+};
+
+struct SluiceConfig {
+  ByteBudget device_bytes;
+  ByteBudget host_bytes;
+  Durability durability = Durability::process;
+  std::int64_t commit_every = 1;      // steps
+  std::string checkpoint_dir;         // empty: no full checkpoints
+  std::int64_t checkpoint_every = 0;  // steps; 0: never
+  std::int64_t keep = 2;              // full checkpoints kept
+  bool strict = false;
+  bool overlap = true;
+  ThreadsConfig threads;
+  std::uint64_t seed = 0;
+};
+
+struct TrainConfig {
+  std::string path;  // as shown in messages
+  int world_size = 1;
+
+  // Resolved: train_batch_size = micro_batch_size * gradient_accumulation_steps * world_size.
+  std::int64_t train_batch_size = 0;
+  std::int64_t micro_batch_size = 0;
+  std::int64_t gradient_accumulation_steps = 0;
+
+  OptimizerConfig optimizer;
+  SchedulerConfig scheduler;
+  double gradient_clipping = 1.0;  // 0: none
+  bool bf16 = false;
+  std::optional<std::int64_t> steps_per_print;  // empty: nothing is printed
+  ZeroConfig zero;
+  AioConfig aio;
+  SluiceConfig sluice;
+
+  // One line for each mapped key of the file, "mapped: KEY: what it means here", and for each
+  // doubtful but valid value, "note: KEY: ...". To be shown once.
+  std::vector<std::string> notes;
+};
+
+struct LoadOptions {
+  int world_size = 1;  // ranks that share a training batch
+};
+
+// Reads and checks a file. Throws ConfigError with every mistake of the file, and InvalidArgument
+// that names the path when it cannot be read or world_size is below 1.
+TrainConfig load_train_config(const std::string& path, const LoadOptions& options = {});
+// The same for text in memory; `shown_path` stands for the file in messages.
+TrainConfig parse_train_config(std::string_view text, const std::string& shown_path,
+                               const LoadOptions& options = {});
+
+}  // namespace sluice::config

@@ -1,0 +1,186 @@
+#include "json_document.hpp"
+
+#include <fcntl.h>
+#include <json/reader.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/fd.hpp"
+#include "sluice/base/text.hpp"
+
+namespace sluice::config {
+
+namespace {
+
+// Real configurations have a few KiB; a data file given by mistake is named as one instead of
+// parsed.
+constexpr std::size_t kMaxFileBytes = kMiB;
+constexpr std::size_t kMaxShownBytes = 60;
+
+const char* type_name(const Json::Value& value) {
+  switch (value.type()) {
+    case Json::nullValue:
+      return "null";
+    case Json::intValue:
+    case Json::uintValue:
+    case Json::realValue:
+      return "number";
+    case Json::stringValue:
+      return "string";
+    case Json::booleanValue:
+      return "bool";
+    case Json::arrayValue:
+      return "list";
+    case Json::objectValue:
+      return "object";
+  }
+  return "value";
+}
+
+// Control characters as spaces; cut at a character boundary.
+std::string on_one_line(std::string_view text) {
+  std::size_t length = std::min(text.size(), kMaxShownBytes);
+  while (length < text.size() && length > 0 &&
+         (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
+    --length;
+  }
+  std::string out(text.substr(0, length));
+  std::replace_if(
+      out.begin(), out.end(),
+      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, ' ');
+  return length < text.size() ? out + "..." : out;
+}
+
+std::vector<std::size_t> offsets_of_lines(std::string_view text) {
+  std::vector<std::size_t> offsets = {0};
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool ends =
+        text[i] == '\n' || (text[i] == '\r' && (i + 1 == text.size() || text[i + 1] != '\n'));
+    if (ends) offsets.push_back(i + 1);
+  }
+  return offsets;
+}
+
+std::string blank_byte_order_mark(std::string_view text) {
+  std::string copy(text);
+  if (copy.starts_with("\xEF\xBB\xBF")) copy.replace(0, 3, "   ");
+  return copy;
+}
+
+}  // namespace
+
+std::string quoted(std::string_view text) {
+  return "\"" + on_one_line(text) + "\"";
+}
+
+JsonDocument::JsonDocument(std::string_view text, std::string shown_path)
+    : shown_path_(std::move(shown_path)) {
+  if (text.size() > kMaxFileBytes) {
+    fail(0, "larger than " + format_bytes(kMaxFileBytes) + ": not a configuration file");
+  }
+  text_ = blank_byte_order_mark(text);
+  line_offsets_ = offsets_of_lines(text_);
+  if (const auto offset = find_invalid_utf8(text_)) fail(*offset, "not UTF-8 from here on");
+  scan_ = scan_json(text_);
+  if (scan_.blanked.find_first_not_of(" \t\r\n") == std::string::npos && !scan_.error) {
+    fail(0, "the file is empty; expected a JSON object: { ... }");
+  }
+  if (scan_.error) fail(scan_.error->offset, "not JSON: " + scan_.error->message);
+  // A key repeated through an escape is not seen by the scan; JsonCpp then refuses it.
+  parse(scan_.repeated_keys.empty());
+  if (!root_.isObject()) {
+    fail(static_cast<std::size_t>(root_.getOffsetStart()),
+         "expected a JSON object { ... } on top, found a " + std::string(type_name(root_)));
+  }
+  collect_repeated_keys();
+}
+
+void JsonDocument::parse(bool refuse_repeated_keys) {
+  Json::CharReaderBuilder builder;
+  builder["collectComments"] = false;
+  builder["allowComments"] = false;  // blanked already
+  builder["allowTrailingCommas"] = true;
+  builder["strictRoot"] = false;
+  builder["failIfExtra"] = true;
+  builder["rejectDupKeys"] = refuse_repeated_keys;
+  const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
+  const std::string& text = scan_.blanked;
+  std::string errors;
+  if (reader->parse(text.data(), text.data() + text.size(), &root_, &errors)) return;
+  // JsonCpp's answer: "* Line 3, Column 5\n  Missing ',' ...\n", lines and bytes from 1.
+  std::size_t line = 1, column = 1;
+  std::sscanf(errors.c_str(), "* Line %zu, Column %zu", &line, &column);
+  std::string message = errors.substr(std::min(errors.find('\n'), errors.size() - 1) + 1);
+  message = message.substr(0, message.find('\n'));
+  message.erase(0, message.find_first_not_of(' '));
+  line = std::clamp<std::size_t>(line, 1, line_offsets_.size());
+  fail(line_offsets_[line - 1] + column - 1, "not JSON: " + message);
+}
+
+void JsonDocument::collect_repeated_keys() {
+  for (const std::size_t offset : scan_.repeated_keys) {
+    const Position at = position_at(offset);
+    const std::size_t end = text_.find('"', offset + 1);
+    repeated_keys_.push_back({at.line, at.column,
+                              on_one_line(text_.substr(offset + 1, end - offset - 1)),
+                              "this key is given twice in its object; remove one"});
+  }
+}
+
+void JsonDocument::fail(std::size_t offset, const std::string& message) const {
+  const Position at = position_at(offset);
+  throw ConfigError(shown_path_, {{at.line, at.column, "", message}});
+}
+
+Position JsonDocument::position_at(std::size_t offset) const {
+  offset = std::min(offset, text_.size());
+  if (line_offsets_.empty()) return {};
+  const auto after = std::upper_bound(line_offsets_.begin(), line_offsets_.end(), offset);
+  const std::size_t begin = *(after - 1);
+  const std::string_view before = std::string_view(text_).substr(begin, offset - begin);
+  return {static_cast<int>(after - line_offsets_.begin()),
+          static_cast<int>(display_width(before)) + 1};
+}
+
+Position JsonDocument::position_of_key(const Json::Value& value) const {
+  const auto found = scan_.key_offsets.find(static_cast<std::size_t>(value.getOffsetStart()));
+  return found == scan_.key_offsets.end() ? position_of(value) : position_at(found->second);
+}
+
+Position JsonDocument::position_of(const Json::Value& value) const {
+  return position_at(static_cast<std::size_t>(value.getOffsetStart()));
+}
+
+std::string JsonDocument::shown(const Json::Value& value) const {
+  if (value.isNull()) return "null";
+  if (value.isObject()) return "an object";
+  const auto begin = static_cast<std::size_t>(value.getOffsetStart());
+  const auto end = static_cast<std::size_t>(value.getOffsetLimit());
+  return on_one_line(std::string_view(scan_.blanked).substr(begin, end - begin)) + " (" +
+         type_name(value) + ")";
+}
+
+std::string read_config_file(const std::string& path) {
+  const auto fail = [&](int error_number) {
+    throw InvalidArgument("cannot read " + path + ": " +
+                          std::generic_category().message(error_number));
+  };
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) fail(errno);
+  std::string text;
+  char buffer[16384];
+  while (text.size() <= kMaxFileBytes) {
+    const ssize_t got = ::read(fd.get(), buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(errno);
+    if (got == 0) break;
+    text.append(buffer, static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
+}  // namespace sluice::config

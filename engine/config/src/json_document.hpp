@@ -1,0 +1,58 @@
+#pragma once
+// A JSON file in memory: its values, and the line and column of every key.
+
+#include <json/value.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "json_scan.hpp"
+#include "sluice/config/config_error.hpp"
+
+namespace sluice::config {
+
+struct Position {
+  int line = 1;
+  int column = 1;  // characters, from 1
+};
+
+// Immutable after construction. Thread-compatible: callers synchronise.
+class JsonDocument {
+ public:
+  // Throws ConfigError when the text is not JSON with an object on top. Keys given twice are kept
+  // as problems, so that the rest can be checked as well.
+  JsonDocument(std::string_view text, std::string shown_path);
+
+  const std::string& shown_path() const { return shown_path_; }
+  const Json::Value& root() const { return root_; }
+  const std::vector<Problem>& repeated_keys() const { return repeated_keys_; }
+
+  // Of the key that `value`, a member of an object of this document, belongs to.
+  Position position_of_key(const Json::Value& value) const;
+  // Of the value itself.
+  Position position_of(const Json::Value& value) const;
+  // The value as it is written in the file, shortened, with its type: `"abc" (string)`.
+  std::string shown(const Json::Value& value) const;
+
+ private:
+  [[noreturn]] void fail(std::size_t offset, const std::string& message) const;
+  Position position_at(std::size_t offset) const;
+  void parse(bool refuse_repeated_keys);
+  void collect_repeated_keys();
+
+  std::string shown_path_;
+  std::string text_;
+  std::vector<std::size_t> line_offsets_;
+  ScanResult scan_;
+  Json::Value root_;
+  std::vector<Problem> repeated_keys_;
+};
+
+// The text of a file of at most 1 MiB. Throws InvalidArgument that names the path and the reason.
+std::string read_config_file(const std::string& path);
+
+// `text` in quotes, on one line, at most about 60 characters.
+std::string quoted(std::string_view text);
+
+}  // namespace sluice::config

@@ -1,0 +1,215 @@
+#include "json_scan.hpp"
+
+#include <unordered_set>
+
+namespace sluice::config {
+
+namespace {
+
+// Configurations nest about five levels; JsonCpp recurses once per level.
+constexpr std::size_t kMaxDepth = 64;
+
+bool is_space(char c) {
+  return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+bool ends_word(char c) {
+  return is_space(c) || std::string_view("{}[],:\"#").find(c) != std::string_view::npos;
+}
+
+// The number grammar of RFC 8259, section 6.
+bool is_json_number(std::string_view word) {
+  std::size_t at = 0;
+  const auto digits = [&] {
+    const std::size_t begin = at;
+    while (at < word.size() && is_digit(word[at])) ++at;
+    return at > begin;
+  };
+  if (at < word.size() && word[at] == '-') ++at;
+  if (at < word.size() && word[at] == '0') {
+    ++at;
+  } else if (!digits()) {
+    return false;
+  }
+  if (at < word.size() && word[at] == '.') {
+    ++at;
+    if (!digits()) return false;
+  }
+  if (at < word.size() && (word[at] == 'e' || word[at] == 'E')) {
+    ++at;
+    if (at < word.size() && (word[at] == '+' || word[at] == '-')) ++at;
+    if (!digits()) return false;
+  }
+  return at == word.size();
+}
+
+class Scanner {
+ public:
+  explicit Scanner(std::string_view text) : text_(text) { result_.blanked = text; }
+
+  ScanResult run() {
+    while (!result_.error && skip_space_and_comments()) take_token();
+    return std::move(result_);
+  }
+
+ private:
+  struct Level {
+    bool is_object = false;
+    bool expects_key = false;
+    std::size_t key_offset = 0;                 // of the member whose value comes next
+    std::unordered_set<std::string_view> keys;  // as written, between the quotes
+  };
+
+  void fail(std::size_t offset, std::string message) {
+    if (!result_.error) result_.error = ScanError{offset, std::move(message)};
+  }
+
+  // False at the end of the text, or after an error.
+  bool skip_space_and_comments() {
+    while (at_ < text_.size()) {
+      const std::string_view rest = text_.substr(at_);
+      if (is_space(rest[0])) {
+        ++at_;
+      } else if (rest[0] == '#' || rest.starts_with("//")) {
+        blank_until(text_.find_first_of("\r\n", at_));
+      } else if (rest.starts_with("/*")) {
+        const std::size_t end = text_.find("*/", at_ + 2);
+        if (end == std::string_view::npos) {
+          fail(at_, "the comment that begins here does not end");
+          return false;
+        }
+        blank_until(end + 2);
+      } else {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void blank_until(std::size_t end) {
+    for (end = std::min(end, text_.size()); at_ < end; ++at_) {
+      if (!is_space(text_[at_])) result_.blanked[at_] = ' ';
+    }
+  }
+
+  void take_token() {
+    const char c = text_[at_];
+    switch (c) {
+      case '{':
+      case '[':
+        note_value();
+        if (levels_.size() == kMaxDepth) {
+          return fail(at_, "nested deeper than " + std::to_string(kMaxDepth) + " levels");
+        }
+        levels_.push_back(
+            {.is_object = c == '{', .expects_key = c == '{', .key_offset = 0, .keys = {}});
+        ++at_;
+        return;
+      case '}':
+      case ']':
+        if (!levels_.empty()) levels_.pop_back();
+        ++at_;
+        return;
+      case ',':
+        if (!levels_.empty()) levels_.back().expects_key = levels_.back().is_object;
+        ++at_;
+        return;
+      case ':':
+        ++at_;
+        return;
+      case '"':
+        return take_string();
+      default:
+        return take_word();
+    }
+  }
+
+  void take_string() {
+    const std::size_t begin = at_++;
+    while (at_ < text_.size() && text_[at_] != '"') {
+      if (static_cast<unsigned char>(text_[at_]) < 0x20) {
+        return fail(at_,
+                    "a string cannot hold a line break or control character; is a quote missing?");
+      }
+      at_ += text_[at_] == '\\' ? 2 : 1;
+    }
+    if (at_ >= text_.size()) return fail(begin, "the string that begins here does not end");
+    ++at_;
+    if (levels_.empty() || !levels_.back().expects_key) return note_value_at(begin);
+    Level& level = levels_.back();
+    level.expects_key = false;
+    level.key_offset = begin;
+    const auto name = text_.substr(begin + 1, at_ - begin - 2);
+    if (!level.keys.insert(name).second) result_.repeated_keys.push_back(begin);
+  }
+
+  void take_word() {
+    const std::size_t begin = at_;
+    while (at_ < text_.size() && !ends_word(text_[at_]) && !(text_[at_] == '/' && at_ > begin)) {
+      ++at_;
+    }
+    const std::string_view word = text_.substr(begin, at_ - begin);
+    if (!levels_.empty() && levels_.back().expects_key) {
+      return fail(begin, "a key in double quotes is expected here");
+    }
+    if (word != "true" && word != "false" && word != "null" && !is_json_number(word)) {
+      return fail(begin,
+                  "a value is expected here: a number, true, false, null, or a string in "
+                  "double quotes");
+    }
+    note_value_at(begin);
+  }
+
+  void note_value() { note_value_at(at_); }
+  void note_value_at(std::size_t offset) {
+    if (!levels_.empty() && levels_.back().is_object) {
+      result_.key_offsets.emplace(offset, levels_.back().key_offset);
+    }
+  }
+
+  const std::string_view text_;
+  std::size_t at_ = 0;
+  std::vector<Level> levels_;
+  ScanResult result_;
+};
+
+// Length of the well-formed sequence that `text` begins with, 0 when there is none (RFC 3629, 4).
+std::size_t utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) -> unsigned {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
+  const auto continues = [&](std::size_t i) { return (byte(i) & 0xC0U) == 0x80U; };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xC2 && lead <= 0xDF) return continues(1) ? 2 : 0;
+  if (lead >= 0xE0 && lead <= 0xEF) {
+    const bool overlong = lead == 0xE0 && byte(1) < 0xA0;
+    const bool surrogate = lead == 0xED && byte(1) > 0x9F;
+    return continues(1) && continues(2) && !overlong && !surrogate ? 3 : 0;
+  }
+  if (lead >= 0xF0 && lead <= 0xF4) {
+    const bool overlong = lead == 0xF0 && byte(1) < 0x90;
+    const bool beyond = lead == 0xF4 && byte(1) > 0x8F;
+    return continues(1) && continues(2) && continues(3) && !overlong && !beyond ? 4 : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+ScanResult scan_json(std::string_view text) {
+  return Scanner(text).run();
+}
+
+std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = utf8_length(text.substr(at));
+    if (length == 0) return at;
+    at += length;
+  }
+  return std::nullopt;
+}
+
+}  // namespace sluice::config

@@ -1,0 +1,287 @@
+#include "sluice/config/train_config.hpp"
+
+#include "checker.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/text.hpp"
+#include "train_optimizer.hpp"
+
+namespace sluice::config {
+
+namespace {
+
+// The sections that DeepSpeed reads through pydantic models, which drop "auto".
+constexpr std::string_view kAutoSections[] = {
+    "zero_optimization", "fp16",          "bf16",
+    "comms_logger",      "tensorboard",   "wandb",
+    "csv_monitor",       "comet",         "compile",
+    "timers.throughput", "hybrid_engine", "tensor_parallel"};
+
+constexpr KeyHint kHints[] = {
+    {"aio.thread_count",
+     "unknown key; DeepSpeed reads \"intra_op_parallelism\", whatever its "
+     "reference says"},
+    {"aio.num_threads",
+     "unknown key; DeepSpeed reads \"intra_op_parallelism\", whatever its tuner "
+     "writes"},
+    {"bf16.check_overflow", "unknown key; did you mean \"check_grad_overflow\"?"},
+    {"zero_optimization.grad_hooks",
+     "unknown key; DeepSpeed refuses it too, whatever its reference "
+     "says: remove it"},
+};
+
+Schema train_schema() {
+  return {key_table(), kAutoSections, kHints};
+}
+
+constexpr std::int64_t kMaxBatch = 1'000'000'000;  // as in the table
+constexpr const char* kTrainBatch = "train_batch_size";
+constexpr const char* kMicroBatch = "train_micro_batch_size_per_gpu";
+constexpr const char* kAccumulation = "gradient_accumulation_steps";
+
+// The missing ones of the three batch sizes, as DeepSpeed derives them: floor division first, then
+// the check that the product is right.
+void derive_batch(TrainConfig& config, bool has_train, bool has_micro, bool has_accumulation) {
+  std::int64_t& train = config.train_batch_size;
+  std::int64_t& micro = config.micro_batch_size;
+  std::int64_t& accumulation = config.gradient_accumulation_steps;
+  const std::int64_t ranks = config.world_size;
+  if (has_train && has_micro) {
+    if (!has_accumulation) accumulation = train / micro / ranks;
+  } else if (has_train) {
+    if (!has_accumulation) accumulation = 1;
+    micro = train / ranks / accumulation;
+  } else {
+    if (!has_accumulation) accumulation = 1;
+    // Both factors are at most 1e9 in the table, so only the ranks can carry it over 64 bits.
+    if (__builtin_mul_overflow(micro * accumulation, ranks, &train)) train = kMaxBatch + 1;
+  }
+}
+
+void read_batch(Checker& checker, TrainConfig& config) {
+  for (const char* path : {kTrainBatch, kMicroBatch, kAccumulation}) {
+    if (checker.wrong(path)) return;
+  }
+  const bool has_train = checker.find(kTrainBatch) != nullptr;
+  const bool has_micro = checker.find(kMicroBatch) != nullptr;
+  const bool has_accumulation = checker.find(kAccumulation) != nullptr;
+  checker.read(kTrainBatch, config.train_batch_size);
+  checker.read(kMicroBatch, config.micro_batch_size);
+  checker.read(kAccumulation, config.gradient_accumulation_steps);
+  const char* const blamed = has_train ? kTrainBatch : has_micro ? kMicroBatch : kAccumulation;
+  if (!has_train && !has_micro) {
+    checker.add_problem(blamed, "train_batch_size or train_micro_batch_size_per_gpu is required");
+    return;
+  }
+  derive_batch(config, has_train, has_micro, has_accumulation);
+  if (config.train_batch_size > kMaxBatch) {
+    checker.add_problem(blamed, "the train batch would be more than " +
+                                    format_count(static_cast<unsigned long long>(kMaxBatch)) +
+                                    " sequences");
+    return;
+  }
+  // Compared by division, which cannot overflow.
+  const std::int64_t per_rank = config.train_batch_size / config.world_size;
+  if (config.micro_batch_size > 0 && config.gradient_accumulation_steps > 0 &&
+      config.train_batch_size % config.world_size == 0 && per_rank % config.micro_batch_size == 0 &&
+      per_rank / config.micro_batch_size == config.gradient_accumulation_steps) {
+    return;
+  }
+  checker.add_problem(blamed, "must be micro batch x accumulation steps x ranks: " +
+                                  std::to_string(config.train_batch_size) + " is not " +
+                                  std::to_string(config.micro_batch_size) + " x " +
+                                  std::to_string(config.gradient_accumulation_steps) + " x " +
+                                  std::to_string(config.world_size));
+}
+
+OffloadConfig::Device device_of(const std::string& name) {
+  if (name == "cpu") return OffloadConfig::Device::cpu;
+  return name == "nvme" ? OffloadConfig::Device::nvme : OffloadConfig::Device::none;
+}
+
+void note_without_effect(Checker& checker, const std::string& path, const std::string& unless) {
+  if (checker.find(path) != nullptr) checker.add_note(path, "no effect unless " + unless);
+}
+
+// `section` is offload_param or offload_optimizer; `deprecated` the bool that once stood for it.
+OffloadConfig read_offload(Checker& checker, const std::string& section,
+                           const std::string& deprecated) {
+  const std::string path = "zero_optimization." + section;
+  OffloadConfig offload;
+  std::string device = "none";
+  checker.read(path + ".device", device);
+  offload.device = device_of(device);
+  checker.read(path + ".pin_memory", offload.pin_memory);
+  checker.read(path + ".buffer_count", offload.buffer_count);
+  checker.read(path + ".buffer_size", offload.buffer_size);
+  if (offload.device == OffloadConfig::Device::nvme) {
+    checker.read(path + ".nvme_path", offload.nvme_path);
+    if (offload.nvme_path.empty() && !checker.wrong(path + ".nvme_path")) {
+      checker.add_problem(path + ".nvme_path",
+                          "required when the device is nvme; add \"nvme_path\": \"/a/directory\"");
+    }
+  } else {
+    for (const char* key : {".nvme_path", ".buffer_count", ".buffer_size"}) {
+      note_without_effect(checker, path + key, "the device is nvme");
+    }
+  }
+  bool deprecated_on = false;
+  checker.read("zero_optimization." + deprecated, deprecated_on);
+  if (checker.given("zero_optimization." + deprecated) && checker.given(path)) {
+    checker.add_problem("zero_optimization." + deprecated,
+                        "deprecated, and " + section + " is given as well; remove it");
+  } else if (deprecated_on) {
+    offload.device = OffloadConfig::Device::cpu;
+  }
+  return offload;
+}
+
+void require_stage(Checker& checker, const OffloadConfig& offload, const std::string& section,
+                   int stage, int needed) {
+  if (offload.device == OffloadConfig::Device::none || stage >= needed) return;
+  if (checker.wrong("zero_optimization.stage")) return;
+  const std::string path = "zero_optimization." + section;
+  const std::string device = path + ".device";
+  const std::string deprecated =
+      "zero_optimization." +
+      std::string(section == "offload_param" ? "cpu_offload_param" : "cpu_offload");
+  checker.add_problem(checker.given(device) ? device : deprecated,
+                      "needs zero_optimization.stage " + std::to_string(needed) +
+                          (needed < 3 ? " or more" : "") + ", which is " + std::to_string(stage));
+}
+
+void read_zero(Checker& checker, ZeroConfig& zero) {
+  const std::string path = "zero_optimization";
+  if (const Json::Value* value = checker.find(path); value != nullptr && value->isBool()) {
+    zero.stage = value->asBool() ? 1 : 0;
+  }
+  checker.read(path + ".stage", zero.stage);
+  zero.offload_param = read_offload(checker, "offload_param", "cpu_offload_param");
+  zero.offload_optimizer = read_offload(checker, "offload_optimizer", "cpu_offload");
+  require_stage(checker, zero.offload_param, "offload_param", zero.stage, 3);
+  require_stage(checker, zero.offload_optimizer, "offload_optimizer", zero.stage, 1);
+  checker.read(path + ".sub_group_size", zero.sub_group_size);
+  checker.read(path + ".stage3_prefetch_bucket_size", zero.prefetch_bucket_size);
+  checker.read(path + ".stage3_max_live_parameters", zero.max_live_parameters);
+  checker.read(path + ".stage3_max_reuse_distance", zero.max_reuse_distance);
+  checker.read(path + ".stage3_param_persistence_threshold", zero.param_persistence_threshold);
+  checker.read(path + ".stage3_model_persistence_threshold", zero.model_persistence_threshold);
+  const std::string fp16_save = path + ".stage3_gather_fp16_weights_on_model_save";
+  if (checker.given(fp16_save) &&
+      checker.given(path + ".stage3_gather_16bit_weights_on_model_save")) {
+    checker.add_problem(fp16_save,
+                        "deprecated, and stage3_gather_16bit_weights_on_model_save is "
+                        "given as well; remove it");
+  }
+}
+
+void read_aio(Checker& checker, AioConfig& aio) {
+  checker.read("aio.block_size", aio.block_size);
+  if (aio.block_size % 4096 != 0) {
+    checker.add_problem("aio.block_size", "expected a multiple of 4096 bytes (direct I/O), found " +
+                                              std::to_string(aio.block_size));
+  }
+  checker.read("aio.queue_depth", aio.queue_depth);
+  checker.read("aio.intra_op_parallelism", aio.intra_op_parallelism);
+  checker.read("aio.single_submit", aio.single_submit);
+  checker.read("aio.overlap_events", aio.overlap_events);
+}
+
+// "80%" as 80; 0 when it is not a whole percentage from 1 to 100.
+std::uint64_t percent_of(const std::string& text) {
+  const std::string digits = text.substr(0, text.size() - 1);
+  if (digits.empty() || digits.size() > 3) return 0;
+  if (digits.find_first_not_of("0123456789") != std::string::npos) return 0;
+  const unsigned long value = std::stoul(digits);
+  return value <= 100 ? value : 0;
+}
+
+void read_budget(Checker& checker, const std::string& path, ByteBudget& budget) {
+  const Json::Value* value = checker.find(path);
+  if (value == nullptr || (value->isString() && value->asString() == "auto")) return;
+  try {
+    if (!value->isString()) {
+      budget = {ByteBudget::Kind::bytes, value->asInt64() > 0 ? value->asUInt64() : 0};
+    } else if (value->asString().ends_with('%')) {
+      budget = {ByteBudget::Kind::percent, percent_of(value->asString())};
+    } else {
+      budget = {ByteBudget::Kind::bytes, parse_bytes(value->asString())};
+    }
+  } catch (const InvalidArgument& error) {
+    checker.add_problem(path, error.what());
+    return;
+  }
+  if (budget.value > 0) return;
+  checker.add_problem(
+      path,
+      budget.kind == ByteBudget::Kind::percent
+          ? "expected a whole percentage from \"1%\" to \"100%\", found " + checker.shown(*value)
+          : "a budget must be at least one byte, found " + checker.shown(*value));
+}
+
+void read_checkpoint(Checker& checker, SluiceConfig& sluice) {
+  checker.read("sluice.checkpoint_dir", sluice.checkpoint_dir);
+  checker.read("sluice.checkpoint_every", sluice.checkpoint_every);
+  checker.read("sluice.keep", sluice.keep);
+  if (sluice.checkpoint_every > 0 && sluice.checkpoint_dir.empty() &&
+      !checker.wrong("sluice.checkpoint_dir")) {
+    checker.add_problem("sluice.checkpoint_every",
+                        "needs a directory; add \"checkpoint_dir\": \"/a/directory\"");
+  }
+  if (sluice.checkpoint_every == 0) {
+    for (const char* path : {"sluice.checkpoint_dir", "sluice.keep"}) {
+      note_without_effect(checker, path, "checkpoint_every is above 0");
+    }
+  }
+}
+
+void read_sluice(Checker& checker, SluiceConfig& sluice) {
+  read_budget(checker, "sluice.device_bytes", sluice.device_bytes);
+  read_budget(checker, "sluice.host_bytes", sluice.host_bytes);
+  std::string durability = "process";
+  checker.read("sluice.durability", durability);
+  sluice.durability = durability == "power"  ? Durability::power
+                      : durability == "none" ? Durability::none
+                                             : Durability::process;
+  checker.read("sluice.commit_every", sluice.commit_every);
+  read_checkpoint(checker, sluice);
+  checker.read("sluice.strict", sluice.strict);
+  checker.read("sluice.overlap", sluice.overlap);
+  checker.read("sluice.threads.compute", sluice.threads.compute);
+  checker.read("sluice.threads.optimizer", sluice.threads.optimizer);
+  checker.read("sluice.threads.io", sluice.threads.io);
+  checker.read("sluice.seed", sluice.seed);
+}
+
+}  // namespace
+
+TrainConfig parse_train_config(std::string_view text, const std::string& shown_path,
+                               const LoadOptions& options) {
+  if (options.world_size < 1) {
+    throw InvalidArgument("a world size of " + std::to_string(options.world_size) +
+                          "; expected at least 1 rank");
+  }
+  const JsonDocument document(text, shown_path);
+  const Schema schema = train_schema();
+  Checker checker(document, schema);
+  TrainConfig config;
+  config.path = shown_path;
+  config.world_size = options.world_size;
+  read_batch(checker, config);
+  config.optimizer = read_optimizer(checker);
+  config.scheduler = read_scheduler(checker);
+  checker.read("gradient_clipping", config.gradient_clipping);
+  checker.read("bf16.enabled", config.bf16);
+  checker.read("steps_per_print", config.steps_per_print);
+  read_zero(checker, config.zero);
+  read_aio(checker, config.aio);
+  read_sluice(checker, config.sluice);
+  checker.throw_if_wrong();
+  config.notes = checker.take_notes();
+  return config;
+}
+
+TrainConfig load_train_config(const std::string& path, const LoadOptions& options) {
+  return parse_train_config(read_config_file(path), path, options);
+}
+
+}  // namespace sluice::config

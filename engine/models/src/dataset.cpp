@@ -1,0 +1,144 @@
+#include "sluice/models/dataset.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
+#include "sluice/models/philox.hpp"
+
+namespace sluice::models {
+namespace {
+
+// Every mistake in a data file is the user's (exit code 2), also those that show as errno.
+UniqueFd open_data(const std::string& path, std::uint64_t& size_bytes) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  SLUICE_CHECK(fd, "data file " + path + ": cannot be opened: " + std::strerror(errno));
+  struct stat info {};
+  SLUICE_CHECK(::fstat(fd.get(), &info) == 0,
+               "data file " + path + ": cannot be examined: " + std::strerror(errno));
+  SLUICE_CHECK(!S_ISDIR(info.st_mode),
+               "data file " + path + ": is a directory; give one file (bytes, or .bin tokens)");
+  SLUICE_CHECK(S_ISREG(info.st_mode),
+               "data file " + path + ": is not a regular file, so it cannot be mapped");
+  SLUICE_CHECK(info.st_size > 0, "data file " + path + ": is empty");
+  size_bytes = static_cast<std::uint64_t>(info.st_size);
+  return fd;
+}
+
+bool ends_with_bin(const std::string& path) {
+  return path.ends_with(".bin");
+}
+
+// floor(random * count / 2^64): uniform to within count / 2^64.
+std::uint64_t scale_to(std::uint64_t random, std::uint64_t count) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<std::uint64_t>((static_cast<Wide>(random) * count) >> 64U);
+}
+
+}  // namespace
+
+Dataset::Dataset(const std::string& path, std::uint64_t sequence_length,
+                 std::uint64_t vocabulary_size)
+    : path_(path), sequence_length_(sequence_length), vocabulary_size_(vocabulary_size) {
+  SLUICE_CHECK(sequence_length >= 1, "a sequence length of 0");
+  fd_ = open_data(path, mapped_bytes_);
+  if (ends_with_bin(path)) {
+    token_bytes_ = sizeof(std::uint16_t);
+    SLUICE_CHECK(mapped_bytes_ % token_bytes_ == 0,
+                 "data file " + path + ": " + format_count(mapped_bytes_) +
+                     " bytes are no whole number of uint16 tokens (a .bin file holds "
+                     "little-endian uint16; other names are read as bytes)");
+  }
+  token_count_ = mapped_bytes_ / token_bytes_;
+  SLUICE_CHECK(token_count_ > sequence_length,
+               "data file " + path + ": " + format_count(token_count_) +
+                   " tokens are less than one sequence of " + format_count(sequence_length) +
+                   " and its last target; give more data or a shorter sequence");
+  void* mapped = ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_SHARED, fd_.get(), 0);
+  SLUICE_CHECK(mapped != MAP_FAILED,
+               "data file " + path + ": cannot be mapped: " + std::strerror(errno));
+  mapped_ = static_cast<const std::byte*>(mapped);
+  train_end_ = token_count_;
+  eval_begin_ = token_count_;
+}
+
+Dataset::~Dataset() {
+  if (mapped_ != nullptr) ::munmap(const_cast<std::byte*>(mapped_), mapped_bytes_);
+}
+
+void Dataset::hold_out(double fraction) {
+  SLUICE_CHECK(fraction > 0 && fraction < 1, "the part of " + path_ +
+                                                 " held out for evaluation must lie between 0 and "
+                                                 "1, not " +
+                                                 std::to_string(fraction));
+  const auto held =
+      static_cast<std::uint64_t>(std::llround(static_cast<double>(token_count_) * fraction));
+  const std::uint64_t needed = sequence_length_ + 1;
+  SLUICE_CHECK(held >= needed && token_count_ - held >= needed,
+               "data file " + path_ + ": holding out " + std::to_string(fraction) + " of " +
+                   format_count(token_count_) + " tokens leaves " +
+                   format_count(token_count_ - held) + " to train on and " + format_count(held) +
+                   " to evaluate; each needs at least " + format_count(needed));
+  train_end_ = token_count_ - held;
+  eval_begin_ = train_end_;
+}
+
+void Dataset::evaluate_all() {
+  eval_begin_ = 0;
+}
+
+void Dataset::draw(std::uint64_t seed, std::int64_t step, std::uint64_t sample,
+                   std::span<std::int64_t> window) const {
+  const PhiloxStream stream =
+      philox_stream(PhiloxDomain::windows, seed, {static_cast<std::uint64_t>(step), sample, 0, 0});
+  const PhiloxBlock block = stream.block(0);
+  const std::uint64_t random = (static_cast<std::uint64_t>(block[1]) << 32U) | block[0];
+  // Starts 0 ... train_end - (sequence_length + 1).
+  read_tokens(scale_to(random, train_end_ - sequence_length_), window);
+}
+
+std::uint64_t Dataset::eval_window_count(std::uint64_t count_limit) const {
+  const std::uint64_t tokens = token_count_ - eval_begin_;
+  const std::uint64_t count = tokens == 0 ? 0 : (tokens - 1) / sequence_length_;
+  return count_limit == 0 ? count : std::min(count, count_limit);
+}
+
+void Dataset::eval_window(std::uint64_t index, std::uint64_t count_limit,
+                          std::span<std::int64_t> window) const {
+  const std::uint64_t all = eval_window_count(0);
+  const std::uint64_t count = eval_window_count(count_limit);
+  SLUICE_CHECK(index < count, "evaluation window " + std::to_string(index) + " of " +
+                                  std::to_string(count) + " of " + path_);
+  // floor(index * all / count) without a product that overflows.
+  const std::uint64_t spread = index * (all / count) + index * (all % count) / count;
+  read_tokens(eval_begin_ + spread * sequence_length_, window);
+}
+
+// A file cut short by another program while it is mapped ends the process with SIGBUS.
+void Dataset::read_tokens(std::uint64_t begin, std::span<std::int64_t> window) const {
+  SLUICE_CHECK(window.size() == sequence_length_ + 1,
+               "a window of " + std::to_string(window.size()) + " tokens, expected " +
+                   std::to_string(sequence_length_ + 1));
+  assert(begin + window.size() <= token_count_);
+  for (std::size_t i = 0; i < window.size(); ++i) {
+    const std::byte* at = mapped_ + (begin + i) * token_bytes_;
+    auto token = std::to_integer<std::uint32_t>(at[0]);
+    if (token_bytes_ == 2) token |= std::to_integer<std::uint32_t>(at[1]) << 8U;
+    SLUICE_CHECK(token < vocabulary_size_,
+                 "data file " + path_ + ": token " + std::to_string(token) + " at byte " +
+                     format_count((begin + i) * token_bytes_) + " (token " +
+                     format_count(begin + i) + ") is not below the model's vocabulary of " +
+                     format_count(vocabulary_size_));
+    window[i] = static_cast<std::int64_t>(token);
+  }
+}
+
+}  // namespace sluice::models

@@ -1,0 +1,92 @@
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+#include "gpt2_functions.hpp"
+#include "sluice/base/error.hpp"
+
+namespace sluice::models {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Elements of one piece of work; a multiple of the four numbers of a block.
+constexpr std::int64_t kGrain = 16 * 1024;
+
+class Dropout : public torch::autograd::Function<Dropout> {
+ public:
+  static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& x, double p,
+                               const PhiloxStream& stream) {
+    ctx->saved_data["p"] = p;
+    ctx->saved_data["stream"] =
+        std::vector<std::int64_t>{stream.key[0], stream.key[1], stream.high[0], stream.high[1]};
+    return dropped(x, p, stream);
+  }
+
+  // The same mask again, so none is kept.
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const std::vector<std::int64_t> words = ctx->saved_data["stream"].toIntVector();
+    const auto word = [&](std::size_t i) { return static_cast<std::uint32_t>(words[i]); };
+    const PhiloxStream stream{{word(0), word(1)}, {word(2), word(3)}};
+    return {dropped(gradients[0], ctx->saved_data["p"].toDouble(), stream), {}, {}};
+  }
+
+ private:
+  static torch::Tensor dropped(const torch::Tensor& x, double p, const PhiloxStream& stream) {
+    torch::Tensor y = x.clone(torch::MemoryFormat::Contiguous);
+    drop_in_place(y, p, stream, 0);
+    return y;
+  }
+};
+
+template <typename Scalar>
+void drop_range(Scalar* x, std::int64_t begin, std::int64_t end, std::uint32_t threshold,
+                at::opmath_type<Scalar> scale, const PhiloxStream& stream,
+                std::uint64_t first_index) {
+  std::int64_t i = begin;
+  while (i < end) {
+    const std::uint64_t index = first_index + static_cast<std::uint64_t>(i);
+    const PhiloxBlock numbers = stream.block(index / 4);
+    for (std::size_t lane = index % 4; lane < 4 && i < end; ++lane, ++i) {
+      const auto value = static_cast<at::opmath_type<Scalar>>(x[i]);
+      x[i] = numbers[lane] < threshold ? Scalar(0) : static_cast<Scalar>(value * scale);
+    }
+  }
+}
+
+}  // namespace
+
+PhiloxStream dropout_stream(const DropoutKey& key, std::int64_t unit, std::int64_t site) {
+  // Sites are few: they share a word with the unit.
+  const auto place = (static_cast<std::uint64_t>(unit) << 8U) | static_cast<std::uint64_t>(site);
+  return philox_stream(PhiloxDomain::dropout, key.seed,
+                       {static_cast<std::uint64_t>(key.step), place,
+                        static_cast<std::uint64_t>(key.micro_batch), 0});
+}
+
+void drop_in_place(torch::Tensor& x, double p, const PhiloxStream& stream,
+                   std::uint64_t first_index) {
+  assert(x.is_contiguous());
+  const auto threshold = static_cast<std::uint32_t>(std::llround(p * 0x1p32 - 0.5));
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dropout", [&] {
+    auto* data = x.mutable_data_ptr<scalar_t>();
+    const auto scale = static_cast<at::opmath_type<scalar_t>>(1.0 / (1.0 - p));
+    at::parallel_for(0, x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+      drop_range(data, begin, end, threshold, scale, stream, first_index);
+    });
+  });
+}
+
+torch::Tensor dropout(const torch::Tensor& x, double p, const DropoutKey& key, std::int64_t unit,
+                      std::int64_t site) {
+  SLUICE_CHECK(p >= 0 && p < 1, "a dropout probability of " + std::to_string(p));
+  if (!key.training || p == 0) return x;
+  return Dropout::apply(x, p, dropout_stream(key, unit, site));
+}
+
+}  // namespace sluice::models

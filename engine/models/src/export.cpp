@@ -1,0 +1,84 @@
+#include "sluice/models/export.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/models/run_state.hpp"
+#include "sluice/models/safetensors.hpp"
+#include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/memory_pool.hpp"
+
+namespace sluice::models {
+
+namespace {
+
+constexpr std::uint64_t kTileBytes = 4 * kMiB;  // whole checksum chunks
+
+// Copies the parameters that lie in elements [begin, begin + values.size()) of the unit's flat
+// buffer.
+void write_params(SafetensorsWriter& writer, std::size_t first_tensor, const zero::UnitLayout& unit,
+                  std::uint64_t begin, std::span<const float> values) {
+  const std::uint64_t end = begin + values.size();
+  for (std::size_t p = 0; p < unit.params.size(); ++p) {
+    const zero::ParamLayout& param = unit.params[p];
+    const std::uint64_t from = std::max(begin, param.offset_count);
+    const std::uint64_t to = std::min(end, param.offset_count + param.count);
+    if (from >= to) continue;
+    writer.write_fp32(first_tensor + p, from - param.offset_count,
+                      values.subspan(from - begin, to - from));
+  }
+}
+
+}  // namespace
+
+ExportResult export_weights(const std::string& run_directory, const std::string& out_path,
+                            DType dtype,
+                            const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+  const std::string directory = find_run(run_directory);
+  nvme::BackendChoice choice = nvme::make_backend(nvme::BackendKind::automatic, 16, 2);
+  nvme::IoEngine io(std::move(choice.backend), {});
+  const auto store = offload::SwapStore::open_read_only(directory, io);
+  const RunState state = parse_run_state(store->committed_metadata(), directory + "/manifest.json");
+
+  ExportResult result{.step = store->committed_step()};
+  std::vector<TensorSpec> tensors;
+  std::uint64_t total_bytes = 0;
+  for (const zero::UnitLayout& unit : state.units) {
+    for (const zero::ParamLayout& param : unit.params) {
+      tensors.push_back({param.name, param.shape});
+      result.parameters += param.count;
+    }
+    total_bytes += unit.flat_count * sizeof(float);
+  }
+  result.tensors = tensors.size();
+  SafetensorsWriter writer(out_path, std::move(tensors), dtype);
+
+  offload::MemoryPool pool(offload::Tier::host, 2 * kTileBytes, offload::make_host_source());
+  const offload::Buffer tile = pool.allocate(kTileBytes, "export");
+  std::size_t first_tensor = 0;
+  std::uint64_t done_bytes = 0;
+  for (const zero::UnitLayout& unit : state.units) {
+    const std::size_t shard = store->index_of(shard_name(unit, 0));
+    const std::uint64_t size_bytes = unit.flat_count * sizeof(float);
+    for (std::uint64_t offset = 0; offset < size_bytes; offset += kTileBytes) {
+      const std::span<std::byte> bytes =
+          tile.bytes().first(std::min(kTileBytes, size_bytes - offset));
+      store->begin_read(shard, offset, bytes).finish();
+      store->check(shard, offset, bytes);
+      write_params(writer, first_tensor, unit, offset / sizeof(float),
+                   {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)});
+      done_bytes += bytes.size();
+      if (progress) progress(done_bytes, total_bytes);
+    }
+    first_tensor += unit.params.size();
+  }
+  writer.finish();
+  result.file_bytes = std::filesystem::file_size(out_path);
+  return result;
+}
+
+}  // namespace sluice::models

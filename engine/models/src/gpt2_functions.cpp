@@ -1,0 +1,275 @@
+#include "gpt2_functions.hpp"
+
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+namespace sluice::models {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The gradient of a parameter, made on first use when no flat buffer is bound.
+Tensor& gradient_of(const Tensor& parameter) {
+  Tensor& gradient = parameter.mutable_grad();
+  if (!gradient.defined()) gradient = torch::zeros_like(parameter);
+  return gradient;
+}
+
+class Linear : public torch::autograd::Function<Linear> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
+                        const Tensor& bias) {
+    ctx->save_for_backward({x, weight, bias});
+    return torch::addmm(bias, x, weight);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor gradient = gradients[0].contiguous();
+    if (saved[1].requires_grad()) gradient_of(saved[1]).addmm_(saved[0].t(), gradient);
+    if (saved[2].requires_grad()) gradient_of(saved[2]).add_(gradient.sum(0));
+    Tensor of_input;
+    if (ctx->needs_input_grad(0)) of_input = gradient.mm(saved[1].t());
+    return {of_input, {}, {}};
+  }
+};
+
+// Adds the rows of `gradient` (N, C) to the rows of `into` (V, C) that `tokens` (N) name. A row's sum is taken in the
+// order of N and in fp32, and rounded once; rows are shared out, so the number of threads does not matter.
+template <typename Scalar>
+void add_rows(Tensor& into, const Tensor& tokens, const Tensor& gradient) {
+  const std::int64_t width = gradient.size(1);
+  const auto* token = tokens.const_data_ptr<std::int64_t>();
+  const auto* from = gradient.const_data_ptr<Scalar>();
+  auto* to = into.mutable_data_ptr<Scalar>();
+  std::vector<std::int64_t> order(static_cast<std::size_t>(tokens.numel()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int64_t a, std::int64_t b) { return token[a] < token[b]; });
+  std::vector<std::size_t> groups;  // where in `order` another token begins
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (i == 0 || token[order[i]] != token[order[i - 1]]) groups.push_back(i);
+  }
+  const auto group_count = static_cast<std::int64_t>(groups.size());
+  groups.push_back(order.size());
+  at::parallel_for(0, group_count, 8, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<at::opmath_type<Scalar>> sums(static_cast<std::size_t>(width));
+    for (auto group = static_cast<std::size_t>(begin); group < static_cast<std::size_t>(end);
+         ++group) {
+      Scalar* row = to + token[order[groups[group]]] * width;
+      std::fill(sums.begin(), sums.end(), at::opmath_type<Scalar>(0));
+      for (std::size_t i = groups[group]; i < groups[group + 1]; ++i) {
+        const Scalar* source = from + order[i] * width;
+        for (std::size_t c = 0; c < sums.size(); ++c) sums[c] += source[c];
+      }
+      for (std::size_t c = 0; c < sums.size(); ++c) row[c] = static_cast<Scalar>(row[c] + sums[c]);
+    }
+  });
+}
+
+class Embed : public torch::autograd::Function<Embed> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& tokens, const Tensor& wte,
+                        const Tensor& wpe, std::int64_t position) {
+    ctx->save_for_backward({tokens, wte, wpe});
+    ctx->saved_data["position"] = position;
+    const std::int64_t length = tokens.size(1);
+    Tensor x = wte.index_select(0, tokens.flatten()).view({tokens.size(0), length, wte.size(1)});
+    return x.add_(wpe.narrow(0, position, length));
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor gradient = gradients[0].contiguous();  // (B, T, C)
+    const Tensor tokens = saved[0].flatten().contiguous();
+    if (saved[1].requires_grad()) {
+      Tensor& of_tokens = gradient_of(saved[1]);
+      const Tensor rows = gradient.view({-1, gradient.size(2)});
+      AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, rows.scalar_type(), "add_rows",
+                                      [&] { add_rows<scalar_t>(of_tokens, tokens, rows); });
+    }
+    if (saved[2].requires_grad()) {
+      const std::int64_t position = ctx->saved_data["position"].toInt();
+      gradient_of(saved[2]).narrow(0, position, gradient.size(1)).add_(gradient.sum(0));
+    }
+    return {Tensor(), Tensor(), Tensor(), Tensor()};
+  }
+};
+
+// Rows of logits that are converted to fp32 at a time.
+std::int64_t rows_at_a_time(const Tensor& logits) {
+  return std::clamp<std::int64_t>(kLossChunkCount / logits.size(1), 1, logits.size(0));
+}
+
+torch::Dtype loss_dtype(const Tensor& logits) {
+  return logits.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+}
+
+class ProjectedCrossEntropy : public torch::autograd::Function<ProjectedCrossEntropy> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
+                        const Tensor& targets) {
+    const Tensor logits = x.mm(weight.t());  // (N, V)
+    const std::int64_t rows = logits.size(0);
+    const auto options = logits.options().dtype(loss_dtype(logits));
+    Tensor log_sums = torch::empty({rows, 1}, options);  // log sum exp of each row
+    Tensor losses = torch::empty({rows, 1}, options);
+    const std::int64_t step = rows_at_a_time(logits);
+    for (std::int64_t row = 0; row < rows; row += step) {
+      const std::int64_t count = std::min(step, rows - row);
+      const Tensor part = logits.narrow(0, row, count).to(options.dtype());
+      const Tensor largest = part.amax(1, true);
+      Tensor log_sum = log_sums.narrow(0, row, count);
+      log_sum.copy_((part - largest).exp_().sum(1, true).log_().add_(largest));
+      const Tensor picked = part.gather(1, targets.narrow(0, row, count).view({count, 1}));
+      losses.narrow(0, row, count).copy_(log_sum - picked);
+    }
+    ctx->save_for_backward({x, weight, targets, logits, log_sums});
+    return losses.mean();
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor& x = saved[0];
+    const Tensor& weight = saved[1];
+    const Tensor& logits = saved[3];
+    replace_by_gradient(logits, saved[2], saved[4], gradients[0] / logits.size(0));
+    if (weight.requires_grad()) gradient_of(weight).addmm_(logits.t(), x);
+    Tensor of_input;
+    if (ctx->needs_input_grad(0)) of_input = logits.mm(weight);
+    return {of_input, {}, {}};
+  }
+
+ private:
+  // d loss / d logits = (softmax - one at the target) * scale. The logits are of no use afterwards.
+  static void replace_by_gradient(const Tensor& logits, const Tensor& targets,
+                                  const Tensor& log_sums, const Tensor& scale) {
+    const std::int64_t rows = logits.size(0);
+    const std::int64_t step = rows_at_a_time(logits);
+    const Tensor minus_one = torch::full({step, 1}, -1.0, log_sums.options());
+    for (std::int64_t row = 0; row < rows; row += step) {
+      const std::int64_t count = std::min(step, rows - row);
+      Tensor place = logits.narrow(0, row, count);
+      Tensor part = place.to(log_sums.scalar_type());
+      part.sub_(log_sums.narrow(0, row, count)).exp_();
+      part.scatter_add_(1, targets.narrow(0, row, count).view({count, 1}),
+                        minus_one.narrow(0, 0, count));
+      place.copy_(part.mul_(scale));
+    }
+  }
+};
+
+class DroppedAttention : public torch::autograd::Function<DroppedAttention> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& qkv, std::int64_t batch,
+                        std::int64_t heads, double p, const PhiloxStream& stream) {
+    ctx->save_for_backward({qkv});
+    ctx->saved_data["batch"] = batch;
+    ctx->saved_data["heads"] = heads;
+    ctx->saved_data["p"] = p;
+    ctx->saved_data["stream"] =
+        std::vector<std::int64_t>{stream.key[0], stream.key[1], stream.high[0], stream.high[1]};
+    const Heads all = split_heads(qkv, batch, heads);
+    Tensor out = torch::empty({qkv.size(0), qkv.size(1) / 3}, qkv.options());
+    const Tensor placed = out.view({batch, -1, heads, all.q.size(3)}).transpose(1, 2);
+    for (std::int64_t b = 0; b < batch; ++b) {
+      Tensor weights = weights_of(all, b);
+      drop(weights, p, stream, b);
+      placed[b].copy_(weights.bmm(all.v[b]));
+    }
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const Tensor qkv = ctx->get_saved_variables()[0];
+    const std::int64_t batch = ctx->saved_data["batch"].toInt();
+    const std::int64_t heads = ctx->saved_data["heads"].toInt();
+    const double p = ctx->saved_data["p"].toDouble();
+    const std::vector<std::int64_t> words = ctx->saved_data["stream"].toIntVector();
+    const auto word = [&](std::size_t i) { return static_cast<std::uint32_t>(words[i]); };
+    const PhiloxStream stream{{word(0), word(1)}, {word(2), word(3)}};
+    const Heads all = split_heads(qkv, batch, heads);
+    const Tensor of_out = gradients[0].view({batch, -1, heads, all.q.size(3)}).transpose(1, 2);
+    Tensor of_qkv = torch::empty_like(qkv);
+    const Heads of_all = split_heads(of_qkv, batch, heads);
+    for (std::int64_t b = 0; b < batch; ++b) {
+      const Tensor weights = weights_of(all, b);  // (H, T, T)
+      {
+        Tensor dropped = weights.clone();
+        drop(dropped, p, stream, b);
+        of_all.v[b].copy_(dropped.transpose(1, 2).bmm(of_out[b]));
+      }
+      Tensor of_weights = of_out[b].bmm(all.v[b].transpose(1, 2));
+      drop(of_weights, p, stream, b);
+      of_weights = at::_softmax_backward_data(of_weights, weights, -1, weights.scalar_type());
+      of_weights.mul_(scale_of(all));  // where the mask is, the weights and so these are 0
+      of_all.q[b].copy_(of_weights.bmm(all.k[b]));
+      of_all.k[b].copy_(of_weights.transpose(1, 2).bmm(all.q[b]));
+    }
+    return {of_qkv, {}, {}, {}, {}};
+  }
+
+ private:
+  static double scale_of(const Heads& all) {
+    return 1.0 / std::sqrt(static_cast<double>(all.q.size(3)));
+  }
+
+  // softmax(q k^T / sqrt(D)) of sequence b, no token looking ahead: (H, T, T).
+  static Tensor weights_of(const Heads& all, std::int64_t b) {
+    const std::int64_t length = all.q.size(2);
+    const Tensor ahead =
+        torch::ones({length, length}, all.q.options().dtype(torch::kBool)).triu_(1);
+    Tensor scores = all.q[b].bmm(all.k[b].transpose(1, 2)).mul_(scale_of(all));
+    scores.masked_fill_(ahead, -std::numeric_limits<double>::infinity());
+    return torch::softmax(scores, -1);
+  }
+
+  static void drop(Tensor& weights, double p, const PhiloxStream& stream, std::int64_t b) {
+    drop_in_place(weights, p, stream, static_cast<std::uint64_t>(b * weights.numel()));
+  }
+};
+
+}  // namespace
+
+Heads split_heads(const Tensor& qkv, std::int64_t batch, std::int64_t heads) {
+  const std::int64_t width = qkv.size(1) / 3;
+  const auto parts = qkv.view({batch, -1, 3 * width}).split(width, 2);
+  const auto view = [&](const Tensor& part) {
+    return part.view({batch, -1, heads, width / heads}).transpose(1, 2);
+  };
+  return {view(parts[0]), view(parts[1]), view(parts[2])};
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  return Linear::apply(x, weight, bias);
+}
+
+Tensor embed(const Tensor& tokens, const Tensor& wte, const Tensor& wpe, std::int64_t position) {
+  return Embed::apply(tokens, wte, wpe, position);
+}
+
+Tensor projected_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets) {
+  return ProjectedCrossEntropy::apply(x, weight, targets);
+}
+
+Tensor attention(const Tensor& qkv, std::int64_t batch, std::int64_t heads) {
+  const Heads all = split_heads(qkv, batch, heads);
+  const Tensor out = at::scaled_dot_product_attention(all.q, all.k, all.v, {}, 0.0, true);
+  return out.transpose(1, 2).reshape({qkv.size(0), qkv.size(1) / 3});
+}
+
+Tensor attention_with_dropout(const Tensor& qkv, std::int64_t batch, std::int64_t heads, double p,
+                              const PhiloxStream& stream) {
+  return DroppedAttention::apply(qkv, batch, heads, p, stream);
+}
+
+}  // namespace sluice::models

@@ -1,0 +1,134 @@
+#include "sluice/models/run_state.hpp"
+
+#include <json/json.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+
+namespace sluice::models {
+
+namespace {
+
+constexpr const char* kStateNames[kStateCount] = {"master", "moment1", "moment2"};
+
+Json::Value to_value(const zero::UnitLayout& unit) {
+  Json::Value value(Json::objectValue);
+  value["name"] = unit.name;
+  value["flat_count"] = Json::UInt64(unit.flat_count);
+  value["params"] = Json::Value(Json::arrayValue);
+  for (const zero::ParamLayout& param : unit.params) {
+    Json::Value entry(Json::objectValue);
+    entry["name"] = param.name;
+    entry["offset"] = Json::UInt64(param.offset_count);
+    entry["shape"] = Json::Value(Json::arrayValue);
+    for (const std::int64_t dimension : param.shape) entry["shape"].append(Json::Int64(dimension));
+    value["params"].append(entry);
+  }
+  return value;
+}
+
+zero::UnitLayout to_unit(const Json::Value& value) {
+  zero::UnitLayout unit;
+  unit.name = value["name"].asString();
+  for (const Json::Value& entry : value["params"]) {
+    std::vector<std::int64_t> shape;
+    for (const Json::Value& dimension : entry["shape"]) shape.push_back(dimension.asInt64());
+    zero::add_param(unit, entry["name"].asString(), shape);
+    SLUICE_CHECK(unit.params.back().offset_count == entry["offset"].asUInt64(),
+                 "parameter " + entry["name"].asString() + " lies elsewhere than its shape says");
+  }
+  const std::uint64_t flat_count = value["flat_count"].asUInt64();
+  SLUICE_CHECK(flat_count >= unit.flat_count,
+               "unit " + unit.name + " is shorter than its parameters");
+  unit.flat_count = flat_count;
+  return unit;
+}
+
+}  // namespace
+
+std::string to_json(const RunState& state) {
+  Json::Value root(Json::objectValue);
+  root["model"] = state.model;
+  root["step"] = Json::Int64(state.step);
+  root["updates"] = Json::Int64(state.updates);
+  root["seed"] = Json::UInt64(state.seed);
+  root["compute_dtype"] = state.compute_dtype;
+  root["compute_threads"] = state.compute_threads;
+  root["world_size"] = state.world_size;
+  root["version"] = state.version;
+  root["units"] = Json::Value(Json::arrayValue);
+  for (const zero::UnitLayout& unit : state.units) root["units"].append(to_value(unit));
+  Json::StreamWriterBuilder writer;
+  writer["indentation"] = "";
+  return Json::writeString(writer, root);
+}
+
+RunState parse_run_state(const std::string& json, const std::string& path) {
+  Json::Value root;
+  std::string errors;
+  const std::unique_ptr<Json::CharReader> reader(Json::CharReaderBuilder().newCharReader());
+  if (!reader->parse(json.data(), json.data() + json.size(), &root, &errors) || !root.isObject()) {
+    throw StorageError(path, "the run's description is not JSON: " + errors);
+  }
+  try {
+    RunState state;
+    state.model = root["model"].asString();
+    state.step = root["step"].asInt64();
+    state.updates = root["updates"].asInt64();
+    state.seed = root["seed"].asUInt64();
+    state.compute_dtype = root["compute_dtype"].asString();
+    state.compute_threads = root["compute_threads"].asInt();
+    state.world_size = root["world_size"].asInt();
+    state.version = root["version"].asString();
+    for (const Json::Value& unit : root["units"]) state.units.push_back(to_unit(unit));
+    return state;
+  } catch (const std::exception& error) {
+    throw StorageError(path, std::string("the run's description is damaged: ") + error.what());
+  }
+}
+
+std::string shard_name(const zero::UnitLayout& unit, int state) {
+  return unit.name + "/" + kStateNames[state];
+}
+
+std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>& units,
+                                             int world_size) {
+  std::vector<offload::ShardSpec> shards;
+  for (const zero::UnitLayout& unit : units) {
+    const std::uint64_t count = zero::shard_range(unit, 0, world_size).count;
+    for (int state = 0; state < kStateCount; ++state) {
+      shards.push_back({shard_name(unit, state), checked_mul(count, sizeof(float))});
+    }
+  }
+  return shards;
+}
+
+std::string newest_checkpoint(const std::string& directory) {
+  std::string newest;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool named =
+        name.rfind("step-", 0) == 0 && name.find_first_not_of("0123456789", 5) == std::string::npos;
+    // Numbers are padded to one width, so the order of the names is the order of the steps.
+    if (named && entry.is_directory(ignored) && name > newest &&
+        offload::SwapStore::holds_committed(entry.path().string())) {
+      newest = name;
+    }
+  }
+  return newest.empty() ? "" : directory + "/" + newest;
+}
+
+std::string find_run(const std::string& directory) {
+  if (offload::SwapStore::holds_committed(directory)) return directory;
+  const std::string newest = newest_checkpoint(directory);
+  if (newest.empty()) {
+    throw StorageError(directory, "holds no committed state of a run, and no checkpoint (step-*)");
+  }
+  return newest;
+}
+
+}  // namespace sluice::models

@@ -1,0 +1,34 @@
+#pragma once
+// What reader and writer of safetensors files share.
+// Thread-safe: free functions without state.
+
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+
+namespace sluice::models {
+
+static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
+
+inline constexpr std::uint64_t kHeaderLengthBytes = 8;
+// The format's own limit for the JSON header.
+inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+// Elements converted at a time.
+inline constexpr std::size_t kConvertCount = 64 * 1024;
+
+// Elements of a shape; no dimension means one. Throws InvalidArgument when negative or beyond 64
+// bits.
+inline std::uint64_t element_count(const std::vector<std::int64_t>& shape) {
+  std::uint64_t count = 1;
+  for (const std::int64_t dimension : shape) {
+    SLUICE_CHECK(dimension >= 0, "a dimension of " + std::to_string(dimension));
+    count = checked_mul(count, static_cast<std::uint64_t>(dimension));
+  }
+  return count;
+}
+
+}  // namespace sluice::models

@@ -1,0 +1,164 @@
+#include "changes.hpp"
+
+#include <algorithm>
+
+#include "sluice/base/bytes.hpp"
+
+namespace sluice::plan {
+
+namespace {
+
+using config::ByteBudget;
+
+std::string mebibytes(std::uint64_t size_bytes) {
+  return "\"" + std::to_string(ceil_div(size_bytes, kMiB)) + "MiB\"";
+}
+
+ByteBudget exactly(std::uint64_t size_bytes) {
+  return ByteBudget{ByteBudget::Kind::bytes, align_up(size_bytes, kMiB)};
+}
+
+struct Candidate {
+  std::string text;
+  Variant variant;
+};
+
+// The least budget, in MiB, of one tier that makes the variant fit, everything else unchanged; 0 when none up to `most` does.
+std::uint64_t least_budget(const Variant& base, ByteBudget config::SluiceConfig::*budget,
+                           std::uint64_t now, std::uint64_t most, const TryPlan& try_plan) {
+  const auto fits = [&](std::uint64_t mib) {
+    Variant variant = base;
+    variant.config.sluice.*budget = ByteBudget{ByteBudget::Kind::bytes, mib * kMiB};
+    return try_plan(variant).has_value();
+  };
+  std::uint64_t low = now / kMiB + 1;
+  std::uint64_t high = most / kMiB;
+  if (low > high || !fits(high)) return 0;
+  while (low < high) {
+    const std::uint64_t middle = (low + high) / 2;
+    if (fits(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low * kMiB;
+}
+
+void add_budget_changes(const Variant& refused, const Plan& shape, const MachineFacts& machine,
+                        const TryPlan& try_plan, std::vector<Candidate>& candidates) {
+  const std::uint64_t most = machine.available_memory_bytes;
+  const std::uint64_t device =
+      least_budget(refused, &config::SluiceConfig::device_bytes, *shape.device_budget_bytes, most, try_plan);
+  const std::uint64_t host =
+      least_budget(refused, &config::SluiceConfig::host_bytes, *shape.host_budget_bytes, most, try_plan);
+  if (device > 0) {
+    Variant variant = refused;
+    variant.config.sluice.device_bytes = exactly(device);
+    candidates.push_back({"set \"sluice\": {\"device_bytes\": " + mebibytes(device) + "}", variant});
+  }
+  if (host > 0) {
+    Variant variant = refused;
+    variant.config.sluice.host_bytes = exactly(host);
+    candidates.push_back({"set \"sluice\": {\"host_bytes\": " + mebibytes(host) + "}", variant});
+  }
+  if (device > 0 || host > 0) return;
+  Variant variant = refused;
+  variant.config.sluice.device_bytes = exactly(std::max(shape.least_device_bytes, *shape.device_budget_bytes));
+  const std::uint64_t host_too =
+      least_budget(variant, &config::SluiceConfig::host_bytes, *shape.host_budget_bytes, most, try_plan);
+  if (host_too == 0) return;
+  variant.config.sluice.host_bytes = exactly(host_too);
+  candidates.push_back({"set \"sluice\": {\"device_bytes\": " +
+                            mebibytes(variant.config.sluice.device_bytes.value) +
+                            ", \"host_bytes\": " + mebibytes(host_too) + "}",
+                        variant});
+}
+
+void add_micro_batch_changes(const Variant& refused, const TryPlan& try_plan,
+                             std::vector<Candidate>& candidates) {
+  for (std::int64_t micro = refused.config.micro_batch_size / 2; micro >= 1; micro /= 2) {
+    Variant variant = refused;
+    const std::int64_t samples =
+        refused.config.micro_batch_size * refused.config.gradient_accumulation_steps;
+    if (samples % micro != 0) continue;
+    variant.config.micro_batch_size = micro;
+    variant.config.gradient_accumulation_steps = samples / micro;
+    if (!try_plan(variant)) continue;
+    candidates.push_back({"set \"train_micro_batch_size_per_gpu\": " + std::to_string(micro) +
+                              ", \"gradient_accumulation_steps\": " +
+                              std::to_string(samples / micro) + " (the same train_batch_size)",
+                          variant});
+    return;
+  }
+}
+
+void add_offload_changes(const Variant& refused, const TryPlan& try_plan,
+                         std::vector<Candidate>& candidates) {
+  using Device = config::OffloadConfig::Device;
+  const config::ZeroConfig& zero = refused.config.zero;
+  const auto offload = [&](const char* section, config::OffloadConfig config::ZeroConfig::*member, Device device) {
+    if ((zero.*member).device >= device) return;
+    Variant variant = refused;
+    variant.config.zero.stage = 3;
+    (variant.config.zero.*member).device = device;
+    const std::string path = zero.offload_optimizer.nvme_path + zero.offload_param.nvme_path;
+    (variant.config.zero.*member).nvme_path = path.empty() ? "/path/on/nvme" : path;
+    if (!try_plan(variant)) return;
+    candidates.push_back({"set \"zero_optimization\": {\"stage\": 3, \"" + std::string(section) +
+                              "\": {\"device\": \"" + (device == Device::cpu ? "cpu\"" : "nvme\", \"nvme_path\": \"" +
+                              (variant.config.zero.*member).nvme_path + "\"") + "}}",
+                          variant});
+  };
+  offload("offload_optimizer", &config::ZeroConfig::offload_optimizer, Device::cpu);
+  offload("offload_param", &config::ZeroConfig::offload_param, Device::cpu);
+  offload("offload_optimizer", &config::ZeroConfig::offload_optimizer, Device::nvme);
+  offload("offload_param", &config::ZeroConfig::offload_param, Device::nvme);
+}
+
+void add_automatic_budgets(const Variant& refused, const TryPlan& try_plan,
+                           std::vector<Candidate>& candidates) {
+  Variant variant = refused;
+  variant.config.sluice.device_bytes = ByteBudget{};
+  variant.config.sluice.host_bytes = ByteBudget{};
+  const auto plan = try_plan(variant);
+  if (!plan) return;
+  candidates.push_back({"set \"sluice\": {\"device_bytes\": \"auto\", \"host_bytes\": \"auto\"} (here " +
+                            format_bytes(*plan->device_budget_bytes) + " and " +
+                            format_bytes(*plan->host_budget_bytes) + ")",
+                        variant});
+}
+
+void add_sequence_changes(const Variant& refused, const TryPlan& try_plan,
+                          std::vector<Candidate>& candidates) {
+  for (std::int64_t positions = refused.model.n_positions / 2; positions >= 16; positions /= 2) {
+    Variant variant = refused;
+    variant.model.n_positions = positions;
+    if (!try_plan(variant)) continue;
+    candidates.push_back({"set \"n_positions\": " + std::to_string(positions) +
+                              " in the model file (shorter sequences)",
+                          variant});
+    return;
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> changes_that_fit(const Variant& refused, const Plan& shape,
+                                          const MachineFacts& machine, const TryPlan& try_plan,
+                                          std::size_t limit) {
+  std::vector<Candidate> candidates;
+  add_budget_changes(refused, shape, machine, try_plan, candidates);
+  add_micro_batch_changes(refused, try_plan, candidates);
+  add_offload_changes(refused, try_plan, candidates);
+  add_automatic_budgets(refused, try_plan, candidates);
+  if (candidates.size() < 2) add_sequence_changes(refused, try_plan, candidates);
+  std::vector<std::string> lines;
+  for (const Candidate& candidate : candidates) {
+    if (lines.size() == limit) break;
+    lines.push_back(candidate.text);
+  }
+  return lines;
+}
+
+}  // namespace sluice::plan

@@ -1,0 +1,104 @@
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "sluice/nvme/file.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::plan {
+
+namespace {
+
+std::uint64_t meminfo_bytes(const std::string& key) {
+  std::ifstream file("/proc/meminfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.rfind(key + ":", 0) != 0) continue;
+    std::istringstream fields(line.substr(key.size() + 1));
+    std::uint64_t kib = 0;
+    fields >> kib;
+    return kib * 1024;
+  }
+  return 0;
+}
+
+// A number in a one-line file; nothing when the file is absent or says "max".
+std::optional<std::uint64_t> number_in(const std::string& path) {
+  std::ifstream file(path);
+  std::uint64_t value = 0;
+  if (!(file >> value)) return std::nullopt;
+  return value;
+}
+
+// What the memory cgroups of this process leave, version 2; every ancestor may have a limit.
+std::uint64_t cgroup_available() {
+  std::ifstream file("/proc/self/cgroup");
+  std::string line;
+  std::uint64_t available = offload::kUnlimited;
+  while (std::getline(file, line)) {
+    if (line.rfind("0::", 0) != 0) continue;
+    std::string group = line.substr(3);
+    for (;;) {
+      const std::string base = "/sys/fs/cgroup" + (group == "/" ? "" : group);
+      const auto limit = number_in(base + "/memory.max");
+      const auto used = number_in(base + "/memory.current");
+      if (limit && used) available = std::min(available, *limit > *used ? *limit - *used : 0);
+      const auto slash = group.find_last_of('/');
+      if (group.size() <= 1 || slash == std::string::npos) break;
+      group = slash == 0 ? "/" : group.substr(0, slash);
+    }
+  }
+  return available;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+std::uint64_t memlock_limit() {
+  // CAP_IPC_LOCK, which root has unless it was dropped, lifts the limit.
+  if (geteuid() == 0) return offload::kUnlimited;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return offload::kUnlimited;
+  return limit.rlim_cur;
+}
+
+// What an earlier run left in the directory: its space is used again.
+std::uint64_t reusable_bytes(const std::string& directory) {
+  std::uint64_t sum = 0;
+  for (const char* name : {"states.0.swap", "states.1.swap", "scratch.swap"}) {
+    struct stat status{};
+    if (stat((directory + "/" + name).c_str(), &status) == 0) {
+      sum += static_cast<std::uint64_t>(status.st_blocks) * 512;
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+MachineFacts probe_machine(const config::TrainConfig& config) {
+  MachineFacts facts;
+  facts.total_memory_bytes = meminfo_bytes("MemTotal");
+  facts.available_memory_bytes = std::min(meminfo_bytes("MemAvailable"), cgroup_available());
+  facts.memlock_bytes = memlock_limit();
+  facts.cores = usable_cores();
+  for (const config::OffloadConfig* offload : {&config.zero.offload_optimizer, &config.zero.offload_param}) {
+    struct stat status{};
+    if (offload->nvme_path.empty() || stat(offload->nvme_path.c_str(), &status) != 0) continue;
+    facts.free_disk_bytes.emplace_back(offload->nvme_path, nvme::free_disk_bytes(offload->nvme_path) +
+                                           reusable_bytes(offload->nvme_path));
+  }
+  return facts;
+}
+
+}  // namespace sluice::plan

@@ -1,0 +1,281 @@
+#include "placement.hpp"
+
+#include <algorithm>
+#include <functional>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/text.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "sluice/offload/swap_store.hpp"
+
+namespace sluice::plan {
+
+using offload::pool_bytes;
+using offload::Tier;
+using Device = config::OffloadConfig::Device;
+
+namespace {
+
+Tier tier_of(Device device) {
+  switch (device) {
+    case Device::none: return Tier::device;
+    case Device::cpu: return Tier::host;
+    case Device::nvme: return Tier::nvme;
+  }
+  return Tier::device;
+}
+
+std::uint64_t shard_count(const Plan& plan, std::size_t unit) {
+  return plan.layouts[unit].flat_count / static_cast<std::uint64_t>(plan.world_size);
+}
+std::uint64_t compute_bytes(const Plan& plan, std::size_t unit) {
+  return pool_bytes(checked_mul(shard_count(plan, unit), size_of(plan.compute_dtype)));
+}
+std::uint64_t state_bytes(const Plan& plan, std::size_t unit) {
+  return 3 * pool_bytes(checked_mul(shard_count(plan, unit), sizeof(float)));
+}
+
+// One thing with a home: where it is now, how large it is.
+struct Item {
+  Tier* home;
+  std::uint64_t size_bytes;
+};
+
+// In the order in which they leave a tier when its budget is used up: what moves least per byte held leaves first. Unit
+// inputs are demoted last from host (four transfers a step), but first from the device, where weights and states
+// were asked for by the configuration and inputs were not.
+std::vector<Item> items_in_order(Plan& plan, Tier from) {
+  std::vector<Item> weights, gradients, states, inputs;
+  const std::uint64_t hidden = hidden_bytes(
+      plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype);
+  for (std::size_t u = plan.units.size(); u-- > 0;) {
+    UnitPlacement& unit = plan.units[u];
+    if (unit.weights == from) weights.push_back({&unit.weights, compute_bytes(plan, u)});
+    if (unit.gradients == from) gradients.push_back({&unit.gradients, compute_bytes(plan, u)});
+    if (unit.states == from) states.push_back({&unit.states, state_bytes(plan, u)});
+    for (Tier& input : unit.inputs) {
+      if (input == from) inputs.push_back({&input, hidden});
+    }
+  }
+  std::vector<Item> all;
+  const auto append = [&](const std::vector<Item>& items) {
+    all.insert(all.end(), items.begin(), items.end());
+  };
+  if (from == Tier::device) append(inputs);
+  append(gradients);
+  append(states);
+  append(weights);
+  if (from != Tier::device) append(inputs);
+  return all;
+}
+
+std::uint64_t homes_on(Plan& plan, Tier tier) {
+  std::uint64_t sum = 0;
+  for (const Item& item : items_in_order(plan, tier)) sum = checked_add(sum, item.size_bytes);
+  return sum;
+}
+
+std::uint64_t ring_bytes(const Plan& plan, const Rings& rings) {
+  const UpdateTile tile = update_tile(plan.units, rings.update_tile_count);
+  const std::uint64_t update =
+      static_cast<std::uint64_t>(rings.update_tiles) *
+      pool_bytes(update_tile_offsets(tile, plan.compute_dtype).total);
+  const std::uint64_t mover =
+      moves_files(plan)
+          ? 2 * static_cast<std::uint64_t>(rings.mover_tiles) * pool_bytes(rings.mover_tile_bytes)
+          : 0;
+  return update + mover;
+}
+
+// Demotes as few of `items` (in order) as make `fits` true; returns how many, or items.size() + 1 when all are too few.
+std::size_t demote_until(const std::vector<Item>& items, Tier from, Tier to,
+                         const std::function<bool()>& fits) {
+  const auto set = [&](std::size_t count) {
+    for (std::size_t i = 0; i < items.size(); ++i) *items[i].home = i < count ? to : from;
+  };
+  set(0);
+  if (fits()) return 0;
+  set(items.size());
+  if (!fits()) return items.size() + 1;
+  std::size_t low = 1;  // beyond the first demotion, fewer bytes are left with each
+  std::size_t high = items.size();
+  while (low < high) {
+    const std::size_t middle = (low + high) / 2;
+    set(middle);
+    if (fits()) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  set(low);
+  return low;
+}
+
+void ask_for(Plan& plan) {
+  const Tier weights = tier_of(plan.config.zero.offload_param.device);
+  const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
+  const auto micro_batches = static_cast<std::size_t>(plan.config.gradient_accumulation_steps);
+  plan.units.assign(plan.layouts.size(), UnitPlacement{});
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    UnitPlacement& unit = plan.units[u];
+    unit.weights = weights;
+    unit.states = states;
+    unit.gradients = states == Tier::device ? Tier::device : Tier::host;
+    if (u > 0) unit.inputs.assign(micro_batches, Tier::device);
+  }
+}
+
+std::uint64_t over(std::uint64_t need, std::uint64_t budget) { return need > budget ? need - budget : 0; }
+
+// Uses room that is left on the device to keep units between forward and backward, those that are used again soonest
+// first; small ones (stage3_param_persistence_threshold) before all others.
+void keep_units(Plan& plan, const Overlap& overlap, std::uint64_t homes_bytes) {
+  const config::ZeroConfig& zero = plan.config.zero;
+  const auto try_keep = [&](std::size_t unit) {
+    plan.units[unit].keep_gathered = true;
+    std::uint64_t live = 0;
+    for (std::size_t u = 0; u < plan.units.size(); ++u) {
+      if (plan.units[u].keep_gathered) live += plan.layouts[u].flat_count;
+    }
+    const bool fits =
+        live <= zero.max_live_parameters &&
+        homes_bytes + device_transient(plan, overlap).total() <= *plan.device_budget_bytes;
+    if (!fits) plan.units[unit].keep_gathered = false;
+    return fits;
+  };
+  std::uint64_t persistent = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const std::uint64_t count = plan.layouts[u].flat_count;
+    if (plan.units[u].weights == Tier::device || count > zero.param_persistence_threshold) continue;
+    if (persistent + count > zero.model_persistence_threshold) break;
+    if (try_keep(u)) persistent += count;
+  }
+  std::uint64_t distance = 0;  // elements used between a unit's forward and its backward
+  for (std::size_t u = plan.units.size() - 1; u-- > 0;) {
+    distance += 2 * plan.layouts[u + 1].flat_count;
+    if (distance > zero.max_reuse_distance) break;
+    if (plan.units[u].weights == Tier::device || plan.units[u].keep_gathered) continue;
+    if (!try_keep(u)) break;
+  }
+}
+
+void note_spill(Plan& plan, const char* what, Tier asked, Tier UnitPlacement::*member) {
+  std::size_t host = 0;
+  std::size_t nvme = 0;
+  for (const UnitPlacement& unit : plan.units) {
+    if (unit.*member == asked) continue;
+    (unit.*member == Tier::nvme ? nvme : host)++;
+  }
+  if (host + nvme == 0) return;
+  std::string line = std::string(what) + ": the budget of tier " + std::string(name_of(asked)) +
+                     " is used up;";
+  if (host > 0) line += " " + std::to_string(host) + " units are in host memory";
+  if (host > 0 && nvme > 0) line += ",";
+  if (nvme > 0) line += " " + std::to_string(nvme) + " units are on NVMe";
+  plan.choices.push_back(line);
+}
+
+void note_choices(Plan& plan, const Overlap& overlap) {
+  note_spill(plan, "weights", tier_of(plan.config.zero.offload_param.device), &UnitPlacement::weights);
+  note_spill(plan, "optimizer states", tier_of(plan.config.zero.offload_optimizer.device),
+             &UnitPlacement::states);
+  const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
+  note_spill(plan, "gradients waiting for the norm", states == Tier::device ? states : Tier::host,
+             &UnitPlacement::gradients);
+  std::size_t counts[4] = {0, 0, 0, 0};
+  for (const UnitPlacement& unit : plan.units) {
+    for (const Tier tier : unit.inputs) ++counts[static_cast<std::size_t>(tier)];
+  }
+  const std::size_t all = counts[0] + counts[2] + counts[3];
+  if (all > counts[0]) {
+    plan.choices.push_back("unit inputs kept for recompute: of " + std::to_string(all) + ", " +
+                           std::to_string(counts[0]) + " on the device, " +
+                           std::to_string(counts[2]) + " in host memory, " +
+                           std::to_string(counts[3]) + " on NVMe");
+  }
+  if (plan.config.sluice.overlap && overlap.prefetch_units == 0 &&
+      plan.config.zero.prefetch_bucket_size > 0) {
+    plan.choices.push_back("no prefetch: the device budget holds one gathered unit, not two");
+  }
+  if (plan.config.sluice.overlap && overlap.gradients_in_flight == 1) {
+    plan.choices.push_back(
+        "gradients leave the device before the next unit's backward: the device budget holds one "
+        "gradient buffer, not two");
+  }
+}
+
+}  // namespace
+
+bool uses_files(const Plan& plan) {
+  for (const UnitPlacement& unit : plan.units) {
+    if (unit.states == Tier::nvme) return true;
+  }
+  return moves_files(plan);
+}
+
+bool moves_files(const Plan& plan) {
+  for (const UnitPlacement& unit : plan.units) {
+    if (unit.weights == Tier::nvme || unit.gradients == Tier::nvme) return true;
+    for (const Tier input : unit.inputs) {
+      if (input == Tier::nvme) return true;
+    }
+  }
+  return false;
+}
+
+Shortfall place(Plan& plan, const Overlap& overlap, const Rings& rings) {
+  ask_for(plan);
+  plan.choices.clear();
+  Shortfall shortfall;
+
+  const auto device_need = [&] {
+    return checked_add(homes_on(plan, Tier::device), device_transient(plan, overlap).total());
+  };
+  const std::vector<Item> on_device = items_in_order(plan, Tier::device);
+  demote_until(on_device, Tier::device, Tier::host,
+               [&] { return device_need() <= *plan.device_budget_bytes; });
+  shortfall.device_bytes = over(device_need(), *plan.device_budget_bytes);
+
+  const auto host_need = [&] {
+    return checked_add(homes_on(plan, Tier::host), ring_bytes(plan, rings));
+  };
+  const std::vector<Item> on_host = items_in_order(plan, Tier::host);
+  const std::size_t spilled = demote_until(
+      on_host, Tier::host, Tier::nvme, [&] { return host_need() <= *plan.host_budget_bytes; });
+  shortfall.host_bytes = over(host_need(), *plan.host_budget_bytes);
+  const bool directory =
+      plan.config.zero.offload_optimizer.device == Device::nvme ||
+      plan.config.zero.offload_param.device == Device::nvme;
+  if (spilled > 0 && !directory) {
+    shortfall.no_directory = true;
+    // What host memory would have to be for nothing to spill.
+    for (const Item& item : on_host) *item.home = Tier::host;
+    shortfall.host_bytes = over(host_need(), *plan.host_budget_bytes);
+  }
+  if (!shortfall.fits()) return shortfall;
+
+  keep_units(plan, overlap, homes_on(plan, Tier::device));
+  plan.prefetch_units = overlap.prefetch_units;
+  plan.gradients_in_flight = overlap.gradients_in_flight;
+  const UpdateTile tile = update_tile(plan.units, rings.update_tile_count);
+  plan.update_tile_bytes = update_tile_offsets(tile, plan.compute_dtype).total;
+  plan.mover_tile_bytes = moves_files(plan) ? rings.mover_tile_bytes : 0;
+  plan.mover_tiles = rings.mover_tiles;
+  plan.update_tile_count = rings.update_tile_count;
+  plan.update_tiles = rings.update_tiles;
+  note_choices(plan, overlap);
+  return shortfall;
+}
+
+void place_resident(Plan& plan) {
+  const auto micro_batches = static_cast<std::size_t>(plan.config.gradient_accumulation_steps);
+  plan.units.assign(plan.layouts.size(), UnitPlacement{});
+  for (std::size_t u = 1; u < plan.units.size(); ++u) {
+    plan.units[u].inputs.assign(micro_batches, Tier::device);
+  }
+  plan.prefetch_units = plan.config.sluice.overlap ? 1 : 0;
+  plan.gradients_in_flight = 1;
+}
+
+}  // namespace sluice::plan

@@ -1,0 +1,41 @@
+#pragma once
+// Which tier each unit's bytes get: what the configuration asks for, moved down tier by tier where a budget is
+// used up.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "memory_model.hpp"
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::plan {
+
+// Sizes of the host rings that carry bytes to and from files.
+struct Rings {
+  std::uint64_t update_tile_count = 0;
+  int update_tiles = 3;
+  std::uint64_t mover_tile_bytes = 0;
+  int mover_tiles = 3;
+};
+
+// What a placement is short of; all zero: it fits.
+struct Shortfall {
+  std::uint64_t device_bytes = 0;
+  std::uint64_t host_bytes = 0;
+  bool no_directory = false;  // bytes would have to spill to NVMe, and no nvme_path is configured
+  bool fits() const { return device_bytes == 0 && host_bytes == 0 && !no_directory; }
+};
+
+// Places everything for this overlap and these rings; fills in plan.units, rings, sums and choices.
+Shortfall place(Plan& plan, const Overlap& overlap, const Rings& rings);
+
+// Everything on the device tier, whatever it takes.
+void place_resident(Plan& plan);
+
+// Whether some bytes of the plan have their home in a file.
+bool uses_files(const Plan& plan);
+// The same without the optimizer states: bytes that move between a file and the device.
+bool moves_files(const Plan& plan);
+
+}  // namespace sluice::plan

@@ -1,0 +1,307 @@
+#include "sluice/plan/plan.hpp"
+
+#include <algorithm>
+
+#include "changes.hpp"
+#include "placement.hpp"
+#include "plan_text.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/models/gpt2_layout.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "sluice/offload/swap_store.hpp"
+#include "traffic.hpp"
+
+namespace sluice::plan {
+
+using config::ByteBudget;
+using offload::Tier;
+
+namespace {
+
+// Measured on x86-64 with LibTorch 2.11.0: the training program after two steps of a one-layer model of width 64, less its
+// tiers (RssAnon + RssShmem), rounded up.
+constexpr std::uint64_t kRuntimeBytes = 192 * kMiB;
+
+// A tile of the optimizer step: large enough that the drive sees whole blocks, small enough that several fit a small
+// budget; multiples of a checksum chunk in fp32.
+constexpr std::uint64_t kTileGranularity = offload::kChecksumChunkBytes / sizeof(float);
+constexpr std::uint64_t kUpdateTileCounts[] = {4 * kTileGranularity, 2 * kTileGranularity, kTileGranularity};
+constexpr std::uint64_t kMoverTileBytes[] = {4 * kMiB, 2 * kMiB, kMiB};
+constexpr int kTilesInFlight = 3;  // one read, one computed, one written
+
+Threads choose_threads(const config::TrainConfig& config, int cores) {
+  Threads threads;
+  threads.compute = config.sluice.threads.compute.value_or(cores);
+  threads.optimizer = config.sluice.threads.optimizer.value_or(cores);
+  threads.io = config.sluice.threads.io.value_or(std::max(1, config.aio.intra_op_parallelism));
+  return threads;
+}
+
+std::uint64_t resolve(const ByteBudget& budget, std::uint64_t available, unsigned automatic_percent) {
+  switch (budget.kind) {
+    case ByteBudget::Kind::bytes: return budget.value;
+    case ByteBudget::Kind::percent: return available / 100 * budget.value;
+    case ByteBudget::Kind::automatic: return available / 100 * automatic_percent;
+  }
+  return 0;
+}
+
+Plan describe(const config::TrainConfig& config, const config::ModelConfig& model, Placement placement,
+              const MachineFacts& machine) {
+  Plan plan;
+  plan.model = model;
+  plan.config = config;
+  plan.placement = placement;
+  plan.world_size = config.world_size;
+  plan.layouts = models::gpt2_units(model, config.world_size);
+  for (const zero::UnitLayout& layout : plan.layouts) plan.parameters += layout.param_count;
+  plan.state_bytes = checked_mul(16, plan.parameters);
+  plan.compute_dtype = config.bf16 ? DType::bf16 : DType::fp32;
+  plan.threads = choose_threads(config, machine.cores);
+  plan.runtime_bytes = kRuntimeBytes;
+  if (placement == Placement::configured) {
+    // Of what is free now, the device tier (weights in use, activations) may take 45 %, the host tier 35 %; the rest is
+    // for the program itself and the page cache.
+    plan.device_budget_bytes = resolve(config.sluice.device_bytes, machine.available_memory_bytes, 45);
+    plan.host_budget_bytes = resolve(config.sluice.host_bytes, machine.available_memory_bytes, 35);
+  }
+  return plan;
+}
+
+void note_automatic(Plan& plan) {
+  const auto note = [&](const char* key, const ByteBudget& budget, std::optional<std::uint64_t> value) {
+    if (budget.kind == ByteBudget::Kind::automatic && value) {
+      plan.choices.push_back(std::string(key) + ": " + format_bytes(*value) +
+                             " of the memory that is free now (auto)");
+    }
+  };
+  note("device_bytes", plan.config.sluice.device_bytes, plan.device_budget_bytes);
+  note("host_bytes", plan.config.sluice.host_bytes, plan.host_budget_bytes);
+  const config::ThreadsConfig& threads = plan.config.sluice.threads;
+  if (!threads.compute || !threads.optimizer || !threads.io) {
+    plan.choices.push_back("threads: " + std::to_string(plan.threads.compute) + " compute, " +
+                           std::to_string(plan.threads.optimizer) + " optimizer, " +
+                           std::to_string(plan.threads.io) + " I/O");
+  }
+}
+
+std::vector<Overlap> overlap_ladder(const config::TrainConfig& config) {
+  if (!config.sluice.overlap) return {{0, 1}};
+  const config::ZeroConfig& zero = config.zero;
+  if (zero.prefetch_bucket_size == 0) return {{0, 2}, {0, 1}};
+  return {{1, 2}, {1, 1}, {0, 1}};
+}
+
+std::vector<Rings> ring_ladder(const Plan& plan) {
+  std::uint64_t largest = 1;
+  for (const zero::UnitLayout& layout : plan.layouts) largest = std::max(largest, layout.flat_count);
+  largest = align_up(largest, kTileGranularity);
+  const config::ZeroConfig& zero = plan.config.zero;
+  const std::uint64_t sub_group =
+      std::max(kTileGranularity, align_down(zero.sub_group_size, kTileGranularity));
+  std::vector<Rings> ladder;
+  for (std::size_t level = 0; level < std::size(kUpdateTileCounts); ++level) {
+    Rings rings;
+    rings.update_tile_count = std::min({kUpdateTileCounts[level], sub_group, largest});
+    // DeepSpeed's buffers hold master, two moments and a gradient: four make one of our tiles.
+    const auto buffers = zero.offload_optimizer.buffer_count.value_or(0);
+    rings.update_tiles = std::max(kTilesInFlight, static_cast<int>(buffers / 4));
+    rings.mover_tile_bytes = kMoverTileBytes[level];
+    rings.mover_tiles = std::max<int>(
+        kTilesInFlight, static_cast<int>(zero.offload_param.buffer_count.value_or(kTilesInFlight)));
+    const std::uint64_t largest_bytes = checked_mul(largest, size_of(plan.compute_dtype));
+    if (zero.offload_param.buffer_size) {
+      rings.mover_tile_bytes =
+          align_up(checked_mul(*zero.offload_param.buffer_size, size_of(plan.compute_dtype)),
+                   offload::kPageBytes);
+    }
+    rings.mover_tile_bytes = std::min(rings.mover_tile_bytes, align_up(largest_bytes, offload::kPageBytes));
+    ladder.push_back(rings);
+  }
+  return ladder;
+}
+
+struct Attempt {
+  Plan plan;
+  Shortfall shortfall;
+};
+
+Rings first_rings(const Plan& plan, const std::vector<Rings>& ladder) {
+  for (const Rings& rings : ladder) {
+    const std::uint64_t both =
+        static_cast<std::uint64_t>(rings.update_tiles) * rings.update_tile_count * 16 +
+        2 * static_cast<std::uint64_t>(rings.mover_tiles) * rings.mover_tile_bytes;
+    if (both <= *plan.host_budget_bytes / 2) return rings;
+  }
+  return ladder.back();
+}
+
+// Goes down the ladders of overlap and ring sizes until the plan fits; otherwise the least demanding attempt.
+Attempt attempt(Plan plan) {
+  Attempt last{plan, {}};
+  const std::vector<Rings> rings = ring_ladder(plan);
+  for (const Overlap& overlap : overlap_ladder(plan.config)) {
+    for (const Rings& chosen : {first_rings(plan, rings), rings.back()}) {
+      last.shortfall = place(last.plan, overlap, chosen);
+      if (last.shortfall.fits()) return last;
+    }
+  }
+  return last;
+}
+
+// The least budgets: nothing but what a step cannot do without.
+void find_least(Plan& plan) {
+  Plan bare = plan;
+  bare.device_budget_bytes = offload::kUnlimited;
+  bare.host_budget_bytes = offload::kUnlimited;
+  const Overlap overlap = overlap_ladder(plan.config).back();
+  for (UnitPlacement& unit : bare.units) {
+    unit.weights = unit.gradients = unit.states = Tier::nvme;
+    unit.keep_gathered = false;
+    std::fill(unit.inputs.begin(), unit.inputs.end(), Tier::nvme);
+  }
+  plan.least_device_bytes = device_transient(bare, overlap).total();
+  const Rings rings = ring_ladder(plan).back();
+  const UpdateTile tile = update_tile(bare.units, rings.update_tile_count);
+  plan.least_host_bytes =
+      static_cast<std::uint64_t>(rings.update_tiles) *
+          offload::pool_bytes(update_tile_offsets(tile, plan.compute_dtype).total) +
+      2 * static_cast<std::uint64_t>(rings.mover_tiles) * offload::pool_bytes(rings.mover_tile_bytes);
+}
+
+void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::string>& problems) {
+  const auto asked = [&](const config::OffloadConfig& offload) {
+    return offload.device != config::OffloadConfig::Device::none && offload.pin_memory.value_or(false);
+  };
+  const bool states = asked(plan.config.zero.offload_optimizer);
+  const bool weights = asked(plan.config.zero.offload_param);
+  plan.pinned_staging = states || weights;
+  if (!plan.pinned_staging) {
+    plan.choices.push_back(
+        "host buffers are pageable: copies of the host device gain nothing from pinned memory "
+        "(\"pin_memory\": true pins them)");
+    return;
+  }
+  plan.pinned_bytes = plan.planned.host;
+  if (plan.pinned_bytes > machine.memlock_bytes) {
+    problems.push_back("\"pin_memory\": true asks for " + format_bytes(plan.pinned_bytes) +
+                       " of locked memory, but RLIMIT_MEMLOCK is " + format_bytes(machine.memlock_bytes) +
+                       ": raise it (ulimit -l, or LimitMEMLOCK= of the service), or set \"pin_memory\": false");
+  }
+}
+
+void check_machine(Plan& plan, const MachineFacts& machine, std::vector<std::string>& problems) {
+  const std::uint64_t need =
+      checked_add(checked_add(plan.planned.device, plan.planned.host), plan.runtime_bytes);
+  if (need > machine.available_memory_bytes) {
+    problems.push_back("the machine has " + format_bytes(machine.available_memory_bytes) +
+                       " of free memory; device tier, host tier and the program itself need " +
+                       format_bytes(need));
+  }
+  for (const Plan::Disk& disk : plan.disks) {
+    if (disk.free_bytes && disk.needed_bytes > *disk.free_bytes) {
+      problems.push_back(disk.directory + " needs " + format_bytes(disk.needed_bytes) +
+                         " of disk, its file system has " + format_bytes(*disk.free_bytes) + " free");
+    }
+  }
+}
+
+std::vector<std::string> complete(Plan& plan, const MachineFacts& machine) {
+  std::vector<std::string> problems;
+  fill_rows(plan);
+  fill_disks(plan, machine);
+  fill_traffic(plan);
+  if (plan.placement == Placement::configured) {
+    find_least(plan);
+    choose_pinning(plan, machine, problems);
+    note_automatic(plan);
+  }
+  check_machine(plan, machine, problems);
+  return problems;
+}
+
+std::vector<std::string> shortfall_lines(const Plan& plan, const Shortfall& shortfall) {
+  std::vector<std::string> lines;
+  if (shortfall.device_bytes > 0) {
+    lines.push_back("the device tier is short by " + format_bytes(shortfall.device_bytes) +
+                    " (budget " + format_bytes(*plan.device_budget_bytes) + ")");
+  }
+  if (shortfall.host_bytes > 0) {
+    lines.push_back("the host tier is short by " + format_bytes(shortfall.host_bytes) + " (budget " +
+                    format_bytes(*plan.host_budget_bytes) + ")");
+  }
+  if (shortfall.no_directory) {
+    lines.push_back(
+        "what host memory cannot hold would go to NVMe, but the configuration names no nvme_path");
+  }
+  return lines;
+}
+
+std::string refusal(const Plan& plan, const std::vector<std::string>& reasons,
+                    const std::vector<std::string>& changes) {
+  std::string text = "the run does not fit\n\n" + plan_table(plan) + "\n";
+  for (const std::string& reason : reasons) text += "  " + reason + "\n";
+  text += changes.empty() ? "\nno single change would fit: use a smaller model or a larger machine"
+                          : "\nchanges that would fit, each alone:\n";
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    text += "  " + std::to_string(i + 1) + ". " + changes[i] + (i + 1 < changes.size() ? "\n" : "");
+  }
+  return text;
+}
+
+// Downgrades of what the configuration asks for by name; spilled gradients and inputs are nobody's request.
+std::vector<std::string> downgrades(const Plan& plan) {
+  std::vector<std::string> lines;
+  for (const std::string& choice : plan.choices) {
+    if (choice.starts_with("weights: ") || choice.starts_with("optimizer states: ") ||
+        choice.starts_with("no prefetch")) {
+      lines.push_back("\"strict\": true does not allow: " + choice);
+    }
+  }
+  return lines;
+}
+
+struct Outcome {
+  Plan plan;
+  std::vector<std::string> problems;
+};
+
+Outcome plan_once(const config::TrainConfig& config, const config::ModelConfig& model,
+                  Placement placement, const MachineFacts& machine) {
+  Plan plan = describe(config, model, placement, machine);
+  std::vector<std::string> problems;
+  if (placement == Placement::resident) {
+    place_resident(plan);
+    plan.update_tile_count = kUpdateTileCounts[0];
+  } else {
+    Attempt result = attempt(std::move(plan));
+    plan = std::move(result.plan);
+    problems = shortfall_lines(plan, result.shortfall);
+  }
+  for (std::string& problem : complete(plan, machine)) problems.push_back(std::move(problem));
+  if (config.sluice.strict) {
+    for (std::string& line : downgrades(plan)) problems.push_back(std::move(line));
+  }
+  return {std::move(plan), std::move(problems)};
+}
+
+}  // namespace
+
+Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& model, Placement placement,
+               const MachineFacts& machine) {
+  Outcome outcome = plan_once(config, model, placement, machine);
+  if (outcome.problems.empty()) return std::move(outcome.plan);
+  std::vector<std::string> changes;
+  if (placement == Placement::configured) {
+    const TryPlan try_plan = [&](const Variant& variant) -> std::optional<Plan> {
+      Outcome tried = plan_once(variant.config, variant.model, placement, machine);
+      if (!tried.problems.empty()) return std::nullopt;
+      return std::move(tried.plan);
+    };
+    changes = changes_that_fit({config, model}, outcome.plan, machine, try_plan, 4);
+  }
+  throw DoesNotFit(refusal(outcome.plan, outcome.problems, changes));
+}
+
+}  // namespace sluice::plan

@@ -1,0 +1,226 @@
+#include "plan_text.hpp"
+
+#include <json/json.h>
+
+#include <algorithm>
+
+#include "memory_model.hpp"
+#include "placement.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/text.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "sluice/offload/swap_store.hpp"
+
+namespace sluice::plan {
+
+using offload::pool_bytes;
+using offload::Tier;
+
+namespace {
+
+void add_to(TierBytes& bytes, Tier tier, std::uint64_t size_bytes) {
+  switch (tier) {
+    case Tier::device: bytes.device += size_bytes; break;
+    case Tier::pinned:
+    case Tier::host: bytes.host += size_bytes; break;
+    case Tier::nvme: bytes.nvme += size_bytes; break;
+  }
+}
+
+std::string cell(std::uint64_t size_bytes) { return size_bytes == 0 ? "-" : format_bytes(size_bytes); }
+
+int slots(const Plan& plan) {
+  return plan.config.sluice.durability == config::Durability::none ? 1 : 2;
+}
+
+std::string times(std::uint64_t count, std::uint64_t size_bytes) {
+  return std::to_string(count) + " x " + format_bytes(size_bytes);
+}
+
+void add_homes(Plan& plan) {
+  const auto ranks = static_cast<std::uint64_t>(plan.world_size);
+  const std::uint64_t hidden = hidden_bytes(
+      plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype);
+  PlanRow weights{"weights", std::string(name_of(plan.compute_dtype)), {}};
+  PlanRow gradients{"gradients", "waiting for the norm", {}};
+  PlanRow states{"optimizer states", "fp32 master and two moments", {}};
+  PlanRow inputs{"unit inputs", "kept for recompute", {}};
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const UnitPlacement& unit = plan.units[u];
+    const std::uint64_t count = plan.layouts[u].flat_count / ranks;
+    const std::uint64_t compute = pool_bytes(count * size_of(plan.compute_dtype));
+    const std::uint64_t state = 3 * pool_bytes(count * sizeof(float));
+    add_to(weights.bytes, unit.weights, compute);
+    add_to(gradients.bytes, unit.gradients, compute);
+    add_to(states.bytes, unit.states,
+           unit.states == Tier::nvme ? state * static_cast<std::uint64_t>(slots(plan)) : state);
+    for (const Tier tier : unit.inputs) add_to(inputs.bytes, tier, hidden);
+  }
+  if (states.bytes.nvme > 0) states.note += ", " + std::to_string(slots(plan)) + " slots on disk";
+  for (PlanRow* row : {&weights, &gradients, &states, &inputs}) plan.rows.push_back(std::move(*row));
+}
+
+void add_transient(Plan& plan) {
+  const Overlap overlap{plan.prefetch_units, plan.gradients_in_flight};
+  const DeviceTransient transient = device_transient(plan, overlap);
+  const auto row = [&](const char* name, std::string note, TierBytes bytes) {
+    if (bytes.device + bytes.host + bytes.nvme > 0) plan.rows.push_back({name, std::move(note), bytes});
+  };
+  row("gathered units", "the one in use and " + std::to_string(plan.prefetch_units) + " ahead",
+      {transient.gathered_bytes, 0, 0});
+  row("gradient buffers", std::to_string(plan.gradients_in_flight) + " in flight",
+      {transient.gradient_bytes, 0, 0});
+  row("workspace", "activations of one micro-batch in one unit",
+      {transient.workspace_bytes + kSmallTensorsBytes, 0, 0});
+  row("inputs in flight", "on their way to and from their home", {transient.input_bytes, 0, 0});
+  const auto tiles = static_cast<std::uint64_t>(plan.update_tiles);
+  row("update tiles", times(tiles, plan.update_tile_bytes),
+      {0, tiles * pool_bytes(plan.update_tile_bytes), 0});
+  const auto mover = 2 * static_cast<std::uint64_t>(plan.mover_tiles);
+  row("transfer tiles", times(mover, plan.mover_tile_bytes),
+      {0, mover * pool_bytes(plan.mover_tile_bytes), 0});
+}
+
+std::string directory_of(const config::OffloadConfig& first, const config::OffloadConfig& second) {
+  return first.nvme_path.empty() ? second.nvme_path : first.nvme_path;
+}
+
+}  // namespace
+
+void fill_rows(Plan& plan) {
+  plan.rows.clear();
+  plan.planned = {};
+  add_homes(plan);
+  add_transient(plan);
+  for (const PlanRow& row : plan.rows) {
+    plan.planned.device = checked_add(plan.planned.device, row.bytes.device);
+    plan.planned.host = checked_add(plan.planned.host, row.bytes.host);
+    plan.planned.nvme = checked_add(plan.planned.nvme, row.bytes.nvme);
+  }
+}
+
+void fill_disks(Plan& plan, const MachineFacts& machine) {
+  const config::ZeroConfig& zero = plan.config.zero;
+  if (plan.placement == Placement::resident || !uses_files(plan)) return;
+  const std::string states = directory_of(zero.offload_optimizer, zero.offload_param);
+  const std::string scratch = directory_of(zero.offload_param, zero.offload_optimizer);
+  std::uint64_t states_bytes = 0;
+  std::uint64_t all_bytes = 0;
+  for (const PlanRow& row : plan.rows) {
+    all_bytes += row.bytes.nvme;
+    if (row.component == "optimizer states") states_bytes = row.bytes.nvme;
+  }
+  const auto add = [&](const std::string& directory, std::uint64_t needed) {
+    if (needed == 0) return;
+    for (Plan::Disk& disk : plan.disks) {
+      if (disk.directory == directory) {
+        disk.needed_bytes += needed;
+        return;
+      }
+    }
+    Plan::Disk disk{directory, needed, std::nullopt};
+    for (const auto& [known, free] : machine.free_disk_bytes) {
+      if (known == directory) disk.free_bytes = free;
+    }
+    plan.disks.push_back(disk);
+  };
+  if (states_bytes > 0) plan.states_directory = states;
+  if (all_bytes > states_bytes) plan.scratch_directory = scratch;
+  add(states, states_bytes);
+  add(scratch, all_bytes - states_bytes);
+}
+
+std::string plan_table(const Plan& plan) {
+  const bool limited = plan.device_budget_bytes.has_value();
+  std::vector<std::vector<std::string>> rows = {{"", "device", "host", "nvme", ""}};
+  for (const PlanRow& row : plan.rows) {
+    rows.push_back({row.component, cell(row.bytes.device), cell(row.bytes.host), cell(row.bytes.nvme), row.note});
+  }
+  rows.push_back({"need", cell(plan.planned.device), cell(plan.planned.host), cell(plan.planned.nvme), ""});
+  if (limited) {
+    rows.push_back({"budget", format_bytes(*plan.device_budget_bytes),
+                    format_bytes(*plan.host_budget_bytes), "-", ""});
+    const auto short_by = [](std::uint64_t need, std::uint64_t budget) {
+      return need > budget ? format_bytes(need - budget) : std::string("-");
+    };
+    rows.push_back({"short by", short_by(plan.planned.device, *plan.device_budget_bytes),
+                    short_by(plan.planned.host, *plan.host_budget_bytes), "-", ""});
+    rows.push_back({"least possible", format_bytes(plan.least_device_bytes),
+                    format_bytes(plan.least_host_bytes), "-", "everything spilled, nothing ahead"});
+  }
+  std::string text = "model: " + format_count(plan.parameters) + " parameters, training state " +
+                     format_bytes(plan.state_bytes) + " (16 bytes per parameter)";
+  if (limited) {
+    const double ratio = static_cast<double>(plan.state_bytes) /
+                         static_cast<double>(*plan.device_budget_bytes + *plan.host_budget_bytes);
+    char times_text[48];
+    std::snprintf(times_text, sizeof times_text, ", %.1f times the budgets", ratio);
+    text += times_text;
+  }
+  text += "\n\n" + format_table(rows);
+  text += "\noutside the tiers: " + format_bytes(plan.runtime_bytes) + " (LibTorch, oneDNN, the program itself)\n";
+  for (const Plan::Disk& disk : plan.disks) {
+    text += "disk: " + disk.directory + " needs " + format_bytes(disk.needed_bytes) +
+            (disk.free_bytes ? ", " + format_bytes(*disk.free_bytes) + " free" : ", which does not exist") + "\n";
+  }
+  text += "each step: " + format_bytes(plan.h2d_per_step) + " to the device, " +
+          format_bytes(plan.d2h_per_step) + " back; the drive reads " +
+          format_bytes(plan.nvme_read_per_step) + " and writes " + format_bytes(plan.nvme_written_per_step) + "\n";
+  return text;
+}
+
+namespace {
+
+Json::Value to_value(const TierBytes& bytes) {
+  Json::Value value(Json::objectValue);
+  value["device"] = Json::UInt64(bytes.device);
+  value["host"] = Json::UInt64(bytes.host);
+  value["nvme"] = Json::UInt64(bytes.nvme);
+  return value;
+}
+
+}  // namespace
+
+std::string plan_json(const Plan& plan) {
+  Json::Value root(Json::objectValue);
+  root["parameters"] = Json::UInt64(plan.parameters);
+  root["state_bytes"] = Json::UInt64(plan.state_bytes);
+  root["planned_bytes"] = to_value(plan.planned);
+  root["pinned_bytes"] = Json::UInt64(plan.pinned_bytes);
+  root["runtime_bytes"] = Json::UInt64(plan.runtime_bytes);
+  if (plan.device_budget_bytes) {
+    root["budget_bytes"]["device"] = Json::UInt64(*plan.device_budget_bytes);
+    root["budget_bytes"]["host"] = Json::UInt64(*plan.host_budget_bytes);
+    root["least_bytes"]["device"] = Json::UInt64(plan.least_device_bytes);
+    root["least_bytes"]["host"] = Json::UInt64(plan.least_host_bytes);
+  }
+  root["rows"] = Json::Value(Json::arrayValue);
+  for (const PlanRow& row : plan.rows) {
+    Json::Value value = to_value(row.bytes);
+    value["component"] = row.component;
+    value["note"] = row.note;
+    root["rows"].append(value);
+  }
+  root["disks"] = Json::Value(Json::arrayValue);
+  for (const Plan::Disk& disk : plan.disks) {
+    Json::Value value(Json::objectValue);
+    value["directory"] = disk.directory;
+    value["needed_bytes"] = Json::UInt64(disk.needed_bytes);
+    value["free_bytes"] = disk.free_bytes ? Json::Value(Json::UInt64(*disk.free_bytes)) : Json::Value();
+    root["disks"].append(value);
+  }
+  root["bytes_per_step"]["h2d"] = Json::UInt64(plan.h2d_per_step);
+  root["bytes_per_step"]["d2h"] = Json::UInt64(plan.d2h_per_step);
+  root["bytes_per_step"]["nvme_read"] = Json::UInt64(plan.nvme_read_per_step);
+  root["bytes_per_step"]["nvme_write"] = Json::UInt64(plan.nvme_written_per_step);
+  root["threads"]["compute"] = plan.threads.compute;
+  root["threads"]["optimizer"] = plan.threads.optimizer;
+  root["threads"]["io"] = plan.threads.io;
+  root["choices"] = Json::Value(Json::arrayValue);
+  for (const std::string& choice : plan.choices) root["choices"].append(choice);
+  Json::StreamWriterBuilder writer;
+  writer["indentation"] = "";
+  return Json::writeString(writer, root);
+}
+
+}  // namespace sluice::plan

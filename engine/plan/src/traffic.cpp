@@ -1,0 +1,86 @@
+#include "traffic.hpp"
+
+#include <algorithm>
+
+#include "memory_model.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/dtype.hpp"
+
+namespace sluice::plan {
+
+using offload::Tier;
+
+namespace {
+
+// How often a unit is gathered in a step: it stays between stages that follow within the prefetch distance, or always
+// when it is kept.
+int gathers_per_step(const Plan& plan, const std::vector<std::vector<std::size_t>>& stages,
+                     std::size_t unit) {
+  int gathers = 0;
+  std::size_t last_use = 0;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    if (std::find(stages[s].begin(), stages[s].end(), unit) == stages[s].end()) continue;
+    const bool still_there =
+        gathers > 0 && (plan.units[unit].keep_gathered ||
+                        s - last_use <= static_cast<std::size_t>(plan.prefetch_units) + 1);
+    if (!still_there) ++gathers;
+    last_use = s;
+  }
+  return gathers;
+}
+
+}  // namespace
+
+void fill_traffic(Plan& plan) {
+  const auto stages = step_stages(plan.layouts);
+  const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
+  const std::uint64_t hidden = hidden_bytes(plan.model, micro_batch, plan.compute_dtype);
+  const auto ranks = static_cast<std::uint64_t>(plan.world_size);
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const UnitPlacement& unit = plan.units[u];
+    const std::uint64_t count = plan.layouts[u].flat_count / ranks;
+    const std::uint64_t compute = count * size_of(plan.compute_dtype);
+    const std::uint64_t states = 3 * count * sizeof(float);
+    if (unit.weights != Tier::device) {
+      const auto gathers = static_cast<std::uint64_t>(gathers_per_step(plan, stages, u));
+      plan.h2d_per_step += gathers * compute;
+      if (unit.weights == Tier::nvme) {
+        plan.nvme_read_per_step += gathers * compute;
+        plan.nvme_written_per_step += compute;
+      }
+    } else if (unit.states != Tier::device) {
+      plan.h2d_per_step += compute;
+    }
+    // A unit whose weights are borrowed sends its gradients home twice and brings them back once.
+    std::uint64_t sends = 1;
+    for (const zero::UnitLayout& other : plan.layouts) {
+      for (const auto& borrowed : other.borrowed) sends += borrowed.unit == u ? 1 : 0;
+    }
+    if (unit.gradients != Tier::device) {
+      plan.d2h_per_step += sends * compute;
+      plan.h2d_per_step += (sends - 1) * compute;
+      if (unit.gradients == Tier::nvme) {
+        plan.nvme_written_per_step += sends * compute;
+        plan.nvme_read_per_step += sends * compute;  // back for the sum, and for the update
+      }
+    }
+    if (unit.states == Tier::nvme) {
+      plan.nvme_read_per_step += states;
+      plan.nvme_written_per_step += states;
+    }
+    for (const Tier input : unit.inputs) {
+      if (input == Tier::device) continue;
+      // Out as the unit's input, back for the backward pass; for all but the last use the same for its gradient. The
+      // forward pass reads it as well.
+      const std::uint64_t in = u + 1 == plan.units.size() ? 2 : 3;
+      plan.d2h_per_step += 2 * hidden;
+      plan.h2d_per_step += in * hidden;
+      if (input == Tier::nvme) {
+        plan.nvme_written_per_step += 2 * hidden;
+        plan.nvme_read_per_step += in * hidden;
+      }
+    }
+  }
+}
+
+}  // namespace sluice::plan

@@ -1,0 +1,75 @@
+#pragma once
+// The training library as the command line sees it: loaded at run time (it brings LibTorch), talked to through this
+// interface. No LibTorch here.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "sluice/base/log.hpp"
+#include "sluice/plan/plan.hpp"
+#include "sluice/train/report.hpp"
+
+namespace sluice::train {
+
+struct TrainRequest {
+  std::string config_path;
+  std::string model_path;
+  std::string data_path;
+  std::optional<std::string> init_path;
+  std::optional<std::int64_t> steps;  // total, also after resume; absent: 1000
+  std::optional<std::uint64_t> seed;  // overrides the configuration's
+  bool resume = false;
+  plan::Placement placement = plan::Placement::configured;
+  std::optional<std::string> eval_data_path;
+  std::optional<double> eval_fraction;
+  std::int64_t eval_every = 0;          // 0: only after the last step
+  std::uint64_t eval_windows = 64;      // at most; spread evenly over the evaluation text; 0: all
+  std::string report_dir;               // empty: no report files
+};
+
+// Called on the thread that trains, between steps. Thread-compatible.
+class TrainObserver {
+ public:
+  virtual ~TrainObserver() = default;
+  // Before anything is allocated.
+  virtual void on_plan(const plan::Plan& plan) = 0;
+  // Training begins (or goes on) after `first_step - 1` steps of `total_steps`.
+  virtual void on_begin(std::int64_t first_step, std::int64_t total_steps) = 0;
+  virtual void on_step(const StepRecord& record) = 0;
+  // While evaluating: windows done of all.
+  virtual void on_eval_progress(std::uint64_t done, std::uint64_t total) = 0;
+};
+
+struct GenerateRequest {
+  std::string model_path;
+  std::string weights_path;  // a safetensors file, or a run: a directory with a committed state
+  std::string prompt;
+  std::int64_t max_new_tokens = 200;
+  double temperature = 0.8;  // 0: always the likeliest token
+  std::int64_t top_k = 0;    // 0: all
+  std::uint64_t seed = 0;
+};
+class GenerateObserver {
+ public:
+  virtual ~GenerateObserver() = default;
+  virtual void on_token(std::int64_t token) = 0;
+};
+
+class TrainLibrary {
+ public:
+  virtual ~TrainLibrary() = default;
+  // The library has its own copy of the log: give it the program's sink first.
+  virtual void set_log_sink(LogSink sink, LogLevel most_verbose) = 0;
+  // Trains; blocks. Throws the types of sluice/base/error.hpp. SIGINT and SIGTERM end it after the step in progress:
+  // the report says so. `stop` is polled between steps: nonzero is the signal's number.
+  virtual RunReport train(const TrainRequest& request, TrainObserver& observer, const volatile int& stop) = 0;
+  virtual void generate(const GenerateRequest& request, GenerateObserver& observer, const volatile int& stop) = 0;
+};
+
+// The one symbol of the shared library. The object lives as long as the process.
+extern "C" TrainLibrary* sluice_train_library();
+using TrainLibraryEntry = TrainLibrary* (*)();
+inline constexpr const char* kTrainLibraryEntryName = "sluice_train_library";
+
+}  // namespace sluice::train

@@ -1,0 +1,83 @@
+#include "checkpoint.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <vector>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+
+namespace sluice::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string checkpoint_name(std::int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
+  return name;
+}
+
+void sync_path(const fs::path& path) {
+  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path.string()));
+  SLUICE_SYSCALL(::fsync(fd.get()), path.string());
+}
+
+void sync_tree(const fs::path& directory) {
+  for (const auto& entry : fs::directory_iterator(directory)) sync_path(entry.path());
+  sync_path(directory);
+}
+
+void remove_old(const fs::path& directory, std::int64_t keep) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("step-", 0) == 0 && name.size() == checkpoint_name(0).size()) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  const auto kept = static_cast<std::size_t>(keep);
+  for (std::size_t i = 0; i + kept < found.size(); ++i) fs::remove_all(found[i]);
+}
+
+}  // namespace
+
+void write_checkpoint(RunResources& resources, const models::RunState& state) {
+  const config::SluiceConfig& options = resources.plan.config.sluice;
+  const fs::path parent = options.checkpoint_dir;
+  const fs::path final_path = parent / checkpoint_name(state.step);
+  const fs::path temporary = final_path.string() + ".tmp";
+  std::error_code error;
+  fs::remove_all(temporary, error);
+  fs::create_directories(temporary, error);
+  if (error) throw IoError(error.value(), "create directory", temporary.string());
+  try {
+    std::string ignored;
+    // Its own engine: a checkpoint on another drive must not queue behind the run's reads.
+    const auto io = make_io_engine(resources.plan, ignored);
+    const auto store = offload::SwapStore::create(
+        temporary.string(), *io, models::state_shards(state.units, state.world_size), offload::Durability::none,
+        nvme::DirectIo::automatic);
+    std::vector<Ticket> copies;
+    for (std::size_t u = 0; u < state.units.size(); ++u) copies.push_back(resources.updater->begin_copy_to(u, *store));
+    finish_all(copies);
+    store->commit(state.step, models::to_json(state));
+    store->close_cleanly();
+  } catch (...) {
+    fs::remove_all(temporary, error);
+    throw;
+  }
+  if (options.durability == config::Durability::power) sync_tree(temporary);
+  fs::remove_all(final_path, error);
+  fs::rename(temporary, final_path, error);
+  if (error) throw IoError(error.value(), "rename", final_path.string());
+  if (options.durability == config::Durability::power) sync_path(parent);
+  remove_old(parent, options.keep);
+  log(LogLevel::info, "checkpoint of step " + std::to_string(state.step) + " in " + final_path.string());
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,29 @@
+#include "sluice/train/library.hpp"
+
+#include "run.hpp"
+
+namespace sluice::train {
+
+namespace {
+
+class Library final : public TrainLibrary {
+ public:
+  void set_log_sink(LogSink sink, LogLevel most_verbose) override {
+    sluice::set_log_sink(std::move(sink), most_verbose);
+  }
+  RunReport train(const TrainRequest& request, TrainObserver& observer, const volatile int& stop) override {
+    return run_training(request, observer, stop);
+  }
+  void generate(const GenerateRequest& request, GenerateObserver& observer, const volatile int& stop) override {
+    run_generation(request, observer, stop);
+  }
+};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) TrainLibrary* sluice_train_library() {
+  static Library library;
+  return &library;
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,90 @@
+#include "sluice/train/report.hpp"
+
+#include <json/json.h>
+
+#include <cmath>
+#include <cstdio>
+
+namespace sluice::train {
+
+namespace {
+
+// %.17g gives every double back; JSON has no NaN and no infinity.
+std::string number(double value) {
+  if (!std::isfinite(value)) return "null";
+  char text[40];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  return text;
+}
+std::string rounded(double value) {
+  if (!std::isfinite(value)) return "null";
+  char text[40];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
+
+Json::Value to_value(const plan::TierBytes& bytes) {
+  Json::Value value(Json::objectValue);
+  value["device"] = Json::UInt64(bytes.device);
+  value["host"] = Json::UInt64(bytes.host);
+  value["nvme"] = Json::UInt64(bytes.nvme);
+  return value;
+}
+
+Json::Value finite_or_null(double value) { return std::isfinite(value) ? Json::Value(value) : Json::Value(); }
+
+}  // namespace
+
+std::string to_json_line(const StepRecord& record) {
+  const LinkSeconds& stall = record.stall_seconds;
+  std::string line = "{\"step\":" + std::to_string(record.step) + ",\"loss\":" + number(record.loss) +
+                     ",\"lr\":" + number(record.lr) + ",\"grad_norm\":" + number(record.grad_norm) +
+                     ",\"tokens\":" + std::to_string(record.tokens) + ",\"seconds\":" + rounded(record.seconds) +
+                     ",\"skipped\":" + (record.skipped ? "true" : "false");
+  line += ",\"bytes\":{\"h2d\":" + std::to_string(record.bytes.h2d) + ",\"d2h\":" + std::to_string(record.bytes.d2h) +
+          ",\"nvme_read\":" + std::to_string(record.bytes.nvme_read) +
+          ",\"nvme_write\":" + std::to_string(record.bytes.nvme_written) + "}";
+  line += ",\"stall_seconds\":{\"h2d\":" + rounded(stall.h2d) + ",\"d2h\":" + rounded(stall.d2h) +
+          ",\"nvme_read\":" + rounded(stall.nvme_read) + ",\"nvme_write\":" + rounded(stall.nvme_written) +
+          ",\"update\":" + rounded(stall.update) + "}";
+  if (record.eval_loss) line += ",\"eval_loss\":" + number(*record.eval_loss);
+  return line + "}";
+}
+
+std::string to_json(const RunReport& report) {
+  Json::Value root(Json::objectValue);
+  root["parameters"] = Json::UInt64(report.parameters);
+  root["state_bytes"] = Json::UInt64(report.state_bytes);
+  root["budget_bytes"] = to_value(report.budget_bytes);
+  root["planned_bytes"] = to_value(report.planned_bytes);
+  root["peak_bytes"] = to_value(report.peak_bytes);
+  root["peak_bytes"]["pinned"] = Json::UInt64(report.pinned_peak_bytes);
+  root["runtime_bytes"]["planned"] = Json::UInt64(report.runtime_planned_bytes);
+  root["runtime_bytes"]["measured"] = Json::UInt64(report.runtime_peak_bytes);
+  root["rss_peak_bytes"] = Json::UInt64(report.rss_peak_bytes);
+  root["tokens_per_second"] = finite_or_null(report.tokens_per_second);
+  root["step_seconds"] = finite_or_null(report.step_seconds);
+  const LinkSeconds& limits = report.limits_seconds;
+  root["limits_seconds"]["h2d"] = limits.h2d;
+  root["limits_seconds"]["d2h"] = limits.d2h;
+  root["limits_seconds"]["nvme_read"] = limits.nvme_read;
+  root["limits_seconds"]["nvme_write"] = limits.nvme_written;
+  root["limits_seconds"]["update"] = limits.update;
+  root["limits_seconds"]["compute"] = limits.compute;
+  root["bound_by"] = report.bound_by;
+  root["eval_loss"] = report.eval_loss ? finite_or_null(*report.eval_loss) : Json::Value();
+  root["last_loss"] = report.last_loss ? finite_or_null(*report.last_loss) : Json::Value();
+  root["last_step"] = Json::Int64(report.last_step);
+  root["committed_step"] = Json::Int64(report.committed_step);
+  root["choices"] = Json::Value(Json::arrayValue);
+  for (const std::string& choice : report.choices) root["choices"].append(choice);
+  root["versions"] = Json::Value(Json::objectValue);
+  for (const auto& [name, version] : report.versions) root["versions"][name] = version;
+  root["commit"] = report.commit;
+  Json::StreamWriterBuilder writer;
+  writer["indentation"] = "";
+  writer["precision"] = 17;
+  return Json::writeString(writer, root);
+}
+
+}  // namespace sluice::train

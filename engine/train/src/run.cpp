@@ -1,0 +1,368 @@
+#include "run.hpp"
+
+#include <torch/torch.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "checkpoint.hpp"
+#include "initial_weights.hpp"
+#include "memory_sampler.hpp"
+#include "run_meter.hpp"
+#include "run_resources.hpp"
+#include "run_source.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+#include "sluice/config/lr_schedule.hpp"
+#include "step_runner.hpp"
+#include "steps_file.hpp"
+
+namespace sluice::train {
+
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr std::int64_t kDefaultSteps = 1000;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Both files' mistakes in one answer.
+struct Configuration {
+  config::TrainConfig train;
+  config::ModelConfig model;
+};
+Configuration load_configuration(const TrainRequest& request) {
+  Configuration loaded;
+  std::string mistakes;
+  try {
+    loaded.train = config::load_train_config(request.config_path);
+  } catch (const InvalidArgument& error) {
+    mistakes = error.what();
+  }
+  try {
+    loaded.model = config::load_model_config(request.model_path);
+  } catch (const InvalidArgument& error) {
+    mistakes += (mistakes.empty() ? "" : "\n") + std::string(error.what());
+  }
+  if (!mistakes.empty()) throw InvalidArgument(mistakes);
+  return loaded;
+}
+
+// Training text, and the evaluation text if there is one.
+struct Data {
+  std::unique_ptr<models::Dataset> train;
+  std::unique_ptr<models::Dataset> separate_eval;
+  bool has_eval = false;
+  const models::Dataset& eval() const { return separate_eval ? *separate_eval : *train; }
+};
+Data open_data(const TrainRequest& request, const config::ModelConfig& model) {
+  SLUICE_CHECK(!(request.eval_data_path && request.eval_fraction),
+               "--eval-data and --eval-fraction exclude each other");
+  const auto length = static_cast<std::uint64_t>(model.n_positions);
+  const auto vocabulary = static_cast<std::uint64_t>(model.vocab_size);
+  Data data;
+  data.train = std::make_unique<models::Dataset>(request.data_path, length, vocabulary);
+  if (request.eval_fraction) data.train->hold_out(*request.eval_fraction);
+  if (request.eval_data_path) {
+    data.separate_eval = std::make_unique<models::Dataset>(*request.eval_data_path, length, vocabulary);
+    data.separate_eval->evaluate_all();
+  }
+  data.has_eval = request.eval_fraction || request.eval_data_path;
+  return data;
+}
+
+// LibTorch's thread count is part of the bits: a run keeps the one it began with.
+void keep_compute_threads(config::TrainConfig& config, const RunSource& source) {
+  if (!source.state) return;
+  const int saved = source.state->compute_threads;
+  std::optional<int>& asked = config.sluice.threads.compute;
+  if (asked && *asked != saved) {
+    const std::string line = "the run was begun with " + std::to_string(saved) + " compute threads and goes on with " +
+                             std::to_string(*asked) + ": losses may differ in their last bits";
+    SLUICE_CHECK(!config.sluice.strict, "\"strict\": true does not allow: " + line);
+    log(LogLevel::warn, line);
+    return;
+  }
+  asked = saved;
+}
+
+cpu_adam::AdamConfig adam_config(const config::OptimizerConfig& optimizer, double learning_rate) {
+  return {.learning_rate = learning_rate,
+          .beta1 = optimizer.beta1,
+          .beta2 = optimizer.beta2,
+          .epsilon = optimizer.eps,
+          .weight_decay = optimizer.weight_decay,
+          .decay = optimizer.type == config::OptimizerType::adamw ? cpu_adam::WeightDecay::decoupled
+                                                                 : cpu_adam::WeightDecay::l2,
+          .bias_correction = optimizer.bias_correction};
+}
+
+// torch.nn.utils.clip_grad_norm_: factor = min(1, max_norm / (norm + 1e-6)).
+float clip_factor(double max_norm, double norm) {
+  if (max_norm <= 0) return 1.0F;
+  return static_cast<float>(std::min(1.0, max_norm / (norm + 1e-6)));
+}
+
+class Run {
+ public:
+  Run(const TrainRequest& request, TrainObserver& observer, const volatile int& stop)
+      : request_(request), observer_(observer), stop_(stop) {}
+
+  RunReport operator()() {
+    prepare();
+    bring_in_states();
+    observer_.on_begin(step_ + 1, total_steps_);
+    while (step_ < total_steps_ && stop_ == 0) take_step();
+    finish_pending();
+    if (total_steps_ == 0 || (step_ == first_step_ && data_.has_eval && stop_ == 0)) evaluate_only();
+    return finish();
+  }
+
+ private:
+  void prepare() {
+    Configuration loaded = load_configuration(request_);
+    seed_ = request_.seed.value_or(loaded.train.sluice.seed);
+    total_steps_ = request_.steps.value_or(kDefaultSteps);
+    SLUICE_CHECK(total_steps_ >= 0, "--steps must not be negative");
+    data_ = open_data(request_, loaded.model);
+    check_directories(loaded.train);
+    source_ = find_source(request_, loaded.train);
+    keep_compute_threads(loaded.train, source_);
+    plan_ = plan::make_plan(loaded.train, loaded.model, request_.placement, plan::probe_machine(loaded.train));
+    check_source(source_, plan_, seed_);
+    observer_.on_plan(plan_);
+    at::set_num_threads(plan_.threads.compute);
+    resources_ = std::make_unique<RunResources>(plan_, source_.own_swap ? SwapMode::open : SwapMode::create);
+    if (!resources_->io_choice.empty()) plan_.choices.push_back(resources_->io_choice);
+    sampler_ = std::make_unique<MemorySampler>(
+        std::vector<const offload::MemoryPool*>{&resources_->device->memory(), resources_->host_pool.get()});
+    runner_ = std::make_unique<StepRunner>(*resources_, seed_);
+    runner_->set_stage_hook([this] { sampler_->sample(); });
+    meter_ = std::make_unique<RunMeter>(*resources_, *runner_);
+  }
+
+  // The swap directories must be there: creating them could fill the wrong disk.
+  void check_directories(const config::TrainConfig& config) const {
+    if (request_.placement == plan::Placement::resident) return;
+    for (const config::OffloadConfig* offload : {&config.zero.offload_optimizer, &config.zero.offload_param}) {
+      if (offload->nvme_path.empty()) continue;
+      std::error_code error;
+      const auto status = std::filesystem::status(offload->nvme_path, error);
+      const std::string advice = "\"nvme_path\" must name an existing directory: create it on the drive to swap to";
+      if (!std::filesystem::exists(status)) throw IoError(ENOENT, "swap directory", offload->nvme_path, 0, 0, advice);
+      if (!std::filesystem::is_directory(status)) {
+        throw IoError(ENOTDIR, "swap directory", offload->nvme_path, 0, 0, advice);
+      }
+    }
+  }
+
+  void bring_in_states() {
+    std::unique_ptr<nvme::IoEngine> source_io;
+    std::unique_ptr<offload::SwapStore> source_store;
+    offload::SwapStore* source = nullptr;
+    if (source_.own_swap) {
+      source = resources_->store.get();
+    } else if (source_.state) {
+      std::string ignored;
+      source_io = make_io_engine(plan_, ignored);
+      source_store = offload::SwapStore::open_read_only(source_.directory, *source_io);
+      source = source_store.get();
+    }
+    const InitialWeights initial(plan_, seed_, source_.state ? std::nullopt : request_.init_path);
+    std::vector<Ticket> work;
+    for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
+      work.push_back(source != nullptr ? resources_->updater->begin_restore(u, *source)
+                                       : resources_->updater->begin_initialise(u, initial.fill_of(u)));
+    }
+    finish_all(work);
+    if (source_.state) {
+      step_ = source_.state->step;
+      updates_ = source_.state->updates;
+      log(LogLevel::info, "resumed from step " + std::to_string(step_) + " in " + source_.directory);
+    }
+    first_step_ = step_;
+    committed_step_ = source_.state ? step_ : 0;
+    steps_file_ = std::make_unique<StepsFile>(request_.report_dir, committed_step_);
+    if (!can_commit() && total_steps_ > step_) {
+      log(LogLevel::warn,
+          "this run keeps no state that survives it: the optimizer states are not all on NVMe and "
+          "\"sluice\": {\"checkpoint_dir\"} is not set");
+    }
+    meter_->start();
+  }
+
+  bool can_commit() const {
+    return (resources_->store && resources_->states_are_durable()) || !plan_.config.sluice.checkpoint_dir.empty();
+  }
+
+  void take_step() {
+    const auto begin = Clock::now();
+    const std::int64_t step = step_ + 1;
+    const BackwardResult result =
+        runner_->forward_backward(*data_.train, step, [this] { finish_pending(); });
+    StepRecord record;
+    record.step = step;
+    record.loss = result.loss;
+    record.lr = config::learning_rate(plan_.config, updates_ + 1);
+    record.grad_norm = result.gradient_norm;
+    record.tokens = result.tokens;
+    record.skipped = !result.finite;
+    meter_->end_backward();
+    if (record.skipped) {
+      runner_->drop_gradients();
+      log(LogLevel::warn, "step " + std::to_string(step) + ": the loss or a gradient is not finite; no update");
+    } else {
+      runner_->begin_updates(adam_config(plan_.config.optimizer, record.lr),
+                             {++updates_, clip_factor(plan_.config.gradient_clipping, record.grad_norm)});
+    }
+    step_ = step;
+    record.seconds = seconds_since(begin);
+    pending_ = record;
+    const bool last = step_ == total_steps_;
+    if (data_.has_eval && (last || (request_.eval_every > 0 && step_ % request_.eval_every == 0))) {
+      runner_->finish_updates();
+      pending_->eval_loss = evaluate();
+    }
+    if (last || stop_ != 0) finish_pending();
+  }
+
+  double evaluate() {
+    const double loss = runner_->evaluate(
+        data_.eval(), request_.eval_windows,
+        [this](std::uint64_t done, std::uint64_t total) { observer_.on_eval_progress(done, total); });
+    eval_loss_ = loss;
+    meter_->end_evaluation();
+    return loss;
+  }
+
+  // The state as it is, without a step: what --steps 0 is for, and a resumed run that has nothing left to do.
+  void evaluate_only() {
+    SLUICE_CHECK(data_.has_eval || total_steps_ > 0, "--steps 0 evaluates only: it needs --eval-data or --eval-fraction");
+    if (data_.has_eval) evaluate();
+  }
+
+  // The step whose updates may still run: waits for them, writes its line, commits it.
+  void finish_pending() {
+    runner_->finish_updates();
+    if (!pending_) return;
+    StepRecord record = *std::exchange(pending_, std::nullopt);
+    meter_->end_updates(record);
+    steps_file_->append(record);
+    commit(record.step);
+    step_seconds_.push_back(record.seconds);
+    tokens_ += record.tokens;
+    last_loss_ = record.loss;
+    observer_.on_step(record);
+  }
+
+  models::RunState run_state(std::int64_t step) const {
+    return {.model = config::canonical_model_text(plan_.model),
+            .units = plan_.layouts,
+            .step = step,
+            .updates = updates_,
+            .seed = seed_,
+            .compute_dtype = std::string(name_of(plan_.compute_dtype)),
+            .compute_threads = plan_.threads.compute,
+            .world_size = plan_.world_size,
+            .version = SLUICE_VERSION};
+  }
+
+  void commit(std::int64_t step) {
+    const config::SluiceConfig& options = plan_.config.sluice;
+    const bool ending = step == total_steps_ || stop_ != 0;
+    if (resources_->store && resources_->states_are_durable() && (ending || step % options.commit_every == 0)) {
+      resources_->store->commit(step, models::to_json(run_state(step)));
+      committed_step_ = step;
+    }
+    if (options.checkpoint_dir.empty()) return;
+    const bool due = options.checkpoint_every > 0 && step % options.checkpoint_every == 0;
+    if (due || (ending && !resources_->states_are_durable())) {
+      write_checkpoint(*resources_, run_state(step));
+      committed_step_ = step;
+    }
+  }
+
+  RunReport finish() {
+    if (resources_->store && resources_->states_are_durable() && committed_step_ > 0) {
+      resources_->store->close_cleanly();
+    }
+    sampler_->sample();
+    RunReport report;
+    fill_report(report);
+    if (!request_.report_dir.empty()) write_file(request_.report_dir + "/report.json", to_json(report) + "\n");
+    return report;
+  }
+
+  void fill_report(RunReport& report) const {
+    report.parameters = plan_.parameters;
+    report.state_bytes = plan_.state_bytes;
+    report.budget_bytes = {plan_.device_budget_bytes.value_or(0), plan_.host_budget_bytes.value_or(0), 0};
+    report.planned_bytes = plan_.planned;
+    meter_->fill(report);
+    report.runtime_planned_bytes = plan_.runtime_bytes;
+    report.runtime_peak_bytes = sampler_->runtime_peak_bytes();
+    report.rss_peak_bytes = sampler_->resident_peak_bytes();
+    std::vector<double> seconds = step_seconds_;
+    if (!seconds.empty()) {
+      const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+      report.tokens_per_second = static_cast<double>(tokens_) / sum;
+      std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
+      report.step_seconds = seconds[seconds.size() / 2];
+    }
+    report.eval_loss = eval_loss_;
+    report.last_loss = last_loss_;
+    report.last_step = step_;
+    report.committed_step = committed_step_;
+    report.choices = plan_.choices;
+    report.versions = {{"sluice", SLUICE_VERSION},
+                       {"libtorch", TORCH_VERSION},
+                       {"adam_kernel", std::string(cpu_adam::kernel_in_use())},
+                       {"executor", std::string(resources_->executor->name())},
+                       {"io", resources_->io ? std::string(resources_->io->backend_name()) : "none"},
+                       {"compiler", __VERSION__}};
+    report.commit = SLUICE_COMMIT;
+    report.stopped_by_signal = step_ < total_steps_ ? stop_ : 0;
+  }
+
+  const TrainRequest& request_;
+  TrainObserver& observer_;
+  const volatile int& stop_;
+  std::uint64_t seed_ = 0;
+  std::int64_t total_steps_ = 0;
+  Data data_;
+  RunSource source_;
+  plan::Plan plan_;
+  std::unique_ptr<RunResources> resources_;
+  std::unique_ptr<MemorySampler> sampler_;
+  std::unique_ptr<StepRunner> runner_;
+  std::unique_ptr<RunMeter> meter_;
+  std::unique_ptr<StepsFile> steps_file_;
+  std::int64_t first_step_ = 0;
+  std::int64_t step_ = 0;     // steps taken
+  std::int64_t updates_ = 0;  // of which updated the weights
+  std::int64_t committed_step_ = 0;
+  std::optional<StepRecord> pending_;
+  std::optional<double> eval_loss_;
+  std::optional<double> last_loss_;
+  std::vector<double> step_seconds_;
+  std::uint64_t tokens_ = 0;
+};
+
+}  // namespace
+
+RunReport run_training(const TrainRequest& request, TrainObserver& observer, const volatile int& stop) {
+  return Run(request, observer, stop)();
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,135 @@
+#include "run_meter.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+namespace sluice::train {
+
+using offload::Tier;
+
+namespace {
+
+LinkBytes minus(const LinkBytes& a, const LinkBytes& b) {
+  return {a.h2d - b.h2d, a.d2h - b.d2h, a.nvme_read - b.nvme_read, a.nvme_written - b.nvme_written};
+}
+void add(LinkBytes& to, const LinkBytes& more) {
+  to.h2d += more.h2d;
+  to.d2h += more.d2h;
+  to.nvme_read += more.nvme_read;
+  to.nvme_written += more.nvme_written;
+}
+double sum(const LinkSeconds& s) { return s.h2d + s.d2h + s.nvme_read + s.nvme_written + s.update; }
+
+std::uint64_t file_bytes(const std::string& path) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  return error ? 0 : static_cast<std::uint64_t>(size);
+}
+
+}  // namespace
+
+RunMeter::RunMeter(RunResources& resources, const StepRunner& runner) : resources_(resources), runner_(runner) {}
+
+RunMeter::Totals RunMeter::totals() const {
+  Totals now;
+  now.update = resources_.updater->counters();
+  const offload::CopyCounters copies = resources_.device->counters();
+  now.bytes.h2d = copies.in_bytes - now.update.h2d_bytes;
+  now.bytes.d2h = copies.out_bytes;
+  now.busy.h2d = copies.in_busy_seconds;
+  now.busy.d2h = copies.out_busy_seconds;
+  if (resources_.io) {
+    const nvme::IoCounters io = resources_.io->counters();
+    now.bytes.nvme_read = io.read_bytes - now.update.nvme_read_bytes;
+    now.bytes.nvme_written = io.written_bytes - now.update.nvme_written_bytes;
+    now.busy.nvme_read = io.read_busy_seconds;
+    now.busy.nvme_written = io.write_busy_seconds;
+  }
+  now.busy.update = now.update.compute_seconds;
+  now.stalls = runner_.stalls();
+  return now;
+}
+
+// A stall belongs to the slowest link that its bytes pass.
+LinkSeconds RunMeter::stalls_between(const RunnerStalls& before, const RunnerStalls& after) const {
+  bool weights_in_files = false;
+  bool gradients_in_files = false;
+  bool inputs_in_files = false;
+  for (const plan::UnitPlacement& unit : resources_.plan.units) {
+    weights_in_files = weights_in_files || unit.weights == Tier::nvme;
+    gradients_in_files = gradients_in_files || unit.gradients == Tier::nvme;
+    inputs_in_files = inputs_in_files || std::count(unit.inputs.begin(), unit.inputs.end(), Tier::nvme) > 0;
+  }
+  LinkSeconds stalls;
+  stalls.update = after.gather.update_seconds - before.gather.update_seconds;
+  (weights_in_files ? stalls.nvme_read : stalls.h2d) += after.gather.fetch_seconds - before.gather.fetch_seconds;
+  (inputs_in_files ? stalls.nvme_read : stalls.h2d) += after.inputs_in_seconds - before.inputs_in_seconds;
+  (inputs_in_files ? stalls.nvme_written : stalls.d2h) += after.inputs_out_seconds - before.inputs_out_seconds;
+  (gradients_in_files ? stalls.nvme_written : stalls.d2h) += after.gradients_seconds - before.gradients_seconds;
+  return stalls;
+}
+
+void RunMeter::start() {
+  begin_ = totals();
+  backward_ = begin_;
+  updated_ = begin_.update;
+}
+
+void RunMeter::end_backward() {
+  const Totals now = totals();
+  pending_ = StepRecord{};
+  pending_.bytes = minus(now.bytes, backward_.bytes);
+  pending_.stall_seconds = stalls_between(backward_.stalls, now.stalls);
+  backward_ = now;
+}
+
+void RunMeter::end_evaluation() {
+  const Totals now = totals();
+  add(pending_.bytes, minus(now.bytes, backward_.bytes));
+  backward_ = now;
+}
+
+void RunMeter::end_updates(StepRecord& record) {
+  const UpdateCounters now = resources_.updater->counters();
+  record.bytes = pending_.bytes;
+  record.stall_seconds = pending_.stall_seconds;
+  add(record.bytes, {now.h2d_bytes - updated_.h2d_bytes, 0, now.nvme_read_bytes - updated_.nvme_read_bytes,
+                     now.nvme_written_bytes - updated_.nvme_written_bytes});
+  updated_ = now;
+  ++steps_;
+  seconds_ += record.seconds;
+  stall_seconds_ += sum(record.stall_seconds);
+}
+
+void RunMeter::fill(RunReport& report) const {
+  report.peak_bytes.device = resources_.device->memory().usage().peak_live_bytes;
+  report.peak_bytes.host = resources_.host_pool->usage().peak_live_bytes;
+  if (resources_.pinned_pool) report.pinned_peak_bytes = resources_.pinned_pool->usage().peak_live_bytes;
+  if (resources_.store) {
+    for (const char* name : {"/states.0.swap", "/states.1.swap"}) {
+      report.peak_bytes.nvme += file_bytes(resources_.store->directory() + name);
+    }
+  }
+  if (resources_.scratch) report.peak_bytes.nvme += file_bytes(resources_.scratch->path());
+  if (steps_ == 0) return;
+
+  const Totals now = totals();
+  const double per_step = 1.0 / static_cast<double>(steps_);
+  LinkSeconds& limits = report.limits_seconds;
+  limits.h2d = (now.busy.h2d - begin_.busy.h2d) * per_step;
+  limits.d2h = (now.busy.d2h - begin_.busy.d2h) * per_step;
+  limits.nvme_read = (now.busy.nvme_read - begin_.busy.nvme_read) * per_step;
+  limits.nvme_written = (now.busy.nvme_written - begin_.busy.nvme_written) * per_step;
+  limits.update = (now.busy.update - begin_.busy.update) * per_step;
+  limits.compute = std::max(0.0, seconds_ - stall_seconds_) * per_step;
+  const std::pair<const char*, double> links[] = {
+      {"compute", limits.compute},     {"h2d", limits.h2d},
+      {"d2h", limits.d2h},             {"nvme_read", limits.nvme_read},
+      {"nvme_write", limits.nvme_written}, {"update", limits.update}};
+  report.bound_by = std::max_element(std::begin(links), std::end(links), [](const auto& a, const auto& b) {
+                      return a.second < b.second;
+                    })->first;
+}
+
+}  // namespace sluice::train

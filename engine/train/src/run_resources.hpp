@@ -1,0 +1,79 @@
+#pragma once
+// RunResources: everything a run holds, allocated as the plan says and nothing else: device, pools, I/O engine, swap store,
+// scratch file, units with their homes, updater, input store. In the order of construction; destroyed in reverse.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device_allocator.hpp"
+#include "input_store.hpp"
+#include "sluice/base/executor.hpp"
+#include "sluice/base/worker.hpp"
+#include "sluice/models/gpt2.hpp"
+#include "sluice/models/run_state.hpp"
+#include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/device.hpp"
+#include "sluice/offload/mover.hpp"
+#include "sluice/offload/swap_store.hpp"
+#include "sluice/plan/plan.hpp"
+#include "sluice/zero/communicator.hpp"
+#include "sluice/zero/prefetcher.hpp"
+#include "sluice/zero/sharded_unit.hpp"
+#include "state_updater.hpp"
+
+namespace sluice::train {
+
+// Whether the swap directory is begun anew or gone on from.
+enum class SwapMode { create, open };
+
+// The I/O engine of a run, from the "aio" section; `choice` gets the line about why not a better backend.
+std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice);
+
+// The members are public: it is a struct of owners, in order, without behaviour of its own.
+// Confined to the thread that trains.
+struct RunResources {
+  // The plan must outlive it. Throws OutOfMemory, IoError, StorageError; then nothing that was there before is lost.
+  RunResources(const plan::Plan& plan, SwapMode mode);
+  ~RunResources();
+  RunResources(const RunResources&) = delete;
+  RunResources& operator=(const RunResources&) = delete;
+
+  // True when every unit's optimizer states are on NVMe: then the swap directory is the checkpoint.
+  bool states_are_durable() const;
+
+  const plan::Plan& plan;
+  std::string io_choice;
+  std::unique_ptr<offload::Device> device;
+  std::unique_ptr<offload::MemoryPool> host_pool;
+  std::unique_ptr<offload::MemoryPool> pinned_pool;  // counts in host_pool; null when nothing is pinned
+  std::unique_ptr<DeviceAllocatorScope> allocator;
+  std::unique_ptr<nvme::IoEngine> io;
+  std::unique_ptr<offload::SwapStore> store;
+  std::unique_ptr<offload::DirectoryLock> scratch_lock;
+  std::unique_ptr<offload::ScratchFile> scratch;
+  std::unique_ptr<offload::Mover> mover;
+  std::unique_ptr<zero::Communicator> communicator;
+  std::unique_ptr<zero::Communicator> gather_communicator;
+  std::unique_ptr<Worker> gather_worker;
+  std::unique_ptr<Executor> executor;
+  zero::UnitContext unit_context;
+  std::vector<std::unique_ptr<zero::ShardedUnit>> units;
+  std::vector<std::shared_ptr<models::UnitModule>> modules;
+  std::unique_ptr<StateUpdater> updater;
+  std::unique_ptr<InputStore> inputs;
+  std::unique_ptr<zero::Prefetcher> prefetcher;
+
+  // The pool that staging tiles and host homes come from.
+  offload::MemoryPool& staging() { return pinned_pool ? *pinned_pool : *host_pool; }
+
+ private:
+  void make_pools();
+  void open_files(SwapMode mode);
+  offload::TieredBytes make_home(offload::Tier tier, std::uint64_t size_bytes, const std::string& what_for);
+  void make_units();
+  void make_inputs();
+};
+
+}  // namespace sluice::train

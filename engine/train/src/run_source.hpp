@@ -1,0 +1,28 @@
+#pragma once
+// What a run goes on from: nothing, its own swap directory, or a checkpoint.
+
+#include <optional>
+#include <string>
+
+#include "sluice/config/train_config.hpp"
+#include "sluice/models/run_state.hpp"
+#include "sluice/plan/plan.hpp"
+#include "sluice/train/library.hpp"
+
+namespace sluice::train {
+
+struct RunSource {
+  std::string directory;   // empty: a new run
+  bool own_swap = false;   // the directory is the run's own swap directory
+  std::optional<models::RunState> state;
+};
+
+// Looks for a committed state where the configuration would keep one: the swap directory of the optimizer, then the newest
+// checkpoint. Without --resume, one that exists is an error (StorageError, with both ways out). With --resume and none,
+// the run begins anew, which the log says.
+RunSource find_source(const TrainRequest& request, const config::TrainConfig& config);
+
+// Throws StorageError or InvalidArgument when the state in `source` is of another model, layout, data type or seed.
+void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t seed);
+
+}  // namespace sluice::train

@@ -1,0 +1,72 @@
+#pragma once
+// StateUpdater: owns the optimizer states (fp32 master, first and second moment) of every unit, at the tier the plan gave
+// them, and steps them on a thread of its own, unit by unit in the order asked for: per tile read, Adam (which also writes
+// the 16-bit weights), write back, several tiles in flight.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "sluice/base/executor.hpp"
+#include "sluice/base/ticket.hpp"
+#include "sluice/cpu_adam/adam.hpp"
+#include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/device.hpp"
+#include "sluice/offload/swap_store.hpp"
+#include "sluice/plan/plan.hpp"
+#include "sluice/zero/sharded_unit.hpp"
+
+namespace sluice::train {
+
+struct UpdaterResources {
+  const plan::Plan* plan = nullptr;
+  std::vector<zero::ShardedUnit*> units;
+  offload::Device* device = nullptr;
+  offload::MemoryPool* host_pool = nullptr;      // states in host memory, tiles
+  nvme::IoEngine* io = nullptr;                  // null when nothing is in files
+  offload::SwapStore* store = nullptr;           // null when no states are on NVMe
+  Executor* executor = nullptr;
+};
+
+// Traffic and time of updates, as far as they have ended.
+struct UpdateCounters {
+  std::uint64_t nvme_read_bytes = 0;
+  std::uint64_t nvme_written_bytes = 0;
+  std::uint64_t h2d_bytes = 0;
+  double compute_seconds = 0;
+};
+
+// Thread-safe for the caller's side: begin_x may be called by one thread while work runs.
+class StateUpdater {
+ public:
+  // Takes the memory for states and tiles. Throws OutOfMemory.
+  explicit StateUpdater(const UpdaterResources& resources);
+  ~StateUpdater();  // waits for what was begun
+  StateUpdater(const StateUpdater&) = delete;
+  StateUpdater& operator=(const StateUpdater&) = delete;
+
+  // Steps unit `unit` with the gradients at its home; the ticket ends when states and weights are at their homes.
+  Ticket begin_update(std::size_t unit, const cpu_adam::AdamConfig& config, const cpu_adam::AdamStep& step);
+
+  // Sets the master weights of a unit from `fill(offset_count, values)`, called for consecutive parts on the updater's
+  // thread, the moments to zero, and writes the weights.
+  using Fill = std::function<void(std::uint64_t offset_count, std::span<float> values)>;
+  Ticket begin_initialise(std::size_t unit, Fill fill);
+
+  // Brings back a unit's states from what `source` has committed, verifying every checksum, and writes the weights. When
+  // `source` is the updater's own store the states stay where they are.
+  Ticket begin_restore(std::size_t unit, offload::SwapStore& source);
+
+  // Copies a unit's states into the shards of `target` (a checkpoint).
+  Ticket begin_copy_to(std::size_t unit, offload::SwapStore& target);
+
+  UpdateCounters counters() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice::train

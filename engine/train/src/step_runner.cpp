@@ -1,0 +1,301 @@
+#include "step_runner.hpp"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "sluice/base/error.hpp"
+#include "sluice/cpu_adam/adam.hpp"
+#include "tensor_bytes.hpp"
+
+namespace sluice::train {
+
+using Keep = InputStore::Keep;
+
+StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
+    : resources_(resources),
+      plan_(resources.plan),
+      seed_(seed),
+      micro_batches_(static_cast<std::size_t>(resources.plan.config.gradient_accumulation_steps)),
+      last_(resources.plan.layouts.size() - 1) {}
+
+StepRunner::Batch StepRunner::training_batch(const models::Dataset& data, std::int64_t step,
+                                             std::int64_t micro_batch) const {
+  const std::int64_t rows = plan_.config.micro_batch_size;
+  const std::int64_t length = plan_.model.n_positions;
+  torch::Tensor windows = torch::empty({rows, length + 1}, torch::kInt64);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    // Samples are numbered over micro-batches and ranks, so neither changes what a step trains on.
+    const auto sample = static_cast<std::uint64_t>(micro_batch * rows + row);
+    data.draw(seed_, step, sample,
+              {windows.data_ptr<std::int64_t>() + row * (length + 1), static_cast<std::size_t>(length + 1)});
+  }
+  return {windows.narrow(1, 0, length).contiguous(), windows.narrow(1, 1, length).contiguous()};
+}
+
+models::DropoutKey StepRunner::dropout_key(std::int64_t step, std::int64_t micro_batch) const {
+  return {.training = true, .seed = seed_, .step = step, .micro_batch = micro_batch};
+}
+
+void StepRunner::bind(std::size_t unit) {
+  std::vector<torch::Tensor> borrowed;
+  for (const auto& from : plan_.layouts[unit].borrowed) {
+    const zero::ParamLayout& param = plan_.layouts[from.unit].params[from.param];
+    const torch::Tensor flat = tensor_over(resources_.units[from.unit]->weights(), plan_.compute_dtype);
+    borrowed.push_back(flat.narrow(0, static_cast<std::int64_t>(param.offset_count),
+                                   static_cast<std::int64_t>(param.count))
+                           .view(param.shape));
+  }
+  resources_.modules[unit]->bind(plan_.layouts[unit],
+                                 tensor_over(resources_.units[unit]->weights(), plan_.compute_dtype), borrowed);
+}
+
+void StepRunner::enter_stage(std::size_t unit) {
+  resources_.prefetcher->enter_stage(gather_stall_);
+  bind(unit);
+}
+
+void StepRunner::leave_stage(std::size_t unit) {
+  if (stage_hook_) stage_hook_();
+  resources_.modules[unit]->unbind();
+  resources_.prefetcher->leave_stage();
+}
+
+void StepRunner::limit_gradients_in_flight(std::size_t most) {
+  while (reducing_.size() > most) {
+    for (const std::size_t unit : reducing_.front()) resources_.units[unit]->finish_reduce(gradients_stall_);
+    reducing_.pop_front();
+  }
+}
+
+void StepRunner::begin_gradients(std::size_t unit) {
+  zero::ShardedUnit& target = *resources_.units[unit];
+  target.finish_reduce(gradients_stall_);  // a tied parameter's first contribution may still be leaving
+  const std::span<std::byte> fresh = target.begin_accumulate();
+  if (!fresh.empty()) tensor_over(fresh, plan_.compute_dtype).zero_();
+  target.restore_accumulated();
+}
+
+void StepRunner::bind_gradients(std::size_t unit) {
+  const zero::UnitLayout& layout = plan_.layouts[unit];
+  std::vector<torch::Tensor> borrowed;
+  for (const auto& from : layout.borrowed) {
+    const zero::ParamLayout& param = plan_.layouts[from.unit].params[from.param];
+    const torch::Tensor flat = tensor_over(resources_.units[from.unit]->gradients(), plan_.compute_dtype);
+    borrowed.push_back(flat.narrow(0, static_cast<std::int64_t>(param.offset_count),
+                                   static_cast<std::int64_t>(param.count))
+                           .view(param.shape));
+  }
+  resources_.modules[unit]->bind_gradients(
+      layout, tensor_over(resources_.units[unit]->gradients(), plan_.compute_dtype), borrowed);
+}
+
+// Norm of what is complete, then home. `unit`'s own gradients are complete; those of units it borrows from are not.
+void StepRunner::send_gradients(std::size_t unit) {
+  zero::ShardedUnit& own = *resources_.units[unit];
+  own.reduce();
+  const std::span<std::byte> shard = own.gradient_shard();
+  cpu_adam::GradientSpan span;
+  if (plan_.compute_dtype == DType::bf16) {
+    span = std::span<const Bf16>(reinterpret_cast<const Bf16*>(shard.data()), shard.size() / sizeof(Bf16));
+  } else {
+    span = std::span<const float>(reinterpret_cast<const float*>(shard.data()), shard.size() / sizeof(float));
+  }
+  const cpu_adam::GradientStats stats = cpu_adam::gradient_stats(span, *resources_.executor);
+  squared_norm_ += stats.squared_norm;
+  finite_ = finite_ && stats.finite;
+
+  std::vector<std::size_t> leaving = {unit};
+  own.begin_reduce_home();
+  for (const auto& from : plan_.layouts[unit].borrowed) {
+    resources_.units[from.unit]->reduce();
+    resources_.units[from.unit]->begin_reduce_home();
+    leaving.push_back(from.unit);
+  }
+  reducing_.push_back(std::move(leaving));
+  if (!plan_.config.sluice.overlap) limit_gradients_in_flight(0);
+}
+
+void StepRunner::forward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit) {
+  const torch::NoGradGuard no_grad;
+  enter_stage(unit);
+  for (std::size_t m = 0; m < micro_batches_; ++m) {
+    const auto micro_batch = static_cast<std::int64_t>(m);
+    torch::Tensor x;
+    if (unit == 0) {
+      x = training_batch(data, step, micro_batch).inputs;
+    } else {
+      x = resources_.inputs->get(unit, m, Keep::yes);
+      if (plan_.config.sluice.overlap && m + 1 < micro_batches_) resources_.inputs->begin_get(unit, m + 1);
+    }
+    torch::Tensor y = resources_.modules[unit]->forward(x, dropout_key(step, micro_batch));
+    x = torch::Tensor();
+    resources_.inputs->put(unit + 1, m, std::move(y));
+  }
+  leave_stage(unit);
+}
+
+double StepRunner::last_unit(const models::Dataset& data, std::int64_t step) {
+  enter_stage(last_);
+  begin_gradients(last_);
+  for (const auto& from : plan_.layouts[last_].borrowed) begin_gradients(from.unit);
+  bind_gradients(last_);
+  double loss_sum = 0;
+  const double share = 1.0 / static_cast<double>(micro_batches_);
+  for (std::size_t m = 0; m < micro_batches_; ++m) {
+    const Batch batch = training_batch(data, step, static_cast<std::int64_t>(m));
+    torch::Tensor x = resources_.inputs->get(last_, m, Keep::no);
+    if (plan_.config.sluice.overlap && m + 1 < micro_batches_) resources_.inputs->begin_get(last_, m + 1);
+    x = x.detach().requires_grad_(true);
+    torch::Tensor loss = resources_.modules[last_]->loss(x, batch.targets);
+    loss_sum += loss.item<double>();
+    loss.backward(torch::full({}, share, loss.options()));
+    loss = torch::Tensor();
+    torch::Tensor gradient = x.grad();
+    x = torch::Tensor();
+    resources_.inputs->put(last_, m, gradient.contiguous());
+  }
+  send_gradients(last_);
+  leave_stage(last_);
+  return loss_sum * share;
+}
+
+void StepRunner::backward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit) {
+  enter_stage(unit);
+  limit_gradients_in_flight(static_cast<std::size_t>(plan_.gradients_in_flight - 1));
+  begin_gradients(unit);
+  bind_gradients(unit);
+  for (std::size_t m = 0; m < micro_batches_; ++m) {
+    const auto micro_batch = static_cast<std::int64_t>(m);
+    torch::Tensor x;
+    if (unit == 0) {
+      x = training_batch(data, step, micro_batch).inputs;
+    } else {
+      x = resources_.inputs->get(unit, m, Keep::no).detach().requires_grad_(true);
+    }
+    torch::Tensor dy = resources_.inputs->get(unit + 1, m, Keep::no);
+    if (plan_.config.sluice.overlap && m + 1 < micro_batches_) {
+      if (unit > 0) resources_.inputs->begin_get(unit, m + 1);
+      resources_.inputs->begin_get(unit + 1, m + 1);
+    }
+    torch::Tensor y = resources_.modules[unit]->forward(x, dropout_key(step, micro_batch));
+    y.backward(dy);
+    y = torch::Tensor();
+    dy = torch::Tensor();
+    if (unit == 0) continue;
+    torch::Tensor dx = x.grad();
+    x = torch::Tensor();
+    resources_.inputs->put(unit, m, dx.contiguous());
+  }
+  send_gradients(unit);
+  leave_stage(unit);
+}
+
+BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::int64_t step,
+                                            const BetweenHook& between) {
+  squared_norm_ = 0;
+  finite_ = true;
+  BackwardResult result;
+  resources_.prefetcher->begin_pass(plan::step_stages(plan_.layouts));
+  for (std::size_t u = 0; u < last_; ++u) forward_unit(data, step, u);
+  // The last unit's weights are the last to be updated: once they are current, the step before has ended.
+  finish_updates();
+  if (between) between();
+  result.loss = last_unit(data, step);
+  for (std::size_t u = last_; u-- > 0;) backward_unit(data, step, u);
+  limit_gradients_in_flight(0);
+  resources_.prefetcher->end_pass();
+  resources_.inputs->clear();
+
+  double totals[] = {squared_norm_, finite_ ? 0.0 : 1.0};
+  resources_.communicator->all_reduce(totals);
+  result.gradient_norm = std::sqrt(totals[0]);
+  result.finite = totals[1] == 0.0 && std::isfinite(result.gradient_norm) && std::isfinite(result.loss);
+  result.tokens = static_cast<std::uint64_t>(plan_.config.train_batch_size) *
+                  static_cast<std::uint64_t>(plan_.model.n_positions);
+  return result;
+}
+
+void StepRunner::begin_updates(const cpu_adam::AdamConfig& config, const cpu_adam::AdamStep& step) {
+  for (std::size_t u = 0; u < resources_.units.size(); ++u) {
+    zero::ShardedUnit& unit = *resources_.units[u];
+    unit.consume_gradients();
+    unit.set_update(resources_.updater->begin_update(u, config, step));
+  }
+  if (!plan_.config.sluice.overlap) finish_updates();
+}
+
+void StepRunner::drop_gradients() {
+  for (const auto& unit : resources_.units) unit->consume_gradients();
+}
+
+void StepRunner::finish_updates() {
+  std::exception_ptr first;
+  for (const auto& unit : resources_.units) {
+    try {
+      if (unit->weight_state() == zero::WeightState::gathering) unit->finish_gather(gather_stall_);
+      unit->wait_current(gather_stall_);
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+RunnerStalls StepRunner::stalls() const {
+  return {gather_stall_, resources_.inputs->get_stall_seconds(), resources_.inputs->put_stall_seconds(),
+          gradients_stall_};
+}
+
+double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t window_limit, std::uint64_t first,
+                                 std::uint64_t count) {
+  const torch::NoGradGuard no_grad;
+  const std::int64_t length = plan_.model.n_positions;
+  const auto rows = static_cast<std::uint64_t>(plan_.config.micro_batch_size);
+  const std::uint64_t batches = (count + rows - 1) / rows;
+  const auto batch = [&](std::uint64_t index) {
+    const std::uint64_t begin = index * rows;
+    const auto here = static_cast<std::int64_t>(std::min(rows, count - begin));
+    torch::Tensor windows = torch::empty({here, length + 1}, torch::kInt64);
+    for (std::int64_t row = 0; row < here; ++row) {
+      data.eval_window(first + begin + static_cast<std::uint64_t>(row), window_limit,
+                       {windows.data_ptr<std::int64_t>() + row * (length + 1), static_cast<std::size_t>(length + 1)});
+    }
+    return Batch{windows.narrow(1, 0, length).contiguous(), windows.narrow(1, 1, length).contiguous()};
+  };
+  resources_.prefetcher->begin_pass(plan::evaluation_stages(plan_.layouts));
+  double loss_sum = 0;
+  for (std::size_t u = 0; u <= last_; ++u) {
+    enter_stage(u);
+    for (std::uint64_t m = 0; m < batches; ++m) {
+      torch::Tensor x = u == 0 ? batch(m).inputs : resources_.inputs->get(u, m, Keep::no);
+      if (u == last_) {
+        const torch::Tensor targets = batch(m).targets;
+        loss_sum += resources_.modules[u]->loss(x, targets).item<double>() * static_cast<double>(targets.size(0));
+        continue;
+      }
+      torch::Tensor y = resources_.modules[u]->forward(x, models::DropoutKey{});
+      x = torch::Tensor();
+      resources_.inputs->put(u + 1, m, std::move(y));
+    }
+    leave_stage(u);
+  }
+  resources_.prefetcher->end_pass();
+  resources_.inputs->clear();
+  return loss_sum;
+}
+
+double StepRunner::evaluate(const models::Dataset& data, std::uint64_t window_limit,
+                            const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+  const std::uint64_t total = data.eval_window_count(window_limit);
+  const std::uint64_t per_pass = micro_batches_ * static_cast<std::uint64_t>(plan_.config.micro_batch_size);
+  double loss_sum = 0;
+  for (std::uint64_t first = 0; first < total; first += per_pass) {
+    const std::uint64_t count = std::min(per_pass, total - first);
+    loss_sum += evaluate_pass(data, window_limit, first, count);
+    if (progress) progress(first + count, total);
+  }
+  return loss_sum / static_cast<double>(total);
+}
+
+}  // namespace sluice::train

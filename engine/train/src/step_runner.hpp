@@ -1,0 +1,97 @@
+#pragma once
+// StepRunner: one optimizer step, layer by layer over all micro-batches, and evaluation. The same code for every tier: where
+// bytes are is the units', the input store's and the updater's business.
+//
+//   forward, unit u    gather (the prefetcher began it) · every micro-batch without gradients · keep the outputs · release
+//   last unit          forward and backward at once
+//   backward, unit u   gather · per micro-batch recompute, backward, accumulate · norm · gradients go home · release
+//   step               norm over all units · skip or clip · updates begin, in forward order; the next forward overtakes none
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "run_resources.hpp"
+#include "sluice/models/dataset.hpp"
+
+namespace sluice::train {
+
+// Seconds the computing thread waited, by what for; grows over the runner's life.
+struct RunnerStalls {
+  zero::GatherStall gather;
+  double inputs_in_seconds = 0;
+  double inputs_out_seconds = 0;
+  double gradients_seconds = 0;
+};
+
+struct BackwardResult {
+  double loss = 0;          // mean over the micro-batches
+  double gradient_norm = 0;  // global, before clipping
+  bool finite = true;
+  std::uint64_t tokens = 0;
+};
+
+// Confined to the thread that trains.
+class StepRunner {
+ public:
+  StepRunner(RunResources& resources, std::uint64_t seed);
+
+  // Called after each stage of a pass; for sampling memory. May be empty.
+  void set_stage_hook(std::function<void()> hook) { stage_hook_ = std::move(hook); }
+  // Called between the forward and the backward part of every step: the updates of the step before are all done then.
+  using BetweenHook = std::function<void()>;
+
+  // Forward and backward of step `step` (from 1). Afterwards every unit's gradients wait at their homes.
+  BackwardResult forward_backward(const models::Dataset& data, std::int64_t step, const BetweenHook& between);
+  // Begins the update of every unit, in forward order; with `finish`, also waits for them.
+  void begin_updates(const cpu_adam::AdamConfig& config, const cpu_adam::AdamStep& step);
+  // Forgets the gradients of a skipped step.
+  void drop_gradients();
+  // Blocks until every update that was begun has ended; throws its error.
+  void finish_updates();
+
+  // Mean cross-entropy over the evaluation windows. `progress` gets windows done and all; returns false to stop early (then
+  // the result is not a number).
+  double evaluate(const models::Dataset& data, std::uint64_t window_limit,
+                  const std::function<void(std::uint64_t, std::uint64_t)>& progress);
+
+  RunnerStalls stalls() const;
+
+ private:
+  struct Batch {
+    torch::Tensor inputs;   // (B, T) int64
+    torch::Tensor targets;  // (B, T) int64
+  };
+  Batch training_batch(const models::Dataset& data, std::int64_t step, std::int64_t micro_batch) const;
+  models::DropoutKey dropout_key(std::int64_t step, std::int64_t micro_batch) const;
+
+  void bind(std::size_t unit);
+  void enter_stage(std::size_t unit);
+  void leave_stage(std::size_t unit);
+  void begin_gradients(std::size_t unit);
+  void send_gradients(std::size_t unit);
+  void bind_gradients(std::size_t unit);
+  void limit_gradients_in_flight(std::size_t most);
+
+  void forward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit);
+  double last_unit(const models::Dataset& data, std::int64_t step);
+  void backward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit);
+  double evaluate_pass(const models::Dataset& data, std::uint64_t window_limit, std::uint64_t first,
+                       std::uint64_t count);
+
+  RunResources& resources_;
+  const plan::Plan& plan_;
+  const std::uint64_t seed_;
+  const std::size_t micro_batches_;
+  const std::size_t last_;  // index of the last unit
+  std::function<void()> stage_hook_;
+  zero::GatherStall gather_stall_;
+  double gradients_stall_ = 0;
+  double squared_norm_ = 0;
+  bool finite_ = true;
+  std::deque<std::vector<std::size_t>> reducing_;  // units whose gradients are on their way home, by stage
+};
+
+}  // namespace sluice::train

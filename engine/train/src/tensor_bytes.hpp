@@ -1,0 +1,32 @@
+#pragma once
+// Tensors as bytes and bytes as tensors; no copies.
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <span>
+
+#include "sluice/base/dtype.hpp"
+
+namespace sluice::train {
+
+inline std::span<std::byte> bytes_of_tensor(const torch::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+inline torch::Dtype torch_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::fp32: return torch::kFloat32;
+    case DType::bf16: return torch::kBFloat16;
+    case DType::fp16: return torch::kFloat16;
+  }
+  return torch::kFloat32;
+}
+
+// A flat tensor over `bytes`, which must outlive it.
+inline torch::Tensor tensor_over(std::span<std::byte> bytes, DType dtype) {
+  const auto count = static_cast<std::int64_t>(bytes.size() / size_of(dtype));
+  return torch::from_blob(bytes.data(), {count}, torch::TensorOptions().dtype(torch_dtype(dtype)));
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,39 @@
+// AdamW on host memory: fp32 master and moments, a bf16 gradient in, the bf16 weight for the device
+// out. Minimises the sum of squares of w - 3.
+
+#include <cstdio>
+#include <exception>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sluice/base/executor.hpp"
+#include "sluice/cpu_adam/adam.hpp"
+
+int main() try {
+  using namespace sluice;
+  using namespace sluice::cpu_adam;
+
+  constexpr std::size_t kCount = 1'000'000;
+  std::vector<float> master(kCount, 0.0F), moment1(kCount, 0.0F), moment2(kCount, 0.0F);
+  std::vector<Bf16> gradient(kCount), weight(kCount);
+  const AdamTile tile{master, moment1, moment2, std::span<const Bf16>(gradient),
+                      std::span<Bf16>(weight)};
+
+  const auto executor = make_executor(2);
+  const AdamConfig config{.learning_rate = 0.1};
+  for (int t = 1; t <= 100; ++t) {
+    for (std::size_t i = 0; i < kCount; ++i) gradient[i] = to_bf16(2 * (master[i] - 3.0F));
+    const GradientStats stats = gradient_stats(std::span<const Bf16>(gradient), *executor);
+    if (!stats.finite) continue;
+    step(config, {.step = t}, tile, *executor);
+    if (t % 20 == 0) {
+      std::printf("step %3d  squared gradient norm %10.4g  weight %.4f\n", t, stats.squared_norm,
+                  static_cast<double>(to_fp32(weight[0])));
+    }
+  }
+  std::printf("kernel: %s\n", std::string(kernel_in_use()).c_str());
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "adam_step: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,236 @@
+#include "sluice/nvme/io_engine.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "pump.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/mutex.hpp"
+
+namespace sluice::nvme {
+
+namespace {
+
+// The kernel moves at most 2 GiB less a page in one request (MAX_RW_COUNT).
+constexpr std::uint32_t kMaxBlockBytes = 1U << 30U;
+
+IoEngineOptions checked_options(const IoBackend* backend, IoEngineOptions options) {
+  SLUICE_CHECK(backend != nullptr, "IoEngine: a backend is needed");
+  SLUICE_CHECK(options.block_bytes >= 4096 && options.block_bytes <= kMaxBlockBytes &&
+                   options.block_bytes % 4096 == 0,
+               "I/O block of " + std::to_string(options.block_bytes) +
+                   " bytes: expected a multiple of 4096, 4 KiB to 1 GiB");
+  SLUICE_CHECK(options.depth >= 1 && options.depth <= 4096,
+               "I/O depth " + std::to_string(options.depth) + ": expected 1 to 4096");
+  options.depth = std::min(options.depth, backend->depth());
+  return options;
+}
+
+}  // namespace
+
+// Thread-safe.
+class IoEngine::Impl {
+ public:
+  Impl(std::unique_ptr<IoBackend> backend, IoEngineOptions options)
+      : options_(checked_options(backend.get(), options)),
+        backend_name_(backend->name()),
+        backend_(std::move(backend)),
+        pump_(*backend_, options_),
+        thread_([this] { run(); }) {
+    ::pthread_setname_np(thread_.native_handle(), "sluice-io");
+  }
+
+  ~Impl() {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      if (backend_) backend_->wake();
+    }
+    thread_.join();
+  }
+
+  std::string_view backend_name() const { return backend_name_; }
+  const IoEngineOptions& options() const { return options_; }
+
+  Ticket begin(IoOp op, const SwapFile& file, std::uint64_t offset_bytes, std::byte* data,
+               std::uint64_t size_bytes);
+
+  IoCounters counters() const {
+    MutexLock lock(mutex_);
+    return published_;
+  }
+
+ private:
+  void check_range(const SwapFile& file, std::uint64_t offset_bytes,
+                   std::uint64_t size_bytes) const;
+  void run();
+  void drive();
+  bool admit();
+  void publish();
+  void complete_finished();
+  void break_down(const std::exception_ptr& error);
+
+  const IoEngineOptions options_;
+  const std::string backend_name_;
+
+  mutable Mutex mutex_;
+  TransferList inbox_ SLUICE_GUARDED_BY(mutex_);
+  TransferList unused_ SLUICE_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Transfer>> transfers_ SLUICE_GUARDED_BY(mutex_);  // owns all of them
+  bool stopping_ SLUICE_GUARDED_BY(mutex_) = false;
+  std::exception_ptr broken_ SLUICE_GUARDED_BY(mutex_);  // why there is no backend any more
+  IoCounters published_ SLUICE_GUARDED_BY(mutex_);
+  // For wake(); its other verbs are the pump's.
+  std::unique_ptr<IoBackend> backend_ SLUICE_GUARDED_BY(mutex_);
+
+  Pump pump_;  // the engine's thread only
+
+  std::thread thread_;
+};
+
+void IoEngine::Impl::check_range(const SwapFile& file, std::uint64_t offset_bytes,
+                                 std::uint64_t size_bytes) const {
+  constexpr auto kMaxOffset = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  // Rounded up to whole blocks, the end must still be an offset.
+  SLUICE_CHECK(offset_bytes <= kMaxOffset - options_.block_bytes &&
+                   size_bytes <= kMaxOffset - options_.block_bytes - offset_bytes,
+               file.path() + ": " + std::to_string(size_bytes) + " bytes at offset " +
+                   std::to_string(offset_bytes) + " end beyond the largest file offset");
+  SLUICE_CHECK(file.offset_alignment() <= options_.block_bytes &&
+                   file.memory_alignment() <= BouncePool::kAlignment,
+               file.path() + ": direct I/O in units of " + std::to_string(file.offset_alignment()) +
+                   " bytes from memory aligned to " + std::to_string(file.memory_alignment()) +
+                   " is not supported with this block size; raise it or switch direct I/O off");
+}
+
+Ticket IoEngine::Impl::begin(IoOp op, const SwapFile& file, std::uint64_t offset_bytes,
+                             std::byte* data, std::uint64_t size_bytes) {
+  if (size_bytes == 0) return Ticket();
+  check_range(file, offset_bytes, size_bytes);
+  TicketSource source;
+  MutexLock lock(mutex_);
+  if (broken_) {
+    Ticket ticket = source.ticket();
+    source.complete(broken_);
+    return ticket;
+  }
+  Transfer* transfer = unused_.pop();
+  if (transfer == nullptr) {
+    transfers_.push_back(std::make_unique<Transfer>());
+    transfer = transfers_.back().get();
+  }
+  Ticket ticket = source.ticket();  // nothing throws from here on: a dropped ticket would wait
+  *transfer = Transfer{};
+  transfer->op = op;
+  transfer->file = &file;
+  transfer->data = data;
+  transfer->offset_bytes = offset_bytes;
+  transfer->size_bytes = size_bytes;
+  transfer->source = std::move(source);
+  // The engine takes the whole inbox: one wake for its first transfer is enough.
+  if (inbox_.empty()) backend_->wake();
+  inbox_.push(*transfer);
+  return ticket;
+}
+
+void IoEngine::Impl::run() {
+  try {
+    for (;;) {
+      const bool stopping = admit();
+      if (stopping && pump_.idle()) return;
+      drive();
+    }
+  } catch (...) {
+    break_down(std::current_exception());
+  }
+}
+
+// Takes what callers have begun; returns whether the engine is being destroyed.
+bool IoEngine::Impl::admit() {
+  MutexLock lock(mutex_);
+  while (Transfer* transfer = inbox_.pop()) pump_.add(*transfer);
+  return stopping_;
+}
+
+// One round of the pump, then a wait when that did not move anything.
+void IoEngine::Impl::drive() {
+  const Pump::Progress progress = pump_.step();
+  complete_finished();
+  if (progress == Pump::Progress::moved) return;
+  publish();
+  pump_.wait();
+}
+
+// The backend itself has failed. Its destructor waits for what it holds, so the buffers are free
+// again when the tickets end; from now on every transfer ends with the same error.
+void IoEngine::Impl::break_down(const std::exception_ptr& error) {
+  std::unique_ptr<IoBackend> failed;
+  {
+    MutexLock lock(mutex_);
+    broken_ = error;
+    failed = std::move(backend_);
+    while (Transfer* transfer = inbox_.pop()) pump_.add(*transfer);
+  }
+  failed.reset();
+  pump_.abandon(error);
+  complete_finished();
+}
+
+void IoEngine::Impl::publish() {
+  const IoCounters counters = pump_.counters();
+  MutexLock lock(mutex_);
+  published_ = counters;
+}
+
+void IoEngine::Impl::complete_finished() {
+  TransferList finished = pump_.take_finished();
+  if (finished.empty()) return;
+  publish();  // before the tickets end: who has waited for a ticket finds its bytes counted
+  TransferList unused;
+  while (Transfer* transfer = finished.pop()) {
+    // Nothing of the transfer is touched once its ticket has ended, but for our own memory of it.
+    transfer->source->complete(std::exchange(transfer->error, nullptr));
+    transfer->source.reset();
+    unused.push(*transfer);
+  }
+  MutexLock lock(mutex_);
+  unused_.append(unused);
+}
+
+IoEngine::IoEngine(std::unique_ptr<IoBackend> backend, IoEngineOptions options)
+    : impl_(std::make_unique<Impl>(std::move(backend), options)) {}
+
+IoEngine::~IoEngine() = default;
+
+std::string_view IoEngine::backend_name() const {
+  return impl_->backend_name();
+}
+
+const IoEngineOptions& IoEngine::options() const {
+  return impl_->options();
+}
+
+Ticket IoEngine::begin_read(const SwapFile& file, std::uint64_t offset_bytes,
+                            std::span<std::byte> data) {
+  return impl_->begin(IoOp::read, file, offset_bytes, data.data(), data.size());
+}
+
+Ticket IoEngine::begin_write(const SwapFile& file, std::uint64_t offset_bytes,
+                             std::span<const std::byte> data) {
+  // Written from, never to: IoRequest has one pointer for both directions.
+  return impl_->begin(IoOp::write, file, offset_bytes, const_cast<std::byte*>(data.data()),
+                      data.size());
+}
+
+IoCounters IoEngine::counters() const {
+  return impl_->counters();
+}
+
+}  // namespace sluice::nvme

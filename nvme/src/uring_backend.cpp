@@ -1,0 +1,269 @@
+// IoBackend over io_uring (liburing 2.3).
+//
+// The ring is set up by the constructor, on any thread, and disabled; the first verb enables it,
+// which makes its caller the one submitting task that IORING_SETUP_SINGLE_ISSUER asks for.
+
+#include <liburing.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "backends.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
+#include "sluice/base/log.hpp"
+
+namespace sluice::nvme {
+
+namespace {
+
+// The tag of the poll that wake() ends; the engine's tags are small numbers.
+constexpr std::uint64_t kWakeTag = ~std::uint64_t{0};
+
+std::string explain_denied() {
+  int disabled = 0;
+  std::ifstream("/proc/sys/kernel/io_uring_disabled") >> disabled;
+  if (disabled != 0) {
+    return "the sysctl kernel.io_uring_disabled is " + std::to_string(disabled) +
+           "; set it to 0 to allow io_uring";
+  }
+  return "a seccomp filter denies it, as container runtimes do by default; run with a profile that "
+         "allows io_uring_setup, io_uring_enter and io_uring_register";
+}
+
+std::string explain_setup_error(int error_number) {
+  if (error_number == EPERM || error_number == EACCES) return explain_denied();
+  if (error_number == ENOSYS) {
+    return "this kernel has no io_uring (Linux 5.6 or later is needed), or a seccomp filter says "
+           "so";
+  }
+  if (error_number == ENOMEM) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_MEMLOCK, &limit);
+    const std::string shown =
+        limit.rlim_cur == RLIM_INFINITY ? "unlimited" : format_bytes(limit.rlim_cur);
+    return "memory for the rings could not be locked; RLIMIT_MEMLOCK is " + shown +
+           ", raise it (ulimit -l) or lower the depth";
+  }
+  return "";
+}
+
+// Owns one ring. Tries the cheapest completion mode first; an older kernel answers EINVAL to a flag
+// it does not know. Thread-compatible: callers synchronise.
+class Ring {
+ public:
+  explicit Ring(unsigned entries) {
+    // With TASKRUN_FLAG a peek sees that completions wait for this task to enter the kernel.
+    constexpr std::array<unsigned, 4> kFlags{
+        IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+            IORING_SETUP_TASKRUN_FLAG,  // Linux 6.1
+        IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN |
+            IORING_SETUP_TASKRUN_FLAG,                          // Linux 6.0
+        IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,  // Linux 5.19
+        0};
+    int result = -EINVAL;
+    for (std::size_t i = 0; i < kFlags.size() && result == -EINVAL; ++i) {
+      flags_ = kFlags[i];
+      result = ::io_uring_queue_init(entries, &ring_, flags_);
+    }
+    if (result < 0) {
+      throw IoError(-result, "io_uring_setup", "io_uring", 0, 0, explain_setup_error(-result));
+    }
+  }
+  ~Ring() { ::io_uring_queue_exit(&ring_); }
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  io_uring* get() { return &ring_; }
+
+  // Binds the ring to the calling thread, once.
+  void enable() {
+    if (enabled_) return;
+    if ((flags_ & IORING_SETUP_R_DISABLED) != 0) {
+      // By system call: the shared library of liburing 2.3 does not export io_uring_enable_rings.
+      SLUICE_SYSCALL(::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS,
+                               nullptr, 0),
+                     "io_uring_register");
+    }
+    enabled_ = true;
+  }
+
+ private:
+  io_uring ring_{};
+  unsigned flags_ = 0;
+  bool enabled_ = false;
+};
+
+// Not errors of the ring: what was not submitted stays in the submission queue for the next
+// attempt.
+bool try_again_later(int result) {
+  return result == -EINTR || result == -EAGAIN || result == -EBUSY;
+}
+
+// Confined to thread: the first that calls a verb, except wake(). Destroyed by any thread once
+// nothing is in flight.
+class UringBackend final : public IoBackend {
+ public:
+  explicit UringBackend(unsigned depth)
+      : depth_(depth),
+        wake_fd_(SLUICE_SYSCALL(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+        ring_(depth + 1) {}  // one more for the poll of wake_fd_
+
+  ~UringBackend() override {
+    // The caller's buffers may be freed after this. With a single issuer only the thread that
+    // enabled the ring can drain it.
+    std::array<IoCompletion, 16> dropped;
+    try {
+      while (in_flight_ > 0) {
+        wait();
+        while (reap(dropped) > 0) {
+        }
+      }
+    } catch (const std::exception& error) {
+      log(LogLevel::error,
+          std::string("io_uring destroyed with requests in flight: ") + error.what());
+    }
+  }
+
+  std::string_view name() const override { return "io_uring"; }
+  unsigned depth() const override { return depth_; }
+
+  std::size_t submit(std::span<const IoRequest> requests) override {
+    ring_.enable();
+    std::size_t taken = 0;
+    while (taken < requests.size() && in_flight_ < depth_) {
+      io_uring_sqe* sqe = ::io_uring_get_sqe(ring_.get());
+      if (sqe == nullptr) break;
+      prepare(*sqe, requests[taken++]);
+      ++in_flight_;
+    }
+    flush();
+    return taken;
+  }
+
+  std::size_t reap(std::span<IoCompletion> completions) override {
+    ring_.enable();
+    if (::io_uring_sq_ready(ring_.get()) > 0) flush();
+    std::size_t count = 0;
+    io_uring_cqe* cqe = nullptr;
+    while (count < completions.size() && ::io_uring_peek_cqe(ring_.get(), &cqe) == 0) {
+      if (cqe->user_data == kWakeTag) {
+        take_wake(*cqe);
+        woken_ = true;  // a wake that no wait has seen ends the next one
+        continue;
+      }
+      completions[count++] = IoCompletion{cqe->user_data, cqe->res};
+      ::io_uring_cqe_seen(ring_.get(), cqe);
+      --in_flight_;
+    }
+    return count;
+  }
+
+  void wait() override {
+    ring_.enable();
+    while (!woken_) {
+      io_uring_cqe* cqe = nullptr;
+      if (::io_uring_peek_cqe(ring_.get(), &cqe) == 0) {
+        if (cqe->user_data != kWakeTag) return;
+        take_wake(*cqe);
+        break;
+      }
+      arm_wake();
+      const int result = ::io_uring_submit_and_wait(ring_.get(), 1);
+      if (result < 0 && !try_again_later(result)) {
+        throw IoError(-result, "io_uring_enter", "io_uring");
+      }
+    }
+    woken_ = false;
+  }
+
+  void wake() override {
+    const std::uint64_t one = 1;
+    // EAGAIN means that the counter is full: a wake is pending already.
+    while (::write(wake_fd_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
+    }
+  }
+
+ private:
+  static void prepare(io_uring_sqe& sqe, const IoRequest& request) {
+    assert(request.tag != kWakeTag);
+    if (request.op == IoOp::read) {
+      ::io_uring_prep_read(&sqe, request.fd, request.data, request.size_bytes,
+                           request.offset_bytes);
+    } else {
+      ::io_uring_prep_write(&sqe, request.fd, request.data, request.size_bytes,
+                            request.offset_bytes);
+    }
+    sqe.user_data = request.tag;
+  }
+
+  void flush() {
+    const int result = ::io_uring_submit(ring_.get());
+    if (result < 0 && !try_again_later(result)) {
+      throw IoError(-result, "io_uring_enter", "io_uring");
+    }
+  }
+
+  // A poll, not a read: nothing of ours is written to when the ring goes while it is pending.
+  void arm_wake() {
+    if (wake_armed_) return;
+    io_uring_sqe* sqe = ::io_uring_get_sqe(ring_.get());
+    assert(sqe != nullptr);  // depth + 1 entries, and at most depth requests are in flight
+    ::io_uring_prep_poll_add(sqe, wake_fd_.get(), POLLIN);
+    sqe->user_data = kWakeTag;
+    wake_armed_ = true;
+  }
+
+  void take_wake(io_uring_cqe& cqe) {
+    ::io_uring_cqe_seen(ring_.get(), &cqe);
+    std::uint64_t count = 0;
+    while (::read(wake_fd_.get(), &count, sizeof(count)) < 0 && errno == EINTR) {
+    }
+    wake_armed_ = false;
+  }
+
+  const unsigned depth_;
+  UniqueFd wake_fd_;
+  Ring ring_;
+  unsigned in_flight_ = 0;  // submitted and not reaped
+  bool wake_armed_ = false;
+  bool woken_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<IoBackend> make_uring_backend(unsigned depth) {
+  return std::make_unique<UringBackend>(depth);
+}
+
+bool probe_uring(std::string& why) {
+  try {
+    Ring ring(1);
+    ring.enable();
+    ::io_uring_prep_nop(::io_uring_get_sqe(ring.get()));
+    int result = ::io_uring_submit_and_wait(ring.get(), 1);
+    io_uring_cqe* cqe = nullptr;
+    if (result >= 0) result = ::io_uring_peek_cqe(ring.get(), &cqe);
+    if (result >= 0) result = cqe->res;
+    if (result < 0) {
+      throw IoError(-result, "io_uring_enter", "io_uring", 0, 0, explain_setup_error(-result));
+    }
+    return true;
+  } catch (const IoError& error) {
+    why = error.what();
+    return false;
+  }
+}
+
+}  // namespace sluice::nvme

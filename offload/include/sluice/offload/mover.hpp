@@ -1,0 +1,56 @@
+#pragma once
+// Mover: brings bytes from their home to device memory and back. Homes in host memory are copied by
+// the device's queue; homes in files go through a ring of host tiles, several tiles in flight, one
+// thread for each direction. Fetches run in order among themselves, so do stores; a fetch is not
+// ordered after a store: finish the store's ticket first.
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "sluice/base/ticket.hpp"
+#include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/device.hpp"
+#include "sluice/offload/tiered_bytes.hpp"
+
+namespace sluice::offload {
+
+struct MoverOptions {
+  std::size_t tile_bytes = 4U << 20U;  // a multiple of 4096
+  std::size_t tiles = 3;               // for each direction, at least 3
+};
+
+struct MoverStalls {
+  double fetch_read_seconds = 0;   // waiting for the drive to read
+  double fetch_copy_seconds = 0;   // waiting for copies into the device
+  double store_copy_seconds = 0;   // waiting for copies out of the device
+  double store_write_seconds = 0;  // waiting for the drive to write
+};
+
+// Thread-safe.
+class Mover {
+ public:
+  // `io` and `staging` may be null when no home is in a file: then no ring is allocated. What is
+  // given outlives the mover. Takes 2 * tiles * tile_bytes of `staging`. Throws OutOfMemory,
+  // InvalidArgument.
+  Mover(Device& device, nvme::IoEngine* io, MemoryPool* staging, const MoverOptions& options);
+  ~Mover();  // waits for everything begun
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+
+  // Copies the first device_to.size() bytes of `from` to device memory; never blocks. Both stay
+  // valid and unchanged until the ticket has finished. Throws InvalidArgument when `from` is
+  // smaller.
+  Ticket begin_fetch(const TieredBytes& from, std::span<std::byte> device_to);
+  // The other way. In a file, whole blocks are written where the range has room for them: up to
+  // 4095 bytes of the range behind the stored ones become zero.
+  Ticket begin_store(std::span<const std::byte> device_from, const TieredBytes& to);
+
+  MoverStalls stalls() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice::offload

@@ -1,0 +1,17 @@
+#pragma once
+// The tiers that bytes can live on, from fastest to largest.
+
+#include <string_view>
+
+namespace sluice::offload {
+
+enum class Tier {
+  device,  // memory of the compute device (GPU memory, or the host device's pool)
+  pinned,  // page-locked host memory; counts in the host budget
+  host,    // pageable host memory
+  nvme,    // files, through the page cache never
+};
+
+std::string_view name_of(Tier tier);
+
+}  // namespace sluice::offload

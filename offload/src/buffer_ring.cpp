@@ -1,0 +1,79 @@
+#include "sluice/offload/buffer_ring.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+
+namespace sluice::offload {
+
+TileLease::TileLease(TileLease&& other) noexcept
+    : ring_(std::exchange(other.ring_, nullptr)), bytes_(std::exchange(other.bytes_, {})) {}
+
+TileLease& TileLease::operator=(TileLease&& other) noexcept {
+  if (this != &other) {
+    give_back();
+    ring_ = std::exchange(other.ring_, nullptr);
+    bytes_ = std::exchange(other.bytes_, {});
+  }
+  return *this;
+}
+
+TileLease::~TileLease() {
+  give_back();
+}
+
+void TileLease::give_back() noexcept {
+  if (ring_ != nullptr) std::exchange(ring_, nullptr)->give_back(std::exchange(bytes_, {}));
+}
+
+BufferRing::BufferRing(MemoryPool& pool, std::size_t tile_bytes, std::size_t count,
+                       const std::string& what_for)
+    : tile_bytes_(tile_bytes) {
+  SLUICE_CHECK(tile_bytes > 0, what_for + ": tiles of 0 bytes");
+  SLUICE_CHECK(count > 0, what_for + ": a ring needs at least 1 tile");
+  buffers_.reserve(count);
+  MutexLock lock(mutex_);
+  free_.reserve(count);  // so that give_back() never allocates
+  for (std::size_t i = 0; i < count; ++i) {
+    // A pool aligns to pages from one page on.
+    buffers_.push_back(pool.allocate(std::max(tile_bytes, kPageBytes), what_for));
+    free_.push_back(buffers_.back().bytes().first(tile_bytes));
+  }
+}
+
+BufferRing::~BufferRing() {
+  MutexLock lock(mutex_);
+  if (free_.size() != buffers_.size()) {
+    log(LogLevel::error, "a buffer ring is destroyed while " +
+                             std::to_string(buffers_.size() - free_.size()) +
+                             " of its tiles are in use");
+  }
+  assert(free_.size() == buffers_.size());
+}
+
+TileLease BufferRing::acquire() {
+  MutexLock lock(mutex_);
+  while (free_.empty()) changed_.wait(mutex_);
+  const std::span<std::byte> bytes = free_.back();
+  free_.pop_back();
+  return TileLease(this, bytes);
+}
+
+std::optional<TileLease> BufferRing::try_acquire() {
+  MutexLock lock(mutex_);
+  if (free_.empty()) return std::nullopt;
+  const std::span<std::byte> bytes = free_.back();
+  free_.pop_back();
+  return TileLease(this, bytes);
+}
+
+void BufferRing::give_back(std::span<std::byte> bytes) noexcept {
+  MutexLock lock(mutex_);
+  free_.push_back(bytes);
+  changed_.notify_one();
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,94 @@
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+
+#include "sluice/base/error.hpp"
+#include "sluice/offload/swap_store.hpp"
+#include "store_files.hpp"
+
+namespace sluice::offload {
+namespace {
+
+// Fixed width, so that one write replaces the whole text and a reader never sees a mixture of two.
+constexpr std::size_t kPidTextBytes = 12;
+
+void check_directory(const std::string& directory, DirectoryLock::Mode mode) {
+  struct stat status {};
+  if (::stat(directory.c_str(), &status) != 0) {
+    const int error_number = errno;
+    throw IoError(error_number, "opening the swap directory", directory, 0, 0,
+                  error_number == ENOENT ? "create it first" : "");
+  }
+  if (!S_ISDIR(status.st_mode)) {
+    throw IoError(ENOTDIR, "opening the swap directory", directory, 0, 0, "choose a directory");
+  }
+  if (mode == DirectoryLock::Mode::exclusive &&
+      ::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    throw IoError(errno, "opening the swap directory for writing", directory, 0, 0,
+                  "give this user the right to write there, or choose another directory");
+  }
+}
+
+// Empty where a reader finds no lock file: whoever runs in a directory has made one, so nobody
+// does.
+UniqueFd open_lock_file(const std::string& path, DirectoryLock::Mode mode) {
+  if (mode == DirectoryLock::Mode::exclusive) {
+    return UniqueFd(SLUICE_SYSCALL(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600), path));
+  }
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd && errno != ENOENT) throw IoError(errno, "open", path);
+  return fd;
+}
+
+// 0 when the file holds none.
+pid_t recorded_pid(int fd) {
+  std::array<char, kPidTextBytes> text{};
+  const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
+  pid_t pid = 0;
+  if (got > 0) std::from_chars(text.data(), text.data() + got, pid);
+  return pid;
+}
+
+[[noreturn]] void throw_locked(int fd, const std::string& directory) {
+  const pid_t pid = recorded_pid(fd);
+  // Only exclusive holders leave their id. One that is gone is not the holder: then a reader is, or
+  // a run in another process id namespace.
+  const bool alive = pid > 0 && (::kill(pid, 0) == 0 || errno == EPERM);
+  const std::string holder =
+      alive ? "run (process " + std::to_string(pid) + ")"
+            : std::string(
+                  "process, one that verifies or exports it, or one of another "
+                  "machine or container");
+  throw StorageError(directory, "is in use by another " + holder +
+                                    ": wait until it has ended, or choose another directory");
+}
+
+void record_pid(int fd, const std::string& path) {
+  std::array<char, kPidTextBytes + 1> text{};
+  std::snprintf(text.data(), text.size(), "%-11d\n", static_cast<int>(::getpid()));
+  SLUICE_SYSCALL(::pwrite(fd, text.data(), kPidTextBytes, 0), path);
+}
+
+}  // namespace
+
+DirectoryLock::DirectoryLock(const std::string& directory, Mode mode) {
+  check_directory(directory, mode);
+  const std::string path = lock_path(directory);
+  fd_ = open_lock_file(path, mode);
+  if (!fd_) return;
+  const int operation = (mode == Mode::exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB;
+  while (::flock(fd_.get(), operation) != 0) {
+    if (errno == EWOULDBLOCK) throw_locked(fd_.get(), directory);
+    if (errno != EINTR) throw IoError(errno, "flock", path);
+  }
+  if (mode == Mode::exclusive) record_pid(fd_.get(), path);
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,97 @@
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/mutex.hpp"
+#include "sluice/base/worker.hpp"
+#include "sluice/offload/device.hpp"
+
+namespace sluice::offload {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Device memory is a host pool, the copy queue a thread. Thread-safe.
+class HostDevice final : public Device {
+ public:
+  explicit HostDevice(const HostDeviceOptions& options)
+      : bandwidth_bytes_per_second_(options.bandwidth_bytes_per_second),
+        pool_(Tier::device, options.memory_bytes, make_host_source()),
+        copies_("device-copy") {
+    SLUICE_CHECK(!bandwidth_bytes_per_second_ || *bandwidth_bytes_per_second_ > 0,
+                 "the host device's bandwidth must be above 0 bytes per second, not " +
+                     std::to_string(bandwidth_bytes_per_second_.value_or(0)));
+  }
+
+  std::string_view name() const override { return "host"; }
+  MemoryPool& memory() override { return pool_; }
+  bool host_addressable() const override { return true; }
+
+  Ticket begin_copy_in(std::span<std::byte> device_to,
+                       std::span<const std::byte> host_from) override {
+    return begin_copy(Direction::in, device_to, host_from);
+  }
+  Ticket begin_copy_out(std::span<std::byte> host_to,
+                        std::span<const std::byte> device_from) override {
+    return begin_copy(Direction::out, host_to, device_from);
+  }
+  Ticket begin_copy_within(std::span<std::byte> to, std::span<const std::byte> from) override {
+    return begin_copy(Direction::within, to, from);
+  }
+  CopyCounters counters() const override {
+    MutexLock lock(mutex_);
+    return counters_;
+  }
+
+ private:
+  enum class Direction { in, out, within };
+
+  Ticket begin_copy(Direction direction, std::span<std::byte> to, std::span<const std::byte> from) {
+    SLUICE_CHECK(to.size() == from.size(), "a copy of " + std::to_string(from.size()) +
+                                               " bytes to a span of " + std::to_string(to.size()));
+    if (to.empty()) return Ticket();
+    return copies_.begin([this, direction, to, from] { copy(direction, to, from); });
+  }
+
+  void copy(Direction direction, std::span<std::byte> to, std::span<const std::byte> from) {
+    const auto begin = Clock::now();
+    std::memcpy(to.data(), from.data(), to.size());
+    if (direction == Direction::within) return;
+    if (bandwidth_bytes_per_second_) {
+      const std::chrono::duration<double> least(static_cast<double>(to.size()) /
+                                                *bandwidth_bytes_per_second_);
+      // Not synchronisation: the link that is modelled is busy for this long. Rounded up, so that
+      // the modelled bandwidth is never exceeded.
+      std::this_thread::sleep_until(begin + std::chrono::ceil<Clock::duration>(least));
+    }
+    count(direction, to.size(), std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+
+  void count(Direction direction, std::uint64_t size_bytes, double seconds) {
+    MutexLock lock(mutex_);
+    if (direction == Direction::in) {
+      counters_.in_bytes += size_bytes;
+      counters_.in_busy_seconds += seconds;
+    } else {
+      counters_.out_bytes += size_bytes;
+      counters_.out_busy_seconds += seconds;
+    }
+  }
+
+  const std::optional<double> bandwidth_bytes_per_second_;
+  MemoryPool pool_;
+  mutable Mutex mutex_;
+  CopyCounters counters_ SLUICE_GUARDED_BY(mutex_);
+  Worker copies_;  // last: its thread ends before what the copies use
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options) {
+  return std::make_unique<HostDevice>(options);
+}
+
+}  // namespace sluice::offload

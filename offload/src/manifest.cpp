@@ -1,0 +1,333 @@
+#include "manifest.hpp"
+
+#include <fcntl.h>
+#include <json/json.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <memory>
+#include <unordered_set>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
+#include "store_files.hpp"
+
+namespace sluice::offload {
+namespace {
+
+constexpr std::string_view kFormat = "sluice-swap-store";
+constexpr int kVersion = 1;
+constexpr std::string_view kTrailerPrefix = "xxh3-64:";
+constexpr std::size_t kHexDigits = 16;                                         // of 64 bits
+constexpr std::size_t kTrailerBytes = kTrailerPrefix.size() + kHexDigits + 1;  // and the line's end
+constexpr std::size_t kMaxNameBytes = 255;
+constexpr std::array<std::string_view, 3> kDurabilityNames = {"process", "power", "none"};
+
+void append_hex(std::string& out, std::uint64_t value) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  for (int shift = 60; shift >= 0; shift -= 4)
+    out += kDigits[(value >> static_cast<unsigned>(shift)) & 15U];
+}
+
+// RFC 8259, section 7. Other bytes go through as they are.
+void append_json_string(std::string& out, std::string_view text) {
+  out += '"';
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20U) {
+      std::array<char, 8> escape{};
+      std::snprintf(escape.data(), escape.size(), "\\u%04x", static_cast<unsigned>(c));
+      out += escape.data();
+    } else {
+      out += c;
+    }
+  }
+  out += '"';
+}
+
+std::string trailer_of(std::string_view body) {
+  std::string trailer(kTrailerPrefix);
+  append_hex(trailer, checksum_of(std::as_bytes(std::span(body.data(), body.size()))));
+  trailer += '\n';
+  return trailer;
+}
+
+[[noreturn]] void throw_unusable(const std::string& path, const std::string& what) {
+  throw StorageError(path, what +
+                               ": restore it from a copy, or remove it and the states.*.swap files "
+                               "beside it to start over");
+}
+
+std::uint64_t parse_hex(std::string_view digits) {
+  std::uint64_t value = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+  if (error != std::errc() || end != digits.data() + digits.size()) {
+    throw InvalidArgument("'" + std::string(digits) + "' is not a checksum");
+  }
+  return value;
+}
+
+const Json::Value& member(const Json::Value& object, const char* key) {
+  if (!object.isObject() || !object.isMember(key)) {
+    throw InvalidArgument(std::string("has no \"") + key + "\"");
+  }
+  return object[key];
+}
+
+Durability parse_durability(const std::string& name) {
+  for (std::size_t i = 0; i < kDurabilityNames.size(); ++i) {
+    if (kDurabilityNames[i] == name) return static_cast<Durability>(i);
+  }
+  throw InvalidArgument("has the unknown durability \"" + name + "\"");
+}
+
+ManifestShard parse_shard(const Json::Value& value) {
+  ManifestShard shard;
+  shard.spec.name = member(value, "name").asString();
+  shard.spec.size_bytes = member(value, "size_bytes").asUInt64();
+  shard.slot = member(value, "slot").asInt();
+  const std::string digits = member(value, "checksums").asString();
+  const std::uint64_t count = chunk_count(shard.spec.size_bytes);
+  if (shard.slot < 0 || shard.slot >= kSlotCount || digits.size() / kHexDigits != count ||
+      digits.size() % kHexDigits != 0) {
+    throw InvalidArgument("shard \"" + shard.spec.name +
+                          "\" has an impossible slot or checksum list");
+  }
+  shard.checksums.reserve(count);
+  for (std::size_t at = 0; at < digits.size(); at += kHexDigits) {
+    shard.checksums.push_back(parse_hex(std::string_view(digits).substr(at, kHexDigits)));
+  }
+  return shard;
+}
+
+void check_layout(const Json::Value& shards, const std::vector<ShardSpec>& specs) {
+  check_shards(specs);
+  const StoreLayout layout = layout_of(specs);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (member(shards[static_cast<Json::ArrayIndex>(i)], "offset_bytes").asUInt64() !=
+        layout.offset_bytes[i]) {
+      throw InvalidArgument("shard \"" + specs[i].name +
+                            "\" does not lie where its neighbours end");
+    }
+  }
+}
+
+Manifest from_json(const Json::Value& root) {
+  if (member(root, "chunk_bytes").asUInt64() != kChecksumChunkBytes) {
+    throw InvalidArgument("has checksums of chunks of another size");
+  }
+  Manifest manifest;
+  manifest.step = member(root, "step").asInt64();
+  manifest.durability = parse_durability(member(root, "durability").asString());
+  manifest.metadata = member(root, "metadata").asString();
+  const Json::Value& shards = member(root, "shards");
+  std::vector<ShardSpec> specs;
+  for (const Json::Value& shard : shards) {
+    manifest.shards.push_back(parse_shard(shard));
+    specs.push_back(manifest.shards.back().spec);
+  }
+  check_layout(shards, specs);
+  return manifest;
+}
+
+Json::Value parse_json(std::string_view body, const std::string& path) {
+  Json::CharReaderBuilder builder;
+  Json::CharReaderBuilder::strictMode(&builder.settings_);
+  const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
+  Json::Value root;
+  std::string why;
+  if (!reader->parse(body.data(), body.data() + body.size(), &root, &why)) {
+    throw_unusable(path, "is not JSON (" + why + ")");
+  }
+  return root;
+}
+
+// The text before the trailer, once the trailer has been found to be right.
+std::string_view checked_body(std::string_view text, const std::string& path) {
+  if (text.empty()) throw_unusable(path, "is empty");
+  const std::size_t body_bytes = text.size() - std::min(text.size(), kTrailerBytes);
+  const std::string_view body = text.substr(0, body_bytes);
+  const std::string_view trailer = text.substr(body_bytes);
+  if (trailer.size() != kTrailerBytes || !trailer.starts_with(kTrailerPrefix) ||
+      trailer.back() != '\n' || !body.ends_with('\n')) {
+    throw_unusable(
+        path,
+        "is not the manifest of a swap store, or was cut off: its last line is not a checksum");
+  }
+  const std::string expected = trailer_of(body);
+  if (trailer != expected) {
+    throw_unusable(path, "is damaged: its text has the checksum " +
+                             expected.substr(0, expected.size() - 1) + ", its last line says " +
+                             std::string(trailer.substr(0, trailer.size() - 1)));
+  }
+  return body;
+}
+
+void write_all(int fd, std::string_view text, const std::string& path) {
+  std::size_t done_bytes = 0;
+  while (done_bytes < text.size()) {
+    const ssize_t written = ::write(fd, text.data() + done_bytes, text.size() - done_bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw IoError(errno, "write", path, done_bytes, text.size() - done_bytes);
+    done_bytes += static_cast<std::size_t>(written);
+  }
+}
+
+std::string read_all(int fd, const std::string& path) {
+  std::string text;
+  std::array<char, 1U << 16U> block{};
+  for (;;) {
+    const ssize_t got = SLUICE_SYSCALL(::read(fd, block.data(), block.size()), path);
+    if (got == 0) return text;
+    text.append(block.data(), static_cast<std::size_t>(got));
+  }
+}
+
+}  // namespace
+
+std::uint64_t checksum_of(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+std::uint64_t chunk_count(std::uint64_t shard_bytes) {
+  return ceil_div(shard_bytes, kChecksumChunkBytes);
+}
+
+StoreLayout layout_of(std::span<const ShardSpec> shards) {
+  StoreLayout layout;
+  layout.offset_bytes.reserve(shards.size());
+  for (const ShardSpec& shard : shards) {
+    layout.offset_bytes.push_back(layout.file_bytes);
+    layout.file_bytes = align_up(checked_add(layout.file_bytes, shard.size_bytes), kShardAlignment);
+  }
+  return layout;
+}
+
+void check_shards(std::span<const ShardSpec> shards) {
+  SLUICE_CHECK(!shards.empty(), "a swap store needs at least one shard");
+  std::unordered_set<std::string_view> names;
+  for (const ShardSpec& shard : shards) {
+    SLUICE_CHECK(!shard.name.empty() && shard.name.size() <= kMaxNameBytes,
+                 "the name of a shard has " + std::to_string(shard.name.size()) +
+                     " bytes; 1 to 255 are possible: \"" + shard.name.substr(0, 32) + "\"");
+    SLUICE_CHECK(shard.size_bytes >= 1, "shard \"" + shard.name + "\" has no bytes");
+    SLUICE_CHECK(names.insert(shard.name).second, "two shards are named \"" + shard.name + "\"");
+  }
+}
+
+std::uint64_t manifest_disk_bytes(std::span<const ShardSpec> shards) {
+  constexpr std::uint64_t kHeadBytes = 65 * kKiB;
+  constexpr std::uint64_t kShardBytes = 128;  // keys and numbers
+  constexpr std::uint64_t kEscapedBytes = 6;  // "\u0001", the longest form of one byte
+  std::uint64_t text_bytes = kHeadBytes;
+  for (const ShardSpec& shard : shards) {
+    text_bytes += kShardBytes + kEscapedBytes * shard.name.size() +
+                  kHexDigits * chunk_count(shard.size_bytes);
+  }
+  return 2 * align_up(text_bytes, kShardAlignment);
+}
+
+std::string to_text(const Manifest& manifest) {
+  const std::vector<ShardSpec> specs = specs_of(manifest);
+  const StoreLayout layout = layout_of(specs);
+
+  std::string text;
+  text.reserve(manifest_disk_bytes(specs) / 2);
+  text += "{\"format\": \"" + std::string(kFormat) + "\", \"version\": " + std::to_string(kVersion);
+  text += ",\n \"step\": " + std::to_string(manifest.step) + ", \"durability\": \"";
+  text += kDurabilityNames.at(static_cast<std::size_t>(manifest.durability));
+  text += "\", \"chunk_bytes\": " + std::to_string(kChecksumChunkBytes) + ",\n \"metadata\": ";
+  append_json_string(text, manifest.metadata);
+  text += ",\n \"shards\": [";
+  for (std::size_t i = 0; i < manifest.shards.size(); ++i) {
+    const ManifestShard& shard = manifest.shards[i];
+    text += i == 0 ? "\n  {\"name\": " : ",\n  {\"name\": ";
+    append_json_string(text, shard.spec.name);
+    text += ", \"size_bytes\": " + std::to_string(shard.spec.size_bytes);
+    text += ", \"offset_bytes\": " + std::to_string(layout.offset_bytes[i]);
+    text += ", \"slot\": " + std::to_string(shard.slot) + ", \"checksums\": \"";
+    for (const std::uint64_t checksum : shard.checksums) append_hex(text, checksum);
+    text += "\"}";
+  }
+  text += "\n ]}\n";
+  text += trailer_of(text);
+  return text;
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& path) {
+  const Json::Value root = parse_json(checked_body(text, path), path);
+  try {
+    if (member(root, "format").asString() != kFormat) {
+      throw_unusable(path, "is not the manifest of a swap store: its format is \"" +
+                               root["format"].asString() + "\"");
+    }
+    const int version = member(root, "version").asInt();
+    if (version != kVersion) {
+      throw StorageError(path, "has the format version " + std::to_string(version) +
+                                   ", this program reads version " + std::to_string(kVersion) +
+                                   ": use the version of Sluice that wrote it");
+    }
+    return from_json(root);
+  } catch (const Json::Exception& error) {
+    throw_unusable(path, std::string("has a value of an unexpected type (") + error.what() + ")");
+  } catch (const InvalidArgument& error) {
+    throw_unusable(path, std::string("cannot be used: ") + error.what());
+  }
+}
+
+std::optional<Manifest> load_manifest(const std::string& directory) {
+  const std::string path = manifest_path(directory);
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) {
+    const int error_number = errno;
+    if (error_number != ENOENT) throw IoError(error_number, "open", path);
+    // ENOENT means no manifest only where there is a directory to look in.
+    SLUICE_SYSCALL(::access(directory.c_str(), F_OK), directory);
+    return std::nullopt;
+  }
+  return parse_manifest(read_all(fd.get(), path), path);
+}
+
+Manifest require_manifest(const std::string& directory) {
+  std::optional<Manifest> manifest = load_manifest(directory);
+  if (!manifest) {
+    throw StorageError(directory,
+                       "holds no committed run: nothing was committed there, or its run with "
+                       "durability none did not end in an orderly way; start it anew");
+  }
+  return *std::move(manifest);
+}
+
+std::vector<ShardSpec> specs_of(const Manifest& manifest) {
+  std::vector<ShardSpec> specs;
+  specs.reserve(manifest.shards.size());
+  for (const ManifestShard& shard : manifest.shards) specs.push_back(shard.spec);
+  return specs;
+}
+
+void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync) {
+  const std::string path = manifest_path(directory);
+  const std::string draft = manifest_draft_path(directory);
+  try {
+    UniqueFd fd(SLUICE_SYSCALL(
+        ::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), draft));
+    write_all(fd.get(), text, draft);
+    if (sync == ManifestSync::fsync) SLUICE_SYSCALL(::fsync(fd.get()), draft);
+    fd.reset();
+    SLUICE_SYSCALL(::rename(draft.c_str(), path.c_str()), path);
+  } catch (...) {
+    remove_file_quietly(draft);
+    throw;
+  }
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,69 @@
+#pragma once
+// The manifest of a swap directory: JSON text with a checksum of itself as its last line,
+//   {"format": "sluice-swap-store", "version": 1, ...}
+//   xxh3-64:0123456789abcdef
+// so that a text that was cut or changed anywhere is refused before it is read as JSON.
+// Thread-safe: free functions without state.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sluice/offload/swap_store.hpp"
+
+namespace sluice::offload {
+
+// Shards start at multiples of this in both slot files, so that no two shards share a block of the
+// drive.
+inline constexpr std::uint64_t kShardAlignment = 4096;
+
+struct ManifestShard {
+  ShardSpec spec;
+  int slot = 0;
+  std::vector<std::uint64_t> checksums;  // one per chunk of kChecksumChunkBytes, in order
+};
+
+struct Manifest {
+  std::int64_t step = 0;
+  Durability durability = Durability::process;
+  std::string metadata;
+  std::vector<ManifestShard> shards;
+};
+
+std::uint64_t checksum_of(std::span<const std::byte> bytes);
+std::uint64_t chunk_count(std::uint64_t shard_bytes);
+
+// Where shards lie, in the order given, and what that adds up to. Throws InvalidArgument on more
+// than 64 bits.
+struct StoreLayout {
+  std::vector<std::uint64_t> offset_bytes;
+  std::uint64_t file_bytes = 0;  // of each slot file
+};
+StoreLayout layout_of(std::span<const ShardSpec> shards);
+// Throws InvalidArgument on no shard, an empty, long or repeated name, a size of 0.
+void check_shards(std::span<const ShardSpec> shards);
+// Disk for a manifest of these shards and the draft that replaces it; an upper bound for metadata
+// of up to 64 KiB.
+std::uint64_t manifest_disk_bytes(std::span<const ShardSpec> shards);
+
+std::string to_text(const Manifest& manifest);
+// `path` is for messages. Throws StorageError that says what is wrong and what to do.
+Manifest parse_manifest(std::string_view text, const std::string& path);
+
+// Empty when the directory holds none. Throws StorageError when it is damaged, IoError when it or
+// the directory cannot be read.
+std::optional<Manifest> load_manifest(const std::string& directory);
+
+// The same; StorageError when there is none.
+Manifest require_manifest(const std::string& directory);
+std::vector<ShardSpec> specs_of(const Manifest& manifest);
+
+enum class ManifestSync { none, fsync };
+// Writes a draft and renames it over the manifest. Throws IoError; then the old manifest is as it
+// was and the draft is gone. The rename survives loss of power only after sync_directory().
+void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync);
+
+}  // namespace sluice::offload

@@ -1,0 +1,287 @@
+#include "sluice/offload/mover.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <pthread.h>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/mutex.hpp"
+#include "sluice/offload/buffer_ring.hpp"
+#include "sluice/offload/tile_pipeline.hpp"
+
+namespace sluice::offload {
+
+namespace {
+
+// One begin_fetch or begin_store of a file range. The counts belong to the lane's thread.
+struct Transfer {
+  FileRange range;
+  std::span<std::byte> device;  // only read by a store
+  TicketSource ticket;
+  std::uint64_t tiles_left = 0;
+  std::exception_ptr error;
+
+  void tile_ended(std::exception_ptr tile_error) {
+    if (!error) error = std::move(tile_error);
+    if (--tiles_left == 0) ticket.complete(std::move(error));
+  }
+};
+
+// One tile of a transfer.
+struct Piece {
+  std::uint64_t offset_bytes = 0;  // in the range and in the span alike
+  std::size_t size_bytes = 0;
+  std::size_t file_bytes =
+      0;  // the size, up to the end of the last block where the range allows it
+
+  std::span<std::byte> of(std::span<std::byte> device) const {
+    return device.subspan(offset_bytes, size_bytes);
+  }
+};
+
+Piece piece_at(const Transfer& transfer, std::uint64_t offset_bytes, std::size_t tile_bytes) {
+  const std::uint64_t left = transfer.device.size() - offset_bytes;
+  Piece piece{offset_bytes, static_cast<std::size_t>(std::min<std::uint64_t>(tile_bytes, left)), 0};
+  // Whole blocks need no bounce buffer.
+  const std::uint64_t block =
+      std::max<std::uint64_t>(kPageBytes, transfer.range.file->offset_alignment());
+  const std::uint64_t whole = align_up(piece.size_bytes, block);
+  const bool fits = whole <= tile_bytes && whole <= transfer.range.size_bytes - offset_bytes;
+  piece.file_bytes = fits ? static_cast<std::size_t>(whole) : piece.size_bytes;
+  return piece;
+}
+
+Tickets only(Ticket ticket) {
+  Tickets tickets;
+  tickets.push_back(std::move(ticket));
+  return tickets;
+}
+
+enum class Direction { fetch, store };
+
+// The thread, the tiles and the queue of one direction. The pipeline keeps flowing from one
+// transfer to the next: it is drained only while no transfer waits. Thread-safe.
+class Lane {
+ public:
+  Lane(Direction direction, Device& device, nvme::IoEngine& io, MemoryPool& staging,
+       const MoverOptions& options, const std::string& name)
+      : direction_(direction),
+        device_(device),
+        io_(io),
+        ring_(staging, options.tile_bytes, options.tiles, "tiles of the mover's " + name + " lane"),
+        pipeline_(ring_),
+        thread_([this] { run(); }) {
+    pthread_setname_np(thread_.native_handle(), ("mover-" + name).c_str());
+  }
+  // Ends everything begun first.
+  ~Lane() {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.notify_one();
+    }
+    thread_.join();
+  }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  Ticket begin(const FileRange& range, std::span<std::byte> device) {
+    auto transfer = std::make_shared<Transfer>();
+    transfer->range = range;
+    transfer->device = device;
+    transfer->tiles_left = ceil_div(device.size(), ring_.tile_bytes());
+    Ticket ticket = transfer->ticket.ticket();
+    MutexLock lock(mutex_);
+    queue_.push_back(std::move(transfer));
+    changed_.notify_one();
+    return ticket;
+  }
+
+  PipelineStalls stalls() const {
+    MutexLock lock(mutex_);
+    return stalls_;
+  }
+
+ private:
+  // Shared by the tile jobs of the transfer; the last one completes its ticket.
+  using SharedTransfer = std::shared_ptr<Transfer>;
+
+  void run() {
+    bool tiles_in_flight = false;
+    for (;;) {
+      SharedTransfer transfer;
+      {
+        MutexLock lock(mutex_);
+        while (queue_.empty() && !tiles_in_flight && !stopping_) changed_.wait(mutex_);
+        if (queue_.empty() && !tiles_in_flight) return;
+        if (!queue_.empty()) {
+          transfer = std::move(queue_.front());
+          queue_.pop_front();
+        }
+      }
+      if (transfer) {
+        push_tiles(transfer);
+        tiles_in_flight = true;
+      } else {
+        tiles_in_flight = pipeline_.step();
+        publish_stalls();
+      }
+    }
+  }
+
+  void push_tiles(const SharedTransfer& transfer) {
+    const std::uint64_t size_bytes = transfer->device.size();
+    for (std::uint64_t at = 0; at < size_bytes; at += ring_.tile_bytes()) {
+      const Piece piece = piece_at(*transfer, at, ring_.tile_bytes());
+      pipeline_.push(direction_ == Direction::fetch ? fetch_job(transfer, piece)
+                                                    : store_job(transfer, piece));
+      publish_stalls();
+    }
+  }
+
+  TileJob fetch_job(const SharedTransfer& transfer, const Piece& piece) {
+    TileJob job;
+    job.begin_read = [this, transfer, piece](std::span<std::byte> tile) {
+      const FileRange& range = transfer->range;
+      return only(io_.begin_read(*range.file, range.offset_bytes + piece.offset_bytes,
+                                 tile.first(piece.file_bytes)));
+    };
+    job.begin_write = [this, transfer, piece](std::span<std::byte> tile) {
+      return only(device_.begin_copy_in(piece.of(transfer->device), tile.first(piece.size_bytes)));
+    };
+    job.done = [transfer](std::exception_ptr error) { transfer->tile_ended(std::move(error)); };
+    return job;
+  }
+
+  TileJob store_job(const SharedTransfer& transfer, const Piece& piece) {
+    TileJob job;
+    job.begin_read = [this, transfer, piece](std::span<std::byte> tile) {
+      return only(device_.begin_copy_out(tile.first(piece.size_bytes), piece.of(transfer->device)));
+    };
+    job.compute = [piece](std::span<std::byte> tile) {
+      // What a tile held before never reaches a file.
+      std::memset(tile.data() + piece.size_bytes, 0, piece.file_bytes - piece.size_bytes);
+    };
+    job.begin_write = [this, transfer, piece](std::span<std::byte> tile) {
+      const FileRange& range = transfer->range;
+      return only(io_.begin_write(*range.file, range.offset_bytes + piece.offset_bytes,
+                                  tile.first(piece.file_bytes)));
+    };
+    job.done = [transfer](std::exception_ptr error) { transfer->tile_ended(std::move(error)); };
+    return job;
+  }
+
+  void publish_stalls() {
+    MutexLock lock(mutex_);
+    stalls_ = pipeline_.stalls();
+  }
+
+  const Direction direction_;
+  Device& device_;
+  nvme::IoEngine& io_;
+  BufferRing ring_;
+  TilePipeline pipeline_;  // confined to thread_
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<SharedTransfer> queue_ SLUICE_GUARDED_BY(mutex_);
+  bool stopping_ SLUICE_GUARDED_BY(mutex_) = false;
+  PipelineStalls stalls_ SLUICE_GUARDED_BY(mutex_);
+  std::thread thread_;  // last: it starts when all it uses is there
+};
+
+void check_size(const TieredBytes& home, std::size_t size_bytes) {
+  SLUICE_CHECK(home.size_bytes() >= size_bytes,
+               "a transfer of " + std::to_string(size_bytes) + " bytes, but the home on tier " +
+                   std::string(name_of(home.tier())) + " has " + std::to_string(home.size_bytes()));
+}
+
+}  // namespace
+
+class Mover::Impl {
+ public:
+  Impl(Device& device, nvme::IoEngine* io, MemoryPool* staging, const MoverOptions& options)
+      : device_(device) {
+    SLUICE_CHECK((io == nullptr) == (staging == nullptr),
+                 "a mover needs both an I/O engine and staging memory, or neither");
+    SLUICE_CHECK(options.tile_bytes > 0 && options.tile_bytes % kPageBytes == 0,
+                 "the mover's tiles must be a multiple of 4096 bytes, not " +
+                     std::to_string(options.tile_bytes));
+    SLUICE_CHECK(options.tiles >= 3, "the mover needs at least 3 tiles for each direction, not " +
+                                         std::to_string(options.tiles));
+    if (io == nullptr) return;
+    fetch_.emplace(Direction::fetch, device, *io, *staging, options, "fetch");
+    store_.emplace(Direction::store, device, *io, *staging, options, "store");
+  }
+
+  Ticket begin_fetch(const TieredBytes& from, std::span<std::byte> device_to) {
+    check_size(from, device_to.size());
+    if (device_to.empty()) return Ticket();
+    if (!from.in_memory()) return lane(fetch_).begin(from.range(), device_to);
+    const auto bytes = from.memory().first(device_to.size());
+    return from.tier() == Tier::device ? device_.begin_copy_within(device_to, bytes)
+                                       : device_.begin_copy_in(device_to, bytes);
+  }
+
+  Ticket begin_store(std::span<const std::byte> device_from, const TieredBytes& to) {
+    check_size(to, device_from.size());
+    if (device_from.empty()) return Ticket();
+    if (!to.in_memory()) {
+      // A store only reads the device's bytes; transfers of both directions share one type.
+      auto* data = const_cast<std::byte*>(device_from.data());
+      return lane(store_).begin(to.range(), {data, device_from.size()});
+    }
+    const auto bytes = to.memory().first(device_from.size());
+    return to.tier() == Tier::device ? device_.begin_copy_within(bytes, device_from)
+                                     : device_.begin_copy_out(bytes, device_from);
+  }
+
+  MoverStalls stalls() const {
+    MoverStalls stalls;
+    if (!fetch_) return stalls;
+    const PipelineStalls fetch = fetch_->stalls();
+    const PipelineStalls store = store_->stalls();
+    stalls.fetch_read_seconds = fetch.read_seconds;
+    stalls.fetch_copy_seconds = fetch.write_seconds;
+    stalls.store_copy_seconds = store.read_seconds;
+    stalls.store_write_seconds = store.write_seconds;
+    return stalls;
+  }
+
+ private:
+  static Lane& lane(std::optional<Lane>& lane) {
+    SLUICE_CHECK(lane.has_value(),
+                 "this mover was made without an I/O engine: it cannot move bytes of tier nvme");
+    return *lane;
+  }
+
+  Device& device_;
+  std::optional<Lane> fetch_;
+  std::optional<Lane> store_;
+};
+
+Mover::Mover(Device& device, nvme::IoEngine* io, MemoryPool* staging, const MoverOptions& options)
+    : impl_(std::make_unique<Impl>(device, io, staging, options)) {}
+
+Mover::~Mover() = default;
+
+Ticket Mover::begin_fetch(const TieredBytes& from, std::span<std::byte> device_to) {
+  return impl_->begin_fetch(from, device_to);
+}
+
+Ticket Mover::begin_store(std::span<const std::byte> device_from, const TieredBytes& to) {
+  return impl_->begin_store(device_from, to);
+}
+
+MoverStalls Mover::stalls() const {
+  return impl_->stalls();
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,168 @@
+#include "store_files.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
+#include "sluice/base/log.hpp"
+#include "sluice/nvme/file.hpp"
+
+namespace sluice::offload {
+namespace {
+
+constexpr std::string_view kManifestName = "manifest.json";
+constexpr std::string_view kManifestDraftName = "manifest.json.tmp";
+constexpr std::string_view kScratchPrefix = "scratch.";
+constexpr std::string_view kSwapSuffix = ".swap";
+
+std::string in_directory(const std::string& directory, std::string_view name) {
+  return directory + "/" + std::string(name);
+}
+
+std::string slot_name(int slot) {
+  return "states." + std::to_string(slot) + std::string(kSwapSuffix);
+}
+
+bool is_scratch_name(std::string_view name) {
+  return name.starts_with(kScratchPrefix) && name.ends_with(kSwapSuffix) &&
+         name.size() > kScratchPrefix.size() + kSwapSuffix.size();
+}
+
+bool is_dead_name(std::string_view name) {
+  return name == kManifestDraftName || is_scratch_name(name);
+}
+
+bool is_store_name(std::string_view name) {
+  return name == kManifestName || name == slot_name(0) || name == slot_name(1) ||
+         is_dead_name(name);
+}
+
+std::vector<StoreFile> list_files(const std::string& directory, bool (*wanted)(std::string_view)) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(directory.c_str()), &::closedir);
+  if (!stream) throw IoError(errno, "opendir", directory);
+  std::vector<StoreFile> files;
+  for (;;) {
+    errno = 0;
+    const dirent* const entry = ::readdir(stream.get());
+    if (entry == nullptr) break;
+    const std::string_view name = static_cast<const char*>(entry->d_name);
+    if (!wanted(name)) continue;
+    const std::string path = in_directory(directory, name);
+    files.push_back({path, file_disk_bytes(path)});
+  }
+  if (errno != 0) throw IoError(errno, "readdir", directory);
+  std::sort(files.begin(), files.end(),
+            [](const StoreFile& a, const StoreFile& b) { return a.path < b.path; });
+  return files;
+}
+
+}  // namespace
+
+std::string lock_path(const std::string& directory) {
+  return in_directory(directory, "lock");
+}
+
+std::string manifest_path(const std::string& directory) {
+  return in_directory(directory, kManifestName);
+}
+
+std::string manifest_draft_path(const std::string& directory) {
+  return in_directory(directory, kManifestDraftName);
+}
+
+std::string slot_path(const std::string& directory, int slot) {
+  return in_directory(directory, slot_name(slot));
+}
+
+std::string scratch_path(const std::string& directory, const std::string& name) {
+  return in_directory(directory, std::string(kScratchPrefix) + name + std::string(kSwapSuffix));
+}
+
+std::vector<StoreFile> list_store_files(const std::string& directory) {
+  return list_files(directory, &is_store_name);
+}
+
+std::vector<StoreFile> list_dead_files(const std::string& directory) {
+  return list_files(directory, &is_dead_name);
+}
+
+std::uint64_t disk_bytes_of(const std::vector<StoreFile>& files) {
+  std::uint64_t total_bytes = 0;
+  for (const StoreFile& file : files) total_bytes += file.disk_bytes;
+  return total_bytes;
+}
+
+bool file_exists(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) return true;
+  if (errno == ENOENT) return false;
+  throw IoError(errno, "stat", path);
+}
+
+std::uint64_t file_disk_bytes(const std::string& path) {
+  constexpr std::uint64_t kBytesPerStatBlock = 512;  // stat(2), whatever the file system's block is
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) {
+    return static_cast<std::uint64_t>(status.st_blocks) * kBytesPerStatBlock;
+  }
+  if (errno == ENOENT) return 0;
+  throw IoError(errno, "stat", path);
+}
+
+std::uint64_t file_length_bytes(const std::string& path) {
+  struct stat status {};
+  SLUICE_SYSCALL(::stat(path.c_str(), &status), path);
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+void remove_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw IoError(errno, "unlink", path);
+}
+
+void remove_leftovers(const std::string& directory, const std::vector<StoreFile>& files) {
+  if (files.empty()) return;
+  for (const StoreFile& file : files) remove_file(file.path);
+  log(LogLevel::info, directory + ": removed " + std::to_string(files.size()) + " files (" +
+                          format_bytes(disk_bytes_of(files)) +
+                          ") that an earlier run left without having committed them");
+}
+
+void remove_file_quietly(const std::string& path) noexcept {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+    const int error_number = errno;
+    try {
+      log(LogLevel::warn, path + ": could not be removed: " + std::strerror(error_number));
+    } catch (const std::exception&) {
+      // No memory for the message; the file stays, and the next run reclaims it.
+    }
+  }
+}
+
+void sync_directory(const std::string& directory) {
+  const UniqueFd fd(
+      SLUICE_SYSCALL(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), directory));
+  SLUICE_SYSCALL(::fsync(fd.get()), directory);
+}
+
+void check_free_disk(const std::string& directory, std::uint64_t needed_bytes,
+                     std::uint64_t reclaimed_bytes) {
+  const std::uint64_t free_bytes = checked_add(nvme::free_disk_bytes(directory), reclaimed_bytes);
+  if (needed_bytes <= free_bytes) return;
+  throw IoError(ENOSPC, "allocating the swap files", directory, 0, 0,
+                "needs " + std::to_string(needed_bytes) + " bytes (" + format_bytes(needed_bytes) +
+                    "), " + std::to_string(free_bytes) + " bytes (" + format_bytes(free_bytes) +
+                    ") are free: free disk space, choose another directory, or set durability to "
+                    "none, which needs half");
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,50 @@
+#pragma once
+// The files of a swap directory: their names, what they take on disk, and the few calls on them
+// that are neither data nor manifest. Thread-safe: free functions without state.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice::offload {
+
+inline constexpr int kSlotCount = 2;
+
+std::string lock_path(const std::string& directory);
+std::string manifest_path(const std::string& directory);
+// Where a manifest is written before it replaces the old one.
+std::string manifest_draft_path(const std::string& directory);
+std::string slot_path(const std::string& directory, int slot);
+std::string scratch_path(const std::string& directory, const std::string& name);
+
+struct StoreFile {
+  std::string path;
+  std::uint64_t disk_bytes = 0;  // blocks it occupies
+};
+
+// Files that a store or a ScratchFile made and that are there now, the lock excepted, sorted by
+// path. Throws IoError when the directory cannot be read.
+std::vector<StoreFile> list_store_files(const std::string& directory);
+// Of those: what a run leaves behind when it is killed and what nobody reads again (scratch files,
+// a draft).
+std::vector<StoreFile> list_dead_files(const std::string& directory);
+std::uint64_t disk_bytes_of(const std::vector<StoreFile>& files);
+
+bool file_exists(const std::string& path);  // throws IoError when that cannot be found out
+std::uint64_t file_disk_bytes(const std::string& path);    // 0 when it is absent
+std::uint64_t file_length_bytes(const std::string& path);  // throws IoError when it is absent
+// An absent file is no error. Throws IoError.
+void remove_file(const std::string& path);
+// Removes what an earlier run left, with one line in the log. Throws IoError.
+void remove_leftovers(const std::string& directory, const std::vector<StoreFile>& files);
+// For clean-up on the way out of a failure: logs, never throws.
+void remove_file_quietly(const std::string& path) noexcept;
+// fsync of the directory: creations, renames and removals in it survive loss of power. Blocks.
+void sync_directory(const std::string& directory);
+
+// Throws IoError naming needed and free bytes when `needed_bytes` more do not fit on the
+// directory's file system, of which `reclaimed_bytes` are about to be freed.
+void check_free_disk(const std::string& directory, std::uint64_t needed_bytes,
+                     std::uint64_t reclaimed_bytes);
+
+}  // namespace sluice::offload

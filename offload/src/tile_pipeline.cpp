@@ -1,0 +1,127 @@
+#include "sluice/offload/tile_pipeline.hpp"
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+
+namespace sluice::offload {
+
+namespace {
+
+template <typename Stage>
+std::exception_ptr error_of(Stage&& stage) noexcept {
+  try {
+    stage();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+void log_thrown_by_done(const std::exception_ptr& error) noexcept {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& thrown) {
+    log(LogLevel::error, std::string("the end of a tile job threw: ") + thrown.what());
+  } catch (...) {
+    log(LogLevel::error, "the end of a tile job threw");
+  }
+}
+
+}  // namespace
+
+TilePipeline::TilePipeline(BufferRing& ring) : ring_(ring) {
+  SLUICE_CHECK(ring.count() >= 3,
+               "a tile pipeline needs at least 3 tiles (one read, one computed, "
+               "one written), not " +
+                   std::to_string(ring.count()));
+}
+
+TilePipeline::~TilePipeline() {
+  drain();
+}
+
+void TilePipeline::push(TileJob job) {
+  while (write_has_ended()) retire_oldest_write();
+  std::optional<TileLease> lease = ring_.try_acquire();
+  while (!lease && step()) lease = ring_.try_acquire();
+  begin_read(std::move(job), lease ? std::move(*lease) : ring_.acquire());
+  while (read_has_ended()) compute_oldest_read();
+  while (write_has_ended()) retire_oldest_write();
+}
+
+void TilePipeline::drain() {
+  while (step()) {
+  }
+}
+
+bool TilePipeline::step() {
+  if (reading_.empty() && writing_.empty()) return false;
+  // Ended writes first: each frees a tile, in which a read can begin before something is computed.
+  if (write_has_ended()) {
+    retire_oldest_write();
+  } else if (read_has_ended()) {
+    compute_oldest_read();
+  } else if (reading_.empty() ||
+             (!writing_.empty() && writing_.front().begun < reading_.front().begun)) {
+    retire_oldest_write();
+  } else {
+    compute_oldest_read();
+  }
+  return true;
+}
+
+bool TilePipeline::read_has_ended() const {
+  return !reading_.empty() && all_done(reading_.front().pending);
+}
+
+bool TilePipeline::write_has_ended() const {
+  return !writing_.empty() && all_done(writing_.front().pending);
+}
+
+void TilePipeline::begin_read(TileJob job, TileLease lease) {
+  InFlight& tile = reading_.emplace_back();
+  tile.job = std::move(job);
+  tile.lease = std::move(lease);
+  tile.begun = next_begun_++;
+  tile.error = error_of([&] {
+    if (tile.job.begin_read) tile.pending = tile.job.begin_read(tile.lease.bytes());
+  });
+}
+
+void TilePipeline::compute_oldest_read() {
+  InFlight tile = std::move(reading_.front());
+  reading_.pop_front();
+  std::exception_ptr read_error = error_of([&] { finish_all(tile.pending, stalls_.read_seconds); });
+  if (!tile.error) tile.error = std::move(read_error);
+  if (!tile.error && tile.job.compute) {
+    const auto begin = std::chrono::steady_clock::now();
+    tile.error = error_of([&] { tile.job.compute(tile.lease.bytes()); });
+    stalls_.compute_seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  tile.begun = next_begun_++;
+  if (!tile.error && tile.job.begin_write) {
+    tile.error = error_of([&] { tile.pending = tile.job.begin_write(tile.lease.bytes()); });
+  }
+  // Failed jobs queue up here too, so that jobs end in order.
+  writing_.push_back(std::move(tile));
+}
+
+void TilePipeline::retire_oldest_write() {
+  InFlight tile = std::move(writing_.front());
+  writing_.pop_front();
+  std::exception_ptr write_error =
+      error_of([&] { finish_all(tile.pending, stalls_.write_seconds); });
+  if (!tile.error) tile.error = std::move(write_error);
+  tile.lease = TileLease();
+  if (!tile.job.done) return;
+  if (const auto thrown = error_of([&] { tile.job.done(std::move(tile.error)); }))
+    log_thrown_by_done(thrown);
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,24 @@
+# Shared by the scripts; sourced, not run. Sets repo (the root of the tree), which is also the working folder.
+set -euo pipefail
+repo="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "$repo"
+
+say() { printf '%s\n' "$*"; }
+
+fail() {
+  printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+
+# Compilers at once: one for each core, but none without 2 GiB of memory (a unit that includes LibTorch takes 1.5).
+build_jobs() {
+  local cores memory_kib by_memory
+  cores="$(nproc)"
+  memory_kib="$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)"
+  by_memory=$((memory_kib / 2097152))
+  if ((by_memory < 1)); then by_memory=1; fi
+  if ((by_memory < cores)); then echo "$by_memory"; else echo "$cores"; fi
+}
+
+# "7m42s" of a number of seconds.
+duration() { printf '%dm%02ds' $(($1 / 60)) $(($1 % 60)); }

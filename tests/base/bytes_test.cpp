@@ -1,0 +1,120 @@
+#include "sluice/base/bytes.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "sluice/base/error.hpp"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kMax = ~0ULL;
+
+std::string error_of_parsing(const char* text) {
+  try {
+    parse_bytes(text);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CheckedArithmetic, GivesTheExactResultUpToTheLastByte) {
+  EXPECT_EQ(checked_add(kMax - 1, 1), kMax);
+  EXPECT_EQ(checked_mul(kMax / 3, 3), kMax);
+  EXPECT_EQ(checked_mul(0, kMax), 0U);
+}
+
+TEST(CheckedArithmetic, ThrowsOnOverflow) {
+  EXPECT_THROW(checked_add(kMax, 1), InvalidArgument);
+  EXPECT_THROW(checked_mul(kMax / 2 + 1, 2), InvalidArgument);
+}
+
+TEST(Align, WorksForAlignmentsThatAreNoPowerOfTwo) {
+  EXPECT_EQ(align_up(0, 12), 0U);
+  EXPECT_EQ(align_up(1, 12), 12U);
+  EXPECT_EQ(align_up(12, 12), 12U);
+  EXPECT_EQ(align_down(23, 12), 12U);
+  EXPECT_EQ(align_down(11, 12), 0U);
+}
+
+TEST(Align, RefusesZeroAndOverflow) {
+  EXPECT_THROW(align_up(1, 0), InvalidArgument);
+  EXPECT_THROW(align_up(kMax - 1, 4096), InvalidArgument);
+  EXPECT_EQ(align_up(kMax - 4095, 4096), kMax - 4095);
+}
+
+TEST(CeilDiv, DoesNotOverflowAtTheTop) {
+  EXPECT_EQ(ceil_div(kMax, 2), kMax / 2 + 1);
+  EXPECT_EQ(ceil_div(kMax, 1), kMax);
+  EXPECT_EQ(ceil_div(0, 7), 0U);
+  EXPECT_EQ(ceil_div(14, 7), 2U);
+}
+
+TEST(FormatBytes, ShowsThreeDigitsInBinaryUnits) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1024), "1.00 KiB");
+  EXPECT_EQ(format_bytes(kGiB + kGiB / 2), "1.50 GiB");
+  EXPECT_EQ(format_bytes(64 * kMiB), "64.0 MiB");
+  EXPECT_EQ(format_bytes(512 * kMiB), "512 MiB");
+  EXPECT_EQ(format_bytes(kMax), "16.0 EiB");
+}
+
+TEST(FormatBytes, NeverPrintsFourDigitsAfterRounding) {
+  EXPECT_EQ(format_bytes(999 * kMiB), "999 MiB");
+  EXPECT_EQ(format_bytes(1000 * kMiB), "0.98 GiB");
+  EXPECT_EQ(format_bytes(10 * kKiB - 1), "10.0 KiB");
+  EXPECT_EQ(format_bytes(100 * kKiB - 1), "100 KiB");
+}
+
+TEST(ParseBytes, ReadsEveryUnitInAnyCase) {
+  EXPECT_EQ(parse_bytes("4096"), 4096U);
+  EXPECT_EQ(parse_bytes("17 B"), 17U);
+  EXPECT_EQ(parse_bytes("3kb"), 3000U);
+  EXPECT_EQ(parse_bytes("64MiB"), 64 * kMiB);
+  EXPECT_EQ(parse_bytes("64mib"), 64 * kMiB);
+  EXPECT_EQ(parse_bytes("1.5GB"), 1500000000U);
+  EXPECT_EQ(parse_bytes("2 GiB"), 2 * kGiB);
+  EXPECT_EQ(parse_bytes("1TB"), 1000000000000U);
+  EXPECT_EQ(parse_bytes("1TiB"), 1024 * kGiB);
+  EXPECT_EQ(parse_bytes("18446744073709551615"), kMax);
+}
+
+TEST(ParseBytes, KeepsWholeBytesOfAFraction) {
+  EXPECT_EQ(parse_bytes("0.5KiB"), 512U);
+  EXPECT_EQ(parse_bytes("0.3KiB"), 307U);
+}
+
+TEST(ParseBytes, NamesTheNearestUnit) {
+  EXPECT_THAT(error_of_parsing("64MiBs"), HasSubstr("did you mean MiB?"));
+  EXPECT_THAT(error_of_parsing("64 parsec"), HasSubstr("unknown unit \"parsec\""));
+  EXPECT_THAT(error_of_parsing("64 parsec"), ::testing::Not(HasSubstr("did you mean")));
+}
+
+TEST(ParseBytes, SaysWhatIsWrong) {
+  EXPECT_THAT(error_of_parsing("-1GB"), HasSubstr("negative"));
+  EXPECT_THAT(error_of_parsing(""), HasSubstr("no number"));
+  EXPECT_THAT(error_of_parsing("GB"), HasSubstr("no number"));
+  EXPECT_THAT(error_of_parsing("1.2.3GB"), HasSubstr("two decimal points"));
+  EXPECT_THAT(error_of_parsing("1.5"), HasSubstr("a byte cannot be divided"));
+  EXPECT_THAT(error_of_parsing("18446744073709551616"), HasSubstr("beyond 64 bits"));
+  EXPECT_THAT(error_of_parsing("16777216.5TiB"), HasSubstr("beyond 64 bits"));
+  EXPECT_THAT(error_of_parsing("16777216TiB"), HasSubstr("overflows 64 bits"));
+}
+
+TEST(BytesOf, CoversTheValues) {
+  std::array<std::uint32_t, 3> values = {1, 2, 3};
+  EXPECT_EQ(bytes_of(std::span<const std::uint32_t>(values)).size(), 12U);
+  writable_bytes_of(std::span<std::uint32_t>(values))[0] = std::byte{7};
+  EXPECT_EQ(values[0], 7U);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,87 @@
+#include "sluice/base/error.hpp"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <csignal>
+#include <string>
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(OutOfMemory, CarriesTierAndBytes) {
+  const OutOfMemory error("host", 2048, 1024, "gradients");
+  EXPECT_EQ(error.tier(), "host");
+  EXPECT_EQ(error.requested_bytes(), 2048U);
+  EXPECT_EQ(error.available_bytes(), 1024U);
+  EXPECT_STREQ(error.what(), "gradients: 2.00 KiB requested on tier host, 1.00 KiB available");
+}
+
+TEST(IoError, SaysWhereHowMuchAndWhatToDo) {
+  const IoError error(ENOSPC, "write", "/data/a", 4096, 512, "free some space");
+  EXPECT_EQ(error.code().value(), ENOSPC);
+  EXPECT_EQ(error.path(), "/data/a");
+  EXPECT_EQ(error.offset_bytes(), 4096U);
+  EXPECT_EQ(error.size_bytes(), 512U);
+  EXPECT_THAT(error.what(), HasSubstr("/data/a: write of 512 bytes at offset 4096"));
+  EXPECT_THAT(error.what(), HasSubstr("free some space"));
+  EXPECT_THAT(error.what(), HasSubstr("No space left"));
+}
+
+TEST(StorageError, NamesThePath) {
+  const StorageError error("/data/a", "damaged");
+  EXPECT_EQ(error.path(), "/data/a");
+  EXPECT_STREQ(error.what(), "/data/a: damaged");
+}
+
+TEST(Interrupted, TellsInterruptFromTermination) {
+  EXPECT_STREQ(Interrupted(SIGINT).what(), "interrupted");
+  EXPECT_STREQ(Interrupted(SIGTERM).what(), "terminated");
+  EXPECT_EQ(Interrupted(SIGTERM).signal_number(), SIGTERM);
+}
+
+TEST(Check, BuildsItsMessageOnFailureOnly) {
+  int built = 0;
+  const auto message = [&] {
+    ++built;
+    return std::string("too many");
+  };
+  SLUICE_CHECK(true, message());
+  EXPECT_EQ(built, 0);
+  try {
+    SLUICE_CHECK(false, message());
+    FAIL() << "did not throw";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("too many [error_test.cpp:"));
+  }
+  EXPECT_EQ(built, 1);
+}
+
+TEST(Syscall, ThrowsWithPathAndErrno) {
+  const std::string path = "/nonexistent/file";
+  try {
+    SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY), path);
+    FAIL() << "did not throw";
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.code().value(), ENOENT);
+    EXPECT_EQ(error.path(), path);
+    EXPECT_THAT(error.what(), HasSubstr("/nonexistent/file: open"));
+  }
+}
+
+TEST(Syscall, RepeatsOnInterruptAndReturnsTheResult) {
+  int calls = 0;
+  const auto interrupted_twice = [&] {
+    errno = EINTR;
+    return ++calls < 3 ? -1 : 42;
+  };
+  EXPECT_EQ(SLUICE_SYSCALL(interrupted_twice(), ""), 42);
+  EXPECT_EQ(calls, 3);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,158 @@
+#include "sluice/base/ticket.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "captured_log.hpp"
+#include "sluice/base/error.hpp"
+#include "wait_until_blocked.hpp"
+
+namespace sluice {
+namespace {
+
+std::exception_ptr failure(const std::string& text) {
+  return std::make_exception_ptr(std::runtime_error(text));
+}
+
+// Completes `source` from another thread once the creating thread waits.
+class CompletesWhenBlocked {
+ public:
+  explicit CompletesWhenBlocked(TicketSource& source, std::exception_ptr error = nullptr)
+      : thread_([&source, error = std::move(error), waiter = test::thread_id(), this]() mutable {
+          while (!armed_.load()) std::this_thread::yield();
+          test::wait_until_blocked(waiter);
+          completed_ = true;
+          source.complete(std::move(error));
+        }) {}
+  ~CompletesWhenBlocked() { thread_.join(); }
+  void arm() { armed_ = true; }
+  bool completed() const { return completed_.load(); }
+
+ private:
+  std::atomic<bool> armed_{false};
+  std::atomic<bool> completed_{false};
+  std::thread thread_;
+};
+
+TEST(Ticket, IsDoneWhenEmpty) {
+  Ticket ticket;
+  EXPECT_TRUE(ticket.done());
+  ticket.wait();
+  EXPECT_NO_THROW(ticket.finish());
+}
+
+TEST(Ticket, BlocksUntilTheWorkEnds) {
+  TicketSource source;
+  Ticket ticket = source.ticket();
+  EXPECT_FALSE(ticket.done());
+  CompletesWhenBlocked completer(source);
+  completer.arm();
+  ticket.wait();
+  EXPECT_TRUE(completer.completed());
+  EXPECT_TRUE(ticket.done());
+  EXPECT_NO_THROW(ticket.finish());
+}
+
+TEST(Ticket, ThrowsTheErrorOnce) {
+  TicketSource source;
+  Ticket ticket = source.ticket();
+  source.complete(failure("broken"));
+  ticket.wait();  // takes nothing
+  EXPECT_THROW(ticket.finish(), std::runtime_error);
+  EXPECT_NO_THROW(ticket.finish());
+}
+
+TEST(Ticket, DestroyedWhilePendingWaitsAndLogsTheError) {
+  const test::CapturedLog log;
+  TicketSource source;
+  std::optional<Ticket> ticket = source.ticket();
+  CompletesWhenBlocked completer(source, failure("lost write"));
+  completer.arm();
+  ticket.reset();
+  EXPECT_TRUE(completer.completed());
+  EXPECT_TRUE(log.contains("work that nobody waited for failed: lost write"));
+}
+
+TEST(Ticket, AssignmentWaitsForWhatItHeld) {
+  TicketSource source;
+  Ticket ticket = source.ticket();
+  CompletesWhenBlocked completer(source);
+  completer.arm();
+  ticket = Ticket();
+  EXPECT_TRUE(completer.completed());
+}
+
+TEST(Ticket, MovedFromIsEmpty) {
+  TicketSource source;
+  Ticket first = source.ticket();
+  Ticket second = std::move(first);
+  EXPECT_TRUE(first.done());  // NOLINT(bugprone-use-after-move): the subject
+  EXPECT_FALSE(second.done());
+  source.complete();
+}
+
+TEST(TicketSource, DestroyedWithoutCompletingIsAnError) {
+  std::optional<TicketSource> source(std::in_place);
+  Ticket ticket = source->ticket();
+  source.reset();
+  EXPECT_THROW(ticket.finish(), Error);
+}
+
+TEST(FinishAll, FinishesAllThenThrowsTheFirstError) {
+  std::vector<TicketSource> sources(4);
+  std::vector<Ticket> tickets;
+  for (TicketSource& source : sources) tickets.push_back(source.ticket());
+  sources[3].complete(failure("third"));
+  sources[1].complete(failure("first"));
+  sources[0].complete();
+  EXPECT_FALSE(all_done(tickets));
+  CompletesWhenBlocked completer(sources[2], failure("second"));
+  completer.arm();
+  try {
+    finish_all(tickets);
+    FAIL() << "did not throw";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "first");
+  }
+  EXPECT_TRUE(completer.completed());  // drained before it reported
+  EXPECT_TRUE(tickets.empty());
+}
+
+TEST(FinishAll, CountsSecondsOnlyWhenItBlocks) {
+  double stall_seconds = 0;
+  TicketSource done;
+  std::vector<Ticket> tickets;
+  tickets.push_back(done.ticket());
+  done.complete();
+  finish_all(tickets, stall_seconds);
+  EXPECT_EQ(stall_seconds, 0.0);
+
+  TicketSource pending;
+  tickets.push_back(pending.ticket());
+  CompletesWhenBlocked completer(pending);
+  completer.arm();
+  finish_all(tickets, stall_seconds);
+  EXPECT_GT(stall_seconds, 0.0);
+}
+
+TEST(FinishAll, ThrowsAlsoAfterItHasCountedTheStall) {
+  double stall_seconds = 0;
+  TicketSource source;
+  std::vector<Ticket> tickets;
+  tickets.push_back(source.ticket());
+  CompletesWhenBlocked completer(source, failure("late"));
+  completer.arm();
+  EXPECT_THROW(finish_all(tickets, stall_seconds), std::runtime_error);
+  EXPECT_GT(stall_seconds, 0.0);
+}
+
+}  // namespace
+}  // namespace sluice

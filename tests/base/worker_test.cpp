@@ -1,0 +1,103 @@
+#include "sluice/base/worker.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+TEST(Worker, RunsTasksInOrderOnItsOwnThread) {
+  std::vector<int> order;
+  std::vector<Ticket> tickets;
+  std::thread::id ran_on;
+  Worker worker("test");
+  for (int i = 0; i < 100; ++i) {
+    tickets.push_back(worker.begin([&order, &ran_on, i] {
+      order.push_back(i);
+      ran_on = std::this_thread::get_id();
+    }));
+  }
+  finish_all(tickets);
+  ASSERT_EQ(order.size(), 100U);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<std::size_t>(i)], i);
+  EXPECT_NE(ran_on, std::this_thread::get_id());
+}
+
+TEST(Worker, GivesAnErrorToItsTicketAndGoesOn) {
+  Worker worker("test");
+  Ticket bad = worker.begin([] { throw std::runtime_error("bad"); });
+  bool ran = false;
+  Ticket good = worker.begin([&] { ran = true; });
+  EXPECT_THROW(bad.finish(), std::runtime_error);
+  EXPECT_NO_THROW(good.finish());
+  EXPECT_TRUE(ran);
+}
+
+TEST(Worker, RunsWhatWasPostedBeforeItEnds) {
+  std::atomic<bool> may_start{false};
+  std::atomic<int> ran{0};
+  std::vector<Ticket> tickets;
+  {
+    Worker worker("test");
+    tickets.push_back(worker.begin([&] {
+      while (!may_start.load()) std::this_thread::yield();
+    }));
+    for (int i = 0; i < 10; ++i) tickets.push_back(worker.begin([&] { ++ran; }));
+    EXPECT_EQ(ran.load(), 0);
+    may_start = true;
+  }
+  EXPECT_EQ(ran.load(), 10);
+  EXPECT_TRUE(all_done(tickets));
+}
+
+TEST(Worker, FreesWhatATaskHoldsBeforeItsTicketIsDone) {
+  Worker worker("test");
+  for (int repeat = 0; repeat < 100; ++repeat) {
+    auto held = std::make_shared<int>(0);
+    const std::weak_ptr<int> observer = held;
+    Ticket ticket = worker.begin([held = std::move(held)] { ++*held; });
+    ticket.wait();
+    ASSERT_TRUE(observer.expired());
+  }
+}
+
+TEST(Worker, CountsTheSecondsInsideTasks) {
+  Worker worker("test");
+  EXPECT_EQ(worker.busy_seconds(), 0.0);
+  std::chrono::duration<double> inside{0};
+  worker
+      .begin([&] {
+        const auto begin = std::chrono::steady_clock::now();
+        while (std::chrono::steady_clock::now() == begin) {
+        }
+        inside = std::chrono::steady_clock::now() - begin;
+      })
+      .finish();
+  EXPECT_GE(worker.busy_seconds(), inside.count());
+}
+
+TEST(Worker, TakesTasksFromManyThreads) {
+  int ran = 0;  // not atomic: one worker runs them all
+  {
+    Worker worker("a name that is longer than the kernel keeps");
+    std::vector<std::thread> posters;
+    for (int i = 0; i < 4; ++i) {
+      posters.emplace_back([&] {
+        std::vector<Ticket> tickets;
+        for (int j = 0; j < 100; ++j) tickets.push_back(worker.begin([&] { ++ran; }));
+        finish_all(tickets);
+      });
+    }
+    for (std::thread& poster : posters) poster.join();
+  }
+  EXPECT_EQ(ran, 400);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,188 @@
+#include "progress.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <limits>
+
+#include "sluice/base/text.hpp"
+
+namespace sluice::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+ProgressView half_way() {
+  ProgressView view;
+  view.step = 60;
+  view.total = 120;
+  view.loss = 2.4312;
+  view.lr = 3.9e-4;
+  view.tokens_per_second = 1043;
+  view.seconds_left = 462;
+  view.eta = "14:32";
+  return view;
+}
+
+TEST(ProgressLine, ShowsEverythingWhereThereIsRoom) {
+  EXPECT_EQ(progress_line(half_way(), {true, 120, false, false}),
+            "step  60/120  [##############..............]  loss 2.4312  lr 3.90e-04  1,043 tok/s  7m42s left  done "
+            "at 14:32");
+}
+
+TEST(ProgressLine, FillsTheBarByEighthsOfACharacter) {
+  ProgressView view = half_way();
+  view.step = 1;
+  view.total = 240;  // an eighth of a character, at thirty characters
+  EXPECT_THAT(progress_line(view, {true, 160, true, false}), HasSubstr("▕▏" + std::string(29, ' ') + "▏"));
+}
+
+TEST(ProgressLine, FitsEveryWidthAndAlwaysHasTheStep) {
+  for (const bool unicode : {false, true}) {
+    for (int columns = 20; columns <= 160; ++columns) {
+      const std::string line = progress_line(half_way(), {true, columns, unicode, false});
+      EXPECT_LT(display_width(line), static_cast<std::size_t>(columns)) << line;
+      EXPECT_THAT(line, HasSubstr("60/120"));
+    }
+  }
+}
+
+TEST(ProgressLine, KeepsItsLengthFromTheFirstStepToTheLast) {
+  ProgressView view = half_way();
+  const std::string middle = progress_line(view, {true, 100, true, false});
+  view.step = 1;
+  EXPECT_EQ(display_width(progress_line(view, {true, 100, true, false})), display_width(middle));
+  view.step = 120;
+  EXPECT_EQ(display_width(progress_line(view, {true, 100, true, false})), display_width(middle));
+}
+
+TEST(SmoothedLoss, StartsAtTheFirstValue) {
+  SmoothedLoss loss;
+  loss.add(5);
+  EXPECT_DOUBLE_EQ(loss.value(), 5);
+  loss.add(3);
+  EXPECT_GT(loss.value(), 3);
+  EXPECT_LT(loss.value(), 4);  // 3.97: both count almost the same
+}
+
+TEST(SmoothedLoss, LeavesOutWhatIsNotFinite) {
+  SmoothedLoss loss;
+  loss.add(5);
+  loss.add(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_DOUBLE_EQ(loss.value(), 5);
+}
+
+// A TrainProgress over memory, with a clock that the test moves.
+class Progress : public ::testing::Test {
+ protected:
+  ~Progress() override {
+    std::fclose(stream_);
+    std::free(text_);
+  }
+  TrainProgress make(TerminalFacts facts) {
+    console_.emplace(stream_, stream_, facts);
+    return TrainProgress(*console_, {[this] { return now_; }, [](double) { return std::string("12:00"); }});
+  }
+  std::string output() {
+    std::fflush(stream_);
+    return {text_, size_};
+  }
+  train::StepRecord step(std::int64_t number, double loss = 2.0) {
+    now_ += 1;
+    train::StepRecord record;
+    record.step = number;
+    record.loss = loss;
+    record.lr = 1e-3;
+    record.grad_norm = 0.5;
+    record.tokens = 100;
+    record.seconds = 1;
+    return record;
+  }
+
+  double now_ = 1000;
+  char* text_ = nullptr;
+  std::size_t size_ = 0;
+  std::FILE* stream_ = ::open_memstream(&text_, &size_);
+  std::optional<Console> console_;
+};
+
+TEST_F(Progress, PrintsFirstAndLastAndALineEachTenSecondsOutsideATerminal) {
+  TrainProgress progress = make({});
+  progress.on_begin(1, 24);
+  for (std::int64_t i = 1; i <= 24; ++i) progress.on_step(step(i));
+  const std::string text = output();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2 + 4) << text;  // heading; steps 1, 11, 21, 24
+  EXPECT_THAT(text, HasSubstr("step 1/24  loss 2.0000  lr 1.000e-03  grad norm 0.500  100 tok/s\n"));
+  EXPECT_THAT(text, HasSubstr("step 11/24"));
+  EXPECT_THAT(text, HasSubstr("13s left"));
+  EXPECT_THAT(text, HasSubstr("step 24/24"));
+}
+
+TEST_F(Progress, PrintsEveryStepsPerPrintStepsWhenTheConfigurationSaysSo) {
+  TrainProgress progress = make({});
+  plan::Plan plan;
+  plan.config.steps_per_print = 5;
+  progress.on_plan(plan);
+  progress.on_begin(1, 12);
+  for (std::int64_t i = 1; i <= 12; ++i) progress.on_step(step(i));
+  const std::string text = output();
+  for (const char* shown : {"step 1/12", "step 5/12", "step 10/12", "step 12/12"}) EXPECT_THAT(text, HasSubstr(shown));
+  EXPECT_THAT(text, Not(HasSubstr("step 11/12")));
+}
+
+TEST_F(Progress, RewritesOneLineOnATerminal) {
+  TrainProgress progress = make({true, 80, false, false});
+  progress.on_begin(1, 10);
+  for (std::int64_t i = 1; i <= 9; ++i) progress.on_step(step(i));
+  const std::string text = output();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << "only the heading stays";
+  EXPECT_THAT(text, HasSubstr("\r\x1b[Kstep  9/10"));
+}
+
+TEST_F(Progress, KeepsEvaluationsAndSkippedStepsInBothKinds) {
+  for (const bool is_terminal : {false, true}) {
+    TrainProgress progress = make({is_terminal, 80, false, false});
+    progress.on_begin(1, 4);
+    train::StepRecord evaluated = step(2);
+    evaluated.eval_loss = 1.75;
+    progress.on_step(evaluated);
+    train::StepRecord skipped = step(3);
+    skipped.skipped = true;
+    progress.on_step(skipped);
+    EXPECT_THAT(output(), HasSubstr("step 2/4  eval loss 1.7500  (training loss 2.0000, smoothed)\n"));
+    EXPECT_THAT(output(), HasSubstr("step 3: gradients were not finite, update skipped\n"));
+  }
+}
+
+TEST_F(Progress, SaysSoWhenNothingIsLeftToDo) {
+  TrainProgress progress = make({});
+  progress.on_begin(11, 10);
+  EXPECT_THAT(output(), HasSubstr("nothing to do: step 10 is reached"));
+}
+
+TEST_F(Progress, DrawsTheCurveFromTenStepsOn) {
+  TrainProgress progress = make({});
+  progress.on_begin(1, 20);
+  for (std::int64_t i = 1; i <= 9; ++i) progress.on_step(step(i, 10.0 / static_cast<double>(i)));
+  EXPECT_EQ(progress.loss_curve(), "");
+  train::StepRecord tenth = step(10, 1.0);
+  tenth.eval_loss = 1.5;
+  progress.on_step(tenth);
+  EXPECT_THAT(progress.loss_curve(), HasSubstr("training loss   o evaluation loss"));
+}
+
+TEST_F(Progress, ShowsNotesTableAndChoicesOfThePlanFirst) {
+  TrainProgress progress = make({});
+  plan::Plan plan;
+  plan.config.notes = {"mapped: KEY: what it means"};
+  plan.choices = {"2 threads"};
+  progress.on_plan(plan);
+  const std::string text = output();
+  EXPECT_THAT(text, HasSubstr("mapped: KEY: what it means\n" + plan::plan_table(plan)));
+  EXPECT_THAT(text, HasSubstr("chosen: 2 threads\n"));
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,88 @@
+#pragma once
+// Runs a program to its end and collects what it wrote. Thread-compatible: callers synchronise.
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "temp_dir.hpp"
+
+namespace sluice::test {
+
+struct ProgramResult {
+  int exit_code = -1;  // -1: killed by a signal
+  std::string out;
+  std::string err;
+  double cpu_seconds = 0;  // what it computed; the machine's load does not count
+};
+
+inline std::string file_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+inline void write_file(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+inline ProgramResult run_program(std::vector<std::string> argv, const Environment& environment = {}) {
+  const TempDir directory;
+  const std::string out = directory.file("out");
+  const std::string err = directory.file("err");
+  const pid_t child = ::fork();
+  if (child == -1) throw std::runtime_error("fork");
+  if (child == 0) {
+    const auto redirect = [](const std::string& path, int to) {
+      ::dup2(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), to);
+    };
+    redirect(out, STDOUT_FILENO);
+    redirect(err, STDERR_FILENO);
+    for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
+    std::vector<char*> pointers;
+    for (std::string& argument : argv) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    ::execv(pointers[0], pointers.data());
+    ::_exit(127);
+  }
+  int status = 0;
+  rusage usage = {};
+  if (::wait4(child, &status, 0, &usage) != child) throw std::runtime_error("wait4");
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, file_text(out), file_text(err),
+          seconds(usage.ru_utime) + seconds(usage.ru_stime)};
+}
+
+// `sluice` with these arguments.
+inline ProgramResult run_sluice(std::vector<std::string> arguments, const Environment& environment = {}) {
+  arguments.insert(arguments.begin(), SLUICE_PROGRAM);
+  return run_program(std::move(arguments), environment);
+}
+
+inline std::string last_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+// A small model that plans and whose files are written in no time.
+inline constexpr const char* kModelJson =
+    R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": 32, "vocab_size": 256})";
+
+// Everything stays on device and host, so nothing is written.
+inline constexpr const char* kConfigJson =
+    R"({"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 0.0004}},
+        "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}})";
+
+}  // namespace sluice::test

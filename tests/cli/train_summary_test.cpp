@@ -1,0 +1,62 @@
+#include "train_summary.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/base/bytes.hpp"
+
+namespace sluice::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(RunSummary, LinesUpBudgetPlannedAndPeak) {
+  train::RunReport report;
+  report.budget_bytes = {64 * kMiB, 0, 0};
+  report.planned_bytes = {60 * kMiB, kGiB, 0};
+  report.peak_bytes = {59 * kMiB, kGiB, 0};
+  report.bound_by = "nvme_read";
+  report.step_seconds = 2;
+  report.limits_seconds.nvme_read = 1.5;
+  report.last_step = 7;
+  report.committed_step = 6;
+  report.last_loss = 1.5;
+  const std::string text = run_summary(report);
+  EXPECT_THAT(text, HasSubstr("tier              budget   planned      peak\n"
+                              "device          64.0 MiB  60.0 MiB  59.0 MiB\n"
+                              "host                   -  1.00 GiB  1.00 GiB\n"));
+  EXPECT_THAT(text, HasSubstr("nvme read         1.500         75 %\n"));
+  EXPECT_THAT(text, HasSubstr("bound by nvme_read: a step takes 2.000 s (median)"));
+  EXPECT_THAT(text, HasSubstr("step 7, committed 6; loss 1.5000\n"));
+}
+
+TEST(NextSteps, NameTheDirectoryThatHoldsTheStates) {
+  train::RunReport report;
+  report.committed_step = 5;
+  plan::Plan plan;
+  plan.states_directory = "/mnt/my swap";
+  const std::string text = next_steps(report, plan, "model.json");
+  EXPECT_THAT(text, HasSubstr("sluice export '/mnt/my swap' --out weights.safetensors"));
+  EXPECT_THAT(text, HasSubstr("sluice generate --model model.json --weights '/mnt/my swap' --prompt TEXT"));
+}
+
+TEST(NextSteps, FallBackToTheCheckpoints) {
+  train::RunReport report;
+  report.committed_step = 5;
+  plan::Plan plan;
+  plan.config.sluice.checkpoint_dir = "saved";
+  EXPECT_THAT(next_steps(report, plan, "m"), HasSubstr("sluice export saved"));
+}
+
+TEST(NextSteps, SaySoWhenNothingIsKept) {
+  train::RunReport report;
+  plan::Plan plan;
+  plan.states_directory = "swap";
+  EXPECT_THAT(next_steps(report, plan, "m"), HasSubstr("not kept")) << "nothing was committed";
+  report.committed_step = 5;
+  plan.placement = plan::Placement::resident;
+  EXPECT_THAT(next_steps(report, plan, "m"), HasSubstr("not kept"));
+}
+
+}  // namespace
+}  // namespace sluice::cli

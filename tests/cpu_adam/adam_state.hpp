@@ -1,0 +1,125 @@
+#pragma once
+// The memory of a step in every combination of types, with guard elements around each span, and its
+// comparison bit by bit.
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <random>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "sluice/cpu_adam/adam.hpp"
+
+namespace sluice::cpu_adam::test {
+
+using Sizes = std::initializer_list<std::size_t>;
+
+enum class WeightType { none, fp32, bf16, fp16 };
+
+inline constexpr DType kGradientTypes[] = {DType::fp32, DType::bf16, DType::fp16};
+inline constexpr WeightType kWeightTypes[] = {WeightType::none, WeightType::fp32, WeightType::bf16,
+                                              WeightType::fp16};
+
+// `count` elements after `offset` elements of guard and before 16 more. Elements are 0 at first.
+template <class T>
+class Guarded {
+ public:
+  Guarded(std::size_t count, std::size_t offset)
+      : values_(offset + count + kGuard), offset_(offset), count_(count) {
+    std::memset(static_cast<void*>(values_.data()), kFill, values_.size() * sizeof(T));
+    for (T& value : span()) value = T{};
+  }
+  std::span<T> span() { return std::span<T>(values_).subspan(offset_, count_); }
+  std::span<const T> span() const { return std::span<const T>(values_).subspan(offset_, count_); }
+  bool same_bits(const Guarded& other) const {
+    return values_.size() == other.values_.size() &&
+           std::memcmp(values_.data(), other.values_.data(), values_.size() * sizeof(T)) == 0;
+  }
+
+ private:
+  static constexpr std::size_t kGuard = 16;
+  static constexpr int kFill = 0x5A;
+  std::vector<T> values_;
+  std::size_t offset_;
+  std::size_t count_;
+};
+
+// Thread-compatible: callers synchronise.
+struct AdamState {
+  AdamState(std::size_t count, std::size_t offset = 0)
+      : p(count, offset),
+        m(count, offset),
+        v(count, offset),
+        g32(count, offset),
+        gbf(count, offset),
+        gfp(count, offset),
+        w32(count, offset),
+        wbf(count, offset),
+        wfp(count, offset) {}
+
+  Guarded<float> p, m, v;
+  Guarded<float> g32;
+  Guarded<Bf16> gbf;
+  Guarded<Fp16> gfp;
+  Guarded<float> w32;
+  Guarded<Bf16> wbf;
+  Guarded<Fp16> wfp;
+
+  std::size_t count() const { return p.span().size(); }
+
+  // The same gradient in each type, as near as the type allows.
+  void set_gradient(std::size_t i, float value) {
+    g32.span()[i] = value;
+    gbf.span()[i] = to_bf16(value);
+    gfp.span()[i] = to_fp16(value);
+  }
+  void set(std::size_t i, float master, float moment1, float moment2, float gradient) {
+    p.span()[i] = master;
+    m.span()[i] = moment1;
+    v.span()[i] = moment2;
+    set_gradient(i, gradient);
+  }
+  // States as they are in the middle of a training, with a sign change in one moment of two.
+  void fill(unsigned seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (std::size_t i = 0; i < count(); ++i) {
+      const float g = normal(random);
+      set(i, normal(random), 0.1F * normal(random), 0.01F * g * g + 1e-12F, g);
+    }
+  }
+
+  GradientSpan gradient(DType type, std::size_t first, std::size_t length) const {
+    if (type == DType::bf16) return gbf.span().subspan(first, length);
+    if (type == DType::fp16) return gfp.span().subspan(first, length);
+    return g32.span().subspan(first, length);
+  }
+  WeightSpan weight(WeightType type, std::size_t first, std::size_t length) {
+    if (type == WeightType::fp32) return w32.span().subspan(first, length);
+    if (type == WeightType::bf16) return wbf.span().subspan(first, length);
+    if (type == WeightType::fp16) return wfp.span().subspan(first, length);
+    return std::monostate{};
+  }
+  AdamTile tile(DType g, WeightType w, std::size_t first, std::size_t length) {
+    return {p.span().subspan(first, length), m.span().subspan(first, length),
+            v.span().subspan(first, length), gradient(g, first, length), weight(w, first, length)};
+  }
+  AdamTile tile(DType g = DType::fp32, WeightType w = WeightType::none) {
+    return tile(g, w, 0, count());
+  }
+  bool same_bits(const AdamState& other) const {
+    return p.same_bits(other.p) && m.same_bits(other.m) && v.same_bits(other.v) &&
+           g32.same_bits(other.g32) && gbf.same_bits(other.gbf) && gfp.same_bits(other.gfp) &&
+           w32.same_bits(other.w32) && wbf.same_bits(other.wbf) && wfp.same_bits(other.wfp);
+  }
+};
+
+inline std::uint32_t bits_of(float value) {
+  return std::bit_cast<std::uint32_t>(value);
+}
+
+}  // namespace sluice::cpu_adam::test

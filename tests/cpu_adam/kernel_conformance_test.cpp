@@ -1,0 +1,223 @@
+// Every kernel gives the bits of the scalar one, whatever it is given.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "adam_state.hpp"
+#include "kernels.hpp"
+
+namespace sluice::cpu_adam {
+namespace {
+
+using test::AdamState;
+using test::bits_of;
+using test::kGradientTypes;
+using test::kWeightTypes;
+using test::Sizes;
+using test::WeightType;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+class EveryKernel : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    for (const Kernel& kernel : kernels()) {
+      if (kernel.name == GetParam()) kernel_ = &kernel;
+    }
+    ASSERT_NE(kernel_, nullptr);
+    if (!runs_here(*kernel_)) GTEST_SKIP() << "this CPU has no " << GetParam();
+  }
+  // Steps `state` and a copy on the scalar kernel, and compares all the memory.
+  void expect_scalar_bits(AdamState& state, const AdamConfig& config, DType gradient,
+                          WeightType weight) {
+    AdamState expected = state;
+    const AdamStep step{.step = 3, .gradient_factor = 0.37F};
+    step_tile_on(scalar_kernel(), config, step, expected.tile(gradient, weight));
+    step_tile_on(*kernel_, config, step, state.tile(gradient, weight));
+    EXPECT_TRUE(state.same_bits(expected))
+        << state.count() << " elements, gradient " << name_of(gradient) << ", weight type "
+        << static_cast<int>(weight);
+  }
+  const Kernel* kernel_ = nullptr;
+};
+
+TEST_P(EveryKernel, GivesTheScalarBitsForEveryTypeLengthAndAlignment) {
+  for (const std::size_t count :
+       Sizes{0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 1000, 4099}) {
+    for (const std::size_t offset : Sizes{0, 1, 3}) {
+      for (const DType gradient : kGradientTypes) {
+        for (const WeightType weight : kWeightTypes) {
+          for (const WeightDecay decay : {WeightDecay::l2, WeightDecay::decoupled}) {
+            AdamState state(count, offset);
+            state.fill(static_cast<unsigned>(count));
+            expect_scalar_bits(state, {.weight_decay = 0.1, .decay = decay}, gradient, weight);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Zeros, subnormals, the ends of the ranges of all three types, infinities, NaN of both signs and
+// with payloads, signalling NaN: every combination in master, moments and gradient.
+TEST_P(EveryKernel, GivesTheScalarBitsForSpecialValues) {
+  const float specials[] = {0.0F,
+                            -0.0F,
+                            1.0F,
+                            -3.0F,
+                            std::numeric_limits<float>::denorm_min(),
+                            -1e-40F,
+                            std::numeric_limits<float>::min(),
+                            6e-8F,
+                            65519.9F,
+                            65520.0F,
+                            std::numeric_limits<float>::max(),
+                            -std::numeric_limits<float>::max(),
+                            kInf,
+                            -kInf,
+                            std::bit_cast<float>(0x7FC12345U),
+                            std::bit_cast<float>(0xFFC00001U),
+                            std::bit_cast<float>(0x7F800001U)};
+  const std::size_t n = std::size(specials);
+  for (const WeightDecay decay : {WeightDecay::l2, WeightDecay::decoupled}) {
+    for (const DType gradient : kGradientTypes) {
+      for (const WeightType weight : kWeightTypes) {
+        AdamState state(n * n * n * n);
+        for (std::size_t i = 0; i < state.count(); ++i) {
+          state.set(i, specials[i % n], specials[i / n % n], specials[i / n / n % n],
+                    specials[i / n / n / n]);
+        }
+        expect_scalar_bits(state, {.weight_decay = 0.1, .decay = decay}, gradient, weight);
+      }
+    }
+  }
+}
+
+TEST_P(EveryKernel, ReadsEvery16BitGradientAsTheScalarKernel) {
+  AdamState state(65'536);
+  for (std::size_t i = 0; i < state.count(); ++i) {
+    state.gbf.span()[i].bits = static_cast<std::uint16_t>(i);
+    state.gfp.span()[i].bits = static_cast<std::uint16_t>(i);
+  }
+  AdamState again = state;
+  expect_scalar_bits(state, {}, DType::bf16, WeightType::none);
+  expect_scalar_bits(again, {}, DType::fp16, WeightType::none);
+}
+
+// With a learning rate of 0 the master stays, so the weight shows the rounding alone. The masters
+// are all 16-bit upper halves with tails around every tie, of bf16 (bit 15) and of normal fp16 (bit
+// 12); fp16 subnormals have their ties at higher bits, which the upper halves sweep.
+TEST_P(EveryKernel, WritesTheMasterRoundedToNearestEven) {
+  for (const std::uint32_t tail :
+       {0x0000U, 0x0001U, 0x0FFFU, 0x1000U, 0x1001U, 0x3000U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
+    AdamState state(65'536);
+    for (std::uint32_t upper = 0; upper < 65'536; ++upper) {
+      state.p.span()[upper] = std::bit_cast<float>((upper << 16U) | tail);
+    }
+    const AdamConfig config{.learning_rate = 0};
+    step_tile_on(*kernel_, config, {}, state.tile(DType::fp32, WeightType::bf16));
+    step_tile_on(*kernel_, config, {}, state.tile(DType::fp32, WeightType::fp16));
+    step_tile_on(*kernel_, config, {}, state.tile(DType::fp32, WeightType::fp32));
+    for (std::uint32_t upper = 0; upper < 65'536; ++upper) {
+      const float p = state.p.span()[upper];
+      const float given = std::bit_cast<float>((upper << 16U) | tail);
+      const std::uint32_t kept = std::isnan(given) ? 0x7FC00000U : bits_of(given);
+      ASSERT_EQ(bits_of(p), kept) << std::hex << bits_of(given);
+      ASSERT_EQ(state.wbf.span()[upper].bits, to_bf16(p).bits) << std::hex << bits_of(p);
+      ASSERT_EQ(state.wfp.span()[upper].bits, to_fp16(p).bits) << std::hex << bits_of(p);
+      ASSERT_EQ(bits_of(state.w32.span()[upper]), bits_of(p));
+    }
+  }
+}
+
+// Large and aligned: the weight goes around the caches.
+TEST_P(EveryKernel, GivesTheScalarBitsForLargeTiles) {
+  constexpr std::size_t kLarge = 1'048'576 + 37;
+  std::vector<Bf16> storage(kLarge + 32), expected_storage(kLarge);
+  const std::uintptr_t misaligned = reinterpret_cast<std::uintptr_t>(storage.data()) % 64;
+  const std::span<Bf16> weight =
+      std::span<Bf16>(storage).subspan((64 - misaligned) % 64 / sizeof(Bf16), kLarge);
+  AdamState state(kLarge), expected(kLarge);
+  state.fill(5);
+  expected.fill(5);
+  AdamTile tile = state.tile(DType::bf16), expected_tile = expected.tile(DType::bf16);
+  tile.weight = weight;
+  expected_tile.weight = std::span<Bf16>(expected_storage);
+  step_tile_on(*kernel_, {}, {}, tile);
+  step_tile_on(scalar_kernel(), {}, {}, expected_tile);
+  EXPECT_TRUE(state.same_bits(expected));
+  EXPECT_EQ(std::memcmp(weight.data(), expected_storage.data(), kLarge * sizeof(Bf16)), 0);
+}
+
+TEST_P(EveryKernel, KeepsANonFiniteGradientToItsOwnElement) {
+  constexpr std::size_t kCount = 67;  // whole vectors of every kernel and a rest
+  for (const float bad : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    AdamState good(kCount);
+    good.fill(7);
+    AdamState before = good;
+    step_tile_on(*kernel_, {}, {}, good.tile(DType::bf16, WeightType::bf16));
+    for (std::size_t at = 0; at < kCount; ++at) {
+      AdamState state = before;
+      state.set_gradient(at, bad);
+      step_tile_on(*kernel_, {}, {}, state.tile(DType::bf16, WeightType::bf16));
+      for (std::size_t i = 0; i < kCount; ++i) {
+        if (i == at) {
+          EXPECT_FALSE(std::isfinite(state.p.span()[i]));
+          EXPECT_FALSE(std::isfinite(state.m.span()[i]));
+          EXPECT_FALSE(std::isfinite(state.v.span()[i]));
+          continue;
+        }
+        ASSERT_EQ(bits_of(state.p.span()[i]), bits_of(good.p.span()[i]));
+        ASSERT_EQ(bits_of(state.m.span()[i]), bits_of(good.m.span()[i]));
+        ASSERT_EQ(bits_of(state.v.span()[i]), bits_of(good.v.span()[i]));
+        ASSERT_EQ(state.wbf.span()[i].bits, good.wbf.span()[i].bits);
+      }
+    }
+  }
+}
+
+TEST_P(EveryKernel, SumsSquaresToTheScalarBits) {
+  const auto executor = make_executor(1);
+  for (const std::size_t count :
+       Sizes{0, 1, 7, 15, 16, 31, 32, 33, 63, 1000, 16'384, 16'385, 50'001}) {
+    for (const std::size_t offset : Sizes{0, 1, 5}) {
+      AdamState state(count, offset);
+      state.fill(static_cast<unsigned>(count) + 1);
+      for (const DType type : kGradientTypes) {
+        const GradientSpan gradient = state.gradient(type, 0, count);
+        const GradientStats expected = gradient_stats_on(scalar_kernel(), gradient, *executor);
+        const GradientStats stats = gradient_stats_on(*kernel_, gradient, *executor);
+        EXPECT_EQ(std::bit_cast<std::uint64_t>(stats.squared_norm),
+                  std::bit_cast<std::uint64_t>(expected.squared_norm))
+            << count << " of " << name_of(type);
+        EXPECT_TRUE(stats.finite);
+      }
+    }
+  }
+}
+
+TEST_P(EveryKernel, FindsANonFiniteElementAtEveryPosition) {
+  constexpr std::size_t kCount = 67;
+  const auto executor = make_executor(1);
+  for (const float bad : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    for (std::size_t at = 0; at < kCount; ++at) {
+      AdamState state(kCount);
+      state.fill(9);
+      state.set_gradient(at, bad);
+      for (const DType type : kGradientTypes) {
+        const GradientStats stats =
+            gradient_stats_on(*kernel_, state.gradient(type, 0, kCount), *executor);
+        EXPECT_FALSE(stats.finite) << at;
+        EXPECT_FALSE(std::isfinite(stats.squared_norm)) << at;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, EveryKernel, ::testing::ValuesIn(kernel_names()),
+                         [](const auto& param) { return param.param; });
+
+}  // namespace
+}  // namespace sluice::cpu_adam

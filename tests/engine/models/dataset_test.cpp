@@ -1,0 +1,230 @@
+#include "sluice/models/dataset.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "sluice/base/error.hpp"
+#include "temp_dir.hpp"
+
+namespace sluice::models {
+namespace {
+
+using testing::HasSubstr;
+
+std::string write_bytes(const test::TempDir& dir, const std::string& name,
+                        const std::vector<unsigned char>& bytes) {
+  const std::string path = dir.file(name);
+  std::ofstream out(path, std::ios::binary);
+  out.write(reinterpret_cast<const char*>(bytes.data()),
+            static_cast<std::streamsize>(bytes.size()));
+  return path;
+}
+
+std::string write_tokens(const test::TempDir& dir, const std::string& name,
+                         const std::vector<std::uint16_t>& tokens) {
+  std::vector<unsigned char> bytes;
+  for (const std::uint16_t token : tokens) {
+    bytes.push_back(static_cast<unsigned char>(token & 0xFFU));
+    bytes.push_back(static_cast<unsigned char>(token >> 8U));
+  }
+  return write_bytes(dir, name, bytes);
+}
+
+std::vector<unsigned char> counting(std::size_t count) {
+  std::vector<unsigned char> bytes(count);
+  std::iota(bytes.begin(), bytes.end(), static_cast<unsigned char>(0));
+  return bytes;
+}
+
+std::string refusal(const std::string& path, std::uint64_t sequence_length,
+                    std::uint64_t vocabulary_size) {
+  try {
+    const Dataset data(path, sequence_length, vocabulary_size);
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr(path));
+    return error.what();
+  }
+  ADD_FAILURE() << "accepted " << path;
+  return "";
+}
+
+TEST(Dataset, ReadsBytesAsTokens) {
+  const test::TempDir dir;
+  Dataset data(write_bytes(dir, "text", counting(100)), 9, 256);
+  EXPECT_EQ(data.token_count(), 100U);
+  EXPECT_EQ(data.train_end(), 100U);
+  std::vector<std::int64_t> window(10);
+  for (std::uint64_t sample = 0; sample < 50; ++sample) {
+    data.draw(1, 0, sample, window);
+    for (std::size_t i = 1; i < window.size(); ++i) ASSERT_EQ(window[i], window[i - 1] + 1);
+  }
+}
+
+TEST(Dataset, ReadsLittleEndianTokensFromBin) {
+  const test::TempDir dir;
+  Dataset data(write_tokens(dir, "a.bin", {0x0102, 0xC450, 7}), 2, 50257);
+  EXPECT_EQ(data.token_count(), 3U);
+  std::vector<std::int64_t> window(3);
+  data.draw(5, 3, 1, window);
+  EXPECT_EQ(window, (std::vector<std::int64_t>{0x0102, 0xC450, 7}));
+}
+
+TEST(Dataset, WhatCannotBeReadIsRefusedByName) {
+  const test::TempDir dir;
+  EXPECT_THAT(refusal(dir.file("absent"), 4, 256), HasSubstr("No such file"));
+  EXPECT_THAT(refusal(dir.path(), 4, 256), HasSubstr("is a directory"));
+  EXPECT_THAT(refusal(write_bytes(dir, "empty", {}), 4, 256), HasSubstr("is empty"));
+  EXPECT_THAT(refusal(write_bytes(dir, "odd.bin", {1, 2, 3}), 1, 256),
+              HasSubstr("no whole number of uint16"));
+  EXPECT_THAT(refusal(write_bytes(dir, "short", counting(8)), 8, 256),
+              HasSubstr("less than one sequence of 8"));
+  EXPECT_THAT(refusal("/dev/null", 4, 256), HasSubstr("not a regular file"));
+}
+
+TEST(Dataset, ASequenceAndItsLastTargetAreJustEnough) {
+  const test::TempDir dir;
+  const Dataset data(write_bytes(dir, "just", counting(9)), 8, 256);
+  std::vector<std::int64_t> window(9);
+  data.draw(0, 0, 0, window);
+  EXPECT_EQ(window.front(), 0);
+  EXPECT_EQ(window.back(), 8);
+}
+
+TEST(Dataset, ATokenBeyondTheVocabularyIsNamedWithItsOffset) {
+  const test::TempDir dir;
+  const std::string path = write_tokens(dir, "a.bin", {1, 2, 300, 4});
+  const Dataset data(path, 3, 300);
+  std::vector<std::int64_t> window(4);
+  try {
+    data.draw(0, 0, 0, window);
+    FAIL() << "drew a token that the model has no row for";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr(path));
+    EXPECT_THAT(error.what(), HasSubstr("token 300 at byte 4 (token 2)"));
+  }
+}
+
+TEST(Dataset, BytesNeedNoVocabularyOf256WhenAllAreSmaller) {
+  const test::TempDir dir;
+  const Dataset data(write_bytes(dir, "small", {1, 2, 3, 1}), 3, 4);
+  std::vector<std::int64_t> window(4);
+  EXPECT_NO_THROW(data.draw(0, 0, 0, window));
+}
+
+TEST(Dataset, WindowsDependOnSeedStepAndSampleOnly) {
+  const test::TempDir dir;
+  const std::string path = write_bytes(dir, "text", counting(250));
+  const Dataset one(path, 4, 256);
+  const Dataset two(path, 4, 256);
+  const auto start = [](const Dataset& data, std::uint64_t seed, std::int64_t step,
+                        std::uint64_t sample) {
+    std::vector<std::int64_t> window(5);
+    data.draw(seed, step, sample, window);
+    return window[0];
+  };
+  std::vector<std::int64_t> base;
+  std::vector<std::int64_t> other_seed;
+  std::vector<std::int64_t> other_step;
+  for (std::uint64_t sample = 0; sample < 32; ++sample) {
+    base.push_back(start(one, 7, 11, sample));
+    ASSERT_EQ(base.back(), start(two, 7, 11, sample));
+    other_seed.push_back(start(one, 8, 11, sample));
+    other_step.push_back(start(one, 7, 12, sample));
+  }
+  EXPECT_NE(base, other_seed);
+  EXPECT_NE(base, other_step);
+}
+
+TEST(Dataset, WindowsAreDrawnUniformlyOverAllStarts) {
+  const test::TempDir dir;
+  const Dataset data(write_bytes(dir, "text", counting(20)), 4, 256);
+  constexpr int kDraws = 16000;
+  constexpr int kStarts = 16;  // 20 - 4
+  std::vector<int> counts(kStarts, 0);
+  std::vector<std::int64_t> window(5);
+  for (int i = 0; i < kDraws; ++i) {
+    data.draw(3, i / 100, static_cast<std::uint64_t>(i % 100), window);
+    ++counts.at(static_cast<std::size_t>(window[0]));
+  }
+  double chi_square = 0;
+  for (const int count : counts) {
+    const double expected = static_cast<double>(kDraws) / kStarts;
+    chi_square += (count - expected) * (count - expected) / expected;
+  }
+  EXPECT_LT(chi_square, 37.7);  // 15 degrees of freedom: exceeded once in 1000 seeds
+}
+
+TEST(Dataset, HeldOutTokensAreNeverTrainedOn) {
+  const test::TempDir dir;
+  Dataset data(write_bytes(dir, "text", counting(200)), 9, 256);
+  EXPECT_EQ(data.eval_window_count(0), 0U);
+  data.hold_out(0.25);
+  EXPECT_EQ(data.train_end(), 150U);
+  EXPECT_EQ(data.eval_begin(), 150U);
+  std::vector<std::int64_t> window(10);
+  std::set<std::int64_t> starts;
+  for (std::uint64_t sample = 0; sample < 3000; ++sample) {
+    data.draw(1, 1, sample, window);
+    ASSERT_LT(window.back(), 150);
+    starts.insert(window.front());
+  }
+  EXPECT_EQ(*starts.begin(), 0);
+  EXPECT_EQ(*starts.rbegin(), 140);
+}
+
+TEST(Dataset, EvaluationWindowsTileTheHeldOutPart) {
+  const test::TempDir dir;
+  Dataset data(write_bytes(dir, "text", counting(200)), 9, 256);
+  data.hold_out(0.25);
+  // 50 tokens: windows start at 0, 9, ... 36 and need 10 tokens each.
+  ASSERT_EQ(data.eval_window_count(0), 5U);
+  std::vector<std::int64_t> window(10);
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    data.eval_window(i, 0, window);
+    EXPECT_EQ(window.front(), 150 + 9 * static_cast<std::int64_t>(i));
+    EXPECT_EQ(window.back(), window.front() + 9);
+  }
+  EXPECT_THROW(data.eval_window(5, 0, window), InvalidArgument);
+}
+
+TEST(Dataset, ALimitSpreadsTheEvaluationWindowsEvenly) {
+  const test::TempDir dir;
+  Dataset data(write_bytes(dir, "text", counting(101)), 10, 256);
+  data.evaluate_all();
+  ASSERT_EQ(data.eval_window_count(0), 10U);
+  EXPECT_EQ(data.eval_window_count(4), 4U);
+  EXPECT_EQ(data.eval_window_count(40), 10U);
+  std::vector<std::int64_t> window(11);
+  std::vector<std::int64_t> starts;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    data.eval_window(i, 4, window);
+    starts.push_back(window.front());
+  }
+  EXPECT_EQ(starts, (std::vector<std::int64_t>{0, 20, 50, 70}));
+  EXPECT_THROW(data.eval_window(4, 4, window), InvalidArgument);
+}
+
+TEST(Dataset, HoldingOutTooMuchOrTooLittleIsRefused) {
+  const test::TempDir dir;
+  Dataset data(write_bytes(dir, "text", counting(100)), 9, 256);
+  for (const double fraction : {0.0, 1.0, -0.5, 0.05, 0.95}) {
+    EXPECT_THROW(data.hold_out(fraction), InvalidArgument) << fraction;
+  }
+  EXPECT_EQ(data.train_end(), 100U);
+  EXPECT_NO_THROW(data.hold_out(0.1));
+}
+
+TEST(Dataset, AWindowOfAnotherLengthIsRefused) {
+  const test::TempDir dir;
+  const Dataset data(write_bytes(dir, "text", counting(100)), 9, 256);
+  std::vector<std::int64_t> window(9);
+  EXPECT_THROW(data.draw(0, 0, 0, window), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace sluice::models

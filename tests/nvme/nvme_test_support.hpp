@@ -1,0 +1,203 @@
+#pragma once
+// What the tests of nvme share: the backends of this build, aligned memory, random bytes, mounts
+// and child processes.
+
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sluice/base/error.hpp"
+#include "sluice/nvme/file.hpp"
+#include "sluice/nvme/io_backend.hpp"
+
+namespace sluice::nvme {
+
+inline std::vector<BackendKind> built_backends() {
+#if SLUICE_HAVE_URING
+  return {BackendKind::io_uring, BackendKind::threads};
+#else
+  return {BackendKind::threads};
+#endif
+}
+
+inline std::string name_of(BackendKind kind) {
+  return kind == BackendKind::io_uring ? "io_uring" : "threads";
+}
+
+struct BackendCase {
+  BackendKind kind;
+  DirectIo direct;
+};
+
+inline std::vector<BackendCase> backend_cases() {
+  std::vector<BackendCase> cases;
+  for (const BackendKind kind : built_backends()) {
+    cases.push_back({kind, DirectIo::automatic});
+    cases.push_back({kind, DirectIo::off});
+  }
+  return cases;
+}
+
+inline std::string name_of(const BackendCase& c) {
+  return name_of(c.kind) + (c.direct == DirectIo::off ? "_buffered" : "_direct");
+}
+inline void PrintTo(const BackendCase& c, std::ostream* out) {
+  *out << name_of(c);
+}
+
+// Skips the test, saying why, where the kernel denies the backend.
+#define SLUICE_SKIP_WITHOUT(kind)                                             \
+  do {                                                                        \
+    std::string sluice_why;                                                   \
+    if ((kind) == BackendKind::io_uring && !io_uring_available(sluice_why)) { \
+      GTEST_SKIP() << sluice_why;                                             \
+    }                                                                         \
+  } while (false)
+
+// Memory whose first byte lies `shift_bytes` behind a multiple of 4096.
+class TestBuffer {
+ public:
+  explicit TestBuffer(std::size_t size_bytes, std::size_t shift_bytes = 0)
+      : memory_(static_cast<std::byte*>(
+            std::aligned_alloc(4096, (size_bytes + shift_bytes + 4096) / 4096 * 4096))),
+        bytes_(memory_.get() + shift_bytes, size_bytes) {}
+  std::span<std::byte> bytes() { return bytes_; }
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  std::span<std::byte> bytes_;
+};
+
+inline void fill_random(std::span<std::byte> bytes, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  while (!bytes.empty()) {
+    const std::uint64_t word = random();
+    const std::size_t count = std::min(bytes.size(), sizeof(word));
+    std::memcpy(bytes.data(), &word, count);
+    bytes = bytes.subspan(count);
+  }
+}
+
+inline std::vector<std::byte> random_bytes(std::size_t size_bytes, std::uint64_t seed) {
+  std::vector<std::byte> bytes(size_bytes);
+  fill_random(bytes, seed);
+  return bytes;
+}
+
+inline void write_whole_file(const std::string& path, std::span<const std::byte> bytes) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out.write(reinterpret_cast<const char*>(bytes.data()),
+            static_cast<std::streamsize>(bytes.size()));
+  ASSERT_TRUE(out.good()) << path;
+}
+
+inline std::vector<std::byte> read_whole_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::vector<std::byte> bytes(std::filesystem::file_size(path));
+  in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  EXPECT_TRUE(in.good() || bytes.empty()) << path;
+  return bytes;
+}
+
+// Whether two ranges hold the same bytes; without printing megabytes when they do not.
+inline ::testing::AssertionResult same_bytes(std::span<const std::byte> actual,
+                                             std::span<const std::byte> expected) {
+  if (actual.size() != expected.size()) {
+    return ::testing::AssertionFailure() << actual.size() << " bytes, expected " << expected.size();
+  }
+  if (actual.empty() || std::memcmp(actual.data(), expected.data(), actual.size()) == 0) {
+    return ::testing::AssertionSuccess();
+  }
+  std::size_t at = 0;
+  while (actual[at] == expected[at]) ++at;
+  return ::testing::AssertionFailure()
+         << "byte " << at << " of " << actual.size() << " is " << std::to_integer<int>(actual[at])
+         << ", expected " << std::to_integer<int>(expected[at]);
+}
+
+// A file system mounted for a test, where the process may mount.
+class ScopedMount {
+ public:
+  ScopedMount(std::string path, const char* type, const char* options) : path_(std::move(path)) {
+    if (::mount("none", path_.c_str(), type, 0, options) != 0) {
+      why_not_ = std::string("mount of ") + type + ": " + std::strerror(errno);
+    }
+  }
+  ~ScopedMount() {
+    if (why_not_.empty()) ::umount2(path_.c_str(), MNT_DETACH);
+  }
+  ScopedMount(const ScopedMount&) = delete;
+  ScopedMount& operator=(const ScopedMount&) = delete;
+
+  const std::string& why_not() const { return why_not_; }
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+  std::string why_not_;
+};
+
+// Runs `body` in a child process and returns what it returned; a failure there is a text here.
+inline std::string run_in_child(const std::function<std::string()>& body) {
+  int ends[2];
+  if (::pipe(ends) != 0) return std::string("pipe: ") + std::strerror(errno);
+  const pid_t child = ::fork();
+  if (child < 0) return std::string("fork: ") + std::strerror(errno);
+  if (child == 0) {
+    std::string said;
+    try {
+      said = body();
+    } catch (const std::exception& error) {
+      said = std::string("threw ") + error.what();
+    }
+    const ssize_t written = ::write(ends[1], said.data(), said.size());
+    ::_exit(written == static_cast<ssize_t>(said.size()) ? 0 : 1);
+  }
+  ::close(ends[1]);
+  std::string said;
+  char chunk[512];
+  for (ssize_t n = 0; (n = ::read(ends[0], chunk, sizeof(chunk))) > 0;) {
+    said.append(chunk, static_cast<std::size_t>(n));
+  }
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) said += " (the child died)";
+  return said;
+}
+
+// The message of the error of type E that `body` throws; a failure and "" when it does not.
+template <typename E>
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another error: " << error.what();
+    return "";
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+}  // namespace sluice::nvme

@@ -1,0 +1,189 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <grp.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "nvme_test_support.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "temp_dir.hpp"
+
+namespace sluice::nvme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class SwapFileTest : public ::testing::Test {
+ protected:
+  static std::uint64_t allocated_bytes(const std::string& path) {
+    struct stat info {};
+    EXPECT_EQ(::stat(path.c_str(), &info), 0);
+    return static_cast<std::uint64_t>(info.st_blocks) * 512;
+  }
+  static int error_number_of(const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const IoError& error) {
+      return error.code().value();
+    }
+    return 0;
+  }
+  test::TempDir dir_;
+};
+
+TEST_F(SwapFileTest, IsCreatedForItsOwnerOnly) {
+  const SwapFile file(dir_.file("f"), OpenMode::create, DirectIo::automatic);
+  struct stat info {};
+  ASSERT_EQ(::fstat(file.fd(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777U, 0600U);
+  EXPECT_EQ(file.path(), dir_.file("f"));
+  EXPECT_EQ(file.size_bytes(), 0U);
+}
+
+TEST_F(SwapFileTest, KeepsContentsWhenItExists) {
+  const auto bytes = random_bytes(5000, 1);
+  write_whole_file(dir_.file("f"), bytes);
+  SwapFile file(dir_.file("f"), OpenMode::create, DirectIo::automatic);
+  EXPECT_EQ(file.size_bytes(), 5000U);
+  file.allocate(100'000);
+  const auto longer = read_whole_file(dir_.file("f"));
+  ASSERT_EQ(longer.size(), 100'000U);
+  EXPECT_TRUE(same_bytes(std::span(longer).first(5000), bytes));
+  EXPECT_TRUE(same_bytes(std::span(longer).subspan(5000), std::vector<std::byte>(95'000)));
+}
+
+TEST_F(SwapFileTest, AllocateReservesEveryBlockAndSetsTheExactLength) {
+  SwapFile file(dir_.file("f"), OpenMode::create, DirectIo::automatic);
+  file.allocate(kMiB + 1);
+  EXPECT_EQ(file.size_bytes(), kMiB + 1);
+  EXPECT_GE(allocated_bytes(file.path()), kMiB + 1);
+  file.allocate(4096);
+  EXPECT_EQ(file.size_bytes(), 4096U);
+  file.allocate(0);
+  EXPECT_EQ(file.size_bytes(), 0U);
+  file.sync_data();
+}
+
+TEST_F(SwapFileTest, AlignmentIsOneWhenBuffered) {
+  const SwapFile file(dir_.file("f"), OpenMode::create, DirectIo::off);
+  EXPECT_FALSE(file.direct());
+  EXPECT_EQ(file.offset_alignment(), 1U);
+  EXPECT_EQ(file.memory_alignment(), 1U);
+  EXPECT_THAT(file.why_buffered(), HasSubstr("switched off"));
+}
+
+TEST_F(SwapFileTest, DirectTransfersOfTheStatedAlignmentWork) {
+  const SwapFile file(dir_.file("f"), OpenMode::create, DirectIo::automatic);
+  EXPECT_EQ(file.direct(), file.why_buffered().empty());
+  const std::uint32_t size = file.offset_alignment();
+  TestBuffer buffer(size, file.memory_alignment() % 4096);
+  fill_random(buffer.bytes(), 2);
+  ASSERT_EQ(::pwrite(file.fd(), buffer.bytes().data(), size, size), static_cast<ssize_t>(size));
+  TestBuffer back(size);
+  ASSERT_EQ(::pread(file.fd(), back.bytes().data(), size, size), static_cast<ssize_t>(size));
+  EXPECT_TRUE(same_bytes(back.bytes(), buffer.bytes()));
+}
+
+TEST_F(SwapFileTest, WhatRefusesDirectIoIsOpenedBufferedOrNotAtAll) {
+  // procfs has no direct I/O, on every kernel.
+  const std::string path = "/proc/self/comm";
+  const SwapFile file(path, OpenMode::read_write, DirectIo::automatic);
+  EXPECT_FALSE(file.direct());
+  EXPECT_EQ(file.offset_alignment(), 1U);
+  EXPECT_THAT(file.why_buffered(), HasSubstr("O_DIRECT"));
+  EXPECT_THAT(message_of<IoError>([&] { SwapFile(path, OpenMode::read_write, DirectIo::on); }),
+              AllOf(HasSubstr(path), HasSubstr("O_DIRECT"), HasSubstr("auto")));
+}
+
+TEST_F(SwapFileTest, AnAbsentDirectoryIsNamedWithWhatToDo) {
+  const std::string path = dir_.file("absent/f");
+  const auto open = [&] { SwapFile(path, OpenMode::create, DirectIo::automatic); };
+  EXPECT_THAT(message_of<IoError>(open), AllOf(HasSubstr(path), HasSubstr("create it first")));
+  EXPECT_EQ(error_number_of(open), ENOENT);
+}
+
+TEST_F(SwapFileTest, AnAbsentFileIsNotCreatedByTheOtherModes) {
+  for (const OpenMode mode : {OpenMode::read_only, OpenMode::read_write}) {
+    EXPECT_EQ(error_number_of([&] { SwapFile(dir_.file("f"), mode, DirectIo::automatic); }),
+              ENOENT);
+  }
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("f")));
+}
+
+TEST_F(SwapFileTest, ADirectoryIsNotAFile) {
+  EXPECT_EQ(error_number_of([&] { SwapFile(dir_.path(), OpenMode::create, DirectIo::off); }),
+            EISDIR);
+}
+
+TEST_F(SwapFileTest, AReadOnlyDirectoryIsAnErrorForWhoeverIsNotRoot) {
+  // Below the system's temporary folder, which everyone may reach.
+  std::string place = (std::filesystem::temp_directory_path() / "sluice-test-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(place.data()), nullptr);
+  constexpr uid_t kNobody = 65534;
+  for (const char* name : {"/open", "/closed"}) {
+    ASSERT_EQ(::mkdir((place + name).c_str(), 0700), 0);
+    if (::geteuid() == 0) {
+      ASSERT_EQ(::chown((place + name).c_str(), kNobody, kNobody), 0);
+    }
+  }
+  ASSERT_EQ(::chmod(place.c_str(), 0755), 0);
+  ASSERT_EQ(::chmod((place + "/closed").c_str(), 0555), 0);
+  const std::string said = run_in_child([&]() -> std::string {
+    if (::geteuid() == 0) {
+      SLUICE_SYSCALL(::setgroups(0, nullptr), "setgroups");
+      SLUICE_SYSCALL(::setgid(kNobody), "setgid");
+      SLUICE_SYSCALL(::setuid(kNobody), "setuid");
+    }
+    SwapFile(place + "/open/f", OpenMode::create,
+             DirectIo::automatic);  // the limit is not elsewhere
+    try {
+      SwapFile(place + "/closed/f", OpenMode::create, DirectIo::automatic);
+    } catch (const IoError& error) {
+      return std::to_string(error.code().value()) + " " + error.what();
+    }
+    return "no error";
+  });
+  std::filesystem::remove_all(place);
+  EXPECT_THAT(said, AllOf(::testing::StartsWith(std::to_string(EACCES) + " "),
+                          HasSubstr(place + "/closed/f"), HasSubstr("no permission")));
+}
+
+TEST_F(SwapFileTest, AFullDiskIsFoundByAllocateWithNeededAndFreeBytes) {
+  const ScopedMount tmpfs(dir_.path(), "tmpfs", "size=1m");
+  if (!tmpfs.why_not().empty()) GTEST_SKIP() << tmpfs.why_not();
+  SwapFile file(tmpfs.file("f"), OpenMode::create, DirectIo::automatic);
+  file.allocate(512 * kKiB);
+  const auto too_much = [&] { file.allocate(2 * kMiB); };
+  EXPECT_THAT(message_of<IoError>(too_much),
+              AllOf(HasSubstr(file.path()), HasSubstr("needed 2.00 MiB"), HasSubstr("had 512 KiB"),
+                    HasSubstr("free on its file system are 512 KiB"),
+                    HasSubstr("No space left on device")));
+  EXPECT_EQ(error_number_of(too_much), ENOSPC);
+  EXPECT_EQ(file.size_bytes(), 512 * kKiB);
+  EXPECT_EQ(free_disk_bytes(tmpfs.file("f")), 512 * kKiB);
+}
+
+TEST_F(SwapFileTest, AllocateWritesBlocksWhereThereIsNoFallocate) {
+  const ScopedMount ramfs(dir_.path(), "ramfs", "");
+  if (!ramfs.why_not().empty()) GTEST_SKIP() << ramfs.why_not();
+  const auto bytes = random_bytes(5000, 3);
+  write_whole_file(ramfs.file("f"), bytes);
+  SwapFile file(ramfs.file("f"), OpenMode::read_write, DirectIo::automatic);
+  ASSERT_EQ(::fallocate(file.fd(), 0, 0, 4096), -1);  // or this tests nothing
+  file.allocate(64 * kKiB + 5);
+  const auto longer = read_whole_file(ramfs.file("f"));
+  ASSERT_EQ(longer.size(), 64 * kKiB + 5);
+  EXPECT_TRUE(same_bytes(std::span(longer).first(5000), bytes));
+  EXPECT_GE(allocated_bytes(file.path()), 64 * kKiB + 5);
+}
+
+TEST_F(SwapFileTest, FreeBytesOfAnAbsentPathAreAnError) {
+  EXPECT_EQ(error_number_of([&] { free_disk_bytes(dir_.file("absent")); }), ENOENT);
+}
+
+}  // namespace
+}  // namespace sluice::nvme

@@ -1,0 +1,202 @@
+// One run in a directory, and no more; readers beside each other.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "swap_test_support.hpp"
+
+namespace sluice::offload::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Mode = DirectoryLock::Mode;
+
+// A process that holds the directory until it is killed.
+class HoldingProcess {
+ public:
+  HoldingProcess(const std::string& directory, Mode mode) {
+    int ends[2];
+    if (::pipe(ends) != 0) throw std::runtime_error("pipe");
+    pid_ = ::fork();
+    if (pid_ == 0) hold(directory, mode, ends[1]);
+    ::close(ends[1]);
+    char said = 0;
+    EXPECT_EQ(::read(ends[0], &said, 1), 1) << "the other process did not get the lock";
+    ::close(ends[0]);
+  }
+  ~HoldingProcess() { kill_now(); }
+  HoldingProcess(const HoldingProcess&) = delete;
+  HoldingProcess& operator=(const HoldingProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void kill_now() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  [[noreturn]] static void hold(const std::string& directory, Mode mode, int ready) {
+    try {
+      const DirectoryLock lock(directory, mode);
+      if (::write(ready, "x", 1) == 1) {
+        for (;;) ::pause();
+      }
+    } catch (const std::exception&) {
+    }
+    ::_exit(1);
+  }
+  pid_t pid_ = -1;
+};
+
+TEST(DirectoryLock, NamesTheProcessThatHoldsIt) {
+  const TempDir dir;
+  const HoldingProcess other(dir.path(), Mode::exclusive);
+  const std::string said =
+      message_of<StorageError>([&] { DirectoryLock(dir.path(), Mode::exclusive); });
+  EXPECT_THAT(said, AllOf(HasSubstr(dir.path()), HasSubstr("in use by another run (process " +
+                                                           std::to_string(other.pid()) + ")")));
+  EXPECT_EQ(said, message_of<StorageError>([&] { DirectoryLock(dir.path(), Mode::shared); }));
+}
+
+TEST(DirectoryLock, GoesWithAKilledProcess) {
+  const TempDir dir;
+  HoldingProcess other(dir.path(), Mode::exclusive);
+  other.kill_now();
+  EXPECT_NO_THROW(DirectoryLock(dir.path(), Mode::exclusive));
+}
+
+TEST(DirectoryLock, IsHeldOnceInOneProcess) {
+  const TempDir dir;
+  {
+    const DirectoryLock first(dir.path(), Mode::exclusive);
+    EXPECT_THAT(message_of<StorageError>([&] { DirectoryLock(dir.path(), Mode::exclusive); }),
+                HasSubstr("(process " + std::to_string(::getpid()) + ")"));
+  }
+  EXPECT_NO_THROW(DirectoryLock(dir.path(), Mode::exclusive));
+  EXPECT_TRUE(std::filesystem::exists(dir.file("lock"))) << "the file stays";
+}
+
+TEST(DirectoryLock, LetsReadersShareAndKeepsRunsOut) {
+  const TempDir dir;
+  { const DirectoryLock made(dir.path(), Mode::exclusive); }
+  {
+    // The id in the file is that of a run that has ended, not the reader's.
+    write_text(dir.file("lock"), "999999999  \n");
+    const HoldingProcess reader(dir.path(), Mode::shared);
+    EXPECT_NO_THROW(DirectoryLock(dir.path(), Mode::shared));
+    EXPECT_THAT(message_of<StorageError>([&] { DirectoryLock(dir.path(), Mode::exclusive); }),
+                AllOf(HasSubstr("another process"), ::testing::Not(HasSubstr("999999999"))));
+  }
+  EXPECT_NO_THROW(DirectoryLock(dir.path(), Mode::exclusive));
+}
+
+TEST(DirectoryLock, NamesADirectoryThatIsAbsentOrNone) {
+  const TempDir dir;
+  const std::string absent = dir.file("absent");
+  EXPECT_THAT(message_of<IoError>([&] { DirectoryLock(absent, Mode::exclusive); }),
+              AllOf(HasSubstr(absent), HasSubstr("create it first"), HasSubstr("No such file")));
+  write_text(dir.file("plain"), "");
+  EXPECT_THAT(message_of<IoError>([&] { DirectoryLock(dir.file("plain"), Mode::exclusive); }),
+              AllOf(HasSubstr(dir.file("plain")), HasSubstr("Not a directory")));
+  EXPECT_THROW(SwapStore::holds_committed(absent), IoError);
+}
+
+TEST_F(SwapStoreTest, RefusesASecondStoreInOneProcess) {
+  const auto store = create();
+  EXPECT_THAT(message_of<StorageError>([&] { create(); }), HasSubstr("in use by another run"));
+  update_all(*store, 1);
+  store->commit(1, "{}");
+  EXPECT_THROW(open(), StorageError);
+  EXPECT_THROW(SwapStore::open_read_only(dir_.path(), *engine_), StorageError);
+  EXPECT_EQ(difference_from(*store, 1), "");
+}
+
+TEST_F(SwapStoreTest, AReaderKeepsRunsOut) {
+  commit_first(1);
+  const auto reader = SwapStore::open_read_only(dir_.path(), *engine_);
+  EXPECT_THROW(open(), StorageError);
+}
+
+// Becomes a user who owns nothing, in `directory` as the working directory, so that what lies above
+// it needs no rights. Empty, or what failed.
+std::string become_nobody(const std::string& directory) {
+  if (::chdir(directory.c_str()) != 0) return "chdir";
+  constexpr uid_t kNobody = 65534;
+  if (::geteuid() == 0 && (::setresgid(kNobody, kNobody, kNobody) != 0 ||
+                           ::setresuid(kNobody, kNobody, kNobody) != 0)) {
+    return "setresuid";
+  }
+  if (::open("may-not-be", O_CREAT | O_WRONLY | O_CLOEXEC, 0600) >= 0) return "it may write";
+  return "";
+}
+
+// Makes the directory and what is in it readable, and nothing more, for everybody.
+void make_read_only(const std::string& directory) {
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    ASSERT_EQ(::chmod(entry.path().c_str(), 0444), 0);
+  }
+  ASSERT_EQ(::chmod(directory.c_str(), 0555), 0);
+}
+
+TEST_F(SwapStoreTest, IsReadByAUserWhoMayNotWrite) {
+  commit_first(6);
+  engine_.reset();
+  make_read_only(dir_.path());
+  const std::string said = nvme::run_in_child([&]() -> std::string {
+    const std::string failed = become_nobody(dir_.path());
+    if (!failed.empty()) return failed;
+    const auto engine = make_engine();
+    const auto store = SwapStore::open_read_only(".", *engine);
+    if (!verify(*store).empty()) return "damaged";
+    return difference_from(*store, 6) + "step " + std::to_string(store->committed_step());
+  });
+  EXPECT_EQ(said, "step 6");
+  ASSERT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
+}
+
+TEST_F(SwapStoreTest, IsReadWhereThereIsNoLockFileAndNoneCanBeMade) {
+  commit_first(6);
+  engine_.reset();
+  std::filesystem::remove(dir_.file("lock"));
+  make_read_only(dir_.path());
+  const std::string said = nvme::run_in_child([&]() -> std::string {
+    const std::string failed = become_nobody(dir_.path());
+    if (!failed.empty()) return failed;
+    const auto engine = make_engine();
+    return difference_from(*SwapStore::open_read_only(".", *engine), 6) + "read";
+  });
+  EXPECT_EQ(said, "read");
+  ASSERT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
+}
+
+TEST_F(SwapStoreTest, SaysSoWhereItMayNotWrite) {
+  commit_first(6);
+  engine_.reset();
+  make_read_only(dir_.path());
+  const std::string said = nvme::run_in_child([&]() -> std::string {
+    const std::string failed = become_nobody(dir_.path());
+    if (!failed.empty()) return failed;
+    const auto engine = make_engine();
+    try {
+      SwapStore::open(".", *engine, Durability::process, nvme::DirectIo::automatic);
+    } catch (const IoError& error) {
+      return error.what();
+    }
+    return "no error";
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr("opening the swap directory for writing"),
+                          HasSubstr("Permission denied")));
+  ASSERT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
+}
+
+}  // namespace
+}  // namespace sluice::offload::test

@@ -1,0 +1,118 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/offload/memory_pool.hpp"
+
+namespace sluice::offload {
+namespace {
+
+// A value in bytes out of /proc/self/status.
+std::uint64_t process_bytes(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(name + ":", 0) == 0) {
+      return std::strtoull(line.c_str() + name.size() + 1, nullptr, 10) * kKiB;
+    }
+  }
+  return 0;
+}
+
+TEST(HostSource, AlignsToCacheLinesAndPages) {
+  MemoryPool pool(Tier::host, kUnlimited, make_host_source());
+  std::vector<Buffer> buffers;
+  for (const std::size_t size : {1U, 64U, 100U, 4000U, 4096U, 5000U, 60000U, 65536U, 5000000U}) {
+    buffers.push_back(pool.allocate(size, "aligned"));
+    const std::size_t alignment = size >= kPageBytes ? kPageBytes : 64;
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffers.back().data()) % alignment, 0U) << size;
+    std::memset(buffers.back().data(), 1, size);
+  }
+}
+
+TEST(HostSource, FreedMappingsLeaveTheProcess) {
+  MemoryPool pool(Tier::host, kUnlimited, make_host_source());
+  const std::uint64_t before = process_bytes("VmSize");
+  constexpr std::uint64_t kSize = 256 * kMiB;
+  { const Buffer block = pool.allocate(kSize, "large"); }
+  EXPECT_GE(process_bytes("VmSize"), before + kSize);  // kept
+  pool.trim();
+  EXPECT_LT(process_bytes("VmSize"), before + kSize);
+}
+
+TEST(HostSource, ReportsThatTheSystemHasNoMore) {
+  MemoryPool pool(Tier::host, kUnlimited, make_host_source());
+  constexpr std::uint64_t kBeyondTheAddressSpace = 1ULL << 60U;
+  EXPECT_THROW(pool.allocate(kBeyondTheAddressSpace, "far too much"), OutOfMemory);
+}
+
+TEST(PinnedSource, LocksWhatItGivesOut) {
+  MemoryPool pool(Tier::pinned, kUnlimited, make_pinned_source());
+  const std::uint64_t before = process_bytes("VmLck");
+  const Buffer block = pool.allocate(32 * kKiB, "pinned");
+  EXPECT_EQ(process_bytes("VmLck"), before + 32 * kKiB);
+  std::memset(block.data(), 1, block.size_bytes());
+}
+
+TEST(PinnedSource, UnlocksWhatItGetsBack) {
+  MemoryPool pool(Tier::pinned, kUnlimited, make_pinned_source());
+  const std::uint64_t before = process_bytes("VmLck");
+  { const Buffer block = pool.allocate(32 * kKiB, "pinned"); }
+  pool.trim();
+  EXPECT_EQ(process_bytes("VmLck"), before);
+}
+
+constexpr std::uint64_t kLockLimit = 64 * kKiB;
+
+// For a child process: lets RLIMIT_MEMLOCK bite, which it does not for root.
+void obey_lock_limit() {
+  const rlimit limit{kLockLimit, kLockLimit};
+  if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0) std::_Exit(10);
+  if (::geteuid() == 0 && ::setuid(65534) != 0) std::_Exit(11);
+}
+
+// Runs in a child: prints the error of asking for too much on standard error.
+[[noreturn]] void exceed_lock_limit() {
+  obey_lock_limit();
+  MemoryPool pool(Tier::pinned, kUnlimited, make_pinned_source());
+  const Buffer fits = pool.allocate(kLockLimit / 2, "fits");
+  try {
+    pool.allocate(kLockLimit, "does not fit");
+  } catch (const OutOfMemory& error) {
+    std::fprintf(stderr, "%s %s\n", error.tier().c_str(), error.what());
+    std::_Exit(error.available_bytes() == kLockLimit / 2 ? 0 : 12);
+  }
+  std::_Exit(13);
+}
+
+TEST(PinnedSource, NamesTheLockLimitAndHowToRaiseIt) {
+  EXPECT_EXIT(exceed_lock_limit(), ::testing::ExitedWithCode(0),
+              "pinned cannot lock memory: RLIMIT_MEMLOCK is 65536 bytes.*32768.*ulimit -l");
+}
+
+// Runs in a child: what is kept for reuse must not stand in the way of another size.
+[[noreturn]] void reuse_lock_limit() {
+  obey_lock_limit();
+  MemoryPool pool(Tier::pinned, kUnlimited, make_pinned_source());
+  { const Buffer kept = pool.allocate(kLockLimit, "kept"); }
+  const Buffer other = pool.allocate(kLockLimit / 2, "other");
+  std::_Exit(other ? 0 : 14);
+}
+
+TEST(PinnedSource, UnlocksKeptBlocksWhenTheLockLimitIsReached) {
+  EXPECT_EXIT(reuse_lock_limit(), ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace sluice::offload

@@ -1,0 +1,228 @@
+// Files of a swap store that were cut, changed, lost or never its own: found, named, never taken
+// for good.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <xxhash.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+
+#include "swap_test_support.hpp"
+
+namespace sluice::offload::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Ends a text as a manifest ends, so that only what the text says is wrong.
+std::string with_checksum(const std::string& body) {
+  std::array<char, 32> line{};
+  std::snprintf(line.data(), line.size(), "xxh3-64:%016llx\n",
+                static_cast<unsigned long long>(XXH3_64bits(body.data(), body.size())));
+  return body + line.data();
+}
+
+void flip_bit(const std::string& path, std::uint64_t offset_bytes, unsigned bit) {
+  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDWR | O_CLOEXEC), path));
+  unsigned char byte = 0;
+  ASSERT_EQ(::pread(fd.get(), &byte, 1, static_cast<off_t>(offset_bytes)), 1);
+  byte = static_cast<unsigned char>(byte ^ (1U << bit));
+  ASSERT_EQ(::pwrite(fd.get(), &byte, 1, static_cast<off_t>(offset_bytes)), 1);
+}
+
+class DamagedManifest : public SwapStoreTest {
+ protected:
+  void SetUp() override {
+    const auto store = SwapStore::create(dir_.path(), *engine_, {{"w", 5000}, {"b", 3}},
+                                         Durability::process, nvme::DirectIo::automatic);
+    update_all(*store, 21);
+    store->commit(21, "{\"cursor\": 1}");
+    text_ = read_text(manifest_);
+  }
+  // What is said about a manifest with this text, by every way in.
+  std::string refusal(const std::string& text) {
+    write_text(manifest_, text);
+    const std::string said =
+        message_of<StorageError>([&] { SwapStore::holds_committed(dir_.path()); });
+    EXPECT_EQ(said, message_of<StorageError>([&] { open(); }));
+    EXPECT_EQ(said, message_of<StorageError>([&] { create(); }));
+    EXPECT_THAT(said, HasSubstr(manifest_));
+    return said;
+  }
+  // The manifest with one part of its text replaced, and the right checksum for that.
+  std::string with(const std::string& part, const std::string& replacement) {
+    std::string body = text_.substr(0, text_.rfind("xxh3-64:"));
+    const std::size_t at = body.find(part);
+    EXPECT_NE(at, std::string::npos) << part;
+    return with_checksum(body.replace(at, part.size(), replacement));
+  }
+
+  const std::string manifest_ = dir_.file("manifest.json");
+  std::string text_;
+};
+
+TEST_F(DamagedManifest, IsRefusedWhereverItWasCutOff) {
+  for (std::size_t size = text_.size(); size-- > 0;) {
+    std::filesystem::resize_file(manifest_, size);
+    EXPECT_THAT(message_of<StorageError>([&] { SwapStore::read_committed(dir_.path()); }),
+                AllOf(HasSubstr(manifest_), HasSubstr("start over")))
+        << size;
+  }
+  write_text(manifest_, text_);
+  EXPECT_EQ(SwapStore::read_committed(dir_.path()).step, 21);
+}
+
+TEST_F(DamagedManifest, IsRefusedWhicheverBitChanged) {
+  for (std::size_t at = 0; at < text_.size(); ++at) {
+    for (unsigned bit = 0; bit < 8; ++bit) {
+      flip_bit(manifest_, at, bit);
+      EXPECT_THROW(SwapStore::read_committed(dir_.path()), StorageError) << at << " bit " << bit;
+      flip_bit(manifest_, at, bit);
+    }
+  }
+  EXPECT_EQ(SwapStore::read_committed(dir_.path()).step, 21);
+}
+
+TEST_F(DamagedManifest, IsNamedWithWhatIsWrong) {
+  EXPECT_THAT(refusal(""), HasSubstr("is empty"));
+  EXPECT_THAT(refusal("{\"step\": 3}\n"), HasSubstr("its last line is not a checksum"));
+  EXPECT_THAT(refusal(text_ + "\n"), HasSubstr("its last line is not a checksum"));
+  std::string changed = text_;
+  changed[10] = 'X';
+  EXPECT_THAT(refusal(changed), AllOf(HasSubstr("is damaged"), HasSubstr("xxh3-64:")));
+  EXPECT_THAT(refusal(with_checksum("not JSON\n")), HasSubstr("is not JSON"));
+  EXPECT_THAT(refusal(with_checksum("[1]\n")), HasSubstr("has no \"format\""));
+}
+
+TEST_F(DamagedManifest, IsRefusedWhenItIsAnothersOrOfAnotherVersion) {
+  EXPECT_THAT(refusal(with("sluice-swap-store", "recipe")), HasSubstr("its format is \"recipe\""));
+  EXPECT_THAT(refusal(with("\"version\": 1", "\"version\": 2")),
+              AllOf(HasSubstr("format version 2"), HasSubstr("reads version 1")));
+}
+
+TEST_F(DamagedManifest, IsRefusedWhenItSaysImpossibleThings) {
+  EXPECT_THAT(refusal(with("\"slot\": 0", "\"slot\": 2")), HasSubstr("impossible slot"));
+  EXPECT_THAT(refusal(with("\"slot\": 0", "\"slot\": -1")), HasSubstr("impossible slot"));
+  EXPECT_THAT(refusal(with("\"slot\": 0", "\"slot\": \"0\"")), HasSubstr("unexpected type"));
+  EXPECT_THAT(refusal(with("\"size_bytes\": 5000", "\"size_bytes\": 5000000")),
+              HasSubstr("checksum list"));
+  EXPECT_THAT(refusal(with("\"size_bytes\": 5000", "\"size_bytes\": -1")),
+              HasSubstr("unexpected type"));
+  EXPECT_THAT(refusal(with("\"size_bytes\": 5000", "\"size_bytes\": 18446744073709551615")),
+              HasSubstr("checksum list"));
+  EXPECT_THAT(refusal(with("\"size_bytes\": 5000", "\"size_bytes\": 9000")),
+              HasSubstr("does not lie where"));
+  EXPECT_THAT(refusal(with("\"name\": \"b\"", "\"name\": \"w\"")), HasSubstr("two shards"));
+  EXPECT_THAT(refusal(with("\"durability\": \"process\"", "\"durability\": \"eternal\"")),
+              HasSubstr("eternal"));
+  EXPECT_THAT(refusal(with("\"chunk_bytes\": 1048576", "\"chunk_bytes\": 4096")),
+              HasSubstr("another size"));
+  EXPECT_THAT(refusal(with("\"step\"", "\"stop\"")), HasSubstr("has no \"step\""));
+  EXPECT_THAT(refusal(with("\"checksums\": \"", "\"checksums\": \"zz")),
+              HasSubstr("checksum list"));
+}
+
+TEST_F(SwapStoreTest, NamesASlotFileThatIsAbsent) {
+  commit_first(8);
+  std::filesystem::remove(dir_.file("states.0.swap"));
+  const std::string said = message_of<StorageError>([&] { open(); });
+  EXPECT_THAT(said, AllOf(HasSubstr(dir_.file("states.0.swap")), HasSubstr("is absent"),
+                          HasSubstr("committed step 8"), HasSubstr("restore it")));
+  EXPECT_EQ(said,
+            message_of<StorageError>([&] { SwapStore::open_read_only(dir_.path(), *engine_); }));
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("states.0.swap"))) << "none may be made up";
+}
+
+TEST_F(SwapStoreTest, NamesASlotFileThatWasCutOff) {
+  commit_first(8);
+  const std::uint64_t last_bytes = 4 * kChecksumChunkBytes + 2 * 4096;  // where "scale" lies
+  std::filesystem::resize_file(dir_.file("states.0.swap"), last_bytes);
+  EXPECT_THAT(
+      message_of<StorageError>([&] { open(); }),
+      AllOf(HasSubstr(dir_.file("states.0.swap")), HasSubstr("is cut off"),
+            HasSubstr("has " + std::to_string(last_bytes) + " bytes"),
+            HasSubstr("at least " + std::to_string(last_bytes + 1)), HasSubstr("\"scale\"")));
+  EXPECT_EQ(std::filesystem::file_size(dir_.file("states.0.swap")), last_bytes);
+}
+
+TEST_F(SwapStoreTest, MakesTheSlotAnewThatHoldsNothingCommitted) {
+  commit_first(8);
+  std::filesystem::remove(dir_.file("states.1.swap"));
+  EXPECT_EQ(difference_from(*SwapStore::open_read_only(dir_.path(), *engine_), 8), "");
+  const auto store = open();
+  EXPECT_EQ(difference_from(*store, 8), "");
+  update_all(*store, 9);
+  store->commit(9, "{}");
+  EXPECT_EQ(difference_from(*store, 9), "");
+}
+
+TEST_F(SwapStoreTest, FindsAFlippedBitAnywhereAndNamesShardAndOffset) {
+  commit_first(5);
+  const auto store = open();
+  std::mt19937_64 random(20240607);
+  for (int round = 0; round < 40; ++round) {
+    const std::size_t index = random() % store->shard_count();
+    const ShardSpec& shard = store->shard(index);
+    std::uint64_t start_bytes = 0;
+    for (std::size_t i = 0; i < index; ++i) {
+      start_bytes += (store->shard(i).size_bytes + 4095) / 4096 * 4096;
+    }
+    const std::uint64_t at = random() % shard.size_bytes;
+    const auto bit = static_cast<unsigned>(random() % 8);
+    flip_bit(dir_.file("states.0.swap"), start_bytes + at, bit);
+
+    const std::vector<DamagedChunk> damaged = verify(*store);
+    ASSERT_EQ(damaged.size(), 1U) << shard.name << " at " << at;
+    const std::uint64_t chunk_bytes = at / kChecksumChunkBytes * kChecksumChunkBytes;
+    EXPECT_EQ(damaged[0].shard, shard.name);
+    EXPECT_EQ(damaged[0].path, dir_.file("states.0.swap"));
+    EXPECT_EQ(damaged[0].offset_bytes, chunk_bytes);
+    EXPECT_EQ(damaged[0].size_bytes, std::min(kChecksumChunkBytes, shard.size_bytes - chunk_bytes));
+    EXPECT_EQ(damaged[0].file_offset_bytes, start_bytes + chunk_bytes);
+    const auto bytes = read_shard(*store, index);
+    EXPECT_THAT(message_of<StorageError>([&] { store->check(index, 0, bytes); }),
+                AllOf(HasSubstr(dir_.file("states.0.swap")), HasSubstr(shard.name),
+                      HasSubstr("its offset " + std::to_string(chunk_bytes) + " "),
+                      HasSubstr("file offset " + std::to_string(start_bytes + chunk_bytes))));
+    flip_bit(dir_.file("states.0.swap"), start_bytes + at, bit);
+  }
+  EXPECT_TRUE(verify(*store).empty());
+}
+
+TEST_F(SwapStoreTest, FindsManyDamagedChunksInOneGo) {
+  std::vector<ShardSpec> shards = {{"large", 30 * kChecksumChunkBytes + 1}};
+  auto store = SwapStore::create(dir_.path(), *engine_, shards, Durability::process,
+                                 nvme::DirectIo::automatic);
+  update_all(*store, 1);
+  store->commit(1, "{}");
+  std::vector<std::uint64_t> expected;
+  for (const std::uint64_t chunk : {0U, 7U, 8U, 29U, 30U}) {
+    expected.push_back(chunk * kChecksumChunkBytes);
+    flip_bit(dir_.file("states.0.swap"), expected.back(), 3);
+  }
+  std::vector<std::uint64_t> found;
+  for (const DamagedChunk& chunk : verify(*store)) found.push_back(chunk.offset_bytes);
+  EXPECT_EQ(found, expected);
+  // Two buffers are enough; with room for none it says so.
+  MemoryPool small(Tier::host, 2 * kChecksumChunkBytes + 4096, make_host_source());
+  EXPECT_EQ(store->verify(small).size(), expected.size());
+  EXPECT_LE(small.usage().peak_live_bytes, small.usage().limit_bytes);
+  MemoryPool tiny(Tier::host, kChecksumChunkBytes - 1, make_host_source());
+  EXPECT_THROW(store->verify(tiny), OutOfMemory);
+}
+
+TEST_F(SwapStoreTest, CallsAChunkDamagedThatCannotBeRead) {
+  commit_first(5);
+  const auto store = open();
+  // Cut off under the running store: reads end early.
+  std::filesystem::resize_file(dir_.file("states.0.swap"), 4 * kChecksumChunkBytes + 2 * 4096);
+  const std::vector<DamagedChunk> damaged = verify(*store);
+  ASSERT_EQ(damaged.size(), 1U);
+  EXPECT_EQ(damaged[0].shard, "scale");
+}
+
+}  // namespace
+}  // namespace sluice::offload::test

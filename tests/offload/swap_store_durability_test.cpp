@@ -1,0 +1,273 @@
+// What each durability does to the disk, in which order, and going from one to another.
+//
+// This program has its own fsync, fdatasync and rename: they note the call, fail when told, else
+// pass it on.
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+
+#include "swap_test_support.hpp"
+
+namespace sluice::offload::test {
+namespace {
+
+// Confined to thread: the test's (the engine's threads call none of the three).
+struct Calls {
+  std::vector<std::string> made;
+  std::size_t failing = SIZE_MAX;  // the index of the call that fails with EIO
+  bool noting = false;
+
+  // Whether the call is to fail.
+  bool note(const std::string& what) {
+    if (!noting) return false;
+    made.push_back(what);
+    return made.size() - 1 == failing;
+  }
+};
+Calls calls;  // NOLINT: the hooks below are plain functions
+
+std::string name_of_fd(int fd) {
+  return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd)).filename().string();
+}
+
+template <typename Function, typename... Arguments>
+int pass_on(const char* name, Arguments... arguments) {
+  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name))(arguments...);
+}
+
+int fail() {
+  errno = EIO;
+  return -1;
+}
+
+}  // namespace
+}  // namespace sluice::offload::test
+
+extern "C" {
+int fsync(int fd) {
+  using namespace sluice::offload::test;
+  return calls.note("fsync " + name_of_fd(fd)) ? fail() : pass_on<int(int)>("fsync", fd);
+}
+int fdatasync(int fd) {
+  using namespace sluice::offload::test;
+  return calls.note("fdatasync " + name_of_fd(fd)) ? fail() : pass_on<int(int)>("fdatasync", fd);
+}
+int rename(const char* from, const char* to) noexcept {
+  using namespace sluice::offload::test;
+  const std::string name = std::filesystem::path(to).filename().string();
+  return calls.note("rename to " + name)
+             ? fail()
+             : pass_on<int(const char*, const char*)>("rename", from, to);
+}
+}
+
+namespace sluice::offload::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class SwapStoreDurability : public SwapStoreTest {
+ protected:
+  void TearDown() override { calls = Calls{}; }
+  void start_noting(std::size_t failing = SIZE_MAX) { calls = Calls{{}, failing, true}; }
+  std::string directory_name() const {
+    return std::filesystem::path(dir_.path()).filename().string();
+  }
+  std::int64_t committed_on_disk() const { return SwapStore::read_committed(dir_.path()).step; }
+};
+
+TEST_F(SwapStoreDurability, ProcessNeedsNoSync) {
+  const auto store = create(Durability::process);
+  start_noting();
+  update_all(*store, 1);
+  store->commit(1, "{}");
+  store->close_cleanly();
+  EXPECT_THAT(calls.made, ElementsAre("rename to manifest.json"));
+}
+
+TEST_F(SwapStoreDurability, PowerSyncsDataThenManifestThenRenamesThenSyncsTheDirectory) {
+  const auto store = create(Durability::power);
+  start_noting();
+  update_all(*store, 1);
+  store->commit(1, "{}");
+  EXPECT_THAT(calls.made, ElementsAre("fdatasync states.0.swap", "fdatasync states.1.swap",
+                                      "fsync manifest.json.tmp", "rename to manifest.json",
+                                      "fsync " + directory_name()));
+}
+
+TEST_F(SwapStoreDurability, AnyCallOfACommitMayFailAndAWholeStepHolds) {
+  for (std::size_t failing = 0; failing < 5; ++failing) {
+    SCOPED_TRACE(failing);
+    std::filesystem::remove(dir_.file("manifest.json"));
+    {
+      const auto store = create(Durability::power);
+      update_all(*store, 1);
+      store->commit(1, "{}");
+      update_all(*store, 2);
+      start_noting(failing);
+      EXPECT_THROW(store->commit(2, "{}"), IoError);
+      calls = Calls{};
+      EXPECT_EQ(store->committed_step(), 1);
+      EXPECT_FALSE(std::filesystem::exists(dir_.file("manifest.json.tmp")));
+    }
+    const auto store = open(Durability::power);
+    EXPECT_EQ(store->committed_step(), failing == 4 ? 2 : 1)
+        << "once renamed, the new manifest is what a reader sees";
+    EXPECT_EQ(difference_from(*store, store->committed_step()), "");
+    EXPECT_TRUE(verify(*store).empty());
+  }
+}
+
+TEST_F(SwapStoreDurability, ACommitInDoubtForbidsWritesUntilOneSucceeds) {
+  const auto store = create(Durability::power);
+  update_all(*store, 1);
+  store->commit(1, "{}");
+  update_all(*store, 2);
+  start_noting(4);
+  EXPECT_THROW(store->commit(2, "{}"), IoError);
+  // The slot of step 1 is the one that a write would go to if step 2 were taken for committed, and
+  // that of step 2 if not; loss of power decides which is needed.
+  EXPECT_THAT(message_of<StorageError>([&] { update_all(*store, 3); }), HasSubstr("in doubt"));
+  store->commit(2, "{}");
+  update_all(*store, 3);
+  store->commit(3, "{}");
+  EXPECT_EQ(difference_from(*store, 3), "");
+  EXPECT_TRUE(verify(*store).empty());
+}
+
+TEST_F(SwapStoreDurability, NoneUsesOneFileAndCommitsOnClosing) {
+  {
+    const auto store = create(Durability::none);
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      update_all(*store, step);
+      store->commit(step, "{\"step\": " + std::to_string(step) + "}");
+      EXPECT_EQ(store->committed_step(), step);
+      EXPECT_EQ(difference_from(*store, step), "");
+      EXPECT_FALSE(SwapStore::holds_committed(dir_.path()));
+    }
+    EXPECT_TRUE(verify(*store).empty());
+    store->close_cleanly();
+    store->close_cleanly();
+  }
+  EXPECT_EQ(SwapStore::list_files(dir_.path()),
+            (std::vector<std::string>{dir_.file("manifest.json"), dir_.file("states.0.swap")}));
+  EXPECT_EQ(SwapStore::read_committed(dir_.path()).durability, Durability::none);
+  const auto store = open(Durability::none);
+  EXPECT_EQ(store->committed_metadata(), "{\"step\": 3}");
+  EXPECT_EQ(difference_from(*store, 3), "");
+}
+
+TEST_F(SwapStoreDurability, NoneRemovesTheManifestForGoodBeforeTheFirstWrite) {
+  commit_first(1);
+  const auto store = open(Durability::none);
+  EXPECT_EQ(difference_from(*store, 1), "");
+  EXPECT_TRUE(SwapStore::holds_committed(dir_.path())) << "reading changes nothing";
+  start_noting();
+  update_all(*store, 2);
+  EXPECT_THAT(calls.made, ElementsAre("fsync " + directory_name())) << "once";
+  EXPECT_FALSE(SwapStore::holds_committed(dir_.path()));
+}
+
+TEST_F(SwapStoreDurability, NoneWritesNothingWhenTheManifestCannotBeRemovedForGood) {
+  commit_first(1);
+  {
+    const auto store = open(Durability::none);
+    start_noting(0);
+    EXPECT_THROW(update_all(*store, 2), IoError);
+    calls = Calls{};
+    EXPECT_EQ(difference_from(*store, 1), "");
+    store->close_cleanly();
+  }
+  EXPECT_EQ(difference_from(*open(), 1), "");
+}
+
+TEST_F(SwapStoreDurability, NoneRefusesToCloseOverUncommittedWrites) {
+  const auto store = create(Durability::none);
+  store->close_cleanly();
+  EXPECT_FALSE(SwapStore::holds_committed(dir_.path())) << "nothing was committed";
+  update_all(*store, 1);
+  store->commit(1, "{}");
+  update_shard(*store, 1, 2);
+  EXPECT_THAT(message_of<InvalidArgument>([&] { store->close_cleanly(); }),
+              HasSubstr("\"blocks.0.norm\" was written after the last commit"));
+  EXPECT_FALSE(SwapStore::holds_committed(dir_.path()));
+  store->commit(2, "{}");
+  store->close_cleanly();
+  EXPECT_EQ(committed_on_disk(), 2);
+}
+
+TEST_F(SwapStoreDurability, NoneRemembersACommitThatWroteNothing) {
+  commit_first(1);
+  {
+    const auto store = open(Durability::none);
+    store->commit(2, "{}");
+    EXPECT_EQ(committed_on_disk(), 1);
+    store->close_cleanly();
+  }
+  EXPECT_EQ(committed_on_disk(), 2);
+  EXPECT_EQ(difference_from(*open(), 1), "");
+}
+
+TEST_F(SwapStoreDurability, MayChangeBetweenRuns) {
+  const std::array kinds = {Durability::process, Durability::power, Durability::none};
+  std::int64_t step = 1;
+  commit_first(step);
+  std::mt19937 random(99);
+  for (int i = 0; i < 12; ++i) {
+    const auto store = open(kinds.at(random() % kinds.size()));
+    ASSERT_EQ(store->committed_step(), step);
+    ASSERT_EQ(difference_from(*store, step), "");
+    const int updates = static_cast<int>(random() % 4);
+    for (int update = 0; update < updates; ++update) {
+      ++step;
+      update_all(*store, step);
+      store->commit(step, "{}");
+    }
+    ASSERT_TRUE(verify(*store).empty());
+    store->close_cleanly();
+  }
+}
+
+TEST_F(SwapStoreDurability, NoneGoesOnInWhicheverSlotEachShardIsCommitted) {
+  commit_first(1);
+  {
+    const auto store = open(Durability::process);
+    update_shard(*store, 0, 2);  // now in slot 1, the others in slot 0
+    store->commit(2, "{}");
+  }
+  {
+    const auto store = open(Durability::none);
+    update_all(*store, 3);
+    store->commit(3, "{}");
+    store->close_cleanly();
+  }
+  const auto store = open(Durability::process);
+  EXPECT_EQ(difference_from(*store, 3), "");
+  EXPECT_TRUE(verify(*store).empty());
+}
+
+TEST_F(SwapStoreDurability, FromNoneToProcessAllocatesTheSecondSlot) {
+  {
+    const auto store = create(Durability::none);
+    update_all(*store, 1);
+    store->commit(1, "{}");
+    store->close_cleanly();
+  }
+  const auto store = open(Durability::process);
+  EXPECT_EQ(std::filesystem::file_size(dir_.file("states.1.swap")),
+            std::filesystem::file_size(dir_.file("states.0.swap")));
+  update_all(*store, 2);
+  EXPECT_EQ(committed_on_disk(), 1) << "the manifest holds until the commit";
+  store->commit(2, "{}");
+  EXPECT_EQ(difference_from(*store, 2), "");
+}
+
+}  // namespace
+}  // namespace sluice::offload::test

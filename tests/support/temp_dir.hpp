@@ -1,0 +1,40 @@
+#pragma once
+// A directory that lives as long as the test: below SLUICE_TEST_DIR, else below the build's folder (a real
+// disk; /tmp is a tmpfs on many machines and takes O_DIRECT differently).
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace sluice::test {
+
+class TempDir {
+ public:
+  TempDir() {
+    const char* chosen = std::getenv("SLUICE_TEST_DIR");
+    std::string pattern = (chosen != nullptr ? std::string(chosen) : std::filesystem::current_path().string()) +
+                          "/sluice-test-XXXXXX";
+    std::vector<char> buffer(pattern.begin(), pattern.end());
+    buffer.push_back('\0');
+    if (::mkdtemp(buffer.data()) == nullptr) throw std::runtime_error("mkdtemp: " + pattern);
+    path_ = buffer.data();
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace sluice::test

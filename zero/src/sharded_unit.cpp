@@ -1,0 +1,193 @@
+#include "sluice/zero/sharded_unit.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+
+namespace sluice::zero {
+
+namespace {
+
+bool used_in_place(const offload::TieredBytes& home, const UnitContext& context) {
+  return home.tier() == offload::Tier::device && context.communicator->world_size() == 1;
+}
+
+void finish_counting(Ticket& ticket, double& stall_seconds) {
+  if (!ticket.done()) {
+    const auto begin = std::chrono::steady_clock::now();
+    ticket.wait();
+    stall_seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  ticket.finish();
+}
+
+}  // namespace
+
+ShardedUnit::ShardedUnit(const UnitLayout& layout, const UnitContext& context,
+                         offload::TieredBytes weights_home, offload::TieredBytes gradients_home)
+    : layout_(layout),
+      context_(context),
+      range_(shard_range(layout, context.communicator->rank(), context.communicator->world_size())),
+      weights_home_(std::move(weights_home)),
+      gradients_home_(std::move(gradients_home)) {
+  const std::uint64_t shard_bytes = range_.count * size_of(context_.dtype);
+  SLUICE_CHECK(weights_home_.size_bytes() >= shard_bytes && gradients_home_.size_bytes() >= shard_bytes,
+               "unit " + layout_.name + ": a home is smaller than the shard of " +
+                   std::to_string(shard_bytes) + " bytes");
+}
+
+ShardedUnit::~ShardedUnit() {
+  // What is in flight uses the buffers: wait, whatever came of it.
+  gather_ = Ticket();
+  reduce_ = Ticket();
+}
+
+std::size_t ShardedUnit::full_bytes() const { return layout_.flat_count * size_of(context_.dtype); }
+
+void ShardedUnit::transition(WeightState from, WeightState to) {
+  SLUICE_CHECK(weight_state_ == from, "unit " + layout_.name + ": weights are in state " +
+                                          std::to_string(static_cast<int>(weight_state_)) +
+                                          ", this call needs state " +
+                                          std::to_string(static_cast<int>(from)));
+  weight_state_ = to;
+}
+
+void ShardedUnit::transition(GradientState from, GradientState to) {
+  SLUICE_CHECK(gradient_state_ == from, "unit " + layout_.name + ": gradients are in state " +
+                                            std::to_string(static_cast<int>(gradient_state_)) +
+                                            ", this call needs state " +
+                                            std::to_string(static_cast<int>(from)));
+  gradient_state_ = to;
+}
+
+void ShardedUnit::set_update(Ticket update) {
+  update_ = std::make_shared<Ticket>(std::move(update));
+}
+
+void ShardedUnit::wait_current(GatherStall& stall) {
+  if (update_) finish_counting(*std::exchange(update_, nullptr), stall.update_seconds);
+}
+
+void ShardedUnit::begin_gather() {
+  const bool in_place = used_in_place(weights_home_, context_);
+  SLUICE_CHECK(weight_state_ == WeightState::sharded,
+               "unit " + layout_.name + ": gathered twice without a release");
+  if (!in_place) {
+    gathered_ = context_.device->memory().allocate(full_bytes(), "gathering unit " + layout_.name);
+  }
+  transition(WeightState::sharded, WeightState::gathering);
+  const auto update = std::exchange(update_, nullptr);
+  current_at_ = std::chrono::steady_clock::now();
+  if (in_place && !update) return;
+  const std::span<std::byte> full = gathered_.bytes();
+  gather_ = context_.gather_worker->begin([this, update, full, in_place] {
+    if (update) update->finish();
+    current_at_ = std::chrono::steady_clock::now();
+    if (in_place) return;
+    const std::size_t element = size_of(context_.dtype);
+    context_.mover->begin_fetch(weights_home_, full.subspan(range_.begin * element, range_.count * element))
+        .finish();
+    context_.gather_communicator->all_gather(full);
+  });
+}
+
+void ShardedUnit::finish_gather(GatherStall& stall) {
+  if (weight_state_ == WeightState::gathered) return;
+  if (weight_state_ == WeightState::sharded) begin_gather();
+  const auto begin = std::chrono::steady_clock::now();
+  double blocked_seconds = 0;
+  try {
+    finish_counting(gather_, blocked_seconds);
+  } catch (...) {
+    gathered_.reset();
+    weight_state_ = WeightState::sharded;
+    throw;
+  }
+  const double until_current = std::chrono::duration<double>(current_at_ - begin).count();
+  const double update_seconds = std::clamp(until_current, 0.0, blocked_seconds);
+  stall.update_seconds += update_seconds;
+  stall.fetch_seconds += blocked_seconds - update_seconds;
+  transition(WeightState::gathering, WeightState::gathered);
+}
+
+std::span<std::byte> ShardedUnit::weights() const {
+  SLUICE_CHECK(weight_state_ == WeightState::gathered,
+               "unit " + layout_.name + ": its weights are not on the device");
+  return gathered_ ? gathered_.bytes() : weights_home_.memory().first(full_bytes());
+}
+
+void ShardedUnit::release() {
+  if (weight_state_ == WeightState::gathering) gather_ = Ticket();
+  gathered_.reset();
+  weight_state_ = WeightState::sharded;
+}
+
+std::span<std::byte> ShardedUnit::begin_accumulate() {
+  waited_ = gradient_state_ == GradientState::waiting ? Waited::at_home : Waited::nothing;
+  if (waited_ == Waited::at_home) gradient_state_ = GradientState::none;
+  transition(GradientState::none, GradientState::accumulating);
+  if (used_in_place(gradients_home_, context_)) {
+    return waited_ == Waited::at_home ? std::span<std::byte>{} : gradients();
+  }
+  try {
+    accumulated_ =
+        context_.device->memory().allocate(full_bytes(), "gradients of unit " + layout_.name);
+  } catch (...) {
+    gradient_state_ = waited_ == Waited::at_home ? GradientState::waiting : GradientState::none;
+    throw;
+  }
+  return accumulated_.bytes();
+}
+
+void ShardedUnit::restore_accumulated() {
+  // Only this rank's shard comes back: at its place the other ranks start from zero, so the next reduction adds
+  // what is new to the sum so far.
+  if (waited_ == Waited::at_home && accumulated_) {
+    context_.mover->begin_fetch(gradients_home_, gradient_shard()).finish();
+  }
+  waited_ = Waited::nothing;
+}
+
+std::span<std::byte> ShardedUnit::gradients() const {
+  SLUICE_CHECK(gradient_state_ == GradientState::accumulating,
+               "unit " + layout_.name + ": its gradients are not on the device");
+  return accumulated_ ? accumulated_.bytes() : gradients_home_.memory().first(full_bytes());
+}
+
+std::span<std::byte> ShardedUnit::gradient_shard() const {
+  const std::size_t element = size_of(context_.dtype);
+  return gradients().subspan(range_.begin * element, range_.count * element);
+}
+
+void ShardedUnit::reduce() {
+  if (context_.communicator->world_size() > 1) {
+    context_.communicator->reduce_scatter(gradients(), context_.dtype);
+  }
+}
+
+void ShardedUnit::begin_reduce_home() {
+  if (accumulated_) {
+    reduce_ = context_.mover->begin_store(gradient_shard(), gradients_home_);
+  }
+  transition(GradientState::accumulating, GradientState::reducing);
+}
+
+bool ShardedUnit::reduce_done() const { return reduce_.done(); }
+
+void ShardedUnit::finish_reduce(double& stall_seconds) {
+  if (gradient_state_ != GradientState::reducing) return;
+  finish_counting(reduce_, stall_seconds);
+  accumulated_.reset();
+  transition(GradientState::reducing, GradientState::waiting);
+}
+
+void ShardedUnit::consume_gradients() {
+  transition(GradientState::waiting, GradientState::none);
+}
+
+}  // namespace sluice::zero
