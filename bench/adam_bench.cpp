@@ -12,8 +12,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -268,7 +270,8 @@ void add_type(const std::string& type, const std::vector<int>& thread_counts) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
+  kernel_in_use();  // a wrong SLUICE_SIMD is reported before anything runs
   std::vector<int> thread_counts{1, 2};
   const auto all = static_cast<int>(std::thread::hardware_concurrency());
   if (all > 2) thread_counts.push_back(all);
@@ -279,4 +282,7 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "adam_bench: %s\n", error.what());
+  return 2;
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sluice/base/bytes.hpp"
+#include "sluice/base/log.hpp"
 
 namespace sluice {
 
@@ -47,10 +48,9 @@ Interrupted::Interrupted(int signal_number)
 namespace detail {
 
 void throw_check_failed(const char* file, int line, const std::string& message) {
-  const std::string path = file;
-  const auto slash = path.find_last_of('/');
-  throw InvalidArgument(message + " [" + path.substr(slash == std::string::npos ? 0 : slash + 1) +
-                        ":" + std::to_string(line) + "]");
+  // The place in the code helps whoever debugs, not whoever reads the message.
+  log(LogLevel::debug, std::string(file) + ":" + std::to_string(line) + ": " + message);
+  throw InvalidArgument(message);
 }
 
 void throw_syscall_failed(int error_number, const char* operation, const std::string& path) {

@@ -149,7 +149,7 @@ TEST_P(IoEngineModel, BehavesAsAnArrayOfBytes) {
   }
   IoEngine engine(std::move(backend), {8192, 8});
   ModelRun run(engine, file, kSeed);
-  for (int round = 0; run.operations() < 5000; ++round) {
+  for (int round = 0; run.operations() < 3000; ++round) {
     run.round();
     if (round % 20 == 0) run.read_beyond_the_end();
     if (round % 50 == 0) run.compare_whole_file();

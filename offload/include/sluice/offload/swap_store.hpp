@@ -93,7 +93,8 @@ class SwapStore {
   static std::unique_ptr<SwapStore> open_read_only(const std::string& directory,
                                                    nvme::IoEngine& io);
 
-  ~SwapStore();  // unlocks; commits nothing
+  // Unlocks; commits nothing. Every ticket of this store has ended before.
+  ~SwapStore();
   SwapStore(const SwapStore&) = delete;
   SwapStore& operator=(const SwapStore&) = delete;
 

@@ -1,0 +1,158 @@
+// Bad input ends with the exit code of docs/cli.md and one clear message; nothing that was there before is lost.
+
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+
+#include "train_support.hpp"
+
+namespace sluice::test {
+namespace {
+
+void expect_refused(const ProgramResult& result, int exit_code, const std::vector<std::string>& parts) {
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  for (const std::string& part : parts) {
+    EXPECT_NE(result.err.find(part), std::string::npos) << "no \"" << part << "\" in: " << result.err;
+  }
+  EXPECT_EQ(result.err.find("terminate called"), std::string::npos) << result.err;
+}
+
+TEST(BadInput, DataThatIsAbsentEmptyOrTooShortNamesTheFile) {
+  TrainFolder folder;
+  folder.set({});
+  std::filesystem::remove(folder.data());
+  expect_refused(folder.train("report", 1), 2, {folder.data(), "no such file"});
+  write_file(folder.data(), "");
+  expect_refused(folder.train("report", 1), 2, {folder.data(), "empty"});
+  write_file(folder.data(), "short");
+  expect_refused(folder.train("report", 1), 2, {folder.data(), "one sequence of 32"});
+  std::filesystem::remove(folder.data());
+  std::filesystem::create_directory(folder.data());
+  expect_refused(folder.train("report", 1), 2, {folder.data()});
+  EXPECT_TRUE(std::filesystem::is_empty(folder.swap()));
+}
+
+TEST(BadInput, ASwapDirectoryThatIsAbsentOrAFileIsNamed) {
+  TrainFolder folder;
+  folder.set({});
+  std::filesystem::remove_all(folder.swap());
+  expect_refused(folder.train("report", 1), 4, {folder.swap(), "nvme_path"});
+  write_file(folder.swap(), "x");
+  expect_refused(folder.train("report", 1), 4, {folder.swap(), "nvme_path"});
+  EXPECT_EQ(file_text(folder.swap()), "x");
+}
+
+TEST(BadInput, ASwapDirectoryInUseNamesTheProcess) {
+  TrainFolder folder;
+  folder.set({});
+  const std::vector<std::string> arguments = folder.arguments("first", 100000);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::vector<std::string> argv = {SLUICE_PROGRAM};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    std::vector<char*> pointers;
+    for (std::string& argument : argv) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    ::freopen("/dev/null", "w", stdout);
+    ::freopen("/dev/null", "w", stderr);
+    ::execv(pointers[0], pointers.data());
+    ::_exit(127);
+  }
+  while (!std::filesystem::exists(folder.swap() + "/manifest.json")) std::this_thread::yield();
+  expect_refused(folder.train("second", 2, {"--resume"}), 4, {folder.swap(), std::to_string(child)});
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(folder.train("first", 1, {"--resume"}).exit_code, 0);
+}
+
+TEST(BadInput, AFullDiskIsRefusedBeforeAnythingIsWritten) {
+  if (::geteuid() != 0) GTEST_SKIP() << "mounting a small file system needs root";
+  TrainFolder folder;
+  if (::mount("tmpfs", folder.swap().c_str(), "tmpfs", 0, "size=1m") != 0) {
+    GTEST_SKIP() << "mount is not permitted here";
+  }
+  folder.set({});
+  const ProgramResult result = folder.train("report", 1);
+  const bool empty = std::filesystem::is_empty(folder.swap());
+  ::umount(folder.swap().c_str());
+  expect_refused(result, 3, {folder.swap(), "free"});
+  EXPECT_TRUE(empty);
+}
+
+TEST(BadInput, DamagedStatesAreNamedAndNothingIsOverwritten) {
+  TrainFolder folder;
+  folder.set({});
+  ASSERT_EQ(folder.train("report", 3).exit_code, 0);
+  const std::string slots[] = {folder.swap() + "/states.0.swap", folder.swap() + "/states.1.swap"};
+  const std::string saved[] = {file_text(slots[0]), file_text(slots[1])};
+  for (int slot = 0; slot < 2; ++slot) {
+    std::string flipped = saved[slot];
+    flipped[5000] = static_cast<char>(flipped[5000] ^ 0x10);
+    write_file(slots[slot], flipped);
+  }
+  expect_refused(folder.train("report", 5, {"--resume"}), 4, {folder.swap(), "is damaged", "embedding/master"});
+  for (int slot = 0; slot < 2; ++slot) write_file(slots[slot], saved[slot].substr(0, saved[slot].size() / 2));
+  expect_refused(folder.train("report", 5, {"--resume"}), 4, {".swap"});
+  for (int slot = 0; slot < 2; ++slot) write_file(slots[slot], saved[slot]);
+  EXPECT_EQ(folder.train("report", 5, {"--resume"}).exit_code, 0) << "the undamaged files resume";
+  const std::string manifest = folder.swap() + "/manifest.json";
+  const std::string text = file_text(manifest);
+  write_file(manifest, text.substr(0, text.size() / 2));
+  expect_refused(folder.train("report", 6, {"--resume"}), 4, {manifest});
+}
+
+TEST(BadInput, AnotherModelThanTheSavedOneIsRefused) {
+  TrainFolder folder;
+  folder.set({});
+  ASSERT_EQ(folder.train("report", 2).exit_code, 0);
+  write_file(folder.model(),
+             R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 64, "n_head": 4, "n_positions": 32, "vocab_size": 256})");
+  expect_refused(folder.train("report", 3, {"--resume"}), 4, {folder.swap(), "another model"});
+  write_file(folder.model(), kTrainModelJson);
+  EXPECT_EQ(folder.train("report", 3, {"--resume"}).exit_code, 0);
+}
+
+TEST(BadInput, BudgetsOfZeroOrWithATypoNameTheKey) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.device_bytes = "0";
+  folder.set(setup);
+  expect_refused(folder.train("report", 1), 2, {"device_bytes"});
+  setup.device_bytes = "64MoB";
+  folder.set(setup);
+  expect_refused(folder.train("report", 1), 2, {"device_bytes", "MoB"});
+}
+
+TEST(BadInput, BudgetsTenPercentTooSmallListChangesOfWhichTheFirstFits) {
+  TrainFolder folder;
+  folder.set({});
+  const ProgramResult plan = run_sluice({"plan", "--config", folder.config(), "--model", folder.model(), "--json"});
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  const auto least = [&](const std::string& tier) {
+    const auto value = plan.out.find("\"" + tier + "\":", plan.out.find("\"least_bytes\"")) + tier.size() + 3;
+    return std::stoull(plan.out.substr(value));
+  };
+  TrainSetup setup;
+  setup.device_bytes = std::to_string(least("device") * 9 / 10);
+  setup.host_bytes = std::to_string(least("host") * 9 / 10);
+  folder.set(setup);
+  const ProgramResult refused = folder.train("report", 1);
+  expect_refused(refused, 3, {"short by", "1. set ", "2. set "});
+  EXPECT_TRUE(std::filesystem::is_empty(folder.swap()));
+
+  const auto value_of = [&](const std::string& key, const std::string& otherwise) {
+    const auto line = refused.err.find("1. set ");
+    const auto at = refused.err.find("\"" + key + "\": \"", line);
+    if (at == std::string::npos || at > refused.err.find('\n', line)) return otherwise;
+    const auto begin = at + key.size() + 5;
+    return refused.err.substr(begin, refused.err.find('"', begin) - begin);
+  };
+  setup.device_bytes = value_of("device_bytes", setup.device_bytes);
+  setup.host_bytes = value_of("host_bytes", setup.host_bytes);
+  folder.set(setup);
+  const ProgramResult applied = folder.train("report", 2);
+  EXPECT_EQ(applied.exit_code, 0) << applied.err;
+}
+
+}  // namespace
+}  // namespace sluice::test

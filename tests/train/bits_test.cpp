@@ -1,0 +1,113 @@
+// Offloaded equals resident, bit for bit: the loss and gradient norm of every step, and the weights.
+
+#include <gtest/gtest.h>
+
+#include "train_support.hpp"
+
+namespace sluice::test {
+namespace {
+
+constexpr int kSteps = 12;
+
+struct Result {
+  std::vector<std::string> losses;
+  std::vector<std::string> norms;
+  std::string weights;
+};
+
+Result run(TrainFolder& folder, const TrainSetup& setup, const std::vector<std::string>& more = {}) {
+  folder.clear_swap();
+  TrainSetup with_checkpoint = setup;
+  with_checkpoint.sluice_keys += "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", ";
+  folder.set(with_checkpoint);
+  const ProgramResult result = folder.train("report", kSteps, more);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const bool on_drive = setup.optimizer_device == "nvme" && more.empty();
+  const std::string out = folder.path("weights.safetensors");
+  const ProgramResult exported =
+      run_sluice({"export", on_drive ? folder.swap() : folder.checkpoints(), "--out", out});
+  EXPECT_EQ(exported.exit_code, 0) << exported.err;
+  return {column(folder, "report", "loss"), column(folder, "report", "grad_norm"), file_text(out)};
+}
+
+void expect_same(const Result& a, const Result& b) {
+  EXPECT_EQ(a.losses.size(), static_cast<std::size_t>(kSteps));
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.norms, b.norms);
+  EXPECT_TRUE(a.weights == b.weights) << "the exported weights differ";
+}
+
+const std::vector<std::string> kResident = {"--placement", "resident"};
+
+TEST(Bits, OffloadedToNvmeEqualsResident) {
+  TrainFolder folder;
+  const Result resident = run(folder, {}, kResident);
+  expect_same(run(folder, {}), resident);
+}
+
+TEST(Bits, EveryPlacementEqualsResident) {
+  TrainFolder folder;
+  const Result resident = run(folder, {}, kResident);
+  const std::pair<const char*, const char*> placements[] = {
+      {"none", "none"}, {"cpu", "none"}, {"cpu", "cpu"}, {"nvme", "none"}, {"nvme", "cpu"}, {"cpu", "nvme"}};
+  for (const auto& [optimizer, param] : placements) {
+    SCOPED_TRACE(std::string("optimizer ") + optimizer + ", param " + param);
+    TrainSetup setup;
+    setup.optimizer_device = optimizer;
+    setup.param_device = param;
+    expect_same(run(folder, setup), resident);
+  }
+}
+
+TEST(Bits, TightBudgetsThatSpillEverythingEqualResident) {
+  TrainFolder folder;
+  const Result resident = run(folder, {}, kResident);
+  TrainSetup setup;
+  folder.set(setup);
+  const ProgramResult plan = run_sluice({"plan", "--config", folder.config(), "--model", folder.model(), "--json"});
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  const auto least = [&](const std::string& tier) {
+    const auto at = plan.out.find("\"least_bytes\"");
+    const auto value = plan.out.find("\"" + tier + "\":", at);
+    return plan.out.substr(value + tier.size() + 3, plan.out.find_first_of(",}", value) - value - tier.size() - 3);
+  };
+  setup.device_bytes = least("device");
+  setup.host_bytes = least("host");
+  setup.sluice_keys = "\"strict\": false, ";
+  expect_same(run(folder, setup), resident);
+}
+
+TEST(Bits, WithoutOverlapAndWithOtherThreadsOfTheOptimizerNothingChanges) {
+  TrainFolder folder;
+  const Result resident = run(folder, {}, kResident);
+  TrainSetup setup;
+  setup.sluice_keys = "\"overlap\": false, ";
+  expect_same(run(folder, setup), resident);
+  setup.sluice_keys = "\"threads\": {\"optimizer\": 1, \"io\": 2}, ";
+  expect_same(run(folder, setup), resident);
+  setup.zero_keys = "\"stage3_prefetch_bucket_size\": 0, \"stage3_max_live_parameters\": 1, \"stage3_max_reuse_distance\": 0, ";
+  expect_same(run(folder, setup), resident);
+}
+
+TEST(Bits, Fp32WithoutClippingEqualsResident) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.bf16 = false;
+  setup.clipping = 0;
+  setup.accumulation = 1;
+  const Result resident = run(folder, setup, kResident);
+  expect_same(run(folder, setup), resident);
+}
+
+TEST(Bits, DropoutMasksDependOnSeedStepUnitAndMicroBatchOnly) {
+  TrainFolder folder;
+  write_file(folder.model(),
+             R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": 32,
+                 "vocab_size": 256, "embd_pdrop": 0.1, "attn_pdrop": 0.1, "resid_pdrop": 0.1,
+                 "tie_word_embeddings": false})");
+  const Result resident = run(folder, {}, kResident);
+  expect_same(run(folder, {}), resident);
+}
+
+}  // namespace
+}  // namespace sluice::test

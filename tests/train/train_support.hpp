@@ -1,0 +1,153 @@
+#pragma once
+// Runs `sluice train` on a small model in a folder of its own and reads what it reports.
+// Thread-compatible: callers synchronise.
+
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "run_program.hpp"
+
+namespace sluice::test {
+
+// The configuration of one run; what is empty is left out.
+struct TrainSetup {
+  std::string optimizer_device = "nvme";
+  std::string param_device = "nvme";
+  std::string device_bytes = "64MiB";
+  std::string host_bytes = "40MiB";
+  std::string sluice_keys;  // more keys of the section "sluice", each ending with a comma
+  std::string zero_keys;    // more keys of zero_optimization, each ending with a comma
+  int micro_batch = 2;
+  int accumulation = 4;
+  bool bf16 = true;
+  double clipping = 1.0;
+};
+
+inline std::string offload_json(const std::string& device, const std::string& swap) {
+  std::string text = R"({"device": ")" + device + "\"";
+  if (device == "nvme") text += R"(, "nvme_path": ")" + swap + "\"";
+  return text + "}";
+}
+
+inline std::string config_json(const TrainSetup& setup, const std::string& swap) {
+  std::ostringstream text;
+  text << "{\"train_micro_batch_size_per_gpu\": " << setup.micro_batch
+       << ", \"gradient_accumulation_steps\": " << setup.accumulation
+       << ", \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3, \"weight_decay\": 0.1}}"
+       << ", \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 10}}"
+       << ", \"gradient_clipping\": " << setup.clipping
+       << ", \"bf16\": {\"enabled\": " << (setup.bf16 ? "true" : "false") << "}"
+       << ", \"zero_optimization\": {" << setup.zero_keys << "\"stage\": 3, \"offload_optimizer\": "
+       << offload_json(setup.optimizer_device, swap)
+       << ", \"offload_param\": " << offload_json(setup.param_device, swap) << "}"
+       << ", \"sluice\": {" << setup.sluice_keys << "\"device_bytes\": \"" << setup.device_bytes
+       << "\", \"host_bytes\": \"" << setup.host_bytes << "\"}}";
+  return text.str();
+}
+
+// Text with some structure, the same on every machine.
+inline std::string sample_text(std::size_t size) {
+  static const char* const kWords[] = {"shard ", "gather ", "tile ",  "moment ", "the ", "step\n",
+                                       "waits ", "for ",    "bytes ", "of ",     "a ",   "drive. "};
+  std::string text;
+  std::uint64_t state = 12345;
+  while (text.size() < size) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    text += kWords[(state >> 33U) % std::size(kWords)];
+  }
+  text.resize(size);
+  return text;
+}
+
+inline constexpr const char* kTrainModelJson =
+    R"({"model_type": "gpt2", "n_layer": 3, "n_embd": 64, "n_head": 4, "n_positions": 32, "vocab_size": 256})";
+
+// A folder with data, model, swap directory and checkpoints; runs share it one after the other.
+class TrainFolder {
+ public:
+  TrainFolder() {
+    write_file(data(), sample_text(60000));
+    write_file(model(), kTrainModelJson);
+    clear_swap();
+  }
+  std::string path(const std::string& name) const { return directory_.file(name); }
+  std::string data() const { return path("data.txt"); }
+  std::string model() const { return path("model.json"); }
+  std::string config() const { return path("ds.json"); }
+  std::string swap() const { return path("swap"); }
+  std::string checkpoints() const { return path("checkpoints"); }
+  void clear_swap() {
+    std::filesystem::remove_all(swap());
+    std::filesystem::remove_all(checkpoints());
+    std::filesystem::create_directory(swap());
+  }
+  void set(const TrainSetup& setup) { write_file(config(), config_json(setup, swap())); }
+
+  std::vector<std::string> arguments(const std::string& report, int steps,
+                                     const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {"train",  "--config", config(),   "--model",
+                                    model(),  "--data",   data(),     "--steps",
+                                    std::to_string(steps), "--report", path(report)};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  ProgramResult train(const std::string& report, int steps, const std::vector<std::string>& more = {}) const {
+    return run_sluice(arguments(report, steps, more));
+  }
+  std::string report_text(const std::string& report) const { return file_text(path(report) + "/report.json"); }
+  std::vector<std::string> files(const std::string& name) const {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path(name))) {
+      found.push_back(entry.path().string());
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+ private:
+  TempDir directory_;
+};
+
+// The text of one number in each line of steps.jsonl: equal text is equal bits.
+inline std::vector<std::string> column(const TrainFolder& folder, const std::string& report, const std::string& key) {
+  std::ifstream file(folder.path(report) + "/steps.jsonl");
+  std::vector<std::string> values;
+  const std::string mark = "\"" + key + "\":";
+  for (std::string line; std::getline(file, line);) {
+    const auto at = line.find(mark);
+    if (at == std::string::npos) continue;
+    const auto begin = at + mark.size();
+    values.push_back(line.substr(begin, line.find_first_of(",}", begin) - begin));
+  }
+  return values;
+}
+
+// Starts the program, sends `signal` after `delay`, returns its exit code (-1: killed by a signal).
+inline int run_and_signal(const std::vector<std::string>& arguments, std::chrono::milliseconds delay, int signal) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::vector<std::string> argv = {SLUICE_PROGRAM};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    std::vector<char*> pointers;
+    for (std::string& argument : argv) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    const int null = ::open("/dev/null", O_WRONLY);
+    ::dup2(null, STDOUT_FILENO);
+    ::dup2(null, STDERR_FILENO);
+    ::execv(pointers[0], pointers.data());
+    ::_exit(127);
+  }
+  std::this_thread::sleep_for(delay);  // the moment of the kill is what is varied
+  ::kill(child, signal);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace sluice::test
