@@ -1,0 +1,211 @@
+// The plan: what fits is within its budgets, what does not is refused with changes that fit.
+
+#include "sluice/plan/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/offload/memory_pool.hpp"
+
+namespace sluice::plan {
+namespace {
+
+using config::ByteBudget;
+using Device = config::OffloadConfig::Device;
+using offload::Tier;
+
+MachineFacts roomy_machine() {
+  MachineFacts machine;
+  machine.total_memory_bytes = machine.available_memory_bytes = 64 * kGiB;
+  machine.memlock_bytes = offload::kUnlimited;
+  machine.cores = 2;
+  machine.free_disk_bytes = {{"/drive", 1024 * kGiB}};
+  return machine;
+}
+
+config::TrainConfig train_config(Device optimizer, Device param, std::uint64_t device_mib, std::uint64_t host_mib) {
+  config::TrainConfig config;
+  config.micro_batch_size = 2;
+  config.gradient_accumulation_steps = 4;
+  config.train_batch_size = 8;
+  config.bf16 = true;
+  config.zero.stage = 3;
+  config.zero.offload_optimizer.device = optimizer;
+  config.zero.offload_param.device = param;
+  if (optimizer == Device::nvme) config.zero.offload_optimizer.nvme_path = "/drive";
+  if (param == Device::nvme) config.zero.offload_param.nvme_path = "/drive";
+  config.sluice.device_bytes = {ByteBudget::Kind::bytes, device_mib * kMiB};
+  config.sluice.host_bytes = {ByteBudget::Kind::bytes, host_mib * kMiB};
+  return config;
+}
+
+config::ModelConfig model_config(std::int64_t layers, std::int64_t width) {
+  config::ModelConfig model;
+  model.n_layer = layers;
+  model.n_embd = width;
+  model.n_head = 8;
+  model.n_positions = 128;
+  model.vocab_size = 256;
+  return model;
+}
+
+std::string refusal(const config::TrainConfig& config, const config::ModelConfig& model, const MachineFacts& machine) {
+  try {
+    make_plan(config, model, Placement::configured, machine);
+  } catch (const DoesNotFit& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Plan, PutsEveryClassOfBytesWhereTheConfigurationAsksForIt) {
+  const auto plan = make_plan(train_config(Device::nvme, Device::cpu, 512, 512), model_config(4, 256),
+                              Placement::configured, roomy_machine());
+  for (const UnitPlacement& unit : plan.units) {
+    EXPECT_EQ(unit.states, Tier::nvme);
+    EXPECT_EQ(unit.weights, Tier::host);
+    EXPECT_EQ(unit.gradients, Tier::host);
+    for (const Tier input : unit.inputs) EXPECT_EQ(input, Tier::device);
+  }
+  EXPECT_EQ(plan.state_bytes, 16 * plan.parameters);
+  EXPECT_EQ(plan.states_directory, "/drive");
+  EXPECT_TRUE(plan.scratch_directory.empty());
+}
+
+TEST(Plan, SumsItsRows) {
+  const auto plan = make_plan(train_config(Device::nvme, Device::nvme, 128, 64), model_config(6, 256),
+                              Placement::configured, roomy_machine());
+  TierBytes sum;
+  for (const PlanRow& row : plan.rows) {
+    sum.device += row.bytes.device;
+    sum.host += row.bytes.host;
+    sum.nvme += row.bytes.nvme;
+  }
+  EXPECT_EQ(sum.device, plan.planned.device);
+  EXPECT_EQ(sum.host, plan.planned.host);
+  EXPECT_EQ(sum.nvme, plan.planned.nvme);
+  ASSERT_EQ(plan.disks.size(), 1U);
+  EXPECT_EQ(plan.disks[0].needed_bytes, plan.planned.nvme);
+}
+
+TEST(Plan, MovesTwiceTheWeightsAndOnceTheGradients) {
+  auto config = train_config(Device::cpu, Device::cpu, 2048, 2048);
+  config.zero.max_reuse_distance = 0;
+  config.zero.param_persistence_threshold = 0;
+  const auto plan = make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
+  std::uint64_t elements = 0;
+  for (const auto& layout : plan.layouts) elements += layout.flat_count;
+  // Weights twice less the units used once (head) or twice in a row (last block), plus the tied embedding's extra trips.
+  EXPECT_GT(plan.h2d_per_step, 3 * elements);
+  EXPECT_LT(plan.h2d_per_step, 5 * elements);
+  EXPECT_GE(plan.d2h_per_step, 2 * elements);
+  EXPECT_LT(plan.d2h_per_step, 3 * elements);
+  EXPECT_EQ(plan.nvme_read_per_step, 0U);
+}
+
+TEST(Plan, WithOneSlotNeedsHalfTheDisk) {
+  auto config = train_config(Device::nvme, Device::cpu, 256, 256);
+  const auto two = make_plan(config, model_config(4, 256), Placement::configured, roomy_machine());
+  config.sluice.durability = config::Durability::none;
+  const auto one = make_plan(config, model_config(4, 256), Placement::configured, roomy_machine());
+  EXPECT_EQ(two.planned.nvme, 2 * one.planned.nvme);
+}
+
+TEST(Plan, ResidentHasNoBudgetsAndNoDrive) {
+  const auto plan = make_plan(train_config(Device::nvme, Device::nvme, 1, 1), model_config(4, 256),
+                              Placement::resident, roomy_machine());
+  EXPECT_FALSE(plan.device_budget_bytes.has_value());
+  EXPECT_TRUE(plan.disks.empty());
+  EXPECT_EQ(plan.planned.host, 0U);
+  EXPECT_EQ(plan.planned.nvme, 0U);
+}
+
+TEST(Plan, RefusesWithWhatIsShortAndTwoChanges) {
+  const std::string text = refusal(train_config(Device::nvme, Device::nvme, 8, 8), model_config(4, 512), roomy_machine());
+  EXPECT_NE(text.find("device tier is short by"), std::string::npos) << text;
+  EXPECT_NE(text.find("host tier is short by"), std::string::npos) << text;
+  EXPECT_NE(text.find("1. set "), std::string::npos) << text;
+  EXPECT_NE(text.find("2. set "), std::string::npos) << text;
+}
+
+TEST(Plan, RefusesASpillWithoutADriveAndUnderStrict) {
+  auto config = train_config(Device::cpu, Device::cpu, 256, 32);
+  EXPECT_NE(refusal(config, model_config(8, 512), roomy_machine()).find("nvme_path"), std::string::npos);
+  config = train_config(Device::nvme, Device::cpu, 256, 64);
+  EXPECT_EQ(refusal(config, model_config(12, 512), roomy_machine()), "");
+  config.sluice.strict = true;
+  EXPECT_NE(refusal(config, model_config(12, 512), roomy_machine()).find("strict"), std::string::npos);
+}
+
+TEST(Plan, ComparesWithTheMachine) {
+  const auto config = train_config(Device::nvme, Device::nvme, 512, 512);
+  MachineFacts machine = roomy_machine();
+  machine.free_disk_bytes = {{"/drive", kMiB}};
+  EXPECT_NE(refusal(config, model_config(4, 256), machine).find("/drive needs"), std::string::npos);
+  machine = roomy_machine();
+  machine.available_memory_bytes = 32 * kMiB;
+  EXPECT_NE(refusal(config, model_config(4, 256), machine).find("of free memory"), std::string::npos);
+  machine = roomy_machine();
+  machine.memlock_bytes = 64 * kKiB;
+  auto pinned = config;
+  pinned.zero.offload_optimizer.pin_memory = true;
+  EXPECT_NE(refusal(pinned, model_config(4, 256), machine).find("RLIMIT_MEMLOCK"), std::string::npos);
+}
+
+TEST(Plan, KeysOfDeepSpeedShapeIt) {
+  auto config = train_config(Device::nvme, Device::nvme, 512, 512);
+  const auto base = make_plan(config, model_config(8, 512), Placement::configured, roomy_machine());
+  EXPECT_EQ(base.prefetch_units, 1);
+  config.zero.prefetch_bucket_size = 0;
+  EXPECT_EQ(make_plan(config, model_config(8, 512), Placement::configured, roomy_machine()).prefetch_units, 0);
+  config = train_config(Device::nvme, Device::nvme, 512, 512);
+  config.zero.sub_group_size = 300000;
+  EXPECT_EQ(make_plan(config, model_config(8, 512), Placement::configured, roomy_machine()).update_tile_count, 262144U);
+  config.zero.offload_param.buffer_count = 7;
+  config.zero.offload_param.buffer_size = 1 << 20;
+  config.zero.offload_optimizer.buffer_count = 20;
+  const auto buffers = make_plan(config, model_config(8, 512), Placement::configured, roomy_machine());
+  EXPECT_EQ(buffers.mover_tiles, 7);
+  EXPECT_EQ(buffers.mover_tile_bytes, 2U << 20U);
+  EXPECT_EQ(buffers.update_tiles, 5);
+  const auto kept = [](const Plan& plan) {
+    return std::count_if(plan.units.begin(), plan.units.end(), [](const UnitPlacement& u) { return u.keep_gathered; });
+  };
+  EXPECT_GT(kept(base), 0);
+  config = train_config(Device::nvme, Device::nvme, 512, 512);
+  config.zero.max_reuse_distance = 0;
+  config.zero.param_persistence_threshold = 0;
+  EXPECT_EQ(kept(make_plan(config, model_config(8, 512), Placement::configured, roomy_machine())), 0);
+}
+
+// Whatever is asked for: either the plan is within the budgets, or it is refused.
+TEST(Plan, IsNeverBeyondItsBudgets) {
+  std::mt19937 random(20261121);
+  const auto pick = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  int fitted = 0;
+  for (int i = 0; i < 200; ++i) {
+    auto config = train_config(static_cast<Device>(pick(0, 2)), static_cast<Device>(pick(0, 2)),
+                               static_cast<std::uint64_t>(pick(1, 200)), static_cast<std::uint64_t>(pick(1, 200)));
+    config.micro_batch_size = pick(1, 4);
+    config.gradient_accumulation_steps = pick(1, 4);
+    config.sluice.overlap = pick(0, 1) == 1;
+    const auto model = model_config(pick(1, 12), 64 * pick(1, 8));
+    try {
+      const Plan plan = make_plan(config, model, Placement::configured, roomy_machine());
+      ++fitted;
+      EXPECT_LE(plan.planned.device, *plan.device_budget_bytes);
+      EXPECT_LE(plan.planned.host, *plan.host_budget_bytes);
+    } catch (const DoesNotFit& error) {
+      EXPECT_NE(std::string(error.what()).find("does not fit"), std::string::npos);
+    }
+  }
+  EXPECT_GT(fitted, 20);
+}
+
+}  // namespace
+}  // namespace sluice::plan

@@ -1,0 +1,202 @@
+// Units over the host device: gather, release, gradients home, with one rank and with several.
+
+#include "sluice/zero/sharded_unit.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "sluice/base/error.hpp"
+#include "sluice/zero/prefetcher.hpp"
+
+namespace sluice::zero {
+namespace {
+
+using offload::Tier;
+
+UnitLayout layout_of(const std::string& name, std::int64_t elements, int world_size) {
+  UnitLayout layout;
+  layout.name = name;
+  add_param(layout, name + ".weight", {elements});
+  finish_layout(layout, world_size);
+  return layout;
+}
+
+// What one rank has.
+struct Rank {
+  Rank(std::unique_ptr<Communicator> main, std::unique_ptr<Communicator> gather)
+      : communicator(std::move(main)),
+        gather_communicator(std::move(gather)),
+        device(offload::make_host_device({})),
+        host(Tier::host, offload::kUnlimited, offload::make_host_source()),
+        mover(*device, nullptr, nullptr, {}) {
+    context = {device.get(), &mover, &worker, gather_communicator.get(), communicator.get(), DType::fp32};
+  }
+  std::unique_ptr<ShardedUnit> unit(const UnitLayout& layout, Tier tier = Tier::host) {
+    const std::size_t bytes = shard_range(layout, communicator->rank(), communicator->world_size()).count * 4;
+    offload::MemoryPool& pool = tier == Tier::device ? device->memory() : host;
+    return std::make_unique<ShardedUnit>(layout, context, offload::TieredBytes(tier, pool.allocate(bytes, "weights")),
+                                         offload::TieredBytes(tier, pool.allocate(bytes, "gradients")));
+  }
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Communicator> gather_communicator;
+  std::unique_ptr<offload::Device> device;
+  offload::MemoryPool host;
+  offload::Mover mover;
+  Worker worker{"gather"};
+  UnitContext context;
+};
+
+Rank single() { return Rank(make_single_rank(), make_single_rank()); }
+
+std::span<float> floats(std::span<std::byte> bytes) {
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
+TEST(ShardedUnit, GathersReleasesAndGathersAgain) {
+  const UnitLayout layout = layout_of("u", 5000, 1);
+  Rank rank = single();
+  const auto unit = rank.unit(layout);
+  std::fill_n(floats(unit->weights_home().memory()).begin(), layout.flat_count, 3.0F);
+  GatherStall stall;
+  const std::uint64_t before = rank.device->memory().usage().live_bytes;
+  unit->finish_gather(stall);
+  EXPECT_EQ(floats(unit->weights())[4999], 3.0F);
+  EXPECT_GT(rank.device->memory().usage().live_bytes, before);
+  unit->release();
+  EXPECT_EQ(rank.device->memory().usage().live_bytes, before);
+  EXPECT_THROW(unit->weights(), InvalidArgument);
+  unit->finish_gather(stall);
+  EXPECT_EQ(floats(unit->weights())[0], 3.0F);
+}
+
+TEST(ShardedUnit, WithItsHomeOnTheDeviceIsUsedWhereItLies) {
+  const UnitLayout layout = layout_of("u", 100, 1);
+  Rank rank = single();
+  const auto unit = rank.unit(layout, Tier::device);
+  GatherStall stall;
+  unit->finish_gather(stall);
+  EXPECT_EQ(unit->weights().data(), unit->weights_home().memory().data());
+}
+
+TEST(ShardedUnit, AGatherWaitsForTheUpdateAndCarriesItsError) {
+  const UnitLayout layout = layout_of("u", 100, 1);
+  Rank rank = single();
+  const auto unit = rank.unit(layout);
+  Worker updater("update");
+  unit->set_update(updater.begin([&] { floats(unit->weights_home().memory())[0] = 7.0F; }));
+  GatherStall stall;
+  unit->finish_gather(stall);
+  EXPECT_EQ(floats(unit->weights())[0], 7.0F);
+  unit->release();
+  unit->set_update(updater.begin([] { throw Error("the drive is gone"); }));
+  EXPECT_THROW(unit->finish_gather(stall), Error);
+  EXPECT_EQ(unit->weight_state(), WeightState::sharded);
+}
+
+TEST(ShardedUnit, GradientsGoHomeAndAreContinuedFromThere) {
+  const UnitLayout layout = layout_of("u", 100, 1);
+  for (const Tier tier : {Tier::host, Tier::device}) {
+    Rank rank = single();
+    const auto unit = rank.unit(layout, tier);
+    double stall = 0;
+    for (int round = 1; round <= 2; ++round) {
+      const auto fresh = unit->begin_accumulate();
+      std::memset(fresh.data(), 0, fresh.size());
+      unit->restore_accumulated();
+      for (float& value : floats(unit->gradients())) value += 1.5F;
+      unit->reduce();
+      unit->begin_reduce_home();
+      unit->finish_reduce(stall);
+      EXPECT_EQ(unit->gradient_state(), GradientState::waiting);
+      EXPECT_EQ(floats(unit->gradients_home().memory())[99], 1.5F * static_cast<float>(round));
+    }
+    unit->consume_gradients();
+    EXPECT_EQ(unit->gradient_state(), GradientState::none);
+    EXPECT_THROW(unit->consume_gradients(), InvalidArgument);
+  }
+}
+
+TEST(ShardedUnit, RanksGatherEachOthersShardsAndReduceTheirGradients) {
+  constexpr int kRanks = 3;
+  const UnitLayout layout = layout_of("u", 10000, kRanks);
+  auto main = make_thread_communicators(kRanks);
+  auto gather = make_thread_communicators(kRanks);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      const auto index = static_cast<std::size_t>(r);
+      Rank rank(std::move(main[index]), std::move(gather[index]));
+      const auto unit = rank.unit(layout);
+      for (float& value : floats(unit->weights_home().memory())) value = static_cast<float>(r);
+      GatherStall stall;
+      unit->finish_gather(stall);
+      const auto weights = floats(unit->weights());
+      const std::size_t shard = layout.flat_count / kRanks;
+      for (int other = 0; other < kRanks; ++other) {
+        EXPECT_EQ(weights[static_cast<std::size_t>(other) * shard], static_cast<float>(other));
+      }
+      double waited = 0;
+      for (int round = 1; round <= 2; ++round) {
+        const auto fresh = unit->begin_accumulate();
+        std::memset(fresh.data(), 0, fresh.size());
+        unit->restore_accumulated();
+        for (float& value : floats(unit->gradients())) value += static_cast<float>(r + 1);
+        unit->reduce();
+        unit->begin_reduce_home();
+        unit->finish_reduce(waited);
+        EXPECT_EQ(floats(unit->gradients_home().memory())[0], 6.0F * static_cast<float>(round));
+      }
+      rank.communicator->barrier();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Prefetcher, GathersAheadKeepsWhatItIsToldAndReleasesTheRest) {
+  const UnitLayout layout = layout_of("u", 100, 1);
+  Rank rank = single();
+  std::vector<std::unique_ptr<ShardedUnit>> owners;
+  std::vector<ShardedUnit*> units;
+  for (int i = 0; i < 4; ++i) {
+    owners.push_back(rank.unit(layout));
+    units.push_back(owners.back().get());
+  }
+  Prefetcher prefetcher(units, {true, false, false, false}, {.units_ahead = 1});
+  prefetcher.begin_pass({{0}, {1}, {2}, {3}, {2}, {1}, {0}});
+  GatherStall stall;
+  prefetcher.enter_stage(stall);
+  EXPECT_EQ(units[0]->weight_state(), WeightState::gathered);
+  EXPECT_NE(units[1]->weight_state(), WeightState::sharded);
+  EXPECT_EQ(units[2]->weight_state(), WeightState::sharded);
+  for (int stage = 0; stage < 3; ++stage) {
+    prefetcher.leave_stage();
+    prefetcher.enter_stage(stall);
+  }
+  EXPECT_EQ(units[0]->weight_state(), WeightState::gathered) << "kept";
+  EXPECT_EQ(units[1]->weight_state(), WeightState::sharded) << "released";
+  EXPECT_EQ(units[3]->weight_state(), WeightState::gathered) << "in use";
+  prefetcher.end_pass();
+  for (const ShardedUnit* unit : units) EXPECT_EQ(unit->weight_state(), WeightState::sharded);
+}
+
+TEST(Prefetcher, StaysWithinTheLiveElements) {
+  const UnitLayout layout = layout_of("u", 100, 1);
+  Rank rank = single();
+  const auto a = rank.unit(layout);
+  const auto b = rank.unit(layout);
+  Prefetcher prefetcher({a.get(), b.get()}, {false, false},
+                        {.units_ahead = 1, .live_elements = layout.flat_count});
+  prefetcher.begin_pass({{0}, {1}});
+  GatherStall stall;
+  prefetcher.enter_stage(stall);
+  EXPECT_EQ(b->weight_state(), WeightState::sharded);
+  prefetcher.leave_stage();
+  prefetcher.enter_stage(stall);
+  EXPECT_EQ(b->weight_state(), WeightState::gathered);
+  EXPECT_EQ(a->weight_state(), WeightState::sharded);
+}
+
+}  // namespace
+}  // namespace sluice::zero
