@@ -3,7 +3,8 @@
 #   sees only the headers of what it links, so an include against the layers does not compile.
 #   HEADERS are relative to include/; each is also compiled alone.
 # sluice_add_program(name SOURCES ... LINK ...)  a program in build/bin
-# sluice_add_test(name SOURCES ... LINK ... [LABELS ...] [TIMEOUT s])  a GoogleTest program
+# sluice_add_test(name SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [NO_PCH])  a GoogleTest program; NO_PCH:
+#   without the precompiled GoogleTest (it brings a precompiled header of its own)
 function(sluice_target_options target)
   target_compile_options(${target} PRIVATE
     -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off
@@ -82,8 +83,13 @@ function(sluice_add_program name)
 endfunction()
 
 function(sluice_add_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "NO_PCH" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
   sluice_add_program(${name} SOURCES ${arg_SOURCES} LINK ${arg_LINK} GTest::gtest GTest::gmock GTest::gtest_main)
+  # Tests are compiled once and run once: what the optimizer would gain is less than what it takes.
+  target_compile_options(${name} PRIVATE -O1)
+  if(NOT arg_NO_PCH)
+    target_precompile_headers(${name} REUSE_FROM sluice_test_pch)
+  endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()

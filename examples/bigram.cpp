@@ -1,6 +1,7 @@
-// The baseline of scripts/demo.sh: how well the byte before predicts the next one. Counts pairs of bytes in the part of
-// a file that `sluice train --eval-fraction` trains on, adds one to every count (Laplace), and prints the cross-entropy
-// on the rest, in nats per byte: what the evaluation loss of a byte model is measured in.
+// The baseline of scripts/demo.sh: how well the byte before predicts the next one. Counts pairs of
+// bytes in the part of a file that `sluice train --eval-fraction` trains on, adds one to every
+// count (Laplace), and prints the cross-entropy on the rest, in nats per byte: what the evaluation
+// loss of a byte model is measured in.
 
 #include <array>
 #include <cmath>
@@ -19,7 +20,8 @@ using Counts = std::array<std::array<std::uint64_t, kBytes>, kBytes>;
 
 // Calls visit(previous, next) for every pair of neighbours in [begin, end).
 template <typename Visit>
-void for_each_pair(const std::vector<unsigned char>& text, std::uint64_t begin, std::uint64_t end, Visit visit) {
+void for_each_pair(const std::vector<unsigned char>& text, std::uint64_t begin, std::uint64_t end,
+                   Visit visit) {
   for (std::uint64_t i = begin + 1; i < end; ++i) visit(text[i - 1], text[i]);
 }
 
@@ -46,11 +48,12 @@ double cross_entropy(const char* path, double fraction) {
   });
   double nats = 0;
   std::uint64_t pairs = 0;
-  for_each_pair(text, data.eval_begin(), data.token_count(), [&](unsigned char previous, unsigned char next) {
-    nats -= std::log(static_cast<double>(counts[previous][next] + 1) /
-                     static_cast<double>(totals[previous] + kBytes));
-    ++pairs;
-  });
+  for_each_pair(text, data.eval_begin(), data.token_count(),
+                [&](unsigned char previous, unsigned char next) {
+                  nats -= std::log(static_cast<double>(counts[previous][next] + 1) /
+                                   static_cast<double>(totals[previous] + kBytes));
+                  ++pairs;
+                });
   return nats / static_cast<double>(pairs);
 }
 

@@ -36,10 +36,10 @@ int main(int argc, char** argv) {
 
     std::vector<sluice::Ticket> tickets;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      tickets.push_back(engine.begin_write(file, offsets[i], std::as_bytes(std::span(tensors[i]))));
+      const auto bytes = std::as_bytes(std::span(tensors[i]));
+      tickets.push_back(engine.begin_write(file, offsets[i], bytes));
     }
     sluice::finish_all(tickets);
-
     std::vector<std::vector<float>> back(tensors.size());
     for (std::size_t i = 0; i < back.size(); ++i) {
       back[i].resize(tensors[i].size());
@@ -47,12 +47,11 @@ int main(int argc, char** argv) {
       tickets.push_back(engine.begin_read(file, offsets[i], bytes));
     }
     sluice::finish_all(tickets);
-
     const std::string moved = sluice::format_bytes(engine.counters().read_bytes);
-    std::printf("%s written and read back, %s\n", moved.c_str(),
-                back == tensors ? "the same" : "DIFFERENT");
+    const bool same = back == tensors;
+    std::printf("%s written and read back, %s\n", moved.c_str(), same ? "the same" : "DIFFERENT");
     std::remove(path.c_str());
-    return back == tensors ? 0 : 1;
+    return same ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "swap_tensor: %s\n", error.what());
     return 1;

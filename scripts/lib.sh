@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the scripts; sourced, not run. Sets repo (the root of the tree), which is also the working folder.
 set -euo pipefail
 repo="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

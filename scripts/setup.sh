@@ -4,6 +4,8 @@
 # otherwise it prints the line to run.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
+if (($# > 0)); then fail "usage: scripts/setup.sh (it takes no arguments)"; fi
+
 torch_version=2.11.0
 packages=(g++ cmake ninja-build ccache pkg-config git
   liburing-dev libaio-dev libtbb-dev libhwy-dev libcli11-dev libspdlog-dev libjsoncpp-dev libxxhash-dev libhwloc-dev
@@ -21,19 +23,23 @@ not_installed() {
   done
 }
 
-has_candidate() { apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'; }
+has_candidate() {
+  local policy
+  policy="$(apt-cache policy "$1" 2>/dev/null)"
+  [[ "$policy" == *"Candidate: "[!\(]* ]]
+}
 
 # One sentence on why a download or an installation failed, from its log.
 explain_failure() {
   local log="$1" what="$2"
-  if grep -qiE 'no space left|not enough free space|errno 28' "$log"; then
+  if grep -qiE 'no space left|enough free space|errno 28' "$log"; then
     fail "$what failed: the disk is full ($(df -h --output=avail,target "$repo" | tail -1 | xargs | tr ' ' ',') free); make room and run it again."
   elif grep -qiE 'temporary failure|could not resolve|name resolution|failed to fetch|unable to fetch|could not connect|connection (timed out|refused|reset)|network is unreachable|NewConnectionError|max retries' "$log"; then
     fail "$what failed: the server could not be reached; check the network or the proxy settings and run it again (log: $log)."
   elif grep -qiE 'could not get lock|is another process using it' "$log"; then
     fail "$what failed: another package installation is running; run it again when that is done."
   elif grep -qiE 'no matching distribution|could not find a version' "$log"; then
-    fail "$what failed: the package index that pip is configured for does not have it (log: $log)."
+    fail "$what failed: the package index that pip is configured for does not have it, or cannot be reached (log: $log)."
   fi
   fail "$what failed; its log is $log."
 }
@@ -152,6 +158,7 @@ if ((${#missing[@]} > 0)); then install_packages "${missing[@]}"; fi
 
 marker=.venv/.sluice-setup
 if [[ "$(cat "$marker" 2>/dev/null)" != "torch $torch_version" || ! -x .venv/bin/python ]]; then
-  install_torch "$(find_python)"
+  python="$(find_python)"
+  install_torch "$python"
   say "setup is complete"
 fi

@@ -8,9 +8,12 @@ namespace sluice {
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::fp32: return "fp32";
-    case DType::bf16: return "bf16";
-    case DType::fp16: return "fp16";
+    case DType::fp32:
+      return "fp32";
+    case DType::bf16:
+      return "bf16";
+    case DType::fp16:
+      return "fp16";
   }
   return "unknown";
 }
@@ -38,7 +41,8 @@ Fp16 to_fp16(float value) {
   // Subnormal or zero: adding 0.5 in fp32 leaves the value in units of 2^-24 in the low mantissa
   // bits, rounded to nearest even by the addition itself.
   const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
-  return Fp16{static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3F000000U))};
+  return Fp16{
+      static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3F000000U))};
 }
 
 float to_fp32(Fp16 value) {

@@ -22,8 +22,8 @@ std::string io_message(const std::string& operation, const std::string& path,
                        const std::string& advice) {
   std::string message = path + ": " + operation;
   if (size_bytes != 0) {
-    message += " of " + std::to_string(size_bytes) + " bytes at offset " +
-               std::to_string(offset_bytes);
+    message +=
+        " of " + std::to_string(size_bytes) + " bytes at offset " + std::to_string(offset_bytes);
   }
   if (!advice.empty()) message += " (" + advice + ")";
   return message;

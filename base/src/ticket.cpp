@@ -32,7 +32,9 @@ Ticket& Ticket::operator=(Ticket&& other) noexcept {
   return *this;
 }
 
-Ticket::~Ticket() { abandon(); }
+Ticket::~Ticket() {
+  abandon();
+}
 
 void Ticket::abandon() noexcept {
   if (!state_) return;
@@ -73,13 +75,15 @@ TicketSource::~TicketSource() {
   if (state_) complete(std::make_exception_ptr(Error("the work was dropped before it ended")));
 }
 
-Ticket TicketSource::ticket() { return Ticket(state_); }
+Ticket TicketSource::ticket() {
+  return Ticket(state_);
+}
 
 void TicketSource::complete(std::exception_ptr error) {
   const auto state = std::exchange(state_, nullptr);
   assert(state != nullptr);
-  // Notified under the lock: the waiter may destroy its half as soon as it sees `ended`, but the state
-  // itself lives until both halves are gone.
+  // Notified under the lock: the waiter may destroy its half as soon as it sees `ended`, but the
+  // state itself lives until both halves are gone.
   MutexLock lock(state->mutex);
   state->ended = true;
   state->error = std::move(error);
@@ -99,7 +103,9 @@ void finish_all(std::vector<Ticket>& tickets) {
   if (first) std::rethrow_exception(first);
 }
 
-void finish_all(std::vector<Ticket>&& tickets) { finish_all(tickets); }
+void finish_all(std::vector<Ticket>&& tickets) {
+  finish_all(tickets);
+}
 
 bool all_done(const std::vector<Ticket>& tickets) {
   for (const Ticket& ticket : tickets) {

@@ -30,9 +30,10 @@ train::TrainRequest train_request(const std::vector<std::string>& more) {
 }
 
 TEST(ParseArguments, FillsEveryFieldOfATrainRequest) {
-  const train::TrainRequest request = train_request(
-      {"--init", "w", "--steps", "7", "--seed", "18446744073709551615", "--resume", "--placement", "resident",
-       "--eval-fraction", "0.05", "--eval-every", "3", "--eval-windows", "0", "--report", "r"});
+  const train::TrainRequest request =
+      train_request({"--init", "w", "--steps", "7", "--seed", "18446744073709551615", "--resume",
+                     "--placement", "resident", "--eval-fraction", "0.05", "--eval-every", "3",
+                     "--eval-windows", "0", "--report", "r"});
   EXPECT_EQ(request.config_path, "c");
   EXPECT_EQ(request.model_path, "m");
   EXPECT_EQ(request.data_path, "d");
@@ -56,15 +57,17 @@ TEST(ParseArguments, LeavesTheRestAtItsDefaults) {
 }
 
 TEST(ParseArguments, TakesTheSameLineForPlanWithoutData) {
-  const Invocation invocation = parse_arguments({"plan", "--config", "c", "--model", "m", "--steps", "9"});
+  const Invocation invocation =
+      parse_arguments({"plan", "--config", "c", "--model", "m", "--steps", "9"});
   EXPECT_EQ(std::get<PlanArguments>(invocation.command).request.steps, 9);
 }
 
 TEST(ParseArguments, FillsAGenerateRequest) {
   const auto request = std::get<GenerateArguments>(
-      parse_arguments({"generate", "--model", "m", "--weights", "w", "--prompt", "a b", "--max-new-tokens", "5",
-                       "--temperature", "0", "--top-k", "40", "--seed", "3"})
-          .command)
+                           parse_arguments({"generate", "--model", "m", "--weights", "w",
+                                            "--prompt", "a b", "--max-new-tokens", "5",
+                                            "--temperature", "0", "--top-k", "40", "--seed", "3"})
+                               .command)
                            .request;
   EXPECT_EQ(request.prompt, "a b");
   EXPECT_EQ(request.max_new_tokens, 5);
@@ -74,53 +77,64 @@ TEST(ParseArguments, FillsAGenerateRequest) {
 }
 
 TEST(ParseArguments, FillsExportAndJson) {
-  const Invocation invocation = parse_arguments({"export", "run", "--out", "o", "--dtype", "bf16", "--json"});
+  const Invocation invocation =
+      parse_arguments({"export", "run", "--out", "o", "--dtype", "bf16", "--json"});
   EXPECT_EQ(std::get<ExportArguments>(invocation.command).run_directory, "run");
   EXPECT_EQ(std::get<ExportArguments>(invocation.command).dtype, DType::bf16);
   EXPECT_TRUE(invocation.json);
 }
 
 TEST(ParseArguments, FindsNestedCommands) {
-  EXPECT_EQ(std::get<ConfigCheckArguments>(parse_arguments({"config", "check", "f"}).command).path, "f");
-  EXPECT_TRUE(std::holds_alternative<ConfigKeysArguments>(parse_arguments({"config", "keys"}).command));
+  EXPECT_EQ(std::get<ConfigCheckArguments>(parse_arguments({"config", "check", "f"}).command).path,
+            "f");
+  EXPECT_TRUE(
+      std::holds_alternative<ConfigKeysArguments>(parse_arguments({"config", "keys"}).command));
 }
 
 TEST(ParseArguments, ShowsTheHelpOfTheCommandThatWasNamed) {
   EXPECT_THAT(std::get<ShowText>(parse_arguments({"config", "keys", "-h"}).command).text,
               HasSubstr("usage: sluice config keys"));
-  EXPECT_THAT(std::get<ShowText>(parse_arguments({}).command).text, HasSubstr("usage: sluice COMMAND"));
+  EXPECT_THAT(std::get<ShowText>(parse_arguments({}).command).text,
+              HasSubstr("usage: sluice COMMAND"));
 }
 
 TEST(UsageError, NamesTheNearestFlagOrCommand) {
-  EXPECT_THAT(error_of(train_with({"--evalevery", "3"})), HasSubstr("did you mean \"--eval-every\"?"));
+  EXPECT_THAT(error_of(train_with({"--evalevery", "3"})),
+              HasSubstr("did you mean \"--eval-every\"?"));
   EXPECT_THAT(error_of({"tarin"}), HasSubstr("unknown command \"tarin\"; did you mean \"train\"?"));
   EXPECT_THAT(error_of({"config", "chekc"}), HasSubstr("did you mean \"check\"?"));
   EXPECT_THAT(error_of({"zzzzzz"}), ::testing::Not(HasSubstr("did you mean")));
 }
 
 TEST(UsageError, ListsEverythingThatIsMissing) {
-  EXPECT_THAT(error_of({"train"}), HasSubstr("train: missing --config FILE, --model FILE, --data FILE"));
+  EXPECT_THAT(error_of({"train"}),
+              HasSubstr("train: missing --config FILE, --model FILE, --data FILE"));
   EXPECT_THAT(error_of({"export"}), HasSubstr("missing DIR, --out FILE"));
   EXPECT_THAT(error_of({"config"}), HasSubstr("a command is missing"));
 }
 
 TEST(UsageError, SaysWhatIsWrongWithAValue) {
   EXPECT_THAT(error_of(train_with({"--steps", "many"})),
-              HasSubstr("train: --steps: expected a whole number of at least 1, found \"many\""));
-  EXPECT_THAT(error_of(train_with({"--steps", "0"})), HasSubstr("at least 1, found \"0\""));
+              HasSubstr("train: --steps: expected a whole number of at least 0, found \"many\""));
+  EXPECT_THAT(error_of(train_with({"--steps", "-1"})), HasSubstr("at least 0, found \"-1\""));
   EXPECT_THAT(error_of(train_with({"--steps", "99999999999999999999"})), HasSubstr("--steps"));
   EXPECT_THAT(error_of(train_with({"--steps"})), HasSubstr("--steps needs a value"));
-  EXPECT_THAT(error_of(train_with({"--steps", "1", "--steps", "2"})), HasSubstr("--steps was given 2 times"));
-  EXPECT_THAT(error_of(train_with({"--seed", "-1"})), HasSubstr("--seed: expected a whole number from 0"));
+  EXPECT_THAT(error_of(train_with({"--steps", "1", "--steps", "2"})),
+              HasSubstr("--steps was given 2 times"));
+  EXPECT_THAT(error_of(train_with({"--seed", "-1"})),
+              HasSubstr("--seed: expected a whole number from 0"));
   EXPECT_THAT(error_of(train_with({"--placement", "cpu"})), HasSubstr("configured or resident"));
   EXPECT_THAT(error_of(train_with({"--eval-fraction", "1"})), HasSubstr("between 0 and 1"));
   EXPECT_THAT(error_of(train_with({"--eval-fraction", "nan"})), HasSubstr("expected a number"));
-  EXPECT_THAT(error_of({"export", "r", "--out", "o", "--dtype", "int8"}), HasSubstr("fp32, bf16 or fp16"));
+  EXPECT_THAT(error_of({"export", "r", "--out", "o", "--dtype", "int8"}),
+              HasSubstr("fp32, bf16 or fp16"));
 }
 
 TEST(UsageError, RefusesWhatContradictsItself) {
-  EXPECT_THAT(error_of(train_with({"--eval-fraction", "0.1", "--eval-data", "e"})), HasSubstr("exclude each other"));
-  EXPECT_THAT(error_of(train_with({"--eval-every", "5"})), HasSubstr("needs something to evaluate on"));
+  EXPECT_THAT(error_of(train_with({"--eval-fraction", "0.1", "--eval-data", "e"})),
+              HasSubstr("exclude each other"));
+  EXPECT_THAT(error_of(train_with({"--eval-every", "5"})),
+              HasSubstr("needs something to evaluate on"));
   EXPECT_THAT(error_of({"plan", "--config", "c", "--model", "m", "--eval-fraction", "0.1"}),
               HasSubstr("needs --data"));
 }

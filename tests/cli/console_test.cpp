@@ -29,7 +29,9 @@ class MemoryStream {
   std::FILE* stream_;
 };
 
-TerminalFacts terminal() { return {true, 80, true, false}; }
+TerminalFacts terminal() {
+  return {true, 80, true, false};
+}
 
 TEST(Console, WritesNoStatusWhereItCannotBeRewritten) {
   MemoryStream out;

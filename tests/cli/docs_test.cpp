@@ -51,8 +51,8 @@ TEST_P(Docs, ListExactlyTheFlagsOfTheProgram) {
   EXPECT_EQ(flags_of_docs(GetParam()), of_program);
 }
 INSTANTIATE_TEST_SUITE_P(EveryCommand, Docs,
-                         ::testing::Values("train", "plan", "generate", "export", "doctor", "config check",
-                                           "config keys"));
+                         ::testing::Values("train", "plan", "generate", "export", "doctor",
+                                           "config check", "config keys"));
 
 TEST(DocsOfCommands, AreThereForEveryCommandOfTheProgram) {
   const std::string docs = file_text(SLUICE_CLI_DOCS);

@@ -1,5 +1,5 @@
-// A training library for tests of the program: no LibTorch, no training. What it does is the value of
-// SLUICE_FAKE_SCENARIO; signals are sent by itself, at a step, so that no test waits.
+// A training library for tests of the program: no LibTorch, no training. What it does is the value
+// of SLUICE_FAKE_SCENARIO; signals are sent by itself, at a step, so that no test waits.
 
 #include <signal.h>
 #include <unistd.h>
@@ -22,7 +22,8 @@ class FakeLibrary : public TrainLibrary {
  public:
   void set_log_sink(LogSink sink, LogLevel) override { sink_ = std::move(sink); }
 
-  RunReport train(const TrainRequest& request, TrainObserver& observer, const volatile int& stop) override {
+  RunReport train(const TrainRequest& request, TrainObserver& observer,
+                  const volatile int& stop) override {
     const char* chosen = std::getenv("SLUICE_FAKE_SCENARIO");
     const std::string scenario = chosen == nullptr ? "" : chosen;
     const config::TrainConfig config = config::load_train_config(request.config_path);
@@ -36,16 +37,18 @@ class FakeLibrary : public TrainLibrary {
     return run_steps(request.steps.value_or(12), scenario, observer, stop);
   }
 
-  void generate(const GenerateRequest& request, GenerateObserver& observer, const volatile int&) override {
+  void generate(const GenerateRequest& request, GenerateObserver& observer,
+                const volatile int&) override {
     const std::string text = "abc\xC3(";
     for (std::int64_t i = 0; i < request.max_new_tokens; ++i) {
-      observer.on_token(static_cast<unsigned char>(text[static_cast<std::size_t>(i) % text.size()]));
+      observer.on_token(
+          static_cast<unsigned char>(text[static_cast<std::size_t>(i) % text.size()]));
     }
   }
 
  private:
-  static RunReport run_steps(std::int64_t steps, const std::string& scenario, TrainObserver& observer,
-                             const volatile int& stop) {
+  static RunReport run_steps(std::int64_t steps, const std::string& scenario,
+                             TrainObserver& observer, const volatile int& stop) {
     RunReport report;
     report.bound_by = "compute";
     observer.on_begin(1, steps);

@@ -23,7 +23,8 @@ Json::Value parse_json(const std::string& text) {
   Json::Value value;
   std::string errors;
   std::istringstream stream(text);
-  EXPECT_TRUE(Json::parseFromStream(Json::CharReaderBuilder(), stream, &value, &errors)) << errors << text;
+  EXPECT_TRUE(Json::parseFromStream(Json::CharReaderBuilder(), stream, &value, &errors))
+      << errors << text;
   return value;
 }
 
@@ -39,13 +40,14 @@ TEST_P(Help, AnswersWithAnExampleWithinASecond) {
   EXPECT_EQ(result.err, "");
   EXPECT_LT(result.cpu_seconds, 1.0);
 }
-INSTANTIATE_TEST_SUITE_P(EveryCommand, Help,
-                         ::testing::Values(std::vector<std::string>{}, std::vector<std::string>{"train"},
-                                           std::vector<std::string>{"plan"}, std::vector<std::string>{"generate"},
-                                           std::vector<std::string>{"export"}, std::vector<std::string>{"doctor"},
-                                           std::vector<std::string>{"config"},
-                                           std::vector<std::string>{"config", "check"},
-                                           std::vector<std::string>{"config", "keys"}));
+INSTANTIATE_TEST_SUITE_P(
+    EveryCommand, Help,
+    ::testing::Values(std::vector<std::string>{}, std::vector<std::string>{"train"},
+                      std::vector<std::string>{"plan"}, std::vector<std::string>{"generate"},
+                      std::vector<std::string>{"export"}, std::vector<std::string>{"doctor"},
+                      std::vector<std::string>{"config"},
+                      std::vector<std::string>{"config", "check"},
+                      std::vector<std::string>{"config", "keys"}));
 
 TEST(Program, PrintsItsHelpWithoutArguments) {
   const ProgramResult bare = run_sluice({});
@@ -71,7 +73,8 @@ TEST(Program, NamesTheNearestFlagForAnUnknownOne) {
   EXPECT_EQ(result.exit_code, kExitUsage);
   EXPECT_EQ(result.out, "");
   EXPECT_EQ(result.err,
-            "sluice: train: unknown flag \"--stesp\"; did you mean \"--steps\"? (sluice train --help lists what "
+            "sluice: train: unknown flag \"--stesp\"; did you mean \"--steps\"? (sluice train "
+            "--help lists what "
             "there is)\n");
 }
 
@@ -108,11 +111,12 @@ TEST(ConfigCheck, ShowsAllTenMistakesAtOnceWithinASecond) {
   EXPECT_LT(result.cpu_seconds, 1.0);
   int problems = 0;
   std::istringstream lines(result.err);
-  for (std::string line; std::getline(lines, line);) problems += line.find("ds.json:") != std::string::npos ? 1 : 0;
+  for (std::string line; std::getline(lines, line);)
+    problems += line.find("ds.json:") != std::string::npos ? 1 : 0;
   EXPECT_GE(problems, 10) << result.err;
-  for (const char* key : {"train_batch_size", "gradient_clipping", "gradient_acumulation_steps", "steps_per_print",
-                          "optimizer.type", "lr", "betas", "bf16.enabled", "zero_optimization.stage",
-                          "aio.queue_depth", "aio.block_size"}) {
+  for (const char* key : {"train_batch_size", "gradient_clipping", "gradient_acumulation_steps",
+                          "steps_per_print", "optimizer.type", "lr", "betas", "bf16.enabled",
+                          "zero_optimization.stage", "aio.queue_depth", "aio.block_size"}) {
     EXPECT_THAT(result.err, HasSubstr(key));
   }
 }
@@ -136,7 +140,8 @@ TEST(ConfigKeys, ListsEveryKeyAsTextAndAsJson) {
   ASSERT_GT(object["config"].size(), 20U);
   ASSERT_GT(object["model"].size(), 8U);
   for (const char* table : {"config", "model"}) {
-    for (const Json::Value& key : object[table]) EXPECT_THAT(text.out, HasSubstr(key["path"].asString()));
+    for (const Json::Value& key : object[table])
+      EXPECT_THAT(text.out, HasSubstr(key["path"].asString()));
   }
 }
 
@@ -188,7 +193,8 @@ TEST_F(Plan, PrintsTheTableAndOneJsonObject) {
 
 TEST_F(Plan, EndsWithThreeWhenTheBudgetIsTooSmall) {
   write_file(directory_.file("ds.json"),
-             R"({"train_batch_size": 2, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3},
+             R"({"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 0.0004}},
+                 "bf16": {"enabled": true}, "zero_optimization": {"stage": 3},
                  "sluice": {"device_bytes": "4KiB", "host_bytes": "4KiB"}})");
   const ProgramResult result = plan({});
   EXPECT_EQ(result.exit_code, kExitDoesNotFit) << result.out << result.err;

@@ -28,7 +28,8 @@ ProgressView half_way() {
 
 TEST(ProgressLine, ShowsEverythingWhereThereIsRoom) {
   EXPECT_EQ(progress_line(half_way(), {true, 120, false, false}),
-            "step  60/120  [##############..............]  loss 2.4312  lr 3.90e-04  1,043 tok/s  7m42s left  done "
+            "step  60/120  [###############...............]  loss 2.4312  lr 3.90e-04  1,043 tok/s "
+            " 7m42s left  done "
             "at 14:32");
 }
 
@@ -36,7 +37,8 @@ TEST(ProgressLine, FillsTheBarByEighthsOfACharacter) {
   ProgressView view = half_way();
   view.step = 1;
   view.total = 240;  // an eighth of a character, at thirty characters
-  EXPECT_THAT(progress_line(view, {true, 160, true, false}), HasSubstr("▕▏" + std::string(29, ' ') + "▏"));
+  EXPECT_THAT(progress_line(view, {true, 160, true, false}),
+              HasSubstr("▕▏" + std::string(29, ' ') + "▏"));
 }
 
 TEST(ProgressLine, FitsEveryWidthAndAlwaysHasTheStep) {
@@ -78,12 +80,14 @@ TEST(SmoothedLoss, LeavesOutWhatIsNotFinite) {
 class Progress : public ::testing::Test {
  protected:
   ~Progress() override {
+    console_.reset();  // writes to the stream
     std::fclose(stream_);
     std::free(text_);
   }
   TrainProgress make(TerminalFacts facts) {
     console_.emplace(stream_, stream_, facts);
-    return TrainProgress(*console_, {[this] { return now_; }, [](double) { return std::string("12:00"); }});
+    return TrainProgress(*console_,
+                         {[this] { return now_; }, [](double) { return std::string("12:00"); }});
   }
   std::string output() {
     std::fflush(stream_);
@@ -113,8 +117,10 @@ TEST_F(Progress, PrintsFirstAndLastAndALineEachTenSecondsOutsideATerminal) {
   progress.on_begin(1, 24);
   for (std::int64_t i = 1; i <= 24; ++i) progress.on_step(step(i));
   const std::string text = output();
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2 + 4) << text;  // heading; steps 1, 11, 21, 24
-  EXPECT_THAT(text, HasSubstr("step 1/24  loss 2.0000  lr 1.000e-03  grad norm 0.500  100 tok/s\n"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2 + 4)
+      << text;  // heading; steps 1, 11, 21, 24
+  EXPECT_THAT(text,
+              HasSubstr("step 1/24  loss 2.0000  lr 1.000e-03  grad norm 0.500  100 tok/s\n"));
   EXPECT_THAT(text, HasSubstr("step 11/24"));
   EXPECT_THAT(text, HasSubstr("13s left"));
   EXPECT_THAT(text, HasSubstr("step 24/24"));
@@ -128,7 +134,8 @@ TEST_F(Progress, PrintsEveryStepsPerPrintStepsWhenTheConfigurationSaysSo) {
   progress.on_begin(1, 12);
   for (std::int64_t i = 1; i <= 12; ++i) progress.on_step(step(i));
   const std::string text = output();
-  for (const char* shown : {"step 1/12", "step 5/12", "step 10/12", "step 12/12"}) EXPECT_THAT(text, HasSubstr(shown));
+  for (const char* shown : {"step 1/12", "step 5/12", "step 10/12", "step 12/12"})
+    EXPECT_THAT(text, HasSubstr(shown));
   EXPECT_THAT(text, Not(HasSubstr("step 11/12")));
 }
 
@@ -151,7 +158,8 @@ TEST_F(Progress, KeepsEvaluationsAndSkippedStepsInBothKinds) {
     train::StepRecord skipped = step(3);
     skipped.skipped = true;
     progress.on_step(skipped);
-    EXPECT_THAT(output(), HasSubstr("step 2/4  eval loss 1.7500  (training loss 2.0000, smoothed)\n"));
+    EXPECT_THAT(output(),
+                HasSubstr("step 2/4  eval loss 1.7500  (training loss 2.0000, smoothed)\n"));
     EXPECT_THAT(output(), HasSubstr("step 3: gradients were not finite, update skipped\n"));
   }
 }

@@ -14,7 +14,9 @@ std::map<std::string, Json::Value> values_of(const std::string& text) {
 }
 
 TEST(ResolvedValues, FillInWhatTheFileLeavesOut) {
-  auto values = values_of(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2})");
+  auto values = values_of(
+      R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true},
+                              "optimizer": {"type": "AdamW", "params": {"lr": 0.5}}})");
   EXPECT_EQ(values["gradient_accumulation_steps"].asInt(), 4);
   EXPECT_EQ(values["sluice.device_bytes"].asString(), "auto");
   EXPECT_EQ(values["zero_optimization.offload_param.device"].asString(), "none");
@@ -37,8 +39,13 @@ TEST(ResolvedValues, ShowWhatTheFileSays) {
 }
 
 TEST(ResolvedValues, ShowTheScheduleInUse) {
-  EXPECT_EQ(values_of(R"({"train_batch_size": 1})")["scheduler.type"].asString(), "none: the rate is constant");
-  auto values = values_of(R"({"train_batch_size": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.5}},
+  EXPECT_EQ(values_of(R"({"train_batch_size": 1, "bf16": {"enabled": true},
+                          "optimizer": {"type": "AdamW", "params": {"lr": 0.5}}})")
+                ["scheduler.type"]
+                    .asString(),
+            "none: the rate is constant");
+  auto values = values_of(R"({"train_batch_size": 1, "bf16": {"enabled": true},
+                              "optimizer": {"type": "AdamW", "params": {"lr": 0.5}},
                               "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 5}}})");
   EXPECT_EQ(values["scheduler.type"].asString(), "WarmupLR");
   EXPECT_EQ(values["scheduler.params.warmup_num_steps"].asInt(), 5);

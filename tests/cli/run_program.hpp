@@ -36,7 +36,8 @@ inline void write_file(const std::string& path, const std::string& text) {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
-inline ProgramResult run_program(std::vector<std::string> argv, const Environment& environment = {}) {
+inline ProgramResult run_program(std::vector<std::string> argv,
+                                 const Environment& environment = {}) {
   const TempDir directory;
   const std::string out = directory.file("out");
   const std::string err = directory.file("err");
@@ -66,7 +67,8 @@ inline ProgramResult run_program(std::vector<std::string> argv, const Environmen
 }
 
 // `sluice` with these arguments.
-inline ProgramResult run_sluice(std::vector<std::string> arguments, const Environment& environment = {}) {
+inline ProgramResult run_sluice(std::vector<std::string> arguments,
+                                const Environment& environment = {}) {
   arguments.insert(arguments.begin(), SLUICE_PROGRAM);
   return run_program(std::move(arguments), environment);
 }

@@ -1,5 +1,5 @@
-// `sluice train` and `sluice generate` around the training library: a copy of the program with a library beside it that
-// trains nothing (fake_train_library.cpp).
+// `sluice train` and `sluice generate` around the training library: a copy of the program with a
+// library beside it that trains nothing (fake_train_library.cpp).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,19 +27,27 @@ class TrainProgram : public ::testing::Test {
     write_file(directory_.file("text"), std::string(4096, 'x'));
   }
   void add_library() {
-    std::filesystem::copy_file(SLUICE_FAKE_TRAIN_LIBRARY, directory_.file("lib/libsluice_train.so"));
+    std::filesystem::copy_file(SLUICE_FAKE_TRAIN_LIBRARY,
+                               directory_.file("lib/libsluice_train.so"));
   }
   std::vector<std::string> train_line() const {
-    return {directory_.file("bin/sluice"), "train",  "--config",
-            directory_.file("it's ds.json"), "--model", directory_.file("model.json"),
-            "--data", directory_.file("text")};
+    return {directory_.file("bin/sluice"),
+            "train",
+            "--config",
+            directory_.file("it's ds.json"),
+            "--model",
+            directory_.file("model.json"),
+            "--data",
+            directory_.file("text")};
   }
   // The line to resume, as it must be printed.
   std::string resume_line() const {
-    return directory_.file("bin/sluice") + " train --config '" + directory_.file("it'\\''s ds.json") + "' --model " +
-           directory_.file("model.json") + " --data " + directory_.file("text");
+    return directory_.file("bin/sluice") + " train --config '" +
+           directory_.file("it'\\''s ds.json") + "' --model " + directory_.file("model.json") +
+           " --data " + directory_.file("text");
   }
-  ProgramResult train(const std::string& scenario, const std::vector<std::string>& more = {}) const {
+  ProgramResult train(const std::string& scenario,
+                      const std::vector<std::string>& more = {}) const {
     std::vector<std::string> line = train_line();
     line.insert(line.end(), more.begin(), more.end());
     return run_program(line, {{"SLUICE_FAKE_SCENARIO", scenario}, {"LC_ALL", "C.UTF-8"}});
@@ -72,7 +80,8 @@ TEST_F(TrainProgram, ShowsPlanStepsCurveAndSummary) {
   EXPECT_THAT(result.out, HasSubstr("bound by compute"));
   EXPECT_THAT(result.out, HasSubstr("somewhere/report.json"));
   EXPECT_THAT(result.err, HasSubstr("warning: a warning of the library"));
-  EXPECT_THAT(result.out, Not(HasSubstr("\r"))) << "nothing is rewritten in place outside a terminal";
+  EXPECT_THAT(result.out, Not(HasSubstr("\r")))
+      << "nothing is rewritten in place outside a terminal";
 }
 
 TEST_F(TrainProgram, KeepsStandardOutputForTheObjectWithJson) {
@@ -92,7 +101,8 @@ TEST_F(TrainProgram, EndsAfterTheStepOnInterruptAndPrintsTheLineToResume) {
   add_library();
   const ProgramResult result = train("interrupt");
   EXPECT_EQ(result.exit_code, 130);
-  EXPECT_THAT(result.out, HasSubstr("step 3 is committed; to go on:\n  " + resume_line() + " --resume\n"));
+  EXPECT_THAT(result.out,
+              HasSubstr("step 3 is committed; to go on:\n  " + resume_line() + " --resume\n"));
   EXPECT_THAT(result.err, HasSubstr("stopping after the step in progress"));
 }
 
@@ -135,22 +145,30 @@ TEST_F(TrainProgram, RefusesAMistakenConfigurationBeforeLoadingTheLibrary) {
 
 TEST_F(TrainProgram, StreamsGeneratedBytesAndListsTokensAsJson) {
   add_library();
-  const std::vector<std::string> line = {directory_.file("bin/sluice"), "generate", "--model",
-                                         directory_.file("model.json"), "--weights", directory_.file("text"),
-                                         "--prompt", "Once ", "--max-new-tokens", "5"};
+  const std::vector<std::string> line = {directory_.file("bin/sluice"),
+                                         "generate",
+                                         "--model",
+                                         directory_.file("model.json"),
+                                         "--weights",
+                                         directory_.file("text"),
+                                         "--prompt",
+                                         "Once ",
+                                         "--max-new-tokens",
+                                         "5"};
   EXPECT_EQ(run_program(line).out, "Once abc\xC3(\n");
   std::vector<std::string> json_line = line;
   json_line.emplace_back("--json");
   const ProgramResult json = run_program(json_line);
   // The byte C3 is no character of its own.
-  EXPECT_EQ(json.out, "{\"prompt\":\"Once \",\"text\":\"abc\xEF\xBF\xBD(\",\"tokens\":[97,98,99,195,40]}\n");
+  EXPECT_EQ(json.out,
+            "{\"prompt\":\"Once \",\"text\":\"abc\xEF\xBF\xBD(\",\"tokens\":[97,98,99,195,40]}\n");
 }
 
 TEST_F(TrainProgram, NamesAbsentWeights) {
   add_library();
   const ProgramResult result =
-      run_program({directory_.file("bin/sluice"), "generate", "--model", directory_.file("model.json"), "--weights",
-                   "absent", "--prompt", "x"});
+      run_program({directory_.file("bin/sluice"), "generate", "--model",
+                   directory_.file("model.json"), "--weights", "absent", "--prompt", "x"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("--weights: absent"));
 }

@@ -37,7 +37,8 @@ TEST(NextSteps, NameTheDirectoryThatHoldsTheStates) {
   plan.states_directory = "/mnt/my swap";
   const std::string text = next_steps(report, plan, "model.json");
   EXPECT_THAT(text, HasSubstr("sluice export '/mnt/my swap' --out weights.safetensors"));
-  EXPECT_THAT(text, HasSubstr("sluice generate --model model.json --weights '/mnt/my swap' --prompt TEXT"));
+  EXPECT_THAT(
+      text, HasSubstr("sluice generate --model model.json --weights '/mnt/my swap' --prompt TEXT"));
 }
 
 TEST(NextSteps, FallBackToTheCheckpoints) {

@@ -169,11 +169,11 @@ TEST_P(IoEngineTest, ManyThreadsMoveManyTransfersAtOnce) {
         out.push_back(random_bytes(kSize, t * 1000 + i));
         tickets.push_back(engine.begin_write(file, (i * kThreads + t) * kStride, out[i]));
       }
-      finish_all(tickets);
+      tickets.clear();  // waits; an error shows in what is read back
       for (std::size_t i = 0; i < kPerThread; ++i) {
         tickets.push_back(engine.begin_read(file, (i * kThreads + t) * kStride, in[i]));
       }
-      finish_all(tickets);
+      tickets.clear();
       good[t] = in == out;
     });
   }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -94,15 +95,18 @@ class GatedBackend final : public WrappedBackend {
 
  private:
   void pass_on() {
-    if (!open_.load() || held_.size() < (first_passed_ ? least_ : 1)) return;
-    if (first_passed_) least_ = 1;
-    first_passed_ = true;
-    const std::size_t taken = inner().submit(held_);
+    if (!open_.load() || held_.size() < least_now_) return;
+    const std::span<const nvme::IoRequest> requests(held_);
+    const std::size_t taken = inner().submit(first_passed_ ? requests : requests.first(1));
     held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(taken));
+    if (taken == 0) return;
+    least_now_ = first_passed_ ? 1 : least_;
+    first_passed_ = true;
   }
 
   std::atomic<bool> open_{false};
-  std::size_t least_;
+  const std::size_t least_;
+  std::size_t least_now_ = 1;
   bool first_passed_ = false;
   std::vector<nvme::IoRequest> held_;
 };

@@ -26,7 +26,8 @@ MachineFacts roomy_machine() {
   return machine;
 }
 
-config::TrainConfig train_config(Device optimizer, Device param, std::uint64_t device_mib, std::uint64_t host_mib) {
+config::TrainConfig train_config(Device optimizer, Device param, std::uint64_t device_mib,
+                                 std::uint64_t host_mib) {
   config::TrainConfig config;
   config.micro_batch_size = 2;
   config.gradient_accumulation_steps = 4;
@@ -52,7 +53,8 @@ config::ModelConfig model_config(std::int64_t layers, std::int64_t width) {
   return model;
 }
 
-std::string refusal(const config::TrainConfig& config, const config::ModelConfig& model, const MachineFacts& machine) {
+std::string refusal(const config::TrainConfig& config, const config::ModelConfig& model,
+                    const MachineFacts& machine) {
   try {
     make_plan(config, model, Placement::configured, machine);
   } catch (const DoesNotFit& error) {
@@ -62,8 +64,8 @@ std::string refusal(const config::TrainConfig& config, const config::ModelConfig
 }
 
 TEST(Plan, PutsEveryClassOfBytesWhereTheConfigurationAsksForIt) {
-  const auto plan = make_plan(train_config(Device::nvme, Device::cpu, 512, 512), model_config(4, 256),
-                              Placement::configured, roomy_machine());
+  const auto plan = make_plan(train_config(Device::nvme, Device::cpu, 512, 512),
+                              model_config(4, 256), Placement::configured, roomy_machine());
   for (const UnitPlacement& unit : plan.units) {
     EXPECT_EQ(unit.states, Tier::nvme);
     EXPECT_EQ(unit.weights, Tier::host);
@@ -76,8 +78,8 @@ TEST(Plan, PutsEveryClassOfBytesWhereTheConfigurationAsksForIt) {
 }
 
 TEST(Plan, SumsItsRows) {
-  const auto plan = make_plan(train_config(Device::nvme, Device::nvme, 128, 64), model_config(6, 256),
-                              Placement::configured, roomy_machine());
+  const auto plan = make_plan(train_config(Device::nvme, Device::nvme, 128, 64),
+                              model_config(6, 256), Placement::configured, roomy_machine());
   TierBytes sum;
   for (const PlanRow& row : plan.rows) {
     sum.device += row.bytes.device;
@@ -98,7 +100,8 @@ TEST(Plan, MovesTwiceTheWeightsAndOnceTheGradients) {
   const auto plan = make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
   std::uint64_t elements = 0;
   for (const auto& layout : plan.layouts) elements += layout.flat_count;
-  // Weights twice less the units used once (head) or twice in a row (last block), plus the tied embedding's extra trips.
+  // Weights twice less the units used once (head) or twice in a row (last block), plus the tied
+  // embedding's extra trips.
   EXPECT_GT(plan.h2d_per_step, 3 * elements);
   EXPECT_LT(plan.h2d_per_step, 5 * elements);
   EXPECT_GE(plan.d2h_per_step, 2 * elements);
@@ -124,7 +127,8 @@ TEST(Plan, ResidentHasNoBudgetsAndNoDrive) {
 }
 
 TEST(Plan, RefusesWithWhatIsShortAndTwoChanges) {
-  const std::string text = refusal(train_config(Device::nvme, Device::nvme, 8, 8), model_config(4, 512), roomy_machine());
+  const std::string text = refusal(train_config(Device::nvme, Device::nvme, 8, 8),
+                                   model_config(4, 512), roomy_machine());
   EXPECT_NE(text.find("device tier is short by"), std::string::npos) << text;
   EXPECT_NE(text.find("host tier is short by"), std::string::npos) << text;
   EXPECT_NE(text.find("1. set "), std::string::npos) << text;
@@ -133,11 +137,13 @@ TEST(Plan, RefusesWithWhatIsShortAndTwoChanges) {
 
 TEST(Plan, RefusesASpillWithoutADriveAndUnderStrict) {
   auto config = train_config(Device::cpu, Device::cpu, 256, 32);
-  EXPECT_NE(refusal(config, model_config(8, 512), roomy_machine()).find("nvme_path"), std::string::npos);
+  EXPECT_NE(refusal(config, model_config(8, 512), roomy_machine()).find("nvme_path"),
+            std::string::npos);
   config = train_config(Device::nvme, Device::cpu, 256, 64);
   EXPECT_EQ(refusal(config, model_config(12, 512), roomy_machine()), "");
   config.sluice.strict = true;
-  EXPECT_NE(refusal(config, model_config(12, 512), roomy_machine()).find("strict"), std::string::npos);
+  EXPECT_NE(refusal(config, model_config(12, 512), roomy_machine()).find("strict"),
+            std::string::npos);
 }
 
 TEST(Plan, ComparesWithTheMachine) {
@@ -147,12 +153,14 @@ TEST(Plan, ComparesWithTheMachine) {
   EXPECT_NE(refusal(config, model_config(4, 256), machine).find("/drive needs"), std::string::npos);
   machine = roomy_machine();
   machine.available_memory_bytes = 32 * kMiB;
-  EXPECT_NE(refusal(config, model_config(4, 256), machine).find("of free memory"), std::string::npos);
+  EXPECT_NE(refusal(config, model_config(4, 256), machine).find("of free memory"),
+            std::string::npos);
   machine = roomy_machine();
   machine.memlock_bytes = 64 * kKiB;
   auto pinned = config;
   pinned.zero.offload_optimizer.pin_memory = true;
-  EXPECT_NE(refusal(pinned, model_config(4, 256), machine).find("RLIMIT_MEMLOCK"), std::string::npos);
+  EXPECT_NE(refusal(pinned, model_config(4, 256), machine).find("RLIMIT_MEMLOCK"),
+            std::string::npos);
 }
 
 TEST(Plan, KeysOfDeepSpeedShapeIt) {
@@ -160,25 +168,32 @@ TEST(Plan, KeysOfDeepSpeedShapeIt) {
   const auto base = make_plan(config, model_config(8, 512), Placement::configured, roomy_machine());
   EXPECT_EQ(base.prefetch_units, 1);
   config.zero.prefetch_bucket_size = 0;
-  EXPECT_EQ(make_plan(config, model_config(8, 512), Placement::configured, roomy_machine()).prefetch_units, 0);
+  EXPECT_EQ(make_plan(config, model_config(8, 512), Placement::configured, roomy_machine())
+                .prefetch_units,
+            0);
   config = train_config(Device::nvme, Device::nvme, 512, 512);
   config.zero.sub_group_size = 300000;
-  EXPECT_EQ(make_plan(config, model_config(8, 512), Placement::configured, roomy_machine()).update_tile_count, 262144U);
+  EXPECT_EQ(make_plan(config, model_config(8, 512), Placement::configured, roomy_machine())
+                .update_tile_count,
+            262144U);
   config.zero.offload_param.buffer_count = 7;
   config.zero.offload_param.buffer_size = 1 << 20;
   config.zero.offload_optimizer.buffer_count = 20;
-  const auto buffers = make_plan(config, model_config(8, 512), Placement::configured, roomy_machine());
+  const auto buffers =
+      make_plan(config, model_config(8, 512), Placement::configured, roomy_machine());
   EXPECT_EQ(buffers.mover_tiles, 7);
   EXPECT_EQ(buffers.mover_tile_bytes, 2U << 20U);
   EXPECT_EQ(buffers.update_tiles, 5);
   const auto kept = [](const Plan& plan) {
-    return std::count_if(plan.units.begin(), plan.units.end(), [](const UnitPlacement& u) { return u.keep_gathered; });
+    return std::count_if(plan.units.begin(), plan.units.end(),
+                         [](const UnitPlacement& u) { return u.keep_gathered; });
   };
   EXPECT_GT(kept(base), 0);
   config = train_config(Device::nvme, Device::nvme, 512, 512);
   config.zero.max_reuse_distance = 0;
   config.zero.param_persistence_threshold = 0;
-  EXPECT_EQ(kept(make_plan(config, model_config(8, 512), Placement::configured, roomy_machine())), 0);
+  EXPECT_EQ(kept(make_plan(config, model_config(8, 512), Placement::configured, roomy_machine())),
+            0);
 }
 
 // Whatever is asked for: either the plan is within the budgets, or it is refused.
@@ -190,7 +205,8 @@ TEST(Plan, IsNeverBeyondItsBudgets) {
   int fitted = 0;
   for (int i = 0; i < 200; ++i) {
     auto config = train_config(static_cast<Device>(pick(0, 2)), static_cast<Device>(pick(0, 2)),
-                               static_cast<std::uint64_t>(pick(1, 200)), static_cast<std::uint64_t>(pick(1, 200)));
+                               static_cast<std::uint64_t>(pick(1, 200)),
+                               static_cast<std::uint64_t>(pick(1, 200)));
     config.micro_batch_size = pick(1, 4);
     config.gradient_accumulation_steps = pick(1, 4);
     config.sluice.overlap = pick(0, 1) == 1;

@@ -1,6 +1,6 @@
 #pragma once
-// A directory that lives as long as the test: below SLUICE_TEST_DIR, else below the build's folder (a real
-// disk; /tmp is a tmpfs on many machines and takes O_DIRECT differently).
+// A directory that lives as long as the test: below SLUICE_TEST_DIR, else below the build's folder
+// (a real disk; /tmp is a tmpfs on many machines and takes O_DIRECT differently).
 
 #include <unistd.h>
 
@@ -16,8 +16,9 @@ class TempDir {
  public:
   TempDir() {
     const char* chosen = std::getenv("SLUICE_TEST_DIR");
-    std::string pattern = (chosen != nullptr ? std::string(chosen) : std::filesystem::current_path().string()) +
-                          "/sluice-test-XXXXXX";
+    std::string pattern =
+        (chosen != nullptr ? std::string(chosen) : std::filesystem::current_path().string()) +
+        "/sluice-test-XXXXXX";
     std::vector<char> buffer(pattern.begin(), pattern.end());
     buffer.push_back('\0');
     if (::mkdtemp(buffer.data()) == nullptr) throw std::runtime_error("mkdtemp: " + pattern);

@@ -1,4 +1,5 @@
-// Bad input ends with the exit code of docs/cli.md and one clear message; nothing that was there before is lost.
+// Bad input ends with the exit code of docs/cli.md and one clear message; nothing that was there
+// before is lost.
 
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -9,10 +10,12 @@
 namespace sluice::test {
 namespace {
 
-void expect_refused(const ProgramResult& result, int exit_code, const std::vector<std::string>& parts) {
+void expect_refused(const ProgramResult& result, int exit_code,
+                    const std::vector<std::string>& parts) {
   EXPECT_EQ(result.exit_code, exit_code) << result.err;
   for (const std::string& part : parts) {
-    EXPECT_NE(result.err.find(part), std::string::npos) << "no \"" << part << "\" in: " << result.err;
+    EXPECT_NE(result.err.find(part), std::string::npos)
+        << "no \"" << part << "\" in: " << result.err;
   }
   EXPECT_EQ(result.err.find("terminate called"), std::string::npos) << result.err;
 }
@@ -59,7 +62,8 @@ TEST(BadInput, ASwapDirectoryInUseNamesTheProcess) {
     ::_exit(127);
   }
   while (!std::filesystem::exists(folder.swap() + "/manifest.json")) std::this_thread::yield();
-  expect_refused(folder.train("second", 2, {"--resume"}), 4, {folder.swap(), std::to_string(child)});
+  expect_refused(folder.train("second", 2, {"--resume"}), 4,
+                 {folder.swap(), std::to_string(child)});
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   EXPECT_EQ(folder.train("first", 1, {"--resume"}).exit_code, 0);
@@ -90,8 +94,10 @@ TEST(BadInput, DamagedStatesAreNamedAndNothingIsOverwritten) {
     flipped[5000] = static_cast<char>(flipped[5000] ^ 0x10);
     write_file(slots[slot], flipped);
   }
-  expect_refused(folder.train("report", 5, {"--resume"}), 4, {folder.swap(), "is damaged", "embedding/master"});
-  for (int slot = 0; slot < 2; ++slot) write_file(slots[slot], saved[slot].substr(0, saved[slot].size() / 2));
+  expect_refused(folder.train("report", 5, {"--resume"}), 4,
+                 {folder.swap(), "is damaged", "embedding/master"});
+  for (int slot = 0; slot < 2; ++slot)
+    write_file(slots[slot], saved[slot].substr(0, saved[slot].size() / 2));
   expect_refused(folder.train("report", 5, {"--resume"}), 4, {".swap"});
   for (int slot = 0; slot < 2; ++slot) write_file(slots[slot], saved[slot]);
   EXPECT_EQ(folder.train("report", 5, {"--resume"}).exit_code, 0) << "the undamaged files resume";
@@ -105,8 +111,9 @@ TEST(BadInput, AnotherModelThanTheSavedOneIsRefused) {
   TrainFolder folder;
   folder.set({});
   ASSERT_EQ(folder.train("report", 2).exit_code, 0);
-  write_file(folder.model(),
-             R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 64, "n_head": 4, "n_positions": 32, "vocab_size": 256})");
+  write_file(
+      folder.model(),
+      R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 64, "n_head": 4, "n_positions": 32, "vocab_size": 256})");
   expect_refused(folder.train("report", 3, {"--resume"}), 4, {folder.swap(), "another model"});
   write_file(folder.model(), kTrainModelJson);
   EXPECT_EQ(folder.train("report", 3, {"--resume"}).exit_code, 0);
@@ -126,10 +133,12 @@ TEST(BadInput, BudgetsOfZeroOrWithATypoNameTheKey) {
 TEST(BadInput, BudgetsTenPercentTooSmallListChangesOfWhichTheFirstFits) {
   TrainFolder folder;
   folder.set({});
-  const ProgramResult plan = run_sluice({"plan", "--config", folder.config(), "--model", folder.model(), "--json"});
+  const ProgramResult plan =
+      run_sluice({"plan", "--config", folder.config(), "--model", folder.model(), "--json"});
   ASSERT_EQ(plan.exit_code, 0) << plan.err;
   const auto least = [&](const std::string& tier) {
-    const auto value = plan.out.find("\"" + tier + "\":", plan.out.find("\"least_bytes\"")) + tier.size() + 3;
+    const auto value =
+        plan.out.find("\"" + tier + "\":", plan.out.find("\"least_bytes\"")) + tier.size() + 3;
     return std::stoull(plan.out.substr(value));
   };
   TrainSetup setup;

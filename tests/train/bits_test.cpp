@@ -1,4 +1,5 @@
-// Offloaded equals resident, bit for bit: the loss and gradient norm of every step, and the weights.
+// Offloaded equals resident, bit for bit: the loss and gradient norm of every step, and the
+// weights.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +16,8 @@ struct Result {
   std::string weights;
 };
 
-Result run(TrainFolder& folder, const TrainSetup& setup, const std::vector<std::string>& more = {}) {
+Result run(TrainFolder& folder, const TrainSetup& setup,
+           const std::vector<std::string>& more = {}) {
   folder.clear_swap();
   TrainSetup with_checkpoint = setup;
   with_checkpoint.sluice_keys += "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", ";
@@ -48,8 +50,9 @@ TEST(Bits, OffloadedToNvmeEqualsResident) {
 TEST(Bits, EveryPlacementEqualsResident) {
   TrainFolder folder;
   const Result resident = run(folder, {}, kResident);
-  const std::pair<const char*, const char*> placements[] = {
-      {"none", "none"}, {"cpu", "none"}, {"cpu", "cpu"}, {"nvme", "none"}, {"nvme", "cpu"}, {"cpu", "nvme"}};
+  const std::pair<const char*, const char*> placements[] = {{"none", "none"}, {"cpu", "none"},
+                                                            {"cpu", "cpu"},   {"nvme", "none"},
+                                                            {"nvme", "cpu"},  {"cpu", "nvme"}};
   for (const auto& [optimizer, param] : placements) {
     SCOPED_TRACE(std::string("optimizer ") + optimizer + ", param " + param);
     TrainSetup setup;
@@ -64,12 +67,14 @@ TEST(Bits, TightBudgetsThatSpillEverythingEqualResident) {
   const Result resident = run(folder, {}, kResident);
   TrainSetup setup;
   folder.set(setup);
-  const ProgramResult plan = run_sluice({"plan", "--config", folder.config(), "--model", folder.model(), "--json"});
+  const ProgramResult plan =
+      run_sluice({"plan", "--config", folder.config(), "--model", folder.model(), "--json"});
   ASSERT_EQ(plan.exit_code, 0) << plan.err;
   const auto least = [&](const std::string& tier) {
     const auto at = plan.out.find("\"least_bytes\"");
     const auto value = plan.out.find("\"" + tier + "\":", at);
-    return plan.out.substr(value + tier.size() + 3, plan.out.find_first_of(",}", value) - value - tier.size() - 3);
+    return plan.out.substr(value + tier.size() + 3,
+                           plan.out.find_first_of(",}", value) - value - tier.size() - 3);
   };
   setup.device_bytes = least("device");
   setup.host_bytes = least("host");
@@ -85,7 +90,9 @@ TEST(Bits, WithoutOverlapAndWithOtherThreadsOfTheOptimizerNothingChanges) {
   expect_same(run(folder, setup), resident);
   setup.sluice_keys = "\"threads\": {\"optimizer\": 1, \"io\": 2}, ";
   expect_same(run(folder, setup), resident);
-  setup.zero_keys = "\"stage3_prefetch_bucket_size\": 0, \"stage3_max_live_parameters\": 1, \"stage3_max_reuse_distance\": 0, ";
+  setup.zero_keys =
+      "\"stage3_prefetch_bucket_size\": 0, \"stage3_max_live_parameters\": 1, "
+      "\"stage3_max_reuse_distance\": 0, ";
   expect_same(run(folder, setup), resident);
 }
 

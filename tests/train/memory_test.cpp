@@ -23,8 +23,9 @@ std::string report_of(const std::string& model, const TrainSetup& setup, int ste
 }
 
 std::string model_json(int layers, int width, int positions) {
-  return R"({"model_type": "gpt2", "vocab_size": 256, "n_head": 4, "n_layer": )" + std::to_string(layers) +
-         ", \"n_embd\": " + std::to_string(width) + ", \"n_positions\": " + std::to_string(positions) + "}";
+  return R"({"model_type": "gpt2", "vocab_size": 256, "n_head": 4, "n_layer": )" +
+         std::to_string(layers) + ", \"n_embd\": " + std::to_string(width) +
+         ", \"n_positions\": " + std::to_string(positions) + "}";
 }
 
 TEST(Memory, PeaksStayWithinPlanAndPlanWithinBudgets) {
@@ -47,15 +48,18 @@ TEST(Memory, PeaksStayWithinPlanAndPlanWithinBudgets) {
   }
 }
 
-// Resident memory beyond that of the same program on a tiny model is what the budgets allow, whatever the number of layers.
+// Resident memory beyond that of the same program on a tiny model is what the budgets allow,
+// whatever the number of layers.
 TEST(Memory, ResidentBytesDoNotGrowWithTheNumberOfLayers) {
   TrainSetup setup;
   setup.micro_batch = 1;
   setup.device_bytes = "40MiB";
   setup.host_bytes = "24MiB";
-  const std::uint64_t idle = number(report_of(model_json(1, 64, 32), setup, 2), "", "rss_peak_bytes");
+  const std::uint64_t idle =
+      number(report_of(model_json(1, 64, 32), setup, 2), "", "rss_peak_bytes");
   for (const int layers : {4, 24}) {
-    const std::uint64_t peak = number(report_of(model_json(layers, 256, 64), setup, 3), "", "rss_peak_bytes");
+    const std::uint64_t peak =
+        number(report_of(model_json(layers, 256, 64), setup, 3), "", "rss_peak_bytes");
     constexpr std::uint64_t kMiB = 1U << 20U;
     EXPECT_LE(peak, idle + (40 + 24 + 64) * kMiB) << layers << " layers";
   }

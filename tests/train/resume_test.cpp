@@ -27,7 +27,8 @@ std::string exported(const TrainFolder& folder, const std::string& run) {
 
 std::vector<std::string> names(const std::vector<std::string>& paths) {
   std::vector<std::string> names;
-  for (const std::string& path : paths) names.push_back(std::filesystem::path(path).filename().string());
+  for (const std::string& path : paths)
+    names.push_back(std::filesystem::path(path).filename().string());
   return names;
 }
 
@@ -36,7 +37,8 @@ Expected uninterrupted(const TrainSetup& setup) {
   folder.set(setup);
   const ProgramResult result = folder.train("report", kSteps);
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  return {column(folder, "report", "loss"), names(folder.files("swap")), exported(folder, folder.swap())};
+  return {column(folder, "report", "loss"), names(folder.files("swap")),
+          exported(folder, folder.swap())};
 }
 
 void kill_and_resume(const TrainSetup& setup, int kills, unsigned seed) {
@@ -46,7 +48,8 @@ void kill_and_resume(const TrainSetup& setup, int kills, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_int_distribution<int> delay(50, 900);
   for (int i = 0; i < kills; ++i) {
-    run_and_signal(folder.arguments("report", kSteps, {"--resume"}), milliseconds(delay(random)), SIGKILL);
+    run_and_signal(folder.arguments("report", kSteps, {"--resume"}), milliseconds(delay(random)),
+                   SIGKILL);
   }
   const ProgramResult last = folder.train("report", kSteps, {"--resume"});
   ASSERT_EQ(last.exit_code, 0) << last.err;
@@ -83,7 +86,8 @@ TEST(Resume, WithStatesInMemoryGoesOnFromTheNewestCheckpoint) {
   TrainFolder folder;
   TrainSetup setup;
   setup.optimizer_device = setup.param_device = "cpu";
-  setup.sluice_keys = "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", \"checkpoint_every\": 5, \"keep\": 2, ";
+  setup.sluice_keys = "\"checkpoint_dir\": \"" + folder.checkpoints() +
+                      "\", \"checkpoint_every\": 5, \"keep\": 2, ";
   folder.set(setup);
   ASSERT_EQ(folder.train("whole", 20).exit_code, 0);
   folder.clear_swap();
@@ -91,7 +95,8 @@ TEST(Resume, WithStatesInMemoryGoesOnFromTheNewestCheckpoint) {
   const ProgramResult rest = folder.train("parts", 20, {"--resume"});
   ASSERT_EQ(rest.exit_code, 0) << rest.err;
   EXPECT_EQ(column(folder, "parts", "loss"), column(folder, "whole", "loss"));
-  EXPECT_EQ(names(folder.files("checkpoints")).size(), 2 * 4U) << "two checkpoints of a folder and three files each";
+  EXPECT_EQ(names(folder.files("checkpoints")).size(), 2 * 4U)
+      << "two checkpoints of a folder and three files each";
 }
 
 TEST(Resume, WithNothingCommittedBeginsAnewAndSaysSo) {
@@ -99,7 +104,8 @@ TEST(Resume, WithNothingCommittedBeginsAnewAndSaysSo) {
   folder.set({});
   const ProgramResult result = folder.train("report", 2, {"--resume"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_NE((result.err + result.out).find("nothing has been committed yet"), std::string::npos) << result.err;
+  EXPECT_NE((result.err + result.out).find("nothing has been committed yet"), std::string::npos)
+      << result.err;
 }
 
 TEST(Resume, IsNeededWhereARunIsCommitted) {

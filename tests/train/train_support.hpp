@@ -37,17 +37,18 @@ inline std::string offload_json(const std::string& device, const std::string& sw
 
 inline std::string config_json(const TrainSetup& setup, const std::string& swap) {
   std::ostringstream text;
-  text << "{\"train_micro_batch_size_per_gpu\": " << setup.micro_batch
-       << ", \"gradient_accumulation_steps\": " << setup.accumulation
-       << ", \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3, \"weight_decay\": 0.1}}"
-       << ", \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 10}}"
-       << ", \"gradient_clipping\": " << setup.clipping
-       << ", \"bf16\": {\"enabled\": " << (setup.bf16 ? "true" : "false") << "}"
-       << ", \"zero_optimization\": {" << setup.zero_keys << "\"stage\": 3, \"offload_optimizer\": "
-       << offload_json(setup.optimizer_device, swap)
-       << ", \"offload_param\": " << offload_json(setup.param_device, swap) << "}"
-       << ", \"sluice\": {" << setup.sluice_keys << "\"device_bytes\": \"" << setup.device_bytes
-       << "\", \"host_bytes\": \"" << setup.host_bytes << "\"}}";
+  text
+      << "{\"train_micro_batch_size_per_gpu\": " << setup.micro_batch
+      << ", \"gradient_accumulation_steps\": " << setup.accumulation
+      << ", \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3, \"weight_decay\": 0.1}}"
+      << ", \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 10}}"
+      << ", \"gradient_clipping\": " << setup.clipping
+      << ", \"bf16\": {\"enabled\": " << (setup.bf16 ? "true" : "false") << "}"
+      << ", \"zero_optimization\": {" << setup.zero_keys
+      << "\"stage\": 3, \"offload_optimizer\": " << offload_json(setup.optimizer_device, swap)
+      << ", \"offload_param\": " << offload_json(setup.param_device, swap) << "}"
+      << ", \"sluice\": {" << setup.sluice_keys << "\"device_bytes\": \"" << setup.device_bytes
+      << "\", \"host_bytes\": \"" << setup.host_bytes << "\"}}";
   return text.str();
 }
 
@@ -91,16 +92,20 @@ class TrainFolder {
 
   std::vector<std::string> arguments(const std::string& report, int steps,
                                      const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> all = {"train",  "--config", config(),   "--model",
-                                    model(),  "--data",   data(),     "--steps",
-                                    std::to_string(steps), "--report", path(report)};
+    std::vector<std::string> all = {"train",    "--config",  config(),
+                                    "--model",  model(),     "--data",
+                                    data(),     "--steps",   std::to_string(steps),
+                                    "--report", path(report)};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  ProgramResult train(const std::string& report, int steps, const std::vector<std::string>& more = {}) const {
+  ProgramResult train(const std::string& report, int steps,
+                      const std::vector<std::string>& more = {}) const {
     return run_sluice(arguments(report, steps, more));
   }
-  std::string report_text(const std::string& report) const { return file_text(path(report) + "/report.json"); }
+  std::string report_text(const std::string& report) const {
+    return file_text(path(report) + "/report.json");
+  }
   std::vector<std::string> files(const std::string& name) const {
     std::vector<std::string> found;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(path(name))) {
@@ -115,7 +120,8 @@ class TrainFolder {
 };
 
 // The text of one number in each line of steps.jsonl: equal text is equal bits.
-inline std::vector<std::string> column(const TrainFolder& folder, const std::string& report, const std::string& key) {
+inline std::vector<std::string> column(const TrainFolder& folder, const std::string& report,
+                                       const std::string& key) {
   std::ifstream file(folder.path(report) + "/steps.jsonl");
   std::vector<std::string> values;
   const std::string mark = "\"" + key + "\":";
@@ -129,7 +135,8 @@ inline std::vector<std::string> column(const TrainFolder& folder, const std::str
 }
 
 // Starts the program, sends `signal` after `delay`, returns its exit code (-1: killed by a signal).
-inline int run_and_signal(const std::vector<std::string>& arguments, std::chrono::milliseconds delay, int signal) {
+inline int run_and_signal(const std::vector<std::string>& arguments,
+                          std::chrono::milliseconds delay, int signal) {
   const pid_t child = ::fork();
   if (child == 0) {
     std::vector<std::string> argv = {SLUICE_PROGRAM};

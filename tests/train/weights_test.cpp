@@ -21,13 +21,15 @@ TEST(Weights, ExportedAndReadInAgainGiveTheSameEvaluation) {
   const std::string weights = folder.path("weights.safetensors");
   ASSERT_EQ(run_sluice({"export", folder.swap(), "--out", weights}).exit_code, 0);
   folder.clear_swap();
-  const ProgramResult evaluated = folder.train("evaluated", 0, {"--eval-fraction", "0.1", "--init", weights});
+  const ProgramResult evaluated =
+      folder.train("evaluated", 0, {"--eval-fraction", "0.1", "--init", weights});
   ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
   EXPECT_EQ(eval_loss(folder, "evaluated"), eval_loss(folder, "trained"));
   EXPECT_NE(eval_loss(folder, "trained"), "null");
 
-  const std::vector<std::string> generate = {"generate", "--model", folder.model(), "--prompt", "the step",
-                                             "--max-new-tokens", "40", "--seed", "3", "--weights"};
+  const std::vector<std::string> generate = {
+      "generate",         "--model", folder.model(), "--prompt", "the step",
+      "--max-new-tokens", "40",      "--seed",       "3",        "--weights"};
   std::vector<std::string> from_file = generate;
   from_file.push_back(weights);
   const ProgramResult text = run_sluice(from_file);
@@ -43,8 +45,9 @@ TEST(Weights, OfAnotherShapeAreRefusedByName) {
   const std::string weights = folder.path("weights.safetensors");
   ASSERT_EQ(run_sluice({"export", folder.swap(), "--out", weights}).exit_code, 0);
   folder.clear_swap();
-  write_file(folder.model(),
-             R"({"model_type": "gpt2", "n_layer": 3, "n_embd": 32, "n_head": 4, "n_positions": 32, "vocab_size": 256})");
+  write_file(
+      folder.model(),
+      R"({"model_type": "gpt2", "n_layer": 3, "n_embd": 32, "n_head": 4, "n_positions": 32, "vocab_size": 256})");
   const ProgramResult refused = folder.train("report", 1, {"--init", weights});
   EXPECT_EQ(refused.exit_code, 4) << refused.err;
   EXPECT_NE(refused.err.find("transformer.wte.weight"), std::string::npos) << refused.err;
@@ -55,7 +58,8 @@ TEST(Weights, TrainingLowersTheLossOfTextWithStructure) {
   folder.set({});
   ASSERT_EQ(folder.train("report", 60, {"--eval-fraction", "0.1"}).exit_code, 0);
   const std::vector<std::string> losses = column(folder, "report", "loss");
-  // ln 256 = 5.55 is what knowing nothing costs; the text has 12 words of equal chance, about 0.5 nats per byte.
+  // ln 256 = 5.55 is what knowing nothing costs; the text has 12 words of equal chance, about 0.5
+  // nats per byte.
   EXPECT_GT(std::stod(losses.front()), 5.0);
   EXPECT_LT(std::stod(losses.back()), 3.0);
   EXPECT_LT(std::stod(eval_loss(folder, "report")), 3.0);

@@ -31,13 +31,16 @@ struct Rank {
         device(offload::make_host_device({})),
         host(Tier::host, offload::kUnlimited, offload::make_host_source()),
         mover(*device, nullptr, nullptr, {}) {
-    context = {device.get(), &mover, &worker, gather_communicator.get(), communicator.get(), DType::fp32};
+    context = {device.get(),       &mover,     &worker, gather_communicator.get(),
+               communicator.get(), DType::fp32};
   }
   std::unique_ptr<ShardedUnit> unit(const UnitLayout& layout, Tier tier = Tier::host) {
-    const std::size_t bytes = shard_range(layout, communicator->rank(), communicator->world_size()).count * 4;
+    const std::size_t bytes =
+        shard_range(layout, communicator->rank(), communicator->world_size()).count * 4;
     offload::MemoryPool& pool = tier == Tier::device ? device->memory() : host;
-    return std::make_unique<ShardedUnit>(layout, context, offload::TieredBytes(tier, pool.allocate(bytes, "weights")),
-                                         offload::TieredBytes(tier, pool.allocate(bytes, "gradients")));
+    return std::make_unique<ShardedUnit>(
+        layout, context, offload::TieredBytes(tier, pool.allocate(bytes, "weights")),
+        offload::TieredBytes(tier, pool.allocate(bytes, "gradients")));
   }
   std::unique_ptr<Communicator> communicator;
   std::unique_ptr<Communicator> gather_communicator;
@@ -48,7 +51,9 @@ struct Rank {
   UnitContext context;
 };
 
-Rank single() { return Rank(make_single_rank(), make_single_rank()); }
+Rank single() {
+  return Rank(make_single_rank(), make_single_rank());
+}
 
 std::span<float> floats(std::span<std::byte> bytes) {
   return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};

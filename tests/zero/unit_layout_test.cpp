@@ -28,19 +28,19 @@ TEST(UnitLayout, ParametersStartAtAlignedElements) {
   EXPECT_EQ(layout.params[1].count, 11U);
   EXPECT_EQ(layout.params[2].offset_count, 96U);
   EXPECT_EQ(layout.param_count, 33U + 11U + 64U);
-  EXPECT_EQ(layout.flat_count, 160U);
+  EXPECT_EQ(layout.flat_count, kShardAlignment);
 }
 
 TEST(UnitLayout, TheFlatBufferSplitsIntoAlignedShards) {
   for (int world_size = 1; world_size <= 7; ++world_size) {
     const UnitLayout layout = example(world_size);
     EXPECT_GE(layout.flat_count, 160U);
-    EXPECT_LT(layout.flat_count, 160U + kParamAlignment * static_cast<std::uint64_t>(world_size));
+    EXPECT_LT(layout.flat_count, 160U + kShardAlignment * static_cast<std::uint64_t>(world_size));
     std::uint64_t next = 0;
     for (int rank = 0; rank < world_size; ++rank) {
       const ShardRange shard = shard_range(layout, rank, world_size);
       EXPECT_EQ(shard.begin, next);
-      EXPECT_EQ(shard.count % kParamAlignment, 0U);
+      EXPECT_EQ(shard.count % kShardAlignment, 0U);
       next = shard.begin + shard.count;
     }
     EXPECT_EQ(next, layout.flat_count) << world_size;

@@ -7,7 +7,8 @@
 
 namespace sluice::zero {
 
-Prefetcher::Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> keep, PrefetchLimits limits)
+Prefetcher::Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> keep,
+                       PrefetchLimits limits)
     : units_(std::move(units)), keep_(std::move(keep)), limits_(limits) {
   SLUICE_CHECK(keep_.size() == units_.size(), "one keep flag for each unit");
 }

@@ -36,9 +36,10 @@ ShardedUnit::ShardedUnit(const UnitLayout& layout, const UnitContext& context,
       weights_home_(std::move(weights_home)),
       gradients_home_(std::move(gradients_home)) {
   const std::uint64_t shard_bytes = range_.count * size_of(context_.dtype);
-  SLUICE_CHECK(weights_home_.size_bytes() >= shard_bytes && gradients_home_.size_bytes() >= shard_bytes,
-               "unit " + layout_.name + ": a home is smaller than the shard of " +
-                   std::to_string(shard_bytes) + " bytes");
+  SLUICE_CHECK(
+      weights_home_.size_bytes() >= shard_bytes && gradients_home_.size_bytes() >= shard_bytes,
+      "unit " + layout_.name + ": a home is smaller than the shard of " +
+          std::to_string(shard_bytes) + " bytes");
 }
 
 ShardedUnit::~ShardedUnit() {
@@ -47,7 +48,9 @@ ShardedUnit::~ShardedUnit() {
   reduce_ = Ticket();
 }
 
-std::size_t ShardedUnit::full_bytes() const { return layout_.flat_count * size_of(context_.dtype); }
+std::size_t ShardedUnit::full_bytes() const {
+  return layout_.flat_count * size_of(context_.dtype);
+}
 
 void ShardedUnit::transition(WeightState from, WeightState to) {
   SLUICE_CHECK(weight_state_ == from, "unit " + layout_.name + ": weights are in state " +
@@ -90,7 +93,8 @@ void ShardedUnit::begin_gather() {
     current_at_ = std::chrono::steady_clock::now();
     if (in_place) return;
     const std::size_t element = size_of(context_.dtype);
-    context_.mover->begin_fetch(weights_home_, full.subspan(range_.begin * element, range_.count * element))
+    context_.mover
+        ->begin_fetch(weights_home_, full.subspan(range_.begin * element, range_.count * element))
         .finish();
     context_.gather_communicator->all_gather(full);
   });
@@ -145,8 +149,8 @@ std::span<std::byte> ShardedUnit::begin_accumulate() {
 }
 
 void ShardedUnit::restore_accumulated() {
-  // Only this rank's shard comes back: at its place the other ranks start from zero, so the next reduction adds
-  // what is new to the sum so far.
+  // Only this rank's shard comes back: at its place the other ranks start from zero, so the next
+  // reduction adds what is new to the sum so far.
   if (waited_ == Waited::at_home && accumulated_) {
     context_.mover->begin_fetch(gradients_home_, gradient_shard()).finish();
   }
@@ -177,7 +181,9 @@ void ShardedUnit::begin_reduce_home() {
   transition(GradientState::accumulating, GradientState::reducing);
 }
 
-bool ShardedUnit::reduce_done() const { return reduce_.done(); }
+bool ShardedUnit::reduce_done() const {
+  return reduce_.done();
+}
 
 void ShardedUnit::finish_reduce(double& stall_seconds) {
   if (gradient_state_ != GradientState::reducing) return;

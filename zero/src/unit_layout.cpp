@@ -10,8 +10,8 @@ namespace sluice::zero {
 void add_param(UnitLayout& layout, std::string name, std::vector<std::int64_t> shape) {
   std::uint64_t count = 1;
   for (const std::int64_t dimension : shape) {
-    SLUICE_CHECK(dimension > 0, "parameter " + name + " has a dimension of " +
-                                    std::to_string(dimension));
+    SLUICE_CHECK(dimension > 0,
+                 "parameter " + name + " has a dimension of " + std::to_string(dimension));
     count = checked_mul(count, static_cast<std::uint64_t>(dimension));
   }
   const std::uint64_t offset = align_up(layout.flat_count, kParamAlignment);

@@ -12,7 +12,8 @@ namespace sluice::cli {
 
 namespace {
 
-// One command as it is built: its options write to `invocation`, whose command is set when it is named.
+// One command as it is built: its options write to `invocation`, whose command is set when it is
+// named.
 struct Building {
   Invocation invocation;
   train::TrainRequest run;
@@ -33,7 +34,8 @@ CLI::App& add_command(CLI::App& parent, Building& building, const std::string& n
   return command;
 }
 
-// The options that say which run is meant; shared by train and plan, so that one line works for both.
+// The options that say which run is meant; shared by train and plan, so that one line works for
+// both.
 void add_run_options(CLI::App& command, train::TrainRequest& run, Need data_need) {
   add_text(command, "--config", "FILE", Need::required, "training configuration, DeepSpeed JSON",
            run.config_path);
@@ -46,19 +48,19 @@ void add_run_options(CLI::App& command, train::TrainRequest& run, Need data_need
              [&run](const std::string& text) { run.init_path = text; });
   add_option(command, "--steps", "N", Need::optional,
              "train until step N, counted from the start also after --resume (default 1000)",
-             [&run](const std::string& text) { run.steps = to_integer("--steps", text, 1); });
+             [&run](const std::string& text) { run.steps = to_integer("--steps", text, 0); });
   add_option(command, "--seed", "N", Need::optional,
              "seed of weights, data order and dropout (default: the configuration's)",
              [&run](const std::string& text) { run.seed = to_unsigned("--seed", text); });
-  add_flag(command, "--resume", "go on from the last committed step of this configuration's directory",
-           run.resume);
+  add_flag(command, "--resume",
+           "go on from the last committed step of this configuration's directory", run.resume);
   add_option(command, "--placement", "WHERE", Need::optional,
              "configured (default): tiers as in the configuration; resident: everything in device "
              "memory, without budgets and without touching the drive",
              [&run](const std::string& text) {
                if (text != "configured" && text != "resident") {
-                 throw InvalidArgument("--placement: expected configured or resident, found \"" + text +
-                                       "\"");
+                 throw InvalidArgument("--placement: expected configured or resident, found \"" +
+                                       text + "\"");
                }
                run.placement =
                    text == "resident" ? plan::Placement::resident : plan::Placement::configured;
@@ -73,17 +75,19 @@ void add_evaluation_options(CLI::App& command, train::TrainRequest& run) {
              [&run](const std::string& text) {
                const double fraction = to_real("--eval-fraction", text);
                if (fraction <= 0 || fraction >= 1) {
-                 throw InvalidArgument("--eval-fraction: expected a number between 0 and 1, found \"" +
-                                       text + "\"");
+                 throw InvalidArgument(
+                     "--eval-fraction: expected a number between 0 and 1, found \"" + text + "\"");
                }
                run.eval_fraction = fraction;
              });
-  add_option(command, "--eval-every", "N", Need::optional,
-             "evaluate every N steps (default 0: after the last step)",
-             [&run](const std::string& text) { run.eval_every = to_integer("--eval-every", text, 0); });
-  add_option(command, "--eval-windows", "N", Need::optional,
-             "sequences of one evaluation, spread evenly; 0 for all (default 64)",
-             [&run](const std::string& text) { run.eval_windows = to_unsigned("--eval-windows", text); });
+  add_option(
+      command, "--eval-every", "N", Need::optional,
+      "evaluate every N steps (default 0: after the last step)",
+      [&run](const std::string& text) { run.eval_every = to_integer("--eval-every", text, 0); });
+  add_option(
+      command, "--eval-windows", "N", Need::optional,
+      "sequences of one evaluation, spread evenly; 0 for all (default 64)",
+      [&run](const std::string& text) { run.eval_windows = to_unsigned("--eval-windows", text); });
   add_option(command, "--report", "DIR", Need::optional,
              "write steps.jsonl and report.json into this directory",
              [&run](const std::string& text) { run.report_dir = text; });
@@ -95,7 +99,8 @@ void check_run(const train::TrainRequest& run) {
     throw InvalidArgument("--eval-data and --eval-fraction exclude each other; give one");
   }
   if (run.eval_every > 0 && !run.eval_data_path && !run.eval_fraction) {
-    throw InvalidArgument("--eval-every needs something to evaluate on: --eval-fraction or --eval-data");
+    throw InvalidArgument(
+        "--eval-every needs something to evaluate on: --eval-fraction or --eval-data");
   }
   if (run.eval_fraction && run.data_path.empty()) {
     throw InvalidArgument("--eval-fraction needs --data, which it divides");
@@ -103,10 +108,11 @@ void check_run(const train::TrainRequest& run) {
 }
 
 void add_train(CLI::App& root, Building& building) {
-  CLI::App& command = add_command(
-      root, building, "train", "train a model, its states on the tiers that the configuration names",
-      "sluice train --config ds.json --model config.json --data text.txt \\\n"
-      "      --steps 1000 --eval-fraction 0.05 --eval-every 100 --report run1");
+  CLI::App& command =
+      add_command(root, building, "train",
+                  "train a model, its states on the tiers that the configuration names",
+                  "sluice train --config ds.json --model config.json --data text.txt \\\n"
+                  "      --steps 1000 --eval-fraction 0.05 --eval-every 100 --report run1");
   add_run_options(command, building.run, Need::required);
   add_evaluation_options(command, building.run);
   command.parse_complete_callback([&building] {
@@ -118,10 +124,10 @@ void add_train(CLI::App& root, Building& building) {
 }
 
 void add_plan(CLI::App& root, Building& building) {
-  CLI::App& command =
-      add_command(root, building, "plan",
-                  "show where every byte of a run would live, and whether it fits; allocates nothing",
-                  "sluice plan --config ds.json --model config.json");
+  CLI::App& command = add_command(
+      root, building, "plan",
+      "show where every byte of a run would live, and whether it fits; allocates nothing",
+      "sluice plan --config ds.json --model config.json");
   add_run_options(command, building.run, Need::optional);
   add_evaluation_options(command, building.run);
   command.parse_complete_callback([&building] {
@@ -143,23 +149,24 @@ void add_generate(CLI::App& root, Building& building) {
            "safetensors weights, or the directory of a run (its last committed step)",
            request.weights_path);
   add_text(command, "--prompt", "TEXT", Need::required,
-           "text to continue; its bytes are the tokens",
-           request.prompt);
+           "text to continue; its bytes are the tokens", request.prompt);
   add_option(command, "--max-new-tokens", "N", Need::optional, "tokens to generate (default 200)",
              [&request](const std::string& text) {
                request.max_new_tokens = to_integer("--max-new-tokens", text, 1);
              });
-  add_option(command, "--temperature", "T", Need::optional,
-             "0 takes the likeliest token; higher is more random (default 0.8)",
-             [&request](const std::string& text) {
-               request.temperature = to_real("--temperature", text);
-               if (request.temperature < 0) {
-                 throw InvalidArgument("--temperature: expected at least 0, found \"" + text + "\"");
-               }
-             });
-  add_option(command, "--top-k", "K", Need::optional,
-             "draw from the K likeliest tokens; 0 for all (default 0)",
-             [&request](const std::string& text) { request.top_k = to_integer("--top-k", text, 0); });
+  add_option(
+      command, "--temperature", "T", Need::optional,
+      "0 takes the likeliest token; higher is more random (default 0.8)",
+      [&request](const std::string& text) {
+        request.temperature = to_real("--temperature", text);
+        if (request.temperature < 0) {
+          throw InvalidArgument("--temperature: expected at least 0, found \"" + text + "\"");
+        }
+      });
+  add_option(
+      command, "--top-k", "K", Need::optional,
+      "draw from the K likeliest tokens; 0 for all (default 0)",
+      [&request](const std::string& text) { request.top_k = to_integer("--top-k", text, 0); });
   add_option(command, "--seed", "N", Need::optional, "seed of the draw (default 0)",
              [&request](const std::string& text) { request.seed = to_unsigned("--seed", text); });
   command.parse_complete_callback([&building] {
@@ -170,62 +177,64 @@ void add_generate(CLI::App& root, Building& building) {
 }
 
 void add_export(CLI::App& root, Building& building) {
-  CLI::App& command = add_command(root, building, "export",
-                                  "write a run's weights as safetensors, in Hugging Face naming",
-                                  "sluice export /mnt/nvme/swap --out weights.safetensors --dtype bf16");
+  CLI::App& command = add_command(
+      root, building, "export", "write a run's weights as safetensors, in Hugging Face naming",
+      "sluice export /mnt/nvme/swap --out weights.safetensors --dtype bf16");
   ExportArguments& arguments = building.export_arguments;
   add_text(command, "DIR", "DIR", Need::required, "swap directory of the run, or a checkpoint",
            arguments.run_directory);
   add_text(command, "--out", "FILE", Need::required, "file to write; replaced when complete",
            arguments.out_path);
-  add_option(command, "--dtype", "TYPE", Need::optional, "fp32 (default), bf16 or fp16",
-             [&arguments](const std::string& text) {
-               try {
-                 arguments.dtype = parse_dtype(text);
-               } catch (const InvalidArgument&) {
-                 throw InvalidArgument("--dtype: expected fp32, bf16 or fp16, found \"" + text + "\"");
-               }
-             });
+  add_option(
+      command, "--dtype", "TYPE", Need::optional, "fp32 (default), bf16 or fp16",
+      [&arguments](const std::string& text) {
+        try {
+          arguments.dtype = parse_dtype(text);
+        } catch (const InvalidArgument&) {
+          throw InvalidArgument("--dtype: expected fp32, bf16 or fp16, found \"" + text + "\"");
+        }
+      });
   command.parse_complete_callback([&building] {
     building.select = [&building] { building.invocation.command = building.export_arguments; };
   });
 }
 
 void add_doctor(CLI::App& root, Building& building) {
-  CLI::App& command =
-      add_command(root, building, "doctor",
-                  "show what this machine and this build offer, each on or off and why", "sluice doctor");
+  CLI::App& command = add_command(
+      root, building, "doctor",
+      "show what this machine and this build offer, each on or off and why", "sluice doctor");
   command.parse_complete_callback([&building] {
     building.select = [&building] { building.invocation.command = DoctorArguments{}; };
   });
 }
 
 void add_config(CLI::App& root, Building& building) {
-  CLI::App& config = *root.add_subcommand("config", "check a training configuration; list its keys");
+  CLI::App& config =
+      *root.add_subcommand("config", "check a training configuration; list its keys");
   config.set_help_flag("-h,--help", "this text");
   config.footer("sluice config check ds.json");
   config.require_subcommand(1);
-  CLI::App& check =
-      add_command(config, building, "check",
-                  "check a training configuration and show what it resolves to; all mistakes at once",
-                  "sluice config check ds.json");
+  CLI::App& check = add_command(
+      config, building, "check",
+      "check a training configuration and show what it resolves to; all mistakes at once",
+      "sluice config check ds.json");
   add_text(check, "FILE", "FILE", Need::required, "training configuration, DeepSpeed JSON",
            building.check.path);
   check.parse_complete_callback([&building] {
     building.select = [&building] { building.invocation.command = building.check; };
   });
-  CLI::App& keys =
-      add_command(config, building, "keys",
-                  "list every key of the configuration and of the model file, with what becomes of it",
-                  "sluice config keys");
+  CLI::App& keys = add_command(
+      config, building, "keys",
+      "list every key of the configuration and of the model file, with what becomes of it",
+      "sluice config keys");
   keys.parse_complete_callback([&building] {
     building.select = [&building] { building.invocation.command = ConfigKeysArguments{}; };
   });
 }
 
 std::unique_ptr<CLI::App> make_root(Building& building) {
-  auto root = std::make_unique<CLI::App>(
-      "trains models whose states do not fit in device memory", "sluice");
+  auto root = std::make_unique<CLI::App>("trains models whose states do not fit in device memory",
+                                         "sluice");
   root->set_help_flag("-h,--help", "this text");
   root->set_version_flag("--version", version_text(), "version of this program");
   root->footer("sluice train --config ds.json --model config.json --data text.txt --steps 1000");
@@ -246,7 +255,8 @@ Invocation parse_arguments(const std::vector<std::string>& arguments) {
   const std::unique_ptr<CLI::App> root = make_root(building);
   if (arguments.empty()) return {ShowText{help_text(*root)}, false};
   try {
-    root->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes from the back
+    root->parse(std::vector<std::string>(arguments.rbegin(),
+                                         arguments.rend()));  // CLI11 takes from the back
     building.select();
   } catch (const CLI::CallForHelp&) {
     return {ShowText{help_text(named_command(*root))}, false};

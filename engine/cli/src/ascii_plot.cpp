@@ -88,7 +88,9 @@ class Canvas {
   std::vector<std::string_view> marks_;
 };
 
-bool drawable(const PlotPoint& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
+bool drawable(const PlotPoint& point) {
+  return std::isfinite(point.x) && std::isfinite(point.y);
+}
 
 int to_dot(double value, const Range& range, int dots) {
   const double share = (value - range.low) / range.length();
@@ -175,7 +177,8 @@ std::vector<std::string> y_labels(const Range& range, int rows) {
   for (int row = 0; row < rows; ++row) {
     const int from_bottom = rows - 1 - row;
     if (row != 0 && (from_bottom % kEvery != 0 || row < 2)) continue;
-    labels[static_cast<std::size_t>(row)] = y_label(range.low + per_row * from_bottom, per_row * kEvery);
+    labels[static_cast<std::size_t>(row)] =
+        y_label(range.low + per_row * from_bottom, per_row * kEvery);
   }
   return labels;
 }
@@ -191,9 +194,9 @@ std::string legend(const std::vector<PlotSeries>& series, const PlotOptions& opt
   return text;
 }
 
-std::string assemble(const Canvas& canvas, const Range& x_range, const Range& y_range, int chart_columns,
-                     std::size_t label_width, const std::vector<PlotSeries>& series,
-                     const PlotOptions& options) {
+std::string assemble(const Canvas& canvas, const Range& x_range, const Range& y_range,
+                     int chart_columns, std::size_t label_width,
+                     const std::vector<PlotSeries>& series, const PlotOptions& options) {
   const std::vector<std::string> labels = y_labels(y_range, options.rows);
   std::string out;
   for (int row = 0; row < options.rows; ++row) {
@@ -237,8 +240,8 @@ std::string plot(const std::vector<PlotSeries>& series, const PlotOptions& optio
     }
     for (const PlotPoint& point : one.points) {
       if (!drawable(point)) continue;
-      canvas.mark(to_dot(point.x, x_range, canvas.width()), to_dot(point.y, y_range, canvas.height()),
-                  options.unicode ? "●" : "o");
+      canvas.mark(to_dot(point.x, x_range, canvas.width()),
+                  to_dot(point.y, y_range, canvas.height()), options.unicode ? "●" : "o");
     }
   }
   return assemble(canvas, x_range, y_range, chart_columns, kLabelWidth, series, options);

@@ -1,7 +1,7 @@
 #pragma once
-// A chart of losses over steps for the terminal: the first series as a line (braille dots, 2 x 4 to a character),
-// the others as marks. Without unicode, one character a cell.
-// Thread-safe: values and free functions without state.
+// A chart of losses over steps for the terminal: the first series as a line (braille dots, 2 x 4 to
+// a character), the others as marks. Without unicode, one character a cell. Thread-safe: values and
+// free functions without state.
 
 #include <string>
 #include <vector>
@@ -30,8 +30,8 @@ struct PlotOptions {
   std::string x_label;
 };
 
-// Lines with a newline each: the chart, its axes with labels, and a legend. Empty when fewer than two points can be
-// drawn.
+// Lines with a newline each: the chart, its axes with labels, and a legend. Empty when fewer than
+// two points can be drawn.
 std::string plot(const std::vector<PlotSeries>& series, const PlotOptions& options);
 
 }  // namespace sluice::cli

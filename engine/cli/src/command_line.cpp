@@ -18,7 +18,9 @@ namespace {
 
 constexpr std::size_t kHelpColumns = 80;
 
-std::string quoted(const std::string& text) { return "\"" + text + "\""; }
+std::string quoted(const std::string& text) {
+  return "\"" + text + "\"";
+}
 
 // Breaks at spaces so that no line is longer than `columns`; a longer word stays whole.
 std::vector<std::string> wrap(const std::string& text, std::size_t columns) {
@@ -28,7 +30,8 @@ std::vector<std::string> wrap(const std::string& text, std::size_t columns) {
   while (at < text.size()) {
     const std::size_t end = std::min(text.find(' ', at), text.size());
     const std::string word = text.substr(at, end - at);
-    if (!line.empty() && line.size() + 1 + word.size() > columns) lines.push_back(std::exchange(line, ""));
+    if (!line.empty() && line.size() + 1 + word.size() > columns)
+      lines.push_back(std::exchange(line, ""));
     line += (line.empty() ? "" : " ") + word;
     at = end + 1;
   }
@@ -103,7 +106,8 @@ std::string unexpected_argument(const CLI::App& command, const std::string& argu
   }
   const std::vector<std::string> commands = command_names(command);
   if (!commands.empty()) return "unknown command " + quoted(argument) + nearest(argument, commands);
-  return "unexpected argument " + quoted(argument) + "; values follow their flag, as in --flag VALUE";
+  return "unexpected argument " + quoted(argument) +
+         "; values follow their flag, as in --flag VALUE";
 }
 
 // CLI11's text starts with the option's name.
@@ -112,7 +116,8 @@ std::string wrong_number_of_values(const CLI::App& command, const CLI::ParseErro
   const std::string name = text.substr(0, text.find(':'));
   const CLI::Option* option = command.get_option_no_throw(name);
   const bool repeated = option != nullptr && option->count() > 1;
-  return name + (repeated ? " was given " + std::to_string(option->count()) + " times" : " needs a value");
+  return name +
+         (repeated ? " was given " + std::to_string(option->count()) + " times" : " needs a value");
 }
 
 std::string missing_options(const CLI::App& command) {
@@ -126,8 +131,8 @@ std::string missing_options(const CLI::App& command) {
 
 }  // namespace
 
-void add_option(CLI::App& command, const std::string& flag, const std::string& placeholder, Need need,
-                const std::string& help, std::function<void(const std::string&)> store) {
+void add_option(CLI::App& command, const std::string& flag, const std::string& placeholder,
+                Need need, const std::string& help, std::function<void(const std::string&)> store) {
   CLI::Option* option = command.add_option_function<std::string>(flag, std::move(store), help);
   option->type_name(placeholder);
   if (need == Need::required) option->required();
@@ -150,8 +155,8 @@ std::int64_t to_integer(const std::string& flag, const std::string& text, std::i
   const char* end = text.data() + text.size();
   const auto [stopped, problem] = std::from_chars(text.data(), end, value);
   if (problem != std::errc() || stopped != end || value < at_least) {
-    throw InvalidArgument(flag + ": expected a whole number of at least " + std::to_string(at_least) +
-                          ", found " + quoted(text));
+    throw InvalidArgument(flag + ": expected a whole number of at least " +
+                          std::to_string(at_least) + ", found " + quoted(text));
   }
   return value;
 }
@@ -161,8 +166,8 @@ std::uint64_t to_unsigned(const std::string& flag, const std::string& text) {
   const char* end = text.data() + text.size();
   const auto [stopped, problem] = std::from_chars(text.data(), end, value);
   if (problem != std::errc() || stopped != end) {
-    throw InvalidArgument(flag + ": expected a whole number from 0 to 18446744073709551615, found " +
-                          quoted(text));
+    throw InvalidArgument(
+        flag + ": expected a whole number from 0 to 18446744073709551615, found " + quoted(text));
   }
   return value;
 }
@@ -178,7 +183,8 @@ double to_real(const std::string& flag, const std::string& text) {
 }
 
 std::string help_text(const CLI::App& command) {
-  std::string out = full_name(command) + ": " + command.get_description() + "\n\n" + usage_line(command);
+  std::string out =
+      full_name(command) + ": " + command.get_description() + "\n\n" + usage_line(command);
   std::vector<std::pair<std::string, std::string>> rows;
   for (const CLI::App* sub : command.get_subcommands({})) {
     rows.emplace_back(sub->get_name(), sub->get_description());

@@ -1,7 +1,6 @@
 #pragma once
-// The pieces of a command line, over CLI11: options with checked values, the help text, and errors that
-// name the nearest flag. Private to arguments.cpp.
-// Thread-compatible: callers synchronise.
+// The pieces of a command line, over CLI11: options with checked values, the help text, and errors
+// that name the nearest flag. Private to arguments.cpp. Thread-compatible: callers synchronise.
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -14,8 +13,8 @@ namespace sluice::cli {
 enum class Need { required, optional };
 
 // An option with a value; `store` gets the text and throws InvalidArgument when it is no good.
-void add_option(CLI::App& command, const std::string& flag, const std::string& placeholder, Need need,
-                const std::string& help, std::function<void(const std::string&)> store);
+void add_option(CLI::App& command, const std::string& flag, const std::string& placeholder,
+                Need need, const std::string& help, std::function<void(const std::string&)> store);
 void add_text(CLI::App& command, const std::string& flag, const std::string& placeholder, Need need,
               const std::string& help, std::string& target);
 void add_flag(CLI::App& command, const std::string& flag, const std::string& help, bool& target);

@@ -1,7 +1,6 @@
 #pragma once
-// The commands. Each returns the exit code of a run that ended as asked (0, or a signal's) and throws the types of
-// sluice/base/error.hpp otherwise.
-// Confined to thread: main.
+// The commands. Each returns the exit code of a run that ended as asked (0, or a signal's) and
+// throws the types of sluice/base/error.hpp otherwise. Confined to thread: main.
 
 #include "arguments.hpp"
 #include "session.hpp"
@@ -16,8 +15,8 @@ int run_doctor(Session& session);
 int run_config_check(const ConfigCheckArguments& arguments, Session& session);
 int run_config_keys(Session& session);
 
-// Throws InvalidArgument "FLAG: PATH: why" when the file cannot be read; so that it is known before anything is
-// loaded.
+// Throws InvalidArgument "FLAG: PATH: why" when the file cannot be read; so that it is known before
+// anything is loaded.
 void require_file(const std::string& flag, const std::string& path);
 
 }  // namespace sluice::cli

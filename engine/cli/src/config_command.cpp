@@ -93,7 +93,8 @@ int run_config_check(const ConfigCheckArguments& arguments, Session& session) {
 
 int run_config_keys(Session& session) {
   Console& console = session.console();
-  console.print("keys of the training configuration (--config)\n\n" + key_list(config::key_table()));
+  console.print("keys of the training configuration (--config)\n\n" +
+                key_list(config::key_table()));
   console.print("\nkeys of the model file (--model)\n\n" + key_list(config::model_key_table()));
   Json::Value object(Json::objectValue);
   object["config"] = key_objects(config::key_table());

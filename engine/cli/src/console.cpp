@@ -12,14 +12,20 @@ namespace {
 
 constexpr std::string_view kEraseLine = "\r\x1b[K";
 
-void put(std::FILE* stream, std::string_view text) { std::fwrite(text.data(), 1, text.size(), stream); }
+void put(std::FILE* stream, std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stream);
+}
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::error: return spdlog::level::err;
-    case LogLevel::warn: return spdlog::level::warn;
-    case LogLevel::info: return spdlog::level::info;
-    case LogLevel::debug: return spdlog::level::debug;
+    case LogLevel::error:
+      return spdlog::level::err;
+    case LogLevel::warn:
+      return spdlog::level::warn;
+    case LogLevel::info:
+      return spdlog::level::info;
+    case LogLevel::debug:
+      return spdlog::level::debug;
   }
   return spdlog::level::info;
 }
@@ -51,7 +57,9 @@ class ConsoleSink final : public spdlog::sinks::base_sink<spdlog::details::null_
 Console::Console(std::FILE* out, std::FILE* log, TerminalFacts facts)
     : out_(out), log_(log), facts_(facts) {}
 
-Console::~Console() { status(""); }
+Console::~Console() {
+  status("");
+}
 
 void Console::print(std::string_view text) {
   MutexLock lock(mutex_);

@@ -1,6 +1,6 @@
 #pragma once
-// Where a command talks to people: lines that stay, and on a terminal one status line below them that is
-// rewritten in place. Log lines go to standard error without tearing the status line.
+// Where a command talks to people: lines that stay, and on a terminal one status line below them
+// that is rewritten in place. Log lines go to standard error without tearing the status line.
 
 #include <cstdio>
 #include <string>

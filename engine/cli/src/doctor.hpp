@@ -1,6 +1,6 @@
 #pragma once
-// What `doctor` finds out: facts of the machine, of its drives, and of this build. Looks and tries; changes nothing.
-// Thread-safe: values and free functions without state.
+// What `doctor` finds out: facts of the machine, of its drives, and of this build. Looks and tries;
+// changes nothing. Thread-safe: values and free functions without state.
 
 #include <cstdint>
 #include <optional>
@@ -22,14 +22,14 @@ struct DoctorRow {
 struct DriveRow {
   std::string mount_point;
   std::string file_system;
-  std::string device;               // "nvme0n1", "overlay"
-  std::string model;                // empty: the kernel does not say
-  std::optional<bool> rotational;   // none: no block device of its own
-  bool virtual_drive = false;       // given by a hypervisor, whose "rotational" says nothing
+  std::string device;              // "nvme0n1", "overlay"
+  std::string model;               // empty: the kernel does not say
+  std::optional<bool> rotational;  // none: no block device of its own
+  bool virtual_drive = false;      // given by a hypervisor, whose "rotational" says nothing
   std::uint64_t total_bytes = 0;
   std::uint64_t free_bytes = 0;
-  bool writable = false;            // by this process; else O_DIRECT was not tried
-  bool direct = false;              // a block was written and read with O_DIRECT
+  bool writable = false;  // by this process; else O_DIRECT was not tried
+  bool direct = false;    // a block was written and read with O_DIRECT
   std::string why_not_direct;
   std::uint32_t alignment_bytes = 0;  // of offsets and sizes with O_DIRECT
 };
@@ -50,7 +50,8 @@ struct Mount {
 };
 // The text of a mountinfo file; lines that cannot be read are left out.
 std::vector<Mount> parse_mounts(const std::string& mountinfo);
-// Those that keep bytes on a drive of this machine, or in its memory for /tmp; once per file system.
+// Those that keep bytes on a drive of this machine, or in its memory for /tmp; once per file
+// system.
 std::vector<Mount> local_mounts(const std::vector<Mount>& mounts);
 
 }  // namespace sluice::cli

@@ -1,10 +1,10 @@
 // doctor: accelerators, asynchronous I/O, and the libraries of this build.
 
-#include <CLI/Version.hpp>
 #include <dlfcn.h>
 #include <json/version.h>
 #include <spdlog/version.h>
 #include <unistd.h>
+#include <CLI/Version.hpp>
 
 #include <string>
 
@@ -28,31 +28,36 @@ DoctorRow gpu_row() {
   }
   void* const driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (driver == nullptr) {
-    return on_off("GPU", false,
-                  std::string("/dev/nvidia0 is there, but the driver's libcuda.so.1 is not; ") + kHostOnly);
+    return on_off(
+        "GPU", false,
+        std::string("/dev/nvidia0 is there, but the driver's libcuda.so.1 is not; ") + kHostOnly);
   }
   ::dlclose(driver);
-  return on_off("GPU", false, std::string("an NVIDIA device and its driver are there, but ") + kHostOnly);
+  return on_off("GPU", false,
+                std::string("an NVIDIA device and its driver are there, but ") + kHostOnly);
 }
 
 DoctorRow uring_row() {
   std::string why;
   const bool available = nvme::io_uring_available(why);
-  return on_off("io_uring", available, available ? "the swap files use it" : why + "; threads do the I/O");
+  return on_off("io_uring", available,
+                available ? "the swap files use it" : why + "; threads do the I/O");
 }
 
 DoctorRow train_library_row() {
   std::string why;
   const std::string path = find_train_library(why);
   if (path.empty()) {
-    return on_off("LibTorch", false,
-                  "train and generate need it: " + why + "; scripts/setup.sh, then scripts/build.sh");
+    return on_off(
+        "LibTorch", false,
+        "train and generate need it: " + why + "; scripts/setup.sh, then scripts/build.sh");
   }
   return on_off("LibTorch", true, std::string(SLUICE_LIBTORCH_VERSION) + ", through " + path);
 }
 
 // `version` is empty when the build went without the library.
-DoctorRow library_row(const std::string& name, const std::string& version, const std::string& without) {
+DoctorRow library_row(const std::string& name, const std::string& version,
+                      const std::string& without) {
   return on_off(name, !version.empty(), version.empty() ? without : version);
 }
 
@@ -64,14 +69,21 @@ std::vector<DoctorRow> probe_devices() {
 }
 
 std::vector<DoctorRow> probe_libraries() {
-  const std::string spdlog_version = std::to_string(SPDLOG_VER_MAJOR) + "." + std::to_string(SPDLOG_VER_MINOR) +
-                                     "." + std::to_string(SPDLOG_VER_PATCH);
+  const std::string spdlog_version = std::to_string(SPDLOG_VER_MAJOR) + "." +
+                                     std::to_string(SPDLOG_VER_MINOR) + "." +
+                                     std::to_string(SPDLOG_VER_PATCH);
   return {
-      {"sluice", DoctorState::fact, std::string(SLUICE_VERSION) + ", " + SLUICE_COMPILER + ", " + SLUICE_BUILD_TYPE, {}},
+      {"sluice",
+       DoctorState::fact,
+       std::string(SLUICE_VERSION) + ", " + SLUICE_COMPILER + ", " + SLUICE_BUILD_TYPE,
+       {}},
       train_library_row(),
-      library_row("oneTBB", SLUICE_TBB_VERSION, "built without it (package libtbb-dev): plain threads"),
-      library_row("liburing", SLUICE_LIBURING_VERSION, "built without it (package liburing-dev): no io_uring"),
-      library_row("hwloc", SLUICE_HWLOC_VERSION, "built without it (package libhwloc-dev): doctor shows less"),
+      library_row("oneTBB", SLUICE_TBB_VERSION,
+                  "built without it (package libtbb-dev): plain threads"),
+      library_row("liburing", SLUICE_LIBURING_VERSION,
+                  "built without it (package liburing-dev): no io_uring"),
+      library_row("hwloc", SLUICE_HWLOC_VERSION,
+                  "built without it (package libhwloc-dev): doctor shows less"),
       library_row("Highway", SLUICE_HWY_VERSION, ""),
       library_row("xxHash", SLUICE_XXHASH_VERSION, ""),
       library_row("JsonCpp", JSONCPP_VERSION_STRING, ""),

@@ -24,9 +24,12 @@ struct Section {
 
 const char* state_text(DoctorState state) {
   switch (state) {
-    case DoctorState::on: return "on";
-    case DoctorState::off: return "off";
-    case DoctorState::fact: return "";
+    case DoctorState::on:
+      return "on";
+    case DoctorState::off:
+      return "off";
+    case DoctorState::fact:
+      return "";
   }
   return "";
 }
@@ -51,7 +54,9 @@ std::string section_text(const std::vector<Section>& sections) {
 
 std::string drive_kind(const DriveRow& drive) {
   if (!drive.rotational) return drive.model;
-  const std::string kind = drive.virtual_drive ? "virtual" : *drive.rotational ? "rotating" : "solid state";
+  const std::string kind = drive.virtual_drive ? "virtual"
+                           : *drive.rotational ? "rotating"
+                                               : "solid state";
   return drive.model.empty() ? kind : drive.model + ", " + kind;
 }
 
@@ -62,12 +67,15 @@ std::string direct_cell(const DriveRow& drive) {
 
 std::string drive_text(const std::vector<DriveRow>& drives) {
   if (drives.empty()) return "drives\n  no local file system was found\n";
-  std::vector<std::vector<std::string>> rows = {{"mounted at", "type", "device", "free", "total", "O_DIRECT", "kind"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"mounted at", "type", "device", "free", "total", "O_DIRECT", "kind"}};
   std::string reasons;
   for (const DriveRow& drive : drives) {
-    rows.push_back({drive.mount_point, drive.file_system, drive.device, format_bytes(drive.free_bytes),
-                    format_bytes(drive.total_bytes), direct_cell(drive), drive_kind(drive)});
-    if (!drive.direct) reasons += "  " + drive.mount_point + ": O_DIRECT: " + drive.why_not_direct + "\n";
+    rows.push_back({drive.mount_point, drive.file_system, drive.device,
+                    format_bytes(drive.free_bytes), format_bytes(drive.total_bytes),
+                    direct_cell(drive), drive_kind(drive)});
+    if (!drive.direct)
+      reasons += "  " + drive.mount_point + ": O_DIRECT: " + drive.why_not_direct + "\n";
   }
   std::string text = "drives\n";
   const std::string table = format_table(rows);

@@ -29,20 +29,24 @@ std::string unescape(const std::string& text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const bool octal = text[i] == '\\' && i + 3 < text.size();
-    out += octal ? static_cast<char>(std::strtol(text.substr(i + 1, 3).c_str(), nullptr, 8)) : text[i];
+    out +=
+        octal ? static_cast<char>(std::strtol(text.substr(i + 1, 3).c_str(), nullptr, 8)) : text[i];
     if (octal) i += 3;
   }
   return out;
 }
 
 bool keeps_bytes_here(const Mount& mount) {
-  static const std::set<std::string> kOnDrives = {"ext2", "ext3", "ext4", "xfs",     "btrfs", "f2fs",  "zfs",
-                                                  "jfs",  "vfat", "exfat", "overlay", "ntfs3", "bcachefs"};
+  static const std::set<std::string> kOnDrives = {"ext2",    "ext3",  "ext4",    "xfs",  "btrfs",
+                                                  "f2fs",    "zfs",   "jfs",     "vfat", "exfat",
+                                                  "overlay", "ntfs3", "bcachefs"};
   // Of the file systems in memory, the one that people mistake for a drive.
-  return kOnDrives.count(mount.file_system) > 0 || (mount.file_system == "tmpfs" && mount.mount_point == "/tmp");
+  return kOnDrives.count(mount.file_system) > 0 ||
+         (mount.file_system == "tmpfs" && mount.mount_point == "/tmp");
 }
 
-// The folder of a block device below /sys, of the whole drive when it is a partition; empty when there is none.
+// The folder of a block device below /sys, of the whole drive when it is a partition; empty when
+// there is none.
 std::filesystem::path block_device(const Mount& mount) {
   std::string number = mount.device_number;
   struct stat source = {};
@@ -74,9 +78,11 @@ std::string writable_directory(const Mount& mount) {
   return "";
 }
 
-// Writes one block with O_DIRECT and reads it back. Throws IoError, or StorageError when other bytes come back.
+// Writes one block with O_DIRECT and reads it back. Throws IoError, or StorageError when other
+// bytes come back.
 void try_direct_io(const nvme::SwapFile& file) {
-  const std::size_t size = std::max({file.offset_alignment(), file.memory_alignment(), std::uint32_t{4096}});
+  const std::size_t size =
+      std::max({file.offset_alignment(), file.memory_alignment(), std::uint32_t{4096}});
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };
@@ -86,7 +92,8 @@ void try_direct_io(const nvme::SwapFile& file) {
   if (!written || !read) throw OutOfMemory("host", 2 * size, 0, "two blocks for trying O_DIRECT");
   std::memset(written.get(), 0x5A, size);
   const auto done = [&](ssize_t count, const char* operation) {
-    if (count != static_cast<ssize_t>(size)) throw IoError(count < 0 ? errno : EIO, operation, file.path(), 0, size);
+    if (count != static_cast<ssize_t>(size))
+      throw IoError(count < 0 ? errno : EIO, operation, file.path(), 0, size);
   };
   done(::pwrite(file.fd(), written.get(), size, 0), "pwrite");
   done(::pread(file.fd(), read.get(), size, 0), "pread");
@@ -99,7 +106,8 @@ void probe_direct_io(const Mount& mount, DriveRow& row) {
   const std::string directory = writable_directory(mount);
   row.writable = !directory.empty();
   if (!row.writable) {
-    row.why_not_direct = mount.read_only ? "mounted read-only" : "no directory here that this user may write to";
+    row.why_not_direct =
+        mount.read_only ? "mounted read-only" : "no directory here that this user may write to";
     return;
   }
   const std::string path = directory + "/.sluice-doctor-" + std::to_string(::getpid());
@@ -128,7 +136,8 @@ DriveRow probe_drive(const Mount& mount) {
   if (!device.empty()) {
     row.model = read_small_file(device / "device" / "model");
     row.virtual_drive = device.string().find("/virtio") != std::string::npos;
-    if (const auto rotational = read_number(device / "queue" / "rotational")) row.rotational = *rotational != 0;
+    if (const auto rotational = read_number(device / "queue" / "rotational"))
+      row.rotational = *rotational != 0;
   }
   struct statvfs facts = {};
   if (::statvfs(mount.mount_point.c_str(), &facts) == 0) {
@@ -142,14 +151,16 @@ DriveRow probe_drive(const Mount& mount) {
 }  // namespace
 
 std::vector<Mount> parse_mounts(const std::string& mountinfo) {
-  // "36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw": optional fields end at the dash (proc(5)).
+  // "36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw": optional fields end at the
+  // dash (proc(5)).
   std::vector<Mount> mounts;
   std::istringstream lines(mountinfo);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::string id, parent, root, options, word;
     Mount mount;
-    if (!(words >> id >> parent >> mount.device_number >> root >> mount.mount_point >> options)) continue;
+    if (!(words >> id >> parent >> mount.device_number >> root >> mount.mount_point >> options))
+      continue;
     while (words >> word && word != "-") {
     }
     if (!(words >> mount.file_system >> mount.source)) continue;

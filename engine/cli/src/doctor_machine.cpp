@@ -36,9 +36,9 @@ std::string simd_features(const std::string& cpuinfo) {
   if (flags.empty()) flags = field_of(cpuinfo, "Features");
   flags = " " + flags + " ";
   std::string found;
-  for (const char* name : {"sse4_2", "avx", "f16c", "fma", "avx2", "avx512f", "avx512bw", "avx512vl",
-                           "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_tile", "asimd",
-                           "bf16", "sve", "sve2"}) {
+  for (const char* name :
+       {"sse4_2", "avx", "f16c", "fma", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni",
+        "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_tile", "asimd", "bf16", "sve", "sve2"}) {
     if (flags.find(" " + std::string(name) + " ") != std::string::npos) {
       found += (found.empty() ? "" : " ") + std::string(name);
     }
@@ -49,9 +49,12 @@ std::string simd_features(const std::string& cpuinfo) {
 DoctorRow adam_row() {
   try {
     std::string names;
-    for (const std::string& name : cpu_adam::kernel_names()) names += (names.empty() ? "" : ", ") + name;
-    return {"cpu_adam", DoctorState::on,
-            std::string(cpu_adam::kernel_in_use()) + " (this build has: " + names + ")", {}};
+    for (const std::string& name : cpu_adam::kernel_names())
+      names += (names.empty() ? "" : ", ") + name;
+    return {"cpu_adam",
+            DoctorState::on,
+            std::string(cpu_adam::kernel_in_use()) + " (this build has: " + names + ")",
+            {}};
   } catch (const InvalidArgument& error) {  // SLUICE_SIMD names a kernel that is not there
     return {"cpu_adam", DoctorState::off, error.what(), {}};
   }
@@ -61,9 +64,11 @@ DoctorRow cores_row() {
   cpu_set_t set;
   CPU_ZERO(&set);
   const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
-  const int usable = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(online);
+  const int usable =
+      ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(online);
   std::string detail = std::to_string(usable) + " for this process, of " + std::to_string(online);
-  const std::string quota = read_small_file("/sys/fs/cgroup/cpu.max");  // "200000 100000" or "max 100000"
+  const std::string quota =
+      read_small_file("/sys/fs/cgroup/cpu.max");  // "200000 100000" or "max 100000"
   std::istringstream parts(quota);
   double used = 0;
   double period = 0;
@@ -71,7 +76,8 @@ DoctorRow cores_row() {
     detail += "; the container's quota is " + format_number("%.1f", used / period);
   }
   return fact("cores", detail,
-              {{"usable", static_cast<std::uint64_t>(usable)}, {"online", static_cast<std::uint64_t>(online)}});
+              {{"usable", static_cast<std::uint64_t>(usable)},
+               {"online", static_cast<std::uint64_t>(online)}});
 }
 
 std::uint64_t meminfo_bytes(const std::string& meminfo, const std::string& key) {
@@ -84,7 +90,8 @@ std::optional<std::uint64_t> cgroup_limit() {
   const auto consider = [&](const std::string& file) {
     // Version 1 writes "no limit" as a number near 2^63.
     constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60U;
-    if (const auto value = read_number(file); value && *value < kNoLimit) least = std::min(least.value_or(*value), *value);
+    if (const auto value = read_number(file); value && *value < kNoLimit)
+      least = std::min(least.value_or(*value), *value);
   };
   std::istringstream lines(read_small_file("/proc/self/cgroup"));
   for (std::string line; std::getline(lines, line);) {
@@ -128,18 +135,21 @@ DoctorRow huge_pages_row() {
                                : "not offered by this kernel";
   const std::string meminfo = read_small_file("/proc/meminfo");
   const std::string reserved = field_of(meminfo, "HugePages_Total");
-  return fact("huge pages", "transparent: " + mode + "; reserved: " + (reserved.empty() ? "0" : reserved) +
-                                " of " + format_bytes(meminfo_bytes(meminfo, "Hugepagesize")));
+  return fact("huge pages", "transparent: " + mode +
+                                "; reserved: " + (reserved.empty() ? "0" : reserved) + " of " +
+                                format_bytes(meminfo_bytes(meminfo, "Hugepagesize")));
 }
 
 #if defined(SLUICE_HAVE_HWLOC)
 DoctorRow numa_row() {
   hwloc_topology_t topology = nullptr;
-  if (hwloc_topology_init(&topology) != 0) return {"NUMA", DoctorState::off, "hwloc did not start", {}};
+  if (hwloc_topology_init(&topology) != 0)
+    return {"NUMA", DoctorState::off, "hwloc did not start", {}};
   std::string detail;
   std::uint64_t nodes = 0;
   if (hwloc_topology_load(topology) == 0) {
-    for (hwloc_obj_t node = nullptr; (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
+    for (hwloc_obj_t node = nullptr;
+         (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
       detail += "; node " + std::to_string(node->os_index) + ": " +
                 std::to_string(hwloc_bitmap_weight(node->cpuset)) + " cores, " +
                 format_bytes(node->attr->numanode.local_memory);
@@ -149,7 +159,8 @@ DoctorRow numa_row() {
     if (cache != nullptr) detail += "; L3 cache " + format_bytes(cache->attr->cache.size);
   }
   hwloc_topology_destroy(topology);
-  return fact("NUMA", std::to_string(nodes) + (nodes == 1 ? " node" : " nodes") + detail, {{"nodes", nodes}});
+  return fact("NUMA", std::to_string(nodes) + (nodes == 1 ? " node" : " nodes") + detail,
+              {{"nodes", nodes}});
 }
 #else
 DoctorRow numa_row() {
@@ -182,9 +193,15 @@ std::vector<DoctorRow> probe_cpu_and_memory() {
   const std::string cpuinfo = read_small_file("/proc/cpuinfo");
   std::string model = field_of(cpuinfo, "model name");
   if (model.empty()) model = "not named by the kernel";
-  return {fact("processor", model), fact("SIMD", simd_features(cpuinfo)), adam_row(),
-          cores_row(),              memory_row(),                          huge_pages_row(),
-          numa_row(),               memlock_row(),                         shm_row()};
+  return {fact("processor", model),
+          fact("SIMD", simd_features(cpuinfo)),
+          adam_row(),
+          cores_row(),
+          memory_row(),
+          huge_pages_row(),
+          numa_row(),
+          memlock_row(),
+          shm_row()};
 }
 
 }  // namespace sluice::cli

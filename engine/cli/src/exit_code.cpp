@@ -22,8 +22,9 @@ Failure classify(const std::exception_ptr& error) {
   } catch (const Interrupted& e) {
     return {exit_code_of_signal(e.signal_number()), e.what()};
   } catch (const std::bad_alloc&) {
-    return {kExitOther, "the machine refused an allocation: it is out of memory, or a limit (ulimit -v, a "
-                        "container's) is below what the plan needs"};
+    return {kExitOther,
+            "the machine refused an allocation: it is out of memory, or a limit (ulimit -v, a "
+            "container's) is below what the plan needs"};
   } catch (const std::exception& e) {
     return {kExitOther, e.what()};
   } catch (...) {

@@ -14,7 +14,9 @@ inline constexpr int kExitDoesNotFit = 3;
 inline constexpr int kExitStorage = 4;
 
 // 130 for SIGINT, 143 for SIGTERM.
-constexpr int exit_code_of_signal(int signal_number) { return 128 + signal_number; }
+constexpr int exit_code_of_signal(int signal_number) {
+  return 128 + signal_number;
+}
 
 struct Failure {
   int exit_code = kExitOther;

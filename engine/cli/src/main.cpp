@@ -1,4 +1,5 @@
-// The program `sluice`. Links no LibTorch: train and generate load it when they run (train_library_loader.hpp).
+// The program `sluice`. Links no LibTorch: train and generate load it when they run
+// (train_library_loader.hpp).
 
 #include <json/value.h>
 
@@ -31,7 +32,9 @@ struct Run {
   }
   int operator()(const TrainArguments& arguments) const { return run_train(arguments, session); }
   int operator()(const PlanArguments& arguments) const { return run_plan(arguments, session); }
-  int operator()(const GenerateArguments& arguments) const { return run_generate(arguments, session); }
+  int operator()(const GenerateArguments& arguments) const {
+    return run_generate(arguments, session);
+  }
   int operator()(const ExportArguments& arguments) const { return run_export(arguments, session); }
   int operator()(const DoctorArguments&) const { return run_doctor(session); }
   int operator()(const ConfigCheckArguments& arguments) const {

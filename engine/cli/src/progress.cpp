@@ -24,7 +24,8 @@ std::string bar(double share, int width, bool unicode) {
   share = std::clamp(share, 0.0, 1.0);
   if (!unicode) {
     const auto full = static_cast<std::size_t>(share * width);
-    return "[" + std::string(full, '#') + std::string(static_cast<std::size_t>(width) - full, '.') + "]";
+    return "[" + std::string(full, '#') + std::string(static_cast<std::size_t>(width) - full, '.') +
+           "]";
   }
   static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   const int eighths = static_cast<int>(share * width * 8);
@@ -47,25 +48,30 @@ std::string progress_line(const ProgressView& view, const TerminalFacts& termina
   constexpr int kShortestBar = 8;
   constexpr int kLongestBar = 30;
   constexpr int kBarExtra = 2 + 2;  // its ends, and the gap before the next part
-  const auto columns = static_cast<int>(terminal.columns) - 1;  // the last column would wrap on some terminals
+  const auto columns =
+      static_cast<int>(terminal.columns) - 1;  // the last column would wrap on some terminals
   const std::string total = std::to_string(view.total);
   std::string step = std::to_string(view.step);
   step.insert(0, total.size() - std::min(total.size(), step.size()), ' ');  // so that nothing jumps
   std::string left;
   if (view.seconds_left) left = format_duration(*view.seconds_left) + " left";
   // In the order in which they are left out: the last first.
-  std::vector<std::string> parts = {"step " + step + "/" + total, "loss " + format_number("%.4f", view.loss),
-                                    left, format_rate(view.tokens_per_second, "tok/s"),
+  std::vector<std::string> parts = {"step " + step + "/" + total,
+                                    "loss " + format_number("%.4f", view.loss),
+                                    left,
+                                    format_rate(view.tokens_per_second, "tok/s"),
                                     "lr " + format_number("%.2e", view.lr),
                                     view.eta.empty() ? "" : "done at " + view.eta};
   const auto width = [&] {
     int sum = 0;
-    for (const std::string& part : parts) sum += part.empty() ? 0 : static_cast<int>(part.size()) + 2;
+    for (const std::string& part : parts)
+      sum += part.empty() ? 0 : static_cast<int>(part.size()) + 2;
     return sum - 2;
   };
   while (parts.size() > 2 && width() + kBarExtra + kShortestBar > columns) parts.pop_back();
   const int room = std::min(columns - width() - kBarExtra, kLongestBar);
-  const double share = view.total > 0 ? static_cast<double>(view.step) / static_cast<double>(view.total) : 0;
+  const double share =
+      view.total > 0 ? static_cast<double>(view.step) / static_cast<double>(view.total) : 0;
   // Shown in reading order: lr and speed before the times.
   std::vector<std::string> shown = {parts[0]};
   if (room >= kShortestBar) shown.push_back(bar(share, room, terminal.unicode));
@@ -86,7 +92,8 @@ void SmoothedLoss::add(double loss) {
 TrainProgress::Clock TrainProgress::system_clock() {
   Clock clock;
   clock.seconds = [] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
   };
   clock.time_of_day = [](double seconds_from_now) {
     constexpr double kWeek = 7 * 86400.0;
@@ -104,7 +111,8 @@ TrainProgress::Clock TrainProgress::system_clock() {
   return clock;
 }
 
-TrainProgress::TrainProgress(Console& console, Clock clock) : console_(console), clock_(std::move(clock)) {}
+TrainProgress::TrainProgress(Console& console, Clock clock)
+    : console_(console), clock_(std::move(clock)) {}
 
 void TrainProgress::on_plan(const plan::Plan& plan) {
   plan_ = plan;
@@ -119,9 +127,11 @@ void TrainProgress::on_begin(std::int64_t first_step, std::int64_t total_steps) 
   total_steps_ = total_steps;
   printed_at_seconds_ = clock_.seconds();
   const std::string steps = std::to_string(first_step) + " to " + std::to_string(total_steps);
-  console_.print(first_step > total_steps ? "nothing to do: step " + std::to_string(total_steps) + " is reached"
-                                          : "\ntraining: steps " + steps);
-  if (first_step <= total_steps) console_.status("step " + std::to_string(first_step) + " is running");
+  console_.print(first_step > total_steps
+                     ? "nothing to do: step " + std::to_string(total_steps) + " is reached"
+                     : "\ntraining: steps " + steps);
+  if (first_step <= total_steps)
+    console_.status("step " + std::to_string(first_step) + " is running");
 }
 
 void TrainProgress::on_step(const train::StepRecord& record) {
@@ -131,7 +141,8 @@ void TrainProgress::on_step(const train::StepRecord& record) {
   recent_.push_back({now, record.seconds, record.tokens});
   if (recent_.size() > kRecentSteps) recent_.pop_front();
   if (record.skipped) {
-    console_.print("step " + std::to_string(record.step) + ": gradients were not finite, update skipped");
+    console_.print("step " + std::to_string(record.step) +
+                   ": gradients were not finite, update skipped");
   }
   if (wants_line(record)) {
     console_.print(plain_line(record));
@@ -154,7 +165,8 @@ void TrainProgress::on_eval_progress(std::uint64_t done, std::uint64_t total) {
   const double now = clock_.seconds();
   if (now - drawn_at_seconds_ < kSecondsBetweenRedraws && done < total) return;
   drawn_at_seconds_ = now;
-  console_.status(done < total ? "evaluating: window " + std::to_string(done) + " of " + std::to_string(total)
+  console_.status(done < total ? "evaluating: window " + std::to_string(done) + " of " +
+                                     std::to_string(total)
                                : last_status_);
 }
 
@@ -193,7 +205,8 @@ std::string TrainProgress::plain_line(const train::StepRecord& record) const {
   std::vector<std::string> parts = {
       "step " + std::to_string(record.step) + "/" + std::to_string(total_steps_),
       "loss " + format_number("%.4f", record.loss), "lr " + format_number("%.3e", record.lr),
-      "grad norm " + format_number("%.3f", record.grad_norm), format_rate(now.tokens_per_second, "tok/s")};
+      "grad norm " + format_number("%.3f", record.grad_norm),
+      format_rate(now.tokens_per_second, "tok/s")};
   if (now.seconds_left && record.step < total_steps_) {
     parts.push_back(format_duration(*now.seconds_left) + " left");
   }

@@ -1,6 +1,6 @@
 #pragma once
-// What `train` shows while it runs: the plan and its choices, then one line that is rewritten in place on a
-// terminal, or plain lines elsewhere; and the losses, kept for the curve at the end.
+// What `train` shows while it runs: the plan and its choices, then one line that is rewritten in
+// place on a terminal, or plain lines elsewhere; and the losses, kept for the curve at the end.
 
 #include <cstdint>
 #include <deque>
@@ -26,7 +26,8 @@ struct ProgressView {
   std::string eta;  // time of day; empty when not known
 };
 
-// Exactly one line of at most terminal.columns - 1 characters; what does not fit is left out, least telling first.
+// Exactly one line of at most terminal.columns - 1 characters; what does not fit is left out, least
+// telling first.
 std::string progress_line(const ProgressView& view, const TerminalFacts& terminal);
 
 // An exponential average that starts at its first value, without the pull towards zero.

@@ -11,8 +11,12 @@ namespace {
 
 using Values = std::vector<std::pair<std::string, Json::Value>>;
 
-Json::Value number(std::int64_t value) { return Json::Int64(value); }
-Json::Value count(std::uint64_t value) { return Json::UInt64(value); }
+Json::Value number(std::int64_t value) {
+  return Json::Int64(value);
+}
+Json::Value count(std::uint64_t value) {
+  return Json::UInt64(value);
+}
 
 template <typename T>
 Json::Value or_auto(const std::optional<T>& value) {
@@ -24,7 +28,9 @@ Json::Value or_auto(const std::optional<T>& value) {
   }
 }
 
-std::string name_of(config::WarmupType type) { return type == config::WarmupType::log ? "log" : "linear"; }
+std::string name_of(config::WarmupType type) {
+  return type == config::WarmupType::log ? "log" : "linear";
+}
 
 // Adds a schedule's parameters; one overload for each type.
 struct AddSchedule {
@@ -34,7 +40,9 @@ struct AddSchedule {
   void add(const char* key, Json::Value value) {
     values.emplace_back(std::string("scheduler.params.") + key, std::move(value));
   }
-  void operator()(const std::monostate&) { values.emplace_back("scheduler.type", "none: the rate is constant"); }
+  void operator()(const std::monostate&) {
+    values.emplace_back("scheduler.type", "none: the rate is constant");
+  }
   void operator()(const config::WarmupLR& schedule) {
     values.emplace_back("scheduler.type", "WarmupLR");
     add("warmup_min_lr", schedule.warmup_min_lr);
@@ -62,7 +70,8 @@ struct AddSchedule {
 
 void add_optimizer(const config::TrainConfig& config, Values& values) {
   const config::OptimizerConfig& optimizer = config.optimizer;
-  values.emplace_back("optimizer.type", optimizer.type == config::OptimizerType::adam ? "Adam" : "AdamW");
+  values.emplace_back("optimizer.type",
+                      optimizer.type == config::OptimizerType::adam ? "Adam" : "AdamW");
   values.emplace_back("optimizer.params.lr", optimizer.lr);
   Json::Value betas(Json::arrayValue);
   betas.append(optimizer.beta1);
@@ -76,13 +85,16 @@ void add_optimizer(const config::TrainConfig& config, Values& values) {
 void add_offload(const std::string& section, const config::OffloadConfig& offload, Values& values) {
   using Device = config::OffloadConfig::Device;
   const std::string path = "zero_optimization." + section + ".";
-  const char* device = offload.device == Device::nvme ? "nvme" : offload.device == Device::cpu ? "cpu" : "none";
+  const char* device = offload.device == Device::nvme  ? "nvme"
+                       : offload.device == Device::cpu ? "cpu"
+                                                       : "none";
   values.emplace_back(path + "device", device);
   if (offload.device == Device::none) return;
   if (offload.device == Device::nvme) values.emplace_back(path + "nvme_path", offload.nvme_path);
   values.emplace_back(path + "pin_memory", or_auto(offload.pin_memory));
   values.emplace_back(path + "buffer_count", or_auto(offload.buffer_count));
-  if (section == "offload_param") values.emplace_back(path + "buffer_size", or_auto(offload.buffer_size));
+  if (section == "offload_param")
+    values.emplace_back(path + "buffer_size", or_auto(offload.buffer_size));
 }
 
 void add_zero(const config::TrainConfig& config, Values& values) {
@@ -96,8 +108,10 @@ void add_zero(const config::TrainConfig& config, Values& values) {
   values.emplace_back(path + "stage3_prefetch_bucket_size", count(zero.prefetch_bucket_size));
   values.emplace_back(path + "stage3_max_live_parameters", count(zero.max_live_parameters));
   values.emplace_back(path + "stage3_max_reuse_distance", count(zero.max_reuse_distance));
-  values.emplace_back(path + "stage3_param_persistence_threshold", count(zero.param_persistence_threshold));
-  values.emplace_back(path + "stage3_model_persistence_threshold", count(zero.model_persistence_threshold));
+  values.emplace_back(path + "stage3_param_persistence_threshold",
+                      count(zero.param_persistence_threshold));
+  values.emplace_back(path + "stage3_model_persistence_threshold",
+                      count(zero.model_persistence_threshold));
 }
 
 void add_aio(const config::TrainConfig& config, Values& values) {
@@ -110,18 +124,24 @@ void add_aio(const config::TrainConfig& config, Values& values) {
 
 Json::Value budget(const config::ByteBudget& budget) {
   switch (budget.kind) {
-    case config::ByteBudget::Kind::automatic: return "auto";
-    case config::ByteBudget::Kind::bytes: return count(budget.value);
-    case config::ByteBudget::Kind::percent: return std::to_string(budget.value) + "%";
+    case config::ByteBudget::Kind::automatic:
+      return "auto";
+    case config::ByteBudget::Kind::bytes:
+      return count(budget.value);
+    case config::ByteBudget::Kind::percent:
+      return std::to_string(budget.value) + "%";
   }
   return "auto";
 }
 
 const char* name_of(config::Durability durability) {
   switch (durability) {
-    case config::Durability::process: return "process";
-    case config::Durability::power: return "power";
-    case config::Durability::none: return "none";
+    case config::Durability::process:
+      return "process";
+    case config::Durability::power:
+      return "power";
+    case config::Durability::none:
+      return "none";
   }
   return "process";
 }
@@ -147,7 +167,8 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, Json::Value>> resolved_values(const config::TrainConfig& config) {
+std::vector<std::pair<std::string, Json::Value>> resolved_values(
+    const config::TrainConfig& config) {
   Values values;
   values.emplace_back("train_batch_size", number(config.train_batch_size));
   values.emplace_back("train_micro_batch_size_per_gpu", number(config.micro_batch_size));

@@ -41,21 +41,24 @@ std::string resume_line(std::vector<std::string> argv) {
 }
 
 void show_resume_line(const train::RunReport& report, const std::string& line, Session& session) {
-  const std::string what = report.committed_step > 0
-                               ? "step " + std::to_string(report.committed_step) + " is committed; to go on:"
-                               : "nothing is committed; the next run starts over:";
+  const std::string what =
+      report.committed_step > 0
+          ? "step " + std::to_string(report.committed_step) + " is committed; to go on:"
+          : "nothing is committed; the next run starts over:";
   session.console().print("\n" + what + "\n  " + line);
 }
 
-void show_end(const TrainArguments& arguments, const TrainProgress& progress, const train::RunReport& report,
-              Session& session) {
+void show_end(const TrainArguments& arguments, const TrainProgress& progress,
+              const train::RunReport& report, Session& session) {
   Console& console = session.console();
   if (const std::string curve = progress.loss_curve(); !curve.empty()) console.print("\n" + curve);
   console.print("\n" + run_summary(report));
   if (const std::string& directory = arguments.request.report_dir; !directory.empty()) {
-    console.print("report:   " + directory + "/report.json, one line per step in " + directory + "/steps.jsonl");
+    console.print("report:   " + directory + "/report.json, one line per step in " + directory +
+                  "/steps.jsonl");
   }
-  if (progress.plan()) console.print(next_steps(report, *progress.plan(), arguments.request.model_path));
+  if (progress.plan())
+    console.print(next_steps(report, *progress.plan(), arguments.request.model_path));
 }
 
 // What of the data is wrong, the way training would find it.
@@ -75,11 +78,13 @@ void check_data(const train::TrainRequest& run, const config::ModelConfig& model
 void require_file(const std::string& flag, const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) throw InvalidArgument(flag + ": " + path + ": there is no such file");
+  if (!std::filesystem::exists(status))
+    throw InvalidArgument(flag + ": " + path + ": there is no such file");
   if (std::filesystem::is_directory(status)) {
     throw InvalidArgument(flag + ": " + path + ": this is a directory, expected a file");
   }
-  if (::access(path.c_str(), R_OK) != 0) throw InvalidArgument(flag + ": " + path + ": cannot be read (permissions?)");
+  if (::access(path.c_str(), R_OK) != 0)
+    throw InvalidArgument(flag + ": " + path + ": cannot be read (permissions?)");
 }
 
 int run_train(const TrainArguments& arguments, Session& session) {
@@ -93,7 +98,8 @@ int run_train(const TrainArguments& arguments, Session& session) {
   library.set_log_sink(session.console().make_log_sink(), LogLevel::info);
   const std::string line = resume_line(session.argv());
   TrainProgress progress(session.console(), TrainProgress::system_clock());
-  const StopSignals signals("\nsluice: stopped at once; to go on from the last committed step:\n  " + line + "\n");
+  const StopSignals signals(
+      "\nsluice: stopped at once; to go on from the last committed step:\n  " + line + "\n");
   try {
     const train::RunReport report = library.train(request, progress, signals.stop());
     session.console().status("");
@@ -114,15 +120,17 @@ int run_plan(const PlanArguments& arguments, Session& session) {
   const config::TrainConfig config = config::load_train_config(request.config_path);
   const config::ModelConfig model = config::load_model_config(request.model_path);
   check_data(request, model);
-  const plan::Plan plan = plan::make_plan(config, model, request.placement, plan::probe_machine(config));
+  const plan::Plan plan =
+      plan::make_plan(config, model, request.placement, plan::probe_machine(config));
   Console& console = session.console();
   for (const std::string& note : config.notes) console.print(note);
   console.print(plan::plan_table(plan));
   for (const std::string& choice : plan.choices) console.print("chosen: " + choice);
   if (request.steps && plan.nvme_written_per_step > 0) {
-    const std::uint64_t written = checked_mul(plan.nvme_written_per_step, static_cast<std::uint64_t>(*request.steps));
-    console.print("all " + std::to_string(*request.steps) + " steps write " + format_bytes(written) +
-                  " to the drive");
+    const std::uint64_t written =
+        checked_mul(plan.nvme_written_per_step, static_cast<std::uint64_t>(*request.steps));
+    console.print("all " + std::to_string(*request.steps) + " steps write " +
+                  format_bytes(written) + " to the drive");
   }
   session.emit_text(plan::plan_json(plan));
   return kExitDone;

@@ -8,7 +8,9 @@ namespace sluice::cli {
 
 namespace {
 
-std::FILE* text_stream(bool json) { return json ? stderr : stdout; }
+std::FILE* text_stream(bool json) {
+  return json ? stderr : stdout;
+}
 
 }  // namespace
 

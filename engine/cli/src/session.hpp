@@ -13,7 +13,8 @@ namespace sluice::cli {
 // Confined to thread: main.
 class Session {
  public:
-  // Text goes to standard output, or to standard error when `json` is true and standard output is for the object.
+  // Text goes to standard output, or to standard error when `json` is true and standard output is
+  // for the object.
   Session(std::vector<std::string> argv, bool json);
 
   Console& console() { return console_; }

@@ -14,7 +14,8 @@ namespace sluice::cli {
 
 namespace {
 
-// A signal handler reaches nothing but globals. Written before the handlers are installed, but for g_stop.
+// A signal handler reaches nothing but globals. Written before the handlers are installed, but for
+// g_stop.
 volatile int g_stop = 0;
 bool g_installed = false;
 char g_at_once_message[8192];
@@ -64,6 +65,8 @@ StopSignals::~StopSignals() {
   g_installed = false;
 }
 
-const volatile int& StopSignals::stop() const { return g_stop; }
+const volatile int& StopSignals::stop() const {
+  return g_stop;
+}
 
 }  // namespace sluice::cli

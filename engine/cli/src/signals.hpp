@@ -1,6 +1,6 @@
 #pragma once
-// SIGINT and SIGTERM as a number that the training loop polls. The first signal asks to stop after the step
-// in progress; a second one ends the process at once.
+// SIGINT and SIGTERM as a number that the training loop polls. The first signal asks to stop after
+// the step in progress; a second one ends the process at once.
 
 #include <string>
 

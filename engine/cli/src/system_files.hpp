@@ -11,7 +11,8 @@ namespace sluice::cli {
 std::string read_small_file(const std::string& path);
 // The whole number that the file holds, or nothing ("max", absent).
 std::optional<std::uint64_t> read_number(const std::string& path);
-// The value after "KEY" and a colon in a file of such lines (/proc/meminfo, /proc/cpuinfo); the first one.
+// The value after "KEY" and a colon in a file of such lines (/proc/meminfo, /proc/cpuinfo); the
+// first one.
 std::string field_of(const std::string& file_text, const std::string& key);
 
 }  // namespace sluice::cli

@@ -1,6 +1,7 @@
 #pragma once
-// What the output goes to, and the environment variables about it (TERM, COLUMNS, NO_COLOR, LC_ALL, LC_CTYPE,
-// LANG), which are read here and nowhere else. Thread-safe: values and free functions without state.
+// What the output goes to, and the environment variables about it (TERM, COLUMNS, NO_COLOR, LC_ALL,
+// LC_CTYPE, LANG), which are read here and nowhere else. Thread-safe: values and free functions
+// without state.
 
 #include <cstdio>
 #include <string>

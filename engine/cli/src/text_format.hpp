@@ -1,5 +1,6 @@
 #pragma once
-// Numbers as the commands show them, and text for shells. Thread-safe: free functions without state.
+// Numbers as the commands show them, and text for shells. Thread-safe: free functions without
+// state.
 
 #include <cstdint>
 #include <string>

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
@@ -30,8 +31,8 @@ std::string find_train_library(std::string& why) {
   }
   const std::filesystem::path root = executable.parent_path().parent_path();
   // The build's folder, and where the library is installed (lib, lib64, lib/x86_64-linux-gnu).
-  const std::array<std::filesystem::path, 2> candidates = {root / "lib" / kFileName,
-                                                           root / SLUICE_INSTALL_LIBDIR / kFileName};
+  const std::array<std::filesystem::path, 2> candidates = {
+      root / "lib" / kFileName, root / SLUICE_INSTALL_LIBDIR / kFileName};
   for (const std::filesystem::path& candidate : candidates) {
     if (std::filesystem::exists(candidate, error)) return candidate.string();
   }
@@ -46,6 +47,10 @@ train::TrainLibrary& load_train_library() {
     throw Error("this build has no LibTorch: " + why +
                 ". Install LibTorch with scripts/setup.sh, then build again with scripts/build.sh");
   }
+  // LibTorch's OpenMP threads spin while they wait, on the very cores that the updates, the copies
+  // and the I/O need; with more runs than cores a step takes ten times as long. Read once, when
+  // LibTorch is loaded; a user's own setting stays.
+  ::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   // Local: LibTorch's symbols must not get in the way of the program's own.
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {

@@ -15,14 +15,19 @@ std::string budget_cell(std::uint64_t size_bytes) {
 }
 
 std::string tier_table(const train::RunReport& report) {
-  const auto row = [](const char* tier, std::uint64_t budget, std::uint64_t planned, std::uint64_t peak) {
-    return std::vector<std::string>{tier, budget_cell(budget), format_bytes(planned), format_bytes(peak)};
+  const auto row = [](const char* tier, std::uint64_t budget, std::uint64_t planned,
+                      std::uint64_t peak) {
+    return std::vector<std::string>{tier, budget_cell(budget), format_bytes(planned),
+                                    format_bytes(peak)};
   };
   std::vector<std::vector<std::string>> rows = {{"tier", "budget", "planned", "peak"}};
-  rows.push_back(row("device", report.budget_bytes.device, report.planned_bytes.device, report.peak_bytes.device));
-  rows.push_back(row("host", report.budget_bytes.host, report.planned_bytes.host, report.peak_bytes.host));
+  rows.push_back(row("device", report.budget_bytes.device, report.planned_bytes.device,
+                     report.peak_bytes.device));
+  rows.push_back(
+      row("host", report.budget_bytes.host, report.planned_bytes.host, report.peak_bytes.host));
   rows.push_back({"  of it pinned", "", "", format_bytes(report.pinned_peak_bytes)});
-  rows.push_back(row("nvme", report.budget_bytes.nvme, report.planned_bytes.nvme, report.peak_bytes.nvme));
+  rows.push_back(
+      row("nvme", report.budget_bytes.nvme, report.planned_bytes.nvme, report.peak_bytes.nvme));
   rows.push_back(row("runtime", 0, report.runtime_planned_bytes, report.runtime_peak_bytes));
   return format_table(rows) + "memory of the process: " + format_bytes(report.rss_peak_bytes) +
          " at its peak; runtime is what LibTorch and the program hold outside the tiers\n";
@@ -30,9 +35,12 @@ std::string tier_table(const train::RunReport& report) {
 
 std::string limit_table(const train::RunReport& report) {
   const std::vector<std::pair<const char*, double>> links = {
-      {"compute", report.limits_seconds.compute},      {"update", report.limits_seconds.update},
-      {"host to device", report.limits_seconds.h2d},   {"device to host", report.limits_seconds.d2h},
-      {"nvme read", report.limits_seconds.nvme_read},  {"nvme write", report.limits_seconds.nvme_written},
+      {"compute", report.limits_seconds.compute},
+      {"update", report.limits_seconds.update},
+      {"host to device", report.limits_seconds.h2d},
+      {"device to host", report.limits_seconds.d2h},
+      {"nvme read", report.limits_seconds.nvme_read},
+      {"nvme write", report.limits_seconds.nvme_written},
   };
   std::vector<std::vector<std::string>> rows = {{"limit of a step", "seconds", "of the step"}};
   for (const auto& [name, seconds] : links) {
@@ -48,7 +56,8 @@ std::string limit_table(const train::RunReport& report) {
 
 std::string run_summary(const train::RunReport& report) {
   std::string text = tier_table(report) + "\n" + limit_table(report) + "\n";
-  text += "step " + std::to_string(report.last_step) + ", committed " + std::to_string(report.committed_step);
+  text += "step " + std::to_string(report.last_step) + ", committed " +
+          std::to_string(report.committed_step);
   if (report.last_loss) text += "; loss " + format_number("%.4f", *report.last_loss);
   if (report.eval_loss) text += ", eval loss " + format_number("%.4f", *report.eval_loss);
   return text + "\n";
@@ -56,14 +65,16 @@ std::string run_summary(const train::RunReport& report) {
 
 std::string next_steps(const train::RunReport& report, const plan::Plan& plan,
                        const std::string& model_path) {
-  const std::string& run = plan.states_directory.empty() ? plan.config.sluice.checkpoint_dir
-                                                         : plan.states_directory;
+  const std::string& run =
+      plan.states_directory.empty() ? plan.config.sluice.checkpoint_dir : plan.states_directory;
   if (plan.placement == plan::Placement::resident || run.empty() || report.committed_step == 0) {
     return "the weights are not kept: no step was committed to a directory\n";
   }
   return "export:   " + shell_line({"sluice", "export", run, "--out", "weights.safetensors"}) +
          "\ngenerate: " +
-         shell_line({"sluice", "generate", "--model", model_path, "--weights", run, "--prompt", "TEXT"}) + "\n";
+         shell_line(
+             {"sluice", "generate", "--model", model_path, "--weights", run, "--prompt", "TEXT"}) +
+         "\n";
 }
 
 }  // namespace sluice::cli

@@ -6,6 +6,8 @@
 namespace sluice::cli {
 
 // "sluice 0.1.0".
-inline std::string version_text() { return std::string("sluice ") + SLUICE_VERSION; }
+inline std::string version_text() {
+  return std::string("sluice ") + SLUICE_VERSION;
+}
 
 }  // namespace sluice::cli

@@ -31,7 +31,8 @@ class TokenPrinter : public train::GenerateObserver {
   void on_token(std::int64_t token) override {
     tokens_.append(Json::Int64(token));
     if (bytes_) text_ += static_cast<char>(token);
-    console_.stream(bytes_ ? shown(static_cast<unsigned char>(token)) : " " + std::to_string(token));
+    console_.stream(bytes_ ? shown(static_cast<unsigned char>(token))
+                           : " " + std::to_string(token));
   }
   const Json::Value& tokens() const { return tokens_; }
   const std::string& text() const { return text_; }
@@ -82,13 +83,15 @@ int run_export(const ExportArguments& arguments, Session& session) {
   const models::ExportResult result = models::export_weights(
       arguments.run_directory, arguments.out_path, arguments.dtype,
       [&](std::uint64_t done, std::uint64_t total) {
-        if (signals.stop() != 0) throw Interrupted(signals.stop());  // the writer removes its temporary file
+        if (signals.stop() != 0)
+          throw Interrupted(signals.stop());  // the writer removes its temporary file
         console.status("exporting: " + format_bytes(done) + " of " + format_bytes(total));
       });
   console.status("");
   console.print("wrote " + arguments.out_path + ": step " + std::to_string(result.step) + ", " +
                 format_count(result.parameters) + " parameters in " + format_count(result.tensors) +
-                " tensors as " + std::string(name_of(arguments.dtype)) + ", " + format_bytes(result.file_bytes));
+                " tensors as " + std::string(name_of(arguments.dtype)) + ", " +
+                format_bytes(result.file_bytes));
   Json::Value object(Json::objectValue);
   object["out"] = valid_utf8(arguments.out_path);
   object["step"] = Json::Int64(result.step);

@@ -66,9 +66,8 @@ class Block final : public UnitModule {
     h = linear(h, attn_weight_, attn_bias_);  // (N, 3 * C)
     h = attended(h, x.size(0), key);
     h = linear(h, attn_proj_weight_, attn_proj_bias_);
-    return feed_forward(dropout(h, model_.resid_pdrop, key, unit_, kAttentionOutSite).add_(rows),
-                        key)
-        .view(x.sizes());
+    h = dropout(h, model_.resid_pdrop, key, unit_, kAttentionOutSite);
+    return feed_forward(h.add_(rows), key).view(x.sizes());
   }
 
   Tensor forward_cached(const Tensor& x, std::int64_t position) override {

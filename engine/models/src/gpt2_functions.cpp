@@ -43,8 +43,9 @@ class Linear : public torch::autograd::Function<Linear> {
   }
 };
 
-// Adds the rows of `gradient` (N, C) to the rows of `into` (V, C) that `tokens` (N) name. A row's sum is taken in the
-// order of N and in fp32, and rounded once; rows are shared out, so the number of threads does not matter.
+// Adds the rows of `gradient` (N, C) to the rows of `into` (V, C) that `tokens` (N) name. A row's
+// sum is taken in the order of N and in fp32, and rounded once; rows are shared out, so the number
+// of threads does not matter.
 template <typename Scalar>
 void add_rows(Tensor& into, const Tensor& tokens, const Tensor& gradient) {
   const std::int64_t width = gradient.size(1);

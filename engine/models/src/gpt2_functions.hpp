@@ -1,8 +1,8 @@
 #pragma once
-// The operations of GPT-2 whose backward is our own. Two reasons: gradients of weights are added to what the
-// parameter's gradient holds in place (rounded once, and without a temporary of the weight's size), and less is
-// kept for the backward pass. Parameters must be leaves: their gradient is never returned, so torch::autograd::grad
-// does not see it; one backward for each forward.
+// The operations of GPT-2 whose backward is our own. Two reasons: gradients of weights are added to
+// what the parameter's gradient holds in place (rounded once, and without a temporary of the
+// weight's size), and less is kept for the backward pass. Parameters must be leaves: their gradient
+// is never returned, so torch::autograd::grad does not see it; one backward for each forward.
 //
 // Shapes: N = B * T rows, C = n_embd, H = n_head, D = C / H, V = vocab_size.
 // On the CPU. Confined to the thread that computes.
@@ -24,11 +24,11 @@ torch::Tensor linear(const torch::Tensor& x, const torch::Tensor& weight,
                      const torch::Tensor& bias);
 
 // tokens (B, T) -> wte[token] + wpe[position + t], (B, T, C).
-torch::Tensor embed(const torch::Tensor& tokens, const torch::Tensor& wte,
-                    const torch::Tensor& wpe, std::int64_t position);
+torch::Tensor embed(const torch::Tensor& tokens, const torch::Tensor& wte, const torch::Tensor& wpe,
+                    std::int64_t position);
 
-// Mean cross-entropy of x (N, C) @ weight (V, C)^T against targets (N), in fp32 (fp64 for fp64 weights). Holds the
-// logits once, in the weight's data type; their gradient takes their place.
+// Mean cross-entropy of x (N, C) @ weight (V, C)^T against targets (N), in fp32 (fp64 for fp64
+// weights). Holds the logits once, in the weight's data type; their gradient takes their place.
 torch::Tensor projected_cross_entropy(const torch::Tensor& x, const torch::Tensor& weight,
                                       const torch::Tensor& targets);
 
@@ -43,16 +43,16 @@ Heads split_heads(const torch::Tensor& qkv, std::int64_t batch, std::int64_t hea
 // Causal attention of qkv (N, 3 * C) over H heads, without dropout: (N, C).
 torch::Tensor attention(const torch::Tensor& qkv, std::int64_t batch, std::int64_t heads);
 
-// The same with dropout of the attention weights. Works on one sequence after the other and computes the weights
-// again in the backward pass: holds (H, T, T) a few times, never (B, H, T, T).
+// The same with dropout of the attention weights. Works on one sequence after the other and
+// computes the weights again in the backward pass: holds (H, T, T) a few times, never (B, H, T, T).
 torch::Tensor attention_with_dropout(const torch::Tensor& qkv, std::int64_t batch,
                                      std::int64_t heads, double p, const PhiloxStream& stream);
 
 // The stream of one dropout site.
 PhiloxStream dropout_stream(const DropoutKey& key, std::int64_t unit, std::int64_t site);
 
-// Drops elements of the contiguous tensor `x` in place with probability p and scales the others by 1 / (1 - p), in
-// fp32. Element i takes number first_index + i of the stream.
+// Drops elements of the contiguous tensor `x` in place with probability p and scales the others by
+// 1 / (1 - p), in fp32. Element i takes number first_index + i of the stream.
 void drop_in_place(torch::Tensor& x, double p, const PhiloxStream& stream,
                    std::uint64_t first_index);
 

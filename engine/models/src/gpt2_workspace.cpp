@@ -1,9 +1,250 @@
+#include <algorithm>
+#include <string>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/models/gpt2_layout.hpp"
+#include "sluice/offload/memory_pool.hpp"
+
 namespace sluice::models {
-UnitWorkspace unit_workspace(const config::ModelConfig& model, std::size_t,
-                             std::uint64_t micro_batch, std::uint64_t element_bytes, int) {
-  const std::uint64_t bytes =
-      micro_batch * static_cast<std::uint64_t>(model.n_embd) * element_bytes;
-  return {24 * bytes, 24 * bytes};
+namespace {
+
+using Bytes = std::uint64_t;
+
+// Every number below is a tensor that gpt2.cpp and gpt2_functions.cpp hold, or a buffer that a
+// LibTorch kernel takes from the allocator. A unit is a sequence of stages; its peak is the largest
+// sum of what is alive in one stage. N = B * T rows; "r" in a comment: one tensor (N, C).
+class Workspace {
+ public:
+  Workspace(const config::ModelConfig& model, Bytes micro_batch, Bytes element_bytes, int threads)
+      : model_(model),
+        length_(static_cast<Bytes>(model.n_positions)),
+        width_(static_cast<Bytes>(model.n_embd)),
+        inner_(static_cast<Bytes>(model.inner_size())),
+        heads_(static_cast<Bytes>(model.n_head)),
+        depth_(static_cast<Bytes>(model.head_size())),
+        vocabulary_(static_cast<Bytes>(model.vocab_size)),
+        element_(element_bytes),
+        threads_(static_cast<Bytes>(threads)),
+        rows_(micro_batch * length_) {}
+
+  UnitWorkspace embedding() const {
+    const Bytes r = tensor(rows_, width_);
+    const Bytes dropped = model_.embd_pdrop > 0 ? r : 0;
+    // Looked up, dropped; backward: output, masked gradient, its sum over the batch for the
+    // positions.
+    return {r + dropped, r + dropped + tensor(length_, width_) + kScalars};
+  }
+
+  UnitWorkspace block() const {
+    return {std::max({attention_half(Mode::forward_only), feed_forward_half(Mode::forward_only)}),
+            std::max({attention_half(Mode::with_gradients), feed_forward_half(Mode::with_gradients),
+                      feed_forward_backward(), attention_backward()})};
+  }
+
+  UnitWorkspace head() const {
+    const Bytes r = tensor(rows_, width_);
+    const Bytes held = r + stats() + tensor(rows_, vocabulary_) + stats() + kScalars;
+    // Two pieces in fp32: logits and their exponentials; in the backward pass one. fp32 logits are
+    // not copied.
+    const Bytes step = std::clamp<Bytes>(kChunkCount / vocabulary_, 1, rows_);
+    const Bytes piece = offload::pool_bytes(step * vocabulary_ * sizeof(float));
+    const Bytes pieces = element_ == sizeof(float) ? piece : 2 * piece;
+    const Bytes small = 4 * offload::pool_bytes(step * 2 * sizeof(std::int64_t));
+    const Bytes forward = held + std::max(pieces + small, matmul_scratch(rows_, width_));
+    const Bytes products =
+        std::max(weight_gradient_scratch(rows_), r + matmul_scratch(rows_, vocabulary_));
+    const Bytes norm = 2 * r + stats() + norm_scratch();  // the logits are gone by then
+    return {forward, std::max({forward, held + piece + small, held + products, r + norm})};
+  }
+
+ private:
+  enum class Mode { forward_only, with_gradients };
+  // Means, losses, counts: a handful of one-element tensors of 64 bytes.
+  static constexpr Bytes kScalars = 512;
+  static constexpr Bytes kChunkCount = 1 << 20;  // kLossChunkCount of gpt2_functions.hpp
+
+  Bytes tensor(Bytes count, Bytes row_count) const {
+    return offload::pool_bytes(checked_mul(checked_mul(count, row_count), element_));
+  }
+  // Mean and reciprocal deviation of each row.
+  Bytes stats() const { return 2 * offload::pool_bytes(rows_ * sizeof(float)); }
+  // Gradients of scale and bias, summed by each thread in fp32 first.
+  Bytes norm_scratch() const {
+    return 2 * tensor(1, width_) + 2 * offload::pool_bytes(threads_ * width_ * sizeof(float));
+  }
+
+  // oneDNN's scratch for (rows, depth) x (depth, any) in bf16, measured with 3.10 (AMX): each
+  // thread packs 64 columns of the second operand, whole up to a depth of 1024 and in parts, with
+  // sums in fp32, beyond; fp32 is MKL's, which does not use the allocator.
+  Bytes matmul_scratch(Bytes rows, Bytes depth) const {
+    if (element_ != 2) return 0;
+    constexpr Bytes kLargest = 864'256;
+    const Bytes whole = 128 * align_up(depth, 64) + 6144;
+    Bytes each = whole;
+    if (depth > 1024 || depth % 64 != 0) {
+      each = rows < 256 ? std::min(whole + 51'200, kLargest) : rows < 1024 ? 501'760 : kLargest;
+    }
+    return offload::pool_bytes(threads_ * each);
+  }
+  // The same for x^T g: both operands are packed, the first transposed.
+  Bytes weight_gradient_scratch(Bytes rows) const {
+    if (element_ != 2) return 0;
+    const Bytes sums = rows >= 512 ? 81'920 : 0;
+    return offload::pool_bytes(threads_ *
+                               std::min<Bytes>(640 * align_up(rows, 32) + 6144 + sums, 901'120));
+  }
+
+  // Query rows and key rows that LibTorch's flash attention takes at a time.
+  Bytes flash_queries() const {
+    return std::min<Bytes>(length_, length_ >= 768 ? 256 : length_ >= 192 ? 64 : 32);
+  }
+  Bytes flash_keys() const { return std::min<Bytes>(length_, 512); }
+  // Log-sums of the rows; for each thread scores, sums and output in fp32, in bf16 scores again and
+  // packed keys; in bf16, from 64 rows on, keys and values packed.
+  Bytes flash_forward() const {
+    const Bytes q = flash_queries();
+    const Bytes k = flash_keys();
+    const Bytes log_sums = offload::pool_bytes(rows_ * heads_ * sizeof(float));
+    const Bytes fp32 = offload::pool_bytes(threads_ * (q * k + 2 * q + q * depth_) * sizeof(float));
+    if (element_ != 2) return log_sums + fp32;
+    const Bytes packed = length_ >= 64 ? 2 * tensor(rows_, width_) : 0;
+    return log_sums + fp32 + packed + tensor(threads_ * q, k) + tensor(threads_ * k, depth_);
+  }
+  // For each thread weights and their gradient in fp32, in bf16 again, and the scratch of its
+  // products.
+  Bytes flash_backward() const {
+    const Bytes q = flash_queries();
+    const Bytes k = flash_keys();
+    const Bytes fp32 = 2 * offload::pool_bytes(threads_ * q * k * sizeof(float)) +
+                       offload::pool_bytes(threads_ * q * sizeof(float));
+    if (element_ != 2) return fp32;
+    const Bytes products = std::max(128 * k, 640 * q) + 8192;
+    return fp32 + 2 * tensor(threads_ * q, k) + threads_ * offload::pool_bytes(products);
+  }
+
+  bool drops_attention() const { return model_.attn_pdrop > 0; }
+  Bytes residual_copy() const { return model_.resid_pdrop > 0 ? tensor(rows_, width_) : 0; }
+  // (H, T, T), one sequence.
+  Bytes weights() const { return tensor(heads_ * length_, length_); }
+  Bytes mask() const { return offload::pool_bytes(length_ * length_); }
+  // Copies that the batched products make of one sequence's queries, keys, values or their
+  // gradients.
+  Bytes sequence() const { return tensor(length_, width_); }
+
+  // Scratch of one attention beyond its input and output.
+  Bytes attention_scratch() const {
+    if (!drops_attention()) return flash_forward();
+    const Bytes products =
+        std::max(matmul_scratch(length_, depth_), matmul_scratch(length_, length_));
+    return 2 * weights() + mask() + 3 * sequence() + products;
+  }
+
+  // ln_1, attention, projection. With gradients every intermediate stays.
+  Bytes attention_half(Mode mode) const {
+    const Bytes r = tensor(rows_, width_);
+    const Bytes r3 = tensor(rows_, 3 * width_);
+    const bool all = mode == Mode::with_gradients;
+    const Bytes project_in = r + stats() + r3 + matmul_scratch(rows_, width_);
+    const Bytes attend = (all ? r + stats() : 0) + r3 + r + attention_scratch();
+    const Bytes kept = all ? r + stats() + r3 + log_sums() : 0;
+    const Bytes project_out =
+        kept + 2 * r + std::max(matmul_scratch(rows_, width_), residual_copy());
+    return std::max({project_in, attend, project_out});
+  }
+  Bytes log_sums() const {
+    return drops_attention() ? 0 : offload::pool_bytes(rows_ * heads_ * sizeof(float));
+  }
+
+  // What the attention half leaves for the backward pass: ln_1's result, qkv, the attention's
+  // result.
+  Bytes attention_kept() const {
+    return 2 * tensor(rows_, width_) + stats() + tensor(rows_, 3 * width_) + log_sums();
+  }
+  // One inner tensor with relu (its result), two with gelu (its input too).
+  Bytes inner_kept() const {
+    const Bytes inner = tensor(rows_, inner_);
+    return model_.activation_function == config::Activation::relu ? inner : 2 * inner;
+  }
+
+  // ln_2, network; x1 and ln_2's result are 2 r.
+  Bytes feed_forward_half(Mode mode) const {
+    const Bytes r = tensor(rows_, width_);
+    const Bytes inner = tensor(rows_, inner_);
+    if (mode == Mode::forward_only) {
+      return std::max({2 * r + stats() + inner + matmul_scratch(rows_, width_),
+                       r + inner + r + matmul_scratch(rows_, inner_), 2 * r + residual_copy()});
+    }
+    const Bytes before = attention_kept() + 2 * r + stats();
+    return std::max(
+        {before + inner + matmul_scratch(rows_, width_),
+         before + inner_kept() + r + std::max(matmul_scratch(rows_, inner_), residual_copy())});
+  }
+
+  // From the output's gradient back to x1. The output itself is still held by the caller.
+  Bytes feed_forward_backward() const {
+    const Bytes r = tensor(rows_, width_);
+    const Bytes inner = tensor(rows_, inner_);
+    const Bytes before = attention_kept() + 2 * r + stats() + r;  // x1, ln_2's result, output
+    const Bytes bias = tensor(1, std::max(inner_, 3 * width_));
+    const Bytes second = before + inner_kept() + residual_copy() +
+                         std::max(std::max(weight_gradient_scratch(rows_), bias),
+                                  inner + matmul_scratch(rows_, width_));
+    const Bytes activation = before + 3 * inner;
+    const Bytes first =
+        before + inner +
+        std::max(std::max(weight_gradient_scratch(rows_), bias), r + matmul_scratch(rows_, inner_));
+    const Bytes norm = before - r + 3 * r + norm_scratch();  // gradients in, out, and their sum
+    return std::max({second, activation, first, norm}) + kScalars;
+  }
+
+  // From x1's gradient back to x: output, x1's gradient and the input's are 3 r at most.
+  Bytes attention_backward() const {
+    const Bytes r = tensor(rows_, width_);
+    const Bytes r3 = tensor(rows_, 3 * width_);
+    const Bytes project_out =
+        attention_kept() + 2 * r + residual_copy() +
+        std::max(weight_gradient_scratch(rows_), r + matmul_scratch(rows_, width_));
+    const Bytes gradients = 3 * r + residual_copy();  // output, x1's, the attention result's
+    const Bytes attend = attention_kept() + gradients + r3 + attention_backward_scratch();
+    const Bytes join = attention_kept() + 2 * r + 2 * r3;
+    const Bytes project_in =
+        r + stats() + 2 * r + r3 +
+        std::max(weight_gradient_scratch(rows_), r + matmul_scratch(rows_, 3 * width_));
+    return std::max({project_out, attend, join, project_in, 5 * r + norm_scratch()}) + kScalars;
+  }
+  Bytes attention_backward_scratch() const {
+    if (!drops_attention()) return flash_backward();
+    const Bytes products =
+        std::max(weight_gradient_scratch(length_), matmul_scratch(length_, length_));
+    return 3 * weights() + mask() + 3 * sequence() + products;
+  }
+
+  const config::ModelConfig& model_;
+  const Bytes length_;
+  const Bytes width_;
+  const Bytes inner_;
+  const Bytes heads_;
+  const Bytes depth_;
+  const Bytes vocabulary_;
+  const Bytes element_;
+  const Bytes threads_;
+  const Bytes rows_;
+};
+
+}  // namespace
+
+UnitWorkspace unit_workspace(const config::ModelConfig& model, std::size_t unit_index,
+                             std::uint64_t micro_batch, std::uint64_t element_bytes, int threads) {
+  const auto last = static_cast<std::size_t>(model.n_layer) + 1;
+  SLUICE_CHECK(unit_index <= last,
+               "unit " + std::to_string(unit_index) + " of a model of " + std::to_string(last + 1));
+  SLUICE_CHECK(micro_batch >= 1 && threads >= 1 && (element_bytes == 2 || element_bytes == 4),
+               "micro-batch " + std::to_string(micro_batch) + ", " + std::to_string(threads) +
+                   " threads, elements of " + std::to_string(element_bytes) + " bytes");
+  const Workspace workspace(model, micro_batch, element_bytes, threads);
+  if (unit_index == 0) return workspace.embedding();
+  return unit_index == last ? workspace.head() : workspace.block();
 }
+
 }  // namespace sluice::models

@@ -23,7 +23,8 @@ struct Candidate {
   Variant variant;
 };
 
-// The least budget, in MiB, of one tier that makes the variant fit, everything else unchanged; 0 when none up to `most` does.
+// The least budget, in MiB, of one tier that makes the variant fit, everything else unchanged; 0
+// when none up to `most` does.
 std::uint64_t least_budget(const Variant& base, ByteBudget config::SluiceConfig::*budget,
                            std::uint64_t now, std::uint64_t most, const TryPlan& try_plan) {
   const auto fits = [&](std::uint64_t mib) {
@@ -48,14 +49,15 @@ std::uint64_t least_budget(const Variant& base, ByteBudget config::SluiceConfig:
 void add_budget_changes(const Variant& refused, const Plan& shape, const MachineFacts& machine,
                         const TryPlan& try_plan, std::vector<Candidate>& candidates) {
   const std::uint64_t most = machine.available_memory_bytes;
-  const std::uint64_t device =
-      least_budget(refused, &config::SluiceConfig::device_bytes, *shape.device_budget_bytes, most, try_plan);
-  const std::uint64_t host =
-      least_budget(refused, &config::SluiceConfig::host_bytes, *shape.host_budget_bytes, most, try_plan);
+  const std::uint64_t device = least_budget(refused, &config::SluiceConfig::device_bytes,
+                                            *shape.device_budget_bytes, most, try_plan);
+  const std::uint64_t host = least_budget(refused, &config::SluiceConfig::host_bytes,
+                                          *shape.host_budget_bytes, most, try_plan);
   if (device > 0) {
     Variant variant = refused;
     variant.config.sluice.device_bytes = exactly(device);
-    candidates.push_back({"set \"sluice\": {\"device_bytes\": " + mebibytes(device) + "}", variant});
+    candidates.push_back(
+        {"set \"sluice\": {\"device_bytes\": " + mebibytes(device) + "}", variant});
   }
   if (host > 0) {
     Variant variant = refused;
@@ -64,15 +66,16 @@ void add_budget_changes(const Variant& refused, const Plan& shape, const Machine
   }
   if (device > 0 || host > 0) return;
   Variant variant = refused;
-  variant.config.sluice.device_bytes = exactly(std::max(shape.least_device_bytes, *shape.device_budget_bytes));
-  const std::uint64_t host_too =
-      least_budget(variant, &config::SluiceConfig::host_bytes, *shape.host_budget_bytes, most, try_plan);
+  variant.config.sluice.device_bytes =
+      exactly(std::max(shape.least_device_bytes, *shape.device_budget_bytes));
+  const std::uint64_t host_too = least_budget(variant, &config::SluiceConfig::host_bytes,
+                                              *shape.host_budget_bytes, most, try_plan);
   if (host_too == 0) return;
   variant.config.sluice.host_bytes = exactly(host_too);
-  candidates.push_back({"set \"sluice\": {\"device_bytes\": " +
-                            mebibytes(variant.config.sluice.device_bytes.value) +
-                            ", \"host_bytes\": " + mebibytes(host_too) + "}",
-                        variant});
+  candidates.push_back(
+      {"set \"sluice\": {\"device_bytes\": " + mebibytes(variant.config.sluice.device_bytes.value) +
+           ", \"host_bytes\": " + mebibytes(host_too) + "}",
+       variant});
 }
 
 void add_micro_batch_changes(const Variant& refused, const TryPlan& try_plan,
@@ -97,7 +100,8 @@ void add_offload_changes(const Variant& refused, const TryPlan& try_plan,
                          std::vector<Candidate>& candidates) {
   using Device = config::OffloadConfig::Device;
   const config::ZeroConfig& zero = refused.config.zero;
-  const auto offload = [&](const char* section, config::OffloadConfig config::ZeroConfig::*member, Device device) {
+  const auto offload = [&](const char* section, config::OffloadConfig config::ZeroConfig::*member,
+                           Device device) {
     if ((zero.*member).device >= device) return;
     Variant variant = refused;
     variant.config.zero.stage = 3;
@@ -105,10 +109,14 @@ void add_offload_changes(const Variant& refused, const TryPlan& try_plan,
     const std::string path = zero.offload_optimizer.nvme_path + zero.offload_param.nvme_path;
     (variant.config.zero.*member).nvme_path = path.empty() ? "/path/on/nvme" : path;
     if (!try_plan(variant)) return;
-    candidates.push_back({"set \"zero_optimization\": {\"stage\": 3, \"" + std::string(section) +
-                              "\": {\"device\": \"" + (device == Device::cpu ? "cpu\"" : "nvme\", \"nvme_path\": \"" +
-                              (variant.config.zero.*member).nvme_path + "\"") + "}}",
-                          variant});
+    candidates.push_back(
+        {"set \"zero_optimization\": {\"stage\": 3, \"" + std::string(section) +
+             "\": {\"device\": \"" +
+             (device == Device::cpu
+                  ? "cpu\""
+                  : "nvme\", \"nvme_path\": \"" + (variant.config.zero.*member).nvme_path + "\"") +
+             "}}",
+         variant});
   };
   offload("offload_optimizer", &config::ZeroConfig::offload_optimizer, Device::cpu);
   offload("offload_param", &config::ZeroConfig::offload_param, Device::cpu);
@@ -123,10 +131,11 @@ void add_automatic_budgets(const Variant& refused, const TryPlan& try_plan,
   variant.config.sluice.host_bytes = ByteBudget{};
   const auto plan = try_plan(variant);
   if (!plan) return;
-  candidates.push_back({"set \"sluice\": {\"device_bytes\": \"auto\", \"host_bytes\": \"auto\"} (here " +
-                            format_bytes(*plan->device_budget_bytes) + " and " +
-                            format_bytes(*plan->host_budget_bytes) + ")",
-                        variant});
+  candidates.push_back(
+      {"set \"sluice\": {\"device_bytes\": \"auto\", \"host_bytes\": \"auto\"} (here " +
+           format_bytes(*plan->device_budget_bytes) + " and " +
+           format_bytes(*plan->host_budget_bytes) + ")",
+       variant});
 }
 
 void add_sequence_changes(const Variant& refused, const TryPlan& try_plan,

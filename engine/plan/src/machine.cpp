@@ -68,15 +68,16 @@ std::uint64_t memlock_limit() {
   // CAP_IPC_LOCK, which root has unless it was dropped, lifts the limit.
   if (geteuid() == 0) return offload::kUnlimited;
   rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return offload::kUnlimited;
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return offload::kUnlimited;
   return limit.rlim_cur;
 }
 
 // What an earlier run left in the directory: its space is used again.
 std::uint64_t reusable_bytes(const std::string& directory) {
   std::uint64_t sum = 0;
-  for (const char* name : {"states.0.swap", "states.1.swap", "scratch.swap"}) {
-    struct stat status{};
+  for (const char* name : {"states.0.swap", "states.1.swap", "scratch.spill.swap"}) {
+    struct stat status {};
     if (stat((directory + "/" + name).c_str(), &status) == 0) {
       sum += static_cast<std::uint64_t>(status.st_blocks) * 512;
     }
@@ -92,11 +93,13 @@ MachineFacts probe_machine(const config::TrainConfig& config) {
   facts.available_memory_bytes = std::min(meminfo_bytes("MemAvailable"), cgroup_available());
   facts.memlock_bytes = memlock_limit();
   facts.cores = usable_cores();
-  for (const config::OffloadConfig* offload : {&config.zero.offload_optimizer, &config.zero.offload_param}) {
-    struct stat status{};
+  for (const config::OffloadConfig* offload :
+       {&config.zero.offload_optimizer, &config.zero.offload_param}) {
+    struct stat status {};
     if (offload->nvme_path.empty() || stat(offload->nvme_path.c_str(), &status) != 0) continue;
-    facts.free_disk_bytes.emplace_back(offload->nvme_path, nvme::free_disk_bytes(offload->nvme_path) +
-                                           reusable_bytes(offload->nvme_path));
+    facts.free_disk_bytes.emplace_back(
+        offload->nvme_path,
+        nvme::free_disk_bytes(offload->nvme_path) + reusable_bytes(offload->nvme_path));
   }
   return facts;
 }

@@ -15,8 +15,10 @@ InputsInFlight inputs_in_flight(bool overlap) {
   return overlap ? InputsInFlight{2, 2} : InputsInFlight{1, 1};
 }
 
-std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro_batch, DType dtype) {
-  const std::uint64_t tokens = checked_mul(micro_batch, static_cast<std::uint64_t>(model.n_positions));
+std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro_batch,
+                           DType dtype) {
+  const std::uint64_t tokens =
+      checked_mul(micro_batch, static_cast<std::uint64_t>(model.n_positions));
   return pool_bytes(
       checked_mul(checked_mul(tokens, static_cast<std::uint64_t>(model.n_embd)), size_of(dtype)));
 }
@@ -48,7 +50,8 @@ std::uint64_t full_bytes(const Plan& plan, std::size_t unit) {
 std::uint64_t gathered_at(const Plan& plan, const std::vector<std::vector<std::size_t>>& stages,
                           std::size_t stage, int units_ahead) {
   std::vector<bool> present(plan.layouts.size(), false);
-  const std::size_t last = std::min(stages.size() - 1, stage + static_cast<std::size_t>(units_ahead));
+  const std::size_t last =
+      std::min(stages.size() - 1, stage + static_cast<std::size_t>(units_ahead));
   for (std::size_t s = stage; s <= last; ++s) {
     for (const std::size_t unit : stages[s]) present[unit] = true;
   }
@@ -72,7 +75,8 @@ std::uint64_t gathered_at(const Plan& plan, const std::vector<std::vector<std::s
   return sum;
 }
 
-// Flat gradients at a backward stage: its own, and those of the stages before that are still leaving.
+// Flat gradients at a backward stage: its own, and those of the stages before that are still
+// leaving.
 std::uint64_t gradients_at(const Plan& plan, const std::vector<std::vector<std::size_t>>& stages,
                            std::size_t stage, int in_flight) {
   const std::size_t first_backward = plan.layouts.size() - 1;
@@ -95,8 +99,9 @@ DeviceTransient device_transient(const Plan& plan, const Overlap& overlap) {
   const auto stages = step_stages(plan.layouts);
   const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
   const std::uint64_t hidden = hidden_bytes(plan.model, micro_batch, plan.compute_dtype);
-  const std::uint64_t tokens_bytes = pool_bytes(
-      checked_mul(micro_batch, static_cast<std::uint64_t>(plan.model.n_positions)) * sizeof(std::int64_t));
+  const std::uint64_t tokens_bytes =
+      pool_bytes(checked_mul(micro_batch, static_cast<std::uint64_t>(plan.model.n_positions)) *
+                 sizeof(std::int64_t));
   const InputsInFlight flight = inputs_in_flight(plan.config.sluice.overlap);
   const std::size_t last_unit = plan.layouts.size() - 1;
 
@@ -110,10 +115,11 @@ DeviceTransient device_transient(const Plan& plan, const Overlap& overlap) {
     now.gathered_bytes = gathered_at(plan, stages, stage, overlap.prefetch_units);
     now.gradient_bytes = gradients_at(plan, stages, stage, overlap.gradients_in_flight);
     now.workspace_bytes = backward ? workspace.backward_bytes : workspace.forward_bytes;
-    // Backward holds a unit's input and the gradient of its output; both may have a successor on its way.
+    // Backward holds a unit's input and the gradient of its output; both may have a successor on
+    // its way.
     const int per_get = backward && unit != last_unit ? 2 : 1;
-    now.input_bytes = static_cast<std::uint64_t>(per_get * flight.gets + flight.puts) * hidden +
-                      3 * tokens_bytes;
+    now.input_bytes =
+        static_cast<std::uint64_t>(per_get * flight.gets + flight.puts) * hidden + 3 * tokens_bytes;
     if (now.total() > worst.total()) worst = now;
   }
   return worst;
@@ -124,7 +130,8 @@ UpdateTile update_tile(const std::vector<UnitPlacement>& units, std::uint64_t co
   for (const UnitPlacement& unit : units) {
     tile.has_states = tile.has_states || unit.states == Tier::nvme;
     tile.has_gradient = tile.has_gradient || unit.gradients == Tier::nvme;
-    // Weights whose home is on the device go there through a tile when the states are not there too.
+    // Weights whose home is on the device go there through a tile when the states are not there
+    // too.
     tile.has_weight = tile.has_weight || unit.weights == Tier::nvme ||
                       (unit.weights == Tier::device && unit.states != Tier::device);
   }
@@ -133,7 +140,8 @@ UpdateTile update_tile(const std::vector<UnitPlacement>& units, std::uint64_t co
 
 UpdateTileOffsets update_tile_offsets(const UpdateTile& tile, DType dtype) {
   UpdateTileOffsets offsets;
-  const std::uint64_t state_bytes = align_up(checked_mul(tile.count, sizeof(float)), offload::kPageBytes);
+  const std::uint64_t state_bytes =
+      align_up(checked_mul(tile.count, sizeof(float)), offload::kPageBytes);
   const std::uint64_t compute_bytes =
       align_up(checked_mul(tile.count, size_of(dtype)), offload::kPageBytes);
   for (std::uint64_t& state : offsets.states) {

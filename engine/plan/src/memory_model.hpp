@@ -1,6 +1,6 @@
 #pragma once
-// What a step holds, by formula: the transient bytes of each stage on the device, and the rings of host tiles.
-// Everything counts in pool_bytes, as the pools do.
+// What a step holds, by formula: the transient bytes of each stage on the device, and the rings of
+// host tiles. Everything counts in pool_bytes, as the pools do.
 
 #include <cstdint>
 #include <string>
@@ -15,8 +15,8 @@ namespace sluice::plan {
 // Scalars, losses, layer-norm statistics of the head and the like: small tensors that come and go.
 inline constexpr std::uint64_t kSmallTensorsBytes = 1U << 20U;
 
-// Unit inputs on their way: with overlap, the next micro-batch's is fetched while this one computes, and two
-// outputs may still be leaving.
+// Unit inputs on their way: with overlap, the next micro-batch's is fetched while this one
+// computes, and two outputs may still be leaving.
 struct InputsInFlight {
   int gets = 2;
   int puts = 2;
@@ -30,10 +30,12 @@ struct Overlap {
 };
 
 // Bytes of one unit input (micro-batch x sequence x n_embd).
-std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro_batch, DType dtype);
+std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro_batch,
+                           DType dtype);
 
-// The largest sum over the stages of a step of: gathered units, gradients, workspace and unit inputs on the device,
-// without the bytes that have their home there. `transient` gets the parts at that stage, for the table.
+// The largest sum over the stages of a step of: gathered units, gradients, workspace and unit
+// inputs on the device, without the bytes that have their home there. `transient` gets the parts at
+// that stage, for the table.
 struct DeviceTransient {
   std::uint64_t gathered_bytes = 0;
   std::uint64_t gradient_bytes = 0;

@@ -18,9 +18,12 @@ namespace {
 
 Tier tier_of(Device device) {
   switch (device) {
-    case Device::none: return Tier::device;
-    case Device::cpu: return Tier::host;
-    case Device::nvme: return Tier::nvme;
+    case Device::none:
+      return Tier::device;
+    case Device::cpu:
+      return Tier::host;
+    case Device::nvme:
+      return Tier::nvme;
   }
   return Tier::device;
 }
@@ -41,9 +44,9 @@ struct Item {
   std::uint64_t size_bytes;
 };
 
-// In the order in which they leave a tier when its budget is used up: what moves least per byte held leaves first. Unit
-// inputs are demoted last from host (four transfers a step), but first from the device, where weights and states
-// were asked for by the configuration and inputs were not.
+// In the order in which they leave a tier when its budget is used up: what moves least per byte
+// held leaves first. Unit inputs are demoted last from host (four transfers a step), but first from
+// the device, where weights and states were asked for by the configuration and inputs were not.
 std::vector<Item> items_in_order(Plan& plan, Tier from) {
   std::vector<Item> weights, gradients, states, inputs;
   const std::uint64_t hidden = hidden_bytes(
@@ -77,9 +80,8 @@ std::uint64_t homes_on(Plan& plan, Tier tier) {
 
 std::uint64_t ring_bytes(const Plan& plan, const Rings& rings) {
   const UpdateTile tile = update_tile(plan.units, rings.update_tile_count);
-  const std::uint64_t update =
-      static_cast<std::uint64_t>(rings.update_tiles) *
-      pool_bytes(update_tile_offsets(tile, plan.compute_dtype).total);
+  const std::uint64_t update = static_cast<std::uint64_t>(rings.update_tiles) *
+                               pool_bytes(update_tile_offsets(tile, plan.compute_dtype).total);
   const std::uint64_t mover =
       moves_files(plan)
           ? 2 * static_cast<std::uint64_t>(rings.mover_tiles) * pool_bytes(rings.mover_tile_bytes)
@@ -87,7 +89,8 @@ std::uint64_t ring_bytes(const Plan& plan, const Rings& rings) {
   return update + mover;
 }
 
-// Demotes as few of `items` (in order) as make `fits` true; returns how many, or items.size() + 1 when all are too few.
+// Demotes as few of `items` (in order) as make `fits` true; returns how many, or items.size() + 1
+// when all are too few.
 std::size_t demote_until(const std::vector<Item>& items, Tier from, Tier to,
                          const std::function<bool()>& fits) {
   const auto set = [&](std::size_t count) {
@@ -126,10 +129,12 @@ void ask_for(Plan& plan) {
   }
 }
 
-std::uint64_t over(std::uint64_t need, std::uint64_t budget) { return need > budget ? need - budget : 0; }
+std::uint64_t over(std::uint64_t need, std::uint64_t budget) {
+  return need > budget ? need - budget : 0;
+}
 
-// Uses room that is left on the device to keep units between forward and backward, those that are used again soonest
-// first; small ones (stage3_param_persistence_threshold) before all others.
+// Uses room that is left on the device to keep units between forward and backward, those that are
+// used again soonest first; small ones (stage3_param_persistence_threshold) before all others.
 void keep_units(Plan& plan, const Overlap& overlap, std::uint64_t homes_bytes) {
   const config::ZeroConfig& zero = plan.config.zero;
   const auto try_keep = [&](std::size_t unit) {
@@ -168,8 +173,8 @@ void note_spill(Plan& plan, const char* what, Tier asked, Tier UnitPlacement::*m
     (unit.*member == Tier::nvme ? nvme : host)++;
   }
   if (host + nvme == 0) return;
-  std::string line = std::string(what) + ": the budget of tier " + std::string(name_of(asked)) +
-                     " is used up;";
+  std::string line =
+      std::string(what) + ": the budget of tier " + std::string(name_of(asked)) + " is used up;";
   if (host > 0) line += " " + std::to_string(host) + " units are in host memory";
   if (host > 0 && nvme > 0) line += ",";
   if (nvme > 0) line += " " + std::to_string(nvme) + " units are on NVMe";
@@ -177,7 +182,8 @@ void note_spill(Plan& plan, const char* what, Tier asked, Tier UnitPlacement::*m
 }
 
 void note_choices(Plan& plan, const Overlap& overlap) {
-  note_spill(plan, "weights", tier_of(plan.config.zero.offload_param.device), &UnitPlacement::weights);
+  note_spill(plan, "weights", tier_of(plan.config.zero.offload_param.device),
+             &UnitPlacement::weights);
   note_spill(plan, "optimizer states", tier_of(plan.config.zero.offload_optimizer.device),
              &UnitPlacement::states);
   const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
@@ -241,12 +247,11 @@ Shortfall place(Plan& plan, const Overlap& overlap, const Rings& rings) {
     return checked_add(homes_on(plan, Tier::host), ring_bytes(plan, rings));
   };
   const std::vector<Item> on_host = items_in_order(plan, Tier::host);
-  const std::size_t spilled = demote_until(
-      on_host, Tier::host, Tier::nvme, [&] { return host_need() <= *plan.host_budget_bytes; });
+  const std::size_t spilled = demote_until(on_host, Tier::host, Tier::nvme,
+                                           [&] { return host_need() <= *plan.host_budget_bytes; });
   shortfall.host_bytes = over(host_need(), *plan.host_budget_bytes);
-  const bool directory =
-      plan.config.zero.offload_optimizer.device == Device::nvme ||
-      plan.config.zero.offload_param.device == Device::nvme;
+  const bool directory = plan.config.zero.offload_optimizer.device == Device::nvme ||
+                         plan.config.zero.offload_param.device == Device::nvme;
   if (spilled > 0 && !directory) {
     shortfall.no_directory = true;
     // What host memory would have to be for nothing to spill.

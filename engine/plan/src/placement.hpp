@@ -1,6 +1,6 @@
 #pragma once
-// Which tier each unit's bytes get: what the configuration asks for, moved down tier by tier where a budget is
-// used up.
+// Which tier each unit's bytes get: what the configuration asks for, moved down tier by tier where
+// a budget is used up.
 
 #include <cstdint>
 #include <string>

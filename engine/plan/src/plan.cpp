@@ -19,14 +19,15 @@ using offload::Tier;
 
 namespace {
 
-// Measured on x86-64 with LibTorch 2.11.0: the training program after two steps of a one-layer model of width 64, less its
-// tiers (RssAnon + RssShmem), rounded up.
+// Measured on x86-64 with LibTorch 2.11.0: the training program after two steps of a one-layer
+// model of width 64, less its tiers (RssAnon + RssShmem), rounded up.
 constexpr std::uint64_t kRuntimeBytes = 192 * kMiB;
 
-// A tile of the optimizer step: large enough that the drive sees whole blocks, small enough that several fit a small
-// budget; multiples of a checksum chunk in fp32.
+// A tile of the optimizer step: large enough that the drive sees whole blocks, small enough that
+// several fit a small budget; multiples of a checksum chunk in fp32.
 constexpr std::uint64_t kTileGranularity = offload::kChecksumChunkBytes / sizeof(float);
-constexpr std::uint64_t kUpdateTileCounts[] = {4 * kTileGranularity, 2 * kTileGranularity, kTileGranularity};
+constexpr std::uint64_t kUpdateTileCounts[] = {4 * kTileGranularity, 2 * kTileGranularity,
+                                               kTileGranularity};
 constexpr std::uint64_t kMoverTileBytes[] = {4 * kMiB, 2 * kMiB, kMiB};
 constexpr int kTilesInFlight = 3;  // one read, one computed, one written
 
@@ -38,17 +39,21 @@ Threads choose_threads(const config::TrainConfig& config, int cores) {
   return threads;
 }
 
-std::uint64_t resolve(const ByteBudget& budget, std::uint64_t available, unsigned automatic_percent) {
+std::uint64_t resolve(const ByteBudget& budget, std::uint64_t available,
+                      unsigned automatic_percent) {
   switch (budget.kind) {
-    case ByteBudget::Kind::bytes: return budget.value;
-    case ByteBudget::Kind::percent: return available / 100 * budget.value;
-    case ByteBudget::Kind::automatic: return available / 100 * automatic_percent;
+    case ByteBudget::Kind::bytes:
+      return budget.value;
+    case ByteBudget::Kind::percent:
+      return available / 100 * budget.value;
+    case ByteBudget::Kind::automatic:
+      return available / 100 * automatic_percent;
   }
   return 0;
 }
 
-Plan describe(const config::TrainConfig& config, const config::ModelConfig& model, Placement placement,
-              const MachineFacts& machine) {
+Plan describe(const config::TrainConfig& config, const config::ModelConfig& model,
+              Placement placement, const MachineFacts& machine) {
   Plan plan;
   plan.model = model;
   plan.config = config;
@@ -61,16 +66,18 @@ Plan describe(const config::TrainConfig& config, const config::ModelConfig& mode
   plan.threads = choose_threads(config, machine.cores);
   plan.runtime_bytes = kRuntimeBytes;
   if (placement == Placement::configured) {
-    // Of what is free now, the device tier (weights in use, activations) may take 45 %, the host tier 35 %; the rest is
-    // for the program itself and the page cache.
-    plan.device_budget_bytes = resolve(config.sluice.device_bytes, machine.available_memory_bytes, 45);
+    // Of what is free now, the device tier (weights in use, activations) may take 45 %, the host
+    // tier 35 %; the rest is for the program itself and the page cache.
+    plan.device_budget_bytes =
+        resolve(config.sluice.device_bytes, machine.available_memory_bytes, 45);
     plan.host_budget_bytes = resolve(config.sluice.host_bytes, machine.available_memory_bytes, 35);
   }
   return plan;
 }
 
 void note_automatic(Plan& plan) {
-  const auto note = [&](const char* key, const ByteBudget& budget, std::optional<std::uint64_t> value) {
+  const auto note = [&](const char* key, const ByteBudget& budget,
+                        std::optional<std::uint64_t> value) {
     if (budget.kind == ByteBudget::Kind::automatic && value) {
       plan.choices.push_back(std::string(key) + ": " + format_bytes(*value) +
                              " of the memory that is free now (auto)");
@@ -95,7 +102,8 @@ std::vector<Overlap> overlap_ladder(const config::TrainConfig& config) {
 
 std::vector<Rings> ring_ladder(const Plan& plan) {
   std::uint64_t largest = 1;
-  for (const zero::UnitLayout& layout : plan.layouts) largest = std::max(largest, layout.flat_count);
+  for (const zero::UnitLayout& layout : plan.layouts)
+    largest = std::max(largest, layout.flat_count);
   largest = align_up(largest, kTileGranularity);
   const config::ZeroConfig& zero = plan.config.zero;
   const std::uint64_t sub_group =
@@ -116,7 +124,8 @@ std::vector<Rings> ring_ladder(const Plan& plan) {
           align_up(checked_mul(*zero.offload_param.buffer_size, size_of(plan.compute_dtype)),
                    offload::kPageBytes);
     }
-    rings.mover_tile_bytes = std::min(rings.mover_tile_bytes, align_up(largest_bytes, offload::kPageBytes));
+    rings.mover_tile_bytes =
+        std::min(rings.mover_tile_bytes, align_up(largest_bytes, offload::kPageBytes));
     ladder.push_back(rings);
   }
   return ladder;
@@ -137,7 +146,8 @@ Rings first_rings(const Plan& plan, const std::vector<Rings>& ladder) {
   return ladder.back();
 }
 
-// Goes down the ladders of overlap and ring sizes until the plan fits; otherwise the least demanding attempt.
+// Goes down the ladders of overlap and ring sizes until the plan fits; otherwise the least
+// demanding attempt.
 Attempt attempt(Plan plan) {
   Attempt last{plan, {}};
   const std::vector<Rings> rings = ring_ladder(plan);
@@ -167,12 +177,14 @@ void find_least(Plan& plan) {
   plan.least_host_bytes =
       static_cast<std::uint64_t>(rings.update_tiles) *
           offload::pool_bytes(update_tile_offsets(tile, plan.compute_dtype).total) +
-      2 * static_cast<std::uint64_t>(rings.mover_tiles) * offload::pool_bytes(rings.mover_tile_bytes);
+      2 * static_cast<std::uint64_t>(rings.mover_tiles) *
+          offload::pool_bytes(rings.mover_tile_bytes);
 }
 
 void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::string>& problems) {
   const auto asked = [&](const config::OffloadConfig& offload) {
-    return offload.device != config::OffloadConfig::Device::none && offload.pin_memory.value_or(false);
+    return offload.device != config::OffloadConfig::Device::none &&
+           offload.pin_memory.value_or(false);
   };
   const bool states = asked(plan.config.zero.offload_optimizer);
   const bool weights = asked(plan.config.zero.offload_param);
@@ -185,9 +197,10 @@ void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::st
   }
   plan.pinned_bytes = plan.planned.host;
   if (plan.pinned_bytes > machine.memlock_bytes) {
-    problems.push_back("\"pin_memory\": true asks for " + format_bytes(plan.pinned_bytes) +
-                       " of locked memory, but RLIMIT_MEMLOCK is " + format_bytes(machine.memlock_bytes) +
-                       ": raise it (ulimit -l, or LimitMEMLOCK= of the service), or set \"pin_memory\": false");
+    problems.push_back(
+        "\"pin_memory\": true asks for " + format_bytes(plan.pinned_bytes) +
+        " of locked memory, but RLIMIT_MEMLOCK is " + format_bytes(machine.memlock_bytes) +
+        ": raise it (ulimit -l, or LimitMEMLOCK= of the service), or set \"pin_memory\": false");
   }
 }
 
@@ -202,7 +215,8 @@ void check_machine(Plan& plan, const MachineFacts& machine, std::vector<std::str
   for (const Plan::Disk& disk : plan.disks) {
     if (disk.free_bytes && disk.needed_bytes > *disk.free_bytes) {
       problems.push_back(disk.directory + " needs " + format_bytes(disk.needed_bytes) +
-                         " of disk, its file system has " + format_bytes(*disk.free_bytes) + " free");
+                         " of disk, its file system has " + format_bytes(*disk.free_bytes) +
+                         " free");
     }
   }
 }
@@ -228,8 +242,8 @@ std::vector<std::string> shortfall_lines(const Plan& plan, const Shortfall& shor
                     " (budget " + format_bytes(*plan.device_budget_bytes) + ")");
   }
   if (shortfall.host_bytes > 0) {
-    lines.push_back("the host tier is short by " + format_bytes(shortfall.host_bytes) + " (budget " +
-                    format_bytes(*plan.host_budget_bytes) + ")");
+    lines.push_back("the host tier is short by " + format_bytes(shortfall.host_bytes) +
+                    " (budget " + format_bytes(*plan.host_budget_bytes) + ")");
   }
   if (shortfall.no_directory) {
     lines.push_back(
@@ -250,7 +264,8 @@ std::string refusal(const Plan& plan, const std::vector<std::string>& reasons,
   return text;
 }
 
-// Downgrades of what the configuration asks for by name; spilled gradients and inputs are nobody's request.
+// Downgrades of what the configuration asks for by name; spilled gradients and inputs are nobody's
+// request.
 std::vector<std::string> downgrades(const Plan& plan) {
   std::vector<std::string> lines;
   for (const std::string& choice : plan.choices) {
@@ -288,8 +303,8 @@ Outcome plan_once(const config::TrainConfig& config, const config::ModelConfig& 
 
 }  // namespace
 
-Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& model, Placement placement,
-               const MachineFacts& machine) {
+Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& model,
+               Placement placement, const MachineFacts& machine) {
   Outcome outcome = plan_once(config, model, placement, machine);
   if (outcome.problems.empty()) return std::move(outcome.plan);
   std::vector<std::string> changes;

@@ -20,14 +20,22 @@ namespace {
 
 void add_to(TierBytes& bytes, Tier tier, std::uint64_t size_bytes) {
   switch (tier) {
-    case Tier::device: bytes.device += size_bytes; break;
+    case Tier::device:
+      bytes.device += size_bytes;
+      break;
     case Tier::pinned:
-    case Tier::host: bytes.host += size_bytes; break;
-    case Tier::nvme: bytes.nvme += size_bytes; break;
+    case Tier::host:
+      bytes.host += size_bytes;
+      break;
+    case Tier::nvme:
+      bytes.nvme += size_bytes;
+      break;
   }
 }
 
-std::string cell(std::uint64_t size_bytes) { return size_bytes == 0 ? "-" : format_bytes(size_bytes); }
+std::string cell(std::uint64_t size_bytes) {
+  return size_bytes == 0 ? "-" : format_bytes(size_bytes);
+}
 
 int slots(const Plan& plan) {
   return plan.config.sluice.durability == config::Durability::none ? 1 : 2;
@@ -57,14 +65,16 @@ void add_homes(Plan& plan) {
     for (const Tier tier : unit.inputs) add_to(inputs.bytes, tier, hidden);
   }
   if (states.bytes.nvme > 0) states.note += ", " + std::to_string(slots(plan)) + " slots on disk";
-  for (PlanRow* row : {&weights, &gradients, &states, &inputs}) plan.rows.push_back(std::move(*row));
+  for (PlanRow* row : {&weights, &gradients, &states, &inputs})
+    plan.rows.push_back(std::move(*row));
 }
 
 void add_transient(Plan& plan) {
   const Overlap overlap{plan.prefetch_units, plan.gradients_in_flight};
   const DeviceTransient transient = device_transient(plan, overlap);
   const auto row = [&](const char* name, std::string note, TierBytes bytes) {
-    if (bytes.device + bytes.host + bytes.nvme > 0) plan.rows.push_back({name, std::move(note), bytes});
+    if (bytes.device + bytes.host + bytes.nvme > 0)
+      plan.rows.push_back({name, std::move(note), bytes});
   };
   row("gathered units", "the one in use and " + std::to_string(plan.prefetch_units) + " ahead",
       {transient.gathered_bytes, 0, 0});
@@ -134,9 +144,11 @@ std::string plan_table(const Plan& plan) {
   const bool limited = plan.device_budget_bytes.has_value();
   std::vector<std::vector<std::string>> rows = {{"", "device", "host", "nvme", ""}};
   for (const PlanRow& row : plan.rows) {
-    rows.push_back({row.component, cell(row.bytes.device), cell(row.bytes.host), cell(row.bytes.nvme), row.note});
+    rows.push_back({row.component, cell(row.bytes.device), cell(row.bytes.host),
+                    cell(row.bytes.nvme), row.note});
   }
-  rows.push_back({"need", cell(plan.planned.device), cell(plan.planned.host), cell(plan.planned.nvme), ""});
+  rows.push_back(
+      {"need", cell(plan.planned.device), cell(plan.planned.host), cell(plan.planned.nvme), ""});
   if (limited) {
     rows.push_back({"budget", format_bytes(*plan.device_budget_bytes),
                     format_bytes(*plan.host_budget_bytes), "-", ""});
@@ -158,14 +170,18 @@ std::string plan_table(const Plan& plan) {
     text += times_text;
   }
   text += "\n\n" + format_table(rows);
-  text += "\noutside the tiers: " + format_bytes(plan.runtime_bytes) + " (LibTorch, oneDNN, the program itself)\n";
+  text += "\noutside the tiers: " + format_bytes(plan.runtime_bytes) +
+          " (LibTorch, oneDNN, the program itself)\n";
   for (const Plan::Disk& disk : plan.disks) {
     text += "disk: " + disk.directory + " needs " + format_bytes(disk.needed_bytes) +
-            (disk.free_bytes ? ", " + format_bytes(*disk.free_bytes) + " free" : ", which does not exist") + "\n";
+            (disk.free_bytes ? ", " + format_bytes(*disk.free_bytes) + " free"
+                             : ", which does not exist") +
+            "\n";
   }
   text += "each step: " + format_bytes(plan.h2d_per_step) + " to the device, " +
           format_bytes(plan.d2h_per_step) + " back; the drive reads " +
-          format_bytes(plan.nvme_read_per_step) + " and writes " + format_bytes(plan.nvme_written_per_step) + "\n";
+          format_bytes(plan.nvme_read_per_step) + " and writes " +
+          format_bytes(plan.nvme_written_per_step) + "\n";
   return text;
 }
 
@@ -206,7 +222,8 @@ std::string plan_json(const Plan& plan) {
     Json::Value value(Json::objectValue);
     value["directory"] = disk.directory;
     value["needed_bytes"] = Json::UInt64(disk.needed_bytes);
-    value["free_bytes"] = disk.free_bytes ? Json::Value(Json::UInt64(*disk.free_bytes)) : Json::Value();
+    value["free_bytes"] =
+        disk.free_bytes ? Json::Value(Json::UInt64(*disk.free_bytes)) : Json::Value();
     root["disks"].append(value);
   }
   root["bytes_per_step"]["h2d"] = Json::UInt64(plan.h2d_per_step);

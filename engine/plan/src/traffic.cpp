@@ -12,8 +12,8 @@ using offload::Tier;
 
 namespace {
 
-// How often a unit is gathered in a step: it stays between stages that follow within the prefetch distance, or always
-// when it is kept.
+// How often a unit is gathered in a step: it stays between stages that follow within the prefetch
+// distance, or always when it is kept.
 int gathers_per_step(const Plan& plan, const std::vector<std::vector<std::size_t>>& stages,
                      std::size_t unit) {
   int gathers = 0;
@@ -70,8 +70,8 @@ void fill_traffic(Plan& plan) {
     }
     for (const Tier input : unit.inputs) {
       if (input == Tier::device) continue;
-      // Out as the unit's input, back for the backward pass; for all but the last use the same for its gradient. The
-      // forward pass reads it as well.
+      // Out as the unit's input, back for the backward pass; for all but the last use the same for
+      // its gradient. The forward pass reads it as well.
       const std::uint64_t in = u + 1 == plan.units.size() ? 2 : 3;
       plan.d2h_per_step += 2 * hidden;
       plan.h2d_per_step += in * hidden;

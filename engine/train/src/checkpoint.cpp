@@ -37,7 +37,8 @@ void remove_old(const fs::path& directory, std::int64_t keep) {
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string();
-    if (name.rfind("step-", 0) == 0 && name.size() == checkpoint_name(0).size()) found.push_back(entry.path());
+    if (name.rfind("step-", 0) == 0 && name.size() == checkpoint_name(0).size())
+      found.push_back(entry.path());
   }
   std::sort(found.begin(), found.end());
   const auto kept = static_cast<std::size_t>(keep);
@@ -60,10 +61,11 @@ void write_checkpoint(RunResources& resources, const models::RunState& state) {
     // Its own engine: a checkpoint on another drive must not queue behind the run's reads.
     const auto io = make_io_engine(resources.plan, ignored);
     const auto store = offload::SwapStore::create(
-        temporary.string(), *io, models::state_shards(state.units, state.world_size), offload::Durability::none,
-        nvme::DirectIo::automatic);
+        temporary.string(), *io, models::state_shards(state.units, state.world_size),
+        offload::Durability::none, nvme::DirectIo::automatic);
     std::vector<Ticket> copies;
-    for (std::size_t u = 0; u < state.units.size(); ++u) copies.push_back(resources.updater->begin_copy_to(u, *store));
+    for (std::size_t u = 0; u < state.units.size(); ++u)
+      copies.push_back(resources.updater->begin_copy_to(u, *store));
     finish_all(copies);
     store->commit(state.step, models::to_json(state));
     store->close_cleanly();
@@ -77,7 +79,8 @@ void write_checkpoint(RunResources& resources, const models::RunState& state) {
   if (error) throw IoError(error.value(), "rename", final_path.string());
   if (options.durability == config::Durability::power) sync_path(parent);
   remove_old(parent, options.keep);
-  log(LogLevel::info, "checkpoint of step " + std::to_string(state.step) + " in " + final_path.string());
+  log(LogLevel::info,
+      "checkpoint of step " + std::to_string(state.step) + " in " + final_path.string());
 }
 
 }  // namespace sluice::train

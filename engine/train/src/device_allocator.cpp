@@ -67,7 +67,9 @@ c10::DataPtr PoolAllocator::allocate(std::size_t size_bytes) {
   return {data, data, &free_block, cpu};
 }
 
-c10::DeleterFnPtr PoolAllocator::raw_deleter() const { return &free_block; }
+c10::DeleterFnPtr PoolAllocator::raw_deleter() const {
+  return &free_block;
+}
 
 void PoolAllocator::free(void* data) noexcept {
   Block block{};
@@ -92,6 +94,8 @@ DeviceAllocatorScope::DeviceAllocatorScope(offload::MemoryPool& pool) {
                "LibTorch's tensors already go to another pool");
 }
 
-DeviceAllocatorScope::~DeviceAllocatorScope() { installed_allocator().pool = nullptr; }
+DeviceAllocatorScope::~DeviceAllocatorScope() {
+  installed_allocator().pool = nullptr;
+}
 
 }  // namespace sluice::train

@@ -5,10 +5,9 @@
 
 namespace sluice::train {
 
-// While it lives, tensors that LibTorch makes on the CPU take their memory from `pool`; a tensor that the budget has no
-// room for throws OutOfMemory where it is made. One at a time in a process. Tensors may outlive it only if the pool
-// outlives them.
-// Thread-safe.
+// While it lives, tensors that LibTorch makes on the CPU take their memory from `pool`; a tensor
+// that the budget has no room for throws OutOfMemory where it is made. One at a time in a process.
+// Tensors may outlive it only if the pool outlives them. Thread-safe.
 class DeviceAllocatorScope {
  public:
   explicit DeviceAllocatorScope(offload::MemoryPool& pool);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "initial_weights.hpp"
 #include "run.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -15,7 +16,6 @@
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/plan/plan.hpp"
-#include "initial_weights.hpp"
 #include "tensor_bytes.hpp"
 
 namespace sluice::train {
@@ -33,16 +33,18 @@ class WeightSource {
       return;
     }
     const std::string directory = models::find_run(path);
-    io_ = std::make_unique<nvme::IoEngine>(nvme::make_backend(nvme::BackendKind::automatic, 16, 2).backend,
-                                           nvme::IoEngineOptions{});
+    io_ = std::make_unique<nvme::IoEngine>(
+        nvme::make_backend(nvme::BackendKind::automatic, 16, 2).backend, nvme::IoEngineOptions{});
     store_ = offload::SwapStore::open_read_only(directory, *io_);
-    const models::RunState state = models::parse_run_state(store_->committed_metadata(), directory + "/manifest.json");
+    const models::RunState state =
+        models::parse_run_state(store_->committed_metadata(), directory + "/manifest.json");
     const std::string given = config::canonical_model_text(shape.model);
     if (state.model != given) {
-      throw StorageError(directory, "holds another model than --model describes\n  saved: " + state.model +
-                                        "\n  given: " + given);
+      throw StorageError(directory, "holds another model than --model describes\n  saved: " +
+                                        state.model + "\n  given: " + given);
     }
-    for (const zero::UnitLayout& unit : shape.layouts) shards_.push_back(store_->index_of(models::shard_name(unit, 0)));
+    for (const zero::UnitLayout& unit : shape.layouts)
+      shards_.push_back(store_->index_of(models::shard_name(unit, 0)));
   }
 
   void read(std::size_t unit, std::uint64_t offset_count, std::span<float> values) const {
@@ -59,8 +61,10 @@ class WeightSource {
   std::vector<std::size_t> shards_;
 };
 
-torch::Tensor load_unit(const zero::UnitLayout& layout, std::size_t unit, const WeightSource& source) {
-  torch::Tensor flat = torch::empty({static_cast<std::int64_t>(layout.flat_count)}, torch::kBFloat16);
+torch::Tensor load_unit(const zero::UnitLayout& layout, std::size_t unit,
+                        const WeightSource& source) {
+  torch::Tensor flat =
+      torch::empty({static_cast<std::int64_t>(layout.flat_count)}, torch::kBFloat16);
   for (std::uint64_t begin = 0; begin < layout.flat_count; begin += kTileCount) {
     const std::uint64_t count = std::min(kTileCount, layout.flat_count - begin);
     torch::Tensor part = torch::empty({static_cast<std::int64_t>(count)}, torch::kFloat32);
@@ -74,8 +78,10 @@ torch::Tensor load_unit(const zero::UnitLayout& layout, std::size_t unit, const 
 class Generator {
  public:
   Generator(const plan::Plan& shape, const WeightSource& source)
-      : layouts_(shape.layouts), modules_(models::make_gpt2_modules(shape.model, torch::kBFloat16)) {
-    for (std::size_t u = 0; u < layouts_.size(); ++u) flats_.push_back(load_unit(layouts_[u], u, source));
+      : layouts_(shape.layouts),
+        modules_(models::make_gpt2_modules(shape.model, torch::kBFloat16)) {
+    for (std::size_t u = 0; u < layouts_.size(); ++u)
+      flats_.push_back(load_unit(layouts_[u], u, source));
     for (std::size_t u = 0; u < layouts_.size(); ++u) {
       std::vector<torch::Tensor> borrowed;
       for (const auto& from : layouts_[u].borrowed) {
@@ -92,7 +98,8 @@ class Generator {
   // Logits (V) after `tokens`, which stand at positions position, position + 1, ...
   torch::Tensor advance(const std::vector<std::int64_t>& tokens, std::int64_t position) {
     torch::Tensor x = torch::tensor(tokens, torch::kInt64).unsqueeze(0);  // (1, T)
-    for (std::size_t u = 0; u + 1 < modules_.size(); ++u) x = modules_[u]->forward_cached(x, position);
+    for (std::size_t u = 0; u + 1 < modules_.size(); ++u)
+      x = modules_[u]->forward_cached(x, position);
     return modules_.back()->logits(x.narrow(1, x.size(1) - 1, 1)).flatten().to(torch::kFloat64);
   }
   void forget() {
@@ -106,7 +113,8 @@ class Generator {
 };
 
 // Draws with a number from Philox keyed by the seed, so the same seed gives the same text.
-std::int64_t draw(const torch::Tensor& logits, const GenerateRequest& request, std::uint64_t index) {
+std::int64_t draw(const torch::Tensor& logits, const GenerateRequest& request,
+                  std::uint64_t index) {
   if (request.temperature == 0) return logits.argmax().item<std::int64_t>();
   torch::Tensor scaled = logits / request.temperature;
   if (request.top_k > 0 && request.top_k < scaled.numel()) {
@@ -114,13 +122,14 @@ std::int64_t draw(const torch::Tensor& logits, const GenerateRequest& request, s
     scaled = scaled.masked_fill(scaled < least, -std::numeric_limits<double>::infinity());
   }
   const torch::Tensor cumulative = scaled.softmax(0).cumsum(0).contiguous();
-  const models::PhiloxBlock bits =
-      models::philox4x32({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32U), 0, 0},
-                         {static_cast<std::uint32_t>(request.seed), static_cast<std::uint32_t>(request.seed >> 32U)});
+  const models::PhiloxBlock bits = models::philox4x32(
+      {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32U), 0, 0},
+      {static_cast<std::uint32_t>(request.seed), static_cast<std::uint32_t>(request.seed >> 32U)});
   const double uniform = (static_cast<double>(bits[0]) + 0.5) / 4294967296.0;
   const double* begin = cumulative.data_ptr<double>();
   const double* end = begin + cumulative.numel();
-  return std::min<std::int64_t>(std::upper_bound(begin, end, uniform * *(end - 1)) - begin, cumulative.numel() - 1);
+  return std::min<std::int64_t>(std::upper_bound(begin, end, uniform * *(end - 1)) - begin,
+                                cumulative.numel() - 1);
 }
 
 // A plan's shape without placing anything: layouts of the model.
@@ -143,9 +152,11 @@ void check_memory(const plan::Plan& shape) {
 
 }  // namespace
 
-void run_generation(const GenerateRequest& request, GenerateObserver& observer, const volatile int& stop) {
+void run_generation(const GenerateRequest& request, GenerateObserver& observer,
+                    const volatile int& stop) {
   SLUICE_CHECK(request.temperature >= 0, "--temperature must not be negative");
-  SLUICE_CHECK(request.top_k >= 0 && request.max_new_tokens >= 0, "--top-k and --max-new-tokens must not be negative");
+  SLUICE_CHECK(request.top_k >= 0 && request.max_new_tokens >= 0,
+               "--top-k and --max-new-tokens must not be negative");
   SLUICE_CHECK(!request.prompt.empty(), "--prompt must not be empty: the model goes on from it");
   const torch::NoGradGuard no_grad;
   const plan::Plan shape = shape_of(config::load_model_config(request.model_path));
@@ -153,7 +164,8 @@ void run_generation(const GenerateRequest& request, GenerateObserver& observer, 
   std::vector<std::int64_t> tokens;
   for (const char c : request.prompt) {
     tokens.push_back(static_cast<unsigned char>(c));
-    SLUICE_CHECK(tokens.back() < shape.model.vocab_size, "--prompt has a byte outside the model's vocabulary");
+    SLUICE_CHECK(tokens.back() < shape.model.vocab_size,
+                 "--prompt has a byte outside the model's vocabulary");
   }
   const WeightSource source(shape, request.weights_path);
   Generator generator(shape, source);
@@ -161,7 +173,8 @@ void run_generation(const GenerateRequest& request, GenerateObserver& observer, 
   const std::int64_t window = shape.model.n_positions;
   const auto restart = [&] {
     // Positions are absolute: when the window is full, go on from its last half.
-    const auto kept = std::min<std::size_t>(tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(window / 2, 1)));
+    const auto kept = std::min<std::size_t>(
+        tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(window / 2, 1)));
     tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(kept));
     generator.forget();
     return generator.advance(tokens, 0);

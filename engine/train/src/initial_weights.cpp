@@ -13,7 +13,8 @@ namespace {
 constexpr const char* kPrefix = "transformer.";
 
 // A checkpoint of the bare GPT2Model has the same names without the prefix.
-const models::TensorEntry* find_tensor(const models::SafetensorsReader& file, const std::string& name) {
+const models::TensorEntry* find_tensor(const models::SafetensorsReader& file,
+                                       const std::string& name) {
   auto found = file.tensors().find(name);
   if (found == file.tensors().end() && name.rfind(kPrefix, 0) == 0) {
     found = file.tensors().find(name.substr(std::char_traits<char>::length(kPrefix)));
@@ -23,18 +24,22 @@ const models::TensorEntry* find_tensor(const models::SafetensorsReader& file, co
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   std::string text = "(";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
   return text + ")";
 }
 
-// Tensors that Hugging Face's files hold beside the parameters: attention masks, and the tied head's copy.
+// Tensors that Hugging Face's files hold beside the parameters: attention masks, and the tied
+// head's copy.
 bool is_known_extra(const std::string& name, bool tied) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || (tied && name == "lm_head.weight");
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         (tied && name == "lm_head.weight");
 }
 
 }  // namespace
 
-InitialWeights::InitialWeights(const plan::Plan& plan, std::uint64_t seed, const std::optional<std::string>& path)
+InitialWeights::InitialWeights(const plan::Plan& plan, std::uint64_t seed,
+                               const std::optional<std::string>& path)
     : plan_(plan), seed_(seed) {
   if (!path) return;
   file_.emplace(*path);
@@ -46,17 +51,20 @@ InitialWeights::InitialWeights(const plan::Plan& plan, std::uint64_t seed, const
       if (tensor == nullptr) {
         problems += "\n  " + param.name + " " + shape_text(param.shape) + " is missing";
       } else if (tensor->shape != param.shape) {
-        problems += "\n  " + param.name + " is " + shape_text(tensor->shape) + ", the model has " + shape_text(param.shape);
+        problems += "\n  " + param.name + " is " + shape_text(tensor->shape) + ", the model has " +
+                    shape_text(param.shape);
       }
       if (tensor != nullptr) used.insert(tensor->name);
     }
   }
   for (const auto& [name, tensor] : file_->tensors()) {
     if (used.count(name) == 0 && !is_known_extra(name, plan.model.tie_word_embeddings)) {
-      problems += "\n  " + name + " " + shape_text(tensor.shape) + " belongs to no parameter of the model";
+      problems +=
+          "\n  " + name + " " + shape_text(tensor.shape) + " belongs to no parameter of the model";
     }
   }
-  if (!problems.empty()) throw StorageError(*path, "these weights are not of the model in --model:" + problems);
+  if (!problems.empty())
+    throw StorageError(*path, "these weights are not of the model in --model:" + problems);
 }
 
 StateUpdater::Fill InitialWeights::fill_of(std::size_t unit) const {
@@ -70,7 +78,8 @@ StateUpdater::Fill InitialWeights::fill_of(std::size_t unit) const {
   };
 }
 
-void InitialWeights::fill_from_file(std::size_t unit, std::uint64_t offset_count, std::span<float> values) const {
+void InitialWeights::fill_from_file(std::size_t unit, std::uint64_t offset_count,
+                                    std::span<float> values) const {
   std::fill(values.begin(), values.end(), 0.0F);  // padding
   const std::uint64_t end = offset_count + values.size();
   for (const zero::ParamLayout& param : plan_.layouts[unit].params) {

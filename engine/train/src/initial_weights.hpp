@@ -1,5 +1,6 @@
 #pragma once
-// Where the master weights of a new run come from: the model's initialisation, or a safetensors file.
+// Where the master weights of a new run come from: the model's initialisation, or a safetensors
+// file.
 
 #include <memory>
 #include <optional>
@@ -14,9 +15,11 @@ namespace sluice::train {
 // Thread-compatible: used by the updater's thread after construction.
 class InitialWeights {
  public:
-  // With a file: checks that it has every parameter of the model in its shape (names with or without "transformer.") and
-  // nothing else; throws StorageError listing what is missing, left over or shaped otherwise.
-  InitialWeights(const plan::Plan& plan, std::uint64_t seed, const std::optional<std::string>& path);
+  // With a file: checks that it has every parameter of the model in its shape (names with or
+  // without "transformer.") and nothing else; throws StorageError listing what is missing, left
+  // over or shaped otherwise.
+  InitialWeights(const plan::Plan& plan, std::uint64_t seed,
+                 const std::optional<std::string>& path);
   // Fills elements from `offset_count` on of a unit's shard.
   StateUpdater::Fill fill_of(std::size_t unit) const;
 

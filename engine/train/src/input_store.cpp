@@ -23,7 +23,9 @@ InputStore::InputStore(offload::Mover& mover, torch::Dtype dtype, int puts_in_fl
                        std::vector<std::vector<Slot>> slots)
     : mover_(mover), dtype_(dtype), puts_in_flight_(puts_in_flight), slots_(std::move(slots)) {}
 
-InputStore::~InputStore() { clear(); }
+InputStore::~InputStore() {
+  clear();
+}
 
 InputStore::Slot& InputStore::slot(std::size_t unit, std::size_t micro_batch) {
   SLUICE_CHECK(unit < slots_.size() && micro_batch < slots_[unit].size(),

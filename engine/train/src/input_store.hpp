@@ -1,6 +1,7 @@
 #pragma once
-// InputStore: the inputs of the units, kept for recompute, by unit and micro-batch, each at the tier the plan gave it.
-// In the backward pass a slot takes the gradient of its input instead: its input is not needed any more.
+// InputStore: the inputs of the units, kept for recompute, by unit and micro-batch, each at the
+// tier the plan gave it. In the backward pass a slot takes the gradient of its input instead: its
+// input is not needed any more.
 
 #include <torch/torch.h>
 
@@ -18,18 +19,20 @@ namespace sluice::train {
 // Confined to the computing thread.
 class InputStore {
  public:
-  // `homes[unit][micro_batch]`: on Tier::device the slot keeps the tensor itself and the home is empty.
+  // `homes[unit][micro_batch]`: on Tier::device the slot keeps the tensor itself and the home is
+  // empty.
   struct Slot {
     offload::Tier tier = offload::Tier::device;
     offload::TieredBytes home;
-    torch::Tensor tensor;        // on the device: kept, being fetched, or being stored
+    torch::Tensor tensor;  // on the device: kept, being fetched, or being stored
     std::vector<std::int64_t> sizes;
     Ticket store;
     Ticket fetch;
     enum class State { empty, kept, storing, home, fetching } state = State::empty;
   };
 
-  // `puts_in_flight`: tensors that may be on their way out at a time; 0: put() blocks until its tensor is at home.
+  // `puts_in_flight`: tensors that may be on their way out at a time; 0: put() blocks until its
+  // tensor is at home.
   InputStore(offload::Mover& mover, torch::Dtype dtype, int puts_in_flight,
              std::vector<std::vector<Slot>> slots);
   ~InputStore();
@@ -38,8 +41,8 @@ class InputStore {
   void put(std::size_t unit, std::size_t micro_batch, torch::Tensor tensor);
   // Starts bringing a slot back, into device memory taken here; nothing when it is on the device.
   void begin_get(std::size_t unit, std::size_t micro_batch);
-  // The tensor of a slot; blocks until it is on the device. The slot is empty afterwards unless `keep`: then its bytes stay
-  // (for a slot on the device, the tensor is shared).
+  // The tensor of a slot; blocks until it is on the device. The slot is empty afterwards unless
+  // `keep`: then its bytes stay (for a slot on the device, the tensor is shared).
   enum class Keep { no, yes };
   torch::Tensor get(std::size_t unit, std::size_t micro_batch, Keep keep);
   // Forgets everything, after waiting for what is on its way.

@@ -11,10 +11,12 @@ class Library final : public TrainLibrary {
   void set_log_sink(LogSink sink, LogLevel most_verbose) override {
     sluice::set_log_sink(std::move(sink), most_verbose);
   }
-  RunReport train(const TrainRequest& request, TrainObserver& observer, const volatile int& stop) override {
+  RunReport train(const TrainRequest& request, TrainObserver& observer,
+                  const volatile int& stop) override {
     return run_training(request, observer, stop);
   }
-  void generate(const GenerateRequest& request, GenerateObserver& observer, const volatile int& stop) override {
+  void generate(const GenerateRequest& request, GenerateObserver& observer,
+                const volatile int& stop) override {
     run_generation(request, observer, stop);
   }
 };

@@ -13,7 +13,8 @@ std::uint64_t resident_bytes() {
   std::uint64_t sum_kib = 0;
   while (std::getline(file, line)) {
     unsigned long long kib = 0;
-    if (std::sscanf(line.c_str(), "RssAnon: %llu", &kib) == 1 || std::sscanf(line.c_str(), "RssShmem: %llu", &kib) == 1) {
+    if (std::sscanf(line.c_str(), "RssAnon: %llu", &kib) == 1 ||
+        std::sscanf(line.c_str(), "RssShmem: %llu", &kib) == 1) {
       sum_kib += kib;
     }
   }

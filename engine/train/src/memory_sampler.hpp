@@ -1,5 +1,6 @@
 #pragma once
-// What the process holds, sampled: resident anonymous and shared memory, and how much of it is outside the tiers.
+// What the process holds, sampled: resident anonymous and shared memory, and how much of it is
+// outside the tiers.
 
 #include <cstdint>
 #include <vector>
@@ -15,7 +16,8 @@ std::uint64_t resident_bytes();
 class MemorySampler {
  public:
   // `pools` that are no one else's children; they outlive the sampler.
-  explicit MemorySampler(std::vector<const offload::MemoryPool*> pools) : pools_(std::move(pools)) {}
+  explicit MemorySampler(std::vector<const offload::MemoryPool*> pools)
+      : pools_(std::move(pools)) {}
   void sample();
   std::uint64_t resident_peak_bytes() const { return resident_peak_; }
   std::uint64_t runtime_peak_bytes() const { return runtime_peak_; }

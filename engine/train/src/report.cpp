@@ -31,21 +31,26 @@ Json::Value to_value(const plan::TierBytes& bytes) {
   return value;
 }
 
-Json::Value finite_or_null(double value) { return std::isfinite(value) ? Json::Value(value) : Json::Value(); }
+Json::Value finite_or_null(double value) {
+  return std::isfinite(value) ? Json::Value(value) : Json::Value();
+}
 
 }  // namespace
 
 std::string to_json_line(const StepRecord& record) {
   const LinkSeconds& stall = record.stall_seconds;
-  std::string line = "{\"step\":" + std::to_string(record.step) + ",\"loss\":" + number(record.loss) +
-                     ",\"lr\":" + number(record.lr) + ",\"grad_norm\":" + number(record.grad_norm) +
-                     ",\"tokens\":" + std::to_string(record.tokens) + ",\"seconds\":" + rounded(record.seconds) +
-                     ",\"skipped\":" + (record.skipped ? "true" : "false");
-  line += ",\"bytes\":{\"h2d\":" + std::to_string(record.bytes.h2d) + ",\"d2h\":" + std::to_string(record.bytes.d2h) +
+  std::string line =
+      "{\"step\":" + std::to_string(record.step) + ",\"loss\":" + number(record.loss) +
+      ",\"lr\":" + number(record.lr) + ",\"grad_norm\":" + number(record.grad_norm) +
+      ",\"tokens\":" + std::to_string(record.tokens) + ",\"seconds\":" + rounded(record.seconds) +
+      ",\"skipped\":" + (record.skipped ? "true" : "false");
+  line += ",\"bytes\":{\"h2d\":" + std::to_string(record.bytes.h2d) +
+          ",\"d2h\":" + std::to_string(record.bytes.d2h) +
           ",\"nvme_read\":" + std::to_string(record.bytes.nvme_read) +
           ",\"nvme_write\":" + std::to_string(record.bytes.nvme_written) + "}";
   line += ",\"stall_seconds\":{\"h2d\":" + rounded(stall.h2d) + ",\"d2h\":" + rounded(stall.d2h) +
-          ",\"nvme_read\":" + rounded(stall.nvme_read) + ",\"nvme_write\":" + rounded(stall.nvme_written) +
+          ",\"nvme_read\":" + rounded(stall.nvme_read) +
+          ",\"nvme_write\":" + rounded(stall.nvme_written) +
           ",\"update\":" + rounded(stall.update) + "}";
   if (record.eval_loss) line += ",\"eval_loss\":" + number(*record.eval_loss);
   return line + "}";

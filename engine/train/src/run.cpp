@@ -75,7 +75,8 @@ Data open_data(const TrainRequest& request, const config::ModelConfig& model) {
   data.train = std::make_unique<models::Dataset>(request.data_path, length, vocabulary);
   if (request.eval_fraction) data.train->hold_out(*request.eval_fraction);
   if (request.eval_data_path) {
-    data.separate_eval = std::make_unique<models::Dataset>(*request.eval_data_path, length, vocabulary);
+    data.separate_eval =
+        std::make_unique<models::Dataset>(*request.eval_data_path, length, vocabulary);
     data.separate_eval->evaluate_all();
   }
   data.has_eval = request.eval_fraction || request.eval_data_path;
@@ -88,8 +89,9 @@ void keep_compute_threads(config::TrainConfig& config, const RunSource& source) 
   const int saved = source.state->compute_threads;
   std::optional<int>& asked = config.sluice.threads.compute;
   if (asked && *asked != saved) {
-    const std::string line = "the run was begun with " + std::to_string(saved) + " compute threads and goes on with " +
-                             std::to_string(*asked) + ": losses may differ in their last bits";
+    const std::string line = "the run was begun with " + std::to_string(saved) +
+                             " compute threads and goes on with " + std::to_string(*asked) +
+                             ": losses may differ in their last bits";
     SLUICE_CHECK(!config.sluice.strict, "\"strict\": true does not allow: " + line);
     log(LogLevel::warn, line);
     return;
@@ -104,7 +106,7 @@ cpu_adam::AdamConfig adam_config(const config::OptimizerConfig& optimizer, doubl
           .epsilon = optimizer.eps,
           .weight_decay = optimizer.weight_decay,
           .decay = optimizer.type == config::OptimizerType::adamw ? cpu_adam::WeightDecay::decoupled
-                                                                 : cpu_adam::WeightDecay::l2,
+                                                                  : cpu_adam::WeightDecay::l2,
           .bias_correction = optimizer.bias_correction};
 }
 
@@ -125,7 +127,8 @@ class Run {
     observer_.on_begin(step_ + 1, total_steps_);
     while (step_ < total_steps_ && stop_ == 0) take_step();
     finish_pending();
-    if (total_steps_ == 0 || (step_ == first_step_ && data_.has_eval && stop_ == 0)) evaluate_only();
+    if (total_steps_ == 0 || (step_ == first_step_ && data_.has_eval && stop_ == 0))
+      evaluate_only();
     return finish();
   }
 
@@ -139,14 +142,16 @@ class Run {
     check_directories(loaded.train);
     source_ = find_source(request_, loaded.train);
     keep_compute_threads(loaded.train, source_);
-    plan_ = plan::make_plan(loaded.train, loaded.model, request_.placement, plan::probe_machine(loaded.train));
+    plan_ = plan::make_plan(loaded.train, loaded.model, request_.placement,
+                            plan::probe_machine(loaded.train));
     check_source(source_, plan_, seed_);
     observer_.on_plan(plan_);
     at::set_num_threads(plan_.threads.compute);
-    resources_ = std::make_unique<RunResources>(plan_, source_.own_swap ? SwapMode::open : SwapMode::create);
+    resources_ =
+        std::make_unique<RunResources>(plan_, source_.own_swap ? SwapMode::open : SwapMode::create);
     if (!resources_->io_choice.empty()) plan_.choices.push_back(resources_->io_choice);
-    sampler_ = std::make_unique<MemorySampler>(
-        std::vector<const offload::MemoryPool*>{&resources_->device->memory(), resources_->host_pool.get()});
+    sampler_ = std::make_unique<MemorySampler>(std::vector<const offload::MemoryPool*>{
+        &resources_->device->memory(), resources_->host_pool.get()});
     runner_ = std::make_unique<StepRunner>(*resources_, seed_);
     runner_->set_stage_hook([this] { sampler_->sample(); });
     meter_ = std::make_unique<RunMeter>(*resources_, *runner_);
@@ -155,12 +160,15 @@ class Run {
   // The swap directories must be there: creating them could fill the wrong disk.
   void check_directories(const config::TrainConfig& config) const {
     if (request_.placement == plan::Placement::resident) return;
-    for (const config::OffloadConfig* offload : {&config.zero.offload_optimizer, &config.zero.offload_param}) {
+    for (const config::OffloadConfig* offload :
+         {&config.zero.offload_optimizer, &config.zero.offload_param}) {
       if (offload->nvme_path.empty()) continue;
       std::error_code error;
       const auto status = std::filesystem::status(offload->nvme_path, error);
-      const std::string advice = "\"nvme_path\" must name an existing directory: create it on the drive to swap to";
-      if (!std::filesystem::exists(status)) throw IoError(ENOENT, "swap directory", offload->nvme_path, 0, 0, advice);
+      const std::string advice =
+          "\"nvme_path\" must name an existing directory: create it on the drive to swap to";
+      if (!std::filesystem::exists(status))
+        throw IoError(ENOENT, "swap directory", offload->nvme_path, 0, 0, advice);
       if (!std::filesystem::is_directory(status)) {
         throw IoError(ENOTDIR, "swap directory", offload->nvme_path, 0, 0, advice);
       }
@@ -182,14 +190,16 @@ class Run {
     const InitialWeights initial(plan_, seed_, source_.state ? std::nullopt : request_.init_path);
     std::vector<Ticket> work;
     for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
-      work.push_back(source != nullptr ? resources_->updater->begin_restore(u, *source)
-                                       : resources_->updater->begin_initialise(u, initial.fill_of(u)));
+      work.push_back(source != nullptr
+                         ? resources_->updater->begin_restore(u, *source)
+                         : resources_->updater->begin_initialise(u, initial.fill_of(u)));
     }
     finish_all(work);
     if (source_.state) {
       step_ = source_.state->step;
       updates_ = source_.state->updates;
-      log(LogLevel::info, "resumed from step " + std::to_string(step_) + " in " + source_.directory);
+      log(LogLevel::info,
+          "resumed from step " + std::to_string(step_) + " in " + source_.directory);
     }
     first_step_ = step_;
     committed_step_ = source_.state ? step_ : 0;
@@ -203,7 +213,8 @@ class Run {
   }
 
   bool can_commit() const {
-    return (resources_->store && resources_->states_are_durable()) || !plan_.config.sluice.checkpoint_dir.empty();
+    return (resources_->store && resources_->states_are_durable()) ||
+           !plan_.config.sluice.checkpoint_dir.empty();
   }
 
   void take_step() {
@@ -221,10 +232,12 @@ class Run {
     meter_->end_backward();
     if (record.skipped) {
       runner_->drop_gradients();
-      log(LogLevel::warn, "step " + std::to_string(step) + ": the loss or a gradient is not finite; no update");
+      log(LogLevel::warn,
+          "step " + std::to_string(step) + ": the loss or a gradient is not finite; no update");
     } else {
-      runner_->begin_updates(adam_config(plan_.config.optimizer, record.lr),
-                             {++updates_, clip_factor(plan_.config.gradient_clipping, record.grad_norm)});
+      runner_->begin_updates(
+          adam_config(plan_.config.optimizer, record.lr),
+          {++updates_, clip_factor(plan_.config.gradient_clipping, record.grad_norm)});
     }
     step_ = step;
     record.seconds = seconds_since(begin);
@@ -238,17 +251,20 @@ class Run {
   }
 
   double evaluate() {
-    const double loss = runner_->evaluate(
-        data_.eval(), request_.eval_windows,
-        [this](std::uint64_t done, std::uint64_t total) { observer_.on_eval_progress(done, total); });
+    const double loss = runner_->evaluate(data_.eval(), request_.eval_windows,
+                                          [this](std::uint64_t done, std::uint64_t total) {
+                                            observer_.on_eval_progress(done, total);
+                                          });
     eval_loss_ = loss;
     meter_->end_evaluation();
     return loss;
   }
 
-  // The state as it is, without a step: what --steps 0 is for, and a resumed run that has nothing left to do.
+  // The state as it is, without a step: what --steps 0 is for, and a resumed run that has nothing
+  // left to do.
   void evaluate_only() {
-    SLUICE_CHECK(data_.has_eval || total_steps_ > 0, "--steps 0 evaluates only: it needs --eval-data or --eval-fraction");
+    SLUICE_CHECK(data_.has_eval || total_steps_ > 0,
+                 "--steps 0 evaluates only: it needs --eval-data or --eval-fraction");
     if (data_.has_eval) evaluate();
   }
 
@@ -281,7 +297,8 @@ class Run {
   void commit(std::int64_t step) {
     const config::SluiceConfig& options = plan_.config.sluice;
     const bool ending = step == total_steps_ || stop_ != 0;
-    if (resources_->store && resources_->states_are_durable() && (ending || step % options.commit_every == 0)) {
+    if (resources_->store && resources_->states_are_durable() &&
+        (ending || step % options.commit_every == 0)) {
       resources_->store->commit(step, models::to_json(run_state(step)));
       committed_step_ = step;
     }
@@ -300,14 +317,16 @@ class Run {
     sampler_->sample();
     RunReport report;
     fill_report(report);
-    if (!request_.report_dir.empty()) write_file(request_.report_dir + "/report.json", to_json(report) + "\n");
+    if (!request_.report_dir.empty())
+      write_file(request_.report_dir + "/report.json", to_json(report) + "\n");
     return report;
   }
 
   void fill_report(RunReport& report) const {
     report.parameters = plan_.parameters;
     report.state_bytes = plan_.state_bytes;
-    report.budget_bytes = {plan_.device_budget_bytes.value_or(0), plan_.host_budget_bytes.value_or(0), 0};
+    report.budget_bytes = {plan_.device_budget_bytes.value_or(0),
+                           plan_.host_budget_bytes.value_or(0), 0};
     report.planned_bytes = plan_.planned;
     meter_->fill(report);
     report.runtime_planned_bytes = plan_.runtime_bytes;
@@ -317,7 +336,9 @@ class Run {
     if (!seconds.empty()) {
       const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
       report.tokens_per_second = static_cast<double>(tokens_) / sum;
-      std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
+      std::nth_element(seconds.begin(),
+                       seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2),
+                       seconds.end());
       report.step_seconds = seconds[seconds.size() / 2];
     }
     report.eval_loss = eval_loss_;
@@ -325,12 +346,13 @@ class Run {
     report.last_step = step_;
     report.committed_step = committed_step_;
     report.choices = plan_.choices;
-    report.versions = {{"sluice", SLUICE_VERSION},
-                       {"libtorch", TORCH_VERSION},
-                       {"adam_kernel", std::string(cpu_adam::kernel_in_use())},
-                       {"executor", std::string(resources_->executor->name())},
-                       {"io", resources_->io ? std::string(resources_->io->backend_name()) : "none"},
-                       {"compiler", __VERSION__}};
+    report.versions = {
+        {"sluice", SLUICE_VERSION},
+        {"libtorch", TORCH_VERSION},
+        {"adam_kernel", std::string(cpu_adam::kernel_in_use())},
+        {"executor", std::string(resources_->executor->name())},
+        {"io", resources_->io ? std::string(resources_->io->backend_name()) : "none"},
+        {"compiler", __VERSION__}};
     report.commit = SLUICE_COMMIT;
     report.stopped_by_signal = step_ < total_steps_ ? stop_ : 0;
   }
@@ -361,7 +383,8 @@ class Run {
 
 }  // namespace
 
-RunReport run_training(const TrainRequest& request, TrainObserver& observer, const volatile int& stop) {
+RunReport run_training(const TrainRequest& request, TrainObserver& observer,
+                       const volatile int& stop) {
   return Run(request, observer, stop)();
 }
 

@@ -6,8 +6,10 @@
 namespace sluice::train {
 
 // As TrainLibrary::train.
-RunReport run_training(const TrainRequest& request, TrainObserver& observer, const volatile int& stop);
+RunReport run_training(const TrainRequest& request, TrainObserver& observer,
+                       const volatile int& stop);
 // As TrainLibrary::generate.
-void run_generation(const GenerateRequest& request, GenerateObserver& observer, const volatile int& stop);
+void run_generation(const GenerateRequest& request, GenerateObserver& observer,
+                    const volatile int& stop);
 
 }  // namespace sluice::train

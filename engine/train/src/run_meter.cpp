@@ -19,7 +19,9 @@ void add(LinkBytes& to, const LinkBytes& more) {
   to.nvme_read += more.nvme_read;
   to.nvme_written += more.nvme_written;
 }
-double sum(const LinkSeconds& s) { return s.h2d + s.d2h + s.nvme_read + s.nvme_written + s.update; }
+double sum(const LinkSeconds& s) {
+  return s.h2d + s.d2h + s.nvme_read + s.nvme_written + s.update;
+}
 
 std::uint64_t file_bytes(const std::string& path) {
   std::error_code error;
@@ -29,7 +31,8 @@ std::uint64_t file_bytes(const std::string& path) {
 
 }  // namespace
 
-RunMeter::RunMeter(RunResources& resources, const StepRunner& runner) : resources_(resources), runner_(runner) {}
+RunMeter::RunMeter(RunResources& resources, const StepRunner& runner)
+    : resources_(resources), runner_(runner) {}
 
 RunMeter::Totals RunMeter::totals() const {
   Totals now;
@@ -59,14 +62,19 @@ LinkSeconds RunMeter::stalls_between(const RunnerStalls& before, const RunnerSta
   for (const plan::UnitPlacement& unit : resources_.plan.units) {
     weights_in_files = weights_in_files || unit.weights == Tier::nvme;
     gradients_in_files = gradients_in_files || unit.gradients == Tier::nvme;
-    inputs_in_files = inputs_in_files || std::count(unit.inputs.begin(), unit.inputs.end(), Tier::nvme) > 0;
+    inputs_in_files =
+        inputs_in_files || std::count(unit.inputs.begin(), unit.inputs.end(), Tier::nvme) > 0;
   }
   LinkSeconds stalls;
   stalls.update = after.gather.update_seconds - before.gather.update_seconds;
-  (weights_in_files ? stalls.nvme_read : stalls.h2d) += after.gather.fetch_seconds - before.gather.fetch_seconds;
-  (inputs_in_files ? stalls.nvme_read : stalls.h2d) += after.inputs_in_seconds - before.inputs_in_seconds;
-  (inputs_in_files ? stalls.nvme_written : stalls.d2h) += after.inputs_out_seconds - before.inputs_out_seconds;
-  (gradients_in_files ? stalls.nvme_written : stalls.d2h) += after.gradients_seconds - before.gradients_seconds;
+  (weights_in_files ? stalls.nvme_read : stalls.h2d) +=
+      after.gather.fetch_seconds - before.gather.fetch_seconds;
+  (inputs_in_files ? stalls.nvme_read : stalls.h2d) +=
+      after.inputs_in_seconds - before.inputs_in_seconds;
+  (inputs_in_files ? stalls.nvme_written : stalls.d2h) +=
+      after.inputs_out_seconds - before.inputs_out_seconds;
+  (gradients_in_files ? stalls.nvme_written : stalls.d2h) +=
+      after.gradients_seconds - before.gradients_seconds;
   return stalls;
 }
 
@@ -94,8 +102,9 @@ void RunMeter::end_updates(StepRecord& record) {
   const UpdateCounters now = resources_.updater->counters();
   record.bytes = pending_.bytes;
   record.stall_seconds = pending_.stall_seconds;
-  add(record.bytes, {now.h2d_bytes - updated_.h2d_bytes, 0, now.nvme_read_bytes - updated_.nvme_read_bytes,
-                     now.nvme_written_bytes - updated_.nvme_written_bytes});
+  add(record.bytes,
+      {now.h2d_bytes - updated_.h2d_bytes, 0, now.nvme_read_bytes - updated_.nvme_read_bytes,
+       now.nvme_written_bytes - updated_.nvme_written_bytes});
   updated_ = now;
   ++steps_;
   seconds_ += record.seconds;
@@ -105,7 +114,8 @@ void RunMeter::end_updates(StepRecord& record) {
 void RunMeter::fill(RunReport& report) const {
   report.peak_bytes.device = resources_.device->memory().usage().peak_live_bytes;
   report.peak_bytes.host = resources_.host_pool->usage().peak_live_bytes;
-  if (resources_.pinned_pool) report.pinned_peak_bytes = resources_.pinned_pool->usage().peak_live_bytes;
+  if (resources_.pinned_pool)
+    report.pinned_peak_bytes = resources_.pinned_pool->usage().peak_live_bytes;
   if (resources_.store) {
     for (const char* name : {"/states.0.swap", "/states.1.swap"}) {
       report.peak_bytes.nvme += file_bytes(resources_.store->directory() + name);
@@ -123,13 +133,16 @@ void RunMeter::fill(RunReport& report) const {
   limits.nvme_written = (now.busy.nvme_written - begin_.busy.nvme_written) * per_step;
   limits.update = (now.busy.update - begin_.busy.update) * per_step;
   limits.compute = std::max(0.0, seconds_ - stall_seconds_) * per_step;
-  const std::pair<const char*, double> links[] = {
-      {"compute", limits.compute},     {"h2d", limits.h2d},
-      {"d2h", limits.d2h},             {"nvme_read", limits.nvme_read},
-      {"nvme_write", limits.nvme_written}, {"update", limits.update}};
-  report.bound_by = std::max_element(std::begin(links), std::end(links), [](const auto& a, const auto& b) {
-                      return a.second < b.second;
-                    })->first;
+  const std::pair<const char*, double> links[] = {{"compute", limits.compute},
+                                                  {"h2d", limits.h2d},
+                                                  {"d2h", limits.d2h},
+                                                  {"nvme_read", limits.nvme_read},
+                                                  {"nvme_write", limits.nvme_written},
+                                                  {"update", limits.update}};
+  report.bound_by =
+      std::max_element(std::begin(links), std::end(links), [](const auto& a, const auto& b) {
+        return a.second < b.second;
+      })->first;
 }
 
 }  // namespace sluice::train

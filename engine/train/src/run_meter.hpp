@@ -1,6 +1,7 @@
 #pragma once
-// RunMeter: turns the counters of the links into bytes, stalls and busy seconds of each step, attributed to the step that
-// caused them: a step's updates run while the next step's forward does, so both are told apart.
+// RunMeter: turns the counters of the links into bytes, stalls and busy seconds of each step,
+// attributed to the step that caused them: a step's updates run while the next step's forward does,
+// so both are told apart.
 
 #include "run_resources.hpp"
 #include "sluice/train/report.hpp"
@@ -26,7 +27,7 @@ class RunMeter {
  private:
   // Totals since the process began.
   struct Totals {
-    LinkBytes bytes;         // without the updater's
+    LinkBytes bytes;  // without the updater's
     UpdateCounters update;
     RunnerStalls stalls;
     LinkSeconds busy;
@@ -36,10 +37,10 @@ class RunMeter {
 
   RunResources& resources_;
   const StepRunner& runner_;
-  Totals begin_;        // at start()
-  Totals backward_;     // at the last end_backward() or end_evaluation()
+  Totals begin_;            // at start()
+  Totals backward_;         // at the last end_backward() or end_evaluation()
   UpdateCounters updated_;  // at the last end_updates()
-  StepRecord pending_;  // what is known of the step whose updates run
+  StepRecord pending_;      // what is known of the step whose updates run
   std::int64_t steps_ = 0;
   double seconds_ = 0;
   double stall_seconds_ = 0;

@@ -15,9 +15,12 @@ namespace {
 
 offload::Durability to_store(config::Durability durability) {
   switch (durability) {
-    case config::Durability::process: return offload::Durability::process;
-    case config::Durability::power: return offload::Durability::power;
-    case config::Durability::none: return offload::Durability::none;
+    case config::Durability::process:
+      return offload::Durability::process;
+    case config::Durability::power:
+      return offload::Durability::power;
+    case config::Durability::none:
+      return offload::Durability::none;
   }
   return offload::Durability::process;
 }
@@ -28,20 +31,26 @@ std::uint64_t hidden_size_bytes(const plan::Plan& plan) {
                      static_cast<std::uint64_t>(plan.model.n_embd) * size_of(plan.compute_dtype));
 }
 
-bool has_files(const plan::Plan& plan) { return !plan.disks.empty(); }
+bool has_files(const plan::Plan& plan) {
+  return !plan.disks.empty();
+}
 
-// Bytes of the scratch file: everything on NVMe but the optimizer states, each range on whole pages.
+// Bytes of the scratch file: everything on NVMe but the optimizer states, each range on whole
+// pages.
 std::uint64_t scratch_bytes(const plan::Plan& plan) {
   std::uint64_t sum = 0;
   const std::uint64_t hidden = align_up(hidden_size_bytes(plan), offload::kPageBytes);
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const plan::UnitPlacement& unit = plan.units[u];
-    const std::uint64_t shard = align_up(
-        plan.layouts[u].flat_count / static_cast<std::uint64_t>(plan.world_size) * size_of(plan.compute_dtype),
-        offload::kPageBytes);
+    const std::uint64_t shard =
+        align_up(plan.layouts[u].flat_count / static_cast<std::uint64_t>(plan.world_size) *
+                     size_of(plan.compute_dtype),
+                 offload::kPageBytes);
     if (unit.weights == Tier::nvme) sum += shard;
     if (unit.gradients == Tier::nvme) sum += shard;
-    sum += static_cast<std::uint64_t>(std::count(unit.inputs.begin(), unit.inputs.end(), Tier::nvme)) * hidden;
+    sum +=
+        static_cast<std::uint64_t>(std::count(unit.inputs.begin(), unit.inputs.end(), Tier::nvme)) *
+        hidden;
   }
   return sum;
 }
@@ -50,11 +59,12 @@ std::uint64_t scratch_bytes(const plan::Plan& plan) {
 
 std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice) {
   const config::AioConfig& aio = plan.config.aio;
-  // single_submit hands requests over one at a time; without overlap_events a batch is drained before the next: both mean a
-  // shallower queue here.
-  const auto depth = static_cast<unsigned>(aio.single_submit || !aio.overlap_events ? 1 : aio.queue_depth);
-  nvme::BackendChoice backend =
-      nvme::make_backend(nvme::BackendKind::automatic, depth, static_cast<unsigned>(plan.threads.io));
+  // single_submit hands requests over one at a time; without overlap_events a batch is drained
+  // before the next: both mean a shallower queue here.
+  const auto depth =
+      static_cast<unsigned>(aio.single_submit || !aio.overlap_events ? 1 : aio.queue_depth);
+  nvme::BackendChoice backend = nvme::make_backend(nvme::BackendKind::automatic, depth,
+                                                   static_cast<unsigned>(plan.threads.io));
   choice = "I/O by " + std::string(backend.backend->name()) +
            (backend.why_not_better.empty() ? "" : ": " + backend.why_not_better);
   SLUICE_CHECK(!plan.config.sluice.strict || backend.why_not_better.empty(),
@@ -71,7 +81,8 @@ RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode) : plan(the
     open_files(mode);
   }
   mover = std::make_unique<offload::Mover>(
-      *device, plan.mover_tile_bytes > 0 ? io.get() : nullptr, plan.mover_tile_bytes > 0 ? &staging() : nullptr,
+      *device, plan.mover_tile_bytes > 0 ? io.get() : nullptr,
+      plan.mover_tile_bytes > 0 ? &staging() : nullptr,
       offload::MoverOptions{std::max<std::size_t>(plan.mover_tile_bytes, offload::kPageBytes),
                             static_cast<std::size_t>(std::max(plan.mover_tiles, 3))});
   communicator = zero::make_single_rank();
@@ -96,7 +107,8 @@ RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode) : plan(the
   const config::ZeroConfig& zero = plan.config.zero;
   prefetcher = std::make_unique<zero::Prefetcher>(
       updater_resources.units, keep,
-      zero::PrefetchLimits{plan.prefetch_units, zero.prefetch_bucket_size, zero.max_live_parameters});
+      zero::PrefetchLimits{plan.prefetch_units, zero.prefetch_bucket_size,
+                           zero.max_live_parameters});
 }
 
 RunResources::~RunResources() {
@@ -110,13 +122,15 @@ bool RunResources::states_are_durable() const {
 }
 
 void RunResources::make_pools() {
-  device = offload::make_host_device({.memory_bytes = plan.device_budget_bytes.value_or(offload::kUnlimited),
-                                      .bandwidth_bytes_per_second = std::nullopt});
+  device = offload::make_host_device(
+      {.memory_bytes = plan.device_budget_bytes.value_or(offload::kUnlimited),
+       .bandwidth_bytes_per_second = std::nullopt});
   host_pool = std::make_unique<offload::MemoryPool>(
-      Tier::host, plan.host_budget_bytes.value_or(offload::kUnlimited), offload::make_host_source());
+      Tier::host, plan.host_budget_bytes.value_or(offload::kUnlimited),
+      offload::make_host_source());
   if (plan.pinned_staging) {
-    pinned_pool = std::make_unique<offload::MemoryPool>(Tier::pinned, offload::kUnlimited,
-                                                        offload::make_pinned_source(), host_pool.get());
+    pinned_pool = std::make_unique<offload::MemoryPool>(
+        Tier::pinned, offload::kUnlimited, offload::make_pinned_source(), host_pool.get());
   }
   allocator = std::make_unique<DeviceAllocatorScope>(device->memory());
 }
@@ -131,28 +145,33 @@ void RunResources::open_files(SwapMode mode) {
     const offload::Durability durability =
         states_are_durable() ? to_store(plan.config.sluice.durability) : offload::Durability::none;
     store = mode == SwapMode::open
-                ? offload::SwapStore::open(plan.states_directory, *io, durability, nvme::DirectIo::automatic)
+                ? offload::SwapStore::open(plan.states_directory, *io, durability,
+                                           nvme::DirectIo::automatic)
                 : offload::SwapStore::create(plan.states_directory, *io,
-                                             models::state_shards(stored, plan.world_size), durability,
-                                             nvme::DirectIo::automatic);
+                                             models::state_shards(stored, plan.world_size),
+                                             durability, nvme::DirectIo::automatic);
     if (!store->why_buffered().empty()) io_choice += "; " + store->why_buffered();
   }
   const std::uint64_t needed = scratch_bytes(plan);
   if (needed == 0) return;
   if (plan.scratch_directory != plan.states_directory) {
-    scratch_lock = std::make_unique<offload::DirectoryLock>(plan.scratch_directory,
-                                                            offload::DirectoryLock::Mode::exclusive);
+    scratch_lock = std::make_unique<offload::DirectoryLock>(
+        plan.scratch_directory, offload::DirectoryLock::Mode::exclusive);
   }
-  scratch = std::make_unique<offload::ScratchFile>(plan.scratch_directory, "scratch.swap", needed,
+  scratch = std::make_unique<offload::ScratchFile>(plan.scratch_directory, "spill", needed,
                                                    nvme::DirectIo::automatic);
 }
 
-offload::TieredBytes RunResources::make_home(Tier tier, std::uint64_t size_bytes, const std::string& what_for) {
+offload::TieredBytes RunResources::make_home(Tier tier, std::uint64_t size_bytes,
+                                             const std::string& what_for) {
   switch (tier) {
-    case Tier::device: return {tier, device->memory().allocate(size_bytes, what_for)};
+    case Tier::device:
+      return {tier, device->memory().allocate(size_bytes, what_for)};
     case Tier::pinned:
-    case Tier::host: return {staging().tier(), staging().allocate(size_bytes, what_for)};
-    case Tier::nvme: return offload::TieredBytes(scratch->take(size_bytes));
+    case Tier::host:
+      return {staging().tier(), staging().allocate(size_bytes, what_for)};
+    case Tier::nvme:
+      return offload::TieredBytes(scratch->take(size_bytes));
   }
   return {};
 }
@@ -166,10 +185,11 @@ void RunResources::make_units() {
                                    .dtype = plan.compute_dtype};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const zero::UnitLayout& layout = plan.layouts[u];
-    const std::uint64_t shard =
-        layout.flat_count / static_cast<std::uint64_t>(plan.world_size) * size_of(plan.compute_dtype);
+    const std::uint64_t shard = layout.flat_count / static_cast<std::uint64_t>(plan.world_size) *
+                                size_of(plan.compute_dtype);
     units.push_back(std::make_unique<zero::ShardedUnit>(
-        layout, unit_context, make_home(plan.units[u].weights, shard, "weights of unit " + layout.name),
+        layout, unit_context,
+        make_home(plan.units[u].weights, shard, "weights of unit " + layout.name),
         make_home(plan.units[u].gradients, shard, "gradients of unit " + layout.name)));
   }
   modules = models::make_gpt2_modules(plan.model, torch_dtype(plan.compute_dtype));
@@ -182,13 +202,15 @@ void RunResources::make_inputs() {
       InputStore::Slot slot;
       slot.tier = tier;
       if (tier != Tier::device) {
-        slot.home = make_home(tier, hidden_size_bytes(plan), "input of unit " + plan.layouts[u].name);
+        slot.home =
+            make_home(tier, hidden_size_bytes(plan), "input of unit " + plan.layouts[u].name);
       }
       slots[u].push_back(std::move(slot));
     }
   }
   const int puts = plan.config.sluice.overlap ? 2 : 0;
-  inputs = std::make_unique<InputStore>(*mover, torch_dtype(plan.compute_dtype), puts, std::move(slots));
+  inputs =
+      std::make_unique<InputStore>(*mover, torch_dtype(plan.compute_dtype), puts, std::move(slots));
 }
 
 }  // namespace sluice::train

@@ -1,6 +1,7 @@
 #pragma once
-// RunResources: everything a run holds, allocated as the plan says and nothing else: device, pools, I/O engine, swap store,
-// scratch file, units with their homes, updater, input store. In the order of construction; destroyed in reverse.
+// RunResources: everything a run holds, allocated as the plan says and nothing else: device, pools,
+// I/O engine, swap store, scratch file, units with their homes, updater, input store. In the order
+// of construction; destroyed in reverse.
 
 #include <memory>
 #include <optional>
@@ -28,13 +29,15 @@ namespace sluice::train {
 // Whether the swap directory is begun anew or gone on from.
 enum class SwapMode { create, open };
 
-// The I/O engine of a run, from the "aio" section; `choice` gets the line about why not a better backend.
+// The I/O engine of a run, from the "aio" section; `choice` gets the line about why not a better
+// backend.
 std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice);
 
 // The members are public: it is a struct of owners, in order, without behaviour of its own.
 // Confined to the thread that trains.
 struct RunResources {
-  // The plan must outlive it. Throws OutOfMemory, IoError, StorageError; then nothing that was there before is lost.
+  // The plan must outlive it. Throws OutOfMemory, IoError, StorageError; then nothing that was
+  // there before is lost.
   RunResources(const plan::Plan& plan, SwapMode mode);
   ~RunResources();
   RunResources(const RunResources&) = delete;
@@ -47,7 +50,8 @@ struct RunResources {
   std::string io_choice;
   std::unique_ptr<offload::Device> device;
   std::unique_ptr<offload::MemoryPool> host_pool;
-  std::unique_ptr<offload::MemoryPool> pinned_pool;  // counts in host_pool; null when nothing is pinned
+  std::unique_ptr<offload::MemoryPool>
+      pinned_pool;  // counts in host_pool; null when nothing is pinned
   std::unique_ptr<DeviceAllocatorScope> allocator;
   std::unique_ptr<nvme::IoEngine> io;
   std::unique_ptr<offload::SwapStore> store;
@@ -71,7 +75,8 @@ struct RunResources {
  private:
   void make_pools();
   void open_files(SwapMode mode);
-  offload::TieredBytes make_home(offload::Tier tier, std::uint64_t size_bytes, const std::string& what_for);
+  offload::TieredBytes make_home(offload::Tier tier, std::uint64_t size_bytes,
+                                 const std::string& what_for);
   void make_units();
   void make_inputs();
 };

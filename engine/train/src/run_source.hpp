@@ -12,17 +12,19 @@
 namespace sluice::train {
 
 struct RunSource {
-  std::string directory;   // empty: a new run
-  bool own_swap = false;   // the directory is the run's own swap directory
+  std::string directory;  // empty: a new run
+  bool own_swap = false;  // the directory is the run's own swap directory
   std::optional<models::RunState> state;
 };
 
-// Looks for a committed state where the configuration would keep one: the swap directory of the optimizer, then the newest
-// checkpoint. Without --resume, one that exists is an error (StorageError, with both ways out). With --resume and none,
-// the run begins anew, which the log says.
+// Looks for a committed state where the configuration would keep one: the swap directory of the
+// optimizer, then the newest checkpoint. Without --resume, one that exists is an error
+// (StorageError, with both ways out). With --resume and none, the run begins anew, which the log
+// says.
 RunSource find_source(const TrainRequest& request, const config::TrainConfig& config);
 
-// Throws StorageError or InvalidArgument when the state in `source` is of another model, layout, data type or seed.
+// Throws StorageError or InvalidArgument when the state in `source` is of another model, layout,
+// data type or seed.
 void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t seed);
 
 }  // namespace sluice::train

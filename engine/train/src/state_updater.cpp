@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <deque>
 #include <chrono>
+#include <deque>
 #include <exception>
 #include <optional>
 #include <string>
@@ -19,8 +19,8 @@
 
 namespace sluice::train {
 
-using offload::Tier;
 using offload::Tickets;
+using offload::Tier;
 using Bytes = std::span<std::byte>;
 
 namespace {
@@ -30,7 +30,7 @@ constexpr std::size_t kStates = models::kStateCount;
 // Where one unit's states are: a shard each in a store, or memory.
 struct StateHome {
   bool in_store = false;
-  std::array<std::size_t, kStates> shards{};          // indices in the store
+  std::array<std::size_t, kStates> shards{};  // indices in the store
   std::array<offload::TieredBytes, kStates> memory;
 };
 
@@ -101,8 +101,8 @@ class StateUpdater::Impl {
         offsets_(plan::update_tile_offsets(tile_, plan_.compute_dtype)) {
     for (std::size_t u = 0; u < plan_.units.size(); ++u) homes_.push_back(make_home(u));
     if (offsets_.total > 0) {
-      ring_.emplace(*resources_.host_pool, offsets_.total, static_cast<std::size_t>(plan_.update_tiles),
-                    "tiles of the optimizer step");
+      ring_.emplace(*resources_.host_pool, offsets_.total,
+                    static_cast<std::size_t>(plan_.update_tiles), "tiles of the optimizer step");
       pipeline_.emplace(*ring_);
     }
     worker_.emplace("sluice-update");
@@ -113,14 +113,17 @@ class StateUpdater::Impl {
     pipeline_.reset();
   }
 
-  // What a tile's work consists of. Bytes that are not in memory come from and go to the tile's buffer.
+  // What a tile's work consists of. Bytes that are not in memory come from and go to the tile's
+  // buffer.
   struct Work {
     bool read_states = false;
     bool read_gradient = false;
     bool write_states = false;
     bool write_weight = false;
-    // Runs on the updater's thread with the states (master, moment1, moment2), gradient and weight of the tile.
-    std::function<void(const TileRange&, const std::array<Bytes, kStates>& states, Bytes gradient, Bytes weight)>
+    // Runs on the updater's thread with the states (master, moment1, moment2), gradient and weight
+    // of the tile.
+    std::function<void(const TileRange&, const std::array<Bytes, kStates>& states, Bytes gradient,
+                       Bytes weight)>
         compute;
     // After all tiles of the unit have ended well.
     std::function<void()> finish;
@@ -135,14 +138,15 @@ class StateUpdater::Impl {
     auto shared_work = std::make_shared<const Work>(std::move(work));  // shared by the unit's tiles
     ++queued_;
     // The worker's own ticket carries nothing: errors go to the countdown.
-    detached_.push_back(worker_->begin([this, unit, count, per_tile, tiles, countdown, shared_work] {
-      for (std::size_t t = 0; t < tiles; ++t) {
-        const std::uint64_t first = t * per_tile;
-        run_tile({unit, first, std::min(per_tile, count - first)}, shared_work, countdown);
-      }
-      // Tiles of the next unit follow without a gap; only the last one in the queue drains.
-      if (--queued_ == 0 && pipeline_) pipeline_->drain();
-    }));
+    detached_.push_back(
+        worker_->begin([this, unit, count, per_tile, tiles, countdown, shared_work] {
+          for (std::size_t t = 0; t < tiles; ++t) {
+            const std::uint64_t first = t * per_tile;
+            run_tile({unit, first, std::min(per_tile, count - first)}, shared_work, countdown);
+          }
+          // Tiles of the next unit follow without a gap; only the last one in the queue drains.
+          if (--queued_ == 0 && pipeline_) pipeline_->drain();
+        }));
     while (!detached_.empty() && detached_.front().done()) detached_.pop_front();
     return ticket;
   }
@@ -175,7 +179,8 @@ class StateUpdater::Impl {
       SLUICE_CHECK(!device || resources_.device->host_addressable(),
                    "optimizer states on this device need an update on the device");
       offload::MemoryPool& pool = device ? resources_.device->memory() : *resources_.host_pool;
-      home.memory[s] = offload::TieredBytes(pool.tier(), pool.allocate(shard_count(u) * sizeof(float), name));
+      home.memory[s] =
+          offload::TieredBytes(pool.tier(), pool.allocate(shard_count(u) * sizeof(float), name));
     }
     return home;
   }
@@ -192,14 +197,15 @@ class StateUpdater::Impl {
     const StateHome& home = homes_[range.unit];
     const std::size_t size_bytes = range.count * sizeof(float);
     for (std::size_t s = 0; s < kStates; ++s) {
-      spans[s] = home.in_store ? tile.subspan(offsets_.states[s], size_bytes)
-                               : home.memory[s].memory().subspan(range.begin * sizeof(float), size_bytes);
+      spans[s] = home.in_store
+                     ? tile.subspan(offsets_.states[s], size_bytes)
+                     : home.memory[s].memory().subspan(range.begin * sizeof(float), size_bytes);
     }
     return spans;
   }
 
-  Bytes compute_span(const TileRange& range, Bytes tile, const offload::TieredBytes& home, bool in_tile,
-                     std::uint64_t tile_offset) const {
+  Bytes compute_span(const TileRange& range, Bytes tile, const offload::TieredBytes& home,
+                     bool in_tile, std::uint64_t tile_offset) const {
     const std::size_t element = size_of(plan_.compute_dtype);
     if (in_tile) return tile.subspan(tile_offset, range.count * element);
     return home.memory().subspan(range.begin * element, range.count * element);
@@ -227,7 +233,8 @@ class StateUpdater::Impl {
     if (work.read_states && home.in_store) {
       const auto spans = state_spans(range, tile);
       for (std::size_t s = 0; s < kStates; ++s) {
-        tickets.push_back(resources_.store->begin_read(home.shards[s], range.begin * sizeof(float), spans[s]));
+        tickets.push_back(
+            resources_.store->begin_read(home.shards[s], range.begin * sizeof(float), spans[s]));
         bytes += spans[s].size();
       }
     }
@@ -250,7 +257,8 @@ class StateUpdater::Impl {
     if (work.write_states && home.in_store) {
       const auto spans = state_spans(range, tile);
       for (std::size_t s = 0; s < kStates; ++s) {
-        tickets.push_back(resources_.store->begin_write(home.shards[s], range.begin * sizeof(float), spans[s]));
+        tickets.push_back(
+            resources_.store->begin_write(home.shards[s], range.begin * sizeof(float), spans[s]));
         written += spans[s].size();
       }
     }
@@ -263,8 +271,8 @@ class StateUpdater::Impl {
         tickets.push_back(resources_.io->begin_write(*part.file, part.offset_bytes, data));
         written += data.size();
       } else {
-        tickets.push_back(
-            resources_.device->begin_copy_in(weights.memory().subspan(offset_bytes, data.size()), data));
+        tickets.push_back(resources_.device->begin_copy_in(
+            weights.memory().subspan(offset_bytes, data.size()), data));
         copied += data.size();
       }
     }
@@ -279,7 +287,8 @@ class StateUpdater::Impl {
     const Bytes gradient = work.read_gradient ? gradient_of(range, tile) : Bytes{};
     const Bytes weight = work.write_weight ? weight_of(range, tile) : Bytes{};
     work.compute(range, state_spans(range, tile), gradient, weight);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     MutexLock lock(mutex_);
     counters_.compute_seconds += seconds;
   }
@@ -291,7 +300,9 @@ class StateUpdater::Impl {
           [this, range, work](Bytes tile) { return begin_reads(range, *work, tile); },
           [this, range, work](Bytes tile) { compute(range, *work, tile); },
           [this, range, work](Bytes tile) { return begin_writes(range, *work, tile); },
-          [work, countdown](std::exception_ptr error) { countdown->end_one(std::move(error), work->finish); }});
+          [work, countdown](std::exception_ptr error) {
+            countdown->end_one(std::move(error), work->finish);
+          }});
       return;
     }
     std::exception_ptr error;
@@ -317,9 +328,12 @@ class StateUpdater::Impl {
   std::optional<Worker> worker_;
 };
 
-StateUpdater::StateUpdater(const UpdaterResources& resources) : impl_(std::make_unique<Impl>(resources)) {}
+StateUpdater::StateUpdater(const UpdaterResources& resources)
+    : impl_(std::make_unique<Impl>(resources)) {}
 StateUpdater::~StateUpdater() = default;
-UpdateCounters StateUpdater::counters() const { return impl_->counters(); }
+UpdateCounters StateUpdater::counters() const {
+  return impl_->counters();
+}
 
 namespace {
 
@@ -339,7 +353,8 @@ Ticket StateUpdater::begin_update(std::size_t unit, const cpu_adam::AdamConfig& 
   const DType dtype = impl->plan().compute_dtype;
   Impl::Work work;
   work.read_states = work.read_gradient = work.write_states = work.write_weight = true;
-  work.compute = [impl, config, step, dtype](const TileRange&, const std::array<Bytes, kStates>& states,
+  work.compute = [impl, config, step, dtype](const TileRange&,
+                                             const std::array<Bytes, kStates>& states,
                                              Bytes gradient, Bytes weight) {
     cpu_adam::step(config, step,
                    {as<float>(states[0]), as<float>(states[1]), as<float>(states[2]),
@@ -359,7 +374,8 @@ Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
                                                  const std::array<Bytes, kStates>& states, Bytes,
                                                  Bytes weight) {
     fill(range.begin, as<float>(states[0]));
-    for (std::size_t s = 1; s < kStates; ++s) std::fill(states[s].begin(), states[s].end(), std::byte{0});
+    for (std::size_t s = 1; s < kStates; ++s)
+      std::fill(states[s].begin(), states[s].end(), std::byte{0});
     write_weights(as<float>(states[0]), weight, dtype);
   };
   work.finish = publish(impl->resources().store, impl->home(unit));
@@ -372,7 +388,8 @@ Ticket StateUpdater::begin_restore(std::size_t unit, offload::SwapStore& source)
   const bool own = &source == impl->resources().store && impl->home(unit).in_store;
   std::array<std::size_t, kStates> shards{};
   for (std::size_t s = 0; s < kStates; ++s) {
-    shards[s] = source.index_of(models::shard_name(impl->plan().layouts[unit], static_cast<int>(s)));
+    shards[s] =
+        source.index_of(models::shard_name(impl->plan().layouts[unit], static_cast<int>(s)));
   }
   Impl::Work work;
   work.read_states = own;
@@ -400,12 +417,13 @@ Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target)
   Impl* impl = impl_.get();
   std::array<std::size_t, kStates> shards{};
   for (std::size_t s = 0; s < kStates; ++s) {
-    shards[s] = target.index_of(models::shard_name(impl->plan().layouts[unit], static_cast<int>(s)));
+    shards[s] =
+        target.index_of(models::shard_name(impl->plan().layouts[unit], static_cast<int>(s)));
   }
   Impl::Work work;
   work.read_states = true;
-  work.compute = [&target, shards](const TileRange& range, const std::array<Bytes, kStates>& states, Bytes,
-                                   Bytes) {
+  work.compute = [&target, shards](const TileRange& range, const std::array<Bytes, kStates>& states,
+                                   Bytes, Bytes) {
     Tickets writes;
     for (std::size_t s = 0; s < kStates; ++s) {
       writes.push_back(target.begin_write(shards[s], range.begin * sizeof(float), states[s]));

@@ -1,7 +1,8 @@
 #pragma once
-// StateUpdater: owns the optimizer states (fp32 master, first and second moment) of every unit, at the tier the plan gave
-// them, and steps them on a thread of its own, unit by unit in the order asked for: per tile read, Adam (which also writes
-// the 16-bit weights), write back, several tiles in flight.
+// StateUpdater: owns the optimizer states (fp32 master, first and second moment) of every unit, at
+// the tier the plan gave them, and steps them on a thread of its own, unit by unit in the order
+// asked for: per tile read, Adam (which also writes the 16-bit weights), write back, several tiles
+// in flight.
 
 #include <cstdint>
 #include <functional>
@@ -24,9 +25,9 @@ struct UpdaterResources {
   const plan::Plan* plan = nullptr;
   std::vector<zero::ShardedUnit*> units;
   offload::Device* device = nullptr;
-  offload::MemoryPool* host_pool = nullptr;      // states in host memory, tiles
-  nvme::IoEngine* io = nullptr;                  // null when nothing is in files
-  offload::SwapStore* store = nullptr;           // null when no states are on NVMe
+  offload::MemoryPool* host_pool = nullptr;  // states in host memory, tiles
+  nvme::IoEngine* io = nullptr;              // null when nothing is in files
+  offload::SwapStore* store = nullptr;       // null when no states are on NVMe
   Executor* executor = nullptr;
 };
 
@@ -47,16 +48,18 @@ class StateUpdater {
   StateUpdater(const StateUpdater&) = delete;
   StateUpdater& operator=(const StateUpdater&) = delete;
 
-  // Steps unit `unit` with the gradients at its home; the ticket ends when states and weights are at their homes.
-  Ticket begin_update(std::size_t unit, const cpu_adam::AdamConfig& config, const cpu_adam::AdamStep& step);
+  // Steps unit `unit` with the gradients at its home; the ticket ends when states and weights are
+  // at their homes.
+  Ticket begin_update(std::size_t unit, const cpu_adam::AdamConfig& config,
+                      const cpu_adam::AdamStep& step);
 
-  // Sets the master weights of a unit from `fill(offset_count, values)`, called for consecutive parts on the updater's
-  // thread, the moments to zero, and writes the weights.
+  // Sets the master weights of a unit from `fill(offset_count, values)`, called for consecutive
+  // parts on the updater's thread, the moments to zero, and writes the weights.
   using Fill = std::function<void(std::uint64_t offset_count, std::span<float> values)>;
   Ticket begin_initialise(std::size_t unit, Fill fill);
 
-  // Brings back a unit's states from what `source` has committed, verifying every checksum, and writes the weights. When
-  // `source` is the updater's own store the states stay where they are.
+  // Brings back a unit's states from what `source` has committed, verifying every checksum, and
+  // writes the weights. When `source` is the updater's own store the states stay where they are.
   Ticket begin_restore(std::size_t unit, offload::SwapStore& source);
 
   // Copies a unit's states into the shards of `target` (a checkpoint).

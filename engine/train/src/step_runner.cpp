@@ -28,7 +28,8 @@ StepRunner::Batch StepRunner::training_batch(const models::Dataset& data, std::i
     // Samples are numbered over micro-batches and ranks, so neither changes what a step trains on.
     const auto sample = static_cast<std::uint64_t>(micro_batch * rows + row);
     data.draw(seed_, step, sample,
-              {windows.data_ptr<std::int64_t>() + row * (length + 1), static_cast<std::size_t>(length + 1)});
+              {windows.data_ptr<std::int64_t>() + row * (length + 1),
+               static_cast<std::size_t>(length + 1)});
   }
   return {windows.narrow(1, 0, length).contiguous(), windows.narrow(1, 1, length).contiguous()};
 }
@@ -41,13 +42,15 @@ void StepRunner::bind(std::size_t unit) {
   std::vector<torch::Tensor> borrowed;
   for (const auto& from : plan_.layouts[unit].borrowed) {
     const zero::ParamLayout& param = plan_.layouts[from.unit].params[from.param];
-    const torch::Tensor flat = tensor_over(resources_.units[from.unit]->weights(), plan_.compute_dtype);
+    const torch::Tensor flat =
+        tensor_over(resources_.units[from.unit]->weights(), plan_.compute_dtype);
     borrowed.push_back(flat.narrow(0, static_cast<std::int64_t>(param.offset_count),
                                    static_cast<std::int64_t>(param.count))
                            .view(param.shape));
   }
-  resources_.modules[unit]->bind(plan_.layouts[unit],
-                                 tensor_over(resources_.units[unit]->weights(), plan_.compute_dtype), borrowed);
+  resources_.modules[unit]->bind(
+      plan_.layouts[unit], tensor_over(resources_.units[unit]->weights(), plan_.compute_dtype),
+      borrowed);
 }
 
 void StepRunner::enter_stage(std::size_t unit) {
@@ -63,14 +66,16 @@ void StepRunner::leave_stage(std::size_t unit) {
 
 void StepRunner::limit_gradients_in_flight(std::size_t most) {
   while (reducing_.size() > most) {
-    for (const std::size_t unit : reducing_.front()) resources_.units[unit]->finish_reduce(gradients_stall_);
+    for (const std::size_t unit : reducing_.front())
+      resources_.units[unit]->finish_reduce(gradients_stall_);
     reducing_.pop_front();
   }
 }
 
 void StepRunner::begin_gradients(std::size_t unit) {
   zero::ShardedUnit& target = *resources_.units[unit];
-  target.finish_reduce(gradients_stall_);  // a tied parameter's first contribution may still be leaving
+  target.finish_reduce(
+      gradients_stall_);  // a tied parameter's first contribution may still be leaving
   const std::span<std::byte> fresh = target.begin_accumulate();
   if (!fresh.empty()) tensor_over(fresh, plan_.compute_dtype).zero_();
   target.restore_accumulated();
@@ -81,7 +86,8 @@ void StepRunner::bind_gradients(std::size_t unit) {
   std::vector<torch::Tensor> borrowed;
   for (const auto& from : layout.borrowed) {
     const zero::ParamLayout& param = plan_.layouts[from.unit].params[from.param];
-    const torch::Tensor flat = tensor_over(resources_.units[from.unit]->gradients(), plan_.compute_dtype);
+    const torch::Tensor flat =
+        tensor_over(resources_.units[from.unit]->gradients(), plan_.compute_dtype);
     borrowed.push_back(flat.narrow(0, static_cast<std::int64_t>(param.offset_count),
                                    static_cast<std::int64_t>(param.count))
                            .view(param.shape));
@@ -90,16 +96,19 @@ void StepRunner::bind_gradients(std::size_t unit) {
       layout, tensor_over(resources_.units[unit]->gradients(), plan_.compute_dtype), borrowed);
 }
 
-// Norm of what is complete, then home. `unit`'s own gradients are complete; those of units it borrows from are not.
+// Norm of what is complete, then home. `unit`'s own gradients are complete; those of units it
+// borrows from are not.
 void StepRunner::send_gradients(std::size_t unit) {
   zero::ShardedUnit& own = *resources_.units[unit];
   own.reduce();
   const std::span<std::byte> shard = own.gradient_shard();
   cpu_adam::GradientSpan span;
   if (plan_.compute_dtype == DType::bf16) {
-    span = std::span<const Bf16>(reinterpret_cast<const Bf16*>(shard.data()), shard.size() / sizeof(Bf16));
+    span = std::span<const Bf16>(reinterpret_cast<const Bf16*>(shard.data()),
+                                 shard.size() / sizeof(Bf16));
   } else {
-    span = std::span<const float>(reinterpret_cast<const float*>(shard.data()), shard.size() / sizeof(float));
+    span = std::span<const float>(reinterpret_cast<const float*>(shard.data()),
+                                  shard.size() / sizeof(float));
   }
   const cpu_adam::GradientStats stats = cpu_adam::gradient_stats(span, *resources_.executor);
   squared_norm_ += stats.squared_norm;
@@ -126,7 +135,8 @@ void StepRunner::forward_unit(const models::Dataset& data, std::int64_t step, st
       x = training_batch(data, step, micro_batch).inputs;
     } else {
       x = resources_.inputs->get(unit, m, Keep::yes);
-      if (plan_.config.sluice.overlap && m + 1 < micro_batches_) resources_.inputs->begin_get(unit, m + 1);
+      if (plan_.config.sluice.overlap && m + 1 < micro_batches_)
+        resources_.inputs->begin_get(unit, m + 1);
     }
     torch::Tensor y = resources_.modules[unit]->forward(x, dropout_key(step, micro_batch));
     x = torch::Tensor();
@@ -145,7 +155,8 @@ double StepRunner::last_unit(const models::Dataset& data, std::int64_t step) {
   for (std::size_t m = 0; m < micro_batches_; ++m) {
     const Batch batch = training_batch(data, step, static_cast<std::int64_t>(m));
     torch::Tensor x = resources_.inputs->get(last_, m, Keep::no);
-    if (plan_.config.sluice.overlap && m + 1 < micro_batches_) resources_.inputs->begin_get(last_, m + 1);
+    if (plan_.config.sluice.overlap && m + 1 < micro_batches_)
+      resources_.inputs->begin_get(last_, m + 1);
     x = x.detach().requires_grad_(true);
     torch::Tensor loss = resources_.modules[last_]->loss(x, batch.targets);
     loss_sum += loss.item<double>();
@@ -198,7 +209,8 @@ BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::in
   BackwardResult result;
   resources_.prefetcher->begin_pass(plan::step_stages(plan_.layouts));
   for (std::size_t u = 0; u < last_; ++u) forward_unit(data, step, u);
-  // The last unit's weights are the last to be updated: once they are current, the step before has ended.
+  // The last unit's weights are the last to be updated: once they are current, the step before has
+  // ended.
   finish_updates();
   if (between) between();
   result.loss = last_unit(data, step);
@@ -210,7 +222,8 @@ BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::in
   double totals[] = {squared_norm_, finite_ ? 0.0 : 1.0};
   resources_.communicator->all_reduce(totals);
   result.gradient_norm = std::sqrt(totals[0]);
-  result.finite = totals[1] == 0.0 && std::isfinite(result.gradient_norm) && std::isfinite(result.loss);
+  result.finite =
+      totals[1] == 0.0 && std::isfinite(result.gradient_norm) && std::isfinite(result.loss);
   result.tokens = static_cast<std::uint64_t>(plan_.config.train_batch_size) *
                   static_cast<std::uint64_t>(plan_.model.n_positions);
   return result;
@@ -243,12 +256,12 @@ void StepRunner::finish_updates() {
 }
 
 RunnerStalls StepRunner::stalls() const {
-  return {gather_stall_, resources_.inputs->get_stall_seconds(), resources_.inputs->put_stall_seconds(),
-          gradients_stall_};
+  return {gather_stall_, resources_.inputs->get_stall_seconds(),
+          resources_.inputs->put_stall_seconds(), gradients_stall_};
 }
 
-double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t window_limit, std::uint64_t first,
-                                 std::uint64_t count) {
+double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t window_limit,
+                                 std::uint64_t first, std::uint64_t count) {
   const torch::NoGradGuard no_grad;
   const std::int64_t length = plan_.model.n_positions;
   const auto rows = static_cast<std::uint64_t>(plan_.config.micro_batch_size);
@@ -259,9 +272,11 @@ double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t wind
     torch::Tensor windows = torch::empty({here, length + 1}, torch::kInt64);
     for (std::int64_t row = 0; row < here; ++row) {
       data.eval_window(first + begin + static_cast<std::uint64_t>(row), window_limit,
-                       {windows.data_ptr<std::int64_t>() + row * (length + 1), static_cast<std::size_t>(length + 1)});
+                       {windows.data_ptr<std::int64_t>() + row * (length + 1),
+                        static_cast<std::size_t>(length + 1)});
     }
-    return Batch{windows.narrow(1, 0, length).contiguous(), windows.narrow(1, 1, length).contiguous()};
+    return Batch{windows.narrow(1, 0, length).contiguous(),
+                 windows.narrow(1, 1, length).contiguous()};
   };
   resources_.prefetcher->begin_pass(plan::evaluation_stages(plan_.layouts));
   double loss_sum = 0;
@@ -271,7 +286,8 @@ double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t wind
       torch::Tensor x = u == 0 ? batch(m).inputs : resources_.inputs->get(u, m, Keep::no);
       if (u == last_) {
         const torch::Tensor targets = batch(m).targets;
-        loss_sum += resources_.modules[u]->loss(x, targets).item<double>() * static_cast<double>(targets.size(0));
+        loss_sum += resources_.modules[u]->loss(x, targets).item<double>() *
+                    static_cast<double>(targets.size(0));
         continue;
       }
       torch::Tensor y = resources_.modules[u]->forward(x, models::DropoutKey{});
@@ -288,7 +304,8 @@ double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t wind
 double StepRunner::evaluate(const models::Dataset& data, std::uint64_t window_limit,
                             const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
   const std::uint64_t total = data.eval_window_count(window_limit);
-  const std::uint64_t per_pass = micro_batches_ * static_cast<std::uint64_t>(plan_.config.micro_batch_size);
+  const std::uint64_t per_pass =
+      micro_batches_ * static_cast<std::uint64_t>(plan_.config.micro_batch_size);
   double loss_sum = 0;
   for (std::uint64_t first = 0; first < total; first += per_pass) {
     const std::uint64_t count = std::min(per_pass, total - first);

@@ -1,11 +1,12 @@
 #pragma once
-// StepRunner: one optimizer step, layer by layer over all micro-batches, and evaluation. The same code for every tier: where
-// bytes are is the units', the input store's and the updater's business.
+// StepRunner: one optimizer step, layer by layer over all micro-batches, and evaluation. The same
+// code for every tier: where bytes are is the units', the input store's and the updater's business.
 //
-//   forward, unit u    gather (the prefetcher began it) · every micro-batch without gradients · keep the outputs · release
-//   last unit          forward and backward at once
-//   backward, unit u   gather · per micro-batch recompute, backward, accumulate · norm · gradients go home · release
-//   step               norm over all units · skip or clip · updates begin, in forward order; the next forward overtakes none
+//   forward, unit u    gather (the prefetcher began it) · every micro-batch without gradients ·
+//   keep the outputs · release last unit          forward and backward at once backward, unit u
+//   gather · per micro-batch recompute, backward, accumulate · norm · gradients go home · release
+//   step               norm over all units · skip or clip · updates begin, in forward order; the
+//   next forward overtakes none
 
 #include <torch/torch.h>
 
@@ -27,7 +28,7 @@ struct RunnerStalls {
 };
 
 struct BackwardResult {
-  double loss = 0;          // mean over the micro-batches
+  double loss = 0;           // mean over the micro-batches
   double gradient_norm = 0;  // global, before clipping
   bool finite = true;
   std::uint64_t tokens = 0;
@@ -40,11 +41,14 @@ class StepRunner {
 
   // Called after each stage of a pass; for sampling memory. May be empty.
   void set_stage_hook(std::function<void()> hook) { stage_hook_ = std::move(hook); }
-  // Called between the forward and the backward part of every step: the updates of the step before are all done then.
+  // Called between the forward and the backward part of every step: the updates of the step before
+  // are all done then.
   using BetweenHook = std::function<void()>;
 
-  // Forward and backward of step `step` (from 1). Afterwards every unit's gradients wait at their homes.
-  BackwardResult forward_backward(const models::Dataset& data, std::int64_t step, const BetweenHook& between);
+  // Forward and backward of step `step` (from 1). Afterwards every unit's gradients wait at their
+  // homes.
+  BackwardResult forward_backward(const models::Dataset& data, std::int64_t step,
+                                  const BetweenHook& between);
   // Begins the update of every unit, in forward order; with `finish`, also waits for them.
   void begin_updates(const cpu_adam::AdamConfig& config, const cpu_adam::AdamStep& step);
   // Forgets the gradients of a skipped step.
@@ -52,8 +56,8 @@ class StepRunner {
   // Blocks until every update that was begun has ended; throws its error.
   void finish_updates();
 
-  // Mean cross-entropy over the evaluation windows. `progress` gets windows done and all; returns false to stop early (then
-  // the result is not a number).
+  // Mean cross-entropy over the evaluation windows. `progress` gets windows done and all; returns
+  // false to stop early (then the result is not a number).
   double evaluate(const models::Dataset& data, std::uint64_t window_limit,
                   const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 
@@ -64,7 +68,8 @@ class StepRunner {
     torch::Tensor inputs;   // (B, T) int64
     torch::Tensor targets;  // (B, T) int64
   };
-  Batch training_batch(const models::Dataset& data, std::int64_t step, std::int64_t micro_batch) const;
+  Batch training_batch(const models::Dataset& data, std::int64_t step,
+                       std::int64_t micro_batch) const;
   models::DropoutKey dropout_key(std::int64_t step, std::int64_t micro_batch) const;
 
   void bind(std::size_t unit);
@@ -91,7 +96,8 @@ class StepRunner {
   double gradients_stall_ = 0;
   double squared_norm_ = 0;
   bool finite_ = true;
-  std::deque<std::vector<std::size_t>> reducing_;  // units whose gradients are on their way home, by stage
+  std::deque<std::vector<std::size_t>>
+      reducing_;  // units whose gradients are on their way home, by stage
 };
 
 }  // namespace sluice::train

@@ -38,7 +38,8 @@ void write_all(int fd, const std::string& text, const std::string& path) {
   // One write() in practice; a file system that takes less gets the rest.
   std::size_t done = 0;
   while (done < text.size()) {
-    done += static_cast<std::size_t>(SLUICE_SYSCALL(::write(fd, text.data() + done, text.size() - done), path));
+    done += static_cast<std::size_t>(
+        SLUICE_SYSCALL(::write(fd, text.data() + done, text.size() - done), path));
   }
 }
 
@@ -48,7 +49,8 @@ StepsFile::StepsFile(const std::string& directory, std::int64_t committed_step) 
   if (directory.empty()) return;
   make_directory(directory);
   path_ = directory + "/steps.jsonl";
-  fd_ = UniqueFd(SLUICE_SYSCALL(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644), path_));
+  fd_ = UniqueFd(SLUICE_SYSCALL(
+      ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644), path_));
   const std::uint64_t kept = length_up_to(path_, committed_step);
   SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(kept)), path_);
 }
@@ -60,8 +62,8 @@ void StepsFile::append(const StepRecord& record) {
 void write_file(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".tmp";
   {
-    const UniqueFd fd(
-        SLUICE_SYSCALL(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), temporary));
+    const UniqueFd fd(SLUICE_SYSCALL(
+        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), temporary));
     write_all(fd.get(), text, temporary);
   }
   SLUICE_SYSCALL(::rename(temporary.c_str(), path.c_str()), path);

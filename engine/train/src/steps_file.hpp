@@ -1,5 +1,6 @@
 #pragma once
-// StepsFile: DIR/steps.jsonl, one JSON object a line, each written with one write() so that a killed run leaves whole lines.
+// StepsFile: DIR/steps.jsonl, one JSON object a line, each written with one write() so that a
+// killed run leaves whole lines.
 
 #include <cstdint>
 #include <string>
@@ -12,8 +13,8 @@ namespace sluice::train {
 // Confined to the thread that trains.
 class StepsFile {
  public:
-  // Creates the directory. `committed_step`: lines of later steps, and a torn last line, are cut off; 0 begins anew. An
-  // empty directory name writes nothing. Throws IoError.
+  // Creates the directory. `committed_step`: lines of later steps, and a torn last line, are cut
+  // off; 0 begins anew. An empty directory name writes nothing. Throws IoError.
   StepsFile(const std::string& directory, std::int64_t committed_step);
   void append(const StepRecord& record);
 

@@ -16,9 +16,12 @@ inline std::span<std::byte> bytes_of_tensor(const torch::Tensor& tensor) {
 
 inline torch::Dtype torch_dtype(DType dtype) {
   switch (dtype) {
-    case DType::fp32: return torch::kFloat32;
-    case DType::bf16: return torch::kBFloat16;
-    case DType::fp16: return torch::kFloat16;
+    case DType::fp32:
+      return torch::kFloat32;
+    case DType::bf16:
+      return torch::kBFloat16;
+    case DType::fp16:
+      return torch::kFloat16;
   }
   return torch::kFloat32;
 }

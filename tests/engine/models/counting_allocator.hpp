@@ -20,7 +20,7 @@ class CountingAllocator final : public c10::Allocator {
  public:
   // The one of this process: installed on the first call, for good (LibTorch keeps the pointer).
   static CountingAllocator& install() {
-    static CountingAllocator& allocator = [] () -> CountingAllocator& {
+    static CountingAllocator& allocator = []() -> CountingAllocator& {
       static CountingAllocator instance;
       c10::SetCPUAllocator(&instance, 255);
       return instance;

@@ -1,1 +1,178 @@
-#include <torch/torch.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "bound_gpt2.hpp"
+#include "counting_allocator.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/models/gpt2.hpp"
+#include "sluice/models/gpt2_layout.hpp"
+
+namespace sluice::models {
+namespace {
+
+using test::CountingAllocator;
+using torch::Tensor;
+
+struct Shape {
+  std::int64_t width;
+  std::int64_t batch;
+  std::int64_t length;
+  std::int64_t vocabulary;
+  torch::Dtype dtype;
+  double p;
+  config::Activation activation = config::Activation::gelu_new;
+};
+
+struct Peaks {
+  std::uint64_t forward_bytes = 0;
+  std::uint64_t backward_bytes = 0;
+};
+
+// What one unit takes beyond its input, its weights, its gradient and its output's gradient.
+class MeasuredUnits {
+ public:
+  explicit MeasuredUnits(const Shape& shape)
+      : shape_(shape),
+        gpt2_(model_of(shape), shape.dtype),
+        tokens_(test::random_tokens(gpt2_.model, shape.batch, shape.length)) {
+    gpt2_.bind_gradients();
+  }
+
+  const config::ModelConfig& model() const { return gpt2_.model; }
+
+  Peaks peaks(std::size_t unit) {
+    const bool is_head = unit + 1 == gpt2_.units.size();
+    Tensor x = unit == 0 ? tokens_ : torch::randn(state_sizes()).to(shape_.dtype);
+    const Tensor of_output =
+        is_head ? torch::ones({}) : torch::randn(state_sizes()).to(shape_.dtype);
+    Peaks result;
+    CountingAllocator& allocator = CountingAllocator::install();
+    allocator.start();
+    {
+      const torch::NoGradGuard no_grad;
+      const Tensor y = run(unit, x);
+      result.forward_bytes = allocator.peak_bytes();
+    }
+    if (unit > 0) x.requires_grad_();
+    allocator.start();
+    const Tensor y = run(unit, x);
+    y.backward(of_output);
+    result.backward_bytes = allocator.peak_bytes();
+    return result;
+  }
+
+ private:
+  static config::ModelConfig model_of(const Shape& shape) {
+    config::ModelConfig model;
+    model.n_layer = 1;
+    model.n_embd = shape.width;
+    model.n_head = shape.width / 64;
+    model.n_positions = shape.length;
+    model.vocab_size = shape.vocabulary;
+    model.activation_function = shape.activation;
+    model.embd_pdrop = shape.p;
+    model.attn_pdrop = shape.p;
+    model.resid_pdrop = shape.p;
+    return model;
+  }
+
+  std::vector<std::int64_t> state_sizes() const {
+    return {shape_.batch, shape_.length, shape_.width};
+  }
+  Tensor run(std::size_t unit, const Tensor& x) {
+    UnitModule& module = *gpt2_.modules[unit];
+    return unit + 1 == gpt2_.units.size() ? module.loss(x, tokens_)
+                                          : module.forward(x, DropoutKey{true, 1, 1, 0});
+  }
+
+  Shape shape_;
+  test::BoundGpt2 gpt2_;
+  Tensor tokens_;
+};
+
+void expect_within(std::uint64_t measured_bytes, std::uint64_t planned_bytes,
+                   const std::string& what) {
+  EXPECT_LE(measured_bytes, planned_bytes) << what;
+  EXPECT_GE(static_cast<double>(measured_bytes), 0.8 * static_cast<double>(planned_bytes)) << what;
+}
+
+void check(const Shape& shape) {
+  CountingAllocator::install();
+  const int threads_before = at::get_num_threads();
+  MeasuredUnits units(shape);
+  for (const int threads : {1, 2}) {
+    at::set_num_threads(threads);
+    const auto element_bytes = static_cast<std::uint64_t>(c10::elementSize(shape.dtype));
+    for (std::size_t unit = 0; unit < 3; ++unit) {
+      const Peaks measured = units.peaks(unit);
+      const UnitWorkspace planned = unit_workspace(
+          units.model(), unit, static_cast<std::uint64_t>(shape.batch), element_bytes, threads);
+      const std::string what =
+          "unit " + std::to_string(unit) + ", C " + std::to_string(shape.width) + ", B " +
+          std::to_string(shape.batch) + ", T " + std::to_string(shape.length) + ", V " +
+          std::to_string(shape.vocabulary) + ", " + std::to_string(element_bytes) + " bytes, p " +
+          std::to_string(shape.p) + ", threads " + std::to_string(threads);
+      expect_within(measured.forward_bytes, planned.forward_bytes, what + ": forward");
+      expect_within(measured.backward_bytes, planned.backward_bytes, what + ": backward");
+    }
+  }
+  at::set_num_threads(threads_before);
+}
+
+constexpr auto kBf16 = torch::kBFloat16;
+constexpr auto kFp32 = torch::kFloat32;
+
+TEST(UnitWorkspace, HoldsInBf16) {
+  for (const std::int64_t width : {64, 128, 256, 512, 768, 1024}) {
+    for (const auto& [batch, length] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+             {1, 32}, {2, 64}, {1, 200}, {4, 128}, {2, 512}, {8, 256}}) {
+      check({width, batch, length, 256, kBf16, 0.0});
+    }
+  }
+}
+
+TEST(UnitWorkspace, HoldsInFp32) {
+  for (const std::int64_t width : {64, 256, 1024}) {
+    for (const auto& [batch, length] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+             {1, 32}, {1, 200}, {4, 128}, {2, 512}}) {
+      check({width, batch, length, 256, kFp32, 0.0});
+    }
+  }
+}
+
+TEST(UnitWorkspace, HoldsWithDropout) {
+  for (const std::int64_t width : {64, 256, 768}) {
+    for (const auto& [batch, length] :
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 32}, {3, 64}, {4, 128}, {2, 512}}) {
+      check({width, batch, length, 256, kBf16, 0.1});
+      check({width, batch, length, 256, kFp32, 0.1});
+    }
+  }
+}
+
+TEST(UnitWorkspace, HoldsForALargeVocabulary) {
+  check({64, 1, 32, 50257, kBf16, 0.0});
+  check({256, 4, 128, 50257, kBf16, 0.0});
+  check({256, 4, 128, 50257, kFp32, 0.0});
+  check({1024, 1, 64, 50257, kBf16, 0.0});
+  check({128, 2, 100, 1000, kBf16, 0.1});
+}
+
+TEST(UnitWorkspace, HoldsForEveryActivation) {
+  for (const auto activation : {config::Activation::relu, config::Activation::gelu}) {
+    check({256, 4, 128, 256, kBf16, 0.0, activation});
+  }
+}
+
+TEST(UnitWorkspace, UnitsAndSizesThatDoNotExistAreRefused) {
+  const config::ModelConfig model;
+  EXPECT_THROW(unit_workspace(model, 14, 1, 2, 1), InvalidArgument);
+  EXPECT_THROW(unit_workspace(model, 0, 0, 2, 1), InvalidArgument);
+  EXPECT_THROW(unit_workspace(model, 0, 1, 3, 1), InvalidArgument);
+  EXPECT_THROW(unit_workspace(model, 0, 1, 2, 0), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace sluice::models

@@ -1,6 +1,6 @@
 #pragma once
-// Typed errors. Every failure of the library is one of these; the message says what, where, how much
-// and what to do. Programs map the types to exit codes (docs/cli.md).
+// Typed errors. Every failure of the library is one of these; the message says what, where, how
+// much and what to do. Programs map the types to exit codes (docs/cli.md).
 //
 // Completions of asynchronous work are values; they become one of these exceptions where the caller
 // finishes the work (sluice/base/ticket.hpp).
@@ -63,7 +63,8 @@ class IoError : public std::system_error {
   std::uint64_t size_bytes_;
 };
 
-// Stored data cannot be used: damaged, locked by another run, of another model. No errno belongs to it.
+// Stored data cannot be used: damaged, locked by another run, of another model. No errno belongs to
+// it.
 class StorageError : public Error {
  public:
   StorageError(std::string path, const std::string& message);
@@ -93,17 +94,18 @@ namespace detail {
 
 // For anything a caller or the machine can cause; our own invariants use assert.
 // The message is built on failure only. Throws InvalidArgument.
-#define SLUICE_CHECK(condition, message)                                    \
-  do {                                                                      \
-    if (!(condition)) [[unlikely]]                                          \
-      ::sluice::detail::throw_check_failed(__FILE__, __LINE__, (message));  \
+#define SLUICE_CHECK(condition, message)                                   \
+  do {                                                                     \
+    if (!(condition)) [[unlikely]]                                         \
+      ::sluice::detail::throw_check_failed(__FILE__, __LINE__, (message)); \
   } while (false)
 
-// Evaluates a system call that returns -1 on failure, repeating it on EINTR; throws IoError with the path.
-#define SLUICE_SYSCALL(call, path)                                                    \
-  ([&] {                                                                              \
-    auto sluice_result = (call);                                                      \
-    while (sluice_result == -1 && errno == EINTR) sluice_result = (call);             \
+// Evaluates a system call that returns -1 on failure, repeating it on EINTR; throws IoError with
+// the path.
+#define SLUICE_SYSCALL(call, path)                                                         \
+  ([&] {                                                                                   \
+    auto sluice_result = (call);                                                           \
+    while (sluice_result == -1 && errno == EINTR) sluice_result = (call);                  \
     if (sluice_result == -1) ::sluice::detail::throw_syscall_failed(errno, #call, (path)); \
-    return sluice_result;                                                             \
+    return sluice_result;                                                                  \
   }())

@@ -1,7 +1,7 @@
 #pragma once
 // Runs a loop body on a fixed number of threads: a oneTBB arena, or plain threads. The split of the
-// work is the caller's (chunks); which thread runs which chunk is not specified, so results must not
-// depend on it.
+// work is the caller's (chunks); which thread runs which chunk is not specified, so results must
+// not depend on it.
 
 #include <cstddef>
 #include <functional>
@@ -18,15 +18,15 @@ class Executor {
   // Threads that work on a loop, the caller's included.
   virtual int threads() const = 0;
   // Calls body(0) ... body(count - 1), each once, and blocks until all have returned. The first
-  // exception (lowest index that threw) is rethrown here after the others have ended. A body must not
-  // start a loop on the same executor.
+  // exception (lowest index that threw) is rethrown here after the others have ended. A body must
+  // not start a loop on the same executor.
   virtual void for_each(std::size_t count, const std::function<void(std::size_t)>& body) = 0;
 };
 
 enum class ExecutorKind { automatic, tbb, plain_threads };
 
-// `threads` of at least 1; with 1 the caller's thread does all. Throws InvalidArgument on less, and when
-// oneTBB is asked for and was not built in. `automatic` takes oneTBB where it was built in.
+// `threads` of at least 1; with 1 the caller's thread does all. Throws InvalidArgument on less, and
+// when oneTBB is asked for and was not built in. `automatic` takes oneTBB where it was built in.
 std::unique_ptr<Executor> make_executor(int threads, ExecutorKind kind = ExecutorKind::automatic);
 
 }  // namespace sluice

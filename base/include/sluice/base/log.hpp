@@ -1,10 +1,9 @@
 #pragma once
-// One sink, set by the application; libraries never print. Without a sink, errors and warnings go to
-// standard error and the rest nowhere.
+// One sink, set by the application; libraries never print. Without a sink, errors and warnings go
+// to standard error and the rest nowhere.
 //
-// Levels: error, warn, info (once per run or checkpoint), debug (everything else). Numbers come out of
-// reports and counters, not out of log lines.
-// Thread-safe.
+// Levels: error, warn, info (once per run or checkpoint), debug (everything else). Numbers come out
+// of reports and counters, not out of log lines. Thread-safe.
 
 #include <functional>
 #include <string_view>
@@ -15,8 +14,8 @@ enum class LogLevel { error = 0, warn = 1, info = 2, debug = 3 };
 
 using LogSink = std::function<void(LogLevel, std::string_view message)>;
 
-// Replaces the sink; `most_verbose` and everything more severe is passed on. The sink is called by one
-// thread at a time and must not log itself. An empty sink restores the default.
+// Replaces the sink; `most_verbose` and everything more severe is passed on. The sink is called by
+// one thread at a time and must not log itself. An empty sink restores the default.
 void set_log_sink(LogSink sink, LogLevel most_verbose = LogLevel::info);
 
 // Never throws; blocks while another thread's message is being written.

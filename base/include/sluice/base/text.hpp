@@ -8,14 +8,16 @@
 
 namespace sluice {
 
-// The candidate with the smallest Damerau-Levenshtein (optimal string alignment) distance to `name`,
-// compared without case; empty when none is near (more than a third of the longer name must change).
+// The candidate with the smallest Damerau-Levenshtein (optimal string alignment) distance to
+// `name`, compared without case; empty when none is near (more than a third of the longer name must
+// change).
 std::string nearest_name(std::string_view name, std::span<const std::string_view> candidates);
 
 // "1,234,567".
 std::string format_count(unsigned long long count);
 
-// A table with a header row: columns line up, numbers (cells that start with a digit, '-' or '+') to the right.
+// A table with a header row: columns line up, numbers (cells that start with a digit, '-' or '+')
+// to the right.
 std::string format_table(const std::vector<std::vector<std::string>>& rows);
 
 // Width of a terminal cell sequence: bytes that are not UTF-8 continuation bytes.

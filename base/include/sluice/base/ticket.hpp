@@ -2,10 +2,11 @@
 // A Ticket stands for asynchronous work that was begun: a read, a write, a copy, an update. Every
 // `begin_x` of the library returns one; `finish()` is the other half of the pair.
 //
-// Drain, then report: buffers given to the work stay in use until its ticket has finished, also when
-// the work failed. Destroying a pending ticket waits, and logs an error that nobody asked for.
+// Drain, then report: buffers given to the work stay in use until its ticket has finished, also
+// when the work failed. Destroying a pending ticket waits, and logs an error that nobody asked for.
 //
-// Ticket: thread-compatible, one owner. TicketSource: thread-safe, completes its ticket exactly once.
+// Ticket: thread-compatible, one owner. TicketSource: thread-safe, completes its ticket exactly
+// once.
 
 #include <chrono>
 #include <exception>

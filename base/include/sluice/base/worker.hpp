@@ -1,9 +1,9 @@
 #pragma once
-// One thread that runs the tasks it is given in order: the shape of a stream. Used for the copies of
-// the host device, for fetching and storing, and for the optimizer's updates.
+// One thread that runs the tasks it is given in order: the shape of a stream. Used for the copies
+// of the host device, for fetching and storing, and for the optimizer's updates.
 //
-// Thread-safe: any thread may post. Tasks run on the worker's own thread; a task must not wait for a
-// later task of the same worker.
+// Thread-safe: any thread may post. Tasks run on the worker's own thread; a task must not wait for
+// a later task of the same worker.
 
 #include <deque>
 #include <functional>

@@ -175,7 +175,9 @@ class ScratchFile {
 
 // Holds `directory` for this process: an exclusive flock on DIR/lock with the process id in it, as
 // SwapStore does; for a directory with scratch files only. Throws StorageError naming the holder,
-// IoError when the directory is absent, not a directory, or cannot be written.
+// IoError when the directory is absent, not a directory, or cannot be written. Shared: any number
+// of readers and no run; needs no right to write. The lock goes with the process, however it ends;
+// the file stays. Thread-compatible: callers synchronise.
 class DirectoryLock {
  public:
   enum class Mode { exclusive, shared };

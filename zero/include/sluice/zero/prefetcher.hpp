@@ -1,7 +1,7 @@
 #pragma once
-// Prefetcher: walks the units in the order in which a pass uses them, gathers each before it is needed, starts
-// the ones after it early, and releases what is not needed soon. The order of a step is known beforehand, so
-// nothing is guessed.
+// Prefetcher: walks the units in the order in which a pass uses them, gathers each before it is
+// needed, starts the ones after it early, and releases what is not needed soon. The order of a step
+// is known beforehand, so nothing is guessed.
 //
 // Confined to the computing thread.
 
@@ -14,9 +14,10 @@
 namespace sluice::zero {
 
 struct PrefetchLimits {
-  int units_ahead = 1;                          // entries of the pass that may be gathered early; 0: none
-  std::uint64_t elements_ahead = ~0ULL;         // no further unit is begun once this many are on their way early
-  std::uint64_t live_elements = ~0ULL;          // gathered or on their way, the current ones included
+  int units_ahead = 1;  // entries of the pass that may be gathered early; 0: none
+  std::uint64_t elements_ahead =
+      ~0ULL;  // no further unit is begun once this many are on their way early
+  std::uint64_t live_elements = ~0ULL;  // gathered or on their way, the current ones included
 };
 
 class Prefetcher {
@@ -24,10 +25,11 @@ class Prefetcher {
   // The units outlive it. `keep[u]`: once gathered, unit u stays until its last use in the pass.
   Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> keep, PrefetchLimits limits);
 
-  // A pass: entry i lists the units that are used together at its i-th stage. Nothing may be gathered before.
+  // A pass: entry i lists the units that are used together at its i-th stage. Nothing may be
+  // gathered before.
   void begin_pass(std::vector<std::vector<std::size_t>> stages);
-  // Blocks until the units of the next stage are on the device, and starts those of the stages after it.
-  // `stall` grows by the time it blocked.
+  // Blocks until the units of the next stage are on the device, and starts those of the stages
+  // after it. `stall` grows by the time it blocked.
   void enter_stage(GatherStall& stall);
   // The stage's units are not used any more: releases what no stage soon needs.
   void leave_stage();

@@ -1,11 +1,11 @@
 #pragma once
-// ShardedUnit: one unit's weights and gradients, and which of their bytes exist where. Between uses a unit is
-// only its shard, at its home tier; gathering brings all of its weights to the device, releasing drops them;
-// gradients are accumulated on the device, reduced over the ranks, and sent to their home, where they wait
-// for the update.
+// ShardedUnit: one unit's weights and gradients, and which of their bytes exist where. Between uses
+// a unit is only its shard, at its home tier; gathering brings all of its weights to the device,
+// releasing drops them; gradients are accumulated on the device, reduced over the ranks, and sent
+// to their home, where they wait for the update.
 //
-// It is neither the optimizer (master and moments are the updater's) nor the model (it knows elements, not
-// layers). Starting and finishing are two calls; a prefetch is an early start.
+// It is neither the optimizer (master and moments are the updater's) nor the model (it knows
+// elements, not layers). Starting and finishing are two calls; a prefetch is an early start.
 
 #include <chrono>
 #include <cstddef>
@@ -24,15 +24,18 @@
 namespace sluice::zero {
 
 enum class WeightState {
-  sharded,    // the shard at its home, nothing on the device (but a home on the device). Legal: begin_gather.
+  sharded,    // the shard at its home, nothing on the device (but a home on the device). Legal:
+              // begin_gather.
   gathering,  // a device buffer is taken and being filled. Legal: finish_gather.
   gathered,   // all weights are on the device. Legal: weights, release.
 };
 
 enum class GradientState {
   none,          // no bytes, or what is at home has been used up. Legal: begin_accumulate.
-  accumulating,  // the full flat gradient is on the device. Legal: gradients, reduce, begin_reduce_home.
-  reducing,      // this rank's shard is on its way home; the device buffer still exists. Legal: finish_reduce.
+  accumulating,  // the full flat gradient is on the device. Legal: gradients, reduce,
+                 // begin_reduce_home.
+  reducing,      // this rank's shard is on its way home; the device buffer still exists. Legal:
+                 // finish_reduce.
   waiting,       // the shard is at home. Legal: begin_accumulate (adds to it), consume_gradients.
 };
 
@@ -46,20 +49,23 @@ struct GatherStall {
 struct UnitContext {
   offload::Device* device = nullptr;
   offload::Mover* mover = nullptr;
-  // Gathers run on this worker, in order: it waits for the unit's update, fetches the shard, and calls all_gather.
+  // Gathers run on this worker, in order: it waits for the unit's update, fetches the shard, and
+  // calls all_gather.
   Worker* gather_worker = nullptr;
-  // Two communicators over the same ranks: gathers on the worker's thread, the rest on the computing thread.
+  // Two communicators over the same ranks: gathers on the worker's thread, the rest on the
+  // computing thread.
   Communicator* gather_communicator = nullptr;
   Communicator* communicator = nullptr;
   DType dtype = DType::bf16;
 };
 
-// Confined to the computing thread, except that update_done may be set by any thread before the next begin_gather.
+// Confined to the computing thread, except that update_done may be set by any thread before the
+// next begin_gather.
 class ShardedUnit {
  public:
   // `weights_home` and `gradients_home` hold this rank's shard of the layout in context.dtype.
-  ShardedUnit(const UnitLayout& layout, const UnitContext& context, offload::TieredBytes weights_home,
-              offload::TieredBytes gradients_home);
+  ShardedUnit(const UnitLayout& layout, const UnitContext& context,
+              offload::TieredBytes weights_home, offload::TieredBytes gradients_home);
   ~ShardedUnit();  // waits for what is in flight
   ShardedUnit(const ShardedUnit&) = delete;
   ShardedUnit& operator=(const ShardedUnit&) = delete;
@@ -72,26 +78,29 @@ class ShardedUnit {
   // Bytes of the full weights, and of the full gradient, on the device.
   std::size_t full_bytes() const;
 
-  // The update that makes the weights at home current; the next gather waits for it. Takes the ticket.
+  // The update that makes the weights at home current; the next gather waits for it. Takes the
+  // ticket.
   void set_update(Ticket update);
-  // Blocks until the weights at home are current; throws what the update threw. `stall` grows by the wait.
+  // Blocks until the weights at home are current; throws what the update threw. `stall` grows by
+  // the wait.
   void wait_current(GatherStall& stall);
 
-  // Takes device memory and starts filling it; does not block. A home on the device, with one rank, is used where it
-  // lies. Throws OutOfMemory.
+  // Takes device memory and starts filling it; does not block. A home on the device, with one rank,
+  // is used where it lies. Throws OutOfMemory.
   void begin_gather();
-  // Blocks until all weights are on the device; begins first if nobody has. Throws IoError and what the update threw.
-  // `stall` grows by the time it blocked.
+  // Blocks until all weights are on the device; begins first if nobody has. Throws IoError and what
+  // the update threw. `stall` grows by the time it blocked.
   void finish_gather(GatherStall& stall);
   // The full weights on the device; valid until release.
   std::span<std::byte> weights() const;
   // Drops the gathered copy. Throws nothing.
   void release();
 
-  // Takes a flat gradient buffer on the device; returns the part that the caller must zero (may be empty), before it
-  // calls restore_accumulated. Throws OutOfMemory.
+  // Takes a flat gradient buffer on the device; returns the part that the caller must zero (may be
+  // empty), before it calls restore_accumulated. Throws OutOfMemory.
   std::span<std::byte> begin_accumulate();
-  // Brings back what was accumulated before and waited at home, so that it is added to; blocks. Nothing otherwise.
+  // Brings back what was accumulated before and waited at home, so that it is added to; blocks.
+  // Nothing otherwise.
   void restore_accumulated();
   // The full flat gradient on the device; valid until finish_reduce.
   std::span<std::byte> gradients() const;
@@ -122,7 +131,8 @@ class ShardedUnit {
   Ticket gather_;
   // Shared with the gather task, which waits for it.
   std::shared_ptr<Ticket> update_;
-  // When the gather task had waited for the update; written by the task, read after its ticket has finished.
+  // When the gather task had waited for the update; written by the task, read after its ticket has
+  // finished.
   std::chrono::steady_clock::time_point current_at_;
 
   GradientState gradient_state_ = GradientState::none;

@@ -1,11 +1,12 @@
 #pragma once
-// UnitLayout: what a unit's parameters are called, how they are shaped and where they lie in the unit's flat
-// buffer. A unit is what is gathered together: a transformer block, the embedding, the head.
+// UnitLayout: what a unit's parameters are called, how they are shaped and where they lie in the
+// unit's flat buffer. A unit is what is gathered together: a transformer block, the embedding, the
+// head.
 //
-// The flat buffer of a unit holds its parameters one after the other, each starting at a multiple of
-// kParamAlignment elements (64 bytes in 16-bit types: kernels give other bits for other alignments), padded at
-// the end so that it splits evenly over the ranks. Padding is zero and stays zero.
-// Thread-safe: values without state.
+// The flat buffer of a unit holds its parameters one after the other, each starting at a multiple
+// of kParamAlignment elements (64 bytes in 16-bit types: kernels give other bits for other
+// alignments), padded at the end so that it splits evenly over the ranks. Padding is zero and stays
+// zero. Thread-safe: values without state.
 
 #include <cstdint>
 #include <string>
@@ -14,7 +15,8 @@
 namespace sluice::zero {
 
 inline constexpr std::uint64_t kParamAlignment = 32;
-// Every shard is whole pages (4096 bytes) in 16-bit types, so that direct I/O of its last tile needs no bounce buffer.
+// Every shard is whole pages (4096 bytes) in 16-bit types, so that direct I/O of its last tile
+// needs no bounce buffer.
 inline constexpr std::uint64_t kShardAlignment = 2048;
 
 struct ParamLayout {
@@ -29,8 +31,8 @@ struct UnitLayout {
   std::vector<ParamLayout> params;
   std::uint64_t param_count = 0;  // elements of all parameters, without padding
   std::uint64_t flat_count = 0;   // elements of the flat buffer, padding included
-  // Parameters of other units that this one also computes with (a tied head: the embedding's). They are owned,
-  // updated and saved by the unit that has them in `params`.
+  // Parameters of other units that this one also computes with (a tied head: the embedding's). They
+  // are owned, updated and saved by the unit that has them in `params`.
   struct Borrowed {
     std::size_t unit = 0;   // index of the owner
     std::size_t param = 0;  // index in the owner's params
@@ -40,7 +42,8 @@ struct UnitLayout {
 
 // Appends a parameter after the last one, aligned; call finish_layout when all are in.
 void add_param(UnitLayout& layout, std::string name, std::vector<std::int64_t> shape);
-// Pads the flat buffer so that it splits into `world_size` shards of whole kShardAlignment elements.
+// Pads the flat buffer so that it splits into `world_size` shards of whole kShardAlignment
+// elements.
 void finish_layout(UnitLayout& layout, int world_size);
 
 // Elements [begin, begin + count) of a unit's flat buffer that `rank` owns.

@@ -1,6 +1,7 @@
 #pragma once
-// Training and evaluation data: a file read as bytes (vocabulary 256), or as little-endian uint16 tokens (.bin).
-// Mapped, never read whole. Which windows a step trains on depends on seed and step only. No LibTorch.
+// Training and evaluation data: a file read as bytes (vocabulary 256), or as little-endian uint16
+// tokens (.bin). Mapped, never read whole. Which windows a step trains on depends on seed and step
+// only. No LibTorch.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,9 +16,10 @@ namespace sluice::models {
 // Thread-safe after construction.
 class Dataset {
  public:
-  // Throws InvalidArgument naming the file: absent, empty, unreadable, a directory, a .bin of odd length, a token that is
-  // not below `vocabulary_size` (bytes need at least 256 unless all bytes of the file are smaller: checked while drawing,
-  // with the offset), or shorter than one sequence of `sequence_length` + 1 tokens.
+  // Throws InvalidArgument naming the file: absent, empty, unreadable, a directory, a .bin of odd
+  // length, a token that is not below `vocabulary_size` (bytes need at least 256 unless all bytes
+  // of the file are smaller: checked while drawing, with the offset), or shorter than one sequence
+  // of `sequence_length` + 1 tokens.
   Dataset(const std::string& path, std::uint64_t sequence_length, std::uint64_t vocabulary_size);
   ~Dataset();
   Dataset(const Dataset&) = delete;
@@ -25,22 +27,25 @@ class Dataset {
 
   const std::string& path() const { return path_; }
   std::uint64_t token_count() const { return token_count_; }
-  // Restricts training to the first part and evaluation to the last `fraction` of the tokens (0 < fraction < 1).
-  // Throws InvalidArgument when either part is shorter than one sequence + 1.
+  // Restricts training to the first part and evaluation to the last `fraction` of the tokens (0 <
+  // fraction < 1). Throws InvalidArgument when either part is shorter than one sequence + 1.
   void hold_out(double fraction);
-  // [begin, end) in tokens of each part; without hold_out training is everything and evaluation is empty.
+  // [begin, end) in tokens of each part; without hold_out training is everything and evaluation is
+  // empty.
   std::uint64_t train_end() const { return train_end_; }
   std::uint64_t eval_begin() const { return eval_begin_; }
 
-  // Tokens of one training window: inputs are the first sequence_length, targets the last sequence_length of
-  // `window`, which has sequence_length + 1 elements. The start is drawn uniformly with Philox 4x32-10 keyed by
-  // (seed, step, sample), with replacement.
-  void draw(std::uint64_t seed, std::int64_t step, std::uint64_t sample, std::span<std::int64_t> window) const;
+  // Tokens of one training window: inputs are the first sequence_length, targets the last
+  // sequence_length of `window`, which has sequence_length + 1 elements. The start is drawn
+  // uniformly with Philox 4x32-10 keyed by (seed, step, sample), with replacement.
+  void draw(std::uint64_t seed, std::int64_t step, std::uint64_t sample,
+            std::span<std::int64_t> window) const;
 
-  // Evaluation windows do not overlap: window i of a part that begins at `begin` starts at begin + i * sequence_length.
-  // `count_limit` windows at most, spread evenly over the part; 0 means all.
+  // Evaluation windows do not overlap: window i of a part that begins at `begin` starts at begin +
+  // i * sequence_length. `count_limit` windows at most, spread evenly over the part; 0 means all.
   std::uint64_t eval_window_count(std::uint64_t count_limit) const;
-  void eval_window(std::uint64_t index, std::uint64_t count_limit, std::span<std::int64_t> window) const;
+  void eval_window(std::uint64_t index, std::uint64_t count_limit,
+                   std::span<std::int64_t> window) const;
   // Makes the whole file the evaluation part (for --eval-data).
   void evaluate_all();
 

@@ -1,6 +1,7 @@
 #pragma once
-// GPT-2 from LibTorch modules, one module per unit. A module computes; it owns no bytes: the engine binds views
-// of the gathered flat buffer to its parameters before it computes and unbinds them after (bind / unbind).
+// GPT-2 from LibTorch modules, one module per unit. A module computes; it owns no bytes: the engine
+// binds views of the gathered flat buffer to its parameters before it computes and unbinds them
+// after (bind / unbind).
 //
 // Shapes: B micro-batch, T sequence, C = n_embd, H = n_head, V = vocab_size.
 // Confined to the thread that computes.
@@ -24,40 +25,44 @@ struct DropoutKey {
   std::int64_t micro_batch = 0;
 };
 
-// Inverted dropout with a mask from Philox 4x32-10 keyed by (seed, step, unit, micro-batch, site). Identity when not
-// training or p is 0 (then nothing is drawn).
-torch::Tensor dropout(const torch::Tensor& x, double p, const DropoutKey& key, std::int64_t unit, std::int64_t site);
+// Inverted dropout with a mask from Philox 4x32-10 keyed by (seed, step, unit, micro-batch, site).
+// Identity when not training or p is 0 (then nothing is drawn).
+torch::Tensor dropout(const torch::Tensor& x, double p, const DropoutKey& key, std::int64_t unit,
+                      std::int64_t site);
 
 class UnitModule : public torch::nn::Module {
  public:
-  // x: (B, T) int64 tokens for the embedding, (B, T, C) otherwise; returns (B, T, C). Not for the head.
+  // x: (B, T) int64 tokens for the embedding, (B, T, C) otherwise; returns (B, T, C). Not for the
+  // head.
   virtual torch::Tensor forward(const torch::Tensor& x, const DropoutKey& key);
-  // The head: mean cross-entropy over all B * T targets, in fp32; x (B, T, C), targets (B, T) int64.
+  // The head: mean cross-entropy over all B * T targets, in fp32; x (B, T, C), targets (B, T)
+  // int64.
   virtual torch::Tensor loss(const torch::Tensor& x, const torch::Tensor& targets);
   // The head: (B, T, C) -> (B, T, V).
   virtual torch::Tensor logits(const torch::Tensor& x);
-  // One more token with cached keys and values (blocks and embedding; no gradients, no dropout). `past` grows by
-  // T positions; `position` is the first one's index.
+  // One more token with cached keys and values (blocks and embedding; no gradients, no dropout).
+  // `past` grows by T positions; `position` is the first one's index.
   virtual torch::Tensor forward_cached(const torch::Tensor& x, std::int64_t position);
   virtual void clear_cache();
 
   // The parameters in the order of the unit's layout: own first, then borrowed.
   const std::vector<torch::Tensor>& params_in_order() const { return params_; }
 
-  // Points the parameters at `flat` (all of the unit's elements, on the compute device) and, for borrowed ones, at the
-  // given views; shapes from the layout. No copy. `flat` must outlive the binding.
+  // Points the parameters at `flat` (all of the unit's elements, on the compute device) and, for
+  // borrowed ones, at the given views; shapes from the layout. No copy. `flat` must outlive the
+  // binding.
   void bind(const zero::UnitLayout& layout, const torch::Tensor& flat,
             const std::vector<torch::Tensor>& borrowed);
-  // Points every parameter's gradient at the same place of `flat_gradient`, so that backward accumulates into it
-  // (the caller zeroes it or fills it with what was accumulated before).
+  // Points every parameter's gradient at the same place of `flat_gradient`, so that backward
+  // accumulates into it (the caller zeroes it or fills it with what was accumulated before).
   void bind_gradients(const zero::UnitLayout& layout, const torch::Tensor& flat_gradient,
                       const std::vector<torch::Tensor>& borrowed_gradients);
   // Back to empty tensors without gradients.
   void unbind();
 
  protected:
-  // Registers an empty parameter of data type `dtype` and returns a handle of it; call in the order of the layout,
-  // borrowed last.
+  // Registers an empty parameter of data type `dtype` and returns a handle of it; call in the order
+  // of the layout, borrowed last.
   torch::Tensor declare(const std::string& name, torch::Dtype dtype);
 
  private:
@@ -65,6 +70,7 @@ class UnitModule : public torch::nn::Module {
 };
 
 // One module per unit of gpt2_units(model), in the same order. `dtype`: bf16, or fp32.
-std::vector<std::shared_ptr<UnitModule>> make_gpt2_modules(const config::ModelConfig& model, torch::Dtype dtype);
+std::vector<std::shared_ptr<UnitModule>> make_gpt2_modules(const config::ModelConfig& model,
+                                                           torch::Dtype dtype);
 
 }  // namespace sluice::models

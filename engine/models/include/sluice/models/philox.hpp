@@ -1,7 +1,7 @@
 #pragma once
-// Philox 4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3"): a counter-based generator. A number
-// depends on key and counter only, so any part of a sequence can be made by anyone, in any order.
-// Thread-safe: pure functions and plain values.
+// Philox 4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3"): a
+// counter-based generator. A number depends on key and counter only, so any part of a sequence can
+// be made by anyone, in any order. Thread-safe: pure functions and plain values.
 
 #include <array>
 #include <cstdint>
@@ -25,8 +25,9 @@ struct PhiloxStream {
                       key);
   }
 };
-// The stream of (domain, seed, ids): key and upper half of the counter are themselves drawn from Philox, so
-// streams whose ids differ anywhere share no numbers but by chance (2^-128 for each pair).
+// The stream of (domain, seed, ids): key and upper half of the counter are themselves drawn from
+// Philox, so streams whose ids differ anywhere share no numbers but by chance (2^-128 for each
+// pair).
 PhiloxStream philox_stream(PhiloxDomain domain, std::uint64_t seed,
                            const std::array<std::uint64_t, 4>& ids);
 

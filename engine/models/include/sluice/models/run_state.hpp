@@ -1,7 +1,7 @@
 #pragma once
-// What a committed step says about itself beside the bytes: which model, how its parameters lie in the shards, how far the
-// run is. Stored as the metadata of a SwapStore; read by resume, export and generate. No LibTorch.
-// Thread-safe: values and free functions without state.
+// What a committed step says about itself beside the bytes: which model, how its parameters lie in
+// the shards, how far the run is. Stored as the metadata of a SwapStore; read by resume, export and
+// generate. No LibTorch. Thread-safe: values and free functions without state.
 
 #include <cstdint>
 #include <string>
@@ -13,15 +13,15 @@
 namespace sluice::models {
 
 struct RunState {
-  std::string model;            // config::canonical_model_text
+  std::string model;  // config::canonical_model_text
   std::vector<zero::UnitLayout> units;
-  std::int64_t step = 0;        // steps taken; also the data cursor: windows depend on seed and step only
-  std::int64_t updates = 0;     // steps that were not skipped: the optimizer's own count
+  std::int64_t step = 0;  // steps taken; also the data cursor: windows depend on seed and step only
+  std::int64_t updates = 0;  // steps that were not skipped: the optimizer's own count
   std::uint64_t seed = 0;
-  std::string compute_dtype;    // "bf16", "fp32"
-  int compute_threads = 1;      // LibTorch's, part of the bits
+  std::string compute_dtype;  // "bf16", "fp32"
+  int compute_threads = 1;    // LibTorch's, part of the bits
   int world_size = 1;
-  std::string version;          // of the program that wrote it
+  std::string version;  // of the program that wrote it
 };
 
 std::string to_json(const RunState& state);
@@ -32,11 +32,14 @@ RunState parse_run_state(const std::string& json, const std::string& path);
 inline constexpr int kStateCount = 3;
 std::string shard_name(const zero::UnitLayout& unit, int state);
 // Shards of all units, unit by unit: master, moment1, moment2 in fp32.
-std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>& units, int world_size);
+std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>& units,
+                                             int world_size);
 
-// The newest complete checkpoint below `directory` (folders step-NNNNNNNN); empty when there is none.
+// The newest complete checkpoint below `directory` (folders step-NNNNNNNN); empty when there is
+// none.
 std::string newest_checkpoint(const std::string& directory);
-// `directory` itself when it holds a committed state, else its newest checkpoint. Throws StorageError when there is neither.
+// `directory` itself when it holds a committed state, else its newest checkpoint. Throws
+// StorageError when there is neither.
 std::string find_run(const std::string& directory);
 
 }  // namespace sluice::models

@@ -1,8 +1,8 @@
 #pragma once
-// The plan: where every byte of a run will live, computed before anything is allocated, compared with the
-// budgets and with what the machine has. What does not fit is refused with a table and the smallest changes
-// that would fit. The trainer allocates what the plan says and nothing else. No LibTorch.
-// Thread-safe: values and free functions without state.
+// The plan: where every byte of a run will live, computed before anything is allocated, compared
+// with the budgets and with what the machine has. What does not fit is refused with a table and the
+// smallest changes that would fit. The trainer allocates what the plan says and nothing else. No
+// LibTorch. Thread-safe: values and free functions without state.
 
 #include <array>
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace sluice::plan {
 
-// As configured: tiers by the configuration. Resident: everything on the device tier, budgets not applied, no
-// drive touched; for comparing.
+// As configured: tiers by the configuration. Resident: everything on the device tier, budgets not
+// applied, no drive touched; for comparing.
 enum class Placement { configured, resident };
 
 // What the planner needs to know of the machine; filled by probe_machine, or by hand in tests.
@@ -28,8 +28,8 @@ struct MachineFacts {
   std::uint64_t available_memory_bytes = 0;  // MemAvailable, and what the cgroup leaves
   std::uint64_t memlock_bytes = 0;           // RLIMIT_MEMLOCK; kUnlimited when privileged
   int cores = 1;                             // this process may use
-  // Free bytes of the file system below each directory that the configuration names; a directory that is
-  // absent has no entry (the trainer reports it, with exit code 4).
+  // Free bytes of the file system below each directory that the configuration names; a directory
+  // that is absent has no entry (the trainer reports it, with exit code 4).
   std::vector<std::pair<std::string, std::uint64_t>> free_disk_bytes;
 };
 MachineFacts probe_machine(const config::TrainConfig& config);
@@ -52,12 +52,12 @@ struct UnitPlacement {
   offload::Tier weights = offload::Tier::device;    // 16-bit (or fp32) weights
   offload::Tier gradients = offload::Tier::device;  // gradients waiting for the norm
   offload::Tier states = offload::Tier::device;     // fp32 master, first and second moment
-  std::vector<offload::Tier> inputs;                // the unit's input, by micro-batch; empty for the embedding
-  bool keep_gathered = false;                       // from forward to backward
+  std::vector<offload::Tier> inputs;  // the unit's input, by micro-batch; empty for the embedding
+  bool keep_gathered = false;         // from forward to backward
 };
 
 struct Threads {
-  int compute = 1;    // LibTorch; part of the bits, fixed for a run
+  int compute = 1;  // LibTorch; part of the bits, fixed for a run
   int optimizer = 1;
   int io = 1;
 };
@@ -68,8 +68,9 @@ struct Plan {
   Placement placement = Placement::configured;
   int world_size = 1;
   std::vector<zero::UnitLayout> layouts;
-  std::uint64_t parameters = 0;    // elements, tied ones once
-  std::uint64_t state_bytes = 0;   // 16 x parameters: fp32 master and moments, 16-bit weights and gradients
+  std::uint64_t parameters = 0;  // elements, tied ones once
+  std::uint64_t state_bytes =
+      0;  // 16 x parameters: fp32 master and moments, 16-bit weights and gradients
   DType compute_dtype = DType::bf16;
 
   std::optional<std::uint64_t> device_budget_bytes;  // none: not limited (resident)
@@ -81,24 +82,25 @@ struct Plan {
   std::vector<UnitPlacement> units;
 
   Threads threads;
-  int prefetch_units = 1;                    // units fetched ahead of the one that computes
-  int gradients_in_flight = 2;               // flat gradient buffers on the device
+  int prefetch_units = 1;       // units fetched ahead of the one that computes
+  int gradients_in_flight = 2;  // flat gradient buffers on the device
   bool pinned_staging = false;
-  std::uint64_t update_tile_count = 0;       // elements of one tile of the optimizer step
-  std::uint64_t update_tile_bytes = 0;       // bytes of one tile of the ring; 0: no ring is needed
+  std::uint64_t update_tile_count = 0;  // elements of one tile of the optimizer step
+  std::uint64_t update_tile_bytes = 0;  // bytes of one tile of the ring; 0: no ring is needed
   int update_tiles = 0;
-  std::uint64_t mover_tile_bytes = 0;        // 0: nothing moves through files
+  std::uint64_t mover_tile_bytes = 0;  // 0: nothing moves through files
   int mover_tiles = 0;
 
-  // Disk: what each directory will hold. "states" (two slots) and "scratch" (weights, gradients, inputs).
+  // Disk: what each directory will hold. "states" (two slots) and "scratch" (weights, gradients,
+  // inputs).
   struct Disk {
     std::string directory;
     std::uint64_t needed_bytes = 0;
     std::optional<std::uint64_t> free_bytes;  // none: the directory does not exist
   };
   std::vector<Disk> disks;
-  std::string states_directory;      // where master and moments are on NVMe; empty: nowhere
-  std::string scratch_directory;     // where weights, gradients, inputs spill; empty: nowhere
+  std::string states_directory;   // where master and moments are on NVMe; empty: nowhere
+  std::string scratch_directory;  // where weights, gradients, inputs spill; empty: nowhere
   // Traffic of one step, by link.
   std::uint64_t h2d_per_step = 0;
   std::uint64_t d2h_per_step = 0;
@@ -111,16 +113,19 @@ struct Plan {
   std::vector<std::string> choices;
 };
 
-// Throws DoesNotFit whose message is the table, what is short by how much, and at least two changes that would fit
-// (each tried by planning again with it); OutOfMemory-like problems of the machine (free memory, memlock,
-// free disk) the same way. With strict, a spill or downgrade is DoesNotFit as well.
-Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& model, Placement placement,
-               const MachineFacts& machine);
+// Throws DoesNotFit whose message is the table, what is short by how much, and at least two changes
+// that would fit (each tried by planning again with it); OutOfMemory-like problems of the machine
+// (free memory, memlock, free disk) the same way. With strict, a spill or downgrade is DoesNotFit
+// as well.
+Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& model,
+               Placement placement, const MachineFacts& machine);
 
-// The stages of a pass, in order; each lists the units used together (a tied head with the unit that owns its
-// weights). A step goes forward, then backward; the last unit is used once, for both. An evaluation only goes forward.
+// The stages of a pass, in order; each lists the units used together (a tied head with the unit
+// that owns its weights). A step goes forward, then backward; the last unit is used once, for both.
+// An evaluation only goes forward.
 std::vector<std::vector<std::size_t>> step_stages(const std::vector<zero::UnitLayout>& layouts);
-std::vector<std::vector<std::size_t>> evaluation_stages(const std::vector<zero::UnitLayout>& layouts);
+std::vector<std::vector<std::size_t>> evaluation_stages(
+    const std::vector<zero::UnitLayout>& layouts);
 
 // Where the parts of one tile of the optimizer step lie: a part is there when some unit needs it.
 struct UpdateTile {
@@ -129,7 +134,8 @@ struct UpdateTile {
   bool has_gradient = false;
   bool has_weight = false;
 };
-// Offsets in bytes of the parts of a tile: master, moment1, moment2, gradient, weight; and the size of all.
+// Offsets in bytes of the parts of a tile: master, moment1, moment2, gradient, weight; and the size
+// of all.
 struct UpdateTileOffsets {
   std::array<std::uint64_t, 3> states{};
   std::uint64_t gradient = 0;
@@ -139,7 +145,8 @@ struct UpdateTileOffsets {
 UpdateTile update_tile(const std::vector<UnitPlacement>& units, std::uint64_t count);
 UpdateTileOffsets update_tile_offsets(const UpdateTile& tile, DType dtype);
 
-// The table that people read: component x tier, budget, need, short by; disk needed and free; drive bytes per step.
+// The table that people read: component x tier, budget, need, short by; disk needed and free; drive
+// bytes per step.
 std::string plan_table(const Plan& plan);
 // One JSON object with the same content.
 std::string plan_json(const Plan& plan);

@@ -1,6 +1,6 @@
 #pragma once
-// The training library as the command line sees it: loaded at run time (it brings LibTorch), talked to through this
-// interface. No LibTorch here.
+// The training library as the command line sees it: loaded at run time (it brings LibTorch), talked
+// to through this interface. No LibTorch here.
 
 #include <cstdint>
 #include <optional>
@@ -23,9 +23,9 @@ struct TrainRequest {
   plan::Placement placement = plan::Placement::configured;
   std::optional<std::string> eval_data_path;
   std::optional<double> eval_fraction;
-  std::int64_t eval_every = 0;          // 0: only after the last step
-  std::uint64_t eval_windows = 64;      // at most; spread evenly over the evaluation text; 0: all
-  std::string report_dir;               // empty: no report files
+  std::int64_t eval_every = 0;      // 0: only after the last step
+  std::uint64_t eval_windows = 64;  // at most; spread evenly over the evaluation text; 0: all
+  std::string report_dir;           // empty: no report files
 };
 
 // Called on the thread that trains, between steps. Thread-compatible.
@@ -61,10 +61,13 @@ class TrainLibrary {
   virtual ~TrainLibrary() = default;
   // The library has its own copy of the log: give it the program's sink first.
   virtual void set_log_sink(LogSink sink, LogLevel most_verbose) = 0;
-  // Trains; blocks. Throws the types of sluice/base/error.hpp. SIGINT and SIGTERM end it after the step in progress:
-  // the report says so. `stop` is polled between steps: nonzero is the signal's number.
-  virtual RunReport train(const TrainRequest& request, TrainObserver& observer, const volatile int& stop) = 0;
-  virtual void generate(const GenerateRequest& request, GenerateObserver& observer, const volatile int& stop) = 0;
+  // Trains; blocks. Throws the types of sluice/base/error.hpp. SIGINT and SIGTERM end it after the
+  // step in progress: the report says so. `stop` is polled between steps: nonzero is the signal's
+  // number.
+  virtual RunReport train(const TrainRequest& request, TrainObserver& observer,
+                          const volatile int& stop) = 0;
+  virtual void generate(const GenerateRequest& request, GenerateObserver& observer,
+                        const volatile int& stop) = 0;
 };
 
 // The one symbol of the shared library. The object lives as long as the process.

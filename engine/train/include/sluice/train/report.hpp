@@ -1,6 +1,6 @@
 #pragma once
-// What a run reports: a record for each step (steps.jsonl) and one for the run (report.json). No LibTorch.
-// Thread-safe: values and free functions without state.
+// What a run reports: a record for each step (steps.jsonl) and one for the run (report.json). No
+// LibTorch. Thread-safe: values and free functions without state.
 
 #include <cstdint>
 #include <optional>
@@ -31,23 +31,23 @@ struct StepRecord {
   std::int64_t step = 0;  // from 1
   double loss = 0;        // mean over the step's micro-batches
   double lr = 0;
-  double grad_norm = 0;   // before clipping
+  double grad_norm = 0;  // before clipping
   std::uint64_t tokens = 0;
   double seconds = 0;
-  bool skipped = false;   // gradients were not finite: no update
+  bool skipped = false;  // gradients were not finite: no update
   LinkBytes bytes;
   LinkSeconds stall_seconds;  // what the computing thread waited for
   std::optional<double> eval_loss;
 };
 
-// One line of steps.jsonl, without the newline. Numbers that are not finite are null; loss, grad_norm and
-// eval_loss as %.17g, so that equal bits give equal text.
+// One line of steps.jsonl, without the newline. Numbers that are not finite are null; loss,
+// grad_norm and eval_loss as %.17g, so that equal bits give equal text.
 std::string to_json_line(const StepRecord& record);
 
 struct RunReport {
   std::uint64_t parameters = 0;
   std::uint64_t state_bytes = 0;
-  plan::TierBytes budget_bytes;   // 0: not limited
+  plan::TierBytes budget_bytes;  // 0: not limited
   plan::TierBytes planned_bytes;
   plan::TierBytes peak_bytes;
   std::uint64_t pinned_peak_bytes = 0;
@@ -55,15 +55,17 @@ struct RunReport {
   std::uint64_t runtime_peak_bytes = 0;
   std::uint64_t rss_peak_bytes = 0;  // RssAnon + RssShmem
   double tokens_per_second = 0;
-  double step_seconds = 0;           // median
-  LinkSeconds limits_seconds;        // busy seconds per step of each link: what the step cannot be faster than
-  std::string bound_by;              // the largest of them
-  std::optional<double> eval_loss;   // last
+  double step_seconds = 0;  // median
+  LinkSeconds
+      limits_seconds;    // busy seconds per step of each link: what the step cannot be faster than
+  std::string bound_by;  // the largest of them
+  std::optional<double> eval_loss;  // last
   std::optional<double> last_loss;
   std::int64_t last_step = 0;
   std::int64_t committed_step = 0;
   std::vector<std::string> choices;
-  std::vector<std::pair<std::string, std::string>> versions;  // sluice, torch, kernel, backend, compiler
+  std::vector<std::pair<std::string, std::string>>
+      versions;  // sluice, torch, kernel, backend, compiler
   std::string commit;
   // Set when a signal ended the run: 2 (SIGINT) or 15 (SIGTERM).
   int stopped_by_signal = 0;

@@ -1,0 +1,36 @@
+# Run by ctest: installs BUILD_DIR below WORK_DIR, then configures, builds and runs CONSUMER_DIR against it.
+function(run what)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${what} failed (${result}):\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE "${WORK_DIR}")
+set(prefix "${WORK_DIR}/prefix")
+set(build "${WORK_DIR}/build")
+
+# Only the library components: the rest is not needed to use them, and need not be built for this test.
+foreach(component base nvme cpu_adam)
+  run("installing ${component}"
+    "${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${prefix}" --component ${component})
+endforeach()
+
+run("configuring the consumer"
+  "${CMAKE_COMMAND}" -S "${CONSUMER_DIR}" -B "${build}" -G "${GENERATOR}"
+  "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_PREFIX_PATH=${prefix}" "-DEXPECTED_VERSION=${VERSION}")
+run("building the consumer" "${CMAKE_COMMAND}" --build "${build}")
+run("running the consumer" "${build}/consumer" "${WORK_DIR}/swap")
+if(NOT output MATCHES "a step on bytes that were on disk: ok")
+  message(FATAL_ERROR "the consumer printed:\n${output}")
+endif()
+
+# What the package does not have is said by find_package, not at link time.
+execute_process(
+  COMMAND "${CMAKE_COMMAND}" -S "${CONSUMER_DIR}" -B "${build}-absent" -G "${GENERATOR}"
+          "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_PREFIX_PATH=${prefix}" -DABSENT_COMPONENT=teleport
+  RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(result EQUAL 0 OR NOT output MATCHES "teleport")
+  message(FATAL_ERROR "asking for a component that does not exist gave (${result}):\n${output}")
+endif()
