@@ -243,11 +243,11 @@ TEST_F(MoverTest, ReportsAFailedWriteToItsTransferAlone) {
 }
 
 TEST_F(MoverTest, FlowsFromOneTransferToTheNextWithoutDraining) {
-  auto gate = std::make_unique<GatedBackend>(real_backend(), 3);
+  auto gate = std::make_unique<GatedBackend>(real_backend(), 2);
   GatedBackend& gated = *gate;
   start(std::move(gate));
-  // Four transfers of one block each. The first is let through alone, the other three only
-  // together: a mover that drained between transfers would wait for ever.
+  // Four transfers of one block each. The first is let through alone, the next two only together: a
+  // mover that drained between transfers would wait for ever.
   std::vector<TieredBytes> homes;
   std::vector<Buffer> buffers;
   std::vector<Ticket> tickets;

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <thread>
 
 #include "sluice/base/error.hpp"
@@ -108,7 +108,7 @@ TEST(ShardedUnit, GradientsGoHomeAndAreContinuedFromThere) {
     double stall = 0;
     for (int round = 1; round <= 2; ++round) {
       const auto fresh = unit->begin_accumulate();
-      std::memset(fresh.data(), 0, fresh.size());
+      std::fill(fresh.begin(), fresh.end(), std::byte{0});
       unit->restore_accumulated();
       for (float& value : floats(unit->gradients())) value += 1.5F;
       unit->reduce();
@@ -145,7 +145,7 @@ TEST(ShardedUnit, RanksGatherEachOthersShardsAndReduceTheirGradients) {
       double waited = 0;
       for (int round = 1; round <= 2; ++round) {
         const auto fresh = unit->begin_accumulate();
-        std::memset(fresh.data(), 0, fresh.size());
+        std::fill(fresh.begin(), fresh.end(), std::byte{0});
         unit->restore_accumulated();
         for (float& value : floats(unit->gradients())) value += static_cast<float>(r + 1);
         unit->reduce();

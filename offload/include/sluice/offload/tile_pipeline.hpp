@@ -76,6 +76,7 @@ class TilePipeline {
   void retire_oldest_write();
   bool read_has_ended() const;
   bool write_has_ended() const;
+  bool write_was_begun_first() const;
 
   BufferRing& ring_;
   std::deque<InFlight> reading_;
