@@ -55,7 +55,7 @@ class Workspace {
     const Bytes products =
         std::max(weight_gradient_scratch(rows_), r + matmul_scratch(rows_, vocabulary_));
     const Bytes norm = 2 * r + stats() + norm_scratch();  // the logits are gone by then
-    return {forward, std::max({forward, held + piece + small, held + products, r + norm})};
+    return {forward, std::max({forward, held + piece + small, held + products, norm})};
   }
 
  private:

@@ -92,10 +92,17 @@ class MeasuredUnits {
   Tensor tokens_;
 };
 
+// The formula names every tensor; oneDNN's scratch it only estimates, since that depends on the
+// processor. The planner adds this much for it and for small tensors (kSmallTensorsBytes in
+// engine/plan/src/memory_model.hpp).
+constexpr std::uint64_t kAllowanceBytes = 1U << 20U;
+
 void expect_within(std::uint64_t measured_bytes, std::uint64_t planned_bytes,
                    const std::string& what) {
-  EXPECT_LE(measured_bytes, planned_bytes) << what;
-  EXPECT_GE(static_cast<double>(measured_bytes), 0.8 * static_cast<double>(planned_bytes)) << what;
+  EXPECT_LE(measured_bytes, planned_bytes + kAllowanceBytes) << what;
+  EXPECT_GE(static_cast<double>(measured_bytes + kAllowanceBytes),
+            0.8 * static_cast<double>(planned_bytes))
+      << what;
 }
 
 void check(const Shape& shape) {
