@@ -5,6 +5,10 @@
 # sluice_add_program(name SOURCES ... LINK ...)  a program in build/bin
 # sluice_add_test(name SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [NO_PCH])  a GoogleTest program; NO_PCH:
 #   without the precompiled GoogleTest (it brings a precompiled header of its own)
+
+# What is installed finds the libraries that it was linked to: LibTorch is in no folder of the system.
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+
 function(sluice_target_options target)
   target_compile_options(${target} PRIVATE
     -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off

@@ -48,7 +48,8 @@ say ""
 
 # A prompt from the held-out text: the line that begins after its start, without what a terminal would obey.
 size="$(stat -c %s "$corpus")"
-prompt="$(tail -c "$((size / 25))" "$corpus" | head -c 4000 | tail -n +3 | tr -d '\000' | head -c 160)"
+prompt="$(dd if="$corpus" bs=4096 iflag=skip_bytes,count_bytes skip="$((size - size / 25))" count=4000 status=none |
+  tr -d '\000' | cut -c1-160 | awk 'NR >= 2 && NR <= 5')"
 say ""
 say "a sample; the prompt is held-out text:"
 say "----"

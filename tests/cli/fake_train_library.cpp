@@ -66,6 +66,10 @@ class FakeLibrary : public TrainLibrary {
         ::raise(SIGINT);
         ::abort();  // the second one ends the process
       }
+      if (step == kSignalStep && scenario == "interrupt_then_at_exit") {
+        ::raise(SIGINT);
+        std::atexit([] { ::raise(SIGINT); });
+      }
       observer.on_step(record);
       report.last_step = report.committed_step = step;
     }

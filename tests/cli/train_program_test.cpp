@@ -118,6 +118,11 @@ TEST_F(TrainProgram, EndsAtOnceOnTheSecondSignalAndStillPrintsTheLine) {
   EXPECT_THAT(result.err, HasSubstr("  " + resume_line() + " --resume\n"));
 }
 
+TEST_F(TrainProgram, KeepsTheExitCodeWhenTheSecondSignalComesAsTheProcessEnds) {
+  add_library();
+  EXPECT_EQ(train("interrupt_then_at_exit").exit_code, 130);
+}
+
 TEST_F(TrainProgram, DoesNotRepeatTheResumeFlag) {
   add_library();
   const ProgramResult result = train("interrupt", {"--resume"});

@@ -30,6 +30,14 @@ TEST(RunSummary, LinesUpBudgetPlannedAndPeak) {
   EXPECT_THAT(text, HasSubstr("step 7, committed 6; loss 1.5000\n"));
 }
 
+TEST(RunSummary, LeavesTheLimitsOutWhenNoStepWasMade) {
+  train::RunReport report;
+  report.last_step = report.committed_step = 60;
+  const std::string text = run_summary(report);
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("bound by")));
+  EXPECT_THAT(text, HasSubstr("step 60, committed 60\n"));
+}
+
 TEST(NextSteps, NameTheDirectoryThatHoldsTheStates) {
   train::RunReport report;
   report.committed_step = 5;

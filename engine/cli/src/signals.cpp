@@ -61,7 +61,9 @@ StopSignals::StopSignals(const std::string& at_once_message) {
 }
 
 StopSignals::~StopSignals() {
-  set_action(SIG_DFL);
+  // A signal that came is still being obeyed: a second one must end the process with the same exit
+  // code, also while LibTorch is being torn down.
+  if (g_stop == 0) set_action(SIG_DFL);
   g_installed = false;
 }
 

@@ -6,8 +6,8 @@
 
 namespace sluice::cli {
 
-// Handlers for the life of the object; one object at a time. The signals may arrive on any thread.
-// Confined to thread: main.
+// Handlers for the life of the object, and after a signal for that of the process; one object at a
+// time. The signals may arrive on any thread. Confined to thread: main.
 class StopSignals {
  public:
   // `at_once_message` is written to standard error when a second signal ends the process.

@@ -34,6 +34,7 @@ std::string tier_table(const train::RunReport& report) {
 }
 
 std::string limit_table(const train::RunReport& report) {
+  if (report.bound_by.empty()) return "";  // no step was made
   const std::vector<std::pair<const char*, double>> links = {
       {"compute", report.limits_seconds.compute},
       {"update", report.limits_seconds.update},
@@ -49,13 +50,13 @@ std::string limit_table(const train::RunReport& report) {
   }
   return format_table(rows) + "bound by " + report.bound_by + ": a step takes " +
          format_number("%.3f s", report.step_seconds) + " (median), " +
-         format_rate(report.tokens_per_second, "tokens/s") + "\n";
+         format_rate(report.tokens_per_second, "tokens/s") + "\n\n";
 }
 
 }  // namespace
 
 std::string run_summary(const train::RunReport& report) {
-  std::string text = tier_table(report) + "\n" + limit_table(report) + "\n";
+  std::string text = tier_table(report) + "\n" + limit_table(report);
   text += "step " + std::to_string(report.last_step) + ", committed " +
           std::to_string(report.committed_step);
   if (report.last_loss) text += "; loss " + format_number("%.4f", *report.last_loss);

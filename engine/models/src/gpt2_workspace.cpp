@@ -79,7 +79,7 @@ class Workspace {
   // sums in fp32, beyond; fp32 is MKL's, which does not use the allocator.
   Bytes matmul_scratch(Bytes rows, Bytes depth) const {
     if (element_ != 2) return 0;
-    constexpr Bytes kLargest = 864'256;
+    constexpr Bytes kLargest = 1'114'112;
     const Bytes whole = 128 * align_up(depth, 64) + 6144;
     Bytes each = whole;
     if (depth > 1024 || depth % 64 != 0) {
@@ -92,7 +92,7 @@ class Workspace {
     if (element_ != 2) return 0;
     const Bytes sums = rows >= 512 ? 81'920 : 0;
     return offload::pool_bytes(threads_ *
-                               std::min<Bytes>(640 * align_up(rows, 32) + 6144 + sums, 901'120));
+                               std::min<Bytes>(640 * align_up(rows, 32) + 6144 + sums, 1'114'112));
   }
 
   // Query rows and key rows that LibTorch's flash attention takes at a time.
