@@ -1,7 +1,7 @@
 // The baseline of scripts/demo.sh: how well the byte before predicts the next one. Counts pairs of
 // bytes in the part of a file that `sluice train --eval-fraction` trains on, adds one to every
-// count (Laplace), and prints the cross-entropy on the rest, in nats per byte: what the evaluation
-// loss of a byte model is measured in.
+// count (Laplace), and prints the cross-entropy on the rest, in nats per byte, twice: on the
+// windows that `sluice train --eval-windows` evaluates on, and on all of it.
 
 #include <array>
 #include <cmath>
@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <span>
 #include <vector>
 
 #include "sluice/models/dataset.hpp"
@@ -17,13 +18,6 @@ namespace {
 
 constexpr std::size_t kBytes = 256;
 using Counts = std::array<std::array<std::uint64_t, kBytes>, kBytes>;
-
-// Calls visit(previous, next) for every pair of neighbours in [begin, end).
-template <typename Visit>
-void for_each_pair(const std::vector<unsigned char>& text, std::uint64_t begin, std::uint64_t end,
-                   Visit visit) {
-  for (std::uint64_t i = begin + 1; i < end; ++i) visit(text[i - 1], text[i]);
-}
 
 std::vector<unsigned char> read_file(const char* path, std::uint64_t size) {
   std::vector<unsigned char> text(size);
@@ -36,37 +30,55 @@ std::vector<unsigned char> read_file(const char* path, std::uint64_t size) {
   return text;
 }
 
-double cross_entropy(const char* path, double fraction) {
-  sluice::models::Dataset data(path, 1, kBytes);
-  data.hold_out(fraction);
-  const std::vector<unsigned char> text = read_file(path, data.token_count());
-  Counts counts{};
-  std::array<std::uint64_t, kBytes> totals{};
-  for_each_pair(text, 0, data.train_end(), [&](unsigned char previous, unsigned char next) {
-    ++counts[previous][next];
-    ++totals[previous];
-  });
+// What counting pairs in the training part predicts.
+class Bigram {
+ public:
+  explicit Bigram(std::span<const unsigned char> text) {
+    for (std::size_t i = 1; i < text.size(); ++i) {
+      ++counts_[text[i - 1]][text[i]];
+      ++totals_[text[i - 1]];
+    }
+  }
+  double nats(std::size_t previous, std::size_t next) const {
+    return -std::log(static_cast<double>(counts_[previous][next] + 1) /
+                     static_cast<double>(totals_[previous] + kBytes));
+  }
+
+ private:
+  Counts counts_{};
+  std::array<std::uint64_t, kBytes> totals_{};
+};
+
+double cross_entropy(const Bigram& bigram, const sluice::models::Dataset& data,
+                     std::size_t window_length, std::uint64_t window_limit) {
+  std::vector<std::int64_t> window(window_length + 1);
+  const std::uint64_t count = data.eval_window_count(window_limit);
   double nats = 0;
-  std::uint64_t pairs = 0;
-  for_each_pair(text, data.eval_begin(), data.token_count(),
-                [&](unsigned char previous, unsigned char next) {
-                  nats -= std::log(static_cast<double>(counts[previous][next] + 1) /
-                                   static_cast<double>(totals[previous] + kBytes));
-                  ++pairs;
-                });
-  return nats / static_cast<double>(pairs);
+  for (std::uint64_t w = 0; w < count; ++w) {
+    data.eval_window(w, window_limit, window);
+    for (std::size_t i = 1; i < window.size(); ++i) {
+      nats +=
+          bigram.nats(static_cast<std::size_t>(window[i - 1]), static_cast<std::size_t>(window[i]));
+    }
+  }
+  return nats / static_cast<double>(count * window_length);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2 || argc > 3) {
-    std::fprintf(stderr, "usage: bigram FILE [HELD_OUT_FRACTION]\n");
+  if (argc != 5) {
+    std::fprintf(stderr, "usage: bigram FILE HELD_OUT_FRACTION WINDOW_LENGTH WINDOWS\n");
     return 2;
   }
-  const double fraction = argc == 3 ? std::strtod(argv[2], nullptr) : 0.05;
   try {
-    std::printf("%.4f\n", cross_entropy(argv[1], fraction));
+    const std::size_t window_length = std::strtoul(argv[3], nullptr, 10);
+    sluice::models::Dataset data(argv[1], window_length, kBytes);
+    data.hold_out(std::strtod(argv[2], nullptr));
+    const Bigram bigram(read_file(argv[1], data.train_end()));
+    std::printf("%.4f %.4f\n",
+                cross_entropy(bigram, data, window_length, std::strtoull(argv[4], nullptr, 10)),
+                cross_entropy(bigram, data, window_length, 0));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "bigram: %s\n", error.what());
     return 2;

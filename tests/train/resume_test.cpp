@@ -32,26 +32,33 @@ std::vector<std::string> names(const std::vector<std::string>& paths) {
   return names;
 }
 
-Expected uninterrupted(const TrainSetup& setup) {
+Expected uninterrupted(const TrainSetup& setup, int steps) {
   TrainFolder folder;
   folder.set(setup);
-  const ProgramResult result = folder.train("report", kSteps);
+  const ProgramResult result = folder.train("report", steps);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   return {column(folder, "report", "loss"), names(folder.files("swap")),
           exported(folder, folder.swap())};
 }
 
-void kill_and_resume(const TrainSetup& setup, int kills, unsigned seed) {
-  const Expected expected = uninterrupted(setup);
+// Kills `kills` runs, spread over the steps: each a random moment after its share of the steps has
+// been taken, and after every third one more while it starts.
+void kill_and_resume(const TrainSetup& setup, int steps, int kills, unsigned seed) {
+  const Expected expected = uninterrupted(setup, steps);
   TrainFolder folder;
   folder.set(setup);
   std::mt19937 random(seed);
-  std::uniform_int_distribution<int> delay(50, 900);
+  std::uniform_int_distribution<int> in_step(0, 40);
+  std::uniform_int_distribution<int> in_start(1, 600);
+  const auto arguments = folder.arguments("report", steps, {"--resume"});
   for (int i = 0; i < kills; ++i) {
-    run_and_signal(folder.arguments("report", kSteps, {"--resume"}), milliseconds(delay(random)),
-                   SIGKILL);
+    const int until = 1 + i * (steps - 10) / kills;
+    ASSERT_TRUE(kill_after_line(arguments, folder.path("report") + "/steps.jsonl", until,
+                                milliseconds(in_step(random))))
+        << "kill " << i << " came after the end of the run";
+    if (i % 3 == 0) run_and_signal(arguments, milliseconds(in_start(random)), SIGKILL);
   }
-  const ProgramResult last = folder.train("report", kSteps, {"--resume"});
+  const ProgramResult last = folder.train("report", steps, {"--resume"});
   ASSERT_EQ(last.exit_code, 0) << last.err;
   EXPECT_EQ(column(folder, "report", "loss"), expected.losses);
   EXPECT_EQ(names(folder.files("swap")), expected.files);
@@ -59,18 +66,18 @@ void kill_and_resume(const TrainSetup& setup, int kills, unsigned seed) {
 }
 
 TEST(Resume, AfterKillsAtRandomMomentsTheLossesAreThoseOfAnUninterruptedRun) {
-  kill_and_resume({}, 10, 20261121);
+  kill_and_resume({}, 200, 25, 20261121);
 }
 
 TEST(Resume, HoldsWithACommitEveryThirdStepAndSpilledGradients) {
   TrainSetup setup;
   setup.sluice_keys = "\"commit_every\": 3, ";
   setup.host_bytes = "21MiB";
-  kill_and_resume(setup, 6, 7);
+  kill_and_resume(setup, kSteps, 6, 7);
 }
 
 TEST(Resume, ATerminatedRunCommitsItsStepAndSaysHowToGoOn) {
-  const Expected expected = uninterrupted({});
+  const Expected expected = uninterrupted({}, kSteps);
   TrainFolder folder;
   folder.set({});
   const int code = run_and_signal(folder.arguments("report", kSteps), milliseconds(1500), SIGTERM);

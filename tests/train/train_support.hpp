@@ -4,7 +4,11 @@
 
 #include <signal.h>
 
+#include <sys/wait.h>
+
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -134,27 +138,53 @@ inline std::vector<std::string> column(const TrainFolder& folder, const std::str
   return values;
 }
 
+// Starts the program without its output.
+inline pid_t start_sluice(const std::vector<std::string>& arguments) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  std::vector<std::string> argv = {SLUICE_PROGRAM};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (std::string& argument : argv) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  const int null = ::open("/dev/null", O_WRONLY);
+  ::dup2(null, STDOUT_FILENO);
+  ::dup2(null, STDERR_FILENO);
+  ::execv(pointers[0], pointers.data());
+  ::_exit(127);
+}
+
 // Starts the program, sends `signal` after `delay`, returns its exit code (-1: killed by a signal).
 inline int run_and_signal(const std::vector<std::string>& arguments,
                           std::chrono::milliseconds delay, int signal) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    std::vector<std::string> argv = {SLUICE_PROGRAM};
-    argv.insert(argv.end(), arguments.begin(), arguments.end());
-    std::vector<char*> pointers;
-    for (std::string& argument : argv) pointers.push_back(argument.data());
-    pointers.push_back(nullptr);
-    const int null = ::open("/dev/null", O_WRONLY);
-    ::dup2(null, STDOUT_FILENO);
-    ::dup2(null, STDERR_FILENO);
-    ::execv(pointers[0], pointers.data());
-    ::_exit(127);
-  }
-  std::this_thread::sleep_for(delay);  // the moment of the kill is what is varied
+  const pid_t child = start_sluice(arguments);
+  std::this_thread::sleep_for(delay);  // the moment of the signal is what is varied
   ::kill(child, signal);
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+inline int line_count(const std::string& path) {
+  const std::string text = std::filesystem::exists(path) ? file_text(path) : "";
+  return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+}
+
+// Starts the program and kills it `delay` after `steps_file` has `lines` lines. Returns whether it
+// was still running.
+inline bool kill_after_line(const std::vector<std::string>& arguments,
+                            const std::string& steps_file, int lines,
+                            std::chrono::milliseconds delay) {
+  const pid_t child = start_sluice(arguments);
+  int status = 0;
+  while (line_count(steps_file) < lines) {
+    if (::waitpid(child, &status, WNOHANG) == child) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls another process
+  }
+  std::this_thread::sleep_for(delay);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status);
 }
 
 }  // namespace sluice::test

@@ -181,7 +181,8 @@ constexpr KeyInfo kTrainKeys[] = {
      kYes, "keep a unit that is used again within this many elements"},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save",
      "gather_16bit_weights_on_model_save", "bool", "false", kMapped,
-     "whole 16-bit weights are written by \"sluice export\", with either value"},
+     "whole weights are written by \"sluice export\", with either value (16-bit with --dtype "
+     "bf16)"},
     {"zero_optimization.stage3_module_granularity_threshold", "module_granularity_threshold",
      "integer >= 0", "0", kNo, ""},
     {"zero_optimization.stage3_use_all_reduce_for_fetch_params", "use_all_reduce_for_fetch_params",
@@ -215,7 +216,8 @@ constexpr KeyInfo kTrainKeys[] = {
     {"zero_optimization.cpu_offload_use_pin_memory", "", "bool", "never", kNo,
      "deprecated and without effect; set pin_memory in offload_optimizer instead"},
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", "", "bool", "false", kMapped,
-     "deprecated; whole 16-bit weights are written by \"sluice export\", with either value"},
+     "deprecated; whole weights are written by \"sluice export\", with either value (16-bit with "
+     "--dtype bf16)"},
     {"zero_allow_untested_optimizer", "", "bool", "false", kMapped,
      "the optimizer comes from this file alone, so there is none to allow"},
     {"zero_force_ds_cpu_optimizer", "", "bool", "true", kMapped,

@@ -1,14 +1,15 @@
 #include "sluice/models/dataset.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
@@ -26,8 +27,9 @@ UniqueFd open_data(const std::string& path, std::uint64_t& size_bytes) {
                "data file " + path + ": cannot be examined: " + std::strerror(errno));
   SLUICE_CHECK(!S_ISDIR(info.st_mode),
                "data file " + path + ": is a directory; give one file (bytes, or .bin tokens)");
-  SLUICE_CHECK(S_ISREG(info.st_mode),
-               "data file " + path + ": is not a regular file, so it cannot be mapped");
+  SLUICE_CHECK(
+      S_ISREG(info.st_mode),
+      "data file " + path + ": is not a regular file, which windows are drawn from anywhere in");
   SLUICE_CHECK(info.st_size > 0, "data file " + path + ": is empty");
   size_bytes = static_cast<std::uint64_t>(info.st_size);
   return fd;
@@ -49,29 +51,22 @@ Dataset::Dataset(const std::string& path, std::uint64_t sequence_length,
                  std::uint64_t vocabulary_size)
     : path_(path), sequence_length_(sequence_length), vocabulary_size_(vocabulary_size) {
   SLUICE_CHECK(sequence_length >= 1, "a sequence length of 0");
-  fd_ = open_data(path, mapped_bytes_);
+  std::uint64_t size_bytes = 0;
+  fd_ = open_data(path, size_bytes);
   if (ends_with_bin(path)) {
     token_bytes_ = sizeof(std::uint16_t);
-    SLUICE_CHECK(mapped_bytes_ % token_bytes_ == 0,
-                 "data file " + path + ": " + format_count(mapped_bytes_) +
+    SLUICE_CHECK(size_bytes % token_bytes_ == 0,
+                 "data file " + path + ": " + format_count(size_bytes) +
                      " bytes are no whole number of uint16 tokens (a .bin file holds "
                      "little-endian uint16; other names are read as bytes)");
   }
-  token_count_ = mapped_bytes_ / token_bytes_;
+  token_count_ = size_bytes / token_bytes_;
   SLUICE_CHECK(token_count_ > sequence_length,
                "data file " + path + ": " + format_count(token_count_) +
                    " tokens are less than one sequence of " + format_count(sequence_length) +
                    " and its last target; give more data or a shorter sequence");
-  void* mapped = ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_SHARED, fd_.get(), 0);
-  SLUICE_CHECK(mapped != MAP_FAILED,
-               "data file " + path + ": cannot be mapped: " + std::strerror(errno));
-  mapped_ = static_cast<const std::byte*>(mapped);
   train_end_ = token_count_;
   eval_begin_ = token_count_;
-}
-
-Dataset::~Dataset() {
-  if (mapped_ != nullptr) ::munmap(const_cast<std::byte*>(mapped_), mapped_bytes_);
 }
 
 void Dataset::hold_out(double fraction) {
@@ -122,22 +117,37 @@ void Dataset::eval_window(std::uint64_t index, std::uint64_t count_limit,
   read_tokens(eval_begin_ + spread * sequence_length_, window);
 }
 
-// A file cut short by another program while it is mapped ends the process with SIGBUS.
 void Dataset::read_tokens(std::uint64_t begin, std::span<std::int64_t> window) const {
   SLUICE_CHECK(window.size() == sequence_length_ + 1,
                "a window of " + std::to_string(window.size()) + " tokens, expected " +
                    std::to_string(sequence_length_ + 1));
   assert(begin + window.size() <= token_count_);
+  std::vector<unsigned char> bytes(window.size() * token_bytes_);
+  read_bytes(begin * token_bytes_, bytes);
   for (std::size_t i = 0; i < window.size(); ++i) {
-    const std::byte* at = mapped_ + (begin + i) * token_bytes_;
-    auto token = std::to_integer<std::uint32_t>(at[0]);
-    if (token_bytes_ == 2) token |= std::to_integer<std::uint32_t>(at[1]) << 8U;
+    std::uint32_t token = bytes[i * token_bytes_];
+    if (token_bytes_ == 2) token |= static_cast<std::uint32_t>(bytes[2 * i + 1]) << 8U;
     SLUICE_CHECK(token < vocabulary_size_,
                  "data file " + path_ + ": token " + std::to_string(token) + " at byte " +
                      format_count((begin + i) * token_bytes_) + " (token " +
                      format_count(begin + i) + ") is not below the model's vocabulary of " +
                      format_count(vocabulary_size_));
     window[i] = static_cast<std::int64_t>(token);
+  }
+}
+
+void Dataset::read_bytes(std::uint64_t offset_bytes, std::span<unsigned char> bytes) const {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t got = ::pread(fd_.get(), bytes.data() + done, bytes.size() - done,
+                                static_cast<off_t>(offset_bytes + done));
+    if (got < 0 && errno == EINTR) continue;
+    SLUICE_CHECK(got >= 0, "data file " + path_ + ": cannot be read at byte " +
+                               format_count(offset_bytes + done) + ": " + std::strerror(errno));
+    SLUICE_CHECK(got > 0, "data file " + path_ + ": ends at byte " +
+                              format_count(offset_bytes + done) +
+                              ": another program has cut it short while it was in use; restore it");
+    done += static_cast<std::size_t>(got);
   }
 }
 

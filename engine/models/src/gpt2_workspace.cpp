@@ -62,7 +62,8 @@ class Workspace {
   enum class Mode { forward_only, with_gradients };
   // Means, losses, counts: a handful of one-element tensors of 64 bytes.
   static constexpr Bytes kScalars = 512;
-  static constexpr Bytes kChunkCount = 1 << 20;  // kLossChunkCount of gpt2_functions.hpp
+  static constexpr Bytes kLargestScratch = 1'114'112;  // of one thread, whatever the sizes
+  static constexpr Bytes kChunkCount = 1 << 20;        // kLossChunkCount of gpt2_functions.hpp
 
   Bytes tensor(Bytes count, Bytes row_count) const {
     return offload::pool_bytes(checked_mul(checked_mul(count, row_count), element_));
@@ -74,16 +75,17 @@ class Workspace {
     return 2 * tensor(1, width_) + 2 * offload::pool_bytes(threads_ * width_ * sizeof(float));
   }
 
-  // oneDNN's scratch for (rows, depth) x (depth, any) in bf16, measured with 3.10 (AMX): each
-  // thread packs 64 columns of the second operand, whole up to a depth of 1024 and in parts, with
-  // sums in fp32, beyond; fp32 is MKL's, which does not use the allocator.
+  // oneDNN's scratch for (rows, depth) x (depth, any) in bf16, an upper bound of what 3.10 takes
+  // with AMX and 1 to 8 threads: each thread packs 64 columns of the second operand, whole while
+  // they are short, else in parts with sums in fp32. fp32 is MKL's, which does not use the
+  // allocator.
   Bytes matmul_scratch(Bytes rows, Bytes depth) const {
     if (element_ != 2) return 0;
-    constexpr Bytes kLargest = 1'114'112;
     const Bytes whole = 128 * align_up(depth, 64) + 6144;
     Bytes each = whole;
-    if (depth > 1024 || depth % 64 != 0) {
-      each = rows < 256 ? std::min(whole + 51'200, kLargest) : rows < 1024 ? 501'760 : kLargest;
+    if (rows < 256 && depth > 1024) each = std::min(whole + 51'200, kLargestScratch);
+    if (rows >= 256 && (depth >= 1024 || depth % 64 != 0)) {
+      each = rows < 1024 ? 501'760 : kLargestScratch;
     }
     return offload::pool_bytes(threads_ * each);
   }
@@ -92,7 +94,7 @@ class Workspace {
     if (element_ != 2) return 0;
     const Bytes sums = rows >= 512 ? 81'920 : 0;
     return offload::pool_bytes(threads_ *
-                               std::min<Bytes>(640 * align_up(rows, 32) + 6144 + sums, 1'114'112));
+                               std::min(640 * align_up(rows, 32) + 6144 + sums, kLargestScratch));
   }
 
   // Query rows and key rows that LibTorch's flash attention takes at a time.

@@ -31,6 +31,8 @@ struct UpdaterResources {
   Executor* executor = nullptr;
 };
 
+class UpdateTiles;
+
 // Traffic and time of updates, as far as they have ended.
 struct UpdateCounters {
   std::uint64_t nvme_read_bytes = 0;
@@ -68,8 +70,7 @@ class StateUpdater {
   UpdateCounters counters() const;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<UpdateTiles> tiles_;
 };
 
 }  // namespace sluice::train

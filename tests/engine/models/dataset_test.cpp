@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <set>
@@ -84,6 +85,21 @@ TEST(Dataset, WhatCannotBeReadIsRefusedByName) {
   EXPECT_THAT(refusal(write_bytes(dir, "short", counting(8)), 8, 256),
               HasSubstr("less than one sequence of 8"));
   EXPECT_THAT(refusal("/dev/null", 4, 256), HasSubstr("not a regular file"));
+}
+
+TEST(Dataset, AFileCutShortWhileInUseIsRefusedByName) {
+  const test::TempDir dir;
+  const std::string path = write_bytes(dir, "data.txt", counting(100));
+  const Dataset data(path, 9, 256);
+  std::filesystem::resize_file(path, 5);
+  std::vector<std::int64_t> window(10);
+  try {
+    data.draw(1, 1, 0, window);
+    FAIL() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr(path));
+    EXPECT_THAT(error.what(), HasSubstr("cut it short"));
+  }
 }
 
 TEST(Dataset, ASequenceAndItsLastTargetAreJustEnough) {

@@ -1,7 +1,7 @@
 #pragma once
 // Training and evaluation data: a file read as bytes (vocabulary 256), or as little-endian uint16
-// tokens (.bin). Mapped, never read whole. Which windows a step trains on depends on seed and step
-// only. No LibTorch.
+// tokens (.bin). Read window by window, never whole. Which windows a step trains on depends on seed
+// and step only. No LibTorch.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,9 +21,6 @@ class Dataset {
   // of the file are smaller: checked while drawing, with the offset), or shorter than one sequence
   // of `sequence_length` + 1 tokens.
   Dataset(const std::string& path, std::uint64_t sequence_length, std::uint64_t vocabulary_size);
-  ~Dataset();
-  Dataset(const Dataset&) = delete;
-  Dataset& operator=(const Dataset&) = delete;
 
   const std::string& path() const { return path_; }
   std::uint64_t token_count() const { return token_count_; }
@@ -36,7 +33,8 @@ class Dataset {
   std::uint64_t eval_begin() const { return eval_begin_; }
 
   // Tokens of one training window: inputs are the first sequence_length, targets the last
-  // sequence_length of `window`, which has sequence_length + 1 elements. The start is drawn
+  // sequence_length of `window`, which has sequence_length + 1 elements. Throws InvalidArgument, as
+  // eval_window does, when the file has been cut short meanwhile. The start is drawn
   // uniformly with Philox 4x32-10 keyed by (seed, step, sample), with replacement.
   void draw(std::uint64_t seed, std::int64_t step, std::uint64_t sample,
             std::span<std::int64_t> window) const;
@@ -51,11 +49,10 @@ class Dataset {
 
  private:
   void read_tokens(std::uint64_t begin, std::span<std::int64_t> window) const;
+  void read_bytes(std::uint64_t offset_bytes, std::span<unsigned char> bytes) const;
 
   std::string path_;
   UniqueFd fd_;
-  const std::byte* mapped_ = nullptr;
-  std::uint64_t mapped_bytes_ = 0;
   std::uint64_t token_bytes_ = 1;
   std::uint64_t token_count_ = 0;
   std::uint64_t sequence_length_ = 0;
