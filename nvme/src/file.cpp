@@ -164,6 +164,8 @@ void SwapFile::sync_data() const {
 std::uint64_t free_disk_bytes(const std::string& path) {
   struct statvfs info {};
   SLUICE_SYSCALL(::statvfs(path.c_str(), &info), path);
+  // A file system that has no block count (ramfs, some network file systems) does not tell.
+  if (info.f_blocks == 0) return kUnknownFreeBytes;
   return checked_mul(info.f_bavail, info.f_frsize);
 }
 

@@ -286,7 +286,8 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
 
 std::optional<Manifest> load_manifest(const std::string& directory) {
   const std::string path = manifest_path(directory);
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Not blocking: the opening of a FIFO would wait for a writer.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) {
     const int error_number = errno;
     if (error_number != ENOENT) throw IoError(error_number, "open", path);

@@ -53,6 +53,33 @@ config::ModelConfig model_config(std::int64_t layers, std::int64_t width) {
   return model;
 }
 
+TEST(Plan, MoreMicroBatchesThanCanBePlannedAreRefusedAtOnce) {
+  config::TrainConfig config = train_config(Device::nvme, Device::nvme, 64, 64);
+  config.gradient_accumulation_steps = 500'000'000;
+  try {
+    make_plan(config, model_config(2, 64), Placement::configured, roomy_machine());
+    FAIL() << "it was planned";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("train_micro_batch_size_per_gpu"), std::string::npos);
+  }
+  // A change that only more micro-batches would bring is not proposed, nor tried.
+  config.micro_batch_size = 500'000'000;
+  config.gradient_accumulation_steps = 2;
+  EXPECT_THROW(make_plan(config, model_config(2, 64), Placement::configured, roomy_machine()),
+               DoesNotFit);
+}
+
+TEST(Plan, WhatIsLeastPossibleIsNeverMoreThanWhatIsPlanned) {
+  for (const Device device : {Device::none, Device::cpu, Device::nvme}) {
+    for (const std::uint64_t mib : {40U, 64U, 200U}) {
+      const Plan plan = make_plan(train_config(device, device, 4 * mib, 4 * mib),
+                                  model_config(3, 128), Placement::configured, roomy_machine());
+      EXPECT_LE(plan.least_device_bytes, plan.planned.device) << mib;
+      EXPECT_LE(plan.least_host_bytes, plan.planned.host) << mib;
+    }
+  }
+}
+
 std::string refusal(const config::TrainConfig& config, const config::ModelConfig& model,
                     const MachineFacts& machine) {
   try {

@@ -64,6 +64,7 @@ TEST(BadInput, ASwapDirectoryInUseNamesTheProcess) {
   while (!std::filesystem::exists(folder.swap() + "/manifest.json")) std::this_thread::yield();
   expect_refused(folder.train("second", 2, {"--resume"}), 4,
                  {folder.swap(), std::to_string(child)});
+  expect_refused(folder.train("second", 2), 4, {folder.swap(), std::to_string(child)});
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   EXPECT_EQ(folder.train("first", 1, {"--resume"}).exit_code, 0);

@@ -15,6 +15,7 @@
 #include "exit_code.hpp"
 #include "memory_settings.hpp"
 #include "session.hpp"
+#include "signals.hpp"
 #include "sluice/base/log.hpp"
 #include "text_format.hpp"
 
@@ -72,6 +73,7 @@ int report_failure(const std::exception_ptr& error, bool json) {
 
 int main(int argc, char** argv) {
   sluice::cli::bound_resident_memory();
+  sluice::cli::ignore_file_size_signal();
   std::vector<std::string> arguments(argv, argv + argc);
   if (arguments.empty()) arguments.emplace_back("sluice");  // execve with no arguments at all
   // Found without parsing: a usage error is reported as JSON too.

@@ -71,4 +71,8 @@ const volatile int& StopSignals::stop() const {
   return g_stop;
 }
 
+void ignore_file_size_signal() {
+  ::signal(SIGXFSZ, SIG_IGN);
+}
+
 }  // namespace sluice::cli

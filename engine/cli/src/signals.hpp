@@ -1,6 +1,7 @@
 #pragma once
-// SIGINT and SIGTERM as a number that the training loop polls. The first signal asks to stop after
-// the step in progress; a second one ends the process at once.
+// The signals that the program does not leave as they are. SIGINT and SIGTERM become a number that
+// the training loop polls: the first asks to stop after the step in progress, a second one ends the
+// process at once.
 
 #include <string>
 
@@ -19,5 +20,9 @@ class StopSignals {
   // 0, or the number of the signal that came.
   const volatile int& stop() const;
 };
+
+// A file that grows beyond RLIMIT_FSIZE is then an error of that write (EFBIG), and not the end of
+// the process.
+void ignore_file_size_signal();
 
 }  // namespace sluice::cli

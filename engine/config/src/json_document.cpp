@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <json/reader.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -169,8 +170,14 @@ std::string read_config_file(const std::string& path) {
     throw InvalidArgument("cannot read " + path + ": " +
                           std::generic_category().message(error_number));
   };
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Not blocking: the opening of a FIFO would wait for a writer.
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) fail(errno);
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) fail(errno);
+  if (S_ISDIR(info.st_mode)) fail(EISDIR);
+  if (!S_ISREG(info.st_mode))
+    throw InvalidArgument("cannot read " + path + ": it is not a regular file");
   std::string text;
   char buffer[16384];
   while (text.size() <= kMaxFileBytes) {

@@ -20,7 +20,8 @@ namespace {
 
 // Every mistake in a data file is the user's (exit code 2), also those that show as errno.
 UniqueFd open_data(const std::string& path, std::uint64_t& size_bytes) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Not blocking: the opening of a FIFO would wait for a writer.
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   SLUICE_CHECK(fd, "data file " + path + ": cannot be opened: " + std::strerror(errno));
   struct stat info {};
   SLUICE_CHECK(::fstat(fd.get(), &info) == 0,

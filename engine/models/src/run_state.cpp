@@ -3,7 +3,9 @@
 #include <json/json.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <string_view>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -106,20 +108,28 @@ std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>
   return shards;
 }
 
-std::string newest_checkpoint(const std::string& directory) {
-  std::string newest;
+std::vector<CheckpointPath> list_checkpoints(const std::string& directory) {
+  constexpr std::string_view kPrefix = "step-";
+  std::vector<CheckpointPath> found;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
     const std::string name = entry.path().filename().string();
-    const bool named =
-        name.rfind("step-", 0) == 0 && name.find_first_not_of("0123456789", 5) == std::string::npos;
-    // Numbers are padded to one width, so the order of the names is the order of the steps.
-    if (named && entry.is_directory(ignored) && name > newest &&
-        offload::SwapStore::holds_committed(entry.path().string())) {
-      newest = name;
-    }
+    if (!name.starts_with(kPrefix) || !entry.is_directory(ignored)) continue;
+    std::int64_t step = 0;
+    const char* end = name.data() + name.size();
+    const auto [stopped, problem] = std::from_chars(name.data() + kPrefix.size(), end, step);
+    if (problem != std::errc() || stopped != end || step < 0) continue;
+    const std::string path = directory + "/" + name;
+    if (offload::SwapStore::holds_committed(path)) found.push_back({step, path});
   }
-  return newest.empty() ? "" : directory + "/" + newest;
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.step < b.step; });
+  return found;
+}
+
+std::string newest_checkpoint(const std::string& directory) {
+  const std::vector<CheckpointPath> found = list_checkpoints(directory);
+  return found.empty() ? "" : found.back().path;
 }
 
 std::string find_run(const std::string& directory) {

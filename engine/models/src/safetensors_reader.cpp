@@ -207,7 +207,9 @@ std::string read_header(int fd, const std::string& path, std::uint64_t file_byte
 }  // namespace
 
 SafetensorsReader::SafetensorsReader(const std::string& path)
-    : path_(path), fd_(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path)) {
+    // Not blocking: the opening of a FIFO would wait for a writer.
+    : path_(path),
+      fd_(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path)) {
   struct stat info {};
   SLUICE_SYSCALL(::fstat(fd_.get(), &info), path);
   if (!S_ISREG(info.st_mode)) throw StorageError(path, "is not a regular file");

@@ -85,6 +85,7 @@ void add_micro_batch_changes(const Variant& refused, const TryPlan& try_plan,
     const std::int64_t samples =
         refused.config.micro_batch_size * refused.config.gradient_accumulation_steps;
     if (samples % micro != 0) continue;
+    if (samples / micro > kMaxMicroBatches) return;
     variant.config.micro_batch_size = micro;
     variant.config.gradient_accumulation_steps = samples / micro;
     if (!try_plan(variant)) continue;
@@ -106,7 +107,9 @@ void add_offload_changes(const Variant& refused, const TryPlan& try_plan,
     Variant variant = refused;
     variant.config.zero.stage = 3;
     (variant.config.zero.*member).device = device;
-    const std::string path = zero.offload_optimizer.nvme_path + zero.offload_param.nvme_path;
+    const std::string& path = zero.offload_optimizer.nvme_path.empty()
+                                  ? zero.offload_param.nvme_path
+                                  : zero.offload_optimizer.nvme_path;
     (variant.config.zero.*member).nvme_path = path.empty() ? "/path/on/nvme" : path;
     if (!try_plan(variant)) return;
     candidates.push_back(

@@ -179,6 +179,9 @@ void find_least(Plan& plan) {
           offload::pool_bytes(update_tile_offsets(tile, plan.compute_dtype).total) +
       2 * static_cast<std::uint64_t>(rings.mover_tiles) *
           offload::pool_bytes(rings.mover_tile_bytes);
+  // With everything spilled, more goes through tiles; what is planned may need less.
+  plan.least_device_bytes = std::min(plan.least_device_bytes, plan.planned.device);
+  plan.least_host_bytes = std::min(plan.least_host_bytes, plan.planned.host);
 }
 
 void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::string>& problems) {
@@ -305,6 +308,12 @@ Outcome plan_once(const config::TrainConfig& config, const config::ModelConfig& 
 
 Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& model,
                Placement placement, const MachineFacts& machine) {
+  SLUICE_CHECK(config.gradient_accumulation_steps <= kMaxMicroBatches,
+               "gradient_accumulation_steps is " +
+                   std::to_string(config.gradient_accumulation_steps) + ", at most " +
+                   std::to_string(kMaxMicroBatches) +
+                   " can be planned, since every micro-batch's input of every unit has a place of "
+                   "its own: raise train_micro_batch_size_per_gpu instead");
   Outcome outcome = plan_once(config, model, placement, machine);
   if (outcome.problems.empty()) return std::move(outcome.plan);
   std::vector<std::string> changes;

@@ -3,6 +3,7 @@
 #include <json/json.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "memory_model.hpp"
 #include "placement.hpp"
@@ -113,7 +114,10 @@ void fill_disks(Plan& plan, const MachineFacts& machine) {
   const config::ZeroConfig& zero = plan.config.zero;
   if (plan.placement == Placement::resident || !uses_files(plan)) return;
   const std::string states = directory_of(zero.offload_optimizer, zero.offload_param);
-  const std::string scratch = directory_of(zero.offload_param, zero.offload_optimizer);
+  std::string scratch = directory_of(zero.offload_param, zero.offload_optimizer);
+  // One directory under two names (a trailing slash, a symbolic link) is locked once.
+  std::error_code unknown;
+  if (std::filesystem::equivalent(states, scratch, unknown)) scratch = states;
   std::uint64_t states_bytes = 0;
   std::uint64_t all_bytes = 0;
   for (const PlanRow& row : plan.rows) {

@@ -34,15 +34,9 @@ void sync_tree(const fs::path& directory) {
 }
 
 void remove_old(const fs::path& directory, std::int64_t keep) {
-  std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    const std::string name = entry.path().filename().string();
-    if (name.rfind("step-", 0) == 0 && name.size() == checkpoint_name(0).size())
-      found.push_back(entry.path());
-  }
-  std::sort(found.begin(), found.end());
+  const auto found = models::list_checkpoints(directory.string());
   const auto kept = static_cast<std::size_t>(keep);
-  for (std::size_t i = 0; i + kept < found.size(); ++i) fs::remove_all(found[i]);
+  for (std::size_t i = 0; i + kept < found.size(); ++i) fs::remove_all(found[i].path);
 }
 
 }  // namespace

@@ -245,17 +245,19 @@ class Run {
     const bool last = step_ == total_steps_;
     if (data_.has_eval && (last || (request_.eval_every > 0 && step_ % request_.eval_every == 0))) {
       runner_->finish_updates();
-      pending_->eval_loss = evaluate();
+      pending_->eval_loss = evaluate();  // none when a signal ends it
     }
     if (last || stop_ != 0) finish_pending();
   }
 
-  double evaluate() {
-    const double loss = runner_->evaluate(data_.eval(), request_.eval_windows,
-                                          [this](std::uint64_t done, std::uint64_t total) {
-                                            observer_.on_eval_progress(done, total);
-                                          });
-    eval_loss_ = loss;
+  std::optional<double> evaluate() {
+    const std::optional<double> loss = runner_->evaluate(
+        data_.eval(), request_.eval_windows, [this](std::uint64_t done, std::uint64_t total) {
+          observer_.on_eval_progress(done, total);
+          return stop_ == 0;
+        });
+    if (loss) eval_loss_ = loss;
+    evaluation_cut_ = !loss;
     meter_->end_evaluation();
     return loss;
   }
@@ -354,7 +356,7 @@ class Run {
         {"io", resources_->io ? std::string(resources_->io->backend_name()) : "none"},
         {"compiler", __VERSION__}};
     report.commit = SLUICE_COMMIT;
-    report.stopped_by_signal = step_ < total_steps_ ? stop_ : 0;
+    report.stopped_by_signal = step_ < total_steps_ || evaluation_cut_ ? stop_ : 0;
   }
 
   const TrainRequest& request_;
@@ -376,6 +378,7 @@ class Run {
   std::int64_t committed_step_ = 0;
   std::optional<StepRecord> pending_;
   std::optional<double> eval_loss_;
+  bool evaluation_cut_ = false;  // the last one, by a signal
   std::optional<double> last_loss_;
   std::vector<double> step_seconds_;
   std::uint64_t tokens_ = 0;

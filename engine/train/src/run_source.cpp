@@ -57,7 +57,11 @@ RunSource find_source(const TrainRequest& request, const config::TrainConfig& co
     return source;
   }
   const offload::CommittedState committed = offload::SwapStore::read_committed(source.directory);
-  if (!request.resume) refuse_existing(source.directory, committed.step);
+  if (!request.resume) {
+    // A run at work there is the news; this throws naming its process.
+    const offload::DirectoryLock free(source.directory, offload::DirectoryLock::Mode::shared);
+    refuse_existing(source.directory, committed.step);
+  }
   source.state = models::parse_run_state(committed.metadata, source.directory + "/manifest.json");
   return source;
 }

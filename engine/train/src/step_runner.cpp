@@ -301,8 +301,9 @@ double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t wind
   return loss_sum;
 }
 
-double StepRunner::evaluate(const models::Dataset& data, std::uint64_t window_limit,
-                            const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+std::optional<double> StepRunner::evaluate(
+    const models::Dataset& data, std::uint64_t window_limit,
+    const std::function<bool(std::uint64_t, std::uint64_t)>& progress) {
   const std::uint64_t total = data.eval_window_count(window_limit);
   const std::uint64_t per_pass =
       micro_batches_ * static_cast<std::uint64_t>(plan_.config.micro_batch_size);
@@ -310,7 +311,7 @@ double StepRunner::evaluate(const models::Dataset& data, std::uint64_t window_li
   for (std::uint64_t first = 0; first < total; first += per_pass) {
     const std::uint64_t count = std::min(per_pass, total - first);
     loss_sum += evaluate_pass(data, window_limit, first, count);
-    if (progress) progress(first + count, total);
+    if (!progress(first + count, total) && first + count < total) return std::nullopt;
   }
   return loss_sum / static_cast<double>(total);
 }

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "run_resources.hpp"
@@ -56,10 +57,10 @@ class StepRunner {
   // Blocks until every update that was begun has ended; throws its error.
   void finish_updates();
 
-  // Mean cross-entropy over the evaluation windows. `progress` gets windows done and all; returns
-  // false to stop early (then the result is not a number).
-  double evaluate(const models::Dataset& data, std::uint64_t window_limit,
-                  const std::function<void(std::uint64_t, std::uint64_t)>& progress);
+  // Mean cross-entropy over the evaluation windows. `progress` gets windows done and all; when it
+  // returns false the evaluation ends there, without a result.
+  std::optional<double> evaluate(const models::Dataset& data, std::uint64_t window_limit,
+                                 const std::function<bool(std::uint64_t, std::uint64_t)>& progress);
 
   RunnerStalls stalls() const;
 

@@ -51,7 +51,9 @@ class SwapFile {
   std::uint32_t memory_alignment_ = 1;
 };
 
-// Free bytes for this process on the file system that holds `path` (statvfs f_bavail).
+// Free bytes for this process on the file system that holds `path` (statvfs f_bavail);
+// kUnknownFreeBytes, more than any drive has, where the file system does not tell.
+inline constexpr std::uint64_t kUnknownFreeBytes = std::uint64_t{1} << 62U;
 std::uint64_t free_disk_bytes(const std::string& path);
 
 }  // namespace sluice::nvme

@@ -35,6 +35,13 @@ std::string shard_name(const zero::UnitLayout& unit, int state);
 std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>& units,
                                              int world_size);
 
+// The complete checkpoints below a directory (folders step-NNNNNNNN that hold a committed state),
+// the oldest first.
+struct CheckpointPath {
+  std::int64_t step = 0;
+  std::string path;
+};
+std::vector<CheckpointPath> list_checkpoints(const std::string& directory);
 // The newest complete checkpoint below `directory` (folders step-NNNNNNNN); empty when there is
 // none.
 std::string newest_checkpoint(const std::string& directory);

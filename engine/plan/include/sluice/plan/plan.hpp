@@ -18,6 +18,10 @@
 
 namespace sluice::plan {
 
+// The most micro-batches of one step that are planned: each unit's input of each has a place of its
+// own.
+inline constexpr std::int64_t kMaxMicroBatches = 10'000;
+
 // As configured: tiers by the configuration. Resident: everything on the device tier, budgets not
 // applied, no drive touched; for comparing.
 enum class Placement { configured, resident };

@@ -1,0 +1,141 @@
+// Odd files, directories, limits and file systems: a run goes on, or ends with one clear message
+// and nothing lost.
+
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include "train_support.hpp"
+
+namespace sluice::test {
+namespace {
+
+void expect_refused(const ProgramResult& result, int exit_code,
+                    const std::vector<std::string>& parts) {
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  for (const std::string& part : parts) {
+    EXPECT_NE(result.err.find(part), std::string::npos)
+        << "no \"" << part << "\" in: " << result.err;
+  }
+}
+
+// A mount for the life of the object; none where it is not permitted.
+class Mounted {
+ public:
+  Mounted(const std::string& what, const std::string& where, const char* type, unsigned long flags)
+      : where_(where), good_(::mount(what.c_str(), where.c_str(), type, flags, nullptr) == 0) {}
+  ~Mounted() {
+    if (good_) ::umount2(where_.c_str(), MNT_DETACH);
+  }
+  Mounted(const Mounted&) = delete;
+  Mounted& operator=(const Mounted&) = delete;
+  bool good() const { return good_; }
+
+ private:
+  std::string where_;
+  bool good_;
+};
+
+TEST(Surroundings, AFifoInPlaceOfAFileIsRefusedAndNotWaitedFor) {
+  TrainFolder folder;
+  folder.set({});
+  const std::string fifo = folder.path("fifo");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const auto with = [&](const std::string& flag) {
+    std::vector<std::string> arguments = folder.arguments("report", 1);
+    const auto at = std::find(arguments.begin(), arguments.end(), flag);
+    if (at == arguments.end()) {
+      arguments.insert(arguments.end(), {flag, fifo});
+    } else {
+      *(at + 1) = fifo;
+    }
+    return run_sluice(arguments);
+  };
+  for (const char* flag : {"--config", "--model", "--data"})
+    expect_refused(with(flag), 2, {fifo, "regular file"});
+  expect_refused(with("--init"), 4, {fifo, "regular file"});
+}
+
+TEST(Surroundings, OneSwapDirectoryUnderTwoNamesIsOne) {
+  TrainFolder folder;
+  folder.set({});
+  std::string text = file_text(folder.config());
+  const auto last = text.rfind(folder.swap());
+  text.replace(last, folder.swap().size(), folder.swap() + "/./");
+  write_file(folder.config(), text);
+  const ProgramResult result = folder.train("report", 2);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+TEST(Surroundings, AForeignFolderAmongTheCheckpointsIsLeftAloneAndCostsNone) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.optimizer_device = setup.param_device = "cpu";
+  setup.sluice_keys = "\"checkpoint_dir\": \"" + folder.checkpoints() +
+                      "\", \"checkpoint_every\": 2, \"keep\": 1, ";
+  folder.set(setup);
+  const std::string foreign = folder.checkpoints() + "/step-archived";
+  std::filesystem::create_directories(foreign);
+  write_file(foreign + "/notes", "keep me");
+  ASSERT_EQ(folder.train("report", 4).exit_code, 0);
+  EXPECT_EQ(file_text(foreign + "/notes"), "keep me");
+  EXPECT_TRUE(std::filesystem::exists(folder.checkpoints() + "/step-00000004"));
+  EXPECT_FALSE(std::filesystem::exists(folder.checkpoints() + "/step-00000002"));
+  const ProgramResult rest = folder.train("report", 5, {"--resume"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_NE((rest.err + rest.out).find("resumed from step 4"), std::string::npos) << rest.err;
+}
+
+TEST(Surroundings, ALimitOnTheSizeOfFilesIsAnErrorAndNotASignal) {
+  TrainFolder folder;
+  folder.set({});
+  std::string command = "ulimit -f 64; exec \"$0\" \"$@\"";
+  std::vector<std::string> argv = {"/bin/sh", "-c", command, SLUICE_PROGRAM};
+  for (const std::string& argument : folder.arguments("report", 2)) argv.push_back(argument);
+  expect_refused(run_program(argv), 4, {folder.swap(), "File too large"});
+}
+
+TEST(Surroundings, AReadOnlySwapDirectoryIsNamed) {
+  TrainFolder folder;
+  folder.set({});
+  const Mounted mounted(folder.swap(), folder.swap(), "none", MS_BIND);
+  if (!mounted.good() ||
+      ::mount("none", folder.swap().c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr)) {
+    GTEST_SKIP() << "mounting is not permitted here";
+  }
+  expect_refused(folder.train("report", 2), 4, {folder.swap(), "Read-only file system"});
+}
+
+// ramfs refuses O_DIRECT, has no fallocate and does not tell how much is free.
+TEST(Surroundings, AFileSystemWithoutDirectIoIsUsedThroughThePageCacheAndSaysSo) {
+  TrainFolder folder;
+  TrainSetup setup;
+  folder.set(setup);
+  const Mounted mounted("ramfs", folder.swap(), "ramfs", 0);
+  if (!mounted.good()) GTEST_SKIP() << "mounting is not permitted here";
+  const ProgramResult result = folder.train("report", 3);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(folder.report_text("report").find("refuses O_DIRECT"), std::string::npos)
+      << folder.report_text("report");
+  EXPECT_EQ(folder.train("report", 4, {"--resume"}).exit_code, 0);
+  setup.sluice_keys = "\"strict\": true, ";
+  folder.set(setup);
+  expect_refused(folder.train("report", 5, {"--resume"}), 2, {"strict", "O_DIRECT"});
+}
+
+TEST(Surroundings, ASignalEndsALongEvaluation) {
+  TrainFolder folder;
+  folder.set({});
+  write_file(folder.data(), sample_text(20'000'000));
+  const auto begin = std::chrono::steady_clock::now();
+  // One step, then an evaluation of 300,000 windows.
+  const std::vector<std::string> more = {"--eval-fraction", "0.5", "--eval-windows", "0"};
+  const std::vector<std::string> arguments = folder.arguments("report", 1, more);
+  const int code = run_and_signal(arguments, std::chrono::milliseconds(2500), SIGTERM);
+  EXPECT_EQ(code, 143);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_EQ(column(folder, "report", "loss").size(), 1U) << "the step itself is kept";
+}
+
+}  // namespace
+}  // namespace sluice::test
