@@ -8,6 +8,16 @@
 
 namespace sluice::nvme {
 
+bool IoBackend::add_memory(std::span<std::byte> /*region*/, std::string& why_not) {
+  why_not = std::string(name()) + " has no registered memory";
+  return false;
+}
+
+bool IoBackend::add_file(int /*fd*/, std::string& why_not) {
+  why_not = std::string(name()) + " has no registered files";
+  return false;
+}
+
 BackendKind parse_backend(std::string_view name) {
   if (name == "auto") return BackendKind::automatic;
   if (name == "io_uring") return BackendKind::io_uring;

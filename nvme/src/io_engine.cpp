@@ -3,6 +3,8 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <deque>
+#include <functional>
 #include <limits>
 #include <string>
 #include <thread>
@@ -12,6 +14,7 @@
 #include "pump.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
 #include "sluice/base/mutex.hpp"
 
 namespace sluice::nvme {
@@ -67,12 +70,22 @@ class IoEngine::Impl {
     return published_;
   }
 
+  using Errand = std::function<void(Pump& pump, IoBackend& backend)>;
+  // Has the engine's thread do something between two rounds; blocks until it has. Throws what the
+  // errand throws, or why the backend has failed.
+  void run_errand(Errand errand);
+
  private:
+  struct PostedErrand {
+    Errand run;
+    TicketSource source;
+  };
   void check_range(const SwapFile& file, std::uint64_t offset_bytes,
                    std::uint64_t size_bytes) const;
   void run();
   void drive();
   bool admit();
+  void run_errands();
   void publish();
   void complete_finished();
   void break_down(const std::exception_ptr& error);
@@ -84,6 +97,7 @@ class IoEngine::Impl {
   TransferList inbox_ SLUICE_GUARDED_BY(mutex_);
   TransferList unused_ SLUICE_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Transfer>> transfers_ SLUICE_GUARDED_BY(mutex_);  // owns all of them
+  std::deque<PostedErrand> errands_ SLUICE_GUARDED_BY(mutex_);
   bool stopping_ SLUICE_GUARDED_BY(mutex_) = false;
   std::exception_ptr broken_ SLUICE_GUARDED_BY(mutex_);  // why there is no backend any more
   IoCounters published_ SLUICE_GUARDED_BY(mutex_);
@@ -140,10 +154,47 @@ Ticket IoEngine::Impl::begin(IoOp op, const SwapFile& file, std::uint64_t offset
   return ticket;
 }
 
+void IoEngine::Impl::run_errand(Errand errand) {
+  TicketSource source;
+  Ticket ticket = source.ticket();
+  {
+    MutexLock lock(mutex_);
+    if (broken_) {
+      source.complete(broken_);
+    } else {
+      errands_.push_back({std::move(errand), std::move(source)});
+      backend_->wake();
+    }
+  }
+  ticket.finish();
+}
+
+// An errand's failure is its caller's; the engine goes on.
+void IoEngine::Impl::run_errands() {
+  std::deque<PostedErrand> errands;
+  IoBackend* backend = nullptr;
+  {
+    MutexLock lock(mutex_);
+    if (errands_.empty()) return;
+    errands.swap(errands_);
+    backend = backend_.get();
+  }
+  for (PostedErrand& errand : errands) {
+    std::exception_ptr error;
+    try {
+      errand.run(pump_, *backend);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    errand.source.complete(error);
+  }
+}
+
 void IoEngine::Impl::run() {
   try {
     for (;;) {
       const bool stopping = admit();
+      run_errands();
       if (stopping && pump_.idle()) return;
       drive();
     }
@@ -172,13 +223,16 @@ void IoEngine::Impl::drive() {
 // again when the tickets end; from now on every transfer ends with the same error.
 void IoEngine::Impl::break_down(const std::exception_ptr& error) {
   std::unique_ptr<IoBackend> failed;
+  std::deque<PostedErrand> errands;
   {
     MutexLock lock(mutex_);
     broken_ = error;
     failed = std::move(backend_);
+    errands.swap(errands_);
     while (Transfer* transfer = inbox_.pop()) pump_.add(*transfer);
   }
   failed.reset();
+  for (PostedErrand& errand : errands) errand.source.complete(error);
   pump_.abandon(error);
   complete_finished();
 }
@@ -231,6 +285,58 @@ Ticket IoEngine::begin_write(const SwapFile& file, std::uint64_t offset_bytes,
 
 IoCounters IoEngine::counters() const {
   return impl_->counters();
+}
+
+IoLatency IoEngine::latency() const {
+  IoLatency latency;
+  impl_->run_errand([&](Pump& pump, IoBackend&) { latency = pump.latency(); });
+  return latency;
+}
+
+Registration IoEngine::register_memory(std::span<std::byte> memory) {
+  Registration made;
+  bool active = false;
+  impl_->run_errand(
+      [&](Pump&, IoBackend& backend) { active = backend.add_memory(memory, made.why_not_); });
+  made.memory_ = memory;
+  if (active) made.engine_ = this;
+  return made;
+}
+
+Registration IoEngine::register_file(const SwapFile& file) {
+  Registration made;
+  bool active = false;
+  impl_->run_errand(
+      [&](Pump&, IoBackend& backend) { active = backend.add_file(file.fd(), made.why_not_); });
+  made.fd_ = file.fd();
+  if (active) made.engine_ = this;
+  return made;
+}
+
+Registration& Registration::operator=(Registration&& other) noexcept {
+  end();
+  engine_ = std::exchange(other.engine_, nullptr);
+  memory_ = other.memory_;
+  fd_ = other.fd_;
+  why_not_ = std::move(other.why_not_);
+  return *this;
+}
+
+void Registration::end() noexcept {
+  IoEngine* engine = std::exchange(engine_, nullptr);
+  if (engine == nullptr) return;
+  try {
+    engine->impl_->run_errand([this](Pump&, IoBackend& backend) {
+      if (fd_ >= 0) {
+        backend.remove_file(fd_);
+      } else {
+        backend.remove_memory(memory_);
+      }
+    });
+  } catch (const std::exception& error) {
+    // The backend is gone, and what was registered with it.
+    log(LogLevel::debug, std::string("end of a registration: ") + error.what());
+  }
 }
 
 }  // namespace sluice::nvme

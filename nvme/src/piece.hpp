@@ -5,6 +5,7 @@
 // Thread-compatible: a Transfer is handed from the caller to the engine's thread; Pieces never
 // leave it.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -79,6 +80,7 @@ struct Piece {
   std::uint32_t done_bytes = 0;
   std::uint32_t requested_from_bytes = 0;  // where the outstanding request begins
   unsigned repeats = 0;
+  std::chrono::steady_clock::time_point submitted_at;  // the outstanding request
 
   std::byte* buffer() const { return bounce ? bounce.get() : user_data; }
 };

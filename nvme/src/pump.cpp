@@ -136,6 +136,8 @@ void Pump::submit_ready() {
     const std::size_t taken = backend_.submit({requests_.data(), count});
     assert(taken <= count);
     for (std::size_t i = 0; i < taken; ++i) ready_.pop();
+    // counted_until_ is the present, as of this round's start.
+    for (std::size_t i = 0; i < taken; ++i) pieces_[requests_[i].tag].submitted_at = counted_until_;
     in_backend_ += taken;
     counters_.requests += taken;
     if (taken > 0) refusals_ = 0;
@@ -155,17 +157,21 @@ bool Pump::reap_finished() {
   while (in_backend_ > 0) {
     const std::size_t count = backend_.reap(completions_);
     in_backend_ -= count;
-    for (std::size_t i = 0; i < count; ++i) take_completion(completions_[i]);
-    any = any || count > 0;
+    if (count == 0) break;
+    const Clock::time_point now = Clock::now();
+    for (std::size_t i = 0; i < count; ++i) take_completion(completions_[i], now);
+    any = true;
     if (count < completions_.size()) break;
   }
   return any;
 }
 
-void Pump::take_completion(const IoCompletion& completion) {
+void Pump::take_completion(const IoCompletion& completion, Clock::time_point now) {
   const auto slot = static_cast<std::uint32_t>(completion.tag);
   assert(slot < pieces_.size() && pieces_[slot].transfer != nullptr);
   Piece& piece = pieces_[slot];
+  (piece.phase == PiecePhase::write ? latency_.writes : latency_.reads)
+      .record(now - piece.submitted_at);
   try {
     // Of a transfer that has failed elsewhere nothing more is submitted.
     if (advance(piece, completion.result, counters_) == PieceOutcome::again &&

@@ -41,6 +41,7 @@ class Pump {
   TransferList take_finished();
   // As of the last step.
   IoCounters counters() const { return counters_; }
+  IoLatency latency() const { return latency_; }
 
   // Ends everything with `error`. The backend has been destroyed: nothing is in flight any more.
   void abandon(const std::exception_ptr& error);
@@ -61,7 +62,7 @@ class Pump {
   IoOp preferred() const;
   void submit_ready();
   bool reap_finished();
-  void take_completion(const IoCompletion& completion);
+  void take_completion(const IoCompletion& completion, Clock::time_point now);
   void end_piece(std::uint32_t slot, std::exception_ptr error);
   void fail_transfer(Transfer& transfer, std::exception_ptr error);
   void end_if_drained(Transfer& transfer);
@@ -85,6 +86,7 @@ class Pump {
   TransferList finished_;  // ended
 
   IoCounters counters_;
+  IoLatency latency_;
   Clock::time_point counted_until_;
   std::array<IoRequest, kBatch> requests_;
   std::array<IoCompletion, kBatch> completions_;

@@ -23,6 +23,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
 #include "sluice/base/log.hpp"
+#include "uring_tables.hpp"
 
 namespace sluice::nvme {
 
@@ -188,6 +189,17 @@ class UringBackend final : public IoBackend {
     woken_ = false;
   }
 
+  bool add_memory(std::span<std::byte> region, std::string& why_not) override {
+    ring_.enable();
+    return memory_.add(*ring_.get(), region, why_not);
+  }
+  void remove_memory(std::span<std::byte> region) override { memory_.remove(*ring_.get(), region); }
+  bool add_file(int fd, std::string& why_not) override {
+    ring_.enable();
+    return files_.add(*ring_.get(), fd, why_not);
+  }
+  void remove_file(int fd) override { files_.remove(*ring_.get(), fd); }
+
   void wake() override {
     const std::uint64_t one = 1;
     // EAGAIN means that the counter is full: a wake is pending already.
@@ -196,15 +208,17 @@ class UringBackend final : public IoBackend {
   }
 
  private:
-  static void prepare(io_uring_sqe& sqe, const IoRequest& request) {
+  void prepare(io_uring_sqe& sqe, const IoRequest& request) const {
     assert(request.tag != kWakeTag);
-    if (request.op == IoOp::read) {
-      ::io_uring_prep_read(&sqe, request.fd, request.data, request.size_bytes,
-                           request.offset_bytes);
-    } else {
-      ::io_uring_prep_write(&sqe, request.fd, request.data, request.size_bytes,
-                            request.offset_bytes);
-    }
+    const std::optional<int> file = files_.slot_of(request.fd);
+    const std::optional<std::uint16_t> memory = memory_.slot_of(request.data, request.size_bytes);
+    const auto opcode = request.op == IoOp::read
+                            ? (memory ? IORING_OP_READ_FIXED : IORING_OP_READ)
+                            : (memory ? IORING_OP_WRITE_FIXED : IORING_OP_WRITE);
+    ::io_uring_prep_rw(opcode, &sqe, file.value_or(request.fd), request.data, request.size_bytes,
+                       request.offset_bytes);
+    if (memory) sqe.buf_index = *memory;
+    if (file) sqe.flags |= IOSQE_FIXED_FILE;
     sqe.user_data = request.tag;
   }
 
@@ -236,6 +250,8 @@ class UringBackend final : public IoBackend {
   const unsigned depth_;
   UniqueFd wake_fd_;
   Ring ring_;
+  RegisteredMemory memory_;
+  RegisteredFiles files_;
   unsigned in_flight_ = 0;  // submitted and not reaped
   bool wake_armed_ = false;
   bool woken_ = false;

@@ -54,6 +54,18 @@ BufferRing::~BufferRing() {
   assert(free_.size() == buffers_.size());
 }
 
+std::string BufferRing::register_with(nvme::IoEngine& io) {
+  for (Buffer& buffer : buffers_) {
+    nvme::Registration registration = io.register_memory(buffer.bytes());
+    if (!registration.active()) {
+      registrations_.clear();
+      return registration.why_not();
+    }
+    registrations_.push_back(std::move(registration));
+  }
+  return "";
+}
+
 TileLease BufferRing::acquire() {
   MutexLock lock(mutex_);
   while (free_.empty()) changed_.wait(mutex_);

@@ -77,6 +77,7 @@ class Lane {
         device_(device),
         io_(io),
         ring_(staging, options.tile_bytes, options.tiles, "tiles of the mover's " + name + " lane"),
+        why_unregistered_(ring_.register_with(io)),
         pipeline_(ring_),
         thread_([this] { run(); }) {
     pthread_setname_np(thread_.native_handle(), ("mover-" + name).c_str());
@@ -92,6 +93,8 @@ class Lane {
   }
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
+
+  const std::string& why_unregistered() const { return why_unregistered_; }
 
   Ticket begin(const FileRange& range, std::span<std::byte> device) {
     auto transfer = std::make_shared<Transfer>();
@@ -188,6 +191,7 @@ class Lane {
   Device& device_;
   nvme::IoEngine& io_;
   BufferRing ring_;
+  const std::string why_unregistered_;
   TilePipeline pipeline_;  // confined to thread_
   mutable Mutex mutex_;
   CondVar changed_;
@@ -243,6 +247,12 @@ class Mover::Impl {
                                      : device_.begin_copy_out(bytes, device_from);
   }
 
+  std::string why_unregistered() const {
+    if (!fetch_) return "";
+    return fetch_->why_unregistered().empty() ? store_->why_unregistered()
+                                              : fetch_->why_unregistered();
+  }
+
   MoverStalls stalls() const {
     MoverStalls stalls;
     if (!fetch_) return stalls;
@@ -278,6 +288,10 @@ Ticket Mover::begin_fetch(const TieredBytes& from, std::span<std::byte> device_t
 
 Ticket Mover::begin_store(std::span<const std::byte> device_from, const TieredBytes& to) {
   return impl_->begin_store(device_from, to);
+}
+
+std::string Mover::why_unregistered() const {
+  return impl_->why_unregistered();
 }
 
 MoverStalls Mover::stalls() const {

@@ -73,6 +73,7 @@ class SwapStore::Impl {
 
   void check_index(std::size_t index) const;
   void check_writable(const char* operation) const;
+  void register_files();
   void index_names();
   const nvme::SwapFile& file(int slot) const { return *files_.at(index_of_slot(slot)); }
   // Brings the manifest into a state in which the slots that are not committed may be changed.
@@ -87,6 +88,7 @@ class SwapStore::Impl {
   const Durability durability_;
   // Constant after start_*.
   SlotFiles files_;
+  std::vector<nvme::Registration> registered_files_;  // end before the files are closed
   std::unordered_map<std::string, std::size_t> indices_;
   std::vector<ShardSlots> shards_;  // the elements: the caller orders calls for one shard
   // Changed by commit and start_* only, which the caller orders with everything.
@@ -114,6 +116,7 @@ void SwapStore::Impl::start_new(std::vector<ShardSpec> shards, nvme::DirectIo di
   for (std::size_t i = 0; i < shards.size(); ++i) {
     shards_.emplace_back(std::move(shards[i]), layout.offset_bytes[i], policy_of(durability_));
   }
+  register_files();
   index_names();
 }
 
@@ -138,9 +141,17 @@ void SwapStore::Impl::start_committed(nvme::DirectIo direct) {
     shards_.emplace_back(std::move(manifest.shards[i]), layout.offset_bytes[i],
                          policy_of(durability_));
   }
+  register_files();
   index_names();
   MutexLock lock(mutex_);
   on_disk_ = OnDisk::current;
+}
+
+// Without it every request takes a reference to its file: nothing that needs a word.
+void SwapStore::Impl::register_files() {
+  for (const auto& file : files_) {
+    if (file) registered_files_.push_back(io_.register_file(*file));
+  }
 }
 
 void SwapStore::Impl::index_names() {

@@ -91,6 +91,12 @@ class FaultyBackend final : public IoBackend {
   }
 
   void wake() override { inner_->wake(); }
+  bool add_memory(std::span<std::byte> region, std::string& why_not) override {
+    return inner_->add_memory(region, why_not);
+  }
+  void remove_memory(std::span<std::byte> region) override { inner_->remove_memory(region); }
+  bool add_file(int fd, std::string& why_not) override { return inner_->add_file(fd, why_not); }
+  void remove_file(int fd) override { inner_->remove_file(fd); }
 
   // Thread-safe from here on.
 

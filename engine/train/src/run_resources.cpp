@@ -103,6 +103,7 @@ RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode) : plan(the
     keep.push_back(plan.units[u].keep_gathered);
   }
   updater = std::make_unique<StateUpdater>(updater_resources);
+  note_registration();
   make_inputs();
   const config::ZeroConfig& zero = plan.config.zero;
   prefetcher = std::make_unique<zero::Prefetcher>(
@@ -114,6 +115,22 @@ RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode) : plan(the
 RunResources::~RunResources() {
   // Modules hold views of buffers that are freed below.
   for (const auto& module : modules) module->unbind();
+}
+
+void RunResources::note_buffered(const std::string& why) {
+  if (why.empty()) return;
+  io_choice += "; through the page cache, since " + why;
+  SLUICE_CHECK(!plan.config.sluice.strict, "\"strict\": true does not allow: " + io_choice);
+}
+
+// Registered or not is io_uring's matter: the other backends have nothing to register.
+void RunResources::note_registration() {
+  if (!io || io->backend_name() != "io_uring") return;
+  const std::string why =
+      updater->why_unregistered().empty() ? mover->why_unregistered() : updater->why_unregistered();
+  if (why.empty()) return;
+  io_choice += "; memory is not registered with it: " + why;
+  SLUICE_CHECK(!plan.config.sluice.strict, "\"strict\": true does not allow: " + io_choice);
 }
 
 bool RunResources::states_are_durable() const {
@@ -150,7 +167,7 @@ void RunResources::open_files(SwapMode mode) {
                 : offload::SwapStore::create(plan.states_directory, *io,
                                              models::state_shards(stored, plan.world_size),
                                              durability, nvme::DirectIo::automatic);
-    if (!store->why_buffered().empty()) io_choice += "; " + store->why_buffered();
+    note_buffered(store->why_buffered());
   }
   const std::uint64_t needed = scratch_bytes(plan);
   if (needed == 0) return;
@@ -160,6 +177,9 @@ void RunResources::open_files(SwapMode mode) {
   }
   scratch = std::make_unique<offload::ScratchFile>(plan.scratch_directory, "spill", needed,
                                                    nvme::DirectIo::automatic);
+  scratch_registration = io->register_file(scratch->file());
+  if (plan.scratch_directory != plan.states_directory)
+    note_buffered(scratch->file().why_buffered());
 }
 
 offload::TieredBytes RunResources::make_home(Tier tier, std::uint64_t size_bytes,

@@ -57,6 +57,7 @@ struct RunResources {
   std::unique_ptr<offload::SwapStore> store;
   std::unique_ptr<offload::DirectoryLock> scratch_lock;
   std::unique_ptr<offload::ScratchFile> scratch;
+  nvme::Registration scratch_registration;
   std::unique_ptr<offload::Mover> mover;
   std::unique_ptr<zero::Communicator> communicator;
   std::unique_ptr<zero::Communicator> gather_communicator;
@@ -73,6 +74,8 @@ struct RunResources {
   offload::MemoryPool& staging() { return pinned_pool ? *pinned_pool : *host_pool; }
 
  private:
+  void note_registration();
+  void note_buffered(const std::string& why);
   void make_pools();
   void open_files(SwapMode mode);
   offload::TieredBytes make_home(offload::Tier tier, std::uint64_t size_bytes,

@@ -55,6 +55,10 @@ UpdateCounters StateUpdater::counters() const {
   return tiles_->counters();
 }
 
+const std::string& StateUpdater::why_unregistered() const {
+  return tiles_->why_unregistered();
+}
+
 Ticket StateUpdater::begin_update(std::size_t unit, const cpu_adam::AdamConfig& config,
                                   const cpu_adam::AdamStep& step) {
   UpdateTiles& tiles = *tiles_;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sluice/base/executor.hpp"
@@ -68,6 +69,8 @@ class StateUpdater {
   Ticket begin_copy_to(std::size_t unit, offload::SwapStore& target);
 
   UpdateCounters counters() const;
+  // Empty, or why the tiles could not be registered with the I/O engine.
+  const std::string& why_unregistered() const;
 
  private:
   std::unique_ptr<UpdateTiles> tiles_;

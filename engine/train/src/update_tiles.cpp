@@ -45,6 +45,7 @@ UpdateTiles::UpdateTiles(const UpdaterResources& resources)
   if (offsets_.total > 0) {
     ring_.emplace(*resources_.host_pool, offsets_.total,
                   static_cast<std::size_t>(plan_.update_tiles), "tiles of the optimizer step");
+    if (resources_.io != nullptr) why_unregistered_ = ring_->register_with(*resources_.io);
     pipeline_.emplace(*ring_);
   }
   worker_.emplace("sluice-update");

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sluice/base/mutex.hpp"
@@ -75,6 +76,7 @@ class UpdateTiles {
   const plan::Plan& plan() const { return plan_; }
   const UpdaterResources& resources() const { return resources_; }
   UpdateCounters counters() const;
+  const std::string& why_unregistered() const { return why_unregistered_; }
 
  private:
   using Bytes = TileWork::Bytes;
@@ -101,6 +103,7 @@ class UpdateTiles {
   const plan::UpdateTileOffsets offsets_;
   std::vector<StateHome> homes_;
   std::optional<offload::BufferRing> ring_;
+  std::string why_unregistered_;
   std::optional<offload::TilePipeline> pipeline_;  // driven by the worker's thread
   std::atomic<int> queued_{0};
   std::deque<Ticket> detached_;  // the caller's side

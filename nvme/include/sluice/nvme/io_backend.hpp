@@ -48,6 +48,15 @@ class IoBackend {
   virtual void wait() = 0;
   // Ends the current or the next wait. Thread-safe, does not block.
   virtual void wake() = 0;
+
+  // Prepares memory, or an open file, for cheaper requests; requests work either way. Returns
+  // whether that was done, else why not in one line. What was added must be removed before the
+  // memory is freed or the descriptor closed, and no request that uses it may be in flight then.
+  // Adding what is there already, or removing what is not, is a mistake.
+  virtual bool add_memory(std::span<std::byte> region, std::string& why_not);
+  virtual void remove_memory(std::span<std::byte> /*region*/) {}
+  virtual bool add_file(int fd, std::string& why_not);
+  virtual void remove_file(int /*fd*/) {}
 };
 
 enum class BackendKind { automatic, io_uring, threads };

@@ -12,13 +12,18 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "sluice/base/ticket.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/nvme/io_backend.hpp"
+#include "sluice/nvme/latency.hpp"
 
 namespace sluice::nvme {
+
+class IoEngine;
 
 struct IoEngineOptions {
   std::uint32_t block_bytes = 1U << 20U;  // a multiple of 4096; DeepSpeed's aio.block_size
@@ -35,6 +40,38 @@ struct IoCounters {
   std::uint64_t retries = 0;     // EINTR, EAGAIN; 1000 in a row become an error
   double read_busy_seconds = 0;  // wall time with at least one read / write in flight
   double write_busy_seconds = 0;
+};
+
+// What IoEngine::register_memory or register_file registered; ends that on destruction, which must
+// come before the memory is freed, the file closed or the engine destroyed, and after every ticket
+// that uses it has ended. Move-only. Thread-compatible: callers synchronise.
+class Registration {
+ public:
+  Registration() = default;
+  Registration(Registration&& other) noexcept { *this = std::move(other); }
+  Registration& operator=(Registration&& other) noexcept;
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+  ~Registration() { end(); }
+
+  // Whether transfers go the cheaper way; else why_not() says in one line why.
+  bool active() const { return engine_ != nullptr; }
+  const std::string& why_not() const { return why_not_; }
+
+ private:
+  friend class IoEngine;
+  void end() noexcept;
+
+  IoEngine* engine_ = nullptr;
+  std::span<std::byte> memory_;
+  int fd_ = -1;
+  std::string why_not_;
+};
+
+// Of finished requests to the backend: from their submission until their completion was taken.
+struct IoLatency {
+  LatencyHistogram reads;
+  LatencyHistogram writes;
 };
 
 class IoEngine {
@@ -68,9 +105,20 @@ class IoEngine {
   Ticket begin_write(const SwapFile& file, std::uint64_t offset_bytes,
                      std::span<const std::byte> data);
 
+  // Tells the kernel once about memory that transfers use again and again, so that it need not pin
+  // its pages for each of them (io_uring's registered buffers), or about a file. Transfers
+  // elsewhere work as before. Blocks until the engine's thread has done it. Pinned pages count
+  // against RLIMIT_MEMLOCK where the process has no CAP_IPC_LOCK. Throws why the backend has
+  // failed, if it has.
+  Registration register_memory(std::span<std::byte> memory);
+  Registration register_file(const SwapFile& file);
+
   IoCounters counters() const;
+  // Blocks until the engine's thread has answered.
+  IoLatency latency() const;
 
  private:
+  friend class Registration;
   class Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -46,6 +46,10 @@ class Mover {
   // 4095 bytes of the range behind the stored ones become zero.
   Ticket begin_store(std::span<const std::byte> device_from, const TieredBytes& to);
 
+  // Empty, or why the tiles could not be registered with the engine: transfers work, and cost more
+  // CPU time.
+  std::string why_unregistered() const;
+
   MoverStalls stalls() const;
 
  private:

@@ -1,0 +1,135 @@
+// Registered memory and files: the bytes are the same with and without, in every position, and
+// nothing stays behind.
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <vector>
+
+#include "nvme_test_support.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/nvme/io_engine.hpp"
+#include "temp_dir.hpp"
+
+namespace sluice::nvme {
+namespace {
+
+class RegistrationTest : public ::testing::TestWithParam<BackendKind> {
+ protected:
+  void SetUp() override { SLUICE_SKIP_WITHOUT(GetParam()); }
+
+  IoEngine make_engine() const { return {make_backend(GetParam(), 8, 2).backend, {16384, 8}}; }
+
+  test::TempDir dir_;
+};
+
+TEST_P(RegistrationTest, TransfersInsideAcrossAndOutsideOfIt) {
+  IoEngine engine = make_engine();
+  SwapFile file(dir_.file("f"), OpenMode::create, DirectIo::automatic);
+  file.allocate(kMiB);
+  TestBuffer arena(256 * kKiB);
+  const auto region = arena.bytes().subspan(64 * kKiB, 128 * kKiB);
+  const Registration memory = engine.register_memory(region);
+  const Registration registered_file = engine.register_file(file);
+  if (GetParam() == BackendKind::io_uring && ::geteuid() == 0) {
+    EXPECT_TRUE(memory.active()) << memory.why_not();
+    EXPECT_TRUE(registered_file.active()) << registered_file.why_not();
+  } else if (!memory.active()) {
+    EXPECT_FALSE(memory.why_not().empty());
+  }
+  // Inside; across the first and the last byte of the region, in blocks of 16 KiB; outside; at an
+  // odd address.
+  const std::vector<std::pair<std::size_t, std::size_t>> places{
+      {64, 128}, {80, 32}, {56, 32}, {176, 32}, {0, 48}, {200, 56}, {0, 256}};
+  for (const auto& [at_kib, size_kib] : places) {
+    for (const std::size_t shift : {0, 1}) {
+      const auto bytes = arena.bytes().subspan(at_kib * kKiB + shift, size_kib * kKiB - shift);
+      const auto wanted = random_bytes(bytes.size(), at_kib + shift);
+      std::copy(wanted.begin(), wanted.end(), bytes.begin());
+      engine.begin_write(file, 4096 * shift, bytes).finish();
+      std::fill(bytes.begin(), bytes.end(), std::byte{0});
+      engine.begin_read(file, 4096 * shift, bytes).finish();
+      EXPECT_TRUE(same_bytes(bytes, wanted)) << at_kib << " KiB, shift " << shift;
+    }
+  }
+}
+
+TEST_P(RegistrationTest, EndsWhenItsOwnerGoesAndCanBeMadeAgain) {
+  IoEngine engine = make_engine();
+  SwapFile file(dir_.file("f"), OpenMode::create, DirectIo::automatic);
+  file.allocate(kMiB);
+  // More than the tables have slots: each must have been given back.
+  for (int i = 0; i < 300; ++i) {
+    TestBuffer buffer(16 * kKiB);
+    Registration memory = engine.register_memory(buffer.bytes());
+    Registration of_file = engine.register_file(file);
+    const auto wanted = random_bytes(16 * kKiB, static_cast<std::uint64_t>(i));
+    std::copy(wanted.begin(), wanted.end(), buffer.bytes().begin());
+    engine.begin_write(file, 0, buffer.bytes()).finish();
+    Registration moved = std::move(memory);
+    memory = std::move(moved);
+    EXPECT_TRUE(memory.active() || !memory.why_not().empty()) << i;
+    if (GetParam() == BackendKind::io_uring && ::geteuid() == 0) {
+      ASSERT_TRUE(memory.active()) << i << ": " << memory.why_not();
+      ASSERT_TRUE(of_file.active()) << i << ": " << of_file.why_not();
+    }
+  }
+}
+
+// The same descriptor number, another file: a registration that outlived the first would write to
+// the wrong one.
+TEST_P(RegistrationTest, ADescriptorThatIsUsedAgainIsTheNewFile) {
+  IoEngine engine = make_engine();
+  TestBuffer buffer(16 * kKiB);
+  int first_fd = -1;
+  {
+    SwapFile first(dir_.file("first"), OpenMode::create, DirectIo::automatic);
+    first.allocate(16 * kKiB);
+    first_fd = first.fd();
+    const Registration registered = engine.register_file(first);
+    fill_random(buffer.bytes(), 1);
+    engine.begin_write(first, 0, buffer.bytes()).finish();
+  }
+  SwapFile second(dir_.file("second"), OpenMode::create, DirectIo::automatic);
+  ASSERT_EQ(second.fd(), first_fd);
+  second.allocate(16 * kKiB);
+  fill_random(buffer.bytes(), 2);
+  engine.begin_write(second, 0, buffer.bytes()).finish();
+  EXPECT_TRUE(same_bytes(read_whole_file(second.path()), random_bytes(16 * kKiB, 2)));
+  EXPECT_TRUE(same_bytes(read_whole_file(dir_.file("first")), random_bytes(16 * kKiB, 1)));
+}
+
+INSTANTIATE_TEST_SUITE_P(AllBackends, RegistrationTest, ::testing::ValuesIn(built_backends()),
+                         [](const auto& param) { return name_of(param.param); });
+
+#if SLUICE_HAVE_URING
+// Root may lock any amount of memory, so the limit is tried as somebody else.
+TEST(Registration, WithTooLittleLockableMemoryGoesOnWithoutAndSaysWhy) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to give it up";
+  std::string why;
+  if (!io_uring_available(why)) GTEST_SKIP() << why;
+  const test::TempDir dir;
+  std::filesystem::permissions(dir.path(), std::filesystem::perms::all);
+  const std::string said = run_in_child([&]() -> std::string {
+    const rlimit limit{64 * kKiB, 64 * kKiB};
+    if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "setrlimit failed";
+    if (::setresgid(65534, 65534, 65534) != 0 || ::setresuid(65534, 65534, 65534) != 0)
+      return "cannot drop root";
+    IoEngine engine(make_backend(BackendKind::io_uring, 4, 1).backend, {4096, 4});
+    SwapFile file(dir.file("f"), OpenMode::create, DirectIo::automatic);
+    TestBuffer buffer(kMiB);
+    fill_random(buffer.bytes(), 3);
+    const Registration memory = engine.register_memory(buffer.bytes());
+    if (memory.active()) return "the limit did not bite";
+    engine.begin_write(file, 0, buffer.bytes()).finish();
+    if (!same_bytes(read_whole_file(file.path()), buffer.bytes())) return "other bytes";
+    return memory.why_not();
+  });
+  EXPECT_NE(said.find("RLIMIT_MEMLOCK"), std::string::npos) << said;
+  EXPECT_NE(said.find("64.0 KiB"), std::string::npos) << said;
+}
+#endif
+
+}  // namespace
+}  // namespace sluice::nvme
