@@ -114,11 +114,17 @@ double median_of(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
+bool available(BackendKind kind, std::string& why) {
+  if (kind == BackendKind::io_uring) return sluice::nvme::io_uring_available(why);
+  if (kind == BackendKind::libaio) return sluice::nvme::libaio_available(why);
+  return true;
+}
+
 void bench_io(benchmark::State& state, IoOp op, BackendKind kind) {
   const auto block_bytes = static_cast<std::uint32_t>(state.range(0));
   const auto depth = static_cast<unsigned>(state.range(1));
   std::string why;
-  if (kind == BackendKind::io_uring && !sluice::nvme::io_uring_available(why)) {
+  if (!available(kind, why)) {
     state.SkipWithError(why.c_str());
     return;
   }
@@ -165,8 +171,10 @@ void arguments(benchmark::internal::Benchmark* bench) {
 }
 
 BENCHMARK_CAPTURE(bench_io, read / io_uring, IoOp::read, BackendKind::io_uring)->Apply(arguments);
+BENCHMARK_CAPTURE(bench_io, read / libaio, IoOp::read, BackendKind::libaio)->Apply(arguments);
 BENCHMARK_CAPTURE(bench_io, read / threads, IoOp::read, BackendKind::threads)->Apply(arguments);
 BENCHMARK_CAPTURE(bench_io, write / io_uring, IoOp::write, BackendKind::io_uring)->Apply(arguments);
+BENCHMARK_CAPTURE(bench_io, write / libaio, IoOp::write, BackendKind::libaio)->Apply(arguments);
 BENCHMARK_CAPTURE(bench_io, write / threads, IoOp::write, BackendKind::threads)->Apply(arguments);
 
 }  // namespace

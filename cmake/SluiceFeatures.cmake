@@ -52,7 +52,11 @@ endforeach()
 
 sluice_find_third_party(liburing)
 sluice_feature(URING liburing_FOUND "liburing, ${liburing_LIBRARY}"
-  "liburing was not found (package liburing-dev); threads do the I/O")
+  "liburing was not found (package liburing-dev); libaio or threads do the I/O")
+
+sluice_find_third_party(libaio)
+sluice_feature(AIO libaio_FOUND "libaio, ${libaio_LIBRARY}"
+  "libaio was not found (package libaio-dev); threads do the I/O where io_uring cannot")
 
 sluice_find_third_party(TBB)
 sluice_feature(TBB TBB_FOUND "oneTBB ${TBB_VERSION}"

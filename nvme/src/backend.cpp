@@ -17,25 +17,64 @@ bool IoBackend::add_file(int /*fd*/, std::string& why_not) {
   why_not = std::string(name()) + " has no registered files";
   return false;
 }
+// What this build does without; nothing is made that is not available.
+#if !SLUICE_HAVE_URING
+std::unique_ptr<IoBackend> make_uring_backend(unsigned /*depth*/) {
+  return nullptr;
+}
+bool io_uring_available(std::string& why) {
+  why = "io_uring: this build has no liburing (SLUICE_WITH_URING)";
+  return false;
+}
+#endif
+#if !SLUICE_HAVE_AIO
+std::unique_ptr<IoBackend> make_libaio_backend(unsigned /*depth*/) {
+  return nullptr;
+}
+bool libaio_available(std::string& why) {
+  why = "libaio: this build has no libaio (SLUICE_WITH_AIO)";
+  return false;
+}
+#endif
+
+namespace {
+
+// A backend that the machine or the build may not have.
+struct Candidate {
+  BackendKind kind;
+  const char* name;
+  bool (*available)(std::string& why);
+  std::unique_ptr<IoBackend> (*make)(unsigned depth);
+};
+
+// Best first; plain threads come after them and can always be had.
+constexpr std::array<Candidate, 2> kCandidates{
+    Candidate{BackendKind::io_uring, "io_uring", io_uring_available, make_uring_backend},
+    Candidate{BackendKind::libaio, "libaio", libaio_available, make_libaio_backend}};
+
+// Null, and the reason in `why`, when it cannot be had.
+std::unique_ptr<IoBackend> try_make(const Candidate& candidate, unsigned depth, std::string& why) {
+  if (!candidate.available(why)) return nullptr;
+  try {
+    return candidate.make(depth);
+  } catch (const IoError& error) {
+    why = error.what();  // the probe's queue was short; this one may be over a limit
+    return nullptr;
+  }
+}
+
+}  // namespace
 
 BackendKind parse_backend(std::string_view name) {
   if (name == "auto") return BackendKind::automatic;
   if (name == "io_uring") return BackendKind::io_uring;
+  if (name == "libaio") return BackendKind::libaio;
   if (name == "threads") return BackendKind::threads;
-  constexpr std::array<std::string_view, 3> kNames{"auto", "io_uring", "threads"};
+  constexpr std::array<std::string_view, 4> kNames{"auto", "io_uring", "libaio", "threads"};
   const std::string nearest = nearest_name(name, kNames);
   throw InvalidArgument("unknown I/O backend \"" + std::string(name) +
-                        "\": expected auto, io_uring or threads" +
+                        "\": expected auto, io_uring, libaio or threads" +
                         (nearest.empty() ? "" : " (did you mean " + nearest + "?)"));
-}
-
-bool io_uring_available(std::string& why) {
-#if SLUICE_HAVE_URING
-  return probe_uring(why);
-#else
-  why = "io_uring: this build has no liburing (SLUICE_WITH_URING)";
-  return false;
-#endif
 }
 
 BackendChoice make_backend(BackendKind kind, unsigned depth, unsigned io_threads) {
@@ -44,27 +83,22 @@ BackendChoice make_backend(BackendKind kind, unsigned depth, unsigned io_threads
   SLUICE_CHECK(io_threads >= 1 && io_threads <= 64,
                "I/O threads " + std::to_string(io_threads) + ": expected 1 to 64");
   BackendChoice choice;
-  if (kind != BackendKind::threads) {
+  std::string reasons;
+  for (const Candidate& candidate : kCandidates) {
+    if (kind != BackendKind::automatic && kind != candidate.kind) continue;
     std::string why;
-#if SLUICE_HAVE_URING
-    if (probe_uring(why)) {
-      try {
-        choice.backend = make_uring_backend(depth);
-        return choice;
-      } catch (const IoError& error) {
-        why = error.what();  // the probe's ring was small; this one may not fit the memory limit
-      }
+    choice.backend = try_make(candidate, depth, why);
+    if (choice.backend) break;
+    if (kind == candidate.kind) {
+      throw InvalidArgument("the I/O backend " + std::string(candidate.name) +
+                            " cannot be had: " + why + "; or choose auto or threads");
     }
-#else
-    io_uring_available(why);
-#endif
-    if (kind == BackendKind::io_uring) {
-      throw InvalidArgument("the I/O backend io_uring cannot be had: " + why +
-                            "; or choose auto or threads");
-    }
-    choice.why_not_better = "threads: " + why;
+    reasons += (reasons.empty() ? "" : "; ") + why;
   }
-  choice.backend = make_threads_backend(depth, io_threads);
+  if (!choice.backend) choice.backend = make_threads_backend(depth, io_threads);
+  if (!reasons.empty()) {
+    choice.why_not_better = std::string(choice.backend->name()) + ": " + reasons;
+  }
   return choice;
 }
 

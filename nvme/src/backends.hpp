@@ -2,7 +2,6 @@
 // The backends that make_backend chooses from. Private to the component.
 
 #include <memory>
-#include <string>
 
 #include "sluice/nvme/io_backend.hpp"
 
@@ -10,11 +9,11 @@ namespace sluice::nvme {
 
 std::unique_ptr<IoBackend> make_threads_backend(unsigned depth, unsigned io_threads);
 
-#if SLUICE_HAVE_URING
+// The others may be made only where they are available.
+
 // Throws IoError, with advice, when the kernel refuses the ring.
 std::unique_ptr<IoBackend> make_uring_backend(unsigned depth);
-// Sets a ring up and does a no-op on it; false and `why` when that fails.
-bool probe_uring(std::string& why);
-#endif
+// Throws IoError, with advice, when the kernel refuses the context.
+std::unique_ptr<IoBackend> make_libaio_backend(unsigned depth);
 
 }  // namespace sluice::nvme

@@ -263,7 +263,7 @@ std::unique_ptr<IoBackend> make_uring_backend(unsigned depth) {
   return std::make_unique<UringBackend>(depth);
 }
 
-bool probe_uring(std::string& why) {
+bool io_uring_available(std::string& why) {
   try {
     Ring ring(1);
     ring.enable();

@@ -155,9 +155,11 @@ TEST(Doctor, IsOneJsonObjectOnStandardOutput) {
   EXPECT_GE(object["machine"]["cores"]["usable"].asUInt64(), 1U);
   EXPECT_EQ(object["devices"]["GPU"]["state"].asString(), "off");
   EXPECT_THAT(object["devices"]["io_uring"]["state"].asString(), ::testing::AnyOf("on", "off"));
+  EXPECT_THAT(object["devices"]["libaio"]["state"].asString(), ::testing::AnyOf("on", "off"));
   EXPECT_FALSE(object["machine"]["cpu_adam"]["detail"].asString().empty());
   EXPECT_TRUE(object["drives"].isArray());
   EXPECT_TRUE(object["libraries"].isMember("LibTorch"));
+  EXPECT_TRUE(object["libraries"].isMember("libaio"));
 }
 
 TEST(Doctor, SaysWhyTheOptimizersKernelIsOff) {

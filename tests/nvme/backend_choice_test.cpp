@@ -1,9 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
+
+#include <fstream>
+#include <utility>
 
 #include "nvme_test_support.hpp"
 #include "sluice/base/error.hpp"
@@ -12,18 +12,23 @@ namespace sluice::nvme {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
-TEST(ParseBackend, KnowsTheThreeNames) {
+TEST(ParseBackend, KnowsTheFourNames) {
   EXPECT_EQ(parse_backend("auto"), BackendKind::automatic);
   EXPECT_EQ(parse_backend("io_uring"), BackendKind::io_uring);
+  EXPECT_EQ(parse_backend("libaio"), BackendKind::libaio);
   EXPECT_EQ(parse_backend("threads"), BackendKind::threads);
 }
 
 TEST(ParseBackend, NamesTheNearestOnAMistake) {
   EXPECT_THAT(message_of<InvalidArgument>([] { parse_backend("iouring"); }),
               AllOf(HasSubstr("\"iouring\""), HasSubstr("did you mean io_uring")));
+  EXPECT_THAT(message_of<InvalidArgument>([] { parse_backend("aio"); }),
+              AllOf(HasSubstr("\"aio\""), HasSubstr("io_uring, libaio or threads")));
 }
 
 TEST(MakeBackend, RefusesDepthAndThreadsOutOfRange) {
@@ -38,72 +43,166 @@ TEST(MakeBackend, TakesTheLargestDepth) {
   EXPECT_EQ(make_backend(BackendKind::automatic, 4096, 1).backend->depth(), 4096U);
 }
 
+// The backends better than the one chosen are those that cannot be had, and each is named with why.
+void expect_choice_of_auto(const BackendChoice& choice) {
+  std::string why_no_uring;
+  std::string why_no_libaio;
+  if (io_uring_available(why_no_uring)) {
+    EXPECT_EQ(choice.backend->name(), "io_uring");
+    EXPECT_EQ(choice.why_not_better, "");
+  } else if (libaio_available(why_no_libaio)) {
+    EXPECT_EQ(choice.backend->name(), "libaio");
+    EXPECT_EQ(choice.why_not_better, "libaio: " + why_no_uring);
+  } else {
+    EXPECT_EQ(choice.backend->name(), "threads");
+    EXPECT_EQ(choice.why_not_better, "threads: " + why_no_uring + "; " + why_no_libaio);
+  }
+}
+
 TEST(MakeBackend, SaysWhyOnlyWhenSomethingBetterWasWanted) {
   EXPECT_EQ(make_backend(BackendKind::threads, 4, 1).why_not_better, "");
-  std::string why;
-  const bool available = io_uring_available(why);
-  const BackendChoice choice = make_backend(BackendKind::automatic, 4, 1);
-  EXPECT_EQ(choice.backend->name(), available ? "io_uring" : "threads");
-  EXPECT_EQ(choice.why_not_better, available ? "" : "threads: " + why);
+  expect_choice_of_auto(make_backend(BackendKind::automatic, 4, 1));
 }
+
+std::string name_and_why(const BackendChoice& choice) {
+  return std::string(choice.backend->name()) + "|" + choice.why_not_better;
+}
+
+// What asking for the backend by name says, in this process.
+std::string error_of_making(BackendKind kind, unsigned depth = 4) {
+  try {
+    make_backend(kind, depth, 1);
+  } catch (const InvalidArgument& error) {
+    return std::string("InvalidArgument: ") + error.what();
+  }
+  return "no error";
+}
+
+#if !SLUICE_HAVE_URING
+TEST(MakeBackend, IoUringThatIsNotBuiltFailsByNameAndNamesTheOption) {
+  EXPECT_THAT(error_of_making(BackendKind::io_uring),
+              AllOf(StartsWith("InvalidArgument: "), HasSubstr("SLUICE_WITH_URING"),
+                    HasSubstr("choose auto or threads")));
+}
+#endif
+
+#if !SLUICE_HAVE_AIO
+TEST(MakeBackend, LibaioThatIsNotBuiltFailsByNameAndNamesTheOption) {
+  EXPECT_THAT(error_of_making(BackendKind::libaio),
+              AllOf(StartsWith("InvalidArgument: "), HasSubstr("SLUICE_WITH_AIO"),
+                    HasSubstr("choose auto or threads")));
+}
+#endif
+
+TEST(MakeBackend, AutoTakesThreadsAndSaysWhyNeitherOfTheOthersCanBeHad) {
+  const std::string said = run_in_child([] {
+    deny(__NR_io_uring_setup, EPERM);
+    deny(__NR_io_setup, EPERM);
+    return name_and_why(make_backend(BackendKind::automatic, 4, 1));
+  });
+  EXPECT_THAT(said, AllOf(StartsWith("threads|threads: io_uring: "), HasSubstr("; libaio: ")));
+#if SLUICE_HAVE_URING
+  EXPECT_THAT(said, AllOf(HasSubstr("io_uring_setup"), HasSubstr("Operation not permitted")));
+#endif
+#if SLUICE_HAVE_AIO
+  EXPECT_THAT(said, AllOf(HasSubstr("io_setup"), HasSubstr("Operation not permitted")));
+#endif
+}
+
+#if SLUICE_HAVE_AIO
+
+std::string why_no_libaio_in_child(long denied, int error_number) {
+  return run_in_child([&] {
+    deny(denied, error_number);
+    std::string why;
+    return libaio_available(why) ? std::string("available") : why;
+  });
+}
+
+TEST(MakeBackend, AutoTakesLibaioAndSaysWhyWhereIoUringIsDenied) {
+  SLUICE_SKIP_WITHOUT(BackendKind::libaio);
+  const std::string said = run_in_child([] {
+    deny(__NR_io_uring_setup, EPERM);
+    return name_and_why(make_backend(BackendKind::automatic, 4, 1));
+  });
+  EXPECT_THAT(said, AllOf(StartsWith("libaio|libaio: io_uring: "), Not(HasSubstr("; libaio"))));
+}
+
+TEST(MakeBackend, LibaioAskedForByNameFailsWhereItIsDenied) {
+  const std::string said = run_in_child([] {
+    deny(__NR_io_setup, EPERM);
+    return error_of_making(BackendKind::libaio);
+  });
+  EXPECT_THAT(said, AllOf(StartsWith("InvalidArgument: "), HasSubstr("io_setup"),
+                          HasSubstr("seccomp"), HasSubstr("choose auto or threads")));
+}
+
+TEST(MakeBackend, AKernelWithoutAioIsNamed) {
+  EXPECT_THAT(why_no_libaio_in_child(__NR_io_setup, ENOSYS), HasSubstr("CONFIG_AIO"));
+}
+
+// A filter may let the setup pass and deny what comes after it.
+TEST(MakeBackend, LibaioIsProbedToTheEnd) {
+  SLUICE_SKIP_WITHOUT(BackendKind::libaio);
+  for (const auto& [call, name] :
+       {std::pair{__NR_io_submit, "io_submit"}, std::pair{__NR_io_getevents, "io_getevents"}}) {
+    EXPECT_THAT(why_no_libaio_in_child(call, EPERM), AllOf(HasSubstr(name), HasSubstr("seccomp")));
+  }
+}
+
+// Injected: to use the limit up for real would deny it to the whole machine.
+TEST(MakeBackend, ALimitOnTheQueuesOfAllProcessesIsNamedWithItsValue) {
+  std::string limit;
+  std::ifstream("/proc/sys/fs/aio-max-nr") >> limit;
+  ASSERT_NE(limit, "");
+  EXPECT_THAT(why_no_libaio_in_child(__NR_io_setup, EAGAIN),
+              AllOf(HasSubstr("fs.aio-max-nr, " + limit), HasSubstr("fs.aio-nr"),
+                    HasSubstr("lower the depth")));
+}
+
+// The depth is the first argument of io_setup.
+TEST(MakeBackend, AQueueThatIsTooLongForTheLimitIsRefusedThoughTheProbePasses) {
+  SLUICE_SKIP_WITHOUT(BackendKind::libaio);
+  const std::string said = run_in_child([] {
+    deny(__NR_io_setup, EAGAIN, 101);
+    return error_of_making(BackendKind::libaio, 101) + "|" +
+           error_of_making(BackendKind::libaio, 100);
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr("fs.aio-max-nr"), EndsWith("|no error")));
+}
+
+#endif
 
 #if SLUICE_HAVE_URING
 
-// From now on io_uring_setup answers `error_number` in this process, as in a container.
-void deny_io_uring(int error_number) {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K,
-               SECCOMP_RET_ERRNO | (static_cast<unsigned>(error_number) & SECCOMP_RET_DATA)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog filter{4, program};
-  SLUICE_SYSCALL(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl");
-  SLUICE_SYSCALL(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), "prctl");
-}
-
-TEST(MakeBackend, AutoTakesThreadsAndSaysWhyWhereIoUringIsDenied) {
-  const std::string said = run_in_child([] {
-    deny_io_uring(EPERM);
-    const BackendChoice choice = make_backend(BackendKind::automatic, 4, 1);
-    return std::string(choice.backend->name()) + "|" + choice.why_not_better;
+std::string why_no_io_uring_in_child(int error_number) {
+  return run_in_child([&] {
+    deny(__NR_io_uring_setup, error_number);
+    std::string why;
+    return io_uring_available(why) ? std::string("available") : why;
   });
-  EXPECT_THAT(said, AllOf(StartsWith("threads|threads: "), HasSubstr("io_uring_setup"),
-                          HasSubstr("Operation not permitted")));
-  EXPECT_THAT(said, ::testing::AnyOf(HasSubstr("seccomp"), HasSubstr("io_uring_disabled")));
 }
 
 TEST(MakeBackend, IoUringAskedForByNameFailsWhereItIsDenied) {
-  const std::string said = run_in_child([]() -> std::string {
-    deny_io_uring(EPERM);
-    try {
-      make_backend(BackendKind::io_uring, 4, 1);
-    } catch (const InvalidArgument& error) {
-      return std::string("InvalidArgument: ") + error.what();
-    }
-    return "no error";
+  const std::string said = run_in_child([] {
+    deny(__NR_io_uring_setup, EPERM);
+    return error_of_making(BackendKind::io_uring);
   });
   EXPECT_THAT(said, AllOf(StartsWith("InvalidArgument: "), HasSubstr("io_uring_setup"),
                           HasSubstr("choose auto or threads")));
 }
 
+TEST(MakeBackend, ADenialOfIoUringIsExplained) {
+  EXPECT_THAT(why_no_io_uring_in_child(EPERM),
+              ::testing::AnyOf(HasSubstr("seccomp"), HasSubstr("io_uring_disabled")));
+}
+
 TEST(MakeBackend, AKernelWithoutIoUringIsNamed) {
-  const std::string said = run_in_child([] {
-    deny_io_uring(ENOSYS);
-    std::string why;
-    return std::string(io_uring_available(why) ? "available" : why);
-  });
-  EXPECT_THAT(said, HasSubstr("no io_uring"));
+  EXPECT_THAT(why_no_io_uring_in_child(ENOSYS), HasSubstr("no io_uring"));
 }
 
 TEST(MakeBackend, ATooSmallMemoryLimitIsNamed) {
-  const std::string said = run_in_child([] {
-    deny_io_uring(ENOMEM);
-    std::string why;
-    return std::string(io_uring_available(why) ? "available" : why);
-  });
-  EXPECT_THAT(said, HasSubstr("RLIMIT_MEMLOCK"));
+  EXPECT_THAT(why_no_io_uring_in_child(ENOMEM), HasSubstr("RLIMIT_MEMLOCK"));
 }
 
 #endif

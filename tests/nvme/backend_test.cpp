@@ -93,6 +93,28 @@ TEST_P(IoBackendConformance, ReportsFailureAsNegativeErrno) {
   EXPECT_EQ(reap_all(*backend, 1)[0].result, -EBADF);
 }
 
+// One bad request neither stops nor fails its neighbours.
+TEST_P(IoBackendConformance, ABadRequestAmongGoodOnesFailsAlone) {
+  const auto bytes = random_bytes(8, 9);
+  write_whole_file(dir_.file("f"), bytes);
+  const SwapFile file(dir_.file("f"), OpenMode::read_only, DirectIo::off);
+  auto backend = make();
+  std::vector<std::byte> back(8);
+  std::vector<IoRequest> reads;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    const bool bad = i == 0 || i == 3 || i == 4 || i == 7;
+    reads.push_back({IoOp::read, bad ? -1 : file.fd(), back.data() + i, 1, i, i});
+  }
+  ASSERT_EQ(backend->submit(reads), 8U);
+  EXPECT_EQ(backend->submit(reads), 0U);
+  const auto done = reap_all(*backend, 8);
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(done[i].tag, i);
+    EXPECT_EQ(done[i].result, reads[i].fd < 0 ? -EBADF : 1);
+    EXPECT_EQ(back[i], reads[i].fd < 0 ? std::byte{} : bytes[i]);
+  }
+}
+
 TEST_P(IoBackendConformance, TakesAsManyAsItsDepthUntilTheyAreReaped) {
   const auto bytes = random_bytes(4096, 4);
   write_whole_file(dir_.file("f"), bytes);
@@ -217,6 +239,22 @@ TEST_P(IoBackendConformance, CarriesThousandsOfRequestsAtFullDepth) {
   EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), kCount);
   EXPECT_TRUE(same_bytes(back, bytes));
 }
+
+#if SLUICE_HAVE_AIO
+TEST(LibaioBackend, TakesNothingWhileTheKernelHasNoRoom) {
+  SLUICE_SKIP_WITHOUT(BackendKind::libaio);
+  EXPECT_EQ(run_in_child([] {
+              auto backend = make_backend(BackendKind::libaio, 4, 1).backend;
+              deny(__NR_io_submit, EAGAIN);
+              std::byte byte{};
+              const IoRequest read{IoOp::read, 0, &byte, 1, 0, 1};
+              const std::size_t taken = backend->submit({&read, 1});
+              IoCompletion none;
+              return std::to_string(taken) + " " + std::to_string(backend->reap({&none, 1}));
+            }),
+            "0 0");
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Backends, IoBackendConformance, ::testing::ValuesIn(built_backends()),
                          [](const auto& param_info) { return name_of(param_info.param); });

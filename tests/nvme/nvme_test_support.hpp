@@ -3,7 +3,11 @@
 // and child processes.
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <span>
@@ -28,15 +33,31 @@
 namespace sluice::nvme {
 
 inline std::vector<BackendKind> built_backends() {
+  std::vector<BackendKind> kinds;
 #if SLUICE_HAVE_URING
-  return {BackendKind::io_uring, BackendKind::threads};
-#else
-  return {BackendKind::threads};
+  kinds.push_back(BackendKind::io_uring);
 #endif
+#if SLUICE_HAVE_AIO
+  kinds.push_back(BackendKind::libaio);
+#endif
+  kinds.push_back(BackendKind::threads);
+  return kinds;
 }
 
 inline std::string name_of(BackendKind kind) {
-  return kind == BackendKind::io_uring ? "io_uring" : "threads";
+  if (kind == BackendKind::io_uring) return "io_uring";
+  return kind == BackendKind::libaio ? "libaio" : "threads";
+}
+
+// Whether the kernel lets this process have the backend; `why` when not.
+inline bool available(BackendKind kind, std::string& why) {
+  if (kind == BackendKind::io_uring) return io_uring_available(why);
+  if (kind == BackendKind::threads) return true;
+  // Asked once: destroying the kernel's context takes 30 ms.
+  static std::string why_no_libaio;
+  static const bool libaio = libaio_available(why_no_libaio);
+  why = why_no_libaio;
+  return libaio;
 }
 
 struct BackendCase {
@@ -61,12 +82,10 @@ inline void PrintTo(const BackendCase& c, std::ostream* out) {
 }
 
 // Skips the test, saying why, where the kernel denies the backend.
-#define SLUICE_SKIP_WITHOUT(kind)                                             \
-  do {                                                                        \
-    std::string sluice_why;                                                   \
-    if ((kind) == BackendKind::io_uring && !io_uring_available(sluice_why)) { \
-      GTEST_SKIP() << sluice_why;                                             \
-    }                                                                         \
+#define SLUICE_SKIP_WITHOUT(kind)                                   \
+  do {                                                              \
+    std::string sluice_why;                                         \
+    if (!available((kind), sluice_why)) GTEST_SKIP() << sluice_why; \
   } while (false)
 
 // Memory whose first byte lies `shift_bytes` behind a multiple of 4096.
@@ -183,6 +202,23 @@ inline std::string run_in_child(const std::function<std::string()>& body) {
   ::waitpid(child, &status, 0);
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) said += " (the child died)";
   return said;
+}
+
+// From now on the system call answers `error_number` in this process (a child), as in a container,
+// where its first argument is at least `from`.
+inline void deny(long system_call, int error_number, unsigned from = 0) {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(system_call), 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),  // its lower half
+      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, from, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K,
+               SECCOMP_RET_ERRNO | (static_cast<unsigned>(error_number) & SECCOMP_RET_DATA)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{std::size(program), program};
+  SLUICE_SYSCALL(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl");
+  SLUICE_SYSCALL(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), "prctl");
 }
 
 // The message of the error of type E that `body` throws; a failure and "" when it does not.

@@ -41,7 +41,15 @@ DoctorRow uring_row() {
   std::string why;
   const bool available = nvme::io_uring_available(why);
   return on_off("io_uring", available,
-                available ? "the swap files use it" : why + "; threads do the I/O");
+                available ? "the swap files use it" : why + "; libaio or threads do the I/O");
+}
+
+DoctorRow libaio_row() {
+  std::string why;
+  const bool available = nvme::libaio_available(why);
+  return on_off("libaio", available,
+                available ? "I/O where io_uring cannot be had"
+                          : why + "; threads do the I/O where io_uring cannot be had");
 }
 
 DoctorRow train_library_row() {
@@ -64,8 +72,8 @@ DoctorRow library_row(const std::string& name, const std::string& version,
 }  // namespace
 
 std::vector<DoctorRow> probe_devices() {
-  return {gpu_row(), uring_row(), on_off("libaio", false, "this version has io_uring and threads"),
-          on_off("threads", true, "I/O by plain threads, where io_uring cannot be had")};
+  return {gpu_row(), uring_row(), libaio_row(),
+          on_off("threads", true, "I/O where neither io_uring nor libaio can be had")};
 }
 
 std::vector<DoctorRow> probe_libraries() {
@@ -82,6 +90,8 @@ std::vector<DoctorRow> probe_libraries() {
                   "built without it (package libtbb-dev): plain threads"),
       library_row("liburing", SLUICE_LIBURING_VERSION,
                   "built without it (package liburing-dev): no io_uring"),
+      library_row("libaio", SLUICE_LIBAIO_VERSION,
+                  "built without it (package libaio-dev): no libaio"),
       library_row("hwloc", SLUICE_HWLOC_VERSION,
                   "built without it (package libhwloc-dev): doctor shows less"),
       library_row("Highway", SLUICE_HWY_VERSION, ""),

@@ -1,7 +1,7 @@
 #pragma once
-// IoBackend: the three verbs of asynchronous I/O, submit, reap and wait, over io_uring or over
-// plain threads. It moves bytes and reports what the kernel said; splitting, short transfers,
-// retries and errors are IoEngine's, once for all backends.
+// IoBackend: the three verbs of asynchronous I/O, submit, reap and wait, over io_uring,
+// libaio or plain threads. It moves bytes and reports what the kernel said; splitting, short
+// transfers, retries and errors are IoEngine's, once for all backends.
 //
 // Confined to one thread (the engine's), except wake().
 
@@ -40,7 +40,8 @@ class IoBackend {
   // Requests it can hold between submit and reap.
   virtual unsigned depth() const = 0;
   // Hands requests to the kernel in order; returns how many were taken, fewer (also 0) when the
-  // queue is full. Does not block. Throws IoError when the backend itself fails.
+  // queue is full. Does not block, except libaio for files without O_DIRECT. Throws IoError when
+  // the backend itself fails.
   virtual std::size_t submit(std::span<const IoRequest> requests) = 0;
   // Takes finished requests, in any order; returns how many. Does not block.
   virtual std::size_t reap(std::span<IoCompletion> completions) = 0;
@@ -59,25 +60,29 @@ class IoBackend {
   virtual void remove_file(int /*fd*/) {}
 };
 
-enum class BackendKind { automatic, io_uring, threads };
+enum class BackendKind { automatic, io_uring, libaio, threads };
 
-// "auto", "io_uring", "threads"; throws InvalidArgument with the nearest valid name.
+// "auto", "io_uring", "libaio", "threads"; throws InvalidArgument with the nearest valid name.
 BackendKind parse_backend(std::string_view name);
 
 struct BackendChoice {
   std::unique_ptr<IoBackend> backend;
-  // One line when something better could not be had ("threads: io_uring_setup: EPERM, ..."), else
-  // empty.
+  // One line when something better could not be had ("libaio: io_uring: io_uring_setup ..."), with
+  // the reason for each, else empty.
   std::string why_not_better;
 };
 
-// Whether io_uring can be had here, found out by setting a ring up; `why` says what failed and what
-// to change.
+// Whether io_uring can be had here, found out by doing a no-op on a ring; `why` says what failed
+// and what to change.
 bool io_uring_available(std::string& why);
 
-// Makes the backend asked for. `automatic` probes by doing: io_uring where it works, else threads,
-// with the reason. A backend asked for by name that cannot be had throws InvalidArgument with the
-// reason. `depth` of 1 to 4096; `io_threads` of 1 to 64 (used by the threads backend only).
+// Whether libaio can be had here, found out by reading an empty file with it; `why` as above.
+bool libaio_available(std::string& why);
+
+// Makes the backend asked for. `automatic` probes by doing: io_uring where it works, else libaio,
+// else threads, with the reasons. A backend asked for by name that cannot be had throws
+// InvalidArgument with the reason. `depth` of 1 to 4096; `io_threads` of 1 to 64 (used by the
+// threads backend only).
 BackendChoice make_backend(BackendKind kind, unsigned depth, unsigned io_threads);
 
 }  // namespace sluice::nvme
