@@ -170,14 +170,14 @@ std::string read_config_file(const std::string& path) {
     throw InvalidArgument("cannot read " + path + ": " +
                           std::generic_category().message(error_number));
   };
-  // Not blocking: the opening of a FIFO would wait for a writer.
+  // Not blocking: the opening of a FIFO without a writer would wait for one. Without O_NONBLOCK it
+  // then reads as empty, while what a shell's <(command) writes is waited for.
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) fail(errno);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) fail(errno);
   if (S_ISDIR(info.st_mode)) fail(EISDIR);
-  if (!S_ISREG(info.st_mode))
-    throw InvalidArgument("cannot read " + path + ": it is not a regular file");
+  if (S_ISFIFO(info.st_mode) && ::fcntl(fd.get(), F_SETFL, O_RDONLY) != 0) fail(errno);
   std::string text;
   char buffer[16384];
   while (text.size() <= kMaxFileBytes) {
