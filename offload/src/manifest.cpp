@@ -145,9 +145,13 @@ Json::Value parse_json(std::string_view body, const std::string& path) {
   const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
   Json::Value root;
   std::string why;
-  if (!reader->parse(body.data(), body.data() + body.size(), &root, &why)) {
-    throw_unusable(path, "is not JSON (" + why + ")");
+  bool parsed = false;
+  try {
+    parsed = reader->parse(body.data(), body.data() + body.size(), &root, &why);
+  } catch (const Json::Exception& error) {  // nested too deeply
+    why = error.what();
   }
+  if (!parsed) throw_unusable(path, "is not JSON (" + why + ")");
   return root;
 }
 

@@ -161,8 +161,7 @@ void check_free_disk(const std::string& directory, std::uint64_t needed_bytes,
   throw IoError(ENOSPC, "allocating the swap files", directory, 0, 0,
                 "needs " + std::to_string(needed_bytes) + " bytes (" + format_bytes(needed_bytes) +
                     "), " + std::to_string(free_bytes) + " bytes (" + format_bytes(free_bytes) +
-                    ") are free: free disk space, choose another directory, or set durability to "
-                    "none, which needs half");
+                    ") are free: free disk space or choose another directory");
 }
 
 }  // namespace sluice::offload

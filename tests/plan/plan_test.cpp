@@ -69,17 +69,6 @@ TEST(Plan, MoreMicroBatchesThanCanBePlannedAreRefusedAtOnce) {
                DoesNotFit);
 }
 
-TEST(Plan, WhatIsLeastPossibleIsNeverMoreThanWhatIsPlanned) {
-  for (const Device device : {Device::none, Device::cpu, Device::nvme}) {
-    for (const std::uint64_t mib : {40U, 64U, 200U}) {
-      const Plan plan = make_plan(train_config(device, device, 4 * mib, 4 * mib),
-                                  model_config(3, 128), Placement::configured, roomy_machine());
-      EXPECT_LE(plan.least_device_bytes, plan.planned.device) << mib;
-      EXPECT_LE(plan.least_host_bytes, plan.planned.host) << mib;
-    }
-  }
-}
-
 std::string refusal(const config::TrainConfig& config, const config::ModelConfig& model,
                     const MachineFacts& machine) {
   try {

@@ -102,8 +102,46 @@ TEST(Resume, WithStatesInMemoryGoesOnFromTheNewestCheckpoint) {
   const ProgramResult rest = folder.train("parts", 20, {"--resume"});
   ASSERT_EQ(rest.exit_code, 0) << rest.err;
   EXPECT_EQ(column(folder, "parts", "loss"), column(folder, "whole", "loss"));
-  EXPECT_EQ(names(folder.files("checkpoints")).size(), 2 * 4U)
-      << "two checkpoints of a folder and three files each";
+  EXPECT_EQ(names(folder.files("checkpoints")).size(), 1 + 2 * 4U)
+      << "a lock, and two checkpoints of a folder and three files each";
+}
+
+TEST(Resume, StatesThatSpilledFromHostMemoryAreFoundWhereThePlanPutThem) {
+  TrainSetup setup;
+  setup.optimizer_device = "cpu";
+  setup.host_bytes = "20MiB";
+  setup.device_bytes = "32MiB";
+  TrainFolder folder;
+  write_file(
+      folder.model(),
+      R"({"model_type": "gpt2", "n_layer": 6, "n_embd": 192, "n_head": 4, "n_positions": 32, "vocab_size": 256})");
+  // The tightest budget that fits: every unit's states have spilled.
+  for (int kib = 8 * 1024; kib < 64 * 1024; kib += 64) {
+    setup.host_bytes = std::to_string(kib) + "KiB";
+    folder.set(setup);
+    const ProgramResult plan =
+        run_sluice({"plan", "--config", folder.config(), "--model", folder.model(), "--json"});
+    if (plan.exit_code == 0) break;
+  }
+  const ProgramResult first = folder.train("report", 2);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  ASSERT_TRUE(std::filesystem::exists(folder.swap() + "/manifest.json")) << "not all have spilled";
+  const ProgramResult rest = folder.train("report", 4, {"--resume"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_EQ(column(folder, "report", "loss").size(), 4U);
+}
+
+TEST(Resume, WithoutTheOffloadThatTheRunWasBegunWithIsRefused) {
+  TrainFolder folder;
+  folder.set({});
+  ASSERT_EQ(folder.train("report", 3).exit_code, 0);
+  TrainSetup setup;
+  setup.optimizer_device = "cpu";
+  folder.set(setup);
+  const ProgramResult result = folder.train("report", 4, {"--resume"});
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_NE(result.err.find(folder.swap()), std::string::npos) << result.err;
+  EXPECT_EQ(column(folder, "report", "loss").size(), 3U) << "the report was not touched";
 }
 
 TEST(Resume, WithNothingCommittedBeginsAnewAndSaysSo) {

@@ -95,6 +95,17 @@ TEST(Surroundings, ALimitOnTheSizeOfFilesIsAnErrorAndNotASignal) {
   expect_refused(run_program(argv), 4, {folder.swap(), "File too large"});
 }
 
+TEST(Surroundings, ALimitOnAddressSpaceIsRefusedBeforeLibTorchIsLoaded) {
+  TrainFolder folder;
+  folder.set({});
+  for (const char* kib : {"400000", "1050000"}) {
+    std::vector<std::string> argv = {
+        "/bin/sh", "-c", "ulimit -v " + std::string(kib) + "; exec \"$0\" \"$@\"", SLUICE_PROGRAM};
+    for (const std::string& argument : folder.arguments("report", 2)) argv.push_back(argument);
+    expect_refused(run_program(argv), 3, {"ulimit -v"});
+  }
+}
+
 TEST(Surroundings, AReadOnlySwapDirectoryIsNamed) {
   TrainFolder folder;
   folder.set({});
@@ -121,6 +132,99 @@ TEST(Surroundings, AFileSystemWithoutDirectIoIsUsedThroughThePageCacheAndSaysSo)
   setup.sluice_keys = "\"strict\": true, ";
   folder.set(setup);
   expect_refused(folder.train("report", 5, {"--resume"}), 2, {"strict", "O_DIRECT"});
+}
+
+TEST(Surroundings, AnExportReplacesFilesOnlyAndNoneOfTheRun) {
+  TrainFolder folder;
+  folder.set({});
+  ASSERT_EQ(folder.train("report", 2).exit_code, 0);
+  const auto export_to = [&](const std::string& out) {
+    return run_sluice({"export", folder.swap(), "--out", out});
+  };
+  const std::string fifo = folder.path("fifo");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  expect_refused(export_to(fifo), 2, {fifo, "not a regular file"});
+  EXPECT_TRUE(std::filesystem::is_fifo(fifo));
+  const std::string manifest = folder.swap() + "/manifest.json";
+  const std::string before = file_text(manifest);
+  expect_refused(export_to(manifest), 2, {manifest, "the run itself"});
+  EXPECT_EQ(file_text(manifest), before);
+  const std::string link = folder.path("link");
+  std::filesystem::create_symlink(folder.path("target"), link);
+  EXPECT_EQ(export_to(link).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_GT(std::filesystem::file_size(folder.path("target")), 100000U);
+}
+
+TEST(Surroundings, TheCheckpointDirectoryIsTriedAtTheStartAndHeldByOneRun) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.optimizer_device = setup.param_device = "cpu";
+  setup.sluice_keys = "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", ";
+  folder.set(setup);
+  write_file(folder.checkpoints(), "a file");
+  expect_refused(folder.train("report", 100000), 4, {folder.checkpoints()});
+  EXPECT_EQ(file_text(folder.checkpoints()), "a file");
+  std::filesystem::remove(folder.checkpoints());
+  const pid_t first = start_sluice(folder.arguments("first", 100000));
+  while (line_count(folder.path("first") + "/steps.jsonl") == 0) std::this_thread::yield();
+  expect_refused(folder.train("second", 2), 4, {folder.checkpoints(), std::to_string(first)});
+  expect_refused(folder.train("first", 2, {"--placement", "resident"}), 4,
+                 {folder.checkpoints(), std::to_string(first)});
+  ::kill(first, SIGKILL);
+  ::waitpid(first, nullptr, 0);
+}
+
+TEST(Surroundings, TheStepsOfAnEarlierRunAreKeptAndTwoRunsDoNotShareAFile) {
+  TrainFolder folder;
+  folder.set({});
+  ASSERT_EQ(folder.train("report", 3).exit_code, 0);
+  const std::string before = file_text(folder.path("report") + "/steps.jsonl");
+  folder.clear_swap();
+  const pid_t second = start_sluice(folder.arguments("report", 100000));
+  while (!std::filesystem::exists(folder.path("report") + "/steps.1.jsonl"))
+    std::this_thread::yield();
+  while (line_count(folder.path("report") + "/steps.jsonl") == 0) std::this_thread::yield();
+  EXPECT_EQ(file_text(folder.path("report") + "/steps.1.jsonl"), before);
+  expect_refused(folder.train("report", 2, {"--placement", "resident"}), 4,
+                 {"steps.jsonl", "another run"});
+  ::kill(second, SIGKILL);
+  ::waitpid(second, nullptr, 0);
+}
+
+TEST(Surroundings, OutputThatCannotBeWrittenIsAnError) {
+  const ProgramResult full =
+      run_program({"/bin/sh", "-c", "exec \"$0\" config keys --json > /dev/full", SLUICE_PROGRAM});
+  expect_refused(full, 4, {"standard output", "No space left"});
+}
+
+TEST(Surroundings, AClosedPipeEndsTheRunAfterItsStep) {
+  TrainFolder folder;
+  folder.set({});
+  std::string command = "'" SLUICE_PROGRAM "'";
+  for (const std::string& argument : folder.arguments("report", 100000))
+    command += " '" + argument + "'";
+  // The status of the first program of the pipe, without bash's PIPESTATUS.
+  const std::string script =
+      "{ " + command + "; echo $? > '" + folder.path("status") + "'; } | head -2 > /dev/null";
+  run_program({"/bin/sh", "-c", script});
+  EXPECT_EQ(file_text(folder.path("status")), "141\n");
+  EXPECT_FALSE(std::filesystem::exists(folder.swap() + "/scratch.spill.swap"));
+  const int steps = line_count(folder.path("report") + "/steps.jsonl");
+  const ProgramResult rest = folder.train("report", steps + 1, {"--resume"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_EQ(line_count(folder.path("report") + "/steps.jsonl"), steps + 1);
+}
+
+TEST(Surroundings, AConfigurationFromAPipeTrains) {
+  TrainFolder folder;
+  folder.set({});
+  std::string command = "cat '" + folder.config() + "' | '" SLUICE_PROGRAM "'";
+  std::vector<std::string> arguments = folder.arguments("report", 2);
+  *(std::find(arguments.begin(), arguments.end(), "--config") + 1) = "/dev/stdin";
+  for (const std::string& argument : arguments) command += " '" + argument + "'";
+  const ProgramResult result = run_program({"/bin/sh", "-c", command});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
 TEST(Surroundings, ASignalEndsALongEvaluation) {

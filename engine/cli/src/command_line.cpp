@@ -205,8 +205,10 @@ std::string usage_message(const CLI::App& root, const CLI::ParseError& error) {
   // A mistyped flag leaves its value behind too: the flag is the news.
   const auto flag = std::find_if(extras.begin(), extras.end(),
                                  [](const std::string& text) { return text.rfind('-', 0) == 0; });
+  // But a mistyped command leaves its flags behind.
+  const bool named = command.get_subcommands({}).empty();
   if (!extras.empty()) {
-    message = unexpected_argument(command, flag == extras.end() ? extras.front() : *flag);
+    message = unexpected_argument(command, flag == extras.end() || !named ? extras.front() : *flag);
   } else if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
     message = wrong_number_of_values(command, error);
   } else if (const std::string missing = missing_options(command); !missing.empty()) {

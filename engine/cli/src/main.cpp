@@ -1,9 +1,12 @@
 // The program `sluice`. Links no LibTorch: train and generate load it when they run
 // (train_library_loader.hpp).
 
+#include <fcntl.h>
 #include <json/value.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -16,6 +19,7 @@
 #include "memory_settings.hpp"
 #include "session.hpp"
 #include "signals.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "text_format.hpp"
 
@@ -52,7 +56,12 @@ int run(const std::vector<std::string>& argv) {
   struct SinkGuard {
     ~SinkGuard() { set_log_sink(nullptr); }
   } guard;
-  return std::visit(Run{session}, invocation.command);
+  const int code = std::visit(Run{session}, invocation.command);
+  // What was asked for went to standard output: lost, it is not done.
+  if (code != kExitDone) return code;
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    throw IoError(errno, "write", "standard output");
+  return code;
 }
 
 int report_failure(const std::exception_ptr& error, bool json) {
@@ -67,11 +76,21 @@ int report_failure(const std::exception_ptr& error, bool json) {
   return failure.exit_code;
 }
 
+// A closed standard stream would otherwise become the next file that is opened, and be written to.
+void open_standard_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest free number is this one.
+    [[maybe_unused]] const int opened = ::open("/dev/null", O_RDWR);
+  }
+}
+
 }  // namespace
 
 }  // namespace sluice::cli
 
 int main(int argc, char** argv) {
+  sluice::cli::open_standard_streams();
   sluice::cli::bound_resident_memory();
   sluice::cli::ignore_file_size_signal();
   std::vector<std::string> arguments(argv, argv + argc);

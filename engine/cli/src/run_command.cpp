@@ -91,8 +91,11 @@ int run_train(const TrainArguments& arguments, Session& session) {
   const train::TrainRequest& request = arguments.request;
   require_files(request);
   // Read here as well, so that mistakes show before LibTorch is loaded.
-  config::load_train_config(request.config_path);
-  config::load_model_config(request.model_path);
+  // A pipe can be read only once.
+  if (std::filesystem::is_regular_file(request.config_path))
+    config::load_train_config(request.config_path);
+  if (std::filesystem::is_regular_file(request.model_path))
+    config::load_model_config(request.model_path);
 
   train::TrainLibrary& library = load_train_library();
   library.set_log_sink(session.console().make_log_sink(), LogLevel::info);

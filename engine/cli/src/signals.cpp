@@ -31,6 +31,12 @@ void write_to_stderr(const char* text, std::size_t size) {
 
 extern "C" void on_stop_signal(int number) {
   const int saved = errno;
+  // The reader of the output is gone: that ends the run as a request would, and there is nobody to
+  // tell.
+  if (number == SIGPIPE) {
+    if (g_stop == 0) g_stop = number;
+    return;
+  }
   if (g_stop != 0) {
     write_to_stderr(g_at_once_message, g_at_once_size);
     ::_exit(exit_code_of_signal(number));
@@ -47,6 +53,7 @@ void set_action(void (*handler)(int)) {
   action.sa_flags = SA_RESTART;  // reads and waits of the libraries go on; the loop polls stop()
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  ::sigaction(SIGPIPE, &action, nullptr);
 }
 
 }  // namespace

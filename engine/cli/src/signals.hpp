@@ -1,7 +1,7 @@
 #pragma once
 // The signals that the program does not leave as they are. SIGINT and SIGTERM become a number that
 // the training loop polls: the first asks to stop after the step in progress, a second one ends the
-// process at once.
+// process at once. SIGPIPE, too, ends a run after its step.
 
 #include <string>
 

@@ -1,13 +1,16 @@
 #include "train_library_loader.hpp"
 
 #include <dlfcn.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/plan/plan.hpp"
 
 namespace sluice::cli {
 
@@ -40,7 +43,22 @@ std::string find_train_library(std::string& why) {
   return "";
 }
 
+namespace {
+
+// LibTorch ends the process when it cannot map its memory, so it is not even begun with.
+void check_address_space() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (limit.rlim_cur >= plan::kProgramAddressSpaceBytes) return;
+  throw DoesNotFit("this process may map " + format_bytes(limit.rlim_cur) +
+                   " of address space (ulimit -v), its libraries need about " +
+                   format_bytes(plan::kProgramAddressSpaceBytes) + ": raise the limit");
+}
+
+}  // namespace
+
 train::TrainLibrary& load_train_library() {
+  check_address_space();
   std::string why;
   const std::string path = find_train_library(why);
   if (path.empty()) {

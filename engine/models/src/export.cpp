@@ -33,12 +33,21 @@ void write_params(SafetensorsWriter& writer, std::size_t first_tensor, const zer
   }
 }
 
+// A name in the run's own directory could be one of its files.
+void check_outside(const std::string& out_path, const std::string& directory) {
+  std::error_code error;
+  const auto parent = std::filesystem::weakly_canonical(out_path, error).parent_path();
+  SLUICE_CHECK(parent != std::filesystem::weakly_canonical(directory, error),
+               out_path + ": lies in the directory of the run itself; write it elsewhere");
+}
+
 }  // namespace
 
 ExportResult export_weights(const std::string& run_directory, const std::string& out_path,
                             DType dtype,
                             const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
   const std::string directory = find_run(run_directory);
+  check_outside(out_path, directory);
   nvme::BackendChoice choice = nvme::make_backend(nvme::BackendKind::automatic, 16, 2);
   nvme::IoEngine io(std::move(choice.backend), {});
   const auto store = offload::SwapStore::open_read_only(directory, io);

@@ -49,6 +49,16 @@ zero::UnitLayout to_unit(const Json::Value& value) {
   return unit;
 }
 
+void check_ranges(const RunState& state) {
+  SLUICE_CHECK(!state.units.empty(), "it has no units");
+  SLUICE_CHECK(
+      state.step >= 0 && state.updates >= 0 && state.updates <= state.step,
+      "step " + std::to_string(state.step) + " with " + std::to_string(state.updates) + " updates");
+  SLUICE_CHECK(state.compute_threads >= 1 && state.compute_threads <= 4096,
+               std::to_string(state.compute_threads) + " compute threads");
+  SLUICE_CHECK(state.world_size >= 1, std::to_string(state.world_size) + " ranks");
+}
+
 }  // namespace
 
 std::string to_json(const RunState& state) {
@@ -72,9 +82,13 @@ RunState parse_run_state(const std::string& json, const std::string& path) {
   Json::Value root;
   std::string errors;
   const std::unique_ptr<Json::CharReader> reader(Json::CharReaderBuilder().newCharReader());
-  if (!reader->parse(json.data(), json.data() + json.size(), &root, &errors) || !root.isObject()) {
-    throw StorageError(path, "the run's description is not JSON: " + errors);
+  try {
+    if (!reader->parse(json.data(), json.data() + json.size(), &root, &errors)) root.clear();
+  } catch (const Json::Exception& error) {  // nested too deeply
+    errors = error.what();
   }
+  if (!root.isObject())
+    throw StorageError(path, "the run's description is not a JSON object: " + errors);
   try {
     RunState state;
     state.model = root["model"].asString();
@@ -86,6 +100,7 @@ RunState parse_run_state(const std::string& json, const std::string& path) {
     state.world_size = root["world_size"].asInt();
     state.version = root["version"].asString();
     for (const Json::Value& unit : root["units"]) state.units.push_back(to_unit(unit));
+    check_ranges(state);
     return state;
   } catch (const std::exception& error) {
     throw StorageError(path, std::string("the run's description is damaged: ") + error.what());

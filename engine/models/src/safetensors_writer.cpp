@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <set>
 
 #include "safetensors_format.hpp"
@@ -69,10 +70,25 @@ void allocate_file(int fd, const std::string& path, std::uint64_t size_bytes) {
   }
 }
 
+// The file that is replaced in the end: what a symbolic link points to, not the link. Throws when
+// there is something that is not a file: renaming over a device would remove it.
+std::string replaced_file(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path target = path;
+  // By hand, since a link may point to what is not there yet; as many as the kernel follows.
+  for (int links = 0; links < 40 && std::filesystem::is_symlink(target, error); ++links)
+    target = target.parent_path() / std::filesystem::read_symlink(target, error);
+  const auto status = std::filesystem::status(target, error);
+  SLUICE_CHECK(
+      !std::filesystem::exists(status) || std::filesystem::is_regular_file(status),
+      path + ": is not a regular file, so it cannot be replaced by one; give another name");
+  return target.string();
+}
+
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<TensorSpec> tensors, DType dtype)
-    : path_(std::move(path)),
+    : path_(replaced_file(path)),
       temporary_path_(path_ + ".partial-" + std::to_string(::getpid())),
       dtype_(dtype),
       tensors_(std::move(tensors)),

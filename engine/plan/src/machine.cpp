@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -73,6 +74,13 @@ std::uint64_t memlock_limit() {
   return limit.rlim_cur;
 }
 
+std::uint64_t address_space_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return std::numeric_limits<std::uint64_t>::max();
+  return limit.rlim_cur;
+}
+
 // What an earlier run left in the directory: its space is used again.
 std::uint64_t reusable_bytes(const std::string& directory) {
   std::uint64_t sum = 0;
@@ -85,6 +93,28 @@ std::uint64_t reusable_bytes(const std::string& directory) {
   return sum;
 }
 
+// The checkpoint directory is made when it is absent: on the file system of what there is of its
+// path.
+std::string existing_part(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::path part = std::filesystem::absolute(path, ignored);
+  while (!std::filesystem::exists(part, ignored) && part.has_relative_path())
+    part = part.parent_path();
+  return part.empty() ? "." : part.string();
+}
+
+// What earlier checkpoints take: old ones go as new ones come.
+std::uint64_t tree_bytes(const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::uint64_t sum = 0;
+  std::error_code ignored;
+  for (auto entry = fs::recursive_directory_iterator(directory, ignored);
+       entry != fs::recursive_directory_iterator(); entry.increment(ignored)) {
+    if (entry->is_regular_file(ignored)) sum += entry->file_size(ignored);
+  }
+  return sum;
+}
+
 }  // namespace
 
 MachineFacts probe_machine(const config::TrainConfig& config) {
@@ -92,6 +122,7 @@ MachineFacts probe_machine(const config::TrainConfig& config) {
   facts.total_memory_bytes = meminfo_bytes("MemTotal");
   facts.available_memory_bytes = std::min(meminfo_bytes("MemAvailable"), cgroup_available());
   facts.memlock_bytes = memlock_limit();
+  facts.address_space_bytes = address_space_limit();
   facts.cores = usable_cores();
   for (const config::OffloadConfig* offload :
        {&config.zero.offload_optimizer, &config.zero.offload_param}) {
@@ -100,6 +131,11 @@ MachineFacts probe_machine(const config::TrainConfig& config) {
     facts.free_disk_bytes.emplace_back(
         offload->nvme_path,
         nvme::free_disk_bytes(offload->nvme_path) + reusable_bytes(offload->nvme_path));
+  }
+  const std::string& checkpoints = config.sluice.checkpoint_dir;
+  if (!checkpoints.empty()) {
+    facts.free_disk_bytes.emplace_back(
+        checkpoints, nvme::free_disk_bytes(existing_part(checkpoints)) + tree_bytes(checkpoints));
   }
   return facts;
 }

@@ -179,9 +179,6 @@ void find_least(Plan& plan) {
           offload::pool_bytes(update_tile_offsets(tile, plan.compute_dtype).total) +
       2 * static_cast<std::uint64_t>(rings.mover_tiles) *
           offload::pool_bytes(rings.mover_tile_bytes);
-  // With everything spilled, more goes through tiles; what is planned may need less.
-  plan.least_device_bytes = std::min(plan.least_device_bytes, plan.planned.device);
-  plan.least_host_bytes = std::min(plan.least_host_bytes, plan.planned.host);
 }
 
 void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::string>& problems) {
@@ -214,6 +211,14 @@ void check_machine(Plan& plan, const MachineFacts& machine, std::vector<std::str
     problems.push_back("the machine has " + format_bytes(machine.available_memory_bytes) +
                        " of free memory; device tier, host tier and the program itself need " +
                        format_bytes(need));
+  }
+  const std::uint64_t mapped =
+      checked_add(checked_add(plan.planned.device, plan.planned.host), kProgramAddressSpaceBytes);
+  if (mapped > machine.address_space_bytes) {
+    problems.push_back("this process may map " + format_bytes(machine.address_space_bytes) +
+                       " of address space (ulimit -v); device tier, host tier and the program's "
+                       "libraries need " +
+                       format_bytes(mapped));
   }
   for (const Plan::Disk& disk : plan.disks) {
     if (disk.free_bytes && disk.needed_bytes > *disk.free_bytes) {

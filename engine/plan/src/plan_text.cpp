@@ -9,6 +9,7 @@
 #include "placement.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/models/run_state.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "sluice/offload/swap_store.hpp"
 
@@ -110,8 +111,37 @@ void fill_rows(Plan& plan) {
   }
 }
 
+namespace {
+
+void add_disk(Plan& plan, const MachineFacts& machine, const std::string& directory,
+              std::uint64_t needed_bytes) {
+  if (needed_bytes == 0) return;
+  for (Plan::Disk& disk : plan.disks) {
+    if (disk.directory == directory) {
+      disk.needed_bytes += needed_bytes;
+      return;
+    }
+  }
+  Plan::Disk disk{directory, needed_bytes, std::nullopt};
+  for (const auto& [known, free] : machine.free_disk_bytes) {
+    if (known == directory) disk.free_bytes = free;
+  }
+  plan.disks.push_back(disk);
+}
+
+// The newest checkpoint and the one that is being written.
+std::uint64_t checkpoint_bytes(const Plan& plan) {
+  return checked_mul(
+      2, offload::SwapStore::disk_bytes(models::state_shards(plan.layouts, plan.world_size),
+                                        offload::Durability::none));
+}
+
+}  // namespace
+
 void fill_disks(Plan& plan, const MachineFacts& machine) {
   const config::ZeroConfig& zero = plan.config.zero;
+  const std::string& checkpoints = plan.config.sluice.checkpoint_dir;
+  if (!checkpoints.empty()) add_disk(plan, machine, checkpoints, checkpoint_bytes(plan));
   if (plan.placement == Placement::resident || !uses_files(plan)) return;
   const std::string states = directory_of(zero.offload_optimizer, zero.offload_param);
   std::string scratch = directory_of(zero.offload_param, zero.offload_optimizer);
@@ -124,24 +154,10 @@ void fill_disks(Plan& plan, const MachineFacts& machine) {
     all_bytes += row.bytes.nvme;
     if (row.component == "optimizer states") states_bytes = row.bytes.nvme;
   }
-  const auto add = [&](const std::string& directory, std::uint64_t needed) {
-    if (needed == 0) return;
-    for (Plan::Disk& disk : plan.disks) {
-      if (disk.directory == directory) {
-        disk.needed_bytes += needed;
-        return;
-      }
-    }
-    Plan::Disk disk{directory, needed, std::nullopt};
-    for (const auto& [known, free] : machine.free_disk_bytes) {
-      if (known == directory) disk.free_bytes = free;
-    }
-    plan.disks.push_back(disk);
-  };
   if (states_bytes > 0) plan.states_directory = states;
   if (all_bytes > states_bytes) plan.scratch_directory = scratch;
-  add(states, states_bytes);
-  add(scratch, all_bytes - states_bytes);
+  add_disk(plan, machine, states, states_bytes);
+  add_disk(plan, machine, scratch, all_bytes - states_bytes);
 }
 
 std::string plan_table(const Plan& plan) {
@@ -162,7 +178,8 @@ std::string plan_table(const Plan& plan) {
     rows.push_back({"short by", short_by(plan.planned.device, *plan.device_budget_bytes),
                     short_by(plan.planned.host, *plan.host_budget_bytes), "-", ""});
     rows.push_back({"least possible", format_bytes(plan.least_device_bytes),
-                    format_bytes(plan.least_host_bytes), "-", "everything spilled, nothing ahead"});
+                    format_bytes(plan.least_host_bytes), "-",
+                    "both at once: everything spilled, nothing ahead"});
   }
   std::string text = "model: " + format_count(plan.parameters) + " parameters, training state " +
                      format_bytes(plan.state_bytes) + " (16 bytes per parameter)";

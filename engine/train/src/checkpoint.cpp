@@ -41,6 +41,17 @@ void remove_old(const fs::path& directory, std::int64_t keep) {
 
 }  // namespace
 
+std::unique_ptr<offload::DirectoryLock> hold_checkpoint_directory(const std::string& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error && !fs::is_directory(directory)) {
+    throw IoError(error.value(), "create directory", directory, 0, 0,
+                  "\"checkpoint_dir\" must name a directory, or where one can be made");
+  }
+  return std::make_unique<offload::DirectoryLock>(directory,
+                                                  offload::DirectoryLock::Mode::exclusive);
+}
+
 void write_checkpoint(RunResources& resources, const models::RunState& state) {
   const config::SluiceConfig& options = resources.plan.config.sluice;
   const fs::path parent = options.checkpoint_dir;

@@ -5,10 +5,18 @@
 #include <cstdint>
 #include <string>
 
+#include <memory>
+#include <string>
+
 #include "run_resources.hpp"
 #include "sluice/models/run_state.hpp"
 
 namespace sluice::train {
+
+// Creates `directory` when it is absent and holds it for this run, so that two runs cannot mix
+// their checkpoints. Throws StorageError naming the process that has it, IoError when it cannot be
+// had or written to.
+std::unique_ptr<offload::DirectoryLock> hold_checkpoint_directory(const std::string& directory);
 
 // Writes CHECKPOINT_DIR/step-NNNNNNNN from the updater's states and removes all but the newest
 // `keep`. The updates of `state.step` must have ended. Blocks. Throws IoError, StorageError; then

@@ -138,6 +138,8 @@ class Run {
     seed_ = request_.seed.value_or(loaded.train.sluice.seed);
     total_steps_ = request_.steps.value_or(kDefaultSteps);
     SLUICE_CHECK(total_steps_ >= 0, "--steps must not be negative");
+    SLUICE_CHECK(total_steps_ > 0 || request_.eval_data_path || request_.eval_fraction,
+                 "--steps 0 evaluates only: it needs --eval-data or --eval-fraction");
     data_ = open_data(request_, loaded.model);
     check_directories(loaded.train);
     source_ = find_source(request_, loaded.train);
@@ -147,6 +149,8 @@ class Run {
     check_source(source_, plan_, seed_);
     observer_.on_plan(plan_);
     at::set_num_threads(plan_.threads.compute);
+    const std::string& checkpoints = plan_.config.sluice.checkpoint_dir;
+    if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
     resources_ =
         std::make_unique<RunResources>(plan_, source_.own_swap ? SwapMode::open : SwapMode::create);
     if (!resources_->io_choice.empty()) plan_.choices.push_back(resources_->io_choice);
@@ -265,8 +269,6 @@ class Run {
   // The state as it is, without a step: what --steps 0 is for, and a resumed run that has nothing
   // left to do.
   void evaluate_only() {
-    SLUICE_CHECK(data_.has_eval || total_steps_ > 0,
-                 "--steps 0 evaluates only: it needs --eval-data or --eval-fraction");
     if (data_.has_eval) evaluate();
   }
 
@@ -367,6 +369,7 @@ class Run {
   Data data_;
   RunSource source_;
   plan::Plan plan_;
+  std::unique_ptr<offload::DirectoryLock> checkpoint_lock_;
   std::unique_ptr<RunResources> resources_;
   std::unique_ptr<MemorySampler> sampler_;
   std::unique_ptr<StepRunner> runner_;

@@ -32,7 +32,7 @@ std::uint64_t hidden_size_bytes(const plan::Plan& plan) {
 }
 
 bool has_files(const plan::Plan& plan) {
-  return !plan.disks.empty();
+  return !plan.states_directory.empty() || !plan.scratch_directory.empty();
 }
 
 // Bytes of the scratch file: everything on NVMe but the optimizer states, each range on whole

@@ -1,5 +1,6 @@
 #include "run_source.hpp"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "sluice/base/error.hpp"
@@ -9,12 +10,12 @@ namespace sluice::train {
 
 namespace {
 
-// The directory where all optimizer states may be committed; empty when they are not asked to be on
-// NVMe.
+// The directory where all optimizer states may be committed: the optimizer's, else the parameters'
+// (states that spill go there, as the plan has it). Empty when the configuration names none.
 std::string swap_directory(const TrainRequest& request, const config::TrainConfig& config) {
   if (request.placement == plan::Placement::resident) return "";
-  const config::OffloadConfig& offload = config.zero.offload_optimizer;
-  return offload.device == config::OffloadConfig::Device::nvme ? offload.nvme_path : "";
+  const std::string& own = config.zero.offload_optimizer.nvme_path;
+  return own.empty() ? config.zero.offload_param.nvme_path : own;
 }
 
 bool same_layout(const std::vector<zero::UnitLayout>& a, const std::vector<zero::UnitLayout>& b) {
@@ -29,6 +30,25 @@ bool same_layout(const std::vector<zero::UnitLayout>& a, const std::vector<zero:
     }
   }
   return true;
+}
+
+// A manifest whose parts contradict each other was not written by a run.
+void check_complete(const models::RunState& state, const offload::CommittedState& committed,
+                    const std::string& path) {
+  if (state.step != committed.step) {
+    throw StorageError(path, "is of step " + std::to_string(committed.step) +
+                                 ", but describes a run at step " + std::to_string(state.step));
+  }
+  for (const offload::ShardSpec& wanted : models::state_shards(state.units, state.world_size)) {
+    const bool found = std::any_of(
+        committed.shards.begin(), committed.shards.end(), [&](const offload::ShardSpec& shard) {
+          return shard.name == wanted.name && shard.size_bytes == wanted.size_bytes;
+        });
+    if (!found) {
+      throw StorageError(path, "has no shard \"" + wanted.name + "\" of " +
+                                   std::to_string(wanted.size_bytes) + " bytes");
+    }
+  }
 }
 
 void refuse_existing(const std::string& directory, std::int64_t step) {
@@ -50,6 +70,10 @@ RunSource find_source(const TrainRequest& request, const config::TrainConfig& co
   } else if (!checkpoints.empty() && std::filesystem::is_directory(checkpoints)) {
     source.directory = models::newest_checkpoint(checkpoints);
   }
+  // A run at work there is the news; this throws naming its process.
+  if (!checkpoints.empty() && std::filesystem::is_directory(checkpoints)) {
+    const offload::DirectoryLock free(checkpoints, offload::DirectoryLock::Mode::shared);
+  }
   if (source.directory.empty()) {
     if (request.resume) {
       log(LogLevel::info, "--resume: nothing has been committed yet, the run begins at step 1");
@@ -58,16 +82,27 @@ RunSource find_source(const TrainRequest& request, const config::TrainConfig& co
   }
   const offload::CommittedState committed = offload::SwapStore::read_committed(source.directory);
   if (!request.resume) {
-    // A run at work there is the news; this throws naming its process.
     const offload::DirectoryLock free(source.directory, offload::DirectoryLock::Mode::shared);
     refuse_existing(source.directory, committed.step);
   }
   source.state = models::parse_run_state(committed.metadata, source.directory + "/manifest.json");
+  check_complete(*source.state, committed, source.directory + "/manifest.json");
   return source;
 }
 
 void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t seed) {
   if (!source.state) return;
+  const bool all_on_nvme = std::all_of(
+      plan.units.begin(), plan.units.end(),
+      [](const plan::UnitPlacement& unit) { return unit.states == offload::Tier::nvme; });
+  if (source.own_swap && !all_on_nvme) {
+    throw StorageError(
+        source.directory,
+        "holds a run whose optimizer states are all on NVMe, but with this configuration they "
+        "would "
+        "not be: resume it with the \"offload_optimizer\" and budgets it was begun with, or begin "
+        "anew with \"sluice export\", --init and another directory");
+  }
   const models::RunState& saved = *source.state;
   const std::string given = config::canonical_model_text(plan.model);
   if (saved.model != given) {

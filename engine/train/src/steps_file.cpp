@@ -1,14 +1,17 @@
 #include "steps_file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
 
 namespace sluice::train {
 
@@ -34,6 +37,14 @@ std::uint64_t length_up_to(const std::string& path, std::int64_t last_step) {
   return kept;
 }
 
+// steps.1.jsonl, steps.2.jsonl, ...: the first that is not there.
+std::string free_name(const std::string& directory) {
+  for (int i = 1;; ++i) {
+    std::string name = directory + "/steps." + std::to_string(i) + ".jsonl";
+    if (!std::filesystem::exists(name)) return name;
+  }
+}
+
 void write_all(int fd, const std::string& text, const std::string& path) {
   // One write() in practice; a file system that takes less gets the rest.
   std::size_t done = 0;
@@ -49,10 +60,24 @@ StepsFile::StepsFile(const std::string& directory, std::int64_t committed_step) 
   if (directory.empty()) return;
   make_directory(directory);
   path_ = directory + "/steps.jsonl";
+  open_and_lock();
+  const std::uint64_t kept = length_up_to(path_, committed_step);
+  if (kept == 0 && std::filesystem::file_size(path_) > 0) {
+    // Of another run: this one begins anew.
+    const std::string aside = free_name(directory);
+    SLUICE_SYSCALL(::rename(path_.c_str(), aside.c_str()), path_);
+    log(LogLevel::info, path_ + " is of an earlier run and is now " + aside);
+    open_and_lock();
+  }
+  SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(kept)), path_);
+}
+
+void StepsFile::open_and_lock() {
   fd_ = UniqueFd(SLUICE_SYSCALL(
       ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644), path_));
-  const std::uint64_t kept = length_up_to(path_, committed_step);
-  SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(kept)), path_);
+  if (::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return;
+  if (errno != EWOULDBLOCK) throw IoError(errno, "flock", path_);
+  throw StorageError(path_, "is being written by another run: give each its own --report");
 }
 
 void StepsFile::append(const StepRecord& record) {

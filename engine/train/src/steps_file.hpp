@@ -14,11 +14,15 @@ namespace sluice::train {
 class StepsFile {
  public:
   // Creates the directory. `committed_step`: lines of later steps, and a torn last line, are cut
-  // off; 0 begins anew. An empty directory name writes nothing. Throws IoError.
+  // off. A file of which nothing would be left is renamed to steps.1.jsonl (or the next free
+  // number). An empty directory name writes nothing. Throws IoError; StorageError when another run
+  // writes there.
   StepsFile(const std::string& directory, std::int64_t committed_step);
   void append(const StepRecord& record);
 
  private:
+  void open_and_lock();
+
   std::string path_;
   UniqueFd fd_;
 };

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,11 +32,16 @@ struct MachineFacts {
   std::uint64_t total_memory_bytes = 0;
   std::uint64_t available_memory_bytes = 0;  // MemAvailable, and what the cgroup leaves
   std::uint64_t memlock_bytes = 0;           // RLIMIT_MEMLOCK; kUnlimited when privileged
-  int cores = 1;                             // this process may use
+  std::uint64_t address_space_bytes =
+      std::numeric_limits<std::uint64_t>::max();  // RLIMIT_AS (ulimit -v)
+  int cores = 1;                                  // this process may use
   // Free bytes of the file system below each directory that the configuration names; a directory
   // that is absent has no entry (the trainer reports it, with exit code 4).
   std::vector<std::pair<std::string, std::uint64_t>> free_disk_bytes;
 };
+// What the program maps without its budgets: LibTorch's libraries, threads' stacks, the heap; 0.6
+// GB measured.
+inline constexpr std::uint64_t kProgramAddressSpaceBytes = std::uint64_t{1} << 30U;
 MachineFacts probe_machine(const config::TrainConfig& config);
 
 struct TierBytes {

@@ -1,0 +1,76 @@
+#include "sluice/models/run_state.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "sluice/base/error.hpp"
+
+namespace sluice::models {
+namespace {
+
+using testing::HasSubstr;
+
+RunState sample() {
+  RunState state;
+  state.model = "{}";
+  state.step = 7;
+  state.updates = 6;
+  state.seed = 3;
+  state.compute_dtype = "bf16";
+  state.compute_threads = 2;
+  state.world_size = 1;
+  state.version = "0.1.0";
+  zero::UnitLayout unit;
+  unit.name = "embedding";
+  zero::add_param(unit, "wte.weight", {256, 64});
+  state.units.push_back(unit);
+  return state;
+}
+
+std::string refusal_of(const std::string& json) {
+  try {
+    parse_run_state(json, "DIR/manifest.json");
+  } catch (const StorageError& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "accepted: " << json.substr(0, 200);
+  return "";
+}
+
+TEST(RunState, ComesBackAsItWasWritten) {
+  const RunState state = parse_run_state(to_json(sample()), "DIR/manifest.json");
+  EXPECT_EQ(state.step, 7);
+  EXPECT_EQ(state.updates, 6);
+  EXPECT_EQ(state.units.at(0).params.at(0).name, "wte.weight");
+  EXPECT_EQ(to_json(state), to_json(sample()));
+}
+
+TEST(RunState, ValuesThatNoRunHasAreRefusedWithTheFile) {
+  const std::vector<std::function<void(RunState&)>> changes = {
+      [](RunState& s) { s.step = -1; },
+      [](RunState& s) { s.updates = -1; },
+      [](RunState& s) { s.updates = 8; },
+      [](RunState& s) { s.compute_threads = 0; },
+      [](RunState& s) { s.compute_threads = 100000; },
+      [](RunState& s) { s.world_size = 0; },
+      [](RunState& s) { s.units.clear(); },
+  };
+  for (const auto& change : changes) {
+    RunState state = sample();
+    change(state);
+    EXPECT_THAT(refusal_of(to_json(state)), HasSubstr("DIR/manifest.json"));
+  }
+}
+
+TEST(RunState, TextThatIsNoDescriptionIsRefusedWithTheFile) {
+  for (const std::string& text :
+       {std::string(), std::string("{}"), std::string("[1]"), std::string("{\"step\": \"x\"}"),
+        std::string(100000, '['), "{\"a\":" + std::string(100000, '[')}) {
+    EXPECT_THAT(refusal_of(text), HasSubstr("DIR/manifest.json"));
+  }
+}
+
+}  // namespace
+}  // namespace sluice::models
