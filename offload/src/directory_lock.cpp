@@ -47,6 +47,15 @@ UniqueFd open_lock_file(const std::string& path, DirectoryLock::Mode mode) {
   return fd;
 }
 
+// A file of this name that is longer than a lock is something else's.
+void check_lock_file(int fd, const std::string& path) {
+  struct stat status {};
+  SLUICE_SYSCALL(::fstat(fd, &status), path);
+  if (status.st_size <= static_cast<off_t>(kPidTextBytes)) return;
+  throw StorageError(path,
+                     "is not the lock of a run, and is left as it is: choose another directory");
+}
+
 // 0 when the file holds none.
 pid_t recorded_pid(int fd) {
   std::array<char, kPidTextBytes> text{};
@@ -70,6 +79,27 @@ pid_t recorded_pid(int fd) {
                                     ": wait until it has ended, or choose another directory");
 }
 
+void lock_file(int fd, DirectoryLock::Mode mode, const std::string& directory) {
+  const int operation = (mode == DirectoryLock::Mode::exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB;
+  while (::flock(fd, operation) != 0) {
+    if (errno == EWOULDBLOCK) throw_locked(fd, directory);
+    if (errno != EINTR) throw IoError(errno, "flock", lock_path(directory));
+  }
+}
+
+// Whether `path` still names the open file. Whoever clears a directory removes the lock while
+// holding it; one who had opened it before would then hold a lock that nobody else sees.
+bool is_file_at(int fd, const std::string& path) {
+  struct stat held {};
+  struct stat named {};
+  SLUICE_SYSCALL(::fstat(fd, &held), path);
+  if (::stat(path.c_str(), &named) != 0) {
+    if (errno == ENOENT) return false;
+    throw IoError(errno, "stat", path);
+  }
+  return held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+}
+
 void record_pid(int fd, const std::string& path) {
   std::array<char, kPidTextBytes + 1> text{};
   std::snprintf(text.data(), text.size(), "%-11d\n", static_cast<int>(::getpid()));
@@ -81,13 +111,12 @@ void record_pid(int fd, const std::string& path) {
 DirectoryLock::DirectoryLock(const std::string& directory, Mode mode) {
   check_directory(directory, mode);
   const std::string path = lock_path(directory);
-  fd_ = open_lock_file(path, mode);
-  if (!fd_) return;
-  const int operation = (mode == Mode::exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB;
-  while (::flock(fd_.get(), operation) != 0) {
-    if (errno == EWOULDBLOCK) throw_locked(fd_.get(), directory);
-    if (errno != EINTR) throw IoError(errno, "flock", path);
-  }
+  do {
+    fd_ = open_lock_file(path, mode);
+    if (!fd_) return;
+    check_lock_file(fd_.get(), path);
+    lock_file(fd_.get(), mode, directory);
+  } while (!is_file_at(fd_.get(), path));
   if (mode == Mode::exclusive) record_pid(fd_.get(), path);
 }
 

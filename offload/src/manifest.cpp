@@ -53,6 +53,11 @@ void append_json_string(std::string& out, std::string_view text) {
   out += '"';
 }
 
+// What every text begins with, of this version or another.
+std::string opening() {
+  return "{\"format\": \"" + std::string(kFormat) + "\"";
+}
+
 std::string trailer_of(std::string_view body) {
   std::string trailer(kTrailerPrefix);
   append_hex(trailer, checksum_of(std::as_bytes(std::span(body.data(), body.size()))));
@@ -246,7 +251,7 @@ std::string to_text(const Manifest& manifest) {
 
   std::string text;
   text.reserve(manifest_disk_bytes(specs) / 2);
-  text += "{\"format\": \"" + std::string(kFormat) + "\", \"version\": " + std::to_string(kVersion);
+  text += opening() + ", \"version\": " + std::to_string(kVersion);
   text += ",\n \"step\": " + std::to_string(manifest.step) + ", \"durability\": \"";
   text += kDurabilityNames.at(static_cast<std::size_t>(manifest.durability));
   text += "\", \"chunk_bytes\": " + std::to_string(kChecksumChunkBytes) + ",\n \"metadata\": ";
@@ -300,6 +305,13 @@ std::optional<Manifest> load_manifest(const std::string& directory) {
     return std::nullopt;
   }
   return parse_manifest(read_all(fd.get(), path), path);
+}
+
+bool begins_as_manifest(const std::string& path) {
+  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path));
+  std::string text(opening().size(), '\0');
+  const ssize_t got = SLUICE_SYSCALL(::pread(fd.get(), text.data(), text.size(), 0), path);
+  return got == static_cast<ssize_t>(text.size()) && text == opening();
 }
 
 Manifest require_manifest(const std::string& directory) {

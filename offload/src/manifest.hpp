@@ -57,7 +57,10 @@ Manifest parse_manifest(std::string_view text, const std::string& path);
 // the directory cannot be read.
 std::optional<Manifest> load_manifest(const std::string& directory);
 
-// The same; StorageError when there is none.
+// Whether the text of a file begins as that of every manifest, whatever follows. Throws IoError.
+bool begins_as_manifest(const std::string& path);
+
+// The same as load_manifest; StorageError when there is none.
 Manifest require_manifest(const std::string& directory);
 std::vector<ShardSpec> specs_of(const Manifest& manifest);
 

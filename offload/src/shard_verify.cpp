@@ -5,14 +5,13 @@
 
 #include "manifest.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/base/log.hpp"
 
 namespace sluice::offload {
 namespace {
 
 // Chunks in flight: enough for a drive to be busy while one is checked; fewer where memory is
 // short.
-constexpr std::size_t kDepth = 8;
+constexpr std::size_t kDepth = 16;
 
 struct PendingChunk {
   const StoredShard* shard = nullptr;
@@ -34,68 +33,124 @@ std::vector<Buffer> take_buffers(MemoryPool& staging) {
   return buffers;
 }
 
-bool is_intact(PendingChunk& chunk) {
+// Waits for the chunk. Empty, or what is wrong with it.
+std::string fault_of(PendingChunk& chunk) {
   try {
     chunk.read.finish();
   } catch (const IoError& error) {
-    log(LogLevel::warn, std::string("verify: ") + error.what());
-    return false;
+    return "cannot be read: " + error.code().message();
   }
-  return checksum_of(chunk.data) ==
-         chunk.shard->checksums[chunk.offset_bytes / kChecksumChunkBytes];
+  const std::uint64_t expected = chunk.shard->checksums[chunk.offset_bytes / kChecksumChunkBytes];
+  return checksum_of(chunk.data) == expected ? "" : "differs from its checksum";
 }
 
-// Walks over the chunks of all shards.
+// Walks over the readable chunks of all shards.
 class ChunkWalk {
  public:
-  explicit ChunkWalk(std::span<const StoredShard> shards) : shards_(shards) {}
+  explicit ChunkWalk(std::span<const StoredShard> shards) : shards_(shards) { skip_finished(); }
   bool done() const { return shard_ == shards_.size(); }
   PendingChunk begin_next(nvme::IoEngine& io, std::span<std::byte> buffer) {
     const StoredShard& shard = shards_[shard_];
-    const std::uint64_t size_bytes =
-        std::min(kChecksumChunkBytes, shard.spec->size_bytes - offset_bytes_);
     PendingChunk chunk;
     chunk.shard = &shard;
     chunk.offset_bytes = offset_bytes_;
-    chunk.data = buffer.first(size_bytes);
+    chunk.data = buffer.first(std::min(kChecksumChunkBytes, shard.readable_bytes - offset_bytes_));
     chunk.read = io.begin_read(*shard.file, shard.file_offset_bytes + offset_bytes_, chunk.data);
-    offset_bytes_ += size_bytes;
-    if (offset_bytes_ == shard.spec->size_bytes) {
-      ++shard_;
-      offset_bytes_ = 0;
-    }
+    offset_bytes_ += chunk.data.size();
+    skip_finished();
     return chunk;
   }
 
  private:
+  void skip_finished() {
+    while (!done() && offset_bytes_ == shards_[shard_].readable_bytes) {
+      ++shard_;
+      offset_bytes_ = 0;
+    }
+  }
   std::span<const StoredShard> shards_;
   std::size_t shard_ = 0;
   std::uint64_t offset_bytes_ = 0;
 };
 
+// Collects what is damaged, given in the order of the shards, as few ranges as possible: a file
+// that is all wrong must not become a line per chunk.
+class DamageList {
+ public:
+  explicit DamageList(std::span<const StoredShard> shards)
+      : next_(shards.data()), end_(shards.data() + shards.size()) {}
+  void add(const StoredShard& shard, std::uint64_t offset_bytes, std::uint64_t size_bytes,
+           const std::string& why) {
+    close_until(&shard);
+    if (!ranges_.empty()) {
+      DamagedRange& last = ranges_.back();
+      if (last.shard == shard.spec->name && last.why == why &&
+          last.offset_bytes + last.size_bytes == offset_bytes) {
+        last.size_bytes += size_bytes;
+        return;
+      }
+    }
+    ranges_.push_back({shard.spec->name, shard.path, offset_bytes, size_bytes,
+                       shard.file_offset_bytes + offset_bytes, why});
+  }
+  std::vector<DamagedRange> finish() {
+    close_until(end_);
+    return std::move(ranges_);
+  }
+
+ private:
+  // Adds what is cut off from the shards before `shard`.
+  void close_until(const StoredShard* shard) {
+    while (next_ != shard) {
+      const StoredShard& cut = *next_++;
+      const std::uint64_t missing_bytes = cut.spec->size_bytes - cut.readable_bytes;
+      if (missing_bytes == 0) continue;
+      ranges_.push_back({cut.spec->name, cut.path, cut.readable_bytes, missing_bytes,
+                         cut.file_offset_bytes + cut.readable_bytes, cut.why_cut_off});
+    }
+  }
+  const StoredShard* next_;  // the first shard whose end has not been looked at
+  const StoredShard* const end_;
+  std::vector<DamagedRange> ranges_;
+};
+
 }  // namespace
 
-std::vector<DamagedChunk> find_damaged_chunks(std::span<const StoredShard> shards,
-                                              nvme::IoEngine& io, MemoryPool& staging) {
+StoredShard whole_shard(const ShardSpec& spec, const nvme::SwapFile& file,
+                        std::uint64_t file_offset_bytes, std::span<const std::uint64_t> checksums) {
+  return {&spec, &file, file.path(), file_offset_bytes, spec.size_bytes, "", checksums};
+}
+
+std::uint64_t readable_bytes_of(std::span<const StoredShard> shards) {
+  std::uint64_t total_bytes = 0;
+  for (const StoredShard& shard : shards) total_bytes += shard.readable_bytes;
+  return total_bytes;
+}
+
+std::vector<DamagedRange> find_damage(std::span<const StoredShard> shards, nvme::IoEngine& io,
+                                      MemoryPool& staging, const VerifyProgress& progress) {
   const std::vector<Buffer> buffers = take_buffers(staging);
   // Declared after the buffers: the destructor of a pending ticket waits, before its buffer goes.
   std::vector<PendingChunk> pending(buffers.size());
-  std::vector<DamagedChunk> damaged;
+  DamageList damage(shards);
   ChunkWalk walk(shards);
+  const std::uint64_t total_bytes = readable_bytes_of(shards);
+  std::uint64_t done_bytes = 0;
   bool any_pending = true;
   for (std::size_t at = 0; any_pending || !walk.done(); ++at) {
     PendingChunk& place = pending[at % pending.size()];
-    if (place.shard != nullptr && !is_intact(place)) {
-      const StoredShard& shard = *place.shard;
-      damaged.push_back({shard.spec->name, shard.file->path(), place.offset_bytes,
-                         place.data.size(), shard.file_offset_bytes + place.offset_bytes});
+    if (place.shard != nullptr) {
+      const std::string fault = fault_of(place);
+      if (!fault.empty()) damage.add(*place.shard, place.offset_bytes, place.data.size(), fault);
+      done_bytes += place.data.size();
+      if (progress) progress(done_bytes, total_bytes);
     }
     place =
         walk.done() ? PendingChunk() : walk.begin_next(io, buffers[at % pending.size()].bytes());
     any_pending = std::any_of(pending.begin(), pending.end(),
                               [](const PendingChunk& chunk) { return chunk.shard != nullptr; });
   }
-  return damaged;
+  return damage.finish();
 }
 
 }  // namespace sluice::offload

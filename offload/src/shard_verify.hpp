@@ -3,25 +3,36 @@
 // Thread-safe: a free function without state.
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/memory_pool.hpp"
-#include "sluice/offload/swap_store.hpp"
+#include "sluice/offload/swap_directory.hpp"
 
 namespace sluice::offload {
 
 struct StoredShard {
   const ShardSpec* spec = nullptr;
-  const nvme::SwapFile* file = nullptr;
+  const nvme::SwapFile* file = nullptr;  // null only where nothing is readable
+  std::string path;
   std::uint64_t file_offset_bytes = 0;
+  // Whole chunks that the file can hold, or everything; what lies behind them is damaged, and why.
+  std::uint64_t readable_bytes = 0;
+  std::string why_cut_off;
   std::span<const std::uint64_t> checksums;
 };
 
+// One whose file is long enough.
+StoredShard whole_shard(const ShardSpec& spec, const nvme::SwapFile& file,
+                        std::uint64_t file_offset_bytes, std::span<const std::uint64_t> checksums);
+
+std::uint64_t readable_bytes_of(std::span<const StoredShard> shards);
+
 // Blocks. Reads with several chunks in flight, through buffers of `staging`; a chunk that cannot be
-// read is damaged, and why is logged. Throws OutOfMemory when not even one chunk's buffer can be
-// had.
-std::vector<DamagedChunk> find_damaged_chunks(std::span<const StoredShard> shards,
-                                              nvme::IoEngine& io, MemoryPool& staging);
+// read is damaged. Ranges are in the order of the shards, `progress` may be empty. Throws
+// OutOfMemory when not even one chunk's buffer can be had.
+std::vector<DamagedRange> find_damage(std::span<const StoredShard> shards, nvme::IoEngine& io,
+                                      MemoryPool& staging, const VerifyProgress& progress);
 
 }  // namespace sluice::offload

@@ -15,6 +15,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/nvme/bench_file.hpp"
 #include "sluice/nvme/file.hpp"
 
 namespace sluice::offload {
@@ -88,6 +89,10 @@ std::string scratch_path(const std::string& directory, const std::string& name) 
   return in_directory(directory, std::string(kScratchPrefix) + name + std::string(kSwapSuffix));
 }
 
+std::string bench_path(const std::string& directory) {
+  return in_directory(directory, nvme::kBenchFileName);
+}
+
 std::vector<StoreFile> list_store_files(const std::string& directory) {
   return list_files(directory, &is_store_name);
 }
@@ -100,6 +105,13 @@ std::uint64_t disk_bytes_of(const std::vector<StoreFile>& files) {
   std::uint64_t total_bytes = 0;
   for (const StoreFile& file : files) total_bytes += file.disk_bytes;
   return total_bytes;
+}
+
+bool is_regular_file(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0) return S_ISREG(status.st_mode);
+  if (errno == ENOENT) return false;
+  throw IoError(errno, "stat", path);
 }
 
 bool file_exists(const std::string& path) {
@@ -132,7 +144,8 @@ void remove_file(const std::string& path) {
 void remove_leftovers(const std::string& directory, const std::vector<StoreFile>& files) {
   if (files.empty()) return;
   for (const StoreFile& file : files) remove_file(file.path);
-  log(LogLevel::info, directory + ": removed " + std::to_string(files.size()) + " files (" +
+  log(LogLevel::info, directory + ": removed " + std::to_string(files.size()) +
+                          (files.size() == 1 ? " file (" : " files (") +
                           format_bytes(disk_bytes_of(files)) +
                           ") that an earlier run left without having committed them");
 }

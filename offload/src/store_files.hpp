@@ -16,6 +16,8 @@ std::string manifest_path(const std::string& directory);
 std::string manifest_draft_path(const std::string& directory);
 std::string slot_path(const std::string& directory, int slot);
 std::string scratch_path(const std::string& directory, const std::string& name);
+// Where a bench of the drive keeps its file; no store's.
+std::string bench_path(const std::string& directory);
 
 struct StoreFile {
   std::string path;
@@ -30,6 +32,8 @@ std::vector<StoreFile> list_store_files(const std::string& directory);
 std::vector<StoreFile> list_dead_files(const std::string& directory);
 std::uint64_t disk_bytes_of(const std::vector<StoreFile>& files);
 
+// Not a link, a directory, a device. Throws IoError when that cannot be found out.
+bool is_regular_file(const std::string& path);
 bool file_exists(const std::string& path);  // throws IoError when that cannot be found out
 std::uint64_t file_disk_bytes(const std::string& path);    // 0 when it is absent
 std::uint64_t file_length_bytes(const std::string& path);  // throws IoError when it is absent

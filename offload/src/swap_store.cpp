@@ -59,7 +59,7 @@ class SwapStore::Impl {
   void check(std::size_t index, std::uint64_t offset_bytes, std::span<const std::byte> data) const;
   void commit(std::int64_t step, const std::string& metadata);
   void close_cleanly();
-  std::vector<DamagedChunk> verify(MemoryPool& staging);
+  std::vector<DamagedRange> verify(MemoryPool& staging);
 
  private:
   // What DIR/manifest.json is to this store.
@@ -301,16 +301,16 @@ void SwapStore::Impl::close_cleanly() {
   write_manifest(step_, metadata_);
 }
 
-std::vector<DamagedChunk> SwapStore::Impl::verify(MemoryPool& staging) {
+std::vector<DamagedRange> SwapStore::Impl::verify(MemoryPool& staging) {
   std::vector<StoredShard> committed;
   committed.reserve(shards_.size());
   for (const ShardSlots& slots : shards_) {
     const std::optional<int> slot = slots.committed_slot();
     if (!slot) continue;
     committed.push_back(
-        {&slots.spec(), &file(*slot), slots.file_offset_bytes(), slots.checksums(*slot)});
+        whole_shard(slots.spec(), file(*slot), slots.file_offset_bytes(), slots.checksums(*slot)));
   }
-  return find_damaged_chunks(committed, io_, staging);
+  return find_damage(committed, io_, staging, nullptr);
 }
 
 bool SwapStore::holds_committed(const std::string& directory) {
@@ -408,7 +408,7 @@ void SwapStore::commit(std::int64_t step, const std::string& metadata) {
 void SwapStore::close_cleanly() {
   impl_->close_cleanly();
 }
-std::vector<DamagedChunk> SwapStore::verify(MemoryPool& staging) {
+std::vector<DamagedRange> SwapStore::verify(MemoryPool& staging) {
   return impl_->verify(staging);
 }
 

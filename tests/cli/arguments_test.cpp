@@ -91,6 +91,21 @@ TEST(ParseArguments, FindsNestedCommands) {
       std::holds_alternative<ConfigKeysArguments>(parse_arguments({"config", "keys"}).command));
 }
 
+TEST(ParseArguments, FillsTheArgumentsOfTheNvmeCommands) {
+  const Invocation verify = parse_arguments({"nvme", "verify", "dir", "--json"});
+  EXPECT_EQ(std::get<NvmeVerifyArguments>(verify.command).directory, "dir");
+  EXPECT_TRUE(verify.json);
+  const auto clean =
+      std::get<NvmeCleanArguments>(parse_arguments({"nvme", "clean", "dir"}).command);
+  EXPECT_EQ(clean.directory, "dir");
+  EXPECT_FALSE(clean.committed);
+  EXPECT_FALSE(clean.dry_run);
+  const auto all = std::get<NvmeCleanArguments>(
+      parse_arguments({"nvme", "clean", "--committed", "--dry-run", "dir"}).command);
+  EXPECT_TRUE(all.committed);
+  EXPECT_TRUE(all.dry_run);
+}
+
 TEST(ParseArguments, ShowsTheHelpOfTheCommandThatWasNamed) {
   EXPECT_THAT(std::get<ShowText>(parse_arguments({"config", "keys", "-h"}).command).text,
               HasSubstr("usage: sluice config keys"));
@@ -103,6 +118,8 @@ TEST(UsageError, NamesTheNearestFlagOrCommand) {
               HasSubstr("did you mean \"--eval-every\"?"));
   EXPECT_THAT(error_of({"tarin"}), HasSubstr("unknown command \"tarin\"; did you mean \"train\"?"));
   EXPECT_THAT(error_of({"config", "chekc"}), HasSubstr("did you mean \"check\"?"));
+  EXPECT_THAT(error_of({"nvme", "clean", "d", "--comitted"}),
+              HasSubstr("nvme clean: unknown flag \"--comitted\"; did you mean \"--committed\"?"));
   EXPECT_THAT(error_of({"zzzzzz"}), ::testing::Not(HasSubstr("did you mean")));
 }
 
@@ -111,6 +128,9 @@ TEST(UsageError, ListsEverythingThatIsMissing) {
               HasSubstr("train: missing --config FILE, --model FILE, --data FILE"));
   EXPECT_THAT(error_of({"export"}), HasSubstr("missing DIR, --out FILE"));
   EXPECT_THAT(error_of({"config"}), HasSubstr("a command is missing"));
+  EXPECT_THAT(error_of({"nvme"}), HasSubstr("nvme: a command is missing"));
+  EXPECT_THAT(error_of({"nvme", "verify"}), HasSubstr("nvme verify: missing DIR"));
+  EXPECT_THAT(error_of({"nvme", "clean", ""}), HasSubstr("DIR: the value is empty"));
 }
 
 TEST(UsageError, SaysWhatIsWrongWithAValue) {

@@ -2,32 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include "memory_stream.hpp"
 
 namespace sluice::cli {
 namespace {
-
-// A stream into memory.
-class MemoryStream {
- public:
-  MemoryStream() : stream_(::open_memstream(&text_, &size_)) {}
-  ~MemoryStream() {
-    std::fclose(stream_);
-    std::free(text_);
-  }
-  MemoryStream(const MemoryStream&) = delete;
-  MemoryStream& operator=(const MemoryStream&) = delete;
-  std::FILE* get() { return stream_; }
-  std::string text() {
-    std::fflush(stream_);
-    return {text_, size_};
-  }
-
- private:
-  char* text_ = nullptr;
-  std::size_t size_ = 0;
-  std::FILE* stream_;
-};
 
 TerminalFacts terminal() {
   return {true, 80, true, false};

@@ -52,7 +52,8 @@ TEST_P(Docs, ListExactlyTheFlagsOfTheProgram) {
 }
 INSTANTIATE_TEST_SUITE_P(EveryCommand, Docs,
                          ::testing::Values("train", "plan", "generate", "export", "doctor",
-                                           "config check", "config keys"));
+                                           "config check", "config keys", "nvme verify",
+                                           "nvme clean"));
 
 TEST(DocsOfCommands, AreThereForEveryCommandOfTheProgram) {
   const std::string docs = file_text(SLUICE_CLI_DOCS);
@@ -68,7 +69,7 @@ TEST(DocsOfCommands, AreThereForEveryCommandOfTheProgram) {
     }
     if (line == "commands:") inside = true;
   }
-  EXPECT_EQ(commands, 6);
+  EXPECT_EQ(commands, 7);
 }
 
 }  // namespace

@@ -2,12 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <json/json.h>
 
 #include <algorithm>
-#include <memory>
 #include <sstream>
 
+#include "json_text.hpp"
 #include "run_program.hpp"
 
 namespace sluice::test {
@@ -18,15 +17,6 @@ using ::testing::Not;
 
 constexpr int kExitUsage = 2;
 constexpr int kExitDoesNotFit = 3;
-
-Json::Value parse_json(const std::string& text) {
-  Json::Value value;
-  std::string errors;
-  std::istringstream stream(text);
-  EXPECT_TRUE(Json::parseFromStream(Json::CharReaderBuilder(), stream, &value, &errors))
-      << errors << text;
-  return value;
-}
 
 class Help : public ::testing::TestWithParam<std::vector<std::string>> {};
 
@@ -47,7 +37,9 @@ INSTANTIATE_TEST_SUITE_P(
                       std::vector<std::string>{"export"}, std::vector<std::string>{"doctor"},
                       std::vector<std::string>{"config"},
                       std::vector<std::string>{"config", "check"},
-                      std::vector<std::string>{"config", "keys"}));
+                      std::vector<std::string>{"config", "keys"}, std::vector<std::string>{"nvme"},
+                      std::vector<std::string>{"nvme", "verify"},
+                      std::vector<std::string>{"nvme", "clean"}));
 
 TEST(Program, PrintsItsHelpWithoutArguments) {
   const ProgramResult bare = run_sluice({});

@@ -1,5 +1,6 @@
 #pragma once
-// Runs a program to its end and collects what it wrote. Thread-compatible: callers synchronise.
+// Runs a program to its end and collects what it wrote.
+// Thread-compatible: callers synchronise.
 
 #include <fcntl.h>
 #include <sys/resource.h>

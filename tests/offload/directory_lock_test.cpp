@@ -110,6 +110,48 @@ TEST(DirectoryLock, NamesADirectoryThatIsAbsentOrNone) {
   EXPECT_THROW(SwapStore::holds_committed(absent), IoError);
 }
 
+// Takes the lock and removes its file, again and again. Empty, or what went wrong.
+std::string lock_and_remove(const std::string& directory, int rounds) {
+  const std::string owner = directory + "/owner";
+  for (int held = 0; held < rounds;) {
+    try {
+      const DirectoryLock lock(directory, Mode::exclusive);
+      const UniqueFd alone(::open(owner.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
+      if (!alone) return "two hold the directory at once";
+      std::filesystem::remove(owner);
+      std::filesystem::remove(directory + "/lock");
+      ++held;
+    } catch (const StorageError&) {  // another has it
+    }
+  }
+  return "";
+}
+
+TEST(DirectoryLock, IsHeldOnceThoughItsFileIsRemoved) {
+  const TempDir dir;
+  constexpr int kRounds = 10'000;
+  const std::string said = nvme::run_in_child([&]() -> std::string {
+    const pid_t other = ::fork();
+    const std::string wrong = lock_and_remove(dir.path(), kRounds);
+    if (other == 0) ::_exit(wrong.empty() ? 0 : 1);
+    int status = 0;
+    ::waitpid(other, &status, 0);
+    return wrong + (status == 0 ? "" : "the other process failed");
+  });
+  EXPECT_EQ(said, "");
+}
+
+TEST(DirectoryLock, LeavesALockOfSomethingElseAsItIs) {
+  const TempDir dir;
+  const std::string text = "# the lock of another program\n";
+  write_text(dir.file("lock"), text);
+  for (const Mode mode : {Mode::exclusive, Mode::shared}) {
+    EXPECT_THAT(message_of<StorageError>([&] { DirectoryLock(dir.path(), mode); }),
+                AllOf(HasSubstr(dir.file("lock")), HasSubstr("is not the lock of a run")));
+  }
+  EXPECT_EQ(read_text(dir.file("lock")), text);
+}
+
 TEST_F(SwapStoreTest, RefusesASecondStoreInOneProcess) {
   const auto store = create();
   EXPECT_THAT(message_of<StorageError>([&] { create(); }), HasSubstr("in use by another run"));

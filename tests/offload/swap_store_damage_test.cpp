@@ -1,7 +1,6 @@
 // Files of a swap store that were cut, changed, lost or never its own: found, named, never taken
 // for good.
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <xxhash.h>
 
@@ -23,14 +22,6 @@ std::string with_checksum(const std::string& body) {
   std::snprintf(line.data(), line.size(), "xxh3-64:%016llx\n",
                 static_cast<unsigned long long>(XXH3_64bits(body.data(), body.size())));
   return body + line.data();
-}
-
-void flip_bit(const std::string& path, std::uint64_t offset_bytes, unsigned bit) {
-  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDWR | O_CLOEXEC), path));
-  unsigned char byte = 0;
-  ASSERT_EQ(::pread(fd.get(), &byte, 1, static_cast<off_t>(offset_bytes)), 1);
-  byte = static_cast<unsigned char>(byte ^ (1U << bit));
-  ASSERT_EQ(::pwrite(fd.get(), &byte, 1, static_cast<off_t>(offset_bytes)), 1);
 }
 
 class DamagedManifest : public SwapStoreTest {
@@ -174,7 +165,7 @@ TEST_F(SwapStoreTest, FindsAFlippedBitAnywhereAndNamesShardAndOffset) {
     const auto bit = static_cast<unsigned>(random() % 8);
     flip_bit(dir_.file("states.0.swap"), start_bytes + at, bit);
 
-    const std::vector<DamagedChunk> damaged = verify(*store);
+    const std::vector<DamagedRange> damaged = verify(*store);
     ASSERT_EQ(damaged.size(), 1U) << shard.name << " at " << at;
     const std::uint64_t chunk_bytes = at / kChecksumChunkBytes * kChecksumChunkBytes;
     EXPECT_EQ(damaged[0].shard, shard.name);
@@ -192,20 +183,25 @@ TEST_F(SwapStoreTest, FindsAFlippedBitAnywhereAndNamesShardAndOffset) {
   EXPECT_TRUE(verify(*store).empty());
 }
 
-TEST_F(SwapStoreTest, FindsManyDamagedChunksInOneGo) {
+TEST_F(SwapStoreTest, FindsManyDamagedRangesInOneGo) {
   std::vector<ShardSpec> shards = {{"large", 30 * kChecksumChunkBytes + 1}};
   auto store = SwapStore::create(dir_.path(), *engine_, shards, Durability::process,
                                  nvme::DirectIo::automatic);
   update_all(*store, 1);
   store->commit(1, "{}");
-  std::vector<std::uint64_t> expected;
   for (const std::uint64_t chunk : {0U, 7U, 8U, 29U, 30U}) {
-    expected.push_back(chunk * kChecksumChunkBytes);
-    flip_bit(dir_.file("states.0.swap"), expected.back(), 3);
+    flip_bit(dir_.file("states.0.swap"), chunk * kChecksumChunkBytes, 3);
   }
-  std::vector<std::uint64_t> found;
-  for (const DamagedChunk& chunk : verify(*store)) found.push_back(chunk.offset_bytes);
-  EXPECT_EQ(found, expected);
+  using Range = std::pair<std::uint64_t, std::uint64_t>;
+  const std::vector<Range> expected = {{0, kChecksumChunkBytes},
+                                       {7 * kChecksumChunkBytes, 2 * kChecksumChunkBytes},
+                                       {29 * kChecksumChunkBytes, kChecksumChunkBytes + 1}};
+  std::vector<Range> found;
+  for (const DamagedRange& range : verify(*store)) {
+    found.emplace_back(range.offset_bytes, range.size_bytes);
+    EXPECT_EQ(range.why, "differs from its checksum");
+  }
+  EXPECT_EQ(found, expected) << "neighbours are one range";
   // Two buffers are enough; with room for none it says so.
   MemoryPool small(Tier::host, 2 * kChecksumChunkBytes + 4096, make_host_source());
   EXPECT_EQ(store->verify(small).size(), expected.size());
@@ -219,9 +215,10 @@ TEST_F(SwapStoreTest, CallsAChunkDamagedThatCannotBeRead) {
   const auto store = open();
   // Cut off under the running store: reads end early.
   std::filesystem::resize_file(dir_.file("states.0.swap"), 4 * kChecksumChunkBytes + 2 * 4096);
-  const std::vector<DamagedChunk> damaged = verify(*store);
+  const std::vector<DamagedRange> damaged = verify(*store);
   ASSERT_EQ(damaged.size(), 1U);
   EXPECT_EQ(damaged[0].shard, "scale");
+  EXPECT_THAT(damaged[0].why, HasSubstr("cannot be read: "));
 }
 
 }  // namespace

@@ -260,6 +260,10 @@ TEST_F(SwapStoreTest, RemovesWhatADeadRunLeftAndSaysHowMuch) {
 TEST_F(SwapStoreTest, RemovesScratchOfAKilledRunWhenItGoesOn) {
   commit_first(3);
   write_text(dir_.file("scratch.gradients.swap"), "x");
+  CapturedLog log;
+  EXPECT_EQ(difference_from(*open(), 3), "");
+  ASSERT_EQ(log.messages().size(), 1U);
+  EXPECT_TRUE(log.contains("removed 1 file (")) << log.messages()[0].text;
   write_text(dir_.file("manifest.json.tmp"), "x");
   EXPECT_EQ(difference_from(*open(), 3), "");
   EXPECT_FALSE(std::filesystem::exists(dir_.file("scratch.gradients.swap")));

@@ -2,6 +2,7 @@
 // What the tests of the swap store share: engines, shards whose bytes follow from the step, whole
 // updates.
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -87,7 +88,7 @@ inline std::string difference_from(SwapStore& store, std::int64_t step) {
   return "";
 }
 
-inline std::vector<DamagedChunk> verify(SwapStore& store) {
+inline std::vector<DamagedRange> verify(SwapStore& store) {
   MemoryPool staging(Tier::host, kUnlimited, make_host_source());
   return store.verify(staging);
 }
@@ -99,6 +100,14 @@ inline std::string read_text(const std::string& path) {
 
 inline void write_text(const std::string& path, const std::string& text) {
   nvme::write_whole_file(path, std::as_bytes(std::span(text.data(), text.size())));
+}
+
+inline void flip_bit(const std::string& path, std::uint64_t offset_bytes, unsigned bit) {
+  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDWR | O_CLOEXEC), path));
+  unsigned char byte = 0;
+  ASSERT_EQ(::pread(fd.get(), &byte, 1, static_cast<off_t>(offset_bytes)), 1);
+  byte = static_cast<unsigned char>(byte ^ (1U << bit));
+  ASSERT_EQ(::pwrite(fd.get(), &byte, 1, static_cast<off_t>(offset_bytes)), 1);
 }
 
 // A directory with a store of some_shards() and its engine.

@@ -1,9 +1,9 @@
 #include "arguments.hpp"
 
 #include <CLI/CLI.hpp>
-#include <functional>
 #include <memory>
 
+#include "command_builder.hpp"
 #include "command_line.hpp"
 #include "sluice/base/error.hpp"
 #include "version.hpp"
@@ -11,28 +11,6 @@
 namespace sluice::cli {
 
 namespace {
-
-// One command as it is built: its options write to `invocation`, whose command is set when it is
-// named.
-struct Building {
-  Invocation invocation;
-  train::TrainRequest run;
-  train::GenerateRequest generate;
-  ExportArguments export_arguments;
-  ConfigCheckArguments check;
-  std::function<void()> select;
-};
-
-CLI::App& add_command(CLI::App& parent, Building& building, const std::string& name,
-                      const std::string& description, const std::string& example) {
-  CLI::App& command = *parent.add_subcommand(name, description);
-  command.set_help_flag("-h,--help", "this text");
-  command.footer(example);
-  add_flag(command, "--json",
-           "one JSON object on the last line of standard output; text goes to standard error",
-           building.invocation.json);
-  return command;
-}
 
 // The options that say which run is meant; shared by train and plan, so that one line works for
 // both.
@@ -245,10 +223,22 @@ std::unique_ptr<CLI::App> make_root(Building& building) {
   add_plan(*root, building);
   add_doctor(*root, building);
   add_config(*root, building);
+  add_nvme(*root, building);
   return root;
 }
 
 }  // namespace
+
+CLI::App& add_command(CLI::App& parent, Building& building, const std::string& name,
+                      const std::string& description, const std::string& example) {
+  CLI::App& command = *parent.add_subcommand(name, description);
+  command.set_help_flag("-h,--help", "this text");
+  command.footer(example);
+  add_flag(command, "--json",
+           "one JSON object on the last line of standard output; text goes to standard error",
+           building.invocation.json);
+  return command;
+}
 
 Invocation parse_arguments(const std::vector<std::string>& arguments) {
   Building building;

@@ -35,10 +35,19 @@ struct ConfigCheckArguments {
   std::string path;
 };
 struct ConfigKeysArguments {};
+struct NvmeVerifyArguments {
+  std::string directory;
+};
+struct NvmeCleanArguments {
+  std::string directory;
+  bool committed = false;
+  bool dry_run = false;
+};
 
 struct Invocation {
   std::variant<ShowText, TrainArguments, PlanArguments, GenerateArguments, ExportArguments,
-               DoctorArguments, ConfigCheckArguments, ConfigKeysArguments>
+               DoctorArguments, ConfigCheckArguments, ConfigKeysArguments, NvmeVerifyArguments,
+               NvmeCleanArguments>
       command;
   bool json = false;
 };

@@ -1,6 +1,7 @@
 #pragma once
 // The pieces of a command line, over CLI11: options with checked values, the help text, and errors
-// that name the nearest flag. Private to arguments.cpp. Thread-compatible: callers synchronise.
+// that name the nearest flag. Private to arguments.cpp and
+// *_arguments.cpp. Thread-compatible: callers synchronise.
 
 #include <CLI/CLI.hpp>
 #include <cstdint>

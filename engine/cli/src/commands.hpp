@@ -1,6 +1,7 @@
 #pragma once
-// The commands. Each returns the exit code of a run that ended as asked (0, or a signal's) and
-// throws the types of sluice/base/error.hpp otherwise. Confined to thread: main.
+// The commands. Each returns the exit code of a run that ended as asked (0, a signal's, or that of
+// what it was to find out) and throws the types of sluice/base/error.hpp otherwise. Confined to
+// thread: main.
 
 #include "arguments.hpp"
 #include "session.hpp"
@@ -14,6 +15,8 @@ int run_export(const ExportArguments& arguments, Session& session);
 int run_doctor(Session& session);
 int run_config_check(const ConfigCheckArguments& arguments, Session& session);
 int run_config_keys(Session& session);
+int run_nvme_verify(const NvmeVerifyArguments& arguments, Session& session);
+int run_nvme_clean(const NvmeCleanArguments& arguments, Session& session);
 
 // Throws InvalidArgument "FLAG: PATH: why" when the file cannot be read; so that it is known before
 // anything is loaded.

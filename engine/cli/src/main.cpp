@@ -46,6 +46,12 @@ struct Run {
     return run_config_check(arguments, session);
   }
   int operator()(const ConfigKeysArguments&) const { return run_config_keys(session); }
+  int operator()(const NvmeVerifyArguments& arguments) const {
+    return run_nvme_verify(arguments, session);
+  }
+  int operator()(const NvmeCleanArguments& arguments) const {
+    return run_nvme_clean(arguments, session);
+  }
 };
 
 int run(const std::vector<std::string>& argv) {

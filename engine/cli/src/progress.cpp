@@ -5,6 +5,7 @@
 #include <cmath>
 #include <ctime>
 
+#include "byte_progress.hpp"
 #include "sluice/base/text.hpp"
 #include "text_format.hpp"
 
@@ -19,22 +20,6 @@ constexpr double kSmoothing = 0.95;
 constexpr double kSecondsBetweenLines = 10;
 constexpr double kSecondsBetweenRedraws = 0.1;
 constexpr std::size_t kStepsForCurve = 10;
-
-std::string bar(double share, int width, bool unicode) {
-  share = std::clamp(share, 0.0, 1.0);
-  if (!unicode) {
-    const auto full = static_cast<std::size_t>(share * width);
-    return "[" + std::string(full, '#') + std::string(static_cast<std::size_t>(width) - full, '.') +
-           "]";
-  }
-  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const int eighths = static_cast<int>(share * width * 8);
-  std::string out = "▕";
-  for (int i = 0; i < eighths / 8; ++i) out += "█";
-  out += kEighths[eighths % 8];
-  const int used = eighths / 8 + (eighths % 8 != 0 ? 1 : 0);
-  return out + std::string(static_cast<std::size_t>(width - used), ' ') + "▏";
-}
 
 std::string joined(const std::vector<std::string>& parts) {
   std::string out;
@@ -74,7 +59,7 @@ std::string progress_line(const ProgressView& view, const TerminalFacts& termina
       view.total > 0 ? static_cast<double>(view.step) / static_cast<double>(view.total) : 0;
   // Shown in reading order: lr and speed before the times.
   std::vector<std::string> shown = {parts[0]};
-  if (room >= kShortestBar) shown.push_back(bar(share, room, terminal.unicode));
+  if (room >= kShortestBar) shown.push_back(progress_bar(share, room, terminal.unicode));
   for (const std::size_t index : {1U, 4U, 3U, 2U, 5U}) {
     if (index < parts.size() && !parts[index].empty()) shown.push_back(parts[index]);
   }

@@ -5,6 +5,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/offload/swap_directory.hpp"
 #include "tensor_bytes.hpp"
 
 namespace sluice::train {
@@ -174,6 +175,7 @@ void RunResources::open_files(SwapMode mode) {
   if (plan.scratch_directory != plan.states_directory) {
     scratch_lock = std::make_unique<offload::DirectoryLock>(
         plan.scratch_directory, offload::DirectoryLock::Mode::exclusive);
+    offload::remove_dead_files(plan.scratch_directory);
   }
   scratch = std::make_unique<offload::ScratchFile>(plan.scratch_directory, "spill", needed,
                                                    nvme::DirectIo::automatic);

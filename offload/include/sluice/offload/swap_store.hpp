@@ -47,12 +47,14 @@ struct CommittedState {
   Durability durability = Durability::process;
 };
 
-struct DamagedChunk {
+// Consecutive chunks of one shard that are damaged in the same way.
+struct DamagedRange {
   std::string shard;
   std::string path;
   std::uint64_t offset_bytes = 0;  // within the shard
   std::uint64_t size_bytes = 0;
   std::uint64_t file_offset_bytes = 0;
+  std::string why;  // "differs from its checksum", for people
 };
 
 // Thread-safe for different shards; calls for one shard are the caller's to order, except that
@@ -137,9 +139,9 @@ class SwapStore {
   void close_cleanly();
 
   // Reads everything that is committed and compares checksums; blocks. A chunk that cannot be read
-  // is damaged, too. Empty: all is well. Throws OutOfMemory when `staging` has no room for one
-  // chunk.
-  std::vector<DamagedChunk> verify(MemoryPool& staging);
+  // is damaged, too. By shard, then offset; empty: all is well. Throws OutOfMemory when `staging`
+  // has no room for one chunk. For a directory that nobody has open: verify_directory().
+  std::vector<DamagedRange> verify(MemoryPool& staging);
 
  private:
   class Impl;
@@ -175,7 +177,8 @@ class ScratchFile {
 
 // Holds `directory` for this process: an exclusive flock on DIR/lock with the process id in it, as
 // SwapStore does; for a directory with scratch files only. Throws StorageError naming the holder,
-// IoError when the directory is absent, not a directory, or cannot be written. Shared: any number
+// or when DIR/lock is a file of something else; IoError when the directory is absent, not a
+// directory, or cannot be written. Shared: any number
 // of readers and no run; needs no right to write. The lock goes with the process, however it ends;
 // the file stays. Thread-compatible: callers synchronise.
 class DirectoryLock {
