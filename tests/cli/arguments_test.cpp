@@ -106,6 +106,31 @@ TEST(ParseArguments, FillsTheArgumentsOfTheNvmeCommands) {
   EXPECT_TRUE(all.dry_run);
 }
 
+TEST(ParseArguments, FillsTheArgumentsOfABench) {
+  const auto plain = std::get<NvmeBenchArguments>(parse_arguments({"nvme", "bench", "d"}).command);
+  EXPECT_EQ(plain.paths, std::vector<std::string>{"d"});
+  EXPECT_EQ(plain.block_bytes, 1U << 20U);
+  EXPECT_EQ(plain.depth, 32U);
+  EXPECT_FALSE(plain.size_bytes.has_value());
+  const auto all = std::get<NvmeBenchArguments>(
+      parse_arguments({"nvme",    "bench",     "a",         "b",           "--op",
+                       "swap",    "--size",    "2GiB",      "--block",     "64KiB",
+                       "--depth", "7",         "--backend", "threads",     "--io-threads",
+                       "3",       "--seconds", "1.5",       "--overwrite", "--fio",
+                       "--html",  "p",         "--clean"})
+          .command);
+  EXPECT_EQ(all.paths, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(all.pattern, nvme::LoadPattern::swap);
+  EXPECT_EQ(all.size_bytes, std::uint64_t{2} << 30U);
+  EXPECT_EQ(all.block_bytes, 65536U);
+  EXPECT_EQ(all.depth, 7U);
+  EXPECT_EQ(all.backend, nvme::BackendKind::threads);
+  EXPECT_EQ(all.io_threads, 3U);
+  EXPECT_EQ(all.seconds, 1.5);
+  EXPECT_TRUE(all.overwrite && all.fio && all.clean);
+  EXPECT_EQ(all.html_path, "p");
+}
+
 TEST(ParseArguments, ShowsTheHelpOfTheCommandThatWasNamed) {
   EXPECT_THAT(std::get<ShowText>(parse_arguments({"config", "keys", "-h"}).command).text,
               HasSubstr("usage: sluice config keys"));

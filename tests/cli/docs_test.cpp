@@ -52,8 +52,8 @@ TEST_P(Docs, ListExactlyTheFlagsOfTheProgram) {
 }
 INSTANTIATE_TEST_SUITE_P(EveryCommand, Docs,
                          ::testing::Values("train", "plan", "generate", "export", "doctor",
-                                           "config check", "config keys", "nvme verify",
-                                           "nvme clean"));
+                                           "config check", "config keys", "nvme bench",
+                                           "nvme verify", "nvme clean"));
 
 TEST(DocsOfCommands, AreThereForEveryCommandOfTheProgram) {
   const std::string docs = file_text(SLUICE_CLI_DOCS);

@@ -38,6 +38,7 @@ INSTANTIATE_TEST_SUITE_P(
                       std::vector<std::string>{"config"},
                       std::vector<std::string>{"config", "check"},
                       std::vector<std::string>{"config", "keys"}, std::vector<std::string>{"nvme"},
+                      std::vector<std::string>{"nvme", "bench"},
                       std::vector<std::string>{"nvme", "verify"},
                       std::vector<std::string>{"nvme", "clean"}));
 

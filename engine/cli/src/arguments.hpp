@@ -2,11 +2,15 @@
 // The command line as values: what argv asked for, checked. Knows nothing of what the commands do.
 // Thread-safe: values and free functions without state.
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "sluice/base/dtype.hpp"
+#include "sluice/nvme/io_backend.hpp"
+#include "sluice/nvme/load.hpp"
 #include "sluice/train/library.hpp"
 
 namespace sluice::cli {
@@ -35,6 +39,21 @@ struct ConfigCheckArguments {
   std::string path;
 };
 struct ConfigKeysArguments {};
+struct NvmeBenchArguments {
+  std::vector<std::string> paths;  // directories, or existing regular files
+  nvme::LoadPattern pattern = nvme::LoadPattern::read;
+  nvme::LoadAccess access = nvme::LoadAccess::sequential;
+  std::optional<std::uint64_t> size_bytes;  // absent: 1 GiB in a directory, else the file's
+  std::uint32_t block_bytes = 1U << 20U;
+  unsigned depth = 32;
+  nvme::BackendKind backend = nvme::BackendKind::automatic;
+  unsigned io_threads = 8;  // of the threads backend
+  double seconds = 5;
+  bool overwrite = false;
+  bool fio = false;
+  bool clean = false;
+  std::string html_path;
+};
 struct NvmeVerifyArguments {
   std::string directory;
 };
@@ -46,8 +65,8 @@ struct NvmeCleanArguments {
 
 struct Invocation {
   std::variant<ShowText, TrainArguments, PlanArguments, GenerateArguments, ExportArguments,
-               DoctorArguments, ConfigCheckArguments, ConfigKeysArguments, NvmeVerifyArguments,
-               NvmeCleanArguments>
+               DoctorArguments, ConfigCheckArguments, ConfigKeysArguments, NvmeBenchArguments,
+               NvmeVerifyArguments, NvmeCleanArguments>
       command;
   bool json = false;
 };

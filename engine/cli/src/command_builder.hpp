@@ -18,6 +18,7 @@ struct Building {
   train::GenerateRequest generate;
   ExportArguments export_arguments;
   ConfigCheckArguments check;
+  NvmeBenchArguments nvme_bench;
   NvmeVerifyArguments nvme_verify;
   NvmeCleanArguments nvme_clean;
   std::function<void()> select;

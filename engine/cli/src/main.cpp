@@ -46,6 +46,9 @@ struct Run {
     return run_config_check(arguments, session);
   }
   int operator()(const ConfigKeysArguments&) const { return run_config_keys(session); }
+  int operator()(const NvmeBenchArguments& arguments) const {
+    return run_nvme_bench(arguments, session);
+  }
   int operator()(const NvmeVerifyArguments& arguments) const {
     return run_nvme_verify(arguments, session);
   }

@@ -2,10 +2,95 @@
 
 #include "command_builder.hpp"
 #include "command_line.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
 
 namespace sluice::cli {
 
 namespace {
+
+std::uint64_t to_bytes(const std::string& flag, const std::string& text) {
+  try {
+    const std::uint64_t bytes = parse_bytes(text);
+    SLUICE_CHECK(bytes > 0, "0 bytes");
+    return bytes;
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(flag + ": " + error.what());
+  }
+}
+
+void add_bench_size_options(CLI::App& command, NvmeBenchArguments& arguments) {
+  add_option(
+      command, "--size", "BYTES", Need::optional,
+      "part of the file that is used (default 1GiB in a directory, else the whole file)",
+      [&arguments](const std::string& text) { arguments.size_bytes = to_bytes("--size", text); });
+  add_option(command, "--block", "BYTES", Need::optional,
+             "size of a request, a multiple of 4096 (default 1MiB)",
+             [&arguments](const std::string& text) {
+               const std::uint64_t bytes = to_bytes("--block", text);
+               SLUICE_CHECK(
+                   bytes % 4096 == 0 && bytes <= kGiB,
+                   "--block: expected a multiple of 4096, at most 1GiB, found \"" + text + "\"");
+               arguments.block_bytes = static_cast<std::uint32_t>(bytes);
+             });
+  add_option(command, "--depth", "N", Need::optional, "requests in flight, 1 to 4096 (default 32)",
+             [&arguments](const std::string& text) {
+               const std::int64_t depth = to_integer("--depth", text, 1);
+               SLUICE_CHECK(depth <= 4096, "--depth: expected 1 to 4096, found \"" + text + "\"");
+               arguments.depth = static_cast<unsigned>(depth);
+             });
+}
+
+void add_bench(CLI::App& group, Building& building) {
+  CLI::App& command = add_command(
+      group, building, "bench", "measure what a drive gives, through the engine that training uses",
+      "sluice nvme bench /mnt/nvme --op swap --seconds 10 --html swap.html");
+  NvmeBenchArguments& arguments = building.nvme_bench;
+  CLI::Option* paths = command.add_option(
+      "PATH", arguments.paths,
+      "directories, where a file of random data is made and kept for the next time, or existing "
+      "files; several are measured at once");
+  paths->type_name("PATH...");
+  paths->required();
+  add_option(command, "--op", "OP", Need::optional,
+             "read (default), write, mixed (half and half), or swap: an optimizer's step, read, "
+             "touch, write back",
+             [&arguments](const std::string& text) {
+               arguments.pattern = nvme::parse_load_pattern(text);
+             });
+  add_option(
+      command, "--access", "WHERE", Need::optional, "sequential (default) or random",
+      [&arguments](const std::string& text) { arguments.access = nvme::parse_load_access(text); });
+  add_bench_size_options(command, arguments);
+  add_option(
+      command, "--backend", "NAME", Need::optional, "auto (default), io_uring, libaio or threads",
+      [&arguments](const std::string& text) { arguments.backend = nvme::parse_backend(text); });
+  add_option(command, "--io-threads", "N", Need::optional,
+             "threads of the backend of that name, 1 to 64 (default 8)",
+             [&arguments](const std::string& text) {
+               const std::int64_t threads = to_integer("--io-threads", text, 1);
+               SLUICE_CHECK(threads <= 64,
+                            "--io-threads: expected 1 to 64, found \"" + text + "\"");
+               arguments.io_threads = static_cast<unsigned>(threads);
+             });
+  add_option(command, "--seconds", "S", Need::optional, "how long to measure (default 5)",
+             [&arguments](const std::string& text) {
+               arguments.seconds = to_real("--seconds", text);
+               SLUICE_CHECK(
+                   arguments.seconds > 0 && arguments.seconds <= 86400,
+                   "--seconds: expected more than 0 and at most a day, found \"" + text + "\"");
+             });
+  add_flag(command, "--overwrite", "allow an existing file to be written to", arguments.overwrite);
+  add_flag(command, "--fio",
+           "measure fio on the same file too, in alternating slices of a second, and compare",
+           arguments.fio);
+  add_text(command, "--html", "FILE", Need::optional, "write a page with the throughput over time",
+           arguments.html_path);
+  add_flag(command, "--clean", "remove the file of random data afterwards", arguments.clean);
+  command.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = building.nvme_bench; };
+  });
+}
 
 void add_verify(CLI::App& group, Building& building) {
   CLI::App& command = add_command(
@@ -39,10 +124,12 @@ void add_clean(CLI::App& group, Building& building) {
 }  // namespace
 
 void add_nvme(CLI::App& root, Building& building) {
-  CLI::App& group = *root.add_subcommand("nvme", "check and clear a swap directory");
+  CLI::App& group =
+      *root.add_subcommand("nvme", "measure drives; check and clear a swap directory");
   group.set_help_flag("-h,--help", "this text");
-  group.footer("sluice nvme verify /mnt/nvme/swap");
+  group.footer("sluice nvme bench /mnt/nvme --op mixed");
   group.require_subcommand(1);
+  add_bench(group, building);
   add_verify(group, building);
   add_clean(group, building);
 }

@@ -1,0 +1,319 @@
+// nvme bench: what a drive gives, measured through the engine that training uses; with --fio beside
+// fio.
+
+#include <json/value.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "byte_progress.hpp"
+#include "commands.hpp"
+#include "exit_code.hpp"
+#include "nvme_bench.hpp"
+#include "progress.hpp"
+#include "signals.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
+#include "text_format.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kSampleEvery = std::chrono::milliseconds(100);
+constexpr double kSliceSeconds = 1;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// One target's load on a thread of its own, while the main thread looks at the counters.
+class RunningLoad {
+ public:
+  RunningLoad(BenchTarget& target, double seconds, const volatile int& stop)
+      : target_(target), moved_bytes_(moved()), thread_([this, seconds, &stop] {
+          try {
+            result_ = target_.load().run(seconds, [&stop] { return stop != 0; });
+          } catch (...) {
+            error_ = std::current_exception();
+          }
+          done_ = true;
+        }) {}
+  ~RunningLoad() {
+    if (thread_.joinable()) thread_.join();
+  }
+  RunningLoad(const RunningLoad&) = delete;
+  RunningLoad& operator=(const RunningLoad&) = delete;
+
+  bool done() const { return done_; }
+  // Bytes moved since the last call.
+  std::uint64_t take_moved() {
+    const std::uint64_t now = moved();
+    return now - std::exchange(moved_bytes_, now);
+  }
+  nvme::LoadResult finish() {
+    thread_.join();
+    if (error_) std::rethrow_exception(error_);
+    return result_;
+  }
+
+ private:
+  std::uint64_t moved() const {
+    const nvme::IoCounters counters = target_.engine().counters();
+    return counters.read_bytes + counters.written_bytes;
+  }
+
+  BenchTarget& target_;
+  std::uint64_t moved_bytes_;
+  nvme::LoadResult result_;
+  std::exception_ptr error_;
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
+
+std::string gigabytes(double bytes_per_second) {
+  return format_number("%.2f", 1e-9 * bytes_per_second);
+}
+
+// All targets at once; samples go to the outcomes.
+void run_all(std::vector<BenchTarget>& targets, double seconds, const volatile int& stop,
+             Console& console, std::vector<BenchOutcome>& outcomes) {
+  std::vector<std::unique_ptr<RunningLoad>> running;
+  const Clock::time_point begin = Clock::now();
+  for (BenchTarget& target : targets)
+    running.push_back(std::make_unique<RunningLoad>(target, seconds, stop));
+  Clock::time_point sampled = begin;
+  while (!std::all_of(running.begin(), running.end(), [](const auto& r) { return r->done(); })) {
+    std::this_thread::sleep_for(kSampleEvery);  // the interval of the samples
+    const double interval = seconds_since(sampled);
+    sampled = Clock::now();
+    double sum = 0;
+    for (std::size_t i = 0; i < running.size(); ++i) {
+      const double rate = static_cast<double>(running[i]->take_moved()) / interval;
+      sum += rate;
+      outcomes[i].samples.push_back({seconds_since(begin), rate});
+    }
+    console.status("measuring  " + gigabytes(sum) + " GB/s  " +
+                   format_duration(std::ceil(std::max(0.0, seconds - seconds_since(begin)))) +
+                   " left");
+  }
+  console.status("");
+  for (std::size_t i = 0; i < running.size(); ++i) outcomes[i].result.add(running[i]->finish());
+}
+
+// Slices of a second, ours and fio's in turn, the order swapped at every pair.
+void run_beside_fio(const NvmeBenchArguments& arguments, BenchTarget& target,
+                    const volatile int& stop, Console& console, BenchOutcome& outcome) {
+  FioComparison comparison;
+  const int pairs = std::max(1, static_cast<int>(std::lround(arguments.seconds / kSliceSeconds)));
+  target.load().run(0.2);  // the first requests of a process are slow; fio has its own such time
+  for (int pair = 0; pair < pairs && stop == 0; ++pair) {
+    nvme::LoadResult ours;
+    FioSlice fio;
+    for (int side = 0; side < 2; ++side) {
+      if ((pair + side) % 2 == 0) {
+        ours = target.load().run(kSliceSeconds);
+      } else {
+        fio = run_fio(arguments, target, outcome.backend, kSliceSeconds);
+      }
+    }
+    outcome.result.add(ours);
+    outcome.samples.push_back({static_cast<double>(pair), ours.bytes_per_second()});
+    comparison.ratios.push_back(ours.bytes_per_second() / fio.bytes_per_second());
+    comparison.fio.seconds += fio.seconds;
+    comparison.fio.bytes += fio.bytes;
+    comparison.fio.requests += fio.requests;
+    comparison.fio.cpu_seconds += fio.cpu_seconds;
+    console.status("pair " + std::to_string(pair + 1) + " of " + std::to_string(pairs) +
+                   "  sluice " + gigabytes(ours.bytes_per_second()) + "  fio " +
+                   gigabytes(fio.bytes_per_second()) + " GB/s");
+  }
+  console.status("");
+  outcome.fio = std::move(comparison);
+}
+
+double microseconds(const nvme::LatencyHistogram& latencies, double share) {
+  return 1e-3 * static_cast<double>(latencies.quantile(share).count());
+}
+
+nvme::LatencyHistogram all_latencies(const nvme::LoadResult& result) {
+  nvme::LatencyHistogram all = result.latency.reads;
+  all.add(result.latency.writes);
+  return all;
+}
+
+std::vector<std::string> table_row(const std::string& what, const nvme::LoadResult& result) {
+  const nvme::LatencyHistogram all = all_latencies(result);
+  const double requests =
+      result.seconds > 0 ? static_cast<double>(result.requests) / result.seconds : 0;
+  return {what,
+          gigabytes(result.bytes_per_second()),
+          format_count(static_cast<std::uint64_t>(std::llround(requests))),
+          format_number("%.0f", microseconds(all, 0.5)),
+          format_number("%.0f", microseconds(all, 0.99)),
+          format_number("%.0f", microseconds(all, 0.999)),
+          format_number("%.3f", result.cpu_seconds_per_gib()),
+          format_bytes(result.bounce_bytes)};
+}
+
+std::vector<std::string> fio_row(const FioSlice& fio) {
+  const double seconds = std::max(fio.seconds, 1e-9);
+  const double gib = fio.bytes / static_cast<double>(kGiB);
+  return {"fio",
+          gigabytes(fio.bytes_per_second()),
+          format_count(static_cast<std::uint64_t>(std::llround(fio.requests / seconds))),
+          "-",
+          "-",
+          "-",
+          format_number("%.3f", gib > 0 ? fio.cpu_seconds / gib : 0),
+          "-"};
+}
+
+void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& outcomes,
+          Console& console) {
+  std::vector<std::vector<std::string>> rows = {
+      {"", "GB/s", "IOPS", "p50 us", "p99 us", "p99.9 us", "CPU s/GiB", "bounced"}};
+  nvme::LoadResult total;
+  for (const BenchOutcome& outcome : outcomes) {
+    rows.push_back(table_row(outcome.path, outcome.result));
+    if (outcome.fio) rows.push_back(fio_row(outcome.fio->fio));
+    const double seconds = std::max(total.seconds, outcome.result.seconds);
+    total.add(outcome.result);
+    total.seconds = seconds;  // they ran at the same time
+  }
+  if (outcomes.size() > 1) rows.push_back(table_row("all", total));
+  console.print(std::string(name_of(arguments.pattern)) + ", " +
+                std::string(name_of(arguments.access)) + ", blocks of " +
+                format_bytes(arguments.block_bytes) + ", depth " + std::to_string(arguments.depth) +
+                ", " + outcomes.front().backend);
+  console.print(format_table(rows));
+  for (const BenchOutcome& outcome : outcomes) {
+    if (!outcome.fio) continue;
+    const std::vector<double>& ratios = outcome.fio->ratios;
+    console.print(outcome.path + ": sluice / fio " +
+                  format_number("%.3f", quantile_of(ratios, 0.5)) + " (median of " +
+                  std::to_string(ratios.size()) + " pairs of one second; quartiles " +
+                  format_number("%.3f", quantile_of(ratios, 0.25)) + " and " +
+                  format_number("%.3f", quantile_of(ratios, 0.75)) + ")");
+  }
+}
+
+Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& outcome) {
+  const nvme::LoadResult& result = outcome.result;
+  const nvme::LatencyHistogram all = all_latencies(result);
+  Json::Value object(Json::objectValue);
+  object["path"] = valid_utf8(outcome.path);
+  object["op"] = std::string(name_of(arguments.pattern));
+  object["access"] = std::string(name_of(arguments.access));
+  object["backend"] = outcome.backend;
+  object["block_bytes"] = Json::UInt64(arguments.block_bytes);
+  object["depth"] = arguments.depth;
+  object["direct"] = outcome.why_buffered.empty();
+  object["seconds"] = result.seconds;
+  object["GBps"] = 1e-9 * result.bytes_per_second();
+  object["read_bytes"] = Json::UInt64(result.read_bytes);
+  object["written_bytes"] = Json::UInt64(result.written_bytes);
+  object["iops"] = result.seconds > 0 ? static_cast<double>(result.requests) / result.seconds : 0;
+  object["p50_us"] = microseconds(all, 0.5);
+  object["p99_us"] = microseconds(all, 0.99);
+  object["p999_us"] = microseconds(all, 0.999);
+  object["cpu_s_per_GiB"] = result.cpu_seconds_per_gib();
+  object["bounce_bytes"] = Json::UInt64(result.bounce_bytes);
+  if (outcome.fio) {
+    const FioSlice& fio = outcome.fio->fio;
+    Json::Value& peer = object["fio"];
+    peer["GBps"] = 1e-9 * fio.bytes_per_second();
+    peer["iops"] = fio.seconds > 0 ? fio.requests / fio.seconds : 0;
+    peer["cpu_s_per_GiB"] =
+        fio.bytes > 0 ? fio.cpu_seconds * static_cast<double>(kGiB) / fio.bytes : 0;
+    peer["pairs"] = Json::UInt64(outcome.fio->ratios.size());
+    peer["ratio"] = quantile_of(outcome.fio->ratios, 0.5);
+    peer["ratio_quartiles"].append(quantile_of(outcome.fio->ratios, 0.25));
+    peer["ratio_quartiles"].append(quantile_of(outcome.fio->ratios, 0.75));
+    for (const double ratio : outcome.fio->ratios) peer["ratios"].append(ratio);
+  }
+  return object;
+}
+
+std::vector<BenchTarget> open_targets(const NvmeBenchArguments& arguments, Console& console,
+                                      const volatile int& stop) {
+  std::vector<BenchTarget> targets;
+  for (const std::string& path : arguments.paths) {
+    ByteProgress progress(console, "filling " + path, TrainProgress::system_clock().seconds);
+    targets.emplace_back(arguments, path, [&](std::uint64_t done, std::uint64_t all) {
+      if (stop != 0) throw Interrupted(stop);
+      progress.show(done, all);
+    });
+  }
+  return targets;
+}
+
+}  // namespace
+
+double quantile_of(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const double at = share * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(at);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (at - static_cast<double>(below)) * (values[above] - values[below]);
+}
+
+int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
+  Console& console = session.console();
+  const StopSignals signals("\n");
+  std::vector<BenchTarget> targets = open_targets(arguments, console, signals.stop());
+  std::vector<BenchOutcome> outcomes;
+  for (BenchTarget& target : targets) {
+    outcomes.push_back({target.path(),
+                        std::string(target.engine().backend_name()),
+                        target.file().why_buffered(),
+                        {},
+                        {},
+                        {}});
+    if (!target.backend_choice().empty()) console.print("I/O by " + target.backend_choice());
+    if (!target.file().why_buffered().empty()) {
+      console.print(target.path() +
+                    ": through the page cache, so memory is measured and not a drive: " +
+                    target.file().why_buffered());
+    }
+  }
+  if (arguments.fio) {
+    for (std::size_t i = 0; i < targets.size(); ++i)
+      run_beside_fio(arguments, targets[i], signals.stop(), console, outcomes[i]);
+  } else {
+    run_all(targets, arguments.seconds, signals.stop(), console, outcomes);
+  }
+  show(arguments, outcomes, console);
+  if (!arguments.html_path.empty()) {
+    std::ofstream page(arguments.html_path, std::ios::trunc);
+    page << bench_page(arguments, outcomes, shell_line(session.argv()));
+    page.close();
+    if (!page) throw IoError(EIO, "write", arguments.html_path);
+    console.print("page: " + arguments.html_path);
+  }
+  if (arguments.clean) {
+    for (BenchTarget& target : targets) target.clean();
+  }
+  Json::Value object(Json::objectValue);
+  if (outcomes.size() == 1) {
+    object = to_json(arguments, outcomes.front());
+  } else {
+    for (const BenchOutcome& outcome : outcomes)
+      object["paths"].append(to_json(arguments, outcome));
+  }
+  session.emit(object);
+  return signals.stop() == 0 ? kExitDone : exit_code_of_signal(signals.stop());
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,178 @@
+// The page of `sluice nvme bench --html`: self-contained, no script, no request to anywhere.
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nvme_bench.hpp"
+#include "sluice/base/bytes.hpp"
+#include "text_format.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+constexpr double kWidth = 820;
+constexpr double kHeight = 300;
+constexpr double kLeft = 60;
+constexpr double kBottom = 40;
+constexpr double kTop = 16;
+constexpr const char* kColours[] = {"#2563eb", "#d97706", "#059669", "#7c3aed", "#dc2626"};
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : valid_utf8(text)) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string number(double value) {
+  return format_number("%.1f", value);
+}
+
+// 1, 2 or 5 times a power of ten, so that about `count` of them make `range`.
+double tick_of(double range, int count) {
+  const double rough = std::max(range, 1e-9) / count;
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (factor * power >= rough) return factor * power;
+  }
+  return 10 * power;
+}
+
+// Throughput over time, one line for each path.
+class Chart {
+ public:
+  explicit Chart(const std::vector<BenchOutcome>& outcomes) : outcomes_(outcomes) {
+    for (const BenchOutcome& outcome : outcomes) {
+      for (const BenchSample& sample : outcome.samples) {
+        last_seconds_ = std::max(last_seconds_, sample.seconds);
+        most_ = std::max(most_, 1e-9 * sample.bytes_per_second);
+      }
+    }
+    most_ = tick_of(most_, 5) * std::ceil(most_ / tick_of(most_, 5));
+  }
+
+  std::string svg() const {
+    std::string out = "<svg viewBox=\"0 0 " + number(kWidth) + " " + number(kHeight) +
+                      "\" role=\"img\" aria-label=\"throughput over time\">\n";
+    const double rate_tick = tick_of(most_, 5);
+    for (double rate = 0; rate <= most_ * 1.001; rate += rate_tick) {
+      out += "<line class=\"grid\" x1=\"" + number(kLeft) + "\" x2=\"" + number(kWidth) +
+             "\" y1=\"" + number(y(rate)) + "\" y2=\"" + number(y(rate)) + "\"/><text x=\"" +
+             number(kLeft - 8) + "\" y=\"" + number(y(rate) + 4) + "\" text-anchor=\"end\">" +
+             format_number("%g", rate) + "</text>\n";
+    }
+    const double time_tick = tick_of(last_seconds_, 8);
+    for (double time = 0; time <= last_seconds_ * 1.001; time += time_tick) {
+      out += "<text x=\"" + number(x(time)) + "\" y=\"" + number(kHeight - kBottom + 18) +
+             "\" text-anchor=\"middle\">" + format_number("%g", time) + "</text>\n";
+    }
+    out += "<text x=\"" + number((kLeft + kWidth) / 2) + "\" y=\"" + number(kHeight - 4) +
+           "\" text-anchor=\"middle\">" + (outcomes_.front().fio ? "pair of slices" : "seconds") +
+           "</text>\n";
+    for (std::size_t i = 0; i < outcomes_.size(); ++i) out += line_of(i);
+    return out + "</svg>\n";
+  }
+
+ private:
+  double x(double seconds) const {
+    return kLeft + (kWidth - kLeft - 12) * seconds / std::max(last_seconds_, 1e-9);
+  }
+  double y(double rate) const {
+    return kHeight - kBottom - (kHeight - kBottom - kTop) * rate / std::max(most_, 1e-9);
+  }
+  std::string line_of(std::size_t index) const {
+    std::string points;
+    for (const BenchSample& sample : outcomes_[index].samples)
+      points += number(x(sample.seconds)) + "," + number(y(1e-9 * sample.bytes_per_second)) + " ";
+    return "<polyline fill=\"none\" stroke-width=\"2\" stroke=\"" +
+           std::string(kColours[index % std::size(kColours)]) + "\" points=\"" + points + "\"/>\n";
+  }
+
+  const std::vector<BenchOutcome>& outcomes_;
+  double last_seconds_ = 0;
+  double most_ = 0;
+};
+
+std::string cells(const std::vector<std::string>& values, const char* tag) {
+  std::string out = "<tr>";
+  for (const std::string& value : values)
+    out += "<" + std::string(tag) + ">" + escaped(value) + "</" + tag + ">";
+  return out + "</tr>\n";
+}
+
+std::string microseconds(const nvme::LatencyHistogram& latencies, double share) {
+  if (latencies.count() == 0) return "-";
+  return format_number("%.0f", 1e-3 * static_cast<double>(latencies.quantile(share).count()));
+}
+
+std::string table(const std::vector<BenchOutcome>& outcomes) {
+  std::string out = "<table>\n" + cells({"path", "GB/s", "", "requests", "p50 us", "p99 us",
+                                         "p99.9 us", "CPU s/GiB", "sluice / fio"},
+                                        "th");
+  for (const BenchOutcome& outcome : outcomes) {
+    const nvme::LoadResult& result = outcome.result;
+    for (const bool reads : {true, false}) {
+      const auto& latencies = reads ? result.latency.reads : result.latency.writes;
+      const std::uint64_t bytes = reads ? result.read_bytes : result.written_bytes;
+      if (bytes == 0) continue;
+      out += cells(
+          {outcome.path, format_number("%.2f", 1e-9 * static_cast<double>(bytes) / result.seconds),
+           reads ? "read" : "write", std::to_string(latencies.count()),
+           microseconds(latencies, 0.5), microseconds(latencies, 0.99),
+           microseconds(latencies, 0.999), format_number("%.3f", result.cpu_seconds_per_gib()),
+           outcome.fio ? format_number("%.3f", quantile_of(outcome.fio->ratios, 0.5)) : "-"},
+          "td");
+    }
+  }
+  return out + "</table>\n";
+}
+
+}  // namespace
+
+std::string bench_page(const NvmeBenchArguments& arguments,
+                       const std::vector<BenchOutcome>& outcomes, const std::string& command_line) {
+  std::string out =
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+      "<meta name=\"viewport\" content=\"width=device-width\"><title>sluice nvme bench</title>\n"
+      "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:54rem;margin:2rem auto;padding:0 "
+      "1rem;"
+      "color:#1f2937;background:#fff}h1{font-size:1.3rem}code{background:#f3f4f6;padding:.1rem "
+      ".3rem}"
+      "table{border-collapse:collapse;margin:1rem 0}th,td{padding:.25rem .7rem;text-align:right;"
+      "border-bottom:1px solid #e5e7eb}th:first-child,td:first-child{text-align:left}"
+      "svg{width:100%;height:auto}svg text{font:12px system-ui,sans-serif;fill:#6b7280}"
+      ".grid{stroke:#e5e7eb}</style></head><body>\n";
+  out += "<h1>" + std::string(name_of(arguments.pattern)) + ", " +
+         std::string(name_of(arguments.access)) + ", blocks of " +
+         escaped(format_bytes(arguments.block_bytes)) + ", depth " +
+         std::to_string(arguments.depth) + ", " + escaped(outcomes.front().backend) + "</h1>\n";
+  out += "<p><code>" + escaped(command_line) + "</code></p>\n<p>GB/s";
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    out += " <span style=\"color:" + std::string(kColours[i % std::size(kColours)]) +
+           "\">&#9632; " + escaped(outcomes[i].path) + "</span>";
+  }
+  out += "</p>\n" + Chart(outcomes).svg() + table(outcomes);
+  return out + "</body></html>\n";
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,140 @@
+// fio as the peer of `sluice nvme bench --fio`: the same file, the same settings, one slice at a
+// time.
+
+#include <fcntl.h>
+#include <json/json.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "nvme_bench.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
+#include "text_format.hpp"
+
+extern char** environ;
+
+namespace sluice::cli {
+
+namespace {
+
+std::string fio_pattern(const NvmeBenchArguments& arguments) {
+  const bool random = arguments.access == nvme::LoadAccess::random;
+  switch (arguments.pattern) {
+    case nvme::LoadPattern::read:
+      return random ? "randread" : "read";
+    case nvme::LoadPattern::write:
+      return random ? "randwrite" : "write";
+    case nvme::LoadPattern::mixed:
+    case nvme::LoadPattern::swap:  // as many bytes each way is the nearest it has
+      break;
+  }
+  return random ? "randrw" : "rw";
+}
+
+std::vector<std::string> command_line(const NvmeBenchArguments& arguments,
+                                      const BenchTarget& target, std::string_view backend,
+                                      double seconds) {
+  std::vector<std::string> line = {"fio",
+                                   "--name=peer",
+                                   "--filename=" + target.file_path(),
+                                   "--rw=" + fio_pattern(arguments),
+                                   "--bs=" + std::to_string(arguments.block_bytes),
+                                   "--size=" + std::to_string(target.size_bytes()),
+                                   "--direct=" + std::string(target.file().direct() ? "1" : "0"),
+                                   "--runtime=" + format_number("%.3f", seconds),
+                                   "--time_based",
+                                   "--invalidate=0",
+                                   "--norandommap",
+                                   "--randrepeat=0",
+                                   "--group_reporting",
+                                   "--thread",
+                                   "--output-format=json"};
+  if (backend == "threads") {
+    // As many threads as ours has, each with one request.
+    line.insert(
+        line.end(),
+        {"--ioengine=psync", "--iodepth=1", "--numjobs=" + std::to_string(arguments.io_threads),
+         "--offset_increment=" + std::to_string(target.size_bytes() / arguments.io_threads /
+                                                arguments.block_bytes * arguments.block_bytes)});
+  } else {
+    line.insert(line.end(), {"--ioengine=" + std::string(backend),
+                             "--iodepth=" + std::to_string(arguments.depth)});
+  }
+  return line;
+}
+
+struct Output {
+  int status = 0;
+  std::string out;
+};
+
+// Standard output and standard error together.
+Output run_and_read(std::vector<std::string> line) {
+  std::array<int, 2> ends{};
+  SLUICE_SYSCALL(::pipe2(ends.data(), O_CLOEXEC), "pipe");
+  UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, writing.get(), STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, writing.get(), STDERR_FILENO);
+  std::vector<char*> pointers;
+  for (std::string& argument : line) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  pid_t child = 0;
+  const int error =
+      ::posix_spawnp(&child, pointers[0], &actions, nullptr, pointers.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error == ENOENT) throw InvalidArgument("--fio: fio is not installed (package fio)");
+  if (error != 0) throw IoError(error, "posix_spawn", "fio");
+  writing.reset();
+  Output output;
+  std::array<char, 4096> block{};
+  for (;;) {
+    const ssize_t got = ::read(reading.get(), block.data(), block.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    output.out.append(block.data(), static_cast<std::size_t>(got));
+  }
+  while (::waitpid(child, &output.status, 0) < 0 && errno == EINTR) {
+  }
+  return output;
+}
+
+}  // namespace
+
+FioSlice run_fio(const NvmeBenchArguments& arguments, const BenchTarget& target,
+                 std::string_view backend, double seconds) {
+  const Output output = run_and_read(command_line(arguments, target, backend, seconds));
+  // Notes may come before the object.
+  const std::size_t begin = output.out.find('{');
+  Json::Value root;
+  std::string errors;
+  const std::unique_ptr<Json::CharReader> reader(Json::CharReaderBuilder().newCharReader());
+  const bool parsed = begin != std::string::npos &&
+                      reader->parse(output.out.data() + begin,
+                                    output.out.data() + output.out.size(), &root, &errors);
+  if (output.status != 0 || !parsed || !root["jobs"].isArray() || root["jobs"].empty())
+    throw Error("fio failed: " + valid_utf8(output.out.substr(0, 2000)));
+  const Json::Value& job = root["jobs"][0];
+  FioSlice slice;
+  for (const char* direction : {"read", "write"}) {
+    const Json::Value& side = job[direction];
+    slice.bytes += side["io_bytes"].asDouble();
+    slice.requests += side["total_ios"].asDouble();
+    slice.seconds = std::max(slice.seconds, 1e-3 * side["runtime"].asDouble());
+  }
+  // Of one thread, in percent of its time; of several, the mean.
+  const double threads = backend == "threads" ? arguments.io_threads : 1;
+  slice.cpu_seconds =
+      0.01 * (job["usr_cpu"].asDouble() + job["sys_cpu"].asDouble()) * slice.seconds * threads;
+  return slice;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,244 @@
+#include "sluice/nvme/load.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "load_plan.hpp"
+#include "pages.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
+#include "sluice/nvme/bench_file.hpp"
+
+namespace sluice::nvme {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double cpu_seconds_so_far() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+constexpr std::array<std::string_view, 4> kPatternNames{"read", "write", "mixed", "swap"};
+constexpr std::array<std::string_view, 2> kAccessNames{"sequential", "random"};
+
+template <std::size_t count>
+std::size_t index_of(std::string_view what, std::string_view name,
+                     const std::array<std::string_view, count>& names) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
+  std::string expected;
+  for (const std::string_view known : names)
+    expected += (expected.empty() ? "" : ", ") + std::string(known);
+  const std::string nearest = nearest_name(name, names);
+  throw InvalidArgument("unknown " + std::string(what) + " \"" + std::string(name) +
+                        "\": expected one of " + expected +
+                        (nearest.empty() ? "" : " (did you mean " + nearest + "?)"));
+}
+
+}  // namespace
+
+LoadPattern parse_load_pattern(std::string_view name) {
+  return static_cast<LoadPattern>(index_of("pattern", name, kPatternNames));
+}
+LoadAccess parse_load_access(std::string_view name) {
+  return static_cast<LoadAccess>(index_of("access", name, kAccessNames));
+}
+std::string_view name_of(LoadPattern pattern) {
+  return kPatternNames.at(static_cast<std::size_t>(pattern));
+}
+std::string_view name_of(LoadAccess access) {
+  return kAccessNames.at(static_cast<std::size_t>(access));
+}
+
+double LoadResult::bytes_per_second() const {
+  return seconds > 0 ? static_cast<double>(read_bytes + written_bytes) / seconds : 0;
+}
+
+double LoadResult::cpu_seconds_per_gib() const {
+  const std::uint64_t bytes = read_bytes + written_bytes;
+  return bytes > 0 ? cpu_seconds * static_cast<double>(kGiB) / static_cast<double>(bytes) : 0;
+}
+
+void LoadResult::add(const LoadResult& other) {
+  seconds += other.seconds;
+  cpu_seconds += other.cpu_seconds;
+  read_bytes += other.read_bytes;
+  written_bytes += other.written_bytes;
+  requests += other.requests;
+  bounce_bytes += other.bounce_bytes;
+  latency.reads.add(other.latency.reads);
+  latency.writes.add(other.latency.writes);
+}
+
+// A job is a place in the memory with a few transfers in flight: one, or for swap the three states
+// of a tile, which are read, touched and written. Jobs are finished in the order in which they were
+// begun, and there are so many of them that the engine's queue stays full meanwhile.
+class Load::Impl {
+ public:
+  Impl(IoEngine& engine, const SwapFile& file, LoadOptions options)
+      : engine_(engine),
+        file_(file),
+        options_(std::move(options)),
+        plan_(options_, engine.options()),
+        pattern_(plan_.largest_bytes()),
+        memory_bytes_(checked_mul(plan_.jobs_in_flight(), plan_.job_bytes())),
+        memory_(make_pages(memory_bytes_, "buffers of the load")) {
+    // So that no page is made while the clock runs.
+    std::memset(memory_.get(), 0, memory_bytes_);
+    registered_memory_ = engine_.register_memory({memory_.get(), memory_bytes_});
+    registered_pattern_ = engine_.register_memory(pattern_.memory());
+    registered_file_ = engine_.register_file(file_);
+  }
+
+  LoadResult run(double seconds, const std::function<bool()>& stop) {
+    const IoCounters counters = engine_.counters();
+    const IoLatency latency = engine_.latency();
+    const double cpu = cpu_seconds_so_far();
+    const auto begin = Clock::now();
+    const auto end = begin + std::chrono::duration<double>(seconds);
+    LoadResult result;
+    std::deque<Job> jobs;
+    try {
+      do {
+        while (jobs.size() < plan_.jobs_in_flight()) jobs.push_back(begin_job(free_place()));
+        finish_oldest(jobs, result);
+      } while (Clock::now() < end && !(stop && stop()));
+      while (!jobs.empty()) finish_oldest(jobs, result);
+    } catch (...) {
+      places_in_use_ = 0;  // the tickets of the rest wait where they are dropped
+      throw;
+    }
+    result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    result.cpu_seconds = cpu_seconds_so_far() - cpu;
+    const IoCounters after = engine_.counters();
+    result.requests = after.requests - counters.requests;
+    result.bounce_bytes = after.bounce_bytes - counters.bounce_bytes;
+    const IoLatency latency_after = engine_.latency();
+    result.latency.reads = latency_after.reads.since(latency.reads);
+    result.latency.writes = latency_after.writes.since(latency.writes);
+    return result;
+  }
+
+  std::uint64_t memory_bytes() const { return memory_bytes_ + pattern_.memory().size(); }
+
+ private:
+  static constexpr std::uint64_t kPageBytes = 4096;
+  struct Job {
+    LoadStep step;
+    std::span<std::byte> memory;
+    std::vector<Ticket> tickets;
+    bool writing_back = false;
+  };
+
+  // Jobs end in the order in which they begin, so places are taken in turn.
+  std::span<std::byte> free_place() {
+    const std::size_t place = places_in_use_++ % plan_.jobs_in_flight();
+    return {memory_.get() + place * plan_.job_bytes(), plan_.job_bytes()};
+  }
+
+  Job begin_job(std::span<std::byte> memory) {
+    Job job{plan_.next(), memory, {}, false};
+    std::size_t at = 0;
+    for (const LoadRange& range : job.step.ranges) {
+      if (job.step.op == IoOp::read) {
+        job.tickets.push_back(
+            engine_.begin_read(file_, range.offset_bytes, memory.subspan(at, range.size_bytes)));
+      } else {
+        job.tickets.push_back(engine_.begin_write(
+            file_, range.offset_bytes, pattern_.at(range.offset_bytes, range.size_bytes)));
+      }
+      at += align_up(range.size_bytes, kPageBytes);
+    }
+    return job;
+  }
+
+  void finish_oldest(std::deque<Job>& jobs, LoadResult& result) {
+    Job job = std::move(jobs.front());
+    jobs.pop_front();
+    finish_all(job.tickets);
+    const bool reads = job.step.op == IoOp::read && !job.writing_back;
+    for (const LoadRange& range : job.step.ranges)
+      (reads ? result.read_bytes : result.written_bytes) += range.size_bytes;
+    if (reads && options_.verify) verify(job);
+    if (!reads || options_.pattern != LoadPattern::swap) return;
+    touch(job.memory);
+    write_back(job);
+    jobs.push_back(std::move(job));
+  }
+
+  void write_back(Job& job) {
+    job.tickets.clear();
+    job.writing_back = true;
+    std::size_t at = 0;
+    for (const LoadRange& range : job.step.ranges) {
+      job.tickets.push_back(
+          engine_.begin_write(file_, range.offset_bytes, job.memory.subspan(at, range.size_bytes)));
+      at += align_up(range.size_bytes, kPageBytes);
+    }
+  }
+
+  // What an optimizer does to the memory, without the arithmetic: every cache line is read and
+  // written.
+  static void touch(std::span<std::byte> memory) {
+    constexpr std::size_t kLine = 64;
+    for (std::size_t at = 0; at < memory.size(); at += kLine) {
+      volatile std::byte& byte = memory[at];
+      byte = byte;
+    }
+  }
+
+  // The first and the last bytes of each range.
+  void verify(const Job& job) const {
+    std::size_t at = 0;
+    for (const LoadRange& range : job.step.ranges) {
+      const std::size_t count = std::min<std::size_t>(range.size_bytes, 64);
+      for (const std::uint64_t from : {std::uint64_t{0}, range.size_bytes - count}) {
+        const auto expected = pattern_.at(range.offset_bytes + from, count);
+        if (std::memcmp(job.memory.data() + at + from, expected.data(), count) == 0) continue;
+        throw IoError(EIO, "read", file_.path(), range.offset_bytes + from, count,
+                      "other bytes came back than the file was filled with: it was changed by "
+                      "another program, or the drive is damaged");
+      }
+      at += align_up(range.size_bytes, kPageBytes);
+    }
+  }
+
+  IoEngine& engine_;
+  const SwapFile& file_;
+  const LoadOptions options_;
+  LoadPlan plan_;
+  const BenchPattern pattern_;
+  const std::uint64_t memory_bytes_;
+  const Pages memory_;
+  Registration registered_memory_;
+  Registration registered_pattern_;
+  Registration registered_file_;
+  std::size_t places_in_use_ = 0;
+};
+
+Load::Load(IoEngine& engine, const SwapFile& file, LoadOptions options)
+    : impl_(std::make_unique<Impl>(engine, file, std::move(options))) {}
+Load::~Load() = default;
+LoadResult Load::run(double seconds, const std::function<bool()>& stop) {
+  return impl_->run(seconds, stop);
+}
+std::uint64_t Load::memory_bytes() const {
+  return impl_->memory_bytes();
+}
+
+}  // namespace sluice::nvme

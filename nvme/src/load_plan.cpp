@@ -1,0 +1,114 @@
+#include "load_plan.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+
+namespace sluice::nvme {
+
+namespace {
+
+constexpr std::uint64_t kPageBytes = 4096;
+constexpr std::uint64_t kStates = 3;  // p, m and v
+constexpr std::size_t kSwapJobs =
+    6;  // as many tiles are read as are written, and some wait their turn
+constexpr std::size_t kRangesInFlight = 4;
+// Jobs are finished in the order in which they began, so more than the queue holds are begun: a
+// slow one must not let it run empty. Twice the queue, more where blocks are small, less where they
+// are huge.
+constexpr std::uint64_t kWantedBytes = 16 * kMiB;
+constexpr std::uint64_t kMostBytes = 512 * kMiB;
+
+std::uint64_t blocks_in_flight(const IoEngineOptions& engine) {
+  const std::uint64_t depth = engine.depth;
+  const std::uint64_t wanted = std::max(2 * depth, kWantedBytes / engine.block_bytes);
+  return std::min(wanted, std::max(depth + 1, kMostBytes / engine.block_bytes));
+}
+
+}  // namespace
+
+LoadPlan::LoadPlan(const LoadOptions& options, const IoEngineOptions& engine)
+    : pattern_(options.pattern),
+      access_(options.access),
+      size_bytes_(options.size_bytes),
+      block_bytes_(engine.block_bytes),
+      random_(options.seed) {
+  SLUICE_CHECK(size_bytes_ >= block_bytes_ && size_bytes_ % kPageBytes == 0,
+               "a size of " + format_bytes(size_bytes_) +
+                   " to measure on: expected at least one block of " + format_bytes(block_bytes_) +
+                   " and a multiple of 4096 bytes");
+  const std::uint64_t blocks = blocks_in_flight(engine);
+  if (pattern_ == LoadPattern::swap) {
+    SLUICE_CHECK(access_ == LoadAccess::sequential, "the pattern swap is sequential");
+    region_bytes_ = align_down(size_bytes_ / kStates, kPageBytes);
+    range_bytes_ = std::min(std::max<std::uint64_t>(1, blocks / 8) * block_bytes_, region_bytes_);
+    SLUICE_CHECK(range_bytes_ > 0,
+                 "too small a size for three states: " + format_bytes(size_bytes_));
+    jobs_ = kSwapJobs;
+    job_bytes_ = kStates * range_bytes_;
+    std::uint64_t at = 0;
+    for (const std::uint64_t bytes : options.tensor_bytes) {
+      const std::uint64_t padded = align_up(std::max<std::uint64_t>(bytes, 1), kPageBytes);
+      tensors_.push_back({at, padded});
+      at = checked_add(at, padded);
+    }
+    if (tensors_.empty()) tensors_.push_back({0, at = region_bytes_});
+    SLUICE_CHECK(at <= region_bytes_, "three states of the tensors take " + format_bytes(3 * at) +
+                                          ", more than the size of " + format_bytes(size_bytes_));
+    return;
+  }
+  const std::uint64_t per_range =
+      access_ == LoadAccess::random ? 1 : std::max<std::uint64_t>(1, blocks / kRangesInFlight);
+  range_bytes_ = per_range * block_bytes_;
+  job_bytes_ = range_bytes_;
+  jobs_ = static_cast<std::size_t>(ceil_div(blocks, per_range));
+  // The two streams of mixed keep half the file apart.
+  write_cursor_ = pattern_ == LoadPattern::mixed ? align_down(size_bytes_ / 2, kPageBytes) : 0;
+}
+
+LoadStep LoadPlan::next() {
+  if (pattern_ == LoadPattern::swap) return next_tile();
+  const bool writes =
+      pattern_ == LoadPattern::write || (pattern_ == LoadPattern::mixed && write_next_);
+  write_next_ = !write_next_;
+  const LoadRange range = access_ == LoadAccess::random
+                              ? next_random()
+                              : next_sequential(writes ? write_cursor_ : read_cursor_);
+  return {writes ? IoOp::write : IoOp::read, {range}};
+}
+
+LoadRange LoadPlan::next_sequential(std::uint64_t& cursor) const {
+  if (cursor >= size_bytes_) cursor = 0;
+  const LoadRange range{cursor, std::min(range_bytes_, size_bytes_ - cursor)};
+  cursor += range.size_bytes;
+  return range;
+}
+
+LoadRange LoadPlan::next_random() {
+  std::uniform_int_distribution<std::uint64_t> blocks(0, size_bytes_ / block_bytes_ - 1);
+  return {blocks(random_) * block_bytes_, block_bytes_};
+}
+
+// Tensors, or the next part of a large one, until the tile is full; of each the three states.
+LoadStep LoadPlan::next_tile() {
+  LoadStep step{IoOp::read, {}};
+  std::uint64_t room = range_bytes_;
+  while (room > 0) {
+    const LoadRange& tensor = tensors_[tensor_];
+    const std::uint64_t bytes = std::min(room, tensor.size_bytes - in_tensor_);
+    for (std::uint64_t state = 0; state < kStates; ++state) {
+      step.ranges.push_back({state * region_bytes_ + tensor.offset_bytes + in_tensor_, bytes});
+    }
+    room -= bytes;
+    in_tensor_ += bytes;
+    if (in_tensor_ < tensor.size_bytes) break;
+    in_tensor_ = 0;
+    tensor_ = (tensor_ + 1) % tensors_.size();
+    if (tensor_ == 0) break;  // a new step begins with a new tile
+  }
+  return step;
+}
+
+}  // namespace sluice::nvme

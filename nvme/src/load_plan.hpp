@@ -1,0 +1,60 @@
+#pragma once
+// LoadPlan: which ranges of the file a Load moves, one job after the other, and how many jobs keep
+// the engine's queue full. Without memory or I/O of its own.
+//
+// Thread-compatible: callers synchronise.
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "sluice/nvme/load.hpp"
+
+namespace sluice::nvme {
+
+// Whole pages of the file.
+struct LoadRange {
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t size_bytes = 0;
+};
+// Of one job: moved together. swap: read first, then written back.
+struct LoadStep {
+  IoOp op = IoOp::read;
+  std::vector<LoadRange> ranges;
+};
+
+class LoadPlan {
+ public:
+  // Throws InvalidArgument when the options do not fit the file or the engine's block.
+  LoadPlan(const LoadOptions& options, const IoEngineOptions& engine);
+
+  std::size_t jobs_in_flight() const { return jobs_; }
+  std::uint64_t job_bytes() const { return job_bytes_; }
+  std::uint64_t largest_bytes() const { return range_bytes_; }  // of one range
+
+  LoadStep next();
+
+ private:
+  LoadRange next_sequential(std::uint64_t& cursor) const;
+  LoadRange next_random();
+  LoadStep next_tile();
+
+  const LoadPattern pattern_;
+  const LoadAccess access_;
+  const std::uint64_t size_bytes_;
+  std::uint64_t block_bytes_;
+  std::uint64_t range_bytes_ = 0;
+  std::uint64_t job_bytes_ = 0;
+  std::size_t jobs_ = 0;
+  std::uint64_t read_cursor_ = 0;
+  std::uint64_t write_cursor_ = 0;
+  bool write_next_ = false;  // mixed
+  std::mt19937_64 random_;
+  // swap: tensors by the page at which each begins in its region.
+  std::vector<LoadRange> tensors_;
+  std::uint64_t region_bytes_ = 0;
+  std::size_t tensor_ = 0;       // the next one,
+  std::uint64_t in_tensor_ = 0;  // from this byte on
+};
+
+}  // namespace sluice::nvme

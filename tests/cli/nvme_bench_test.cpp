@@ -1,0 +1,126 @@
+// `sluice nvme bench` as its users run it.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <vector>
+
+#include "json_text.hpp"
+#include "run_program.hpp"
+
+namespace sluice::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+class NvmeBench : public ::testing::Test {
+ protected:
+  ProgramResult bench(std::vector<std::string> more) const {
+    std::vector<std::string> arguments = {"nvme", "bench"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_sluice(arguments);
+  }
+  Json::Value measure(std::vector<std::string> more) const {
+    more.insert(more.end(), {"--size", "8MiB", "--seconds", "0.05", "--depth", "4", "--json"});
+    const ProgramResult result = bench(std::move(more));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return parse_json(result.out);
+  }
+  void expect_refused(int exit_code, const std::string& part, std::vector<std::string> more) const {
+    const ProgramResult result = bench(std::move(more));
+    EXPECT_EQ(result.exit_code, exit_code) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(part));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(NvmeBench, ReportsEveryPatternOnEveryBackend) {
+  for (const char* op : {"read", "write", "mixed", "swap"}) {
+    for (const char* backend : {"auto", "threads"}) {
+      const Json::Value result = measure({dir_.path(), "--op", op, "--backend", backend});
+      const std::string what = std::string(op) + " " + backend;
+      EXPECT_EQ(result["op"].asString(), op);
+      EXPECT_GT(result["GBps"].asDouble(), 0) << what;
+      EXPECT_GT(result["iops"].asDouble(), 0) << what;
+      EXPECT_GT(result["p50_us"].asDouble(), 0) << what;
+      EXPECT_LE(result["p50_us"].asDouble(), result["p99_us"].asDouble()) << what;
+      EXPECT_LE(result["p99_us"].asDouble(), result["p999_us"].asDouble()) << what;
+      EXPECT_GT(result["cpu_s_per_GiB"].asDouble(), 0) << what;
+      EXPECT_EQ(result["bounce_bytes"].asUInt64(), 0U) << what;
+    }
+  }
+  EXPECT_TRUE(std::filesystem::exists(dir_.file("bench.sluice"))) << "kept for the next time";
+  measure({dir_.path(), "--clean"});
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("bench.sluice")));
+}
+
+TEST_F(NvmeBench, MeasuresSeveralPathsAtOnceAndWritesAPage) {
+  std::filesystem::create_directories(dir_.file("a"));
+  std::filesystem::create_directories(dir_.file("b"));
+  const std::string page = dir_.file("page.html");
+  const Json::Value result = measure({dir_.file("a"), dir_.file("b"), "--html", page});
+  ASSERT_EQ(result["paths"].size(), 2U);
+  EXPECT_EQ(result["paths"][1]["path"].asString(), dir_.file("b"));
+  const std::string text = file_text(page);
+  EXPECT_THAT(text, HasSubstr("<svg"));
+  EXPECT_THAT(text, HasSubstr(dir_.file("b")));
+  EXPECT_EQ(text.find("http"), std::string::npos) << "nothing is loaded from elsewhere";
+}
+
+TEST_F(NvmeBench, AnExistingFileIsWrittenToOnlyWhenThatIsAllowed) {
+  const std::string file = dir_.file("data");
+  const std::string before(1 << 20, 'x');
+  write_file(file, before);
+  expect_refused(2, "--overwrite", {file, "--op", "write"});
+  expect_refused(2, "--overwrite", {file, "--op", "swap"});
+  const ProgramResult read = bench({file, "--block", "64KiB", "--seconds", "0.05"});
+  EXPECT_EQ(read.exit_code, 0) << read.err;
+  EXPECT_EQ(file_text(file), before);
+  const ProgramResult written =
+      bench({file, "--op", "write", "--overwrite", "--block", "64KiB", "--seconds", "0.05"});
+  EXPECT_EQ(written.exit_code, 0) << written.err;
+  EXPECT_NE(file_text(file), before);
+  EXPECT_EQ(file_text(file).size(), before.size());
+}
+
+TEST_F(NvmeBench, BadInputIsOneLineThatSaysWhat) {
+  const std::string fifo = dir_.file("fifo");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  expect_refused(2, "neither a directory nor a regular file", {fifo});
+  expect_refused(4, dir_.file("absent"), {dir_.file("absent")});
+  expect_refused(2, "--depth", {dir_.path(), "--depth", "0"});
+  expect_refused(2, "multiple of 4096", {dir_.path(), "--block", "1000"});
+  expect_refused(2, "--size", {dir_.path(), "--size", "0"});
+  expect_refused(2, "did you mean write", {dir_.path(), "--op", "wrote"});
+  expect_refused(2, "io_uring", {dir_.path(), "--backend", "iouring"});
+  expect_refused(2, "--seconds", {dir_.path(), "--seconds", "-1"});
+  expect_refused(2, "swap is sequential",
+                 {dir_.path(), "--op", "swap", "--access", "random", "--size", "8MiB"});
+  expect_refused(4, "free", {dir_.path(), "--size", "8TiB"});
+  expect_refused(2, "PATH", {});
+}
+
+TEST_F(NvmeBench, ADirectoryThatCannotBeWrittenToIsNamed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to give it up";
+  std::filesystem::create_directory(dir_.file("closed"));
+  std::filesystem::permissions(dir_.file("closed"), std::filesystem::perms::owner_all);
+  std::filesystem::permissions(dir_.path(), std::filesystem::perms::all);
+  // A copy that anybody may run: the build may lie where only its owner may look.
+  const std::string program = dir_.file("sluice");
+  std::filesystem::copy_file(SLUICE_PROGRAM, program);
+  std::filesystem::permissions(program, std::filesystem::perms::all);
+  const ProgramResult result =
+      run_program({"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", program,
+                   "nvme", "bench", dir_.file("closed"), "--size", "1MiB"});
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  EXPECT_THAT(result.err, HasSubstr(dir_.file("closed")));
+  EXPECT_THAT(result.err, HasSubstr("permission"));
+}
+
+}  // namespace
+}  // namespace sluice::test

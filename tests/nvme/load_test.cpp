@@ -1,0 +1,166 @@
+// The file that throughput is measured on, and the loads that measure it.
+
+#include "sluice/nvme/load.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "nvme_test_support.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/nvme/bench_file.hpp"
+#include "temp_dir.hpp"
+
+namespace sluice::nvme {
+namespace {
+
+IoEngine engine_of(BackendKind kind, std::uint32_t block_bytes = 64 * 1024, unsigned depth = 4) {
+  return {make_backend(kind, depth, 4).backend, {block_bytes, depth}};
+}
+
+SwapFile open_file(const test::TempDir& dir, std::uint64_t size_bytes, IoEngine& engine) {
+  return open_bench_file(dir.path(), size_bytes, engine, DirectIo::automatic, {});
+}
+
+TEST(BenchPattern, IsTheSameFromEveryOffsetAndDiffersBetweenPlaces) {
+  const BenchPattern pattern(kMiB);
+  const auto whole = pattern.at(0, kMiB);
+  EXPECT_TRUE(same_bytes(pattern.at(4096, 1000), whole.subspan(4096, 1000)));
+  EXPECT_TRUE(same_bytes(pattern.at(BenchPattern::kPeriodBytes, 5000), whole.first(5000)));
+  EXPECT_FALSE(same_bytes(pattern.at(kMiB, 4096), whole.first(4096)));
+  EXPECT_THROW(pattern.at(0, 3 * kMiB), InvalidArgument);
+}
+
+TEST(BenchFile, IsFilledOnceAndTakenAgainWhenItIsWhole) {
+  const test::TempDir dir;
+  IoEngine engine = engine_of(BackendKind::automatic);
+  std::uint64_t filled = 0;
+  const auto progress = [&](std::uint64_t done, std::uint64_t) { filled = done; };
+  {
+    const SwapFile file =
+        open_bench_file(dir.path(), 20 * kMiB, engine, DirectIo::automatic, progress);
+    EXPECT_EQ(filled, 20 * kMiB);
+    EXPECT_EQ(file.size_bytes(), 20 * kMiB);
+    EXPECT_TRUE(holds_pattern(file, 20 * kMiB, engine, 5120));
+  }
+  filled = 0;
+  open_bench_file(dir.path(), 10 * kMiB, engine, DirectIo::automatic, progress);
+  EXPECT_EQ(filled, 0U) << "a larger one was there";
+  // Blocks that are only allocated read as zeros, which is not what was written.
+  std::filesystem::resize_file(dir.file("bench.sluice"), 8 * kMiB);
+  std::filesystem::resize_file(dir.file("bench.sluice"), 20 * kMiB);
+  const SwapFile file =
+      open_bench_file(dir.path(), 20 * kMiB, engine, DirectIo::automatic, progress);
+  EXPECT_EQ(filled, 20 * kMiB);
+  EXPECT_TRUE(holds_pattern(file, 20 * kMiB, engine, 5120));
+}
+
+TEST(BenchFile, NeedsADirectoryAndRoom) {
+  const test::TempDir dir;
+  IoEngine engine = engine_of(BackendKind::automatic);
+  EXPECT_THROW(open_bench_file(dir.file("absent"), kMiB, engine, DirectIo::automatic, {}), IoError);
+  std::ofstream(dir.file("file")) << "x";
+  EXPECT_THROW(open_bench_file(dir.file("file"), kMiB, engine, DirectIo::automatic, {}),
+               InvalidArgument);
+  EXPECT_THROW(
+      open_bench_file(dir.path(), std::uint64_t{1} << 50U, engine, DirectIo::automatic, {}),
+      IoError);
+  EXPECT_FALSE(std::filesystem::exists(dir.file("bench.sluice")));
+}
+
+class LoadTest : public ::testing::TestWithParam<BackendKind> {
+ protected:
+  void SetUp() override { SLUICE_SKIP_WITHOUT(GetParam()); }
+  test::TempDir dir_;
+};
+
+TEST_P(LoadTest, EveryPatternMovesBytesAndLeavesTheFileAsItWas) {
+  constexpr std::uint64_t kSize = 8 * kMiB;
+  IoEngine engine = engine_of(GetParam());
+  const SwapFile file = open_file(dir_, kSize, engine);
+  const auto check = [&](LoadPattern pattern, LoadAccess access,
+                         std::vector<std::uint64_t> tensors = {}) {
+    const std::string what = std::string(name_of(pattern)) + " " + std::string(name_of(access));
+    LoadOptions options;
+    options.pattern = pattern;
+    options.access = access;
+    options.size_bytes = kSize;
+    options.tensor_bytes = std::move(tensors);
+    Load load(engine, file, options);
+    LoadResult result = load.run(0.05);
+    result.add(load.run(0.02));
+    EXPECT_EQ(result.read_bytes > 0, pattern != LoadPattern::write) << what;
+    EXPECT_EQ(result.written_bytes > 0, pattern != LoadPattern::read) << what;
+    EXPECT_EQ(result.latency.reads.count() > 0, pattern != LoadPattern::write) << what;
+    EXPECT_EQ(result.bounce_bytes, 0U) << what;
+    EXPECT_GE(result.seconds, 0.07) << what;
+    EXPECT_GT(result.bytes_per_second(), 0) << what;
+    if (pattern == LoadPattern::swap) {
+      EXPECT_EQ(result.read_bytes, result.written_bytes);
+    }
+    EXPECT_TRUE(holds_pattern(file, kSize, engine, 2048)) << what;
+  };
+  for (const LoadPattern pattern : {LoadPattern::read, LoadPattern::write, LoadPattern::mixed}) {
+    check(pattern, LoadAccess::sequential);
+    check(pattern, LoadAccess::random);
+  }
+  check(LoadPattern::swap, LoadAccess::sequential);
+  check(LoadPattern::swap, LoadAccess::sequential, {1, 4096, 5000, kMiB, 17, kMiB + 1});
+}
+
+TEST_P(LoadTest, ReadsEveryByteOfTheFileInTurn) {
+  IoEngine engine = engine_of(GetParam());
+  constexpr std::uint64_t kSize = 3 * kMiB + 8192;
+  const SwapFile file = open_file(dir_, kSize, engine);
+  LoadOptions options;
+  options.size_bytes = kSize;
+  Load load(engine, file, options);
+  // The last page is damaged: it is met before the file has been read once.
+  std::fstream bytes(dir_.file("bench.sluice"), std::ios::in | std::ios::out | std::ios::binary);
+  bytes.seekp(static_cast<std::streamoff>(kSize - 10));
+  bytes.put('\x5a').put('\xa5');
+  bytes.close();
+  try {
+    load.run(5);
+    FAIL() << "the damage was not seen";
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.code().value(), EIO);
+    EXPECT_NE(std::string(error.what()).find("bench.sluice"), std::string::npos);
+    EXPECT_EQ(error.offset_bytes(), kSize - 64);
+  }
+}
+
+TEST_P(LoadTest, StopsWhenAsked) {
+  IoEngine engine = engine_of(GetParam());
+  const SwapFile file = open_file(dir_, 4 * kMiB, engine);
+  LoadOptions options;
+  options.size_bytes = 4 * kMiB;
+  Load load(engine, file, options);
+  EXPECT_LT(load.run(1000, [] { return true; }).seconds, 100);
+}
+
+INSTANTIATE_TEST_SUITE_P(AllBackends, LoadTest, ::testing::ValuesIn(built_backends()),
+                         [](const auto& param) { return name_of(param.param); });
+
+TEST(LoadOptions, ThatDoNotFitAreRefused) {
+  const test::TempDir dir;
+  IoEngine engine = engine_of(BackendKind::automatic);
+  const SwapFile file = open_file(dir, 4 * kMiB, engine);
+  LoadOptions options;
+  options.size_bytes = 4096;
+  EXPECT_THROW(Load(engine, file, options), InvalidArgument) << "less than a block";
+  options.size_bytes = 3 * kMiB;
+  options.pattern = LoadPattern::swap;
+  options.tensor_bytes = {kMiB, 1};
+  EXPECT_THROW(Load(engine, file, options), InvalidArgument) << "three states of 1 MiB and a page";
+  options.tensor_bytes = {};
+  options.access = LoadAccess::random;
+  EXPECT_THROW(Load(engine, file, options), InvalidArgument) << "swap is sequential";
+  EXPECT_EQ(parse_load_pattern("swap"), LoadPattern::swap);
+  const std::string said = message_of<InvalidArgument>([] { parse_load_pattern("reed"); });
+  EXPECT_NE(said.find("did you mean read"), std::string::npos) << said;
+}
+
+}  // namespace
+}  // namespace sluice::nvme
