@@ -11,7 +11,7 @@ if [[ -n "$text_file" ]]; then
 fi
 
 held_out=0.05
-eval_windows=128
+eval_windows=256
 out=build/demo
 sluice=build/bin/sluice
 
@@ -47,15 +47,19 @@ say ""
 
 "$sluice" export "$swap" --out "$out/weights.safetensors"
 
-# A prompt from the held-out text: the line that begins after its start, without what a terminal would obey.
+# A prompt from the held-out text: two lines and the beginning of a third, without what a terminal would obey.
 size="$(stat -c %s "$corpus")"
-prompt="$(dd if="$corpus" bs=4096 iflag=skip_bytes,count_bytes skip="$((size - size / 25))" count=4000 status=none |
-  tr -d '\000' | cut -c1-160 | awk 'NR >= 2 && NR <= 5')"
+prompt="$(dd if="$corpus" bs=4096 iflag=skip_bytes,count_bytes skip="$((size - size / 30))" count=4000 status=none |
+  tr -d '\000\033' | cut -c1-160 | awk 'NR > 1 && NF > 2 && ++taken <= 3 {
+    if (taken < 3) print; else printf "%s", substr($0, 1, length($0) * 2 / 3) }')"
+[[ -n "$prompt" ]] || prompt="The "
 say ""
-say "a sample; the prompt is held-out text:"
+say "a sample: after the mark, what the model makes of a prompt from the held-out text"
 say "----"
+printf '%s' "$prompt"
 "$sluice" generate --model "$out/model.json" --weights "$out/weights.safetensors" --prompt "$prompt" \
-  --max-new-tokens 300 --temperature 0.7 --top-k 40
+  --max-new-tokens 300 --temperature 0.8 --json 2>/dev/null |
+  python3 -c 'import json, sys; print(" >>>" + json.loads(sys.stdin.readlines()[-1])["text"])'
 say "----"
 say ""
 
@@ -81,4 +85,4 @@ print(f"{'nvme':15} {peak['nvme'] / mib:,.1f} MiB")
 print(f"speed           {report['tokens_per_second']:,.0f} tokens/s, bound by {report['bound_by']}")
 PYTHON
 say ""
-say "your own text and model: $sluice train --config $out/ds_config.json --model YOUR_config.json --data YOUR_TEXT --steps N (or: scripts/demo.sh YOUR_TEXT)"
+say "your own text: scripts/demo.sh YOUR_TEXT; your own model too: $sluice nvme clean $out/swap --committed && $sluice train --config $out/ds_config.json --model YOUR_config.json --data YOUR_TEXT --steps N"

@@ -98,6 +98,9 @@ class IoEngine::Impl {
   TransferList unused_ SLUICE_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Transfer>> transfers_ SLUICE_GUARDED_BY(mutex_);  // owns all of them
   std::deque<PostedErrand> errands_ SLUICE_GUARDED_BY(mutex_);
+  // The engine waits and could start another transfer at once: a new one must wake it. While its
+  // queue is full it looks for new ones at the next completion anyway.
+  bool hungry_ SLUICE_GUARDED_BY(mutex_) = false;
   bool stopping_ SLUICE_GUARDED_BY(mutex_) = false;
   std::exception_ptr broken_ SLUICE_GUARDED_BY(mutex_);  // why there is no backend any more
   IoCounters published_ SLUICE_GUARDED_BY(mutex_);
@@ -148,9 +151,11 @@ Ticket IoEngine::Impl::begin(IoOp op, const SwapFile& file, std::uint64_t offset
   transfer->offset_bytes = offset_bytes;
   transfer->size_bytes = size_bytes;
   transfer->source = std::move(source);
-  // The engine takes the whole inbox: one wake for its first transfer is enough.
-  if (inbox_.empty()) backend_->wake();
   inbox_.push(*transfer);
+  if (hungry_) {
+    hungry_ = false;
+    backend_->wake();
+  }
   return ticket;
 }
 
@@ -207,15 +212,22 @@ void IoEngine::Impl::run() {
 bool IoEngine::Impl::admit() {
   MutexLock lock(mutex_);
   while (Transfer* transfer = inbox_.pop()) pump_.add(*transfer);
+  hungry_ = false;
   return stopping_;
 }
 
-// One round of the pump, then a wait when that did not move anything.
+// One round of the pump, then a wait when that has left nothing to do.
 void IoEngine::Impl::drive() {
   const Pump::Progress progress = pump_.step();
   complete_finished();
   if (progress == Pump::Progress::moved) return;
   publish();
+  {
+    MutexLock lock(mutex_);
+    if (pump_.has_room() && !inbox_.empty()) return;
+    if (stopping_ && pump_.idle()) return;
+    hungry_ = pump_.has_room();
+  }
   pump_.wait();
 }
 

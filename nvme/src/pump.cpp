@@ -57,18 +57,16 @@ TransferList Pump::take_finished() {
 
 Pump::Progress Pump::step() {
   count_busy_time();
+  reap_finished();
+  if (!trims_.empty() && reads_.pieces_in_flight + writes_.pieces_in_flight == 0) trim_all();
   start_pieces();
   submit_ready();
-  count_busy_time();  // before what was so quick that it is back already counts as ended
-  bool moved = reap_finished();
-  if (!trims_.empty() && reads_.pieces_in_flight + writes_.pieces_in_flight == 0) {
-    trim_all();
-    moved = true;
-  }
   // A request that is ready although the backend holds nothing was refused: only asking again
   // helps.
   const bool refused = !ready_.empty() && in_backend_ == 0;
-  return moved || refused || !finished_.empty() ? Progress::moved : Progress::blocked;
+  // Pieces that fail before they are submitted may leave a trim with nothing in flight.
+  const bool trims = !trims_.empty() && reads_.pieces_in_flight + writes_.pieces_in_flight == 0;
+  return refused || trims ? Progress::moved : Progress::blocked;
 }
 
 // Attributes the time since the last call to the directions that had something in flight.
@@ -152,18 +150,15 @@ void Pump::submit_ready() {
   std::this_thread::yield();
 }
 
-bool Pump::reap_finished() {
-  bool any = false;
+void Pump::reap_finished() {
   while (in_backend_ > 0) {
     const std::size_t count = backend_.reap(completions_);
     in_backend_ -= count;
     if (count == 0) break;
     const Clock::time_point now = Clock::now();
     for (std::size_t i = 0; i < count; ++i) take_completion(completions_[i], now);
-    any = true;
     if (count < completions_.size()) break;
   }
-  return any;
 }
 
 void Pump::take_completion(const IoCompletion& completion, Clock::time_point now) {

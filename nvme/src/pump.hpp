@@ -29,11 +29,13 @@ class Pump {
     moved,    // call again
     blocked,  // nothing to do before the backend has a completion or a transfer is added
   };
-  // One round: starts and submits what fits, takes what has come back. Does not block, but for a
+  // One round: takes what has come back, starts and submits what fits. Does not block, but for a
   // trim of a file. Throws what the backend throws; after that only abandon() may be called.
   Progress step();
   // Blocks until the backend has a completion or was woken; throws what it throws.
   void wait() { backend_.wait(); }
+  // Whether one more transfer could be started now; else the next completion comes first anyway.
+  bool has_room() const { return !free_slots_.empty(); }
   // No transfer is queued or in flight. Finished ones may wait to be taken.
   bool idle() const;
 
@@ -61,7 +63,7 @@ class Pump {
   bool start_piece(IoOp op);
   IoOp preferred() const;
   void submit_ready();
-  bool reap_finished();
+  void reap_finished();
   void take_completion(const IoCompletion& completion, Clock::time_point now);
   void end_piece(std::uint32_t slot, std::exception_ptr error);
   void fail_transfer(Transfer& transfer, std::exception_ptr error);

@@ -149,24 +149,15 @@ class UringBackend final : public IoBackend {
       prepare(*sqe, requests[taken++]);
       ++in_flight_;
     }
-    flush();
     return taken;
   }
 
   std::size_t reap(std::span<IoCompletion> completions) override {
     ring_.enable();
-    if (::io_uring_sq_ready(ring_.get()) > 0) flush();
-    std::size_t count = 0;
-    io_uring_cqe* cqe = nullptr;
-    while (count < completions.size() && ::io_uring_peek_cqe(ring_.get(), &cqe) == 0) {
-      if (cqe->user_data == kWakeTag) {
-        take_wake(*cqe);
-        woken_ = true;  // a wake that no wait has seen ends the next one
-        continue;
-      }
-      completions[count++] = IoCompletion{cqe->user_data, cqe->res};
-      ::io_uring_cqe_seen(ring_.get(), cqe);
-      --in_flight_;
+    std::size_t count = take_completions(completions);
+    if (count == 0 && ::io_uring_sq_ready(ring_.get()) > 0) {
+      flush();
+      count = take_completions(completions);
     }
     return count;
   }
@@ -175,7 +166,7 @@ class UringBackend final : public IoBackend {
     ring_.enable();
     while (!woken_) {
       io_uring_cqe* cqe = nullptr;
-      if (::io_uring_peek_cqe(ring_.get(), &cqe) == 0) {
+      if (::io_uring_sq_ready(ring_.get()) == 0 && ::io_uring_peek_cqe(ring_.get(), &cqe) == 0) {
         if (cqe->user_data != kWakeTag) return;
         take_wake(*cqe);
         break;
@@ -220,6 +211,22 @@ class UringBackend final : public IoBackend {
     if (memory) sqe.buf_index = *memory;
     if (file) sqe.flags |= IOSQE_FIXED_FILE;
     sqe.user_data = request.tag;
+  }
+
+  std::size_t take_completions(std::span<IoCompletion> completions) {
+    std::size_t count = 0;
+    io_uring_cqe* cqe = nullptr;
+    while (count < completions.size() && ::io_uring_peek_cqe(ring_.get(), &cqe) == 0) {
+      if (cqe->user_data == kWakeTag) {
+        take_wake(*cqe);
+        woken_ = true;  // a wake that no wait has seen ends the next one
+        continue;
+      }
+      completions[count++] = IoCompletion{cqe->user_data, cqe->res};
+      ::io_uring_cqe_seen(ring_.get(), cqe);
+      --in_flight_;
+    }
+    return count;
   }
 
   void flush() {

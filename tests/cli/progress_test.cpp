@@ -167,7 +167,7 @@ TEST_F(Progress, KeepsEvaluationsAndSkippedStepsInBothKinds) {
 TEST_F(Progress, SaysSoWhenNothingIsLeftToDo) {
   TrainProgress progress = make({});
   progress.on_begin(11, 10);
-  EXPECT_THAT(output(), HasSubstr("nothing to do: step 10 is reached"));
+  EXPECT_THAT(output(), HasSubstr("nothing to train: step 10 is reached"));
 }
 
 TEST_F(Progress, DrawsTheCurveFromTenStepsOn) {

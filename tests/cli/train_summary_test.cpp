@@ -43,10 +43,11 @@ TEST(NextSteps, NameTheDirectoryThatHoldsTheStates) {
   report.committed_step = 5;
   plan::Plan plan;
   plan.states_directory = "/mnt/my swap";
-  const std::string text = next_steps(report, plan, "model.json");
-  EXPECT_THAT(text, HasSubstr("sluice export '/mnt/my swap' --out weights.safetensors"));
+  const std::string text = next_steps("bin/sluice", report, plan, "model.json");
+  EXPECT_THAT(text, HasSubstr("bin/sluice export '/mnt/my swap' --out weights.safetensors"));
   EXPECT_THAT(
-      text, HasSubstr("sluice generate --model model.json --weights '/mnt/my swap' --prompt TEXT"));
+      text,
+      HasSubstr("bin/sluice generate --model model.json --weights '/mnt/my swap' --prompt TEXT"));
 }
 
 TEST(NextSteps, FallBackToTheCheckpoints) {
@@ -54,17 +55,18 @@ TEST(NextSteps, FallBackToTheCheckpoints) {
   report.committed_step = 5;
   plan::Plan plan;
   plan.config.sluice.checkpoint_dir = "saved";
-  EXPECT_THAT(next_steps(report, plan, "m"), HasSubstr("sluice export saved"));
+  EXPECT_THAT(next_steps("bin/sluice", report, plan, "m"), HasSubstr("bin/sluice export saved"));
 }
 
 TEST(NextSteps, SaySoWhenNothingIsKept) {
   train::RunReport report;
   plan::Plan plan;
   plan.states_directory = "swap";
-  EXPECT_THAT(next_steps(report, plan, "m"), HasSubstr("not kept")) << "nothing was committed";
+  EXPECT_THAT(next_steps("bin/sluice", report, plan, "m"), HasSubstr("not kept"))
+      << "nothing was committed";
   report.committed_step = 5;
   plan.placement = plan::Placement::resident;
-  EXPECT_THAT(next_steps(report, plan, "m"), HasSubstr("not kept"));
+  EXPECT_THAT(next_steps("bin/sluice", report, plan, "m"), HasSubstr("not kept"));
 }
 
 }  // namespace

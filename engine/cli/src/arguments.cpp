@@ -248,7 +248,9 @@ Invocation parse_arguments(const std::vector<std::string>& arguments) {
     root->parse(std::vector<std::string>(arguments.rbegin(),
                                          arguments.rend()));  // CLI11 takes from the back
     building.select();
-  } catch (const CLI::CallForHelp&) {
+  } catch (const CLI::CallForHelp& help) {
+    // Of a command that does not exist there is none.
+    if (!root->remaining(true).empty()) throw InvalidArgument(usage_message(*root, help));
     return {ShowText{help_text(named_command(*root))}, false};
   } catch (const CLI::CallForVersion&) {
     return {ShowText{version_text() + "\n"}, false};

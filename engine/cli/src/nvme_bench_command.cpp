@@ -101,7 +101,9 @@ void run_all(std::vector<BenchTarget>& targets, double seconds, const volatile i
     for (std::size_t i = 0; i < running.size(); ++i) {
       const double rate = static_cast<double>(running[i]->take_moved()) / interval;
       sum += rate;
-      outcomes[i].samples.push_back({seconds_since(begin), rate});
+      // What is left in flight at the end is not a sample of the drive.
+      if (!running[i]->done() && seconds_since(begin) <= seconds)
+        outcomes[i].samples.push_back({seconds_since(begin), rate});
     }
     console.status("measuring  " + gigabytes(sum) + " GB/s  " +
                    format_duration(std::ceil(std::max(0.0, seconds - seconds_since(begin)))) +

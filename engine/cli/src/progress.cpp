@@ -113,7 +113,9 @@ void TrainProgress::on_begin(std::int64_t first_step, std::int64_t total_steps) 
   printed_at_seconds_ = clock_.seconds();
   const std::string steps = std::to_string(first_step) + " to " + std::to_string(total_steps);
   console_.print(first_step > total_steps
-                     ? "nothing to do: step " + std::to_string(total_steps) + " is reached"
+                     ? (total_steps == 0 ? "evaluating, without training"
+                                         : "nothing to train: step " + std::to_string(total_steps) +
+                                               " is reached")
                      : "\ntraining: steps " + steps);
   if (first_step <= total_steps)
     console_.status("step " + std::to_string(first_step) + " is running");

@@ -58,7 +58,8 @@ void show_end(const TrainArguments& arguments, const TrainProgress& progress,
                   "/steps.jsonl");
   }
   if (progress.plan())
-    console.print(next_steps(report, *progress.plan(), arguments.request.model_path));
+    console.print(
+        next_steps(session.argv().front(), report, *progress.plan(), arguments.request.model_path));
 }
 
 // What of the data is wrong, the way training would find it.

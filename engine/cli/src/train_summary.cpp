@@ -64,17 +64,17 @@ std::string run_summary(const train::RunReport& report) {
   return text + "\n";
 }
 
-std::string next_steps(const train::RunReport& report, const plan::Plan& plan,
-                       const std::string& model_path) {
+std::string next_steps(const std::string& program, const train::RunReport& report,
+                       const plan::Plan& plan, const std::string& model_path) {
   const std::string& run =
       plan.states_directory.empty() ? plan.config.sluice.checkpoint_dir : plan.states_directory;
   if (plan.placement == plan::Placement::resident || run.empty() || report.committed_step == 0) {
     return "the weights are not kept: no step was committed to a directory\n";
   }
-  return "export:   " + shell_line({"sluice", "export", run, "--out", "weights.safetensors"}) +
+  return "export:   " + shell_line({program, "export", run, "--out", "weights.safetensors"}) +
          "\ngenerate: " +
          shell_line(
-             {"sluice", "generate", "--model", model_path, "--weights", run, "--prompt", "TEXT"}) +
+             {program, "generate", "--model", model_path, "--weights", run, "--prompt", "TEXT"}) +
          "\n";
 }
 

@@ -13,7 +13,7 @@ std::string run_summary(const train::RunReport& report);
 
 // How the weights of this run can be used: lines with the commands, or the line that says that
 // nothing was kept.
-std::string next_steps(const train::RunReport& report, const plan::Plan& plan,
-                       const std::string& model_path);
+std::string next_steps(const std::string& program, const train::RunReport& report,
+                       const plan::Plan& plan, const std::string& model_path);
 
 }  // namespace sluice::cli

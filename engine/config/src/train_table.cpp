@@ -272,7 +272,7 @@ constexpr KeyInfo kTrainKeys[] = {
 
     // Printing, profiling, monitoring.
     {"steps_per_print", "", "integer in [1, 1e15]", "null", kYes,
-     "steps between progress lines; absent: none"},
+     "steps between progress lines; absent: every ten seconds"},
     {"dump_state", "", "bool", "false", kNo, ""},
     {"wall_clock_breakdown", "", "bool", "false", kNo, "the report has the seconds of every step"},
     {"memory_breakdown", "", "bool", "false", kNo, "the report has the bytes of every tier"},

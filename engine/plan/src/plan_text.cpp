@@ -175,8 +175,11 @@ std::string plan_table(const Plan& plan) {
     const auto short_by = [](std::uint64_t need, std::uint64_t budget) {
       return need > budget ? format_bytes(need - budget) : std::string("-");
     };
-    rows.push_back({"short by", short_by(plan.planned.device, *plan.device_budget_bytes),
-                    short_by(plan.planned.host, *plan.host_budget_bytes), "-", ""});
+    if (plan.planned.device > *plan.device_budget_bytes ||
+        plan.planned.host > *plan.host_budget_bytes) {
+      rows.push_back({"short by", short_by(plan.planned.device, *plan.device_budget_bytes),
+                      short_by(plan.planned.host, *plan.host_budget_bytes), "-", ""});
+    }
     rows.push_back({"least possible", format_bytes(plan.least_device_bytes),
                     format_bytes(plan.least_host_bytes), "-",
                     "both at once: everything spilled, nothing ahead"});
@@ -188,7 +191,7 @@ std::string plan_table(const Plan& plan) {
                          static_cast<double>(*plan.device_budget_bytes + *plan.host_budget_bytes);
     char times_text[48];
     std::snprintf(times_text, sizeof times_text, ", %.1f times the budgets", ratio);
-    text += times_text;
+    if (ratio >= 1) text += times_text;
   }
   text += "\n\n" + format_table(rows);
   text += "\noutside the tiers: " + format_bytes(plan.runtime_bytes) +
@@ -196,7 +199,7 @@ std::string plan_table(const Plan& plan) {
   for (const Plan::Disk& disk : plan.disks) {
     text += "disk: " + disk.directory + " needs " + format_bytes(disk.needed_bytes) +
             (disk.free_bytes ? ", " + format_bytes(*disk.free_bytes) + " free"
-                             : ", which does not exist") +
+                             : "; it does not exist yet: create it before training") +
             "\n";
   }
   text += "each step: " + format_bytes(plan.h2d_per_step) + " to the device, " +

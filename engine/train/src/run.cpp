@@ -79,6 +79,11 @@ Data open_data(const TrainRequest& request, const config::ModelConfig& model) {
         std::make_unique<models::Dataset>(*request.eval_data_path, length, vocabulary);
     data.separate_eval->evaluate_all();
   }
+  if (!data.train->is_tokens() && model.vocab_size > 256) {
+    log(LogLevel::info, request.data_path + " is read as bytes, tokens 0 to 255 of the model's " +
+                            std::to_string(model.vocab_size) +
+                            "; a file of uint16 tokens is named .bin");
+  }
   data.has_eval = request.eval_fraction || request.eval_data_path;
   return data;
 }
@@ -255,6 +260,7 @@ class Run {
   }
 
   std::optional<double> evaluate() {
+    meter_->begin_evaluation();
     const std::optional<double> loss = runner_->evaluate(
         data_.eval(), request_.eval_windows, [this](std::uint64_t done, std::uint64_t total) {
           observer_.on_eval_progress(done, total);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 namespace sluice::train {
 
@@ -21,6 +22,25 @@ void add(LinkBytes& to, const LinkBytes& more) {
 }
 double sum(const LinkSeconds& s) {
   return s.h2d + s.d2h + s.nvme_read + s.nvme_written + s.update;
+}
+LinkSeconds minus(const LinkSeconds& a, const LinkSeconds& b) {
+  return {a.h2d - b.h2d,
+          a.d2h - b.d2h,
+          a.nvme_read - b.nvme_read,
+          a.nvme_written - b.nvme_written,
+          a.update - b.update,
+          a.compute - b.compute};
+}
+void add(LinkSeconds& to, const LinkSeconds& more) {
+  to = minus(to, minus(LinkSeconds{}, more));
+}
+
+double median(const std::deque<LinkSeconds>& steps, double LinkSeconds::*link) {
+  std::vector<double> values;
+  for (const LinkSeconds& step : steps) values.push_back(step.*link);
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 std::uint64_t file_bytes(const std::string& path) {
@@ -79,9 +99,9 @@ LinkSeconds RunMeter::stalls_between(const RunnerStalls& before, const RunnerSta
 }
 
 void RunMeter::start() {
-  begin_ = totals();
-  backward_ = begin_;
-  updated_ = begin_.update;
+  backward_ = totals();
+  updated_ = backward_.update;
+  busy_ = backward_.busy;
 }
 
 void RunMeter::end_backward() {
@@ -92,23 +112,31 @@ void RunMeter::end_backward() {
   backward_ = now;
 }
 
+void RunMeter::begin_evaluation() {
+  busy_before_evaluation_ = totals().busy;
+}
+
 void RunMeter::end_evaluation() {
   const Totals now = totals();
+  add(busy_, minus(now.busy, busy_before_evaluation_));
   add(pending_.bytes, minus(now.bytes, backward_.bytes));
   backward_ = now;
 }
 
 void RunMeter::end_updates(StepRecord& record) {
-  const UpdateCounters now = resources_.updater->counters();
+  const Totals all = totals();
+  const UpdateCounters& now = all.update;
   record.bytes = pending_.bytes;
   record.stall_seconds = pending_.stall_seconds;
   add(record.bytes,
       {now.h2d_bytes - updated_.h2d_bytes, 0, now.nvme_read_bytes - updated_.nvme_read_bytes,
        now.nvme_written_bytes - updated_.nvme_written_bytes});
   updated_ = now;
-  ++steps_;
-  seconds_ += record.seconds;
-  stall_seconds_ += sum(record.stall_seconds);
+  LinkSeconds busy = minus(all.busy, busy_);
+  busy.compute = std::max(0.0, record.seconds - sum(record.stall_seconds));
+  busy_ = all.busy;
+  step_busy_.push_back(busy);
+  if (step_busy_.size() > kKeptSteps) step_busy_.pop_front();
 }
 
 void RunMeter::fill(RunReport& report) const {
@@ -122,17 +150,14 @@ void RunMeter::fill(RunReport& report) const {
     }
   }
   if (resources_.scratch) report.peak_bytes.nvme += file_bytes(resources_.scratch->path());
-  if (steps_ == 0) return;
+  if (step_busy_.empty()) return;
 
-  const Totals now = totals();
-  const double per_step = 1.0 / static_cast<double>(steps_);
   LinkSeconds& limits = report.limits_seconds;
-  limits.h2d = (now.busy.h2d - begin_.busy.h2d) * per_step;
-  limits.d2h = (now.busy.d2h - begin_.busy.d2h) * per_step;
-  limits.nvme_read = (now.busy.nvme_read - begin_.busy.nvme_read) * per_step;
-  limits.nvme_written = (now.busy.nvme_written - begin_.busy.nvme_written) * per_step;
-  limits.update = (now.busy.update - begin_.busy.update) * per_step;
-  limits.compute = std::max(0.0, seconds_ - stall_seconds_) * per_step;
+  for (const auto link :
+       {&LinkSeconds::h2d, &LinkSeconds::d2h, &LinkSeconds::nvme_read, &LinkSeconds::nvme_written,
+        &LinkSeconds::update, &LinkSeconds::compute}) {
+    limits.*link = median(step_busy_, link);
+  }
   const std::pair<const char*, double> links[] = {{"compute", limits.compute},
                                                   {"h2d", limits.h2d},
                                                   {"d2h", limits.d2h},

@@ -3,6 +3,8 @@
 // attributed to the step that caused them: a step's updates run while the next step's forward does,
 // so both are told apart.
 
+#include <deque>
+
 #include "run_resources.hpp"
 #include "sluice/train/report.hpp"
 #include "step_runner.hpp"
@@ -17,11 +19,14 @@ class RunMeter {
   void start();
   // Nothing is in flight: forward and backward of a step have ended.
   void end_backward();
-  // An evaluation has ended; its bytes belong to the pending step.
+  // An evaluation begins, with nothing in flight, and has ended. Its bytes belong to the pending
+  // step; the time that links were busy for it does not.
+  void begin_evaluation();
   void end_evaluation();
   // The updates of the pending step have ended: fills in its bytes and stalls.
   void end_updates(StepRecord& record);
-  // Peaks and, as busy seconds per step, the limits of the links.
+  // Peaks and, as the median over the last steps of the seconds that each link was busy, the
+  // limits.
   void fill(RunReport& report) const;
 
  private:
@@ -33,17 +38,17 @@ class RunMeter {
     LinkSeconds busy;
   };
   Totals totals() const;
+  static constexpr std::size_t kKeptSteps = 4096;
   LinkSeconds stalls_between(const RunnerStalls& before, const RunnerStalls& after) const;
 
   RunResources& resources_;
   const StepRunner& runner_;
-  Totals begin_;            // at start()
   Totals backward_;         // at the last end_backward() or end_evaluation()
   UpdateCounters updated_;  // at the last end_updates()
   StepRecord pending_;      // what is known of the step whose updates run
-  std::int64_t steps_ = 0;
-  double seconds_ = 0;
-  double stall_seconds_ = 0;
+  LinkSeconds busy_;        // at the last end_updates(), or later by what evaluations took
+  LinkSeconds busy_before_evaluation_;
+  std::deque<LinkSeconds> step_busy_;  // of the last kKeptSteps steps
 };
 
 }  // namespace sluice::train

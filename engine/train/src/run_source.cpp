@@ -54,8 +54,8 @@ void check_complete(const models::RunState& state, const offload::CommittedState
 void refuse_existing(const std::string& directory, std::int64_t step) {
   throw StorageError(directory,
                      "holds a run that was committed at step " + std::to_string(step) +
-                         ": add --resume to go on with it, or remove it (delete the directory's "
-                         "contents) or configure another directory to begin anew");
+                         ": add --resume to go on with it, or to begin anew remove it (sluice nvme "
+                         "clean --committed) or configure another directory");
 }
 
 }  // namespace

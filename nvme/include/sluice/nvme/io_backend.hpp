@@ -39,9 +39,10 @@ class IoBackend {
   virtual std::string_view name() const = 0;
   // Requests it can hold between submit and reap.
   virtual unsigned depth() const = 0;
-  // Hands requests to the kernel in order; returns how many were taken, fewer (also 0) when the
-  // queue is full. Does not block, except libaio for files without O_DIRECT. Throws IoError when
-  // the backend itself fails.
+  // Takes requests, in order; returns how many were taken, fewer (also 0) when the queue is full.
+  // The kernel has them at the latest after the next wait, or the next reap that finds nothing, so
+  // that one system call can hand them over and wait. Does not block, but where a backend says so.
+  // Throws IoError when the backend itself fails.
   virtual std::size_t submit(std::span<const IoRequest> requests) = 0;
   // Takes finished requests, in any order; returns how many. Does not block.
   virtual std::size_t reap(std::span<IoCompletion> completions) = 0;

@@ -23,6 +23,8 @@ class Dataset {
   Dataset(const std::string& path, std::uint64_t sequence_length, std::uint64_t vocabulary_size);
 
   const std::string& path() const { return path_; }
+  // uint16 tokens, not bytes.
+  bool is_tokens() const { return token_bytes_ == sizeof(std::uint16_t); }
   std::uint64_t token_count() const { return token_count_; }
   // Restricts training to the first part and evaluation to the last `fraction` of the tokens (0 <
   // fraction < 1). Throws InvalidArgument when either part is shorter than one sequence + 1.
