@@ -43,7 +43,7 @@ say ""
 say "training on $corpus ($(numfmt --grouping "$(stat -c %s "$corpus")") bytes), the last 5 % held out"
 say ""
 "$sluice" train --config "$out/ds_config.json" --model "$out/model.json" --data "$corpus" \
-  --eval-fraction "$held_out" --eval-windows "$eval_windows" --eval-every $((steps / 5 > 0 ? steps / 5 : 1)) --steps "$steps" --report "$out"
+  --eval-fraction "$held_out" --eval-windows "$eval_windows" --eval-every $((steps / 4 > 0 ? steps / 4 : 1)) --steps "$steps" --report "$out"
 
 "$sluice" export "$swap" --out "$out/weights.safetensors"
 
