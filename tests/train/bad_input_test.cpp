@@ -10,16 +10,6 @@
 namespace sluice::test {
 namespace {
 
-void expect_refused(const ProgramResult& result, int exit_code,
-                    const std::vector<std::string>& parts) {
-  EXPECT_EQ(result.exit_code, exit_code) << result.err;
-  for (const std::string& part : parts) {
-    EXPECT_NE(result.err.find(part), std::string::npos)
-        << "no \"" << part << "\" in: " << result.err;
-  }
-  EXPECT_EQ(result.err.find("terminate called"), std::string::npos) << result.err;
-}
-
 TEST(BadInput, DataThatIsAbsentEmptyOrTooShortNamesTheFile) {
   TrainFolder folder;
   folder.set({});

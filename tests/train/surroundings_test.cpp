@@ -10,15 +10,6 @@
 namespace sluice::test {
 namespace {
 
-void expect_refused(const ProgramResult& result, int exit_code,
-                    const std::vector<std::string>& parts) {
-  EXPECT_EQ(result.exit_code, exit_code) << result.err;
-  for (const std::string& part : parts) {
-    EXPECT_NE(result.err.find(part), std::string::npos)
-        << "no \"" << part << "\" in: " << result.err;
-  }
-}
-
 // A mount for the life of the object; none where it is not permitted.
 class Mounted {
  public:

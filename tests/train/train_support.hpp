@@ -2,6 +2,7 @@
 // Runs `sluice train` on a small model in a folder of its own and reads what it reports.
 // Thread-compatible: callers synchronise.
 
+#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <sys/wait.h>
@@ -122,6 +123,17 @@ class TrainFolder {
  private:
   TempDir directory_;
 };
+
+// The exit code, and that the message has each of `parts`.
+inline void expect_refused(const ProgramResult& result, int exit_code,
+                           const std::vector<std::string>& parts) {
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  for (const std::string& part : parts) {
+    EXPECT_NE(result.err.find(part), std::string::npos)
+        << "no \"" << part << "\" in: " << result.err;
+  }
+  EXPECT_EQ(result.err.find("terminate called"), std::string::npos) << result.err;
+}
 
 // The text of one number in each line of steps.jsonl: equal text is equal bits.
 inline std::vector<std::string> column(const TrainFolder& folder, const std::string& report,
