@@ -1,0 +1,31 @@
+#pragma once
+// What a run is given: its two configuration files and its text. Nothing is allocated for them.
+// Thread-compatible: callers synchronise.
+
+#include <memory>
+
+#include "sluice/config/model_config.hpp"
+#include "sluice/config/train_config.hpp"
+#include "sluice/models/dataset.hpp"
+#include "sluice/train/library.hpp"
+
+namespace sluice::train {
+
+struct Configuration {
+  config::TrainConfig train;
+  config::ModelConfig model;
+};
+// Throws InvalidArgument with the mistakes of both files.
+Configuration load_configuration(const TrainRequest& request);
+
+// Training text, and the evaluation text if there is one.
+struct Data {
+  std::unique_ptr<models::Dataset> train;
+  std::unique_ptr<models::Dataset> separate_eval;
+  bool has_eval = false;
+  const models::Dataset& eval() const { return separate_eval ? *separate_eval : *train; }
+};
+// Throws InvalidArgument naming the file.
+Data open_data(const TrainRequest& request, const config::ModelConfig& model);
+
+}  // namespace sluice::train
