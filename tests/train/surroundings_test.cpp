@@ -97,6 +97,17 @@ TEST(Surroundings, ALimitOnAddressSpaceIsRefusedBeforeLibTorchIsLoaded) {
   }
 }
 
+// With them LibTorch's kernels get fewer threads than they divide their work by.
+TEST(Surroundings, SettingsOfOpenMpThatMakeResultsWrongAreRefused) {
+  TrainFolder folder;
+  folder.set({});
+  for (const std::string setting : {"OMP_THREAD_LIMIT=1", "OMP_DYNAMIC=true"}) {
+    std::vector<std::string> argv = {"/usr/bin/env", setting, SLUICE_PROGRAM};
+    for (const std::string& argument : folder.arguments("report", 2)) argv.push_back(argument);
+    expect_refused(run_program(argv), 2, {setting});
+  }
+}
+
 TEST(Surroundings, AReadOnlySwapDirectoryIsNamed) {
   TrainFolder folder;
   folder.set({});

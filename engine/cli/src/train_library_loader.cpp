@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include "sluice/base/bytes.hpp"
@@ -55,10 +56,29 @@ void check_address_space() {
                    format_bytes(plan::kProgramAddressSpaceBytes) + ": raise the limit");
 }
 
+// Kernels of LibTorch divide their work by the threads they asked for. With fewer they compute
+// something else, without a word: half of it, as a loss that is off in its third digit shows.
+void check_openmp() {
+  for (const char* name : {"OMP_THREAD_LIMIT", "OMP_DYNAMIC"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr ||
+        (std::string_view(name) == "OMP_DYNAMIC" &&
+         (std::string_view(value) == "false" || std::string_view(value) == "FALSE"))) {
+      continue;
+    }
+    throw InvalidArgument(
+        std::string(name) + "=" + value +
+        " is set in the environment: with fewer threads than they ask for LibTorch's "
+        "kernels give wrong results; unset it, and choose the threads with \"sluice\": "
+        "{\"threads\": {\"compute\": N}}");
+  }
+}
+
 }  // namespace
 
 train::TrainLibrary& load_train_library() {
   check_address_space();
+  check_openmp();
   std::string why;
   const std::string path = find_train_library(why);
   if (path.empty()) {
