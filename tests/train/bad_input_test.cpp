@@ -38,19 +38,7 @@ TEST(BadInput, ASwapDirectoryThatIsAbsentOrAFileIsNamed) {
 TEST(BadInput, ASwapDirectoryInUseNamesTheProcess) {
   TrainFolder folder;
   folder.set({});
-  const std::vector<std::string> arguments = folder.arguments("first", 100000);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    std::vector<std::string> argv = {SLUICE_PROGRAM};
-    argv.insert(argv.end(), arguments.begin(), arguments.end());
-    std::vector<char*> pointers;
-    for (std::string& argument : argv) pointers.push_back(argument.data());
-    pointers.push_back(nullptr);
-    ::freopen("/dev/null", "w", stdout);
-    ::freopen("/dev/null", "w", stderr);
-    ::execv(pointers[0], pointers.data());
-    ::_exit(127);
-  }
+  const pid_t child = start_sluice(folder.arguments("first", 100000));
   while (!std::filesystem::exists(folder.swap() + "/manifest.json")) std::this_thread::yield();
   expect_refused(folder.train("second", 2, {"--resume"}), 4,
                  {folder.swap(), std::to_string(child)});

@@ -311,6 +311,11 @@ Outcome plan_once(const config::TrainConfig& config, const config::ModelConfig& 
 
 }  // namespace
 
+bool Plan::states_all_on_nvme() const {
+  return std::all_of(units.begin(), units.end(),
+                     [](const UnitPlacement& unit) { return unit.states == Tier::nvme; });
+}
+
 Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& model,
                Placement placement, const MachineFacts& machine) {
   SLUICE_CHECK(config.gradient_accumulation_steps <= kMaxMicroBatches,

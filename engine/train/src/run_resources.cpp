@@ -135,8 +135,7 @@ void RunResources::note_registration() {
 }
 
 bool RunResources::states_are_durable() const {
-  return std::all_of(plan.units.begin(), plan.units.end(),
-                     [](const plan::UnitPlacement& unit) { return unit.states == Tier::nvme; });
+  return plan.states_all_on_nvme();
 }
 
 void RunResources::make_pools() {

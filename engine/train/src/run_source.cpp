@@ -92,10 +92,7 @@ RunSource find_source(const TrainRequest& request, const config::TrainConfig& co
 
 void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t seed) {
   if (!source.state) return;
-  const bool all_on_nvme = std::all_of(
-      plan.units.begin(), plan.units.end(),
-      [](const plan::UnitPlacement& unit) { return unit.states == offload::Tier::nvme; });
-  if (source.own_swap && !all_on_nvme) {
+  if (source.own_swap && !plan.states_all_on_nvme()) {
     throw StorageError(
         source.directory,
         "holds a run whose optimizer states are all on NVMe, but with this configuration they "

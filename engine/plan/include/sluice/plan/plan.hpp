@@ -121,6 +121,10 @@ struct Plan {
   std::uint64_t least_host_bytes = 0;
   // Each thing that `auto` chose or that spilled, with why; one line each.
   std::vector<std::string> choices;
+
+  // Whether every unit's optimizer states are in files: then a swap directory alone can be resumed
+  // from.
+  bool states_all_on_nvme() const;
 };
 
 // Throws DoesNotFit whose message is the table, what is short by how much, and at least two changes
