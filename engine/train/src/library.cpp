@@ -1,6 +1,7 @@
 #include "sluice/train/library.hpp"
 
 #include "run.hpp"
+#include "sluice/models/vector_math.hpp"
 
 namespace sluice::train {
 
@@ -25,6 +26,7 @@ class Library final : public TrainLibrary {
 
 extern "C" __attribute__((visibility("default"))) TrainLibrary* sluice_train_library() {
   static Library library;
+  models::settle_vector_math();
   return &library;
 }
 
