@@ -32,6 +32,9 @@ IoEngineOptions checked_options(const IoBackend* backend, IoEngineOptions option
                    " bytes: expected a multiple of 4096, 4 KiB to 1 GiB");
   SLUICE_CHECK(options.depth >= 1 && options.depth <= 4096,
                "I/O depth " + std::to_string(options.depth) + ": expected 1 to 4096");
+  SLUICE_CHECK(
+      options.reads_per_write >= 1 && options.reads_per_write <= 1024,
+      "I/O reads per write " + std::to_string(options.reads_per_write) + ": expected 1 to 1024");
   options.depth = std::min(options.depth, backend->depth());
   return options;
 }

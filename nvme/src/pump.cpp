@@ -16,8 +16,6 @@ namespace sluice::nvme {
 
 namespace {
 
-// A write that waits gets at least one of four starts.
-constexpr unsigned kMaxReadsInARow = 3;
 // Enough to copy one block while others are on their way; memory stays small however deep the queue
 // is.
 constexpr std::size_t kMaxBounceBuffers = 8;
@@ -38,6 +36,7 @@ void trim_file(const Transfer& transfer) {
 Pump::Pump(IoBackend& backend, const IoEngineOptions& options)
     : backend_(backend),
       block_bytes_(options.block_bytes),
+      reads_per_write_(options.reads_per_write),
       pieces_(options.depth),
       ready_(options.depth),
       bounce_(options.block_bytes, std::min<std::size_t>(options.depth, kMaxBounceBuffers)),
@@ -81,7 +80,7 @@ void Pump::count_busy_time() {
 // Reads first, since someone waits for them.
 IoOp Pump::preferred() const {
   if (reads_.queue.empty()) return IoOp::write;
-  const bool writes_turn = reads_in_a_row_ >= kMaxReadsInARow && !writes_.queue.empty();
+  const bool writes_turn = reads_in_a_row_ >= reads_per_write_ && !writes_.queue.empty();
   return writes_turn ? IoOp::write : IoOp::read;
 }
 

@@ -73,6 +73,7 @@ class Pump {
 
   IoBackend& backend_;
   const std::uint32_t block_bytes_;
+  const unsigned reads_per_write_;
   Direction reads_;
   Direction writes_;
   unsigned reads_in_a_row_ = 0;

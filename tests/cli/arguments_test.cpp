@@ -85,8 +85,9 @@ TEST(ParseArguments, FillsExportAndJson) {
 }
 
 TEST(ParseArguments, FindsNestedCommands) {
-  EXPECT_EQ(std::get<ConfigCheckArguments>(parse_arguments({"config", "check", "f"}).command).path,
-            "f");
+  EXPECT_EQ(
+      std::get<ConfigCheckArguments>(parse_arguments({"config", "check", "f", "g"}).command).paths,
+      (std::vector<std::string>{"f", "g"}));
   EXPECT_TRUE(
       std::holds_alternative<ConfigKeysArguments>(parse_arguments({"config", "keys"}).command));
 }
@@ -129,6 +130,29 @@ TEST(ParseArguments, FillsTheArgumentsOfABench) {
   EXPECT_EQ(all.seconds, 1.5);
   EXPECT_TRUE(all.overwrite && all.fio && all.clean);
   EXPECT_EQ(all.html_path, "p");
+}
+
+TEST(ParseArguments, FillsTheArgumentsOfATune) {
+  const auto tune = std::get<NvmeTuneArguments>(
+      parse_arguments({"nvme", "tune", "a", "b", "--out", "o", "--html", "p", "--seconds", "9",
+                       "--size", "1GiB", "--backend", "libaio", "--overwrite"})
+          .command);
+  EXPECT_EQ(tune.paths, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(tune.out_path, "o");
+  EXPECT_EQ(tune.html_path, "p");
+  EXPECT_EQ(tune.seconds, 9);
+  EXPECT_EQ(tune.size_bytes, std::uint64_t{1} << 30U);
+  EXPECT_EQ(tune.backend, nvme::BackendKind::libaio);
+  EXPECT_TRUE(tune.overwrite);
+  EXPECT_FALSE(tune.clean);
+}
+
+TEST(ParseArguments, AConfigurationGivenAgainGoesOverTheFirst) {
+  const auto train = std::get<TrainArguments>(
+      parse_arguments({"train", "--config", "c", "--model", "m", "--data", "d", "--config", "t"})
+          .command);
+  EXPECT_EQ(train.request.config_path, "c");
+  EXPECT_EQ(train.request.tuned_paths, std::vector<std::string>{"t"});
 }
 
 TEST(ParseArguments, ShowsTheHelpOfTheCommandThatWasNamed) {

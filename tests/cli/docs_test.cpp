@@ -52,7 +52,7 @@ TEST_P(Docs, ListExactlyTheFlagsOfTheProgram) {
 }
 INSTANTIATE_TEST_SUITE_P(EveryCommand, Docs,
                          ::testing::Values("train", "plan", "generate", "export", "doctor",
-                                           "config check", "config keys", "nvme bench",
+                                           "config check", "config keys", "nvme bench", "nvme tune",
                                            "nvme verify", "nvme clean"));
 
 TEST(DocsOfCommands, AreThereForEveryCommandOfTheProgram) {

@@ -26,7 +26,8 @@ class FakeLibrary : public TrainLibrary {
                   const volatile int& stop) override {
     const char* chosen = std::getenv("SLUICE_FAKE_SCENARIO");
     const std::string scenario = chosen == nullptr ? "" : chosen;
-    const config::TrainConfig config = config::load_train_config(request.config_path);
+    const config::TrainConfig config =
+        config::load_train_config(request.config_path, {.tuned_paths = request.tuned_paths});
     const plan::Plan plan = plan::make_plan(config, config::load_model_config(request.model_path),
                                             request.placement, plan::probe_machine(config));
     observer.on_plan(plan);

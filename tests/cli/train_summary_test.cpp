@@ -55,6 +55,7 @@ TEST(NextSteps, FallBackToTheCheckpoints) {
   report.committed_step = 5;
   plan::Plan plan;
   plan.config.sluice.checkpoint_dir = "saved";
+  plan.placement = plan::Placement::resident;
   EXPECT_THAT(next_steps("bin/sluice", report, plan, "m"), HasSubstr("bin/sluice export saved"));
 }
 
@@ -65,7 +66,7 @@ TEST(NextSteps, SaySoWhenNothingIsKept) {
   EXPECT_THAT(next_steps("bin/sluice", report, plan, "m"), HasSubstr("not kept"))
       << "nothing was committed";
   report.committed_step = 5;
-  plan.placement = plan::Placement::resident;
+  plan.states_directory.clear();
   EXPECT_THAT(next_steps("bin/sluice", report, plan, "m"), HasSubstr("not kept"));
 }
 

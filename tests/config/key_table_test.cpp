@@ -49,7 +49,8 @@ std::string describe(const SluiceConfig& s) {
   out << static_cast<int>(s.durability) << ' ' << s.commit_every << ' ' << s.checkpoint_dir << ' '
       << s.checkpoint_every << ' ' << s.keep << ' ' << s.strict << s.overlap << ' '
       << s.threads.compute.value_or(0) << ' ' << s.threads.optimizer.value_or(0) << ' '
-      << s.threads.io.value_or(0) << ' ' << s.seed << '\n';
+      << s.threads.io.value_or(0) << ' ' << s.io.backend << ' ' << s.io.reads_per_write << ' '
+      << s.seed << '\n';
   return out.str();
 }
 std::string describe(const TrainConfig& c) {
@@ -148,6 +149,8 @@ std::string sample_of(const std::string& path) {
       {"sluice.device_bytes", "\"1MiB\""},
       {"sluice.host_bytes", "\"50%\""},
       {"sluice.durability", "\"power\""},
+      {"sluice.io.backend", "\"threads\""},
+      {"sluice.io.reads_per_write", "1"},
       {"sluice.commit_every", "3"},
       {"sluice.checkpoint_dir", "\"/elsewhere\""},
       {"sluice.checkpoint_every", "20"},

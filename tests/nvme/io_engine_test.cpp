@@ -251,13 +251,13 @@ TEST_P(IoEngineTest, DepthIsTheSmallerOfTheOptionAndTheBackend) {
 // Begins reads and writes while the first is held back, so that they queue; returns what was
 // submitted after it, 'r' and 'w', at depth 1.
 std::string order_of(std::unique_ptr<IoBackend> backend, const SwapFile& file,
-                     const std::string& begun) {
+                     const std::string& begun, unsigned reads_per_write = 3) {
   auto wrapped = std::make_unique<FaultyBackend>(
       std::move(backend), FaultyOptions{[](const IoRequest&, std::uint64_t index) {
         return index == 0 ? Fault::held() : Fault{};
       }});
   FaultyBackend& seen = *wrapped;
-  IoEngine engine(std::move(wrapped), {4096, 1});
+  IoEngine engine(std::move(wrapped), {4096, 1, reads_per_write});
   TestBuffer buffer((begun.size() + 1) * 4096);
   std::vector<Ticket> tickets;
   tickets.push_back(engine.begin_write(file, 0, buffer.bytes().first(4096)));
@@ -279,6 +279,8 @@ TEST_P(IoEngineTest, ReadsOvertakeWritesButDoNotStarveThem) {
   file.allocate(16 * 4096);
   EXPECT_EQ(order_of(backend(), file, "wwwr"), "rwww");
   EXPECT_EQ(order_of(backend(), file, "wwrrrrrrr"), "rrrwrrrwr");
+  EXPECT_EQ(order_of(backend(), file, "wwrrrr", 1), "rwrwrr");
+  EXPECT_EQ(order_of(backend(), file, "wwrrrr", 32), "rrrrww");
 }
 
 TEST_P(IoEngineTest, AnEmptySpanIsFinishedAtOnce) {
@@ -335,14 +337,17 @@ INSTANTIATE_TEST_SUITE_P(Backends, IoEngineTest, ::testing::ValuesIn(backend_cas
                          [](const auto& param_info) { return name_of(param_info.param); });
 
 TEST(IoEngineOptions, OutOfRangeIsRefused) {
-  const auto with = [](std::uint32_t block_bytes, unsigned depth) {
-    IoEngine engine(make_backend(BackendKind::threads, 4, 1).backend, {block_bytes, depth});
+  const auto with = [](std::uint32_t block_bytes, unsigned depth, unsigned reads_per_write = 3) {
+    IoEngine engine(make_backend(BackendKind::threads, 4, 1).backend,
+                    {block_bytes, depth, reads_per_write});
   };
   EXPECT_THROW(with(0, 4), InvalidArgument);
   EXPECT_THROW(with(4096 + 512, 4), InvalidArgument);
   EXPECT_THROW(with(1U << 31U, 4), InvalidArgument);
   EXPECT_THROW(with(4096, 0), InvalidArgument);
   EXPECT_THROW(with(4096, 4097), InvalidArgument);
+  EXPECT_THROW(with(4096, 4, 0), InvalidArgument);
+  EXPECT_THROW(with(4096, 4, 1025), InvalidArgument);
   EXPECT_THROW(IoEngine(nullptr, {}), InvalidArgument);
 }
 

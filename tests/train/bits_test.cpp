@@ -96,6 +96,23 @@ TEST(Bits, WithoutOverlapAndWithOtherThreadsOfTheOptimizerNothingChanges) {
   expect_same(run(folder, setup), resident);
 }
 
+TEST(Bits, SettingsOfTheDriveFromASecondConfigurationChangeNothing) {
+  TrainFolder folder;
+  const Result usual = run(folder, {});
+  // As `sluice nvme tune` writes it.
+  write_file(folder.path("tuned.json"),
+             R"({"aio": {"block_size": 65536, "queue_depth": 3, "intra_op_parallelism": 2},
+                 "sluice": {"io": {"backend": "threads", "reads_per_write": 1}}})");
+  folder.clear_swap();
+  folder.set({});
+  const ProgramResult tuned =
+      folder.train("report", kSteps, {"--config", folder.path("tuned.json")});
+  ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
+  EXPECT_EQ(column(folder, "report", "loss"), usual.losses);
+  EXPECT_EQ(column(folder, "report", "grad_norm"), usual.norms);
+  EXPECT_NE(folder.report_text("report").find("I/O by threads"), std::string::npos);
+}
+
 TEST(Bits, Fp32WithoutClippingEqualsResident) {
   TrainFolder folder;
   TrainSetup setup;

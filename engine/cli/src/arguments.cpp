@@ -14,9 +14,12 @@ namespace {
 
 // The options that say which run is meant; shared by train and plan, so that one line works for
 // both.
-void add_run_options(CLI::App& command, train::TrainRequest& run, Need data_need) {
-  add_text(command, "--config", "FILE", Need::required, "training configuration, DeepSpeed JSON",
-           run.config_path);
+void add_run_options(CLI::App& command, Building& building, Need data_need) {
+  train::TrainRequest& run = building.run;
+  add_texts(command, "--config", "FILE", Need::required,
+            "training configuration, DeepSpeed JSON; given again: a file whose keys of \"aio\" and "
+            "\"sluice\" replace those before, as sluice nvme tune writes it",
+            building.configs);
   add_text(command, "--model", "FILE", Need::required, "model, Hugging Face config.json (gpt2)",
            run.model_path);
   add_text(command, "--data", "FILE", data_need,
@@ -72,7 +75,11 @@ void add_evaluation_options(CLI::App& command, train::TrainRequest& run) {
 }
 
 // What only the combination shows.
-void check_run(const train::TrainRequest& run) {
+// What is given together must fit together.
+train::TrainRequest checked_run(Building& building) {
+  train::TrainRequest& run = building.run;
+  run.config_path = building.configs.front();
+  run.tuned_paths.assign(building.configs.begin() + 1, building.configs.end());
   if (run.eval_data_path && run.eval_fraction) {
     throw InvalidArgument("--eval-data and --eval-fraction exclude each other; give one");
   }
@@ -83,6 +90,7 @@ void check_run(const train::TrainRequest& run) {
   if (run.eval_fraction && run.data_path.empty()) {
     throw InvalidArgument("--eval-fraction needs --data, which it divides");
   }
+  return run;
 }
 
 void add_train(CLI::App& root, Building& building) {
@@ -91,12 +99,11 @@ void add_train(CLI::App& root, Building& building) {
                   "train a model, its states on the tiers that the configuration names",
                   "sluice train --config ds.json --model config.json --data text.txt \\\n"
                   "      --steps 1000 --eval-fraction 0.05 --eval-every 100 --report run1");
-  add_run_options(command, building.run, Need::required);
+  add_run_options(command, building, Need::required);
   add_evaluation_options(command, building.run);
   command.parse_complete_callback([&building] {
     building.select = [&building] {
-      check_run(building.run);
-      building.invocation.command = TrainArguments{building.run};
+      building.invocation.command = TrainArguments{checked_run(building)};
     };
   });
 }
@@ -106,12 +113,11 @@ void add_plan(CLI::App& root, Building& building) {
       root, building, "plan",
       "show where every byte of a run would live, and whether it fits; allocates nothing",
       "sluice plan --config ds.json --model config.json");
-  add_run_options(command, building.run, Need::optional);
+  add_run_options(command, building, Need::optional);
   add_evaluation_options(command, building.run);
   command.parse_complete_callback([&building] {
     building.select = [&building] {
-      check_run(building.run);
-      building.invocation.command = PlanArguments{building.run};
+      building.invocation.command = PlanArguments{checked_run(building)};
     };
   });
 }
@@ -196,8 +202,12 @@ void add_config(CLI::App& root, Building& building) {
       config, building, "check",
       "check a training configuration and show what it resolves to; all mistakes at once",
       "sluice config check ds.json");
-  add_text(check, "FILE", "FILE", Need::required, "training configuration, DeepSpeed JSON",
-           building.check.path);
+  CLI::Option* files = check.add_option(
+      "FILE", building.check.paths,
+      "training configuration, DeepSpeed JSON; then files whose keys of \"aio\" and \"sluice\" "
+      "replace those before");
+  files->type_name("FILE...");
+  files->required();
   check.parse_complete_callback([&building] {
     building.select = [&building] { building.invocation.command = building.check; };
   });

@@ -36,23 +36,30 @@ struct ExportArguments {
 };
 struct DoctorArguments {};
 struct ConfigCheckArguments {
-  std::string path;
+  std::vector<std::string> paths;  // the configuration, then files over it
 };
 struct ConfigKeysArguments {};
-struct NvmeBenchArguments {
-  std::vector<std::string> paths;  // directories, or existing regular files
-  nvme::LoadPattern pattern = nvme::LoadPattern::read;
-  nvme::LoadAccess access = nvme::LoadAccess::sequential;
+// What nvme bench and nvme tune measure.
+struct DriveArguments {
+  std::vector<std::string> paths;           // directories, or existing regular files
   std::optional<std::uint64_t> size_bytes;  // absent: 1 GiB in a directory, else the file's
-  std::uint32_t block_bytes = 1U << 20U;
-  unsigned depth = 32;
   nvme::BackendKind backend = nvme::BackendKind::automatic;
   unsigned io_threads = 8;  // of the threads backend
-  double seconds = 5;
   bool overwrite = false;
-  bool fio = false;
   bool clean = false;
   std::string html_path;
+};
+struct NvmeBenchArguments : DriveArguments {
+  nvme::LoadPattern pattern = nvme::LoadPattern::read;
+  nvme::LoadAccess access = nvme::LoadAccess::sequential;
+  std::uint32_t block_bytes = 1U << 20U;
+  unsigned depth = 32;
+  double seconds = 5;
+  bool fio = false;
+};
+struct NvmeTuneArguments : DriveArguments {
+  std::string out_path;  // of the part of a configuration that it writes
+  double seconds = 45;
 };
 struct NvmeVerifyArguments {
   std::string directory;
@@ -66,7 +73,7 @@ struct NvmeCleanArguments {
 struct Invocation {
   std::variant<ShowText, TrainArguments, PlanArguments, GenerateArguments, ExportArguments,
                DoctorArguments, ConfigCheckArguments, ConfigKeysArguments, NvmeBenchArguments,
-               NvmeVerifyArguments, NvmeCleanArguments>
+               NvmeTuneArguments, NvmeVerifyArguments, NvmeCleanArguments>
       command;
   bool json = false;
 };

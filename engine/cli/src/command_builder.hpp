@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "arguments.hpp"
 
@@ -15,10 +16,12 @@ namespace sluice::cli {
 struct Building {
   Invocation invocation;
   train::TrainRequest run;
+  std::vector<std::string> configs;  // of `run`: the configuration, then files over it
   train::GenerateRequest generate;
   ExportArguments export_arguments;
   ConfigCheckArguments check;
   NvmeBenchArguments nvme_bench;
+  NvmeTuneArguments nvme_tune;
   NvmeVerifyArguments nvme_verify;
   NvmeCleanArguments nvme_clean;
   std::function<void()> select;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <vector>
 
 namespace sluice::cli {
 
@@ -18,6 +19,9 @@ void add_option(CLI::App& command, const std::string& flag, const std::string& p
                 Need need, const std::string& help, std::function<void(const std::string&)> store);
 void add_text(CLI::App& command, const std::string& flag, const std::string& placeholder, Need need,
               const std::string& help, std::string& target);
+// May be given several times, one value each.
+void add_texts(CLI::App& command, const std::string& flag, const std::string& placeholder,
+               Need need, const std::string& help, std::vector<std::string>& target);
 void add_flag(CLI::App& command, const std::string& flag, const std::string& help, bool& target);
 
 // Values of options; `flag` is for the message of the InvalidArgument that they throw.

@@ -16,6 +16,7 @@ int run_doctor(Session& session);
 int run_config_check(const ConfigCheckArguments& arguments, Session& session);
 int run_config_keys(Session& session);
 int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session);
+int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session);
 int run_nvme_verify(const NvmeVerifyArguments& arguments, Session& session);
 int run_nvme_clean(const NvmeCleanArguments& arguments, Session& session);
 

@@ -64,8 +64,10 @@ Json::Value key_objects(std::span<const config::KeyInfo> keys) {
 }  // namespace
 
 int run_config_check(const ConfigCheckArguments& arguments, Session& session) {
-  require_file("FILE", arguments.path);
-  const config::TrainConfig config = config::load_train_config(arguments.path);
+  for (const std::string& path : arguments.paths) require_file("FILE", path);
+  const config::TrainConfig config = config::load_train_config(
+      arguments.paths.front(),
+      {.tuned_paths = {arguments.paths.begin() + 1, arguments.paths.end()}});
   std::vector<std::vector<std::string>> rows;
   Json::Value values(Json::objectValue);
   for (const auto& [key, value] : resolved_values(config)) {
@@ -80,10 +82,14 @@ int run_config_check(const ConfigCheckArguments& arguments, Session& session) {
   }
   if (!config.notes.empty()) console.print("");
   for (const std::string& note : config.notes) console.print(note);
-  console.print("\n" + arguments.path + ": no mistakes");
+  std::string files;
+  for (const std::string& path : arguments.paths) files += (files.empty() ? "" : ", ") + path;
+  console.print("\n" + files + ": no mistakes");
 
   Json::Value object(Json::objectValue);
-  object["file"] = arguments.path;
+  object["file"] = arguments.paths.front();
+  for (std::size_t i = 1; i < arguments.paths.size(); ++i)
+    object["files_over_it"].append(arguments.paths[i]);
   object["values"] = values;
   object["notes"] = Json::Value(Json::arrayValue);
   for (const std::string& note : config.notes) object["notes"].append(note);

@@ -49,6 +49,9 @@ struct Run {
   int operator()(const NvmeBenchArguments& arguments) const {
     return run_nvme_bench(arguments, session);
   }
+  int operator()(const NvmeTuneArguments& arguments) const {
+    return run_nvme_tune(arguments, session);
+  }
   int operator()(const NvmeVerifyArguments& arguments) const {
     return run_nvme_verify(arguments, session);
   }

@@ -19,11 +19,42 @@ std::uint64_t to_bytes(const std::string& flag, const std::string& text) {
   }
 }
 
-void add_bench_size_options(CLI::App& command, NvmeBenchArguments& arguments) {
+void add_drive_options(CLI::App& command, DriveArguments& arguments) {
+  CLI::Option* paths = command.add_option(
+      "PATH", arguments.paths,
+      "directories, where a file of random data is made and kept for the next time, or existing "
+      "files; several are measured at once");
+  paths->type_name("PATH...");
+  paths->required();
   add_option(
       command, "--size", "BYTES", Need::optional,
       "part of the file that is used (default 1GiB in a directory, else the whole file)",
       [&arguments](const std::string& text) { arguments.size_bytes = to_bytes("--size", text); });
+  add_option(
+      command, "--backend", "NAME", Need::optional, "auto (default), io_uring, libaio or threads",
+      [&arguments](const std::string& text) { arguments.backend = nvme::parse_backend(text); });
+  add_option(command, "--io-threads", "N", Need::optional,
+             "threads of the backend of that name, 1 to 64 (default 8)",
+             [&arguments](const std::string& text) {
+               const std::int64_t threads = to_integer("--io-threads", text, 1);
+               SLUICE_CHECK(threads <= 64,
+                            "--io-threads: expected 1 to 64, found \"" + text + "\"");
+               arguments.io_threads = static_cast<unsigned>(threads);
+             });
+  add_flag(command, "--overwrite", "allow an existing file to be written to", arguments.overwrite);
+  add_flag(command, "--clean", "remove the file of random data afterwards", arguments.clean);
+}
+
+void add_pattern_options(CLI::App& command, NvmeBenchArguments& arguments) {
+  add_option(command, "--op", "OP", Need::optional,
+             "read (default), write, mixed (half and half), or swap: an optimizer's step, read, "
+             "touch, write back",
+             [&arguments](const std::string& text) {
+               arguments.pattern = nvme::parse_load_pattern(text);
+             });
+  add_option(
+      command, "--access", "WHERE", Need::optional, "sequential (default) or random",
+      [&arguments](const std::string& text) { arguments.access = nvme::parse_load_access(text); });
   add_option(command, "--block", "BYTES", Need::optional,
              "size of a request, a multiple of 4096 (default 1MiB)",
              [&arguments](const std::string& text) {
@@ -46,33 +77,8 @@ void add_bench(CLI::App& group, Building& building) {
       group, building, "bench", "measure what a drive gives, through the engine that training uses",
       "sluice nvme bench /mnt/nvme --op swap --seconds 10 --html swap.html");
   NvmeBenchArguments& arguments = building.nvme_bench;
-  CLI::Option* paths = command.add_option(
-      "PATH", arguments.paths,
-      "directories, where a file of random data is made and kept for the next time, or existing "
-      "files; several are measured at once");
-  paths->type_name("PATH...");
-  paths->required();
-  add_option(command, "--op", "OP", Need::optional,
-             "read (default), write, mixed (half and half), or swap: an optimizer's step, read, "
-             "touch, write back",
-             [&arguments](const std::string& text) {
-               arguments.pattern = nvme::parse_load_pattern(text);
-             });
-  add_option(
-      command, "--access", "WHERE", Need::optional, "sequential (default) or random",
-      [&arguments](const std::string& text) { arguments.access = nvme::parse_load_access(text); });
-  add_bench_size_options(command, arguments);
-  add_option(
-      command, "--backend", "NAME", Need::optional, "auto (default), io_uring, libaio or threads",
-      [&arguments](const std::string& text) { arguments.backend = nvme::parse_backend(text); });
-  add_option(command, "--io-threads", "N", Need::optional,
-             "threads of the backend of that name, 1 to 64 (default 8)",
-             [&arguments](const std::string& text) {
-               const std::int64_t threads = to_integer("--io-threads", text, 1);
-               SLUICE_CHECK(threads <= 64,
-                            "--io-threads: expected 1 to 64, found \"" + text + "\"");
-               arguments.io_threads = static_cast<unsigned>(threads);
-             });
+  add_drive_options(command, arguments);
+  add_pattern_options(command, arguments);
   add_option(command, "--seconds", "S", Need::optional, "how long to measure (default 5)",
              [&arguments](const std::string& text) {
                arguments.seconds = to_real("--seconds", text);
@@ -80,15 +86,37 @@ void add_bench(CLI::App& group, Building& building) {
                    arguments.seconds > 0 && arguments.seconds <= 86400,
                    "--seconds: expected more than 0 and at most a day, found \"" + text + "\"");
              });
-  add_flag(command, "--overwrite", "allow an existing file to be written to", arguments.overwrite);
   add_flag(command, "--fio",
            "measure fio on the same file too, in alternating slices of a second, and compare",
            arguments.fio);
   add_text(command, "--html", "FILE", Need::optional, "write a page with the throughput over time",
            arguments.html_path);
-  add_flag(command, "--clean", "remove the file of random data afterwards", arguments.clean);
   command.parse_complete_callback([&building] {
     building.select = [&building] { building.invocation.command = building.nvme_bench; };
+  });
+}
+
+void add_tune(CLI::App& group, Building& building) {
+  CLI::App& command = add_command(
+      group, building, "tune",
+      "find the block size, the depth and the order of reads and writes that suit a drive best",
+      "sluice nvme tune /mnt/nvme --out tuned.json --html tuned.html\n"
+      "sluice train --config ds.json --config tuned.json ...");
+  NvmeTuneArguments& arguments = building.nvme_tune;
+  add_drive_options(command, arguments);
+  add_text(command, "--out", "FILE", Need::required,
+           "write the settings here, as the part of a configuration that a second --config adds",
+           arguments.out_path);
+  add_option(command, "--seconds", "S", Need::optional,
+             "how long to measure, 5 to 600 (default 45)", [&arguments](const std::string& text) {
+               arguments.seconds = to_real("--seconds", text);
+               SLUICE_CHECK(arguments.seconds >= 5 && arguments.seconds <= 600,
+                            "--seconds: expected 5 to 600, found \"" + text + "\"");
+             });
+  add_text(command, "--html", "FILE", Need::optional, "write a page with the measured surface",
+           arguments.html_path);
+  command.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = building.nvme_tune; };
   });
 }
 
@@ -130,6 +158,7 @@ void add_nvme(CLI::App& root, Building& building) {
   group.footer("sluice nvme bench /mnt/nvme --op mixed");
   group.require_subcommand(1);
   add_bench(group, building);
+  add_tune(group, building);
   add_verify(group, building);
   add_clean(group, building);
 }

@@ -3,46 +3,39 @@
 // came out. Thread-compatible: callers synchronise.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "arguments.hpp"
-#include "sluice/nvme/file.hpp"
+#include "drive_file.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/nvme/load.hpp"
 
 namespace sluice::cli {
 
+DriveFileOptions drive_options(const NvmeBenchArguments& arguments);
+
 // One path, ready to be measured. Its engine is its own, so several drives work at once.
 class BenchTarget {
  public:
-  using Progress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
+  // Throws InvalidArgument, IoError.
+  BenchTarget(const NvmeBenchArguments& arguments, DriveFile drive);
 
-  // Opens the file, or makes the bench file in a directory and fills it, with `progress`. Throws
-  // InvalidArgument, IoError.
-  BenchTarget(const NvmeBenchArguments& arguments, const std::string& path,
-              const Progress& progress);
-
-  const std::string& path() const { return path_; }  // as given
-  const std::string& file_path() const { return file_->path(); }
-  std::uint64_t size_bytes() const { return size_bytes_; }
+  const std::string& path() const { return drive_.path(); }
+  const std::string& file_path() const { return drive_.file().path(); }
+  std::uint64_t size_bytes() const { return drive_.size_bytes(); }
   const std::string& backend_choice() const { return why_not_better_; }
-  const nvme::SwapFile& file() const { return *file_; }
+  const nvme::SwapFile& file() const { return drive_.file(); }
   nvme::IoEngine& engine() { return *engine_; }
   nvme::Load& load() { return *load_; }
-  // Removes the bench file of a directory; a file that was there before stays.
-  void clean();
+  void clean() { drive_.clean(); }
 
  private:
-  const std::string path_;
-  bool own_file_ = false;
-  std::uint64_t size_bytes_ = 0;
+  DriveFile drive_;
   std::string why_not_better_;
   std::unique_ptr<nvme::IoEngine> engine_;
-  std::unique_ptr<nvme::SwapFile> file_;
   std::unique_ptr<nvme::Load> load_;
 };
 

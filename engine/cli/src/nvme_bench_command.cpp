@@ -8,16 +8,14 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "byte_progress.hpp"
 #include "commands.hpp"
 #include "exit_code.hpp"
+#include "html_page.hpp"
 #include "nvme_bench.hpp"
-#include "progress.hpp"
 #include "signals.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -250,12 +248,9 @@ Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& out
 std::vector<BenchTarget> open_targets(const NvmeBenchArguments& arguments, Console& console,
                                       const volatile int& stop) {
   std::vector<BenchTarget> targets;
-  for (const std::string& path : arguments.paths) {
-    ByteProgress progress(console, "filling " + path, TrainProgress::system_clock().seconds);
-    targets.emplace_back(arguments, path, [&](std::uint64_t done, std::uint64_t all) {
-      if (stop != 0) throw Interrupted(stop);
-      progress.show(done, all);
-    });
+  for (DriveFile& drive :
+       open_drive_files(arguments.paths, drive_options(arguments), console, stop)) {
+    targets.emplace_back(arguments, std::move(drive));
   }
   return targets;
 }
@@ -284,11 +279,6 @@ int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
                         {},
                         {}});
     if (!target.backend_choice().empty()) console.print("I/O by " + target.backend_choice());
-    if (!target.file().why_buffered().empty()) {
-      console.print(target.path() +
-                    ": through the page cache, so memory is measured and not a drive: " +
-                    target.file().why_buffered());
-    }
   }
   if (arguments.fio) {
     for (std::size_t i = 0; i < targets.size(); ++i)
@@ -298,10 +288,7 @@ int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
   }
   show(arguments, outcomes, console);
   if (!arguments.html_path.empty()) {
-    std::ofstream page(arguments.html_path, std::ios::trunc);
-    page << bench_page(arguments, outcomes, shell_line(session.argv()));
-    page.close();
-    if (!page) throw IoError(EIO, "write", arguments.html_path);
+    write_page(arguments.html_path, bench_page(arguments, outcomes, shell_line(session.argv())));
     console.print("page: " + arguments.html_path);
   }
   if (arguments.clean) {

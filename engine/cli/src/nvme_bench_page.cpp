@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "html_page.hpp"
 #include "nvme_bench.hpp"
 #include "sluice/base/bytes.hpp"
 #include "text_format.hpp"
@@ -20,33 +21,6 @@ constexpr double kLeft = 60;
 constexpr double kBottom = 40;
 constexpr double kTop = 16;
 constexpr const char* kColours[] = {"#2563eb", "#d97706", "#059669", "#7c3aed", "#dc2626"};
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : valid_utf8(text)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
-std::string number(double value) {
-  return format_number("%.1f", value);
-}
 
 // 1, 2 or 5 times a power of ten, so that about `count` of them make `range`.
 double tick_of(double range, int count) {
@@ -72,21 +46,21 @@ class Chart {
   }
 
   std::string svg() const {
-    std::string out = "<svg viewBox=\"0 0 " + number(kWidth) + " " + number(kHeight) +
+    std::string out = "<svg viewBox=\"0 0 " + svg_number(kWidth) + " " + svg_number(kHeight) +
                       "\" role=\"img\" aria-label=\"throughput over time\">\n";
     const double rate_tick = tick_of(most_, 5);
     for (double rate = 0; rate <= most_ * 1.001; rate += rate_tick) {
-      out += "<line class=\"grid\" x1=\"" + number(kLeft) + "\" x2=\"" + number(kWidth) +
-             "\" y1=\"" + number(y(rate)) + "\" y2=\"" + number(y(rate)) + "\"/><text x=\"" +
-             number(kLeft - 8) + "\" y=\"" + number(y(rate) + 4) + "\" text-anchor=\"end\">" +
-             format_number("%g", rate) + "</text>\n";
+      out += "<line class=\"grid\" x1=\"" + svg_number(kLeft) + "\" x2=\"" + svg_number(kWidth) +
+             "\" y1=\"" + svg_number(y(rate)) + "\" y2=\"" + svg_number(y(rate)) +
+             "\"/><text x=\"" + svg_number(kLeft - 8) + "\" y=\"" + svg_number(y(rate) + 4) +
+             "\" text-anchor=\"end\">" + format_number("%g", rate) + "</text>\n";
     }
     const double time_tick = tick_of(last_seconds_, 8);
     for (double time = 0; time <= last_seconds_ * 1.001; time += time_tick) {
-      out += "<text x=\"" + number(x(time)) + "\" y=\"" + number(kHeight - kBottom + 18) +
+      out += "<text x=\"" + svg_number(x(time)) + "\" y=\"" + svg_number(kHeight - kBottom + 18) +
              "\" text-anchor=\"middle\">" + format_number("%g", time) + "</text>\n";
     }
-    out += "<text x=\"" + number((kLeft + kWidth) / 2) + "\" y=\"" + number(kHeight - 4) +
+    out += "<text x=\"" + svg_number((kLeft + kWidth) / 2) + "\" y=\"" + svg_number(kHeight - 4) +
            "\" text-anchor=\"middle\">" + (outcomes_.front().fio ? "pair of slices" : "seconds") +
            "</text>\n";
     for (std::size_t i = 0; i < outcomes_.size(); ++i) out += line_of(i);
@@ -103,7 +77,8 @@ class Chart {
   std::string line_of(std::size_t index) const {
     std::string points;
     for (const BenchSample& sample : outcomes_[index].samples)
-      points += number(x(sample.seconds)) + "," + number(y(1e-9 * sample.bytes_per_second)) + " ";
+      points +=
+          svg_number(x(sample.seconds)) + "," + svg_number(y(1e-9 * sample.bytes_per_second)) + " ";
     return "<polyline fill=\"none\" stroke-width=\"2\" stroke=\"" +
            std::string(kColours[index % std::size(kColours)]) + "\" points=\"" + points + "\"/>\n";
   }
@@ -113,29 +88,22 @@ class Chart {
   double most_ = 0;
 };
 
-std::string cells(const std::vector<std::string>& values, const char* tag) {
-  std::string out = "<tr>";
-  for (const std::string& value : values)
-    out += "<" + std::string(tag) + ">" + escaped(value) + "</" + tag + ">";
-  return out + "</tr>\n";
-}
-
 std::string microseconds(const nvme::LatencyHistogram& latencies, double share) {
   if (latencies.count() == 0) return "-";
   return format_number("%.0f", 1e-3 * static_cast<double>(latencies.quantile(share).count()));
 }
 
 std::string table(const std::vector<BenchOutcome>& outcomes) {
-  std::string out = "<table>\n" + cells({"path", "GB/s", "", "requests", "p50 us", "p99 us",
-                                         "p99.9 us", "CPU s/GiB", "sluice / fio"},
-                                        "th");
+  std::string out = "<table>\n" + html_row({"path", "GB/s", "", "requests", "p50 us", "p99 us",
+                                            "p99.9 us", "CPU s/GiB", "sluice / fio"},
+                                           "th");
   for (const BenchOutcome& outcome : outcomes) {
     const nvme::LoadResult& result = outcome.result;
     for (const bool reads : {true, false}) {
       const auto& latencies = reads ? result.latency.reads : result.latency.writes;
       const std::uint64_t bytes = reads ? result.read_bytes : result.written_bytes;
       if (bytes == 0) continue;
-      out += cells(
+      out += html_row(
           {outcome.path, format_number("%.2f", 1e-9 * static_cast<double>(bytes) / result.seconds),
            reads ? "read" : "write", std::to_string(latencies.count()),
            microseconds(latencies, 0.5), microseconds(latencies, 0.99),
@@ -151,28 +119,18 @@ std::string table(const std::vector<BenchOutcome>& outcomes) {
 
 std::string bench_page(const NvmeBenchArguments& arguments,
                        const std::vector<BenchOutcome>& outcomes, const std::string& command_line) {
-  std::string out =
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-      "<meta name=\"viewport\" content=\"width=device-width\"><title>sluice nvme bench</title>\n"
-      "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:54rem;margin:2rem auto;padding:0 "
-      "1rem;"
-      "color:#1f2937;background:#fff}h1{font-size:1.3rem}code{background:#f3f4f6;padding:.1rem "
-      ".3rem}"
-      "table{border-collapse:collapse;margin:1rem 0}th,td{padding:.25rem .7rem;text-align:right;"
-      "border-bottom:1px solid #e5e7eb}th:first-child,td:first-child{text-align:left}"
-      "svg{width:100%;height:auto}svg text{font:12px system-ui,sans-serif;fill:#6b7280}"
-      ".grid{stroke:#e5e7eb}</style></head><body>\n";
+  std::string out = html_begin("sluice nvme bench");
   out += "<h1>" + std::string(name_of(arguments.pattern)) + ", " +
          std::string(name_of(arguments.access)) + ", blocks of " +
-         escaped(format_bytes(arguments.block_bytes)) + ", depth " +
-         std::to_string(arguments.depth) + ", " + escaped(outcomes.front().backend) + "</h1>\n";
-  out += "<p><code>" + escaped(command_line) + "</code></p>\n<p>GB/s";
+         escape_html(format_bytes(arguments.block_bytes)) + ", depth " +
+         std::to_string(arguments.depth) + ", " + escape_html(outcomes.front().backend) + "</h1>\n";
+  out += "<p><code>" + escape_html(command_line) + "</code></p>\n<p>GB/s";
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     out += " <span style=\"color:" + std::string(kColours[i % std::size(kColours)]) +
-           "\">&#9632; " + escaped(outcomes[i].path) + "</span>";
+           "\">&#9632; " + escape_html(outcomes[i].path) + "</span>";
   }
   out += "</p>\n" + Chart(outcomes).svg() + table(outcomes);
-  return out + "</body></html>\n";
+  return out + html_end();
 }
 
 }  // namespace sluice::cli

@@ -162,6 +162,8 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
   values.emplace_back("sluice.threads.compute", or_auto(sluice.threads.compute));
   values.emplace_back("sluice.threads.optimizer", or_auto(sluice.threads.optimizer));
   values.emplace_back("sluice.threads.io", or_auto(sluice.threads.io));
+  values.emplace_back("sluice.io.backend", sluice.io.backend);
+  values.emplace_back("sluice.io.reads_per_write", number(sluice.io.reads_per_write));
   values.emplace_back("sluice.seed", count(sluice.seed));
 }
 

@@ -26,8 +26,13 @@ namespace sluice::cli {
 
 namespace {
 
+config::TrainConfig load_config(const train::TrainRequest& run) {
+  return config::load_train_config(run.config_path, {.tuned_paths = run.tuned_paths});
+}
+
 void require_files(const train::TrainRequest& run) {
   require_file("--config", run.config_path);
+  for (const std::string& path : run.tuned_paths) require_file("--config", path);
   require_file("--model", run.model_path);
   if (!run.data_path.empty()) require_file("--data", run.data_path);
   if (run.init_path) require_file("--init", *run.init_path);
@@ -93,8 +98,11 @@ int run_train(const TrainArguments& arguments, Session& session) {
   require_files(request);
   // Read here as well, so that mistakes show before LibTorch is loaded.
   // A pipe can be read only once.
-  if (std::filesystem::is_regular_file(request.config_path))
-    config::load_train_config(request.config_path);
+  const auto is_file = [](const std::string& path) {
+    return std::filesystem::is_regular_file(path);
+  };
+  if (is_file(request.config_path) && std::ranges::all_of(request.tuned_paths, is_file))
+    load_config(request);
   if (std::filesystem::is_regular_file(request.model_path))
     config::load_model_config(request.model_path);
 
@@ -121,7 +129,7 @@ int run_train(const TrainArguments& arguments, Session& session) {
 int run_plan(const PlanArguments& arguments, Session& session) {
   const train::TrainRequest& request = arguments.request;
   require_files(request);
-  const config::TrainConfig config = config::load_train_config(request.config_path);
+  const config::TrainConfig config = load_config(request);
   const config::ModelConfig model = config::load_model_config(request.model_path);
   check_data(request, model);
   const plan::Plan plan =

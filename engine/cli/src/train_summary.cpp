@@ -68,7 +68,7 @@ std::string next_steps(const std::string& program, const train::RunReport& repor
                        const plan::Plan& plan, const std::string& model_path) {
   const std::string& run =
       plan.states_directory.empty() ? plan.config.sluice.checkpoint_dir : plan.states_directory;
-  if (plan.placement == plan::Placement::resident || run.empty() || report.committed_step == 0) {
+  if (run.empty() || report.committed_step == 0) {
     return "the weights are not kept: no step was committed to a directory\n";
   }
   return "export:   " + shell_line({program, "export", run, "--out", "weights.safetensors"}) +

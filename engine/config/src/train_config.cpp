@@ -237,11 +237,11 @@ void read_checkpoint(Checker& checker, SluiceConfig& sluice) {
 void read_sluice(Checker& checker, SluiceConfig& sluice) {
   read_budget(checker, "sluice.device_bytes", sluice.device_bytes);
   read_budget(checker, "sluice.host_bytes", sluice.host_bytes);
-  std::string durability = "process";
+  std::string durability;
   checker.read("sluice.durability", durability);
-  sluice.durability = durability == "power"  ? Durability::power
-                      : durability == "none" ? Durability::none
-                                             : Durability::process;
+  if (durability == "process") sluice.durability = Durability::process;
+  if (durability == "power") sluice.durability = Durability::power;
+  if (durability == "none") sluice.durability = Durability::none;
   checker.read("sluice.commit_every", sluice.commit_every);
   read_checkpoint(checker, sluice);
   checker.read("sluice.strict", sluice.strict);
@@ -249,7 +249,26 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   checker.read("sluice.threads.compute", sluice.threads.compute);
   checker.read("sluice.threads.optimizer", sluice.threads.optimizer);
   checker.read("sluice.threads.io", sluice.threads.io);
+  checker.read("sluice.io.backend", sluice.io.backend);
+  checker.read("sluice.io.reads_per_write", sluice.io.reads_per_write);
   checker.read("sluice.seed", sluice.seed);
+}
+
+// The sections "aio" and "sluice" of one more file, over what `config` has.
+void add_tuned(std::string_view text, const std::string& shown_path, TrainConfig& config) {
+  const JsonDocument document(text, shown_path);
+  const Schema schema = train_schema();
+  Checker checker(document, schema);
+  for (const std::string& section : document.root().getMemberNames()) {
+    if (section == "aio" || section == "sluice") continue;
+    checker.add_problem(section,
+                        "a second configuration file replaces keys of \"aio\" and \"sluice\" "
+                        "only; move this to the first one");
+  }
+  read_aio(checker, config.aio);
+  read_sluice(checker, config.sluice);
+  checker.throw_if_wrong();
+  for (std::string& note : checker.take_notes()) config.notes.push_back(std::move(note));
 }
 
 }  // namespace
@@ -281,7 +300,10 @@ TrainConfig parse_train_config(std::string_view text, const std::string& shown_p
 }
 
 TrainConfig load_train_config(const std::string& path, const LoadOptions& options) {
-  return parse_train_config(read_config_file(path), path, options);
+  TrainConfig config = parse_train_config(read_config_file(path), path, options);
+  for (const std::string& tuned : options.tuned_paths)
+    add_tuned(read_config_file(tuned), tuned, config);
+  return config;
 }
 
 }  // namespace sluice::config

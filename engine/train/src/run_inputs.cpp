@@ -11,7 +11,8 @@ Configuration load_configuration(const TrainRequest& request) {
   Configuration loaded;
   std::string mistakes;
   try {
-    loaded.train = config::load_train_config(request.config_path);
+    loaded.train =
+        config::load_train_config(request.config_path, {.tuned_paths = request.tuned_paths});
   } catch (const InvalidArgument& error) {
     mistakes = error.what();
   }

@@ -64,7 +64,8 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
   // before the next: both mean a shallower queue here.
   const auto depth =
       static_cast<unsigned>(aio.single_submit || !aio.overlap_events ? 1 : aio.queue_depth);
-  nvme::BackendChoice backend = nvme::make_backend(nvme::BackendKind::automatic, depth,
+  const config::IoConfig& io = plan.config.sluice.io;
+  nvme::BackendChoice backend = nvme::make_backend(nvme::parse_backend(io.backend), depth,
                                                    static_cast<unsigned>(plan.threads.io));
   choice = "I/O by " + std::string(backend.backend->name()) +
            (backend.why_not_better.empty() ? "" : ": " + backend.why_not_better);
@@ -72,7 +73,8 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
                "\"strict\": true does not allow: " + choice);
   return std::make_unique<nvme::IoEngine>(
       std::move(backend.backend),
-      nvme::IoEngineOptions{static_cast<std::uint32_t>(aio.block_size), depth});
+      nvme::IoEngineOptions{static_cast<std::uint32_t>(aio.block_size), depth,
+                            static_cast<unsigned>(io.reads_per_write)});
 }
 
 RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode) : plan(the_plan) {

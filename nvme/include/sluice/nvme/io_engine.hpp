@@ -5,8 +5,8 @@
 // then report).
 //
 // One thread of its own drives the backend. Callers never block in begin_x. Reads overtake waiting
-// writes; a waiting write gets at least every fourth block. If the backend itself fails, it is
-// destroyed and every transfer, also of the future, ends with its error. Thread-safe.
+// writes; a waiting write gets a block after every `reads_per_write` of them. If the backend itself
+// fails, it is destroyed and every transfer, also of the future, ends with its error. Thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +28,9 @@ class IoEngine;
 struct IoEngineOptions {
   std::uint32_t block_bytes = 1U << 20U;  // a multiple of 4096; DeepSpeed's aio.block_size
   unsigned depth = 32;  // blocks in flight, 1 to 4096; DeepSpeed's aio.queue_depth
+  // Blocks read in a row while a write waits, 1 to 1024. What is best is the drive's: some do both
+  // at once, others lose time at every turn.
+  unsigned reads_per_write = 3;
 };
 
 // Counted where it happens; monotonic over the engine's life.

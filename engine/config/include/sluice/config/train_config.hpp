@@ -104,6 +104,12 @@ struct ThreadsConfig {
   std::optional<int> io;
 };
 
+// How the I/O engine works on the drives.
+struct IoConfig {
+  std::string backend = "auto";  // or "io_uring", "libaio", "threads"
+  int reads_per_write = 3;       // blocks read in a row while a write waits
+};
+
 struct SluiceConfig {
   ByteBudget device_bytes;
   ByteBudget host_bytes;
@@ -115,6 +121,7 @@ struct SluiceConfig {
   bool strict = false;
   bool overlap = true;
   ThreadsConfig threads;
+  IoConfig io;
   std::uint64_t seed = 0;
 };
 
@@ -143,10 +150,14 @@ struct TrainConfig {
 
 struct LoadOptions {
   int world_size = 1;  // ranks that share a training batch
+  // More files with the sections "aio" and "sluice" only, as `sluice nvme tune` writes them: their
+  // keys replace those of the file, the last one's last.
+  std::vector<std::string> tuned_paths = {};
 };
 
-// Reads and checks a file. Throws ConfigError with every mistake of the file, and InvalidArgument
-// that names the path when it cannot be read or world_size is below 1.
+// Reads and checks a file, and those of `tuned_paths`. Throws ConfigError with every mistake of the
+// file, or of the first of `tuned_paths` that has one, and InvalidArgument that names the path when
+// one cannot be read or world_size is below 1.
 TrainConfig load_train_config(const std::string& path, const LoadOptions& options = {});
 // The same for text in memory; `shown_path` stands for the file in messages.
 TrainConfig parse_train_config(std::string_view text, const std::string& shown_path,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "sluice/base/log.hpp"
 #include "sluice/plan/plan.hpp"
@@ -14,6 +15,7 @@ namespace sluice::train {
 
 struct TrainRequest {
   std::string config_path;
+  std::vector<std::string> tuned_paths;  // see config::LoadOptions
   std::string model_path;
   std::string data_path;
   std::optional<std::string> init_path;

@@ -1,0 +1,86 @@
+#include "drive_file.hpp"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "byte_progress.hpp"
+#include "exit_code.hpp"
+#include "progress.hpp"
+#include "signals.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/nvme/bench_file.hpp"
+#include "sluice/nvme/io_engine.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+constexpr std::uint64_t kDefaultSizeBytes = kGiB;
+constexpr nvme::IoEngineOptions kFillOptions{};
+
+bool is_directory(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0)
+    throw IoError(errno, "stat", path, 0, 0, "give a directory on the drive to measure, or a file");
+  if (S_ISDIR(info.st_mode)) return true;
+  SLUICE_CHECK(S_ISREG(info.st_mode),
+               path + ": is neither a directory nor a regular file; give a directory on the drive");
+  return false;
+}
+
+}  // namespace
+
+DriveFile::DriveFile(const std::string& path, const DriveFileOptions& options,
+                     const Progress& progress)
+    : path_(path), own_(is_directory(path)) {
+  const bool writes = !options.written_by.empty();
+  SLUICE_CHECK(own_ || !writes || options.overwrite,
+               path + ": is a file, which " + options.written_by +
+                   " would overwrite; add --overwrite if that is meant, or give a directory");
+  if (own_) {
+    nvme::IoEngine engine(
+        nvme::make_backend(options.backend, kFillOptions.depth, options.io_threads).backend,
+        kFillOptions);
+    size_bytes_ = align_up(options.size_bytes.value_or(kDefaultSizeBytes), options.multiple_bytes);
+    file_ = std::make_unique<nvme::SwapFile>(
+        nvme::open_bench_file(path, size_bytes_, engine, nvme::DirectIo::automatic, progress));
+    return;
+  }
+  file_ = std::make_unique<nvme::SwapFile>(
+      path, writes ? nvme::OpenMode::read_write : nvme::OpenMode::read_only,
+      nvme::DirectIo::automatic);
+  const std::uint64_t present = align_down(file_->size_bytes(), options.multiple_bytes);
+  size_bytes_ = options.size_bytes.value_or(present);
+  SLUICE_CHECK(size_bytes_ <= present, path + ": has " + format_bytes(file_->size_bytes()) +
+                                           ", --size asks for " + format_bytes(size_bytes_));
+  size_bytes_ = align_down(size_bytes_, options.multiple_bytes);
+}
+
+void DriveFile::clean() {
+  if (own_) std::filesystem::remove(file_->path());
+}
+
+std::vector<DriveFile> open_drive_files(const std::vector<std::string>& paths,
+                                        const DriveFileOptions& options, Console& console,
+                                        const volatile int& stop) {
+  std::vector<DriveFile> drives;
+  for (const std::string& path : paths) {
+    ByteProgress progress(console, "filling " + path, TrainProgress::system_clock().seconds);
+    drives.emplace_back(path, options, [&](std::uint64_t done, std::uint64_t all) {
+      if (stop != 0) throw Interrupted(stop);
+      progress.show(done, all);
+    });
+  }
+  for (const DriveFile& drive : drives) {
+    if (drive.file().why_buffered().empty()) continue;
+    console.print(drive.path() +
+                  ": through the page cache, so memory is measured and not a drive: " +
+                  drive.file().why_buffered());
+  }
+  return drives;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,23 @@
+#pragma once
+// Pieces of the pages that commands write: self-contained, no script, no request to anywhere.
+// Thread-safe: free functions without state.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice::cli {
+
+std::string escape_html(std::string_view text);
+// From the doctype to the beginning of the body, with the style that all pages share.
+std::string html_begin(std::string_view title);
+std::string html_end();
+// A row of a table; `tag` is "td" or "th".
+std::string html_row(const std::vector<std::string>& cells, const char* tag);
+// A coordinate in a drawing.
+std::string svg_number(double value);
+
+// Writes the page. Throws IoError.
+void write_page(const std::string& path, const std::string& page);
+
+}  // namespace sluice::cli

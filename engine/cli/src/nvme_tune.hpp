@@ -1,0 +1,51 @@
+#pragma once
+// What the parts of `sluice nvme tune` share. Thread-compatible: callers synchronise.
+
+#include <string>
+#include <vector>
+
+#include "arguments.hpp"
+#include "sluice/nvme/tuner.hpp"
+
+namespace sluice::cli {
+
+// Bytes per second of the pattern swap with so many reads in a row while a write waits.
+struct SwapRate {
+  unsigned reads_per_write = 0;
+  double bytes_per_second = 0;  // geometric mean
+};
+
+struct TuneOutcome {
+  std::vector<nvme::TunePoint> surface;
+  nvme::TunePoint chosen;
+  std::vector<SwapRate> swap;
+  unsigned reads_per_write = 0;  // chosen
+  std::string backend;
+  double seconds = 0;
+};
+
+// Columns of the surface for one pattern: a row for each block, a column for each depth.
+struct SurfaceTable {
+  std::vector<std::uint32_t> blocks;
+  std::vector<unsigned> depths;
+  // By block, then depth; null where nothing was measured.
+  std::vector<std::vector<const nvme::TunePoint*>> points;
+};
+SurfaceTable surface_table(const std::vector<nvme::TunePoint>& surface);
+
+struct SurfacePattern {
+  const char* name;
+  double nvme::TuneRates::*rate;
+};
+inline constexpr SurfacePattern kSurfacePatterns[] = {{"read", &nvme::TuneRates::read},
+                                                      {"write", &nvme::TuneRates::write},
+                                                      {"mixed", &nvme::TuneRates::mixed}};
+
+// The part of a configuration: its sections "aio" and "sluice".
+std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& outcome);
+
+// A self-contained page: the surface as a picture for each pattern, the settings.
+std::string tune_page(const NvmeTuneArguments& arguments, const TuneOutcome& outcome,
+                      const std::string& command_line);
+
+}  // namespace sluice::cli

@@ -1,0 +1,338 @@
+// nvme tune: which settings of the I/O engine suit the drives, as a part of a configuration.
+
+#include <json/value.h>
+#include <json/writer.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "commands.hpp"
+#include "drive_file.hpp"
+#include "exit_code.hpp"
+#include "html_page.hpp"
+#include "nvme_tune.hpp"
+#include "signals.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
+#include "sluice/nvme/io_engine.hpp"
+#include "sluice/nvme/load.hpp"
+#include "text_format.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using nvme::LoadPattern;
+
+constexpr double kSwapShare = 0.12;  // of the time, for the order of reads and writes
+constexpr unsigned kReadsPerWrite[] = {1, 3, 8, 32};
+constexpr unsigned kUsualReadsPerWrite = 3;
+constexpr int kSwapRounds = 5;
+// Another order than the usual one must be worth it.
+constexpr double kWorthwhile = 1.03;
+constexpr double kShortestSlice = 0.03;
+
+// A reason to end early that is not an error.
+struct Stopped {};
+
+// Measures on all drives at once.
+class Measuring {
+ public:
+  Measuring(const NvmeTuneArguments& arguments, const std::vector<DriveFile>& drives,
+            const volatile int& stop)
+      : arguments_(arguments), drives_(drives), stop_(stop) {}
+
+  // Bytes per second of all drives together. Throws Stopped, IoError.
+  double rate(const nvme::IoEngineOptions& options, LoadPattern pattern, double seconds) {
+    std::vector<double> rates(drives_.size(), 0);
+    std::vector<std::exception_ptr> errors(drives_.size());
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < drives_.size(); ++i) {
+      threads.emplace_back([&, i] {
+        try {
+          rates[i] = rate_of(drives_[i], options, pattern, seconds);
+        } catch (...) {
+          errors[i] = std::current_exception();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::exception_ptr& error : errors)
+      if (error) std::rethrow_exception(error);
+    if (stop_ != 0) throw Stopped{};
+    double sum = 0;
+    for (const double each : rates) sum += each;
+    return sum;
+  }
+
+ private:
+  double rate_of(const DriveFile& drive, const nvme::IoEngineOptions& options, LoadPattern pattern,
+                 double seconds) const {
+    nvme::IoEngine engine(
+        nvme::make_backend(arguments_.backend, options.depth, arguments_.io_threads).backend,
+        options);
+    nvme::LoadOptions load_options;
+    load_options.pattern = pattern;
+    load_options.size_bytes = align_down(drive.size_bytes(), options.block_bytes);
+    load_options.verify = drive.own();
+    nvme::Load load(engine, drive.file(), load_options);
+    return load.run(seconds, [this] { return stop_ != 0; }).bytes_per_second();
+  }
+
+  const NvmeTuneArguments& arguments_;
+  const std::vector<DriveFile>& drives_;
+  const volatile int& stop_;
+};
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+std::string gigabytes(double bytes_per_second) {
+  return format_number("%.2f", 1e-9 * bytes_per_second);
+}
+
+std::string setting_text(const nvme::TuneSetting& setting) {
+  return format_bytes(setting.block_bytes) + " x " + std::to_string(setting.depth);
+}
+
+std::string rates_text(const nvme::TuneRates& rates) {
+  return "read " + gigabytes(rates.read) + ", write " + gigabytes(rates.write) + ", mixed " +
+         gigabytes(rates.mixed) + " GB/s";
+}
+
+// Settings whose queue the file can fill.
+std::vector<nvme::TuneSetting> settings_for(const std::vector<DriveFile>& drives) {
+  std::uint64_t least = ~std::uint64_t{0};
+  for (const DriveFile& drive : drives) least = std::min(least, drive.size_bytes());
+  std::vector<nvme::TuneSetting> settings = nvme::tune_settings();
+  std::erase_if(settings, [&](const nvme::TuneSetting& setting) {
+    return 2 * setting.bytes_in_flight() > least;
+  });
+  SLUICE_CHECK(!settings.empty(), "a size of " + format_bytes(least) +
+                                      " is too small to tune on; expected at least 128KiB");
+  return settings;
+}
+
+// Sweeps the surface until every round is done or `end` has come.
+void sweep(nvme::Tuner& tuner, Measuring& measuring, Clock::time_point begin, double seconds,
+           Console& console) {
+  while (!tuner.done()) {
+    const double left = seconds - seconds_since(begin);
+    if (left <= 0) return;
+    const auto trials = static_cast<double>(tuner.planned_trials() - tuner.recorded_trials());
+    // What setting up costs has shown itself: time passes for it as well.
+    const double setup =
+        tuner.recorded_trials() == 0
+            ? 0.02
+            : std::max(0.0, seconds_since(begin) / static_cast<double>(tuner.recorded_trials()) / 3 -
+                                seconds / static_cast<double>(tuner.planned_trials()) / 3);
+    const double slice = std::max(kShortestSlice, left / trials / 3 - std::min(setup, 0.1));
+    const nvme::TuneSetting setting = tuner.next();
+    const nvme::IoEngineOptions options{setting.block_bytes, setting.depth};
+    nvme::TuneRates rates;
+    rates.read = measuring.rate(options, LoadPattern::read, slice);
+    rates.write = measuring.rate(options, LoadPattern::write, slice);
+    rates.mixed = measuring.rate(options, LoadPattern::mixed, slice);
+    tuner.record(rates);
+    const nvme::TunePoint& best = tuner.best();
+    console.status("tuning " + std::to_string(tuner.recorded_trials()) + " of " +
+                   std::to_string(tuner.planned_trials()) + "  best so far " +
+                   setting_text(best.setting) + ": " + rates_text(best.rates) + "  " +
+                   format_duration(std::ceil(left)) + " left");
+  }
+}
+
+// The order of reads and writes, by what an optimizer's step does.
+std::vector<SwapRate> compare_orders(const nvme::TuneSetting& setting, Measuring& measuring,
+                                     double seconds, Console& console) {
+  std::vector<SwapRate> rates;
+  for (const unsigned reads : kReadsPerWrite) rates.push_back({reads, 0});
+  const double slice =
+      std::max(kShortestSlice, seconds / kSwapRounds / static_cast<double>(rates.size()) - 0.02);
+  for (int round = 0; round < kSwapRounds; ++round) {
+    console.status("tuning the order of reads and writes, round " + std::to_string(round + 1) +
+                   " of " + std::to_string(kSwapRounds));
+    for (std::size_t i = 0; i < rates.size(); ++i) {
+      SwapRate& rate = rates[round % 2 == 0 ? i : rates.size() - 1 - i];
+      const nvme::IoEngineOptions options{setting.block_bytes, setting.depth, rate.reads_per_write};
+      rate.bytes_per_second += std::log(measuring.rate(options, LoadPattern::swap, slice));
+    }
+  }
+  for (SwapRate& rate : rates) rate.bytes_per_second = std::exp(rate.bytes_per_second / kSwapRounds);
+  return rates;
+}
+
+unsigned best_order(const std::vector<SwapRate>& rates) {
+  const auto usual = std::ranges::find(rates, kUsualReadsPerWrite, &SwapRate::reads_per_write);
+  const auto most = std::ranges::max_element(rates, {}, &SwapRate::bytes_per_second);
+  return most->bytes_per_second > kWorthwhile * usual->bytes_per_second ? most->reads_per_write
+                                                                        : kUsualReadsPerWrite;
+}
+
+void show(const TuneOutcome& outcome, Console& console) {
+  const SurfaceTable table = surface_table(outcome.surface);
+  for (const SurfacePattern& pattern : kSurfacePatterns) {
+    std::vector<std::vector<std::string>> rows = {{std::string(pattern.name) + " GB/s"}};
+    for (const unsigned depth : table.depths)
+      rows.front().push_back("depth " + std::to_string(depth));
+    for (std::size_t b = 0; b < table.blocks.size(); ++b) {
+      rows.push_back({format_bytes(table.blocks[b])});
+      for (const nvme::TunePoint* point : table.points[b]) {
+        const bool chosen = point != nullptr && point->setting == outcome.chosen.setting;
+        rows.back().push_back(
+            point == nullptr ? "-"
+                             : (chosen ? "*" : "") + gigabytes(point->rates.*pattern.rate));
+      }
+    }
+    console.print(format_table(rows));
+  }
+  std::string swap = "swap, by reads in a row while a write waits: ";
+  for (const SwapRate& rate : outcome.swap) {
+    swap += (&rate == &outcome.swap.front() ? "" : ", ") + std::to_string(rate.reads_per_write) +
+            ": " + gigabytes(rate.bytes_per_second);
+  }
+  console.print(swap + " GB/s");
+  console.print("best: blocks of " + format_bytes(outcome.chosen.setting.block_bytes) +
+                ", depth " + std::to_string(outcome.chosen.setting.depth) + ", " +
+                std::to_string(outcome.reads_per_write) + " reads in a row, " + outcome.backend +
+                ": " + rates_text(outcome.chosen.rates));
+}
+
+Json::Value to_json(const NvmeTuneArguments& arguments, const TuneOutcome& outcome) {
+  const auto rates_of = [](const nvme::TunePoint& point) {
+    Json::Value object(Json::objectValue);
+    object["block_size"] = point.setting.block_bytes;
+    object["queue_depth"] = point.setting.depth;
+    object["rounds"] = point.rounds;
+    for (const SurfacePattern& pattern : kSurfacePatterns)
+      object[std::string(pattern.name) + "_GBps"] = 1e-9 * (point.rates.*pattern.rate);
+    return object;
+  };
+  Json::Value object(Json::objectValue);
+  object["file"] = valid_utf8(arguments.out_path);
+  object["backend"] = outcome.backend;
+  object["seconds"] = outcome.seconds;
+  object["best"] = rates_of(outcome.chosen);
+  object["best"]["reads_per_write"] = outcome.reads_per_write;
+  for (const nvme::TunePoint& point : outcome.surface)
+    if (point.rounds > 0) object["surface"].append(rates_of(point));
+  for (const SwapRate& rate : outcome.swap) {
+    Json::Value entry(Json::objectValue);
+    entry["reads_per_write"] = rate.reads_per_write;
+    entry["swap_GBps"] = 1e-9 * rate.bytes_per_second;
+    object["swap"].append(entry);
+  }
+  return object;
+}
+
+// So that a mistake in the path is not found after the measuring.
+void check_writable(const std::string& flag, const std::string& path) {
+  namespace fs = std::filesystem;
+  const bool exists = fs::exists(path);
+  SLUICE_CHECK(!fs::is_directory(path), flag + ": " + path + ": this is a directory");
+  const fs::path parent = fs::path(path).parent_path();
+  const std::string asked = exists ? path : parent.empty() ? "." : parent.string();
+  if (::access(asked.c_str(), exists ? W_OK : W_OK | X_OK) != 0)
+    throw IoError(errno, "open", path, 0, 0, "given as " + flag);
+}
+
+}  // namespace
+
+SurfaceTable surface_table(const std::vector<nvme::TunePoint>& surface) {
+  std::set<std::uint32_t> blocks;
+  std::set<unsigned> depths;
+  for (const nvme::TunePoint& point : surface) {
+    blocks.insert(point.setting.block_bytes);
+    depths.insert(point.setting.depth);
+  }
+  SurfaceTable table{{blocks.begin(), blocks.end()}, {depths.begin(), depths.end()}, {}};
+  for (const std::uint32_t block : table.blocks) {
+    table.points.emplace_back();
+    for (const unsigned depth : table.depths) {
+      const auto found =
+          std::ranges::find(surface, nvme::TuneSetting{block, depth}, &nvme::TunePoint::setting);
+      const bool measured = found != surface.end() && found->rounds > 0;
+      table.points.back().push_back(measured ? &*found : nullptr);
+    }
+  }
+  return table;
+}
+
+std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& outcome) {
+  Json::Value root(Json::objectValue);
+  root["aio"]["block_size"] = outcome.chosen.setting.block_bytes;
+  root["aio"]["queue_depth"] = outcome.chosen.setting.depth;
+  if (outcome.backend == "threads") root["aio"]["intra_op_parallelism"] = arguments.io_threads;
+  // What was chosen by name was chosen for a reason; what auto chose, it will choose again.
+  root["sluice"]["io"]["backend"] =
+      arguments.backend == nvme::BackendKind::automatic ? "auto" : outcome.backend;
+  root["sluice"]["io"]["reads_per_write"] = outcome.reads_per_write;
+  Json::StreamWriterBuilder builder;
+  builder["indentation"] = "  ";
+  return Json::writeString(builder, root) + "\n";
+}
+
+int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
+  Console& console = session.console();
+  const StopSignals signals("\n");
+  check_writable("--out", arguments.out_path);
+  if (!arguments.html_path.empty()) check_writable("--html", arguments.html_path);
+  DriveFileOptions options;
+  options.size_bytes = arguments.size_bytes;
+  options.written_by = "nvme tune";
+  options.overwrite = arguments.overwrite;
+  options.backend = arguments.backend;
+  options.io_threads = arguments.io_threads;
+  std::vector<DriveFile> drives =
+      open_drive_files(arguments.paths, options, console, signals.stop());
+
+  TuneOutcome outcome;
+  const nvme::BackendChoice choice =
+      nvme::make_backend(arguments.backend, 1, arguments.io_threads);
+  outcome.backend = choice.backend->name();
+  if (!choice.why_not_better.empty()) console.print("I/O by " + choice.why_not_better);
+  const auto begin = Clock::now();
+  nvme::Tuner tuner(settings_for(drives));
+  Measuring measuring(arguments, drives, signals.stop());
+  try {
+    sweep(tuner, measuring, begin, (1 - kSwapShare) * arguments.seconds, console);
+    outcome.chosen = tuner.best();
+    outcome.swap = compare_orders(outcome.chosen.setting, measuring,
+                                  kSwapShare * arguments.seconds, console);
+  } catch (const Stopped&) {
+    console.status("");
+    throw Interrupted(signals.stop());
+  }
+  console.status("");
+  outcome.surface = tuner.points();
+  outcome.reads_per_write = best_order(outcome.swap);
+  outcome.seconds = seconds_since(begin);
+
+  show(outcome, console);
+  write_page(arguments.out_path, tuned_config(arguments, outcome));
+  console.print("settings: " + arguments.out_path +
+                "; to train with them: sluice train --config ds.json --config " +
+                shell_quote(arguments.out_path) + " ...");
+  if (!arguments.html_path.empty()) {
+    write_page(arguments.html_path, tune_page(arguments, outcome, shell_line(session.argv())));
+    console.print("page: " + arguments.html_path);
+  }
+  if (arguments.clean) {
+    for (DriveFile& drive : drives) drive.clean();
+  }
+  session.emit(to_json(arguments, outcome));
+  return kExitDone;
+}
+
+}  // namespace sluice::cli
