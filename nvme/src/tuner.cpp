@@ -19,8 +19,7 @@ std::size_t next_count(std::size_t count, std::size_t finalists) {
 }
 
 void add_to_mean(double& mean, double value, int rounds) {
-  mean = rounds == 0 ? value
-                     : std::exp((std::log(mean) * rounds + std::log(value)) / (rounds + 1));
+  mean = rounds == 0 ? value : std::exp((std::log(mean) * rounds + std::log(value)) / (rounds + 1));
 }
 
 }  // namespace

@@ -67,7 +67,8 @@ TEST_F(NvmeTune, MistakesAreOneLine) {
   expect_refused(4, "No such file", {dir_.path(), "--out", dir_.file("none/tuned.json")});
   expect_refused(2, "--seconds: expected 5 to 600",
                  {dir_.path(), "--out", dir_.file("t"), "--seconds", "1"});
-  expect_refused(2, "expected at least 128", {dir_.path(), "--out", dir_.file("t"), "--size", "64KiB"});
+  expect_refused(2, "expected at least 128",
+                 {dir_.path(), "--out", dir_.file("t"), "--size", "64KiB"});
   write_file(dir_.file("data"), std::string(1 << 20, 'x'));
   expect_refused(2, "add --overwrite", {dir_.file("data"), "--out", dir_.file("t")});
   EXPECT_EQ(file_text(dir_.file("data")), std::string(1 << 20, 'x'));

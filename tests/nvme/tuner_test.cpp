@@ -14,7 +14,8 @@ namespace {
 
 // A drive whose speed grows with what is in flight, up to 8 MiB, and falls slowly with the depth.
 TuneRates true_rates(const TuneSetting& setting) {
-  const double in_flight = std::min(1.0, static_cast<double>(setting.bytes_in_flight()) / (8 << 20));
+  const double in_flight =
+      std::min(1.0, static_cast<double>(setting.bytes_in_flight()) / (8 << 20));
   const double base = 3e9 * std::sqrt(in_flight) * (1 - 0.01 * std::log2(setting.depth));
   return {base, 0.7 * base, 0.8 * base};
 }

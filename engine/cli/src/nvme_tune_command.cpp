@@ -135,8 +135,9 @@ void sweep(nvme::Tuner& tuner, Measuring& measuring, Clock::time_point begin, do
     const double setup =
         tuner.recorded_trials() == 0
             ? 0.02
-            : std::max(0.0, seconds_since(begin) / static_cast<double>(tuner.recorded_trials()) / 3 -
-                                seconds / static_cast<double>(tuner.planned_trials()) / 3);
+            : std::max(0.0,
+                       seconds_since(begin) / static_cast<double>(tuner.recorded_trials()) / 3 -
+                           seconds / static_cast<double>(tuner.planned_trials()) / 3);
     const double slice = std::max(kShortestSlice, left / trials / 3 - std::min(setup, 0.1));
     const nvme::TuneSetting setting = tuner.next();
     const nvme::IoEngineOptions options{setting.block_bytes, setting.depth};
@@ -169,7 +170,8 @@ std::vector<SwapRate> compare_orders(const nvme::TuneSetting& setting, Measuring
       rate.bytes_per_second += std::log(measuring.rate(options, LoadPattern::swap, slice));
     }
   }
-  for (SwapRate& rate : rates) rate.bytes_per_second = std::exp(rate.bytes_per_second / kSwapRounds);
+  for (SwapRate& rate : rates)
+    rate.bytes_per_second = std::exp(rate.bytes_per_second / kSwapRounds);
   return rates;
 }
 
@@ -191,8 +193,7 @@ void show(const TuneOutcome& outcome, Console& console) {
       for (const nvme::TunePoint* point : table.points[b]) {
         const bool chosen = point != nullptr && point->setting == outcome.chosen.setting;
         rows.back().push_back(
-            point == nullptr ? "-"
-                             : (chosen ? "*" : "") + gigabytes(point->rates.*pattern.rate));
+            point == nullptr ? "-" : (chosen ? "*" : "") + gigabytes(point->rates.*pattern.rate));
       }
     }
     console.print(format_table(rows));
@@ -203,8 +204,8 @@ void show(const TuneOutcome& outcome, Console& console) {
             ": " + gigabytes(rate.bytes_per_second);
   }
   console.print(swap + " GB/s");
-  console.print("best: blocks of " + format_bytes(outcome.chosen.setting.block_bytes) +
-                ", depth " + std::to_string(outcome.chosen.setting.depth) + ", " +
+  console.print("best: blocks of " + format_bytes(outcome.chosen.setting.block_bytes) + ", depth " +
+                std::to_string(outcome.chosen.setting.depth) + ", " +
                 std::to_string(outcome.reads_per_write) + " reads in a row, " + outcome.backend +
                 ": " + rates_text(outcome.chosen.rates));
 }
@@ -298,8 +299,7 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
       open_drive_files(arguments.paths, options, console, signals.stop());
 
   TuneOutcome outcome;
-  const nvme::BackendChoice choice =
-      nvme::make_backend(arguments.backend, 1, arguments.io_threads);
+  const nvme::BackendChoice choice = nvme::make_backend(arguments.backend, 1, arguments.io_threads);
   outcome.backend = choice.backend->name();
   if (!choice.why_not_better.empty()) console.print("I/O by " + choice.why_not_better);
   const auto begin = Clock::now();
@@ -308,8 +308,8 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
   try {
     sweep(tuner, measuring, begin, (1 - kSwapShare) * arguments.seconds, console);
     outcome.chosen = tuner.best();
-    outcome.swap = compare_orders(outcome.chosen.setting, measuring,
-                                  kSwapShare * arguments.seconds, console);
+    outcome.swap =
+        compare_orders(outcome.chosen.setting, measuring, kSwapShare * arguments.seconds, console);
   } catch (const Stopped&) {
     console.status("");
     throw Interrupted(signals.stop());

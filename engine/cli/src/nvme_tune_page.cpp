@@ -35,9 +35,10 @@ std::string cell(double x, double y, double rate, double most, bool chosen) {
                     "\" fill=\"" + colour_of(share) + "\"";
   if (chosen) out += " stroke=\"#d97706\" stroke-width=\"3\"";
   out += "/><text x=\"" + svg_number(x + kCellWidth / 2) + "\" y=\"" +
-         svg_number(y + kCellHeight / 2 + 3) + "\" text-anchor=\"middle\" style=\"fill:" +
-         (share > 0.5 ? "#fff" : "#1f2937") + (chosen ? ";font-weight:700" : "") + "\">" +
-         format_number("%.2f", 1e-9 * rate) + "</text>\n";
+         svg_number(y + kCellHeight / 2 + 3) +
+         "\" text-anchor=\"middle\" style=\"fill:" + (share > 0.5 ? "#fff" : "#1f2937") +
+         (chosen ? ";font-weight:700" : "") + "\">" + format_number("%.2f", 1e-9 * rate) +
+         "</text>\n";
   return out;
 }
 
@@ -51,8 +52,8 @@ std::string picture(const SurfaceTable& table, const SurfacePattern& pattern,
   const double height = kTop + kCellHeight * static_cast<double>(table.blocks.size()) + kBottom;
   const double width = kLeft + kCellWidth * static_cast<double>(table.depths.size()) + 8;
   std::string out = "<h2>" + std::string(pattern.name) + ", GB/s</h2>\n<svg viewBox=\"0 0 " +
-                    svg_number(width) + " " + svg_number(height) +
-                    "\" role=\"img\" aria-label=\"" + pattern.name + " by block and depth\">\n";
+                    svg_number(width) + " " + svg_number(height) + "\" role=\"img\" aria-label=\"" +
+                    pattern.name + " by block and depth\">\n";
   for (std::size_t b = 0; b < table.blocks.size(); ++b) {
     const double y = kTop + kCellHeight * static_cast<double>(b);
     out += "<text x=\"" + svg_number(kLeft - 8) + "\" y=\"" + svg_number(y + kCellHeight / 2 + 3) +
@@ -70,8 +71,8 @@ std::string picture(const SurfaceTable& table, const SurfacePattern& pattern,
            "\" y=\"" + svg_number(below + 16) + "\" text-anchor=\"middle\">" +
            std::to_string(table.depths[d]) + "</text>\n";
   }
-  return out + "<text x=\"" + svg_number((kLeft + width) / 2) + "\" y=\"" +
-         svg_number(below + 36) + "\" text-anchor=\"middle\">requests in flight</text></svg>\n";
+  return out + "<text x=\"" + svg_number((kLeft + width) / 2) + "\" y=\"" + svg_number(below + 36) +
+         "\" text-anchor=\"middle\">requests in flight</text></svg>\n";
 }
 
 }  // namespace
@@ -83,17 +84,17 @@ std::string tune_page(const NvmeTuneArguments& arguments, const TuneOutcome& out
   for (const std::string& path : arguments.paths) paths += (paths.empty() ? "" : ", ") + path;
   std::string out = html_begin("sluice nvme tune");
   out += "<h1>" + escape_html(paths) + ": blocks of " +
-         escape_html(format_bytes(chosen.block_bytes)) + ", depth " +
-         std::to_string(chosen.depth) + ", " + escape_html(outcome.backend) + "</h1>\n<p><code>" +
-         escape_html(command_line) + "</code></p>\n<pre>" +
-         escape_html(tuned_config(arguments, outcome)) + "</pre>\n";
+         escape_html(format_bytes(chosen.block_bytes)) + ", depth " + std::to_string(chosen.depth) +
+         ", " + escape_html(outcome.backend) + "</h1>\n<p><code>" + escape_html(command_line) +
+         "</code></p>\n<pre>" + escape_html(tuned_config(arguments, outcome)) + "</pre>\n";
   const SurfaceTable table = surface_table(outcome.surface);
   for (const SurfacePattern& pattern : kSurfacePatterns) out += picture(table, pattern, chosen);
-  out += "<p>The chosen setting has a frame: the one with the least in flight within 2 % of the "
-         "best, by the geometric mean of the three. Settings that did well were measured more "
-         "often; means of unequal numbers of rounds, on a drive whose speed moves, are for the "
-         "eye.</p>\n<h2>swap, by reads in a row while a write waits</h2>\n<table>\n" +
-         html_row({"reads", "GB/s"}, "th");
+  out +=
+      "<p>The chosen setting has a frame: the one with the least in flight within 2 % of the "
+      "best, by the geometric mean of the three. Settings that did well were measured more "
+      "often; means of unequal numbers of rounds, on a drive whose speed moves, are for the "
+      "eye.</p>\n<h2>swap, by reads in a row while a write waits</h2>\n<table>\n" +
+      html_row({"reads", "GB/s"}, "th");
   for (const SwapRate& rate : outcome.swap) {
     out += html_row({std::to_string(rate.reads_per_write) +
                          (rate.reads_per_write == outcome.reads_per_write ? " (chosen)" : ""),
