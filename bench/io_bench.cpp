@@ -1,38 +1,42 @@
-// Throughput of IoEngine against its bound: plain threads, one for each place of the queue, that do
-// nothing but pread or pwrite with O_DIRECT on blocks of the same size of the same file.
+// What IoEngine's software costs: its rate on a file in memory against a bare loop over the same
+// interface of the kernel, where nothing but software counts.
 //
-// Both sides move the same slice of the file in turn, the order swapped at every pair; `ratio` is
-// the median of the ratios of the pairs. The file lies in SLUICE_BENCH_DIR (else the current
-// folder), is fully written with random data and removed at the end.
+// Both sides move the same slice of the file to or from the same memory in turn, the order swapped
+// at every pair; `ratio` is the median of the ratios of the pairs. `tensor`: the slice is one
+// transfer. `tensors`: every block is a transfer of its own, twice the queue of them begun ahead;
+// `lists`: in lists of 16. The file lies in SLUICE_BENCH_DIR, else /dev/shm; there it is buffered.
+// It is removed at the end.
 
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <chrono>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <random>
 #include <span>
 #include <string>
-#include <thread>
+#include <type_traits>
 #include <vector>
 
+#include "bare_loop.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/nvme/io_engine.hpp"
 
 namespace {
 
 using sluice::kMiB;
+using sluice::bench::BareLoop;
 using sluice::nvme::BackendKind;
-using sluice::nvme::DirectIo;
 using sluice::nvme::IoEngine;
-using sluice::nvme::IoOp;
-using sluice::nvme::OpenMode;
+using sluice::nvme::ReadRange;
 using sluice::nvme::SwapFile;
+using sluice::nvme::WriteRange;
 
 constexpr std::uint64_t kSliceBytes = 64 * kMiB;
 constexpr std::uint64_t kFileBytes = 4 * kSliceBytes;
@@ -44,25 +48,24 @@ struct FreeMemory {
 // Made when first used, so that listing the benches writes nothing.
 struct BenchFile {
   BenchFile()
-      : file(path_in_bench_dir(), OpenMode::create, DirectIo::automatic),
-        memory(static_cast<std::byte*>(std::aligned_alloc(4096, kSliceBytes))),
+      : file(path(), sluice::nvme::OpenMode::create, sluice::nvme::DirectIo::off),
+        memory(static_cast<std::byte*>(std::aligned_alloc(2 * kMiB, kSliceBytes))),
         slice(memory.get(), kSliceBytes) {
     std::mt19937_64 random(1);
+    IoEngine engine(sluice::nvme::make_backend(BackendKind::threads, 8, 4).backend, {});
     for (std::uint64_t at = 0; at < kFileBytes; at += kSliceBytes) {
       auto* words = reinterpret_cast<std::uint64_t*>(memory.get());
       std::generate_n(words, kSliceBytes / sizeof(std::uint64_t), std::ref(random));
-      IoEngine engine(sluice::nvme::make_backend(BackendKind::threads, 8, 4).backend, {});
       engine.begin_write(file, at, slice).finish();
     }
-    file.sync_data();
   }
   ~BenchFile() { std::filesystem::remove(file.path()); }
   BenchFile(const BenchFile&) = delete;
   BenchFile& operator=(const BenchFile&) = delete;
 
-  static std::string path_in_bench_dir() {
+  static std::string path() {
     const char* chosen = std::getenv("SLUICE_BENCH_DIR");
-    const std::filesystem::path dir = chosen != nullptr ? chosen : std::filesystem::current_path();
+    const std::filesystem::path dir = chosen != nullptr ? chosen : "/dev/shm";
     return (dir / ("io_bench." + std::to_string(::getpid()))).string();
   }
 
@@ -76,37 +79,47 @@ BenchFile& bench_file() {
   return file;
 }
 
+enum class Op { read, write };
+enum class Shape { tensor, tensors, lists };
+
+template <typename Range>
+sluice::Ticket begin(IoEngine& engine, std::uint64_t offset, std::span<std::byte> data,
+                     std::size_t tensor_bytes) {
+  std::array<Range, 16> ranges;
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < data.size(); at += tensor_bytes)
+    ranges.at(count++) = {offset + at, data.subspan(at, tensor_bytes)};
+  const std::span<const Range> list(ranges.data(), count);
+  if constexpr (std::is_same_v<Range, ReadRange>)
+    return engine.begin_reads(bench_file().file, list);
+  else
+    return engine.begin_writes(bench_file().file, list);
+}
+
+void move_by_engine(IoEngine& engine, Op op, Shape shape, std::uint64_t offset) {
+  const std::span<std::byte> slice = bench_file().slice;
+  const std::size_t block_bytes = engine.options().block_bytes;
+  const std::size_t tensor_bytes = shape == Shape::tensor ? slice.size() : block_bytes;
+  const std::size_t list_bytes = shape == Shape::lists ? 16 * block_bytes : tensor_bytes;
+  const std::size_t ahead =
+      std::max<std::size_t>(2, 2 * engine.options().depth * block_bytes / list_bytes);
+  std::deque<sluice::Ticket> tickets;
+  for (std::size_t at = 0; at < slice.size(); at += list_bytes) {
+    if (tickets.size() == ahead) {
+      tickets.front().finish();
+      tickets.pop_front();
+    }
+    const std::span<std::byte> list = slice.subspan(at, list_bytes);
+    tickets.push_back(op == Op::read ? begin<ReadRange>(engine, offset + at, list, tensor_bytes)
+                                     : begin<WriteRange>(engine, offset + at, list, tensor_bytes));
+  }
+  for (sluice::Ticket& ticket : tickets) ticket.finish();
+}
+
 double seconds_of(const std::function<void()>& body) {
   const auto begin = std::chrono::steady_clock::now();
   body();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-// The bound: `depth` threads take the blocks of the slice in turn. Returns false when one failed.
-bool move_slice_raw(IoOp op, const SwapFile& file, std::uint64_t offset, std::span<std::byte> slice,
-                    std::uint32_t block_bytes, unsigned depth) {
-  std::atomic<std::uint64_t> next{0};
-  std::atomic<bool> good{true};
-  const auto work = [&] {
-    for (std::uint64_t at = 0; (at = next.fetch_add(block_bytes)) < slice.size();) {
-      const auto place = static_cast<off_t>(offset + at);
-      const ssize_t moved = op == IoOp::read
-                                ? ::pread(file.fd(), slice.data() + at, block_bytes, place)
-                                : ::pwrite(file.fd(), slice.data() + at, block_bytes, place);
-      if (moved != static_cast<ssize_t>(block_bytes)) good = false;
-    }
-  };
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < depth; ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
-  return good;
-}
-
-void move_slice(IoEngine& engine, IoOp op, const SwapFile& file, std::uint64_t offset,
-                std::span<std::byte> slice) {
-  sluice::Ticket ticket = op == IoOp::read ? engine.begin_read(file, offset, slice)
-                                           : engine.begin_write(file, offset, slice);
-  ticket.finish();
 }
 
 double median_of(std::vector<double> values) {
@@ -114,68 +127,96 @@ double median_of(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-bool available(BackendKind kind, std::string& why) {
-  if (kind == BackendKind::io_uring) return sluice::nvme::io_uring_available(why);
-  if (kind == BackendKind::libaio) return sluice::nvme::libaio_available(why);
-  return true;
+std::unique_ptr<BareLoop> make_bare_loop(BackendKind kind, unsigned depth) {
+  const BenchFile& bench = bench_file();
+#ifdef SLUICE_HAVE_URING
+  if (kind == BackendKind::io_uring)
+    return sluice::bench::make_bare_uring_loop(bench.file.fd(), bench.slice, depth);
+#endif
+#ifdef SLUICE_HAVE_AIO
+  if (kind == BackendKind::libaio)
+    return sluice::bench::make_bare_libaio_loop(bench.file.fd(), depth);
+#endif
+  return nullptr;
 }
 
-void bench_io(benchmark::State& state, IoOp op, BackendKind kind) {
+bool available(BackendKind kind, std::string& why) {
+  return kind == BackendKind::io_uring ? sluice::nvme::io_uring_available(why)
+                                       : sluice::nvme::libaio_available(why);
+}
+
+void bench_io(benchmark::State& state, Op op, BackendKind kind, Shape shape) {
   const auto block_bytes = static_cast<std::uint32_t>(state.range(0));
   const auto depth = static_cast<unsigned>(state.range(1));
   std::string why;
-  if (!available(kind, why)) {
-    state.SkipWithError(why.c_str());
-    return;
-  }
-  BenchFile& bench = bench_file();
-  IoEngine engine(sluice::nvme::make_backend(kind, depth, std::min(depth, 64U)).backend,
-                  {block_bytes, depth});
-  std::uint64_t round = 0;
-  double engine_seconds = 0;
-  double bound_seconds = 0;
+  if (!available(kind, why)) return state.SkipWithError(why.c_str());
+  const BenchFile& bench = bench_file();
+  const std::unique_ptr<BareLoop> bare = make_bare_loop(kind, depth);
+  IoEngine engine(sluice::nvme::make_backend(kind, depth, 1).backend, {block_bytes, depth});
+  const auto memory = engine.register_memory(bench.slice);
+  const auto file = engine.register_file(bench.file);
+  const auto sides = std::to_array<std::function<void(std::uint64_t)>>(
+      {[&](std::uint64_t offset) { move_by_engine(engine, op, shape, offset); },
+       [&](std::uint64_t offset) {
+         bare->move(op == Op::read, offset, bench.slice, block_bytes);
+       }});
+  std::array<double, 2> seconds{};
   std::vector<double> ratios;
-  bool good = true;
   for (auto _ : state) {
-    const std::uint64_t offset = round * kSliceBytes % kFileBytes;
-    double engine_slice = 0;
-    double bound_slice = 0;
-    for (int side = 0; side < 2; ++side) {
-      if ((round + static_cast<std::uint64_t>(side)) % 2 == 0) {
-        engine_slice = seconds_of([&] { move_slice(engine, op, bench.file, offset, bench.slice); });
-      } else {
-        bound_slice = seconds_of([&] {
-          good = move_slice_raw(op, bench.file, offset, bench.slice, block_bytes, depth) && good;
-        });
-      }
+    const std::size_t pair = ratios.size();
+    std::array<double, 2> slice_seconds{};
+    for (const std::size_t side : {pair % 2, 1 - pair % 2}) {
+      slice_seconds.at(side) = seconds_of([&] { sides.at(side)(pair * kSliceBytes % kFileBytes); });
+      seconds.at(side) += slice_seconds.at(side);
     }
-    state.SetIterationTime(engine_slice);
-    engine_seconds += engine_slice;
-    bound_seconds += bound_slice;
-    ratios.push_back(bound_slice / engine_slice);
-    ++round;
+    state.SetIterationTime(slice_seconds[0]);
+    ratios.push_back(slice_seconds[1] / slice_seconds[0]);
   }
-  if (!good) state.SkipWithError("a transfer of the bound failed");
-  const double moved = 1e-9 * static_cast<double>(round * kSliceBytes);
-  state.counters["GBps"] = moved / engine_seconds;
-  state.counters["bound_GBps"] = moved / bound_seconds;
+  const double moved = 1e-9 * static_cast<double>(ratios.size() * kSliceBytes);
+  state.counters["GBps"] = moved / seconds[0];
+  state.counters["bound_GBps"] = moved / seconds[1];
   state.counters["ratio"] = median_of(ratios);
-  state.SetLabel(bench.file.direct() ? "O_DIRECT" : bench.file.why_buffered());
 }
 
 void arguments(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"block", "depth"})
-      ->ArgsProduct({{128 << 10, 1 << 20}, {1, 8, 32}})
+      ->ArgsProduct({{4 << 10, 128 << 10}, {32}})
       ->UseManualTime()
       ->Unit(benchmark::kMillisecond);
 }
 
-BENCHMARK_CAPTURE(bench_io, read / io_uring, IoOp::read, BackendKind::io_uring)->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, read / libaio, IoOp::read, BackendKind::libaio)->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, read / threads, IoOp::read, BackendKind::threads)->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, write / io_uring, IoOp::write, BackendKind::io_uring)->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, write / libaio, IoOp::write, BackendKind::libaio)->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, write / threads, IoOp::write, BackendKind::threads)->Apply(arguments);
+// clang-format off: one a line
+BENCHMARK_CAPTURE(bench_io, read / io_uring / tensor, Op::read, BackendKind::io_uring,
+                  Shape::tensor)
+    ->Apply(arguments);
+BENCHMARK_CAPTURE(bench_io, read / io_uring / tensors, Op::read, BackendKind::io_uring,
+                  Shape::tensors)
+    ->Apply(arguments);
+BENCHMARK_CAPTURE(bench_io, read / io_uring / lists, Op::read, BackendKind::io_uring, Shape::lists)
+    ->Apply(arguments);
+BENCHMARK_CAPTURE(bench_io, read / libaio / tensor, Op::read, BackendKind::libaio, Shape::tensor)
+    ->Apply(arguments);
+BENCHMARK_CAPTURE(bench_io, read / libaio / tensors, Op::read, BackendKind::libaio, Shape::tensors)
+    ->Apply(arguments);
+BENCHMARK_CAPTURE(bench_io, read / libaio / lists, Op::read, BackendKind::libaio, Shape::lists)
+    ->Apply(arguments);
+BENCHMARK_CAPTURE(bench_io, write / io_uring / tensor, Op::write, BackendKind::io_uring,
+                  Shape::tensor)
+    ->Apply(arguments);
+BENCHMARK_CAPTURE(bench_io, write / io_uring / tensors, Op::write, BackendKind::io_uring,
+                  Shape::tensors)
+    ->Apply(arguments);
+BENCHMARK_CAPTURE(bench_io, write / io_uring / lists, Op::write, BackendKind::io_uring,
+                  Shape::lists)
+    ->Apply(arguments);
+BENCHMARK_CAPTURE(bench_io, write / libaio / tensor, Op::write, BackendKind::libaio, Shape::tensor)
+    ->Apply(arguments);
+BENCHMARK_CAPTURE(bench_io, write / libaio / tensors, Op::write, BackendKind::libaio,
+                  Shape::tensors)
+    ->Apply(arguments);
+BENCHMARK_CAPTURE(bench_io, write / libaio / lists, Op::write, BackendKind::libaio, Shape::lists)
+    ->Apply(arguments);
+// clang-format on
 
 }  // namespace
 

@@ -65,8 +65,9 @@ class IoEngine::Impl {
   std::string_view backend_name() const { return backend_name_; }
   const IoEngineOptions& options() const { return options_; }
 
-  Ticket begin(IoOp op, const SwapFile& file, std::uint64_t offset_bytes, std::byte* data,
-               std::uint64_t size_bytes);
+  // Range: ReadRange or WriteRange.
+  template <typename Range>
+  Ticket begin(IoOp op, const SwapFile& file, std::span<const Range> ranges);
 
   IoCounters counters() const {
     MutexLock lock(mutex_);
@@ -83,6 +84,7 @@ class IoEngine::Impl {
     Errand run;
     TicketSource source;
   };
+  Transfer& unused_transfer() SLUICE_REQUIRES(mutex_);
   void check_range(const SwapFile& file, std::uint64_t offset_bytes,
                    std::uint64_t size_bytes) const;
   void run();
@@ -130,10 +132,23 @@ void IoEngine::Impl::check_range(const SwapFile& file, std::uint64_t offset_byte
                    " is not supported with this block size; raise it or switch direct I/O off");
 }
 
-Ticket IoEngine::Impl::begin(IoOp op, const SwapFile& file, std::uint64_t offset_bytes,
-                             std::byte* data, std::uint64_t size_bytes) {
-  if (size_bytes == 0) return Ticket();
-  check_range(file, offset_bytes, size_bytes);
+// One that nobody uses; throws before it has changed anything.
+Transfer& IoEngine::Impl::unused_transfer() {
+  if (unused_.empty()) {
+    transfers_.push_back(std::make_unique<Transfer>());
+    unused_.push(*transfers_.back());
+  }
+  return *unused_.pop();
+}
+
+template <typename Range>
+Ticket IoEngine::Impl::begin(IoOp op, const SwapFile& file, std::span<const Range> ranges) {
+  std::size_t count = 0;
+  for (const Range& range : ranges) {
+    check_range(file, range.offset_bytes, range.data.size());
+    count += range.data.empty() ? 0 : 1;
+  }
+  if (count == 0) return Ticket();
   TicketSource source;
   MutexLock lock(mutex_);
   if (broken_) {
@@ -141,20 +156,30 @@ Ticket IoEngine::Impl::begin(IoOp op, const SwapFile& file, std::uint64_t offset
     source.complete(broken_);
     return ticket;
   }
-  Transfer* transfer = unused_.pop();
-  if (transfer == nullptr) {
-    transfers_.push_back(std::make_unique<Transfer>());
-    transfer = transfers_.back().get();
+  TransferList begun;
+  try {
+    for (std::size_t i = 0; i < count; ++i) begun.push(unused_transfer());
+  } catch (...) {
+    unused_.append(begun);
+    throw;
   }
   Ticket ticket = source.ticket();  // nothing throws from here on: a dropped ticket would wait
-  *transfer = Transfer{};
-  transfer->op = op;
-  transfer->file = &file;
-  transfer->data = data;
-  transfer->offset_bytes = offset_bytes;
-  transfer->size_bytes = size_bytes;
-  transfer->source = std::move(source);
-  inbox_.push(*transfer);
+  Transfer* const leader = begun.front();
+  for (const Range& range : ranges) {
+    if (range.data.empty()) continue;
+    Transfer* transfer = begun.pop();
+    *transfer = Transfer{};
+    transfer->op = op;
+    transfer->file = &file;
+    // Written from, never to, by a write: a request has one pointer for both directions.
+    transfer->data = const_cast<std::byte*>(range.data.data());
+    transfer->offset_bytes = range.offset_bytes;
+    transfer->size_bytes = range.data.size();
+    transfer->leader = leader;
+    inbox_.push(*transfer);
+  }
+  leader->source = std::move(source);
+  leader->group_left = count;
   if (hungry_) {
     hungry_ = false;
     backend_->wake();
@@ -264,10 +289,16 @@ void IoEngine::Impl::complete_finished() {
   publish();  // before the tickets end: who has waited for a ticket finds its bytes counted
   TransferList unused;
   while (Transfer* transfer = finished.pop()) {
-    // Nothing of the transfer is touched once its ticket has ended, but for our own memory of it.
-    transfer->source->complete(std::exchange(transfer->error, nullptr));
-    transfer->source.reset();
-    unused.push(*transfer);
+    Transfer& leader = *transfer->leader;
+    std::exception_ptr error = std::exchange(transfer->error, nullptr);
+    if (!leader.group_error) leader.group_error = std::move(error);
+    if (transfer != &leader) unused.push(*transfer);
+    if (--leader.group_left > 0) continue;
+    // Nothing of the transfers is touched once their ticket has ended, but for our own memory of
+    // them.
+    leader.source->complete(std::exchange(leader.group_error, nullptr));
+    leader.source.reset();
+    unused.push(leader);
   }
   MutexLock lock(mutex_);
   unused_.append(unused);
@@ -288,14 +319,22 @@ const IoEngineOptions& IoEngine::options() const {
 
 Ticket IoEngine::begin_read(const SwapFile& file, std::uint64_t offset_bytes,
                             std::span<std::byte> data) {
-  return impl_->begin(IoOp::read, file, offset_bytes, data.data(), data.size());
+  const ReadRange range{offset_bytes, data};
+  return begin_reads(file, {&range, 1});
 }
 
 Ticket IoEngine::begin_write(const SwapFile& file, std::uint64_t offset_bytes,
                              std::span<const std::byte> data) {
-  // Written from, never to: IoRequest has one pointer for both directions.
-  return impl_->begin(IoOp::write, file, offset_bytes, const_cast<std::byte*>(data.data()),
-                      data.size());
+  const WriteRange range{offset_bytes, data};
+  return begin_writes(file, {&range, 1});
+}
+
+Ticket IoEngine::begin_reads(const SwapFile& file, std::span<const ReadRange> ranges) {
+  return impl_->begin(IoOp::read, file, ranges);
+}
+
+Ticket IoEngine::begin_writes(const SwapFile& file, std::span<const WriteRange> ranges) {
+  return impl_->begin(IoOp::write, file, ranges);
 }
 
 IoCounters IoEngine::counters() const {

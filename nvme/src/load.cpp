@@ -141,7 +141,7 @@ class Load::Impl {
   struct Job {
     LoadStep step;
     std::span<std::byte> memory;
-    std::vector<Ticket> tickets;
+    Ticket ticket;
     bool writing_back = false;
   };
 
@@ -153,43 +153,42 @@ class Load::Impl {
 
   Job begin_job(std::span<std::byte> memory) {
     Job job{plan_.next(), memory, {}, false};
+    if (job.step.op == IoOp::read) {
+      job.ticket = engine_.begin_reads(file_, places_of(job, reads_));
+      return job;
+    }
+    writes_.clear();
+    for (const LoadRange& range : job.step.ranges)
+      writes_.push_back({range.offset_bytes, pattern_.at(range.offset_bytes, range.size_bytes)});
+    job.ticket = engine_.begin_writes(file_, writes_);
+    return job;
+  }
+
+  // The job's ranges one after the other in its memory, each from a page on; fills `places`.
+  template <typename Range>
+  std::span<const Range> places_of(const Job& job, std::vector<Range>& places) const {
+    places.clear();
     std::size_t at = 0;
     for (const LoadRange& range : job.step.ranges) {
-      if (job.step.op == IoOp::read) {
-        job.tickets.push_back(
-            engine_.begin_read(file_, range.offset_bytes, memory.subspan(at, range.size_bytes)));
-      } else {
-        job.tickets.push_back(engine_.begin_write(
-            file_, range.offset_bytes, pattern_.at(range.offset_bytes, range.size_bytes)));
-      }
+      places.push_back({range.offset_bytes, job.memory.subspan(at, range.size_bytes)});
       at += align_up(range.size_bytes, kPageBytes);
     }
-    return job;
+    return places;
   }
 
   void finish_oldest(std::deque<Job>& jobs, LoadResult& result) {
     Job job = std::move(jobs.front());
     jobs.pop_front();
-    finish_all(job.tickets);
+    job.ticket.finish();
     const bool reads = job.step.op == IoOp::read && !job.writing_back;
     for (const LoadRange& range : job.step.ranges)
       (reads ? result.read_bytes : result.written_bytes) += range.size_bytes;
     if (reads && options_.verify) verify(job);
     if (!reads || options_.pattern != LoadPattern::swap) return;
-    touch(job.memory);
-    write_back(job);
-    jobs.push_back(std::move(job));
-  }
-
-  void write_back(Job& job) {
-    job.tickets.clear();
+    for (const ReadRange& place : places_of(job, reads_)) touch(place.data);
     job.writing_back = true;
-    std::size_t at = 0;
-    for (const LoadRange& range : job.step.ranges) {
-      job.tickets.push_back(
-          engine_.begin_write(file_, range.offset_bytes, job.memory.subspan(at, range.size_bytes)));
-      at += align_up(range.size_bytes, kPageBytes);
-    }
+    job.ticket = engine_.begin_writes(file_, places_of(job, writes_));
+    jobs.push_back(std::move(job));
   }
 
   // What an optimizer does to the memory, without the arithmetic: every cache line is read and
@@ -203,18 +202,17 @@ class Load::Impl {
   }
 
   // The first and the last bytes of each range.
-  void verify(const Job& job) const {
-    std::size_t at = 0;
-    for (const LoadRange& range : job.step.ranges) {
-      const std::size_t count = std::min<std::size_t>(range.size_bytes, 64);
-      for (const std::uint64_t from : {std::uint64_t{0}, range.size_bytes - count}) {
-        const auto expected = pattern_.at(range.offset_bytes + from, count);
-        if (std::memcmp(job.memory.data() + at + from, expected.data(), count) == 0) continue;
-        throw IoError(EIO, "read", file_.path(), range.offset_bytes + from, count,
+  void verify(const Job& job) {
+    for (const ReadRange& place : places_of(job, reads_)) {
+      const std::size_t count = std::min<std::size_t>(place.data.size(), 64);
+      for (const std::size_t from : {std::size_t{0}, place.data.size() - count}) {
+        const std::uint64_t offset_bytes = place.offset_bytes + from;
+        const auto expected = pattern_.at(offset_bytes, count);
+        if (std::memcmp(place.data.data() + from, expected.data(), count) == 0) continue;
+        throw IoError(EIO, "read", file_.path(), offset_bytes, count,
                       "other bytes came back than the file was filled with: it was changed by "
                       "another program, or the drive is damaged");
       }
-      at += align_up(range.size_bytes, kPageBytes);
     }
   }
 
@@ -229,6 +227,8 @@ class Load::Impl {
   Registration registered_pattern_;
   Registration registered_file_;
   std::size_t places_in_use_ = 0;
+  std::vector<ReadRange> reads_;  // of the call in progress
+  std::vector<WriteRange> writes_;
 };
 
 Load::Load(IoEngine& engine, const SwapFile& file, LoadOptions options)

@@ -20,6 +20,7 @@ constexpr std::size_t kRangesInFlight = 4;
 // are huge.
 constexpr std::uint64_t kWantedBytes = 16 * kMiB;
 constexpr std::uint64_t kMostBytes = 512 * kMiB;
+constexpr std::uint64_t kRandomJobBytes = 64 * kKiB;
 
 std::uint64_t blocks_in_flight(const IoEngineOptions& engine) {
   const std::uint64_t depth = engine.depth;
@@ -59,11 +60,13 @@ LoadPlan::LoadPlan(const LoadOptions& options, const IoEngineOptions& engine)
                                           ", more than the size of " + format_bytes(size_bytes_));
     return;
   }
-  const std::uint64_t per_range =
-      access_ == LoadAccess::random ? 1 : std::max<std::uint64_t>(1, blocks / kRangesInFlight);
-  range_bytes_ = per_range * block_bytes_;
-  job_bytes_ = range_bytes_;
-  jobs_ = static_cast<std::size_t>(ceil_div(blocks, per_range));
+  const bool random = access_ == LoadAccess::random;
+  const std::uint64_t blocks_per_range =
+      random ? 1 : std::max<std::uint64_t>(1, blocks / kRangesInFlight);
+  ranges_per_job_ = random ? std::max<std::uint64_t>(1, kRandomJobBytes / block_bytes_) : 1;
+  range_bytes_ = blocks_per_range * block_bytes_;
+  job_bytes_ = ranges_per_job_ * range_bytes_;
+  jobs_ = static_cast<std::size_t>(ceil_div(blocks, ranges_per_job_ * blocks_per_range));
   // The two streams of mixed keep half the file apart.
   write_cursor_ = pattern_ == LoadPattern::mixed ? align_down(size_bytes_ / 2, kPageBytes) : 0;
 }
@@ -73,10 +76,13 @@ LoadStep LoadPlan::next() {
   const bool writes =
       pattern_ == LoadPattern::write || (pattern_ == LoadPattern::mixed && write_next_);
   write_next_ = !write_next_;
-  const LoadRange range = access_ == LoadAccess::random
+  LoadStep step{writes ? IoOp::write : IoOp::read, {}};
+  for (std::uint64_t i = 0; i < ranges_per_job_; ++i) {
+    step.ranges.push_back(access_ == LoadAccess::random
                               ? next_random()
-                              : next_sequential(writes ? write_cursor_ : read_cursor_);
-  return {writes ? IoOp::write : IoOp::read, {range}};
+                              : next_sequential(writes ? write_cursor_ : read_cursor_));
+  }
+  return step;
 }
 
 LoadRange LoadPlan::next_sequential(std::uint64_t& cursor) const {

@@ -44,6 +44,7 @@ class LoadPlan {
   const std::uint64_t size_bytes_;
   std::uint64_t block_bytes_;
   std::uint64_t range_bytes_ = 0;
+  std::uint64_t ranges_per_job_ = 1;  // swap: as many as fit
   std::uint64_t job_bytes_ = 0;
   std::size_t jobs_ = 0;
   std::uint64_t read_cursor_ = 0;

@@ -28,7 +28,12 @@ struct Transfer {
   std::byte* data = nullptr;  // not written to by IoOp::write
   std::uint64_t offset_bytes = 0;
   std::uint64_t size_bytes = 0;
-  std::optional<TicketSource> source;
+
+  // Transfers that were begun together end together: the first of them has their ticket.
+  Transfer* leader = nullptr;          // itself when it is alone
+  std::optional<TicketSource> source;  // of the leader, as are the next two
+  std::size_t group_left = 0;
+  std::exception_ptr group_error;  // the first one seen
 
   std::uint64_t started_bytes = 0;  // the first so many bytes have been cut into pieces
   unsigned pieces_in_flight = 0;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "faulty_backend.hpp"
@@ -162,15 +164,81 @@ TEST_P(IoEngineFaults, OtherTransfersGoOnAfterAnError) {
   EXPECT_EQ(e->counters().written_bytes, 0U);
 }
 
+// 100 blocks written and read again, in transfers of ten; the n-th request fails, for every n.
 TEST_P(IoEngineFaults, EveryPlaceOfASingleErrorIsReported) {
-  for (std::uint64_t at = 0; at < kSize / 4096; ++at) {
-    auto e = engine({[at](const IoRequest&, std::uint64_t index) {
-      return index == at ? Fault::with(-EIO) : Fault{};
-    }});
-    TestBuffer in(kSize);
-    EXPECT_THROW(e->begin_read(*file_, 0, in.bytes()).finish(), IoError) << at;
-    expect_read_back(*e);
+  constexpr std::size_t kBlocks = 10;
+  constexpr std::size_t kTransfers = 10;
+  constexpr std::size_t kPart = kBlocks * 4096;
+  TestBuffer out(kTransfers * kPart);
+  TestBuffer in(kTransfers * kPart);
+  fill_random(out.bytes(), 3);
+  file_->allocate(kTransfers * kPart);
+  std::uint64_t failing = 0;
+  std::uint64_t seen = 0;  // on the engine's thread, or while nothing is in flight
+  auto e = engine({[&](const IoRequest&, std::uint64_t) {
+    return seen++ == failing ? Fault::with(-EIO) : Fault{};
+  }});
+  for (failing = 0; failing < 2 * kTransfers * kBlocks; ++failing) {
+    seen = 0;
+    std::size_t failed = 0;
+    for (const IoOp op : {IoOp::write, IoOp::read}) {
+      std::vector<Ticket> tickets;
+      for (std::size_t i = 0; i < kTransfers; ++i) {
+        const auto from = i * kPart;
+        tickets.push_back(op == IoOp::write
+                              ? e->begin_write(*file_, from, out.bytes().subspan(from, kPart))
+                              : e->begin_read(*file_, from, in.bytes().subspan(from, kPart)));
+      }
+      for (std::size_t i = 0; i < kTransfers; ++i) {
+        try {
+          tickets[i].finish();
+        } catch (const IoError& error) {
+          ++failed;
+          EXPECT_EQ(error.offset_bytes(), i * kPart) << failing;
+        }
+      }
+      ASSERT_EQ(backend_->in_flight(), 0U) << failing;
+    }
+    ASSERT_EQ(failed, 1U) << failing;
   }
+  seen = failing + 1;
+  e->begin_read(*file_, 0, in.bytes()).finish();
+  EXPECT_TRUE(same_bytes(in.bytes(), out.bytes()));
+}
+
+TEST_P(IoEngineFaults, AListEndsWithItsFirstErrorWhenNothingOfItIsInFlight) {
+  auto e = engine({[](const IoRequest& request, std::uint64_t) {
+    return request.op == IoOp::read && request.offset_bytes == 8192 ? Fault::with(-EIO)
+                                                                    : Fault::held();
+  }});
+  std::vector<TestBuffer> in;
+  std::vector<ReadRange> ranges;
+  for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{8192}, std::uint64_t{4096}}) {
+    in.emplace_back(4096);
+    ranges.push_back({offset, in.back().bytes()});
+  }
+  ranges.push_back({123, {}});
+  Ticket ticket = e->begin_reads(*file_, ranges);
+  backend_->wait_until_idle_with(2);
+  EXPECT_FALSE(ticket.done());
+  backend_->release_held();
+  ticket.wait();
+  EXPECT_EQ(backend_->in_flight(), 0U);
+  EXPECT_THAT(message_of<IoError>([&] { ticket.finish(); }), HasSubstr("offset 8192"));
+  EXPECT_TRUE(same_bytes(in[0].bytes(), std::span(contents_).first(4096)));
+  EXPECT_TRUE(same_bytes(in[2].bytes(), std::span(contents_).subspan(4096, 4096)));
+  EXPECT_EQ(e->counters().read_bytes, 8192U);
+  expect_written(*e);
+}
+
+TEST_P(IoEngineFaults, AFileTruncatedBetweenTwoReadsIsReported) {
+  auto e = engine({});
+  expect_read_back(*e);
+  std::filesystem::resize_file(file_->path(), 3 * 4096 + 100);
+  TestBuffer in(kSize);
+  EXPECT_THAT(message_of<IoError>([&] { e->begin_read(*file_, 0, in.bytes()).finish(); }),
+              HasSubstr("end of file after 12388 bytes"));
+  EXPECT_TRUE(same_bytes(in.bytes().first(3 * 4096), std::span(contents_).first(3 * 4096)));
 }
 
 TEST_P(IoEngineFaults, AFullDiskIsReportedAsOne) {

@@ -320,6 +320,63 @@ TEST_P(IoEngineTest, AFullFileSystemIsReportedWithItsFreeBytes) {
   EXPECT_EQ(engine.counters().written_bytes, 0U);
 }
 
+// Logical blocks of 512 bytes and of 4 KiB; a disk that is full before the file ends.
+TEST_P(IoEngineTest, ASmallExt4IsReadWrittenAndFilled) {
+  for (const unsigned sector_bytes : {512U, 4096U}) {
+    SCOPED_TRACE("sector of " + std::to_string(sector_bytes));
+    const test::TempDir place;
+    const ScopedExt4 ext4(place.path(), 16 * kMiB, sector_bytes);
+    if (!ext4.why_not().empty()) GTEST_SKIP() << ext4.why_not();
+    SwapFile file(ext4.file("f"), OpenMode::create, GetParam().direct);
+    if (file.direct()) {
+      EXPECT_EQ(file.offset_alignment(), sector_bytes);
+    }
+    IoEngine engine(backend(), {kBlock, 8});
+    const auto bytes = random_bytes(kMiB + 13, 10);
+    std::vector<std::byte> back(bytes.size());
+    for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{512}, std::uint64_t{77}}) {
+      engine.begin_write(file, offset, bytes).finish();
+      engine.begin_read(file, offset, back).finish();
+      EXPECT_TRUE(same_bytes(back, bytes)) << offset;
+      EXPECT_EQ(file.size_bytes(), std::max<std::uint64_t>(offset, 512) + bytes.size());
+    }
+
+    const std::uint64_t free_bytes = free_disk_bytes(file.path());
+    const auto allocate_all = [&] { file.allocate(2 * kMiB + free_bytes); };
+    EXPECT_THAT(message_of<IoError>(allocate_all),
+                AllOf(HasSubstr("needed"), HasSubstr(format_bytes(free_bytes))));
+    const auto too_much = random_bytes(free_bytes + 2 * kMiB, 11);
+    EXPECT_THAT(message_of<IoError>([&] { engine.begin_write(file, kMiB, too_much).finish(); }),
+                AllOf(HasSubstr(file.path()), HasSubstr("the file system is full")));
+    engine.begin_read(file, 77, back).finish();
+    EXPECT_TRUE(same_bytes(std::span(back).first(kMiB - 77), std::span(bytes).first(kMiB - 77)));
+  }
+}
+
+TEST_P(IoEngineTest, AListMovesItsRangesWithOneTicket) {
+  const SwapFile file = open("f");
+  IoEngine engine(backend(), {kBlock, 8});
+  const std::array<std::size_t, 6> sizes{1, 4096, 0, 513, kBlock + 1, 3 * kBlock};
+  std::vector<std::vector<std::byte>> out;
+  std::vector<std::vector<std::byte>> in;
+  std::vector<WriteRange> writes;
+  std::vector<ReadRange> reads;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    out.push_back(random_bytes(sizes[i], i));
+    in.emplace_back(sizes[i]);
+    writes.push_back({i * kMiB, out[i]});
+    reads.push_back({i * kMiB, in[i]});
+  }
+  engine.begin_writes(file, writes).finish();
+  engine.begin_reads(file, reads).finish();
+  EXPECT_EQ(in, out);
+  EXPECT_TRUE(engine.begin_reads(file, {}).done());
+  reads.back().offset_bytes = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t requests = engine.counters().requests;
+  EXPECT_THROW(engine.begin_reads(file, reads), InvalidArgument);
+  EXPECT_EQ(engine.counters().requests, requests);
+}
+
 TEST_P(IoEngineTest, ATmpfsIsReadAndWrittenWhetherOrNotItTakesDirectIo) {
   const ScopedMount tmpfs(dir_.path(), "tmpfs", "size=4m");
   if (!tmpfs.why_not().empty()) GTEST_SKIP() << tmpfs.why_not();

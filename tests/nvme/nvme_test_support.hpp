@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -172,6 +173,53 @@ class ScopedMount {
 
  private:
   std::string path_;
+  std::string why_not_;
+};
+
+// A small ext4 on a loop device with logical blocks of `sector_bytes`, in a file, mounted in a
+// folder of a TempDir.
+class ScopedExt4 {
+ public:
+  ScopedExt4(const std::string& dir, std::uint64_t size_bytes, unsigned sector_bytes)
+      : mounted_(dir + "/ext4") {
+    const std::string image = dir + "/ext4.image";
+    std::filesystem::create_directory(mounted_);
+    std::ofstream(image).close();
+    std::filesystem::resize_file(image, size_bytes);
+    device_ = output_of("losetup --find --show --sector-size " + std::to_string(sector_bytes) +
+                        " '" + image + "' 2>/dev/null");
+    if (device_.empty()) {
+      why_not_ = "no loop device can be had";
+    } else if (!run("mkfs.ext4 -q -b 4096 " + device_) ||
+               !run("mount " + device_ + " '" + mounted_ + "'")) {
+      why_not_ = "ext4 on a loop device cannot be mounted";
+    }
+  }
+  ~ScopedExt4() {
+    if (why_not_.empty()) ::umount2(mounted_.c_str(), MNT_DETACH);
+    if (!device_.empty()) run("losetup --detach " + device_);
+  }
+  ScopedExt4(const ScopedExt4&) = delete;
+  ScopedExt4& operator=(const ScopedExt4&) = delete;
+
+  const std::string& why_not() const { return why_not_; }
+  std::string file(const std::string& name) const { return mounted_ + "/" + name; }
+
+ private:
+  static bool run(const std::string& command) {
+    return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
+  }
+  static std::string output_of(const std::string& command) {
+    std::string output;
+    FILE* pipe = ::popen(command.c_str(), "r");
+    if (pipe == nullptr) return output;
+    for (int c = 0; (c = std::fgetc(pipe)) != EOF && c != '\n';) output += static_cast<char>(c);
+    ::pclose(pipe);
+    return output;
+  }
+
+  std::string mounted_;
+  std::string device_;
   std::string why_not_;
 };
 
