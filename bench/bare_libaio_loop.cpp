@@ -38,9 +38,9 @@ class BareLibaioLoop final : public BareLoop {
         ready_[count++] = free.back();
       }
       for (std::size_t sent = 0; sent < count;) {
-        sent += static_cast<std::size_t>(checked(
-            ::io_submit(context_, static_cast<long>(count - sent), ready_.data() + sent),
-            "io_submit"));
+        sent += static_cast<std::size_t>(
+            checked(::io_submit(context_, static_cast<long>(count - sent), ready_.data() + sent),
+                    "io_submit"));
       }
       const int ended =
           checked(::io_getevents(context_, 1, static_cast<long>(depth_), events_.data(), nullptr),

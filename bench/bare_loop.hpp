@@ -1,7 +1,7 @@
 #pragma once
-// The bound of the engine's software: the fewest instructions that keep `depth` requests of one size
-// in flight over a file, in order, on the calling thread. It splits nothing, waits for nobody and
-// takes no request that comes back short.
+// The bound of the engine's software: the fewest instructions that keep `depth` requests of one
+// size in flight over a file, in order, on the calling thread. It splits nothing, waits for nobody
+// and takes no request that comes back short.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,7 @@
 #include "load_plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "sluice/base/bytes.hpp"
@@ -29,6 +30,38 @@ std::uint64_t blocks_in_flight(const IoEngineOptions& engine) {
 }
 
 }  // namespace
+
+// Sizes largest^(u^a) for u from 0 to 1 in equal steps: any a gives the smallest and the largest,
+// and the more it is above 1, the more of them are small. It is found by bisection.
+std::vector<std::uint64_t> swap_tensor_sizes(std::size_t count, std::uint64_t size_bytes) {
+  const std::uint64_t region_bytes = align_down(size_bytes / kStates, kPageBytes);
+  const auto largest =
+      static_cast<double>(std::clamp<std::uint64_t>(region_bytes / 8, 1, 64 * kMiB));
+  std::vector<std::uint64_t> sizes(count);
+  const auto pages_of = [&](double exponent) {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const double u = count == 1 ? 1 : static_cast<double>(i) / static_cast<double>(count - 1);
+      sizes[i] = static_cast<std::uint64_t>(std::pow(largest, std::pow(u, exponent)));
+      sum += align_up(sizes[i], kPageBytes);
+    }
+    return sum;
+  };
+  double most = 1e-3;  // nearly all of them are large
+  double least = 1e3;  // nearly all of them are of 1 byte
+  SLUICE_CHECK(count > 0 && pages_of(least) <= region_bytes && pages_of(most) >= region_bytes,
+               "three states of " + std::to_string(count) +
+                   " tensors of 1 byte to 64 MiB cannot fill " + format_bytes(size_bytes) +
+                   "; change the number of tensors or the size");
+  for (int i = 0; i < 60; ++i) {
+    const double middle = std::sqrt(most * least);
+    (pages_of(middle) <= region_bytes ? least : most) = middle;
+  }
+  pages_of(least);
+  std::mt19937_64 random(1);
+  std::shuffle(sizes.begin(), sizes.end(), random);
+  return sizes;
+}
 
 LoadPlan::LoadPlan(const LoadOptions& options, const IoEngineOptions& engine)
     : pattern_(options.pattern),

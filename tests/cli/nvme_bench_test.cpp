@@ -59,6 +59,27 @@ TEST_F(NvmeBench, ReportsEveryPatternOnEveryBackend) {
   EXPECT_FALSE(std::filesystem::exists(dir_.file("bench.sluice")));
 }
 
+TEST_F(NvmeBench, SwapsAListOfTensors) {
+  const Json::Value result = measure({dir_.path(), "--op", "swap", "--tensors", "100"});
+  EXPECT_GT(result["GBps"].asDouble(), 0);
+  EXPECT_EQ(result["bounce_bytes"].asUInt64(), 0U);
+  EXPECT_GT(result["read_bytes"].asUInt64(), 0U);
+}
+
+TEST_F(NvmeBench, ComparesWithFioAndFioWithItself) {
+  if (run_program({"/bin/sh", "-c", "command -v fio"}).exit_code != 0)
+    GTEST_SKIP() << "fio is not installed";
+  const ProgramResult result = bench({dir_.path(), "--size", "8MiB", "--fio", "--slice", "0.1",
+                                      "--seconds", "0.3", "--depth", "4", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json::Value fio = parse_json(result.out)["fio"];
+  for (const char* what : {"ratio", "control"}) {
+    EXPECT_EQ(fio[what]["all"].size(), 3U) << what;
+    EXPECT_GT(fio[what]["median"].asDouble(), 0) << what;
+    EXPECT_LE(fio[what]["interval90"][0].asDouble(), fio[what]["median"].asDouble()) << what;
+  }
+}
+
 TEST_F(NvmeBench, MeasuresSeveralPathsAtOnceAndWritesAPage) {
   std::filesystem::create_directories(dir_.file("a"));
   std::filesystem::create_directories(dir_.file("b"));
@@ -101,6 +122,10 @@ TEST_F(NvmeBench, BadInputIsOneLineThatSaysWhat) {
   expect_refused(2, "--seconds", {dir_.path(), "--seconds", "-1"});
   expect_refused(2, "swap is sequential",
                  {dir_.path(), "--op", "swap", "--access", "random", "--size", "8MiB"});
+  expect_refused(2, "needs --op swap", {dir_.path(), "--tensors", "9", "--size", "8MiB"});
+  expect_refused(2, "change the number of tensors",
+                 {dir_.path(), "--op", "swap", "--tensors", "9999", "--size", "8MiB"});
+  expect_refused(2, "--slice", {dir_.path(), "--fio", "--slice", "0"});
   expect_refused(4, "free", {dir_.path(), "--size", "8TiB"});
   expect_refused(2, "PATH", {});
 }

@@ -143,6 +143,29 @@ TEST_P(LoadTest, StopsWhenAsked) {
 INSTANTIATE_TEST_SUITE_P(AllBackends, LoadTest, ::testing::ValuesIn(built_backends()),
                          [](const auto& param) { return name_of(param.param); });
 
+TEST(SwapTensorSizes, SpreadFromAByteTo64MiBAndFillTheFile) {
+  const std::vector<std::uint64_t> sizes = swap_tensor_sizes(1000, 3 * kGiB);
+  ASSERT_EQ(sizes.size(), 1000U);
+  EXPECT_EQ(*std::min_element(sizes.begin(), sizes.end()), 1U);
+  EXPECT_EQ(*std::max_element(sizes.begin(), sizes.end()), 64 * kMiB);
+  std::uint64_t pages = 0;
+  for (const std::uint64_t bytes : sizes) pages += align_up(bytes, 4096);
+  EXPECT_LE(pages, kGiB);
+  EXPECT_GE(pages, kGiB - kGiB / 50);
+  for (std::uint64_t below = 1; below < 64 * kMiB; below *= 16) {
+    EXPECT_GT(std::count_if(sizes.begin(), sizes.end(),
+                            [&](auto bytes) { return bytes >= below && bytes < 16 * below; }),
+              5)
+        << below;
+  }
+  EXPECT_EQ(sizes, swap_tensor_sizes(1000, 3 * kGiB));
+  EXPECT_THROW(swap_tensor_sizes(1000, kMiB), InvalidArgument);  // a page each
+  EXPECT_THROW(swap_tensor_sizes(3, 8 * kGiB), InvalidArgument);
+  const std::vector<std::uint64_t> small = swap_tensor_sizes(100, 24 * kMiB);
+  EXPECT_EQ(*std::max_element(small.begin(), small.end()), kMiB);
+  EXPECT_THROW(swap_tensor_sizes(0, kGiB), InvalidArgument);
+}
+
 TEST(LoadOptions, ThatDoNotFitAreRefused) {
   const test::TempDir dir;
   IoEngine engine = engine_of(BackendKind::automatic);

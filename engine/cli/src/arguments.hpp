@@ -54,8 +54,10 @@ struct NvmeBenchArguments : DriveArguments {
   nvme::LoadAccess access = nvme::LoadAccess::sequential;
   std::uint32_t block_bytes = 1U << 20U;
   unsigned depth = 32;
+  std::optional<unsigned> tensors;  // swap; absent: tiles that fill the file
   double seconds = 5;
   bool fio = false;
+  double slice_seconds = 1;  // of either side, with fio
 };
 struct NvmeTuneArguments : DriveArguments {
   std::string out_path;  // of the part of a configuration that it writes

@@ -86,9 +86,25 @@ void add_bench(CLI::App& group, Building& building) {
                    arguments.seconds > 0 && arguments.seconds <= 86400,
                    "--seconds: expected more than 0 and at most a day, found \"" + text + "\"");
              });
+  add_option(command, "--tensors", "N", Need::optional,
+             "with --op swap: the states of N tensors of 1 byte to 64 MiB instead of equal tiles",
+             [&arguments](const std::string& text) {
+               const std::int64_t count = to_integer("--tensors", text, 1);
+               SLUICE_CHECK(count <= 1'000'000,
+                            "--tensors: expected 1 to 1000000, found \"" + text + "\"");
+               arguments.tensors = static_cast<unsigned>(count);
+             });
   add_flag(command, "--fio",
-           "measure fio on the same file too, in alternating slices of a second, and compare",
+           "measure fio on the same file too, in alternating slices, and compare; twice, so that "
+           "fio against itself shows what the drive's own changes do",
            arguments.fio);
+  add_option(command, "--slice", "S", Need::optional,
+             "length of a slice with --fio, in seconds (default 1)",
+             [&arguments](const std::string& text) {
+               arguments.slice_seconds = to_real("--slice", text);
+               SLUICE_CHECK(arguments.slice_seconds >= 0.1 && arguments.slice_seconds <= 60,
+                            "--slice: expected 0.1 to 60, found \"" + text + "\"");
+             });
   add_text(command, "--html", "FILE", Need::optional, "write a page with the throughput over time",
            arguments.html_path);
   command.parse_complete_callback([&building] {

@@ -46,15 +46,17 @@ struct FioSlice {
   double requests = 0;
   double cpu_seconds = 0;
   double bytes_per_second() const { return seconds > 0 ? bytes / seconds : 0; }
+  void add(const FioSlice& other);
 };
 // Blocks until fio has ended. Throws Error when it is not installed or fails, with what it said.
 FioSlice run_fio(const NvmeBenchArguments& arguments, const BenchTarget& target,
-                 std::string_view backend, double seconds);
+                 std::string_view backend);
 
-// The median of paired slices of about a second, alternating, the order swapped at every pair.
+// Rounds of three slices: ours, fio's, and fio's again, or the other way round.
 struct FioComparison {
-  std::vector<double> ratios;  // ours to fio's, by pair
-  FioSlice fio;                // all slices together
+  std::vector<double> ratios;    // ours to fio's, by round
+  std::vector<double> controls;  // fio's second slice to its first: what the drive's moods do
+  FioSlice fio;                  // the first slices together
 };
 
 struct BenchSample {
@@ -73,8 +75,5 @@ struct BenchOutcome {
 // A self-contained page: the throughput over time, the latencies, the settings.
 std::string bench_page(const NvmeBenchArguments& arguments,
                        const std::vector<BenchOutcome>& outcomes, const std::string& command_line);
-
-// The value below which `share` of them lie, interpolated; 0 when there are none.
-double quantile_of(std::vector<double> values, double share);
 
 }  // namespace sluice::cli

@@ -16,6 +16,7 @@
 #include "exit_code.hpp"
 #include "html_page.hpp"
 #include "nvme_bench.hpp"
+#include "paired_ratios.hpp"
 #include "signals.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -29,7 +30,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kSampleEvery = std::chrono::milliseconds(100);
-constexpr double kSliceSeconds = 1;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -111,30 +111,29 @@ void run_all(std::vector<BenchTarget>& targets, double seconds, const volatile i
   for (std::size_t i = 0; i < running.size(); ++i) outcomes[i].result.add(running[i]->finish());
 }
 
-// Slices of a second, ours and fio's in turn, the order swapped at every pair.
+// Ours and fio's in turn, the order turned round every time.
 void run_beside_fio(const NvmeBenchArguments& arguments, BenchTarget& target,
                     const volatile int& stop, Console& console, BenchOutcome& outcome) {
   FioComparison comparison;
-  const int pairs = std::max(1, static_cast<int>(std::lround(arguments.seconds / kSliceSeconds)));
+  const int rounds =
+      std::max(1, static_cast<int>(std::lround(arguments.seconds / arguments.slice_seconds)));
   target.load().run(0.2);  // the first requests of a process are slow; fio has its own such time
-  for (int pair = 0; pair < pairs && stop == 0; ++pair) {
+  for (int round = 0; round < rounds && stop == 0; ++round) {
     nvme::LoadResult ours;
     FioSlice fio;
-    for (int side = 0; side < 2; ++side) {
-      if ((pair + side) % 2 == 0) {
-        ours = target.load().run(kSliceSeconds);
-      } else {
-        fio = run_fio(arguments, target, outcome.backend, kSliceSeconds);
-      }
-    }
+    FioSlice control;
+    const auto run = [&](int slice) {
+      if (slice == 0) ours = target.load().run(arguments.slice_seconds);
+      if (slice == 1) fio = run_fio(arguments, target, outcome.backend);
+      if (slice == 2) control = run_fio(arguments, target, outcome.backend);
+    };
+    for (int i = 0; i < 3; ++i) run(round % 2 == 0 ? i : 2 - i);
     outcome.result.add(ours);
-    outcome.samples.push_back({static_cast<double>(pair), ours.bytes_per_second()});
+    outcome.samples.push_back({static_cast<double>(round), ours.bytes_per_second()});
     comparison.ratios.push_back(ours.bytes_per_second() / fio.bytes_per_second());
-    comparison.fio.seconds += fio.seconds;
-    comparison.fio.bytes += fio.bytes;
-    comparison.fio.requests += fio.requests;
-    comparison.fio.cpu_seconds += fio.cpu_seconds;
-    console.status("pair " + std::to_string(pair + 1) + " of " + std::to_string(pairs) +
+    comparison.controls.push_back(control.bytes_per_second() / fio.bytes_per_second());
+    comparison.fio.add(fio);
+    console.status("round " + std::to_string(round + 1) + " of " + std::to_string(rounds) +
                    "  sluice " + gigabytes(ours.bytes_per_second()) + "  fio " +
                    gigabytes(fio.bytes_per_second()) + " GB/s");
   }
@@ -179,6 +178,16 @@ std::vector<std::string> fio_row(const FioSlice& fio) {
           "-"};
 }
 
+std::vector<std::string> ratio_row(const std::string& what, const std::vector<double>& ratios) {
+  const RatioSummary summary = summarize_ratios(ratios);
+  const auto range = [](double begin, double end) {
+    return format_number("%.3f", begin) + " - " + format_number("%.3f", end);
+  };
+  return {what, format_number("%.3f", summary.median),
+          range(summary.lower_quartile, summary.upper_quartile),
+          range(summary.interval_begin, summary.interval_end)};
+}
+
 void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& outcomes,
           Console& console) {
   std::vector<std::vector<std::string>> rows = {
@@ -199,13 +208,24 @@ void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& 
   console.print(format_table(rows));
   for (const BenchOutcome& outcome : outcomes) {
     if (!outcome.fio) continue;
-    const std::vector<double>& ratios = outcome.fio->ratios;
-    console.print(outcome.path + ": sluice / fio " +
-                  format_number("%.3f", quantile_of(ratios, 0.5)) + " (median of " +
-                  std::to_string(ratios.size()) + " pairs of one second; quartiles " +
-                  format_number("%.3f", quantile_of(ratios, 0.25)) + " and " +
-                  format_number("%.3f", quantile_of(ratios, 0.75)) + ")");
+    console.print(outcome.path + ": " + std::to_string(outcome.fio->ratios.size()) +
+                  " rounds of slices of " + format_number("%g", arguments.slice_seconds) + " s");
+    console.print(format_table({{"", "median", "quartiles", "90 % interval"},
+                                ratio_row("sluice / fio", outcome.fio->ratios),
+                                ratio_row("fio / fio (control)", outcome.fio->controls)}));
   }
+}
+
+Json::Value ratios_json(const std::vector<double>& ratios) {
+  const RatioSummary summary = summarize_ratios(ratios);
+  Json::Value object(Json::objectValue);
+  object["median"] = summary.median;
+  object["quartiles"].append(summary.lower_quartile);
+  object["quartiles"].append(summary.upper_quartile);
+  object["interval90"].append(summary.interval_begin);
+  object["interval90"].append(summary.interval_end);
+  for (const double ratio : ratios) object["all"].append(ratio);
+  return object;
 }
 
 Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& outcome) {
@@ -236,11 +256,8 @@ Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& out
     peer["iops"] = fio.seconds > 0 ? fio.requests / fio.seconds : 0;
     peer["cpu_s_per_GiB"] =
         fio.bytes > 0 ? fio.cpu_seconds * static_cast<double>(kGiB) / fio.bytes : 0;
-    peer["pairs"] = Json::UInt64(outcome.fio->ratios.size());
-    peer["ratio"] = quantile_of(outcome.fio->ratios, 0.5);
-    peer["ratio_quartiles"].append(quantile_of(outcome.fio->ratios, 0.25));
-    peer["ratio_quartiles"].append(quantile_of(outcome.fio->ratios, 0.75));
-    for (const double ratio : outcome.fio->ratios) peer["ratios"].append(ratio);
+    peer["ratio"] = ratios_json(outcome.fio->ratios);
+    peer["control"] = ratios_json(outcome.fio->controls);
   }
   return object;
 }
@@ -256,15 +273,6 @@ std::vector<BenchTarget> open_targets(const NvmeBenchArguments& arguments, Conso
 }
 
 }  // namespace
-
-double quantile_of(std::vector<double> values, double share) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const double at = share * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(at);
-  const std::size_t above = std::min(below + 1, values.size() - 1);
-  return values[below] + (at - static_cast<double>(below)) * (values[above] - values[below]);
-}
 
 int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
   Console& console = session.console();

@@ -8,6 +8,7 @@
 
 #include "html_page.hpp"
 #include "nvme_bench.hpp"
+#include "paired_ratios.hpp"
 #include "sluice/base/bytes.hpp"
 #include "text_format.hpp"
 
@@ -61,7 +62,7 @@ class Chart {
              "\" text-anchor=\"middle\">" + format_number("%g", time) + "</text>\n";
     }
     out += "<text x=\"" + svg_number((kLeft + kWidth) / 2) + "\" y=\"" + svg_number(kHeight - 4) +
-           "\" text-anchor=\"middle\">" + (outcomes_.front().fio ? "pair of slices" : "seconds") +
+           "\" text-anchor=\"middle\">" + (outcomes_.front().fio ? "round" : "seconds") +
            "</text>\n";
     for (std::size_t i = 0; i < outcomes_.size(); ++i) out += line_of(i);
     return out + "</svg>\n";

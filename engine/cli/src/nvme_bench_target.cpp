@@ -1,5 +1,7 @@
 #include "nvme_bench.hpp"
 
+#include "sluice/base/error.hpp"
+
 namespace sluice::cli {
 
 DriveFileOptions drive_options(const NvmeBenchArguments& arguments) {
@@ -25,6 +27,10 @@ BenchTarget::BenchTarget(const NvmeBenchArguments& arguments, DriveFile drive)
   options.pattern = arguments.pattern;
   options.access = arguments.access;
   options.size_bytes = drive_.size_bytes();
+  SLUICE_CHECK(!arguments.tensors || arguments.pattern == nvme::LoadPattern::swap,
+               "--tensors: needs --op swap");
+  if (arguments.tensors)
+    options.tensor_bytes = nvme::swap_tensor_sizes(*arguments.tensors, options.size_bytes);
   // fio writes what it likes.
   options.verify = drive_.own() && !(arguments.fio && arguments.pattern != nvme::LoadPattern::read);
   load_ = std::make_unique<nvme::Load>(*engine_, drive_.file(), options);

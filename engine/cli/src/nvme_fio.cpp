@@ -38,23 +38,23 @@ std::string fio_pattern(const NvmeBenchArguments& arguments) {
 }
 
 std::vector<std::string> command_line(const NvmeBenchArguments& arguments,
-                                      const BenchTarget& target, std::string_view backend,
-                                      double seconds) {
-  std::vector<std::string> line = {"fio",
-                                   "--name=peer",
-                                   "--filename=" + target.file_path(),
-                                   "--rw=" + fio_pattern(arguments),
-                                   "--bs=" + std::to_string(arguments.block_bytes),
-                                   "--size=" + std::to_string(target.size_bytes()),
-                                   "--direct=" + std::string(target.file().direct() ? "1" : "0"),
-                                   "--runtime=" + format_number("%.3f", seconds),
-                                   "--time_based",
-                                   "--invalidate=0",
-                                   "--norandommap",
-                                   "--randrepeat=0",
-                                   "--group_reporting",
-                                   "--thread",
-                                   "--output-format=json"};
+                                      const BenchTarget& target, std::string_view backend) {
+  std::vector<std::string> line = {
+      "fio",
+      "--name=peer",
+      "--filename=" + target.file_path(),
+      "--rw=" + fio_pattern(arguments),
+      "--bs=" + std::to_string(arguments.block_bytes),
+      "--size=" + std::to_string(target.size_bytes()),
+      "--direct=" + std::string(target.file().direct() ? "1" : "0"),
+      "--runtime=" + format_number("%.0f", 1e3 * arguments.slice_seconds) + "ms",
+      "--time_based",
+      "--invalidate=0",
+      "--norandommap",
+      "--randrepeat=0",
+      "--group_reporting",
+      "--thread",
+      "--output-format=json"};
   if (backend == "threads") {
     // As many threads as ours has, each with one request.
     line.insert(
@@ -109,9 +109,16 @@ Output run_and_read(std::vector<std::string> line) {
 
 }  // namespace
 
+void FioSlice::add(const FioSlice& other) {
+  seconds += other.seconds;
+  bytes += other.bytes;
+  requests += other.requests;
+  cpu_seconds += other.cpu_seconds;
+}
+
 FioSlice run_fio(const NvmeBenchArguments& arguments, const BenchTarget& target,
-                 std::string_view backend, double seconds) {
-  const Output output = run_and_read(command_line(arguments, target, backend, seconds));
+                 std::string_view backend) {
+  const Output output = run_and_read(command_line(arguments, target, backend));
   // Notes may come before the object.
   const std::size_t begin = output.out.find('{');
   Json::Value root;

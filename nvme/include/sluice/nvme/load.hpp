@@ -38,6 +38,12 @@ struct LoadOptions {
   std::uint64_t seed = 1;  // of random offsets
 };
 
+// For LoadOptions::tensor_bytes: `count` sizes from 1 byte to 64 MiB (in a file of less than 1.5
+// GiB, to an eighth of what one state has), spread over all orders of magnitude so that three
+// states of them nearly fill `size_bytes` of a file, in a random order that is always the same.
+// Throws InvalidArgument when so many tensors are too many or too few for that.
+std::vector<std::uint64_t> swap_tensor_sizes(std::size_t count, std::uint64_t size_bytes);
+
 // Of one run. Bytes are those of transfers that have ended in it.
 struct LoadResult {
   double seconds = 0;

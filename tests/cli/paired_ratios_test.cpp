@@ -1,0 +1,45 @@
+#include "paired_ratios.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace sluice::cli {
+namespace {
+
+TEST(PairedRatios, QuantilesAreInterpolated) {
+  EXPECT_EQ(quantile_of({}, 0.5), 0);
+  EXPECT_EQ(quantile_of({3}, 0.9), 3);
+  EXPECT_DOUBLE_EQ(quantile_of({4, 1, 3, 2}, 0.5), 2.5);
+  EXPECT_DOUBLE_EQ(quantile_of({4, 1, 3, 2}, 0), 1);
+  EXPECT_DOUBLE_EQ(quantile_of({4, 1, 3, 2}, 1), 4);
+}
+
+TEST(PairedRatios, TheIntervalHoldsTheMedianAndNarrowsWithMorePairs) {
+  std::mt19937_64 random(7);
+  std::normal_distribution<double> noise(1.0, 0.2);
+  const auto width_of = [&](int count) {
+    std::vector<double> ratios;
+    for (int i = 0; i < count; ++i) ratios.push_back(noise(random));
+    const RatioSummary summary = summarize_ratios(ratios);
+    EXPECT_LE(summary.interval_begin, summary.median);
+    EXPECT_GE(summary.interval_end, summary.median);
+    EXPECT_LE(summary.lower_quartile, summary.median);
+    EXPECT_GE(summary.upper_quartile, summary.median);
+    return summary.interval_end - summary.interval_begin;
+  };
+  // The median of n normal values has a standard deviation of 1.2533 sigma / sqrt(n); nine in ten
+  // lie within 1.645 of those on either side.
+  EXPECT_NEAR(width_of(1000), 2 * 1.645 * 1.2533 * 0.2 / std::sqrt(1000.0), 0.012);
+  EXPECT_GT(width_of(20), width_of(2000));
+}
+
+TEST(PairedRatios, OfNoneAllIsZeroAndOfOneAllIsThat) {
+  EXPECT_EQ(summarize_ratios({}).median, 0);
+  EXPECT_EQ(summarize_ratios({1.5}).interval_begin, 1.5);
+  EXPECT_EQ(summarize_ratios({1.5}).interval_end, 1.5);
+}
+
+}  // namespace
+}  // namespace sluice::cli
