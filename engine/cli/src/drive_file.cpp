@@ -12,6 +12,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/bench_file.hpp"
+#include "sluice/nvme/file_system.hpp"
 #include "sluice/nvme/io_engine.hpp"
 
 namespace sluice::cli {
@@ -75,6 +76,8 @@ std::vector<DriveFile> open_drive_files(const std::vector<std::string>& paths,
     });
   }
   for (const DriveFile& drive : drives) {
+    const std::string caution = nvme::file_system_caution(drive.path());
+    if (!caution.empty()) console.print(caution);
     if (drive.file().why_buffered().empty()) continue;
     console.print(drive.path() +
                   ": through the page cache, so memory is measured and not a drive: " +

@@ -5,6 +5,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/nvme/file_system.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "tensor_bytes.hpp"
 
@@ -120,9 +121,11 @@ RunResources::~RunResources() {
   for (const auto& module : modules) module->unbind();
 }
 
-void RunResources::note_buffered(const std::string& why) {
-  if (why.empty()) return;
-  io_choice += "; through the page cache, since " + why;
+void RunResources::note_place(const std::string& directory, const std::string& why_buffered) {
+  const std::string caution = nvme::file_system_caution(directory);
+  if (!caution.empty()) io_choice += "; " + caution;
+  if (why_buffered.empty()) return;
+  io_choice += "; through the page cache, since " + why_buffered;
   SLUICE_CHECK(!plan.config.sluice.strict, "\"strict\": true does not allow: " + io_choice);
 }
 
@@ -169,7 +172,7 @@ void RunResources::open_files(SwapMode mode) {
                 : offload::SwapStore::create(plan.states_directory, *io,
                                              models::state_shards(stored, plan.world_size),
                                              durability, nvme::DirectIo::automatic);
-    note_buffered(store->why_buffered());
+    note_place(plan.states_directory, store->why_buffered());
   }
   const std::uint64_t needed = scratch_bytes(plan);
   if (needed == 0) return;
@@ -182,7 +185,7 @@ void RunResources::open_files(SwapMode mode) {
                                                    nvme::DirectIo::automatic);
   scratch_registration = io->register_file(scratch->file());
   if (plan.scratch_directory != plan.states_directory)
-    note_buffered(scratch->file().why_buffered());
+    note_place(plan.scratch_directory, scratch->file().why_buffered());
 }
 
 offload::TieredBytes RunResources::make_home(Tier tier, std::uint64_t size_bytes,

@@ -75,7 +75,7 @@ struct RunResources {
 
  private:
   void note_registration();
-  void note_buffered(const std::string& why);
+  void note_place(const std::string& directory, const std::string& why_buffered);
   void make_pools();
   void open_files(SwapMode mode);
   offload::TieredBytes make_home(offload::Tier tier, std::uint64_t size_bytes,
