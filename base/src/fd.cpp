@@ -1,11 +1,13 @@
 #include "sluice/base/fd.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <string>
 
+#include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 
 namespace sluice {
@@ -16,6 +18,17 @@ void UniqueFd::reset() noexcept {
   if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) {
     log(LogLevel::error, std::string("close: ") + std::strerror(errno));
   }
+}
+
+bool is_file_at(int fd, const std::string& path) {
+  struct stat held {};
+  struct stat named {};
+  SLUICE_SYSCALL(::fstat(fd, &held), path);
+  if (::stat(path.c_str(), &named) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    throw IoError(errno, "stat", path);
+  }
+  return held.st_dev == named.st_dev && held.st_ino == named.st_ino;
 }
 
 }  // namespace sluice

@@ -51,9 +51,10 @@ std::string open_advice(int error_number, OpenMode mode) {
 
 // -1 with errno. Repeats EINTR.
 int try_open(const std::string& path, int flags) {
+  // O_NONBLOCK: a FIFO in place of the file is refused, not waited for; files do not know it.
   int fd = -1;
   do {
-    fd = ::open(path.c_str(), flags, 0600);
+    fd = ::open(path.c_str(), flags | O_NONBLOCK, 0600);
   } while (fd < 0 && errno == EINTR);
   return fd;
 }
@@ -120,7 +121,16 @@ SwapFile::SwapFile(std::string path, OpenMode mode, DirectIo direct) : path_(std
       fd_.reset();
     }
   }
-  if (direct_) return;
+  if (!direct_) open_buffered(flags, mode, direct);
+  struct stat info {};
+  SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
+  if (!S_ISREG(info.st_mode))
+    throw IoError(EINVAL, "open", path_, 0, 0, "is not a regular file; remove it");
+  // io_uring gives up on a request that would wait when the descriptor is non-blocking.
+  SLUICE_SYSCALL(::fcntl(fd_.get(), F_SETFL, direct_ ? O_DIRECT : 0), path_);
+}
+
+void SwapFile::open_buffered(int flags, OpenMode mode, DirectIo direct) {
   if (direct == DirectIo::on) {
     throw IoError(EINVAL, "open for direct I/O", path_, 0, 0,
                   why_buffered_ + "; choose another file system or switch direct I/O to auto");

@@ -63,8 +63,8 @@ std::string file_system_caution(const std::string& path) {
   struct statfs facts {};
   SLUICE_SYSCALL(::statfs(path.c_str(), &facts), path);
   // f_type is signed, and as wide as the machine's word.
-  const FileSystemKind kind = file_system_kind(static_cast<std::int64_t>(
-      static_cast<std::uint32_t>(facts.f_type)));
+  const FileSystemKind kind =
+      file_system_kind(static_cast<std::int64_t>(static_cast<std::uint32_t>(facts.f_type)));
   if (kind.caution.empty()) return "";
   return path + " is on " + std::string(kind.name) + ", " + std::string(kind.caution);
 }

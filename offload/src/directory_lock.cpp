@@ -42,7 +42,7 @@ UniqueFd open_lock_file(const std::string& path, DirectoryLock::Mode mode) {
   if (mode == DirectoryLock::Mode::exclusive) {
     return UniqueFd(SLUICE_SYSCALL(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600), path));
   }
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO would wait
   if (!fd && errno != ENOENT) throw IoError(errno, "open", path);
   return fd;
 }
@@ -51,7 +51,7 @@ UniqueFd open_lock_file(const std::string& path, DirectoryLock::Mode mode) {
 void check_lock_file(int fd, const std::string& path) {
   struct stat status {};
   SLUICE_SYSCALL(::fstat(fd, &status), path);
-  if (status.st_size <= static_cast<off_t>(kPidTextBytes)) return;
+  if (S_ISREG(status.st_mode) && status.st_size <= static_cast<off_t>(kPidTextBytes)) return;
   throw StorageError(path,
                      "is not the lock of a run, and is left as it is: choose another directory");
 }
@@ -87,19 +87,6 @@ void lock_file(int fd, DirectoryLock::Mode mode, const std::string& directory) {
   }
 }
 
-// Whether `path` still names the open file. Whoever clears a directory removes the lock while
-// holding it; one who had opened it before would then hold a lock that nobody else sees.
-bool is_file_at(int fd, const std::string& path) {
-  struct stat held {};
-  struct stat named {};
-  SLUICE_SYSCALL(::fstat(fd, &held), path);
-  if (::stat(path.c_str(), &named) != 0) {
-    if (errno == ENOENT) return false;
-    throw IoError(errno, "stat", path);
-  }
-  return held.st_dev == named.st_dev && held.st_ino == named.st_ino;
-}
-
 void record_pid(int fd, const std::string& path) {
   std::array<char, kPidTextBytes + 1> text{};
   std::snprintf(text.data(), text.size(), "%-11d\n", static_cast<int>(::getpid()));
@@ -116,6 +103,8 @@ DirectoryLock::DirectoryLock(const std::string& directory, Mode mode) {
     if (!fd_) return;
     check_lock_file(fd_.get(), path);
     lock_file(fd_.get(), mode, directory);
+    // Whoever clears a directory removes the lock while holding it; one who had opened it before
+    // would then hold a lock that nobody else sees.
   } while (!is_file_at(fd_.get(), path));
   if (mode == Mode::exclusive) record_pid(fd_.get(), path);
 }

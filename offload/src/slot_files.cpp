@@ -1,9 +1,13 @@
 #include "slot_files.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <string>
 #include <vector>
 
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
 
 namespace sluice::offload {
 namespace {
@@ -76,6 +80,26 @@ SlotFiles open_slot_files(const std::string& directory, SlotSet wanted, std::uin
     throw;
   }
   return files;
+}
+
+void check_still_there(const SlotFiles& files, std::uint64_t file_bytes) {
+  constexpr const char* kAdvice =
+      "; what the run had written there is lost: begin anew, or resume from a checkpoint, and keep "
+      "other programs away from the swap directory";
+  for (const std::optional<nvme::SwapFile>& file : files) {
+    if (!file) continue;
+    if (!is_file_at(file->fd(), file->path())) {
+      throw IoError(
+          ENOENT, "commit", file->path(), 0, 0,
+          std::string("the file was removed or replaced while the run used it") + kAdvice);
+    }
+    const std::uint64_t length = file->size_bytes();
+    if (length < file_bytes) {
+      throw IoError(EIO, "commit", file->path(), 0, 0,
+                    "the file was cut from " + format_bytes(file_bytes) + " to " +
+                        format_bytes(length) + " while the run used it" + kAdvice);
+    }
+  }
 }
 
 SlotFiles open_slot_files_read_only(const std::string& directory, SlotSet wanted) {

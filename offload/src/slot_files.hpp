@@ -33,6 +33,9 @@ std::uint64_t missing_disk_bytes(const std::string& directory, SlotSet wanted,
 // Opens the wanted files at full length with all blocks; on failure removes those that it created.
 SlotFiles open_slot_files(const std::string& directory, SlotSet wanted, std::uint64_t file_bytes,
                           nvme::DirectIo direct);
+// Throws IoError when a file was removed, replaced or cut short by somebody else since it was
+// opened: what was written to it is lost when the run ends.
+void check_still_there(const SlotFiles& files, std::uint64_t file_bytes);
 SlotFiles open_slot_files_read_only(const std::string& directory, SlotSet wanted);
 
 }  // namespace sluice::offload

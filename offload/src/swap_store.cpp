@@ -87,6 +87,7 @@ class SwapStore::Impl {
   const Access access_;
   const Durability durability_;
   // Constant after start_*.
+  std::uint64_t file_bytes_ = 0;  // of each of them
   SlotFiles files_;
   std::vector<nvme::Registration> registered_files_;  // end before the files are closed
   std::unordered_map<std::string, std::size_t> indices_;
@@ -111,7 +112,8 @@ void SwapStore::Impl::start_new(std::vector<ShardSpec> shards, nvme::DirectIo di
   const std::vector<StoreFile> leftovers = list_store_files(directory_);
   check_free_disk(directory_, disk_bytes(shards, durability_), disk_bytes_of(leftovers));
   remove_leftovers(directory_, leftovers);
-  files_ = open_slot_files(directory_, wanted, layout.file_bytes, direct);
+  file_bytes_ = layout.file_bytes;
+  files_ = open_slot_files(directory_, wanted, file_bytes_, direct);
   shards_.reserve(shards.size());
   for (std::size_t i = 0; i < shards.size(); ++i) {
     shards_.emplace_back(std::move(shards[i]), layout.offset_bytes[i], policy_of(durability_));
@@ -123,6 +125,7 @@ void SwapStore::Impl::start_new(std::vector<ShardSpec> shards, nvme::DirectIo di
 void SwapStore::Impl::start_committed(nvme::DirectIo direct) {
   Manifest manifest = require_manifest(directory_);
   const StoreLayout layout = layout_of(specs_of(manifest));
+  file_bytes_ = layout.file_bytes;
   check_committed_files(directory_, manifest, layout);
   SlotSet used = {false, false};
   for (const ManifestShard& shard : manifest.shards) used.at(index_of_slot(shard.slot)) = true;
@@ -131,8 +134,8 @@ void SwapStore::Impl::start_committed(nvme::DirectIo direct) {
   } else {
     const SlotSet wanted = durability_ == Durability::none ? used : SlotSet{true, true};
     remove_leftovers(directory_, list_dead_files(directory_));
-    check_free_disk(directory_, missing_disk_bytes(directory_, wanted, layout.file_bytes), 0);
-    files_ = open_slot_files(directory_, wanted, layout.file_bytes, direct);
+    check_free_disk(directory_, missing_disk_bytes(directory_, wanted, file_bytes_), 0);
+    files_ = open_slot_files(directory_, wanted, file_bytes_, direct);
   }
   step_ = manifest.step;
   metadata_ = std::move(manifest.metadata);
@@ -256,6 +259,7 @@ Manifest SwapStore::Impl::manifest_of(std::int64_t step, const std::string& meta
 
 void SwapStore::Impl::write_manifest(std::int64_t step, const std::string& metadata) {
   const std::string text = to_text(manifest_of(step, metadata));
+  check_still_there(files_, file_bytes_);
   MutexLock lock(mutex_);
   if (durability_ != Durability::power) {
     replace_manifest(directory_, text, ManifestSync::none);

@@ -119,6 +119,25 @@ TEST_F(SwapFileTest, ADirectoryIsNotAFile) {
             EISDIR);
 }
 
+TEST_F(SwapFileTest, AFifoIsRefusedAndNotWaitedFor) {
+  const std::string fifo = dir_.file("fifo");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  for (const OpenMode mode : {OpenMode::read_only, OpenMode::read_write, OpenMode::create}) {
+    EXPECT_THAT(message_of<IoError>([&] { SwapFile(fifo, mode, DirectIo::automatic); }),
+                AllOf(HasSubstr(fifo), HasSubstr("not a regular file")));
+  }
+}
+
+// io_uring ends a request that would wait with EAGAIN where the descriptor says O_NONBLOCK.
+TEST_F(SwapFileTest, TheDescriptorIsABlockingOne) {
+  for (const DirectIo direct : {DirectIo::automatic, DirectIo::off}) {
+    const SwapFile file(dir_.file("f"), OpenMode::create, direct);
+    const int flags = ::fcntl(file.fd(), F_GETFL);
+    EXPECT_EQ(flags & O_NONBLOCK, 0);
+    EXPECT_EQ((flags & O_DIRECT) != 0, file.direct());
+  }
+}
+
 TEST_F(SwapFileTest, AReadOnlyDirectoryIsAnErrorForWhoeverIsNotRoot) {
   // Below the system's temporary folder, which everyone may reach.
   std::string place = (std::filesystem::temp_directory_path() / "sluice-test-XXXXXX").string();

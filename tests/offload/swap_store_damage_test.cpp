@@ -7,6 +7,9 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "swap_test_support.hpp"
 
@@ -15,6 +18,30 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+TEST_F(SwapStoreTest, ASlotFileThatIsRemovedReplacedOrCutIsFoundAtTheCommit) {
+  using Harm = std::function<void(const std::string& path)>;
+  const auto copy_in_place = [](const std::string& path) {
+    std::filesystem::copy_file(path, path + ".copy");
+    std::filesystem::rename(path + ".copy", path);
+  };
+  const auto cut = [](const std::string& path) { std::filesystem::resize_file(path, 4096); };
+  for (const auto& [harm, said] : std::vector<std::pair<Harm, std::string>>{
+           {[](const std::string& path) { std::filesystem::remove(path); }, "removed or replaced"},
+           {copy_in_place, "removed or replaced"},
+           {cut, "cut from"}}) {
+    const TempDir place;
+    const auto store = SwapStore::create(place.path(), *engine_, some_shards(), Durability::process,
+                                         nvme::DirectIo::automatic);
+    update_all(*store, 1);
+    store->commit(1, "{}");
+    update_all(*store, 2);
+    harm(place.file("states.1.swap"));
+    EXPECT_THAT(message_of<IoError>([&] { store->commit(2, "{}"); }),
+                AllOf(HasSubstr(place.file("states.1.swap")), HasSubstr(said)));
+    EXPECT_EQ(SwapStore::read_committed(place.path()).step, 1);
+  }
+}
 
 // Ends a text as a manifest ends, so that only what the text says is wrong.
 std::string with_checksum(const std::string& body) {

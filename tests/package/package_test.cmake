@@ -34,3 +34,13 @@ execute_process(
 if(result EQUAL 0 OR NOT output MATCHES "teleport")
   message(FATAL_ERROR "asking for a component that does not exist gave (${result}):\n${output}")
 endif()
+
+# The installed training library finds LibTorch where it was built against it.
+if(HAVE_TORCH)
+  run("installing train" "${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${prefix}" --component train)
+  file(GLOB_RECURSE library "${prefix}/lib*/libsluice_train.so")
+  run("listing what ${library} needs" ldd "${library}")
+  if(NOT output MATCHES "libtorch_cpu" OR output MATCHES "not found")
+    message(FATAL_ERROR "${library} does not find what it needs:\n${output}")
+  endif()
+endif()

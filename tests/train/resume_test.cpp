@@ -144,6 +144,41 @@ TEST(Resume, WithoutTheOffloadThatTheRunWasBegunWithIsRefused) {
   EXPECT_EQ(column(folder, "report", "loss").size(), 3U) << "the report was not touched";
 }
 
+TEST(Resume, WithOtherSettingsThanItWasBegunWithSaysWhich) {
+  TrainFolder folder;
+  TrainSetup setup;
+  folder.set(setup);
+  ASSERT_EQ(folder.train("report", 2).exit_code, 0);
+  const ProgramResult same = folder.train("report", 3, {"--resume"});
+  EXPECT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_EQ(same.err.find("resumed with another"), std::string::npos) << same.err;
+
+  write_file(folder.data(), sample_text(50000));
+  setup.accumulation = 3;
+  setup.clipping = 0.5;
+  folder.set(setup);
+  const ProgramResult other =
+      folder.train("report", 4, {"--resume", "--eval-fraction", "0.1", "--init", "weights"});
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  for (const char* part :
+       {"another batch: was micro-batches of 2, 4 a step; is micro-batches of 2, 3 a step",
+        "another gradient clipping: was 1; is 0.5",
+        "another held-out data: was nothing; is 10 % of the training data",
+        "another training data: was 60,000 tokens", "--init weights is not read"}) {
+    EXPECT_NE(other.err.find(part), std::string::npos) << part << "\n" << other.err;
+  }
+  EXPECT_EQ(other.err.find("another learning rate"), std::string::npos) << other.err;
+
+  setup.clipping = 0.25;
+  setup.sluice_keys = "\"strict\": true, ";
+  folder.set(setup);
+  const ProgramResult strict = folder.train("report", 5, {"--resume"});
+  EXPECT_EQ(strict.exit_code, 2);
+  EXPECT_NE(strict.err.find("gradient clipping: was 0.5; is 0.25"), std::string::npos)
+      << strict.err;
+  EXPECT_EQ(column(folder, "report", "loss").size(), 4U);
+}
+
 TEST(Resume, WithNothingCommittedBeginsAnewAndSaysSo) {
   TrainFolder folder;
   folder.set({});

@@ -47,6 +47,33 @@ TEST(Surroundings, AFifoInPlaceOfAFileIsRefusedAndNotWaitedFor) {
   expect_refused(with("--init"), 4, {fifo, "regular file"});
 }
 
+TEST(Surroundings, AReportThatIsNoFileIsRefusedAndNotWaitedFor) {
+  TrainFolder folder;
+  folder.set({});
+  std::filesystem::create_directory(folder.path("report"));
+  const std::string steps = folder.path("report") + "/steps.jsonl";
+  ASSERT_EQ(::mkfifo(steps.c_str(), 0600), 0);
+  expect_refused(folder.train("report", 1), 4, {steps, "not a regular file"});
+  folder.clear_swap();
+  std::filesystem::remove(steps);
+  std::filesystem::create_symlink("/dev/full", steps);
+  expect_refused(folder.train("report", 1), 4, {steps, "not a regular file"});
+}
+
+// What has been written is in no file that anybody could open again.
+TEST(Surroundings, ASlotFileRemovedDuringTheRunIsAnErrorAtTheNextCommit) {
+  TrainFolder folder;
+  folder.set({});
+  const pid_t child = start_sluice(folder.arguments("report", 100000));
+  while (line_count(folder.path("report") + "/steps.jsonl") < 3)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls another process
+  std::filesystem::remove(folder.swap() + "/states.1.swap");
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 4);
+}
+
 TEST(Surroundings, OneSwapDirectoryUnderTwoNamesIsOne) {
   TrainFolder folder;
   folder.set({});
@@ -101,10 +128,11 @@ TEST(Surroundings, ALimitOnAddressSpaceIsRefusedBeforeLibTorchIsLoaded) {
 TEST(Surroundings, SettingsOfOpenMpThatMakeResultsWrongAreRefused) {
   TrainFolder folder;
   folder.set({});
-  for (const std::string setting : {"OMP_THREAD_LIMIT=1", "OMP_DYNAMIC=true"}) {
+  for (const std::string setting :
+       {"OMP_THREAD_LIMIT=1", "OMP_DYNAMIC=true", "OMP_MAX_ACTIVE_LEVELS=0"}) {
     std::vector<std::string> argv = {"/usr/bin/env", setting, SLUICE_PROGRAM};
     for (const std::string& argument : folder.arguments("report", 2)) argv.push_back(argument);
-    expect_refused(run_program(argv), 2, {setting});
+    expect_refused(run_program(argv), 2, {setting.substr(0, setting.find('='))});
   }
 }
 

@@ -46,9 +46,13 @@ class Checker {
   bool wrong(std::string_view path) const;
   // The accepted value; null when the key is absent or wrong, or its value is null or "auto".
   const Json::Value* find(std::string_view path) const;
+  // Whether the file has the key with the accepted value null: as if it were not there.
+  bool is_null(std::string_view path) const {
+    return given(path) && !wrong(path) && find(path) == nullptr;
+  }
   std::string shown(const Json::Value& value) const { return document_.shown(value); }
 
-  // Replace `out` by the accepted value, if there is one.
+  // Replace `out` by the accepted value, if there is one. Null empties what is optional.
   void read(std::string_view path, bool& out) const;
   void read(std::string_view path, double& out) const;
   void read(std::string_view path, int& out) const;
@@ -58,6 +62,7 @@ class Checker {
   template <typename T>
   void read(std::string_view path, std::optional<T>& out) const {
     if (find(path) != nullptr) read(path, out.emplace());
+    if (is_null(path)) out.reset();
   }
 
   // At the key, or at the nearest section around it that the file has.

@@ -1,5 +1,7 @@
 #include "sluice/config/train_config.hpp"
 
+#include <filesystem>
+
 #include "checker.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
@@ -18,11 +20,11 @@ constexpr std::string_view kAutoSections[] = {
 
 constexpr KeyHint kHints[] = {
     {"aio.thread_count",
-     "unknown key; DeepSpeed reads \"intra_op_parallelism\", whatever its "
-     "reference says"},
+     "unknown key; DeepSpeed drops it, whatever its reference says, and reads "
+     "\"intra_op_parallelism\": rename or remove it"},
     {"aio.num_threads",
-     "unknown key; DeepSpeed reads \"intra_op_parallelism\", whatever its tuner "
-     "writes"},
+     "unknown key; DeepSpeed drops it, whatever its tuner writes, and reads "
+     "\"intra_op_parallelism\": rename or remove it"},
     {"bf16.check_overflow", "unknown key; did you mean \"check_grad_overflow\"?"},
     {"zero_optimization.grad_hooks",
      "unknown key; DeepSpeed refuses it too, whatever its reference "
@@ -197,7 +199,11 @@ std::uint64_t percent_of(const std::string& text) {
 
 void read_budget(Checker& checker, const std::string& path, ByteBudget& budget) {
   const Json::Value* value = checker.find(path);
-  if (value == nullptr || (value->isString() && value->asString() == "auto")) return;
+  if (value == nullptr) return;
+  if (value->isString() && value->asString() == "auto") {
+    budget = {};
+    return;
+  }
   try {
     if (!value->isString()) {
       budget = {ByteBudget::Kind::bytes, value->asInt64() > 0 ? value->asUInt64() : 0};
@@ -219,6 +225,7 @@ void read_budget(Checker& checker, const std::string& path, ByteBudget& budget) 
 }
 
 void read_checkpoint(Checker& checker, SluiceConfig& sluice) {
+  if (checker.is_null("sluice.checkpoint_dir")) sluice.checkpoint_dir.clear();
   checker.read("sluice.checkpoint_dir", sluice.checkpoint_dir);
   checker.read("sluice.checkpoint_every", sluice.checkpoint_every);
   checker.read("sluice.keep", sluice.keep);
@@ -227,11 +234,8 @@ void read_checkpoint(Checker& checker, SluiceConfig& sluice) {
     checker.add_problem("sluice.checkpoint_every",
                         "needs a directory; add \"checkpoint_dir\": \"/a/directory\"");
   }
-  if (sluice.checkpoint_every == 0) {
-    for (const char* path : {"sluice.checkpoint_dir", "sluice.keep"}) {
-      note_without_effect(checker, path, "checkpoint_every is above 0");
-    }
-  }
+  if (sluice.checkpoint_dir.empty())
+    note_without_effect(checker, "sluice.keep", "checkpoint_dir is set");
 }
 
 void read_sluice(Checker& checker, SluiceConfig& sluice) {
@@ -246,12 +250,32 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   read_checkpoint(checker, sluice);
   checker.read("sluice.strict", sluice.strict);
   checker.read("sluice.overlap", sluice.overlap);
+  const Json::Value* threads = checker.find("sluice.threads");
+  if (checker.is_null("sluice.threads") || (threads != nullptr && !threads->isObject()))
+    sluice.threads = {};
   checker.read("sluice.threads.compute", sluice.threads.compute);
   checker.read("sluice.threads.optimizer", sluice.threads.optimizer);
   checker.read("sluice.threads.io", sluice.threads.io);
   checker.read("sluice.io.backend", sluice.io.backend);
   checker.read("sluice.io.reads_per_write", sluice.io.reads_per_write);
   checker.read("sluice.seed", sluice.seed);
+}
+
+// A checkpoint is a swap directory of its own; one in the run's own would be in its way.
+void check_checkpoint_dir(Checker& checker, const TrainConfig& config) {
+  const auto normal = [](const std::string& path) {
+    return std::filesystem::path(path + "/").lexically_normal();
+  };
+  const std::string& checkpoints = config.sluice.checkpoint_dir;
+  for (const OffloadConfig* offload :
+       {&config.zero.offload_optimizer, &config.zero.offload_param}) {
+    if (checkpoints.empty() || offload->nvme_path.empty()) continue;
+    if (normal(checkpoints) != normal(offload->nvme_path)) continue;
+    checker.add_problem("sluice.checkpoint_dir",
+                        "is the nvme_path of the run too; give the checkpoints a directory of "
+                        "their own");
+    return;
+  }
 }
 
 // The sections "aio" and "sluice" of one more file, over what `config` has.
@@ -267,6 +291,7 @@ void add_tuned(std::string_view text, const std::string& shown_path, TrainConfig
   }
   read_aio(checker, config.aio);
   read_sluice(checker, config.sluice);
+  check_checkpoint_dir(checker, config);
   checker.throw_if_wrong();
   for (std::string& note : checker.take_notes()) config.notes.push_back(std::move(note));
 }
@@ -294,6 +319,7 @@ TrainConfig parse_train_config(std::string_view text, const std::string& shown_p
   read_zero(checker, config.zero);
   read_aio(checker, config.aio);
   read_sluice(checker, config.sluice);
+  check_checkpoint_dir(checker, config);
   checker.throw_if_wrong();
   config.notes = checker.take_notes();
   return config;

@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <vector>
 
@@ -135,6 +138,24 @@ void Dataset::read_tokens(std::uint64_t begin, std::span<std::int64_t> window) c
                      format_count(vocabulary_size_));
     window[i] = static_cast<std::int64_t>(token);
   }
+}
+
+std::string Dataset::identity() const {
+  constexpr std::uint64_t kPlaces = 64;
+  constexpr std::uint64_t kPlaceBytes = 1024;
+  const std::uint64_t all_bytes = token_count_ * token_bytes_;
+  std::vector<unsigned char> sample;
+  std::vector<unsigned char> place(std::min(kPlaceBytes, all_bytes));
+  for (std::uint64_t i = 0; i < kPlaces; ++i) {
+    // all_bytes / 63 * i cannot overflow; the last place ends with the file.
+    const std::uint64_t at = (all_bytes - place.size()) / (kPlaces - 1) * i;
+    read_bytes(i + 1 < kPlaces ? at : all_bytes - place.size(), place);
+    sample.insert(sample.end(), place.begin(), place.end());
+  }
+  std::array<char, 32> checksum{};
+  std::snprintf(checksum.data(), checksum.size(), "%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(sample.data(), sample.size())));
+  return format_count(token_count_) + " tokens, sample " + checksum.data();
 }
 
 void Dataset::read_bytes(std::uint64_t offset_bytes, std::span<unsigned char> bytes) const {

@@ -71,6 +71,8 @@ std::string to_json(const RunState& state) {
   root["compute_threads"] = state.compute_threads;
   root["world_size"] = state.world_size;
   root["version"] = state.version;
+  root["settings"] = Json::Value(Json::objectValue);
+  for (const auto& [name, value] : state.settings) root["settings"][name] = value;
   root["units"] = Json::Value(Json::arrayValue);
   for (const zero::UnitLayout& unit : state.units) root["units"].append(to_value(unit));
   Json::StreamWriterBuilder writer;
@@ -99,6 +101,8 @@ RunState parse_run_state(const std::string& json, const std::string& path) {
     state.compute_threads = root["compute_threads"].asInt();
     state.world_size = root["world_size"].asInt();
     state.version = root["version"].asString();
+    for (const std::string& name : root["settings"].getMemberNames())
+      state.settings[name] = root["settings"][name].asString();
     for (const Json::Value& unit : root["units"]) state.units.push_back(to_unit(unit));
     check_ranges(state);
     return state;

@@ -18,11 +18,13 @@
 #include "run_inputs.hpp"
 #include "run_meter.hpp"
 #include "run_resources.hpp"
+#include "run_settings.hpp"
 #include "run_source.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/config/lr_schedule.hpp"
+#include "sluice/models/parallel_check.hpp"
 #include "step_runner.hpp"
 #include "steps_file.hpp"
 
@@ -102,8 +104,12 @@ class Run {
     plan_ = plan::make_plan(loaded.train, loaded.model, request_.placement,
                             plan::probe_machine(loaded.train));
     check_source(source_, plan_, seed_);
+    settings_ = settings_of(request_, plan_.config, data_);
+    if (source_.state)
+      compare_settings(source_.state->settings, settings_, plan_.config.sluice.strict);
     observer_.on_plan(plan_);
     at::set_num_threads(plan_.threads.compute);
+    models::check_parallel_work();
     const std::string& checkpoints = plan_.config.sluice.checkpoint_dir;
     if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
     resources_ =
@@ -155,12 +161,16 @@ class Run {
     }
     finish_all(work);
     if (source_.state) {
+      if (request_.init_path)
+        log(LogLevel::warn, "--init " + *request_.init_path +
+                                " is not read: the run is resumed with the weights it has");
       step_ = source_.state->step;
       updates_ = source_.state->updates;
       log(LogLevel::info,
           "resumed from step " + std::to_string(step_) + " in " + source_.directory);
     }
     first_step_ = step_;
+    updates_before_ = updates_;
     committed_step_ = source_.state ? step_ : 0;
     steps_file_ = std::make_unique<StepsFile>(request_.report_dir, committed_step_);
     if (!can_commit() && total_steps_ > step_) {
@@ -251,7 +261,8 @@ class Run {
             .compute_dtype = std::string(name_of(plan_.compute_dtype)),
             .compute_threads = plan_.threads.compute,
             .world_size = plan_.world_size,
-            .version = SLUICE_VERSION};
+            .version = SLUICE_VERSION,
+            .settings = settings_};
   }
 
   void commit(std::int64_t step) {
@@ -273,6 +284,11 @@ class Run {
   RunReport finish() {
     if (resources_->store && resources_->states_are_durable() && committed_step_ > 0) {
       resources_->store->close_cleanly();
+    }
+    if (step_ > first_step_ && updates_ == updates_before_) {
+      log(LogLevel::warn,
+          "none of the steps changed the weights: in all of them the loss or a "
+          "gradient was not finite; look at the data, the initial weights and lr");
     }
     sampler_->sample();
     RunReport report;
@@ -324,6 +340,7 @@ class Run {
   std::int64_t total_steps_ = 0;
   Data data_;
   RunSource source_;
+  models::RunSettings settings_;
   plan::Plan plan_;
   std::unique_ptr<offload::DirectoryLock> checkpoint_lock_;
   std::unique_ptr<RunResources> resources_;
@@ -332,8 +349,9 @@ class Run {
   std::unique_ptr<RunMeter> meter_;
   std::unique_ptr<StepsFile> steps_file_;
   std::int64_t first_step_ = 0;
-  std::int64_t step_ = 0;     // steps taken
-  std::int64_t updates_ = 0;  // of which updated the weights
+  std::int64_t step_ = 0;            // steps taken
+  std::int64_t updates_ = 0;         // of which updated the weights
+  std::int64_t updates_before_ = 0;  // this run began
   std::int64_t committed_step_ = 0;
   std::optional<StepRecord> pending_;
   std::optional<double> eval_loss_;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -73,8 +74,14 @@ StepsFile::StepsFile(const std::string& directory, std::int64_t committed_step) 
 }
 
 void StepsFile::open_and_lock() {
+  // O_NONBLOCK: a FIFO of this name is refused, not waited for; files do not know it.
   fd_ = UniqueFd(SLUICE_SYSCALL(
-      ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644), path_));
+      ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644), path_));
+  struct stat info {};
+  SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
+  if (!S_ISREG(info.st_mode)) {
+    throw StorageError(path_, "is not a regular file: remove it, or choose another --report");
+  }
   if (::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return;
   if (errno != EWOULDBLOCK) throw IoError(errno, "flock", path_);
   throw StorageError(path_, "is being written by another run: give each its own --report");

@@ -54,6 +54,23 @@ std::string refusal(const std::string& path, std::uint64_t sequence_length,
   return "";
 }
 
+TEST(Dataset, IsToldFromAnotherByItsIdentity) {
+  const test::TempDir dir;
+  const auto identity = [&](const std::vector<unsigned char>& bytes) {
+    return Dataset(write_bytes(dir, "data.txt", bytes), 4, 256).identity();
+  };
+  std::vector<unsigned char> bytes = counting(100'000);
+  const std::string first = identity(bytes);
+  EXPECT_THAT(first, HasSubstr("100,000 tokens, sample "));
+  EXPECT_EQ(identity(bytes), first);
+  bytes.front() ^= 1U;
+  EXPECT_NE(identity(bytes), first);
+  bytes.front() ^= 1U;
+  bytes.back() ^= 1U;
+  EXPECT_NE(identity(bytes), first);
+  EXPECT_THAT(identity(counting(7)), HasSubstr("7 tokens"));
+}
+
 TEST(Dataset, ReadsBytesAsTokens) {
   const test::TempDir dir;
   Dataset data(write_bytes(dir, "text", counting(100)), 9, 256);

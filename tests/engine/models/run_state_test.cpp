@@ -22,6 +22,7 @@ RunState sample() {
   state.compute_threads = 2;
   state.world_size = 1;
   state.version = "0.1.0";
+  state.settings = {{"batch", "4"}, {"optimizer", "AdamW"}};
   zero::UnitLayout unit;
   unit.name = "embedding";
   zero::add_param(unit, "wte.weight", {256, 64});
@@ -44,6 +45,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
   EXPECT_EQ(state.step, 7);
   EXPECT_EQ(state.updates, 6);
   EXPECT_EQ(state.units.at(0).params.at(0).name, "wte.weight");
+  EXPECT_EQ(state.settings.at("optimizer"), "AdamW");
   EXPECT_EQ(to_json(state), to_json(sample()));
 }
 

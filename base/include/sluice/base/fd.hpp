@@ -2,6 +2,7 @@
 // The one owner of a file descriptor. Move-only; closes on destruction.
 // Thread-compatible: callers synchronise.
 
+#include <string>
 #include <utility>
 
 namespace sluice {
@@ -31,5 +32,9 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+// Whether `path` still names the open file `fd`: it was neither removed nor replaced. Throws
+// IoError when that cannot be told. Thread-safe.
+bool is_file_at(int fd, const std::string& path);
 
 }  // namespace sluice

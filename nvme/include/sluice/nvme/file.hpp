@@ -20,7 +20,7 @@ class SwapFile {
  public:
   // Opens or creates (0600, kept when it exists) `path`. Throws IoError with the path; with
   // DirectIo::on also when the file system refuses O_DIRECT (a file created by that attempt stays,
-  // empty).
+  // empty), and when it is no regular file.
   SwapFile(std::string path, OpenMode mode, DirectIo direct);
 
   const std::string& path() const { return path_; }
@@ -43,6 +43,8 @@ class SwapFile {
   void sync_data() const;
 
  private:
+  void open_buffered(int flags, OpenMode mode, DirectIo direct);
+
   std::string path_;
   UniqueFd fd_;
   bool direct_ = false;

@@ -26,6 +26,9 @@ class Dataset {
   // uint16 tokens, not bytes.
   bool is_tokens() const { return token_bytes_ == sizeof(std::uint16_t); }
   std::uint64_t token_count() const { return token_count_; }
+  // "1,234 tokens, sample 0123456789abcdef": its length, and a checksum of 64 places of 1 KiB
+  // spread over it, by which another file is told from it in a moment. Reads the file.
+  std::string identity() const;
   // Restricts training to the first part and evaluation to the last `fraction` of the tokens (0 <
   // fraction < 1). Throws InvalidArgument when either part is shorter than one sequence + 1.
   void hold_out(double fraction);

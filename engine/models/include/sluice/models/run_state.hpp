@@ -4,6 +4,7 @@
 // generate. No LibTorch. Thread-safe: values and free functions without state.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,9 @@
 #include "sluice/zero/unit_layout.hpp"
 
 namespace sluice::models {
+
+// Settings that the losses follow from, by name, as texts for people.
+using RunSettings = std::map<std::string, std::string>;
 
 struct RunState {
   std::string model;  // config::canonical_model_text
@@ -21,7 +25,8 @@ struct RunState {
   std::string compute_dtype;  // "bf16", "fp32"
   int compute_threads = 1;    // LibTorch's, part of the bits
   int world_size = 1;
-  std::string version;  // of the program that wrote it
+  std::string version;   // of the program that wrote it
+  RunSettings settings;  // empty when written by a version that did not keep them
 };
 
 std::string to_json(const RunState& state);

@@ -1,0 +1,68 @@
+#include "run_settings.hpp"
+
+#include <cstdio>
+#include <string>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+#include "sluice/config/lr_schedule.hpp"
+
+namespace sluice::train {
+
+namespace {
+
+std::string shortest(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.9g", value);
+  return text;
+}
+
+std::string optimizer_text(const config::OptimizerConfig& optimizer) {
+  return std::string(optimizer.type == config::OptimizerType::adamw ? "AdamW" : "Adam") +
+         ", betas " + shortest(optimizer.beta1) + " and " + shortest(optimizer.beta2) + ", eps " +
+         shortest(optimizer.eps) + ", weight decay " + shortest(optimizer.weight_decay) +
+         (optimizer.bias_correction ? "" : ", no bias correction");
+}
+
+// The schedule is told by its values.
+std::string learning_rate_text(const config::TrainConfig& config) {
+  std::string text;
+  for (const std::int64_t update : {1, 10, 100, 1000, 10'000, 100'000})
+    text += (text.empty() ? "" : ", ") + shortest(config::learning_rate(config, update));
+  return text + " at updates 1, 10, 100 ... 100,000";
+}
+
+std::string held_out_text(const TrainRequest& request, const Data& data) {
+  if (data.separate_eval) return data.separate_eval->identity();
+  if (!request.eval_fraction) return "nothing";
+  return shortest(100 * *request.eval_fraction) + " % of the training data";
+}
+
+}  // namespace
+
+models::RunSettings settings_of(const TrainRequest& request, const config::TrainConfig& config,
+                                const Data& data) {
+  return {{"batch", "micro-batches of " + std::to_string(config.micro_batch_size) + ", " +
+                        std::to_string(config.gradient_accumulation_steps) + " a step"},
+          {"gradient clipping", shortest(config.gradient_clipping)},
+          {"held-out data", held_out_text(request, data)},
+          {"learning rate", learning_rate_text(config)},
+          {"optimizer", optimizer_text(config.optimizer)},
+          {"training data", data.train->identity()}};
+}
+
+void compare_settings(const models::RunSettings& saved, const models::RunSettings& now,
+                      bool strict) {
+  std::string differences;
+  for (const auto& [name, value] : now) {
+    const auto before = saved.find(name);
+    if (before == saved.end() || before->second == value) continue;
+    const std::string difference =
+        "resumed with another " + name + ": was " + before->second + "; is " + value;
+    if (!strict) log(LogLevel::warn, difference);
+    differences += (differences.empty() ? "" : "\n") + difference;
+  }
+  SLUICE_CHECK(!strict || differences.empty(), "\"strict\": true does not allow: " + differences);
+}
+
+}  // namespace sluice::train
