@@ -40,63 +40,20 @@ std::vector<std::vector<std::size_t>> step_stages(const std::vector<zero::UnitLa
   return stages;
 }
 
+std::vector<std::vector<std::size_t>> stages_by_unit(
+    const std::vector<std::vector<std::size_t>>& stages, std::size_t unit_count) {
+  std::vector<std::vector<std::size_t>> uses(unit_count);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    for (const std::size_t unit : stages[s]) uses[unit].push_back(s);
+  }
+  return uses;
+}
+
 namespace {
 
-std::uint64_t full_bytes(const Plan& plan, std::size_t unit) {
-  return pool_bytes(checked_mul(plan.layouts[unit].flat_count, size_of(plan.compute_dtype)));
-}
-
-// Gathered copies at a stage: its own units, those ahead, and those kept since the forward pass.
-std::uint64_t gathered_at(const Plan& plan, const std::vector<std::vector<std::size_t>>& stages,
-                          std::size_t stage, int units_ahead) {
-  std::vector<bool> present(plan.layouts.size(), false);
-  const std::size_t last =
-      std::min(stages.size() - 1, stage + static_cast<std::size_t>(units_ahead));
-  for (std::size_t s = stage; s <= last; ++s) {
-    for (const std::size_t unit : stages[s]) present[unit] = true;
-  }
-  for (std::size_t u = 0; u < present.size(); ++u) {
-    if (!plan.units[u].keep_gathered) continue;
-    const auto uses = [&](std::size_t s) {
-      return std::find(stages[s].begin(), stages[s].end(), u) != stages[s].end();
-    };
-    bool before = false;
-    bool after = false;
-    for (std::size_t s = 0; s < stages.size(); ++s) {
-      if (uses(s)) (s <= stage ? before : after) = true;
-    }
-    if (before && after) present[u] = true;
-  }
-  std::uint64_t sum = 0;
-  for (std::size_t u = 0; u < present.size(); ++u) {
-    const bool in_place = plan.units[u].weights == Tier::device && plan.world_size == 1;
-    if (present[u] && !in_place) sum = checked_add(sum, full_bytes(plan, u));
-  }
-  return sum;
-}
-
-// Flat gradients at a backward stage: its own, and those of the stages before that are still
-// leaving.
-std::uint64_t gradients_at(const Plan& plan, const std::vector<std::vector<std::size_t>>& stages,
-                           std::size_t stage, int in_flight) {
-  const std::size_t first_backward = plan.layouts.size() - 1;
-  if (stage < first_backward) return 0;
-  std::uint64_t sum = 0;
-  for (int back = 0; back < in_flight; ++back) {
-    const auto distance = static_cast<std::size_t>(back);
-    if (stage < first_backward + distance) break;
-    for (const std::size_t unit : stages[stage - distance]) {
-      const bool in_place = plan.units[unit].gradients == Tier::device && plan.world_size == 1;
-      if (!in_place) sum = checked_add(sum, full_bytes(plan, unit));
-    }
-  }
-  return sum;
-}
-
-}  // namespace
-
-DeviceTransient device_transient(const Plan& plan, const Overlap& overlap) {
-  const auto stages = step_stages(plan.layouts);
+// Workspace and inputs in flight of each stage; they depend on no placement.
+std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
+                                            const std::vector<std::vector<std::size_t>>& stages) {
   const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
   const std::uint64_t hidden = hidden_bytes(plan.model, micro_batch, plan.compute_dtype);
   const std::uint64_t tokens_bytes =
@@ -104,25 +61,109 @@ DeviceTransient device_transient(const Plan& plan, const Overlap& overlap) {
                  sizeof(std::int64_t));
   const InputsInFlight flight = inputs_in_flight(plan.config.sluice.overlap);
   const std::size_t last_unit = plan.layouts.size() - 1;
-
-  DeviceTransient worst;
+  std::vector<DeviceTransient> fixed(stages.size());
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     const std::size_t unit = stages[stage].front();
     const models::UnitWorkspace workspace = models::unit_workspace(
         plan.model, unit, micro_batch, size_of(plan.compute_dtype), plan.threads.compute);
     const bool backward = stage >= last_unit;
-    DeviceTransient now;
-    now.gathered_bytes = gathered_at(plan, stages, stage, overlap.prefetch_units);
-    now.gradient_bytes = gradients_at(plan, stages, stage, overlap.gradients_in_flight);
-    now.workspace_bytes = backward ? workspace.backward_bytes : workspace.forward_bytes;
+    fixed[stage].workspace_bytes = backward ? workspace.backward_bytes : workspace.forward_bytes;
     // Backward holds a unit's input and the gradient of its output; both may have a successor on
     // its way.
     const int per_get = backward && unit != last_unit ? 2 : 1;
-    now.input_bytes =
+    fixed[stage].input_bytes =
         static_cast<std::uint64_t>(per_get * flight.gets + flight.puts) * hidden + 3 * tokens_bytes;
-    if (now.total() > worst.total()) worst = now;
   }
-  return worst;
+  return fixed;
+}
+
+}  // namespace
+
+StepModel::StepModel(const Plan& plan)
+    : stages_(step_stages(plan.layouts)),
+      uses_(stages_by_unit(stages_, plan.layouts.size())),
+      fixed_(fixed_by_stage(plan, stages_)),
+      last_unit_(plan.layouts.size() - 1),
+      one_rank_(plan.world_size == 1) {
+  for (const zero::UnitLayout& layout : plan.layouts) {
+    full_bytes_.push_back(pool_bytes(checked_mul(layout.flat_count, size_of(plan.compute_dtype))));
+  }
+}
+
+// Copies of the units that this stage uses, and of those that the stages ahead use.
+std::uint64_t StepModel::gathered_at(const std::vector<UnitPlacement>& units, std::size_t stage,
+                                     int units_ahead) const {
+  const std::size_t last =
+      std::min(stages_.size() - 1, stage + static_cast<std::size_t>(units_ahead));
+  std::uint64_t sum = 0;
+  for (std::size_t s = stage; s <= last; ++s) {
+    for (const std::size_t unit : stages_[s]) {
+      const auto next_use = std::lower_bound(uses_[unit].begin(), uses_[unit].end(), stage);
+      const bool counted = *next_use < s;
+      const bool in_place = units[unit].weights == Tier::device && one_rank_;
+      if (!counted && !in_place) sum = checked_add(sum, full_bytes_[unit]);
+    }
+  }
+  return sum;
+}
+
+// Flat gradients at a backward stage: its own, and those of the stages before that are still
+// leaving.
+std::uint64_t StepModel::gradients_at(const std::vector<UnitPlacement>& units, std::size_t stage,
+                                      int in_flight) const {
+  std::uint64_t sum = 0;
+  for (int back = 0; back < in_flight; ++back) {
+    const auto distance = static_cast<std::size_t>(back);
+    if (stage < last_unit_ + distance) break;
+    for (const std::size_t unit : stages_[stage - distance]) {
+      const bool in_place = units[unit].gradients == Tier::device && one_rank_;
+      if (!in_place) sum = checked_add(sum, full_bytes_[unit]);
+    }
+  }
+  return sum;
+}
+
+std::vector<StepModel::Span> StepModel::kept_spans(std::size_t unit, const Overlap& overlap) const {
+  const auto ahead = static_cast<std::size_t>(overlap.prefetch_units);
+  std::vector<Span> spans;
+  for (std::size_t i = 0; i + 1 < uses_[unit].size(); ++i) {
+    const std::size_t after_use = uses_[unit][i] + 1;
+    const std::size_t next_use = uses_[unit][i + 1];
+    if (after_use + ahead < next_use) spans.push_back({after_use, next_use - ahead});
+  }
+  return spans;
+}
+
+std::vector<DeviceTransient> StepModel::by_stage(const std::vector<UnitPlacement>& units,
+                                                 const Overlap& overlap) const {
+  // How much more, or less, is kept at a stage than at the one before.
+  std::vector<std::uint64_t> begins(stages_.size() + 1, 0);
+  std::vector<std::uint64_t> ends(stages_.size() + 1, 0);
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const bool in_place = units[u].weights == Tier::device && one_rank_;
+    if (!units[u].keep_gathered || in_place) continue;
+    for (const Span& span : kept_spans(u, overlap)) {
+      begins[span.begin] += full_bytes_[u];
+      ends[span.end] += full_bytes_[u];
+    }
+  }
+  std::vector<DeviceTransient> stages = fixed_;
+  std::uint64_t kept = 0;
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    kept = checked_add(kept, begins[stage]) - ends[stage];
+    stages[stage].gathered_bytes =
+        checked_add(kept, gathered_at(units, stage, overlap.prefetch_units));
+    stages[stage].gradient_bytes = gradients_at(units, stage, overlap.gradients_in_flight);
+  }
+  return stages;
+}
+
+DeviceTransient StepModel::peak(const std::vector<UnitPlacement>& units,
+                                const Overlap& overlap) const {
+  const std::vector<DeviceTransient> stages = by_stage(units, overlap);
+  return *std::max_element(
+      stages.begin(), stages.end(),
+      [](const DeviceTransient& a, const DeviceTransient& b) { return a.total() < b.total(); });
 }
 
 UpdateTile update_tile(const std::vector<UnitPlacement>& units, std::uint64_t count) {

@@ -33,9 +33,11 @@ struct Overlap {
 std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro_batch,
                            DType dtype);
 
-// The largest sum over the stages of a step of: gathered units, gradients, workspace and unit
-// inputs on the device, without the bytes that have their home there. `transient` gets the parts at
-// that stage, for the table.
+// By unit, the stages that use it, ascending.
+std::vector<std::vector<std::size_t>> stages_by_unit(
+    const std::vector<std::vector<std::size_t>>& stages, std::size_t unit_count);
+
+// The parts that are on the device at one stage, without the bytes that have their home there.
 struct DeviceTransient {
   std::uint64_t gathered_bytes = 0;
   std::uint64_t gradient_bytes = 0;
@@ -45,6 +47,44 @@ struct DeviceTransient {
     return gathered_bytes + gradient_bytes + workspace_bytes + input_bytes + kSmallTensorsBytes;
   }
 };
-DeviceTransient device_transient(const Plan& plan, const Overlap& overlap);
+
+// The stages of a step, and what each holds whatever the placement. A plan asks about many
+// placements, so what does not depend on them is computed once, and a question costs one pass over
+// the stages. Thread-compatible: constant after construction.
+class StepModel {
+ public:
+  explicit StepModel(const Plan& plan);
+
+  // Each stage of a step: gathered units (those that are kept since the forward pass included),
+  // gradients, workspace, and unit inputs.
+  std::vector<DeviceTransient> by_stage(const std::vector<UnitPlacement>& units,
+                                        const Overlap& overlap) const;
+  // The first of those with the largest total.
+  DeviceTransient peak(const std::vector<UnitPlacement>& units, const Overlap& overlap) const;
+
+  // Stages [begin, end).
+  struct Span {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
+  // Where keeping a unit from forward to backward holds bytes that would not be there otherwise:
+  // between its uses, without the stages that fetch it ahead.
+  std::vector<Span> kept_spans(std::size_t unit, const Overlap& overlap) const;
+  // A gathered unit, or its flat gradient.
+  std::uint64_t full_bytes(std::size_t unit) const { return full_bytes_[unit]; }
+
+ private:
+  std::uint64_t gathered_at(const std::vector<UnitPlacement>& units, std::size_t stage,
+                            int units_ahead) const;
+  std::uint64_t gradients_at(const std::vector<UnitPlacement>& units, std::size_t stage,
+                             int in_flight) const;
+
+  std::vector<std::vector<std::size_t>> stages_;
+  std::vector<std::vector<std::size_t>> uses_;  // stages_by_unit
+  std::vector<std::uint64_t> full_bytes_;       // by unit
+  std::vector<DeviceTransient> fixed_;          // by stage: workspace and inputs
+  std::size_t last_unit_;
+  bool one_rank_;
+};
 
 }  // namespace sluice::plan

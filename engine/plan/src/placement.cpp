@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <functional>
 
+#include "keep_units.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/offload/memory_pool.hpp"
-#include "sluice/offload/swap_store.hpp"
 
 namespace sluice::plan {
 
@@ -72,12 +72,6 @@ std::vector<Item> items_in_order(Plan& plan, Tier from) {
   return all;
 }
 
-std::uint64_t homes_on(Plan& plan, Tier tier) {
-  std::uint64_t sum = 0;
-  for (const Item& item : items_in_order(plan, tier)) sum = checked_add(sum, item.size_bytes);
-  return sum;
-}
-
 std::uint64_t ring_bytes(const Plan& plan, const Rings& rings) {
   const UpdateTile tile = update_tile(plan.units, rings.update_tile_count);
   const std::uint64_t update = static_cast<std::uint64_t>(rings.update_tiles) *
@@ -89,31 +83,55 @@ std::uint64_t ring_bytes(const Plan& plan, const Rings& rings) {
   return update + mover;
 }
 
-// Demotes as few of `items` (in order) as make `fits` true; returns how many, or items.size() + 1
-// when all are too few.
-std::size_t demote_until(const std::vector<Item>& items, Tier from, Tier to,
-                         const std::function<bool()>& fits) {
-  const auto set = [&](std::size_t count) {
-    for (std::size_t i = 0; i < items.size(); ++i) *items[i].home = i < count ? to : from;
-  };
-  set(0);
-  if (fits()) return 0;
-  set(items.size());
-  if (!fits()) return items.size() + 1;
-  std::size_t low = 1;  // beyond the first demotion, fewer bytes are left with each
-  std::size_t high = items.size();
-  while (low < high) {
-    const std::size_t middle = (low + high) / 2;
-    set(middle);
-    if (fits()) {
-      high = middle;
-    } else {
-      low = middle + 1;
+// Items that leave one tier for the next, the first ones first.
+class Demotion {
+ public:
+  Demotion(std::vector<Item> items, Tier from, Tier to)
+      : items_(std::move(items)), from_(from), to_(to) {
+    for (const Item& item : items_) left_bytes_ = checked_add(left_bytes_, item.size_bytes);
+  }
+
+  // Demotes as few as make `fits` true, or all when those are too few.
+  void until(const std::function<bool()>& fits) {
+    demote(0);
+    if (fits()) return;
+    demote(items_.size());
+    if (!fits()) return;
+    std::size_t low = 1;  // beyond the first demotion, fewer bytes are left with each
+    std::size_t high = items_.size();
+    while (low < high) {
+      const std::size_t middle = (low + high) / 2;
+      demote(middle);
+      if (fits()) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    demote(low);
+  }
+  // Demotes the first `count` and no others; touches what changes only.
+  void demote(std::size_t count) {
+    for (; count_ < count; ++count_) {
+      *items_[count_].home = to_;
+      left_bytes_ -= items_[count_].size_bytes;
+    }
+    for (; count_ > count; --count_) {
+      *items_[count_ - 1].home = from_;
+      left_bytes_ += items_[count_ - 1].size_bytes;
     }
   }
-  set(low);
-  return low;
-}
+  std::size_t count() const { return count_; }
+  // Of the items that are not demoted.
+  std::uint64_t left_bytes() const { return left_bytes_; }
+
+ private:
+  const std::vector<Item> items_;
+  const Tier from_;
+  const Tier to_;
+  std::size_t count_ = 0;
+  std::uint64_t left_bytes_ = 0;
+};
 
 void ask_for(Plan& plan) {
   const Tier weights = tier_of(plan.config.zero.offload_param.device);
@@ -131,38 +149,6 @@ void ask_for(Plan& plan) {
 
 std::uint64_t over(std::uint64_t need, std::uint64_t budget) {
   return need > budget ? need - budget : 0;
-}
-
-// Uses room that is left on the device to keep units between forward and backward, those that are
-// used again soonest first; small ones (stage3_param_persistence_threshold) before all others.
-void keep_units(Plan& plan, const Overlap& overlap, std::uint64_t homes_bytes) {
-  const config::ZeroConfig& zero = plan.config.zero;
-  const auto try_keep = [&](std::size_t unit) {
-    plan.units[unit].keep_gathered = true;
-    std::uint64_t live = 0;
-    for (std::size_t u = 0; u < plan.units.size(); ++u) {
-      if (plan.units[u].keep_gathered) live += plan.layouts[u].flat_count;
-    }
-    const bool fits =
-        live <= zero.max_live_parameters &&
-        homes_bytes + device_transient(plan, overlap).total() <= *plan.device_budget_bytes;
-    if (!fits) plan.units[unit].keep_gathered = false;
-    return fits;
-  };
-  std::uint64_t persistent = 0;
-  for (std::size_t u = 0; u < plan.units.size(); ++u) {
-    const std::uint64_t count = plan.layouts[u].flat_count;
-    if (plan.units[u].weights == Tier::device || count > zero.param_persistence_threshold) continue;
-    if (persistent + count > zero.model_persistence_threshold) break;
-    if (try_keep(u)) persistent += count;
-  }
-  std::uint64_t distance = 0;  // elements used between a unit's forward and its backward
-  for (std::size_t u = plan.units.size() - 1; u-- > 0;) {
-    distance += 2 * plan.layouts[u + 1].flat_count;
-    if (distance > zero.max_reuse_distance) break;
-    if (plan.units[u].weights == Tier::device || plan.units[u].keep_gathered) continue;
-    if (!try_keep(u)) break;
-  }
 }
 
 void note_spill(Plan& plan, const char* what, Tier asked, Tier UnitPlacement::*member) {
@@ -211,6 +197,17 @@ void note_choices(Plan& plan, const Overlap& overlap) {
   }
 }
 
+void use_overlap_and_rings(Plan& plan, const Overlap& overlap, const Rings& rings) {
+  plan.prefetch_units = overlap.prefetch_units;
+  plan.gradients_in_flight = overlap.gradients_in_flight;
+  const UpdateTile tile = update_tile(plan.units, rings.update_tile_count);
+  plan.update_tile_bytes = update_tile_offsets(tile, plan.compute_dtype).total;
+  plan.mover_tile_bytes = moves_files(plan) ? rings.mover_tile_bytes : 0;
+  plan.mover_tiles = rings.mover_tiles;
+  plan.update_tile_count = rings.update_tile_count;
+  plan.update_tiles = rings.update_tiles;
+}
+
 }  // namespace
 
 bool uses_files(const Plan& plan) {
@@ -230,45 +227,34 @@ bool moves_files(const Plan& plan) {
   return false;
 }
 
-Shortfall place(Plan& plan, const Overlap& overlap, const Rings& rings) {
+Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const Rings& rings) {
   ask_for(plan);
   plan.choices.clear();
   Shortfall shortfall;
 
+  Demotion from_device(items_in_order(plan, Tier::device), Tier::device, Tier::host);
   const auto device_need = [&] {
-    return checked_add(homes_on(plan, Tier::device), device_transient(plan, overlap).total());
+    return checked_add(from_device.left_bytes(), model.peak(plan.units, overlap).total());
   };
-  const std::vector<Item> on_device = items_in_order(plan, Tier::device);
-  demote_until(on_device, Tier::device, Tier::host,
-               [&] { return device_need() <= *plan.device_budget_bytes; });
+  from_device.until([&] { return device_need() <= *plan.device_budget_bytes; });
   shortfall.device_bytes = over(device_need(), *plan.device_budget_bytes);
 
+  Demotion from_host(items_in_order(plan, Tier::host), Tier::host, Tier::nvme);
   const auto host_need = [&] {
-    return checked_add(homes_on(plan, Tier::host), ring_bytes(plan, rings));
+    return checked_add(from_host.left_bytes(), ring_bytes(plan, rings));
   };
-  const std::vector<Item> on_host = items_in_order(plan, Tier::host);
-  const std::size_t spilled = demote_until(on_host, Tier::host, Tier::nvme,
-                                           [&] { return host_need() <= *plan.host_budget_bytes; });
-  shortfall.host_bytes = over(host_need(), *plan.host_budget_bytes);
+  from_host.until([&] { return host_need() <= *plan.host_budget_bytes; });
   const bool directory = plan.config.zero.offload_optimizer.device == Device::nvme ||
                          plan.config.zero.offload_param.device == Device::nvme;
-  if (spilled > 0 && !directory) {
+  if (from_host.count() > 0 && !directory) {
     shortfall.no_directory = true;
-    // What host memory would have to be for nothing to spill.
-    for (const Item& item : on_host) *item.home = Tier::host;
-    shortfall.host_bytes = over(host_need(), *plan.host_budget_bytes);
+    from_host.demote(0);  // what host memory would have to be for nothing to spill
   }
-  if (!shortfall.fits()) return shortfall;
+  shortfall.host_bytes = over(host_need(), *plan.host_budget_bytes);
 
-  keep_units(plan, overlap, homes_on(plan, Tier::device));
-  plan.prefetch_units = overlap.prefetch_units;
-  plan.gradients_in_flight = overlap.gradients_in_flight;
-  const UpdateTile tile = update_tile(plan.units, rings.update_tile_count);
-  plan.update_tile_bytes = update_tile_offsets(tile, plan.compute_dtype).total;
-  plan.mover_tile_bytes = moves_files(plan) ? rings.mover_tile_bytes : 0;
-  plan.mover_tiles = rings.mover_tiles;
-  plan.update_tile_count = rings.update_tile_count;
-  plan.update_tiles = rings.update_tiles;
+  if (!shortfall.fits()) return shortfall;
+  use_overlap_and_rings(plan, overlap, rings);
+  keep_units(plan, model, overlap, from_device.left_bytes());
   note_choices(plan, overlap);
   return shortfall;
 }

@@ -3,21 +3,12 @@
 // a budget is used up.
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "memory_model.hpp"
+#include "rings.hpp"
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::plan {
-
-// Sizes of the host rings that carry bytes to and from files.
-struct Rings {
-  std::uint64_t update_tile_count = 0;
-  int update_tiles = 3;
-  std::uint64_t mover_tile_bytes = 0;
-  int mover_tiles = 3;
-};
 
 // What a placement is short of; all zero: it fits.
 struct Shortfall {
@@ -27,8 +18,9 @@ struct Shortfall {
   bool fits() const { return device_bytes == 0 && host_bytes == 0 && !no_directory; }
 };
 
-// Places everything for this overlap and these rings; fills in plan.units, rings, sums and choices.
-Shortfall place(Plan& plan, const Overlap& overlap, const Rings& rings);
+// Places everything for this overlap and these rings; fills in plan.units, overlap, rings and
+// choices.
+Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const Rings& rings);
 
 // Everything on the device tier, whatever it takes.
 void place_resident(Plan& plan);

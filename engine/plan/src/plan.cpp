@@ -5,11 +5,11 @@
 #include "changes.hpp"
 #include "placement.hpp"
 #include "plan_text.hpp"
+#include "rings.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/gpt2_layout.hpp"
 #include "sluice/offload/memory_pool.hpp"
-#include "sluice/offload/swap_store.hpp"
 #include "traffic.hpp"
 
 namespace sluice::plan {
@@ -22,14 +22,6 @@ namespace {
 // Measured on x86-64 with LibTorch 2.11.0: the training program after two steps of a one-layer
 // model of width 64, less its tiers (RssAnon + RssShmem), rounded up.
 constexpr std::uint64_t kRuntimeBytes = 192 * kMiB;
-
-// A tile of the optimizer step: large enough that the drive sees whole blocks, small enough that
-// several fit a small budget; multiples of a checksum chunk in fp32.
-constexpr std::uint64_t kTileGranularity = offload::kChecksumChunkBytes / sizeof(float);
-constexpr std::uint64_t kUpdateTileCounts[] = {4 * kTileGranularity, 2 * kTileGranularity,
-                                               kTileGranularity};
-constexpr std::uint64_t kMoverTileBytes[] = {4 * kMiB, 2 * kMiB, kMiB};
-constexpr int kTilesInFlight = 3;  // one read, one computed, one written
 
 Threads choose_threads(const config::TrainConfig& config, int cores) {
   Threads threads;
@@ -100,60 +92,19 @@ std::vector<Overlap> overlap_ladder(const config::TrainConfig& config) {
   return {{1, 2}, {1, 1}, {0, 1}};
 }
 
-std::vector<Rings> ring_ladder(const Plan& plan) {
-  std::uint64_t largest = 1;
-  for (const zero::UnitLayout& layout : plan.layouts)
-    largest = std::max(largest, layout.flat_count);
-  largest = align_up(largest, kTileGranularity);
-  const config::ZeroConfig& zero = plan.config.zero;
-  const std::uint64_t sub_group =
-      std::max(kTileGranularity, align_down(zero.sub_group_size, kTileGranularity));
-  std::vector<Rings> ladder;
-  for (std::size_t level = 0; level < std::size(kUpdateTileCounts); ++level) {
-    Rings rings;
-    rings.update_tile_count = std::min({kUpdateTileCounts[level], sub_group, largest});
-    // DeepSpeed's buffers hold master, two moments and a gradient: four make one of our tiles.
-    const auto buffers = zero.offload_optimizer.buffer_count.value_or(0);
-    rings.update_tiles = std::max(kTilesInFlight, static_cast<int>(buffers / 4));
-    rings.mover_tile_bytes = kMoverTileBytes[level];
-    rings.mover_tiles = std::max<int>(
-        kTilesInFlight, static_cast<int>(zero.offload_param.buffer_count.value_or(kTilesInFlight)));
-    const std::uint64_t largest_bytes = checked_mul(largest, size_of(plan.compute_dtype));
-    if (zero.offload_param.buffer_size) {
-      rings.mover_tile_bytes =
-          align_up(checked_mul(*zero.offload_param.buffer_size, size_of(plan.compute_dtype)),
-                   offload::kPageBytes);
-    }
-    rings.mover_tile_bytes =
-        std::min(rings.mover_tile_bytes, align_up(largest_bytes, offload::kPageBytes));
-    ladder.push_back(rings);
-  }
-  return ladder;
-}
-
 struct Attempt {
   Plan plan;
   Shortfall shortfall;
 };
 
-Rings first_rings(const Plan& plan, const std::vector<Rings>& ladder) {
-  for (const Rings& rings : ladder) {
-    const std::uint64_t both =
-        static_cast<std::uint64_t>(rings.update_tiles) * rings.update_tile_count * 16 +
-        2 * static_cast<std::uint64_t>(rings.mover_tiles) * rings.mover_tile_bytes;
-    if (both <= *plan.host_budget_bytes / 2) return rings;
-  }
-  return ladder.back();
-}
-
 // Goes down the ladders of overlap and ring sizes until the plan fits; otherwise the least
 // demanding attempt.
-Attempt attempt(Plan plan) {
-  Attempt last{plan, {}};
-  const std::vector<Rings> rings = ring_ladder(plan);
-  for (const Overlap& overlap : overlap_ladder(plan.config)) {
-    for (const Rings& chosen : {first_rings(plan, rings), rings.back()}) {
-      last.shortfall = place(last.plan, overlap, chosen);
+Attempt attempt(Plan plan, const StepModel& model) {
+  Attempt last{std::move(plan), {}};
+  const std::vector<Rings> rings = ring_ladder(last.plan);
+  for (const Overlap& overlap : overlap_ladder(last.plan.config)) {
+    for (const Rings& chosen : {first_rings(last.plan, rings), rings.back()}) {
+      last.shortfall = place(last.plan, model, overlap, chosen);
       if (last.shortfall.fits()) return last;
     }
   }
@@ -161,19 +112,13 @@ Attempt attempt(Plan plan) {
 }
 
 // The least budgets: nothing but what a step cannot do without.
-void find_least(Plan& plan) {
-  Plan bare = plan;
-  bare.device_budget_bytes = offload::kUnlimited;
-  bare.host_budget_bytes = offload::kUnlimited;
-  const Overlap overlap = overlap_ladder(plan.config).back();
-  for (UnitPlacement& unit : bare.units) {
-    unit.weights = unit.gradients = unit.states = Tier::nvme;
-    unit.keep_gathered = false;
-    std::fill(unit.inputs.begin(), unit.inputs.end(), Tier::nvme);
-  }
-  plan.least_device_bytes = device_transient(bare, overlap).total();
+void find_least(Plan& plan, const StepModel& model) {
+  UnitPlacement spilled;
+  spilled.weights = spilled.gradients = spilled.states = Tier::nvme;
+  const std::vector<UnitPlacement> units(plan.units.size(), spilled);
+  plan.least_device_bytes = model.peak(units, overlap_ladder(plan.config).back()).total();
   const Rings rings = ring_ladder(plan).back();
-  const UpdateTile tile = update_tile(bare.units, rings.update_tile_count);
+  const UpdateTile tile = update_tile(units, rings.update_tile_count);
   plan.least_host_bytes =
       static_cast<std::uint64_t>(rings.update_tiles) *
           offload::pool_bytes(update_tile_offsets(tile, plan.compute_dtype).total) +
@@ -229,13 +174,13 @@ void check_machine(Plan& plan, const MachineFacts& machine, std::vector<std::str
   }
 }
 
-std::vector<std::string> complete(Plan& plan, const MachineFacts& machine) {
+std::vector<std::string> complete(Plan& plan, const StepModel& model, const MachineFacts& machine) {
   std::vector<std::string> problems;
-  fill_rows(plan);
+  fill_rows(plan, model);
   fill_disks(plan, machine);
   fill_traffic(plan);
   if (plan.placement == Placement::configured) {
-    find_least(plan);
+    find_least(plan, model);
     choose_pinning(plan, machine, problems);
     note_automatic(plan);
   }
@@ -272,14 +217,15 @@ std::string refusal(const Plan& plan, const std::vector<std::string>& reasons,
   return text;
 }
 
-// Downgrades of what the configuration asks for by name; spilled gradients and inputs are nobody's
-// request.
+// Downgrades of what the configuration asks for by name; spilled
+// gradients and inputs are nobody's request.
 std::vector<std::string> downgrades(const Plan& plan) {
+  const std::string refuse = "\"strict\": true does not allow: ";
   std::vector<std::string> lines;
   for (const std::string& choice : plan.choices) {
     if (choice.starts_with("weights: ") || choice.starts_with("optimizer states: ") ||
         choice.starts_with("no prefetch")) {
-      lines.push_back("\"strict\": true does not allow: " + choice);
+      lines.push_back(refuse + choice);
     }
   }
   return lines;
@@ -293,16 +239,17 @@ struct Outcome {
 Outcome plan_once(const config::TrainConfig& config, const config::ModelConfig& model,
                   Placement placement, const MachineFacts& machine) {
   Plan plan = describe(config, model, placement, machine);
+  const StepModel step(plan);
   std::vector<std::string> problems;
   if (placement == Placement::resident) {
     place_resident(plan);
-    plan.update_tile_count = kUpdateTileCounts[0];
+    plan.update_tile_count = kLargestUpdateTileCount;
   } else {
-    Attempt result = attempt(std::move(plan));
+    Attempt result = attempt(std::move(plan), step);
     plan = std::move(result.plan);
     problems = shortfall_lines(plan, result.shortfall);
   }
-  for (std::string& problem : complete(plan, machine)) problems.push_back(std::move(problem));
+  for (std::string& problem : complete(plan, step, machine)) problems.push_back(std::move(problem));
   if (config.sluice.strict) {
     for (std::string& line : downgrades(plan)) problems.push_back(std::move(line));
   }

@@ -71,9 +71,9 @@ void add_homes(Plan& plan) {
     plan.rows.push_back(std::move(*row));
 }
 
-void add_transient(Plan& plan) {
+void add_transient(Plan& plan, const StepModel& model) {
   const Overlap overlap{plan.prefetch_units, plan.gradients_in_flight};
-  const DeviceTransient transient = device_transient(plan, overlap);
+  const DeviceTransient transient = model.peak(plan.units, overlap);
   const auto row = [&](const char* name, std::string note, TierBytes bytes) {
     if (bytes.device + bytes.host + bytes.nvme > 0)
       plan.rows.push_back({name, std::move(note), bytes});
@@ -99,11 +99,11 @@ std::string directory_of(const config::OffloadConfig& first, const config::Offlo
 
 }  // namespace
 
-void fill_rows(Plan& plan) {
+void fill_rows(Plan& plan, const StepModel& model) {
   plan.rows.clear();
   plan.planned = {};
   add_homes(plan);
-  add_transient(plan);
+  add_transient(plan, model);
   for (const PlanRow& row : plan.rows) {
     plan.planned.device = checked_add(plan.planned.device, row.bytes.device);
     plan.planned.host = checked_add(plan.planned.host, row.bytes.host);

@@ -1,12 +1,13 @@
 #pragma once
 // The rows of the plan's table, and the plan as text.
 
+#include "memory_model.hpp"
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::plan {
 
 // Fills in rows and planned from the placement.
-void fill_rows(Plan& plan);
+void fill_rows(Plan& plan, const StepModel& model);
 // Fills in disks and the directories.
 void fill_disks(Plan& plan, const MachineFacts& machine);
 

@@ -1,6 +1,6 @@
 #include "traffic.hpp"
 
-#include <algorithm>
+#include <vector>
 
 #include "memory_model.hpp"
 #include "sluice/base/bytes.hpp"
@@ -14,25 +14,33 @@ namespace {
 
 // How often a unit is gathered in a step: it stays between stages that follow within the prefetch
 // distance, or always when it is kept.
-int gathers_per_step(const Plan& plan, const std::vector<std::vector<std::size_t>>& stages,
-                     std::size_t unit) {
+int gathers_per_step(const Plan& plan, std::size_t unit, const std::vector<std::size_t>& uses) {
   int gathers = 0;
   std::size_t last_use = 0;
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    if (std::find(stages[s].begin(), stages[s].end(), unit) == stages[s].end()) continue;
+  for (const std::size_t stage : uses) {
     const bool still_there =
         gathers > 0 && (plan.units[unit].keep_gathered ||
-                        s - last_use <= static_cast<std::size_t>(plan.prefetch_units) + 1);
+                        stage - last_use <= static_cast<std::size_t>(plan.prefetch_units) + 1);
     if (!still_there) ++gathers;
-    last_use = s;
+    last_use = stage;
   }
   return gathers;
+}
+
+// A unit whose weights are borrowed sends its gradients home twice and brings them back once.
+std::vector<std::uint64_t> gradient_sends(const std::vector<zero::UnitLayout>& layouts) {
+  std::vector<std::uint64_t> sends(layouts.size(), 1);
+  for (const zero::UnitLayout& layout : layouts) {
+    for (const auto& borrowed : layout.borrowed) ++sends[borrowed.unit];
+  }
+  return sends;
 }
 
 }  // namespace
 
 void fill_traffic(Plan& plan) {
-  const auto stages = step_stages(plan.layouts);
+  const auto uses = stages_by_unit(step_stages(plan.layouts), plan.layouts.size());
+  const std::vector<std::uint64_t> sends_by_unit = gradient_sends(plan.layouts);
   const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
   const std::uint64_t hidden = hidden_bytes(plan.model, micro_batch, plan.compute_dtype);
   const auto ranks = static_cast<std::uint64_t>(plan.world_size);
@@ -42,7 +50,7 @@ void fill_traffic(Plan& plan) {
     const std::uint64_t compute = count * size_of(plan.compute_dtype);
     const std::uint64_t states = 3 * count * sizeof(float);
     if (unit.weights != Tier::device) {
-      const auto gathers = static_cast<std::uint64_t>(gathers_per_step(plan, stages, u));
+      const auto gathers = static_cast<std::uint64_t>(gathers_per_step(plan, u, uses[u]));
       plan.h2d_per_step += gathers * compute;
       if (unit.weights == Tier::nvme) {
         plan.nvme_read_per_step += gathers * compute;
@@ -51,11 +59,7 @@ void fill_traffic(Plan& plan) {
     } else if (unit.states != Tier::device) {
       plan.h2d_per_step += compute;
     }
-    // A unit whose weights are borrowed sends its gradients home twice and brings them back once.
-    std::uint64_t sends = 1;
-    for (const zero::UnitLayout& other : plan.layouts) {
-      for (const auto& borrowed : other.borrowed) sends += borrowed.unit == u ? 1 : 0;
-    }
+    const std::uint64_t sends = sends_by_unit[u];
     if (unit.gradients != Tier::device) {
       plan.d2h_per_step += sends * compute;
       plan.h2d_per_step += (sends - 1) * compute;

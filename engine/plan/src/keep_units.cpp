@@ -1,0 +1,107 @@
+#include "keep_units.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace sluice::plan {
+
+using offload::Tier;
+
+namespace {
+
+// A number for each stage, and the largest of them: a segment tree, so that adding to a run of
+// stages costs their logarithm. Every unit is tried, and each may be kept over most of the step.
+class StageTotals {
+ public:
+  explicit StageTotals(const std::vector<DeviceTransient>& stages) : count_(stages.size()) {
+    highest_.resize(4 * count_);
+    added_.resize(4 * count_);
+    for (std::size_t s = 0; s < count_; ++s) add({s, s + 1}, stages[s].total());
+  }
+  std::uint64_t highest() const { return highest_[kRoot]; }
+  void add(const StepModel::Span& span, std::uint64_t size_bytes) {
+    change(kRoot, {0, count_}, span, size_bytes);
+  }
+  // What was added to the same span before.
+  void take_back(const StepModel::Span& span, std::uint64_t size_bytes) {
+    change(kRoot, {0, count_}, span, 0 - size_bytes);  // unsigned: modulo 2^64, as the sums
+  }
+
+ private:
+  static constexpr std::size_t kRoot = 1;  // children of node n: 2n and 2n + 1
+
+  void change(std::size_t node, const StepModel::Span& covers, const StepModel::Span& span,
+              std::uint64_t by) {
+    if (span.end <= covers.begin || covers.end <= span.begin) return;
+    if (span.begin <= covers.begin && covers.end <= span.end) {
+      highest_[node] += by;
+      added_[node] += by;
+      return;
+    }
+    const std::size_t middle = covers.begin + (covers.end - covers.begin) / 2;
+    change(2 * node, {covers.begin, middle}, span, by);
+    change(2 * node + 1, {middle, covers.end}, span, by);
+    highest_[node] = added_[node] + std::max(highest_[2 * node], highest_[2 * node + 1]);
+  }
+
+  std::size_t count_;
+  std::vector<std::uint64_t> highest_;  // by node: of its stages, without what its ancestors add
+  std::vector<std::uint64_t> added_;    // by node: to all of its stages
+};
+
+class Keeper {
+ public:
+  Keeper(Plan& plan, const StepModel& model, const Overlap& overlap, std::uint64_t homes_bytes)
+      : plan_(plan),
+        model_(model),
+        overlap_(overlap),
+        room_bytes_(*plan.device_budget_bytes - homes_bytes),
+        totals_(model.by_stage(plan.units, overlap)) {}
+
+  // Keeps the unit if max_live_parameters and the device budget allow it.
+  bool try_keep(std::size_t unit) {
+    const std::uint64_t count = plan_.layouts[unit].flat_count;
+    if (live_count_ + count > plan_.config.zero.max_live_parameters) return false;
+    const std::vector<StepModel::Span> spans = model_.kept_spans(unit, overlap_);
+    for (const auto& span : spans) totals_.add(span, model_.full_bytes(unit));
+    if (totals_.highest() > room_bytes_) {
+      for (const auto& span : spans) totals_.take_back(span, model_.full_bytes(unit));
+      return false;
+    }
+    live_count_ += count;
+    plan_.units[unit].keep_gathered = true;
+    return true;
+  }
+
+ private:
+  Plan& plan_;
+  const StepModel& model_;
+  const Overlap overlap_;
+  const std::uint64_t room_bytes_;
+  StageTotals totals_;
+  std::uint64_t live_count_ = 0;
+};
+
+}  // namespace
+
+void keep_units(Plan& plan, const StepModel& model, const Overlap& overlap,
+                std::uint64_t homes_bytes) {
+  const config::ZeroConfig& zero = plan.config.zero;
+  Keeper keeper(plan, model, overlap, homes_bytes);
+  std::uint64_t persistent = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const std::uint64_t count = plan.layouts[u].flat_count;
+    if (plan.units[u].weights == Tier::device || count > zero.param_persistence_threshold) continue;
+    if (persistent + count > zero.model_persistence_threshold) break;
+    if (keeper.try_keep(u)) persistent += count;
+  }
+  std::uint64_t distance = 0;  // elements used between a unit's forward and its backward
+  for (std::size_t u = plan.units.size() - 1; u-- > 0;) {
+    distance += 2 * plan.layouts[u + 1].flat_count;
+    if (distance > zero.max_reuse_distance) break;
+    if (plan.units[u].weights == Tier::device || plan.units[u].keep_gathered) continue;
+    if (!keeper.try_keep(u)) break;
+  }
+}
+
+}  // namespace sluice::plan

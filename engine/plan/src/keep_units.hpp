@@ -1,0 +1,17 @@
+#pragma once
+// Which units stay on the device from the forward pass to the backward pass.
+
+#include <cstdint>
+
+#include "memory_model.hpp"
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::plan {
+
+// Uses room that is left on the device to keep units between forward and backward, those that are
+// used again soonest first; small ones (stage3_param_persistence_threshold) before all others.
+// `homes_bytes`: what has its home on the device. The plan fits its device budget before and after.
+void keep_units(Plan& plan, const StepModel& model, const Overlap& overlap,
+                std::uint64_t homes_bytes);
+
+}  // namespace sluice::plan

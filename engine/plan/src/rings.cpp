@@ -1,0 +1,66 @@
+#include "rings.hpp"
+
+#include <algorithm>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/offload/memory_pool.hpp"
+
+namespace sluice::plan {
+
+namespace {
+
+// Large enough that the drive sees whole blocks, small enough that several fit a small budget.
+constexpr std::uint64_t kUpdateTileCounts[] = {kLargestUpdateTileCount, 2 * kTileGranularity,
+                                               kTileGranularity};
+constexpr std::uint64_t kMoverTileBytes[] = {4 * kMiB, 2 * kMiB, kMiB};
+constexpr int kTilesInFlight = 3;  // one read, one computed, one written
+// DeepSpeed's buffers hold master, two moments and a gradient: four make one of our tiles.
+constexpr int kBuffersPerTile = 4;
+
+std::uint64_t largest_unit(const Plan& plan) {
+  std::uint64_t largest = 1;
+  for (const zero::UnitLayout& layout : plan.layouts)
+    largest = std::max(largest, layout.flat_count);
+  return largest;
+}
+
+}  // namespace
+
+std::vector<Rings> ring_ladder(const Plan& plan) {
+  const std::uint64_t largest = align_up(largest_unit(plan), kTileGranularity);
+  const config::ZeroConfig& zero = plan.config.zero;
+  const std::uint64_t sub_group =
+      std::max(kTileGranularity, align_down(zero.sub_group_size, kTileGranularity));
+  std::vector<Rings> ladder;
+  for (std::size_t level = 0; level < std::size(kUpdateTileCounts); ++level) {
+    Rings rings;
+    rings.update_tile_count = std::min({kUpdateTileCounts[level], sub_group, largest});
+    const auto buffers = zero.offload_optimizer.buffer_count.value_or(0);
+    rings.update_tiles = std::max(kTilesInFlight, static_cast<int>(buffers / kBuffersPerTile));
+    rings.mover_tile_bytes = kMoverTileBytes[level];
+    rings.mover_tiles = std::max<int>(
+        kTilesInFlight, static_cast<int>(zero.offload_param.buffer_count.value_or(kTilesInFlight)));
+    const std::uint64_t largest_bytes = checked_mul(largest, size_of(plan.compute_dtype));
+    if (zero.offload_param.buffer_size) {
+      rings.mover_tile_bytes =
+          align_up(checked_mul(*zero.offload_param.buffer_size, size_of(plan.compute_dtype)),
+                   offload::kPageBytes);
+    }
+    rings.mover_tile_bytes =
+        std::min(rings.mover_tile_bytes, align_up(largest_bytes, offload::kPageBytes));
+    ladder.push_back(rings);
+  }
+  return ladder;
+}
+
+Rings first_rings(const Plan& plan, const std::vector<Rings>& ladder) {
+  for (const Rings& rings : ladder) {
+    const std::uint64_t both =
+        static_cast<std::uint64_t>(rings.update_tiles) * rings.update_tile_count * 16 +
+        2 * static_cast<std::uint64_t>(rings.mover_tiles) * rings.mover_tile_bytes;
+    if (both <= *plan.host_budget_bytes / 2) return rings;
+  }
+  return ladder.back();
+}
+
+}  // namespace sluice::plan

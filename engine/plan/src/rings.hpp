@@ -1,0 +1,31 @@
+#pragma once
+// The rings of host tiles that carry bytes to and from files: how many tiles of which size the
+// configuration asks for, and what the engine cannot do with less of.
+
+#include <cstdint>
+#include <vector>
+
+#include "sluice/offload/swap_store.hpp"
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::plan {
+
+// The smallest tile of the optimizer step, in elements; larger ones are multiples of it.
+inline constexpr std::uint64_t kTileGranularity = offload::kChecksumChunkBytes / sizeof(float);
+// The largest one.
+inline constexpr std::uint64_t kLargestUpdateTileCount = 4 * kTileGranularity;
+
+// Sizes of the host rings.
+struct Rings {
+  std::uint64_t update_tile_count = 0;
+  int update_tiles = 3;
+  std::uint64_t mover_tile_bytes = 0;
+  int mover_tiles = 3;
+};
+
+// What the configuration allows, the largest rings first.
+std::vector<Rings> ring_ladder(const Plan& plan);
+// The first of the ladder that leaves half of the host budget to what has its home there.
+Rings first_rings(const Plan& plan, const std::vector<Rings>& ladder);
+
+}  // namespace sluice::plan

@@ -1,0 +1,64 @@
+#pragma once
+// Configurations, models and a machine to plan with.
+
+#include <string>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::plan {
+
+using config::ByteBudget;
+using Device = config::OffloadConfig::Device;
+using offload::Tier;
+
+inline MachineFacts roomy_machine() {
+  MachineFacts machine;
+  machine.total_memory_bytes = machine.available_memory_bytes = 64 * kGiB;
+  machine.memlock_bytes = offload::kUnlimited;
+  machine.cores = 2;
+  machine.free_disk_bytes = {{"/drive", 1024 * kGiB}};
+  return machine;
+}
+
+inline config::TrainConfig train_config(Device optimizer, Device param, std::uint64_t device_mib,
+                                        std::uint64_t host_mib) {
+  config::TrainConfig config;
+  config.micro_batch_size = 2;
+  config.gradient_accumulation_steps = 4;
+  config.train_batch_size = 8;
+  config.bf16 = true;
+  config.zero.stage = 3;
+  config.zero.offload_optimizer.device = optimizer;
+  config.zero.offload_param.device = param;
+  if (optimizer == Device::nvme) config.zero.offload_optimizer.nvme_path = "/drive";
+  if (param == Device::nvme) config.zero.offload_param.nvme_path = "/drive";
+  config.sluice.device_bytes = {ByteBudget::Kind::bytes, device_mib * kMiB};
+  config.sluice.host_bytes = {ByteBudget::Kind::bytes, host_mib * kMiB};
+  return config;
+}
+
+inline config::ModelConfig model_config(std::int64_t layers, std::int64_t width) {
+  config::ModelConfig model;
+  model.n_layer = layers;
+  model.n_embd = width;
+  model.n_head = 8;
+  model.n_positions = 128;
+  model.vocab_size = 256;
+  return model;
+}
+
+// What a refused plan says; empty when it fits.
+inline std::string refusal(const config::TrainConfig& config, const config::ModelConfig& model,
+                           const MachineFacts& machine) {
+  try {
+    make_plan(config, model, Placement::configured, machine);
+  } catch (const DoesNotFit& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace sluice::plan
