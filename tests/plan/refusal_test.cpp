@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+#include <regex>
 #include <string>
+#include <vector>
 
 #include "plans.hpp"
 
@@ -27,6 +30,84 @@ TEST(Refusal, RefusesASpillWithoutADriveAndUnderStrict) {
   config.sluice.strict = true;
   EXPECT_NE(refusal(config, model_config(12, 512), roomy_machine()).find("strict"),
             std::string::npos);
+}
+
+// The numbers of a row of the table: device and host; "" for "-".
+std::vector<std::string> cells(const std::string& text, const std::string& row) {
+  const std::string cell = "(-|[0-9.]+ [KMG]?i?B)";
+  std::smatch found;
+  if (!std::regex_search(text, found, std::regex("\n" + row + " +" + cell + " +" + cell)))
+    return {};
+  return {found[1] == "-" ? "" : found[1].str(), found[2] == "-" ? "" : found[2].str()};
+}
+std::string said(const std::string& text, const std::string& tier) {
+  std::smatch found;
+  const std::regex sentence("the " + tier + " tier is short by ([0-9.]+ [KMG]?i?B) \\(");
+  return std::regex_search(text, found, sentence) ? found[1].str() : "";
+}
+
+// What each tier is short by, where table and sentences agree on it.
+std::vector<std::string> cells_of_one_story(const std::string& text) {
+  std::vector<std::string> table = cells(text, "short by");
+  table.resize(2);
+  EXPECT_EQ(table[0], said(text, "device")) << text;
+  EXPECT_EQ(table[1], said(text, "host")) << text;
+  EXPECT_NE(table[0] + table[1], "") << text;
+  return table;
+}
+
+TEST(Refusal, IsOneStoryWhateverIsShort) {
+  std::mt19937 random(20261121);
+  const auto pick = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+  int refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    auto config = train_config(static_cast<Device>(pick(0, 2)), static_cast<Device>(pick(0, 2)),
+                               static_cast<std::uint64_t>(pick(1, 30)),
+                               static_cast<std::uint64_t>(pick(1, 30)));
+    config.sluice.overlap = pick(0, 1) == 1;
+    const std::string text =
+        refusal(config, model_config(pick(1, 8), 64 * pick(1, 8)), roomy_machine());
+    if (text.empty()) continue;
+    ++refused;
+    cells_of_one_story(text);
+  }
+  EXPECT_GT(refused, 50);
+}
+
+TEST(Refusal, NamesEveryTierThatIsShort) {
+  const config::ModelConfig model = model_config(6, 896);
+  config::ModelConfig small = model_config(4, 256);
+  const struct {
+    config::TrainConfig config;
+    config::ModelConfig model;
+    bool device, host;  // which tiers are short
+  } cases[] = {{train_config(Device::nvme, Device::nvme, 40, 72), model, true, false},
+               {train_config(Device::nvme, Device::nvme, 40, 12), model, true, true},
+               {train_config(Device::nvme, Device::nvme, 24, 12), small, false, true},
+               {train_config(Device::cpu, Device::cpu, 7, 12), small, true, true},
+               {train_config(Device::none, Device::nvme, 20, 12), small, false, true}};
+  for (const auto& one : cases) {
+    const std::string text = refusal(one.config, one.model, roomy_machine());
+    const std::vector<std::string> table = cells_of_one_story(text);
+    EXPECT_EQ(!table[0].empty(), one.device) << text;
+    EXPECT_EQ(!table[1].empty(), one.host) << text;
+    EXPECT_NE(text.find("\n  1. "), std::string::npos) << text;
+    EXPECT_NE(text.find("\n  2. "), std::string::npos) << text;
+  }
+}
+
+// The advice is the shortage, in whole MiB.
+TEST(Refusal, SuggestsTheBudgetThatTheShortageMakes) {
+  const auto config = train_config(Device::nvme, Device::nvme, 40, 72);
+  const config::ModelConfig model = model_config(6, 896);
+  const std::string text = refusal(config, model, roomy_machine());
+  const std::uint64_t advice = (40 * kMiB + parse_bytes(said(text, "device")) + kMiB - 1) / kMiB;
+  EXPECT_NE(text.find("\"device_bytes\": \"" + std::to_string(advice) + "MiB\""), std::string::npos)
+      << text;
+  EXPECT_NO_THROW(make_plan(train_config(Device::nvme, Device::nvme, advice, 72), model,
+                            Placement::configured, roomy_machine()));
 }
 
 }  // namespace

@@ -252,8 +252,8 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
   }
   shortfall.host_bytes = over(host_need(), *plan.host_budget_bytes);
 
-  if (!shortfall.fits()) return shortfall;
   use_overlap_and_rings(plan, overlap, rings);
+  if (!shortfall.fits()) return shortfall;
   keep_units(plan, model, overlap, from_device.left_bytes());
   note_choices(plan, overlap);
   return shortfall;

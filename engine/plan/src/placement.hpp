@@ -18,8 +18,8 @@ struct Shortfall {
   bool fits() const { return device_bytes == 0 && host_bytes == 0 && !no_directory; }
 };
 
-// Places everything for this overlap and these rings; fills in plan.units, overlap, rings and
-// choices.
+// Places everything for this overlap and these rings; fills in plan.units, overlap and rings (also
+// of a placement that is short, for its table) and, when it fits, the choices.
 Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const Rings& rings);
 
 // Everything on the device tier, whatever it takes.
