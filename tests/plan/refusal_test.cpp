@@ -110,5 +110,54 @@ TEST(Refusal, SuggestsTheBudgetThatTheShortageMakes) {
                             Placement::configured, roomy_machine()));
 }
 
+TEST(Refusal, SuggestsToLeaveOutBuffersThatDoNotFit) {
+  auto config = train_config(Device::nvme, Device::nvme, 512, 512);
+  config.zero.offload_optimizer.buffer_count = 65536;
+  const std::string one = refusal(config, model_config(4, 256), roomy_machine());
+  EXPECT_NE(one.find("leave out \"buffer_count\" of \"offload_optimizer\"\n"), std::string::npos)
+      << one;
+  EXPECT_EQ(one.find("no single change"), std::string::npos) << one;
+  config.zero.offload_param.buffer_count = 65536;
+  const std::string both = refusal(config, model_config(4, 256), roomy_machine());
+  EXPECT_NE(both.find("leave out \"buffer_count\" of \"offload_optimizer\" and leave out "
+                      "\"buffer_count\" of \"offload_param\""),
+            std::string::npos)
+      << both;
+}
+
+TEST(Refusal, SuggestsWhatHelpsWhenTheDiskIsShort) {
+  const auto config = train_config(Device::nvme, Device::nvme, 512, 512);
+  const config::ModelConfig model = model_config(4, 256);
+  const auto need = make_plan(config, model, Placement::configured, roomy_machine()).planned.nvme;
+  const std::string elsewhere =
+      "set \"nvme_path\" of \"offload_optimizer\" and \"nvme_path\" of \"offload_param\" to a "
+      "directory with " +
+      std::to_string((need + kMiB - 1) / kMiB) + " MiB free";
+  const std::string one_slot = "\"durability\": \"none\"";
+  MachineFacts machine = roomy_machine();
+  machine.free_disk_bytes = {{"/drive", need - 1}};
+  std::string text = refusal(config, model, machine);
+  EXPECT_NE(text.find(elsewhere), std::string::npos) << text;
+  EXPECT_NE(text.find(one_slot), std::string::npos) << text;
+  // One slot is not enough here either, so it is not suggested.
+  machine.free_disk_bytes = {{"/drive", need / 4}};
+  text = refusal(config, model, machine);
+  EXPECT_NE(text.find(elsewhere), std::string::npos) << text;
+  EXPECT_EQ(text.find(one_slot), std::string::npos) << text;
+}
+
+TEST(Refusal, SuggestsAnotherDirectoryForEachThatIsShort) {
+  auto config = train_config(Device::nvme, Device::nvme, 512, 512);
+  config.zero.offload_param.nvme_path = "/other";
+  config.sluice.checkpoint_dir = "/saved";
+  MachineFacts machine = roomy_machine();
+  machine.free_disk_bytes = {{"/drive", kMiB}, {"/other", 1024 * kGiB}, {"/saved", kMiB}};
+  const std::string text = refusal(config, model_config(4, 256), machine);
+  EXPECT_TRUE(std::regex_search(
+      text, std::regex("set \"checkpoint_dir\" of \"sluice\" to a directory with [0-9]+ MiB free "
+                       "and set \"nvme_path\" of \"offload_optimizer\" to a directory with")))
+      << text;
+}
+
 }  // namespace
 }  // namespace sluice::plan

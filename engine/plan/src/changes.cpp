@@ -1,7 +1,9 @@
 #include "changes.hpp"
 
 #include <algorithm>
+#include <filesystem>
 
+#include "rings.hpp"
 #include "sluice/base/bytes.hpp"
 
 namespace sluice::plan {
@@ -22,6 +24,91 @@ struct Candidate {
   std::string text;
   Variant variant;
 };
+
+// Stands for a directory that is to be chosen.
+constexpr const char* kSomeDirectory = "/path/on/nvme";
+
+std::string join(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " and ") + word;
+  return text;
+}
+
+// Keys that ask for more than the machine has, or, with strict, for less than the engine can do:
+// each left out alone, and all of them where that is not enough.
+void add_limit_changes(const Variant& refused, const TryPlan& try_plan,
+                       std::vector<Candidate>& candidates) {
+  Variant without_any = refused;
+  std::vector<std::string> all;
+  bool one_is_enough = false;
+  const auto change = [&](const std::string& text, const auto& edit) {
+    Variant variant = refused;
+    edit(variant.config.zero);
+    edit(without_any.config.zero);
+    all.push_back(text);
+    if (!try_plan(variant)) return;
+    one_is_enough = true;
+    candidates.push_back({text, variant});
+  };
+  const config::ZeroConfig& zero = refused.config.zero;
+  if (zero.offload_optimizer.buffer_count) {
+    change("leave out \"buffer_count\" of \"offload_optimizer\"",
+           [](config::ZeroConfig& edited) { edited.offload_optimizer.buffer_count.reset(); });
+  }
+  if (zero.offload_param.buffer_count) {
+    change("leave out \"buffer_count\" of \"offload_param\"",
+           [](config::ZeroConfig& edited) { edited.offload_param.buffer_count.reset(); });
+  }
+  if (zero.offload_param.buffer_size) {
+    change("leave out \"buffer_size\" of \"offload_param\"",
+           [](config::ZeroConfig& edited) { edited.offload_param.buffer_size.reset(); });
+  }
+  if (zero.sub_group_size < kTileGranularity) {
+    change("set \"sub_group_size\": " + std::to_string(kTileGranularity),
+           [](config::ZeroConfig& edited) { edited.sub_group_size = kTileGranularity; });
+  }
+  if (!one_is_enough && all.size() > 1 && try_plan(without_any)) {
+    candidates.push_back({join(all), without_any});
+  }
+}
+
+// Gives every key that names `directory` another one; returns those keys.
+std::string move_directory(config::TrainConfig& config, const std::string& directory,
+                           const std::string& to) {
+  std::vector<std::string> keys;
+  const auto move = [&](std::string& path, const char* key) {
+    std::error_code unknown;
+    if (path != directory && !std::filesystem::equivalent(path, directory, unknown)) return;
+    path = to;
+    keys.emplace_back(key);
+  };
+  move(config.zero.offload_optimizer.nvme_path, "\"nvme_path\" of \"offload_optimizer\"");
+  move(config.zero.offload_param.nvme_path, "\"nvme_path\" of \"offload_param\"");
+  move(config.sluice.checkpoint_dir, "\"checkpoint_dir\" of \"sluice\"");
+  return join(keys);
+}
+
+void add_disk_changes(const Variant& refused, const Plan& shape, const TryPlan& try_plan,
+                      std::vector<Candidate>& candidates) {
+  Variant elsewhere = refused;
+  std::vector<std::string> moves;
+  for (const Plan::Disk& disk : shape.disks) {
+    if (!disk.is_short()) continue;
+    const std::string to = kSomeDirectory + std::to_string(moves.size());
+    moves.push_back("set " + move_directory(elsewhere.config, disk.directory, to) +
+                    " to a directory with " + std::to_string(ceil_div(disk.needed_bytes, kMiB)) +
+                    " MiB free");
+  }
+  if (moves.empty()) return;
+  if (try_plan(elsewhere)) candidates.push_back({join(moves), elsewhere});
+  Variant one_slot = refused;
+  one_slot.config.sluice.durability = config::Durability::none;
+  if (!try_plan(one_slot)) return;
+  candidates.push_back(
+      {"set \"sluice\": {\"durability\": \"none\"} (one slot of the states on disk instead of two; "
+       "a run that is killed cannot be resumed)",
+       one_slot});
+}
 
 // The least budget, in MiB, of one tier that makes the variant fit, everything else unchanged; 0
 // when none up to `most` does.
@@ -110,7 +197,7 @@ void add_offload_changes(const Variant& refused, const TryPlan& try_plan,
     const std::string& path = zero.offload_optimizer.nvme_path.empty()
                                   ? zero.offload_param.nvme_path
                                   : zero.offload_optimizer.nvme_path;
-    (variant.config.zero.*member).nvme_path = path.empty() ? "/path/on/nvme" : path;
+    (variant.config.zero.*member).nvme_path = path.empty() ? kSomeDirectory : path;
     if (!try_plan(variant)) return;
     candidates.push_back(
         {"set \"zero_optimization\": {\"stage\": 3, \"" + std::string(section) +
@@ -160,6 +247,8 @@ std::vector<std::string> changes_that_fit(const Variant& refused, const Plan& sh
                                           const MachineFacts& machine, const TryPlan& try_plan,
                                           std::size_t limit) {
   std::vector<Candidate> candidates;
+  add_limit_changes(refused, try_plan, candidates);
+  add_disk_changes(refused, shape, try_plan, candidates);
   add_budget_changes(refused, shape, machine, try_plan, candidates);
   add_micro_batch_changes(refused, try_plan, candidates);
   add_offload_changes(refused, try_plan, candidates);

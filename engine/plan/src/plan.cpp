@@ -166,7 +166,7 @@ void check_machine(Plan& plan, const MachineFacts& machine, std::vector<std::str
                        format_bytes(mapped));
   }
   for (const Plan::Disk& disk : plan.disks) {
-    if (disk.free_bytes && disk.needed_bytes > *disk.free_bytes) {
+    if (disk.is_short()) {
       problems.push_back(disk.directory + " needs " + format_bytes(disk.needed_bytes) +
                          " of disk, its file system has " + format_bytes(*disk.free_bytes) +
                          " free");

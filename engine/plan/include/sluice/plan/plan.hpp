@@ -107,6 +107,7 @@ struct Plan {
     std::string directory;
     std::uint64_t needed_bytes = 0;
     std::optional<std::uint64_t> free_bytes;  // none: the directory does not exist
+    bool is_short() const { return free_bytes && needed_bytes > *free_bytes; }
   };
   std::vector<Disk> disks;
   std::string states_directory;   // where master and moments are on NVMe; empty: nowhere
