@@ -211,6 +211,52 @@ TEST(Plan, CountsTheGatheredUnitsOfItsWorstStage) {
   }
 }
 
+bool chosen(const Plan& plan, const std::string& start) {
+  return std::any_of(plan.choices.begin(), plan.choices.end(),
+                     [&](const std::string& choice) { return choice.starts_with(start); });
+}
+
+TEST(Plan, SaysWhichLimitsItCannotKeep) {
+  const config::ModelConfig model = model_config(8, 512);
+  const auto plan_of = [&](const config::TrainConfig& config) {
+    return make_plan(config, model, Placement::configured, roomy_machine());
+  };
+  const config::TrainConfig plain = train_config(Device::nvme, Device::nvme, 512, 512);
+  const auto check = [&](const char* line, const auto& ask_too_little, const auto& ask_enough) {
+    SCOPED_TRACE(line);
+    config::TrainConfig config = plain;
+    ask_too_little(config.zero);
+    EXPECT_TRUE(chosen(plan_of(config), line));
+    config.sluice.strict = true;
+    EXPECT_NE(refusal(config, model, roomy_machine()).find("does not allow: " + std::string(line)),
+              std::string::npos);
+    ask_enough(config.zero);
+    EXPECT_FALSE(chosen(plan_of(config), std::string(line).substr(0, std::string(line).find(':'))));
+  };
+  using Zero = config::ZeroConfig;
+  check(
+      "sub_group_size: 1 asked for, 262144 elements", [](Zero& z) { z.sub_group_size = 1; },
+      [](Zero& z) { z.sub_group_size = 262'144; });
+  check(
+      "offload_optimizer.buffer_count: 1 asked for, 12 used (3 tiles of 4)",
+      [](Zero& z) { z.offload_optimizer.buffer_count = 1; },
+      [](Zero& z) { z.offload_optimizer.buffer_count = 12; });
+  check(
+      "offload_param.buffer_count: 1 asked for, 3 used",
+      [](Zero& z) { z.offload_param.buffer_count = 1; },
+      [](Zero& z) { z.offload_param.buffer_count = 3; });
+}
+
+TEST(Plan, SaysNothingOfLimitsThatDoNotMatter) {
+  // Nothing is in files and every unit is smaller than the group.
+  auto config = train_config(Device::none, Device::none, 512, 512);
+  config.zero.sub_group_size = 200'000;
+  config.zero.offload_optimizer.buffer_count = 1;
+  config.zero.offload_param.buffer_count = 1;
+  config.sluice.strict = true;
+  EXPECT_EQ(refusal(config, model_config(4, 64), roomy_machine()), "");
+}
+
 // Whatever is asked for: either the plan is within the budgets, or it is refused.
 TEST(Plan, IsNeverBeyondItsBudgets) {
   std::mt19937 random(20261121);

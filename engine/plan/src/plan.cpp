@@ -182,6 +182,7 @@ std::vector<std::string> complete(Plan& plan, const StepModel& model, const Mach
   if (plan.placement == Placement::configured) {
     find_least(plan, model);
     choose_pinning(plan, machine, problems);
+    for (std::string& line : raised_limits(plan)) plan.choices.push_back(std::move(line));
     note_automatic(plan);
   }
   check_machine(plan, machine, problems);
@@ -217,7 +218,7 @@ std::string refusal(const Plan& plan, const std::vector<std::string>& reasons,
   return text;
 }
 
-// Downgrades of what the configuration asks for by name; spilled
+// Downgrades of what the configuration asks for by name, and limits that are not kept; spilled
 // gradients and inputs are nobody's request.
 std::vector<std::string> downgrades(const Plan& plan) {
   const std::string refuse = "\"strict\": true does not allow: ";
@@ -228,6 +229,7 @@ std::vector<std::string> downgrades(const Plan& plan) {
       lines.push_back(refuse + choice);
     }
   }
+  for (const std::string& line : raised_limits(plan)) lines.push_back(refuse + line);
   return lines;
 }
 
@@ -250,7 +252,7 @@ Outcome plan_once(const config::TrainConfig& config, const config::ModelConfig& 
     problems = shortfall_lines(plan, result.shortfall);
   }
   for (std::string& problem : complete(plan, step, machine)) problems.push_back(std::move(problem));
-  if (config.sluice.strict) {
+  if (config.sluice.strict && placement == Placement::configured) {
     for (std::string& line : downgrades(plan)) problems.push_back(std::move(line));
   }
   return {std::move(plan), std::move(problems)};

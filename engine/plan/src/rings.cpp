@@ -24,6 +24,10 @@ std::uint64_t largest_unit(const Plan& plan) {
   return largest;
 }
 
+std::string raised(const char* key, std::uint64_t asked, const std::string& used) {
+  return std::string(key) + ": " + std::to_string(asked) + " asked for, " + used;
+}
+
 }  // namespace
 
 std::vector<Rings> ring_ladder(const Plan& plan) {
@@ -61,6 +65,34 @@ Rings first_rings(const Plan& plan, const std::vector<Rings>& ladder) {
     if (both <= *plan.host_budget_bytes / 2) return rings;
   }
   return ladder.back();
+}
+
+std::vector<std::string> raised_limits(const Plan& plan) {
+  const config::ZeroConfig& zero = plan.config.zero;
+  const char* const why_three = ": one is read, one used and one written at the same time";
+  std::vector<std::string> lines;
+  // A unit that is smaller than the limit is updated whole, within it.
+  if (zero.sub_group_size < std::min(plan.update_tile_count, largest_unit(plan))) {
+    lines.push_back(raised("sub_group_size", zero.sub_group_size,
+                           std::to_string(plan.update_tile_count) +
+                               " elements are updated at a time: no less has a checksum of its "
+                               "own"));
+  }
+  const auto update_buffers = zero.offload_optimizer.buffer_count;
+  if (plan.update_tile_bytes > 0 && update_buffers &&
+      *update_buffers < kBuffersPerTile * kTilesInFlight) {
+    lines.push_back(raised("offload_optimizer.buffer_count",
+                           static_cast<std::uint64_t>(*update_buffers),
+                           std::to_string(kBuffersPerTile * plan.update_tiles) + " used (" +
+                               std::to_string(plan.update_tiles) + " tiles of " +
+                               std::to_string(kBuffersPerTile) + ")" + why_three));
+  }
+  const auto mover_buffers = zero.offload_param.buffer_count;
+  if (plan.mover_tile_bytes > 0 && mover_buffers && *mover_buffers < kTilesInFlight) {
+    lines.push_back(raised("offload_param.buffer_count", static_cast<std::uint64_t>(*mover_buffers),
+                           std::to_string(plan.mover_tiles) + " used" + why_three));
+  }
+  return lines;
 }
 
 }  // namespace sluice::plan

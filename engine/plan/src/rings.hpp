@@ -3,6 +3,7 @@
 // configuration asks for, and what the engine cannot do with less of.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "sluice/offload/swap_store.hpp"
@@ -27,5 +28,9 @@ struct Rings {
 std::vector<Rings> ring_ladder(const Plan& plan);
 // The first of the ladder that leaves half of the host budget to what has its home there.
 Rings first_rings(const Plan& plan, const std::vector<Rings>& ladder);
+
+// One line for each limit of the configuration that the placed plan is above, since the engine
+// cannot keep it: what was asked for, what is used, and why.
+std::vector<std::string> raised_limits(const Plan& plan);
 
 }  // namespace sluice::plan
