@@ -1,13 +1,20 @@
+#include <algorithm>
+#include <filesystem>
 #include <set>
 #include <utility>
 
 #include "manifest.hpp"
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+#include "sluice/offload/checkpoint_folder.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "store_files.hpp"
 
 namespace sluice::offload {
 namespace {
+
+namespace fs = std::filesystem;
 
 // What the manifest says of the files beside it.
 struct Committed {
@@ -37,13 +44,18 @@ std::optional<std::int64_t> committed_step_if_readable(const std::string& direct
 
 // Other programs name their files manifest.json too: it is taken for a store's when it begins as
 // one, or, damaged, has slot files beside it.
-void check_manifest_is_a_stores(const std::string& directory) {
+bool has_manifest_of_something_else(const std::string& directory) {
   const std::string path = manifest_path(directory);
-  if (!file_exists(path) || begins_as_manifest(path)) return;
+  if (!file_exists(path) || begins_as_manifest(path)) return false;
   for (int slot = 0; slot < kSlotCount; ++slot) {
-    if (is_regular_file(slot_path(directory, slot))) return;
+    if (is_regular_file(slot_path(directory, slot))) return false;
   }
-  throw StorageError(path,
+  return true;
+}
+
+void check_manifest_is_a_stores(const std::string& directory) {
+  if (!has_manifest_of_something_else(directory)) return;
+  throw StorageError(manifest_path(directory),
                      "is not the manifest of a run, and is left as it is, with all that is beside "
                      "it: choose another directory");
 }
@@ -52,12 +64,11 @@ std::string describe(const std::string& directory, const std::string& path, Clea
   if (path == manifest_path(directory)) return "manifest: what is committed";
   if (path == manifest_draft_path(directory)) return "manifest that was not finished";
   if (path == bench_path(directory)) return "file of a bench";
-  if (path == lock_path(directory)) return "lock";
   if (path != slot_path(directory, 0) && path != slot_path(directory, 1)) return "scratch of a run";
   return scope == CleanScope::everything ? "states" : "states, nothing committed among them";
 }
 
-// All that may be removed, in the order of removal.
+// All files of the directory that may be removed, in the order of removal, but for the lock.
 std::vector<std::string> candidates_in(const std::string& directory, CleanScope scope) {
   std::vector<std::string> paths;
   if (scope == CleanScope::everything) paths.push_back(manifest_path(directory));
@@ -65,11 +76,15 @@ std::vector<std::string> candidates_in(const std::string& directory, CleanScope 
     if (file.path != manifest_path(directory)) paths.push_back(file.path);
   }
   paths.push_back(bench_path(directory));
-  if (scope == CleanScope::everything) paths.push_back(lock_path(directory));
   return paths;
 }
 
-CleanReport find_removable(const std::string& directory, CleanScope scope) {
+void add_file(const std::string& path, const std::string& what, CleanReport& report) {
+  if (!is_regular_file(path)) return;
+  report.files.push_back({path, file_length_bytes(path), file_disk_bytes(path), what});
+}
+
+CleanReport find_files(const std::string& directory, CleanScope scope) {
   CleanReport report;
   std::set<std::string> needed_paths;
   if (scope == CleanScope::leftovers) {
@@ -81,40 +96,139 @@ CleanReport find_removable(const std::string& directory, CleanScope scope) {
     report.committed_step = committed_step_if_readable(directory);
   }
   for (const std::string& path : candidates_in(directory, scope)) {
-    if (needed_paths.count(path) != 0 || !is_regular_file(path)) continue;
-    report.files.push_back(
-        {path, file_length_bytes(path), file_disk_bytes(path), describe(directory, path, scope)});
+    if (needed_paths.count(path) == 0) add_file(path, describe(directory, path, scope), report);
   }
   return report;
 }
 
+// A checkpoint's own folder goes when nothing else is in it than what goes.
+void add_folder(const std::string& folder, CleanReport& report) {
+  const auto goes = [&](const fs::path& path) {
+    return std::any_of(report.files.begin(), report.files.end(),
+                       [&](const RemovableFile& file) { return file.path == path; });
+  };
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (!goes(fs::path(folder) / entry.path().filename())) return;
+  }
+  report.files.push_back({folder, 0, file_disk_bytes(folder), "folder of a checkpoint", true});
+}
+
+CleanReport find_removable(const std::string& directory, CleanScope scope);
+
+// No run needs it: it was not finished, or its removal was not.
+bool is_dead(const CheckpointFolder& folder) {
+  if (folder.is_draft) return true;
+  return !file_exists(manifest_path(folder.path)) && !list_store_files(folder.path).empty();
+}
+
+void add_checkpoint(const CheckpointFolder& folder, CleanScope scope, CleanReport& report) {
+  if (fs::is_symlink(folder.path) || has_manifest_of_something_else(folder.path)) return;
+  const bool dead = is_dead(folder);
+  CleanReport found = find_removable(folder.path, dead ? CleanScope::everything : scope);
+  if (!dead && found.committed_step) report.checkpoint_steps.push_back(*found.committed_step);
+  for (RemovableFile& file : found.files) {
+    if (dead) file.what = "checkpoint that was not finished";
+    report.files.push_back(std::move(file));
+  }
+}
+
+CleanReport find_removable(const std::string& directory, CleanScope scope) {
+  CleanReport report = find_files(directory, scope);
+  for (const CheckpointFolder& folder : list_checkpoint_folders(directory)) {
+    add_checkpoint(folder, scope, report);
+  }
+  if (scope == CleanScope::leftovers) return report;
+  // A longer file of this name is something else's.
+  const std::string lock = lock_path(directory);
+  if (file_exists(lock) && file_length_bytes(lock) <= kLockBytes) add_file(lock, "lock", report);
+  if (checkpoint_folder_of(directory)) add_folder(directory, report);
+  return report;
+}
+
+std::string parent_of(const std::string& path) {
+  return path.substr(0, path.rfind('/'));
+}
+
+void remove_all(const std::vector<RemovableFile>& files) {
+  for (const RemovableFile& file : files) {
+    if (file.is_folder) {
+      remove_empty_folder(file.path);
+      continue;
+    }
+    remove_file(file.path);
+    // Else loss of power could bring the manifest back without the files that it names.
+    const std::string directory = parent_of(file.path);
+    if (file.path == manifest_path(directory)) sync_directory(directory);
+  }
+}
+
+// Locks of a directory and of folders in it, and which of the lock files were not there before.
+class HeldLocks {
+ public:
+  void hold(const std::string& directory) {
+    const std::string path = lock_path(directory);
+    if (!file_exists(path)) made_paths_.insert(path);
+    locks_.emplace_back(directory, DirectoryLock::Mode::exclusive);
+  }
+  // Holds the folders below `directory` of which something is to go.
+  void hold_folders(const std::string& directory, const std::vector<RemovableFile>& files) {
+    std::set<std::string> folders;
+    for (const RemovableFile& file : files) {
+      folders.insert(file.is_folder ? file.path : parent_of(file.path));
+    }
+    folders.erase(directory);  // held already
+    for (const std::string& folder : folders) hold(folder);
+  }
+  const std::set<std::string>& made_paths() const { return made_paths_; }
+
+ private:
+  std::vector<DirectoryLock> locks_;
+  std::set<std::string> made_paths_;
+};
+
 }  // namespace
 
 CleanReport clean_directory(const std::string& directory, CleanScope scope, CleanMode mode) {
+  CleanReport listed;
   {
     // Shared first: it makes no lock file in a directory that is no store's.
     const DirectoryLock lock(directory, DirectoryLock::Mode::shared);
-    CleanReport report = find_removable(directory, scope);
-    if (mode == CleanMode::list || report.files.empty()) return report;
+    listed = find_removable(directory, scope);
+    if (mode == CleanMode::list || listed.files.empty()) return listed;
   }
-  const bool had_lock = file_exists(lock_path(directory));
-  const DirectoryLock lock(directory, DirectoryLock::Mode::exclusive);
+  HeldLocks locks;
+  locks.hold(directory);
+  locks.hold_folders(directory, listed.files);
   CleanReport report = find_removable(directory, scope);
-  for (const RemovableFile& file : report.files) {
-    remove_file(file.path);
-    // Else loss of power could bring the manifest back without the files that it names.
-    if (file.path == manifest_path(directory)) sync_directory(directory);
-  }
-  if (!had_lock) {  // it was made just now, and is nothing to report
-    remove_file(lock_path(directory));
-    std::erase_if(report.files,
-                  [&](const RemovableFile& file) { return file.path == lock_path(directory); });
+  remove_all(report.files);
+  // Those were made just now, and are nothing to report.
+  for (const std::string& path : locks.made_paths()) {
+    remove_file(path);
+    std::erase_if(report.files, [&](const RemovableFile& file) { return file.path == path; });
   }
   return report;
 }
 
 void remove_dead_files(const std::string& directory) {
   remove_leftovers(directory, list_dead_files(directory));
+}
+
+void remove_dead_checkpoints(const std::string& directory) {
+  CleanReport report;
+  std::uint64_t disk_bytes = 0;
+  std::size_t count = 0;
+  for (const CheckpointFolder& folder : list_checkpoint_folders(directory)) {
+    if (!is_dead(folder)) continue;
+    const std::size_t files_before = report.files.size();
+    add_checkpoint(folder, CleanScope::leftovers, report);
+    if (report.files.size() > files_before) ++count;
+  }
+  if (report.files.empty()) return;
+  for (const RemovableFile& file : report.files) disk_bytes += file.disk_bytes;
+  remove_all(report.files);
+  log(LogLevel::info, directory + ": removed " + std::to_string(count) +
+                          (count == 1 ? " checkpoint (" : " checkpoints (") +
+                          format_bytes(disk_bytes) + ") that an earlier run did not finish");
 }
 
 }  // namespace sluice::offload

@@ -16,9 +16,6 @@
 namespace sluice::offload {
 namespace {
 
-// Fixed width, so that one write replaces the whole text and a reader never sees a mixture of two.
-constexpr std::size_t kPidTextBytes = 12;
-
 void check_directory(const std::string& directory, DirectoryLock::Mode mode) {
   struct stat status {};
   if (::stat(directory.c_str(), &status) != 0) {
@@ -51,14 +48,14 @@ UniqueFd open_lock_file(const std::string& path, DirectoryLock::Mode mode) {
 void check_lock_file(int fd, const std::string& path) {
   struct stat status {};
   SLUICE_SYSCALL(::fstat(fd, &status), path);
-  if (S_ISREG(status.st_mode) && status.st_size <= static_cast<off_t>(kPidTextBytes)) return;
+  if (S_ISREG(status.st_mode) && status.st_size <= static_cast<off_t>(kLockBytes)) return;
   throw StorageError(path,
                      "is not the lock of a run, and is left as it is: choose another directory");
 }
 
 // 0 when the file holds none.
 pid_t recorded_pid(int fd) {
-  std::array<char, kPidTextBytes> text{};
+  std::array<char, kLockBytes> text{};
   const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
   pid_t pid = 0;
   if (got > 0) std::from_chars(text.data(), text.data() + got, pid);
@@ -88,9 +85,9 @@ void lock_file(int fd, DirectoryLock::Mode mode, const std::string& directory) {
 }
 
 void record_pid(int fd, const std::string& path) {
-  std::array<char, kPidTextBytes + 1> text{};
+  std::array<char, kLockBytes + 1> text{};
   std::snprintf(text.data(), text.size(), "%-11d\n", static_cast<int>(::getpid()));
-  SLUICE_SYSCALL(::pwrite(fd, text.data(), kPidTextBytes, 0), path);
+  SLUICE_SYSCALL(::pwrite(fd, text.data(), kLockBytes, 0), path);
 }
 
 }  // namespace

@@ -141,6 +141,12 @@ void remove_file(const std::string& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw IoError(errno, "unlink", path);
 }
 
+void remove_empty_folder(const std::string& path) {
+  if (::rmdir(path.c_str()) == 0) return;
+  if (errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST) return;
+  throw IoError(errno, "rmdir", path);
+}
+
 void remove_leftovers(const std::string& directory, const std::vector<StoreFile>& files) {
   if (files.empty()) return;
   for (const StoreFile& file : files) remove_file(file.path);

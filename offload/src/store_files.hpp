@@ -2,6 +2,7 @@
 // The files of a swap directory: their names, what they take on disk, and the few calls on them
 // that are neither data nor manifest. Thread-safe: free functions without state.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,6 +10,9 @@
 namespace sluice::offload {
 
 inline constexpr int kSlotCount = 2;
+// Of a lock, at most: a process id of fixed width, so that one write replaces the whole text and a
+// reader never sees a mixture of two.
+inline constexpr std::size_t kLockBytes = 12;
 
 std::string lock_path(const std::string& directory);
 std::string manifest_path(const std::string& directory);
@@ -39,6 +43,8 @@ std::uint64_t file_disk_bytes(const std::string& path);    // 0 when it is absen
 std::uint64_t file_length_bytes(const std::string& path);  // throws IoError when it is absent
 // An absent file is no error. Throws IoError.
 void remove_file(const std::string& path);
+// One that is absent, or has something in it by now, is no error. Throws IoError.
+void remove_empty_folder(const std::string& path);
 // Removes what an earlier run left, with one line in the log. Throws IoError.
 void remove_leftovers(const std::string& directory, const std::vector<StoreFile>& files);
 // For clean-up on the way out of a failure: logs, never throws.

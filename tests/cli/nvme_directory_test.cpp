@@ -11,6 +11,7 @@
 #include "offload/swap_test_support.hpp"
 #include "run_program.hpp"
 #include "sluice/nvme/bench_file.hpp"
+#include "sluice/offload/checkpoint_folder.hpp"
 
 namespace sluice::test {
 namespace {
@@ -47,6 +48,20 @@ class NvmeDirectory : public offload::test::SwapStoreTest {
     write_file(dir_.file("manifest.json.tmp"), "{\"form");
     write_file(dir_.file(std::string(nvme::kBenchFileName)), std::string(5'000, 'x'));
     write_file(dir_.file("notes.txt"), "of nobody's");
+  }
+  // Of steps 3 and 12, and one that was not finished.
+  void leave_checkpoints() {
+    for (const int step : {3, 12}) {
+      const std::string checkpoint = offload::checkpoint_path(dir_.path(), step);
+      fs::create_directory(checkpoint);
+      const auto store = offload::SwapStore::create(
+          checkpoint, *engine_, {{"w", 100}}, offload::Durability::none, nvme::DirectIo::automatic);
+      offload::test::update_all(*store, step);
+      store->commit(step, "{}");
+      store->close_cleanly();
+    }
+    fs::create_directory(offload::checkpoint_draft_path(dir_.path(), 15));
+    write_file(dir_.file("step-00000015.tmp/states.0.swap"), std::string(10'000, 'x'));
   }
   std::vector<std::string> names_there() const {
     std::vector<std::string> names;
@@ -153,19 +168,44 @@ TEST_F(NvmeDirectory, SaysWhichFileOfAnUnreadableCommitIsDamaged) {
 }
 
 TEST_F(NvmeDirectory, VerifiesTheNewestCheckpointOfADirectoryOfCheckpoints) {
-  for (const int step : {3, 12}) {
-    const std::string checkpoint =
-        dir_.file("step-000000" + std::string(step < 10 ? "0" : "") + std::to_string(step));
-    fs::create_directory(checkpoint);
-    const auto store = offload::SwapStore::create(
-        checkpoint, *engine_, {{"w", 100}}, offload::Durability::none, nvme::DirectIo::automatic);
-    offload::test::update_all(*store, step);
-    store->commit(step, "{}");
-    store->close_cleanly();
-  }
+  leave_checkpoints();
   const Json::Value object = run_json("verify", 0);
   EXPECT_EQ(object["directory"].asString(), dir_.file("step-00000012"));
   EXPECT_EQ(object["step"].asInt64(), 12);
+}
+
+TEST_F(NvmeDirectory, OfCheckpointsIsClearedOfThoseThatWereNotFinished) {
+  leave_checkpoints();
+  const Json::Value listed = run_json("clean", 0, {"--dry-run"});
+  EXPECT_EQ(listed["kept_step"].asInt64(), 12);
+  ASSERT_EQ(listed["checkpoints"].size(), 2U);
+  EXPECT_EQ(listed["checkpoints"][0].asInt64(), 3);
+  ASSERT_EQ(listed["files"].size(), 2U);
+  EXPECT_EQ(listed["files"][0]["file"].asString(), dir_.file("step-00000015.tmp/states.0.swap"));
+  const ProgramResult result = run("clean");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("step-00000015.tmp/states.0.swap +12.0 KiB  checkpoint "
+                                        "that was not finished\nstep-00000015.tmp/ "));
+  EXPECT_THAT(last_line(result.out), HasSubstr(": removed 1 file and 1 folder, "));
+  EXPECT_THAT(last_line(result.out),
+              HasSubstr(" freed; checkpoints of steps 3 and 12 stay committed"));
+  EXPECT_THAT(names_there(), ElementsAre("step-00000003", "step-00000012"));
+  EXPECT_EQ(run("verify").exit_code, 0);
+}
+
+TEST_F(NvmeDirectory, OfCheckpointsIsEmptiedWithCommitted) {
+  leave_checkpoints();
+  const std::string one = dir_.file("step-00000003");
+  const ProgramResult first = run_sluice({"nvme", "clean", one + "/", "--committed"});
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, ContainsRegex("\n\\./ +[0-9.]+ [a-zA-Z]+  folder of a checkpoint\n"));
+  EXPECT_THAT(last_line(first.out), HasSubstr("3 files and 1 folder"));
+  EXPECT_FALSE(fs::exists(one));
+  EXPECT_THAT(run("clean", {"--committed", "--dry-run"}).out,
+              HasSubstr("; checkpoint of step 12 would be lost"));
+  const Json::Value object = run_json("clean", 0, {"--committed"});
+  EXPECT_EQ(object["removed_step"].asInt64(), 12);
+  EXPECT_TRUE(names_there().empty());
 }
 
 TEST_F(NvmeDirectory, IsLeftAloneWhileARunHasIt) {

@@ -104,6 +104,23 @@ TEST(Surroundings, AForeignFolderAmongTheCheckpointsIsLeftAloneAndCostsNone) {
   EXPECT_NE((rest.err + rest.out).find("resumed from step 4"), std::string::npos) << rest.err;
 }
 
+TEST(Surroundings, ACheckpointThatAKilledRunDidNotFinishIsRemovedByTheNext) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.optimizer_device = setup.param_device = "cpu";
+  setup.sluice_keys =
+      "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", \"checkpoint_every\": 2, ";
+  folder.set(setup);
+  ASSERT_EQ(folder.train("report", 2).exit_code, 0);
+  const std::string dead = folder.checkpoints() + "/step-00000007.tmp";
+  std::filesystem::create_directory(dead);
+  write_file(dead + "/states.0.swap", std::string(10'000, 'x'));
+  const ProgramResult rest = folder.train("report", 3, {"--resume"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_FALSE(std::filesystem::exists(dead));
+  EXPECT_NE(rest.err.find("removed 1 checkpoint ("), std::string::npos) << rest.err;
+}
+
 TEST(Surroundings, ALimitOnTheSizeOfFilesIsAnErrorAndNotASignal) {
   TrainFolder folder;
   folder.set({});

@@ -154,9 +154,11 @@ void add_clean(CLI::App& group, Building& building) {
                   "remove what a dead run left in a swap directory; what is committed stays",
                   "sluice nvme clean /mnt/nvme/swap --dry-run");
   NvmeCleanArguments& arguments = building.nvme_clean;
-  add_text(command, "DIR", "DIR", Need::required, "swap directory of a run, or a checkpoint",
+  add_text(command, "DIR", "DIR", Need::required,
+           "swap directory of a run, a directory of checkpoints, or a checkpoint",
            arguments.directory);
-  add_flag(command, "--committed", "remove the whole run, what is committed included",
+  add_flag(command, "--committed",
+           "remove the whole run or all checkpoints, what is committed included",
            arguments.committed);
   add_flag(command, "--dry-run", "list what would be removed, and remove nothing",
            arguments.dry_run);

@@ -2,7 +2,7 @@
 
 #include <json/value.h>
 
-#include <filesystem>
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <string>
@@ -110,8 +110,33 @@ Json::Value damage_list(const std::vector<offload::DamagedRange>& damaged) {
   return list;
 }
 
-std::string file_name(const std::string& path) {
-  return std::filesystem::path(path).filename().string();
+// As it is called from `directory`; a folder ends with a slash.
+std::string shown_name(const std::string& directory, const offload::RemovableFile& file) {
+  if (file.path == directory) return "./";
+  return file.path.substr(directory.size() + 1) + (file.is_folder ? "/" : "");
+}
+
+// "2 files", "1 folder", "6 files and 2 folders".
+std::string counted_files(const std::vector<offload::RemovableFile>& files) {
+  const auto folders =
+      static_cast<std::size_t>(std::ranges::count(files, true, &offload::RemovableFile::is_folder));
+  if (folders == files.size()) return counted(folders, "folder");
+  const std::string text = counted(files.size() - folders, "file");
+  return folders == 0 ? text : text + " and " + counted(folders, "folder");
+}
+
+// "step 8", "checkpoint of step 26", "checkpoints of steps 13 and 26"; empty: nothing is committed.
+std::string committed_text(const offload::CleanReport& report) {
+  const std::vector<std::int64_t>& steps = report.checkpoint_steps;
+  std::string text = report.committed_step ? "step " + std::to_string(*report.committed_step) : "";
+  if (steps.empty()) return text;
+  if (!text.empty()) text += " and ";
+  text += steps.size() == 1 ? "checkpoint of step " : "checkpoints of steps ";
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (i > 0) text += i + 1 == steps.size() ? " and " : ", ";
+    text += std::to_string(steps[i]);
+  }
+  return text;
 }
 
 std::string clean_summary(const std::string& directory, const NvmeCleanArguments& arguments,
@@ -119,13 +144,22 @@ std::string clean_summary(const std::string& directory, const NvmeCleanArguments
   std::string text = directory + ": nothing to remove";
   if (!report.files.empty()) {
     text = directory + (arguments.dry_run ? ": would remove " : ": removed ") +
-           counted(report.files.size(), "file") + ", " + format_bytes(freed_bytes) +
+           counted_files(report.files) + ", " + format_bytes(freed_bytes) +
            (arguments.dry_run ? " to be freed" : " freed");
   }
-  if (!report.committed_step) return text + "; nothing is committed";
-  const std::string step = "; step " + std::to_string(*report.committed_step);
-  if (!arguments.committed) return text + step + " stays committed";
-  return text + step + (arguments.dry_run ? " would be lost" : " is no longer there");
+  const std::string committed = committed_text(report);
+  if (committed.empty()) return text + "; nothing is committed";
+  const bool one = report.checkpoint_steps.size() + (report.committed_step ? 1 : 0) == 1;
+  const std::string what = "; " + committed;
+  if (!arguments.committed) return text + what + (one ? " stays committed" : " stay committed");
+  if (arguments.dry_run) return text + what + " would be lost";
+  return text + what + (one ? " is no longer there" : " are no longer there");
+}
+
+// What verify and export take of the directory.
+std::optional<std::int64_t> newest_step(const offload::CleanReport& report) {
+  if (report.committed_step || report.checkpoint_steps.empty()) return report.committed_step;
+  return report.checkpoint_steps.back();
 }
 
 Json::Value optional_step(const std::optional<std::int64_t>& step, bool wanted) {
@@ -178,7 +212,7 @@ int run_nvme_clean(const NvmeCleanArguments& arguments, Session& session) {
   Json::Value files(Json::arrayValue);
   for (const offload::RemovableFile& file : report.files) {
     freed_bytes += file.disk_bytes;
-    rows.push_back({file_name(file.path), format_bytes(file.disk_bytes), file.what});
+    rows.push_back({shown_name(directory, file), format_bytes(file.disk_bytes), file.what});
     Json::Value object(Json::objectValue);
     object["file"] = valid_utf8(file.path);
     object["size_bytes"] = Json::UInt64(file.size_bytes);
@@ -194,8 +228,11 @@ int run_nvme_clean(const NvmeCleanArguments& arguments, Session& session) {
   object["dry_run"] = arguments.dry_run;
   object["files"] = files;
   object["freed_bytes"] = Json::UInt64(freed_bytes);
-  object["kept_step"] = optional_step(report.committed_step, !arguments.committed);
-  object["removed_step"] = optional_step(report.committed_step, arguments.committed);
+  object["kept_step"] = optional_step(newest_step(report), !arguments.committed);
+  object["removed_step"] = optional_step(newest_step(report), arguments.committed);
+  object["checkpoints"] = Json::Value(Json::arrayValue);
+  for (const std::int64_t step : report.checkpoint_steps)
+    object["checkpoints"].append(Json::Int64(step));
   session.emit(object);
   return kExitDone;
 }

@@ -2,13 +2,9 @@
 
 #include <json/json.h>
 
-#include <algorithm>
-#include <charconv>
-#include <filesystem>
-#include <string_view>
-
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/offload/checkpoint_folder.hpp"
 
 namespace sluice::models {
 
@@ -128,21 +124,11 @@ std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>
 }
 
 std::vector<CheckpointPath> list_checkpoints(const std::string& directory) {
-  constexpr std::string_view kPrefix = "step-";
   std::vector<CheckpointPath> found;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(kPrefix) || !entry.is_directory(ignored)) continue;
-    std::int64_t step = 0;
-    const char* end = name.data() + name.size();
-    const auto [stopped, problem] = std::from_chars(name.data() + kPrefix.size(), end, step);
-    if (problem != std::errc() || stopped != end || step < 0) continue;
-    const std::string path = directory + "/" + name;
-    if (offload::SwapStore::holds_committed(path)) found.push_back({step, path});
+  for (const offload::CheckpointFolder& folder : offload::list_checkpoint_folders(directory)) {
+    if (folder.is_draft || !offload::SwapStore::holds_committed(folder.path)) continue;
+    found.push_back({folder.step, folder.path});
   }
-  std::sort(found.begin(), found.end(),
-            [](const auto& a, const auto& b) { return a.step < b.step; });
   return found;
 }
 

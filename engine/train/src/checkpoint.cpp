@@ -3,25 +3,19 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <vector>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/offload/checkpoint_folder.hpp"
+#include "sluice/offload/swap_directory.hpp"
 
 namespace sluice::train {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string checkpoint_name(std::int64_t step) {
-  char name[32];
-  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
-  return name;
-}
 
 void sync_path(const fs::path& path) {
   const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path.string()));
@@ -33,10 +27,16 @@ void sync_tree(const fs::path& directory) {
   sync_path(directory);
 }
 
+// The manifest first: what a kill leaves half removed must not look like a checkpoint.
+void remove_checkpoint(const fs::path& path) {
+  fs::remove(path / "manifest.json");
+  fs::remove_all(path);
+}
+
 void remove_old(const fs::path& directory, std::int64_t keep) {
   const auto found = models::list_checkpoints(directory.string());
   const auto kept = static_cast<std::size_t>(keep);
-  for (std::size_t i = 0; i + kept < found.size(); ++i) fs::remove_all(found[i].path);
+  for (std::size_t i = 0; i + kept < found.size(); ++i) remove_checkpoint(found[i].path);
 }
 
 }  // namespace
@@ -48,15 +48,17 @@ std::unique_ptr<offload::DirectoryLock> hold_checkpoint_directory(const std::str
     throw IoError(error.value(), "create directory", directory, 0, 0,
                   "\"checkpoint_dir\" must name a directory, or where one can be made");
   }
-  return std::make_unique<offload::DirectoryLock>(directory,
-                                                  offload::DirectoryLock::Mode::exclusive);
+  auto lock =
+      std::make_unique<offload::DirectoryLock>(directory, offload::DirectoryLock::Mode::exclusive);
+  offload::remove_dead_checkpoints(directory);
+  return lock;
 }
 
 void write_checkpoint(RunResources& resources, const models::RunState& state) {
   const config::SluiceConfig& options = resources.plan.config.sluice;
   const fs::path parent = options.checkpoint_dir;
-  const fs::path final_path = parent / checkpoint_name(state.step);
-  const fs::path temporary = final_path.string() + ".tmp";
+  const fs::path final_path = offload::checkpoint_path(parent, state.step);
+  const fs::path temporary = offload::checkpoint_draft_path(parent, state.step);
   std::error_code error;
   fs::remove_all(temporary, error);
   fs::create_directories(temporary, error);
@@ -79,7 +81,7 @@ void write_checkpoint(RunResources& resources, const models::RunState& state) {
     throw;
   }
   if (options.durability == config::Durability::power) sync_tree(temporary);
-  fs::remove_all(final_path, error);
+  remove_checkpoint(final_path);
   fs::rename(temporary, final_path, error);
   if (error) throw IoError(error.value(), "rename", final_path.string());
   if (options.durability == config::Durability::power) sync_path(parent);

@@ -2,9 +2,6 @@
 // Full checkpoints: a folder below checkpoint_dir in the format of a swap directory, written under
 // another name and renamed when it is whole.
 
-#include <cstdint>
-#include <string>
-
 #include <memory>
 #include <string>
 
@@ -14,8 +11,8 @@
 namespace sluice::train {
 
 // Creates `directory` when it is absent and holds it for this run, so that two runs cannot mix
-// their checkpoints. Throws StorageError naming the process that has it, IoError when it cannot be
-// had or written to.
+// their checkpoints; removes those that a killed run did not finish. Throws StorageError naming the
+// process that has it, IoError when it cannot be had or written to.
 std::unique_ptr<offload::DirectoryLock> hold_checkpoint_directory(const std::string& directory);
 
 // Writes CHECKPOINT_DIR/step-NNNNNNNN from the updater's states and removes all but the newest

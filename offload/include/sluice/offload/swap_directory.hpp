@@ -38,16 +38,18 @@ VerifyReport verify_directory(const std::string& directory, nvme::IoEngine& io, 
                               const VerifyProgress& progress);
 
 // leftovers: what no committed state needs: scratch files, a manifest that was not finished, slot
-// files in which no committed shard lies, the file of a bench. everything: also what is committed,
-// and the lock; the directory holds no run then.
+// files in which no committed shard lies, the file of a bench; and, with their folders, checkpoints
+// below the directory that were not finished. everything: also what is committed, the lock and the
+// checkpoints; the directory holds no run then, and goes too when it is a checkpoint's own folder.
 enum class CleanScope { leftovers, everything };
 enum class CleanMode { list, remove };
 
 struct RemovableFile {
-  std::string path;
+  std::string path;  // of a file, or of a folder that is empty when its turn comes
   std::uint64_t size_bytes = 0;
   std::uint64_t disk_bytes = 0;  // blocks it occupies: what its removal frees
   std::string what;              // "scratch of a run", for people
+  bool is_folder = false;
 };
 
 struct CleanReport {
@@ -55,13 +57,16 @@ struct CleanReport {
   // What was committed: it stays with CleanScope::leftovers, and goes with everything. Empty:
   // nothing was, or (everything) the manifest is damaged.
   std::optional<std::int64_t> committed_step;
+  // The same of the checkpoints below the directory, the oldest first.
+  std::vector<std::int64_t> checkpoint_steps;
 };
 
 // Finds the files of `scope`, and removes them unless `mode` says otherwise: the manifest first, so
 // that nothing half removed looks committed, the lock last. Files that are not a store's, a
-// ScratchFile's or a bench's, and whatever is no regular file, are left alone. Throws StorageError,
-// before anything is removed, when a run or a reader (CleanMode::list: a run) has the directory,
-// when with CleanScope::leftovers the manifest is damaged, so that nobody knows what is committed,
+// ScratchFile's or a bench's, whatever is no regular file, and folders that hold any of these are
+// left alone. Throws StorageError, before anything is removed, when a run or a reader
+// (CleanMode::list: a run) has the directory or a checkpoint of which something is to go, when with
+// CleanScope::leftovers the manifest is damaged, so that nobody knows what is committed,
 // and when it is not the manifest of a store; IoError naming what could not be removed.
 CleanReport clean_directory(const std::string& directory, CleanScope scope, CleanMode mode);
 
@@ -69,5 +74,8 @@ CleanReport clean_directory(const std::string& directory, CleanScope scope, Clea
 // unfinished manifests that a killed run left, with one line in the log. SwapStore does so itself.
 // Throws IoError.
 void remove_dead_files(const std::string& directory);
+// The same for a directory of checkpoints: removes those that a killed run did not finish. Throws
+// IoError.
+void remove_dead_checkpoints(const std::string& directory);
 
 }  // namespace sluice::offload

@@ -1,0 +1,60 @@
+#include "sluice/offload/checkpoint_folder.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <tuple>
+
+namespace sluice::offload {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kDraftSuffix = ".tmp";
+
+}  // namespace
+
+std::string checkpoint_path(const std::string& directory, std::int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
+  return directory + "/" + name;
+}
+
+std::string checkpoint_draft_path(const std::string& directory, std::int64_t step) {
+  return checkpoint_path(directory, step) + std::string(kDraftSuffix);
+}
+
+std::optional<CheckpointFolder> checkpoint_folder_of(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  std::string_view number = name;
+  if (!number.starts_with(kPrefix)) return std::nullopt;
+  number.remove_prefix(kPrefix.size());
+  CheckpointFolder folder;
+  folder.path = path;
+  folder.is_draft = number.ends_with(kDraftSuffix);
+  if (folder.is_draft) number.remove_suffix(kDraftSuffix.size());
+  const char* const end = number.data() + number.size();
+  const auto [stopped, problem] = std::from_chars(number.data(), end, folder.step);
+  if (problem != std::errc() || stopped != end || folder.step < 0) return std::nullopt;
+  return folder;
+}
+
+std::vector<CheckpointFolder> list_checkpoint_folders(const std::string& directory) {
+  std::vector<CheckpointFolder> found;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    if (!entry.is_directory(ignored)) continue;
+    const std::string path = directory + "/" + entry.path().filename().string();
+    if (const auto folder = checkpoint_folder_of(path)) found.push_back(*folder);
+  }
+  std::sort(found.begin(), found.end(), [](const CheckpointFolder& a, const CheckpointFolder& b) {
+    return std::tie(a.step, a.path) < std::tie(b.step, b.path);
+  });
+  return found;
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,169 @@
+// Clearing a directory of checkpoints, and one checkpoint.
+
+#include "sluice/offload/checkpoint_folder.hpp"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "captured_log.hpp"
+#include "sluice/offload/swap_directory.hpp"
+#include "swap_test_support.hpp"
+
+namespace sluice::offload::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+using sluice::test::CapturedLog;
+using ::testing::ElementsAre;
+
+TEST(CheckpointFolder, IsToldByItsName) {
+  const auto folder = checkpoint_folder_of(checkpoint_path("/a", 26));
+  ASSERT_TRUE(folder.has_value());
+  EXPECT_EQ(folder->path, "/a/step-00000026");
+  EXPECT_EQ(folder->step, 26);
+  EXPECT_FALSE(folder->is_draft);
+  EXPECT_TRUE(checkpoint_folder_of(checkpoint_draft_path("/a", 26))->is_draft);
+  for (const char* path : {"/a/step-", "/a/step-.tmp", "/a/step-1a", "/a/step--1", "/a/step-1.tmp2",
+                           "/a/step-00000026/states.0.swap", "/a/estep-1"}) {
+    EXPECT_FALSE(checkpoint_folder_of(path).has_value()) << path;
+  }
+}
+
+// A directory of checkpoints: whole ones of steps 3 and 12, and one that a killed run did not
+// finish.
+class CheckpointsTest : public SwapStoreTest {
+ protected:
+  CheckpointsTest() {
+    for (const int step : {3, 12}) commit_into(checkpoint_path(dir_.path(), step), step);
+    leave_draft(15);
+  }
+  void commit_into(const std::string& folder, std::int64_t step) {
+    fs::create_directory(folder);
+    const auto store = SwapStore::create(folder, *engine_, some_shards(), Durability::none,
+                                         nvme::DirectIo::automatic);
+    update_all(*store, step);
+    store->commit(step, "{}");
+    store->close_cleanly();
+  }
+  void leave_draft(std::int64_t step) {
+    const std::string folder = checkpoint_draft_path(dir_.path(), step);
+    fs::create_directory(folder);
+    write_text(folder + "/lock", "12345      \n");
+    write_text(folder + "/states.0.swap", std::string(10'000, 'x'));
+  }
+  // Names of the files and folders that were, or would be, removed.
+  std::vector<std::string> clean(CleanScope scope, CleanMode mode = CleanMode::remove) {
+    report_ = clean_directory(dir_.path(), scope, mode);
+    std::vector<std::string> names;
+    for (const RemovableFile& file : report_.files) {
+      names.push_back(fs::path(file.path).filename());
+    }
+    return names;
+  }
+  static std::vector<std::string> names_in(const std::string& directory) {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(directory)) {
+      names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  std::vector<std::string> names_there() const { return names_in(dir_.path()); }
+  std::vector<std::string> below(const std::string& name) const {
+    return names_in(dir_.file(name));
+  }
+
+  CleanReport report_;
+  const std::string draft_ = "step-00000015.tmp";
+};
+
+TEST_F(CheckpointsTest, LosesOnlyWhatWasNotFinished) {
+  EXPECT_THAT(clean(CleanScope::leftovers, CleanMode::list),
+              ElementsAre("states.0.swap", "lock", draft_));
+  EXPECT_TRUE(fs::exists(dir_.file(draft_)));
+  EXPECT_THAT(clean(CleanScope::leftovers), ElementsAre("states.0.swap", "lock", draft_));
+  EXPECT_TRUE(report_.files.back().is_folder);
+  EXPECT_EQ(report_.files.front().size_bytes, 10'000U);
+  EXPECT_EQ(report_.committed_step, std::nullopt);
+  EXPECT_THAT(report_.checkpoint_steps, ElementsAre(3, 12));
+  EXPECT_THAT(names_there(), ElementsAre("step-00000003", "step-00000012"));
+  const auto store = SwapStore::open_read_only(dir_.file("step-00000012"), *engine_);
+  EXPECT_EQ(difference_from(*store, 12), "");
+}
+
+TEST_F(CheckpointsTest, AreRemovedWithTheirFoldersTheManifestOfEachFirst) {
+  const std::vector<std::string> listed = clean(CleanScope::everything, CleanMode::list);
+  EXPECT_THAT(listed, ElementsAre("manifest.json", "states.0.swap", "lock", "step-00000003",
+                                  "manifest.json", "states.0.swap", "lock", "step-00000012",
+                                  "states.0.swap", "lock", draft_));
+  EXPECT_EQ(listed, clean(CleanScope::everything));
+  EXPECT_THAT(report_.checkpoint_steps, ElementsAre(3, 12));
+  EXPECT_TRUE(names_there().empty());
+}
+
+TEST_F(CheckpointsTest, OneIsRemovedWithItsFolder) {
+  const std::string folder = dir_.file("step-00000003");
+  const CleanReport report = clean_directory(folder, CleanScope::everything, CleanMode::remove);
+  EXPECT_EQ(report.committed_step, 3);
+  EXPECT_EQ(report.files.back().path, folder);
+  EXPECT_THAT(names_there(), ElementsAre("step-00000012", draft_));
+}
+
+TEST_F(CheckpointsTest, OneWhoseRemovalWasCutShortIsALeftover) {
+  fs::remove(dir_.file("step-00000003/manifest.json"));
+  EXPECT_THAT(clean(CleanScope::leftovers), ElementsAre("states.0.swap", "lock", "step-00000003",
+                                                        "states.0.swap", "lock", draft_));
+  EXPECT_THAT(report_.checkpoint_steps, ElementsAre(12));
+  EXPECT_THAT(names_there(), ElementsAre("step-00000012"));
+}
+
+TEST_F(CheckpointsTest, LeaveAloneWhatIsNotOurs) {
+  write_text(dir_.file(draft_ + "/notes"), "mine");
+  write_text(dir_.file("step-00000003/notes"), "mine");
+  for (const char* name : {"step-archived", "step-7", "step-9.tmp", "step-00000015.tmp.old"}) {
+    fs::create_directory(dir_.file(name));
+    write_text(dir_.file(name + std::string("/notes")), "mine");
+  }
+  write_text(dir_.file("step-7/manifest.json"), "{\"name\": \"an application\"}");
+  write_text(dir_.file("step-9.tmp/lock"), "a text that is longer than a lock");
+  fs::create_directory_symlink(dir_.file("step-archived"), dir_.file("step-8.tmp"));
+  clean(CleanScope::everything);
+  EXPECT_THAT(names_there(), ElementsAre("step-00000003", draft_, "step-00000015.tmp.old", "step-7",
+                                         "step-8.tmp", "step-9.tmp", "step-archived"));
+  for (const std::string& name : {draft_, std::string("step-00000003")})
+    EXPECT_THAT(below(name), ElementsAre("notes"));
+  EXPECT_THAT(below("step-7"), ElementsAre("manifest.json", "notes"));
+  EXPECT_THAT(below("step-9.tmp"), ElementsAre("lock", "notes"));
+}
+
+TEST_F(CheckpointsTest, StayWhileOneIsReadOrARunHasThem) {
+  const std::vector<std::string> before = names_there();
+  {
+    const auto reader = SwapStore::open_read_only(dir_.file("step-00000012"), *engine_);
+    EXPECT_THROW(clean(CleanScope::everything), StorageError);
+  }
+  const DirectoryLock run(dir_.path(), DirectoryLock::Mode::exclusive);
+  EXPECT_THROW(clean(CleanScope::leftovers), StorageError);
+  fs::remove(dir_.file("lock"));
+  EXPECT_EQ(names_there(), before);
+  EXPECT_THAT(below("step-00000003"), ElementsAre("lock", "manifest.json", "states.0.swap"));
+}
+
+TEST_F(CheckpointsTest, ThatWereNotFinishedAreRemovedByTheNextRunWithOneLine) {
+  leave_draft(2);
+  const DirectoryLock lock(dir_.path(), DirectoryLock::Mode::exclusive);
+  CapturedLog log;
+  remove_dead_checkpoints(dir_.path());
+  EXPECT_THAT(names_there(), ElementsAre("lock", "step-00000003", "step-00000012"));
+  ASSERT_EQ(log.messages().size(), 1U);
+  EXPECT_TRUE(log.contains("removed 2 checkpoints (")) << log.messages()[0].text;
+  EXPECT_TRUE(log.contains("that an earlier run did not finish"));
+  remove_dead_checkpoints(dir_.path());
+  EXPECT_EQ(log.messages().size(), 1U) << "nothing removed, nothing said";
+}
+
+}  // namespace
+}  // namespace sluice::offload::test
