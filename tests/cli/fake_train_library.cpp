@@ -40,10 +40,15 @@ class FakeLibrary : public TrainLibrary {
 
   void generate(const GenerateRequest& request, GenerateObserver& observer,
                 const volatile int&) override {
+    const char* chosen = std::getenv("SLUICE_FAKE_SCENARIO");
+    const std::string scenario = chosen == nullptr ? "" : chosen;
+    if (scenario == "bad_weights") throw StorageError(request.weights_path, "bad weights");
+    observer.on_ready();
     const std::string text = "abc\xC3(";
     for (std::int64_t i = 0; i < request.max_new_tokens; ++i) {
       observer.on_token(
           static_cast<unsigned char>(text[static_cast<std::size_t>(i) % text.size()]));
+      if (scenario == "fails_at_a_token") throw StorageError(request.weights_path, "bad weights");
     }
   }
 

@@ -148,6 +148,24 @@ TEST_F(TrainProgram, RefusesAMistakenConfigurationBeforeLoadingTheLibrary) {
   EXPECT_EQ(train("").exit_code, 2);
 }
 
+TEST_F(TrainProgram, ShowsThePromptOnlyWhenTheWeightsAreGoodAndErrorsOnALineOfTheirOwn) {
+  add_library();
+  const std::vector<std::string> line = {directory_.file("bin/sluice"),
+                                         "generate",
+                                         "--model",
+                                         directory_.file("model.json"),
+                                         "--weights",
+                                         directory_.file("text"),
+                                         "--prompt",
+                                         "Once "};
+  ProgramResult result = run_program(line, {{"SLUICE_FAKE_SCENARIO", "bad_weights"}});
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_EQ(result.out, "");
+  result = run_program(line, {{"SLUICE_FAKE_SCENARIO", "fails_at_a_token"}});
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_EQ(result.out, "Once a\n");
+}
+
 TEST_F(TrainProgram, StreamsGeneratedBytesAndListsTokensAsJson) {
   add_library();
   const std::vector<std::string> line = {directory_.file("bin/sluice"),

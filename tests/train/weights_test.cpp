@@ -53,6 +53,54 @@ TEST(Weights, OfAnotherShapeAreRefusedByName) {
   EXPECT_NE(refused.err.find("transformer.wte.weight"), std::string::npos) << refused.err;
 }
 
+// A file of weights of the model in a folder that it makes.
+std::string exported_weights(TrainFolder& folder) {
+  folder.set({});
+  EXPECT_EQ(folder.train("trained", 1).exit_code, 0);
+  std::string weights = folder.path("weights.safetensors");
+  EXPECT_EQ(run_sluice({"export", folder.swap(), "--out", weights}).exit_code, 0);
+  return weights;
+}
+
+ProgramResult generate_with(const TrainFolder& folder, const std::string& weights) {
+  return run_sluice({"generate", "--model", folder.model(), "--prompt", "the step",
+                     "--max-new-tokens", "5", "--weights", weights});
+}
+
+TEST(Weights, ThatAreNotFiniteGenerateNothing) {
+  TrainFolder folder;
+  const std::string weights = exported_weights(folder);
+  std::string text = file_text(weights);
+  text.replace(text.size() / 2, text.size() / 2, text.size() / 2, '\xFF');  // NaN
+  write_file(weights, text);
+  const ProgramResult result = generate_with(folder, weights);
+  expect_refused(result, 4, {weights, "the model's output is not finite"});
+  EXPECT_EQ(result.out, "");
+}
+
+TEST(Weights, OfAnotherModelAreNamedInTenLines) {
+  TrainFolder folder;
+  const std::string weights = exported_weights(folder);
+  write_file(folder.model(), R"({"model_type": "gpt2", "n_layer": 8, "n_embd": 32, "n_head": 4,
+                                 "n_positions": 32, "vocab_size": 256})");
+  const ProgramResult result = generate_with(folder, weights);
+  expect_refused(result, 4, {"transformer.wte.weight is (256, 64)", "  ... and "});
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1 + 10 + 1) << result.err;
+  EXPECT_EQ(result.out, "") << "no prompt before the weights have been checked";
+}
+
+TEST(Weights, OfADataTypeThatIsNotReadAreNotCalledMissing) {
+  TrainFolder folder;
+  const std::string weights = exported_weights(folder);
+  std::string text = file_text(weights);
+  const auto at = text.find("F32", text.find("transformer.wpe.weight"));
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 3, "I32");
+  write_file(weights, text);
+  expect_refused(generate_with(folder, weights), 4,
+                 {"transformer.wpe.weight (32, 64) has dtype I32, which is not supported"});
+}
+
 TEST(Weights, TrainingLowersTheLossOfTextWithStructure) {
   TrainFolder folder;
   folder.set({});

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <utility>
 
 #include "commands.hpp"
 #include "exit_code.hpp"
@@ -22,17 +23,30 @@ namespace {
 
 constexpr std::int64_t kByteVocabulary = 256;
 
-// Shows tokens as they come and keeps them for --json.
+// Shows the prompt and then tokens as they come, and keeps them for --json. The line ends with the
+// object, so that what is said next, an error too, begins on one of its own.
 // Confined to thread: the one that generates.
 class TokenPrinter : public train::GenerateObserver {
  public:
-  TokenPrinter(Console& console, bool bytes) : console_(console), bytes_(bytes) {}
+  TokenPrinter(Console& console, std::string prompt, bool bytes)
+      : console_(console), prompt_(std::move(prompt)), bytes_(bytes) {}
+  ~TokenPrinter() override { end_line(); }
+  TokenPrinter(const TokenPrinter&) = delete;
+  TokenPrinter& operator=(const TokenPrinter&) = delete;
 
+  void on_ready() override {
+    console_.stream(prompt_);
+    in_line_ = true;
+  }
   void on_token(std::int64_t token) override {
     tokens_.append(Json::Int64(token));
     if (bytes_) text_ += static_cast<char>(token);
     console_.stream(bytes_ ? shown(static_cast<unsigned char>(token))
                            : " " + std::to_string(token));
+  }
+  void end_line() {
+    if (in_line_) console_.stream("\n");
+    in_line_ = false;
   }
   const Json::Value& tokens() const { return tokens_; }
   const std::string& text() const { return text_; }
@@ -45,7 +59,9 @@ class TokenPrinter : public train::GenerateObserver {
   }
 
   Console& console_;
+  const std::string prompt_;
   const bool bytes_;
+  bool in_line_ = false;
   Json::Value tokens_ = Json::Value(Json::arrayValue);
   std::string text_;
 };
@@ -64,10 +80,9 @@ int run_generate(const GenerateArguments& arguments, Session& session) {
   library.set_log_sink(session.console().make_log_sink(), LogLevel::info);
 
   const StopSignals signals("\n");
-  TokenPrinter printer(session.console(), model.vocab_size == kByteVocabulary);
-  session.console().stream(request.prompt);
+  TokenPrinter printer(session.console(), request.prompt, model.vocab_size == kByteVocabulary);
   library.generate(request, printer, signals.stop());
-  session.console().stream("\n");
+  printer.end_line();
 
   Json::Value object(Json::objectValue);
   object["prompt"] = valid_utf8(request.prompt);

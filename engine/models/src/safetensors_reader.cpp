@@ -63,7 +63,7 @@ std::optional<DType> dtype_of(const std::string& dtype) {
 
 struct HeaderEntry {
   TensorEntry tensor;
-  bool is_known_float = false;
+  std::string dtype;  // as the file has it
 };
 
 // Turns the JSON header into entries; every complaint names the file and the tensor.
@@ -107,17 +107,13 @@ class HeaderReader {
   HeaderEntry entry(const std::string& name, const Json::Value& value) const {
     if (!value.isObject()) fail(name, "is described by no JSON object");
     if (!value["dtype"].isString()) fail(name, "has no \"dtype\" text");
-    const std::string dtype = value["dtype"].asString();
     HeaderEntry result;
+    result.dtype = value["dtype"].asString();
     result.tensor.name = name;
     result.tensor.shape = shape_of(name, value["shape"]);
     read_offsets(value["data_offsets"], result.tensor);
-    if (const auto element_bytes = element_bytes_of(dtype)) {
-      check_size(result.tensor, *element_bytes, dtype);
-    }
-    if (const auto known = dtype_of(dtype)) {
-      result.tensor.dtype = *known;
-      result.is_known_float = true;
+    if (const auto element_bytes = element_bytes_of(result.dtype)) {
+      check_size(result.tensor, *element_bytes, result.dtype);
     }
     return result;
   }
@@ -218,10 +214,11 @@ SafetensorsReader::SafetensorsReader(const std::string& path)
   const std::uint64_t data_begin_bytes = kHeaderLengthBytes + header.size();
   const HeaderReader reader(path_, data_begin_bytes, file_bytes - data_begin_bytes);
   for (HeaderEntry& entry : reader.entries(header)) {
-    if (entry.is_known_float) {
+    if (const auto dtype = dtype_of(entry.dtype)) {
+      entry.tensor.dtype = *dtype;
       tensors_.emplace(entry.tensor.name, std::move(entry.tensor));
     } else {
-      skipped_.push_back(entry.tensor.name);
+      skipped_.emplace(entry.tensor.name, std::move(entry.dtype));
     }
   }
 }

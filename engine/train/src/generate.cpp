@@ -112,6 +112,14 @@ class Generator {
   std::vector<torch::Tensor> flats_;
 };
 
+// Of what is not finite every draw would be the same token, for ever.
+void check_finite(const torch::Tensor& logits, const std::string& weights_path) {
+  if (logits.isfinite().all().item<bool>()) return;
+  throw StorageError(weights_path,
+                     "cannot be used: with these weights the model's output is not finite, they "
+                     "hold NaN or infinities, or are too large for bf16");
+}
+
 // Draws with a number from Philox keyed by the seed, so the same seed gives the same text.
 std::int64_t draw(const torch::Tensor& logits, const GenerateRequest& request,
                   std::uint64_t index) {
@@ -181,12 +189,15 @@ void run_generation(const GenerateRequest& request, GenerateObserver& observer,
   };
   torch::Tensor logits =
       static_cast<std::int64_t>(tokens.size()) < window ? generator.advance(tokens, 0) : restart();
+  check_finite(logits, request.weights_path);
+  observer.on_ready();
   for (std::int64_t made = 0; made < request.max_new_tokens && stop == 0; ++made) {
     const std::int64_t token = draw(logits, request, static_cast<std::uint64_t>(made));
     observer.on_token(token);
     const auto position = static_cast<std::int64_t>(tokens.size());
     tokens.push_back(token);
     logits = position < window ? generator.advance({token}, position) : restart();
+    check_finite(logits, request.weights_path);
   }
 }
 

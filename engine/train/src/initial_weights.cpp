@@ -12,14 +12,26 @@ namespace {
 
 constexpr const char* kPrefix = "transformer.";
 
-// A checkpoint of the bare GPT2Model has the same names without the prefix.
+// The entry of a parameter. A checkpoint of the bare GPT2Model has the same names without the
+// prefix.
+template <typename Map>
+const typename Map::mapped_type* find_entry(const Map& entries, const std::string& name) {
+  auto found = entries.find(name);
+  if (found == entries.end() && name.rfind(kPrefix, 0) == 0) {
+    found = entries.find(name.substr(std::char_traits<char>::length(kPrefix)));
+  }
+  return found == entries.end() ? nullptr : &found->second;
+}
+
 const models::TensorEntry* find_tensor(const models::SafetensorsReader& file,
                                        const std::string& name) {
-  auto found = file.tensors().find(name);
-  if (found == file.tensors().end() && name.rfind(kPrefix, 0) == 0) {
-    found = file.tensors().find(name.substr(std::char_traits<char>::length(kPrefix)));
-  }
-  return found == file.tensors().end() ? nullptr : &found->second;
+  return find_entry(file.tensors(), name);
+}
+
+std::string why_absent(const models::SafetensorsReader& file, const std::string& name) {
+  const std::string* const dtype = find_entry(file.skipped(), name);
+  if (dtype == nullptr) return " is missing";
+  return " has dtype " + *dtype + ", which is not supported; expected F32, BF16 or F16";
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -36,6 +48,24 @@ bool is_known_extra(const std::string& name, bool tied) {
          (tied && name == "lm_head.weight");
 }
 
+// What is wrong with a file, a line each; of a file of another model no more than tell that.
+class Problems {
+ public:
+  void add(const std::string& problem) {
+    if (++count_ <= kMostLines) text_ += "\n  " + problem;
+  }
+  bool empty() const { return count_ == 0; }
+  std::string text() const {
+    if (count_ <= kMostLines) return text_;
+    return text_ + "\n  ... and " + std::to_string(count_ - kMostLines) + " more";
+  }
+
+ private:
+  static constexpr std::size_t kMostLines = 10;
+  std::size_t count_ = 0;
+  std::string text_;
+};
+
 }  // namespace
 
 InitialWeights::InitialWeights(const plan::Plan& plan, std::uint64_t seed,
@@ -44,27 +74,25 @@ InitialWeights::InitialWeights(const plan::Plan& plan, std::uint64_t seed,
   if (!path) return;
   file_.emplace(*path);
   std::set<std::string> used;
-  std::string problems;
+  Problems problems;
   for (const zero::UnitLayout& unit : plan.layouts) {
     for (const zero::ParamLayout& param : unit.params) {
       const models::TensorEntry* tensor = find_tensor(*file_, param.name);
       if (tensor == nullptr) {
-        problems += "\n  " + param.name + " " + shape_text(param.shape) + " is missing";
+        problems.add(param.name + " " + shape_text(param.shape) + why_absent(*file_, param.name));
       } else if (tensor->shape != param.shape) {
-        problems += "\n  " + param.name + " is " + shape_text(tensor->shape) + ", the model has " +
-                    shape_text(param.shape);
+        problems.add(param.name + " is " + shape_text(tensor->shape) + ", the model has " +
+                     shape_text(param.shape));
       }
       if (tensor != nullptr) used.insert(tensor->name);
     }
   }
   for (const auto& [name, tensor] : file_->tensors()) {
-    if (used.count(name) == 0 && !is_known_extra(name, plan.model.tie_word_embeddings)) {
-      problems +=
-          "\n  " + name + " " + shape_text(tensor.shape) + " belongs to no parameter of the model";
-    }
+    if (used.count(name) == 0 && !is_known_extra(name, plan.model.tie_word_embeddings))
+      problems.add(name + " " + shape_text(tensor.shape) + " belongs to no parameter of the model");
   }
   if (!problems.empty())
-    throw StorageError(*path, "these weights are not of the model in --model:" + problems);
+    throw StorageError(*path, "these weights are not of the model in --model:" + problems.text());
 }
 
 StateUpdater::Fill InitialWeights::fill_of(std::size_t unit) const {

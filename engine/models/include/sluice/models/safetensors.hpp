@@ -33,8 +33,8 @@ class SafetensorsReader {
   explicit SafetensorsReader(const std::string& path);
   const std::string& path() const { return path_; }
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
-  // Names of tensors whose data type is not a floating type known here.
-  const std::vector<std::string>& skipped() const { return skipped_; }
+  // Data types, as the file has them, of the tensors whose type is not a floating type known here.
+  const std::map<std::string, std::string>& skipped() const { return skipped_; }
   // Elements [offset_count, offset_count + values.size()) of a tensor as fp32. Throws
   // InvalidArgument beyond its end.
   void read_fp32(const TensorEntry& tensor, std::uint64_t offset_count,
@@ -44,7 +44,7 @@ class SafetensorsReader {
   std::string path_;
   UniqueFd fd_;
   std::map<std::string, TensorEntry> tensors_;
-  std::vector<std::string> skipped_;
+  std::map<std::string, std::string> skipped_;  // name -> data type
 };
 
 struct TensorSpec {

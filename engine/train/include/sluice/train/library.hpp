@@ -55,6 +55,8 @@ struct GenerateRequest {
 class GenerateObserver {
  public:
   virtual ~GenerateObserver() = default;
+  // The weights have been read and checked; tokens follow.
+  virtual void on_ready() = 0;
   virtual void on_token(std::int64_t token) = 0;
 };
 
