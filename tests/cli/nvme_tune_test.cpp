@@ -75,6 +75,19 @@ TEST_F(NvmeTune, MistakesAreOneLine) {
   EXPECT_FALSE(std::filesystem::exists(dir_.file("t")));
 }
 
+TEST_F(NvmeTune, PagesThatCannotBeWrittenAreRefusedBeforeAnythingIsMeasured) {
+  const std::string page = dir_.file("none/page.html");
+  const std::string swap = dir_.file("swap");
+  std::filesystem::create_directory(swap);
+  expect_refused(4, "given as --html", {swap, "--out", dir_.file("t"), "--html", page});
+  expect_refused(4, "given as --out", {swap, "--out", dir_.file("absent/"), "--seconds", "600"});
+  const ProgramResult bench = run_sluice({"nvme", "bench", swap, "--html", page});
+  EXPECT_EQ(bench.exit_code, 4) << bench.err;
+  EXPECT_THAT(bench.err, HasSubstr(page));
+  EXPECT_TRUE(std::filesystem::is_empty(swap));
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("t"))) << "what is only tried is not left";
+}
+
 TEST_F(NvmeTune, ASecondConfigurationReplacesOnlyWhatTunesHave) {
   write_file(dir_.file("ds.json"), R"({"train_batch_size": 1, "optimizer": {"type": "AdamW"}})");
   write_file(dir_.file("more.json"), "{\n\"aio\": {\"queue_dept\": 3},\n\"optimizer\": {}}");

@@ -1,9 +1,14 @@
 #include "html_page.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <fstream>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
 #include "text_format.hpp"
 
 namespace sluice::cli {
@@ -66,6 +71,16 @@ void write_page(const std::string& path, const std::string& page) {
   file << page;
   file.close();
   if (!file) throw IoError(errno != 0 ? errno : EIO, "write", path);
+}
+
+void check_writable(const std::string& flag, const std::string& path) {
+  struct stat status {};
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  SLUICE_CHECK(!exists || !S_ISDIR(status.st_mode), flag + ": " + path + ": this is a directory");
+  if (exists && !S_ISREG(status.st_mode)) return;  // the opening of a pipe would be noticed
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (!fd) throw IoError(errno, "open", path, 0, 0, "given as " + flag);
+  if (!exists) ::unlink(path.c_str());
 }
 
 }  // namespace sluice::cli

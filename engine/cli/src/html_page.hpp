@@ -19,5 +19,8 @@ std::string svg_number(double value);
 
 // Writes the page. Throws IoError.
 void write_page(const std::string& path, const std::string& page);
+// Whether write_page can, before minutes are spent on what to write; changes nothing. `flag` is how
+// `path` was given. Throws InvalidArgument where it is a directory, IoError.
+void check_writable(const std::string& flag, const std::string& path);
 
 }  // namespace sluice::cli

@@ -117,7 +117,7 @@ void add_tune(CLI::App& group, Building& building) {
       group, building, "tune",
       "find the block size, the depth and the order of reads and writes that suit a drive best",
       "sluice nvme tune /mnt/nvme --out tuned.json --html tuned.html\n"
-      "sluice train --config ds.json --config tuned.json ...");
+      "  sluice train --config ds.json --config tuned.json ...");
   NvmeTuneArguments& arguments = building.nvme_tune;
   add_drive_options(command, arguments);
   add_text(command, "--out", "FILE", Need::required,

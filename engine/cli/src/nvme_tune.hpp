@@ -16,7 +16,8 @@ struct SwapRate {
 };
 
 struct TuneOutcome {
-  std::vector<nvme::TunePoint> surface;
+  std::vector<nvme::TunePoint> surface;  // every setting, those that time was too short for too
+  bool finished = false;                 // every round was measured
   nvme::TunePoint chosen;
   std::vector<SwapRate> swap;
   unsigned reads_per_write = 0;  // chosen
@@ -40,6 +41,11 @@ struct SurfacePattern {
 inline constexpr SurfacePattern kSurfacePatterns[] = {{"read", &nvme::TuneRates::read},
                                                       {"write", &nvme::TuneRates::write},
                                                       {"mixed", &nvme::TuneRates::mixed}};
+
+// "read 1.00, write 2.00, mixed 3.00 GB/s".
+std::string rates_text(const nvme::TuneRates& rates);
+// What is printed at the end: a table for each pattern, and lines.
+std::string tune_text(const TuneOutcome& outcome);
 
 // The part of a configuration: its sections "aio" and "sluice".
 std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& outcome);

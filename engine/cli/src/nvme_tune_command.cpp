@@ -2,14 +2,11 @@
 
 #include <json/value.h>
 #include <json/writer.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <exception>
-#include <filesystem>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -98,17 +95,8 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-std::string gigabytes(double bytes_per_second) {
-  return format_number("%.2f", 1e-9 * bytes_per_second);
-}
-
 std::string setting_text(const nvme::TuneSetting& setting) {
   return format_bytes(setting.block_bytes) + " x " + std::to_string(setting.depth);
-}
-
-std::string rates_text(const nvme::TuneRates& rates) {
-  return "read " + gigabytes(rates.read) + ", write " + gigabytes(rates.write) + ", mixed " +
-         gigabytes(rates.mixed) + " GB/s";
 }
 
 // Settings whose queue the file can fill.
@@ -182,34 +170,6 @@ unsigned best_order(const std::vector<SwapRate>& rates) {
                                                                         : kUsualReadsPerWrite;
 }
 
-void show(const TuneOutcome& outcome, Console& console) {
-  const SurfaceTable table = surface_table(outcome.surface);
-  for (const SurfacePattern& pattern : kSurfacePatterns) {
-    std::vector<std::vector<std::string>> rows = {{std::string(pattern.name) + " GB/s"}};
-    for (const unsigned depth : table.depths)
-      rows.front().push_back("depth " + std::to_string(depth));
-    for (std::size_t b = 0; b < table.blocks.size(); ++b) {
-      rows.push_back({format_bytes(table.blocks[b])});
-      for (const nvme::TunePoint* point : table.points[b]) {
-        const bool chosen = point != nullptr && point->setting == outcome.chosen.setting;
-        rows.back().push_back(
-            point == nullptr ? "-" : (chosen ? "*" : "") + gigabytes(point->rates.*pattern.rate));
-      }
-    }
-    console.print(format_table(rows));
-  }
-  std::string swap = "swap, by reads in a row while a write waits: ";
-  for (const SwapRate& rate : outcome.swap) {
-    swap += (&rate == &outcome.swap.front() ? "" : ", ") + std::to_string(rate.reads_per_write) +
-            ": " + gigabytes(rate.bytes_per_second);
-  }
-  console.print(swap + " GB/s");
-  console.print("best: blocks of " + format_bytes(outcome.chosen.setting.block_bytes) + ", depth " +
-                std::to_string(outcome.chosen.setting.depth) + ", " +
-                std::to_string(outcome.reads_per_write) + " reads in a row, " + outcome.backend +
-                ": " + rates_text(outcome.chosen.rates));
-}
-
 Json::Value to_json(const NvmeTuneArguments& arguments, const TuneOutcome& outcome) {
   const auto rates_of = [](const nvme::TunePoint& point) {
     Json::Value object(Json::objectValue);
@@ -224,6 +184,7 @@ Json::Value to_json(const NvmeTuneArguments& arguments, const TuneOutcome& outco
   object["file"] = valid_utf8(arguments.out_path);
   object["backend"] = outcome.backend;
   object["seconds"] = outcome.seconds;
+  object["settings"] = Json::UInt64(outcome.surface.size());
   object["best"] = rates_of(outcome.chosen);
   object["best"]["reads_per_write"] = outcome.reads_per_write;
   for (const nvme::TunePoint& point : outcome.surface)
@@ -237,47 +198,17 @@ Json::Value to_json(const NvmeTuneArguments& arguments, const TuneOutcome& outco
   return object;
 }
 
-// So that a mistake in the path is not found after the measuring.
-void check_writable(const std::string& flag, const std::string& path) {
-  namespace fs = std::filesystem;
-  const bool exists = fs::exists(path);
-  SLUICE_CHECK(!fs::is_directory(path), flag + ": " + path + ": this is a directory");
-  const fs::path parent = fs::path(path).parent_path();
-  const std::string asked = exists ? path : parent.empty() ? "." : parent.string();
-  if (::access(asked.c_str(), exists ? W_OK : W_OK | X_OK) != 0)
-    throw IoError(errno, "open", path, 0, 0, "given as " + flag);
-}
-
 }  // namespace
-
-SurfaceTable surface_table(const std::vector<nvme::TunePoint>& surface) {
-  std::set<std::uint32_t> blocks;
-  std::set<unsigned> depths;
-  for (const nvme::TunePoint& point : surface) {
-    blocks.insert(point.setting.block_bytes);
-    depths.insert(point.setting.depth);
-  }
-  SurfaceTable table{{blocks.begin(), blocks.end()}, {depths.begin(), depths.end()}, {}};
-  for (const std::uint32_t block : table.blocks) {
-    table.points.emplace_back();
-    for (const unsigned depth : table.depths) {
-      const auto found =
-          std::ranges::find(surface, nvme::TuneSetting{block, depth}, &nvme::TunePoint::setting);
-      const bool measured = found != surface.end() && found->rounds > 0;
-      table.points.back().push_back(measured ? &*found : nullptr);
-    }
-  }
-  return table;
-}
 
 std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& outcome) {
   Json::Value root(Json::objectValue);
   root["aio"]["block_size"] = outcome.chosen.setting.block_bytes;
   root["aio"]["queue_depth"] = outcome.chosen.setting.depth;
   if (outcome.backend == "threads") root["aio"]["intra_op_parallelism"] = arguments.io_threads;
-  // What was chosen by name was chosen for a reason; what auto chose, it will choose again.
-  root["sluice"]["io"]["backend"] =
-      arguments.backend == nvme::BackendKind::automatic ? "auto" : outcome.backend;
+  // What was chosen by name was chosen for a reason. Without a name the configuration's own backend
+  // stays, as named there or as "auto" chooses it again.
+  if (arguments.backend != nvme::BackendKind::automatic)
+    root["sluice"]["io"]["backend"] = outcome.backend;
   root["sluice"]["io"]["reads_per_write"] = outcome.reads_per_write;
   Json::StreamWriterBuilder builder;
   builder["indentation"] = "  ";
@@ -316,10 +247,11 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
   }
   console.status("");
   outcome.surface = tuner.points();
+  outcome.finished = tuner.done();
   outcome.reads_per_write = best_order(outcome.swap);
   outcome.seconds = seconds_since(begin);
 
-  show(outcome, console);
+  console.print(tune_text(outcome));
   write_page(arguments.out_path, tuned_config(arguments, outcome));
   console.print("settings: " + arguments.out_path +
                 "; to train with them: sluice train --config ds.json --config " +

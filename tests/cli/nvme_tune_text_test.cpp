@@ -1,0 +1,71 @@
+// What `sluice nvme tune` says of what it has measured, without measuring.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <json/json.h>
+
+#include <sstream>
+
+#include "json_text.hpp"
+#include "nvme_tune.hpp"
+
+namespace sluice::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Two blocks and three depths, of which one setting was not measured.
+TuneOutcome some_outcome() {
+  TuneOutcome outcome;
+  for (const std::uint32_t block : {65536U, 131072U}) {
+    for (const unsigned depth : {1U, 2U, 4U}) {
+      const double rate = 1e9 * depth * (block / 65536.0) * 4;
+      const bool measured = block != 131072U || depth != 4;
+      outcome.surface.push_back({{block, depth},
+                                 measured ? nvme::TuneRates{rate, rate, rate} : nvme::TuneRates{},
+                                 measured ? 1 : 0});
+    }
+  }
+  outcome.chosen = outcome.surface[4];  // 128 KiB x 2
+  outcome.swap = {{1, 1e9}, {3, 2e9}};
+  outcome.reads_per_write = 3;
+  outcome.backend = "threads";
+  return outcome;
+}
+
+TEST(TuneText, LinesUpTheColumnWithTheMark) {
+  const std::string text = tune_text(some_outcome());
+  EXPECT_EQ(text.substr(0, text.find("write GB/s")),
+            "read GB/s  depth 1  depth 2   depth 4\n"
+            " 64.0 KiB     4.00     8.00     16.00\n"
+            "  128 KiB     8.00    16.00*        -\n")
+      << text;
+}
+
+TEST(TuneText, SaysHowMuchTimeThereWasFor) {
+  TuneOutcome outcome = some_outcome();
+  EXPECT_THAT(tune_text(outcome),
+              HasSubstr("\nmeasured 5 of 6 settings, the best ones once; more seconds measure more "
+                        "(*: chosen, -: not measured)\n"));
+  outcome.finished = true;
+  outcome.chosen.rounds = 9;
+  EXPECT_THAT(tune_text(outcome),
+              HasSubstr("\nmeasured 5 of 6 settings, the best ones 9 times (*"));
+}
+
+TEST(TunedConfig, NamesABackendOnlyWhereTheCommandDid) {
+  NvmeTuneArguments arguments;
+  const TuneOutcome outcome = some_outcome();
+  const Json::Value by_itself = test::parse_json(tuned_config(arguments, outcome));
+  EXPECT_FALSE(by_itself["sluice"]["io"].isMember("backend"));
+  EXPECT_EQ(by_itself["sluice"]["io"]["reads_per_write"].asUInt(), 3U);
+  EXPECT_EQ(by_itself["aio"]["block_size"].asUInt(), 131072U);
+  arguments.backend = nvme::BackendKind::threads;
+  EXPECT_EQ(
+      test::parse_json(tuned_config(arguments, outcome))["sluice"]["io"]["backend"].asString(),
+      "threads");
+}
+
+}  // namespace
+}  // namespace sluice::cli
