@@ -53,15 +53,20 @@ struct Unit {
   std::uint64_t bytes;
 };
 
-constexpr std::array<Unit, 9> kByteUnits = {{{"B", 1},
-                                             {"KB", 1000},
-                                             {"MB", 1000ULL * 1000},
-                                             {"GB", 1000ULL * 1000 * 1000},
-                                             {"TB", 1000ULL * 1000 * 1000 * 1000},
-                                             {"KiB", kKiB},
-                                             {"MiB", kMiB},
-                                             {"GiB", kGiB},
-                                             {"TiB", 1024 * kGiB}}};
+// A letter alone is binary, as fio, dd and most tools of storage take it.
+constexpr std::array<Unit, 13> kByteUnits = {{{"B", 1},
+                                              {"KB", 1000},
+                                              {"MB", 1000ULL * 1000},
+                                              {"GB", 1000ULL * 1000 * 1000},
+                                              {"TB", 1000ULL * 1000 * 1000 * 1000},
+                                              {"KiB", kKiB},
+                                              {"MiB", kMiB},
+                                              {"GiB", kGiB},
+                                              {"TiB", 1024 * kGiB},
+                                              {"K", kKiB},
+                                              {"M", kMiB},
+                                              {"G", kGiB},
+                                              {"T", 1024 * kGiB}}};
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
@@ -74,17 +79,24 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
   return true;
 }
 
+// The unit that was meant. One of another letter is another size: "PB" is no mistyped "B".
+std::string nearest_unit(std::string_view name, const std::vector<std::string_view>& names) {
+  const std::string nearest = nearest_name(name, names);
+  return nearest.empty() || equal_ignoring_case(nearest.substr(0, 1), name.substr(0, 1)) ? nearest
+                                                                                         : "";
+}
+
 std::uint64_t unit_bytes(std::string_view name, std::string_view text) {
   std::vector<std::string_view> names;
   for (const Unit& unit : kByteUnits) {
     if (equal_ignoring_case(unit.name, name)) return unit.bytes;
     names.push_back(unit.name);
   }
-  const std::string nearest = nearest_name(name, names);
+  const std::string nearest = nearest_unit(name, names);
   throw InvalidArgument("\"" + std::string(text) + "\" has the unknown unit \"" +
                         std::string(name) + "\"" +
                         (nearest.empty() ? "" : "; did you mean " + nearest + "?") +
-                        " (units: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB)");
+                        " (units: B, KB, MB, GB, TB, KiB or K, MiB or M, GiB or G, TiB or T)");
 }
 
 }  // namespace

@@ -87,6 +87,15 @@ TEST(ParseBytes, ReadsEveryUnitInAnyCase) {
   EXPECT_EQ(parse_bytes("18446744073709551615"), kMax);
 }
 
+TEST(ParseBytes, TakesALetterAloneAsABinaryUnit) {
+  EXPECT_EQ(parse_bytes("64k"), 64 * kKiB);
+  EXPECT_EQ(parse_bytes("64K"), 64 * kKiB);
+  EXPECT_EQ(parse_bytes("512M"), 512 * kMiB);
+  EXPECT_EQ(parse_bytes("512m"), 512 * kMiB);
+  EXPECT_EQ(parse_bytes("1.5G"), kGiB + kGiB / 2);
+  EXPECT_EQ(parse_bytes("2 T"), 2048 * kGiB);
+}
+
 TEST(ParseBytes, KeepsWholeBytesOfAFraction) {
   EXPECT_EQ(parse_bytes("0.5KiB"), 512U);
   EXPECT_EQ(parse_bytes("0.3KiB"), 307U);
@@ -95,7 +104,10 @@ TEST(ParseBytes, KeepsWholeBytesOfAFraction) {
 TEST(ParseBytes, NamesTheNearestUnit) {
   EXPECT_THAT(error_of_parsing("64MiBs"), HasSubstr("did you mean MiB?"));
   EXPECT_THAT(error_of_parsing("64 parsec"), HasSubstr("unknown unit \"parsec\""));
-  EXPECT_THAT(error_of_parsing("64 parsec"), ::testing::Not(HasSubstr("did you mean")));
+  for (const char* text : {"64 parsec", "100PB", "100PiB", "1X"}) {
+    EXPECT_THAT(error_of_parsing(text), ::testing::Not(HasSubstr("did you mean")));
+    EXPECT_THAT(error_of_parsing(text), HasSubstr("units: B, KB, MB, GB, TB, KiB or K, MiB or M"));
+  }
 }
 
 TEST(ParseBytes, SaysWhatIsWrong) {

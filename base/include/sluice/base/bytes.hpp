@@ -30,10 +30,10 @@ constexpr std::uint64_t ceil_div(std::uint64_t value, std::uint64_t by) {
 // "1.50 GiB", "64.0 MiB", "17 B": three digits, binary units.
 std::string format_bytes(std::uint64_t size_bytes);
 
-// Parses "64MiB", "1.5GB", "4096", "2 GiB". Units B, KB, MB, GB, TB (decimal) and KiB, MiB, GiB,
-// TiB (binary), in any case, optional space before. Throws InvalidArgument that names what is
-// wrong: an unknown unit with the nearest valid one, a negative or fractional byte count, more than
-// 64 bits.
+// Parses "64MiB", "1.5GB", "4096", "2 GiB", "64k". Units B, KB, MB, GB, TB (decimal) and KiB, MiB,
+// GiB, TiB or K, M, G, T (binary), in any case, optional space before. Throws InvalidArgument that
+// names what is wrong: an unknown unit with the nearest valid one, a negative or fractional byte
+// count, more than 64 bits.
 std::uint64_t parse_bytes(std::string_view text);
 
 // Views over memory as bytes; for crossing into interfaces that move bytes.
