@@ -1,6 +1,12 @@
 # shellcheck shell=bash
 # Shared by the scripts; sourced, not run. Sets repo (the root of the tree), which is also the working folder.
 set -euo pipefail
+# --help is the comment at the top of the script, which says what it does and how it is called. Before the working folder
+# changes: $0 may be relative to it.
+if [[ "${1:-}" == --help || "${1:-}" == -h ]]; then
+  sed -n '2,/^[^#]/ { s/^# \{0,1\}//p }' "$0"
+  exit 0
+fi
 repo="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$repo"
 

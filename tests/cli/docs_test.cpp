@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -70,6 +71,23 @@ TEST(DocsOfCommands, AreThereForEveryCommandOfTheProgram) {
     if (line == "commands:") inside = true;
   }
   EXPECT_EQ(commands, 7);
+}
+
+TEST(Scripts, SayWhatTheyDoFromAnyFolder) {
+  namespace fs = std::filesystem;
+  const fs::path scripts = fs::path(SLUICE_CLI_DOCS).parent_path().parent_path() / "scripts";
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(scripts)) {
+    const std::string name = entry.path().filename();
+    if (name == "lib.sh" || entry.path().extension() != ".sh") continue;  // sourced, not run
+    const ProgramResult result =
+        run_program({"/bin/sh", "-c", "cd \"$0\" && exec ./scripts/\"$1\" --help",
+                     scripts.parent_path(), name});
+    EXPECT_EQ(result.exit_code, 0) << name << ": " << result.err;
+    EXPECT_GT(result.out.size(), 40U) << name;
+    ++count;
+  }
+  EXPECT_GE(count, 5);
 }
 
 }  // namespace

@@ -46,6 +46,11 @@ TEST(ExitCode, OfAnythingElseIsOne) {
   EXPECT_EQ(failure_of(17).exit_code, 1);
 }
 
+TEST(ExitCode, MessagesOfConfigurationsBeginWithTheirPlace) {
+  EXPECT_TRUE(failure_of(config::ConfigError("f", {{1, 1, "key", "wrong"}})).begins_with_place);
+  EXPECT_FALSE(failure_of(InvalidArgument("x")).begins_with_place);
+}
+
 TEST(ExitCode, KeepsTheMessage) {
   EXPECT_EQ(failure_of(InvalidArgument("what and where")).message, "what and where");
   EXPECT_THAT(failure_of(std::bad_alloc()).message, ::testing::HasSubstr("memory"));

@@ -47,6 +47,37 @@ TEST(Program, PrintsItsHelpWithoutArguments) {
   EXPECT_EQ(bare.out, run_sluice({"--help"}).out);
 }
 
+TEST(Program, TakesHelpAsACommandAndJsonBesideHelp) {
+  EXPECT_EQ(run_sluice({"help"}).out, run_sluice({"--help"}).out);
+  EXPECT_EQ(run_sluice({"help", "nvme", "tune"}).out, run_sluice({"nvme", "tune", "--help"}).out);
+  EXPECT_EQ(run_sluice({"help", "trian"}).exit_code, kExitUsage);
+  for (const std::vector<std::string>& line :
+       {std::vector<std::string>{"--help", "--json"}, std::vector<std::string>{"--json", "--help"},
+        std::vector<std::string>{"help", "--json"}}) {
+    const ProgramResult result = run_sluice(line);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, run_sluice({"--help"}).out);
+  }
+  EXPECT_EQ(run_sluice({"--help", "--jsno"}).exit_code, kExitUsage);
+}
+
+TEST(Program, IndentsEveryLineOfAnExample) {
+  EXPECT_THAT(run_sluice({"nvme", "tune", "--help"}).out,
+              HasSubstr("\nexample:\n  sluice nvme tune /mnt/nvme --out tuned.json --html "
+                        "tuned.html\n  sluice train --config ds.json"));
+}
+
+TEST(Program, HelpOfPlanSaysWhatPlanDoes) {
+  const std::string help = run_sluice({"plan", "--help"}).out;
+  for (const char* part : {"adds how much all N steps write", "nothing is written",
+                           "changes no plan", "checked as training would"}) {
+    EXPECT_THAT(help, HasSubstr(part));
+  }
+  EXPECT_THAT(help, Not(HasSubstr("write steps.jsonl")));
+  EXPECT_THAT(help, Not(HasSubstr("default 1000")));
+  EXPECT_THAT(run_sluice({"train", "--help"}).out, HasSubstr("default 1000"));
+}
+
 TEST(Program, TellsItsVersion) {
   const ProgramResult result = run_sluice({"--version"});
   EXPECT_EQ(result.exit_code, 0);
@@ -104,12 +135,41 @@ TEST(ConfigCheck, ShowsAllTenMistakesAtOnceWithinASecond) {
   int problems = 0;
   std::istringstream lines(result.err);
   for (std::string line; std::getline(lines, line);)
-    problems += line.find("ds.json:") != std::string::npos ? 1 : 0;
+    problems += line.rfind(path + ":", 0) == 0 ? 1 : 0;  // as editors read it
   EXPECT_GE(problems, 10) << result.err;
   for (const char* key : {"train_batch_size", "gradient_clipping", "gradient_acumulation_steps",
                           "steps_per_print", "optimizer.type", "lr", "betas", "bf16.enabled",
                           "zero_optimization.stage", "aio.queue_depth", "aio.block_size"}) {
     EXPECT_THAT(result.err, HasSubstr(key));
+  }
+}
+
+TEST(ConfigCheck, TakesSeveralFilesAndNamesTheOneThatIsMissing) {
+  EXPECT_THAT(run_sluice({"config", "check", "--help"}).out,
+              HasSubstr("usage: sluice config check FILE... [options]\n"));
+  const TempDir directory;
+  write_file(directory.file("ds.json"), kConfigJson);
+  const ProgramResult result =
+      run_sluice({"config", "check", directory.file("ds.json"), "extra.json"});
+  EXPECT_EQ(result.exit_code, kExitUsage);
+  EXPECT_EQ(result.err, "sluice: extra.json: there is no such file\n");
+}
+
+TEST(ConfigCheck, TellsAModelFromAConfigurationInOneLine) {
+  const TempDir directory;
+  const std::string model = directory.file("config.json"), ds = directory.file("ds.json");
+  write_file(model, kModelJson);
+  write_file(ds, kConfigJson);
+  for (const std::vector<std::string>& line :
+       {std::vector<std::string>{"config", "check", model},
+        std::vector<std::string>{"config", "check", ds, model},
+        std::vector<std::string>{"plan", "--config", model, "--model", model}}) {
+    const ProgramResult result = run_sluice(line);
+    EXPECT_EQ(result.exit_code, kExitUsage);
+    EXPECT_EQ(result.err,
+              "sluice: " + model +
+                  ": this looks like a model's config.json (it has \"model_type\"), which --model "
+                  "takes; expected a training configuration\n");
   }
 }
 

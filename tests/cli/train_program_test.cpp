@@ -166,6 +166,15 @@ TEST_F(TrainProgram, ShowsThePromptOnlyWhenTheWeightsAreGoodAndErrorsOnALineOfTh
   EXPECT_EQ(result.out, "Once a\n");
 }
 
+TEST_F(TrainProgram, RefusesAReportThatIsADirectoryBeforeItTrains) {
+  add_library();
+  std::filesystem::create_directories(directory_.file("report/report.json"));
+  const ProgramResult result = train("", {"--report", directory_.file("report")});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err, "sluice: --report: " + directory_.file("report/report.json") +
+                            ": this is a directory, expected a file\n");
+}
+
 TEST_F(TrainProgram, StreamsGeneratedBytesAndListsTokensAsJson) {
   add_library();
   const std::vector<std::string> line = {directory_.file("bin/sluice"),

@@ -74,7 +74,6 @@ void add_evaluation_options(CLI::App& command, train::TrainRequest& run) {
              [&run](const std::string& text) { run.report_dir = text; });
 }
 
-// What only the combination shows.
 // What is given together must fit together.
 train::TrainRequest checked_run(Building& building) {
   train::TrainRequest& run = building.run;
@@ -108,6 +107,27 @@ void add_train(CLI::App& root, Building& building) {
   });
 }
 
+// What the flags of train do where nothing is trained; as docs/cli.md has it.
+void describe_for_plan(CLI::App& command) {
+  const std::pair<const char*, const char*> texts[] = {
+      {"--data", "training data: checked as training would check it"},
+      {"--init", "safetensors weights: checked to be such a file"},
+      {"--steps", "adds how much all N steps write to the drive"},
+      {"--seed", "checked; changes no plan"},
+      {"--resume", "changes no plan"},
+      {"--placement",
+       "configured (default): tiers as in the configuration; resident: plans for everything in "
+       "device memory, without budgets"},
+      {"--eval-data", "checked as training would check it"},
+      {"--eval-fraction",
+       "part of --data (between 0 and 1) kept for evaluation; checked: both parts must hold a "
+       "sequence"},
+      {"--eval-every", "checked; changes no plan"},
+      {"--eval-windows", "checked; changes no plan"},
+      {"--report", "nothing is written"}};
+  for (const auto& [flag, text] : texts) command.get_option(flag)->description(text);
+}
+
 void add_plan(CLI::App& root, Building& building) {
   CLI::App& command = add_command(
       root, building, "plan",
@@ -115,6 +135,7 @@ void add_plan(CLI::App& root, Building& building) {
       "sluice plan --config ds.json --model config.json");
   add_run_options(command, building, Need::optional);
   add_evaluation_options(command, building.run);
+  describe_for_plan(command);
   command.parse_complete_callback([&building] {
     building.select = [&building] {
       building.invocation.command = PlanArguments{checked_run(building)};
@@ -250,7 +271,28 @@ CLI::App& add_command(CLI::App& parent, Building& building, const std::string& n
   return command;
 }
 
-Invocation parse_arguments(const std::vector<std::string>& arguments) {
+namespace {
+
+// "help COMMAND" as "COMMAND --help".
+std::vector<std::string> without_help_command(std::vector<std::string> arguments) {
+  if (arguments.empty() || arguments.front() != "help") return arguments;
+  arguments.erase(arguments.begin());
+  arguments.emplace_back("--help");
+  return arguments;
+}
+
+// What the program itself does not know. It has no --json of its own, but its help is asked for
+// with it too, by scripts that add it to every line.
+std::vector<std::string> unknown_arguments(const CLI::App& root) {
+  std::vector<std::string> unknown = root.remaining(true);
+  std::erase(unknown, "--json");
+  return unknown;
+}
+
+}  // namespace
+
+Invocation parse_arguments(const std::vector<std::string>& given) {
+  const std::vector<std::string> arguments = without_help_command(given);
   Building building;
   const std::unique_ptr<CLI::App> root = make_root(building);
   if (arguments.empty()) return {ShowText{help_text(*root)}, false};
@@ -260,7 +302,7 @@ Invocation parse_arguments(const std::vector<std::string>& arguments) {
     building.select();
   } catch (const CLI::CallForHelp& help) {
     // Of a command that does not exist there is none.
-    if (!root->remaining(true).empty()) throw InvalidArgument(usage_message(*root, help));
+    if (!unknown_arguments(*root).empty()) throw InvalidArgument(usage_message(*root, help));
     return {ShowText{help_text(named_command(*root))}, false};
   } catch (const CLI::CallForVersion&) {
     return {ShowText{version_text() + "\n"}, false};

@@ -40,7 +40,7 @@ std::vector<std::string> wrap(const std::string& text, std::size_t columns) {
 }
 
 std::string shown_name(const CLI::Option& option) {
-  if (option.get_positional()) return option.get_name();
+  if (option.get_positional()) return option.get_type_name();
   std::string shown;
   for (const std::string& name : option.get_snames()) shown += "-" + name + ", ";
   shown += "--" + option.get_lnames().front();

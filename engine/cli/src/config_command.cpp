@@ -64,10 +64,9 @@ Json::Value key_objects(std::span<const config::KeyInfo> keys) {
 }  // namespace
 
 int run_config_check(const ConfigCheckArguments& arguments, Session& session) {
-  for (const std::string& path : arguments.paths) require_file("FILE", path);
-  const config::TrainConfig config = config::load_train_config(
-      arguments.paths.front(),
-      {.tuned_paths = {arguments.paths.begin() + 1, arguments.paths.end()}});
+  for (const std::string& path : arguments.paths) require_file(path);
+  const config::TrainConfig config = load_training_config(
+      arguments.paths.front(), {arguments.paths.begin() + 1, arguments.paths.end()});
   std::vector<std::vector<std::string>> rows;
   Json::Value values(Json::objectValue);
   for (const auto& [key, value] : resolved_values(config)) {

@@ -3,13 +3,16 @@
 #include <new>
 
 #include "sluice/base/error.hpp"
+#include "sluice/config/config_error.hpp"
 
 namespace sluice::cli {
 
 Failure classify(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const InvalidArgument& e) {  // config::ConfigError is one
+  } catch (const config::ConfigError& e) {
+    return {kExitUsage, e.what(), true};
+  } catch (const InvalidArgument& e) {
     return {kExitUsage, e.what()};
   } catch (const DoesNotFit& e) {
     return {kExitDoesNotFit, e.what()};

@@ -21,6 +21,8 @@ constexpr int exit_code_of_signal(int signal_number) {
 struct Failure {
   int exit_code = kExitOther;
   std::string message;
+  // Each line begins with file:line:column, which editors read: nothing may stand before it.
+  bool begins_with_place = false;
 };
 // `error` is not null.
 Failure classify(const std::exception_ptr& error);

@@ -78,7 +78,8 @@ int run(const std::vector<std::string>& argv) {
 
 int report_failure(const std::exception_ptr& error, bool json) {
   const Failure failure = classify(error);
-  std::fprintf(stderr, "sluice: %s\n", failure.message.c_str());
+  std::fprintf(stderr, "%s%s\n",
+               failure.begins_with_place ? "" : "sluice: ", failure.message.c_str());
   if (json) {
     Json::Value object(Json::objectValue);
     object["error"] = valid_utf8(failure.message);

@@ -13,6 +13,7 @@
 #include "signals.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/config/config_error.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/models/dataset.hpp"
@@ -27,7 +28,30 @@ namespace sluice::cli {
 namespace {
 
 config::TrainConfig load_config(const train::TrainRequest& run) {
-  return config::load_train_config(run.config_path, {.tuned_paths = run.tuned_paths});
+  return load_training_config(run.config_path, run.tuned_paths);
+}
+
+// A key that every model file has, and no training configuration.
+bool has_model_type(const config::ConfigError& error) {
+  return std::ranges::any_of(error.problems(), [](const config::Problem& problem) {
+    return problem.key_path == "model_type";
+  });
+}
+
+// Empty when `path` can be read.
+std::string why_unreadable(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) return "there is no such file";
+  if (std::filesystem::is_directory(status)) return "this is a directory, expected a file";
+  return ::access(path.c_str(), R_OK) == 0 ? "" : "cannot be read (permissions?)";
+}
+
+// The report is written last; that it cannot be is said first.
+void check_report(const std::string& directory) {
+  const std::string path = directory + "/report.json";
+  SLUICE_CHECK(directory.empty() || !std::filesystem::is_directory(path),
+               "--report: " + path + ": this is a directory, expected a file");
 }
 
 void require_files(const train::TrainRequest& run) {
@@ -81,21 +105,33 @@ void check_data(const train::TrainRequest& run, const config::ModelConfig& model
 
 }  // namespace
 
+void require_file(const std::string& path) {
+  if (const std::string why = why_unreadable(path); !why.empty())
+    throw InvalidArgument(path + ": " + why);
+}
+
 void require_file(const std::string& flag, const std::string& path) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status))
-    throw InvalidArgument(flag + ": " + path + ": there is no such file");
-  if (std::filesystem::is_directory(status)) {
-    throw InvalidArgument(flag + ": " + path + ": this is a directory, expected a file");
+  if (const std::string why = why_unreadable(path); !why.empty())
+    throw InvalidArgument(flag + ": " + path + ": " + why);
+}
+
+config::TrainConfig load_training_config(const std::string& path,
+                                         const std::vector<std::string>& tuned_paths) {
+  try {
+    return config::load_train_config(path, {.tuned_paths = tuned_paths});
+  } catch (const config::ConfigError& error) {
+    if (!has_model_type(error)) throw;
+    const std::string text = error.what();  // begins with the file's name
+    throw InvalidArgument(text.substr(0, text.find(':')) +
+                          ": this looks like a model's config.json (it has \"model_type\"), which "
+                          "--model takes; expected a training configuration");
   }
-  if (::access(path.c_str(), R_OK) != 0)
-    throw InvalidArgument(flag + ": " + path + ": cannot be read (permissions?)");
 }
 
 int run_train(const TrainArguments& arguments, Session& session) {
   const train::TrainRequest& request = arguments.request;
   require_files(request);
+  check_report(request.report_dir);
   // Read here as well, so that mistakes show before LibTorch is loaded.
   // A pipe can be read only once.
   const auto is_file = [](const std::string& path) {
