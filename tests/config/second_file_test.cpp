@@ -40,7 +40,8 @@ TEST_F(SecondFile, AutoAndNullTakeAValueBack) {
   EXPECT_EQ(load(first, R"({"sluice": {"device_bytes": "auto"}})").sluice.device_bytes.kind,
             ByteBudget::Kind::automatic);
   EXPECT_EQ(load(first, R"({"sluice": {"checkpoint_dir": null}})").sluice.checkpoint_dir, "");
-  const ThreadsConfig one = load(first, R"({"sluice": {"threads": {"compute": null}}})").sluice.threads;
+  const ThreadsConfig one =
+      load(first, R"({"sluice": {"threads": {"compute": null}}})").sluice.threads;
   EXPECT_FALSE(one.compute.has_value());
   EXPECT_EQ(one.io, 3);
   for (const char* none : {"\"auto\"", "null"}) {
@@ -67,8 +68,9 @@ TEST_F(SecondFile, CheckpointsInTheSwapDirectoryAreRefused) {
     EXPECT_THROW(load(zero + ", " + key, "{}"), ConfigError) << path;
     EXPECT_THROW(load(zero, "{" + key + "}"), ConfigError) << path;
   }
-  EXPECT_EQ(load(zero + R"(, "sluice": {"checkpoint_dir": "/swap/a/c"})", "{}").sluice.checkpoint_dir,
-            "/swap/a/c");
+  EXPECT_EQ(
+      load(zero + R"(, "sluice": {"checkpoint_dir": "/swap/a/c"})", "{}").sluice.checkpoint_dir,
+      "/swap/a/c");
 }
 
 }  // namespace

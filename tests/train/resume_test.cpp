@@ -158,13 +158,13 @@ TEST(Resume, WithOtherSettingsThanItWasBegunWithSaysWhich) {
   setup.clipping = 0.5;
   folder.set(setup);
   const ProgramResult other =
-      folder.train("report", 4, {"--resume", "--eval-fraction", "0.1", "--init", "weights"});
+      folder.train("report", 4, {"--resume", "--eval-fraction", "0.1", "--init", folder.data()});
   EXPECT_EQ(other.exit_code, 0) << other.err;
   for (const char* part :
        {"another batch: was micro-batches of 2, 4 a step; is micro-batches of 2, 3 a step",
         "another gradient clipping: was 1; is 0.5",
         "another held-out data: was nothing; is 10 % of the training data",
-        "another training data: was 60,000 tokens", "--init weights is not read"}) {
+        "another training data: was 60,000 tokens", "is not read"}) {
     EXPECT_NE(other.err.find(part), std::string::npos) << part << "\n" << other.err;
   }
   EXPECT_EQ(other.err.find("another learning rate"), std::string::npos) << other.err;

@@ -2,7 +2,6 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <string>
 
 #include "sluice/base/error.hpp"
@@ -11,19 +10,19 @@ namespace sluice::models {
 
 void check_parallel_work() {
   const torch::NoGradGuard no_grad;
-  // A thread gets at least 32768 elements (at::internal::GRAIN_SIZE); more threads than eight are
-  // not needed to see that a second one is absent.
-  constexpr std::int64_t kElements = 8 * at::internal::GRAIN_SIZE;
-  const torch::Tensor values = torch::zeros({kElements}, torch::kFloat32);
-  values.add_(1);
-  const float* begin = values.const_data_ptr<float>();
-  const auto missed = kElements - std::count(begin, begin + kElements, 1.0F);
+  // Enough work for two threads, which show that the second one is absent; every element of the
+  // product is the size, and 16 bits hold it exactly.
+  constexpr std::int64_t kSize = 64;
+  const torch::Tensor ones = torch::ones({kSize, kSize}, torch::kBFloat16);
+  const auto missed = kSize * kSize - ones.mm(ones).eq(kSize).sum().item<std::int64_t>();
   SLUICE_CHECK(
       missed == 0,
-      "LibTorch's kernels left " + std::to_string(missed) + " of " + std::to_string(kElements) +
-          " elements out: OpenMP gives them fewer threads than the " +
+      "LibTorch multiplies matrices wrongly here, " + std::to_string(missed) + " of " +
+          std::to_string(kSize * kSize) +
+          " elements: OpenMP gives its kernels fewer threads than "
+          "the " +
           std::to_string(at::get_num_threads()) +
-          " they ask for; look for OMP_ variables in the environment (OMP_MAX_ACTIVE_LEVELS, "
+          " they ask for. Look for variables OMP_... in the environment (OMP_MAX_ACTIVE_LEVELS, "
           "OMP_THREAD_LIMIT), unset them, and choose the threads with \"sluice\": {\"threads\": "
           "{\"compute\": N}}");
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "rings.hpp"
 #include "sluice/base/bytes.hpp"
 
 namespace sluice::plan {
@@ -34,8 +33,8 @@ std::string join(const std::vector<std::string>& words) {
   return text;
 }
 
-// Keys that ask for more than the machine has, or, with strict, for less than the engine can do:
-// each left out alone, and all of them where that is not enough.
+// Keys that ask for more than the machine has: each left out alone, and all of them where that is
+// not enough.
 void add_limit_changes(const Variant& refused, const TryPlan& try_plan,
                        std::vector<Candidate>& candidates) {
   Variant without_any = refused;
@@ -62,10 +61,6 @@ void add_limit_changes(const Variant& refused, const TryPlan& try_plan,
   if (zero.offload_param.buffer_size) {
     change("leave out \"buffer_size\" of \"offload_param\"",
            [](config::ZeroConfig& edited) { edited.offload_param.buffer_size.reset(); });
-  }
-  if (zero.sub_group_size < kTileGranularity) {
-    change("set \"sub_group_size\": " + std::to_string(kTileGranularity),
-           [](config::ZeroConfig& edited) { edited.sub_group_size = kTileGranularity; });
   }
   if (!one_is_enough && all.size() > 1 && try_plan(without_any)) {
     candidates.push_back({join(all), without_any});

@@ -218,8 +218,8 @@ std::string refusal(const Plan& plan, const std::vector<std::string>& reasons,
   return text;
 }
 
-// Downgrades of what the configuration asks for by name, and limits that are not kept; spilled
-// gradients and inputs are nobody's request.
+// Downgrades of what the configuration asks for by name. Spilled gradients and inputs are nobody's
+// request; limits that are raised keep to the budgets, and DeepSpeed's usual ones are below ours.
 std::vector<std::string> downgrades(const Plan& plan) {
   const std::string refuse = "\"strict\": true does not allow: ";
   std::vector<std::string> lines;
@@ -229,7 +229,6 @@ std::vector<std::string> downgrades(const Plan& plan) {
       lines.push_back(refuse + choice);
     }
   }
-  for (const std::string& line : raised_limits(plan)) lines.push_back(refuse + line);
   return lines;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// The settings that a run's losses follow from, as texts for people: kept with every commit, so that
-// a run that goes on otherwise than it began is told so.
-// Thread-safe: free functions without state.
+// The settings that a run's losses follow from, as texts for people: kept with every commit, so
+// that a run that goes on otherwise than it began is told so. Thread-safe: free functions without
+// state.
 
 #include "run_inputs.hpp"
 #include "sluice/config/train_config.hpp"

@@ -74,9 +74,9 @@ StepsFile::StepsFile(const std::string& directory, std::int64_t committed_step) 
 }
 
 void StepsFile::open_and_lock() {
-  // O_NONBLOCK: a FIFO of this name is refused, not waited for; files do not know it.
-  fd_ = UniqueFd(SLUICE_SYSCALL(
-      ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644), path_));
+  // Read as well: a FIFO of this name, opened for writing only, would be waited for.
+  fd_ = UniqueFd(
+      SLUICE_SYSCALL(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644), path_));
   struct stat info {};
   SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
   if (!S_ISREG(info.st_mode)) {
