@@ -22,6 +22,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "bare_loop.hpp"
@@ -178,46 +179,33 @@ void bench_io(benchmark::State& state, Op op, BackendKind kind, Shape shape) {
   state.counters["ratio"] = median_of(ratios);
 }
 
-void arguments(benchmark::internal::Benchmark* bench) {
-  bench->ArgNames({"block", "depth"})
-      ->ArgsProduct({{4 << 10, 128 << 10}, {32}})
-      ->UseManualTime()
-      ->Unit(benchmark::kMillisecond);
+// read/io_uring/tensor/block:4096/depth:32 and so on.
+void register_all() {
+  const std::pair<const char*, Op> ops[] = {{"read", Op::read}, {"write", Op::write}};
+  const std::pair<const char*, BackendKind> kinds[] = {{"io_uring", BackendKind::io_uring},
+                                                       {"libaio", BackendKind::libaio}};
+  const std::pair<const char*, Shape> shapes[] = {
+      {"tensor", Shape::tensor}, {"tensors", Shape::tensors}, {"lists", Shape::lists}};
+  for (const auto& [op_name, op] : ops) {
+    for (const auto& [kind_name, kind] : kinds) {
+      for (const auto& [shape_name, shape] : shapes) {
+        const std::string name = std::string(op_name) + "/" + kind_name + "/" + shape_name;
+        benchmark::RegisterBenchmark(name.c_str(), bench_io, op, kind, shape)
+            ->ArgNames({"block", "depth"})
+            ->ArgsProduct({{4 << 10, 128 << 10}, {32}})
+            ->UseManualTime()
+            ->Unit(benchmark::kMillisecond);
+      }
+    }
+  }
 }
-
-// clang-format off: one a line
-BENCHMARK_CAPTURE(bench_io, read / io_uring / tensor, Op::read, BackendKind::io_uring,
-                  Shape::tensor)
-    ->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, read / io_uring / tensors, Op::read, BackendKind::io_uring,
-                  Shape::tensors)
-    ->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, read / io_uring / lists, Op::read, BackendKind::io_uring, Shape::lists)
-    ->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, read / libaio / tensor, Op::read, BackendKind::libaio, Shape::tensor)
-    ->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, read / libaio / tensors, Op::read, BackendKind::libaio, Shape::tensors)
-    ->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, read / libaio / lists, Op::read, BackendKind::libaio, Shape::lists)
-    ->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, write / io_uring / tensor, Op::write, BackendKind::io_uring,
-                  Shape::tensor)
-    ->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, write / io_uring / tensors, Op::write, BackendKind::io_uring,
-                  Shape::tensors)
-    ->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, write / io_uring / lists, Op::write, BackendKind::io_uring,
-                  Shape::lists)
-    ->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, write / libaio / tensor, Op::write, BackendKind::libaio, Shape::tensor)
-    ->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, write / libaio / tensors, Op::write, BackendKind::libaio,
-                  Shape::tensors)
-    ->Apply(arguments);
-BENCHMARK_CAPTURE(bench_io, write / libaio / lists, Op::write, BackendKind::libaio, Shape::lists)
-    ->Apply(arguments);
-// clang-format on
 
 }  // namespace
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  register_all();
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

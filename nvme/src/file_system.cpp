@@ -25,7 +25,7 @@ constexpr std::string_view kProgram =
     "it; a file system of the kernel is faster";
 
 struct Known {
-  std::int64_t magic;
+  std::uint32_t magic;
   FileSystemKind kind;
 };
 
@@ -38,11 +38,11 @@ constexpr auto kKnown = std::to_array<Known>({
     {0xF2F52010, {"f2fs", ""}},
     {0x2FC12FC1, {"zfs", ""}},
     {0x01021994, {"tmpfs", kMemory}},
-    {static_cast<std::int64_t>(0x858458F6), {"ramfs", kMemory}},
+    {0x858458F6, {"ramfs", kMemory}},
     {0x794C7630, {"overlay", kContainer}},
     {0x6969, {"nfs", kNetwork}},
-    {static_cast<std::int64_t>(0xFF534D42), {"cifs", kNetwork}},
-    {static_cast<std::int64_t>(0xFE534D42), {"smb", kNetwork}},
+    {0xFF534D42, {"cifs", kNetwork}},
+    {0xFE534D42, {"smb", kNetwork}},
     {0x00C36400, {"ceph", kNetwork}},
     {0x0BD00BD0, {"lustre", kNetwork}},
     {0x47504653, {"gpfs", kNetwork}},
@@ -53,7 +53,7 @@ constexpr auto kKnown = std::to_array<Known>({
 
 }  // namespace
 
-FileSystemKind file_system_kind(std::int64_t magic) {
+FileSystemKind file_system_kind(std::uint32_t magic) {
   const auto known = std::find_if(kKnown.begin(), kKnown.end(),
                                   [magic](const Known& entry) { return entry.magic == magic; });
   return known == kKnown.end() ? FileSystemKind{} : known->kind;
@@ -62,9 +62,7 @@ FileSystemKind file_system_kind(std::int64_t magic) {
 std::string file_system_caution(const std::string& path) {
   struct statfs facts {};
   SLUICE_SYSCALL(::statfs(path.c_str(), &facts), path);
-  // f_type is signed, and as wide as the machine's word.
-  const FileSystemKind kind =
-      file_system_kind(static_cast<std::int64_t>(static_cast<std::uint32_t>(facts.f_type)));
+  const FileSystemKind kind = file_system_kind(static_cast<std::uint32_t>(facts.f_type));
   if (kind.caution.empty()) return "";
   return path + " is on " + std::string(kind.name) + ", " + std::string(kind.caution);
 }

@@ -171,6 +171,13 @@ std::int64_t to_integer(const std::string& flag, const std::string& text, std::i
   return value;
 }
 
+unsigned to_count(const std::string& flag, const std::string& text, unsigned most) {
+  const std::int64_t value = to_integer(flag, text, 1);
+  SLUICE_CHECK(value <= most,
+               flag + ": expected 1 to " + std::to_string(most) + ", found " + quoted(text));
+  return static_cast<unsigned>(value);
+}
+
 std::uint64_t to_unsigned(const std::string& flag, const std::string& text) {
   std::uint64_t value = 0;
   const char* end = text.data() + text.size();

@@ -26,6 +26,8 @@ void add_flag(CLI::App& command, const std::string& flag, const std::string& hel
 
 // Values of options; `flag` is for the message of the InvalidArgument that they throw.
 std::int64_t to_integer(const std::string& flag, const std::string& text, std::int64_t at_least);
+// The same, at least 1 and at most `most`.
+unsigned to_count(const std::string& flag, const std::string& text, unsigned most);
 std::uint64_t to_unsigned(const std::string& flag, const std::string& text);
 double to_real(const std::string& flag, const std::string& text);
 

@@ -36,10 +36,7 @@ void add_drive_options(CLI::App& command, DriveArguments& arguments) {
   add_option(command, "--io-threads", "N", Need::optional,
              "threads of the backend of that name, 1 to 64 (default 8)",
              [&arguments](const std::string& text) {
-               const std::int64_t threads = to_integer("--io-threads", text, 1);
-               SLUICE_CHECK(threads <= 64,
-                            "--io-threads: expected 1 to 64, found \"" + text + "\"");
-               arguments.io_threads = static_cast<unsigned>(threads);
+               arguments.io_threads = to_count("--io-threads", text, 64);
              });
   add_flag(command, "--overwrite", "allow an existing file to be written to", arguments.overwrite);
   add_flag(command, "--clean", "remove the file of random data afterwards", arguments.clean);
@@ -64,12 +61,9 @@ void add_pattern_options(CLI::App& command, NvmeBenchArguments& arguments) {
                    "--block: expected a multiple of 4096, at most 1GiB, found \"" + text + "\"");
                arguments.block_bytes = static_cast<std::uint32_t>(bytes);
              });
-  add_option(command, "--depth", "N", Need::optional, "requests in flight, 1 to 4096 (default 32)",
-             [&arguments](const std::string& text) {
-               const std::int64_t depth = to_integer("--depth", text, 1);
-               SLUICE_CHECK(depth <= 4096, "--depth: expected 1 to 4096, found \"" + text + "\"");
-               arguments.depth = static_cast<unsigned>(depth);
-             });
+  add_option(
+      command, "--depth", "N", Need::optional, "requests in flight, 1 to 4096 (default 32)",
+      [&arguments](const std::string& text) { arguments.depth = to_count("--depth", text, 4096); });
 }
 
 void add_bench(CLI::App& group, Building& building) {
@@ -89,10 +83,7 @@ void add_bench(CLI::App& group, Building& building) {
   add_option(command, "--tensors", "N", Need::optional,
              "with --op swap: the states of N tensors of 1 byte to 64 MiB instead of equal tiles",
              [&arguments](const std::string& text) {
-               const std::int64_t count = to_integer("--tensors", text, 1);
-               SLUICE_CHECK(count <= 1'000'000,
-                            "--tensors: expected 1 to 1000000, found \"" + text + "\"");
-               arguments.tensors = static_cast<unsigned>(count);
+               arguments.tensors = to_count("--tensors", text, 1'000'000);
              });
   add_flag(command, "--fio",
            "measure fio on the same file too, in alternating slices, and compare; twice, so that "

@@ -79,10 +79,6 @@ class RunningLoad {
   std::thread thread_;
 };
 
-std::string gigabytes(double bytes_per_second) {
-  return format_number("%.2f", 1e-9 * bytes_per_second);
-}
-
 // All targets at once; samples go to the outcomes.
 void run_all(std::vector<BenchTarget>& targets, double seconds, const volatile int& stop,
              Console& console, std::vector<BenchOutcome>& outcomes) {
@@ -103,7 +99,7 @@ void run_all(std::vector<BenchTarget>& targets, double seconds, const volatile i
       if (!running[i]->done() && seconds_since(begin) <= seconds)
         outcomes[i].samples.push_back({seconds_since(begin), rate});
     }
-    console.status("measuring  " + gigabytes(sum) + " GB/s  " +
+    console.status("measuring  " + format_gigabytes(sum) + " GB/s  " +
                    format_duration(std::ceil(std::max(0.0, seconds - seconds_since(begin)))) +
                    " left");
   }
@@ -134,8 +130,8 @@ void run_beside_fio(const NvmeBenchArguments& arguments, BenchTarget& target,
     comparison.controls.push_back(control.bytes_per_second() / fio.bytes_per_second());
     comparison.fio.add(fio);
     console.status("round " + std::to_string(round + 1) + " of " + std::to_string(rounds) +
-                   "  sluice " + gigabytes(ours.bytes_per_second()) + "  fio " +
-                   gigabytes(fio.bytes_per_second()) + " GB/s");
+                   "  sluice " + format_gigabytes(ours.bytes_per_second()) + "  fio " +
+                   format_gigabytes(fio.bytes_per_second()) + " GB/s");
   }
   console.status("");
   outcome.fio = std::move(comparison);
@@ -156,7 +152,7 @@ std::vector<std::string> table_row(const std::string& what, const nvme::LoadResu
   const double requests =
       result.seconds > 0 ? static_cast<double>(result.requests) / result.seconds : 0;
   return {what,
-          gigabytes(result.bytes_per_second()),
+          format_gigabytes(result.bytes_per_second()),
           format_count(static_cast<std::uint64_t>(std::llround(requests))),
           format_number("%.0f", microseconds(all, 0.5)),
           format_number("%.0f", microseconds(all, 0.99)),
@@ -169,7 +165,7 @@ std::vector<std::string> fio_row(const FioSlice& fio) {
   const double seconds = std::max(fio.seconds, 1e-9);
   const double gib = fio.bytes / static_cast<double>(kGiB);
   return {"fio",
-          gigabytes(fio.bytes_per_second()),
+          format_gigabytes(fio.bytes_per_second()),
           format_count(static_cast<std::uint64_t>(std::llround(fio.requests / seconds))),
           "-",
           "-",

@@ -112,7 +112,7 @@ std::vector<nvme::TuneSetting> settings_for(const std::vector<DriveFile>& drives
   return settings;
 }
 
-// Sweeps the surface until every round is done or `end` has come.
+// Sweeps the surface until every round is done or `seconds` have passed since `begin`.
 void sweep(nvme::Tuner& tuner, Measuring& measuring, Clock::time_point begin, double seconds,
            Console& console) {
   while (!tuner.done()) {

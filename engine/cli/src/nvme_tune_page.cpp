@@ -37,8 +37,7 @@ std::string cell(double x, double y, double rate, double most, bool chosen) {
   out += "/><text x=\"" + svg_number(x + kCellWidth / 2) + "\" y=\"" +
          svg_number(y + kCellHeight / 2 + 3) +
          "\" text-anchor=\"middle\" style=\"fill:" + (share > 0.5 ? "#fff" : "#1f2937") +
-         (chosen ? ";font-weight:700" : "") + "\">" + format_number("%.2f", 1e-9 * rate) +
-         "</text>\n";
+         (chosen ? ";font-weight:700" : "") + "\">" + format_gigabytes(rate) + "</text>\n";
   return out;
 }
 
@@ -98,7 +97,7 @@ std::string tune_page(const NvmeTuneArguments& arguments, const TuneOutcome& out
   for (const SwapRate& rate : outcome.swap) {
     out += html_row({std::to_string(rate.reads_per_write) +
                          (rate.reads_per_write == outcome.reads_per_write ? " (chosen)" : ""),
-                     format_number("%.2f", 1e-9 * rate.bytes_per_second)},
+                     format_gigabytes(rate.bytes_per_second)},
                     "td");
   }
   return out + "</table>\n" + html_end();

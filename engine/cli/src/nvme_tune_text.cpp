@@ -14,10 +14,6 @@ namespace sluice::cli {
 
 namespace {
 
-std::string gigabytes(double bytes_per_second) {
-  return format_number("%.2f", 1e-9 * bytes_per_second);
-}
-
 std::string times(int count) {
   if (count == 1) return "once";
   return count == 2 ? "twice" : std::to_string(count) + " times";
@@ -34,7 +30,8 @@ std::string pattern_table(const SurfaceTable& table, const SurfacePattern& patte
     rows.push_back({format_bytes(table.blocks[b])});
     for (std::size_t d = 0; d < table.depths.size(); ++d) {
       const nvme::TunePoint* point = table.points[b][d];
-      const std::string rate = point == nullptr ? "-" : gigabytes(point->rates.*pattern.rate);
+      const std::string rate =
+          point == nullptr ? "-" : format_gigabytes(point->rates.*pattern.rate);
       const bool is_chosen = point != nullptr && point->setting == chosen;
       rows.back().push_back(rate + (is_chosen ? "*" : room(table.depths[d])));
     }
@@ -76,8 +73,8 @@ SurfaceTable surface_table(const std::vector<nvme::TunePoint>& surface) {
 }
 
 std::string rates_text(const nvme::TuneRates& rates) {
-  return "read " + gigabytes(rates.read) + ", write " + gigabytes(rates.write) + ", mixed " +
-         gigabytes(rates.mixed) + " GB/s";
+  return "read " + format_gigabytes(rates.read) + ", write " + format_gigabytes(rates.write) +
+         ", mixed " + format_gigabytes(rates.mixed) + " GB/s";
 }
 
 std::string tune_text(const TuneOutcome& outcome) {
@@ -88,7 +85,7 @@ std::string tune_text(const TuneOutcome& outcome) {
   text += coverage_text(outcome) + "\nswap, by reads in a row while a write waits: ";
   for (const SwapRate& rate : outcome.swap) {
     text += (&rate == &outcome.swap.front() ? "" : ", ") + std::to_string(rate.reads_per_write) +
-            ": " + gigabytes(rate.bytes_per_second);
+            ": " + format_gigabytes(rate.bytes_per_second);
   }
   return text + " GB/s\nbest: blocks of " + format_bytes(outcome.chosen.setting.block_bytes) +
          ", depth " + std::to_string(outcome.chosen.setting.depth) + ", " +

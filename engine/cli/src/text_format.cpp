@@ -15,6 +15,10 @@ std::string format_number(const char* format, double value) {
   return text;
 }
 
+std::string format_gigabytes(double bytes_per_second) {
+  return format_number("%.2f", 1e-9 * bytes_per_second);
+}
+
 std::string format_duration(double seconds) {
   constexpr double kLongest = 1e9;  // thirty years; beyond it the number says nothing
   if (!std::isfinite(seconds) || seconds < 0 || seconds > kLongest) return "?";

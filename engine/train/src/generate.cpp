@@ -12,6 +12,7 @@
 #include "sluice/config/model_config.hpp"
 #include "sluice/models/gpt2.hpp"
 #include "sluice/models/gpt2_layout.hpp"
+#include "sluice/models/parallel_check.hpp"
 #include "sluice/models/philox.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/io_engine.hpp"
@@ -166,6 +167,7 @@ void run_generation(const GenerateRequest& request, GenerateObserver& observer,
   SLUICE_CHECK(request.top_k >= 0 && request.max_new_tokens >= 0,
                "--top-k and --max-new-tokens must not be negative");
   SLUICE_CHECK(!request.prompt.empty(), "--prompt must not be empty: the model goes on from it");
+  models::check_parallel_work();
   const torch::NoGradGuard no_grad;
   const plan::Plan shape = shape_of(config::load_model_config(request.model_path));
   check_memory(shape);

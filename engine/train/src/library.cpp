@@ -1,7 +1,6 @@
 #include "sluice/train/library.hpp"
 
 #include "run.hpp"
-#include "sluice/models/parallel_check.hpp"
 #include "sluice/models/vector_math.hpp"
 
 namespace sluice::train {
@@ -28,7 +27,6 @@ class Library final : public TrainLibrary {
 extern "C" __attribute__((visibility("default"))) TrainLibrary* sluice_train_library() {
   static Library library;
   models::settle_vector_math();
-  models::check_parallel_work();
   return &library;
 }
 

@@ -14,10 +14,10 @@ struct FileSystemKind {
   std::string_view caution;
 };
 
-// By statfs f_type.
-FileSystemKind file_system_kind(std::int64_t magic);
+// By statfs f_type, of which 32 bits count.
+FileSystemKind file_system_kind(std::uint32_t magic);
 
-// "DIR: is on tmpfs: ..."; empty when there is nothing to say. Throws IoError when `path` is
+// "DIR is on tmpfs, ..."; empty when there is nothing to say. Throws IoError when `path` is
 // absent.
 std::string file_system_caution(const std::string& path);
 
