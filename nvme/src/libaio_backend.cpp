@@ -30,8 +30,7 @@ namespace sluice::nvme {
 
 namespace {
 
-// Requests of one system call; the kernel copies them, so more would only cost memory.
-constexpr std::size_t kBatch = 64;
+constexpr std::size_t kReapBatch = 64;
 
 std::string first_word_of(const char* path) {
   std::string word = "unknown";
@@ -92,7 +91,7 @@ class LibaioBackend final : public IoBackend {
         event_fd_(SLUICE_SYSCALL(::eventfd(0, EFD_CLOEXEC), "eventfd")),
         finished_(depth),
         context_(depth) {
-    for (std::size_t i = 0; i < kBatch; ++i) prepared_pointers_[i] = &prepared_[i];
+    for (std::size_t i = 0; i < kSubmitBatch; ++i) prepared_pointers_[i] = &prepared_[i];
   }
 
   std::string_view name() const override { return "libaio"; }
@@ -101,8 +100,8 @@ class LibaioBackend final : public IoBackend {
   std::size_t submit(std::span<const IoRequest> requests) override {
     std::size_t taken = 0;
     while (taken < requests.size() && in_flight_ < depth_) {
-      const std::size_t room =
-          std::min({requests.size() - taken, std::size_t{depth_ - in_flight_}, kBatch});
+      const std::size_t room = std::min(
+          {requests.size() - taken, std::size_t{depth_ - in_flight_}, std::size_t{kSubmitBatch}});
       const int result = submit_once(requests.subspan(taken, room));
       if (result == -EAGAIN) break;
       if (result < 0) {
@@ -171,9 +170,9 @@ class LibaioBackend final : public IoBackend {
   // Takes what the kernel has finished, up to a batch; returns how many. An empty queue costs no
   // system call: libaio looks into the shared memory.
   std::size_t fetch() {
-    std::array<io_event, kBatch> events;
+    std::array<io_event, kReapBatch> events;
     timespec no_time{};
-    const int result = ::io_getevents(context_.get(), 0, kBatch, events.data(), &no_time);
+    const int result = ::io_getevents(context_.get(), 0, kReapBatch, events.data(), &no_time);
     if (result == -EINTR) return 0;
     if (result < 0) {
       throw IoError(-result, "io_getevents", "libaio", 0, 0, explain_error(-result));
@@ -189,8 +188,8 @@ class LibaioBackend final : public IoBackend {
   const unsigned depth_;
   UniqueFd event_fd_;
   FixedQueue<IoCompletion> finished_;  // fetched, or failed in submit, and not reaped
-  std::array<iocb, kBatch> prepared_{};
-  std::array<iocb*, kBatch> prepared_pointers_{};
+  std::array<iocb, kSubmitBatch> prepared_{};
+  std::array<iocb*, kSubmitBatch> prepared_pointers_{};
   unsigned in_flight_ = 0;  // submitted and not reaped
   std::atomic<bool> woken_{false};
   AioContext context_;  // last, so that it goes first: the kernel may still signal until then

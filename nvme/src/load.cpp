@@ -86,8 +86,9 @@ void LoadResult::add(const LoadResult& other) {
 }
 
 // A job is a place in the memory with a few transfers in flight: one, or for swap the three states
-// of a tile, which are read, touched and written. Jobs are finished in the order in which they were
-// begun, and there are so many of them that the engine's queue stays full meanwhile.
+// of a tile, which are read, touched and written. There are so many of them that the engine's queue
+// stays full while the oldest is waited for. The place used last is taken first: it is still in the
+// processor's caches, as a small buffer that is used again and again would be.
 class Load::Impl {
  public:
   Impl(IoEngine& engine, const SwapFile& file, LoadOptions options)
@@ -103,6 +104,7 @@ class Load::Impl {
     registered_memory_ = engine_.register_memory({memory_.get(), memory_bytes_});
     registered_pattern_ = engine_.register_memory(pattern_.memory());
     registered_file_ = engine_.register_file(file_);
+    free_all_places();
   }
 
   LoadResult run(double seconds, const std::function<bool()>& stop) {
@@ -115,12 +117,13 @@ class Load::Impl {
     std::deque<Job> jobs;
     try {
       do {
-        while (jobs.size() < plan_.jobs_in_flight()) jobs.push_back(begin_job(free_place()));
-        finish_oldest(jobs, result);
+        while (!free_places_.empty()) jobs.push_back(begin_job());
+        finish_next(jobs, result);
       } while (Clock::now() < end && !(stop && stop()));
-      while (!jobs.empty()) finish_oldest(jobs, result);
+      while (!jobs.empty()) finish_next(jobs, result);
     } catch (...) {
-      places_in_use_ = 0;  // the tickets of the rest wait where they are dropped
+      jobs.clear();  // their tickets wait
+      free_all_places();
       throw;
     }
     result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -145,14 +148,15 @@ class Load::Impl {
     bool writing_back = false;
   };
 
-  // Jobs end in the order in which they begin, so places are taken in turn.
-  std::span<std::byte> free_place() {
-    const std::size_t place = places_in_use_++ % plan_.jobs_in_flight();
-    return {memory_.get() + place * plan_.job_bytes(), plan_.job_bytes()};
+  void free_all_places() {
+    free_places_.clear();
+    for (std::size_t place = plan_.jobs_in_flight(); place > 0; --place)
+      free_places_.push_back(memory_.get() + (place - 1) * plan_.job_bytes());
   }
 
-  Job begin_job(std::span<std::byte> memory) {
-    Job job{plan_.next(), memory, {}, false};
+  Job begin_job() {
+    Job job{plan_.next(), {free_places_.back(), plan_.job_bytes()}, {}, false};
+    free_places_.pop_back();
     if (job.step.op == IoOp::read) {
       job.ticket = engine_.begin_reads(file_, places_of(job, reads_));
       return job;
@@ -176,15 +180,22 @@ class Load::Impl {
     return places;
   }
 
-  void finish_oldest(std::deque<Job>& jobs, LoadResult& result) {
-    Job job = std::move(jobs.front());
-    jobs.pop_front();
+  // One that has ended; else the oldest, when it has.
+  void finish_next(std::deque<Job>& jobs, LoadResult& result) {
+    const auto ended = std::find_if(jobs.begin(), jobs.end(),
+                                    [](const Job& candidate) { return candidate.ticket.done(); });
+    const auto next = ended == jobs.end() ? jobs.begin() : ended;
+    Job job = std::move(*next);
+    jobs.erase(next);
     job.ticket.finish();
     const bool reads = job.step.op == IoOp::read && !job.writing_back;
     for (const LoadRange& range : job.step.ranges)
       (reads ? result.read_bytes : result.written_bytes) += range.size_bytes;
     if (reads && options_.verify) verify(job);
-    if (!reads || options_.pattern != LoadPattern::swap) return;
+    if (!reads || options_.pattern != LoadPattern::swap) {
+      free_places_.push_back(job.memory.data());
+      return;
+    }
     for (const ReadRange& place : places_of(job, reads_)) touch(place.data);
     job.writing_back = true;
     job.ticket = engine_.begin_writes(file_, places_of(job, writes_));
@@ -226,8 +237,8 @@ class Load::Impl {
   Registration registered_memory_;
   Registration registered_pattern_;
   Registration registered_file_;
-  std::size_t places_in_use_ = 0;
-  std::vector<ReadRange> reads_;  // of the call in progress
+  std::vector<std::byte*> free_places_;  // the last is taken next
+  std::vector<ReadRange> reads_;         // of the call in progress
   std::vector<WriteRange> writes_;
 };
 

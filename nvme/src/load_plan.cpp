@@ -15,17 +15,20 @@ constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kStates = 3;  // p, m and v
 constexpr std::size_t kSwapJobs =
     6;  // as many tiles are read as are written, and some wait their turn
-constexpr std::size_t kRangesInFlight = 4;
+constexpr std::size_t kRangesInFlight = 8;
 // Jobs are finished in the order in which they began, so more than the queue holds are begun: a
 // slow one must not let it run empty. Twice the queue, more where blocks are small, less where they
 // are huge.
 constexpr std::uint64_t kWantedBytes = 16 * kMiB;
 constexpr std::uint64_t kMostBytes = 512 * kMiB;
+// Random blocks are begun in lists, but of no more than a quarter of the queue, and only so many
+// that the processor's caches hold their memory.
 constexpr std::uint64_t kRandomJobBytes = 64 * kKiB;
 
-std::uint64_t blocks_in_flight(const IoEngineOptions& engine) {
+std::uint64_t blocks_in_flight(const IoEngineOptions& engine, bool random) {
   const std::uint64_t depth = engine.depth;
-  const std::uint64_t wanted = std::max(2 * depth, kWantedBytes / engine.block_bytes);
+  const std::uint64_t wanted =
+      random ? 3 * depth : std::max(2 * depth, kWantedBytes / engine.block_bytes);
   return std::min(wanted, std::max(depth + 1, kMostBytes / engine.block_bytes));
 }
 
@@ -73,7 +76,8 @@ LoadPlan::LoadPlan(const LoadOptions& options, const IoEngineOptions& engine)
                "a size of " + format_bytes(size_bytes_) +
                    " to measure on: expected at least one block of " + format_bytes(block_bytes_) +
                    " and a multiple of 4096 bytes");
-  const std::uint64_t blocks = blocks_in_flight(engine);
+  const bool random = access_ == LoadAccess::random;
+  const std::uint64_t blocks = blocks_in_flight(engine, random);
   if (pattern_ == LoadPattern::swap) {
     SLUICE_CHECK(access_ == LoadAccess::sequential, "the pattern swap is sequential");
     region_bytes_ = align_down(size_bytes_ / kStates, kPageBytes);
@@ -93,10 +97,11 @@ LoadPlan::LoadPlan(const LoadOptions& options, const IoEngineOptions& engine)
                                           ", more than the size of " + format_bytes(size_bytes_));
     return;
   }
-  const bool random = access_ == LoadAccess::random;
   const std::uint64_t blocks_per_range =
       random ? 1 : std::max<std::uint64_t>(1, blocks / kRangesInFlight);
-  ranges_per_job_ = random ? std::max<std::uint64_t>(1, kRandomJobBytes / block_bytes_) : 1;
+  ranges_per_job_ = random ? std::clamp<std::uint64_t>(kRandomJobBytes / block_bytes_, 1,
+                                                       std::max(1U, engine.depth / 4))
+                           : 1;
   range_bytes_ = blocks_per_range * block_bytes_;
   job_bytes_ = ranges_per_job_ * range_bytes_;
   jobs_ = static_cast<std::size_t>(ceil_div(blocks, ranges_per_job_ * blocks_per_range));

@@ -56,16 +56,21 @@ TransferList Pump::take_finished() {
 
 Pump::Progress Pump::step() {
   count_busy_time();
-  reap_finished();
-  if (!trims_.empty() && reads_.pieces_in_flight + writes_.pieces_in_flight == 0) trim_all();
-  start_pieces();
-  submit_ready();
+  // A few at a time, so that the drive has the next requests while the completions of the others
+  // are still being looked at.
+  bool more = true;
+  while (more) {
+    more = reap_batch();
+    if (!trims_.empty() && reads_.pieces_in_flight + writes_.pieces_in_flight == 0) trim_all();
+    start_pieces();
+    submit_ready();
+  }
   // A request that is ready although the backend holds nothing was refused: only asking again
   // helps.
   const bool refused = !ready_.empty() && in_backend_ == 0;
   // Pieces that fail before they are submitted may leave a trim with nothing in flight.
   const bool trims = !trims_.empty() && reads_.pieces_in_flight + writes_.pieces_in_flight == 0;
-  return refused || trims ? Progress::moved : Progress::blocked;
+  return refused || trims || more ? Progress::moved : Progress::blocked;
 }
 
 // Attributes the time since the last call to the directions that had something in flight.
@@ -149,15 +154,15 @@ void Pump::submit_ready() {
   std::this_thread::yield();
 }
 
-void Pump::reap_finished() {
-  while (in_backend_ > 0) {
-    const std::size_t count = backend_.reap(completions_);
-    in_backend_ -= count;
-    if (count == 0) break;
-    const Clock::time_point now = Clock::now();
-    for (std::size_t i = 0; i < count; ++i) take_completion(completions_[i], now);
-    if (count < completions_.size()) break;
-  }
+// Returns whether there may be more.
+bool Pump::reap_batch() {
+  if (in_backend_ == 0) return false;
+  const std::size_t count = backend_.reap(completions_);
+  if (count == 0) return false;
+  in_backend_ -= count;
+  const Clock::time_point now = Clock::now();
+  for (std::size_t i = 0; i < count; ++i) take_completion(completions_[i], now);
+  return count == completions_.size();
 }
 
 void Pump::take_completion(const IoCompletion& completion, Clock::time_point now) {

@@ -54,7 +54,7 @@ class Pump {
     TransferList queue;  // begun; pieces are cut from the front only
     unsigned pieces_in_flight = 0;
   };
-  static constexpr std::size_t kBatch = 64;
+  static constexpr std::size_t kBatch = 8;
 
   Direction& direction_of(IoOp op) { return op == IoOp::read ? reads_ : writes_; }
   TransferList& queue_of(IoOp op) { return direction_of(op).queue; }
@@ -63,7 +63,7 @@ class Pump {
   bool start_piece(IoOp op);
   IoOp preferred() const;
   void submit_ready();
-  void reap_finished();
+  bool reap_batch();
   void take_completion(const IoCompletion& completion, Clock::time_point now);
   void end_piece(std::uint32_t slot, std::exception_ptr error);
   void fail_transfer(Transfer& transfer, std::exception_ptr error);

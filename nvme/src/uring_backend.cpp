@@ -148,6 +148,7 @@ class UringBackend final : public IoBackend {
       if (sqe == nullptr) break;
       prepare(*sqe, requests[taken++]);
       ++in_flight_;
+      if (::io_uring_sq_ready(ring_.get()) >= kSubmitBatch) flush();
     }
     return taken;
   }
