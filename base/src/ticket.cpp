@@ -16,10 +16,21 @@ struct TicketState {
   CondVar ended_changed;
   bool ended SLUICE_GUARDED_BY(mutex) = false;
   std::exception_ptr error SLUICE_GUARDED_BY(mutex);
+  std::vector<Ticket> parts;  // of a joined one, which has ended when they have: its owner's
 
   void wait() {
-    MutexLock lock(mutex);
-    while (!ended) ended_changed.wait(mutex);
+    {
+      MutexLock lock(mutex);
+      while (!ended) ended_changed.wait(mutex);
+    }
+    for (const Ticket& part : parts) part.wait();
+  }
+  bool done() {
+    {
+      MutexLock lock(mutex);
+      if (!ended) return false;
+    }
+    return all_done(parts);
   }
 };
 }  // namespace detail
@@ -48,9 +59,7 @@ void Ticket::abandon() noexcept {
 }
 
 bool Ticket::done() const {
-  if (!state_) return true;
-  MutexLock lock(state_->mutex);
-  return state_->ended;
+  return !state_ || state_->done();
 }
 
 void Ticket::wait() const {
@@ -67,6 +76,17 @@ void Ticket::finish() {
     error = std::exchange(state->error, nullptr);
   }
   if (error) std::rethrow_exception(error);
+  finish_all(state->parts);
+}
+
+Ticket join(std::vector<Ticket> tickets) {
+  auto state = std::make_shared<detail::TicketState>();
+  {
+    MutexLock lock(state->mutex);
+    state->ended = true;
+  }
+  state->parts = std::move(tickets);
+  return Ticket(std::move(state));
 }
 
 TicketSource::TicketSource() : state_(std::make_shared<detail::TicketState>()) {}

@@ -98,7 +98,8 @@ int reserve_blocks(int fd, const std::string& path, std::uint64_t size_bytes) {
 
 }  // namespace
 
-SwapFile::SwapFile(std::string path, OpenMode mode, DirectIo direct) : path_(std::move(path)) {
+SwapFile::SwapFile(std::string path, OpenMode mode, DirectIo direct, std::size_t drive)
+    : path_(std::move(path)), drive_(drive) {
   const int flags = open_flags(mode);
   if (direct == DirectIo::off) {
     why_buffered_ = "direct I/O is switched off";

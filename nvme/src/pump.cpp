@@ -57,9 +57,9 @@ TransferList Pump::take_finished() {
 Pump::Progress Pump::step() {
   count_busy_time();
   // A few at a time, so that the drive has the next requests while the completions of the others
-  // are still being looked at.
+  // are still being looked at; and not for ever: who waits for a transfer is told between rounds.
   bool more = true;
-  while (more) {
+  for (std::size_t reaped = 0; more && reaped < pieces_.size(); reaped += kBatch) {
     more = reap_batch();
     if (!trims_.empty() && reads_.pieces_in_flight + writes_.pieces_in_flight == 0) trim_all();
     start_pieces();

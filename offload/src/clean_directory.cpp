@@ -10,6 +10,7 @@
 #include "sluice/offload/checkpoint_folder.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "store_files.hpp"
+#include "stripe.hpp"
 
 namespace sluice::offload {
 namespace {
@@ -19,7 +20,7 @@ namespace fs = std::filesystem;
 // What the manifest says of the files beside it.
 struct Committed {
   std::optional<std::int64_t> step;
-  std::set<std::string> slot_paths;  // files in which a committed shard lies
+  std::set<std::string> needed_paths;  // files in which a committed shard lies, and labels
 };
 
 Committed committed_in(const std::string& directory) {
@@ -27,8 +28,11 @@ Committed committed_in(const std::string& directory) {
   const std::optional<Manifest> manifest = load_manifest(directory);
   if (!manifest) return committed;
   committed.step = manifest->step;
-  for (const ManifestShard& shard : manifest->shards) {
-    committed.slot_paths.insert(slot_path(directory, shard.slot));
+  const Stripe stripe = stripe_of_committed(directory, *manifest);
+  for (const std::string& part : stripe.directories) {
+    if (!stripe.store_id.empty()) committed.needed_paths.insert(label_path(part));
+    for (const ManifestShard& shard : manifest->shards)
+      committed.needed_paths.insert(slot_path(part, shard.slot));
   }
   return committed;
 }
@@ -53,6 +57,22 @@ bool has_manifest_of_something_else(const std::string& directory) {
   return true;
 }
 
+// Those that a store in `directory` is striped over, the first one last: its label tells of the
+// others. Only those that are there and are this store's.
+std::vector<std::string> directories_of(const std::string& directory) {
+  if (!first_of_part(directory).empty()) {
+    check_is_nobodys_part(directory, directory);
+    return {directory};
+  }
+  std::vector<std::string> directories;
+  const Stripe stripe = stripe_in(directory);
+  for (std::size_t part = 1; part < stripe.directories.size(); ++part) {
+    if (has_part(stripe, part)) directories.push_back(stripe.directories[part]);
+  }
+  directories.push_back(directory);
+  return directories;
+}
+
 void check_manifest_is_a_stores(const std::string& directory) {
   if (!has_manifest_of_something_else(directory)) return;
   throw StorageError(manifest_path(directory),
@@ -64,14 +84,15 @@ std::string describe(const std::string& directory, const std::string& path, Clea
   if (path == manifest_path(directory)) return "manifest: what is committed";
   if (path == manifest_draft_path(directory)) return "manifest that was not finished";
   if (path == bench_path(directory)) return "file of a bench";
+  if (path == label_path(directory)) return "label of a part of a striped run";
   if (path != slot_path(directory, 0) && path != slot_path(directory, 1)) return "scratch of a run";
   return scope == CleanScope::everything ? "states" : "states, nothing committed among them";
 }
 
-// All files of the directory that may be removed, in the order of removal, but for the lock.
-std::vector<std::string> candidates_in(const std::string& directory, CleanScope scope) {
+// All files of the directory that may be removed, in the order of removal, but for the manifest and
+// the lock.
+std::vector<std::string> candidates_in(const std::string& directory) {
   std::vector<std::string> paths;
-  if (scope == CleanScope::everything) paths.push_back(manifest_path(directory));
   for (const StoreFile& file : list_store_files(directory)) {
     if (file.path != manifest_path(directory)) paths.push_back(file.path);
   }
@@ -84,19 +105,32 @@ void add_file(const std::string& path, const std::string& what, CleanReport& rep
   report.files.push_back({path, file_length_bytes(path), file_disk_bytes(path), what});
 }
 
+// A longer file of this name is something else's.
+void add_lock(const std::string& directory, CleanReport& report) {
+  const std::string lock = lock_path(directory);
+  if (file_exists(lock) && file_length_bytes(lock) <= kLockBytes) add_file(lock, "lock", report);
+}
+
 CleanReport find_files(const std::string& directory, CleanScope scope) {
   CleanReport report;
   std::set<std::string> needed_paths;
   if (scope == CleanScope::leftovers) {
     Committed committed = committed_in(directory);
     report.committed_step = committed.step;
-    needed_paths = std::move(committed.slot_paths);
+    needed_paths = std::move(committed.needed_paths);
   } else {
     check_manifest_is_a_stores(directory);
     report.committed_step = committed_step_if_readable(directory);
   }
-  for (const std::string& path : candidates_in(directory, scope)) {
-    if (needed_paths.count(path) == 0) add_file(path, describe(directory, path, scope), report);
+  if (scope == CleanScope::everything) {
+    const std::string path = manifest_path(directory);
+    add_file(path, describe(directory, path, scope), report);
+  }
+  for (const std::string& part : directories_of(directory)) {
+    for (const std::string& path : candidates_in(part)) {
+      if (needed_paths.count(path) == 0) add_file(path, describe(part, path, scope), report);
+    }
+    if (scope == CleanScope::everything && part != directory) add_lock(part, report);
   }
   return report;
 }
@@ -138,9 +172,7 @@ CleanReport find_removable(const std::string& directory, CleanScope scope) {
     add_checkpoint(folder, scope, report);
   }
   if (scope == CleanScope::leftovers) return report;
-  // A longer file of this name is something else's.
-  const std::string lock = lock_path(directory);
-  if (file_exists(lock) && file_length_bytes(lock) <= kLockBytes) add_file(lock, "lock", report);
+  add_lock(directory, report);
   if (checkpoint_folder_of(directory)) add_folder(directory, report);
   return report;
 }

@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::string_view kFormat = "sluice-swap-store";
 constexpr int kVersion = 1;
+constexpr int kStripedVersion = 2;  // not for programs that would look into one directory only
 constexpr std::string_view kTrailerPrefix = "xxh3-64:";
 constexpr std::size_t kHexDigits = 16;                                         // of 64 bits
 constexpr std::size_t kTrailerBytes = kTrailerPrefix.size() + kHexDigits + 1;  // and the line's end
@@ -134,6 +135,10 @@ Manifest from_json(const Json::Value& root) {
   manifest.step = member(root, "step").asInt64();
   manifest.durability = parse_durability(member(root, "durability").asString());
   manifest.metadata = member(root, "metadata").asString();
+  if (root.isMember("store")) manifest.store_id = root["store"].asString();
+  if (manifest.store_id.empty() != (root["version"].asInt() == kVersion))
+    throw InvalidArgument("does not say over which directories it is striped");
+  if (root.isMember("written_bytes")) manifest.written_bytes = root["written_bytes"].asUInt64();
   const Json::Value& shards = member(root, "shards");
   std::vector<ShardSpec> specs;
   for (const Json::Value& shard : shards) {
@@ -251,7 +256,10 @@ std::string to_text(const Manifest& manifest) {
 
   std::string text;
   text.reserve(manifest_disk_bytes(specs) / 2);
-  text += opening() + ", \"version\": " + std::to_string(kVersion);
+  text += opening() + ", \"version\": " +
+          std::to_string(manifest.store_id.empty() ? kVersion : kStripedVersion);
+  if (!manifest.store_id.empty()) text += ", \"store\": \"" + manifest.store_id + "\"";
+  text += ", \"written_bytes\": " + std::to_string(manifest.written_bytes);
   text += ",\n \"step\": " + std::to_string(manifest.step) + ", \"durability\": \"";
   text += kDurabilityNames.at(static_cast<std::size_t>(manifest.durability));
   text += "\", \"chunk_bytes\": " + std::to_string(kChecksumChunkBytes) + ",\n \"metadata\": ";
@@ -280,9 +288,10 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
                                root["format"].asString() + "\"");
     }
     const int version = member(root, "version").asInt();
-    if (version != kVersion) {
+    if (version != kVersion && version != kStripedVersion) {
       throw StorageError(path, "has the format version " + std::to_string(version) +
-                                   ", this program reads version " + std::to_string(kVersion) +
+                                   ", this program reads versions up to " +
+                                   std::to_string(kStripedVersion) +
                                    ": use the version of Sluice that wrote it");
     }
     return from_json(root);
@@ -332,8 +341,11 @@ std::vector<ShardSpec> specs_of(const Manifest& manifest) {
 }
 
 void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync) {
-  const std::string path = manifest_path(directory);
-  const std::string draft = manifest_draft_path(directory);
+  replace_file(manifest_path(directory), text, sync);
+}
+
+void replace_file(const std::string& path, std::string_view text, ManifestSync sync) {
+  const std::string draft = path + ".tmp";
   try {
     UniqueFd fd(SLUICE_SYSCALL(
         ::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), draft));

@@ -28,6 +28,8 @@ struct ManifestShard {
 
 struct Manifest {
   std::int64_t step = 0;
+  std::string store_id;             // of a striped store, else empty
+  std::uint64_t written_bytes = 0;  // by all runs in this directory, until this was committed
   Durability durability = Durability::process;
   std::string metadata;
   std::vector<ManifestShard> shards;
@@ -65,6 +67,9 @@ Manifest require_manifest(const std::string& directory);
 std::vector<ShardSpec> specs_of(const Manifest& manifest);
 
 enum class ManifestSync { none, fsync };
+// Writes PATH.tmp and renames it over `path`. Throws IoError; then `path` is as it was and the
+// draft is gone.
+void replace_file(const std::string& path, std::string_view text, ManifestSync sync);
 // Writes a draft and renames it over the manifest. Throws IoError; then the old manifest is as it
 // was and the draft is gone. The rename survives loss of power only after sync_directory().
 void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync);

@@ -1,32 +1,44 @@
 #include <sys/file.h>
 
 #include <cerrno>
+#include <utility>
+#include <vector>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "store_files.hpp"
+#include "stripe.hpp"
 
 namespace sluice::offload {
 namespace {
 
 constexpr std::uint64_t kRangeAlignment = 4096;
 
-nvme::SwapFile make_file(const std::string& directory, const std::string& name,
-                         std::uint64_t size_bytes, nvme::DirectIo direct) {
+void remove_parts(const nvme::StripedFile& file) {
+  for (const nvme::SwapFile& part : file.parts()) remove_file_quietly(part.path());
+}
+
+nvme::StripedFile make_file(const SwapPlace& place, const std::string& name,
+                            std::uint64_t size_bytes, nvme::DirectIo direct) {
   SLUICE_CHECK(!name.empty() && name.find('/') == std::string::npos,
                "\"" + name + "\" cannot be the name of a scratch file");
   SLUICE_CHECK(size_bytes >= 1, "scratch file \"" + name + "\" has no bytes");
-  nvme::SwapFile file(scratch_path(directory, name), nvme::OpenMode::create, direct);
-  // A file that a killed run left is taken over; one that is in use is not.
-  if (::flock(file.fd(), LOCK_EX | LOCK_NB) != 0) {
-    SLUICE_CHECK(errno != EWOULDBLOCK, "scratch file " + file.path() + " is in use already");
-    throw IoError(errno, "flock", file.path());
+  const Stripe stripe = new_stripe(place);
+  std::vector<nvme::SwapFile> parts;
+  for (const std::string& directory : stripe.directories) {
+    const nvme::SwapFile& part = parts.emplace_back(scratch_path(directory, name),
+                                                    nvme::OpenMode::create, direct, parts.size());
+    // A file that a killed run left is taken over; one that is in use is not.
+    if (::flock(part.fd(), LOCK_EX | LOCK_NB) == 0) continue;
+    SLUICE_CHECK(errno != EWOULDBLOCK, "scratch file " + part.path() + " is in use already");
+    throw IoError(errno, "flock", part.path());
   }
+  nvme::StripedFile file(std::move(parts), stripe.layout);
   try {
     file.allocate(align_up(size_bytes, kRangeAlignment));
   } catch (...) {
-    remove_file_quietly(file.path());
+    remove_parts(file);
     throw;
   }
   return file;
@@ -34,12 +46,12 @@ nvme::SwapFile make_file(const std::string& directory, const std::string& name,
 
 }  // namespace
 
-ScratchFile::ScratchFile(const std::string& directory, const std::string& name,
-                         std::uint64_t size_bytes, nvme::DirectIo direct)
-    : file_(make_file(directory, name, size_bytes, direct)), size_bytes_(size_bytes) {}
+ScratchFile::ScratchFile(const SwapPlace& place, const std::string& name, std::uint64_t size_bytes,
+                         nvme::DirectIo direct)
+    : file_(make_file(place, name, size_bytes, direct)), size_bytes_(size_bytes) {}
 
 ScratchFile::~ScratchFile() {
-  remove_file_quietly(file_.path());
+  remove_parts(file_);
 }
 
 FileRange ScratchFile::take(std::uint64_t size_bytes) {

@@ -84,14 +84,17 @@ class DamageList {
     close_until(&shard);
     if (!ranges_.empty()) {
       DamagedRange& last = ranges_.back();
-      if (last.shard == shard.spec->name && last.why == why &&
+      if (last.shard == shard.spec->name && last.why == why && shard.file->parts().size() == 1 &&
           last.offset_bytes + last.size_bytes == offset_bytes) {
         last.size_bytes += size_bytes;
         return;
       }
     }
-    ranges_.push_back({shard.spec->name, shard.path, offset_bytes, size_bytes,
-                       shard.file_offset_bytes + offset_bytes, why});
+    // Of a striped file, the part that the range begins in.
+    const nvme::StripeLayout::Piece piece =
+        shard.file->layout().first_piece(shard.file_offset_bytes + offset_bytes, size_bytes);
+    ranges_.push_back({shard.spec->name, shard.file->parts()[piece.part].path(), offset_bytes,
+                       size_bytes, piece.offset_bytes, why});
   }
   std::vector<DamagedRange> finish() {
     close_until(end_);
@@ -116,7 +119,7 @@ class DamageList {
 
 }  // namespace
 
-StoredShard whole_shard(const ShardSpec& spec, const nvme::SwapFile& file,
+StoredShard whole_shard(const ShardSpec& spec, const nvme::StripedFile& file,
                         std::uint64_t file_offset_bytes, std::span<const std::uint64_t> checksums) {
   return {&spec, &file, file.path(), file_offset_bytes, spec.size_bytes, "", checksums};
 }

@@ -14,7 +14,7 @@ namespace sluice::offload {
 
 struct StoredShard {
   const ShardSpec* spec = nullptr;
-  const nvme::SwapFile* file = nullptr;  // null only where nothing is readable
+  const nvme::StripedFile* file = nullptr;  // null only where nothing is readable
   std::string path;
   std::uint64_t file_offset_bytes = 0;
   // Whole chunks that the file can hold, or everything; what lies behind them is damaged, and why.
@@ -24,7 +24,7 @@ struct StoredShard {
 };
 
 // One whose file is long enough.
-StoredShard whole_shard(const ShardSpec& spec, const nvme::SwapFile& file,
+StoredShard whole_shard(const ShardSpec& spec, const nvme::StripedFile& file,
                         std::uint64_t file_offset_bytes, std::span<const std::uint64_t> checksums);
 
 std::uint64_t readable_bytes_of(std::span<const StoredShard> shards);

@@ -8,12 +8,13 @@
 #include <string>
 
 #include "manifest.hpp"
-#include "sluice/nvme/file.hpp"
+#include "sluice/nvme/striped_file.hpp"
 #include "store_files.hpp"
+#include "stripe.hpp"
 
 namespace sluice::offload {
 
-using SlotFiles = std::array<std::optional<nvme::SwapFile>, kSlotCount>;
+using SlotFiles = std::array<std::optional<nvme::StripedFile>, kSlotCount>;
 using SlotSet = std::array<bool, kSlotCount>;
 
 inline std::size_t index_of_slot(int slot) {
@@ -23,19 +24,29 @@ inline std::size_t index_of_slot(int slot) {
 // "delete DIR/manifest.json and ...", for messages.
 std::string how_to_start_over(const std::string& directory);
 
+// How many of the first bytes of a slot are there, and which of its files ends first.
+struct SlotLength {
+  std::uint64_t covered_bytes = 0;
+  std::string path;
+  bool absent = false;
+  std::uint64_t file_bytes = 0;  // of the file at `path`
+  std::size_t part = 0;          // which of the stripe's it is
+};
+SlotLength slot_length(const Stripe& stripe, int slot);
+
 // Throws StorageError when a committed shard is not wholly inside its file.
-void check_committed_files(const std::string& directory, const Manifest& manifest,
+void check_committed_files(const Stripe& stripe, const Manifest& manifest,
                            const StoreLayout& layout);
 
-// Bytes that open_slot_files has to allocate.
-std::uint64_t missing_disk_bytes(const std::string& directory, SlotSet wanted,
+// Bytes that open_slot_files has to allocate in this directory of the stripe.
+std::uint64_t missing_disk_bytes(const Stripe& stripe, std::size_t part, SlotSet wanted,
                                  std::uint64_t file_bytes);
 // Opens the wanted files at full length with all blocks; on failure removes those that it created.
-SlotFiles open_slot_files(const std::string& directory, SlotSet wanted, std::uint64_t file_bytes,
+SlotFiles open_slot_files(const Stripe& stripe, SlotSet wanted, std::uint64_t file_bytes,
                           nvme::DirectIo direct);
 // Throws IoError when a file was removed, replaced or cut short by somebody else since it was
 // opened: what was written to it is lost when the run ends.
 void check_still_there(const SlotFiles& files, std::uint64_t file_bytes);
-SlotFiles open_slot_files_read_only(const std::string& directory, SlotSet wanted);
+SlotFiles open_slot_files_read_only(const Stripe& stripe, SlotSet wanted);
 
 }  // namespace sluice::offload

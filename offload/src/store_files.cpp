@@ -23,6 +23,8 @@ namespace {
 
 constexpr std::string_view kManifestName = "manifest.json";
 constexpr std::string_view kManifestDraftName = "manifest.json.tmp";
+constexpr std::string_view kLabelName = "stripe.json";
+constexpr std::string_view kLabelDraftName = "stripe.json.tmp";
 constexpr std::string_view kScratchPrefix = "scratch.";
 constexpr std::string_view kSwapSuffix = ".swap";
 
@@ -40,12 +42,12 @@ bool is_scratch_name(std::string_view name) {
 }
 
 bool is_dead_name(std::string_view name) {
-  return name == kManifestDraftName || is_scratch_name(name);
+  return name == kManifestDraftName || name == kLabelDraftName || is_scratch_name(name);
 }
 
 bool is_store_name(std::string_view name) {
-  return name == kManifestName || name == slot_name(0) || name == slot_name(1) ||
-         is_dead_name(name);
+  return name == kManifestName || name == kLabelName || name == slot_name(0) ||
+         name == slot_name(1) || is_dead_name(name);
 }
 
 std::vector<StoreFile> list_files(const std::string& directory, bool (*wanted)(std::string_view)) {
@@ -79,6 +81,10 @@ std::string manifest_path(const std::string& directory) {
 
 std::string manifest_draft_path(const std::string& directory) {
   return in_directory(directory, kManifestDraftName);
+}
+
+std::string label_path(const std::string& directory) {
+  return in_directory(directory, kLabelName);
 }
 
 std::string slot_path(const std::string& directory, int slot) {

@@ -18,6 +18,8 @@ std::string lock_path(const std::string& directory);
 std::string manifest_path(const std::string& directory);
 // Where a manifest is written before it replaces the old one.
 std::string manifest_draft_path(const std::string& directory);
+// Of a striped store: which part of it this directory has.
+std::string label_path(const std::string& directory);
 std::string slot_path(const std::string& directory, int slot);
 std::string scratch_path(const std::string& directory, const std::string& name);
 // Where a bench of the drive keeps its file; no store's.

@@ -31,17 +31,24 @@ WritePolicy policy_of(Durability durability) {
 
 class SwapStore::Impl {
  public:
-  Impl(std::string directory, nvme::IoEngine& io, Access access, Durability durability)
-      : directory_(std::move(directory)),
+  Impl(SwapPlace place, nvme::IoEngine& io, Access access, Durability durability)
+      : place_(std::move(place)),
+        directory_(place_.directory),
         io_(io),
-        lock_(directory_, lock_mode_of(access)),
         access_(access),
-        durability_(durability) {}
+        durability_(durability),
+        io_written_before_(io.counters().written_bytes) {
+    lock(directory_);
+  }
 
   void start_new(std::vector<ShardSpec> shards, nvme::DirectIo direct);
   void start_committed(nvme::DirectIo direct);
+  std::uint64_t written_bytes() const {
+    return written_before_ + io_.counters().written_bytes - io_written_before_;
+  }
 
   const std::string& directory() const { return directory_; }
+  SwapPlace place() const { return {stripe_.directories, stripe_.layout.weights()}; }
   std::size_t shard_count() const { return shards_.size(); }
   const ShardSlots& shard(std::size_t index) const {
     check_index(index);
@@ -73,21 +80,27 @@ class SwapStore::Impl {
 
   void check_index(std::size_t index) const;
   void check_writable(const char* operation) const;
+  void clear_for_new(std::uint64_t manifest_bytes);
   void register_files();
   void index_names();
-  const nvme::SwapFile& file(int slot) const { return *files_.at(index_of_slot(slot)); }
+  void lock(const std::string& directory) { locks_.emplace_back(directory, lock_mode_of(access_)); }
+  const nvme::StripedFile& file(int slot) const { return *files_.at(index_of_slot(slot)); }
   // Brings the manifest into a state in which the slots that are not committed may be changed.
   void prepare_write();
   Manifest manifest_of(std::int64_t step, const std::string& metadata) const;
   void write_manifest(std::int64_t step, const std::string& metadata);
 
-  const std::string directory_;
+  const SwapPlace place_;
+  const std::string directory_;  // the first of them
   nvme::IoEngine& io_;
-  const DirectoryLock lock_;
   const Access access_;
   const Durability durability_;
+  const std::uint64_t io_written_before_;
+  std::vector<DirectoryLock> locks_;
   // Constant after start_*.
-  std::uint64_t file_bytes_ = 0;  // of each of them
+  Stripe stripe_;
+  std::uint64_t written_before_ = 0;  // by earlier runs
+  std::uint64_t file_bytes_ = 0;      // of each of them
   SlotFiles files_;
   std::vector<nvme::Registration> registered_files_;  // end before the files are closed
   std::unordered_map<std::string, std::size_t> indices_;
@@ -109,11 +122,11 @@ void SwapStore::Impl::start_new(std::vector<ShardSpec> shards, nvme::DirectIo di
   }
   const StoreLayout layout = layout_of(shards);
   const SlotSet wanted = {true, durability_ != Durability::none};
-  const std::vector<StoreFile> leftovers = list_store_files(directory_);
-  check_free_disk(directory_, disk_bytes(shards, durability_), disk_bytes_of(leftovers));
-  remove_leftovers(directory_, leftovers);
   file_bytes_ = layout.file_bytes;
-  files_ = open_slot_files(directory_, wanted, file_bytes_, direct);
+  stripe_ = new_stripe(place_);
+  clear_for_new(manifest_disk_bytes(shards));
+  write_labels(stripe_);
+  files_ = open_slot_files(stripe_, wanted, file_bytes_, direct);
   shards_.reserve(shards.size());
   for (std::size_t i = 0; i < shards.size(); ++i) {
     shards_.emplace_back(std::move(shards[i]), layout.offset_bytes[i], policy_of(durability_));
@@ -122,20 +135,54 @@ void SwapStore::Impl::start_new(std::vector<ShardSpec> shards, nvme::DirectIo di
   index_names();
 }
 
+// Nothing is removed anywhere before it is known that there is room everywhere.
+void SwapStore::Impl::clear_for_new(std::uint64_t manifest_bytes) {
+  const std::uint64_t slots = durability_ == Durability::none ? 1 : kSlotCount;
+  for (const std::string& further : place_.further) {
+    lock(further);
+    if (const std::optional<Manifest> other = load_manifest(further)) {
+      throw StorageError(
+          further, "holds a committed run of its own, of step " + std::to_string(other->step) +
+                       ": choose another directory, or " + how_to_start_over(further));
+    }
+  }
+  std::vector<std::vector<StoreFile>> leftovers;
+  for (std::size_t part = 0; part < stripe_.directories.size(); ++part) {
+    const std::string& directory = stripe_.directories[part];
+    check_is_nobodys_part(directory, directory_);
+    leftovers.push_back(list_store_files(directory));
+    const std::uint64_t states_bytes =
+        checked_mul(slots, stripe_.layout.part_bytes(part, file_bytes_));
+    check_free_disk(directory, checked_add(states_bytes, part == 0 ? manifest_bytes : 0),
+                    disk_bytes_of(leftovers.back()));
+  }
+  for (std::size_t part = 0; part < leftovers.size(); ++part)
+    remove_leftovers(stripe_.directories[part], leftovers[part]);
+}
+
 void SwapStore::Impl::start_committed(nvme::DirectIo direct) {
   Manifest manifest = require_manifest(directory_);
+  stripe_ = access_ == Access::read_only ? stripe_of_committed(directory_, manifest)
+                                         : stripe_of_committed(place_, manifest);
+  for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
+    lock(stripe_.directories[part]);
+  written_before_ = manifest.written_bytes;
   const StoreLayout layout = layout_of(specs_of(manifest));
   file_bytes_ = layout.file_bytes;
-  check_committed_files(directory_, manifest, layout);
+  check_committed_files(stripe_, manifest, layout);
   SlotSet used = {false, false};
   for (const ManifestShard& shard : manifest.shards) used.at(index_of_slot(shard.slot)) = true;
   if (access_ == Access::read_only) {
-    files_ = open_slot_files_read_only(directory_, used);
+    files_ = open_slot_files_read_only(stripe_, used);
   } else {
     const SlotSet wanted = durability_ == Durability::none ? used : SlotSet{true, true};
-    remove_leftovers(directory_, list_dead_files(directory_));
-    check_free_disk(directory_, missing_disk_bytes(directory_, wanted, file_bytes_), 0);
-    files_ = open_slot_files(directory_, wanted, file_bytes_, direct);
+    for (std::size_t part = 0; part < stripe_.directories.size(); ++part) {
+      const std::string& directory = stripe_.directories[part];
+      remove_leftovers(directory, list_dead_files(directory));
+      check_free_disk(directory, missing_disk_bytes(stripe_, part, wanted, file_bytes_), 0);
+    }
+    write_labels(stripe_);  // drives may be mounted elsewhere now
+    files_ = open_slot_files(stripe_, wanted, file_bytes_, direct);
   }
   step_ = manifest.step;
   metadata_ = std::move(manifest.metadata);
@@ -153,7 +200,9 @@ void SwapStore::Impl::start_committed(nvme::DirectIo direct) {
 // Without it every request takes a reference to its file: nothing that needs a word.
 void SwapStore::Impl::register_files() {
   for (const auto& file : files_) {
-    if (file) registered_files_.push_back(io_.register_file(*file));
+    if (!file) continue;
+    for (const nvme::SwapFile& part : file->parts())
+      registered_files_.push_back(io_.register_file(part));
   }
 }
 
@@ -235,11 +284,13 @@ void SwapStore::Impl::check(std::size_t index, std::uint64_t offset_bytes,
   const ShardSlots& slots = shard(index);
   const std::optional<std::uint64_t> different = slots.first_difference(offset_bytes, data);
   if (!different) return;
-  const std::uint64_t file_offset_bytes = slots.file_offset_bytes() + *different;
+  const nvme::StripedFile& striped = file(slots.latest_slot().value_or(0));
+  const nvme::StripeLayout::Piece piece =
+      striped.layout().first_piece(slots.file_offset_bytes() + *different, kChecksumChunkBytes);
   throw StorageError(
-      slot_path(directory_, slots.latest_slot().value_or(0)),
+      striped.parts()[piece.part].path(),
       "is damaged: shard \"" + slots.spec().name + "\" at its offset " +
-          std::to_string(*different) + " (file offset " + std::to_string(file_offset_bytes) +
+          std::to_string(*different) + " (file offset " + std::to_string(piece.offset_bytes) +
           ") has not the bytes that were written: restore the directory from a copy");
 }
 
@@ -247,6 +298,8 @@ Manifest SwapStore::Impl::manifest_of(std::int64_t step, const std::string& meta
   Manifest manifest;
   manifest.step = step;
   manifest.durability = durability_;
+  manifest.store_id = stripe_.store_id;
+  manifest.written_bytes = written_bytes();
   manifest.metadata = metadata;
   manifest.shards.reserve(shards_.size());
   for (const ShardSlots& slots : shards_) {
@@ -328,6 +381,7 @@ CommittedState SwapStore::read_committed(const std::string& directory) {
   state.shards = specs_of(manifest);
   state.metadata = std::move(manifest.metadata);
   state.durability = manifest.durability;
+  state.written_bytes = manifest.written_bytes;
   return state;
 }
 
@@ -343,18 +397,18 @@ std::vector<std::string> SwapStore::list_files(const std::string& directory) {
   return paths;
 }
 
-std::unique_ptr<SwapStore> SwapStore::create(const std::string& directory, nvme::IoEngine& io,
+std::unique_ptr<SwapStore> SwapStore::create(const SwapPlace& place, nvme::IoEngine& io,
                                              std::vector<ShardSpec> shards, Durability durability,
                                              nvme::DirectIo direct) {
   check_shards(shards);
-  auto impl = std::make_unique<Impl>(directory, io, Access::read_write, durability);
+  auto impl = std::make_unique<Impl>(place, io, Access::read_write, durability);
   impl->start_new(std::move(shards), direct);
   return std::unique_ptr<SwapStore>(new SwapStore(std::move(impl)));
 }
 
-std::unique_ptr<SwapStore> SwapStore::open(const std::string& directory, nvme::IoEngine& io,
+std::unique_ptr<SwapStore> SwapStore::open(const SwapPlace& place, nvme::IoEngine& io,
                                            Durability durability, nvme::DirectIo direct) {
-  auto impl = std::make_unique<Impl>(directory, io, Access::read_write, durability);
+  auto impl = std::make_unique<Impl>(place, io, Access::read_write, durability);
   impl->start_committed(direct);
   return std::unique_ptr<SwapStore>(new SwapStore(std::move(impl)));
 }
@@ -372,6 +426,9 @@ SwapStore::~SwapStore() = default;
 const std::string& SwapStore::directory() const {
   return impl_->directory();
 }
+SwapPlace SwapStore::place() const {
+  return impl_->place();
+}
 std::size_t SwapStore::shard_count() const {
   return impl_->shard_count();
 }
@@ -386,6 +443,9 @@ std::int64_t SwapStore::committed_step() const {
 }
 const std::string& SwapStore::committed_metadata() const {
   return impl_->metadata();
+}
+std::uint64_t SwapStore::written_bytes() const {
+  return impl_->written_bytes();
 }
 std::string SwapStore::why_buffered() const {
   return impl_->why_buffered();

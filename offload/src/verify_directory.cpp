@@ -1,5 +1,6 @@
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "manifest.hpp"
 #include "shard_verify.hpp"
@@ -11,25 +12,27 @@
 namespace sluice::offload {
 namespace {
 
-// One slot file as it is found.
+// One slot as it is found.
 struct FoundSlot {
-  std::string path;
-  std::optional<nvme::SwapFile> file;  // empty: absent
-  std::uint64_t length_bytes = 0;
+  std::optional<nvme::StripedFile> file;  // empty: not all of its files are there
+  SlotLength length;
 };
 
 using FoundSlots = std::array<FoundSlot, kSlotCount>;
 
 // Only those that are committed to; the other one may be anything.
-FoundSlots find_slots(const std::string& directory, const Manifest& manifest) {
+FoundSlots find_slots(const Stripe& stripe, const Manifest& manifest) {
+  SlotSet used = {false, false};
   FoundSlots slots;
   for (const ManifestShard& shard : manifest.shards) {
-    FoundSlot& slot = slots.at(index_of_slot(shard.slot));
-    if (!slot.path.empty()) continue;
-    slot.path = slot_path(directory, shard.slot);
-    if (!file_exists(slot.path)) continue;
-    slot.file.emplace(slot.path, nvme::OpenMode::read_only, nvme::DirectIo::automatic);
-    slot.length_bytes = slot.file->size_bytes();
+    const std::size_t index = index_of_slot(shard.slot);
+    if (std::exchange(used.at(index), true)) continue;
+    FoundSlot& slot = slots.at(index);
+    slot.length = slot_length(stripe, shard.slot);
+    if (slot.length.absent) continue;
+    SlotSet wanted = {false, false};
+    wanted.at(index) = true;
+    slot.file = std::move(open_slot_files_read_only(stripe, wanted).at(index));
   }
   return slots;
 }
@@ -38,7 +41,7 @@ StoredShard stored_shard(const ManifestShard& shard, std::uint64_t file_offset_b
                          const FoundSlot& slot) {
   StoredShard stored;
   stored.spec = &shard.spec;
-  stored.path = slot.path;
+  stored.path = slot.length.path;
   stored.file_offset_bytes = file_offset_bytes;
   stored.checksums = shard.checksums;
   if (!slot.file) {
@@ -47,11 +50,11 @@ StoredShard stored_shard(const ManifestShard& shard, std::uint64_t file_offset_b
   }
   stored.file = &*slot.file;
   const std::uint64_t behind_bytes =
-      slot.length_bytes - std::min(slot.length_bytes, file_offset_bytes);
+      slot.length.covered_bytes - std::min(slot.length.covered_bytes, file_offset_bytes);
   stored.readable_bytes = behind_bytes >= shard.spec.size_bytes
                               ? shard.spec.size_bytes
                               : align_down(behind_bytes, kChecksumChunkBytes);
-  stored.why_cut_off = "the file ends at byte " + std::to_string(slot.length_bytes);
+  stored.why_cut_off = "the file ends at byte " + std::to_string(slot.length.file_bytes);
   return stored;
 }
 
@@ -62,7 +65,8 @@ VerifyReport verify_directory(const std::string& directory, nvme::IoEngine& io, 
   const DirectoryLock lock(directory, DirectoryLock::Mode::shared);
   const Manifest manifest = require_manifest(directory);
   const StoreLayout layout = layout_of(specs_of(manifest));
-  const FoundSlots slots = find_slots(directory, manifest);
+  const Stripe stripe = stripe_of_committed(directory, manifest);
+  const FoundSlots slots = find_slots(stripe, manifest);
   std::vector<StoredShard> shards;
   shards.reserve(manifest.shards.size());
   for (std::size_t i = 0; i < manifest.shards.size(); ++i) {

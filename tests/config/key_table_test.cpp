@@ -50,7 +50,8 @@ std::string describe(const SluiceConfig& s) {
       << s.checkpoint_every << ' ' << s.keep << ' ' << s.strict << s.overlap << ' '
       << s.threads.compute.value_or(0) << ' ' << s.threads.optimizer.value_or(0) << ' '
       << s.threads.io.value_or(0) << ' ' << s.io.backend << ' ' << s.io.reads_per_write << ' '
-      << s.seed << '\n';
+      << s.seed << ' ' << s.drive_endurance_bytes << '\n';
+  for (const unsigned weight : s.io.drive_weights) out << weight << ' ';
   return out.str();
 }
 std::string describe(const TrainConfig& c) {
@@ -133,6 +134,8 @@ std::string sample_of(const std::string& path) {
       {"zero_optimization.offload_param.buffer_size", "7e6"},
       {"zero_optimization.offload_optimizer.device", "\"cpu\""},
       {"zero_optimization.offload_optimizer.nvme_path", "\"/elsewhere\""},
+      {"sluice.io.drive_weights", "[3]"},
+      {"sluice.drive_endurance", "\"600TB\""},
       {"zero_optimization.offload_optimizer.pin_memory", "true"},
       {"zero_optimization.offload_optimizer.buffer_count", "7"},
       {"zero_optimization.sub_group_size", "12345"},

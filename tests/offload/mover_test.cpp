@@ -83,7 +83,8 @@ class MoverTest : public ::testing::Test {
   }
 
   sluice::test::TempDir dir_;
-  nvme::SwapFile file_{dir_.file("homes"), nvme::OpenMode::create, nvme::DirectIo::automatic};
+  nvme::StripedFile file_{
+      nvme::SwapFile(dir_.file("homes"), nvme::OpenMode::create, nvme::DirectIo::automatic)};
   MemoryPool host_{Tier::host, kUnlimited, make_host_source()};
   MemoryPool pinned_{Tier::pinned, kUnlimited, make_pinned_source()};
   MemoryPool staging_{Tier::host, kUnlimited, make_host_source()};

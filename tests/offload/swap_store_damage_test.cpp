@@ -117,8 +117,9 @@ TEST_F(DamagedManifest, IsNamedWithWhatIsWrong) {
 
 TEST_F(DamagedManifest, IsRefusedWhenItIsAnothersOrOfAnotherVersion) {
   EXPECT_THAT(refusal(with("sluice-swap-store", "recipe")), HasSubstr("its format is \"recipe\""));
-  EXPECT_THAT(refusal(with("\"version\": 1", "\"version\": 2")),
-              AllOf(HasSubstr("format version 2"), HasSubstr("reads version 1")));
+  EXPECT_THAT(refusal(with("\"version\": 1", "\"version\": 3")),
+              AllOf(HasSubstr("format version 3"), HasSubstr("reads versions up to 2")));
+  EXPECT_THAT(refusal(with("\"version\": 1", "\"version\": 2")), HasSubstr("striped"));
 }
 
 TEST_F(DamagedManifest, IsRefusedWhenItSaysImpossibleThings) {

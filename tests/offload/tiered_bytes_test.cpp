@@ -46,7 +46,8 @@ TEST(TieredBytes, OwnsItsMemory) {
 
 TEST(TieredBytes, InAFileCannotBeTouched) {
   const sluice::test::TempDir dir;
-  const nvme::SwapFile file(dir.file("home"), nvme::OpenMode::create, nvme::DirectIo::automatic);
+  const nvme::StripedFile file(
+      nvme::SwapFile(dir.file("home"), nvme::OpenMode::create, nvme::DirectIo::automatic));
   const TieredBytes bytes(FileRange{&file, 4096, 500});
   EXPECT_EQ(bytes.tier(), Tier::nvme);
   EXPECT_EQ(bytes.size_bytes(), 500U);

@@ -92,6 +92,11 @@ class GatedBackend final : public WrappedBackend {
     pass_on();
     return inner().reap(completions);
   }
+  // What reap() has passed on may have ended within it, and then others may go.
+  void wait() override {
+    pass_on();
+    inner().wait();
+  }
 
  private:
   void pass_on() {

@@ -34,9 +34,11 @@ struct TrainSetup {
   double clipping = 1.0;
 };
 
+// `swap`: a directory, or the JSON text of a list of them.
 inline std::string offload_json(const std::string& device, const std::string& swap) {
   std::string text = R"({"device": ")" + device + "\"";
-  if (device == "nvme") text += R"(, "nvme_path": ")" + swap + "\"";
+  const std::string path = swap.starts_with("[") ? swap : "\"" + swap + "\"";
+  if (device == "nvme") text += R"(, "nvme_path": )" + path;
   return text + "}";
 }
 
@@ -94,6 +96,13 @@ class TrainFolder {
     std::filesystem::create_directory(swap());
   }
   void set(const TrainSetup& setup) { write_file(config(), config_json(setup, swap())); }
+  // Two directories to stripe over, empty.
+  void set_striped(const TrainSetup& setup) {
+    clear_swap();
+    std::filesystem::remove_all(path("swap2"));
+    std::filesystem::create_directory(path("swap2"));
+    write_file(config(), config_json(setup, "[\"" + swap() + "\", \"" + path("swap2") + "\"]"));
+  }
 
   std::vector<std::string> arguments(const std::string& report, int steps,
                                      const std::vector<std::string>& more = {}) const {

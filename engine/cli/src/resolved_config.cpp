@@ -90,7 +90,15 @@ void add_offload(const std::string& section, const config::OffloadConfig& offloa
                                                        : "none";
   values.emplace_back(path + "device", device);
   if (offload.device == Device::none) return;
-  if (offload.device == Device::nvme) values.emplace_back(path + "nvme_path", offload.nvme_path);
+  if (offload.device == Device::nvme) {
+    Json::Value paths(offload.nvme_path);
+    if (!offload.further_nvme_paths.empty()) {
+      paths = Json::Value(Json::arrayValue);
+      paths.append(offload.nvme_path);
+      for (const std::string& further : offload.further_nvme_paths) paths.append(further);
+    }
+    values.emplace_back(path + "nvme_path", paths);
+  }
   values.emplace_back(path + "pin_memory", or_auto(offload.pin_memory));
   values.emplace_back(path + "buffer_count", or_auto(offload.buffer_count));
   if (section == "offload_param")
@@ -164,6 +172,13 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
   values.emplace_back("sluice.threads.io", or_auto(sluice.threads.io));
   values.emplace_back("sluice.io.backend", sluice.io.backend);
   values.emplace_back("sluice.io.reads_per_write", number(sluice.io.reads_per_write));
+  if (!sluice.io.drive_weights.empty()) {
+    Json::Value weights(Json::arrayValue);
+    for (const unsigned weight : sluice.io.drive_weights) weights.append(weight);
+    values.emplace_back("sluice.io.drive_weights", weights);
+  }
+  if (sluice.drive_endurance_bytes > 0)
+    values.emplace_back("sluice.drive_endurance", count(sluice.drive_endurance_bytes));
   values.emplace_back("sluice.seed", count(sluice.seed));
 }
 

@@ -53,10 +53,32 @@ std::string limit_table(const train::RunReport& report) {
          format_rate(report.tokens_per_second, "tokens/s") + "\n\n";
 }
 
+// Bytes written wear a drive out.
+std::string endurance_line(const train::RunReport& report) {
+  if (report.rated_bytes == 0) return "";
+  const double share = 100.0 * static_cast<double>(report.life_written_bytes) /
+                       static_cast<double>(report.rated_bytes);
+  return "written to this swap directory so far: " + format_bytes(report.life_written_bytes) +
+         ", " + format_number("%.3g %%", share) + " of the " + format_bytes(report.rated_bytes) +
+         " that its drive" + (report.drives.size() > 1 ? "s are" : " is") + " rated for\n";
+}
+
+std::string drive_table(const train::RunReport& report) {
+  if (report.drives.size() < 2) return "";
+  std::vector<std::vector<std::string>> rows = {{"drive", "read", "written", "busy"}};
+  for (const train::DriveUse& drive : report.drives) {
+    rows.push_back({drive.directory, format_bytes(drive.read_bytes),
+                    format_bytes(drive.written_bytes),
+                    format_number("%.1f s", drive.busy_seconds)});
+  }
+  return format_table(rows) + "\n";
+}
+
 }  // namespace
 
 std::string run_summary(const train::RunReport& report) {
-  std::string text = tier_table(report) + "\n" + limit_table(report);
+  std::string text = tier_table(report) + "\n" + limit_table(report) + drive_table(report) +
+                     endurance_line(report);
   text += "step " + std::to_string(report.last_step) + ", committed " +
           std::to_string(report.committed_step);
   if (report.last_loss) text += "; loss " + format_number("%.4f", *report.last_loss);

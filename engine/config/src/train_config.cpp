@@ -1,10 +1,9 @@
 #include "sluice/config/train_config.hpp"
 
-#include <filesystem>
-
 #include "checker.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
+#include "train_drives.hpp"
 #include "train_optimizer.hpp"
 
 namespace sluice::config {
@@ -116,7 +115,7 @@ OffloadConfig read_offload(Checker& checker, const std::string& section,
   checker.read(path + ".buffer_count", offload.buffer_count);
   checker.read(path + ".buffer_size", offload.buffer_size);
   if (offload.device == OffloadConfig::Device::nvme) {
-    checker.read(path + ".nvme_path", offload.nvme_path);
+    read_nvme_path(checker, path + ".nvme_path", offload);
     if (offload.nvme_path.empty() && !checker.wrong(path + ".nvme_path")) {
       checker.add_problem(path + ".nvme_path",
                           "required when the device is nvme; add \"nvme_path\": \"/a/directory\"");
@@ -258,24 +257,8 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   checker.read("sluice.threads.io", sluice.threads.io);
   checker.read("sluice.io.backend", sluice.io.backend);
   checker.read("sluice.io.reads_per_write", sluice.io.reads_per_write);
+  read_drives(checker, sluice);
   checker.read("sluice.seed", sluice.seed);
-}
-
-// A checkpoint is a swap directory of its own; one in the run's own would be in its way.
-void check_checkpoint_dir(Checker& checker, const TrainConfig& config) {
-  const auto normal = [](const std::string& path) {
-    return std::filesystem::path(path + "/").lexically_normal();
-  };
-  const std::string& checkpoints = config.sluice.checkpoint_dir;
-  for (const OffloadConfig* offload :
-       {&config.zero.offload_optimizer, &config.zero.offload_param}) {
-    if (checkpoints.empty() || offload->nvme_path.empty()) continue;
-    if (normal(checkpoints) != normal(offload->nvme_path)) continue;
-    checker.add_problem("sluice.checkpoint_dir",
-                        "is the nvme_path of the run too; give the checkpoints a directory of "
-                        "their own");
-    return;
-  }
 }
 
 // The sections "aio" and "sluice" of one more file, over what `config` has.
@@ -291,7 +274,7 @@ void add_tuned(std::string_view text, const std::string& shown_path, TrainConfig
   }
   read_aio(checker, config.aio);
   read_sluice(checker, config.sluice);
-  check_checkpoint_dir(checker, config);
+  check_directories(checker, config);
   checker.throw_if_wrong();
   for (std::string& note : checker.take_notes()) config.notes.push_back(std::move(note));
 }
@@ -319,7 +302,7 @@ TrainConfig parse_train_config(std::string_view text, const std::string& shown_p
   read_zero(checker, config.zero);
   read_aio(checker, config.aio);
   read_sluice(checker, config.sluice);
-  check_checkpoint_dir(checker, config);
+  check_directories(checker, config);
   checker.throw_if_wrong();
   config.notes = checker.take_notes();
   return config;

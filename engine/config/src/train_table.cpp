@@ -139,8 +139,8 @@ constexpr KeyInfo kTrainKeys[] = {
     {"zero_optimization.elastic_checkpoint", "", "bool", "false", kNo, ""},
     {"zero_optimization.offload_param.device", "", "one of none, cpu, nvme", "\"none\"", kYes,
      "where weights live; needs stage 3"},
-    {"zero_optimization.offload_param.nvme_path", "", "string", "null", kYes,
-     "directory; needed with nvme"},
+    {"zero_optimization.offload_param.nvme_path", "", "string or list", "null", kYes,
+     "directory; needed with nvme. A list: one on each drive, to stripe over"},
     {"zero_optimization.offload_param.pin_memory", "", "bool", "null", kYes,
      "page-locked host memory; absent: where copies gain by it, which those of the host device do "
      "not"},
@@ -152,8 +152,8 @@ constexpr KeyInfo kTrainKeys[] = {
      "sluice.host_bytes limits host memory"},
     {"zero_optimization.offload_optimizer.device", "", "one of none, cpu, nvme", "\"none\"", kYes,
      "where master weights and moments live and are updated; needs stage 1 or more"},
-    {"zero_optimization.offload_optimizer.nvme_path", "", "string", "null", kYes,
-     "directory; needed with nvme"},
+    {"zero_optimization.offload_optimizer.nvme_path", "", "string or list", "null", kYes,
+     "directory; needed with nvme. A list: one on each drive, to stripe over"},
     {"zero_optimization.offload_optimizer.pin_memory", "", "bool", "null", kYes,
      "page-locked host memory; absent: where copies gain by it, which those of the host device do "
      "not"},
@@ -262,6 +262,11 @@ constexpr KeyInfo kTrainKeys[] = {
      "how the drives are read and written; auto: the first of these that works here"},
     {"sluice.io.reads_per_write", "", "integer in [1, 1024]", "3", kYes,
      "blocks read in a row while a write waits"},
+    {"sluice.io.drive_weights", "", "list", "null", kYes,
+     "shares of the directories of a list of nvme_path, integers from 1 to 64; absent: as fast as "
+     "they are measured to be when the run begins"},
+    {"sluice.drive_endurance", "", "bytes", "null", kYes,
+     "what the drives are rated to take in their life, \"600TB\": shown against what is written"},
     {"sluice.seed", "", "integer >= 0", "0", kYes, "of initial weights, data order and dropout"},
     {"sluice.master", "", "one of fp32, split", "\"fp32\"", kNo, "format of the master weights"},
     {"sluice.moments", "", "one of fp32, bf16", "\"fp32\"", kNo, "format of the moments"},

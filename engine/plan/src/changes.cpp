@@ -77,8 +77,12 @@ std::string move_directory(config::TrainConfig& config, const std::string& direc
     path = to;
     keys.emplace_back(key);
   };
-  move(config.zero.offload_optimizer.nvme_path, "\"nvme_path\" of \"offload_optimizer\"");
-  move(config.zero.offload_param.nvme_path, "\"nvme_path\" of \"offload_param\"");
+  const auto move_offload = [&](config::OffloadConfig& offload, const char* key) {
+    move(offload.nvme_path, key);
+    for (std::string& further : offload.further_nvme_paths) move(further, key);
+  };
+  move_offload(config.zero.offload_optimizer, "\"nvme_path\" of \"offload_optimizer\"");
+  move_offload(config.zero.offload_param, "\"nvme_path\" of \"offload_param\"");
   move(config.sluice.checkpoint_dir, "\"checkpoint_dir\" of \"sluice\"");
   return join(keys);
 }

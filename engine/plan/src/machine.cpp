@@ -126,11 +126,14 @@ MachineFacts probe_machine(const config::TrainConfig& config) {
   facts.cores = usable_cores();
   for (const config::OffloadConfig* offload :
        {&config.zero.offload_optimizer, &config.zero.offload_param}) {
-    struct stat status {};
-    if (offload->nvme_path.empty() || stat(offload->nvme_path.c_str(), &status) != 0) continue;
-    facts.free_disk_bytes.emplace_back(
-        offload->nvme_path,
-        nvme::free_disk_bytes(offload->nvme_path) + reusable_bytes(offload->nvme_path));
+    std::vector<std::string> directories = offload->further_nvme_paths;
+    directories.push_back(offload->nvme_path);
+    for (const std::string& directory : directories) {
+      struct stat status {};
+      if (directory.empty() || stat(directory.c_str(), &status) != 0) continue;
+      facts.free_disk_bytes.emplace_back(
+          directory, nvme::free_disk_bytes(directory) + reusable_bytes(directory));
+    }
   }
   const std::string& checkpoints = config.sluice.checkpoint_dir;
   if (!checkpoints.empty()) {

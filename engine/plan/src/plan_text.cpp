@@ -93,8 +93,10 @@ void add_transient(Plan& plan, const StepModel& model) {
       {0, mover * pool_bytes(plan.mover_tile_bytes), 0});
 }
 
-std::string directory_of(const config::OffloadConfig& first, const config::OffloadConfig& second) {
-  return first.nvme_path.empty() ? second.nvme_path : first.nvme_path;
+// The one of the two that names a directory.
+const config::OffloadConfig& place_of(const config::OffloadConfig& first,
+                                      const config::OffloadConfig& second) {
+  return first.nvme_path.empty() ? second : first;
 }
 
 }  // namespace
@@ -129,6 +131,18 @@ void add_disk(Plan& plan, const MachineFacts& machine, const std::string& direct
   plan.disks.push_back(disk);
 }
 
+// Of a stripe, each directory's share: as the weights say, or as if the drives were equally fast.
+void add_striped_disk(Plan& plan, const MachineFacts& machine, const std::string& first,
+                      const std::vector<std::string>& further, std::uint64_t needed_bytes) {
+  std::vector<std::string> directories{first};
+  directories.insert(directories.end(), further.begin(), further.end());
+  std::vector<unsigned> weights = plan.config.sluice.io.drive_weights;
+  if (weights.size() != directories.size()) weights.assign(directories.size(), 1);
+  const nvme::StripeLayout layout(std::move(weights), nvme::StripeLayout::kDefaultChunkBytes);
+  for (std::size_t i = 0; i < directories.size(); ++i)
+    add_disk(plan, machine, directories[i], layout.part_bytes(i, needed_bytes));
+}
+
 // The newest checkpoint and the one that is being written.
 std::uint64_t checkpoint_bytes(const Plan& plan) {
   return checked_mul(
@@ -143,8 +157,10 @@ void fill_disks(Plan& plan, const MachineFacts& machine) {
   const std::string& checkpoints = plan.config.sluice.checkpoint_dir;
   if (!checkpoints.empty()) add_disk(plan, machine, checkpoints, checkpoint_bytes(plan));
   if (plan.placement == Placement::resident || !uses_files(plan)) return;
-  const std::string states = directory_of(zero.offload_optimizer, zero.offload_param);
-  std::string scratch = directory_of(zero.offload_param, zero.offload_optimizer);
+  const config::OffloadConfig& states_place = place_of(zero.offload_optimizer, zero.offload_param);
+  const config::OffloadConfig& scratch_place = place_of(zero.offload_param, zero.offload_optimizer);
+  const std::string& states = states_place.nvme_path;
+  std::string scratch = scratch_place.nvme_path;
   // One directory under two names (a trailing slash, a symbolic link) is locked once.
   std::error_code unknown;
   if (std::filesystem::equivalent(states, scratch, unknown)) scratch = states;
@@ -154,10 +170,17 @@ void fill_disks(Plan& plan, const MachineFacts& machine) {
     all_bytes += row.bytes.nvme;
     if (row.component == "optimizer states") states_bytes = row.bytes.nvme;
   }
-  if (states_bytes > 0) plan.states_directory = states;
-  if (all_bytes > states_bytes) plan.scratch_directory = scratch;
-  add_disk(plan, machine, states, states_bytes);
-  add_disk(plan, machine, scratch, all_bytes - states_bytes);
+  if (states_bytes > 0) {
+    plan.states_directory = states;
+    plan.states_further = states_place.further_nvme_paths;
+  }
+  if (all_bytes > states_bytes) {
+    plan.scratch_directory = scratch;
+    plan.scratch_further = scratch_place.further_nvme_paths;
+  }
+  add_striped_disk(plan, machine, states, states_place.further_nvme_paths, states_bytes);
+  add_striped_disk(plan, machine, scratch, scratch_place.further_nvme_paths,
+                   all_bytes - states_bytes);
 }
 
 std::string plan_table(const Plan& plan) {
@@ -206,6 +229,15 @@ std::string plan_table(const Plan& plan) {
           format_bytes(plan.d2h_per_step) + " back; the drive reads " +
           format_bytes(plan.nvme_read_per_step) + " and writes " +
           format_bytes(plan.nvme_written_per_step) + "\n";
+  const std::size_t drives = 1 + plan.states_further.size();
+  const std::uint64_t rated =
+      checked_mul(plan.config.sluice.drive_endurance_bytes, static_cast<std::uint64_t>(drives));
+  if (rated > 0 && plan.nvme_written_per_step > 0) {
+    text += "endurance: " + std::string(drives > 1 ? "drives" : "a drive") + " rated for " +
+            format_bytes(rated) + (drives > 1 ? " together" : "") + " " +
+            (drives > 1 ? "take" : "takes") + " the writes of " +
+            std::to_string(rated / plan.nvme_written_per_step) + " such steps\n";
+  }
   return text;
 }
 

@@ -77,6 +77,17 @@ std::string to_json(const RunReport& report) {
   root["limits_seconds"]["update"] = limits.update;
   root["limits_seconds"]["compute"] = limits.compute;
   root["bound_by"] = report.bound_by;
+  root["drives"] = Json::Value(Json::arrayValue);
+  for (const DriveUse& drive : report.drives) {
+    Json::Value value(Json::objectValue);
+    value["directory"] = drive.directory;
+    value["read_bytes"] = Json::UInt64(drive.read_bytes);
+    value["written_bytes"] = Json::UInt64(drive.written_bytes);
+    value["busy_seconds"] = drive.busy_seconds;
+    root["drives"].append(value);
+  }
+  root["life_written_bytes"] = Json::UInt64(report.life_written_bytes);
+  root["rated_bytes"] = Json::UInt64(report.rated_bytes);
   root["eval_loss"] = report.eval_loss ? finite_or_null(*report.eval_loss) : Json::Value();
   root["last_loss"] = report.last_loss ? finite_or_null(*report.last_loss) : Json::Value();
   root["last_step"] = Json::Int64(report.last_step);

@@ -25,6 +25,7 @@
 #include "sluice/base/log.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/models/parallel_check.hpp"
+#include "sluice/nvme/drive_rates.hpp"
 #include "step_runner.hpp"
 #include "steps_file.hpp"
 
@@ -128,16 +129,20 @@ class Run {
     for (const config::OffloadConfig* offload :
          {&config.zero.offload_optimizer, &config.zero.offload_param}) {
       if (offload->nvme_path.empty()) continue;
-      std::error_code error;
-      const auto status = std::filesystem::status(offload->nvme_path, error);
-      const std::string advice =
-          "\"nvme_path\" must name an existing directory: create it on the drive to swap to";
-      if (!std::filesystem::exists(status))
-        throw IoError(ENOENT, "swap directory", offload->nvme_path, 0, 0, advice);
-      if (!std::filesystem::is_directory(status)) {
-        throw IoError(ENOTDIR, "swap directory", offload->nvme_path, 0, 0, advice);
-      }
+      check_directory(offload->nvme_path);
+      for (const std::string& further : offload->further_nvme_paths) check_directory(further);
     }
+  }
+
+  static void check_directory(const std::string& directory) {
+    std::error_code error;
+    const auto status = std::filesystem::status(directory, error);
+    const std::string advice =
+        "\"nvme_path\" must name an existing directory: create it on the drive to swap to";
+    if (!std::filesystem::exists(status))
+      throw IoError(ENOENT, "swap directory", directory, 0, 0, advice);
+    if (!std::filesystem::is_directory(status))
+      throw IoError(ENOTDIR, "swap directory", directory, 0, 0, advice);
   }
 
   void bring_in_states() {
@@ -293,9 +298,26 @@ class Run {
     sampler_->sample();
     RunReport report;
     fill_report(report);
+    warn_of_slow_drive(report);
     if (!request_.report_dir.empty())
       write_file(request_.report_dir + "/report.json", to_json(report) + "\n");
     return report;
+  }
+
+  void warn_of_slow_drive(const RunReport& report) const {
+    if (!resources_->io) return;
+    std::vector<nvme::IoCounters> counters;
+    for (std::size_t i = 0; i < resources_->io->drives(); ++i)
+      counters.push_back(resources_->io->drive_counters(i));
+    const std::optional<std::size_t> slow = nvme::slow_drive(counters);
+    if (!slow) return;
+    const DriveUse& drive = report.drives[*slow];
+    const double rate =
+        static_cast<double>(drive.read_bytes + drive.written_bytes) / drive.busy_seconds;
+    log(LogLevel::warn, "the other drives wait for that of " + drive.directory + ", which moves " +
+                            format_bytes(static_cast<std::uint64_t>(rate)) +
+                            " a second: look at it, give it a smaller share (\"sluice\": {\"io\": "
+                            "{\"drive_weights\"}}) and begin anew, or leave it out");
   }
 
   void fill_report(RunReport& report) const {

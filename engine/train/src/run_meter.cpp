@@ -139,17 +139,47 @@ void RunMeter::end_updates(StepRecord& record) {
   if (step_busy_.size() > kKeptSteps) step_busy_.pop_front();
 }
 
+// Drives are numbered as the directories are; of states and scratch on different drives the first
+// ones share a queue.
+void RunMeter::fill_drives(RunReport& report) const {
+  if (!resources_.io) return;
+  const plan::Plan& plan = resources_.plan;
+  std::vector<std::string> names(resources_.io->drives());
+  const auto add = [&](std::size_t drive, const std::string& directory) {
+    if (directory.empty() || names[drive].find(directory) != std::string::npos) return;
+    names[drive] += (names[drive].empty() ? "" : ", ") + directory;
+  };
+  add(0, plan.states_directory);
+  add(0, plan.scratch_directory);
+  for (const auto* further : {&plan.states_further, &plan.scratch_further}) {
+    for (std::size_t i = 0; i < further->size(); ++i) add(i + 1, (*further)[i]);
+  }
+  for (std::size_t drive = 0; drive < names.size(); ++drive) {
+    const nvme::IoCounters counters = resources_.io->drive_counters(drive);
+    report.drives.push_back({names[drive], counters.read_bytes, counters.written_bytes,
+                             std::max(counters.read_busy_seconds, counters.write_busy_seconds)});
+  }
+}
+
 void RunMeter::fill(RunReport& report) const {
   report.peak_bytes.device = resources_.device->memory().usage().peak_live_bytes;
   report.peak_bytes.host = resources_.host_pool->usage().peak_live_bytes;
   if (resources_.pinned_pool)
     report.pinned_peak_bytes = resources_.pinned_pool->usage().peak_live_bytes;
   if (resources_.store) {
-    for (const char* name : {"/states.0.swap", "/states.1.swap"}) {
-      report.peak_bytes.nvme += file_bytes(resources_.store->directory() + name);
+    const std::vector<std::string> directories = resources_.store->place().directories();
+    for (const std::string& directory : directories) {
+      for (const char* name : {"/states.0.swap", "/states.1.swap"})
+        report.peak_bytes.nvme += file_bytes(directory + name);
     }
+    report.life_written_bytes = resources_.store->written_bytes();
+    report.rated_bytes = resources_.plan.config.sluice.drive_endurance_bytes * directories.size();
   }
-  if (resources_.scratch) report.peak_bytes.nvme += file_bytes(resources_.scratch->path());
+  if (resources_.scratch) {
+    for (const nvme::SwapFile& part : resources_.scratch->file().parts())
+      report.peak_bytes.nvme += file_bytes(part.path());
+  }
+  fill_drives(report);
   if (step_busy_.empty()) return;
 
   LinkSeconds& limits = report.limits_seconds;

@@ -30,6 +30,7 @@ class RunMeter {
   void fill(RunReport& report) const;
 
  private:
+  void fill_drives(RunReport& report) const;
   // Totals since the process began.
   struct Totals {
     LinkBytes bytes;  // without the updater's

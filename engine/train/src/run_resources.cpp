@@ -5,6 +5,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/nvme/drive_rates.hpp"
 #include "sluice/nvme/file_system.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "tensor_bytes.hpp"
@@ -66,16 +67,20 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
   const auto depth =
       static_cast<unsigned>(aio.single_submit || !aio.overlap_events ? 1 : aio.queue_depth);
   const config::IoConfig& io = plan.config.sluice.io;
-  nvme::BackendChoice backend = nvme::make_backend(nvme::parse_backend(io.backend), depth,
-                                                   static_cast<unsigned>(plan.threads.io));
-  choice = "I/O by " + std::string(backend.backend->name()) +
-           (backend.why_not_better.empty() ? "" : ": " + backend.why_not_better);
-  SLUICE_CHECK(!plan.config.sluice.strict || backend.why_not_better.empty(),
-               "\"strict\": true does not allow: " + choice);
+  const std::size_t drives = 1 + std::max(plan.states_further.size(), plan.scratch_further.size());
+  std::vector<std::unique_ptr<nvme::IoBackend>> backends;
+  for (std::size_t i = 0; i < drives; ++i) {
+    nvme::BackendChoice backend = nvme::make_backend(nvme::parse_backend(io.backend), depth,
+                                                     static_cast<unsigned>(plan.threads.io));
+    choice = "I/O by " + std::string(backend.backend->name()) +
+             (backend.why_not_better.empty() ? "" : ": " + backend.why_not_better);
+    SLUICE_CHECK(!plan.config.sluice.strict || backend.why_not_better.empty(),
+                 "\"strict\": true does not allow: " + choice);
+    backends.push_back(std::move(backend.backend));
+  }
   return std::make_unique<nvme::IoEngine>(
-      std::move(backend.backend),
-      nvme::IoEngineOptions{static_cast<std::uint32_t>(aio.block_size), depth,
-                            static_cast<unsigned>(io.reads_per_write)});
+      std::move(backends), nvme::IoEngineOptions{static_cast<std::uint32_t>(aio.block_size), depth,
+                                                 static_cast<unsigned>(io.reads_per_write)});
 }
 
 RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode) : plan(the_plan) {
@@ -157,6 +162,33 @@ void RunResources::make_pools() {
   allocator = std::make_unique<DeviceAllocatorScope>(device->memory());
 }
 
+// The directories with their shares: as configured, else as fast as the drives are measured to be.
+offload::SwapPlace RunResources::make_place(const std::string& directory,
+                                            const std::vector<std::string>& further) {
+  offload::SwapPlace place(directory);
+  place.further = further;
+  if (further.empty()) return place;
+  const config::IoConfig& configured = plan.config.sluice.io;
+  place.weights = configured.drive_weights;
+  std::string why = "as configured";
+  const std::vector<std::string> directories = place.directories();
+  if (place.weights.empty()) {
+    const std::vector<double> rates =
+        nvme::measure_drive_rates(directories, nvme::parse_backend(configured.backend),
+                                  static_cast<unsigned>(plan.threads.io));
+    place.weights = nvme::stripe_weights(rates);
+    why = "since together they move";
+    for (std::size_t i = 0; i < rates.size(); ++i)
+      why += (i == 0 ? " " : ", ") + format_bytes(static_cast<std::uint64_t>(rates[i]));
+    why += " a second";
+  }
+  io_choice += "; striped over";
+  for (std::size_t i = 0; i < directories.size(); ++i)
+    io_choice += (i == 0 ? " " : " : ") + directories[i] + " x" + std::to_string(place.weights[i]);
+  io_choice += ", " + why;
+  return place;
+}
+
 void RunResources::open_files(SwapMode mode) {
   if (!plan.states_directory.empty()) {
     std::vector<zero::UnitLayout> stored;
@@ -166,24 +198,33 @@ void RunResources::open_files(SwapMode mode) {
     // Some states in memory: the directory alone cannot be resumed from, so one slot is enough.
     const offload::Durability durability =
         states_are_durable() ? to_store(plan.config.sluice.durability) : offload::Durability::none;
-    store = mode == SwapMode::open
-                ? offload::SwapStore::open(plan.states_directory, *io, durability,
-                                           nvme::DirectIo::automatic)
-                : offload::SwapStore::create(plan.states_directory, *io,
-                                             models::state_shards(stored, plan.world_size),
-                                             durability, nvme::DirectIo::automatic);
+    offload::SwapPlace place(plan.states_directory);
+    place.further = plan.states_further;
+    if (mode == SwapMode::create) place = make_place(plan.states_directory, plan.states_further);
+    store =
+        mode == SwapMode::open
+            ? offload::SwapStore::open(place, *io, durability, nvme::DirectIo::automatic)
+            : offload::SwapStore::create(place, *io, models::state_shards(stored, plan.world_size),
+                                         durability, nvme::DirectIo::automatic);
     note_place(plan.states_directory, store->why_buffered());
+    for (const std::string& further : plan.states_further) note_place(further, "");
   }
   const std::uint64_t needed = scratch_bytes(plan);
   if (needed == 0) return;
+  offload::SwapPlace place(plan.scratch_directory);
   if (plan.scratch_directory != plan.states_directory) {
-    scratch_lock = std::make_unique<offload::DirectoryLock>(
-        plan.scratch_directory, offload::DirectoryLock::Mode::exclusive);
-    offload::remove_dead_files(plan.scratch_directory);
+    place = make_place(plan.scratch_directory, plan.scratch_further);
+    for (const std::string& directory : place.directories()) {
+      scratch_locks.emplace_back(directory, offload::DirectoryLock::Mode::exclusive);
+      offload::remove_dead_files(directory);
+    }
+  } else if (store) {
+    place = store->place();
   }
-  scratch = std::make_unique<offload::ScratchFile>(plan.scratch_directory, "spill", needed,
-                                                   nvme::DirectIo::automatic);
-  scratch_registration = io->register_file(scratch->file());
+  scratch =
+      std::make_unique<offload::ScratchFile>(place, "spill", needed, nvme::DirectIo::automatic);
+  for (const nvme::SwapFile& part : scratch->file().parts())
+    scratch_registrations.push_back(io->register_file(part));
   if (plan.scratch_directory != plan.states_directory)
     note_place(plan.scratch_directory, scratch->file().why_buffered());
 }

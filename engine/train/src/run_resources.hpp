@@ -55,9 +55,9 @@ struct RunResources {
   std::unique_ptr<DeviceAllocatorScope> allocator;
   std::unique_ptr<nvme::IoEngine> io;
   std::unique_ptr<offload::SwapStore> store;
-  std::unique_ptr<offload::DirectoryLock> scratch_lock;
+  std::vector<offload::DirectoryLock> scratch_locks;
   std::unique_ptr<offload::ScratchFile> scratch;
-  nvme::Registration scratch_registration;
+  std::vector<nvme::Registration> scratch_registrations;
   std::unique_ptr<offload::Mover> mover;
   std::unique_ptr<zero::Communicator> communicator;
   std::unique_ptr<zero::Communicator> gather_communicator;
@@ -75,6 +75,8 @@ struct RunResources {
 
  private:
   void note_registration();
+  offload::SwapPlace make_place(const std::string& directory,
+                                const std::vector<std::string>& further);
   void note_place(const std::string& directory, const std::string& why_buffered);
   void make_pools();
   void open_files(SwapMode mode);

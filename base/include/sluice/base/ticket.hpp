@@ -38,6 +38,7 @@ class Ticket {
 
  private:
   friend class TicketSource;
+  friend Ticket join(std::vector<Ticket> tickets);
   explicit Ticket(std::shared_ptr<detail::TicketState> state) : state_(std::move(state)) {}
   void abandon() noexcept;
   std::shared_ptr<detail::TicketState> state_;  // shared by the waiter and the worker
@@ -59,6 +60,10 @@ class TicketSource {
  private:
   std::shared_ptr<detail::TicketState> state_;  // shared by the waiter and the worker
 };
+
+// One ticket for several: it ends when all have ended, and has the error of the first, in their
+// order, that failed.
+Ticket join(std::vector<Ticket> tickets);
 
 // Finishes all, also after a failure, then throws the first error.
 void finish_all(std::vector<Ticket>& tickets);

@@ -4,6 +4,7 @@
 //
 // Thread-compatible: callers synchronise; a const SwapFile may be used by any number of threads.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -20,10 +21,11 @@ class SwapFile {
  public:
   // Opens or creates (0600, kept when it exists) `path`. Throws IoError with the path; with
   // DirectIo::on also when the file system refuses O_DIRECT (a file created by that attempt stays,
-  // empty), and when it is no regular file.
-  SwapFile(std::string path, OpenMode mode, DirectIo direct);
+  // empty), and when it is no regular file. `drive` says which of an IoEngine's queues moves it.
+  SwapFile(std::string path, OpenMode mode, DirectIo direct, std::size_t drive = 0);
 
   const std::string& path() const { return path_; }
+  std::size_t drive() const { return drive_; }
   int fd() const { return fd_.get(); }
   bool direct() const { return direct_; }
   // Empty, or why O_DIRECT could not be had.
@@ -46,6 +48,7 @@ class SwapFile {
   void open_buffered(int flags, OpenMode mode, DirectIo direct);
 
   std::string path_;
+  std::size_t drive_;
   UniqueFd fd_;
   bool direct_ = false;
   std::string why_buffered_;

@@ -4,9 +4,10 @@
 // EAGAIN, and reports the first error only after every block of that transfer has come back (drain,
 // then report).
 //
-// One thread of its own drives the backend. Callers never block in begin_x. Reads overtake waiting
-// writes; a waiting write gets a block after every `reads_per_write` of them. If the backend itself
-// fails, it is destroyed and every transfer, also of the future, ends with its error. Thread-safe.
+// Each drive has a backend and a thread of its own that drives it. Callers never block in begin_x.
+// Reads overtake waiting writes; a waiting write gets a block after every `reads_per_write` of
+// them. If the backend itself fails, it is destroyed and every transfer, also of the future, ends
+// with its error. Thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,11 +16,13 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "sluice/base/ticket.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/nvme/io_backend.hpp"
 #include "sluice/nvme/latency.hpp"
+#include "sluice/nvme/striped_file.hpp"
 
 namespace sluice::nvme {
 
@@ -27,7 +30,7 @@ class IoEngine;
 
 struct IoEngineOptions {
   std::uint32_t block_bytes = 1U << 20U;  // a multiple of 4096; DeepSpeed's aio.block_size
-  unsigned depth = 32;  // blocks in flight, 1 to 4096; DeepSpeed's aio.queue_depth
+  unsigned depth = 32;  // blocks in flight on each drive, 1 to 4096; DeepSpeed's aio.queue_depth
   // Blocks read in a row while a write waits, 1 to 1024. What is best is the drive's: some do both
   // at once, others lose time at every turn.
   unsigned reads_per_write = 3;
@@ -40,9 +43,11 @@ struct IoCounters {
   std::uint64_t bounce_bytes = 0;   // bytes copied because address, offset or size were not aligned
   std::uint64_t requests = 0;       // requests handed to the backend, continuations included
   std::uint64_t short_transfers = 0;
-  std::uint64_t retries = 0;     // EINTR, EAGAIN; 1000 in a row become an error
-  double read_busy_seconds = 0;  // wall time with at least one read / write in flight
-  double write_busy_seconds = 0;
+  std::uint64_t retries = 0;      // EINTR, EAGAIN; 1000 in a row become an error
+  double read_busy_seconds = 0;   // wall time with at least one read / write in flight
+  double write_busy_seconds = 0;  // of several drives: of the one that was busy longest
+
+  void add(const IoCounters& other);  // of another drive
 };
 
 // What IoEngine::register_memory or register_file registered; ends that on destruction, which must
@@ -68,6 +73,7 @@ class Registration {
   IoEngine* engine_ = nullptr;
   std::span<std::byte> memory_;
   int fd_ = -1;
+  std::size_t drive_ = 0;
   std::string why_not_;
 };
 
@@ -92,6 +98,9 @@ class IoEngine {
   // Takes a backend (make_backend, or a wrapped one in tests). Throws InvalidArgument on options
   // out of range; the depth used is the smaller of options.depth and the backend's.
   IoEngine(std::unique_ptr<IoBackend> backend, IoEngineOptions options);
+  // The same with a queue for each of several drives: a file's transfers go through the queue of
+  // SwapFile::drive(), modulo their number.
+  IoEngine(std::vector<std::unique_ptr<IoBackend>> backends, IoEngineOptions options);
   // Waits for everything in flight.
   ~IoEngine();
   IoEngine(const IoEngine&) = delete;
@@ -124,6 +133,12 @@ class IoEngine {
   Ticket begin_reads(const SwapFile& file, std::span<const ReadRange> ranges);
   Ticket begin_writes(const SwapFile& file, std::span<const WriteRange> ranges);
 
+  // The same for a striped file: all drives move their chunks at once, and the ticket ends when all
+  // have.
+  Ticket begin_read(const StripedFile& file, std::uint64_t offset_bytes, std::span<std::byte> data);
+  Ticket begin_write(const StripedFile& file, std::uint64_t offset_bytes,
+                     std::span<const std::byte> data);
+
   // Tells the kernel once about memory that transfers use again and again, so that it need not pin
   // its pages for each of them (io_uring's registered buffers), or about a file. Transfers
   // elsewhere work as before. Blocks until the engine's thread has done it. Pinned pages count
@@ -132,7 +147,9 @@ class IoEngine {
   Registration register_memory(std::span<std::byte> memory);
   Registration register_file(const SwapFile& file);
 
-  IoCounters counters() const;
+  std::size_t drives() const;
+  IoCounters counters() const;  // of all drives
+  IoCounters drive_counters(std::size_t drive) const;
   // Blocks until the engine's thread has answered.
   IoLatency latency() const;
 

@@ -13,6 +13,9 @@
 //   DIR/states.1.swap   slot 1 (not with Durability::none)
 //   DIR/manifest.json   what is committed: step, slots, lengths, checksums, the run's metadata
 //
+// At a SwapPlace of several directories the slot files are striped over all of them; each has a
+// lock, and DIR/stripe.json, which says what part of which store it has.
+//
 // It is not the memory of the step: reads and writes go to whatever buffers the caller has.
 
 #include <cstdint>
@@ -23,6 +26,7 @@
 
 #include "sluice/base/ticket.hpp"
 #include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/swap_place.hpp"
 #include "sluice/offload/tiered_bytes.hpp"
 
 namespace sluice::offload {
@@ -45,6 +49,7 @@ struct CommittedState {
   std::string metadata;  // the JSON text that was given to commit()
   std::vector<ShardSpec> shards;
   Durability durability = Durability::process;
+  std::uint64_t written_bytes = 0;  // SwapStore::written_bytes() at that commit
 };
 
 // Consecutive chunks of one shard that are damaged in the same way.
@@ -80,14 +85,14 @@ class SwapStore {
   // left without having committed is removed, with a line in the log. Nothing is committed yet.
   // `io` outlives it. Throws InvalidArgument on no shard, a shard without bytes, names that are
   // empty, too long or repeated.
-  static std::unique_ptr<SwapStore> create(const std::string& directory, nvme::IoEngine& io,
+  static std::unique_ptr<SwapStore> create(const SwapPlace& place, nvme::IoEngine& io,
                                            std::vector<ShardSpec> shards, Durability durability,
                                            nvme::DirectIo direct);
   // The committed state, for going on from it, with any durability: `none` goes on in the slots
   // that are committed, and the others allocate a second slot file where there is none yet. Throws
   // StorageError when there is no committed state, when the manifest is damaged, or when a file
   // that holds committed shards is absent or shorter than committed.
-  static std::unique_ptr<SwapStore> open(const std::string& directory, nvme::IoEngine& io,
+  static std::unique_ptr<SwapStore> open(const SwapPlace& place, nvme::IoEngine& io,
                                          Durability durability, nvme::DirectIo direct);
   // The same for export and verify: needs no right to write, and refuses begin_write, finish_update
   // and commit (InvalidArgument). Takes the lock shared: StorageError while a run has the
@@ -101,11 +106,15 @@ class SwapStore {
   SwapStore& operator=(const SwapStore&) = delete;
 
   const std::string& directory() const;
+  SwapPlace place() const;  // with the weights of the stripe
   std::size_t shard_count() const;
   const ShardSpec& shard(std::size_t index) const;
   std::size_t index_of(const std::string& name) const;  // throws InvalidArgument
   std::int64_t committed_step() const;                  // 0 before the first commit
   const std::string& committed_metadata() const;
+  // Written by the engines of all runs in this directory, this one's until now included: also what
+  // went to scratch files. A directory that is cleared begins anew.
+  std::uint64_t written_bytes() const;
   // Empty, or why the files are not opened with O_DIRECT.
   std::string why_buffered() const;
 
@@ -157,7 +166,7 @@ class ScratchFile {
  public:
   // Allocates `size_bytes`, at least 1. Throws IoError naming needed and free bytes on a full disk,
   // InvalidArgument when a file of this name is in use.
-  ScratchFile(const std::string& directory, const std::string& name, std::uint64_t size_bytes,
+  ScratchFile(const SwapPlace& place, const std::string& name, std::uint64_t size_bytes,
               nvme::DirectIo direct);
   ~ScratchFile();
   ScratchFile(const ScratchFile&) = delete;
@@ -167,10 +176,10 @@ class ScratchFile {
   // Throws InvalidArgument beyond the size given at construction.
   FileRange take(std::uint64_t size_bytes);
   const std::string& path() const { return file_.path(); }
-  const nvme::SwapFile& file() const { return file_; }
+  const nvme::StripedFile& file() const { return file_; }
 
  private:
-  nvme::SwapFile file_;
+  nvme::StripedFile file_;
   std::uint64_t size_bytes_;
   std::uint64_t used_bytes_ = 0;
 };

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "sluice/nvme/file.hpp"
+#include "sluice/nvme/striped_file.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "sluice/offload/tier.hpp"
 
@@ -16,7 +16,7 @@ namespace sluice::offload {
 
 // A range of an open file; the file outlives it.
 struct FileRange {
-  const nvme::SwapFile* file = nullptr;
+  const nvme::StripedFile* file = nullptr;
   std::uint64_t offset_bytes = 0;
   std::uint64_t size_bytes = 0;
 

@@ -59,9 +59,10 @@ using SchedulerConfig = std::variant<std::monostate, WarmupLR, WarmupDecayLR, Wa
 struct OffloadConfig {
   enum class Device { none, cpu, nvme };
   Device device = Device::none;
-  std::string nvme_path;                     // not empty exactly when the device is nvme
-  std::optional<bool> pin_memory;            // empty: pinned where the machine's limits allow
-  std::optional<std::int64_t> buffer_count;  // empty: chosen by the planner
+  std::string nvme_path;                        // not empty exactly when the device is nvme
+  std::vector<std::string> further_nvme_paths;  // of a list: directories to stripe over as well
+  std::optional<bool> pin_memory;               // empty: pinned where the machine's limits allow
+  std::optional<std::int64_t> buffer_count;     // empty: chosen by the planner
   // Elements per buffer; offload_param only. Empty: chosen by the planner.
   std::optional<std::uint64_t> buffer_size;
 };
@@ -107,7 +108,9 @@ struct ThreadsConfig {
 // How the I/O engine works on the drives.
 struct IoConfig {
   std::string backend = "auto";  // or "io_uring", "libaio", "threads"
-  int reads_per_write = 3;       // blocks read in a row while a write waits
+  // Shares of the directories of a list of nvme_path; empty: as fast as they are measured to be.
+  std::vector<unsigned> drive_weights;
+  int reads_per_write = 3;  // blocks read in a row while a write waits
 };
 
 struct SluiceConfig {
@@ -122,6 +125,7 @@ struct SluiceConfig {
   bool overlap = true;
   ThreadsConfig threads;
   IoConfig io;
+  std::uint64_t drive_endurance_bytes = 0;  // rated, of each directory's drive; 0: not given
   std::uint64_t seed = 0;
 };
 

@@ -112,6 +112,9 @@ struct Plan {
   std::vector<Disk> disks;
   std::string states_directory;   // where master and moments are on NVMe; empty: nowhere
   std::string scratch_directory;  // where weights, gradients, inputs spill; empty: nowhere
+  // Directories that the files are striped over as well.
+  std::vector<std::string> states_further;
+  std::vector<std::string> scratch_further;
   // Traffic of one step, by link.
   std::uint64_t h2d_per_step = 0;
   std::uint64_t d2h_per_step = 0;

@@ -44,6 +44,14 @@ struct StepRecord {
 // grad_norm and eval_loss as %.17g, so that equal bits give equal text.
 std::string to_json_line(const StepRecord& record);
 
+// A drive and what the engine moved on it.
+struct DriveUse {
+  std::string directory;
+  std::uint64_t read_bytes = 0;
+  std::uint64_t written_bytes = 0;
+  double busy_seconds = 0;
+};
+
 struct RunReport {
   std::uint64_t parameters = 0;
   std::uint64_t state_bytes = 0;
@@ -59,6 +67,11 @@ struct RunReport {
   LinkSeconds
       limits_seconds;    // busy seconds per step of each link: what the step cannot be faster than
   std::string bound_by;  // the largest of them
+  std::vector<DriveUse> drives;
+  // Written to the swap directory by all runs in it so far, and what its drives are rated for in
+  // their life; 0: no swap directory, not given.
+  std::uint64_t life_written_bytes = 0;
+  std::uint64_t rated_bytes = 0;
   std::optional<double> eval_loss;  // last
   std::optional<double> last_loss;
   std::int64_t last_step = 0;

@@ -1,0 +1,96 @@
+#pragma once
+// DriveQueue: the transfers of one drive: what callers have begun and a thread that moves it
+// through a backend. IoEngine has one for each drive.
+//
+// Thread-safe.
+
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "pump.hpp"
+#include "sluice/base/mutex.hpp"
+#include "sluice/base/ticket.hpp"
+#include "sluice/nvme/io_engine.hpp"
+
+namespace sluice::nvme {
+
+class DriveQueue {
+ public:
+  // Throws InvalidArgument on options out of range.
+  DriveQueue(std::unique_ptr<IoBackend> backend, IoEngineOptions options);
+  ~DriveQueue();  // waits for everything in flight
+  DriveQueue(const DriveQueue&) = delete;
+  DriveQueue& operator=(const DriveQueue&) = delete;
+
+  std::string_view backend_name() const { return backend_name_; }
+  const IoEngineOptions& options() const { return options_; }
+
+  // As IoEngine::begin_reads and begin_writes.
+  Ticket begin(const SwapFile& file, std::span<const ReadRange> ranges);
+  Ticket begin(const SwapFile& file, std::span<const WriteRange> ranges);
+
+  IoCounters counters() const {
+    MutexLock lock(mutex_);
+    return published_;
+  }
+
+  IoLatency latency();  // blocks until the thread has answered
+  // Whether; else why not.
+  bool add_memory(std::span<std::byte> memory, std::string& why_not);
+  bool add_file(int fd, std::string& why_not);
+  void remove_memory(std::span<std::byte> memory);
+  void remove_file(int fd);
+
+ private:
+  using Errand = std::function<void(Pump& pump, IoBackend& backend)>;
+  // Has the thread do something between two rounds; blocks until it has. Throws what the
+  // errand throws, or why the backend has failed.
+  void run_errand(Errand errand);
+
+  struct PostedErrand {
+    Errand run;
+    TicketSource source;
+  };
+  template <typename Range>
+  Ticket begin_all(IoOp op, const SwapFile& file, std::span<const Range> ranges);
+  Transfer& unused_transfer() SLUICE_REQUIRES(mutex_);
+  void check_range(const SwapFile& file, std::uint64_t offset_bytes,
+                   std::uint64_t size_bytes) const;
+  void run();
+  void drive();
+  bool admit();
+  void run_errands();
+  void publish();
+  void complete_finished();
+  void break_down(const std::exception_ptr& error);
+
+  const IoEngineOptions options_;
+  const std::string backend_name_;
+
+  mutable Mutex mutex_;
+  TransferList inbox_ SLUICE_GUARDED_BY(mutex_);
+  TransferList unused_ SLUICE_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Transfer>> transfers_ SLUICE_GUARDED_BY(mutex_);  // owns all of them
+  std::deque<PostedErrand> errands_ SLUICE_GUARDED_BY(mutex_);
+  // The engine waits and could start another transfer at once: a new one must wake it. While its
+  // queue is full it looks for new ones at the next completion anyway.
+  bool hungry_ SLUICE_GUARDED_BY(mutex_) = false;
+  bool stopping_ SLUICE_GUARDED_BY(mutex_) = false;
+  std::exception_ptr broken_ SLUICE_GUARDED_BY(mutex_);  // why there is no backend any more
+  IoCounters published_ SLUICE_GUARDED_BY(mutex_);
+  // For wake(); its other verbs are the pump's.
+  std::unique_ptr<IoBackend> backend_ SLUICE_GUARDED_BY(mutex_);
+
+  Pump pump_;  // confined to the thread
+
+  std::thread thread_;
+};
+
+}  // namespace sluice::nvme

@@ -1,0 +1,36 @@
+#pragma once
+// SwapPlace: the directory of a store or a scratch file; or several, each on a drive of its own,
+// over which its files are striped (sluice/nvme/striped_file.hpp).
+//
+// A value; thread-compatible.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace sluice::offload {
+
+struct SwapPlace {
+  // Not explicit: most places are one directory.
+  SwapPlace(std::string the_directory) : directory(std::move(the_directory)) {}  // NOLINT
+  SwapPlace(const char* the_directory) : directory(the_directory) {}             // NOLINT
+  // The first has the lock and the manifest. `the_weights`: of all of them, empty: equal.
+  SwapPlace(std::vector<std::string> directories, std::vector<unsigned> the_weights)
+      : weights(std::move(the_weights)) {
+    if (directories.empty()) return;
+    directory = directories.front();
+    further.assign(directories.begin() + 1, directories.end());
+  }
+
+  std::vector<std::string> directories() const {
+    std::vector<std::string> all{directory};
+    all.insert(all.end(), further.begin(), further.end());
+    return all;
+  }
+
+  std::string directory;
+  std::vector<std::string> further;
+  std::vector<unsigned> weights;
+};
+
+}  // namespace sluice::offload

@@ -1,0 +1,256 @@
+// A store that is striped over several directories: it holds what it held, says where it lies, and
+// is not mistaken for another.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "sluice/offload/swap_directory.hpp"
+#include "swap_test_support.hpp"
+
+namespace sluice::offload::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SwapStripeTest : public ::testing::Test {
+ protected:
+  SwapPlace place() const { return {{a_.path(), b_.path(), c_.path()}, {1, 2, 1}}; }
+  std::unique_ptr<SwapStore> create(Durability durability = Durability::process) {
+    return SwapStore::create(place(), *engine_, some_shards(), durability,
+                             nvme::DirectIo::automatic);
+  }
+  std::unique_ptr<SwapStore> open(const SwapPlace& at) {
+    return SwapStore::open(at, *engine_, Durability::process, nvme::DirectIo::automatic);
+  }
+  void commit_first(std::int64_t step) {
+    const auto store = create();
+    update_all(*store, step);
+    store->commit(step, "{}");
+  }
+  VerifyReport verify_all() {
+    MemoryPool staging(Tier::host, kUnlimited, make_host_source());
+    return verify_directory(a_.path(), *engine_, staging, {});
+  }
+
+  TempDir a_;
+  TempDir b_;
+  TempDir c_;
+  std::unique_ptr<nvme::IoEngine> engine_ = make_engine();
+};
+
+TEST_F(SwapStripeTest, CommitsAndIsOpenedAgain) {
+  {
+    const auto store = create();
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      update_all(*store, step);
+      store->commit(step, "{}");
+    }
+    EXPECT_EQ(difference_from(*store, 3), "");
+  }
+  for (const TempDir* dir : {&a_, &b_, &c_}) {
+    EXPECT_GT(fs::file_size(dir->file("states.0.swap")), 0U);
+    EXPECT_TRUE(fs::exists(dir->file("stripe.json")));
+  }
+  EXPECT_GT(fs::file_size(b_.file("states.0.swap")), fs::file_size(a_.file("states.0.swap")));
+  EXPECT_FALSE(SwapStore::holds_committed(b_.path()));
+  const auto store = open(place());
+  EXPECT_EQ(store->committed_step(), 3);
+  EXPECT_EQ(difference_from(*store, 3), "");
+  EXPECT_EQ(store->place().weights, (std::vector<unsigned>{1, 2, 1}));
+  EXPECT_TRUE(verify(*store).empty());
+  update_all(*store, 4);
+  store->commit(4, "{}");
+  EXPECT_EQ(difference_from(*store, 4), "");
+}
+
+TEST_F(SwapStripeTest, ForReadingTheFirstDirectoryIsEnough) {
+  commit_first(5);
+  const auto store = SwapStore::open_read_only(a_.path(), *engine_);
+  EXPECT_EQ(difference_from(*store, 5), "");
+  EXPECT_TRUE(verify_all().damaged.empty());
+}
+
+TEST_F(SwapStripeTest, AllDirectoriesAreLocked) {
+  const auto store = create();
+  for (const TempDir* dir : {&a_, &b_, &c_}) {
+    EXPECT_THROW(DirectoryLock(dir->path(), DirectoryLock::Mode::exclusive), StorageError);
+  }
+}
+
+TEST_F(SwapStripeTest, DamageIsNamedWithTheDriveThatHasIt) {
+  commit_first(1);
+  flip_bit(b_.file("states.0.swap"), 4096 + 17, 3);
+  const VerifyReport report = verify_all();
+  ASSERT_EQ(report.damaged.size(), 1U);
+  EXPECT_EQ(report.damaged[0].path, b_.file("states.0.swap"));
+  const auto store = open(place());
+  const std::vector<std::byte> bytes = read_shard(*store, 0);
+  EXPECT_NE(
+      message_of<StorageError>([&] { store->check(0, 0, bytes); }).find(b_.file("states.0.swap")),
+      std::string::npos);
+}
+
+TEST_F(SwapStripeTest, APartThatIsCutOffOrAbsentIsNamed) {
+  commit_first(1);
+  fs::resize_file(c_.file("states.0.swap"), 4096);
+  EXPECT_NE(message_of<StorageError>([&] { open(place()); }).find(c_.file("states.0.swap")),
+            std::string::npos);
+  const VerifyReport cut = verify_all();
+  ASSERT_FALSE(cut.damaged.empty());
+  EXPECT_NE(cut.damaged.back().path.find(c_.path()), std::string::npos);
+  fs::remove(c_.file("states.0.swap"));
+  EXPECT_NE(message_of<StorageError>([&] { open(place()); }).find("is absent"), std::string::npos);
+  EXPECT_FALSE(verify_all().damaged.empty());
+}
+
+TEST_F(SwapStripeTest, DirectoriesInAnotherOrderAreRefused) {
+  commit_first(1);
+  const std::string order = message_of<StorageError>([&] {
+    open({{a_.path(), c_.path(), b_.path()}, {}});
+  });
+  EXPECT_NE(order.find(c_.path()), std::string::npos) << order;
+  EXPECT_NE(order.find("has part 3"), std::string::npos) << order;
+  const std::string fewer = message_of<StorageError>([&] { open({{a_.path(), b_.path()}, {}}); });
+  EXPECT_NE(fewer.find("striped over"), std::string::npos) << fewer;
+  EXPECT_NE(message_of<StorageError>([&] { open(a_.path()); }).find("striped over"),
+            std::string::npos);
+  const std::string part =
+      message_of<StorageError>([&] { SwapStore::open_read_only(b_.path(), *engine_); });
+  EXPECT_NE(part.find("no committed run"), std::string::npos) << part;
+}
+
+// A drive may be mounted elsewhere the next time.
+TEST_F(SwapStripeTest, APartMayHaveMoved) {
+  commit_first(7);
+  const TempDir elsewhere;
+  for (const char* name : {"states.0.swap", "states.1.swap", "stripe.json", "lock"})
+    fs::rename(b_.file(name), elsewhere.file(name));
+  EXPECT_NE(message_of<StorageError>([&] { open(place()); }).find("has no part of it"),
+            std::string::npos);
+  EXPECT_EQ(difference_from(*open({{a_.path(), elsewhere.path(), c_.path()}, {}}), 7), "");
+  // Written down: who only reads finds it now.
+  EXPECT_TRUE(verify_all().damaged.empty());
+}
+
+TEST_F(SwapStripeTest, ANewStoreTakesNobodysPart) {
+  commit_first(1);
+  const TempDir fresh;
+  const auto taken = [&](const SwapPlace& at) {
+    return message_of<StorageError>([&] {
+      SwapStore::create(at, *engine_, some_shards(), Durability::process,
+                        nvme::DirectIo::automatic);
+    });
+  };
+  EXPECT_NE(taken(b_.path()).find("has a part of the run in " + a_.path()), std::string::npos);
+  EXPECT_NE(taken({{fresh.path(), c_.path()}, {}}).find("has a part of the run"),
+            std::string::npos);
+  EXPECT_NE(taken({{fresh.path(), a_.path()}, {}}).find("committed run of its own"),
+            std::string::npos);
+  EXPECT_THROW(open({{a_.path(), fresh.path()}, {}}), StorageError);
+  EXPECT_TRUE(verify_all().damaged.empty());
+  EXPECT_EQ(difference_from(*open(place()), 1), "");
+}
+
+TEST_F(SwapStripeTest, ADirectoryIsNamedOnce) {
+  EXPECT_THROW(SwapStore::create({{a_.path(), a_.path() + "/."}, {}}, *engine_, some_shards(),
+                                 Durability::process, nvme::DirectIo::automatic),
+               InvalidArgument);
+}
+
+// Killed before its first commit.
+TEST_F(SwapStripeTest, WhatWasNeverCommittedIsTakenOver) {
+  { const auto store = create(); }
+  const TempDir fresh;
+  const auto other = SwapStore::create({{fresh.path(), b_.path()}, {}}, *engine_, some_shards(),
+                                       Durability::process, nvme::DirectIo::automatic);
+  update_all(*other, 1);
+  other->commit(1, "{}");
+  EXPECT_EQ(difference_from(*other, 1), "");
+  EXPECT_THROW(open(place()), StorageError);
+}
+
+TEST_F(SwapStripeTest, ALostLabelIsNotGuessed) {
+  commit_first(1);
+  fs::remove(a_.file("stripe.json"));
+  EXPECT_NE(message_of<StorageError>([&] { open(place()); }).find("stripe"), std::string::npos);
+  EXPECT_THROW(verify_all(), StorageError);
+  EXPECT_THROW(clean_directory(a_.path(), CleanScope::leftovers, CleanMode::list), StorageError);
+}
+
+TEST_F(SwapStripeTest, ADamagedLabelIsRefused) {
+  commit_first(1);
+  for (const char* text : {"", "{", "{}", "[1]", R"({"format": "sluice-stripe", "version": 1})",
+                           R"({"format": 1, "version": "x"})"}) {
+    write_text(a_.file("stripe.json"), text);
+    EXPECT_THROW(open(place()), StorageError) << text;
+  }
+}
+
+TEST_F(SwapStripeTest, CleaningTheFirstDirectoryClearsAll) {
+  commit_first(1);
+  const CleanReport kept = clean_directory(a_.path(), CleanScope::leftovers, CleanMode::remove);
+  EXPECT_EQ(kept.committed_step, 1);
+  EXPECT_EQ(difference_from(*open(place()), 1), "");
+  EXPECT_THROW(clean_directory(b_.path(), CleanScope::everything, CleanMode::list), StorageError);
+  clean_directory(a_.path(), CleanScope::everything, CleanMode::remove);
+  for (const TempDir* dir : {&a_, &b_, &c_}) EXPECT_TRUE(fs::is_empty(dir->path())) << dir->path();
+}
+
+TEST_F(SwapStripeTest, WithoutTheFirstDirectoryAPartIsNotCleared) {
+  commit_first(1);
+  fs::remove_all(a_.path());
+  const std::string why = message_of<StorageError>(
+      [&] { clean_directory(b_.path(), CleanScope::everything, CleanMode::remove); });
+  EXPECT_NE(why.find("mount it"), std::string::npos) << why;
+  fs::remove(b_.file("stripe.json"));
+  clean_directory(b_.path(), CleanScope::everything, CleanMode::remove);
+  EXPECT_TRUE(fs::is_empty(b_.path()));
+}
+
+TEST_F(SwapStripeTest, AFullDriveIsNamedAndNothingStays) {
+  const TempDir tiny;
+  const nvme::ScopedMount mounted(tiny.path(), "tmpfs", "size=1m");
+  if (!mounted.why_not().empty()) GTEST_SKIP() << mounted.why_not();
+  const SwapPlace at{{a_.path(), tiny.path()}, {}};
+  const std::string full = message_of<IoError>([&] {
+    SwapStore::create(at, *engine_, some_shards(), Durability::process, nvme::DirectIo::automatic);
+  });
+  EXPECT_NE(full.find(tiny.path()), std::string::npos) << full;
+  EXPECT_NE(full.find("are free"), std::string::npos) << full;
+  EXPECT_FALSE(fs::exists(a_.file("states.0.swap")));
+}
+
+TEST_F(SwapStripeTest, ScratchFilesAreStripedToo) {
+  ScratchFile scratch(place(), "spill", 10U << 20U, nvme::DirectIo::automatic);
+  const FileRange range = scratch.take(9U << 20U);
+  std::vector<std::byte> bytes(range.size_bytes);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 999);
+  engine_->begin_write(*range.file, range.offset_bytes, bytes).finish();
+  std::vector<std::byte> back(bytes.size());
+  engine_->begin_read(*range.file, range.offset_bytes, back).finish();
+  EXPECT_TRUE(same_bytes(back, bytes));
+  EXPECT_TRUE(fs::exists(c_.file("scratch.spill.swap")));
+}
+
+// Bytes written over the life of a directory, over several runs.
+TEST_F(SwapStripeTest, CountsWhatIsWrittenInItsLife) {
+  std::uint64_t size = 0;
+  for (const ShardSpec& shard : some_shards()) size += shard.size_bytes;
+  {
+    const auto store = create();
+    update_all(*store, 1);
+    store->commit(1, "{}");
+    EXPECT_EQ(store->written_bytes(), size);
+  }
+  engine_ = make_engine();
+  {
+    const auto store = open(place());
+    update_all(*store, 2);
+    store->commit(2, "{}");
+  }
+  EXPECT_EQ(SwapStore::read_committed(a_.path()).written_bytes, 2 * size);
+}
+
+}  // namespace
+}  // namespace sluice::offload::test
