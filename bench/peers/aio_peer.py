@@ -11,8 +11,6 @@ import json
 import mmap
 import os
 import platform
-import random
-import re
 import shlex
 import statistics
 import subprocess
@@ -24,6 +22,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
+sys.path.insert(0, str(HERE.parent))
+
+from paired import KIB, MIB, PAGE, Progress, machine, parse_size, quotients, span, summarize
 
 # As setup.sh built the operator; read when deepspeed is imported.
 os.environ.update(
@@ -38,9 +39,6 @@ try:
 except ImportError as error:
     sys.exit(f"aio_peer.py: {error}; run bench/peers/setup.sh, then bench/peers/.venv/bin/python")
 
-KIB = 1024
-MIB = 1024 * KIB
-PAGE = 4096
 # The bench file repeats itself after so many bytes (nvme/include/sluice/nvme/bench_file.hpp).
 PERIOD = 257 * PAGE
 STATES = 3  # p, m and v
@@ -87,24 +85,6 @@ def settings_axes(size: int) -> dict[str, list]:
 def fits(tile: int, size: int) -> bool:
     """Whether each state has so many tiles that none is read while it is still written."""
     return SWAP_TILES * STATES * tile <= size
-
-
-class Progress:
-    """One line, rewritten on a terminal, else now and then a new one."""
-
-    def __init__(self) -> None:
-        self.last = 0.0
-
-    def show(self, text: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-        elif time.monotonic() - self.last > 10:
-            print(text, file=sys.stderr, flush=True)
-            self.last = time.monotonic()
-
-    def clear(self) -> None:
-        if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 class Sluice:
@@ -335,31 +315,6 @@ class Comparison:
         }
 
 
-def quotients(above: list[float], below: list[float]) -> list[float]:
-    return [a / b for a, b in zip(above, below)]
-
-
-def quantile(values: list[float], share: float) -> float:
-    """Interpolated, as in engine/cli/src/paired_ratios.cpp."""
-    ordered = sorted(values)
-    at = share * (len(ordered) - 1)
-    below = int(at)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (at - below) * (ordered[above] - ordered[below])
-
-
-def summarize(ratios: list[float]) -> dict:
-    draw = random.Random(1)
-    medians = [statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000)]
-    return {
-        "median": statistics.median(ratios),
-        "quartiles": [quantile(ratios, 0.25), quantile(ratios, 0.75)],
-        # Nine in ten medians of as many ratios, drawn with replacement from these, lie here.
-        "interval90": [quantile(medians, 0.05), quantile(medians, 0.95)],
-        "all": ratios,
-    }
-
-
 def table(comparisons: list[Comparison]) -> str:
     rows = [
         ["op", "memory", "sluice GB/s", "deepspeed GB/s", "ratio", "quartiles", "90 % interval"]
@@ -376,36 +331,6 @@ def table(comparisons: list[Comparison]) -> str:
         )
     widths = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-
-
-def span(ends: list[float]) -> str:
-    return f"{ends[0]:.3f} - {ends[1]:.3f}"
-
-
-def machine(directory: Path) -> dict:
-    device = output_of("findmnt", "-no", "SOURCE", "-T", directory)
-    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return {
-        "cpu": model[1] if model else platform.processor(),
-        "cpus": os.cpu_count(),
-        "kernel": os.uname().release,
-        "file_system": output_of("findmnt", "-no", "FSTYPE", "-T", directory),
-        # Of a partition or a mapped device, the drive under it.
-        "drive": output_of("lsblk", "-sno", "MODEL,SIZE", device).split("\n")[-1].strip(),
-    }
-
-
-def output_of(*line: object) -> str:
-    done = subprocess.run(list(map(str, line)), capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
-
-
-def parse_size(text: str) -> int:
-    match = re.fullmatch(r"(\d+)(B|KiB|MiB|GiB|TiB)?", text)
-    if not match:
-        raise argparse.ArgumentTypeError(f"{text}: expected a size such as 512MiB or 2GiB")
-    power = ["B", "KiB", "MiB", "GiB", "TiB"].index(match[2] or "B")
-    return int(match[1]) * 1024**power // PAGE * PAGE
 
 
 def parse_arguments() -> argparse.Namespace:
