@@ -1,0 +1,176 @@
+"""The two sides of bench/nvme_rows.py: `sluice nvme bench` and fio on the same file, in slices."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paired import MIB, Progress, size_text
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked of both sides."""
+
+    op: str
+    backend: str
+    block: int = MIB
+    depth: int = 32
+    io_threads: int = 8  # of the backend threads only, which has no depth
+    access: str = "sequential"
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.backend}"
+
+    def settings(self) -> str:
+        queue = f"{self.io_threads} threads" if self.backend == "threads" else str(self.depth)
+        return f"{size_text(self.block)} x {queue}"
+
+
+class Drive:
+    """Runs either side on one file.
+
+    Sluice gets the file by its name, not its directory: in a directory it would find what fio
+    wrote, and fill the file again before every slice.
+    """
+
+    def __init__(self, program: Path, directory: Path, slice_seconds: float) -> None:
+        self.program = program
+        self.directory = directory
+        self.file = directory / "bench.sluice"
+        self.slice = slice_seconds
+
+    def make_file(self, size: int) -> None:
+        if self.file.exists() and self.file.stat().st_size >= size:
+            return
+        line = [str(self.program), "nvme", "bench", str(self.directory), "--seconds", "0.1"]
+        if not last_object([*line, "--size", str(size), "--json"])["direct"]:
+            sys.exit(f"nvme_rows.py: {self.directory}: its file system has no direct I/O")
+
+    def sluice_line(self, load: Load, size: int, *more: object) -> list[str]:
+        line = [self.program, "nvme", "bench", self.file, "--overwrite", "--size", size]
+        line += ["--op", load.op, "--access", load.access, "--backend", load.backend]
+        line += ["--block", load.block, "--depth", load.depth, "--io-threads", load.io_threads]
+        return [str(part) for part in [*line, *more, "--json"]]
+
+    def slice_line(self, load: Load, size: int) -> list[str]:
+        return self.sluice_line(load, size, "--seconds", self.slice)
+
+    def beside_fio_line(self, load: Load, size: int, rounds: int) -> list[str]:
+        seconds = ["--slice", self.slice, "--seconds", rounds * self.slice]
+        return self.sluice_line(load, size, "--fio", *seconds)
+
+    def sluice(self, load: Load, size: int) -> float:
+        """Decimal GB/s of one slice."""
+        return last_object(self.slice_line(load, size))["GBps"]
+
+    def fio_line(self, load: Load, size: int) -> list[str]:
+        """As engine/cli/src/nvme_fio.cpp has it, so that both ways of comparing ask the same."""
+        access = {"read": "read", "write": "write"}.get(load.op, "rw")
+        line = ["fio", "--name=peer", f"--filename={self.file}"]
+        line += [f"--rw={'rand' if load.access == 'random' else ''}{access}", f"--bs={load.block}"]
+        line += [f"--size={size}", "--direct=1", f"--runtime={1000 * self.slice:.0f}ms"]
+        line += ["--time_based", "--invalidate=0", "--norandommap", "--randrepeat=0"]
+        line += ["--group_reporting", "--thread", "--output-format=json"]
+        if load.backend != "threads":
+            return [*line, f"--ioengine={load.backend}", f"--iodepth={load.depth}"]
+        # As many threads as ours has, each with one request, each in a part of its own.
+        part = size // load.io_threads // load.block * load.block
+        line += ["--ioengine=psync", "--iodepth=1", f"--numjobs={load.io_threads}"]
+        return [*line, f"--offset_increment={part}"]
+
+    def fio(self, load: Load, size: int) -> float:
+        """Decimal GB/s of one slice."""
+        out = run(self.fio_line(load, size), fio_environment())
+        job = json.loads(out[out.index("{") :])["jobs"][0]  # notes may come before the object
+        moved = sum(job[direction]["io_bytes"] for direction in ("read", "write"))
+        milliseconds = max(job[direction]["runtime"] for direction in ("read", "write"))
+        return 1e-6 * moved / milliseconds
+
+    def fio_command(self, load: Load, size: int) -> str:
+        return "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 " + shlex.join(self.fio_line(load, size))
+
+
+def fio_environment() -> dict[str, str]:
+    # fio's buffers on huge pages, as ours are: else the drive splits its large blocks, and what is
+    # compared is the page size of the buffers.
+    return {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
+
+def run(line: list[str], environment: dict[str, str] | None = None) -> str:
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, env=environment)
+    except FileNotFoundError:
+        sys.exit(f"nvme_rows.py: {line[0]} is not there")
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip())[-2000:]
+        sys.exit(f"nvme_rows.py: {shlex.join(line)} failed: {said}")
+    return done.stdout
+
+
+def last_object(line: list[str]) -> dict:
+    return json.loads(run(line).splitlines()[-1])
+
+
+class Steps:
+    """Progress over a known number of steps of about the same length, with the time left."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self.progress = progress
+        self.name = name
+
+    def expect(self, what: str, count: int) -> None:
+        """A new stage of the row begins."""
+        self.what, self.count, self.done, self.begin = what, count, 0, time.monotonic()
+
+    def step(self, text: str) -> None:
+        left = ""
+        if self.done > 0:
+            seconds = (time.monotonic() - self.begin) / self.done * (self.count - self.done)
+            left = f"; about {seconds:.0f} s left"
+        place = f"{self.done + 1} of {self.count}{left}"
+        self.progress.show(f"{self.name}: {self.what}, {text} ({place})")
+        self.done += 1
+
+
+def sweep(candidates: list, rate: Callable[..., float], passes: int, steps: Steps) -> dict:
+    """The rates of each candidate, one for each pass.
+
+    A pass measures all of them, in an order of its own, so that no candidate always has the drive
+    just after the same other one, and a drive whose speed moves misleads little.
+    """
+    draw = random.Random(1)
+    rates: dict = {candidate: [] for candidate in candidates}
+    for number in range(passes):
+        for candidate in draw.sample(candidates, k=len(candidates)):
+            steps.step(f"pass {number + 1} of {passes}")
+            rates[candidate].append(rate(candidate))
+    return rates
+
+
+def best_of(rates: dict, among: Callable[..., bool] = lambda candidate: True):
+    return max(filter(among, rates), key=lambda candidate: statistics.median(rates[candidate]))
+
+
+def alternate(cases: dict, rounds: int, steps: Steps) -> dict:
+    """Slices of each case's sides, by case and side, in turn; the order is turned every round.
+
+    The cases share the rounds, so that all of them see the same moods of the drive.
+    """
+    steps.expect("comparing", rounds * sum(map(len, cases.values())))
+    rates: dict = {case: {side: [] for side in sides} for case, sides in cases.items()}
+    for number in range(rounds):
+        for case, sides in cases.items():
+            for side in list(sides) if number % 2 == 0 else reversed(sides):
+                steps.step(f"round {number + 1} of {rounds}, {case}")
+                rates[case][side].append(sides[side]())
+    return rates
