@@ -19,7 +19,7 @@ bool IoBackend::add_file(int /*fd*/, std::string& why_not) {
 }
 // What this build does without; nothing is made that is not available.
 #if !SLUICE_HAVE_URING
-std::unique_ptr<IoBackend> make_uring_backend(unsigned /*depth*/) {
+std::unique_ptr<IoBackend> make_uring_backend(unsigned /*depth*/, SubmitPolling /*polling*/) {
   return nullptr;
 }
 bool io_uring_available(std::string& why) {
@@ -44,19 +44,24 @@ struct Candidate {
   BackendKind kind;
   const char* name;
   bool (*available)(std::string& why);
-  std::unique_ptr<IoBackend> (*make)(unsigned depth);
+  std::unique_ptr<IoBackend> (*make)(unsigned depth, SubmitPolling polling);
 };
+
+std::unique_ptr<IoBackend> make_libaio(unsigned depth, SubmitPolling /*polling*/) {
+  return make_libaio_backend(depth);
+}
 
 // Best first; plain threads come after them and can always be had.
 constexpr std::array<Candidate, 2> kCandidates{
     Candidate{BackendKind::io_uring, "io_uring", io_uring_available, make_uring_backend},
-    Candidate{BackendKind::libaio, "libaio", libaio_available, make_libaio_backend}};
+    Candidate{BackendKind::libaio, "libaio", libaio_available, make_libaio}};
 
 // Null, and the reason in `why`, when it cannot be had.
-std::unique_ptr<IoBackend> try_make(const Candidate& candidate, unsigned depth, std::string& why) {
+std::unique_ptr<IoBackend> try_make(const Candidate& candidate, unsigned depth,
+                                    SubmitPolling polling, std::string& why) {
   if (!candidate.available(why)) return nullptr;
   try {
-    return candidate.make(depth);
+    return candidate.make(depth, polling);
   } catch (const IoError& error) {
     why = error.what();  // the probe's queue was short; this one may be over a limit
     return nullptr;
@@ -77,7 +82,8 @@ BackendKind parse_backend(std::string_view name) {
                         (nearest.empty() ? "" : " (did you mean " + nearest + "?)"));
 }
 
-BackendChoice make_backend(BackendKind kind, unsigned depth, unsigned io_threads) {
+BackendChoice make_backend(BackendKind kind, unsigned depth, unsigned io_threads,
+                           SubmitPolling polling) {
   SLUICE_CHECK(depth >= 1 && depth <= 4096,
                "I/O depth " + std::to_string(depth) + ": expected 1 to 4096");
   SLUICE_CHECK(io_threads >= 1 && io_threads <= 64,
@@ -87,7 +93,7 @@ BackendChoice make_backend(BackendKind kind, unsigned depth, unsigned io_threads
   for (const Candidate& candidate : kCandidates) {
     if (kind != BackendKind::automatic && kind != candidate.kind) continue;
     std::string why;
-    choice.backend = try_make(candidate, depth, why);
+    choice.backend = try_make(candidate, depth, polling, why);
     if (choice.backend) break;
     if (kind == candidate.kind) {
       throw InvalidArgument("the I/O backend " + std::string(candidate.name) +
@@ -96,6 +102,10 @@ BackendChoice make_backend(BackendKind kind, unsigned depth, unsigned io_threads
     reasons += (reasons.empty() ? "" : "; ") + why;
   }
   if (!choice.backend) choice.backend = make_threads_backend(depth, io_threads);
+  SLUICE_CHECK(polling == SubmitPolling::off || choice.backend->name() == "io_uring",
+               "submit polling is io_uring's, and the I/O backend is " +
+                   std::string(choice.backend->name()) +
+                   (reasons.empty() ? "" : " (" + reasons + ")") + ": switch it off");
   if (!reasons.empty()) {
     choice.why_not_better = std::string(choice.backend->name()) + ": " + reasons;
   }

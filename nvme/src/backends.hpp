@@ -16,7 +16,7 @@ std::unique_ptr<IoBackend> make_threads_backend(unsigned depth, unsigned io_thre
 // The others may be made only where they are available.
 
 // Throws IoError, with advice, when the kernel refuses the ring.
-std::unique_ptr<IoBackend> make_uring_backend(unsigned depth);
+std::unique_ptr<IoBackend> make_uring_backend(unsigned depth, SubmitPolling polling);
 // Throws IoError, with advice, when the kernel refuses the context.
 std::unique_ptr<IoBackend> make_libaio_backend(unsigned depth);
 

@@ -32,6 +32,9 @@ namespace {
 // The tag of the poll that wake() ends; the engine's tags are small numbers.
 constexpr std::uint64_t kWakeTag = ~std::uint64_t{0};
 
+// How long the kernel's polling thread looks for more after the last request.
+constexpr unsigned kPollIdleMilliseconds = 10;
+
 std::string explain_denied() {
   int disabled = 0;
   std::ifstream("/proc/sys/kernel/io_uring_disabled") >> disabled;
@@ -64,7 +67,18 @@ std::string explain_setup_error(int error_number) {
 // it does not know. Thread-compatible: callers synchronise.
 class Ring {
  public:
-  explicit Ring(unsigned entries) {
+  Ring(unsigned entries, SubmitPolling polling) {
+    if (polling == SubmitPolling::on) {
+      io_uring_params params{};
+      params.flags = IORING_SETUP_SQPOLL;
+      params.sq_thread_idle = kPollIdleMilliseconds;
+      const int polled = ::io_uring_queue_init_params(entries, &ring_, &params);
+      if (polled < 0) {
+        throw IoError(-polled, "io_uring_setup with SQPOLL", "io_uring", 0, 0,
+                      explain_setup_error(-polled));
+      }
+      return;
+    }
     // With TASKRUN_FLAG a peek sees that completions wait for this task to enter the kernel.
     constexpr std::array<unsigned, 4> kFlags{
         IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
@@ -116,10 +130,10 @@ bool try_again_later(int result) {
 // nothing is in flight.
 class UringBackend final : public IoBackend {
  public:
-  explicit UringBackend(unsigned depth)
+  UringBackend(unsigned depth, SubmitPolling polling)
       : depth_(depth),
         wake_fd_(SLUICE_SYSCALL(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
-        ring_(depth + 1) {}  // one more for the poll of wake_fd_
+        ring_(depth + 1, polling) {}  // one more for the poll of wake_fd_
 
   ~UringBackend() override {
     // The caller's buffers may be freed after this. With a single issuer only the thread that
@@ -240,8 +254,14 @@ class UringBackend final : public IoBackend {
   // A poll, not a read: nothing of ours is written to when the ring goes while it is pending.
   void arm_wake() {
     if (wake_armed_) return;
+    // depth + 1 entries, and at most depth requests are in flight; but a polling kernel may not
+    // have taken the last ones yet.
     io_uring_sqe* sqe = ::io_uring_get_sqe(ring_.get());
-    assert(sqe != nullptr);  // depth + 1 entries, and at most depth requests are in flight
+    while (sqe == nullptr) {
+      flush();
+      ::io_uring_sqring_wait(ring_.get());
+      sqe = ::io_uring_get_sqe(ring_.get());
+    }
     ::io_uring_prep_poll_add(sqe, wake_fd_.get(), POLLIN);
     sqe->user_data = kWakeTag;
     wake_armed_ = true;
@@ -267,13 +287,13 @@ class UringBackend final : public IoBackend {
 
 }  // namespace
 
-std::unique_ptr<IoBackend> make_uring_backend(unsigned depth) {
-  return std::make_unique<UringBackend>(depth);
+std::unique_ptr<IoBackend> make_uring_backend(unsigned depth, SubmitPolling polling) {
+  return std::make_unique<UringBackend>(depth, polling);
 }
 
 bool io_uring_available(std::string& why) {
   try {
-    Ring ring(1);
+    Ring ring(1, SubmitPolling::off);
     ring.enable();
     ::io_uring_prep_nop(::io_uring_get_sqe(ring.get()));
     int result = ::io_uring_submit_and_wait(ring.get(), 1);

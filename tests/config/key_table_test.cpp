@@ -50,7 +50,7 @@ std::string describe(const SluiceConfig& s) {
       << s.checkpoint_every << ' ' << s.keep << ' ' << s.strict << s.overlap << ' '
       << s.threads.compute.value_or(0) << ' ' << s.threads.optimizer.value_or(0) << ' '
       << s.threads.io.value_or(0) << ' ' << s.io.backend << ' ' << s.io.reads_per_write << ' '
-      << s.seed << ' ' << s.drive_endurance_bytes << '\n';
+      << s.seed << ' ' << s.drive_endurance_bytes << s.io.submit_polling << '\n';
   for (const unsigned weight : s.io.drive_weights) out << weight << ' ';
   return out.str();
 }
@@ -135,6 +135,7 @@ std::string sample_of(const std::string& path) {
       {"zero_optimization.offload_optimizer.device", "\"cpu\""},
       {"zero_optimization.offload_optimizer.nvme_path", "\"/elsewhere\""},
       {"sluice.io.drive_weights", "[3]"},
+      {"sluice.io.submit_polling", "true"},
       {"sluice.drive_endurance", "\"600TB\""},
       {"zero_optimization.offload_optimizer.pin_memory", "true"},
       {"zero_optimization.offload_optimizer.buffer_count", "7"},

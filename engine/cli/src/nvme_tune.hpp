@@ -21,6 +21,11 @@ struct TuneOutcome {
   nvme::TunePoint chosen;
   std::vector<SwapRate> swap;
   unsigned reads_per_write = 0;  // chosen
+  // Bytes per second of the pattern swap without and with the kernel polling for requests; 0: not
+  // tried.
+  double unpolled_rate = 0;
+  double polled_rate = 0;
+  bool submit_polling = false;  // chosen
   std::string backend;
   double seconds = 0;
 };
@@ -44,6 +49,8 @@ inline constexpr SurfacePattern kSurfacePatterns[] = {{"read", &nvme::TuneRates:
 
 // "read 1.00, write 2.00, mixed 3.00 GB/s".
 std::string rates_text(const nvme::TuneRates& rates);
+// A sentence on the kernel polling for requests, or that it was not tried.
+std::string polling_text(const TuneOutcome& outcome);
 // What is printed at the end: a table for each pattern, and lines.
 std::string tune_text(const TuneOutcome& outcome);
 

@@ -32,10 +32,12 @@ using Clock = std::chrono::steady_clock;
 using nvme::LoadPattern;
 
 constexpr double kSwapShare = 0.12;  // of the time, for the order of reads and writes
+constexpr double kPollingShare = 0.05;
+constexpr int kPollingRounds = 6;
 constexpr unsigned kReadsPerWrite[] = {1, 3, 8, 32};
 constexpr unsigned kUsualReadsPerWrite = 3;
 constexpr int kSwapRounds = 5;
-// Another order than the usual one must be worth it.
+// Another order than the usual one, and a core for polling, must be worth it.
 constexpr double kWorthwhile = 1.03;
 constexpr double kShortestSlice = 0.03;
 
@@ -50,14 +52,15 @@ class Measuring {
       : arguments_(arguments), drives_(drives), stop_(stop) {}
 
   // Bytes per second of all drives together. Throws Stopped, IoError.
-  double rate(const nvme::IoEngineOptions& options, LoadPattern pattern, double seconds) {
+  double rate(const nvme::IoEngineOptions& options, LoadPattern pattern, double seconds,
+              nvme::SubmitPolling polling = nvme::SubmitPolling::off) {
     std::vector<double> rates(drives_.size(), 0);
     std::vector<std::exception_ptr> errors(drives_.size());
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < drives_.size(); ++i) {
       threads.emplace_back([&, i] {
         try {
-          rates[i] = rate_of(drives_[i], options, pattern, seconds);
+          rates[i] = rate_of(drives_[i], options, pattern, seconds, polling);
         } catch (...) {
           errors[i] = std::current_exception();
         }
@@ -74,9 +77,10 @@ class Measuring {
 
  private:
   double rate_of(const DriveFile& drive, const nvme::IoEngineOptions& options, LoadPattern pattern,
-                 double seconds) const {
+                 double seconds, nvme::SubmitPolling polling) const {
     nvme::IoEngine engine(
-        nvme::make_backend(arguments_.backend, options.depth, arguments_.io_threads).backend,
+        nvme::make_backend(arguments_.backend, options.depth, arguments_.io_threads, polling)
+            .backend,
         options);
     nvme::LoadOptions load_options;
     load_options.pattern = pattern;
@@ -170,6 +174,27 @@ unsigned best_order(const std::vector<SwapRate>& rates) {
                                                                         : kUsualReadsPerWrite;
 }
 
+// Whether a step's reads and writes gain by a kernel that polls for requests.
+void try_polling(TuneOutcome& outcome, Measuring& measuring, double seconds, Console& console) {
+  if (outcome.backend != "io_uring") return;
+  console.status("tuning: the kernel polling for requests");
+  const nvme::IoEngineOptions options{outcome.chosen.setting.block_bytes,
+                                      outcome.chosen.setting.depth, best_order(outcome.swap)};
+  const double slice = std::max(kShortestSlice, seconds / kPollingRounds / 2 - 0.02);
+  double unpolled = 0;
+  double polled = 0;
+  for (int round = 0; round < kPollingRounds; ++round) {
+    for (const bool with : {round % 2 == 0, round % 2 != 0}) {
+      (with ? polled : unpolled) +=
+          std::log(measuring.rate(options, LoadPattern::swap, slice,
+                                  with ? nvme::SubmitPolling::on : nvme::SubmitPolling::off));
+    }
+  }
+  outcome.unpolled_rate = std::exp(unpolled / kPollingRounds);
+  outcome.polled_rate = std::exp(polled / kPollingRounds);
+  outcome.submit_polling = outcome.polled_rate > kWorthwhile * outcome.unpolled_rate;
+}
+
 Json::Value to_json(const NvmeTuneArguments& arguments, const TuneOutcome& outcome) {
   const auto rates_of = [](const nvme::TunePoint& point) {
     Json::Value object(Json::objectValue);
@@ -187,6 +212,11 @@ Json::Value to_json(const NvmeTuneArguments& arguments, const TuneOutcome& outco
   object["settings"] = Json::UInt64(outcome.surface.size());
   object["best"] = rates_of(outcome.chosen);
   object["best"]["reads_per_write"] = outcome.reads_per_write;
+  object["best"]["submit_polling"] = outcome.submit_polling;
+  if (outcome.polled_rate > 0) {
+    object["polling"]["off_GBps"] = 1e-9 * outcome.unpolled_rate;
+    object["polling"]["on_GBps"] = 1e-9 * outcome.polled_rate;
+  }
   for (const nvme::TunePoint& point : outcome.surface)
     if (point.rounds > 0) object["surface"].append(rates_of(point));
   for (const SwapRate& rate : outcome.swap) {
@@ -210,6 +240,7 @@ std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& 
   if (arguments.backend != nvme::BackendKind::automatic)
     root["sluice"]["io"]["backend"] = outcome.backend;
   root["sluice"]["io"]["reads_per_write"] = outcome.reads_per_write;
+  if (outcome.submit_polling) root["sluice"]["io"]["submit_polling"] = true;
   Json::StreamWriterBuilder builder;
   builder["indentation"] = "  ";
   return Json::writeString(builder, root) + "\n";
@@ -237,10 +268,11 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
   nvme::Tuner tuner(settings_for(drives));
   Measuring measuring(arguments, drives, signals.stop());
   try {
-    sweep(tuner, measuring, begin, (1 - kSwapShare) * arguments.seconds, console);
+    sweep(tuner, measuring, begin, (1 - kSwapShare - kPollingShare) * arguments.seconds, console);
     outcome.chosen = tuner.best();
     outcome.swap =
         compare_orders(outcome.chosen.setting, measuring, kSwapShare * arguments.seconds, console);
+    try_polling(outcome, measuring, kPollingShare * arguments.seconds, console);
   } catch (const Stopped&) {
     console.status("");
     throw Interrupted(signals.stop());

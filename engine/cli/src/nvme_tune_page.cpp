@@ -100,7 +100,7 @@ std::string tune_page(const NvmeTuneArguments& arguments, const TuneOutcome& out
                      format_gigabytes(rate.bytes_per_second)},
                     "td");
   }
-  return out + "</table>\n" + html_end();
+  return out + "</table>\n<p>" + escape_html(polling_text(outcome)) + ".</p>\n" + html_end();
 }
 
 }  // namespace sluice::cli

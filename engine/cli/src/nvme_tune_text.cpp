@@ -77,6 +77,14 @@ std::string rates_text(const nvme::TuneRates& rates) {
          ", mixed " + format_gigabytes(rates.mixed) + " GB/s";
 }
 
+std::string polling_text(const TuneOutcome& outcome) {
+  if (outcome.polled_rate <= 0) return "kernel polling for requests: only io_uring has it";
+  return "swap, with the kernel polling for requests (it takes a core): " +
+         format_gigabytes(outcome.polled_rate) +
+         ", without: " + format_gigabytes(outcome.unpolled_rate) +
+         " GB/s: " + (outcome.submit_polling ? "on" : "off");
+}
+
 std::string tune_text(const TuneOutcome& outcome) {
   const SurfaceTable table = surface_table(outcome.surface);
   std::string text;
@@ -87,8 +95,9 @@ std::string tune_text(const TuneOutcome& outcome) {
     text += (&rate == &outcome.swap.front() ? "" : ", ") + std::to_string(rate.reads_per_write) +
             ": " + format_gigabytes(rate.bytes_per_second);
   }
-  return text + " GB/s\nbest: blocks of " + format_bytes(outcome.chosen.setting.block_bytes) +
-         ", depth " + std::to_string(outcome.chosen.setting.depth) + ", " +
+  return text + " GB/s\n" + polling_text(outcome) + "\nbest: blocks of " +
+         format_bytes(outcome.chosen.setting.block_bytes) + ", depth " +
+         std::to_string(outcome.chosen.setting.depth) + ", " +
          std::to_string(outcome.reads_per_write) + " reads in a row, " + outcome.backend + ": " +
          rates_text(outcome.chosen.rates) + "\n";
 }

@@ -172,6 +172,7 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
   values.emplace_back("sluice.threads.io", or_auto(sluice.threads.io));
   values.emplace_back("sluice.io.backend", sluice.io.backend);
   values.emplace_back("sluice.io.reads_per_write", number(sluice.io.reads_per_write));
+  values.emplace_back("sluice.io.submit_polling", sluice.io.submit_polling);
   if (!sluice.io.drive_weights.empty()) {
     Json::Value weights(Json::arrayValue);
     for (const unsigned weight : sluice.io.drive_weights) weights.append(weight);

@@ -257,6 +257,7 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   checker.read("sluice.threads.io", sluice.threads.io);
   checker.read("sluice.io.backend", sluice.io.backend);
   checker.read("sluice.io.reads_per_write", sluice.io.reads_per_write);
+  checker.read("sluice.io.submit_polling", sluice.io.submit_polling);
   read_drives(checker, sluice);
   checker.read("sluice.seed", sluice.seed);
 }

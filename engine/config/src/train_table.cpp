@@ -262,6 +262,8 @@ constexpr KeyInfo kTrainKeys[] = {
      "how the drives are read and written; auto: the first of these that works here"},
     {"sluice.io.reads_per_write", "", "integer in [1, 1024]", "3", kYes,
      "blocks read in a row while a write waits"},
+    {"sluice.io.submit_polling", "", "bool", "false", kYes,
+     "io_uring: a thread of the kernel takes new requests without a system call, and a core"},
     {"sluice.io.drive_weights", "", "list", "null", kYes,
      "shares of the directories of a list of nvme_path, integers from 1 to 64; absent: as fast as "
      "they are measured to be when the run begins"},

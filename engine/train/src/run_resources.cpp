@@ -70,8 +70,9 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
   const std::size_t drives = 1 + std::max(plan.states_further.size(), plan.scratch_further.size());
   std::vector<std::unique_ptr<nvme::IoBackend>> backends;
   for (std::size_t i = 0; i < drives; ++i) {
-    nvme::BackendChoice backend = nvme::make_backend(nvme::parse_backend(io.backend), depth,
-                                                     static_cast<unsigned>(plan.threads.io));
+    nvme::BackendChoice backend = nvme::make_backend(
+        nvme::parse_backend(io.backend), depth, static_cast<unsigned>(plan.threads.io),
+        io.submit_polling ? nvme::SubmitPolling::on : nvme::SubmitPolling::off);
     choice = "I/O by " + std::string(backend.backend->name()) +
              (backend.why_not_better.empty() ? "" : ": " + backend.why_not_better);
     SLUICE_CHECK(!plan.config.sluice.strict || backend.why_not_better.empty(),

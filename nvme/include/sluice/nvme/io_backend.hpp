@@ -80,10 +80,16 @@ bool io_uring_available(std::string& why);
 // Whether libaio can be had here, found out by reading an empty file with it; `why` as above.
 bool libaio_available(std::string& why);
 
+// io_uring only: a thread of the kernel looks for new requests, so that handing them over takes no
+// system call (IORING_SETUP_SQPOLL). It takes a core while there is work and for 10 ms after.
+enum class SubmitPolling { off, on };
+
 // Makes the backend asked for. `automatic` probes by doing: io_uring where it works, else libaio,
 // else threads, with the reasons. A backend asked for by name that cannot be had throws
 // InvalidArgument with the reason. `depth` of 1 to 4096; `io_threads` of 1 to 64 (used by the
-// threads backend only).
-BackendChoice make_backend(BackendKind kind, unsigned depth, unsigned io_threads);
+// threads backend only). Other backends have no polling: `on` is an io_uring that has it, or, with
+// another backend, InvalidArgument.
+BackendChoice make_backend(BackendKind kind, unsigned depth, unsigned io_threads,
+                           SubmitPolling polling = SubmitPolling::off);
 
 }  // namespace sluice::nvme

@@ -110,6 +110,7 @@ struct IoConfig {
   std::string backend = "auto";  // or "io_uring", "libaio", "threads"
   // Shares of the directories of a list of nvme_path; empty: as fast as they are measured to be.
   std::vector<unsigned> drive_weights;
+  bool submit_polling = false;
   int reads_per_write = 3;  // blocks read in a row while a write waits
 };
 
