@@ -16,7 +16,7 @@ from drive_sides import run
 SECONDS = (1, 3)
 # What is counted: inclusive costs of the engine's thread, and of what its callers call.
 COUNTED = {
-    "thread": "sluice::nvme::IoEngine::Impl::run()",
+    "thread": "sluice::nvme::DriveQueue::run()",
     "begin": "sluice::nvme::IoEngine::begin_reads(",
     "finish": "sluice::Ticket::finish()",
 }

@@ -8,10 +8,10 @@
 #include "manifest.hpp"
 #include "shard_slots.hpp"
 #include "shard_verify.hpp"
-#include "slot_files.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
+#include "store_drives.hpp"
 #include "store_files.hpp"
 
 namespace sluice::offload {
@@ -32,14 +32,12 @@ WritePolicy policy_of(Durability durability) {
 class SwapStore::Impl {
  public:
   Impl(SwapPlace place, nvme::IoEngine& io, Access access, Durability durability)
-      : place_(std::move(place)),
-        directory_(place_.directory),
+      : drives_(std::move(place), lock_mode_of(access)),
+        directory_(drives_.first()),
         io_(io),
         access_(access),
         durability_(durability),
-        io_written_before_(io.counters().written_bytes) {
-    lock(directory_);
-  }
+        io_written_before_(io.counters().written_bytes) {}
 
   void start_new(std::vector<ShardSpec> shards, nvme::DirectIo direct);
   void start_committed(nvme::DirectIo direct);
@@ -48,7 +46,9 @@ class SwapStore::Impl {
   }
 
   const std::string& directory() const { return directory_; }
-  SwapPlace place() const { return {stripe_.directories, stripe_.layout.weights()}; }
+  SwapPlace place() const {
+    return {drives_.stripe().directories, drives_.stripe().layout.weights()};
+  }
   std::size_t shard_count() const { return shards_.size(); }
   const ShardSlots& shard(std::size_t index) const {
     check_index(index);
@@ -57,7 +57,7 @@ class SwapStore::Impl {
   std::size_t index_of(const std::string& name) const;
   std::int64_t step() const { return step_; }
   const std::string& metadata() const { return metadata_; }
-  std::string why_buffered() const;
+  std::string why_buffered() const { return drives_.why_buffered(); }
 
   Ticket begin_read(std::size_t index, std::uint64_t offset_bytes, std::span<std::byte> data);
   Ticket begin_write(std::size_t index, std::uint64_t offset_bytes,
@@ -80,29 +80,20 @@ class SwapStore::Impl {
 
   void check_index(std::size_t index) const;
   void check_writable(const char* operation) const;
-  void clear_for_new(std::uint64_t manifest_bytes);
-  void register_files();
   void index_names();
-  void lock(const std::string& directory) { locks_.emplace_back(directory, lock_mode_of(access_)); }
-  const nvme::StripedFile& file(int slot) const { return *files_.at(index_of_slot(slot)); }
   // Brings the manifest into a state in which the slots that are not committed may be changed.
   void prepare_write();
   Manifest manifest_of(std::int64_t step, const std::string& metadata) const;
   void write_manifest(std::int64_t step, const std::string& metadata);
 
-  const SwapPlace place_;
-  const std::string directory_;  // the first of them
+  StoreDrives drives_;
+  const std::string directory_;  // the first of theirs
   nvme::IoEngine& io_;
   const Access access_;
   const Durability durability_;
   const std::uint64_t io_written_before_;
-  std::vector<DirectoryLock> locks_;
   // Constant after start_*.
-  Stripe stripe_;
   std::uint64_t written_before_ = 0;  // by earlier runs
-  std::uint64_t file_bytes_ = 0;      // of each of them
-  SlotFiles files_;
-  std::vector<nvme::Registration> registered_files_;  // end before the files are closed
   std::unordered_map<std::string, std::size_t> indices_;
   std::vector<ShardSlots> shards_;  // the elements: the caller orders calls for one shard
   // Changed by commit and start_* only, which the caller orders with everything.
@@ -121,69 +112,24 @@ void SwapStore::Impl::start_new(std::vector<ShardSpec> shards, nvme::DirectIo di
                                        how_to_start_over(directory_));
   }
   const StoreLayout layout = layout_of(shards);
-  const SlotSet wanted = {true, durability_ != Durability::none};
-  file_bytes_ = layout.file_bytes;
-  stripe_ = new_stripe(place_);
-  clear_for_new(manifest_disk_bytes(shards));
-  write_labels(stripe_);
-  files_ = open_slot_files(stripe_, wanted, file_bytes_, direct);
+  drives_.make(layout.file_bytes, {true, durability_ != Durability::none},
+               manifest_disk_bytes(shards), direct);
   shards_.reserve(shards.size());
   for (std::size_t i = 0; i < shards.size(); ++i) {
     shards_.emplace_back(std::move(shards[i]), layout.offset_bytes[i], policy_of(durability_));
   }
-  register_files();
+  drives_.register_with(io_);
   index_names();
-}
-
-// Nothing is removed anywhere before it is known that there is room everywhere.
-void SwapStore::Impl::clear_for_new(std::uint64_t manifest_bytes) {
-  const std::uint64_t slots = durability_ == Durability::none ? 1 : kSlotCount;
-  for (const std::string& further : place_.further) {
-    lock(further);
-    if (const std::optional<Manifest> other = load_manifest(further)) {
-      throw StorageError(
-          further, "holds a committed run of its own, of step " + std::to_string(other->step) +
-                       ": choose another directory, or " + how_to_start_over(further));
-    }
-  }
-  std::vector<std::vector<StoreFile>> leftovers;
-  for (std::size_t part = 0; part < stripe_.directories.size(); ++part) {
-    const std::string& directory = stripe_.directories[part];
-    check_is_nobodys_part(directory, directory_);
-    leftovers.push_back(list_store_files(directory));
-    const std::uint64_t states_bytes =
-        checked_mul(slots, stripe_.layout.part_bytes(part, file_bytes_));
-    check_free_disk(directory, checked_add(states_bytes, part == 0 ? manifest_bytes : 0),
-                    disk_bytes_of(leftovers.back()));
-  }
-  for (std::size_t part = 0; part < leftovers.size(); ++part)
-    remove_leftovers(stripe_.directories[part], leftovers[part]);
 }
 
 void SwapStore::Impl::start_committed(nvme::DirectIo direct) {
   Manifest manifest = require_manifest(directory_);
-  stripe_ = access_ == Access::read_only ? stripe_of_committed(directory_, manifest)
-                                         : stripe_of_committed(place_, manifest);
-  for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
-    lock(stripe_.directories[part]);
+  SlotSet wanted = {false, false};
+  for (const ManifestShard& shard : manifest.shards) wanted.at(index_of_slot(shard.slot)) = true;
+  if (access_ == Access::read_write && durability_ != Durability::none) wanted = {true, true};
+  drives_.open(manifest, wanted, direct);
   written_before_ = manifest.written_bytes;
   const StoreLayout layout = layout_of(specs_of(manifest));
-  file_bytes_ = layout.file_bytes;
-  check_committed_files(stripe_, manifest, layout);
-  SlotSet used = {false, false};
-  for (const ManifestShard& shard : manifest.shards) used.at(index_of_slot(shard.slot)) = true;
-  if (access_ == Access::read_only) {
-    files_ = open_slot_files_read_only(stripe_, used);
-  } else {
-    const SlotSet wanted = durability_ == Durability::none ? used : SlotSet{true, true};
-    for (std::size_t part = 0; part < stripe_.directories.size(); ++part) {
-      const std::string& directory = stripe_.directories[part];
-      remove_leftovers(directory, list_dead_files(directory));
-      check_free_disk(directory, missing_disk_bytes(stripe_, part, wanted, file_bytes_), 0);
-    }
-    write_labels(stripe_);  // drives may be mounted elsewhere now
-    files_ = open_slot_files(stripe_, wanted, file_bytes_, direct);
-  }
   step_ = manifest.step;
   metadata_ = std::move(manifest.metadata);
   shards_.reserve(manifest.shards.size());
@@ -191,19 +137,10 @@ void SwapStore::Impl::start_committed(nvme::DirectIo direct) {
     shards_.emplace_back(std::move(manifest.shards[i]), layout.offset_bytes[i],
                          policy_of(durability_));
   }
-  register_files();
+  drives_.register_with(io_);
   index_names();
   MutexLock lock(mutex_);
   on_disk_ = OnDisk::current;
-}
-
-// Without it every request takes a reference to its file: nothing that needs a word.
-void SwapStore::Impl::register_files() {
-  for (const auto& file : files_) {
-    if (!file) continue;
-    for (const nvme::SwapFile& part : file->parts())
-      registered_files_.push_back(io_.register_file(part));
-  }
 }
 
 void SwapStore::Impl::index_names() {
@@ -226,13 +163,6 @@ std::size_t SwapStore::Impl::index_of(const std::string& name) const {
   return found->second;
 }
 
-std::string SwapStore::Impl::why_buffered() const {
-  for (const auto& file : files_) {
-    if (file && !file->why_buffered().empty()) return file->why_buffered();
-  }
-  return "";
-}
-
 Ticket SwapStore::Impl::begin_read(std::size_t index, std::uint64_t offset_bytes,
                                    std::span<std::byte> data) {
   const ShardSlots& slots = shard(index);
@@ -242,7 +172,7 @@ Ticket SwapStore::Impl::begin_read(std::size_t index, std::uint64_t offset_bytes
     std::fill(data.begin(), data.end(), std::byte{0});
     return {};
   }
-  return io_.begin_read(file(*latest), slots.file_offset_bytes() + offset_bytes, data);
+  return io_.begin_read(drives_.file(*latest), slots.file_offset_bytes() + offset_bytes, data);
 }
 
 Ticket SwapStore::Impl::begin_write(std::size_t index, std::uint64_t offset_bytes,
@@ -254,7 +184,8 @@ Ticket SwapStore::Impl::begin_write(std::size_t index, std::uint64_t offset_byte
   if (data.empty()) return {};
   prepare_write();
   slots.record_write(offset_bytes, data);
-  return io_.begin_write(file(slots.write_slot()), slots.file_offset_bytes() + offset_bytes, data);
+  return io_.begin_write(drives_.file(slots.write_slot()), slots.file_offset_bytes() + offset_bytes,
+                         data);
 }
 
 void SwapStore::Impl::prepare_write() {
@@ -284,7 +215,7 @@ void SwapStore::Impl::check(std::size_t index, std::uint64_t offset_bytes,
   const ShardSlots& slots = shard(index);
   const std::optional<std::uint64_t> different = slots.first_difference(offset_bytes, data);
   if (!different) return;
-  const nvme::StripedFile& striped = file(slots.latest_slot().value_or(0));
+  const nvme::StripedFile& striped = drives_.file(slots.latest_slot().value_or(0));
   const nvme::StripeLayout::Piece piece =
       striped.layout().first_piece(slots.file_offset_bytes() + *different, kChecksumChunkBytes);
   throw StorageError(
@@ -298,7 +229,7 @@ Manifest SwapStore::Impl::manifest_of(std::int64_t step, const std::string& meta
   Manifest manifest;
   manifest.step = step;
   manifest.durability = durability_;
-  manifest.store_id = stripe_.store_id;
+  manifest.store_id = drives_.stripe().store_id;
   manifest.written_bytes = written_bytes();
   manifest.metadata = metadata;
   manifest.shards.reserve(shards_.size());
@@ -312,13 +243,13 @@ Manifest SwapStore::Impl::manifest_of(std::int64_t step, const std::string& meta
 
 void SwapStore::Impl::write_manifest(std::int64_t step, const std::string& metadata) {
   const std::string text = to_text(manifest_of(step, metadata));
-  check_still_there(files_, file_bytes_);
+  drives_.check_still_there();
   MutexLock lock(mutex_);
   if (durability_ != Durability::power) {
     replace_manifest(directory_, text, ManifestSync::none);
   } else {
     // Both: an earlier commit without this durability may have left either of them unsynced.
-    for (const auto& file : files_) file->sync_data();
+    drives_.sync_data();
     replace_manifest(directory_, text, ManifestSync::fsync);
     on_disk_ = OnDisk::in_doubt;
     sync_directory(directory_);
@@ -364,37 +295,10 @@ std::vector<DamagedRange> SwapStore::Impl::verify(MemoryPool& staging) {
   for (const ShardSlots& slots : shards_) {
     const std::optional<int> slot = slots.committed_slot();
     if (!slot) continue;
-    committed.push_back(
-        whole_shard(slots.spec(), file(*slot), slots.file_offset_bytes(), slots.checksums(*slot)));
+    committed.push_back(whole_shard(slots.spec(), drives_.file(*slot), slots.file_offset_bytes(),
+                                    slots.checksums(*slot)));
   }
   return find_damage(committed, io_, staging, nullptr);
-}
-
-bool SwapStore::holds_committed(const std::string& directory) {
-  return load_manifest(directory).has_value();
-}
-
-CommittedState SwapStore::read_committed(const std::string& directory) {
-  Manifest manifest = require_manifest(directory);
-  CommittedState state;
-  state.step = manifest.step;
-  state.shards = specs_of(manifest);
-  state.metadata = std::move(manifest.metadata);
-  state.durability = manifest.durability;
-  state.written_bytes = manifest.written_bytes;
-  return state;
-}
-
-std::uint64_t SwapStore::disk_bytes(std::span<const ShardSpec> shards, Durability durability) {
-  const std::uint64_t file_count = durability == Durability::none ? 1 : kSlotCount;
-  return checked_add(checked_mul(file_count, layout_of(shards).file_bytes),
-                     manifest_disk_bytes(shards));
-}
-
-std::vector<std::string> SwapStore::list_files(const std::string& directory) {
-  std::vector<std::string> paths;
-  for (const StoreFile& file : list_store_files(directory)) paths.push_back(file.path);
-  return paths;
 }
 
 std::unique_ptr<SwapStore> SwapStore::create(const SwapPlace& place, nvme::IoEngine& io,

@@ -1,0 +1,39 @@
+// What can be said of a swap directory without opening the store.
+
+#include <utility>
+
+#include "manifest.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/offload/swap_store.hpp"
+#include "store_files.hpp"
+
+namespace sluice::offload {
+
+bool SwapStore::holds_committed(const std::string& directory) {
+  return load_manifest(directory).has_value();
+}
+
+CommittedState SwapStore::read_committed(const std::string& directory) {
+  Manifest manifest = require_manifest(directory);
+  CommittedState state;
+  state.step = manifest.step;
+  state.shards = specs_of(manifest);
+  state.metadata = std::move(manifest.metadata);
+  state.durability = manifest.durability;
+  state.written_bytes = manifest.written_bytes;
+  return state;
+}
+
+std::uint64_t SwapStore::disk_bytes(std::span<const ShardSpec> shards, Durability durability) {
+  const std::uint64_t file_count = durability == Durability::none ? 1 : kSlotCount;
+  return checked_add(checked_mul(file_count, layout_of(shards).file_bytes),
+                     manifest_disk_bytes(shards));
+}
+
+std::vector<std::string> SwapStore::list_files(const std::string& directory) {
+  std::vector<std::string> paths;
+  for (const StoreFile& file : list_store_files(directory)) paths.push_back(file.path);
+  return paths;
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,95 @@
+#include "store_drives.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "store_files.hpp"
+
+namespace sluice::offload {
+
+StoreDrives::StoreDrives(SwapPlace place, DirectoryLock::Mode mode)
+    : place_(std::move(place)), mode_(mode) {
+  hold(first());
+}
+
+void StoreDrives::hold_further_for_new() {
+  for (const std::string& further : place_.further) {
+    hold(further);
+    if (const std::optional<Manifest> other = load_manifest(further)) {
+      throw StorageError(
+          further, "holds a committed run of its own, of step " + std::to_string(other->step) +
+                       ": choose another directory, or " + how_to_start_over(further));
+    }
+  }
+  for (const std::string& directory : stripe_.directories)
+    check_is_nobodys_part(directory, first());
+}
+
+void StoreDrives::make(std::uint64_t file_bytes, SlotSet wanted, std::uint64_t manifest_bytes,
+                       nvme::DirectIo direct) {
+  file_bytes_ = file_bytes;
+  stripe_ = new_stripe(place_);
+  hold_further_for_new();
+  const auto slots = static_cast<std::uint64_t>(std::count(wanted.begin(), wanted.end(), true));
+  std::vector<std::vector<StoreFile>> leftovers;
+  for (std::size_t part = 0; part < stripe_.directories.size(); ++part) {
+    const std::string& directory = stripe_.directories[part];
+    leftovers.push_back(list_store_files(directory));
+    const std::uint64_t states_bytes =
+        checked_mul(slots, stripe_.layout.part_bytes(part, file_bytes_));
+    check_free_disk(directory, checked_add(states_bytes, part == 0 ? manifest_bytes : 0),
+                    disk_bytes_of(leftovers.back()));
+  }
+  for (std::size_t part = 0; part < leftovers.size(); ++part)
+    remove_leftovers(stripe_.directories[part], leftovers[part]);
+  write_labels(stripe_);
+  files_ = open_slot_files(stripe_, wanted, file_bytes_, direct);
+}
+
+void StoreDrives::open(const Manifest& manifest, SlotSet wanted, nvme::DirectIo direct) {
+  const bool reading = mode_ == DirectoryLock::Mode::shared;
+  stripe_ = reading ? stripe_of_committed(first(), manifest)
+                    : stripe_of_committed(place_, manifest);
+  for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
+    hold(stripe_.directories[part]);
+  const StoreLayout layout = layout_of(specs_of(manifest));
+  file_bytes_ = layout.file_bytes;
+  check_committed_files(stripe_, manifest, layout);
+  if (reading) {
+    files_ = open_slot_files_read_only(stripe_, wanted);
+    return;
+  }
+  for (std::size_t part = 0; part < stripe_.directories.size(); ++part) {
+    const std::string& directory = stripe_.directories[part];
+    remove_leftovers(directory, list_dead_files(directory));
+    check_free_disk(directory, missing_disk_bytes(stripe_, part, wanted, file_bytes_), 0);
+  }
+  write_labels(stripe_);  // drives may be mounted elsewhere now
+  files_ = open_slot_files(stripe_, wanted, file_bytes_, direct);
+}
+
+void StoreDrives::register_with(nvme::IoEngine& io) {
+  for (const std::optional<nvme::StripedFile>& file : files_) {
+    if (!file) continue;
+    for (const nvme::SwapFile& part : file->parts())
+      registrations_.push_back(io.register_file(part));
+  }
+}
+
+std::string StoreDrives::why_buffered() const {
+  for (const std::optional<nvme::StripedFile>& file : files_) {
+    if (file && !file->why_buffered().empty()) return file->why_buffered();
+  }
+  return "";
+}
+
+void StoreDrives::sync_data() const {
+  for (const std::optional<nvme::StripedFile>& file : files_) {
+    if (file) file->sync_data();
+  }
+}
+
+}  // namespace sluice::offload

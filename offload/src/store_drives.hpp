@@ -1,0 +1,57 @@
+#pragma once
+// StoreDrives: the directories of a store, held by their locks, and its slot files over them. What the
+// shards in these files are, and which are committed, is SwapStore's.
+//
+// Thread-compatible: callers synchronise; the files may be used by any thread.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "manifest.hpp"
+#include "slot_files.hpp"
+#include "sluice/nvme/io_engine.hpp"
+#include "stripe.hpp"
+
+namespace sluice::offload {
+
+class StoreDrives {
+ public:
+  // Holds the first directory.
+  StoreDrives(SwapPlace place, DirectoryLock::Mode mode);
+
+  // New slot files of `file_bytes`, after what a killed run left has been removed. Nothing is removed
+  // anywhere before it is known that there is room everywhere. Throws StorageError when another run needs one
+  // of the directories, IoError.
+  void make(std::uint64_t file_bytes, SlotSet wanted, std::uint64_t manifest_bytes,
+            nvme::DirectIo direct);
+  // Those that `manifest` is about; exclusive: to go on with, `wanted` are made where they are not.
+  // Throws StorageError when they are not all there.
+  void open(const Manifest& manifest, SlotSet wanted, nvme::DirectIo direct);
+  // Both together: without it every request takes a reference to its file, which needs no word.
+  void register_with(nvme::IoEngine& io);
+
+  const std::string& first() const { return place_.directory; }
+  const Stripe& stripe() const { return stripe_; }
+  const nvme::StripedFile& file(int slot) const { return *files_.at(index_of_slot(slot)); }
+  // Empty, or why the files are not opened with O_DIRECT.
+  std::string why_buffered() const;
+  // Throws IoError when a file was removed, replaced or cut short meanwhile.
+  void check_still_there() const { offload::check_still_there(files_, file_bytes_); }
+  void sync_data() const;
+
+ private:
+  void hold(const std::string& directory) { locks_.emplace_back(directory, mode_); }
+  void hold_further_for_new();
+
+  const SwapPlace place_;
+  const DirectoryLock::Mode mode_;
+  std::vector<DirectoryLock> locks_;
+  // Constant after make or open.
+  Stripe stripe_;
+  std::uint64_t file_bytes_ = 0;  // of each slot, over all drives
+  SlotFiles files_;
+  std::vector<nvme::Registration> registrations_;  // end before the files are closed
+};
+
+}  // namespace sluice::offload
