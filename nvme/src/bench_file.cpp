@@ -94,7 +94,13 @@ SwapFile open_bench_file(const std::string& directory, std::uint64_t size_bytes,
                          DirectIo direct, const BenchFileProgress& progress) {
   check_directory(directory);
   const std::uint64_t whole = align_up(size_bytes, kPageBytes);
-  SwapFile file(directory + "/" + std::string(kBenchFileName), OpenMode::create, direct);
+  const std::string path = directory + "/" + std::string(kBenchFileName);
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode)) {
+    throw IoError(ELOOP, "open", path, 0, 0,
+                  "is a symbolic link, and what it leads to would be overwritten; remove it");
+  }
+  SwapFile file(path, OpenMode::create, direct);
   const std::uint64_t present = file.size_bytes();
   if (present >= whole && holds_pattern(file, whole, engine, kCheckedPages)) return file;
   try {

@@ -13,6 +13,7 @@ namespace sluice::nvme {
 namespace {
 
 constexpr unsigned kMostWeight = 64;
+constexpr std::uint64_t kMostChunkBytes = 1U << 30U;
 constexpr unsigned kMostInTurn = 16;
 
 // How far the shares that weights give are from those wanted, as a part of the wanted ones: the
@@ -41,9 +42,9 @@ std::vector<unsigned> weights_in_turn_of(unsigned turn, std::span<const double> 
 StripeLayout::StripeLayout(std::vector<unsigned> weights, std::uint64_t chunk_bytes)
     : weights_(std::move(weights)), chunk_bytes_(chunk_bytes) {
   SLUICE_CHECK(!weights_.empty(), "a stripe over no drive");
-  SLUICE_CHECK(
-      chunk_bytes_ > 0 && chunk_bytes_ % 4096 == 0,
-      "stripe chunks of " + std::to_string(chunk_bytes_) + " bytes: expected a multiple of 4096");
+  SLUICE_CHECK(chunk_bytes_ > 0 && chunk_bytes_ <= kMostChunkBytes && chunk_bytes_ % 4096 == 0,
+               "stripe chunks of " + std::to_string(chunk_bytes_) +
+                   " bytes: expected a multiple of 4096 up to 1 GiB");
   for (const unsigned weight : weights_) {
     SLUICE_CHECK(weight >= 1 && weight <= kMostWeight,
                  "a stripe weight of " + std::to_string(weight) + ": expected 1 to 64");

@@ -30,9 +30,10 @@ Committed committed_in(const std::string& directory) {
   committed.step = manifest->step;
   const Stripe stripe = stripe_of_committed(directory, *manifest);
   for (const std::string& part : stripe.directories) {
-    if (!stripe.store_id.empty()) committed.needed_paths.insert(label_path(part));
+    if (stripe.striped()) committed.needed_paths.insert(label_path(part));
+    const auto number = static_cast<std::size_t>(&part - stripe.directories.data());
     for (const ManifestShard& shard : manifest->shards)
-      committed.needed_paths.insert(slot_path(part, shard.slot));
+      committed.needed_paths.insert(slot_path(part, shard.slot, number));
   }
   return committed;
 }
@@ -40,7 +41,8 @@ Committed committed_in(const std::string& directory) {
 // For removing everything, what a manifest says is of no importance.
 std::optional<std::int64_t> committed_step_if_readable(const std::string& directory) {
   try {
-    return committed_in(directory).step;
+    const std::optional<Manifest> manifest = load_manifest(directory);
+    return manifest ? std::optional(manifest->step) : std::nullopt;
   } catch (const StorageError&) {
     return std::nullopt;
   }
@@ -57,20 +59,11 @@ bool has_manifest_of_something_else(const std::string& directory) {
   return true;
 }
 
-// Those that a store in `directory` is striped over, the first one last: its label tells of the
-// others. Only those that are there and are this store's.
-std::vector<std::string> directories_of(const std::string& directory) {
-  if (!first_of_part(directory).empty()) {
-    check_is_nobodys_part(directory, directory);
-    return {directory};
-  }
-  std::vector<std::string> directories;
-  const Stripe stripe = stripe_in(directory);
-  for (std::size_t part = 1; part < stripe.directories.size(); ++part) {
-    if (has_part(stripe, part)) directories.push_back(stripe.directories[part]);
-  }
-  directories.push_back(directory);
-  return directories;
+// With CleanScope::leftovers a part that a run may need is left alone; everything takes it where
+// its run is not there to be cleared as a whole.
+void check_part(const std::string& directory, CleanScope scope) {
+  if (scope == CleanScope::leftovers) return check_is_nobodys_part(directory, directory);
+  check_is_no_part_of_a_run_that_is_there(directory);
 }
 
 void check_manifest_is_a_stores(const std::string& directory) {
@@ -85,7 +78,8 @@ std::string describe(const std::string& directory, const std::string& path, Clea
   if (path == manifest_draft_path(directory)) return "manifest that was not finished";
   if (path == bench_path(directory)) return "file of a bench";
   if (path == label_path(directory)) return "label of a part of a striped run";
-  if (path != slot_path(directory, 0) && path != slot_path(directory, 1)) return "scratch of a run";
+  if (path != slot_path(directory, 0) && path != slot_path(directory, 1) && !is_part_file(path))
+    return "scratch of a run";
   return scope == CleanScope::everything ? "states" : "states, nothing committed among them";
 }
 
@@ -113,6 +107,7 @@ void add_lock(const std::string& directory, CleanReport& report) {
 
 CleanReport find_files(const std::string& directory, CleanScope scope) {
   CleanReport report;
+  check_part(directory, scope);
   std::set<std::string> needed_paths;
   if (scope == CleanScope::leftovers) {
     Committed committed = committed_in(directory);
@@ -126,7 +121,7 @@ CleanReport find_files(const std::string& directory, CleanScope scope) {
     const std::string path = manifest_path(directory);
     add_file(path, describe(directory, path, scope), report);
   }
-  for (const std::string& part : directories_of(directory)) {
+  for (const std::string& part : directories_to_clear(directory, report.missing_directories)) {
     for (const std::string& path : candidates_in(part)) {
       if (needed_paths.count(path) == 0) add_file(path, describe(part, path, scope), report);
     }

@@ -6,11 +6,14 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "store_files.hpp"
+#include "stripe.hpp"
 
 namespace sluice::offload {
 
 bool SwapStore::holds_committed(const std::string& directory) {
-  return load_manifest(directory).has_value();
+  if (load_manifest(directory)) return true;
+  check_is_no_further_part(directory);
+  return false;
 }
 
 CommittedState SwapStore::read_committed(const std::string& directory) {
@@ -24,10 +27,14 @@ CommittedState SwapStore::read_committed(const std::string& directory) {
   return state;
 }
 
-std::uint64_t SwapStore::disk_bytes(std::span<const ShardSpec> shards, Durability durability) {
+std::uint64_t SwapStore::disk_bytes(std::span<const ShardSpec> shards, Durability durability,
+                                    std::size_t drives) {
   const std::uint64_t file_count = durability == Durability::none ? 1 : kSlotCount;
-  return checked_add(checked_mul(file_count, layout_of(shards).file_bytes),
-                     manifest_disk_bytes(shards));
+  return checked_add(
+      checked_mul(
+          file_count,
+          layout_of(shards, drives > 1 ? Placement::striped : Placement::packed).file_bytes),
+      manifest_disk_bytes(shards));
 }
 
 std::vector<std::string> SwapStore::list_files(const std::string& directory) {

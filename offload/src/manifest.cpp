@@ -115,9 +115,10 @@ ManifestShard parse_shard(const Json::Value& value) {
   return shard;
 }
 
-void check_layout(const Json::Value& shards, const std::vector<ShardSpec>& specs) {
+void check_layout(const Json::Value& shards, const Manifest& manifest) {
+  const std::vector<ShardSpec> specs = specs_of(manifest);
   check_shards(specs);
-  const StoreLayout layout = layout_of(specs);
+  const StoreLayout layout = layout_of(manifest);
   for (std::size_t i = 0; i < specs.size(); ++i) {
     if (member(shards[static_cast<Json::ArrayIndex>(i)], "offset_bytes").asUInt64() !=
         layout.offset_bytes[i]) {
@@ -140,12 +141,8 @@ Manifest from_json(const Json::Value& root) {
     throw InvalidArgument("does not say over which directories it is striped");
   if (root.isMember("written_bytes")) manifest.written_bytes = root["written_bytes"].asUInt64();
   const Json::Value& shards = member(root, "shards");
-  std::vector<ShardSpec> specs;
-  for (const Json::Value& shard : shards) {
-    manifest.shards.push_back(parse_shard(shard));
-    specs.push_back(manifest.shards.back().spec);
-  }
-  check_layout(shards, specs);
+  for (const Json::Value& shard : shards) manifest.shards.push_back(parse_shard(shard));
+  check_layout(shards, manifest);
   return manifest;
 }
 
@@ -216,12 +213,19 @@ std::uint64_t chunk_count(std::uint64_t shard_bytes) {
   return ceil_div(shard_bytes, kChecksumChunkBytes);
 }
 
-StoreLayout layout_of(std::span<const ShardSpec> shards) {
+StoreLayout layout_of(const Manifest& manifest) {
+  return layout_of(specs_of(manifest),
+                   manifest.store_id.empty() ? Placement::packed : Placement::striped);
+}
+
+StoreLayout layout_of(std::span<const ShardSpec> shards, Placement placement) {
+  const std::uint64_t alignment =
+      placement == Placement::striped ? kChecksumChunkBytes : kShardAlignment;
   StoreLayout layout;
   layout.offset_bytes.reserve(shards.size());
   for (const ShardSpec& shard : shards) {
     layout.offset_bytes.push_back(layout.file_bytes);
-    layout.file_bytes = align_up(checked_add(layout.file_bytes, shard.size_bytes), kShardAlignment);
+    layout.file_bytes = align_up(checked_add(layout.file_bytes, shard.size_bytes), alignment);
   }
   return layout;
 }
@@ -252,7 +256,7 @@ std::uint64_t manifest_disk_bytes(std::span<const ShardSpec> shards) {
 
 std::string to_text(const Manifest& manifest) {
   const std::vector<ShardSpec> specs = specs_of(manifest);
-  const StoreLayout layout = layout_of(specs);
+  const StoreLayout layout = layout_of(manifest);
 
   std::string text;
   text.reserve(manifest_disk_bytes(specs) / 2);

@@ -19,6 +19,9 @@ namespace sluice::offload {
 // Shards start at multiples of this in both slot files, so that no two shards share a block of the
 // drive.
 inline constexpr std::uint64_t kShardAlignment = 4096;
+// In a striped store at multiples of a chunk, which is a stripe's too: so each checksum is of bytes
+// of one drive, and tells which is damaged.
+enum class Placement { packed, striped };
 
 struct ManifestShard {
   ShardSpec spec;
@@ -44,7 +47,7 @@ struct StoreLayout {
   std::vector<std::uint64_t> offset_bytes;
   std::uint64_t file_bytes = 0;  // of each slot file
 };
-StoreLayout layout_of(std::span<const ShardSpec> shards);
+StoreLayout layout_of(std::span<const ShardSpec> shards, Placement placement);
 // Throws InvalidArgument on no shard, an empty, long or repeated name, a size of 0.
 void check_shards(std::span<const ShardSpec> shards);
 // Disk for a manifest of these shards and the draft that replaces it; an upper bound for metadata
@@ -65,6 +68,7 @@ bool begins_as_manifest(const std::string& path);
 // The same as load_manifest; StorageError when there is none.
 Manifest require_manifest(const std::string& directory);
 std::vector<ShardSpec> specs_of(const Manifest& manifest);
+StoreLayout layout_of(const Manifest& manifest);
 
 enum class ManifestSync { none, fsync };
 // Writes PATH.tmp and renames it over `path`. Throws IoError; then `path` is as it was and the

@@ -34,7 +34,7 @@ SlotLength slot_length(const Stripe& stripe, int slot) {
   for (std::size_t part = 0; part < stripe.directories.size(); ++part) {
     SlotLength length;
     length.part = part;
-    length.path = slot_path(stripe.directories[part], slot);
+    length.path = slot_path(stripe.directories[part], slot, part);
     length.absent = !file_exists(length.path);
     if (!length.absent) {
       length.file_bytes = file_length_bytes(length.path);
@@ -71,7 +71,8 @@ std::uint64_t missing_disk_bytes(const Stripe& stripe, std::size_t part, SlotSet
   std::uint64_t missing_bytes = 0;
   for (int slot = 0; slot < kSlotCount; ++slot) {
     if (!wanted.at(index_of_slot(slot))) continue;
-    const std::uint64_t there_bytes = file_disk_bytes(slot_path(stripe.directories[part], slot));
+    const std::uint64_t there_bytes =
+        file_disk_bytes(slot_path(stripe.directories[part], slot, part));
     missing_bytes += part_bytes - std::min(part_bytes, there_bytes);
   }
   return missing_bytes;
@@ -86,7 +87,7 @@ SlotFiles open_slot_files(const Stripe& stripe, SlotSet wanted, std::uint64_t fi
       if (!wanted.at(index_of_slot(slot))) continue;
       std::vector<nvme::SwapFile> parts;
       for (std::size_t part = 0; part < stripe.directories.size(); ++part) {
-        const std::string path = slot_path(stripe.directories[part], slot);
+        const std::string path = slot_path(stripe.directories[part], slot, part);
         if (!file_exists(path)) created.push_back(path);
         nvme::SwapFile& file = parts.emplace_back(path, nvme::OpenMode::create, direct, part);
         const std::uint64_t part_bytes = stripe.layout.part_bytes(part, file_bytes);
@@ -136,7 +137,7 @@ SlotFiles open_slot_files_read_only(const Stripe& stripe, SlotSet wanted) {
     if (!wanted.at(index_of_slot(slot))) continue;
     std::vector<nvme::SwapFile> parts;
     for (std::size_t part = 0; part < stripe.directories.size(); ++part) {
-      parts.emplace_back(slot_path(stripe.directories[part], slot), nvme::OpenMode::read_only,
+      parts.emplace_back(slot_path(stripe.directories[part], slot, part), nvme::OpenMode::read_only,
                          nvme::DirectIo::automatic, part);
     }
     files.at(index_of_slot(slot)).emplace(std::move(parts), stripe.layout);

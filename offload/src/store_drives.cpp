@@ -45,17 +45,21 @@ void StoreDrives::make(std::uint64_t file_bytes, SlotSet wanted, std::uint64_t m
   }
   for (std::size_t part = 0; part < leftovers.size(); ++part)
     remove_leftovers(stripe_.directories[part], leftovers[part]);
-  write_labels(stripe_);
+  write_labels(stripe_, LabelState::new_store);
   files_ = open_slot_files(stripe_, wanted, file_bytes_, direct);
+}
+
+void StoreDrives::mark_committed() {
+  if (!std::exchange(marked_committed_, true)) write_labels(stripe_, LabelState::committed);
 }
 
 void StoreDrives::open(const Manifest& manifest, SlotSet wanted, nvme::DirectIo direct) {
   const bool reading = mode_ == DirectoryLock::Mode::shared;
-  stripe_ = reading ? stripe_of_committed(first(), manifest)
-                    : stripe_of_committed(place_, manifest);
+  stripe_ =
+      reading ? stripe_of_committed(first(), manifest) : stripe_of_committed(place_, manifest);
   for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
     hold(stripe_.directories[part]);
-  const StoreLayout layout = layout_of(specs_of(manifest));
+  const StoreLayout layout = layout_of(manifest);
   file_bytes_ = layout.file_bytes;
   check_committed_files(stripe_, manifest, layout);
   if (reading) {
@@ -67,7 +71,8 @@ void StoreDrives::open(const Manifest& manifest, SlotSet wanted, nvme::DirectIo 
     remove_leftovers(directory, list_dead_files(directory));
     check_free_disk(directory, missing_disk_bytes(stripe_, part, wanted, file_bytes_), 0);
   }
-  write_labels(stripe_);  // drives may be mounted elsewhere now
+  marked_committed_ = true;
+  write_labels(stripe_, LabelState::committed);  // drives may be mounted elsewhere now
   files_ = open_slot_files(stripe_, wanted, file_bytes_, direct);
 }
 
@@ -90,6 +95,8 @@ void StoreDrives::sync_data() const {
   for (const std::optional<nvme::StripedFile>& file : files_) {
     if (file) file->sync_data();
   }
+  for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
+    sync_directory(stripe_.directories[part]);
 }
 
 }  // namespace sluice::offload

@@ -1,6 +1,6 @@
 #pragma once
-// StoreDrives: the directories of a store, held by their locks, and its slot files over them. What the
-// shards in these files are, and which are committed, is SwapStore's.
+// StoreDrives: the directories of a store, held by their locks, and its slot files over them. What
+// the shards in these files are, and which are committed, is SwapStore's.
 //
 // Thread-compatible: callers synchronise; the files may be used by any thread.
 
@@ -20,9 +20,9 @@ class StoreDrives {
   // Holds the first directory.
   StoreDrives(SwapPlace place, DirectoryLock::Mode mode);
 
-  // New slot files of `file_bytes`, after what a killed run left has been removed. Nothing is removed
-  // anywhere before it is known that there is room everywhere. Throws StorageError when another run needs one
-  // of the directories, IoError.
+  // New slot files of `file_bytes`, after what a killed run left has been removed. Nothing is
+  // removed anywhere before it is known that there is room everywhere. Throws StorageError when
+  // another run needs one of the directories, IoError.
   void make(std::uint64_t file_bytes, SlotSet wanted, std::uint64_t manifest_bytes,
             nvme::DirectIo direct);
   // Those that `manifest` is about; exclusive: to go on with, `wanted` are made where they are not.
@@ -31,6 +31,10 @@ class StoreDrives {
   // Both together: without it every request takes a reference to its file, which needs no word.
   void register_with(nvme::IoEngine& io);
 
+  // Before the first commit: the labels say from then on that the parts are needed.
+  void mark_committed();
+
+  const SwapPlace& place() const { return place_; }
   const std::string& first() const { return place_.directory; }
   const Stripe& stripe() const { return stripe_; }
   const nvme::StripedFile& file(int slot) const { return *files_.at(index_of_slot(slot)); }
@@ -38,6 +42,7 @@ class StoreDrives {
   std::string why_buffered() const;
   // Throws IoError when a file was removed, replaced or cut short meanwhile.
   void check_still_there() const { offload::check_still_there(files_, file_bytes_); }
+  // fdatasync of the files, and fsync of the directories but the first.
   void sync_data() const;
 
  private:
@@ -50,6 +55,7 @@ class StoreDrives {
   // Constant after make or open.
   Stripe stripe_;
   std::uint64_t file_bytes_ = 0;  // of each slot, over all drives
+  bool marked_committed_ = false;
   SlotFiles files_;
   std::vector<nvme::Registration> registrations_;  // end before the files are closed
 };

@@ -32,8 +32,23 @@ std::string in_directory(const std::string& directory, std::string_view name) {
   return directory + "/" + std::string(name);
 }
 
-std::string slot_name(int slot) {
-  return "states." + std::to_string(slot) + std::string(kSwapSuffix);
+constexpr std::string_view kSlotPrefix = "states.";
+
+std::string slot_name(int slot, std::size_t part) {
+  return std::string(kSlotPrefix) + std::to_string(slot) +
+         (part == 0 ? "" : ".part" + std::to_string(part + 1)) + std::string(kSwapSuffix);
+}
+
+bool is_part_name(std::string_view name) {
+  for (int slot = 0; slot < kSlotCount; ++slot) {
+    const std::string begin = std::string(kSlotPrefix) + std::to_string(slot) + ".part";
+    if (!name.starts_with(begin) || !name.ends_with(kSwapSuffix)) continue;
+    const std::string_view number = name.substr(
+        begin.size(), name.size() - std::min(name.size(), begin.size() + kSwapSuffix.size()));
+    if (!number.empty() && number.find_first_not_of("0123456789") == std::string_view::npos)
+      return true;
+  }
+  return false;
 }
 
 bool is_scratch_name(std::string_view name) {
@@ -46,8 +61,8 @@ bool is_dead_name(std::string_view name) {
 }
 
 bool is_store_name(std::string_view name) {
-  return name == kManifestName || name == kLabelName || name == slot_name(0) ||
-         name == slot_name(1) || is_dead_name(name);
+  return name == kManifestName || name == kLabelName || name == slot_name(0, 0) ||
+         name == slot_name(1, 0) || is_part_name(name) || is_dead_name(name);
 }
 
 std::vector<StoreFile> list_files(const std::string& directory, bool (*wanted)(std::string_view)) {
@@ -87,8 +102,16 @@ std::string label_path(const std::string& directory) {
   return in_directory(directory, kLabelName);
 }
 
-std::string slot_path(const std::string& directory, int slot) {
-  return in_directory(directory, slot_name(slot));
+std::string slot_path(const std::string& directory, int slot, std::size_t part) {
+  return in_directory(directory, slot_name(slot, part));
+}
+
+bool has_part_files(const std::string& directory) {
+  return !list_files(directory, &is_part_name).empty();
+}
+
+bool is_part_file(const std::string& path) {
+  return is_part_name(std::string_view(path).substr(path.rfind('/') + 1));
 }
 
 std::string scratch_path(const std::string& directory, const std::string& name) {

@@ -20,7 +20,12 @@ std::string manifest_path(const std::string& directory);
 std::string manifest_draft_path(const std::string& directory);
 // Of a striped store: which part of it this directory has.
 std::string label_path(const std::string& directory);
-std::string slot_path(const std::string& directory, int slot);
+// In a further directory of a stripe the file says which part it is: without its label nobody takes
+// it for a leftover. `part` counts from 0, the names from 1.
+std::string slot_path(const std::string& directory, int slot, std::size_t part = 0);
+// Whether a file there is that of a further part, whatever the label says.
+bool has_part_files(const std::string& directory);
+bool is_part_file(const std::string& path);
 std::string scratch_path(const std::string& directory, const std::string& name);
 // Where a bench of the drive keeps its file; no store's.
 std::string bench_path(const std::string& directory);

@@ -1,18 +1,19 @@
 #include "stripe.hpp"
 
-#include <fcntl.h>
 #include <json/json.h>
+#include <climits>
 
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
 #include <random>
-#include <sstream>
 #include <utility>
 
 #include "manifest.hpp"
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
 #include "store_files.hpp"
 
 namespace sluice::offload {
@@ -20,58 +21,87 @@ namespace {
 
 constexpr const char* kFormat = "sluice-stripe";
 
+// Enough for the longest list of the longest paths that anyone has; more is no label.
+constexpr std::uint64_t kMaxLabelBytes = kMiB;
+constexpr std::size_t kMaxParts = 64;
+constexpr std::uint64_t kMaxChunkBytes = kGiB;
+
 struct Label {
   std::string store_id;
   std::size_t part = 0;
+  bool committed = false;
   std::vector<std::string> directories;
   nvme::StripeLayout layout;
+
+  const std::string& first() const { return directories.front(); }
 };
 
 [[noreturn]] void throw_unusable(const std::string& path, const std::string& why) {
-  throw StorageError(path, why +
-                               ": it says over which directories a run is striped; restore it from "
-                               "another directory of the run, or remove all of that run's files");
+  throw StorageError(path,
+                     why +
+                         ": it says over which directories a run is striped; copy that of "
+                         "another directory of the run and set its \"part\" (the first is 0), or "
+                         "remove all of that run's files");
+}
+
+void require(bool good, const char* what_is_wrong) {
+  if (!good) throw InvalidArgument(what_is_wrong);
 }
 
 Label label_from(const Json::Value& root) {
   Label label;
-  if (!root.isObject() || root["format"].asString() != kFormat || root["version"].asInt() != 1)
-    throw InvalidArgument("has another format");
+  require(root.isObject() && root["format"].asString() == kFormat && root["version"].asInt() == 1,
+          "another format");
   label.store_id = root["store"].asString();
   label.part = root["part"].asUInt();
+  label.committed = root["committed"].asBool();
+  const Json::Value& entries = root["directories"];
+  require(entries.isArray() && entries.size() >= 2 && entries.size() <= kMaxParts,
+          "not 2 to 64 directories");
   std::vector<unsigned> weights;
-  for (const Json::Value& entry : root["directories"]) {
+  for (const Json::Value& entry : entries) {
     label.directories.push_back(entry["path"].asString());
     weights.push_back(entry["weight"].asUInt());
+    require(!label.directories.back().empty() && label.directories.back().size() < PATH_MAX,
+            "a directory without a usable path");
   }
-  label.layout = nvme::StripeLayout(std::move(weights), root["chunk_bytes"].asUInt64());
-  if (label.store_id.empty() || label.part >= label.directories.size() ||
-      label.directories.size() < 2)
-    throw InvalidArgument("contradicts itself");
+  const std::uint64_t chunk_bytes = root["chunk_bytes"].asUInt64();
+  require(chunk_bytes <= kMaxChunkBytes, "chunks of more than 1 GiB");
+  label.layout = nvme::StripeLayout(std::move(weights), chunk_bytes);
+  require(!label.store_id.empty() && label.part < label.directories.size(),
+          "a part that there is not");
   return label;
+}
+
+std::string read_label(const std::string& path) {
+  if (!is_regular_file(path)) throw_unusable(path, "is not a regular file");
+  if (file_length_bytes(path) > kMaxLabelBytes) throw_unusable(path, "is far too long");
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 std::optional<Label> load_label(const std::string& directory) {
   const std::string path = label_path(directory);
   if (!file_exists(path)) return std::nullopt;
-  if (!is_regular_file(path)) throw_unusable(path, "is not a regular file");
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  const std::string body = text.str();
+  const std::string body = read_label(path);
   Json::CharReaderBuilder builder;
   Json::CharReaderBuilder::strictMode(&builder.settings_);
   const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
   Json::Value root;
   std::string why;
   try {
-    if (!reader->parse(body.data(), body.data() + body.size(), &root, &why))
-      throw InvalidArgument("is not JSON");
+    require(reader->parse(body.data(), body.data() + body.size(), &root, &why), "it is not JSON");
     return label_from(root);
   } catch (const Json::Exception&) {
-    throw_unusable(path, "has a value of an unexpected type");
+    throw_unusable(path, "cannot be used (a value of an unexpected type)");
   } catch (const InvalidArgument& error) {
     throw_unusable(path, std::string("cannot be used (") + error.what() + ")");
   }
+}
+
+bool is_there(const std::string& directory) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(directory, ignored);
 }
 
 std::string absolute(const std::string& directory) {
@@ -89,6 +119,10 @@ std::string list_of(const std::vector<std::string>& directories) {
   return text;
 }
 
+std::string part_text(std::size_t part, std::size_t parts) {
+  return "part " + std::to_string(part + 1) + " of " + std::to_string(parts);
+}
+
 std::string random_id() {
   std::random_device device;
   constexpr std::string_view kDigits = "0123456789abcdef";
@@ -97,37 +131,76 @@ std::string random_id() {
   return id;
 }
 
-void check_labels(const Stripe& stripe, const Manifest& manifest) {
-  if (stripe.store_id != manifest.store_id) {
-    throw StorageError(label_path(stripe.first()),
-                       std::string(stripe.store_id.empty() ? "is absent" : "is of another run") +
-                           ", but what is committed is striped over several directories, and only "
-                           "it says which: restore it");
-  }
-  for (std::size_t part = 1; part < stripe.directories.size(); ++part) {
-    const std::string& directory = stripe.directories[part];
-    if (!std::filesystem::is_directory(directory)) {
-      throw StorageError(directory, "is absent, but has part " + std::to_string(part + 1) + " of " +
-                                        std::to_string(stripe.directories.size()) +
-                                        " of the run in " + stripe.first() +
-                                        ": mount its drive there");
-    }
-    if (has_part(stripe, part)) continue;
-    const std::optional<Label> label = load_label(directory);
-    std::string found = "has no part of it";
-    if (label)
-      found = label->store_id == stripe.store_id
-                  ? "has part " + std::to_string(label->part + 1)
-                  : "has a part of another run, that in " + label->directories.front();
-    throw StorageError(directory, "should have part " + std::to_string(part + 1) +
-                                      " of the run in " + stripe.first() + ", but " + found +
-                                      ": name the directories in the order in which the run was "
-                                      "begun");
-  }
+// What the first directory of the label's store says, if it is there under this name.
+enum class AtFirst { unknown, committed, given_up };
+AtFirst state_at(const std::string& first, const Label& label) {
+  if (!is_there(first)) return AtFirst::unknown;
+  const std::optional<Label> there = load_label(first);
+  if (!there || there->store_id != label.store_id || there->part != 0) return AtFirst::unknown;
+  const std::optional<Manifest> manifest = load_manifest(first);
+  return manifest && manifest->store_id == label.store_id ? AtFirst::committed : AtFirst::given_up;
 }
 
-Stripe stripe_from(Label label) {
-  return {std::move(label.store_id), std::move(label.directories), std::move(label.layout)};
+// A first directory whose label names another one that is there as well is a copy of it.
+void check_is_no_copy(const std::string& directory, const Label& label) {
+  if (same_directory(directory, label.first()) ||
+      state_at(label.first(), label) == AtFirst::unknown)
+    return;
+  throw StorageError(directory, "is a copy of " + label.first() +
+                                    ", to which the other parts of the run belong: name that one");
+}
+
+// The label in a store's first directory.
+Label first_label(const std::string& directory, const std::string& store_id) {
+  std::optional<Label> label = load_label(directory);
+  if (label && label->store_id == store_id && label->part == 0) return *std::move(label);
+  throw StorageError(
+      label_path(directory),
+      std::string(label ? "is of another run" : "is absent") +
+          ", but what is committed is striped over several directories, and it says which: "
+          "copy that of another directory of the run and set its \"part\" to 0");
+}
+
+void check_part(const Stripe& stripe, std::size_t part) {
+  const std::string& directory = stripe.directories[part];
+  const std::string wanted =
+      part_text(part, stripe.directories.size()) + " of the run in " + stripe.first();
+  if (!is_there(directory))
+    throw StorageError(directory, "is absent, but has " + wanted + ": mount its drive there");
+  const std::optional<Label> label = load_label(directory);
+  if (!label && has_part_files(directory)) {
+    // The file names say that it is a part; lengths and checksums say whether it is this one.
+    log(LogLevel::warn,
+        label_path(directory) + " is absent; the files beside it are taken for " + wanted);
+    return;
+  }
+  if (!label) {
+    throw StorageError(directory, "should have " + wanted +
+                                      ", but has none: mount its drive there, or name the "
+                                      "directories in the order in which the run was begun");
+  }
+  if (label->store_id == stripe.store_id && label->part == part) {
+    if (label->layout.weights() == stripe.layout.weights() &&
+        label->layout.chunk_bytes() == stripe.layout.chunk_bytes())
+      return;
+    throw StorageError(label_path(directory),
+                       "and " + label_path(stripe.first()) +
+                           " say different weights or chunks: one of them was "
+                           "changed; copy the right one and set its \"part\"");
+  }
+  throw StorageError(directory,
+                     "should have " + wanted + ", but has " +
+                         (label->store_id == stripe.store_id
+                              ? "part " + std::to_string(label->part + 1) +
+                                    ": name the directories in the order in which the run was begun"
+                              : "a part of another run, that in " + label->first() +
+                                    ": name the right directory"));
+}
+
+Stripe checked_stripe(Label label, std::vector<std::string> directories) {
+  Stripe stripe{std::move(label.store_id), std::move(directories), std::move(label.layout)};
+  for (std::size_t part = 1; part < stripe.directories.size(); ++part) check_part(stripe, part);
+  return stripe;
 }
 
 }  // namespace
@@ -135,6 +208,9 @@ Stripe stripe_from(Label label) {
 Stripe new_stripe(const SwapPlace& place) {
   Stripe stripe;
   stripe.directories = place.directories();
+  SLUICE_CHECK(stripe.directories.size() <= kMaxParts,
+               std::to_string(stripe.directories.size()) +
+                   " directories to stripe over: at most 64 are possible");
   SLUICE_CHECK(place.weights.empty() || place.weights.size() == stripe.directories.size(),
                std::to_string(place.weights.size()) + " weights for " +
                    std::to_string(stripe.directories.size()) + " directories");
@@ -142,8 +218,8 @@ Stripe new_stripe(const SwapPlace& place) {
     for (std::size_t j = 0; j < i; ++j) {
       SLUICE_CHECK(!same_directory(stripe.directories[i], stripe.directories[j]),
                    stripe.directories[i] +
-                       " is named twice among the directories to stripe over: " +
-                       "name one directory on each drive");
+                       " is named twice among the directories to stripe over: name one directory "
+                       "on each drive");
     }
   }
   if (place.further.empty()) return stripe;
@@ -154,80 +230,39 @@ Stripe new_stripe(const SwapPlace& place) {
   return stripe;
 }
 
-Stripe stripe_in(const std::string& directory) {
-  std::optional<Label> label = load_label(directory);
-  if (!label) return {"", {directory}, {}};
-  if (label->part != 0) {
-    throw StorageError(directory, "has only part " + std::to_string(label->part + 1) + " of " +
-                                      std::to_string(label->directories.size()) +
-                                      " of what is striped over several drives: name " +
-                                      label->directories.front() + ", where its manifest is");
-  }
-  Stripe stripe = stripe_from(*std::move(label));
-  stripe.directories.front() = directory;
-  return stripe;
-}
-
 Stripe stripe_of_committed(const std::string& directory, const Manifest& manifest) {
-  Stripe stripe = stripe_in(directory);
-  check_labels(stripe, manifest);
-  return stripe;
+  if (manifest.store_id.empty()) return {"", {directory}, {}};
+  Label label = first_label(directory, manifest.store_id);
+  std::vector<std::string> directories = label.directories;
+  directories.front() = directory;
+  return checked_stripe(std::move(label), std::move(directories));
 }
 
 Stripe stripe_of_committed(const SwapPlace& place, const Manifest& manifest) {
-  Stripe stripe = stripe_in(place.directory);
-  if (stripe.directories.size() != 1 + place.further.size()) {
+  if (manifest.store_id.empty()) {
+    if (place.further.empty()) return {"", {place.directory}, {}};
     throw StorageError(place.directory,
-                       stripe.directories.size() == 1
-                           ? "holds a run that lies in this directory alone, not striped over " +
-                                 list_of(place.directories()) +
-                                 ": name this one only, or begin anew"
-                           : "holds a run that is striped over " + list_of(stripe.directories) +
-                                 ": name as many directories, in this order, or begin anew");
+                       "holds a run that lies in this directory alone, not striped over " +
+                           list_of(place.directories()) + ": name this one only, or begin anew");
   }
-  stripe.directories = place.directories();
-  check_labels(stripe, manifest);
-  return stripe;
-}
-
-void check_is_nobodys_part(const std::string& directory, const std::string& new_first) {
-  const std::optional<Label> label = load_label(directory);
-  if (!label || label->part == 0) return;
-  const std::string& first = label->directories.front();
-  if (same_directory(first, new_first)) return;
-  const bool gone = !std::filesystem::is_directory(first);
-  if (!gone) {
-    const std::optional<Manifest> manifest = load_manifest(first);
-    if (!manifest || manifest->store_id != label->store_id) return;
+  Label label = first_label(place.directory, manifest.store_id);
+  if (label.directories.size() != 1 + place.further.size()) {
+    throw StorageError(place.directory, "holds a run that is striped over " +
+                                            list_of(label.directories) +
+                                            ": name as many directories, in this order, or begin "
+                                            "anew elsewhere");
   }
-  throw StorageError(
-      directory,
-      "has a part of the run in " + first +
-          (gone ? ", which is not there to say whether it is needed: mount it, or remove " +
-                      label_path(directory) + " to give that run up"
-                : ": choose another directory, or remove that run (sluice nvme clean "
-                  "--committed " +
-                      first + ")"));
+  check_is_no_copy(place.directory, label);
+  return checked_stripe(std::move(label), place.directories());
 }
 
-bool has_part(const Stripe& stripe, std::size_t part) {
-  const std::string& directory = stripe.directories.at(part);
-  if (!std::filesystem::is_directory(directory)) return false;
-  const std::optional<Label> label = load_label(directory);
-  return label && label->store_id == stripe.store_id && label->part == part;
-}
-
-std::string first_of_part(const std::string& directory) {
-  const std::optional<Label> label = load_label(directory);
-  return label && label->part != 0 ? label->directories.front() : "";
-}
-
-void write_labels(const Stripe& stripe) {
-  if (stripe.store_id.empty()) return;
+void write_labels(const Stripe& stripe, LabelState state) {
+  if (!stripe.striped()) return;
   Json::Value root;
   root["format"] = kFormat;
   root["version"] = 1;
   root["store"] = stripe.store_id;
+  root["committed"] = state == LabelState::committed;
   root["chunk_bytes"] = Json::UInt64{stripe.layout.chunk_bytes()};
   for (std::size_t i = 0; i < stripe.directories.size(); ++i) {
     Json::Value entry;
@@ -239,7 +274,69 @@ void write_labels(const Stripe& stripe) {
     root["part"] = Json::UInt{static_cast<unsigned>(i)};
     replace_file(label_path(stripe.directories[i]),
                  Json::writeString(Json::StreamWriterBuilder(), root) + "\n", ManifestSync::fsync);
+    sync_directory(stripe.directories[i]);
   }
+}
+
+std::string why_part_is_needed(const std::string& directory, const std::string& new_first) {
+  const std::optional<Label> label = load_label(directory);
+  if (!label) {
+    if (!has_part_files(directory)) return "";
+    return "has files of a part of a striped run, and " + label_path(directory) +
+           " is absent, which says of which; give that run up (sluice nvme clean --committed " +
+           directory + "), or choose another directory";
+  }
+  if (label->part == 0) return "";
+  const std::string what = "has " + part_text(label->part, label->directories.size()) +
+                           " of the run in " + label->first();
+  for (const std::string& first : {label->first(), new_first}) {
+    const AtFirst state = state_at(first, *label);
+    if (state == AtFirst::given_up) return "";
+    if (state == AtFirst::committed)
+      return what + (same_directory(first, label->first()) ? "" : ", now " + first) +
+             ": name that directory first, or remove that run (sluice nvme clean --committed " +
+             first + ")";
+  }
+  if (!label->committed) return "";
+  return what +
+         ", which is not there now: mount its drive, or give that run up (sluice nvme clean "
+         "--committed " +
+         directory + ")";
+}
+
+void check_is_nobodys_part(const std::string& directory, const std::string& new_first) {
+  const std::string why = why_part_is_needed(directory, new_first);
+  if (!why.empty()) throw StorageError(directory, why);
+}
+
+void check_is_no_part_of_a_run_that_is_there(const std::string& directory) {
+  const std::optional<Label> label = load_label(directory);
+  if (!label || label->part == 0) return;
+  if (state_at(label->first(), *label) == AtFirst::committed)
+    check_is_nobodys_part(directory, directory);
+}
+
+void check_is_no_further_part(const std::string& directory) {
+  if (!is_there(directory)) return;
+  const std::optional<Label> label = load_label(directory);
+  if (label && label->part != 0 && label->committed) check_is_nobodys_part(directory, directory);
+}
+
+std::vector<std::string> directories_to_clear(const std::string& directory,
+                                              std::vector<std::string>& missing) {
+  std::vector<std::string> directories;
+  const std::optional<Label> label = load_label(directory);
+  if (label && label->part == 0) {
+    check_is_no_copy(directory, *label);
+    for (std::size_t part = 1; part < label->directories.size(); ++part) {
+      const std::string& further = label->directories[part];
+      const std::optional<Label> there = is_there(further) ? load_label(further) : std::nullopt;
+      const bool own = there && there->store_id == label->store_id && there->part == part;
+      (own ? directories : missing).push_back(further);
+    }
+  }
+  directories.push_back(directory);
+  return directories;
 }
 
 }  // namespace sluice::offload

@@ -1,12 +1,16 @@
 #pragma once
 // Stripe: the directories that a store's files are striped over, and the label in each of them that
-// says so: DIR/stripe.json, with all directories in order, their weights, and which of them this
-// one is. A store in one directory has no label. The manifest names the store by the same number as
-// its labels.
+// says so: DIR/stripe.json, with all directories in order, their weights, which of them this one
+// is, and whether anything has been committed. A store in one directory has no label. The manifest
+// names the store by the same number as its labels.
+//
+// Parts are on drives that may not be mounted, so what is needed is never concluded from what is
+// absent: a part of which something was committed is given up only where the store's first
+// directory is there and says that it has no manifest, or on request.
 //
 // Thread-safe: free functions without state.
 
-#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,33 +26,41 @@ struct Stripe {
   nvme::StripeLayout layout;
 
   const std::string& first() const { return directories.front(); }
+  bool striped() const { return !store_id.empty(); }
 };
 
 // Of a new store, with a number of its own. Throws InvalidArgument when a directory is named twice
 // or the weights are not as many.
 Stripe new_stripe(const SwapPlace& place);
 
-// What the label in `directory` says; without one: it alone. Throws StorageError when the label
-// cannot be used, or says that this is a further directory of a store, naming the first.
-Stripe stripe_in(const std::string& directory);
-
-// Of what `manifest` says is committed in `directory`, or at `place`, whose directories count,
-// since drives may be mounted elsewhere by now. Throws StorageError when the labels are not those
-// of this store, in this order.
+// Of what `manifest` says is committed in `directory`. For going on at `place` its directories
+// count, since drives may be mounted elsewhere by now. Throws StorageError when the labels are not
+// those of this store, in this order, or `place` is a copy of the first directory, to which the
+// other parts do not belong.
 Stripe stripe_of_committed(const std::string& directory, const Manifest& manifest);
 Stripe stripe_of_committed(const SwapPlace& place, const Manifest& manifest);
 
-// Throws StorageError when `directory` is a further one of a store that is committed, or whose
-// first directory is not there to tell.
-void check_is_nobodys_part(const std::string& directory, const std::string& new_first);
-
-// Whether the directory of this part is there and has the label that says so.
-bool has_part(const Stripe& stripe, std::size_t part);
-
-// Where the store lies whose further directory this is; empty: it is none.
-std::string first_of_part(const std::string& directory);
-
+enum class LabelState { new_store, committed };
 // Writes the labels, none for a store in one directory. Throws IoError.
-void write_labels(const Stripe& stripe);
+void write_labels(const Stripe& stripe, LabelState state);
+
+// Why `directory` may not be taken for a new store whose first directory is `new_first`: it has a
+// part of another store; empty: it may. Throws StorageError when a label cannot be used.
+std::string why_part_is_needed(const std::string& directory, const std::string& new_first);
+// Throws StorageError with that.
+void check_is_nobodys_part(const std::string& directory, const std::string& new_first);
+// The same only where the store's first directory is there and committed: else the part may be
+// given up.
+void check_is_no_part_of_a_run_that_is_there(const std::string& directory);
+// Throws StorageError naming the first directory when this one is a further one of a store that is
+// committed.
+void check_is_no_further_part(const std::string& directory);
+
+// The directories that a store with its first in `directory` has left its files in, `directory`
+// itself last: its label tells of the others. Of those only the ones that are there and are its
+// own; `missing` gets the others. A further directory alone is itself. Throws StorageError for a
+// copy.
+std::vector<std::string> directories_to_clear(const std::string& directory,
+                                              std::vector<std::string>& missing);
 
 }  // namespace sluice::offload

@@ -111,7 +111,8 @@ void SwapStore::Impl::start_new(std::vector<ShardSpec> shards, nvme::DirectIo di
                                        ": resume it (--resume), or choose another directory, or " +
                                        how_to_start_over(directory_));
   }
-  const StoreLayout layout = layout_of(shards);
+  const StoreLayout layout =
+      layout_of(shards, drives_.place().further.empty() ? Placement::packed : Placement::striped);
   drives_.make(layout.file_bytes, {true, durability_ != Durability::none},
                manifest_disk_bytes(shards), direct);
   shards_.reserve(shards.size());
@@ -129,7 +130,7 @@ void SwapStore::Impl::start_committed(nvme::DirectIo direct) {
   if (access_ == Access::read_write && durability_ != Durability::none) wanted = {true, true};
   drives_.open(manifest, wanted, direct);
   written_before_ = manifest.written_bytes;
-  const StoreLayout layout = layout_of(specs_of(manifest));
+  const StoreLayout layout = layout_of(manifest);
   step_ = manifest.step;
   metadata_ = std::move(manifest.metadata);
   shards_.reserve(manifest.shards.size());
@@ -244,6 +245,7 @@ Manifest SwapStore::Impl::manifest_of(std::int64_t step, const std::string& meta
 void SwapStore::Impl::write_manifest(std::int64_t step, const std::string& metadata) {
   const std::string text = to_text(manifest_of(step, metadata));
   drives_.check_still_there();
+  drives_.mark_committed();
   MutexLock lock(mutex_);
   if (durability_ != Durability::power) {
     replace_manifest(directory_, text, ManifestSync::none);

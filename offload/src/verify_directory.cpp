@@ -63,8 +63,9 @@ StoredShard stored_shard(const ManifestShard& shard, std::uint64_t file_offset_b
 VerifyReport verify_directory(const std::string& directory, nvme::IoEngine& io, MemoryPool& staging,
                               const VerifyProgress& progress) {
   const DirectoryLock lock(directory, DirectoryLock::Mode::shared);
+  check_is_no_further_part(directory);
   const Manifest manifest = require_manifest(directory);
-  const StoreLayout layout = layout_of(specs_of(manifest));
+  const StoreLayout layout = layout_of(manifest);
   const Stripe stripe = stripe_of_committed(directory, manifest);
   const FoundSlots slots = find_slots(stripe, manifest);
   std::vector<StoredShard> shards;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 
 #include "sluice/offload/swap_directory.hpp"
 #include "swap_test_support.hpp"
@@ -48,12 +49,14 @@ TEST_F(SwapStripeTest, CommitsAndIsOpenedAgain) {
     }
     EXPECT_EQ(difference_from(*store, 3), "");
   }
-  for (const TempDir* dir : {&a_, &b_, &c_}) {
-    EXPECT_GT(fs::file_size(dir->file("states.0.swap")), 0U);
-    EXPECT_TRUE(fs::exists(dir->file("stripe.json")));
-  }
-  EXPECT_GT(fs::file_size(b_.file("states.0.swap")), fs::file_size(a_.file("states.0.swap")));
-  EXPECT_FALSE(SwapStore::holds_committed(b_.path()));
+  for (const TempDir* dir : {&a_, &b_, &c_}) EXPECT_TRUE(fs::exists(dir->file("stripe.json")));
+  EXPECT_GT(fs::file_size(c_.file("states.0.part3.swap")), 0U);
+  EXPECT_GT(fs::file_size(b_.file("states.0.part2.swap")), fs::file_size(a_.file("states.0.swap")));
+  // Who asks a further directory is told the first.
+  EXPECT_NE(message_of<StorageError>([&] {
+              SwapStore::holds_committed(b_.path());
+            }).find("part 2 of 3 of the run in " + a_.path()),
+            std::string::npos);
   const auto store = open(place());
   EXPECT_EQ(store->committed_step(), 3);
   EXPECT_EQ(difference_from(*store, 3), "");
@@ -80,26 +83,27 @@ TEST_F(SwapStripeTest, AllDirectoriesAreLocked) {
 
 TEST_F(SwapStripeTest, DamageIsNamedWithTheDriveThatHasIt) {
   commit_first(1);
-  flip_bit(b_.file("states.0.swap"), 4096 + 17, 3);
+  flip_bit(b_.file("states.0.part2.swap"), 4096 + 17, 3);
   const VerifyReport report = verify_all();
   ASSERT_EQ(report.damaged.size(), 1U);
-  EXPECT_EQ(report.damaged[0].path, b_.file("states.0.swap"));
+  EXPECT_EQ(report.damaged[0].path, b_.file("states.0.part2.swap"));
   const auto store = open(place());
   const std::vector<std::byte> bytes = read_shard(*store, 0);
-  EXPECT_NE(
-      message_of<StorageError>([&] { store->check(0, 0, bytes); }).find(b_.file("states.0.swap")),
-      std::string::npos);
+  EXPECT_NE(message_of<StorageError>([&] {
+              store->check(0, 0, bytes);
+            }).find(b_.file("states.0.part2.swap")),
+            std::string::npos);
 }
 
 TEST_F(SwapStripeTest, APartThatIsCutOffOrAbsentIsNamed) {
   commit_first(1);
-  fs::resize_file(c_.file("states.0.swap"), 4096);
-  EXPECT_NE(message_of<StorageError>([&] { open(place()); }).find(c_.file("states.0.swap")),
+  fs::resize_file(c_.file("states.0.part3.swap"), 4096);
+  EXPECT_NE(message_of<StorageError>([&] { open(place()); }).find(c_.file("states.0.part3.swap")),
             std::string::npos);
   const VerifyReport cut = verify_all();
   ASSERT_FALSE(cut.damaged.empty());
   EXPECT_NE(cut.damaged.back().path.find(c_.path()), std::string::npos);
-  fs::remove(c_.file("states.0.swap"));
+  fs::remove(c_.file("states.0.part3.swap"));
   EXPECT_NE(message_of<StorageError>([&] { open(place()); }).find("is absent"), std::string::npos);
   EXPECT_FALSE(verify_all().damaged.empty());
 }
@@ -118,15 +122,19 @@ TEST_F(SwapStripeTest, DirectoriesInAnotherOrderAreRefused) {
   const std::string part =
       message_of<StorageError>([&] { SwapStore::open_read_only(b_.path(), *engine_); });
   EXPECT_NE(part.find("no committed run"), std::string::npos) << part;
+  const std::string swapped = message_of<StorageError>([&] {
+    open({{b_.path(), a_.path(), c_.path()}, {}});
+  });
+  EXPECT_NE(swapped.find("no committed run"), std::string::npos) << swapped;
 }
 
 // A drive may be mounted elsewhere the next time.
 TEST_F(SwapStripeTest, APartMayHaveMoved) {
   commit_first(7);
   const TempDir elsewhere;
-  for (const char* name : {"states.0.swap", "states.1.swap", "stripe.json", "lock"})
+  for (const char* name : {"states.0.part2.swap", "states.1.part2.swap", "stripe.json", "lock"})
     fs::rename(b_.file(name), elsewhere.file(name));
-  EXPECT_NE(message_of<StorageError>([&] { open(place()); }).find("has no part of it"),
+  EXPECT_NE(message_of<StorageError>([&] { open(place()); }).find("but has none"),
             std::string::npos);
   EXPECT_EQ(difference_from(*open({{a_.path(), elsewhere.path(), c_.path()}, {}}), 7), "");
   // Written down: who only reads finds it now.
@@ -142,8 +150,8 @@ TEST_F(SwapStripeTest, ANewStoreTakesNobodysPart) {
                         nvme::DirectIo::automatic);
     });
   };
-  EXPECT_NE(taken(b_.path()).find("has a part of the run in " + a_.path()), std::string::npos);
-  EXPECT_NE(taken({{fresh.path(), c_.path()}, {}}).find("has a part of the run"),
+  EXPECT_NE(taken(b_.path()).find("has part 2 of 3 of the run in " + a_.path()), std::string::npos);
+  EXPECT_NE(taken({{fresh.path(), c_.path()}, {}}).find("has part 3 of 3 of the run"),
             std::string::npos);
   EXPECT_NE(taken({{fresh.path(), a_.path()}, {}}).find("committed run of its own"),
             std::string::npos);
@@ -180,8 +188,12 @@ TEST_F(SwapStripeTest, ALostLabelIsNotGuessed) {
 
 TEST_F(SwapStripeTest, ADamagedLabelIsRefused) {
   commit_first(1);
-  for (const char* text : {"", "{", "{}", "[1]", R"({"format": "sluice-stripe", "version": 1})",
-                           R"({"format": 1, "version": "x"})"}) {
+  for (
+      const char* text :
+      {"", "{", "{}", "[1]", R"({"format": "sluice-stripe", "version": 1})",
+       R"({"format": 1, "version": "x"})",
+       R"({"format":"sluice-stripe","version":1,"store":"x","part":0,"committed":true,"chunk_bytes":9223372036854775808,"directories":[{"path":"/a","weight":1},{"path":"/b","weight":1}]})",
+       R"({"format":"sluice-stripe","version":1,"store":"x","part":0,"committed":true,"chunk_bytes":4096,"directories":[{"path":"","weight":1},{"path":"/b","weight":1}]})"}) {
     write_text(a_.file("stripe.json"), text);
     EXPECT_THROW(open(place()), StorageError) << text;
   }
@@ -197,15 +209,98 @@ TEST_F(SwapStripeTest, CleaningTheFirstDirectoryClearsAll) {
   for (const TempDir* dir : {&a_, &b_, &c_}) EXPECT_TRUE(fs::is_empty(dir->path())) << dir->path();
 }
 
-TEST_F(SwapStripeTest, WithoutTheFirstDirectoryAPartIsNotCleared) {
+// The first drive is not mounted: its mount point is there, and empty. What lies on the others is
+// needed.
+TEST_F(SwapStripeTest, APartIsNeverTakenBecauseTheFirstDriveIsAway) {
   commit_first(1);
-  fs::remove_all(a_.path());
-  const std::string why = message_of<StorageError>(
-      [&] { clean_directory(b_.path(), CleanScope::everything, CleanMode::remove); });
-  EXPECT_NE(why.find("mount it"), std::string::npos) << why;
-  fs::remove(b_.file("stripe.json"));
+  const TempDir away;
+  for (const auto& entry : fs::directory_iterator(a_.path()))
+    fs::rename(entry.path(), away.path() / entry.path().filename());
+  const auto refused = [&](const std::function<void()>& body) {
+    EXPECT_NE(message_of<StorageError>(body).find("which is not there now"), std::string::npos);
+  };
+  refused([&] { create(); });
+  EXPECT_THROW(open(place()), StorageError);
+  refused([&] { SwapStore::holds_committed(b_.path()); });
+  refused([&] { clean_directory(b_.path(), CleanScope::leftovers, CleanMode::remove); });
+  refused([&] {
+    SwapStore::create(b_.path(), *engine_, some_shards(), Durability::process,
+                      nvme::DirectIo::automatic);
+  });
+  fs::remove(a_.file("lock"));
+  for (const auto& entry : fs::directory_iterator(away.path()))
+    fs::rename(entry.path(), a_.path() / entry.path().filename());
+  EXPECT_EQ(difference_from(*open(place()), 1), "");
+  // On request a part is given up when its first directory is not there.
+  for (const auto& entry : fs::directory_iterator(a_.path()))
+    fs::rename(entry.path(), away.path() / entry.path().filename());
   clean_directory(b_.path(), CleanScope::everything, CleanMode::remove);
   EXPECT_TRUE(fs::is_empty(b_.path()));
+}
+
+TEST_F(SwapStripeTest, ACopyOfTheFirstDirectoryDoesNotHaveTheOthers) {
+  commit_first(1);
+  const TempDir copy;
+  fs::copy(a_.path(), copy.path());
+  for (const CleanScope scope : {CleanScope::leftovers, CleanScope::everything}) {
+    EXPECT_NE(message_of<StorageError>([&] {
+                clean_directory(copy.path(), scope, CleanMode::remove);
+              }).find("is a copy of " + a_.path()),
+              std::string::npos);
+  }
+  EXPECT_THROW(open({{copy.path(), b_.path(), c_.path()}, {}}), StorageError);
+  EXPECT_EQ(difference_from(*open(place()), 1), "");
+}
+
+// File names say that they are of a part; lengths and checksums that they are of this one.
+TEST_F(SwapStripeTest, APartWhoseLabelIsLostIsKeptAndFound) {
+  commit_first(1);
+  fs::remove(b_.file("stripe.json"));
+  EXPECT_THROW(clean_directory(b_.path(), CleanScope::leftovers, CleanMode::remove), StorageError);
+  EXPECT_THROW(SwapStore::create(b_.path(), *engine_, some_shards(), Durability::process,
+                                 nvme::DirectIo::automatic),
+               StorageError);
+  EXPECT_TRUE(verify_all().damaged.empty());
+  EXPECT_EQ(difference_from(*open(place()), 1), "");
+  EXPECT_TRUE(fs::exists(b_.file("stripe.json")));
+}
+
+TEST_F(SwapStripeTest, LabelsThatDisagreeAreRefused) {
+  commit_first(1);
+  std::string text = read_text(b_.file("stripe.json"));
+  const std::size_t at = text.find("\"weight\" : 2");
+  ASSERT_NE(at, std::string::npos);
+  text[at + 11] = '3';
+  write_text(b_.file("stripe.json"), text);
+  EXPECT_NE(message_of<StorageError>([&] { open(place()); }).find("different weights"),
+            std::string::npos);
+}
+
+TEST_F(SwapStripeTest, WhatStaysOnADriveThatIsAwayIsSaid) {
+  commit_first(3);
+  const TempDir away;
+  fs::rename(c_.file("stripe.json"), away.file("stripe.json"));
+  const CleanReport report = clean_directory(a_.path(), CleanScope::everything, CleanMode::remove);
+  EXPECT_EQ(report.committed_step, 3);
+  EXPECT_EQ(report.missing_directories, std::vector<std::string>{c_.path()});
+  EXPECT_TRUE(fs::exists(c_.file("states.0.part3.swap")));
+  EXPECT_TRUE(fs::is_empty(b_.path()));
+}
+
+// A chunk of checksums is one drive's.
+TEST_F(SwapStripeTest, EveryDamagedChunkIsFoundOnItsDrive) {
+  commit_first(1);
+  const TempDir* const dirs[] = {&a_, &b_, &c_};
+  const char* const names[] = {"states.0.swap", "states.0.part2.swap", "states.0.part3.swap"};
+  for (int part = 0; part < 3; ++part) {
+    const std::string path = dirs[part]->file(names[part]);
+    flip_bit(path, 5, 1);
+    const VerifyReport report = verify_all();
+    ASSERT_EQ(report.damaged.size(), 1U) << path;
+    EXPECT_EQ(report.damaged[0].path, path);
+    EXPECT_EQ(report.damaged[0].file_offset_bytes, 0U);
+    flip_bit(path, 5, 1);
+  }
 }
 
 TEST_F(SwapStripeTest, AFullDriveIsNamedAndNothingStays) {

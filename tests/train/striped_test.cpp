@@ -33,7 +33,7 @@ TEST(Striped, EqualsOneDirectoryBitForBitAlsoAfterKills) {
   EXPECT_EQ(column(folder, "report", "grad_norm"), column(folder, "single", "grad_norm"));
   // Three times as much lies on the second drive, up to a chunk.
   const auto first = std::filesystem::file_size(folder.swap() + "/states.0.swap");
-  const auto second = std::filesystem::file_size(folder.path("swap2") + "/states.0.swap");
+  const auto second = std::filesystem::file_size(folder.path("swap2") + "/states.0.part2.swap");
   EXPECT_LE(second, 3 * (first + (1U << 20U)));
   EXPECT_GE(second + (3U << 20U), 3 * first);
   const std::string report = folder.report_text("report");
@@ -47,8 +47,16 @@ TEST(Striped, EqualsOneDirectoryBitForBitAlsoAfterKills) {
       run_sluice({"export", folder.swap(), "--out", folder.path("weights.safetensors")});
   EXPECT_EQ(exported.exit_code, 0) << exported.err;
   expect_refused(run_sluice({"nvme", "clean", folder.path("swap2"), "--committed"}), 4,
-                 {"swap2", "has a part of the run in " + folder.swap()});
+                 {"swap2", "part 2 of 2 of the run in " + folder.swap()});
+  expect_refused(run_sluice({"nvme", "verify", folder.path("swap2")}), 4,
+                 {"part 2 of 2 of the run in " + folder.swap()});
+  expect_refused(run_sluice({"export", folder.swap(), "--out", folder.path("swap2") + "/w"}), 2,
+                 {"lies in the directory of the run itself"});
   // Not by half the list, nor the other way round.
+  write_file(folder.config(), config_json(weighted(), "[\"" + folder.path("swap2") + "\", \"" +
+                                                          folder.swap() + "\"]"));
+  expect_refused(folder.train("swapped", kSteps + 1, {"--resume"}), 4,
+                 {"swap2", "part 2 of 2 of the run in " + folder.swap()});
   folder.set({});
   expect_refused(folder.train("half", kSteps + 1, {"--resume"}), 4, {"striped over"});
 }
@@ -58,7 +66,7 @@ TEST(Striped, MeasuresTheDrivesWhenARunBegins) {
   folder.set_striped({});
   const ProgramResult result = folder.train("report", 2);
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_NE(folder.report_text("report").find("since together they move"), std::string::npos);
+  EXPECT_NE(folder.report_text("report").find("at the same time they moved"), std::string::npos);
   EXPECT_EQ(folder.train("report", 3, {"--resume"}).exit_code, 0);
 }
 

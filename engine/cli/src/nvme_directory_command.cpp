@@ -113,7 +113,10 @@ Json::Value damage_list(const std::vector<offload::DamagedRange>& damaged) {
 // As it is called from `directory`; a folder ends with a slash.
 std::string shown_name(const std::string& directory, const offload::RemovableFile& file) {
   if (file.path == directory) return "./";
-  return file.path.substr(directory.size() + 1) + (file.is_folder ? "/" : "");
+  const std::string below = directory + "/";
+  // Those of other drives are shown whole.
+  return (file.path.starts_with(below) ? file.path.substr(below.size()) : file.path) +
+         (file.is_folder ? "/" : "");
 }
 
 // "2 files", "1 folder", "6 files and 2 folders".
@@ -221,6 +224,10 @@ int run_nvme_clean(const NvmeCleanArguments& arguments, Session& session) {
     files.append(object);
   }
   if (!report.files.empty()) console.print(format_table(rows));
+  for (const std::string& missing : report.missing_directories) {
+    console.log(LogLevel::warn,
+                missing + ": is not there, or has nothing of this run; what it has of it stays");
+  }
   console.print(clean_summary(directory, arguments, report, freed_bytes));
 
   Json::Value object(Json::objectValue);

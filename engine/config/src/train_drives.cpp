@@ -46,7 +46,9 @@ void check_lists(Checker& checker, const TrainConfig& config) {
   }
   const std::vector<unsigned>& weights = config.sluice.io.drive_weights;
   for (const auto& paths : {states, params}) {
-    if (weights.empty() || paths.empty() || paths.size() == weights.size()) continue;
+    if (checker.wrong("sluice.io.drive_weights") || weights.empty() || paths.empty() ||
+        paths.size() == weights.size())
+      continue;
     checker.add_problem("sluice.io.drive_weights",
                         std::to_string(weights.size()) + " weights for " +
                             std::to_string(paths.size()) + " directories in nvme_path");
@@ -120,7 +122,8 @@ void read_drives(Checker& checker, SluiceConfig& sluice) {
   } catch (const std::exception&) {
     sluice.drive_endurance_bytes = 0;
   }
-  if (sluice.drive_endurance_bytes > 0) return;
+  constexpr std::uint64_t kMostBytes = 1'000'000'000'000'000'000;  // an exabyte
+  if (sluice.drive_endurance_bytes > 0 && sluice.drive_endurance_bytes <= kMostBytes) return;
   checker.add_problem("sluice.drive_endurance",
                       "expected bytes that the drive is rated to take in its life, such as "
                       "\"600TB\", found " +

@@ -47,10 +47,10 @@ ExportResult export_weights(const std::string& run_directory, const std::string&
                             DType dtype,
                             const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
   const std::string directory = find_run(run_directory);
-  check_outside(out_path, directory);
   nvme::BackendChoice choice = nvme::make_backend(nvme::BackendKind::automatic, 16, 2);
   nvme::IoEngine io(std::move(choice.backend), {});
   const auto store = offload::SwapStore::open_read_only(directory, io);
+  for (const std::string& each : store->place().directories()) check_outside(out_path, each);
   const RunState state = parse_run_state(store->committed_metadata(), directory + "/manifest.json");
 
   ExportResult result{.step = store->committed_step()};

@@ -47,6 +47,21 @@ std::string times(std::uint64_t count, std::uint64_t size_bytes) {
   return std::to_string(count) + " x " + format_bytes(size_bytes);
 }
 
+// The one of the two that names a directory.
+const config::OffloadConfig& place_of(const config::OffloadConfig& first,
+                                      const config::OffloadConfig& second) {
+  return first.nvme_path.empty() ? second : first;
+}
+
+// Of one unit in a slot on disk. Striped over several drives, each state begins with a chunk.
+std::uint64_t stored_state_bytes(const Plan& plan, std::uint64_t count) {
+  const config::ZeroConfig& zero = plan.config.zero;
+  const bool striped =
+      !place_of(zero.offload_optimizer, zero.offload_param).further_nvme_paths.empty();
+  return 3 * align_up(count * sizeof(float),
+                      striped ? nvme::StripeLayout::kDefaultChunkBytes : offload::kPageBytes);
+}
+
 void add_homes(Plan& plan) {
   const auto ranks = static_cast<std::uint64_t>(plan.world_size);
   const std::uint64_t hidden = hidden_bytes(
@@ -63,7 +78,9 @@ void add_homes(Plan& plan) {
     add_to(weights.bytes, unit.weights, compute);
     add_to(gradients.bytes, unit.gradients, compute);
     add_to(states.bytes, unit.states,
-           unit.states == Tier::nvme ? state * static_cast<std::uint64_t>(slots(plan)) : state);
+           unit.states == Tier::nvme
+               ? stored_state_bytes(plan, count) * static_cast<std::uint64_t>(slots(plan))
+               : state);
     for (const Tier tier : unit.inputs) add_to(inputs.bytes, tier, hidden);
   }
   if (states.bytes.nvme > 0) states.note += ", " + std::to_string(slots(plan)) + " slots on disk";
@@ -91,12 +108,6 @@ void add_transient(Plan& plan, const StepModel& model) {
   const auto mover = 2 * static_cast<std::uint64_t>(plan.mover_tiles);
   row("transfer tiles", times(mover, plan.mover_tile_bytes),
       {0, mover * pool_bytes(plan.mover_tile_bytes), 0});
-}
-
-// The one of the two that names a directory.
-const config::OffloadConfig& place_of(const config::OffloadConfig& first,
-                                      const config::OffloadConfig& second) {
-  return first.nvme_path.empty() ? second : first;
 }
 
 }  // namespace

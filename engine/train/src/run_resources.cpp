@@ -5,6 +5,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
 #include "sluice/nvme/drive_rates.hpp"
 #include "sluice/nvme/file_system.hpp"
 #include "sluice/offload/swap_directory.hpp"
@@ -177,17 +178,37 @@ offload::SwapPlace RunResources::make_place(const std::string& directory,
     const std::vector<double> rates =
         nvme::measure_drive_rates(directories, nvme::parse_backend(configured.backend),
                                   static_cast<unsigned>(plan.threads.io));
-    place.weights = nvme::stripe_weights(rates);
-    why = "since together they move";
-    for (std::size_t i = 0; i < rates.size(); ++i)
-      why += (i == 0 ? " " : ", ") + format_bytes(static_cast<std::uint64_t>(rates[i]));
-    why += " a second";
+    if (rates.empty()) {
+      place.weights.assign(directories.size(), 1);
+      why = "as if they were equally fast: one has too little space to measure in";
+    } else {
+      place.weights = nvme::stripe_weights(rates);
+      why = "for at the same time they moved";
+      for (std::size_t i = 0; i < rates.size(); ++i)
+        why += (i == 0 ? " " : " and ") + format_bytes(static_cast<std::uint64_t>(rates[i]));
+      why += " a second";
+    }
   }
   io_choice += "; striped over";
   for (std::size_t i = 0; i < directories.size(); ++i)
     io_choice += (i == 0 ? " " : " : ") + directories[i] + " x" + std::to_string(place.weights[i]);
   io_choice += ", " + why;
+  log(LogLevel::info, io_choice);
   return place;
+}
+
+// Shares are part of where the bytes lie: they stay for the life of a run.
+void RunResources::check_weights(const std::vector<unsigned>& weights) const {
+  const std::vector<unsigned>& wanted = plan.config.sluice.io.drive_weights;
+  if (wanted.empty() || wanted == weights || plan.states_further.empty()) return;
+  std::string kept;
+  for (const unsigned weight : weights)
+    kept += (kept.empty() ? "[" : ", ") + std::to_string(weight);
+  const std::string text =
+      "\"drive_weights\" are not changed while a run lasts: it was begun with " + kept +
+      "], and goes on with that";
+  SLUICE_CHECK(!plan.config.sluice.strict, "\"strict\": true does not allow: " + text);
+  log(LogLevel::warn, text);
 }
 
 void RunResources::open_files(SwapMode mode) {
@@ -207,6 +228,7 @@ void RunResources::open_files(SwapMode mode) {
             ? offload::SwapStore::open(place, *io, durability, nvme::DirectIo::automatic)
             : offload::SwapStore::create(place, *io, models::state_shards(stored, plan.world_size),
                                          durability, nvme::DirectIo::automatic);
+    check_weights(store->place().weights);
     note_place(plan.states_directory, store->why_buffered());
     for (const std::string& further : plan.states_further) note_place(further, "");
   }

@@ -77,6 +77,7 @@ struct RunResources {
   void note_registration();
   offload::SwapPlace make_place(const std::string& directory,
                                 const std::vector<std::string>& further);
+  void check_weights(const std::vector<unsigned>& weights) const;
   void note_place(const std::string& directory, const std::string& why_buffered);
   void make_pools();
   void open_files(SwapMode mode);

@@ -15,8 +15,8 @@
 namespace sluice::nvme {
 
 // Bytes a second that each directory's drive reads and writes, half and half, while all of them do:
-// in files of 64 MiB without a name, which are gone however this ends. Blocks for about two
-// seconds. Throws IoError.
+// in files of up to 64 MiB without a name, which are gone however this ends. Empty when one of them
+// has less than 32 MiB free. Blocks for about two seconds. Throws IoError.
 std::vector<double> measure_drive_rates(std::span<const std::string> directories,
                                         BackendKind backend, unsigned io_threads);
 

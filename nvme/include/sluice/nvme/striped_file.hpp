@@ -21,7 +21,7 @@ class StripeLayout {
   // Everything in one part.
   StripeLayout() : StripeLayout({1}, kDefaultChunkBytes) {}
   // `weights`: chunks of each part in every turn. Throws InvalidArgument on none, on a weight of 0
-  // or above 64, on a chunk that is no multiple of 4096.
+  // or above 64, on a chunk that is no multiple of 4096 up to 1 GiB.
   StripeLayout(std::vector<unsigned> weights, std::uint64_t chunk_bytes);
 
   static constexpr std::uint64_t kDefaultChunkBytes = 1U << 20U;

@@ -57,6 +57,9 @@ struct CleanReport {
   // What was committed: it stays with CleanScope::leftovers, and goes with everything. Empty:
   // nothing was, or (everything) the manifest is damaged.
   std::optional<std::int64_t> committed_step;
+  // Of a striped run: further directories that are not there, or have no part of it, and keep what
+  // they have.
+  std::vector<std::string> missing_directories;
   // The same of the checkpoints below the directory, the oldest first.
   std::vector<std::int64_t> checkpoint_steps;
 };

@@ -68,12 +68,14 @@ struct DamagedRange {
 class SwapStore {
  public:
   // Whether `directory` holds a committed state. Throws StorageError when the manifest is there but
-  // damaged, IoError when the directory is absent or unreadable.
+  // damaged, and when it is a further directory of a committed store, naming the first; IoError
+  // when the directory is absent or unreadable.
   static bool holds_committed(const std::string& directory);
   static CommittedState read_committed(const std::string& directory);
   // Bytes of disk that a new store of these shards needs: the slot files, and room for two
   // manifests.
-  static std::uint64_t disk_bytes(std::span<const ShardSpec> shards, Durability durability);
+  static std::uint64_t disk_bytes(std::span<const ShardSpec> shards, Durability durability,
+                                  std::size_t drives = 1);
 
   // The files in `directory` that a store or a ScratchFile made, the lock excepted: what may be
   // deleted by whoever holds the DirectoryLock. Throws IoError.
