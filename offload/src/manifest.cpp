@@ -188,7 +188,11 @@ void write_all(int fd, std::string_view text, const std::string& path) {
   while (done_bytes < text.size()) {
     const ssize_t written = ::write(fd, text.data() + done_bytes, text.size() - done_bytes);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw IoError(errno, "write", path, done_bytes, text.size() - done_bytes);
+    if (written < 0) {
+      throw IoError(
+          errno, "write", path, done_bytes, text.size() - done_bytes,
+          errno == ENOSPC ? "make space and resume: what was committed before is whole" : "");
+    }
     done_bytes += static_cast<std::size_t>(written);
   }
 }

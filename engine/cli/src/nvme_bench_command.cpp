@@ -147,7 +147,11 @@ nvme::LatencyHistogram all_latencies(const nvme::LoadResult& result) {
   return all;
 }
 
-std::vector<std::string> table_row(const std::string& what, const nvme::LoadResult& result) {
+// The processor's time is the process's: of several paths at once only the sum has one.
+enum class CpuTime { known, of_all };
+
+std::vector<std::string> table_row(const std::string& what, const nvme::LoadResult& result,
+                                   CpuTime cpu) {
   const nvme::LatencyHistogram all = all_latencies(result);
   const double requests =
       result.seconds > 0 ? static_cast<double>(result.requests) / result.seconds : 0;
@@ -157,14 +161,14 @@ std::vector<std::string> table_row(const std::string& what, const nvme::LoadResu
           format_number("%.0f", microseconds(all, 0.5)),
           format_number("%.0f", microseconds(all, 0.99)),
           format_number("%.0f", microseconds(all, 0.999)),
-          format_number("%.3f", result.cpu_seconds_per_gib()),
+          cpu == CpuTime::known ? format_number("%.3f", result.cpu_seconds_per_gib()) : "-",
           format_bytes(result.bounce_bytes)};
 }
 
-std::vector<std::string> fio_row(const FioSlice& fio) {
+std::vector<std::string> fio_row(const std::string& what, const FioSlice& fio) {
   const double seconds = std::max(fio.seconds, 1e-9);
   const double gib = fio.bytes / static_cast<double>(kGiB);
-  return {"fio",
+  return {what,
           format_gigabytes(fio.bytes_per_second()),
           format_count(static_cast<std::uint64_t>(std::llround(fio.requests / seconds))),
           "-",
@@ -188,20 +192,33 @@ void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& 
           Console& console) {
   std::vector<std::vector<std::string>> rows = {
       {"", "GB/s", "IOPS", "p50 us", "p99 us", "p99.9 us", "CPU s/GiB", "bounced"}};
+  const bool several = outcomes.size() > 1;
+  const bool at_once = several && !arguments.fio;
   nvme::LoadResult total;
   for (const BenchOutcome& outcome : outcomes) {
-    rows.push_back(table_row(outcome.path, outcome.result));
-    if (outcome.fio) rows.push_back(fio_row(outcome.fio->fio));
+    rows.push_back(
+        table_row(outcome.path, outcome.result, at_once ? CpuTime::of_all : CpuTime::known));
+    if (outcome.fio)
+      rows.push_back(fio_row(several ? "fio, " + outcome.path : "fio", outcome.fio->fio));
+    // They ran at the same time, and each counted the time of the whole process.
     const double seconds = std::max(total.seconds, outcome.result.seconds);
+    const double cpu_seconds = std::max(total.cpu_seconds, outcome.result.cpu_seconds);
     total.add(outcome.result);
-    total.seconds = seconds;  // they ran at the same time
+    total.seconds = seconds;
+    total.cpu_seconds = cpu_seconds;
   }
-  if (outcomes.size() > 1) rows.push_back(table_row("all", total));
+  if (at_once) rows.push_back(table_row("all", total, CpuTime::known));
   console.print(std::string(name_of(arguments.pattern)) + ", " +
                 std::string(name_of(arguments.access)) + ", blocks of " +
                 format_bytes(arguments.block_bytes) + ", depth " + std::to_string(arguments.depth) +
-                ", " + outcomes.front().backend);
+                ", " + outcomes.front().backend +
+                (arguments.tensors ? ", " + std::to_string(*arguments.tensors) + " tensors" : ""));
   console.print(format_table(rows));
+  if (arguments.fio && arguments.pattern == nvme::LoadPattern::swap) {
+    console.print(
+        "fio has no swap: it reads and writes as many bytes each way, in whole blocks" +
+        std::string(arguments.tensors ? "; the tensors are mostly smaller than a block" : ""));
+  }
   for (const BenchOutcome& outcome : outcomes) {
     if (!outcome.fio) continue;
     console.print(outcome.path + ": " + std::to_string(outcome.fio->ratios.size()) +
@@ -224,7 +241,7 @@ Json::Value ratios_json(const std::vector<double>& ratios) {
   return object;
 }
 
-Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& outcome) {
+Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& outcome, CpuTime cpu) {
   const nvme::LoadResult& result = outcome.result;
   const nvme::LatencyHistogram all = all_latencies(result);
   Json::Value object(Json::objectValue);
@@ -243,7 +260,8 @@ Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& out
   object["p50_us"] = microseconds(all, 0.5);
   object["p99_us"] = microseconds(all, 0.99);
   object["p999_us"] = microseconds(all, 0.999);
-  object["cpu_s_per_GiB"] = result.cpu_seconds_per_gib();
+  object["cpu_s_per_GiB"] =
+      cpu == CpuTime::known ? Json::Value(result.cpu_seconds_per_gib()) : Json::Value();
   object["bounce_bytes"] = Json::UInt64(result.bounce_bytes);
   if (outcome.fio) {
     const FioSlice& fio = outcome.fio->fio;
@@ -301,10 +319,11 @@ int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
   }
   Json::Value object(Json::objectValue);
   if (outcomes.size() == 1) {
-    object = to_json(arguments, outcomes.front());
+    object = to_json(arguments, outcomes.front(), CpuTime::known);
   } else {
     for (const BenchOutcome& outcome : outcomes)
-      object["paths"].append(to_json(arguments, outcome));
+      object["paths"].append(
+          to_json(arguments, outcome, arguments.fio ? CpuTime::known : CpuTime::of_all));
   }
   session.emit(object);
   return signals.stop() == 0 ? kExitDone : exit_code_of_signal(signals.stop());

@@ -251,6 +251,8 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
   const StopSignals signals("\n");
   check_writable("--out", arguments.out_path);
   if (!arguments.html_path.empty()) check_writable("--html", arguments.html_path);
+  SLUICE_CHECK(arguments.html_path != arguments.out_path,
+               "--out and --html name the same file, " + arguments.out_path);
   DriveFileOptions options;
   options.size_bytes = arguments.size_bytes;
   options.written_by = "nvme tune";

@@ -71,15 +71,18 @@ void add_limit_changes(const Variant& refused, const TryPlan& try_plan,
 std::string move_directory(config::TrainConfig& config, const std::string& directory,
                            const std::string& to) {
   std::vector<std::string> keys;
-  const auto move = [&](std::string& path, const char* key) {
+  const auto move = [&](std::string& path, const std::string& key) {
     std::error_code unknown;
     if (path != directory && !std::filesystem::equivalent(path, directory, unknown)) return;
     path = to;
     keys.emplace_back(key);
   };
-  const auto move_offload = [&](config::OffloadConfig& offload, const char* key) {
-    move(offload.nvme_path, key);
-    for (std::string& further : offload.further_nvme_paths) move(further, key);
+  // Of a list only this entry.
+  const auto move_offload = [&](config::OffloadConfig& offload, const std::string& key) {
+    const bool list = !offload.further_nvme_paths.empty();
+    const std::string shown = list ? "\"" + directory + "\" in the list " + key : key;
+    move(offload.nvme_path, shown);
+    for (std::string& further : offload.further_nvme_paths) move(further, shown);
   };
   move_offload(config.zero.offload_optimizer, "\"nvme_path\" of \"offload_optimizer\"");
   move_offload(config.zero.offload_param, "\"nvme_path\" of \"offload_param\"");

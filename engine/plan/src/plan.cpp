@@ -167,9 +167,10 @@ void check_machine(Plan& plan, const MachineFacts& machine, std::vector<std::str
   }
   for (const Plan::Disk& disk : plan.disks) {
     if (disk.is_short()) {
-      problems.push_back(disk.directory + " needs " + format_bytes(disk.needed_bytes) +
-                         " of disk, its file system has " + format_bytes(*disk.free_bytes) +
-                         " free");
+      problems.push_back(
+          disk.directory + " needs " + format_bytes(disk.needed_bytes) +
+          " of disk, its file system has " + format_bytes(*disk.free_bytes) + " free" +
+          (disk.shares_file_system ? " beside what the other directories need" : ""));
     }
   }
 }

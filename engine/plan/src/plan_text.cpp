@@ -2,6 +2,8 @@
 
 #include <json/json.h>
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -154,6 +156,23 @@ void add_striped_disk(Plan& plan, const MachineFacts& machine, const std::string
     add_disk(plan, machine, directories[i], layout.part_bytes(i, needed_bytes));
 }
 
+// Directories on one file system have its free space once.
+void share_free_space(std::vector<Plan::Disk>& disks) {
+  const std::vector<Plan::Disk> alone = disks;
+  for (Plan::Disk& disk : disks) {
+    for (const Plan::Disk& other : alone) {
+      struct stat here {};
+      struct stat there {};
+      if (!disk.free_bytes || other.directory == disk.directory ||
+          ::stat(disk.directory.c_str(), &here) != 0 ||
+          ::stat(other.directory.c_str(), &there) != 0 || here.st_dev != there.st_dev)
+        continue;
+      disk.shares_file_system = true;
+      *disk.free_bytes -= std::min(*disk.free_bytes, other.needed_bytes);
+    }
+  }
+}
+
 // The newest checkpoint and the one that is being written.
 std::uint64_t checkpoint_bytes(const Plan& plan) {
   return checked_mul(
@@ -192,6 +211,7 @@ void fill_disks(Plan& plan, const MachineFacts& machine) {
   add_striped_disk(plan, machine, states, states_place.further_nvme_paths, states_bytes);
   add_striped_disk(plan, machine, scratch, scratch_place.further_nvme_paths,
                    all_bytes - states_bytes);
+  share_free_space(plan.disks);
 }
 
 std::string plan_table(const Plan& plan) {
@@ -232,7 +252,8 @@ std::string plan_table(const Plan& plan) {
           " (LibTorch, oneDNN, the program itself)\n";
   for (const Plan::Disk& disk : plan.disks) {
     text += "disk: " + disk.directory + " needs " + format_bytes(disk.needed_bytes) +
-            (disk.free_bytes ? ", " + format_bytes(*disk.free_bytes) + " free"
+            (disk.free_bytes ? ", " + format_bytes(*disk.free_bytes) + " free" +
+                                   (disk.shares_file_system ? " beside the other directories" : "")
                              : "; it does not exist yet: create it before training") +
             "\n";
   }

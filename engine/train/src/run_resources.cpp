@@ -175,6 +175,10 @@ offload::SwapPlace RunResources::make_place(const std::string& directory,
   std::string why = "as configured";
   const std::vector<std::string> directories = place.directories();
   if (place.weights.empty()) {
+    // A run that is at work in one of them is not to be disturbed.
+    std::vector<offload::DirectoryLock> held;
+    for (const std::string& each : directories)
+      held.emplace_back(each, offload::DirectoryLock::Mode::exclusive);
     const std::vector<double> rates =
         nvme::measure_drive_rates(directories, nvme::parse_backend(configured.backend),
                                   static_cast<unsigned>(plan.threads.io));

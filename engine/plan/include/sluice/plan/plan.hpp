@@ -107,6 +107,8 @@ struct Plan {
     std::string directory;
     std::uint64_t needed_bytes = 0;
     std::optional<std::uint64_t> free_bytes;  // none: the directory does not exist
+    // Another of these directories is on the same file system: free_bytes is what that leaves.
+    bool shares_file_system = false;
     bool is_short() const { return free_bytes && needed_bytes > *free_bytes; }
   };
   std::vector<Disk> disks;
