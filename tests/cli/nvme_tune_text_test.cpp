@@ -39,7 +39,7 @@ TEST(TuneText, LinesUpTheColumnWithTheMark) {
   EXPECT_EQ(text.substr(0, text.find("write GB/s")),
             "read GB/s  depth 1  depth 2   depth 4\n"
             " 64.0 KiB     4.00     8.00     16.00\n"
-            "  128 KiB     8.00    16.00*        -\n")
+            "  128 KiB     8.00    16.00*        -\n\n")
       << text;
 }
 
@@ -52,6 +52,21 @@ TEST(TuneText, SaysHowMuchTimeThereWasFor) {
   outcome.chosen.rounds = 9;
   EXPECT_THAT(tune_text(outcome),
               HasSubstr("\nmeasured 5 of 6 settings, the best ones 9 times (*"));
+}
+
+TEST(TuneText, SaysWhatPollingGains) {
+  TuneOutcome outcome = some_outcome();
+  EXPECT_THAT(tune_text(outcome), HasSubstr("only io_uring has it"));
+  outcome.unpolled_rate = 2e9;
+  outcome.polled_rate = 3e9;
+  outcome.submit_polling = true;
+  EXPECT_THAT(tune_text(outcome), HasSubstr("3.00, without: 2.00 GB/s: on"));
+  const NvmeTuneArguments arguments;
+  EXPECT_TRUE(test::parse_json(tuned_config(arguments, outcome))["sluice"]["io"]["submit_polling"]
+                  .asBool());
+  outcome.submit_polling = false;
+  EXPECT_FALSE(test::parse_json(tuned_config(arguments, outcome))["sluice"]["io"].isMember(
+      "submit_polling"));
 }
 
 TEST(TunedConfig, NamesABackendOnlyWhereTheCommandDid) {

@@ -53,10 +53,15 @@ DriveFile::DriveFile(const std::string& path, const DriveFileOptions& options,
   file_ = std::make_unique<nvme::SwapFile>(
       path, writes ? nvme::OpenMode::read_write : nvme::OpenMode::read_only,
       nvme::DirectIo::automatic);
-  const std::uint64_t present = align_down(file_->size_bytes(), options.multiple_bytes);
+  const std::uint64_t present = file_->size_bytes();
   size_bytes_ = options.size_bytes.value_or(present);
-  SLUICE_CHECK(size_bytes_ <= present, path + ": has " + format_bytes(file_->size_bytes()) +
+  SLUICE_CHECK(size_bytes_ <= present, path + ": has " + format_bytes(present) +
                                            ", --size asks for " + format_bytes(size_bytes_));
+  SLUICE_CHECK(size_bytes_ >= options.multiple_bytes, path + ": " + format_bytes(size_bytes_) +
+                                                          " to measure on (--size, or the file) is "
+                                                          "less than one block of " +
+                                                          format_bytes(options.multiple_bytes) +
+                                                          "; give more, or a smaller --block");
   size_bytes_ = align_down(size_bytes_, options.multiple_bytes);
 }
 

@@ -290,7 +290,7 @@ std::vector<BenchTarget> open_targets(const NvmeBenchArguments& arguments, Conso
 
 int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
   Console& console = session.console();
-  const StopSignals signals("\n");
+  const StopSignals signals;
   if (!arguments.html_path.empty()) check_writable("--html", arguments.html_path);
   std::vector<BenchTarget> targets = open_targets(arguments, console, signals.stop());
   std::vector<BenchOutcome> outcomes;

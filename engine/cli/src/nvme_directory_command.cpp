@@ -49,7 +49,7 @@ std::string find_committed(const std::string& directory) {
 }
 
 offload::VerifyReport verify(const std::string& directory, ByteProgress& progress) {
-  const StopSignals signals("\n");
+  const StopSignals signals;
   nvme::BackendChoice choice =
       nvme::make_backend(nvme::BackendKind::automatic, kChunksInFlight, kIoThreads);
   nvme::IoEngineOptions options;

@@ -248,7 +248,7 @@ std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& 
 
 int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
   Console& console = session.console();
-  const StopSignals signals("\n");
+  const StopSignals signals;
   check_writable("--out", arguments.out_path);
   if (!arguments.html_path.empty()) check_writable("--html", arguments.html_path);
   SLUICE_CHECK(arguments.html_path != arguments.out_path,

@@ -36,7 +36,7 @@ std::string pattern_table(const SurfaceTable& table, const SurfacePattern& patte
       rows.back().push_back(rate + (is_chosen ? "*" : room(table.depths[d])));
     }
   }
-  return format_table(rows);
+  return format_table(rows) + "\n";
 }
 
 // How much of the surface there was time for.

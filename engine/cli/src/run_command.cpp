@@ -147,6 +147,7 @@ int run_train(const TrainArguments& arguments, Session& session) {
   const std::string line = resume_line(session.argv());
   TrainProgress progress(session.console(), TrainProgress::system_clock());
   const StopSignals signals(
+      "the step in progress",
       "\nsluice: stopped at once; to go on from the last committed step:\n  " + line + "\n");
   try {
     const train::RunReport report = library.train(request, progress, signals.stop());

@@ -18,15 +18,22 @@ namespace {
 // g_stop.
 volatile int g_stop = 0;
 bool g_installed = false;
-char g_at_once_message[8192];
-std::size_t g_at_once_size = 0;
 
-constexpr char kStopping[] =
-    "\nsluice: stopping after the step in progress; the same signal again stops at once\n";
+// Text for a handler, which may not allocate.
+struct Message {
+  char text[8192];
+  std::size_t size = 0;
+  void set(const std::string& from) {
+    size = std::min(from.size(), sizeof(text));
+    std::memcpy(text, from.data(), size);
+  }
+};
+Message g_stopping;
+Message g_at_once;
 
-void write_to_stderr(const char* text, std::size_t size) {
+void write_to_stderr(const Message& message) {
   // Nothing can be done about a standard error that takes no bytes.
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, size);
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, message.text, message.size);
 }
 
 extern "C" void on_stop_signal(int number) {
@@ -38,11 +45,11 @@ extern "C" void on_stop_signal(int number) {
     return;
   }
   if (g_stop != 0) {
-    write_to_stderr(g_at_once_message, g_at_once_size);
+    write_to_stderr(g_at_once);
     ::_exit(exit_code_of_signal(number));
   }
   g_stop = number;
-  write_to_stderr(kStopping, sizeof(kStopping) - 1);
+  write_to_stderr(g_stopping);
   errno = saved;
 }
 
@@ -58,12 +65,13 @@ void set_action(void (*handler)(int)) {
 
 }  // namespace
 
-StopSignals::StopSignals(const std::string& at_once_message) {
+StopSignals::StopSignals(const std::string& finishes, const std::string& at_once_message) {
   assert(!g_installed);
   g_installed = true;
   g_stop = 0;
-  g_at_once_size = std::min(at_once_message.size(), sizeof(g_at_once_message));
-  std::memcpy(g_at_once_message, at_once_message.data(), g_at_once_size);
+  g_stopping.set("\nsluice: stopping" + (finishes.empty() ? "" : " after " + finishes) +
+                 "; the same signal again stops at once\n");
+  g_at_once.set(at_once_message);
   set_action(&on_stop_signal);
 }
 

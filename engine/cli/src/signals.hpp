@@ -11,8 +11,10 @@ namespace sluice::cli {
 // time. The signals may arrive on any thread. Confined to thread: main.
 class StopSignals {
  public:
-  // `at_once_message` is written to standard error when a second signal ends the process.
-  explicit StopSignals(const std::string& at_once_message);
+  // Written to standard error: at the first signal that the process stops after what it still
+  // `finishes` ("the step in progress"; empty: nothing), and `at_once_message` when a second one
+  // ends it.
+  explicit StopSignals(const std::string& finishes = "", const std::string& at_once_message = "\n");
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;

@@ -79,7 +79,7 @@ int run_generate(const GenerateArguments& arguments, Session& session) {
   train::TrainLibrary& library = load_train_library();
   library.set_log_sink(session.console().make_log_sink(), LogLevel::info);
 
-  const StopSignals signals("\n");
+  const StopSignals signals;
   TokenPrinter printer(session.console(), request.prompt, model.vocab_size == kByteVocabulary);
   library.generate(request, printer, signals.stop());
   printer.end_line();
@@ -94,7 +94,7 @@ int run_generate(const GenerateArguments& arguments, Session& session) {
 
 int run_export(const ExportArguments& arguments, Session& session) {
   Console& console = session.console();
-  const StopSignals signals("\n");
+  const StopSignals signals;
   const models::ExportResult result = models::export_weights(
       arguments.run_directory, arguments.out_path, arguments.dtype,
       [&](std::uint64_t done, std::uint64_t total) {
