@@ -29,21 +29,6 @@ has_candidate() {
   [[ "$policy" == *"Candidate: "[!\(]* ]]
 }
 
-# One sentence on why a download or an installation failed, from its log.
-explain_failure() {
-  local log="$1" what="$2"
-  if grep -qiE 'no space left|enough free space|errno 28' "$log"; then
-    fail "$what failed: the disk is full ($(df -h --output=avail,target "$repo" | tail -1 | xargs | tr ' ' ',') free); make room and run it again."
-  elif grep -qiE 'temporary failure|could not resolve|name resolution|failed to fetch|unable to fetch|could not connect|connection (timed out|refused|reset)|network is unreachable|NewConnectionError|max retries' "$log"; then
-    fail "$what failed: the server could not be reached; check the network or the proxy settings and run it again (log: $log)."
-  elif grep -qiE 'could not get lock|is another process using it' "$log"; then
-    fail "$what failed: another package installation is running; run it again when that is done."
-  elif grep -qiE 'no matching distribution|could not find a version' "$log"; then
-    fail "$what failed: the package index that pip is configured for does not have it, or cannot be reached (log: $log)."
-  fi
-  fail "$what failed; its log is $log."
-}
-
 # Runs a command with its output shown and kept.
 logged() {
   local log="$1"

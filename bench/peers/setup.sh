@@ -9,21 +9,10 @@ deepspeed_version=0.19.8
 peers="$repo/bench/peers/.venv"
 log="$repo/.cache/setup-peers.log"
 
-# Explains in one sentence why a step failed.
-explain_failure() {
-  local what="$1"
-  if grep -qiE 'no space left|enough free space|errno 28' "$log"; then
-    fail "$what failed: the disk is full; make room and run it again."
-  elif grep -qiE 'name resolution|NewConnectionError|max retries|timed out|unreachable|no matching distribution' "$log"; then
-    fail "$what failed: the package index that pip is configured for does not have it, or cannot be reached (log: $log)."
-  fi
-  fail "$what failed; its log is $log."
-}
-
 # Keeps what an interrupted run left, the operator's objects above all. In a tree that was moved torch is not found.
 make_environment() {
   if "$peers/bin/python" -c 'import torch' 2>/dev/null; then return; fi
-  "$repo/.venv/bin/python" -m venv --clear --without-pip "$peers" >"$log" 2>&1 || explain_failure "making bench/peers/.venv"
+  "$repo/.venv/bin/python" -m venv --clear --without-pip "$peers" >"$log" 2>&1 || explain_failure "$log" "making bench/peers/.venv"
   # pip and torch are seen from here, but what is installed goes into bench/peers/.venv.
   local site_packages='import sysconfig; print(sysconfig.get_path("purelib"))'
   "$repo/.venv/bin/python" -c "$site_packages" >"$("$peers/bin/python" -c "$site_packages")/project.pth"
@@ -34,7 +23,7 @@ make_environment() {
 install_deepspeed() {
   say "installing deepspeed $deepspeed_version into bench/peers/.venv"
   "$peers/bin/python" -m pip install --disable-pip-version-check "deepspeed==$deepspeed_version" >"$log" 2>&1 ||
-    explain_failure "installing deepspeed $deepspeed_version"
+    explain_failure "$log" "installing deepspeed $deepspeed_version"
 }
 
 # aio_peer.py loads the operator with the same settings. No GPU is used, so none of CUDA is needed to build.
@@ -45,7 +34,7 @@ build_operator() {
   rm -f "$TORCH_EXTENSIONS_DIR"/*/lock
   MAX_JOBS="${MAX_JOBS:-$(build_jobs)}" "$peers/bin/python" -c \
     'from deepspeed.ops.op_builder import AsyncIOBuilder; AsyncIOBuilder().load()' >"$log" 2>&1 ||
-    explain_failure "building the async_io operator"
+    explain_failure "$log" "building the async_io operator"
 }
 
 scripts/setup.sh

@@ -3,12 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <barrier>
-#include <exception>
-#include <thread>
+#include <memory>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/worker.hpp"
 #include "sluice/nvme/load.hpp"
 
 namespace sluice::nvme {
@@ -51,25 +50,30 @@ class Drive {
         file_(make_nameless(directory, size_bytes)) {}
 
   // Extents that were only allocated read as zeros without the drive.
-  void fill() {
-    LoadOptions options;
-    options.pattern = LoadPattern::write;
-    options.size_bytes = size_bytes_;
-    Load load(engine_, file_, options);
-    for (std::uint64_t written = 0; written < size_bytes_;) written += load.run(0).written_bytes;
+  Ticket begin_fill() {
+    return worker_.begin([this] {
+      Load load(engine_, file_, load_of(LoadPattern::write));
+      for (std::uint64_t written = 0; written < size_bytes_;) written += load.run(0).written_bytes;
+    });
   }
-
-  double measure() {
-    LoadOptions options;
-    options.pattern = LoadPattern::mixed;
-    options.size_bytes = size_bytes_;
-    return Load(engine_, file_, options).run(kSeconds).bytes_per_second();
+  Ticket begin_measure(double& rate) {
+    return worker_.begin([this, &rate] {
+      rate = Load(engine_, file_, load_of(LoadPattern::mixed)).run(kSeconds).bytes_per_second();
+    });
   }
 
  private:
+  LoadOptions load_of(LoadPattern pattern) const {
+    LoadOptions options;
+    options.pattern = pattern;
+    options.size_bytes = size_bytes_;
+    return options;
+  }
+
   const std::uint64_t size_bytes_;
   IoEngine engine_;
   SwapFile file_;
+  Worker worker_{"sluice-rate"};
 };
 
 }  // namespace
@@ -78,48 +82,28 @@ std::vector<double> measure_drive_rates(std::span<const std::string> directories
                                         BackendKind backend, unsigned io_threads) {
   const std::uint64_t size_bytes = file_bytes_for(directories);
   if (size_bytes < kLeastFileBytes) return {};
-  std::vector<double> rates(directories.size());
-  std::vector<std::exception_ptr> errors(directories.size());
+  std::vector<std::unique_ptr<Drive>> drives;
+  for (const std::string& directory : directories)
+    drives.push_back(std::make_unique<Drive>(directory, size_bytes, backend, io_threads));
+  std::vector<Ticket> filled;
+  for (const auto& drive : drives) filled.push_back(drive->begin_fill());
+  finish_all(filled);
   // The rate that counts is the one beside the others.
-  std::barrier all_filled(static_cast<std::ptrdiff_t>(directories.size()));
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < directories.size(); ++i) {
-    threads.emplace_back([&, i] {
-      bool waits = true;
-      try {
-        Drive drive(directories[i], size_bytes, backend, io_threads);
-        drive.fill();
-        waits = false;
-        all_filled.arrive_and_wait();
-        rates[i] = drive.measure();
-      } catch (...) {
-        errors[i] = std::current_exception();
-        if (waits) all_filled.arrive_and_drop();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  std::vector<double> rates(drives.size());
+  std::vector<Ticket> measured;
+  for (std::size_t i = 0; i < drives.size(); ++i)
+    measured.push_back(drives[i]->begin_measure(rates[i]));
+  finish_all(measured);
   return rates;
 }
 
-std::optional<std::size_t> slow_drive(std::span<const IoCounters> drives) {
-  const auto busy = [](const IoCounters& drive) {
-    return std::max(drive.read_busy_seconds, drive.write_busy_seconds);
-  };
-  if (drives.size() < 2) return std::nullopt;
-  std::size_t slowest = 0;
-  for (std::size_t i = 1; i < drives.size(); ++i) {
-    if (busy(drives[i]) > busy(drives[slowest])) slowest = i;
+std::optional<std::size_t> slow_drive(std::span<const double> busy_seconds) {
+  if (busy_seconds.size() < 2) return std::nullopt;
+  const auto slowest = std::max_element(busy_seconds.begin(), busy_seconds.end());
+  for (auto other = busy_seconds.begin(); other != busy_seconds.end(); ++other) {
+    if (other != slowest && *slowest <= std::max(1.5 * *other, *other + 1)) return std::nullopt;
   }
-  for (std::size_t i = 0; i < drives.size(); ++i) {
-    const double others = busy(drives[i]);
-    if (i != slowest && busy(drives[slowest]) <= std::max(1.5 * others, others + 1))
-      return std::nullopt;
-  }
-  return slowest;
+  return static_cast<std::size_t>(slowest - busy_seconds.begin());
 }
 
 }  // namespace sluice::nvme

@@ -23,6 +23,17 @@ class IoEngine::Impl {
   // Files of more drives than there are queues share them.
   DriveQueue& queue_of(std::size_t drive) const { return *queues_[drive % queues_.size()]; }
 
+  // The ranges of each part, in its drive's queue, with one ticket.
+  template <typename Range>
+  Ticket begin_parts(const StripedFile& file, const std::vector<std::vector<Range>>& ranges) const {
+    std::vector<Ticket> tickets;
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      const SwapFile& part = file.parts()[i];
+      tickets.push_back(queue_of(part.drive()).begin(part, std::span<const Range>(ranges[i])));
+    }
+    return join(std::move(tickets));
+  }
+
  private:
   std::vector<std::unique_ptr<DriveQueue>> queues_;
 };
@@ -97,21 +108,13 @@ Ticket IoEngine::begin_writes(const SwapFile& file, std::span<const WriteRange> 
 Ticket IoEngine::begin_read(const StripedFile& file, std::uint64_t offset_bytes,
                             std::span<std::byte> data) {
   if (file.parts().size() == 1) return begin_read(file.parts().front(), offset_bytes, data);
-  const auto ranges = ranges_by_part<ReadRange>(file.layout(), offset_bytes, data);
-  std::vector<Ticket> tickets;
-  for (std::size_t i = 0; i < ranges.size(); ++i)
-    tickets.push_back(begin_reads(file.parts()[i], ranges[i]));
-  return join(std::move(tickets));
+  return impl_->begin_parts(file, ranges_by_part<ReadRange>(file.layout(), offset_bytes, data));
 }
 
 Ticket IoEngine::begin_write(const StripedFile& file, std::uint64_t offset_bytes,
                              std::span<const std::byte> data) {
   if (file.parts().size() == 1) return begin_write(file.parts().front(), offset_bytes, data);
-  const auto ranges = ranges_by_part<WriteRange>(file.layout(), offset_bytes, data);
-  std::vector<Ticket> tickets;
-  for (std::size_t i = 0; i < ranges.size(); ++i)
-    tickets.push_back(begin_writes(file.parts()[i], ranges[i]));
-  return join(std::move(tickets));
+  return impl_->begin_parts(file, ranges_by_part<WriteRange>(file.layout(), offset_bytes, data));
 }
 
 std::size_t IoEngine::drives() const {
@@ -130,11 +133,7 @@ IoCounters IoEngine::drive_counters(std::size_t drive) const {
 
 IoLatency IoEngine::latency() const {
   IoLatency sum;
-  for (const auto& queue : impl_->queues()) {
-    const IoLatency latency = queue->latency();
-    sum.reads.add(latency.reads);
-    sum.writes.add(latency.writes);
-  }
+  for (const auto& queue : impl_->queues()) sum.add(queue->latency());
   return sum;
 }
 
@@ -184,6 +183,11 @@ void Registration::end() noexcept {
     // The backend is gone, and what was registered with it.
     log(LogLevel::debug, std::string("end of a registration: ") + error.what());
   }
+}
+
+void IoLatency::add(const IoLatency& other) {
+  reads.add(other.reads);
+  writes.add(other.writes);
 }
 
 void IoCounters::add(const IoCounters& other) {

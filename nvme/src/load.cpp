@@ -81,8 +81,7 @@ void LoadResult::add(const LoadResult& other) {
   written_bytes += other.written_bytes;
   requests += other.requests;
   bounce_bytes += other.bounce_bytes;
-  latency.reads.add(other.latency.reads);
-  latency.writes.add(other.latency.writes);
+  latency.add(other.latency);
 }
 
 // A job is a place in the memory with a few transfers in flight: one, or for swap the three states

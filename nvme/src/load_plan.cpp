@@ -16,8 +16,8 @@ constexpr std::uint64_t kStates = 3;  // p, m and v
 constexpr std::size_t kSwapJobs =
     6;  // as many tiles are read as are written, and some wait their turn
 constexpr std::size_t kRangesInFlight = 8;
-// Jobs are finished in the order in which they began, so more than the queue holds are begun: a
-// slow one must not let it run empty. Twice the queue, more where blocks are small, less where they
+// Load waits for its oldest job when none has ended, so more than the queue holds are begun: a slow
+// one must not let it run empty. Twice the queue, more where blocks are small, less where they
 // are huge.
 constexpr std::uint64_t kWantedBytes = 16 * kMiB;
 constexpr std::uint64_t kMostBytes = 512 * kMiB;

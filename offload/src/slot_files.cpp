@@ -47,9 +47,12 @@ SlotLength slot_length(const Stripe& stripe, int slot) {
 
 void check_committed_files(const Stripe& stripe, const Manifest& manifest,
                            const StoreLayout& layout) {
+  std::array<SlotLength, kSlotCount> lengths;
+  for (int slot = 0; slot < kSlotCount; ++slot)
+    lengths.at(index_of_slot(slot)) = slot_length(stripe, slot);
   for (std::size_t i = 0; i < manifest.shards.size(); ++i) {
     const ManifestShard& shard = manifest.shards[i];
-    const SlotLength length = slot_length(stripe, shard.slot);
+    const SlotLength& length = lengths.at(index_of_slot(shard.slot));
     const std::string holds = "it holds shard \"" + shard.spec.name + "\" of the committed step " +
                               std::to_string(manifest.step) + ": restore it from a copy, or " +
                               how_to_start_over(stripe.first()) + " to start over";

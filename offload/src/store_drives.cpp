@@ -28,9 +28,9 @@ void StoreDrives::hold_further_for_new() {
     check_is_nobodys_part(directory, first());
 }
 
-void StoreDrives::make(std::uint64_t file_bytes, SlotSet wanted, std::uint64_t manifest_bytes,
+void StoreDrives::make(std::uint64_t slot_bytes, SlotSet wanted, std::uint64_t manifest_bytes,
                        nvme::DirectIo direct) {
-  file_bytes_ = file_bytes;
+  slot_bytes_ = slot_bytes;
   stripe_ = new_stripe(place_);
   hold_further_for_new();
   const auto slots = static_cast<std::uint64_t>(std::count(wanted.begin(), wanted.end(), true));
@@ -39,14 +39,14 @@ void StoreDrives::make(std::uint64_t file_bytes, SlotSet wanted, std::uint64_t m
     const std::string& directory = stripe_.directories[part];
     leftovers.push_back(list_store_files(directory));
     const std::uint64_t states_bytes =
-        checked_mul(slots, stripe_.layout.part_bytes(part, file_bytes_));
+        checked_mul(slots, stripe_.layout.part_bytes(part, slot_bytes_));
     check_free_disk(directory, checked_add(states_bytes, part == 0 ? manifest_bytes : 0),
                     disk_bytes_of(leftovers.back()));
   }
   for (std::size_t part = 0; part < leftovers.size(); ++part)
     remove_leftovers(stripe_.directories[part], leftovers[part]);
   write_labels(stripe_, LabelState::new_store);
-  files_ = open_slot_files(stripe_, wanted, file_bytes_, direct);
+  files_ = open_slot_files(stripe_, wanted, slot_bytes_, direct);
 }
 
 void StoreDrives::mark_committed() {
@@ -60,7 +60,7 @@ void StoreDrives::open(const Manifest& manifest, SlotSet wanted, nvme::DirectIo 
   for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
     hold(stripe_.directories[part]);
   const StoreLayout layout = layout_of(manifest);
-  file_bytes_ = layout.file_bytes;
+  slot_bytes_ = layout.file_bytes;
   check_committed_files(stripe_, manifest, layout);
   if (reading) {
     files_ = open_slot_files_read_only(stripe_, wanted);
@@ -69,11 +69,11 @@ void StoreDrives::open(const Manifest& manifest, SlotSet wanted, nvme::DirectIo 
   for (std::size_t part = 0; part < stripe_.directories.size(); ++part) {
     const std::string& directory = stripe_.directories[part];
     remove_leftovers(directory, list_dead_files(directory));
-    check_free_disk(directory, missing_disk_bytes(stripe_, part, wanted, file_bytes_), 0);
+    check_free_disk(directory, missing_disk_bytes(stripe_, part, wanted, slot_bytes_), 0);
   }
   marked_committed_ = true;
   write_labels(stripe_, LabelState::committed);  // drives may be mounted elsewhere now
-  files_ = open_slot_files(stripe_, wanted, file_bytes_, direct);
+  files_ = open_slot_files(stripe_, wanted, slot_bytes_, direct);
 }
 
 void StoreDrives::register_with(nvme::IoEngine& io) {
@@ -89,6 +89,15 @@ std::string StoreDrives::why_buffered() const {
     if (file && !file->why_buffered().empty()) return file->why_buffered();
   }
   return "";
+}
+
+std::uint64_t StoreDrives::file_bytes() const {
+  std::uint64_t sum = 0;
+  for (const std::optional<nvme::StripedFile>& file : files_) {
+    if (!file) continue;
+    for (const nvme::SwapFile& part : file->parts()) sum += part.size_bytes();
+  }
+  return sum;
 }
 
 void StoreDrives::sync_data() const {

@@ -20,10 +20,10 @@ class StoreDrives {
   // Holds the first directory.
   StoreDrives(SwapPlace place, DirectoryLock::Mode mode);
 
-  // New slot files of `file_bytes`, after what a killed run left has been removed. Nothing is
+  // New slot files of `slot_bytes`, after what a killed run left has been removed. Nothing is
   // removed anywhere before it is known that there is room everywhere. Throws StorageError when
   // another run needs one of the directories, IoError.
-  void make(std::uint64_t file_bytes, SlotSet wanted, std::uint64_t manifest_bytes,
+  void make(std::uint64_t slot_bytes, SlotSet wanted, std::uint64_t manifest_bytes,
             nvme::DirectIo direct);
   // Those that `manifest` is about; exclusive: to go on with, `wanted` are made where they are not.
   // Throws StorageError when they are not all there.
@@ -40,8 +40,9 @@ class StoreDrives {
   const nvme::StripedFile& file(int slot) const { return *files_.at(index_of_slot(slot)); }
   // Empty, or why the files are not opened with O_DIRECT.
   std::string why_buffered() const;
+  std::uint64_t file_bytes() const;  // of all files
   // Throws IoError when a file was removed, replaced or cut short meanwhile.
-  void check_still_there() const { offload::check_still_there(files_, file_bytes_); }
+  void check_still_there() const { offload::check_still_there(files_, slot_bytes_); }
   // fdatasync of the files, and fsync of the directories but the first.
   void sync_data() const;
 
@@ -54,7 +55,7 @@ class StoreDrives {
   std::vector<DirectoryLock> locks_;
   // Constant after make or open.
   Stripe stripe_;
-  std::uint64_t file_bytes_ = 0;  // of each slot, over all drives
+  std::uint64_t slot_bytes_ = 0;  // of each slot, over all drives
   bool marked_committed_ = false;
   SlotFiles files_;
   std::vector<nvme::Registration> registrations_;  // end before the files are closed

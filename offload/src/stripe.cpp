@@ -131,12 +131,16 @@ std::string random_id() {
   return id;
 }
 
+bool is_part_of(const std::optional<Label>& label, const std::string& store_id, std::size_t part) {
+  return label && label->store_id == store_id && label->part == part;
+}
+
 // What the first directory of the label's store says, if it is there under this name.
 enum class AtFirst { unknown, committed, given_up };
 AtFirst state_at(const std::string& first, const Label& label) {
   if (!is_there(first)) return AtFirst::unknown;
   const std::optional<Label> there = load_label(first);
-  if (!there || there->store_id != label.store_id || there->part != 0) return AtFirst::unknown;
+  if (!is_part_of(there, label.store_id, 0)) return AtFirst::unknown;
   const std::optional<Manifest> manifest = load_manifest(first);
   return manifest && manifest->store_id == label.store_id ? AtFirst::committed : AtFirst::given_up;
 }
@@ -153,7 +157,7 @@ void check_is_no_copy(const std::string& directory, const Label& label) {
 // The label in a store's first directory.
 Label first_label(const std::string& directory, const std::string& store_id) {
   std::optional<Label> label = load_label(directory);
-  if (label && label->store_id == store_id && label->part == 0) return *std::move(label);
+  if (is_part_of(label, store_id, 0)) return *std::move(label);
   throw StorageError(
       label_path(directory),
       std::string(label ? "is of another run" : "is absent") +
@@ -179,7 +183,7 @@ void check_part(const Stripe& stripe, std::size_t part) {
                                       ", but has none: mount its drive there, or name the "
                                       "directories in the order in which the run was begun");
   }
-  if (label->store_id == stripe.store_id && label->part == part) {
+  if (is_part_of(label, stripe.store_id, part)) {
     if (label->layout.weights() == stripe.layout.weights() &&
         label->layout.chunk_bytes() == stripe.layout.chunk_bytes())
       return;
@@ -201,6 +205,33 @@ Stripe checked_stripe(Label label, std::vector<std::string> directories) {
   Stripe stripe{std::move(label.store_id), std::move(directories), std::move(label.layout)};
   for (std::size_t part = 1; part < stripe.directories.size(); ++part) check_part(stripe, part);
   return stripe;
+}
+
+// Why the part in `directory` is needed; empty: it is not, or there is none.
+std::string why_part_is_needed(const std::string& directory, const std::string& new_first) {
+  const std::optional<Label> label = load_label(directory);
+  if (!label) {
+    if (!has_part_files(directory)) return "";
+    return "has files of a part of a striped run, and " + label_path(directory) +
+           " is absent, which says of which; give that run up (sluice nvme clean --committed " +
+           directory + "), or choose another directory";
+  }
+  if (label->part == 0) return "";
+  const std::string what = "has " + part_text(label->part, label->directories.size()) +
+                           " of the run in " + label->first();
+  for (const std::string& first : {label->first(), new_first}) {
+    const AtFirst state = state_at(first, *label);
+    if (state == AtFirst::given_up) return "";
+    if (state == AtFirst::committed)
+      return what + (same_directory(first, label->first()) ? "" : ", now " + first) +
+             ": name that directory first, or remove that run (sluice nvme clean --committed " +
+             first + ")";
+  }
+  if (!label->committed) return "";
+  return what +
+         ", which is not there now: mount its drive, or give that run up (sluice nvme clean "
+         "--committed " +
+         directory + ")";
 }
 
 }  // namespace
@@ -278,32 +309,6 @@ void write_labels(const Stripe& stripe, LabelState state) {
   }
 }
 
-std::string why_part_is_needed(const std::string& directory, const std::string& new_first) {
-  const std::optional<Label> label = load_label(directory);
-  if (!label) {
-    if (!has_part_files(directory)) return "";
-    return "has files of a part of a striped run, and " + label_path(directory) +
-           " is absent, which says of which; give that run up (sluice nvme clean --committed " +
-           directory + "), or choose another directory";
-  }
-  if (label->part == 0) return "";
-  const std::string what = "has " + part_text(label->part, label->directories.size()) +
-                           " of the run in " + label->first();
-  for (const std::string& first : {label->first(), new_first}) {
-    const AtFirst state = state_at(first, *label);
-    if (state == AtFirst::given_up) return "";
-    if (state == AtFirst::committed)
-      return what + (same_directory(first, label->first()) ? "" : ", now " + first) +
-             ": name that directory first, or remove that run (sluice nvme clean --committed " +
-             first + ")";
-  }
-  if (!label->committed) return "";
-  return what +
-         ", which is not there now: mount its drive, or give that run up (sluice nvme clean "
-         "--committed " +
-         directory + ")";
-}
-
 void check_is_nobodys_part(const std::string& directory, const std::string& new_first) {
   const std::string why = why_part_is_needed(directory, new_first);
   if (!why.empty()) throw StorageError(directory, why);
@@ -331,8 +336,7 @@ std::vector<std::string> directories_to_clear(const std::string& directory,
     for (std::size_t part = 1; part < label->directories.size(); ++part) {
       const std::string& further = label->directories[part];
       const std::optional<Label> there = is_there(further) ? load_label(further) : std::nullopt;
-      const bool own = there && there->store_id == label->store_id && there->part == part;
-      (own ? directories : missing).push_back(further);
+      (is_part_of(there, label->store_id, part) ? directories : missing).push_back(further);
     }
   }
   directories.push_back(directory);

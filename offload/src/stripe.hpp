@@ -44,10 +44,8 @@ enum class LabelState { new_store, committed };
 // Writes the labels, none for a store in one directory. Throws IoError.
 void write_labels(const Stripe& stripe, LabelState state);
 
-// Why `directory` may not be taken for a new store whose first directory is `new_first`: it has a
-// part of another store; empty: it may. Throws StorageError when a label cannot be used.
-std::string why_part_is_needed(const std::string& directory, const std::string& new_first);
-// Throws StorageError with that.
+// Throws StorageError that says why `directory` may not be taken for a new store whose first
+// directory is `new_first`: it has a part of another store; and when a label cannot be used.
 void check_is_nobodys_part(const std::string& directory, const std::string& new_first);
 // The same only where the store's first directory is there and committed: else the part may be
 // given up.

@@ -41,6 +41,7 @@ class SwapStore::Impl {
 
   void start_new(std::vector<ShardSpec> shards, nvme::DirectIo direct);
   void start_committed(nvme::DirectIo direct);
+  std::uint64_t file_bytes() const { return drives_.file_bytes(); }
   std::uint64_t written_bytes() const {
     return written_before_ + io_.counters().written_bytes - io_written_before_;
   }
@@ -349,6 +350,9 @@ std::int64_t SwapStore::committed_step() const {
 }
 const std::string& SwapStore::committed_metadata() const {
   return impl_->metadata();
+}
+std::uint64_t SwapStore::file_bytes() const {
+  return impl_->file_bytes();
 }
 std::uint64_t SwapStore::written_bytes() const {
   return impl_->written_bytes();

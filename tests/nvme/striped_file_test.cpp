@@ -187,14 +187,20 @@ TEST_P(StripedFileTest, MemoryIsRegisteredWithAllQueuesOrNone) {
 INSTANTIATE_TEST_SUITE_P(AllBackends, StripedFileTest, ::testing::ValuesIn(built_backends()),
                          [](const auto& backend) { return name_of(backend.param); });
 
-// With one queue for several drives, as whoever only reads a striped file has it.
-TEST(StripedFile, NeedsNoQueueForEachDrive) {
-  const TempDir dir;
+// Two parts of one directory, in turn by pages.
+StripedFile make_two_parts(const TempDir& dir, std::uint64_t size_bytes) {
   std::vector<SwapFile> parts;
   for (std::size_t i = 0; i < 2; ++i)
     parts.emplace_back(dir.file("part" + std::to_string(i)), OpenMode::create, DirectIo::off, i);
   StripedFile file(std::move(parts), StripeLayout({1, 1}, 4096));
-  file.allocate(65536);
+  file.allocate(size_bytes);
+  return file;
+}
+
+// With one queue for several drives, as whoever only reads a striped file has it.
+TEST(StripedFile, NeedsNoQueueForEachDrive) {
+  const TempDir dir;
+  const StripedFile file = make_two_parts(dir, 65536);
   IoEngine engine(make_backend(BackendKind::threads, 4, 2).backend, {});
   const std::vector<std::byte> bytes(65536, std::byte{9});
   engine.begin_write(file, 0, bytes).finish();
@@ -214,11 +220,7 @@ TEST(StripedFile, NeedsAsManyPartsAsItsLayout) {
 // The ticket of a striped transfer ends when the slowest part has, and not before.
 TEST(StripedFile, EndsWithItsLastPart) {
   const TempDir dir;
-  std::vector<SwapFile> parts;
-  for (std::size_t i = 0; i < 2; ++i)
-    parts.emplace_back(dir.file("part" + std::to_string(i)), OpenMode::create, DirectIo::off, i);
-  StripedFile file(std::move(parts), StripeLayout({1, 1}, 4096));
-  file.allocate(8192);
+  const StripedFile file = make_two_parts(dir, 8192);
   FaultyOptions slow;
   slow.rule = [](const IoRequest&, std::uint64_t) { return Fault::held(); };
   auto held = std::make_unique<FaultyBackend>(make_backend(BackendKind::threads, 4, 1).backend,
@@ -251,11 +253,7 @@ TEST(DriveRates, AreMeasuredAndLeaveNothingBehind) {
 }
 
 TEST(SlowDrive, IsTheOneThatTheOthersWaitedFor) {
-  const auto found = [](std::vector<double> busy_seconds) {
-    std::vector<IoCounters> drives(busy_seconds.size());
-    for (std::size_t i = 0; i < drives.size(); ++i) drives[i].read_busy_seconds = busy_seconds[i];
-    return slow_drive(drives);
-  };
+  const auto found = [](std::vector<double> busy_seconds) { return slow_drive(busy_seconds); };
   EXPECT_EQ(found({10}), std::nullopt);
   EXPECT_EQ(found({10, 9}), std::nullopt);
   EXPECT_EQ(found({10, 16}), 1U);

@@ -37,6 +37,14 @@ TEST(Striped, EqualsOneDirectoryBitForBitAlsoAfterKills) {
   EXPECT_LE(second, 3 * (first + (1U << 20U)));
   EXPECT_GE(second + (3U << 20U), 3 * first);
   const std::string report = folder.report_text("report");
+  std::uint64_t on_drives = 0;
+  for (const std::string& name : {std::string("swap"), std::string("swap2")}) {
+    for (const std::string& path : folder.files(name)) {
+      if (path.ends_with(".swap")) on_drives += std::filesystem::file_size(path);
+    }
+  }
+  const std::size_t peak = report.find("\"nvme\":", report.find("\"peak_bytes\""));
+  EXPECT_GE(std::stoull(report.substr(peak + 7)), on_drives);
   for (const char* part :
        {"\"drives\":[{", "swap2", "\"life_written_bytes\":", "\"rated_bytes\":2000000000000"})
     EXPECT_NE(report.find(part), std::string::npos) << part << " in " << report;

@@ -147,8 +147,12 @@ nvme::LatencyHistogram all_latencies(const nvme::LoadResult& result) {
   return all;
 }
 
-// The processor's time is the process's: of several paths at once only the sum has one.
+// The processor's time is the process's: of several paths at once only the sum has one. With fio
+// they are measured one after the other.
 enum class CpuTime { known, of_all };
+CpuTime cpu_time_of(const NvmeBenchArguments& arguments) {
+  return arguments.paths.size() > 1 && !arguments.fio ? CpuTime::of_all : CpuTime::known;
+}
 
 std::vector<std::string> table_row(const std::string& what, const nvme::LoadResult& result,
                                    CpuTime cpu) {
@@ -192,14 +196,13 @@ void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& 
           Console& console) {
   std::vector<std::vector<std::string>> rows = {
       {"", "GB/s", "IOPS", "p50 us", "p99 us", "p99.9 us", "CPU s/GiB", "bounced"}};
-  const bool several = outcomes.size() > 1;
-  const bool at_once = several && !arguments.fio;
+  const CpuTime cpu = cpu_time_of(arguments);
   nvme::LoadResult total;
   for (const BenchOutcome& outcome : outcomes) {
-    rows.push_back(
-        table_row(outcome.path, outcome.result, at_once ? CpuTime::of_all : CpuTime::known));
+    rows.push_back(table_row(outcome.path, outcome.result, cpu));
     if (outcome.fio)
-      rows.push_back(fio_row(several ? "fio, " + outcome.path : "fio", outcome.fio->fio));
+      rows.push_back(
+          fio_row(outcomes.size() > 1 ? "fio, " + outcome.path : "fio", outcome.fio->fio));
     // They ran at the same time, and each counted the time of the whole process.
     const double seconds = std::max(total.seconds, outcome.result.seconds);
     const double cpu_seconds = std::max(total.cpu_seconds, outcome.result.cpu_seconds);
@@ -207,7 +210,7 @@ void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& 
     total.seconds = seconds;
     total.cpu_seconds = cpu_seconds;
   }
-  if (at_once) rows.push_back(table_row("all", total, CpuTime::known));
+  if (cpu == CpuTime::of_all) rows.push_back(table_row("all", total, CpuTime::known));
   console.print(std::string(name_of(arguments.pattern)) + ", " +
                 std::string(name_of(arguments.access)) + ", blocks of " +
                 format_bytes(arguments.block_bytes) + ", depth " + std::to_string(arguments.depth) +
@@ -241,7 +244,7 @@ Json::Value ratios_json(const std::vector<double>& ratios) {
   return object;
 }
 
-Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& outcome, CpuTime cpu) {
+Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& outcome) {
   const nvme::LoadResult& result = outcome.result;
   const nvme::LatencyHistogram all = all_latencies(result);
   Json::Value object(Json::objectValue);
@@ -260,8 +263,9 @@ Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& out
   object["p50_us"] = microseconds(all, 0.5);
   object["p99_us"] = microseconds(all, 0.99);
   object["p999_us"] = microseconds(all, 0.999);
-  object["cpu_s_per_GiB"] =
-      cpu == CpuTime::known ? Json::Value(result.cpu_seconds_per_gib()) : Json::Value();
+  object["cpu_s_per_GiB"] = cpu_time_of(arguments) == CpuTime::known
+                                ? Json::Value(result.cpu_seconds_per_gib())
+                                : Json::Value();
   object["bounce_bytes"] = Json::UInt64(result.bounce_bytes);
   if (outcome.fio) {
     const FioSlice& fio = outcome.fio->fio;
@@ -319,11 +323,10 @@ int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
   }
   Json::Value object(Json::objectValue);
   if (outcomes.size() == 1) {
-    object = to_json(arguments, outcomes.front(), CpuTime::known);
+    object = to_json(arguments, outcomes.front());
   } else {
     for (const BenchOutcome& outcome : outcomes)
-      object["paths"].append(
-          to_json(arguments, outcome, arguments.fio ? CpuTime::known : CpuTime::of_all));
+      object["paths"].append(to_json(arguments, outcome));
   }
   session.emit(object);
   return signals.stop() == 0 ? kExitDone : exit_code_of_signal(signals.stop());

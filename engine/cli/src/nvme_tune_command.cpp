@@ -6,9 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <exception>
+#include <deque>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "commands.hpp"
@@ -20,6 +19,8 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/base/ticket.hpp"
+#include "sluice/base/worker.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/nvme/load.hpp"
 #include "text_format.hpp"
@@ -49,26 +50,20 @@ class Measuring {
  public:
   Measuring(const NvmeTuneArguments& arguments, const std::vector<DriveFile>& drives,
             const volatile int& stop)
-      : arguments_(arguments), drives_(drives), stop_(stop) {}
+      : arguments_(arguments), drives_(drives), stop_(stop) {
+    for (std::size_t i = 0; i < drives_.size(); ++i) workers_.emplace_back("sluice-tune");
+  }
 
   // Bytes per second of all drives together. Throws Stopped, IoError.
   double rate(const nvme::IoEngineOptions& options, LoadPattern pattern, double seconds,
               nvme::SubmitPolling polling = nvme::SubmitPolling::off) {
     std::vector<double> rates(drives_.size(), 0);
-    std::vector<std::exception_ptr> errors(drives_.size());
-    std::vector<std::thread> threads;
+    std::vector<Ticket> measured;
     for (std::size_t i = 0; i < drives_.size(); ++i) {
-      threads.emplace_back([&, i] {
-        try {
-          rates[i] = rate_of(drives_[i], options, pattern, seconds, polling);
-        } catch (...) {
-          errors[i] = std::current_exception();
-        }
-      });
+      measured.push_back(workers_[i].begin(
+          [&, i] { rates[i] = rate_of(drives_[i], options, pattern, seconds, polling); }));
     }
-    for (std::thread& thread : threads) thread.join();
-    for (const std::exception_ptr& error : errors)
-      if (error) std::rethrow_exception(error);
+    finish_all(measured);
     if (stop_ != 0) throw Stopped{};
     double sum = 0;
     for (const double each : rates) sum += each;
@@ -93,6 +88,7 @@ class Measuring {
   const NvmeTuneArguments& arguments_;
   const std::vector<DriveFile>& drives_;
   const volatile int& stop_;
+  std::deque<Worker> workers_;  // one for each drive
 };
 
 double seconds_since(Clock::time_point begin) {

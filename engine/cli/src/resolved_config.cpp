@@ -94,8 +94,7 @@ void add_offload(const std::string& section, const config::OffloadConfig& offloa
     Json::Value paths(offload.nvme_path);
     if (!offload.further_nvme_paths.empty()) {
       paths = Json::Value(Json::arrayValue);
-      paths.append(offload.nvme_path);
-      for (const std::string& further : offload.further_nvme_paths) paths.append(further);
+      for (const std::string& directory : offload.directories()) paths.append(directory);
     }
     values.emplace_back(path + "nvme_path", paths);
   }

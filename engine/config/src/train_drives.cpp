@@ -17,10 +17,8 @@ std::string normal(const std::string& path) {
 }
 
 std::vector<std::string> directories_of(const OffloadConfig& offload) {
-  std::vector<std::string> paths;
-  if (offload.nvme_path.empty()) return paths;
-  paths.push_back(normal(offload.nvme_path));
-  for (const std::string& path : offload.further_nvme_paths) paths.push_back(normal(path));
+  std::vector<std::string> paths = offload.directories();
+  for (std::string& path : paths) path = normal(path);
   return paths;
 }
 

@@ -10,6 +10,7 @@
 
 #include "sluice/nvme/file.hpp"
 #include "sluice/offload/memory_pool.hpp"
+#include "sluice/offload/swap_store.hpp"
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::plan {
@@ -84,11 +85,10 @@ std::uint64_t address_space_limit() {
 // What an earlier run left in the directory: its space is used again.
 std::uint64_t reusable_bytes(const std::string& directory) {
   std::uint64_t sum = 0;
-  for (const char* name : {"states.0.swap", "states.1.swap", "scratch.spill.swap"}) {
+  if (access(directory.c_str(), R_OK | X_OK) != 0) return sum;  // the run will say so
+  for (const std::string& path : offload::SwapStore::list_files(directory)) {
     struct stat status {};
-    if (stat((directory + "/" + name).c_str(), &status) == 0) {
-      sum += static_cast<std::uint64_t>(status.st_blocks) * 512;
-    }
+    if (stat(path.c_str(), &status) == 0) sum += static_cast<std::uint64_t>(status.st_blocks) * 512;
   }
   return sum;
 }
@@ -115,6 +115,14 @@ std::uint64_t tree_bytes(const std::string& directory) {
   return sum;
 }
 
+// Returns whether the directory is there.
+bool note_file_system(MachineFacts& facts, const std::string& directory) {
+  struct stat status {};
+  if (stat(directory.c_str(), &status) != 0) return false;
+  facts.file_systems.emplace_back(directory, status.st_dev);
+  return true;
+}
+
 }  // namespace
 
 MachineFacts probe_machine(const config::TrainConfig& config) {
@@ -126,17 +134,15 @@ MachineFacts probe_machine(const config::TrainConfig& config) {
   facts.cores = usable_cores();
   for (const config::OffloadConfig* offload :
        {&config.zero.offload_optimizer, &config.zero.offload_param}) {
-    std::vector<std::string> directories = offload->further_nvme_paths;
-    directories.push_back(offload->nvme_path);
-    for (const std::string& directory : directories) {
-      struct stat status {};
-      if (directory.empty() || stat(directory.c_str(), &status) != 0) continue;
+    for (const std::string& directory : offload->directories()) {
+      if (!note_file_system(facts, directory)) continue;
       facts.free_disk_bytes.emplace_back(
           directory, nvme::free_disk_bytes(directory) + reusable_bytes(directory));
     }
   }
   const std::string& checkpoints = config.sluice.checkpoint_dir;
   if (!checkpoints.empty()) {
+    note_file_system(facts, checkpoints);
     facts.free_disk_bytes.emplace_back(
         checkpoints, nvme::free_disk_bytes(existing_part(checkpoints)) + tree_bytes(checkpoints));
   }

@@ -2,10 +2,9 @@
 
 #include <json/json.h>
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "memory_model.hpp"
 #include "placement.hpp"
@@ -145,10 +144,8 @@ void add_disk(Plan& plan, const MachineFacts& machine, const std::string& direct
 }
 
 // Of a stripe, each directory's share: as the weights say, or as if the drives were equally fast.
-void add_striped_disk(Plan& plan, const MachineFacts& machine, const std::string& first,
-                      const std::vector<std::string>& further, std::uint64_t needed_bytes) {
-  std::vector<std::string> directories{first};
-  directories.insert(directories.end(), further.begin(), further.end());
+void add_striped_disk(Plan& plan, const MachineFacts& machine,
+                      const std::vector<std::string>& directories, std::uint64_t needed_bytes) {
   std::vector<unsigned> weights = plan.config.sluice.io.drive_weights;
   if (weights.size() != directories.size()) weights.assign(directories.size(), 1);
   const nvme::StripeLayout layout(std::move(weights), nvme::StripeLayout::kDefaultChunkBytes);
@@ -157,16 +154,19 @@ void add_striped_disk(Plan& plan, const MachineFacts& machine, const std::string
 }
 
 // Directories on one file system have its free space once.
-void share_free_space(std::vector<Plan::Disk>& disks) {
-  const std::vector<Plan::Disk> alone = disks;
+void share_free_space(std::vector<Plan::Disk>& disks, const MachineFacts& machine) {
+  const auto file_system_of = [&](const std::string& directory) {
+    std::optional<std::uint64_t> found;
+    for (const auto& [known, file_system] : machine.file_systems) {
+      if (known == directory) found = file_system;
+    }
+    return found;
+  };
   for (Plan::Disk& disk : disks) {
-    for (const Plan::Disk& other : alone) {
-      struct stat here {};
-      struct stat there {};
-      if (!disk.free_bytes || other.directory == disk.directory ||
-          ::stat(disk.directory.c_str(), &here) != 0 ||
-          ::stat(other.directory.c_str(), &there) != 0 || here.st_dev != there.st_dev)
-        continue;
+    const std::optional<std::uint64_t> here = file_system_of(disk.directory);
+    if (!here || !disk.free_bytes) continue;
+    for (const Plan::Disk& other : disks) {
+      if (&other == &disk || file_system_of(other.directory) != here) continue;
       disk.shares_file_system = true;
       *disk.free_bytes -= std::min(*disk.free_bytes, other.needed_bytes);
     }
@@ -189,11 +189,12 @@ void fill_disks(Plan& plan, const MachineFacts& machine) {
   if (plan.placement == Placement::resident || !uses_files(plan)) return;
   const config::OffloadConfig& states_place = place_of(zero.offload_optimizer, zero.offload_param);
   const config::OffloadConfig& scratch_place = place_of(zero.offload_param, zero.offload_optimizer);
-  const std::string& states = states_place.nvme_path;
-  std::string scratch = scratch_place.nvme_path;
+  const std::vector<std::string> states = states_place.directories();
+  std::vector<std::string> scratch = scratch_place.directories();
   // One directory under two names (a trailing slash, a symbolic link) is locked once.
   std::error_code unknown;
-  if (std::filesystem::equivalent(states, scratch, unknown)) scratch = states;
+  if (std::filesystem::equivalent(states.front(), scratch.front(), unknown))
+    scratch.front() = states.front();
   std::uint64_t states_bytes = 0;
   std::uint64_t all_bytes = 0;
   for (const PlanRow& row : plan.rows) {
@@ -201,17 +202,16 @@ void fill_disks(Plan& plan, const MachineFacts& machine) {
     if (row.component == "optimizer states") states_bytes = row.bytes.nvme;
   }
   if (states_bytes > 0) {
-    plan.states_directory = states;
+    plan.states_directory = states.front();
     plan.states_further = states_place.further_nvme_paths;
   }
   if (all_bytes > states_bytes) {
-    plan.scratch_directory = scratch;
+    plan.scratch_directory = scratch.front();
     plan.scratch_further = scratch_place.further_nvme_paths;
   }
-  add_striped_disk(plan, machine, states, states_place.further_nvme_paths, states_bytes);
-  add_striped_disk(plan, machine, scratch, scratch_place.further_nvme_paths,
-                   all_bytes - states_bytes);
-  share_free_space(plan.disks);
+  add_striped_disk(plan, machine, states, states_bytes);
+  add_striped_disk(plan, machine, scratch, all_bytes - states_bytes);
+  share_free_space(plan.disks, machine);
 }
 
 std::string plan_table(const Plan& plan) {

@@ -128,9 +128,7 @@ class Run {
     if (request_.placement == plan::Placement::resident) return;
     for (const config::OffloadConfig* offload :
          {&config.zero.offload_optimizer, &config.zero.offload_param}) {
-      if (offload->nvme_path.empty()) continue;
-      check_directory(offload->nvme_path);
-      for (const std::string& further : offload->further_nvme_paths) check_directory(further);
+      for (const std::string& directory : offload->directories()) check_directory(directory);
     }
   }
 
@@ -304,12 +302,10 @@ class Run {
     return report;
   }
 
-  void warn_of_slow_drive(const RunReport& report) const {
-    if (!resources_->io) return;
-    std::vector<nvme::IoCounters> counters;
-    for (std::size_t i = 0; i < resources_->io->drives(); ++i)
-      counters.push_back(resources_->io->drive_counters(i));
-    const std::optional<std::size_t> slow = nvme::slow_drive(counters);
+  static void warn_of_slow_drive(const RunReport& report) {
+    std::vector<double> busy_seconds;
+    for (const DriveUse& drive : report.drives) busy_seconds.push_back(drive.busy_seconds);
+    const std::optional<std::size_t> slow = nvme::slow_drive(busy_seconds);
     if (!slow) return;
     const DriveUse& drive = report.drives[*slow];
     const double rate =

@@ -43,12 +43,6 @@ double median(const std::deque<LinkSeconds>& steps, double LinkSeconds::*link) {
   return *middle;
 }
 
-std::uint64_t file_bytes(const std::string& path) {
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  return error ? 0 : static_cast<std::uint64_t>(size);
-}
-
 }  // namespace
 
 RunMeter::RunMeter(RunResources& resources, const StepRunner& runner)
@@ -167,17 +161,14 @@ void RunMeter::fill(RunReport& report) const {
   if (resources_.pinned_pool)
     report.pinned_peak_bytes = resources_.pinned_pool->usage().peak_live_bytes;
   if (resources_.store) {
-    const std::vector<std::string> directories = resources_.store->place().directories();
-    for (const std::string& directory : directories) {
-      for (const char* name : {"/states.0.swap", "/states.1.swap"})
-        report.peak_bytes.nvme += file_bytes(directory + name);
-    }
+    report.peak_bytes.nvme += resources_.store->file_bytes();
     report.life_written_bytes = resources_.store->written_bytes();
-    report.rated_bytes = resources_.plan.config.sluice.drive_endurance_bytes * directories.size();
+    report.rated_bytes = resources_.plan.config.sluice.drive_endurance_bytes *
+                         resources_.store->place().directories().size();
   }
   if (resources_.scratch) {
     for (const nvme::SwapFile& part : resources_.scratch->file().parts())
-      report.peak_bytes.nvme += file_bytes(part.path());
+      report.peak_bytes.nvme += part.size_bytes();
   }
   fill_drives(report);
   if (step_busy_.empty()) return;

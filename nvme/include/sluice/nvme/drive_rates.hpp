@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "sluice/nvme/io_backend.hpp"
-#include "sluice/nvme/io_engine.hpp"
 
 namespace sluice::nvme {
 
@@ -22,6 +21,6 @@ std::vector<double> measure_drive_rates(std::span<const std::string> directories
 
 // Which of several drives, loaded by their weights, was busy half as long again as every other one
 // and more than a second longer: the one that the others waited for. Empty: none.
-std::optional<std::size_t> slow_drive(std::span<const IoCounters> drives);
+std::optional<std::size_t> slow_drive(std::span<const double> busy_seconds);
 
 }  // namespace sluice::nvme

@@ -91,6 +91,8 @@ struct WriteRange {
 struct IoLatency {
   LatencyHistogram reads;
   LatencyHistogram writes;
+
+  void add(const IoLatency& other);
 };
 
 class IoEngine {

@@ -114,6 +114,7 @@ class SwapStore {
   std::size_t index_of(const std::string& name) const;  // throws InvalidArgument
   std::int64_t committed_step() const;                  // 0 before the first commit
   const std::string& committed_metadata() const;
+  std::uint64_t file_bytes() const;  // of the slot files, on all drives
   // Written by the engines of all runs in this directory, this one's until now included: also what
   // went to scratch files. A directory that is cleared begins anew.
   std::uint64_t written_bytes() const;

@@ -65,6 +65,14 @@ struct OffloadConfig {
   std::optional<std::int64_t> buffer_count;     // empty: chosen by the planner
   // Elements per buffer; offload_param only. Empty: chosen by the planner.
   std::optional<std::uint64_t> buffer_size;
+
+  // nvme_path and the further ones; none when the device is not nvme.
+  std::vector<std::string> directories() const {
+    std::vector<std::string> all;
+    if (!nvme_path.empty()) all.push_back(nvme_path);
+    all.insert(all.end(), further_nvme_paths.begin(), further_nvme_paths.end());
+    return all;
+  }
 };
 
 // Sizes and thresholds are counts of elements, as in DeepSpeed.

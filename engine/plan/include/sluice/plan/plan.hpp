@@ -38,6 +38,8 @@ struct MachineFacts {
   // Free bytes of the file system below each directory that the configuration names; a directory
   // that is absent has no entry (the trainer reports it, with exit code 4).
   std::vector<std::pair<std::string, std::uint64_t>> free_disk_bytes;
+  // The file system that each of these directories is on, by a number of its own.
+  std::vector<std::pair<std::string, std::uint64_t>> file_systems;
 };
 // What the program maps without its budgets: LibTorch's libraries, threads' stacks, the heap; 0.6
 // GB measured.

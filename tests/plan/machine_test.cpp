@@ -1,0 +1,42 @@
+// What the planner is told of the drives.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "sluice/base/fd.hpp"
+#include "sluice/nvme/file.hpp"
+#include "sluice/plan/plan.hpp"
+#include "temp_dir.hpp"
+
+namespace sluice::plan {
+namespace {
+
+// A run that goes on uses the space of its own files again, in every directory of a stripe.
+TEST(Machine, CountsTheSpaceOfAnEarlierRunInEachDirectory) {
+  constexpr std::uint64_t kBytes = 64U << 20U;
+  const test::TempDir first;
+  const test::TempDir second;
+  for (const std::string& path :
+       {first.file("states.0.swap"), second.file("states.0.part2.swap")}) {
+    const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    ASSERT_EQ(::posix_fallocate(fd.get(), 0, kBytes), 0);
+  }
+  config::TrainConfig config;
+  config.zero.offload_optimizer.device = config::OffloadConfig::Device::nvme;
+  config.zero.offload_optimizer.nvme_path = first.path();
+  config.zero.offload_optimizer.further_nvme_paths = {second.path()};
+  const MachineFacts facts = probe_machine(config);
+  ASSERT_EQ(facts.free_disk_bytes.size(), 2U);
+  for (const auto& [directory, free_bytes] : facts.free_disk_bytes) {
+    // Others use the drive too, but not half of this in a moment.
+    EXPECT_GT(free_bytes, nvme::free_disk_bytes(directory) + kBytes / 2) << directory;
+  }
+  ASSERT_EQ(facts.file_systems.size(), 2U);
+  EXPECT_EQ(facts.file_systems[0].second, facts.file_systems[1].second);
+}
+
+}  // namespace
+}  // namespace sluice::plan
