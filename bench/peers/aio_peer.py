@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import mmap
 import os
 import platform
@@ -75,7 +76,7 @@ class Settings:
 def settings_axes(size: int) -> dict[str, list]:
     return {
         "block_size": [128 * KIB << i for i in range(7)],
-        "tile": [tile for tile in (8 * MIB << i for i in range(4)) if fits(tile, size)],
+        "tile": [tile for tile in (MIB << i for i in range(7)) if fits(tile, size)],
         "intra_op_parallelism": [1, 2, 4],  # 3 would cut tensors in the middle of a sector
         "mode": [(single, overlap) for single in (False, True) for overlap in (False, True)],
         "queue_depth": [8, 16, 32, 64, 128],
@@ -116,12 +117,17 @@ class Buffers:
     def __init__(self, make: Callable[[int], torch.Tensor], largest_tile: int) -> None:
         # Filled, so that no page is made while the clock runs.
         self.tiles = [make(largest_tile).fill_(0) for _ in range(SWAP_TILES * STATES)]
-        self.pattern = make(PERIOD + largest_tile).fill_(0)
+        self.pattern = make(source_bytes(largest_tile) + largest_tile).fill_(0)
 
     def contents(self, offset: int, count: int) -> torch.Tensor:
         """What the file holds there: writes leave it as it was, so both sides can check it."""
-        begin = offset % PERIOD
+        begin = offset % source_bytes(count)
         return self.pattern[begin : begin + count]
+
+
+def source_bytes(tile: int) -> int:
+    """Where writes come from, in turn: two tiles' memory, as with reads, in whole periods."""
+    return math.ceil(2 * tile / PERIOD) * PERIOD
 
 
 class DeepSpeed:

@@ -54,8 +54,10 @@ void BenchPattern::Free::operator()(std::byte* memory) const {
   std::free(memory);
 }
 
-BenchPattern::BenchPattern(std::uint64_t most_bytes)
-    : size_bytes_(align_up(checked_add(kPeriodBytes, most_bytes), kPageBytes)),
+BenchPattern::BenchPattern(std::uint64_t most_bytes, std::uint64_t spread_bytes)
+    : spread_bytes_(checked_mul(kPeriodBytes,
+                                std::max<std::uint64_t>(1, ceil_div(spread_bytes, kPeriodBytes)))),
+      size_bytes_(align_up(checked_add(spread_bytes_, most_bytes), kPageBytes)),
       memory_(make_pages(size_bytes_, "pattern of the bench file").release()) {
   std::mt19937_64 random(0x51d1ce);
   auto* words = reinterpret_cast<std::uint64_t*>(memory_.get());
@@ -67,7 +69,7 @@ BenchPattern::BenchPattern(std::uint64_t most_bytes)
 
 std::span<const std::byte> BenchPattern::at(std::uint64_t offset_bytes,
                                             std::size_t size_bytes) const {
-  const std::uint64_t begin = offset_bytes % kPeriodBytes;
+  const std::uint64_t begin = offset_bytes % spread_bytes_;
   SLUICE_CHECK(begin + size_bytes <= size_bytes_, "the pattern is shorter than what was asked for");
   return {memory_.get() + begin, size_bytes};
 }

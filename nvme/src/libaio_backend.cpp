@@ -100,9 +100,8 @@ class LibaioBackend final : public IoBackend {
   std::size_t submit(std::span<const IoRequest> requests) override {
     std::size_t taken = 0;
     while (taken < requests.size() && in_flight_ < depth_) {
-      const std::size_t room = std::min(
-          {requests.size() - taken, std::size_t{depth_ - in_flight_}, std::size_t{kSubmitBatch}});
-      const int result = submit_once(requests.subspan(taken, room));
+      const std::size_t room = std::min(requests.size() - taken, std::size_t{depth_ - in_flight_});
+      const int result = submit_once(first_batch(requests.subspan(taken, room)));
       if (result == -EAGAIN) break;
       if (result < 0) {
         // Nothing was taken, because of the first request (a closed descriptor, say): its own end,
@@ -148,6 +147,15 @@ class LibaioBackend final : public IoBackend {
   }
 
  private:
+  // A large request, or small ones.
+  static std::span<const IoRequest> first_batch(std::span<const IoRequest> requests) {
+    const auto most = requests.first(std::min(requests.size(), std::size_t{kSubmitBatch}));
+    const auto large = std::find_if(most.begin(), most.end(), [](const IoRequest& request) {
+      return request.size_bytes >= kAloneBytes;
+    });
+    return most.first(std::max<std::size_t>(1, static_cast<std::size_t>(large - most.begin())));
+  }
+
   // How many of the first requests the kernel has taken, at least one, or -errno of the first.
   int submit_once(std::span<const IoRequest> requests) {
     for (std::size_t i = 0; i < requests.size(); ++i) prepare(prepared_[i], requests[i]);

@@ -84,10 +84,10 @@ void LoadResult::add(const LoadResult& other) {
   latency.add(other.latency);
 }
 
-// A job is a place in the memory with a few transfers in flight: one, or for swap the three states
-// of a tile, which are read, touched and written. There are so many of them that the engine's queue
-// stays full while the oldest is waited for. The place used last is taken first: it is still in the
-// processor's caches, as a small buffer that is used again and again would be.
+// A job is a few transfers in flight: one, or for swap the three states of a tile, which are read,
+// touched and written. There are so many of them that the engine's queue stays full while the
+// oldest is waited for. Reads and swap take a place in the memory, the one used last first, because
+// it is still in the processor's caches; other writes go through the pattern.
 class Load::Impl {
  public:
   Impl(IoEngine& engine, const SwapFile& file, LoadOptions options)
@@ -95,12 +95,16 @@ class Load::Impl {
         file_(file),
         options_(std::move(options)),
         plan_(options_, engine.options()),
-        pattern_(plan_.largest_bytes()),
-        memory_bytes_(checked_mul(plan_.jobs_in_flight(), plan_.job_bytes())),
-        memory_(make_pages(memory_bytes_, "buffers of the load")) {
-    // So that no page is made while the clock runs.
-    std::memset(memory_.get(), 0, memory_bytes_);
-    registered_memory_ = engine_.register_memory({memory_.get(), memory_bytes_});
+        pattern_(plan_.largest_bytes(), plan_.written_from_bytes()),
+        memory_bytes_(options_.pattern == LoadPattern::write
+                          ? 0
+                          : checked_mul(plan_.jobs_in_flight(), plan_.job_bytes())),
+        memory_(memory_bytes_ > 0 ? make_pages(memory_bytes_, "buffers of the load") : nullptr) {
+    if (memory_bytes_ > 0) {
+      // So that no page is made while the clock runs.
+      std::memset(memory_.get(), 0, memory_bytes_);
+      registered_memory_ = engine_.register_memory({memory_.get(), memory_bytes_});
+    }
     registered_pattern_ = engine_.register_memory(pattern_.memory());
     registered_file_ = engine_.register_file(file_);
     free_all_places();
@@ -116,7 +120,7 @@ class Load::Impl {
     std::deque<Job> jobs;
     try {
       do {
-        while (!free_places_.empty()) jobs.push_back(begin_job());
+        while (jobs.size() < plan_.jobs_in_flight()) jobs.push_back(begin_job());
         finish_next(jobs, result);
       } while (Clock::now() < end && !(stop && stop()));
       while (!jobs.empty()) finish_next(jobs, result);
@@ -149,14 +153,15 @@ class Load::Impl {
 
   void free_all_places() {
     free_places_.clear();
-    for (std::size_t place = plan_.jobs_in_flight(); place > 0; --place)
-      free_places_.push_back(memory_.get() + (place - 1) * plan_.job_bytes());
+    for (std::uint64_t end = memory_bytes_; end > 0; end -= plan_.job_bytes())
+      free_places_.push_back(memory_.get() + end - plan_.job_bytes());
   }
 
   Job begin_job() {
-    Job job{plan_.next(), {free_places_.back(), plan_.job_bytes()}, {}, false};
-    free_places_.pop_back();
+    Job job{plan_.next(), {}, {}, false};
     if (job.step.op == IoOp::read) {
+      job.memory = {free_places_.back(), plan_.job_bytes()};
+      free_places_.pop_back();
       job.ticket = engine_.begin_reads(file_, places_of(job, reads_));
       return job;
     }
@@ -192,7 +197,7 @@ class Load::Impl {
       (reads ? result.read_bytes : result.written_bytes) += range.size_bytes;
     if (reads && options_.verify) verify(job);
     if (!reads || options_.pattern != LoadPattern::swap) {
-      free_places_.push_back(job.memory.data());
+      if (!job.memory.empty()) free_places_.push_back(job.memory.data());
       return;
     }
     for (const ReadRange& place : places_of(job, reads_)) touch(place.data);

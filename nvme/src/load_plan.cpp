@@ -13,13 +13,14 @@ namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kStates = 3;  // p, m and v
-constexpr std::size_t kSwapJobs =
-    6;  // as many tiles are read as are written, and some wait their turn
-constexpr std::size_t kRangesInFlight = 8;
-// Load waits for its oldest job when none has ended, so more than the queue holds are begun: a slow
-// one must not let it run empty. Twice the queue, more where blocks are small, less where they
-// are huge.
-constexpr std::uint64_t kWantedBytes = 16 * kMiB;
+constexpr std::uint64_t kRangesInFlight = 16;
+constexpr std::uint64_t kFewestTiles = 4;  // one is read, one touched, one written, one spare
+// More than the queue holds are begun, or it would run empty while an ended job is looked at; but
+// few more, so that the processor's caches hold the memory: a drive that copies, as those of
+// virtual machines do, is slower where they do not. At least a few megabytes where blocks are
+// small.
+constexpr std::uint64_t kFewestSpareBlocks = 4;
+constexpr std::uint64_t kWantedBytes = 4 * kMiB;
 constexpr std::uint64_t kMostBytes = 512 * kMiB;
 // Random blocks are begun in lists, but of no more than a quarter of the queue, and only so many
 // that the processor's caches hold their memory.
@@ -27,8 +28,9 @@ constexpr std::uint64_t kRandomJobBytes = 64 * kKiB;
 
 std::uint64_t blocks_in_flight(const IoEngineOptions& engine, bool random) {
   const std::uint64_t depth = engine.depth;
-  const std::uint64_t wanted =
-      random ? 3 * depth : std::max(2 * depth, kWantedBytes / engine.block_bytes);
+  const std::uint64_t wanted = random ? 3 * depth
+                                      : std::max(depth + std::max(depth / 8, kFewestSpareBlocks),
+                                                 kWantedBytes / engine.block_bytes);
   return std::min(wanted, std::max(depth + 1, kMostBytes / engine.block_bytes));
 }
 
@@ -81,10 +83,12 @@ LoadPlan::LoadPlan(const LoadOptions& options, const IoEngineOptions& engine)
   if (pattern_ == LoadPattern::swap) {
     SLUICE_CHECK(access_ == LoadAccess::sequential, "the pattern swap is sequential");
     region_bytes_ = align_down(size_bytes_ / kStates, kPageBytes);
-    range_bytes_ = std::min(std::max<std::uint64_t>(1, blocks / 8) * block_bytes_, region_bytes_);
+    const std::uint64_t range_blocks = std::max<std::uint64_t>(1, blocks / kRangesInFlight);
+    range_bytes_ = std::min(range_blocks * block_bytes_, region_bytes_);
     SLUICE_CHECK(range_bytes_ > 0,
                  "too small a size for three states: " + format_bytes(size_bytes_));
-    jobs_ = kSwapJobs;
+    jobs_ =
+        static_cast<std::size_t>(std::max(kFewestTiles, ceil_div(blocks, kStates * range_blocks)));
     job_bytes_ = kStates * range_bytes_;
     std::uint64_t at = 0;
     for (const std::uint64_t bytes : options.tensor_bytes) {
@@ -105,6 +109,7 @@ LoadPlan::LoadPlan(const LoadOptions& options, const IoEngineOptions& engine)
   range_bytes_ = blocks_per_range * block_bytes_;
   job_bytes_ = ranges_per_job_ * range_bytes_;
   jobs_ = static_cast<std::size_t>(ceil_div(blocks, ranges_per_job_ * blocks_per_range));
+  if (pattern_ != LoadPattern::read) written_from_bytes_ = jobs_ * job_bytes_;
   // The two streams of mixed keep half the file apart.
   write_cursor_ = pattern_ == LoadPattern::mixed ? align_down(size_bytes_ / 2, kPageBytes) : 0;
 }

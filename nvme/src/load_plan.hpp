@@ -30,6 +30,9 @@ class LoadPlan {
 
   std::size_t jobs_in_flight() const { return jobs_; }
   std::uint64_t job_bytes() const { return job_bytes_; }
+  // What other writes than swap's should come from, in turn: memory as large as if every job had
+  // its own.
+  std::uint64_t written_from_bytes() const { return written_from_bytes_; }
   std::uint64_t largest_bytes() const { return range_bytes_; }  // of one range
 
   LoadStep next();
@@ -47,6 +50,7 @@ class LoadPlan {
   std::uint64_t ranges_per_job_ = 1;  // swap: as many as fit
   std::uint64_t job_bytes_ = 0;
   std::size_t jobs_ = 0;
+  std::uint64_t written_from_bytes_ = 0;
   std::uint64_t read_cursor_ = 0;
   std::uint64_t write_cursor_ = 0;
   bool write_next_ = false;  // mixed

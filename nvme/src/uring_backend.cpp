@@ -160,9 +160,11 @@ class UringBackend final : public IoBackend {
     while (taken < requests.size() && in_flight_ < depth_) {
       io_uring_sqe* sqe = ::io_uring_get_sqe(ring_.get());
       if (sqe == nullptr) break;
-      prepare(*sqe, requests[taken++]);
+      const IoRequest& request = requests[taken++];
+      prepare(*sqe, request);
       ++in_flight_;
-      if (::io_uring_sq_ready(ring_.get()) >= kSubmitBatch) flush();
+      const bool alone = request.size_bytes >= kAloneBytes;
+      if (alone || ::io_uring_sq_ready(ring_.get()) >= kSubmitBatch) flush();
     }
     return taken;
   }

@@ -110,7 +110,7 @@ TEST(ParseArguments, FillsTheArgumentsOfTheNvmeCommands) {
 TEST(ParseArguments, FillsTheArgumentsOfABench) {
   const auto plain = std::get<NvmeBenchArguments>(parse_arguments({"nvme", "bench", "d"}).command);
   EXPECT_EQ(plain.paths, std::vector<std::string>{"d"});
-  EXPECT_EQ(plain.block_bytes, 1U << 20U);
+  EXPECT_EQ(plain.block_bytes, 256U << 10U);
   EXPECT_EQ(plain.depth, 32U);
   EXPECT_FALSE(plain.size_bytes.has_value());
   const auto all = std::get<NvmeBenchArguments>(

@@ -68,8 +68,7 @@ std::string describe(const TrainConfig& c) {
   out << z.sub_group_size << ' ' << z.prefetch_bucket_size << ' ' << z.max_live_parameters << ' '
       << z.max_reuse_distance << ' ' << z.param_persistence_threshold << ' '
       << z.model_persistence_threshold << '\n';
-  out << c.aio.block_size << ' ' << c.aio.queue_depth << ' ' << c.aio.intra_op_parallelism << ' '
-      << c.aio.single_submit << c.aio.overlap_events << '\n';
+  out << c.aio.block_size << ' ' << c.aio.queue_depth << ' ' << c.aio.intra_op_parallelism << '\n';
   return out.str() + describe(c.sluice);
 }
 
@@ -148,8 +147,6 @@ std::string sample_of(const std::string& path) {
       {"aio.block_size", "8192"},
       {"aio.queue_depth", "33"},
       {"aio.intra_op_parallelism", "3"},
-      {"aio.single_submit", "true"},
-      {"aio.overlap_events", "false"},
       {"sluice.device_bytes", "\"1MiB\""},
       {"sluice.host_bytes", "\"50%\""},
       {"sluice.durability", "\"power\""},

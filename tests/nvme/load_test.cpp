@@ -32,6 +32,18 @@ TEST(BenchPattern, IsTheSameFromEveryOffsetAndDiffersBetweenPlaces) {
   EXPECT_THROW(pattern.at(0, 3 * kMiB), InvalidArgument);
 }
 
+TEST(BenchPattern, TakesConsecutiveRangesFromDifferentMemoryAsFarAsItIsSpread) {
+  const BenchPattern pattern(kMiB, 6 * kMiB);
+  for (std::uint64_t at = kMiB; at < 6 * kMiB; at += kMiB) {
+    const auto last = pattern.at(at - kMiB, kMiB);
+    EXPECT_EQ(pattern.at(at, kMiB).data(), last.data() + last.size());
+  }
+  const BenchPattern narrow(kMiB);
+  for (const std::uint64_t at : {0 * kMiB, 5 * kMiB, 50 * kMiB}) {
+    EXPECT_TRUE(same_bytes(pattern.at(at, kMiB), narrow.at(at, kMiB)));
+  }
+}
+
 TEST(BenchFile, IsFilledOnceAndTakenAgainWhenItIsWhole) {
   const test::TempDir dir;
   IoEngine engine = engine_of(BackendKind::automatic);

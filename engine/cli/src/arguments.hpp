@@ -52,7 +52,7 @@ struct DriveArguments {
 struct NvmeBenchArguments : DriveArguments {
   nvme::LoadPattern pattern = nvme::LoadPattern::read;
   nvme::LoadAccess access = nvme::LoadAccess::sequential;
-  std::uint32_t block_bytes = 1U << 20U;
+  std::uint32_t block_bytes = 256U << 10U;
   unsigned depth = 32;
   std::optional<unsigned> tensors;  // swap; absent: tiles that fill the file
   double seconds = 5;

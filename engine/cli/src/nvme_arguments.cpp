@@ -53,7 +53,7 @@ void add_pattern_options(CLI::App& command, NvmeBenchArguments& arguments) {
       command, "--access", "WHERE", Need::optional, "sequential (default) or random",
       [&arguments](const std::string& text) { arguments.access = nvme::parse_load_access(text); });
   add_option(command, "--block", "BYTES", Need::optional,
-             "size of a request, a multiple of 4096 (default 1MiB)",
+             "size of a request, a multiple of 4096 (default 256KiB)",
              [&arguments](const std::string& text) {
                const std::uint64_t bytes = to_bytes("--block", text);
                SLUICE_CHECK(

@@ -125,8 +125,6 @@ void add_aio(const config::TrainConfig& config, Values& values) {
   values.emplace_back("aio.block_size", count(config.aio.block_size));
   values.emplace_back("aio.queue_depth", config.aio.queue_depth);
   values.emplace_back("aio.intra_op_parallelism", config.aio.intra_op_parallelism);
-  values.emplace_back("aio.single_submit", config.aio.single_submit);
-  values.emplace_back("aio.overlap_events", config.aio.overlap_events);
 }
 
 Json::Value budget(const config::ByteBudget& budget) {

@@ -183,8 +183,6 @@ void read_aio(Checker& checker, AioConfig& aio) {
   }
   checker.read("aio.queue_depth", aio.queue_depth);
   checker.read("aio.intra_op_parallelism", aio.intra_op_parallelism);
-  checker.read("aio.single_submit", aio.single_submit);
-  checker.read("aio.overlap_events", aio.overlap_events);
 }
 
 // "80%" as 80; 0 when it is not a whole percentage from 1 to 100.

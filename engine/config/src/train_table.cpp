@@ -226,13 +226,14 @@ constexpr KeyInfo kTrainKeys[] = {
      "the optimizer comes from this file alone, and its update is always this project's own"},
 
     // NVMe.
-    {"aio.block_size", "", "integer in [4096, 1073741824]", "1048576", kYes,
+    {"aio.block_size", "", "integer in [4096, 1073741824]", "262144", kYes,
      "bytes of one request; a multiple of 4096"},
-    {"aio.queue_depth", "", "integer in [1, 4096]", "8", kYes, "requests in flight"},
+    {"aio.queue_depth", "", "integer in [1, 4096]", "32", kYes, "requests in flight"},
     {"aio.intra_op_parallelism", "", "integer in [1, 64]", "1", kYes, "threads per operation"},
-    {"aio.single_submit", "", "bool", "false", kYes, "hand requests over one by one"},
-    {"aio.overlap_events", "", "bool", "true", kYes,
-     "keep the queue full; otherwise drain it between batches"},
+    {"aio.single_submit", "", "bool", "false", kMapped,
+     "large requests enter the kernel one by one in any case, small ones in eights"},
+    {"aio.overlap_events", "", "bool", "true", kMapped,
+     "the queue is never drained between batches"},
     {"aio.use_gds", "", "bool", "false", kNo, ""},
 
     // This project's own.

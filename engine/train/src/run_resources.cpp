@@ -63,10 +63,7 @@ std::uint64_t scratch_bytes(const plan::Plan& plan) {
 
 std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice) {
   const config::AioConfig& aio = plan.config.aio;
-  // single_submit hands requests over one at a time; without overlap_events a batch is drained
-  // before the next: both mean a shallower queue here.
-  const auto depth =
-      static_cast<unsigned>(aio.single_submit || !aio.overlap_events ? 1 : aio.queue_depth);
+  const auto depth = static_cast<unsigned>(aio.queue_depth);
   const config::IoConfig& io = plan.config.sluice.io;
   const std::size_t drives = 1 + std::max(plan.states_further.size(), plan.scratch_further.size());
   std::vector<std::unique_ptr<nvme::IoBackend>> backends;

@@ -26,9 +26,10 @@ class BenchPattern {
   // 257 pages: about a megabyte.
   static constexpr std::uint64_t kPeriodBytes = 257 * 4096;
 
-  // `most_bytes`: the longest range that at() will be asked for. Takes that and a period of memory,
-  // from a page on.
-  explicit BenchPattern(std::uint64_t most_bytes);
+  // `most_bytes`: the longest range that at() will be asked for. `spread_bytes`: what at() takes
+  // consecutive ranges from before it begins again, for writes that should not always come from the
+  // same, cached memory. Takes both, the latter rounded up to whole periods, from a page on.
+  explicit BenchPattern(std::uint64_t most_bytes, std::uint64_t spread_bytes = kPeriodBytes);
 
   // What the file holds in [offset_bytes, offset_bytes + size_bytes). As aligned as the offset, up
   // to a page.
@@ -40,6 +41,7 @@ class BenchPattern {
   struct Free {
     void operator()(std::byte* memory) const;
   };
+  std::uint64_t spread_bytes_;
   std::size_t size_bytes_;
   std::unique_ptr<std::byte, Free> memory_;
 };

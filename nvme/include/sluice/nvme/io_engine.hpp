@@ -29,7 +29,7 @@ namespace sluice::nvme {
 class IoEngine;
 
 struct IoEngineOptions {
-  std::uint32_t block_bytes = 1U << 20U;  // a multiple of 4096; DeepSpeed's aio.block_size
+  std::uint32_t block_bytes = 256U << 10U;  // a multiple of 4096; DeepSpeed's aio.block_size
   unsigned depth = 32;  // blocks in flight on each drive, 1 to 4096; DeepSpeed's aio.queue_depth
   // Blocks read in a row while a write waits, 1 to 1024. What is best is the drive's: some do both
   // at once, others lose time at every turn.

@@ -62,8 +62,8 @@ struct LoadResult {
 // Thread-compatible: callers synchronise. Engine and file outlive it.
 class Load {
  public:
-  // Takes memory for twice the queue, registers it with the engine. Throws InvalidArgument,
-  // OutOfMemory.
+  // Takes memory for an eighth more than the queue, at least some megabytes, registers it with the
+  // engine. Throws InvalidArgument, OutOfMemory.
   Load(IoEngine& engine, const SwapFile& file, LoadOptions options);
   ~Load();
   Load(const Load&) = delete;

@@ -89,11 +89,9 @@ struct ZeroConfig {
 };
 
 struct AioConfig {
-  std::uint64_t block_size = 1'048'576;  // bytes, a multiple of 4096
-  int queue_depth = 8;
+  std::uint64_t block_size = 262'144;  // bytes, a multiple of 4096
+  int queue_depth = 32;
   int intra_op_parallelism = 1;
-  bool single_submit = false;
-  bool overlap_events = true;
 };
 
 struct ByteBudget {
