@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
-import mmap
 import os
 import platform
 import shlex
@@ -37,46 +35,33 @@ try:
     import deepspeed
     import torch
     from deepspeed.ops.op_builder import AsyncIOBuilder
+    from deepspeed_aio import STATES, SWAP_TILES, Buffers, Case, DeepSpeed, Settings
+    from deepspeed_aio import file_bytes, verify
 except ImportError as error:
     sys.exit(f"aio_peer.py: {error}; run bench/peers/setup.sh, then bench/peers/.venv/bin/python")
 
-# The bench file repeats itself after so many bytes (nvme/include/sluice/nvme/bench_file.hpp).
-PERIOD = 257 * PAGE
-STATES = 3  # p, m and v
-SWAP_TILES = 3  # one is read, one is computed on, one is written
-
 OPS = ("read", "write", "swap")
 MEMORIES = ("pinned", "unpinned")
+# Its swapper's tiles are the parameters of a sub-group. With small ones the memory stays in the
+# processor's caches, as ours does, and some drives are faster then: also measured, so that the
+# difference is not mistaken for the operator's.
+SWAPPER_TILE = 8 * MIB
+CASES = [
+    *(Case(op, memory, n) for memory in MEMORIES for op in OPS[:2] for n in (1, 2)),
+    *(Case("swap", memory, 2, tile) for memory in MEMORIES for tile in (SWAPPER_TILE, MIB)),
+]
 
 SWEEP_SECONDS = 0.3
 SWEEP_PASSES = 2
-FINALISTS = 5
-FINAL_ROUNDS = 5
+FINALISTS = 8
+FINAL_ROUNDS = 6
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Of DeepSpeed's handles, and the size of the tensors that they are given."""
-
-    block_size: int = MIB
-    queue_depth: int = 32
-    intra_op_parallelism: int = 1
-    # single_submit, overlap_events
-    mode: tuple[bool, bool] = (False, True)
-    tile: int = 8 * MIB
-
-    def handle_arguments(self) -> tuple[int, int, bool, bool, int]:
-        return (self.block_size, self.queue_depth, *self.mode, self.intra_op_parallelism)
-
-    def __str__(self) -> str:
-        arguments = ", ".join(map(str, self.handle_arguments()))
-        return f"aio_handle({arguments}), tensors of {self.tile // MIB} MiB"
-
-
-def settings_axes(size: int) -> dict[str, list]:
+def settings_axes(size: int, least_tile: int) -> dict[str, list]:
+    tiles = [MIB << i for i in range(7)]
     return {
         "block_size": [128 * KIB << i for i in range(7)],
-        "tile": [tile for tile in (MIB << i for i in range(7)) if fits(tile, size)],
+        "tile": [tile for tile in tiles if tile >= least_tile and fits(tile, size)],
         "intra_op_parallelism": [1, 2, 4],  # 3 would cut tensors in the middle of a sector
         "mode": [(single, overlap) for single in (False, True) for overlap in (False, True)],
         "queue_depth": [8, 16, 32, 64, 128],
@@ -109,144 +94,6 @@ class Sluice:
     def version(self) -> str:
         line = [str(self.program), "--version"]
         return subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip()
-
-
-class Buffers:
-    """Memory for DeepSpeed's transfers, shared by all settings: only one of them runs at a time."""
-
-    def __init__(self, make: Callable[[int], torch.Tensor], largest_tile: int) -> None:
-        # Filled, so that no page is made while the clock runs.
-        self.tiles = [make(largest_tile).fill_(0) for _ in range(SWAP_TILES * STATES)]
-        self.pattern = make(source_bytes(largest_tile) + largest_tile).fill_(0)
-
-    def contents(self, offset: int, count: int) -> torch.Tensor:
-        """What the file holds there: writes leave it as it was, so both sides can check it."""
-        begin = offset % source_bytes(count)
-        return self.pattern[begin : begin + count]
-
-
-def source_bytes(tile: int) -> int:
-    """Where writes come from, in turn: two tiles' memory, as with reads, in whole periods."""
-    return math.ceil(2 * tile / PERIOD) * PERIOD
-
-
-class DeepSpeed:
-    """One op with one choice of settings.
-
-    Two handles, as its pipelined optimizer swapper has them. For read and write they take tiles in
-    turn, so that there is always one in flight while the other is waited for.
-    """
-
-    def __init__(
-        self, aio, path: Path, size: int, op: str, buffers: Buffers, settings: Settings
-    ) -> None:
-        self.handles = [aio.aio_handle(*settings.handle_arguments()) for _ in range(2)]
-        self.path = str(path)
-        self.buffers = buffers
-        self.tile = settings.tile
-        self.region = size // STATES // PAGE * PAGE  # of one state
-        self.tiles = (self.region if op == "swap" else size) // self.tile
-        self.next = 0  # slices go on where the last one ended
-        self.op = op
-
-    def run(self, seconds: float) -> float:
-        """Decimal GB/s, read and write together; what is in flight at the end is waited for."""
-        begin = time.perf_counter()
-
-        def time_is_up() -> bool:
-            return time.perf_counter() - begin >= seconds
-
-        moved = self._swap(time_is_up) if self.op == "swap" else self._stream(time_is_up)
-        return 1e-9 * moved / (time.perf_counter() - begin)
-
-    def _stream(self, time_is_up: Callable[[], bool]) -> int:
-        first = self.next
-        self._begin_tile(first)
-        while not time_is_up():
-            self.next += 1
-            self._begin_tile(self.next)
-            finish(self.handles[(self.next - 1) % 2], 1)
-        finish(self.handles[self.next % 2], 1)
-        self.next += 1
-        return (self.next - first) * self.tile
-
-    def _begin_tile(self, index: int) -> None:
-        handle = self.handles[index % 2]
-        offset = index % self.tiles * self.tile
-        if self.op == "read":
-            check(handle.async_pread(self.buffers.tiles[index % 2][: self.tile], self.path, offset))
-        else:
-            contents = self.buffers.contents(offset, self.tile)
-            check(handle.async_pwrite(contents, self.path, offset))
-
-    # The order of PipelinedOptimizerSwapper with pipeline_read and pipeline_write: the next tile is
-    # read and the last one written while this one is computed on.
-    def _swap(self, time_is_up: Callable[[], bool]) -> int:
-        reader, writer = self.handles
-        first = self.next
-        self._begin_states(reader.async_pread, first)
-        more = True
-        while more:
-            finish(reader, STATES)
-            more = not time_is_up()
-            if more:
-                self._begin_states(reader.async_pread, self.next + 1)
-            for state in self._states(self.next):
-                touch(state)
-            if self.next > first:
-                finish(writer, STATES)
-            self._begin_states(writer.async_pwrite, self.next)
-            self.next += 1
-        finish(writer, STATES)
-        return (self.next - first) * 2 * STATES * self.tile
-
-    def _begin_states(self, begin: Callable[[torch.Tensor, str, int], int], index: int) -> None:
-        offset = index % self.tiles * self.tile
-        for number, state in enumerate(self._states(index)):
-            check(begin(state, self.path, number * self.region + offset))
-
-    def _states(self, index: int) -> list[torch.Tensor]:
-        at = index % SWAP_TILES * STATES
-        return [tile[: self.tile] for tile in self.buffers.tiles[at : at + STATES]]
-
-
-def check(result: int) -> None:
-    if result != 0:
-        sys.exit("aio_peer.py: DeepSpeed refused a transfer; what it says is above")
-
-
-def finish(handle, expected: int) -> None:
-    done = handle.wait()
-    if done != expected:
-        sys.exit(f"aio_peer.py: DeepSpeed finished {done} transfers, {expected} were expected")
-
-
-def touch(memory: torch.Tensor) -> None:
-    """Every cache line is read and written, and holds what it held."""
-    memory.view(torch.int64)[::8].add_(0)
-
-
-def file_bytes(path: Path, offset: int, count: int) -> bytes:
-    """Past the page cache, so that nothing of the file stays in memory."""
-    memory = mmap.mmap(-1, count)  # aligned to a page, as O_DIRECT wants it
-    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    done = 0
-    while done < count:
-        done += os.preadv(file, [memoryview(memory)[done:]], offset + done)
-    os.close(file)
-    return bytes(memory)
-
-
-def verify(aio, path: Path, size: int, buffers: Buffers) -> None:
-    """That DeepSpeed reads what the file holds, all of it."""
-    handle = aio.aio_handle(*Settings().handle_arguments())
-    for offset in range(0, size, 8 * MIB):
-        count = min(8 * MIB, size - offset)
-        tile = buffers.tiles[0][:count].fill_(0)
-        check(handle.async_pread(tile, str(path), offset))
-        finish(handle, 1)
-        if tile.numpy().tobytes() != file_bytes(path, offset, count):
-            sys.exit(f"aio_peer.py: DeepSpeed read other bytes than {path} holds at {offset}")
 
 
 class Sweep:
@@ -288,10 +135,9 @@ class Sweep:
 
 @dataclass
 class Comparison:
-    """One op with one kind of memory. Rounds of three slices: ours, theirs, and theirs again."""
+    """Rounds of three slices: ours, theirs, and theirs again."""
 
-    op: str
-    memory: str
+    case: Case
     settings: Settings
     peer: DeepSpeed
     ours: list[float] = dataclasses.field(default_factory=list)
@@ -300,7 +146,7 @@ class Comparison:
 
     def run_round(self, sluice: Sluice, seconds: float, reverse: bool) -> None:
         slices = [
-            (self.ours, lambda: sluice.run(self.op, seconds)["GBps"]),
+            (self.ours, lambda: sluice.run(self.case.op, seconds)["GBps"]),
             (self.theirs, lambda: self.peer.run(seconds)),
             (self.again, lambda: self.peer.run(seconds)),
         ]
@@ -309,8 +155,7 @@ class Comparison:
 
     def to_json(self) -> dict:
         return {
-            "op": self.op,
-            "memory": self.memory,
+            **dataclasses.asdict(self.case),
             "settings": dataclasses.asdict(self.settings),
             "deepspeed_call": str(self.settings),
             "sluice_GBps": self.ours,
@@ -323,14 +168,14 @@ class Comparison:
 
 def table(comparisons: list[Comparison]) -> str:
     rows = [
-        ["op", "memory", "sluice GB/s", "deepspeed GB/s", "ratio", "quartiles", "90 % interval"]
+        ["op", "memory", "DeepSpeed with", "sluice GB/s", "deepspeed GB/s", "ratio", "quartiles", "90 % interval"]
         + ["control", "90 % interval"]
     ]
     for comparison in comparisons:
         result = comparison.to_json()
         ratio, control = result["ratio"], result["control"]
         rows.append(
-            [comparison.op, comparison.memory]
+            [comparison.case.op, comparison.case.memory, comparison.case.use()]
             + [f"{statistics.median(rates):.2f}" for rates in (comparison.ours, comparison.theirs)]
             + [f"{ratio['median']:.3f}", span(ratio["quartiles"]), span(ratio["interval90"])]
             + [f"{control['median']:.3f}", span(control["interval90"])]
@@ -369,14 +214,13 @@ def main() -> None:
     if not sluice.run("read", 0.1)["direct"]:
         sys.exit(f"aio_peer.py: {arguments.directory}: its file system has no direct I/O")
 
-    axes = settings_axes(arguments.size)
     locker = aio.aio_handle()
     example = torch.empty(0, dtype=torch.uint8)
     makers = {
         "pinned": lambda count: locker.new_cpu_locked_tensor(count, example),
         "unpinned": lambda count: torch.empty(count, dtype=torch.uint8),
     }
-    buffers = {memory: Buffers(makers[memory], max(axes["tile"])) for memory in MEMORIES}
+    buffers = {memory: Buffers(makers[memory], max(settings_axes(arguments.size, MIB)["tile"])) for memory in MEMORIES}
     for memory in MEMORIES:
         progress.show(f"comparing what DeepSpeed reads with the file, {memory} memory")
         verify(aio, path, arguments.size, buffers[memory])
@@ -384,22 +228,22 @@ def main() -> None:
         contents = bytearray(file_bytes(path, 0, pattern.numel()))
         pattern.copy_(torch.frombuffer(contents, dtype=torch.uint8))
 
-    def comparison_with_best(op: str, memory: str) -> Comparison:
+    def comparison_with_best(case: Case) -> Comparison:
         def make(settings: Settings) -> DeepSpeed:
-            return DeepSpeed(aio, path, arguments.size, op, buffers[memory], settings)
+            return DeepSpeed(aio, path, arguments.size, case, buffers[case.memory], settings)
 
         def show(text: str) -> None:
-            progress.show(f"sweep of DeepSpeed, {op}, {memory}: {text}")
+            progress.show(f"sweep of DeepSpeed, {case}: {text}")
 
-        best = Sweep(make, axes, show).best()
-        return Comparison(op, memory, best, make(best))
+        best = Sweep(make, settings_axes(arguments.size, case.least_tile), show).best()
+        return Comparison(case, best, make(best))
 
-    comparisons = [comparison_with_best(op, memory) for op in OPS for memory in MEMORIES]
+    comparisons = [comparison_with_best(case) for case in CASES]
 
     for number in range(arguments.rounds):
         for comparison in comparisons:
             progress.show(
-                f"round {number + 1} of {arguments.rounds}: {comparison.op}, {comparison.memory}"
+                f"round {number + 1} of {arguments.rounds}: {comparison.case}"
             )
             comparison.run_round(sluice, arguments.seconds_per_slice, number % 2 == 1)
     progress.clear()
@@ -407,7 +251,7 @@ def main() -> None:
     print(f"{arguments.rounds} rounds of slices of {arguments.seconds_per_slice:g} s")
     print(table(comparisons))
     for comparison in comparisons:
-        print(f"deepspeed, {comparison.op}, {comparison.memory}: {comparison.settings}")
+        print(f"deepspeed, {comparison.case}: {comparison.settings}")
     if arguments.out:
         report = {
             "machine": machine(arguments.directory),
