@@ -43,6 +43,7 @@ SWEEP_PASSES = 3
 SURFACE_PASSES = 10
 SURFACE_BLOCKS = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB)
 TENSORS = 10000
+SWAP_BLOCK = 256 * KIB  # the default of sluice
 MEMORY_RUNS = 5
 MEMORY_BARS = {128 * KIB: 0.95, 4 * KIB: 0.90}  # of the shape tensor
 STARTS = 20
@@ -182,18 +183,18 @@ def measure_swap(context: Context) -> list[dict]:
     """One process of ours runs on through all the tensors, beside fio with its block and depth. The
     surface says how the other blocks compare with that one."""
     drive, size, rounds = context.drive, context.swap_size, context.rounds
-    requests = swap_bound.requests_of(swap_bound.tensor_sizes(TENSORS, size), MIB)
+    requests = swap_bound.requests_of(swap_bound.tensor_sizes(TENSORS, size), SWAP_BLOCK)
     drive.make_file(size)
     loads = [Load("mixed", "io_uring", block) for block in SURFACE_BLOCKS]
     passes = context.passes(SURFACE_PASSES)
     context.steps.expect("surface of fio", passes * len(loads))
     rates = sweep(loads, lambda load: drive.fio(load, size), passes, context.steps)
-    beside = rates[Load("mixed", "io_uring")]
+    beside = rates[Load("mixed", "io_uring", SWAP_BLOCK)]
     surface = {of.block: statistics.median(quotients(each, beside)) for of, each in rates.items()}
 
     context.steps.expect("one call", 1)
     context.steps.step(f"{rounds} rounds, about {rounds * 3 * (drive.slice + 0.5):.0f} s")
-    line = drive.beside_fio_line(Load("swap", "io_uring"), size, rounds)
+    line = drive.beside_fio_line(Load("swap", "io_uring", SWAP_BLOCK), size, rounds)
     line += ["--tensors", str(TENSORS)]
     result = last_object(line)
     commands = [shlex.join(line), *(drive.fio_command(load, size) for load in loads)]
