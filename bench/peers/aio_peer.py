@@ -135,7 +135,11 @@ class Sweep:
 
 @dataclass
 class Comparison:
-    """Rounds of three slices: ours, theirs, and theirs again."""
+    """Rounds of three slices: ours, theirs, and theirs again.
+
+    Of swap there is a fourth, our mixed: as many bytes read as written, which nobody touches. What
+    it reaches is what the drive gives, to either side.
+    """
 
     case: Case
     settings: Settings
@@ -143,6 +147,7 @@ class Comparison:
     ours: list[float] = dataclasses.field(default_factory=list)
     theirs: list[float] = dataclasses.field(default_factory=list)
     again: list[float] = dataclasses.field(default_factory=list)
+    mixed: list[float] = dataclasses.field(default_factory=list)
 
     def run_round(self, sluice: Sluice, seconds: float, reverse: bool) -> None:
         slices = [
@@ -150,6 +155,8 @@ class Comparison:
             (self.theirs, lambda: self.peer.run(seconds)),
             (self.again, lambda: self.peer.run(seconds)),
         ]
+        if self.case.op == "swap":
+            slices.append((self.mixed, lambda: sluice.run("mixed", seconds)["GBps"]))
         for rates, run in reversed(slices) if reverse else slices:
             rates.append(run())
 
@@ -163,22 +170,25 @@ class Comparison:
             "deepspeed_again_GBps": self.again,
             "ratio": summarize(quotients(self.ours, self.theirs)),
             "control": summarize(quotients(self.again, self.theirs)),
+            "sluice_mixed_GBps": self.mixed,
+            "mixed_ratio": summarize(quotients(self.mixed, self.theirs)) if self.mixed else None,
         }
 
 
 def table(comparisons: list[Comparison]) -> str:
     rows = [
-        ["op", "memory", "DeepSpeed with", "sluice GB/s", "deepspeed GB/s", "ratio", "quartiles", "90 % interval"]
-        + ["control", "90 % interval"]
+        ["op", "memory", "DeepSpeed with", "sluice GB/s", "deepspeed GB/s"]
+        + ["ratio", "quartiles", "90 % interval", "control", "90 % interval", "mixed / deepspeed"]
     ]
     for comparison in comparisons:
         result = comparison.to_json()
-        ratio, control = result["ratio"], result["control"]
+        ratio, control, mixed = result["ratio"], result["control"], result["mixed_ratio"]
         rows.append(
             [comparison.case.op, comparison.case.memory, comparison.case.use()]
             + [f"{statistics.median(rates):.2f}" for rates in (comparison.ours, comparison.theirs)]
             + [f"{ratio['median']:.3f}", span(ratio["quartiles"]), span(ratio["interval90"])]
             + [f"{control['median']:.3f}", span(control["interval90"])]
+            + [f"{mixed['median']:.3f}" if mixed else ""]
         )
     widths = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
@@ -220,7 +230,8 @@ def main() -> None:
         "pinned": lambda count: locker.new_cpu_locked_tensor(count, example),
         "unpinned": lambda count: torch.empty(count, dtype=torch.uint8),
     }
-    buffers = {memory: Buffers(makers[memory], max(settings_axes(arguments.size, MIB)["tile"])) for memory in MEMORIES}
+    largest_tile = max(settings_axes(arguments.size, MIB)["tile"])
+    buffers = {memory: Buffers(makers[memory], largest_tile) for memory in MEMORIES}
     for memory in MEMORIES:
         progress.show(f"comparing what DeepSpeed reads with the file, {memory} memory")
         verify(aio, path, arguments.size, buffers[memory])
@@ -242,9 +253,7 @@ def main() -> None:
 
     for number in range(arguments.rounds):
         for comparison in comparisons:
-            progress.show(
-                f"round {number + 1} of {arguments.rounds}: {comparison.case}"
-            )
+            progress.show(f"round {number + 1} of {arguments.rounds}: {comparison.case}")
             comparison.run_round(sluice, arguments.seconds_per_slice, number % 2 == 1)
     progress.clear()
 

@@ -80,9 +80,9 @@ def source_bytes(tile: int) -> int:
 class DeepSpeed:
     """One op with one choice of settings.
 
-    Two handles, as its pipelined optimizer swapper has them, take tiles in turn, so that one tile is
-    in flight while another is waited for; one handle, as its own benchmark has, does tile after
-    tile. swap needs two.
+    Two handles, as its pipelined optimizer swapper has them, take tiles in turn: one tile is in
+    flight while another is waited for. One handle, as its own benchmark has, does tile after tile.
+    swap needs two.
     """
 
     def __init__(
