@@ -54,6 +54,18 @@ TEST(TuneText, SaysHowMuchTimeThereWasFor) {
               HasSubstr("\nmeasured 5 of 6 settings, the best ones 9 times (*"));
 }
 
+TEST(TuneText, ShowsTheDefaultBesideTheChoiceWhereItWasMeasured) {
+  TuneOutcome outcome = some_outcome();
+  EXPECT_THAT(tune_text(outcome), Not(HasSubstr("default:")));
+  const nvme::TuneSetting usual{256U << 10U, 32};
+  outcome.surface.push_back({usual, {5e9, 6e9, 7e9}, 0});
+  EXPECT_THAT(tune_text(outcome), Not(HasSubstr("default:"))) << "no time for it";
+  outcome.surface.back().rounds = 1;
+  EXPECT_THAT(tune_text(outcome), HasSubstr("\ndefault: blocks of 256 KiB, depth 32: read 5.00, "
+                                            "write 6.00, mixed 7.00 GB/s\nbest: blocks of "
+                                            "128 KiB, depth 2, 3 reads in a row, threads: "));
+}
+
 TEST(TuneText, SaysWhatPollingGains) {
   TuneOutcome outcome = some_outcome();
   EXPECT_THAT(tune_text(outcome), HasSubstr("only io_uring has it"));

@@ -47,6 +47,10 @@ inline constexpr SurfacePattern kSurfacePatterns[] = {{"read", &nvme::TuneRates:
                                                       {"write", &nvme::TuneRates::write},
                                                       {"mixed", &nvme::TuneRates::mixed}};
 
+// The setting that is used where a configuration names none; null when it was not measured.
+const nvme::TunePoint* default_point(const TuneOutcome& outcome);
+// "blocks of 256 KiB, depth 32".
+std::string setting_text(const nvme::TuneSetting& setting);
 // "read 1.00, write 2.00, mixed 3.00 GB/s".
 std::string rates_text(const nvme::TuneRates& rates);
 // A sentence on the kernel polling for requests, or that it was not tried.

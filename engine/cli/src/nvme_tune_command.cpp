@@ -207,6 +207,7 @@ Json::Value to_json(const NvmeTuneArguments& arguments, const TuneOutcome& outco
   object["seconds"] = outcome.seconds;
   object["settings"] = Json::UInt64(outcome.surface.size());
   object["best"] = rates_of(outcome.chosen);
+  if (const nvme::TunePoint* usual = default_point(outcome)) object["default"] = rates_of(*usual);
   object["best"]["reads_per_write"] = outcome.reads_per_write;
   object["best"]["submit_polling"] = outcome.submit_polling;
   if (outcome.polled_rate > 0) {

@@ -82,10 +82,15 @@ std::string tune_page(const NvmeTuneArguments& arguments, const TuneOutcome& out
   std::string paths;
   for (const std::string& path : arguments.paths) paths += (paths.empty() ? "" : ", ") + path;
   std::string out = html_begin("sluice nvme tune");
-  out += "<h1>" + escape_html(paths) + ": blocks of " +
-         escape_html(format_bytes(chosen.block_bytes)) + ", depth " + std::to_string(chosen.depth) +
-         ", " + escape_html(outcome.backend) + "</h1>\n<p><code>" + escape_html(command_line) +
+  out += "<h1>" + escape_html(paths) + ": " + escape_html(setting_text(chosen)) + ", " +
+         escape_html(outcome.backend) + "</h1>\n<p><code>" + escape_html(command_line) +
          "</code></p>\n<pre>" + escape_html(tuned_config(arguments, outcome)) + "</pre>\n";
+  out += "<p>" + rates_text(outcome.chosen.rates);
+  if (const nvme::TunePoint* usual = default_point(outcome)) {
+    out += "; the default, " + escape_html(setting_text(usual->setting)) + ": " +
+           rates_text(usual->rates);
+  }
+  out += ".</p>\n";
   const SurfaceTable table = surface_table(outcome.surface);
   for (const SurfacePattern& pattern : kSurfacePatterns) out += picture(table, pattern, chosen);
   out +=

@@ -72,6 +72,18 @@ SurfaceTable surface_table(const std::vector<nvme::TunePoint>& surface) {
   return table;
 }
 
+const nvme::TunePoint* default_point(const TuneOutcome& outcome) {
+  const nvme::IoEngineOptions defaults;
+  const nvme::TuneSetting setting{defaults.block_bytes, defaults.depth};
+  const auto found = std::ranges::find(outcome.surface, setting, &nvme::TunePoint::setting);
+  return found == outcome.surface.end() || found->rounds == 0 ? nullptr : &*found;
+}
+
+std::string setting_text(const nvme::TuneSetting& setting) {
+  return "blocks of " + format_bytes(setting.block_bytes) + ", depth " +
+         std::to_string(setting.depth);
+}
+
 std::string rates_text(const nvme::TuneRates& rates) {
   return "read " + format_gigabytes(rates.read) + ", write " + format_gigabytes(rates.write) +
          ", mixed " + format_gigabytes(rates.mixed) + " GB/s";
@@ -95,9 +107,11 @@ std::string tune_text(const TuneOutcome& outcome) {
     text += (&rate == &outcome.swap.front() ? "" : ", ") + std::to_string(rate.reads_per_write) +
             ": " + format_gigabytes(rate.bytes_per_second);
   }
-  return text + " GB/s\n" + polling_text(outcome) + "\nbest: blocks of " +
-         format_bytes(outcome.chosen.setting.block_bytes) + ", depth " +
-         std::to_string(outcome.chosen.setting.depth) + ", " +
+  text += " GB/s\n" + polling_text(outcome) + "\n";
+  if (const nvme::TunePoint* usual = default_point(outcome)) {
+    text += "default: " + setting_text(usual->setting) + ": " + rates_text(usual->rates) + "\n";
+  }
+  return text + "best: " + setting_text(outcome.chosen.setting) + ", " +
          std::to_string(outcome.reads_per_write) + " reads in a row, " + outcome.backend + ": " +
          rates_text(outcome.chosen.rates) + "\n";
 }
