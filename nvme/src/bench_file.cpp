@@ -102,6 +102,10 @@ SwapFile open_bench_file(const std::string& directory, std::uint64_t size_bytes,
     throw IoError(ELOOP, "open", path, 0, 0,
                   "is a symbolic link, and what it leads to would be overwritten; remove it");
   }
+  if (::lstat(path.c_str(), &status) == 0 && status.st_nlink > 1) {
+    throw IoError(EMLINK, "open", path, 0, 0,
+                  "has another name, whose content would be overwritten; remove this one");
+  }
   SwapFile file(path, OpenMode::create, direct);
   const std::uint64_t present = file.size_bytes();
   if (present >= whole && holds_pattern(file, whole, engine, kCheckedPages)) return file;

@@ -146,6 +146,13 @@ std::uint64_t SwapFile::size_bytes() const {
   return static_cast<std::uint64_t>(info.st_size);
 }
 
+std::uint64_t SwapFile::disk_bytes() const {
+  constexpr std::uint64_t kBytesPerStatBlock = 512;  // stat(2), whatever the file system's block is
+  struct stat info {};
+  SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
+  return static_cast<std::uint64_t>(info.st_blocks) * kBytesPerStatBlock;
+}
+
 void SwapFile::allocate(std::uint64_t size_bytes) {
   const std::uint64_t old_bytes = this->size_bytes();
   if (size_bytes > 0) {

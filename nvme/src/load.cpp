@@ -84,6 +84,11 @@ void LoadResult::add(const LoadResult& other) {
   latency.add(other.latency);
 }
 
+// The longest range that is asked of the pattern: to write, or to compare samples of what was read.
+std::uint64_t pattern_bytes(const LoadPlan& plan) {
+  return plan.written_from_bytes() > 0 ? plan.largest_bytes() : 4096;
+}
+
 // A job is a few transfers in flight: one, or for swap the three states of a tile, which are read,
 // touched and written. There are so many of them that the engine's queue stays full while the
 // oldest is waited for. Reads and swap take a place in the memory, the one used last first, because
@@ -95,10 +100,8 @@ class Load::Impl {
         file_(file),
         options_(std::move(options)),
         plan_(options_, engine.options()),
-        pattern_(plan_.largest_bytes(), plan_.written_from_bytes()),
-        memory_bytes_(options_.pattern == LoadPattern::write
-                          ? 0
-                          : checked_mul(plan_.jobs_in_flight(), plan_.job_bytes())),
+        pattern_(pattern_bytes(plan_), plan_.written_from_bytes()),
+        memory_bytes_(plan_.memory_bytes()),
         memory_(memory_bytes_ > 0 ? make_pages(memory_bytes_, "buffers of the load") : nullptr) {
     if (memory_bytes_ > 0) {
       // So that no page is made while the clock runs.
@@ -144,6 +147,8 @@ class Load::Impl {
 
  private:
   static constexpr std::uint64_t kPageBytes = 4096;
+  static constexpr std::size_t kSampleBytes = 64;
+  static constexpr std::size_t kSampleStride = 1'234'567'891;  // any odd number that is large
   struct Job {
     LoadStep step;
     std::span<std::byte> memory;
@@ -216,11 +221,15 @@ class Load::Impl {
     }
   }
 
-  // The first and the last bytes of each range.
+  // Some bytes of each block, every time others.
   void verify(const Job& job) {
     for (const ReadRange& place : places_of(job, reads_)) {
-      const std::size_t count = std::min<std::size_t>(place.data.size(), 64);
-      for (const std::size_t from : {std::size_t{0}, place.data.size() - count}) {
+      const std::size_t block_bytes = engine_.options().block_bytes;
+      for (std::size_t begin = 0; begin < place.data.size(); begin += block_bytes) {
+        const std::size_t size_bytes = std::min(block_bytes, place.data.size() - begin);
+        const std::size_t count = std::min(size_bytes, kSampleBytes);
+        sampled_ += kSampleStride;
+        const std::size_t from = begin + sampled_ % (size_bytes - count + 1);
         const std::uint64_t offset_bytes = place.offset_bytes + from;
         const auto expected = pattern_.at(offset_bytes, count);
         if (std::memcmp(place.data.data() + from, expected.data(), count) == 0) continue;
@@ -242,9 +251,16 @@ class Load::Impl {
   Registration registered_pattern_;
   Registration registered_file_;
   std::vector<std::byte*> free_places_;  // the last is taken next
+  std::size_t sampled_ = 0;              // modulo a block's size, where the next sample begins
   std::vector<ReadRange> reads_;         // of the call in progress
   std::vector<WriteRange> writes_;
 };
+
+std::uint64_t load_memory_bytes(const LoadOptions& options, const IoEngineOptions& engine) {
+  const LoadPlan plan(options, engine);
+  return checked_add(plan.memory_bytes(),
+                     checked_add(plan.written_from_bytes(), pattern_bytes(plan)));
+}
 
 Load::Load(IoEngine& engine, const SwapFile& file, LoadOptions options)
     : impl_(std::make_unique<Impl>(engine, file, std::move(options))) {}

@@ -102,14 +102,15 @@ LoadPlan::LoadPlan(const LoadOptions& options, const IoEngineOptions& engine)
     return;
   }
   const std::uint64_t blocks_per_range =
-      random ? 1 : std::max<std::uint64_t>(1, blocks / kRangesInFlight);
+      random ? 1
+             : std::clamp<std::uint64_t>(blocks / kRangesInFlight, 1, size_bytes_ / block_bytes_);
   ranges_per_job_ = random ? std::clamp<std::uint64_t>(kRandomJobBytes / block_bytes_, 1,
                                                        std::max(1U, engine.depth / 4))
                            : 1;
   range_bytes_ = blocks_per_range * block_bytes_;
   job_bytes_ = ranges_per_job_ * range_bytes_;
   jobs_ = static_cast<std::size_t>(ceil_div(blocks, ranges_per_job_ * blocks_per_range));
-  if (pattern_ != LoadPattern::read) written_from_bytes_ = jobs_ * job_bytes_;
+  if (pattern_ != LoadPattern::read) written_from_bytes_ = checked_mul(jobs_, job_bytes_);
   // The two streams of mixed keep half the file apart.
   write_cursor_ = pattern_ == LoadPattern::mixed ? align_down(size_bytes_ / 2, kPageBytes) : 0;
 }

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "sluice/base/bytes.hpp"
 #include "sluice/nvme/load.hpp"
 
 namespace sluice::nvme {
@@ -34,6 +35,10 @@ class LoadPlan {
   // its own.
   std::uint64_t written_from_bytes() const { return written_from_bytes_; }
   std::uint64_t largest_bytes() const { return range_bytes_; }  // of one range
+  // For what is read, and what swap writes back.
+  std::uint64_t memory_bytes() const {
+    return pattern_ == LoadPattern::write ? 0 : checked_mul(jobs_, job_bytes_);
+  }
 
   LoadStep next();
 

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "backends.hpp"
 #include "fixed_queue.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
 
 namespace sluice::nvme {
@@ -36,8 +38,15 @@ class ThreadsBackend final : public IoBackend {
         ::pthread_setname_np(threads_.back().native_handle(),
                              ("sluice-io-" + std::to_string(i)).c_str());
       }
-    } catch (...) {
+    } catch (const std::system_error& error) {
+      const std::size_t started = threads_.size();
       stop();  // the threads that did start must be joined before the members go
+      throw IoError(error.code().value(), "start a thread", "threads", 0, 0,
+                    std::to_string(started) + " of " + std::to_string(io_threads) +
+                        " were started; ask for fewer, or raise the limit of processes or of "
+                        "memory (ulimit -u, ulimit -v)");
+    } catch (...) {
+      stop();
       throw;
     }
   }

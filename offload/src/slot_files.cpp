@@ -110,7 +110,17 @@ SlotFiles open_slot_files(const Stripe& stripe, SlotSet wanted, std::uint64_t fi
   return files;
 }
 
-void check_still_there(const SlotFiles& files, std::uint64_t file_bytes) {
+bool have_all_blocks(const SlotFiles& files, std::uint64_t file_bytes) {
+  for (const std::optional<nvme::StripedFile>& file : files) {
+    if (!file) continue;
+    for (std::size_t i = 0; i < file->parts().size(); ++i) {
+      if (file->parts()[i].disk_bytes() < file->layout().part_bytes(i, file_bytes)) return false;
+    }
+  }
+  return true;
+}
+
+void check_still_there(const SlotFiles& files, std::uint64_t file_bytes, bool had_all_blocks) {
   constexpr const char* kAdvice =
       "; what the run had written there is lost: begin anew, or resume from a checkpoint, and keep "
       "other programs away from the swap directory";
@@ -129,6 +139,13 @@ void check_still_there(const SlotFiles& files, std::uint64_t file_bytes) {
         throw IoError(EIO, "commit", part.path(), 0, 0,
                       "the file was cut from " + format_bytes(wanted) + " to " +
                           format_bytes(length) + " while the run used it" + kAdvice);
+      }
+      const std::uint64_t on_disk = part.disk_bytes();
+      if (had_all_blocks && on_disk < wanted) {
+        throw IoError(EIO, "commit", part.path(), 0, 0,
+                      "the file was cut, or had holes punched, while the run used it: it has " +
+                          std::to_string(on_disk) + " bytes on the drive, " +
+                          std::to_string(wanted) + " were allocated" + kAdvice);
       }
     }
   }

@@ -44,9 +44,12 @@ std::uint64_t missing_disk_bytes(const Stripe& stripe, std::size_t part, SlotSet
 // Opens the wanted files at full length with all blocks; on failure removes those that it created.
 SlotFiles open_slot_files(const Stripe& stripe, SlotSet wanted, std::uint64_t file_bytes,
                           nvme::DirectIo direct);
+// Whether all blocks of the files are there, as far as the file system says how many they have.
+bool have_all_blocks(const SlotFiles& files, std::uint64_t file_bytes);
 // Throws IoError when a file was removed, replaced or cut short by somebody else since it was
-// opened: what was written to it is lost when the run ends.
-void check_still_there(const SlotFiles& files, std::uint64_t file_bytes);
+// opened: what was written to it is lost when the run ends. `had_all_blocks`: also when later
+// writes have made it long again, which leaves holes.
+void check_still_there(const SlotFiles& files, std::uint64_t file_bytes, bool had_all_blocks);
 SlotFiles open_slot_files_read_only(const Stripe& stripe, SlotSet wanted);
 
 }  // namespace sluice::offload

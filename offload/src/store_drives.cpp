@@ -47,6 +47,7 @@ void StoreDrives::make(std::uint64_t slot_bytes, SlotSet wanted, std::uint64_t m
     remove_leftovers(stripe_.directories[part], leftovers[part]);
   write_labels(stripe_, LabelState::new_store);
   files_ = open_slot_files(stripe_, wanted, slot_bytes_, direct);
+  had_all_blocks_ = have_all_blocks(files_, slot_bytes_);
 }
 
 void StoreDrives::mark_committed() {
@@ -74,6 +75,7 @@ void StoreDrives::open(const Manifest& manifest, SlotSet wanted, nvme::DirectIo 
   marked_committed_ = true;
   write_labels(stripe_, LabelState::committed);  // drives may be mounted elsewhere now
   files_ = open_slot_files(stripe_, wanted, slot_bytes_, direct);
+  had_all_blocks_ = have_all_blocks(files_, slot_bytes_);
 }
 
 void StoreDrives::register_with(nvme::IoEngine& io) {

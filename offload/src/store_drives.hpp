@@ -42,7 +42,9 @@ class StoreDrives {
   std::string why_buffered() const;
   std::uint64_t file_bytes() const;  // of all files
   // Throws IoError when a file was removed, replaced or cut short meanwhile.
-  void check_still_there() const { offload::check_still_there(files_, slot_bytes_); }
+  void check_still_there() const {
+    offload::check_still_there(files_, slot_bytes_, had_all_blocks_);
+  }
   // fdatasync of the files, and fsync of the directories but the first.
   void sync_data() const;
 
@@ -57,6 +59,7 @@ class StoreDrives {
   Stripe stripe_;
   std::uint64_t slot_bytes_ = 0;  // of each slot, over all drives
   bool marked_committed_ = false;
+  bool had_all_blocks_ = false;  // when they were opened: there is a file system that counts them
   SlotFiles files_;
   std::vector<nvme::Registration> registrations_;  // end before the files are closed
 };

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include "json_text.hpp"
@@ -57,6 +58,39 @@ TEST_F(NvmeBench, ReportsEveryPatternOnEveryBackend) {
   EXPECT_TRUE(std::filesystem::exists(dir_.file("bench.sluice"))) << "kept for the next time";
   measure({dir_.path(), "--clean"});
   EXPECT_FALSE(std::filesystem::exists(dir_.file("bench.sluice")));
+}
+
+TEST_F(NvmeBench, RefusesWhatCannotBeBeforeItMakesAFile) {
+  for (const std::vector<std::string>& bad : std::vector<std::vector<std::string>>{
+           {"--op", "swap", "--access", "random"},
+           {"--tensors", "5"},
+           {"--op", "swap", "--tensors", "100000", "--size", "64MiB"},
+           {"--op", "swap", "--size", "4096", "--block", "4096"}}) {
+    std::vector<std::string> line = {dir_.path()};
+    line.insert(line.end(), bad.begin(), bad.end());
+    EXPECT_EQ(bench(line).exit_code, 2) << bad.back();
+  }
+  expect_refused(3, "--depth 4096 of --block 1.00 GiB",
+                 {dir_.path(), "--block", "1GiB", "--depth", "4096"});
+  expect_refused(2, "is given twice", {dir_.path(), dir_.path() + "/."});
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("bench.sluice")));
+}
+
+TEST_F(NvmeBench, RefusesToWriteOverTheFilesOfARun) {
+  std::ofstream(dir_.file("states.0.swap")) << std::string(8192, 'x');
+  const std::vector<std::string> line = {dir_.file("states.0.swap"),
+                                         "--overwrite",
+                                         "--op",
+                                         "write",
+                                         "--block",
+                                         "4096",
+                                         "--seconds",
+                                         "0.05"};
+  EXPECT_EQ(bench(line).exit_code, 0) << "a name alone says nothing";
+  std::ofstream(dir_.file("states.0.swap")) << std::string(8192, 'x');
+  std::ofstream(dir_.file("lock")) << "1\n";
+  expect_refused(2, "is part of a training run", line);
+  EXPECT_EQ(run_program({"/bin/sh", "-c", "tr -d x < " + dir_.file("states.0.swap")}).out, "");
 }
 
 TEST_F(NvmeBench, SwapsAListOfTensors) {

@@ -327,5 +327,15 @@ TEST(Aio, BlocksAreMultiplesOfAPage) {
               HasSubstr("aio.block_size: expected a multiple of 4096 bytes"));
 }
 
+TEST(Aio, OnlyIoUringHasPollingForRequests) {
+  const auto polling = [](const std::string& backend) {
+    return minimal().set("sluice.io.submit_polling", "true").set("sluice.io.backend", backend);
+  };
+  EXPECT_THAT(shown(problems_of(polling("\"libaio\""))),
+              HasSubstr("sluice.io.submit_polling: only io_uring has it"));
+  EXPECT_TRUE(parse(polling("\"io_uring\"")).sluice.io.submit_polling);
+  EXPECT_TRUE(parse(polling("\"auto\"")).sluice.io.submit_polling);
+}
+
 }  // namespace
 }  // namespace sluice::config::test

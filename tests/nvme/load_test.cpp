@@ -68,6 +68,26 @@ TEST(BenchFile, IsFilledOnceAndTakenAgainWhenItIsWhole) {
   EXPECT_TRUE(holds_pattern(file, 20 * kMiB, engine, 5120));
 }
 
+TEST(BenchFile, IsNotMadeOverAFileThatHasAnotherName) {
+  const test::TempDir dir;
+  IoEngine engine = engine_of(BackendKind::automatic);
+  std::ofstream(dir.file("mine")) << "of somebody";
+  std::filesystem::create_hard_link(dir.file("mine"), dir.file("bench.sluice"));
+  EXPECT_THROW(open_file(dir, kMiB, engine), IoError);
+  EXPECT_EQ(std::filesystem::file_size(dir.file("mine")), 11U);
+}
+
+TEST(LoadMemory, GoesWithTheQueueAndNotWithTheFile) {
+  LoadOptions options;
+  options.size_bytes = 64 * kMiB;
+  EXPECT_LE(load_memory_bytes(options, {256U << 10U, 32}), 12 * kMiB);
+  EXPECT_GE(load_memory_bytes(options, {256U << 10U, 32}), 8 * kMiB);
+  EXPECT_GE(load_memory_bytes(options, {64U << 20U, 4096}), 4096 * 64 * kMiB);
+  options.pattern = LoadPattern::swap;
+  options.access = LoadAccess::random;
+  EXPECT_THROW(load_memory_bytes(options, {}), InvalidArgument);
+}
+
 TEST(BenchFile, NeedsADirectoryAndRoom) {
   const test::TempDir dir;
   IoEngine engine = engine_of(BackendKind::automatic);
@@ -121,25 +141,33 @@ TEST_P(LoadTest, EveryPatternMovesBytesAndLeavesTheFileAsItWas) {
   check(LoadPattern::swap, LoadAccess::sequential, {1, 4096, 5000, kMiB, 17, kMiB + 1});
 }
 
-TEST_P(LoadTest, ReadsEveryByteOfTheFileInTurn) {
+TEST_P(LoadTest, SamplesEveryBlockOfTheFileInTurn) {
   IoEngine engine = engine_of(GetParam());
+  constexpr std::uint64_t kBlock = 64 * 1024;
   constexpr std::uint64_t kSize = 3 * kMiB + 8192;
   const SwapFile file = open_file(dir_, kSize, engine);
   LoadOptions options;
   options.size_bytes = kSize;
-  Load load(engine, file, options);
-  // The last page is damaged: it is met before the file has been read once.
-  std::fstream bytes(dir_.file("bench.sluice"), std::ios::in | std::ios::out | std::ios::binary);
-  bytes.seekp(static_cast<std::streamoff>(kSize - 10));
-  bytes.put('\x5a').put('\xa5');
-  bytes.close();
-  try {
-    load.run(5);
-    FAIL() << "the damage was not seen";
-  } catch (const IoError& error) {
-    EXPECT_EQ(error.code().value(), EIO);
-    EXPECT_NE(std::string(error.what()).find("bench.sluice"), std::string::npos);
-    EXPECT_EQ(error.offset_bytes(), kSize - 64);
+  // One block inside what is read together, and the last one, which is short.
+  for (const auto& [begin, size] : {std::pair{kBlock, kBlock}, std::pair{kSize - 8192, kSize}}) {
+    Load load(engine, file, options);
+    const auto damage = [&, at = begin, count = std::min(size, kSize - begin)] {
+      TestBuffer buffer(count);
+      engine.begin_read(file, at, buffer.bytes()).finish();
+      for (std::byte& byte : buffer.bytes()) byte ^= std::byte{0x40};
+      engine.begin_write(file, at, buffer.bytes()).finish();
+    };
+    damage();
+    try {
+      load.run(5);
+      ADD_FAILURE() << "the damage was not seen";
+    } catch (const IoError& error) {
+      EXPECT_EQ(error.code().value(), EIO);
+      EXPECT_NE(std::string(error.what()).find("bench.sluice"), std::string::npos);
+      EXPECT_GE(error.offset_bytes(), begin);
+      EXPECT_LT(error.offset_bytes(), begin + size);
+    }
+    damage();  // undone
   }
 }
 

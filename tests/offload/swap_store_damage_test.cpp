@@ -26,10 +26,17 @@ TEST_F(SwapStoreTest, ASlotFileThatIsRemovedReplacedOrCutIsFoundAtTheCommit) {
     std::filesystem::rename(path + ".copy", path);
   };
   const auto cut = [](const std::string& path) { std::filesystem::resize_file(path, 4096); };
+  // As a write to the file's end does, after somebody has cut it.
+  const auto cut_and_grow = [&](const std::string& path) {
+    const auto size_bytes = std::filesystem::file_size(path);
+    cut(path);
+    std::filesystem::resize_file(path, size_bytes);
+  };
   for (const auto& [harm, said] : std::vector<std::pair<Harm, std::string>>{
            {[](const std::string& path) { std::filesystem::remove(path); }, "removed or replaced"},
            {copy_in_place, "removed or replaced"},
-           {cut, "cut from"}}) {
+           {cut, "cut from"},
+           {cut_and_grow, "holes"}}) {
     const TempDir place;
     const auto store = SwapStore::create(place.path(), *engine_, some_shards(), Durability::process,
                                          nvme::DirectIo::automatic);

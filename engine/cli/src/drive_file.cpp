@@ -32,7 +32,36 @@ bool is_directory(const std::string& path) {
   return false;
 }
 
+// A file of a run's swap directory, which nobody means to measure on.
+void check_is_no_runs(const std::string& path) {
+  const std::filesystem::path file = std::filesystem::absolute(path);
+  const std::filesystem::path directory = file.parent_path();
+  if (file.extension() != ".swap") return;
+  for (const char* sign : {"manifest.json", "stripe.json", "lock"}) {
+    SLUICE_CHECK(!std::filesystem::exists(directory / sign),
+                 path + ": is part of a training run, which lies in " + directory.string() +
+                     " and would be destroyed; give another directory on the same drive");
+  }
+}
+
+// One drive that is measured twice at a time would count twice.
+void check_are_different(const std::vector<std::string>& paths) {
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      std::error_code ignored;
+      SLUICE_CHECK(!std::filesystem::equivalent(paths[i], paths[j], ignored),
+                   paths[i] + ": is given twice (also as " + paths[j] + ")");
+    }
+  }
+}
+
 }  // namespace
+
+std::optional<std::uint64_t> bench_file_bytes(const std::string& path,
+                                              const DriveFileOptions& options) {
+  if (!is_directory(path)) return std::nullopt;
+  return align_up(options.size_bytes.value_or(kDefaultSizeBytes), options.multiple_bytes);
+}
 
 DriveFile::DriveFile(const std::string& path, const DriveFileOptions& options,
                      const Progress& progress)
@@ -45,11 +74,12 @@ DriveFile::DriveFile(const std::string& path, const DriveFileOptions& options,
     nvme::IoEngine engine(
         nvme::make_backend(options.backend, kFillOptions.depth, options.io_threads).backend,
         kFillOptions);
-    size_bytes_ = align_up(options.size_bytes.value_or(kDefaultSizeBytes), options.multiple_bytes);
+    size_bytes_ = *bench_file_bytes(path, options);
     file_ = std::make_unique<nvme::SwapFile>(
         nvme::open_bench_file(path, size_bytes_, engine, nvme::DirectIo::automatic, progress));
     return;
   }
+  if (writes) check_is_no_runs(path);
   file_ = std::make_unique<nvme::SwapFile>(
       path, writes ? nvme::OpenMode::read_write : nvme::OpenMode::read_only,
       nvme::DirectIo::automatic);
@@ -72,6 +102,7 @@ void DriveFile::clean() {
 std::vector<DriveFile> open_drive_files(const std::vector<std::string>& paths,
                                         const DriveFileOptions& options, Console& console,
                                         const volatile int& stop) {
+  check_are_different(paths);
   std::vector<DriveFile> drives;
   for (const std::string& path : paths) {
     ByteProgress progress(console, "filling " + path, TrainProgress::system_clock().seconds);

@@ -25,6 +25,11 @@ struct DriveFileOptions {
   unsigned io_threads = 8;
 };
 
+// What will be used of the bench file in the directory `path`; absent when it is not a directory.
+// Throws IoError, InvalidArgument for what is no file either.
+std::optional<std::uint64_t> bench_file_bytes(const std::string& path,
+                                              const DriveFileOptions& options);
+
 class DriveFile {
  public:
   using Progress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;

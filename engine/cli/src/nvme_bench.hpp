@@ -16,6 +16,9 @@
 namespace sluice::cli {
 
 DriveFileOptions drive_options(const NvmeBenchArguments& arguments);
+// Before any file is made: throws InvalidArgument when a load of so many bytes cannot be,
+// OutOfMemory when it takes more memory than the machine has.
+void check_load(const NvmeBenchArguments& arguments, std::uint64_t size_bytes);
 
 // One path, ready to be measured. Its engine is its own, so several drives work at once.
 class BenchTarget {

@@ -282,9 +282,12 @@ Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& out
 
 std::vector<BenchTarget> open_targets(const NvmeBenchArguments& arguments, Console& console,
                                       const volatile int& stop) {
+  const DriveFileOptions options = drive_options(arguments);
+  for (const std::string& path : arguments.paths) {
+    if (const auto size_bytes = bench_file_bytes(path, options)) check_load(arguments, *size_bytes);
+  }
   std::vector<BenchTarget> targets;
-  for (DriveFile& drive :
-       open_drive_files(arguments.paths, drive_options(arguments), console, stop)) {
+  for (DriveFile& drive : open_drive_files(arguments.paths, options, console, stop)) {
     targets.emplace_back(arguments, std::move(drive));
   }
   return targets;

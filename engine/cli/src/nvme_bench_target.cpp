@@ -1,6 +1,9 @@
 #include "nvme_bench.hpp"
 
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
+#include "sluice/plan/plan.hpp"
 
 namespace sluice::cli {
 
@@ -16,21 +19,41 @@ DriveFileOptions drive_options(const NvmeBenchArguments& arguments) {
   return options;
 }
 
+namespace {
+
+nvme::LoadOptions load_options(const NvmeBenchArguments& arguments, std::uint64_t size_bytes) {
+  nvme::LoadOptions options;
+  options.pattern = arguments.pattern;
+  options.access = arguments.access;
+  options.size_bytes = size_bytes;
+  SLUICE_CHECK(!arguments.tensors || arguments.pattern == nvme::LoadPattern::swap,
+               "--tensors: needs --op swap");
+  if (arguments.tensors)
+    options.tensor_bytes = nvme::swap_tensor_sizes(*arguments.tensors, size_bytes);
+  return options;
+}
+
+}  // namespace
+
+void check_load(const NvmeBenchArguments& arguments, std::uint64_t size_bytes) {
+  const std::uint64_t needed = nvme::load_memory_bytes(load_options(arguments, size_bytes),
+                                                       {arguments.block_bytes, arguments.depth});
+  const std::uint64_t available = plan::probe_machine({}).available_memory_bytes;
+  if (checked_mul(needed, arguments.paths.size()) <= available) return;
+  throw OutOfMemory("host", checked_mul(needed, arguments.paths.size()), available,
+                    "buffers for --depth " + std::to_string(arguments.depth) + " of --block " +
+                        format_bytes(arguments.block_bytes) + ", of which fewer need less");
+}
+
 BenchTarget::BenchTarget(const NvmeBenchArguments& arguments, DriveFile drive)
     : drive_(std::move(drive)) {
+  check_load(arguments, drive_.size_bytes());
   nvme::BackendChoice choice =
       nvme::make_backend(arguments.backend, arguments.depth, arguments.io_threads);
   why_not_better_ = choice.why_not_better;
   engine_ = std::make_unique<nvme::IoEngine>(
       std::move(choice.backend), nvme::IoEngineOptions{arguments.block_bytes, arguments.depth});
-  nvme::LoadOptions options;
-  options.pattern = arguments.pattern;
-  options.access = arguments.access;
-  options.size_bytes = drive_.size_bytes();
-  SLUICE_CHECK(!arguments.tensors || arguments.pattern == nvme::LoadPattern::swap,
-               "--tensors: needs --op swap");
-  if (arguments.tensors)
-    options.tensor_bytes = nvme::swap_tensor_sizes(*arguments.tensors, options.size_bytes);
+  nvme::LoadOptions options = load_options(arguments, drive_.size_bytes());
   // fio writes what it likes.
   options.verify = drive_.own() && !(arguments.fio && arguments.pattern != nvme::LoadPattern::read);
   load_ = std::make_unique<nvme::Load>(*engine_, drive_.file(), options);

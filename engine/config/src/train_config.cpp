@@ -256,6 +256,10 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   checker.read("sluice.io.backend", sluice.io.backend);
   checker.read("sluice.io.reads_per_write", sluice.io.reads_per_write);
   checker.read("sluice.io.submit_polling", sluice.io.submit_polling);
+  if (sluice.io.submit_polling && sluice.io.backend != "auto" && sluice.io.backend != "io_uring") {
+    checker.add_problem("sluice.io.submit_polling",
+                        "only io_uring has it, and the backend is \"" + sluice.io.backend + "\"");
+  }
   read_drives(checker, sluice);
   checker.read("sluice.seed", sluice.seed);
 }

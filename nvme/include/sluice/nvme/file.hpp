@@ -36,6 +36,9 @@ class SwapFile {
   std::uint32_t memory_alignment() const { return memory_alignment_; }
 
   std::uint64_t size_bytes() const;
+  // What the file has of the drive: less than its size where it has holes (or is compressed).
+  // Throws IoError.
+  std::uint64_t disk_bytes() const;
   // Makes the file exactly this long with all blocks allocated, so that a full disk is an error
   // here and not at a write. Throws IoError naming needed and free bytes on ENOSPC. On a file
   // system without fallocate the blocks are written with zeros instead. Contents up to the old size

@@ -44,6 +44,9 @@ struct LoadOptions {
 // Throws InvalidArgument when so many tensors are too many or too few for that.
 std::vector<std::uint64_t> swap_tensor_sizes(std::size_t count, std::uint64_t size_bytes);
 
+// About what a Load with these takes of host memory. Throws InvalidArgument as Load does.
+std::uint64_t load_memory_bytes(const LoadOptions& options, const IoEngineOptions& engine);
+
 // Of one run. Bytes are those of transfers that have ended in it.
 struct LoadResult {
   double seconds = 0;
