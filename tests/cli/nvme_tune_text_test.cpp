@@ -77,8 +77,13 @@ TEST(TuneText, SaysWhatPollingGains) {
   EXPECT_TRUE(test::parse_json(tuned_config(arguments, outcome))["sluice"]["io"]["submit_polling"]
                   .asBool());
   outcome.submit_polling = false;
-  EXPECT_FALSE(test::parse_json(tuned_config(arguments, outcome))["sluice"]["io"].isMember(
-      "submit_polling"));
+  const auto io_of = [&] {
+    return test::parse_json(tuned_config(arguments, outcome))["sluice"]["io"];
+  };
+  ASSERT_TRUE(io_of().isMember("submit_polling")) << "an earlier configuration may have it";
+  EXPECT_FALSE(io_of()["submit_polling"].asBool());
+  outcome.polled_rate = 0;
+  EXPECT_FALSE(io_of().isMember("submit_polling")) << "it was not tried";
 }
 
 TEST(TunedConfig, NamesABackendOnlyWhereTheCommandDid) {

@@ -108,7 +108,9 @@ std::string table(const std::vector<BenchOutcome>& outcomes) {
           {outcome.path, format_number("%.2f", 1e-9 * static_cast<double>(bytes) / result.seconds),
            reads ? "read" : "write", std::to_string(latencies.count()),
            microseconds(latencies, 0.5), microseconds(latencies, 0.99),
-           microseconds(latencies, 0.999), format_number("%.3f", result.cpu_seconds_per_gib()),
+           microseconds(latencies, 0.999),
+           outcomes.size() == 1 || outcome.fio ? format_number("%.3f", result.cpu_seconds_per_gib())
+                                               : "-",  // the process's, of all paths together
            outcome.fio ? format_number("%.3f", quantile_of(outcome.fio->ratios, 0.5)) : "-"},
           "td");
     }

@@ -237,7 +237,8 @@ std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& 
   if (arguments.backend != nvme::BackendKind::automatic)
     root["sluice"]["io"]["backend"] = outcome.backend;
   root["sluice"]["io"]["reads_per_write"] = outcome.reads_per_write;
-  if (outcome.submit_polling) root["sluice"]["io"]["submit_polling"] = true;
+  // Also when it loses: the configuration may have it from an earlier time.
+  if (outcome.polled_rate > 0) root["sluice"]["io"]["submit_polling"] = outcome.submit_polling;
   Json::StreamWriterBuilder builder;
   builder["indentation"] = "  ";
   return Json::writeString(builder, root) + "\n";
