@@ -20,6 +20,11 @@ DriveFileOptions drive_options(const NvmeBenchArguments& arguments);
 // OutOfMemory when it takes more memory than the machine has.
 void check_load(const NvmeBenchArguments& arguments, std::uint64_t size_bytes);
 
+// The processor's time is the process's: of several paths at once only the sum has one. With fio
+// they are measured one after the other.
+enum class CpuTime { known, of_all };
+CpuTime cpu_time_of(const NvmeBenchArguments& arguments);
+
 // One path, ready to be measured. Its engine is its own, so several drives work at once.
 class BenchTarget {
  public:

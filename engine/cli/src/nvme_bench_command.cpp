@@ -147,13 +147,6 @@ nvme::LatencyHistogram all_latencies(const nvme::LoadResult& result) {
   return all;
 }
 
-// The processor's time is the process's: of several paths at once only the sum has one. With fio
-// they are measured one after the other.
-enum class CpuTime { known, of_all };
-CpuTime cpu_time_of(const NvmeBenchArguments& arguments) {
-  return arguments.paths.size() > 1 && !arguments.fio ? CpuTime::of_all : CpuTime::known;
-}
-
 std::vector<std::string> table_row(const std::string& what, const nvme::LoadResult& result,
                                    CpuTime cpu) {
   const nvme::LatencyHistogram all = all_latencies(result);

@@ -94,7 +94,7 @@ std::string microseconds(const nvme::LatencyHistogram& latencies, double share) 
   return format_number("%.0f", 1e-3 * static_cast<double>(latencies.quantile(share).count()));
 }
 
-std::string table(const std::vector<BenchOutcome>& outcomes) {
+std::string table(const std::vector<BenchOutcome>& outcomes, CpuTime cpu) {
   std::string out = "<table>\n" + html_row({"path", "GB/s", "", "requests", "p50 us", "p99 us",
                                             "p99.9 us", "CPU s/GiB", "sluice / fio"},
                                            "th");
@@ -109,8 +109,7 @@ std::string table(const std::vector<BenchOutcome>& outcomes) {
            reads ? "read" : "write", std::to_string(latencies.count()),
            microseconds(latencies, 0.5), microseconds(latencies, 0.99),
            microseconds(latencies, 0.999),
-           outcomes.size() == 1 || outcome.fio ? format_number("%.3f", result.cpu_seconds_per_gib())
-                                               : "-",  // the process's, of all paths together
+           cpu == CpuTime::known ? format_number("%.3f", result.cpu_seconds_per_gib()) : "-",
            outcome.fio ? format_number("%.3f", quantile_of(outcome.fio->ratios, 0.5)) : "-"},
           "td");
     }
@@ -132,7 +131,7 @@ std::string bench_page(const NvmeBenchArguments& arguments,
     out += " <span style=\"color:" + std::string(kColours[i % std::size(kColours)]) +
            "\">&#9632; " + escape_html(outcomes[i].path) + "</span>";
   }
-  out += "</p>\n" + Chart(outcomes).svg() + table(outcomes);
+  out += "</p>\n" + Chart(outcomes).svg() + table(outcomes, cpu_time_of(arguments));
   return out + html_end();
 }
 

@@ -46,9 +46,13 @@ void check_load(const NvmeBenchArguments& arguments, std::uint64_t size_bytes) {
                         format_bytes(arguments.block_bytes) + ", of which fewer need less");
 }
 
+CpuTime cpu_time_of(const NvmeBenchArguments& arguments) {
+  return arguments.paths.size() > 1 && !arguments.fio ? CpuTime::of_all : CpuTime::known;
+}
+
 BenchTarget::BenchTarget(const NvmeBenchArguments& arguments, DriveFile drive)
     : drive_(std::move(drive)) {
-  check_load(arguments, drive_.size_bytes());
+  if (!drive_.own()) check_load(arguments, drive_.size_bytes());  // else before it was made
   nvme::BackendChoice choice =
       nvme::make_backend(arguments.backend, arguments.depth, arguments.io_threads);
   why_not_better_ = choice.why_not_better;
