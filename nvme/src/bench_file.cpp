@@ -30,6 +30,13 @@ void check_directory(const std::string& directory) {
   SLUICE_CHECK(S_ISDIR(info.st_mode), directory + " is not a directory");
 }
 
+void discard_error(Ticket& ticket) {
+  try {
+    ticket.finish();
+  } catch (const Error&) {
+  }
+}
+
 void write_whole(const SwapFile& file, std::uint64_t size_bytes, IoEngine& engine,
                  const BenchFileProgress& progress) {
   const BenchPattern pattern(kWriteBytes);
@@ -39,12 +46,18 @@ void write_whole(const SwapFile& file, std::uint64_t size_bytes, IoEngine& engin
     if (progress) progress(writes.front().first, size_bytes);
     writes.pop_front();
   };
-  for (std::uint64_t at = 0; at < size_bytes; at += kWriteBytes) {
-    const std::uint64_t count = std::min(kWriteBytes, size_bytes - at);
-    writes.emplace_back(at + count, engine.begin_write(file, at, pattern.at(at, count)));
-    if (writes.size() > 4) finish_oldest();
+  try {
+    for (std::uint64_t at = 0; at < size_bytes; at += kWriteBytes) {
+      const std::uint64_t count = std::min(kWriteBytes, size_bytes - at);
+      writes.emplace_back(at + count, engine.begin_write(file, at, pattern.at(at, count)));
+      if (writes.size() > 4) finish_oldest();
+    }
+    while (!writes.empty()) finish_oldest();
+  } catch (...) {
+    // The first error says it all: those behind it met the same disk.
+    for (auto& [end, ticket] : writes) discard_error(ticket);
+    throw;
   }
-  while (!writes.empty()) finish_oldest();
   file.sync_data();
 }
 
@@ -111,11 +124,11 @@ SwapFile open_bench_file(const std::string& directory, std::uint64_t size_bytes,
   if (present >= whole && holds_pattern(file, whole, engine, kCheckedPages)) return file;
   try {
     file.allocate(std::max(whole, present));
+    write_whole(file, whole, engine, progress);
   } catch (...) {
     if (present == 0) ::unlink(file.path().c_str());  // it was made just now
     throw;
   }
-  write_whole(file, whole, engine, progress);
   return file;
 }
 

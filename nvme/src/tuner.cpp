@@ -11,7 +11,7 @@ namespace sluice::nvme {
 
 namespace {
 
-constexpr double kTie = 0.02;  // settings this close are the same drive's noise
+constexpr double kTie = 1.02;  // settings whose ratio is less are as good as each other
 
 // How many go on from a round with `count`.
 std::size_t next_count(std::size_t count, std::size_t finalists) {
@@ -22,10 +22,29 @@ void add_to_mean(double& mean, double value, int rounds) {
   mean = rounds == 0 ? value : std::exp((std::log(mean) * rounds + std::log(value)) / (rounds + 1));
 }
 
+struct Candidate {
+  const TunePoint* point;
+  double rate;
+};
+
+// Of those within kTie of the fastest: the one with the least in flight, then the faster one.
+const TunePoint& least_in_flight(const std::vector<Candidate>& candidates) {
+  const double most = std::ranges::max_element(candidates, {}, &Candidate::rate)->rate;
+  const Candidate* best = nullptr;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.rate * kTie < most) continue;
+    const auto in_flight = candidate.point->setting.bytes_in_flight();
+    if (best == nullptr || in_flight < best->point->setting.bytes_in_flight() ||
+        (in_flight == best->point->setting.bytes_in_flight() && candidate.rate > best->rate))
+      best = &candidate;
+  }
+  return *best->point;
+}
+
 }  // namespace
 
 double TunePoint::score() const {
-  return (std::log(rates.read) + std::log(rates.write) + std::log(rates.mixed)) / 3;
+  return std::cbrt(rates.read * rates.write * rates.mixed);
 }
 
 std::vector<TuneSetting> tune_settings() {
@@ -39,25 +58,32 @@ std::vector<TuneSetting> tune_settings() {
   return settings;
 }
 
-Tuner::Tuner(const std::vector<TuneSetting>& settings, std::uint64_t seed) : random_(seed) {
+Tuner::Tuner(const std::vector<TuneSetting>& settings, std::optional<TuneSetting> usual,
+             std::uint64_t seed)
+    : random_(seed) {
   SLUICE_CHECK(!settings.empty(), "Tuner: no settings");
-  for (const TuneSetting& setting : settings) points_.push_back({setting, {}, 0});
+  for (const TuneSetting& setting : settings) points_.push_back({setting, {}, 0, {}});
   in_.resize(points_.size());
   std::iota(in_.begin(), in_.end(), std::size_t{0});
-  planned_rounds_ = kFinalRounds;
   for (std::size_t count = in_.size(); count > kFinalists; count = next_count(count, kFinalists))
-    ++planned_rounds_;
+    ++halving_rounds_;
   std::shuffle(in_.begin(), in_.end(), random_);
+  if (usual) {
+    const auto found = std::ranges::find(points_, *usual, &TunePoint::setting);
+    SLUICE_CHECK(found != points_.end(), "Tuner: the usual setting is not one of those to measure");
+    usual_ = static_cast<std::size_t>(found - points_.begin());
+    std::iter_swap(in_.begin(), std::ranges::find(in_, usual_));
+  }
 }
 
 std::size_t Tuner::planned_trials() const {
   std::size_t trials = 0;
   std::size_t count = points_.size();
-  for (int round = 0; round < planned_rounds_; ++round) {
+  for (int round = 0; round < halving_rounds_; ++round) {
     trials += count;
     count = next_count(count, kFinalists);
   }
-  return trials;
+  return trials + kLastRounds * count;
 }
 
 TuneSetting Tuner::next() const {
@@ -75,35 +101,52 @@ void Tuner::record(const TuneRates& rates) {
   add_to_mean(point.rates.mixed, rates.mixed, point.rounds);
   ++point.rounds;
   ++trials_;
+  if (round_ >= halving_rounds_) point.last_scores.push_back(TunePoint{{}, rates, 1, {}}.score());
   if (++at_ == in_.size()) begin_round();
 }
 
 void Tuner::begin_round() {
-  std::sort(in_.begin(), in_.end(),
-            [&](std::size_t a, std::size_t b) { return points_[a].score() > points_[b].score(); });
+  std::sort(in_.begin(), in_.end(), [&](std::size_t a, std::size_t b) {
+    if (a == usual_ || b == usual_) return a == usual_ && b != usual_;
+    return points_[a].score() > points_[b].score();
+  });
   in_.resize(next_count(in_.size(), kFinalists));
   std::shuffle(in_.begin(), in_.end(), random_);
   at_ = 0;
   ++round_;
 }
 
-const TunePoint& Tuner::best() const {
+TuneChoice Tuner::choose() const {
   SLUICE_CHECK(trials_ > 0, "Tuner: nothing has been measured");
-  int most_rounds = 0;
-  for (const TunePoint& point : points_) most_rounds = std::max(most_rounds, point.rounds);
-  double most = 0;
-  for (const TunePoint& point : points_)
-    if (point.rounds == most_rounds) most = std::max(most, point.score());
-  const TunePoint* best = nullptr;
+  return usual_ == kNone ? choose_of_most_rounds() : choose_beside_usual();
+}
+
+TuneChoice Tuner::choose_beside_usual() const {
+  const TunePoint& usual = points_[usual_];
+  TuneChoice choice{usual, {}, {}};
+  std::vector<Candidate> better;
   for (const TunePoint& point : points_) {
-    if (point.rounds < most_rounds || point.score() < most - kTie) continue;
-    if (best == nullptr || point.setting.bytes_in_flight() < best->setting.bytes_in_flight() ||
-        (point.setting.bytes_in_flight() == best->setting.bytes_in_flight() &&
-         point.score() > best->score())) {
-      best = &point;
+    if (&point == &usual || point.last_scores.size() < kLeastPairs) continue;
+    const RatioSummary gain = summarize_pairs(point.last_scores, usual.last_scores);
+    if (gain.clearly_above(kTie)) better.push_back({&point, gain.median});
+    if (gain.median > choice.gain.median) {
+      choice.gain = gain;
+      choice.compared = point.setting;
     }
   }
-  return *best;
+  if (better.empty()) return choice;
+  choice.point = least_in_flight(better);
+  choice.compared = choice.point.setting;
+  choice.gain = summarize_pairs(choice.point.last_scores, usual.last_scores);
+  return choice;
+}
+
+TuneChoice Tuner::choose_of_most_rounds() const {
+  const int most = std::ranges::max_element(points_, {}, &TunePoint::rounds)->rounds;
+  std::vector<Candidate> candidates;
+  for (const TunePoint& point : points_)
+    if (point.rounds == most) candidates.push_back({&point, point.score()});
+  return {least_in_flight(candidates), {}, {}};
 }
 
 }  // namespace sluice::nvme

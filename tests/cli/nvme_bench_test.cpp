@@ -46,6 +46,7 @@ TEST_F(NvmeBench, ReportsEveryPatternOnEveryBackend) {
       const Json::Value result = measure({dir_.path(), "--op", op, "--backend", backend});
       const std::string what = std::string(op) + " " + backend;
       EXPECT_EQ(result["op"].asString(), op);
+      EXPECT_EQ(result["size_bytes"].asUInt64(), 8U << 20U);
       EXPECT_GT(result["GBps"].asDouble(), 0) << what;
       EXPECT_GT(result["iops"].asDouble(), 0) << what;
       EXPECT_GT(result["p50_us"].asDouble(), 0) << what;
@@ -107,6 +108,9 @@ TEST_F(NvmeBench, ComparesWithFioAndFioWithItself) {
                                       "--seconds", "0.3", "--depth", "4", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json::Value fio = parse_json(result.out)["fio"];
+  EXPECT_THAT(fio["command"].asString(), HasSubstr("fio --name=peer --filename="));
+  EXPECT_THAT(result.err,
+              HasSubstr("3 rounds of slices of 0.1 s, too few to say how sure that is"));
   for (const char* what : {"ratio", "control"}) {
     EXPECT_EQ(fio[what]["all"].size(), 3U) << what;
     EXPECT_GT(fio[what]["median"].asDouble(), 0) << what;

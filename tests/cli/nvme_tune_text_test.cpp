@@ -24,11 +24,12 @@ TuneOutcome some_outcome() {
       const bool measured = block != 131072U || depth != 4;
       outcome.surface.push_back({{block, depth},
                                  measured ? nvme::TuneRates{rate, rate, rate} : nvme::TuneRates{},
-                                 measured ? 1 : 0});
+                                 measured ? 1 : 0,
+                                 {}});
     }
   }
-  outcome.chosen = outcome.surface[4];  // 128 KiB x 2
-  outcome.swap = {{1, 1e9}, {3, 2e9}};
+  outcome.choice.point = outcome.surface[4];  // 128 KiB x 2
+  outcome.swap = {{1, {1e9}}, {3, {2e9}}};
   outcome.reads_per_write = 3;
   outcome.backend = "threads";
   return outcome;
@@ -37,9 +38,9 @@ TuneOutcome some_outcome() {
 TEST(TuneText, LinesUpTheColumnWithTheMark) {
   const std::string text = tune_text(some_outcome());
   EXPECT_EQ(text.substr(0, text.find("write GB/s")),
-            "read GB/s  depth 1  depth 2   depth 4\n"
-            " 64.0 KiB     4.00     8.00     16.00\n"
-            "  128 KiB     8.00    16.00*        -\n\n")
+            "read GB/s  depth 1      2       4\n"
+            " 64.0 KiB     4.00   8.00   16.00\n"
+            "  128 KiB     8.00  16.00*      -\n\n")
       << text;
 }
 
@@ -49,30 +50,47 @@ TEST(TuneText, SaysHowMuchTimeThereWasFor) {
               HasSubstr("\nmeasured 5 of 6 settings, the best ones once; more seconds measure more "
                         "(*: chosen, -: not measured)\n"));
   outcome.finished = true;
-  outcome.chosen.rounds = 9;
+  outcome.choice.point.rounds = 9;
   EXPECT_THAT(tune_text(outcome),
               HasSubstr("\nmeasured 5 of 6 settings, the best ones 9 times (*"));
 }
 
-TEST(TuneText, ShowsTheDefaultBesideTheChoiceWhereItWasMeasured) {
+TEST(TuneText, SaysHowTheChoiceComparesWithTheDefault) {
   TuneOutcome outcome = some_outcome();
-  EXPECT_THAT(tune_text(outcome), Not(HasSubstr("default:")));
-  const nvme::TuneSetting usual{256U << 10U, 32};
-  outcome.surface.push_back({usual, {5e9, 6e9, 7e9}, 0});
-  EXPECT_THAT(tune_text(outcome), Not(HasSubstr("default:"))) << "no time for it";
-  outcome.surface.back().rounds = 1;
-  EXPECT_THAT(tune_text(outcome), HasSubstr("\ndefault: blocks of 256 KiB, depth 32: read 5.00, "
-                                            "write 6.00, mixed 7.00 GB/s\nbest: blocks of "
-                                            "128 KiB, depth 2, 3 reads in a row, threads: "));
+  EXPECT_THAT(tune_text(outcome), Not(HasSubstr("default"))) << "it is not among the settings";
+  outcome.surface.push_back({{256U << 10U, 32}, {5e9, 6e9, 7e9}, 1, {}});
+  const nvme::TunePoint usual = outcome.surface.back();
+  const nvme::TunePoint other = outcome.choice.point;
+
+  outcome.choice = {usual, {}, {}};
+  EXPECT_THAT(tune_text(outcome), HasSubstr("\nthe default, blocks of 256 KiB, depth 32, stays: no "
+                                            "time to compare others with it\n"));
+  outcome.choice = {usual, other.setting, {1.01, 1, 1.02, 0.99, 1.03}};
+  outcome.choice.point.last_scores.resize(8);
+  EXPECT_THAT(
+      tune_text(outcome),
+      HasSubstr("\nthe default, blocks of 256 KiB, depth 32, stays: the best other setting, "
+                "blocks of 128 KiB, depth 2, gains 1.0 % (90 % interval -1.0 % to 3.0 %) "
+                "in 8 rounds side by side, not clearly more than 2 %\n"));
+  outcome.choice.gain.interval_end = 1.2;
+  EXPECT_THAT(tune_text(outcome), HasSubstr("the drive's speed moves"));
+  outcome.choice = {other, other.setting, {1.08, 1, 1.2, 1.04, 1.12}};
+  outcome.choice.point.last_scores.resize(8);
+  EXPECT_THAT(tune_text(outcome),
+              HasSubstr("\nchosen: blocks of 128 KiB, depth 2, 3 reads in a row, threads: read "
+                        "16.00, write 16.00, mixed 16.00 GB/s\nover the default, blocks of "
+                        "256 KiB, depth 32, it gains 8.0 % (90 % interval 4.0 % to 12.0 %) in 8 "
+                        "rounds side by side\n"));
 }
 
 TEST(TuneText, SaysWhatPollingGains) {
   TuneOutcome outcome = some_outcome();
   EXPECT_THAT(tune_text(outcome), HasSubstr("only io_uring has it"));
-  outcome.unpolled_rate = 2e9;
-  outcome.polled_rate = 3e9;
+  outcome.unpolled = {2e9, 2e9};
+  outcome.polled = {3e9, 3e9};
   outcome.submit_polling = true;
-  EXPECT_THAT(tune_text(outcome), HasSubstr("3.00, without: 2.00 GB/s: on"));
+  EXPECT_THAT(tune_text(outcome), HasSubstr("3.00, without: 2.00 GB/s; it gains 50.0 % (90 % "
+                                            "interval 50.0 % to 50.0 %): on"));
   const NvmeTuneArguments arguments;
   EXPECT_TRUE(test::parse_json(tuned_config(arguments, outcome))["sluice"]["io"]["submit_polling"]
                   .asBool());
@@ -82,7 +100,7 @@ TEST(TuneText, SaysWhatPollingGains) {
   };
   ASSERT_TRUE(io_of().isMember("submit_polling")) << "an earlier configuration may have it";
   EXPECT_FALSE(io_of()["submit_polling"].asBool());
-  outcome.polled_rate = 0;
+  outcome.polled.clear();
   EXPECT_FALSE(io_of().isMember("submit_polling")) << "it was not tried";
 }
 

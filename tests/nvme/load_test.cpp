@@ -68,6 +68,21 @@ TEST(BenchFile, IsFilledOnceAndTakenAgainWhenItIsWhole) {
   EXPECT_TRUE(holds_pattern(file, 20 * kMiB, engine, 5120));
 }
 
+TEST(BenchFile, IsRemovedWhereFillingItEndsEarly) {
+  struct Stop {};
+  const test::TempDir dir;
+  IoEngine engine = engine_of(BackendKind::automatic);
+  const auto fill = [&] {
+    open_bench_file(dir.path(), 64 * kMiB, engine, DirectIo::automatic,
+                    [](std::uint64_t, std::uint64_t) { throw Stop(); });
+  };
+  EXPECT_THROW(fill(), Stop);
+  EXPECT_FALSE(std::filesystem::exists(dir.file("bench.sluice")));
+  open_file(dir, kMiB, engine);
+  EXPECT_THROW(fill(), Stop);
+  EXPECT_TRUE(std::filesystem::exists(dir.file("bench.sluice"))) << "it was there before";
+}
+
 TEST(BenchFile, IsNotMadeOverAFileThatHasAnotherName) {
   const test::TempDir dir;
   IoEngine engine = engine_of(BackendKind::automatic);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -21,7 +22,7 @@ TuneRates true_rates(const TuneSetting& setting) {
 }
 
 double true_score(const TuneSetting& setting) {
-  return TunePoint{setting, true_rates(setting), 1}.score();
+  return TunePoint{setting, true_rates(setting), 1, {}}.score();
 }
 
 // As a shared drive is: a speed of its own from second to second, and every slice off by some.
@@ -63,12 +64,65 @@ TEST(Tuner, FindsAGoodSettingOnADriveWhoseSpeedMoves) {
   for (const TuneSetting& setting : settings) most = std::max(most, true_score(setting));
   int good = 0;
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
-    Tuner tuner(settings, seed);
+    Tuner tuner(settings, std::nullopt, seed);
     NoisyDrive drive(seed);
     run(tuner, drive);
-    good += true_score(tuner.best().setting) > most + std::log(0.95) ? 1 : 0;
+    good += true_score(tuner.choose().point.setting) > 0.95 * most ? 1 : 0;
   }
   EXPECT_GE(good, 45) << "of 50 within 5 % of the best";
+}
+
+TEST(Tuner, LeavesAUsualSettingThatIsClearlyWorse) {
+  const TuneSetting usual{128 << 10, 8};  // an eighth of what the drive needs in flight
+  double most = 0;
+  for (const TuneSetting& setting : tune_settings()) most = std::max(most, true_score(setting));
+  int good = 0;
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    Tuner tuner(tune_settings(), usual, seed);
+    NoisyDrive drive(seed);
+    run(tuner, drive);
+    const TuneChoice choice = tuner.choose();
+    EXPECT_EQ(choice.compared, choice.point.setting);
+    EXPECT_GT(choice.gain.interval_begin, 1);
+    good += true_score(choice.point.setting) > 0.95 * most ? 1 : 0;
+  }
+  EXPECT_GE(good, 45) << "of 50 within 5 % of the best";
+}
+
+// What is chosen by luck alone: every setting is as fast as every other one.
+TEST(Tuner, StaysWithTheUsualSettingWhereOthersAreOnlyLucky) {
+  const TuneSetting usual{256 << 10, 32};
+  int stayed = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    std::mt19937_64 random(seed);
+    std::normal_distribution<double> noise(0, 0.15);
+    Tuner tuner(tune_settings(), usual, seed);
+    while (!tuner.done()) {
+      const double rate = 2e9 * std::exp(noise(random));
+      tuner.record({rate, rate, rate});
+    }
+    const TuneChoice choice = tuner.choose();
+    stayed += choice.point.setting == usual ? 1 : 0;
+    EXPECT_NE(choice.compared, usual);
+    EXPECT_LT(choice.gain.interval_begin, choice.gain.interval_end);
+  }
+  EXPECT_GE(stayed, 120) << "of 200, with five others to be lucky";
+}
+
+TEST(Tuner, TheUsualSettingIsMeasuredFirstAndInEveryRound) {
+  const TuneSetting usual{64 << 10, 1};  // the slowest of all
+  Tuner tuner(tune_settings(), usual);
+  EXPECT_EQ(tuner.next(), usual);
+  NoisyDrive drive(3);
+  tuner.record(drive.measure(tuner.next()));
+  EXPECT_EQ(tuner.choose().point.setting, usual) << "nothing has been compared with it yet";
+  EXPECT_EQ(tuner.choose().gain.median, 0);
+  run(tuner, drive);
+  int most = 0;
+  for (const TunePoint& point : tuner.points()) most = std::max(most, point.rounds);
+  const auto point = std::ranges::find(tuner.points(), usual, &TunePoint::setting);
+  EXPECT_EQ(point->rounds, most);
+  EXPECT_EQ(point->last_scores.size(), static_cast<std::size_t>(Tuner::kLastRounds));
 }
 
 TEST(Tuner, MeasuresTheGoodOnesMoreOften) {
@@ -83,28 +137,29 @@ TEST(Tuner, MeasuresTheGoodOnesMoreOften) {
     most = std::max(most, point.rounds);
   }
   EXPECT_GE(once, static_cast<int>(tuner.points().size() / 2));
-  EXPECT_GE(most, Tuner::kFinalRounds);
-  EXPECT_EQ(tuner.best().rounds, most);
+  EXPECT_GE(most, Tuner::kLastRounds);
+  EXPECT_EQ(tuner.choose().point.rounds, most);
 }
 
 TEST(Tuner, OfEqualsTakesTheOneWithLeastInFlight) {
   Tuner tuner({{1 << 20, 64}, {1 << 20, 16}, {4 << 20, 16}});
   while (!tuner.done()) tuner.record({2e9, 1e9, 1.5e9});
-  EXPECT_EQ(tuner.best().setting, (TuneSetting{1 << 20, 16}));
+  EXPECT_EQ(tuner.choose().point.setting, (TuneSetting{1 << 20, 16}));
 }
 
 TEST(Tuner, AFewSettingsAllStayIn) {
   Tuner tuner({{4096, 1}, {8192, 1}});
-  EXPECT_EQ(tuner.planned_trials(), 2U * Tuner::kFinalRounds);
+  EXPECT_EQ(tuner.planned_trials(), 2U * Tuner::kLastRounds);
   while (!tuner.done()) tuner.record({1e9, 1e9, 1e9});
-  for (const TunePoint& point : tuner.points()) EXPECT_EQ(point.rounds, Tuner::kFinalRounds);
+  for (const TunePoint& point : tuner.points()) EXPECT_EQ(point.rounds, Tuner::kLastRounds);
   EXPECT_THROW(tuner.next(), InvalidArgument);
 }
 
 TEST(Tuner, MistakesAreRefused) {
   EXPECT_THROW(Tuner({}), InvalidArgument);
   Tuner tuner({{4096, 1}});
-  EXPECT_THROW(tuner.best(), InvalidArgument) << "nothing measured yet";
+  EXPECT_THROW(tuner.choose(), InvalidArgument) << "nothing measured yet";
+  EXPECT_THROW(Tuner({{4096, 1}}, TuneSetting{4096, 2}), InvalidArgument) << "not one of them";
   EXPECT_THROW(tuner.record({1e9, 0, 1e9}), InvalidArgument);
 }
 

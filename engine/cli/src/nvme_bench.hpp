@@ -56,6 +56,9 @@ struct FioSlice {
   double bytes_per_second() const { return seconds > 0 ? bytes / seconds : 0; }
   void add(const FioSlice& other);
 };
+// How run_fio calls fio, as a line for a shell.
+std::string fio_line(const NvmeBenchArguments& arguments, const BenchTarget& target,
+                     std::string_view backend);
 // Blocks until fio has ended. Throws Error when it is not installed or fails, with what it said.
 FioSlice run_fio(const NvmeBenchArguments& arguments, const BenchTarget& target,
                  std::string_view backend);
@@ -65,6 +68,7 @@ struct FioComparison {
   std::vector<double> ratios;    // ours to fio's, by round
   std::vector<double> controls;  // fio's second slice to its first: what the drive's moods do
   FioSlice fio;                  // the first slices together
+  std::vector<double> rates;     // bytes per second of fio's first slices, by round
 };
 
 struct BenchSample {
@@ -75,6 +79,8 @@ struct BenchOutcome {
   std::string path;
   std::string backend;
   std::string why_buffered;
+  std::uint64_t size_bytes = 0;  // of the file, as measured on
+  std::string fio_line;          // empty without fio
   nvme::LoadResult result;
   std::vector<BenchSample> samples;
   std::optional<FioComparison> fio;

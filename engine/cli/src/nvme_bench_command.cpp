@@ -16,11 +16,11 @@
 #include "exit_code.hpp"
 #include "html_page.hpp"
 #include "nvme_bench.hpp"
-#include "paired_ratios.hpp"
 #include "signals.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/nvme/paired_ratios.hpp"
 #include "text_format.hpp"
 
 namespace sluice::cli {
@@ -30,6 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kSampleEvery = std::chrono::milliseconds(100);
+constexpr std::size_t kLeastRounds = 6;  // fewer say nothing of their spread
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -125,10 +126,11 @@ void run_beside_fio(const NvmeBenchArguments& arguments, BenchTarget& target,
     };
     for (int i = 0; i < 3; ++i) run(round % 2 == 0 ? i : 2 - i);
     outcome.result.add(ours);
-    outcome.samples.push_back({static_cast<double>(round), ours.bytes_per_second()});
+    outcome.samples.push_back({round + 1.0, ours.bytes_per_second()});
     comparison.ratios.push_back(ours.bytes_per_second() / fio.bytes_per_second());
     comparison.controls.push_back(control.bytes_per_second() / fio.bytes_per_second());
     comparison.fio.add(fio);
+    comparison.rates.push_back(fio.bytes_per_second());
     console.status("round " + std::to_string(round + 1) + " of " + std::to_string(rounds) +
                    "  sluice " + format_gigabytes(ours.bytes_per_second()) + "  fio " +
                    format_gigabytes(fio.bytes_per_second()) + " GB/s");
@@ -176,7 +178,8 @@ std::vector<std::string> fio_row(const std::string& what, const FioSlice& fio) {
 }
 
 std::vector<std::string> ratio_row(const std::string& what, const std::vector<double>& ratios) {
-  const RatioSummary summary = summarize_ratios(ratios);
+  const nvme::RatioSummary summary = nvme::summarize_ratios(ratios);
+  if (ratios.size() < kLeastRounds) return {what, format_number("%.3f", summary.median), "-", "-"};
   const auto range = [](double begin, double end) {
     return format_number("%.3f", begin) + " - " + format_number("%.3f", end);
   };
@@ -205,7 +208,8 @@ void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& 
   }
   if (cpu == CpuTime::of_all) rows.push_back(table_row("all", total, CpuTime::known));
   console.print(std::string(name_of(arguments.pattern)) + ", " +
-                std::string(name_of(arguments.access)) + ", blocks of " +
+                std::string(name_of(arguments.access)) + ", " +
+                format_bytes(outcomes.front().size_bytes) + " in blocks of " +
                 format_bytes(arguments.block_bytes) + ", depth " + std::to_string(arguments.depth) +
                 ", " + outcomes.front().backend +
                 (arguments.tensors ? ", " + std::to_string(*arguments.tensors) + " tensors" : ""));
@@ -217,8 +221,12 @@ void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& 
   }
   for (const BenchOutcome& outcome : outcomes) {
     if (!outcome.fio) continue;
-    console.print(outcome.path + ": " + std::to_string(outcome.fio->ratios.size()) +
-                  " rounds of slices of " + format_number("%g", arguments.slice_seconds) + " s");
+    const std::size_t rounds = outcome.fio->ratios.size();
+    console.print(outcome.path + ": " + std::to_string(rounds) +
+                  (rounds == 1 ? " round" : " rounds") + " of slices of " +
+                  format_number("%g", arguments.slice_seconds) + " s" +
+                  (rounds < kLeastRounds ? ", too few to say how sure that is" : "") +
+                  "; fio as in\n" + outcome.fio_line);
     console.print(format_table({{"", "median", "quartiles", "90 % interval"},
                                 ratio_row("sluice / fio", outcome.fio->ratios),
                                 ratio_row("fio / fio (control)", outcome.fio->controls)}));
@@ -226,7 +234,7 @@ void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& 
 }
 
 Json::Value ratios_json(const std::vector<double>& ratios) {
-  const RatioSummary summary = summarize_ratios(ratios);
+  const nvme::RatioSummary summary = nvme::summarize_ratios(ratios);
   Json::Value object(Json::objectValue);
   object["median"] = summary.median;
   object["quartiles"].append(summary.lower_quartile);
@@ -245,8 +253,11 @@ Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& out
   object["op"] = std::string(name_of(arguments.pattern));
   object["access"] = std::string(name_of(arguments.access));
   object["backend"] = outcome.backend;
+  object["size_bytes"] = Json::UInt64(outcome.size_bytes);
   object["block_bytes"] = Json::UInt64(arguments.block_bytes);
   object["depth"] = arguments.depth;
+  if (outcome.backend == "threads") object["io_threads"] = arguments.io_threads;
+  if (arguments.tensors) object["tensors"] = *arguments.tensors;
   object["direct"] = outcome.why_buffered.empty();
   object["seconds"] = result.seconds;
   object["GBps"] = 1e-9 * result.bytes_per_second();
@@ -267,6 +278,7 @@ Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& out
     peer["iops"] = fio.seconds > 0 ? fio.requests / fio.seconds : 0;
     peer["cpu_s_per_GiB"] =
         fio.bytes > 0 ? fio.cpu_seconds * static_cast<double>(kGiB) / fio.bytes : 0;
+    peer["command"] = valid_utf8(outcome.fio_line);
     peer["ratio"] = ratios_json(outcome.fio->ratios);
     peer["control"] = ratios_json(outcome.fio->controls);
   }
@@ -295,12 +307,13 @@ int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
   std::vector<BenchTarget> targets = open_targets(arguments, console, signals.stop());
   std::vector<BenchOutcome> outcomes;
   for (BenchTarget& target : targets) {
-    outcomes.push_back({target.path(),
-                        std::string(target.engine().backend_name()),
-                        target.file().why_buffered(),
-                        {},
-                        {},
-                        {}});
+    BenchOutcome outcome;
+    outcome.path = target.path();
+    outcome.backend = target.engine().backend_name();
+    outcome.why_buffered = target.file().why_buffered();
+    outcome.size_bytes = target.size_bytes();
+    if (arguments.fio) outcome.fio_line = fio_line(arguments, target, outcome.backend);
+    outcomes.push_back(std::move(outcome));
     if (!target.backend_choice().empty()) console.print("I/O by " + target.backend_choice());
   }
   if (arguments.fio) {

@@ -8,8 +8,8 @@
 
 #include "html_page.hpp"
 #include "nvme_bench.hpp"
-#include "paired_ratios.hpp"
 #include "sluice/base/bytes.hpp"
+#include "sluice/nvme/paired_ratios.hpp"
 #include "text_format.hpp"
 
 namespace sluice::cli {
@@ -42,6 +42,7 @@ class Chart {
         last_seconds_ = std::max(last_seconds_, sample.seconds);
         most_ = std::max(most_, 1e-9 * sample.bytes_per_second);
       }
+      for (const double rate : fio_rates(outcome)) most_ = std::max(most_, 1e-9 * rate);
     }
     most_ = tick_of(most_, 5) * std::ceil(most_ / tick_of(most_, 5));
   }
@@ -77,11 +78,26 @@ class Chart {
   }
   std::string line_of(std::size_t index) const {
     std::string points;
-    for (const BenchSample& sample : outcomes_[index].samples)
-      points +=
-          svg_number(x(sample.seconds)) + "," + svg_number(y(1e-9 * sample.bytes_per_second)) + " ";
+    for (const BenchSample& sample : outcomes_[index].samples) points += point_of(sample);
+    std::string lines = polyline(index, points, "");
+    std::string fio_points;
+    double round = 0;
+    for (const double rate : fio_rates(outcomes_[index])) fio_points += point_of({++round, rate});
+    if (!fio_points.empty()) lines += polyline(index, fio_points, " stroke-dasharray=\"4 4\"");
+    return lines;
+  }
+  std::string point_of(const BenchSample& sample) const {
+    return svg_number(x(sample.seconds)) + "," + svg_number(y(1e-9 * sample.bytes_per_second)) +
+           " ";
+  }
+  static std::string polyline(std::size_t index, const std::string& points,
+                              const std::string& more) {
     return "<polyline fill=\"none\" stroke-width=\"2\" stroke=\"" +
-           std::string(kColours[index % std::size(kColours)]) + "\" points=\"" + points + "\"/>\n";
+           std::string(kColours[index % std::size(kColours)]) + "\"" + more + " points=\"" +
+           points + "\"/>\n";
+  }
+  static std::vector<double> fio_rates(const BenchOutcome& outcome) {
+    return outcome.fio ? outcome.fio->rates : std::vector<double>();
   }
 
   const std::vector<BenchOutcome>& outcomes_;
@@ -95,8 +111,8 @@ std::string microseconds(const nvme::LatencyHistogram& latencies, double share) 
 }
 
 std::string table(const std::vector<BenchOutcome>& outcomes, CpuTime cpu) {
-  std::string out = "<table>\n" + html_row({"path", "GB/s", "", "requests", "p50 us", "p99 us",
-                                            "p99.9 us", "CPU s/GiB", "sluice / fio"},
+  std::string out = "<table>\n" + html_row({"path", "direction", "GB/s", "requests", "p50 us",
+                                            "p99 us", "p99.9 us", "CPU s/GiB", "sluice / fio"},
                                            "th");
   for (const BenchOutcome& outcome : outcomes) {
     const nvme::LoadResult& result = outcome.result;
@@ -105,12 +121,12 @@ std::string table(const std::vector<BenchOutcome>& outcomes, CpuTime cpu) {
       const std::uint64_t bytes = reads ? result.read_bytes : result.written_bytes;
       if (bytes == 0) continue;
       out += html_row(
-          {outcome.path, format_number("%.2f", 1e-9 * static_cast<double>(bytes) / result.seconds),
-           reads ? "read" : "write", std::to_string(latencies.count()),
-           microseconds(latencies, 0.5), microseconds(latencies, 0.99),
-           microseconds(latencies, 0.999),
+          {outcome.path, reads ? "read" : "write",
+           format_number("%.2f", 1e-9 * static_cast<double>(bytes) / result.seconds),
+           std::to_string(latencies.count()), microseconds(latencies, 0.5),
+           microseconds(latencies, 0.99), microseconds(latencies, 0.999),
            cpu == CpuTime::known ? format_number("%.3f", result.cpu_seconds_per_gib()) : "-",
-           outcome.fio ? format_number("%.3f", quantile_of(outcome.fio->ratios, 0.5)) : "-"},
+           outcome.fio ? format_number("%.3f", nvme::quantile_of(outcome.fio->ratios, 0.5)) : "-"},
           "td");
     }
   }
@@ -123,13 +139,15 @@ std::string bench_page(const NvmeBenchArguments& arguments,
                        const std::vector<BenchOutcome>& outcomes, const std::string& command_line) {
   std::string out = html_begin("sluice nvme bench");
   out += "<h1>" + std::string(name_of(arguments.pattern)) + ", " +
-         std::string(name_of(arguments.access)) + ", blocks of " +
+         std::string(name_of(arguments.access)) + ", " +
+         escape_html(format_bytes(outcomes.front().size_bytes)) + " in blocks of " +
          escape_html(format_bytes(arguments.block_bytes)) + ", depth " +
          std::to_string(arguments.depth) + ", " + escape_html(outcomes.front().backend) + "</h1>\n";
   out += "<p><code>" + escape_html(command_line) + "</code></p>\n<p>GB/s";
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     out += " <span style=\"color:" + std::string(kColours[i % std::size(kColours)]) +
            "\">&#9632; " + escape_html(outcomes[i].path) + "</span>";
+    if (outcomes[i].fio) out += ", dashed: <code>" + escape_html(outcomes[i].fio_line) + "</code>";
   }
   out += "</p>\n" + Chart(outcomes).svg() + table(outcomes, cpu_time_of(arguments));
   return out + html_end();

@@ -23,6 +23,9 @@ namespace sluice::cli {
 
 namespace {
 
+constexpr std::string_view kTunables = "GLIBC_TUNABLES=";
+constexpr std::string_view kHugePages = "glibc.malloc.hugetlb=1";
+
 std::string fio_pattern(const NvmeBenchArguments& arguments) {
   const bool random = arguments.access == nvme::LoadAccess::random;
   switch (arguments.pattern) {
@@ -72,12 +75,11 @@ std::vector<std::string> command_line(const NvmeBenchArguments& arguments,
 // fio's buffers on huge pages, as ours are: else the drive splits its large blocks, and the figure
 // is not the drive's limit. In place of what the user has set for the allocator, if anything.
 std::vector<std::string> fio_environment() {
-  constexpr std::string_view kTunables = "GLIBC_TUNABLES=";
   std::vector<std::string> environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     if (!std::string_view(*variable).starts_with(kTunables)) environment.emplace_back(*variable);
   }
-  environment.push_back(std::string(kTunables) + "glibc.malloc.hugetlb=1");
+  environment.push_back(std::string(kTunables) + std::string(kHugePages));
   return environment;
 }
 
@@ -131,6 +133,12 @@ void FioSlice::add(const FioSlice& other) {
   bytes += other.bytes;
   requests += other.requests;
   cpu_seconds += other.cpu_seconds;
+}
+
+std::string fio_line(const NvmeBenchArguments& arguments, const BenchTarget& target,
+                     std::string_view backend) {
+  return std::string(kTunables) + std::string(kHugePages) + " " +
+         shell_line(command_line(arguments, target, backend));
 }
 
 FioSlice run_fio(const NvmeBenchArguments& arguments, const BenchTarget& target,

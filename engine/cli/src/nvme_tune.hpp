@@ -9,22 +9,23 @@
 
 namespace sluice::cli {
 
-// Bytes per second of the pattern swap with so many reads in a row while a write waits.
-struct SwapRate {
+// Bytes per second of the pattern swap with so many reads in a row while a write waits, in each
+// round.
+struct SwapRates {
   unsigned reads_per_write = 0;
-  double bytes_per_second = 0;  // geometric mean
+  std::vector<double> rounds;
 };
 
 struct TuneOutcome {
   std::vector<nvme::TunePoint> surface;  // every setting, those that time was too short for too
   bool finished = false;                 // every round was measured
-  nvme::TunePoint chosen;
-  std::vector<SwapRate> swap;
+  nvme::TuneChoice choice;
+  std::vector<SwapRates> swap;
   unsigned reads_per_write = 0;  // chosen
-  // Bytes per second of the pattern swap without and with the kernel polling for requests; 0: not
-  // tried.
-  double unpolled_rate = 0;
-  double polled_rate = 0;
+  // Bytes per second of the pattern swap without and with the kernel polling for requests, in each
+  // round; empty: not tried.
+  std::vector<double> unpolled;
+  std::vector<double> polled;
   bool submit_polling = false;  // chosen
   std::string backend;
   double seconds = 0;
@@ -34,7 +35,8 @@ struct TuneOutcome {
 struct SurfaceTable {
   std::vector<std::uint32_t> blocks;
   std::vector<unsigned> depths;
-  // By block, then depth; null where nothing was measured.
+  // By block, then depth; null where a setting has too much in flight, of no rounds where it was
+  // not measured.
   std::vector<std::vector<const nvme::TunePoint*>> points;
 };
 SurfaceTable surface_table(const std::vector<nvme::TunePoint>& surface);
@@ -47,12 +49,17 @@ inline constexpr SurfacePattern kSurfacePatterns[] = {{"read", &nvme::TuneRates:
                                                       {"write", &nvme::TuneRates::write},
                                                       {"mixed", &nvme::TuneRates::mixed}};
 
-// The setting that is used where a configuration names none; null when it was not measured.
-const nvme::TunePoint* default_point(const TuneOutcome& outcome);
+// The setting that is used where a configuration names none.
+nvme::TuneSetting default_setting();
 // "blocks of 256 KiB, depth 32".
 std::string setting_text(const nvme::TuneSetting& setting);
 // "read 1.00, write 2.00, mixed 3.00 GB/s".
 std::string rates_text(const nvme::TuneRates& rates);
+// A sentence on what was chosen beside the default, and how sure that is; empty where the default
+// was not among the settings.
+std::string gain_text(const TuneOutcome& outcome);
+// "gains 4.0 % (90 % interval 1.0 % to 7.0 %)", "loses ...".
+std::string gain_text(const nvme::RatioSummary& gain);
 // A sentence on the kernel polling for requests, or that it was not tried.
 std::string polling_text(const TuneOutcome& outcome);
 // What is printed at the end: a table for each pattern, and lines.

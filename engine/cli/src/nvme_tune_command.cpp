@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "sluice/base/worker.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/nvme/load.hpp"
+#include "sluice/nvme/paired_ratios.hpp"
 #include "text_format.hpp"
 
 namespace sluice::cli {
@@ -33,11 +35,11 @@ using Clock = std::chrono::steady_clock;
 using nvme::LoadPattern;
 
 constexpr double kSwapShare = 0.12;  // of the time, for the order of reads and writes
-constexpr double kPollingShare = 0.05;
-constexpr int kPollingRounds = 6;
+constexpr double kPollingShare = 0.08;
+constexpr int kPollingRounds = 8;
 constexpr unsigned kReadsPerWrite[] = {1, 3, 8, 32};
 constexpr unsigned kUsualReadsPerWrite = 3;
-constexpr int kSwapRounds = 5;
+constexpr int kSwapRounds = 8;
 // Another order than the usual one, and a core for polling, must be worth it.
 constexpr double kWorthwhile = 1.03;
 constexpr double kShortestSlice = 0.03;
@@ -95,10 +97,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-std::string setting_text(const nvme::TuneSetting& setting) {
-  return format_bytes(setting.block_bytes) + " x " + std::to_string(setting.depth);
-}
-
 // Settings whose queue the file can fill.
 std::vector<nvme::TuneSetting> settings_for(const std::vector<DriveFile>& drives) {
   std::uint64_t least = ~std::uint64_t{0};
@@ -110,6 +108,11 @@ std::vector<nvme::TuneSetting> settings_for(const std::vector<DriveFile>& drives
   SLUICE_CHECK(!settings.empty(), "a size of " + format_bytes(least) +
                                       " is too small to tune on; expected at least 128KiB");
   return settings;
+}
+
+nvme::Tuner make_tuner(const std::vector<nvme::TuneSetting>& settings) {
+  const bool has_default = std::ranges::find(settings, default_setting()) != settings.end();
+  return nvme::Tuner(settings, has_default ? std::optional(default_setting()) : std::nullopt);
 }
 
 // Sweeps the surface until every round is done or `seconds` have passed since `begin`.
@@ -134,92 +137,109 @@ void sweep(nvme::Tuner& tuner, Measuring& measuring, Clock::time_point begin, do
     rates.write = measuring.rate(options, LoadPattern::write, slice);
     rates.mixed = measuring.rate(options, LoadPattern::mixed, slice);
     tuner.record(rates);
-    const nvme::TunePoint& best = tuner.best();
+    const nvme::TunePoint best = tuner.choose().point;
     console.status("tuning " + std::to_string(tuner.recorded_trials()) + " of " +
-                   std::to_string(tuner.planned_trials()) + "  best so far " +
+                   std::to_string(tuner.planned_trials()) + "  so far " +
                    setting_text(best.setting) + ": " + rates_text(best.rates) + "  " +
                    format_duration(std::ceil(left)) + " left");
   }
 }
 
 // The order of reads and writes, by what an optimizer's step does.
-std::vector<SwapRate> compare_orders(const nvme::TuneSetting& setting, Measuring& measuring,
-                                     double seconds, Console& console) {
-  std::vector<SwapRate> rates;
-  for (const unsigned reads : kReadsPerWrite) rates.push_back({reads, 0});
+std::vector<SwapRates> compare_orders(const nvme::TuneSetting& setting, Measuring& measuring,
+                                      double seconds, Console& console) {
+  std::vector<SwapRates> rates;
+  for (const unsigned reads : kReadsPerWrite) rates.push_back({reads, {}});
   const double slice =
       std::max(kShortestSlice, seconds / kSwapRounds / static_cast<double>(rates.size()) - 0.02);
   for (int round = 0; round < kSwapRounds; ++round) {
     console.status("tuning the order of reads and writes, round " + std::to_string(round + 1) +
                    " of " + std::to_string(kSwapRounds));
     for (std::size_t i = 0; i < rates.size(); ++i) {
-      SwapRate& rate = rates[round % 2 == 0 ? i : rates.size() - 1 - i];
-      const nvme::IoEngineOptions options{setting.block_bytes, setting.depth, rate.reads_per_write};
-      rate.bytes_per_second += std::log(measuring.rate(options, LoadPattern::swap, slice));
+      SwapRates& order = rates[round % 2 == 0 ? i : rates.size() - 1 - i];
+      const nvme::IoEngineOptions options{setting.block_bytes, setting.depth,
+                                          order.reads_per_write};
+      order.rounds.push_back(measuring.rate(options, LoadPattern::swap, slice));
     }
   }
-  for (SwapRate& rate : rates)
-    rate.bytes_per_second = std::exp(rate.bytes_per_second / kSwapRounds);
   return rates;
 }
 
-unsigned best_order(const std::vector<SwapRate>& rates) {
-  const auto usual = std::ranges::find(rates, kUsualReadsPerWrite, &SwapRate::reads_per_write);
-  const auto most = std::ranges::max_element(rates, {}, &SwapRate::bytes_per_second);
-  return most->bytes_per_second > kWorthwhile * usual->bytes_per_second ? most->reads_per_write
-                                                                        : kUsualReadsPerWrite;
+unsigned best_order(const std::vector<SwapRates>& orders) {
+  const auto usual = std::ranges::find(orders, kUsualReadsPerWrite, &SwapRates::reads_per_write);
+  unsigned best = kUsualReadsPerWrite;
+  double most = 0;
+  for (const SwapRates& order : orders) {
+    const nvme::RatioSummary gain = nvme::summarize_pairs(order.rounds, usual->rounds);
+    if (!gain.clearly_above(kWorthwhile) || gain.median <= most) continue;
+    most = gain.median;
+    best = order.reads_per_write;
+  }
+  return best;
 }
 
 // Whether a step's reads and writes gain by a kernel that polls for requests.
 void try_polling(TuneOutcome& outcome, Measuring& measuring, double seconds, Console& console) {
   if (outcome.backend != "io_uring") return;
   console.status("tuning: the kernel polling for requests");
-  const nvme::IoEngineOptions options{outcome.chosen.setting.block_bytes,
-                                      outcome.chosen.setting.depth, best_order(outcome.swap)};
+  const nvme::TuneSetting& setting = outcome.choice.point.setting;
+  const nvme::IoEngineOptions options{setting.block_bytes, setting.depth, best_order(outcome.swap)};
   const double slice = std::max(kShortestSlice, seconds / kPollingRounds / 2 - 0.02);
-  double unpolled = 0;
-  double polled = 0;
   for (int round = 0; round < kPollingRounds; ++round) {
     for (const bool with : {round % 2 == 0, round % 2 != 0}) {
-      (with ? polled : unpolled) +=
-          std::log(measuring.rate(options, LoadPattern::swap, slice,
-                                  with ? nvme::SubmitPolling::on : nvme::SubmitPolling::off));
+      (with ? outcome.polled : outcome.unpolled)
+          .push_back(measuring.rate(options, LoadPattern::swap, slice,
+                                    with ? nvme::SubmitPolling::on : nvme::SubmitPolling::off));
     }
   }
-  outcome.unpolled_rate = std::exp(unpolled / kPollingRounds);
-  outcome.polled_rate = std::exp(polled / kPollingRounds);
-  outcome.submit_polling = outcome.polled_rate > kWorthwhile * outcome.unpolled_rate;
+  outcome.submit_polling =
+      nvme::summarize_pairs(outcome.polled, outcome.unpolled).clearly_above(kWorthwhile);
+}
+
+Json::Value gain_json(const nvme::RatioSummary& gain) {
+  Json::Value object(Json::objectValue);
+  object["median"] = gain.median;
+  object["interval90"].append(gain.interval_begin);
+  object["interval90"].append(gain.interval_end);
+  return object;
+}
+
+Json::Value rates_json(const nvme::TunePoint& point) {
+  Json::Value object(Json::objectValue);
+  object["block_size"] = point.setting.block_bytes;
+  object["queue_depth"] = point.setting.depth;
+  object["rounds"] = point.rounds;
+  for (const SurfacePattern& pattern : kSurfacePatterns)
+    object[std::string(pattern.name) + "_GBps"] = 1e-9 * (point.rates.*pattern.rate);
+  return object;
 }
 
 Json::Value to_json(const NvmeTuneArguments& arguments, const TuneOutcome& outcome) {
-  const auto rates_of = [](const nvme::TunePoint& point) {
-    Json::Value object(Json::objectValue);
-    object["block_size"] = point.setting.block_bytes;
-    object["queue_depth"] = point.setting.depth;
-    object["rounds"] = point.rounds;
-    for (const SurfacePattern& pattern : kSurfacePatterns)
-      object[std::string(pattern.name) + "_GBps"] = 1e-9 * (point.rates.*pattern.rate);
-    return object;
-  };
   Json::Value object(Json::objectValue);
   object["file"] = valid_utf8(arguments.out_path);
   object["backend"] = outcome.backend;
   object["seconds"] = outcome.seconds;
   object["settings"] = Json::UInt64(outcome.surface.size());
-  object["best"] = rates_of(outcome.chosen);
-  if (const nvme::TunePoint* usual = default_point(outcome)) object["default"] = rates_of(*usual);
-  object["best"]["reads_per_write"] = outcome.reads_per_write;
-  object["best"]["submit_polling"] = outcome.submit_polling;
-  if (outcome.polled_rate > 0) {
-    object["polling"]["off_GBps"] = 1e-9 * outcome.unpolled_rate;
-    object["polling"]["on_GBps"] = 1e-9 * outcome.polled_rate;
+  object["chosen"] = rates_json(outcome.choice.point);
+  object["chosen"]["reads_per_write"] = outcome.reads_per_write;
+  object["chosen"]["submit_polling"] = outcome.submit_polling;
+  if (outcome.choice.gain.median > 0) {
+    Json::Value compared = gain_json(outcome.choice.gain);
+    compared["block_size"] = outcome.choice.compared.block_bytes;
+    compared["queue_depth"] = outcome.choice.compared.depth;
+    object["beside_default"] = compared;
+  }
+  if (!outcome.polled.empty()) {
+    object["polling"] = gain_json(nvme::summarize_pairs(outcome.polled, outcome.unpolled));
+    object["polling"]["off_GBps"] = 1e-9 * nvme::geometric_mean(outcome.unpolled);
+    object["polling"]["on_GBps"] = 1e-9 * nvme::geometric_mean(outcome.polled);
   }
   for (const nvme::TunePoint& point : outcome.surface)
-    if (point.rounds > 0) object["surface"].append(rates_of(point));
-  for (const SwapRate& rate : outcome.swap) {
+    if (point.rounds > 0) object["surface"].append(rates_json(point));
+  for (const SwapRates& order : outcome.swap) {
     Json::Value entry(Json::objectValue);
-    entry["reads_per_write"] = rate.reads_per_write;
-    entry["swap_GBps"] = 1e-9 * rate.bytes_per_second;
+    entry["reads_per_write"] = order.reads_per_write;
+    entry["swap_GBps"] = 1e-9 * nvme::geometric_mean(order.rounds);
     object["swap"].append(entry);
   }
   return object;
@@ -229,8 +249,8 @@ Json::Value to_json(const NvmeTuneArguments& arguments, const TuneOutcome& outco
 
 std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& outcome) {
   Json::Value root(Json::objectValue);
-  root["aio"]["block_size"] = outcome.chosen.setting.block_bytes;
-  root["aio"]["queue_depth"] = outcome.chosen.setting.depth;
+  root["aio"]["block_size"] = outcome.choice.point.setting.block_bytes;
+  root["aio"]["queue_depth"] = outcome.choice.point.setting.depth;
   if (outcome.backend == "threads") root["aio"]["intra_op_parallelism"] = arguments.io_threads;
   // What was chosen by name was chosen for a reason. Without a name the configuration's own backend
   // stays, as named there or as "auto" chooses it again.
@@ -238,7 +258,7 @@ std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& 
     root["sluice"]["io"]["backend"] = outcome.backend;
   root["sluice"]["io"]["reads_per_write"] = outcome.reads_per_write;
   // Also when it loses: the configuration may have it from an earlier time.
-  if (outcome.polled_rate > 0) root["sluice"]["io"]["submit_polling"] = outcome.submit_polling;
+  if (!outcome.polled.empty()) root["sluice"]["io"]["submit_polling"] = outcome.submit_polling;
   Json::StreamWriterBuilder builder;
   builder["indentation"] = "  ";
   return Json::writeString(builder, root) + "\n";
@@ -265,13 +285,13 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
   outcome.backend = choice.backend->name();
   if (!choice.why_not_better.empty()) console.print("I/O by " + choice.why_not_better);
   const auto begin = Clock::now();
-  nvme::Tuner tuner(settings_for(drives));
+  nvme::Tuner tuner = make_tuner(settings_for(drives));
   Measuring measuring(arguments, drives, signals.stop());
   try {
     sweep(tuner, measuring, begin, (1 - kSwapShare - kPollingShare) * arguments.seconds, console);
-    outcome.chosen = tuner.best();
-    outcome.swap =
-        compare_orders(outcome.chosen.setting, measuring, kSwapShare * arguments.seconds, console);
+    outcome.choice = tuner.choose();
+    outcome.swap = compare_orders(outcome.choice.point.setting, measuring,
+                                  kSwapShare * arguments.seconds, console);
     try_polling(outcome, measuring, kPollingShare * arguments.seconds, console);
   } catch (const Stopped&) {
     console.status("");

@@ -46,7 +46,7 @@ std::string picture(const SurfaceTable& table, const SurfacePattern& pattern,
   double most = 1;
   for (const auto& row : table.points) {
     for (const nvme::TunePoint* point : row)
-      if (point != nullptr) most = std::max(most, point->rates.*pattern.rate);
+      if (point != nullptr && point->rounds > 0) most = std::max(most, point->rates.*pattern.rate);
   }
   const double height = kTop + kCellHeight * static_cast<double>(table.blocks.size()) + kBottom;
   const double width = kLeft + kCellWidth * static_cast<double>(table.depths.size()) + 8;
@@ -59,7 +59,7 @@ std::string picture(const SurfaceTable& table, const SurfacePattern& pattern,
            "\" text-anchor=\"end\">" + escape_html(format_bytes(table.blocks[b])) + "</text>\n";
     for (std::size_t d = 0; d < table.depths.size(); ++d) {
       const nvme::TunePoint* point = table.points[b][d];
-      if (point == nullptr) continue;
+      if (point == nullptr || point->rounds == 0) continue;
       out += cell(kLeft + kCellWidth * static_cast<double>(d), y, point->rates.*pattern.rate, most,
                   point->setting == chosen);
     }
@@ -78,31 +78,30 @@ std::string picture(const SurfaceTable& table, const SurfacePattern& pattern,
 
 std::string tune_page(const NvmeTuneArguments& arguments, const TuneOutcome& outcome,
                       const std::string& command_line) {
-  const nvme::TuneSetting& chosen = outcome.chosen.setting;
+  const nvme::TuneSetting& chosen = outcome.choice.point.setting;
   std::string paths;
   for (const std::string& path : arguments.paths) paths += (paths.empty() ? "" : ", ") + path;
   std::string out = html_begin("sluice nvme tune");
   out += "<h1>" + escape_html(paths) + ": " + escape_html(setting_text(chosen)) + ", " +
          escape_html(outcome.backend) + "</h1>\n<p><code>" + escape_html(command_line) +
          "</code></p>\n<pre>" + escape_html(tuned_config(arguments, outcome)) + "</pre>\n";
-  out += "<p>" + rates_text(outcome.chosen.rates);
-  if (const nvme::TunePoint* usual = default_point(outcome)) {
-    out += "; the default, " + escape_html(setting_text(usual->setting)) + ": " +
-           rates_text(usual->rates);
-  }
+  out += "<p>" + rates_text(outcome.choice.point.rates);
+  const std::string gain = gain_text(outcome);
+  if (!gain.empty()) out += "; " + escape_html(gain);
   out += ".</p>\n";
   const SurfaceTable table = surface_table(outcome.surface);
   for (const SurfacePattern& pattern : kSurfacePatterns) out += picture(table, pattern, chosen);
   out +=
-      "<p>The chosen setting has a frame: the one with the least in flight within 2 % of the "
-      "best, by the geometric mean of the three. Settings that did well were measured more "
-      "often; means of unequal numbers of rounds, on a drive whose speed moves, are for the "
-      "eye.</p>\n<h2>swap, by reads in a row while a write waits</h2>\n<table>\n" +
+      "<p>The chosen setting has a frame: the default, unless others are clearly better by the "
+      "geometric mean of the three, and of those the one with the least in flight within 2 % of "
+      "the best. Settings that did well were measured more often; means of unequal numbers of "
+      "rounds, on a drive whose speed moves, are for the eye.</p>\n<h2>swap, by reads in a row "
+      "while a write waits</h2>\n<table>\n" +
       html_row({"reads", "GB/s"}, "th");
-  for (const SwapRate& rate : outcome.swap) {
-    out += html_row({std::to_string(rate.reads_per_write) +
-                         (rate.reads_per_write == outcome.reads_per_write ? " (chosen)" : ""),
-                     format_gigabytes(rate.bytes_per_second)},
+  for (const SwapRates& order : outcome.swap) {
+    out += html_row({std::to_string(order.reads_per_write) +
+                         (order.reads_per_write == outcome.reads_per_write ? " (chosen)" : ""),
+                     format_gigabytes(nvme::geometric_mean(order.rounds))},
                     "td");
   }
   return out + "</table>\n<p>" + escape_html(polling_text(outcome)) + ".</p>\n" + html_end();

@@ -1,10 +1,11 @@
-#include "paired_ratios.hpp"
+#include "sluice/nvme/paired_ratios.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <random>
 
-namespace sluice::cli {
+namespace sluice::nvme {
 
 double quantile_of(std::vector<double> values, double share) {
   if (values.empty()) return 0;
@@ -30,4 +31,17 @@ RatioSummary summarize_ratios(const std::vector<double>& ratios) {
           quantile_of(medians, 0.05), quantile_of(medians, 0.95)};
 }
 
-}  // namespace sluice::cli
+RatioSummary summarize_pairs(const std::vector<double>& ours, const std::vector<double>& theirs) {
+  std::vector<double> ratios(std::min(ours.size(), theirs.size()));
+  for (std::size_t i = 0; i < ratios.size(); ++i) ratios[i] = ours[i] / theirs[i];
+  return summarize_ratios(ratios);
+}
+
+double geometric_mean(const std::vector<double>& values) {
+  if (values.empty()) return 0;
+  double sum = 0;
+  for (const double value : values) sum += std::log(value);
+  return std::exp(sum / static_cast<double>(values.size()));
+}
+
+}  // namespace sluice::nvme

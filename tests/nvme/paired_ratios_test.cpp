@@ -1,11 +1,11 @@
-#include "paired_ratios.hpp"
+#include "sluice/nvme/paired_ratios.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
-namespace sluice::cli {
+namespace sluice::nvme {
 namespace {
 
 TEST(PairedRatios, QuantilesAreInterpolated) {
@@ -41,5 +41,18 @@ TEST(PairedRatios, OfNoneAllIsZeroAndOfOneAllIsThat) {
   EXPECT_EQ(summarize_ratios({1.5}).interval_end, 1.5);
 }
 
+TEST(PairedRatios, PairsWithoutAPartnerAreLeftOut) {
+  EXPECT_EQ(summarize_pairs({2, 4, 9}, {1, 2}).median, 2);
+  EXPECT_EQ(summarize_pairs({2}, {}).median, 0);
+  EXPECT_DOUBLE_EQ(geometric_mean({1, 4, 16}), 4);
+  EXPECT_EQ(geometric_mean({}), 0);
+}
+
+TEST(PairedRatios, AGainInsideTheNoiseIsNotClear) {
+  EXPECT_TRUE(summarize_ratios({1.05, 1.06, 1.04, 1.05}).clearly_above(1.03));
+  EXPECT_FALSE(summarize_ratios({1.05, 1.06, 1.04, 1.05}).clearly_above(1.06));
+  EXPECT_FALSE(summarize_ratios({1.3, 1.2, 0.8, 0.7, 1.25, 0.9}).clearly_above(1.03));
+}
+
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::nvme
