@@ -21,7 +21,7 @@ void check_directory(const std::string& directory, DirectoryLock::Mode mode) {
   if (::stat(directory.c_str(), &status) != 0) {
     const int error_number = errno;
     throw IoError(error_number, "opening the swap directory", directory, 0, 0,
-                  error_number == ENOENT ? "create it first" : "");
+                  error_number == ENOENT ? "check the path, or create it first" : "");
   }
   if (!S_ISDIR(status.st_mode)) {
     throw IoError(ENOTDIR, "opening the swap directory", directory, 0, 0, "choose a directory");
