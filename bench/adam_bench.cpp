@@ -1,6 +1,6 @@
-// Adam on the host against the memory's own speed.
+// The optimizers on the host against the memory's own speed.
 //
-//   Adam/<state>/<gradient>/<weight>/<parameters>/threads:<n>     one step
+//   <optimizer>/<state>/<gradient>/<weight>/<parameters>[/tensors:<n>]/threads:<n>     one step
 //   GradientStats/<gradient>/<parameters>/threads:<n>             squared norm and finite check
 //
 // Counters: GBps and Gparam_s of ours, bound_GBps of a loop with the same reads and writes and no
@@ -26,135 +26,25 @@
 #include <utility>
 #include <vector>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
+#include "adam_bound.hpp"
 #include "sluice/base/bytes.hpp"
-#include "sluice/cpu_adam/adam.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
 
 namespace {
 
 using namespace sluice;
 using namespace sluice::cpu_adam;
+using bench::Buffer;
+using bench::Bytes;
+using bench::move_bytes;
+using bench::read_bytes;
+using bench::value_of;
+using bench::WeightStore;
 
-constexpr std::size_t kAlignment = 64;
 constexpr int kPairs = 15;                          // slices of each side per iteration
 constexpr std::size_t kSliceElements = 1 << 20;     // small sizes repeat to fill a slice
 constexpr std::size_t kChunk = 65'536;              // as step() splits
 constexpr std::size_t kStreamingCount = 1'048'576;  // from here on step() streams the weight
-
-template <class T>
-class Buffer {
- public:
-  Buffer(std::size_t count, T value) : count_(count) {
-    const std::size_t size_bytes = align_up(count * sizeof(T), kAlignment);
-    data_.reset(static_cast<T*>(std::aligned_alloc(kAlignment, size_bytes)));
-    if (!data_) throw std::bad_alloc();
-    std::fill_n(data_.get(), count, value);
-  }
-  std::span<T> span() const { return {data_.get(), count_}; }
-
- private:
-  struct Free {
-    void operator()(T* data) const { std::free(data); }
-  };
-  std::size_t count_;
-  std::unique_ptr<T, Free> data_;
-};
-
-template <class T>
-T value_of(float value) {
-  if constexpr (std::is_same_v<T, Bf16>) return to_bf16(value);
-  if constexpr (std::is_same_v<T, Fp16>) return to_fp16(value);
-  if constexpr (std::is_same_v<T, float>) return value;
-}
-
-// What the compiler cannot see is the same pointer: a value stored back where it came from is a
-// store.
-template <class T>
-T* hide(T* pointer) {
-  asm volatile("" : "+r"(pointer));
-  return pointer;
-}
-
-// 64 bytes of one stream. The widest registers of the machine carry it, as in the kernels.
-constexpr std::size_t kLineBytes = 64;
-using Line = unsigned char __attribute__((vector_size(kLineBytes)));
-
-[[gnu::always_inline]] inline void copy_line(void* to, const void* from) {
-  Line line;
-  std::memcpy(&line, from, kLineBytes);
-  std::memcpy(to, &line, kLineBytes);
-}
-
-// Around the caches where there is such a store.
-[[gnu::always_inline]] inline void stream_line(void* to, const void* from) {
-#if defined(__SSE2__)
-  auto* out = static_cast<__m128i*>(to);
-  const auto* in = static_cast<const __m128i*>(from);
-  for (int i = 0; i < 4; ++i) _mm_stream_si128(out + i, _mm_load_si128(in + i));
-#else
-  copy_line(to, from);
-#endif
-}
-
-// The kernels prefetch a page ahead; so does the bound.
-[[gnu::always_inline]] inline void prefetch(const void* from) {
-  __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + 4096));
-}
-
-enum class WeightStore { cached, streaming };
-
-// The bytes of a run of elements: three streams of states in place, one read, one written.
-struct Bytes {
-  std::byte* states[3];
-  const std::byte* gradient;
-  std::byte* weight;
-  std::size_t state_bytes;     // of each state
-  std::size_t gradient_bytes;  // and of the weight
-};
-
-// The bound of a step: master and moments read and written, the gradient read, the weight written.
-// Counts are multiples of 32 elements, so lines are whole.
-[[gnu::target_clones("arch=x86-64-v4,arch=x86-64-v3,default")]] void move_bytes(const Bytes& bytes,
-                                                                                WeightStore store) {
-  std::byte* const to[3] = {hide(bytes.states[0]), hide(bytes.states[1]), hide(bytes.states[2])};
-  const std::size_t lines = bytes.state_bytes / kLineBytes;
-  const std::size_t lines_per_gradient = bytes.state_bytes / bytes.gradient_bytes;  // 1 or 2
-  for (std::size_t i = 0; i < lines; ++i) {
-    const std::size_t at = i * kLineBytes;
-    for (int s = 0; s < 3; ++s) {
-      prefetch(bytes.states[s] + at);
-      copy_line(to[s] + at, bytes.states[s] + at);
-    }
-    if (i % lines_per_gradient != 0) continue;
-    const std::size_t half_at = at / lines_per_gradient;
-    prefetch(bytes.gradient + half_at);
-    if (store == WeightStore::streaming) {
-      stream_line(bytes.weight + half_at, bytes.gradient + half_at);
-    } else {
-      copy_line(bytes.weight + half_at, bytes.gradient + half_at);
-    }
-  }
-}
-
-// The bound of the statistics: every byte read, combined by the cheapest operation that keeps the
-// read.
-[[gnu::target_clones("arch=x86-64-v4,arch=x86-64-v3,default")]] void read_bytes(
-    const std::byte* from, std::size_t size_bytes) {
-  Line sum[4] = {};
-  for (std::size_t i = 0; i < size_bytes; i += sizeof(sum)) {
-    for (std::size_t k = 0; k < 4; ++k) {
-      Line line;
-      prefetch(from + i + k * kLineBytes);
-      std::memcpy(&line, from + i + k * kLineBytes, kLineBytes);
-      sum[k] |= line;
-    }
-  }
-  Line all = sum[0] | sum[1] | sum[2] | sum[3];
-  asm volatile("" : : "r"(&all) : "memory");
-}
 
 double seconds_of(const std::function<void()>& work, std::size_t repeats) {
   const auto start = std::chrono::steady_clock::now();
@@ -207,30 +97,128 @@ void for_chunks(Executor& executor, std::size_t count,
   });
 }
 
+enum class Layout { fp32, split, bf16, split_bf16 };  // of the states; the last two: moments
+bool is_split(Layout layout) {
+  return layout == Layout::split || layout == Layout::split_bf16;
+}
+bool has_bf16_moments(Layout layout) {
+  return layout == Layout::bf16 || layout == Layout::split_bf16;
+}
+
+// The memory of a step of T gradients and weights.
 template <class T>
-void step_bench(benchmark::State& state, std::size_t count, int threads) {
-  const Buffer<float> p(count, 1.0F), m(count, 1e-3F), v(count, 1e-6F);
-  const Buffer<T> gradient(count, value_of<T>(1e-3F)), weight(count, T{});
+class States {
+ public:
+  States(const OptimizerConfig& config, Layout layout, std::size_t count)
+      : layout_(layout), gradient_(count, value_of<T>(1e-3F)) {
+    if (is_split(layout)) {
+      high_.emplace_back(count, to_bf16(1.0F));
+      low_.emplace_back(count, std::uint16_t{0});
+    } else {
+      master_.emplace_back(count, 1.0F);
+      weight_.emplace_back(count, T{});
+    }
+    for (std::size_t k = 0; k < moment_count(config); ++k) {
+      const float value = k == 0 ? 1e-3F : 1e-6F;
+      if (has_bf16_moments(layout)) {
+        moments16_.emplace_back(count, to_bf16(value));
+      } else {
+        moments32_.emplace_back(count, value);
+      }
+    }
+  }
+
+  Tile tile(std::size_t first, std::size_t count) const {
+    Tile out{.gradient = std::span<const T>(gradient_.span().subspan(first, count)),
+             .first_element = first};
+    if (is_split(layout_)) {
+      out.master =
+          SplitMaster{high_[0].span().subspan(first, count), low_[0].span().subspan(first, count)};
+    } else {
+      out.master = master_[0].span().subspan(first, count);
+      out.weight = weight_[0].span().subspan(first, count);
+    }
+    for (std::size_t k = 0; k < moments32_.size(); ++k)
+      out.moments[k] = moments32_[k].span().subspan(first, count);
+    for (std::size_t k = 0; k < moments16_.size(); ++k)
+      out.moments[k] = moments16_[k].span().subspan(first, count);
+    return out;
+  }
+
+  Bytes bytes(std::size_t first, std::size_t count) const {
+    const auto at = [first]<class E>(const Buffer<E>& buffer) {
+      return std::as_writable_bytes(buffer.span().subspan(first)).data();
+    };
+    Bytes out{.gradient_bytes = sizeof(T), .count = count};
+    for (const auto& each : master_) out.wide.push_back(at(each));
+    for (const auto& each : moments32_) out.wide.push_back(at(each));
+    for (const auto& each : high_) out.narrow.push_back(at(each));
+    for (const auto& each : low_) out.narrow.push_back(at(each));
+    for (const auto& each : moments16_) out.narrow.push_back(at(each));
+    out.gradient = at(gradient_);
+    if (!weight_.empty()) out.weight = at(weight_[0]);
+    return out;
+  }
+
+ private:
+  Layout layout_;
+  std::vector<Buffer<float>> master_, moments32_;
+  std::vector<Buffer<Bf16>> high_, moments16_;
+  std::vector<Buffer<std::uint16_t>> low_;
+  Buffer<T> gradient_;
+  std::vector<Buffer<T>> weight_;
+};
+
+std::size_t bytes_per_element(const Bytes& bytes) {
+  return 8 * bytes.wide.size() + 4 * bytes.narrow.size() +
+         bytes.gradient_bytes * (bytes.weight == nullptr ? 1 : 2);
+}
+
+// Sizes of `tensors` tensors that have `count` elements together: equal ones, or, of thousands,
+// spread over all orders of magnitude as a model's matrices and vectors are.
+std::vector<std::size_t> tensor_sizes(std::size_t count, std::size_t tensors) {
+  std::vector<std::size_t> sizes(tensors, count / tensors);
+  if (tensors < 1'000) return sizes;
+  // Three in four are vectors of 64 to 1,100; matrices share the rest by these quarters.
+  constexpr std::size_t kQuarters[] = {1, 2, 4, 9};
+  std::size_t left = count;
+  for (std::size_t i = 0; i < tensors; ++i) {
+    if (i % 4 == 0) continue;
+    sizes[i] = 64 + 37 * (i % 29);
+    left -= sizes[i];
+  }
+  const std::size_t matrix = left / (tensors / 4 + 1);
+  for (std::size_t i = 4; i < tensors; i += 4) {
+    sizes[i] = matrix * kQuarters[i / 4 % 4] / 4;
+    left -= sizes[i];
+  }
+  sizes[0] = left;
+  return sizes;
+}
+
+template <class T>
+void step_bench(benchmark::State& state, const OptimizerConfig& config, Layout layout,
+                std::size_t count, std::size_t tensors, int threads) {
+  const States<T> states(config, layout, count);
   const auto executor = make_executor(threads);
-  const AdamConfig config{.learning_rate = 1e-6, .weight_decay = 0.01};
-  const AdamTile tile{p.span(), m.span(), v.span(), std::span<const T>(gradient.span()),
-                      weight.span()};
+  std::vector<Tile> tiles;
+  std::size_t first = 0;
+  for (const std::size_t size : tensor_sizes(count, tensors)) {
+    tiles.push_back(states.tile(first, size));
+    first += size;
+  }
+  const Group group{config, tiles};
   std::int64_t steps = 0;
-  const auto ours = [&] { step(config, {.step = ++steps}, tile, *executor); };
+  const auto ours = [&] {
+    step({&group, 1}, {.step = ++steps, .gradient_factor = 0.5F}, *executor);
+  };
   const WeightStore store = count >= kStreamingCount ? WeightStore::streaming : WeightStore::cached;
   const auto bound = [&] {
-    for_chunks(*executor, count, [&](std::size_t first, std::size_t length) {
-      move_bytes({.states = {std::as_writable_bytes(p.span().subspan(first)).data(),
-                             std::as_writable_bytes(m.span().subspan(first)).data(),
-                             std::as_writable_bytes(v.span().subspan(first)).data()},
-                  .gradient = std::as_bytes(gradient.span().subspan(first)).data(),
-                  .weight = std::as_writable_bytes(weight.span().subspan(first)).data(),
-                  .state_bytes = length * sizeof(float),
-                  .gradient_bytes = length * sizeof(T)},
-                 store);
+    for_chunks(*executor, count, [&](std::size_t begin, std::size_t length) {
+      move_bytes(states.bytes(begin, length), store);
     });
   };
-  compare(state, ours, bound, static_cast<double>(count * (6 * sizeof(float) + 2 * sizeof(T))),
+  compare(state, ours, bound, static_cast<double>(count * bytes_per_element(states.bytes(0, 0))),
           count);
 }
 
@@ -249,19 +237,47 @@ void stats_bench(benchmark::State& state, std::size_t count, int threads) {
   compare(state, ours, bound, static_cast<double>(count * sizeof(T)), count);
 }
 
+constexpr std::size_t kSizes[] = {1'024,      16'384,     262'144,    4'194'304,
+                                  16'777'216, 67'108'864, 268'435'456};
+
+template <class T>
+void add_step(const std::string& name, const OptimizerConfig& config, Layout layout,
+              std::size_t count, std::size_t tensors, int threads) {
+  const std::string of = tensors == 1 ? "" : "/tensors:" + std::to_string(tensors);
+  benchmark::RegisterBenchmark(
+      (name + '/' + std::to_string(count) + of + "/threads:" + std::to_string(threads)).c_str(),
+      [=](benchmark::State& state) {
+        step_bench<T>(state, config, layout, count, tensors, threads);
+      })
+      ->Unit(benchmark::kMillisecond);
+}
+
 template <class T>
 void add_type(const std::string& type, const std::vector<int>& thread_counts) {
-  for (const std::size_t count : std::initializer_list<std::size_t>{
-           1'024, 16'384, 262'144, 4'194'304, 16'777'216, 67'108'864}) {
+  const AdamConfig adam{.learning_rate = 1e-6, .weight_decay = 0.01};
+  const std::pair<const char*, OptimizerConfig> others[] = {
+      {"AmsGrad", AdamConfig{.learning_rate = 1e-6, .amsgrad = true}},
+      {"Adagrad", AdagradConfig{.learning_rate = 1e-6}},
+      {"Lion", LionConfig{.learning_rate = 1e-6}},
+      {"Momentum", SgdConfig{.learning_rate = 1e-6, .momentum = 0.9}},
+      {"Sgd", SgdConfig{.learning_rate = 1e-6}}};
+  for (const std::size_t count : kSizes) {
     for (const int threads : thread_counts) {
-      const std::string end =
-          type + '/' + std::to_string(count) + "/threads:" + std::to_string(threads);
+      const std::string weights = type + '/' + type, split = type + "/split";
+      add_step<T>("Adam/fp32/" + weights, adam, Layout::fp32, count, 1, threads);
+      for (const auto& [name, config] : others)
+        add_step<T>(name + ("/fp32/" + weights), config, Layout::fp32, count, 1, threads);
+      add_step<T>("Adam/bf16/" + weights, adam, Layout::bf16, count, 1, threads);
+      add_step<T>("Adam/split/" + split, adam, Layout::split, count, 1, threads);
+      add_step<T>("Adam/split_bf16/" + split, adam, Layout::split_bf16, count, 1, threads);
+      if (count == 67'108'864) {
+        for (const std::size_t tensors : {64, 20'000})
+          add_step<T>("Adam/fp32/" + weights, adam, Layout::fp32, count, tensors, threads);
+      }
       benchmark::RegisterBenchmark(
-          (std::string("Adam/fp32/") + type + '/' + end).c_str(),
-          [count, threads](benchmark::State& state) { step_bench<T>(state, count, threads); })
-          ->Unit(benchmark::kMillisecond);
-      benchmark::RegisterBenchmark(
-          (std::string("GradientStats/") + end).c_str(),
+          ("GradientStats/" + type + '/' + std::to_string(count) +
+           "/threads:" + std::to_string(threads))
+              .c_str(),
           [count, threads](benchmark::State& state) { stats_bench<T>(state, count, threads); })
           ->Unit(benchmark::kMillisecond);
     }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "sluice/base/executor.hpp"
-#include "sluice/cpu_adam/adam.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
 
 int main() try {
   using namespace sluice;
@@ -17,8 +17,10 @@ int main() try {
   constexpr std::size_t kCount = 1'000'000;
   std::vector<float> master(kCount, 0.0F), moment1(kCount, 0.0F), moment2(kCount, 0.0F);
   std::vector<Bf16> gradient(kCount), weight(kCount);
-  const AdamTile tile{master, moment1, moment2, std::span<const Bf16>(gradient),
-                      std::span<Bf16>(weight)};
+  const Tile tile{.master = std::span<float>(master),
+                  .moments = {std::span<float>(moment1), std::span<float>(moment2)},
+                  .gradient = std::span<const Bf16>(gradient),
+                  .weight = std::span<Bf16>(weight)};
 
   const auto executor = make_executor(2);
   const AdamConfig config{.learning_rate = 0.1};
@@ -26,7 +28,7 @@ int main() try {
     for (std::size_t i = 0; i < kCount; ++i) gradient[i] = to_bf16(2 * (master[i] - 3.0F));
     const GradientStats stats = gradient_stats(std::span<const Bf16>(gradient), *executor);
     if (!stats.finite) continue;
-    step(config, {.step = t}, tile, *executor);
+    step(config, Step{.step = t}, tile, *executor);
     if (t % 20 == 0) {
       std::printf("step %3d  squared gradient norm %10.4g  weight %.4f\n", t, stats.squared_norm,
                   static_cast<double>(to_fp32(weight[0])));

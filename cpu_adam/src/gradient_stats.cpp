@@ -5,7 +5,7 @@
 
 #include "kernels.hpp"
 #include "sluice/base/bytes.hpp"
-#include "sluice/cpu_adam/adam.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
 
 namespace sluice::cpu_adam {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "sluice/base/error.hpp"
-#include "sluice/cpu_adam/adam.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
 
 namespace sluice::cpu_adam {
 

@@ -13,43 +13,56 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
 #include "sluice/base/dtype.hpp"
 #include "sluice/base/executor.hpp"
-#include "sluice/cpu_adam/adam.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
 
 namespace sluice::cpu_adam {
 
+enum class Rule { adam, amsgrad, adagrad, lion, momentum, sgd };
+inline constexpr std::size_t kRules = 6;
+
 // Everything about a step that is the same for all elements; computed in double, rounded to fp32
-// once.
+// once. What a rule does not use is 0.
 struct StepConstants {
-  float gradient_factor;  // multiplies the gradient first
-  float l2;               // weight decay added to the gradient; used by L2::yes only
+  float gradient_factor;  // multiplies the gradient first; negative with maximize
+  float l2;               // weight decay added to the gradient
   float keep;             // 1 - learning rate * decoupled weight decay; 1 without
-  float beta1;
-  float one_minus_beta1;
+  float beta1;            // SGD: the momentum
+  float one_minus_beta1;  // SGD: 1 - dampening
   float beta2;
   float one_minus_beta2;
-  float sqrt_bias_correction2;  // sqrt(1 - beta2^step)
+  float root_correction2;  // sqrt(1 - beta2^step)
   float epsilon;
-  float step_size;  // learning rate / (1 - beta1^step)
+  float step_size;  // Adam: learning rate / (1 - beta1^step); else the learning rate of this step
+  bool nesterov;
 };
 
 // Ordinary stores, or stores that go around the caches: a weight that is larger than the caches is
 // not read again soon, and a streaming store does not fetch the line that it overwrites.
 enum class WeightStore { cached, streaming };
+enum class WeightType { none, fp32, bf16, fp16 };
 
-// One run of elements; `gradient` and `weight` have the element type of the function they are given
-// to.
+// Noise for stochastic rounding: 32 bits for each element, from the low half of its number and two
+// keys (rounding_key).
+struct RoundingKey {
+  std::uint32_t first = 0;  // low half of the first element's number; a run does not wrap round
+  std::uint32_t keys[2] = {0, 0};
+};
+
+// One run of elements.
 struct TileArguments {
-  float* master;
-  float* moment1;
-  float* moment2;
+  void* master;        // fp32, or the bf16 weight of a split master
+  std::uint16_t* low;  // of a split master
+  std::array<void*, kMostMoments> moments;
   const void* gradient;
+  DType gradient_type;
   void* weight;
+  WeightType weight_type;
   std::size_t count;
   WeightStore store;
+  RoundingKey rounding;
 };
 using StepFunction = void (*)(const StepConstants&, const TileArguments&);
 
@@ -61,43 +74,38 @@ using Accumulators = std::array<double, kAccumulators>;
 // Adds the squares of `count` elements, the first of which belongs to accumulator 0.
 using SumFunction = void (*)(const void* gradient, std::size_t count, Accumulators& sums);
 
-struct NoWeight {};  // the element type of a weight that is not written
-enum class L2 { no, yes };
+enum class MasterLayout { fp32, split };
 
-// Where a type stands among the alternatives of GradientSpan and of WeightSpan.
+// Where a type stands among the alternatives of GradientSpan.
 template <class G>
 inline constexpr std::size_t kGradientIndex = std::is_same_v<G, float>  ? 0
                                               : std::is_same_v<G, Bf16> ? 1
                                                                         : 2;
-template <class W>
-inline constexpr std::size_t kWeightIndex = std::is_same_v<W, NoWeight> ? 0 : kGradientIndex<W> + 1;
 
 struct Kernel {
   std::string_view name;
-  std::int64_t highway_target;  // 0: runs everywhere
-  StepFunction step[3][4][2];   // [kGradientIndex][kWeightIndex][L2]
-  SumFunction sum_squares[3];   // [kGradientIndex]
+  std::int64_t highway_target;      // 0: runs everywhere
+  StepFunction step[kRules][2][2];  // [Rule][MasterLayout][0: fp32 moments, 1: bf16]
+  SumFunction sum_squares[3];       // [kGradientIndex]
 };
 
-// Step<G, W, L2>::run and SumSquares<G>::run for every combination of types.
-template <template <class, class, L2> class Step, template <class> class SumSquares>
+// Step<R, layout, type of the moments>::run and SumSquares<G>::run for every combination.
+template <template <class, MasterLayout, class> class Step, template <class> class SumSquares,
+          class... Rules>
 constexpr Kernel make_kernel(std::string_view name, std::int64_t highway_target) {
   Kernel kernel{name, highway_target, {}, {}};
-  const auto add = [&kernel]<class G, class W>(G, W) {
-    StepFunction(&cell)[2] = kernel.step[kGradientIndex<G>][kWeightIndex<W>];
-    cell[0] = &Step<G, W, L2::no>::run;
-    cell[1] = &Step<G, W, L2::yes>::run;
+  const auto add = [&kernel]<class R>(R) {
+    auto& cell = kernel.step[static_cast<std::size_t>(R::kRule)];
+    cell[0][0] = &Step<R, MasterLayout::fp32, float>::run;
+    cell[0][1] = &Step<R, MasterLayout::fp32, Bf16>::run;
+    cell[1][0] = &Step<R, MasterLayout::split, float>::run;
+    cell[1][1] = &Step<R, MasterLayout::split, Bf16>::run;
   };
-  const auto add_gradient = [&kernel, &add]<class G>(G gradient) {
-    add(gradient, NoWeight{});
-    add(gradient, float{});
-    add(gradient, Bf16{});
-    add(gradient, Fp16{});
-    kernel.sum_squares[kGradientIndex<G>] = &SumSquares<G>::run;
-  };
-  add_gradient(float{});
-  add_gradient(Bf16{});
-  add_gradient(Fp16{});
+  static_assert(sizeof...(Rules) == kRules);
+  (add(Rules{}), ...);
+  kernel.sum_squares[kGradientIndex<float>] = &SumSquares<float>::run;
+  kernel.sum_squares[kGradientIndex<Bf16>] = &SumSquares<Bf16>::run;
+  kernel.sum_squares[kGradientIndex<Fp16>] = &SumSquares<Fp16>::run;
   return kernel;
 }
 
@@ -116,10 +124,10 @@ const Kernel& find_kernel(std::string_view name);
 const Kernel& chosen_kernel();
 
 // The public functions on a given kernel.
-void step_tile_on(const Kernel& kernel, const AdamConfig& config, const AdamStep& step,
-                  const AdamTile& tile);
-void step_on(const Kernel& kernel, const AdamConfig& config, const AdamStep& step,
-             const AdamTile& tile, Executor& executor);
+void step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Step& step,
+                  const Tile& tile);
+void step_on(const Kernel& kernel, std::span<const Group> groups, const Step& step,
+             Executor& executor);
 GradientStats gradient_stats_on(const Kernel& kernel, GradientSpan gradient, Executor& executor);
 
 }  // namespace sluice::cpu_adam

@@ -1,29 +1,107 @@
 // The kernel that defines the result: one element at a time, plain C++. The vector kernels repeat
-// its operations in its order; they also use it for the elements that do not fill a vector.
+// its operations in its order.
 
 #include <cmath>
 #include <limits>
 
 #include "kernels.hpp"
+#include "rounding.hpp"
+
+#define KERNEL_INLINE inline
 
 namespace sluice::cpu_adam {
 
 namespace {
 
-float to_fp32(float value) {
+using Vec = float;
+
+Vec splat(float value) {
   return value;
 }
-using sluice::to_fp32;
+Vec add(Vec a, Vec b) {
+  return a + b;
+}
+Vec sub(Vec a, Vec b) {
+  return a - b;
+}
+Vec mul(Vec a, Vec b) {
+  return a * b;
+}
+Vec div(Vec a, Vec b) {
+  return a / b;
+}
+Vec root(Vec a) {
+  return std::sqrt(a);
+}
+Vec mul_add(Vec a, Vec b, Vec c) {
+  return std::fma(a, b, c);
+}
+Vec larger_of(Vec a, Vec b) {
+  return a <= b ? b : a;
+}
+Vec sign_of(Vec a) {
+  if (a > 0) return 1;
+  return a < 0 ? -1 : a;
+}
 
-void store(NoWeight*, std::size_t, float) {}
-void store(float* weight, std::size_t i, float value) {
-  weight[i] = value;
+#include "formulas.inc.hpp"
+
+float load_gradient(const TileArguments& tile, std::size_t i) {
+  switch (tile.gradient_type) {
+    case DType::fp32:
+      return static_cast<const float*>(tile.gradient)[i];
+    case DType::bf16:
+      return to_fp32(static_cast<const Bf16*>(tile.gradient)[i]);
+    case DType::fp16:
+      break;
+  }
+  return to_fp32(static_cast<const Fp16*>(tile.gradient)[i]);
 }
-void store(Bf16* weight, std::size_t i, float value) {
-  weight[i] = to_bf16(value);
+
+void store_weight(const TileArguments& tile, std::size_t i, float value) {
+  switch (tile.weight_type) {
+    case WeightType::none:
+      break;
+    case WeightType::fp32:
+      static_cast<float*>(tile.weight)[i] = value;
+      break;
+    case WeightType::bf16:
+      static_cast<Bf16*>(tile.weight)[i] = to_bf16(value);
+      break;
+    case WeightType::fp16:
+      static_cast<Fp16*>(tile.weight)[i] = to_fp16(value);
+      break;
+  }
 }
-void store(Fp16* weight, std::size_t i, float value) {
-  weight[i] = to_fp16(value);
+
+template <MasterLayout kLayout>
+float load_master(const TileArguments& tile, std::size_t i) {
+  if constexpr (kLayout == MasterLayout::fp32) return static_cast<float*>(tile.master)[i];
+  return join({static_cast<Bf16*>(tile.master)[i], tile.low[i]});
+}
+
+template <MasterLayout kLayout>
+void store_master(const TileArguments& tile, std::size_t i, float value) {
+  if constexpr (kLayout == MasterLayout::fp32) {
+    static_cast<float*>(tile.master)[i] = value;
+  } else {
+    const SplitValue halves = split(value);
+    static_cast<Bf16*>(tile.master)[i] = halves.weight;
+    tile.low[i] = halves.low;
+  }
+}
+
+float load_moment(const float* from, std::size_t i) {
+  return from[i];
+}
+float load_moment(const Bf16* from, std::size_t i) {
+  return to_fp32(from[i]);
+}
+void store_moment(float* to, std::size_t i, float value, std::uint32_t) {
+  to[i] = value;
+}
+void store_moment(Bf16* to, std::size_t i, float value, std::uint32_t noise) {
+  to[i] = round_stochastically(value, noise);
 }
 
 // Which payload and sign survive when two NaN meet depends on the instruction and the compiler.
@@ -31,42 +109,47 @@ float one_nan(float value) {
   return std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : value;
 }
 
-// Adam, Kingma & Ba 2015, Alg. 1; decoupled decay: Loshchilov & Hutter 2019, Alg. 2.
-template <class G, class W, L2 kL2>
-struct Step {
-  static void run(const StepConstants& c, const TileArguments& tile) {
-    const auto* gradient = static_cast<const G*>(tile.gradient);
-    auto* weight = static_cast<W*>(tile.weight);
+template <class R, MasterLayout kLayout, class M>
+struct StepRun {
+  static void run(const StepConstants& constants, const TileArguments& tile) {
+    const Lanes c(constants);
     for (std::size_t i = 0; i < tile.count; ++i) {
-      float p = tile.master[i];
-      float g = to_fp32(gradient[i]) * c.gradient_factor;
-      if constexpr (kL2 == L2::yes) g = std::fma(c.l2, p, g);
-      p *= c.keep;
-      const float m = std::fma(c.one_minus_beta1, g, c.beta1 * tile.moment1[i]);
-      const float v = std::fma(c.one_minus_beta2 * g, g, c.beta2 * tile.moment2[i]);
-      const float denominator = std::sqrt(v) / c.sqrt_bias_correction2 + c.epsilon;
-      p = one_nan(p - (c.step_size * m) / denominator);
-      tile.master[i] = p;
-      tile.moment1[i] = one_nan(m);
-      tile.moment2[i] = one_nan(v);
-      store(weight, i, p);
+      Moments moments{};
+      for (std::size_t k = 0; k < R::kMoments; ++k)
+        moments[k] = load_moment(static_cast<const M*>(tile.moments[k]), i);
+      float p = load_master<kLayout>(tile, i);
+      R::update(c, load_gradient(tile, i) * constants.gradient_factor, p, moments);
+      p = one_nan(p);
+      store_master<kLayout>(tile, i, p);
+      const std::uint32_t noise =
+          noise_of(tile.rounding, tile.rounding.first + static_cast<std::uint32_t>(i));
+      for (std::size_t k = 0; k < R::kMoments; ++k)
+        store_moment(static_cast<M*>(tile.moments[k]), i, one_nan(moments[k]),
+                     noise_of_moment(noise, k));
+      store_weight(tile, i, p);
     }
   }
 };
 
 template <class G>
 struct SumSquares {
+  static float value_of(float value) { return value; }
+  template <class T>
+  static float value_of(T value) {
+    return to_fp32(value);
+  }
   static void run(const void* gradient, std::size_t count, Accumulators& sums) {
     const auto* values = static_cast<const G*>(gradient);
     for (std::size_t i = 0; i < count; ++i) {
-      const double value = to_fp32(values[i]);
+      const double value = value_of(values[i]);
       // The square of an fp32 value is exact in fp64, so a fused multiply-add gives the same bits.
       sums[i % kAccumulators] += value * value;
     }
   }
 };
 
-constexpr Kernel kScalar = make_kernel<Step, SumSquares>("scalar", 0);
+constexpr Kernel kScalar =
+    make_kernel<StepRun, SumSquares, Adam, AmsGrad, Adagrad, Lion, Momentum, Sgd>("scalar", 0);
 
 }  // namespace
 

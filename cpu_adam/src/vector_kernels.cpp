@@ -19,6 +19,8 @@
 #include <limits>
 
 #include "kernels.hpp"
+#include "rounding.hpp"
+#include "tile_arguments.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu_adam {
@@ -32,17 +34,64 @@ using Floats = hn::ScalableTag<float>;
 using Bits = hn::RebindToUnsigned<Floats>;
 using Halves = hn::Rebind<std::uint16_t, Floats>;  // as many 16-bit elements as Floats has lanes
 using Vec = hn::Vec<Floats>;
-using HalfVec = hn::Vec<Halves>;
+using BitVec = hn::Vec<Bits>;
+constexpr std::size_t kLanes = HWY_LANES(float);
+
+HWY_INLINE Vec splat(float value) {
+  return hn::Set(Floats(), value);
+}
+HWY_INLINE Vec add(Vec a, Vec b) {
+  return hn::Add(a, b);
+}
+HWY_INLINE Vec sub(Vec a, Vec b) {
+  return hn::Sub(a, b);
+}
+HWY_INLINE Vec mul(Vec a, Vec b) {
+  return hn::Mul(a, b);
+}
+HWY_INLINE Vec div(Vec a, Vec b) {
+  return hn::Div(a, b);
+}
+HWY_INLINE Vec root(Vec a) {
+  return hn::Sqrt(a);
+}
+HWY_INLINE Vec mul_add(Vec a, Vec b, Vec c) {
+  return hn::MulAdd(a, b, c);
+}
+HWY_INLINE Vec larger_of(Vec a, Vec b) {
+  return hn::IfThenElse(hn::Le(a, b), b, a);
+}
+HWY_INLINE Vec sign_of(Vec a) {
+  const Vec one = splat(1);
+  const Vec of_number = hn::Or(one, hn::And(a, hn::SignBit(Floats())));
+  // Neither above nor below 0: a zero, which stays as it is, or a NaN.
+  const auto ordered = hn::Or(hn::Gt(a, splat(0)), hn::Lt(a, splat(0)));
+  return hn::IfThenElse(ordered, of_number, a);
+}
+
+#define KERNEL_INLINE HWY_INLINE
+#include "formulas.inc.hpp"
+
+HWY_INLINE BitVec widen(const std::uint16_t* from) {
+  return hn::PromoteTo(Bits(), hn::LoadU(Halves(), from));
+}
+// Every lane is at most 0xFFFF, so the saturation of the signed conversion never acts.
+HWY_INLINE hn::Vec<Halves> narrow(BitVec value) {
+  return hn::DemoteTo(Halves(), hn::BitCast(hn::RebindToSigned<Bits>(), value));
+}
+HWY_INLINE BitVec bits_of(Vec value) {
+  return hn::BitCast(Bits(), value);
+}
+HWY_INLINE Vec float_of(BitVec bits) {
+  return hn::BitCast(Floats(), bits);
+}
 
 HWY_INLINE Vec load(const float* from) {
   return hn::LoadU(Floats(), from);
 }
-
 HWY_INLINE Vec load(const Bf16* from) {
-  const auto bits = hn::LoadU(Halves(), &from->bits);
-  return hn::BitCast(Floats(), hn::ShiftLeft<16>(hn::PromoteTo(Bits(), bits)));
+  return float_of(hn::ShiftLeft<16>(widen(&from->bits)));
 }
-
 // AVX2 and AVX-512 convert fp16 in hardware, subnormals included.
 HWY_INLINE Vec load(const Fp16* from) {
   const hn::Rebind<hwy::float16_t, Floats> halves;
@@ -51,44 +100,19 @@ HWY_INLINE Vec load(const Fp16* from) {
 
 // to_bf16 of base/dtype.hpp for a value whose NaN is the one of one_nan: its rounding then needs no
 // exception (0x7FC00000 + 0x7FFF carries nothing into the upper half).
-HWY_INLINE HalfVec round_to(Bf16, Vec value) {
-  const Bits bits;
-  const auto in = hn::BitCast(bits, value);
-  const auto odd = hn::And(hn::ShiftRight<16>(in), hn::Set(bits, 1));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(in, hn::Set(bits, 0x7FFF)), odd));
-  // At most 0xFFFF, so the saturation of the signed conversion never acts.
-  return hn::DemoteTo(Halves(), hn::BitCast(hn::RebindToSigned<Bits>(), rounded));
+HWY_INLINE hn::Vec<Halves> round_to_bf16(Vec value) {
+  const BitVec in = bits_of(value);
+  const BitVec odd = hn::And(hn::ShiftRight<16>(in), hn::Set(Bits(), 1));
+  return narrow(hn::ShiftRight<16>(hn::Add(hn::Add(in, hn::Set(Bits(), 0x7FFF)), odd)));
 }
-
 // VCVTPS2PH with round to nearest even: the bits of to_fp16.
-HWY_INLINE HalfVec round_to(Fp16, Vec value) {
+HWY_INLINE hn::Vec<Halves> round_to_fp16(Vec value) {
   const hn::Rebind<hwy::float16_t, Floats> halves;
   return hn::BitCast(Halves(), hn::DemoteTo(halves, value));
 }
 
-template <WeightStore kStore>
-HWY_INLINE void store(NoWeight*, Vec) {}
-
-template <WeightStore kStore>
-HWY_INLINE void store(float* to, Vec value) {
-  if constexpr (kStore == WeightStore::streaming) {
-    hn::Stream(value, Floats(), to);
-  } else {
-    hn::StoreU(value, Floats(), to);
-  }
-}
-
-template <WeightStore kStore, class W>
-HWY_INLINE void store(W* to, Vec value) {
-  if constexpr (kStore == WeightStore::streaming) {
-    hn::Stream(round_to(W{}, value), Halves(), &to->bits);
-  } else {
-    hn::StoreU(round_to(W{}, value), Halves(), &to->bits);
-  }
-}
-
 HWY_INLINE Vec one_nan(Vec value) {
-  const Vec nan = hn::Set(Floats(), std::numeric_limits<float>::quiet_NaN());
+  const Vec nan = splat(std::numeric_limits<float>::quiet_NaN());
   return hn::IfThenElse(hn::IsNaN(value), nan, value);
 }
 
@@ -103,74 +127,129 @@ HWY_INLINE void prefetch(const void* from, std::size_t offset_bytes) {
 }
 
 template <class T>
-HWY_INLINE T* advance(T* pointer, std::size_t count) {
-  return pointer + count;
-}
-// A weight that is not written has no address to move.
-HWY_INLINE NoWeight* advance(NoWeight* pointer, std::size_t) {
-  return pointer;
+HWY_INLINE Vec load_ahead(const void* from, std::size_t i) {
+  const T* at = static_cast<const T*>(from) + i;
+  prefetch(at, 0);
+  return load(at);
 }
 
-// Adam, Kingma & Ba 2015, Alg. 1; decoupled decay: Loshchilov & Hutter 2019, Alg. 2. The operations
-// are those of the scalar kernel, in its order.
-template <class G, class W, L2 kL2>
-struct Step {
-  template <WeightStore kStore>
-  static std::size_t whole_vectors(const StepConstants& c, const TileArguments& tile) {
-    const Floats f;
-    const auto gradient_factor = hn::Set(f, c.gradient_factor);
-    const auto l2 = hn::Set(f, c.l2);
-    const auto keep = hn::Set(f, c.keep);
-    const auto beta1 = hn::Set(f, c.beta1);
-    const auto one_minus_beta1 = hn::Set(f, c.one_minus_beta1);
-    const auto beta2 = hn::Set(f, c.beta2);
-    const auto one_minus_beta2 = hn::Set(f, c.one_minus_beta2);
-    const auto sqrt_bias_correction2 = hn::Set(f, c.sqrt_bias_correction2);
-    const auto epsilon = hn::Set(f, c.epsilon);
-    const auto step_size = hn::Set(f, c.step_size);
-    const auto* gradient = static_cast<const G*>(tile.gradient);
-    auto* weight = static_cast<W*>(tile.weight);
+HWY_INLINE Vec load_gradient(const TileArguments& tile, std::size_t i) {
+  if (tile.gradient_type == DType::bf16) return load_ahead<Bf16>(tile.gradient, i);
+  if (tile.gradient_type == DType::fp16) return load_ahead<Fp16>(tile.gradient, i);
+  return load_ahead<float>(tile.gradient, i);
+}
 
-    std::size_t i = 0;
-    for (; i + hn::Lanes(f) <= tile.count; i += hn::Lanes(f)) {
-      prefetch(tile.master + i, 0);
-      prefetch(tile.moment1 + i, 0);
-      prefetch(tile.moment2 + i, 0);
-      prefetch(gradient + i, 0);
-      Vec p = load(tile.master + i);
-      Vec g = hn::Mul(load(gradient + i), gradient_factor);
-      if constexpr (kL2 == L2::yes) g = hn::MulAdd(l2, p, g);
-      p = hn::Mul(p, keep);
-      const Vec m = hn::MulAdd(one_minus_beta1, g, hn::Mul(beta1, load(tile.moment1 + i)));
-      const Vec v =
-          hn::MulAdd(hn::Mul(one_minus_beta2, g), g, hn::Mul(beta2, load(tile.moment2 + i)));
-      const Vec denominator = hn::Add(hn::Div(hn::Sqrt(v), sqrt_bias_correction2), epsilon);
-      p = one_nan(hn::Sub(p, hn::Div(hn::Mul(step_size, m), denominator)));
-      hn::StoreU(p, f, tile.master + i);
-      hn::StoreU(one_nan(m), f, tile.moment1 + i);
-      hn::StoreU(one_nan(v), f, tile.moment2 + i);
-      store<kStore>(advance(weight, i), p);
-    }
-    return i;
+template <class D, class T>
+HWY_INLINE void put(WeightStore how, hn::Vec<D> value, D d, T* to) {
+  if (how == WeightStore::streaming) {
+    hn::Stream(value, d, to);
+  } else {
+    hn::StoreU(value, d, to);
+  }
+}
+
+HWY_INLINE void store_weight(const TileArguments& tile, std::size_t i, Vec value) {
+  if (tile.weight_type == WeightType::none) return;
+  if (tile.weight_type == WeightType::fp32)
+    return put(tile.store, value, Floats(), static_cast<float*>(tile.weight) + i);
+  auto* to = static_cast<std::uint16_t*>(tile.weight) + i;
+  put(tile.store,
+      tile.weight_type == WeightType::bf16 ? round_to_bf16(value) : round_to_fp16(value), Halves(),
+      to);
+}
+
+// split() and join() of the public header.
+template <MasterLayout kLayout>
+HWY_INLINE Vec load_master(const TileArguments& tile, std::size_t i) {
+  if constexpr (kLayout == MasterLayout::fp32) return load_ahead<float>(tile.master, i);
+  const std::uint16_t* low = tile.low + i;
+  prefetch(low, 0);
+  const hn::RebindToSigned<Bits> signed_bits;
+  const hn::RebindToSigned<Halves> signed_halves;
+  const auto rest = hn::PromoteTo(
+      signed_bits, hn::LoadU(signed_halves, reinterpret_cast<const std::int16_t*>(low)));
+  return float_of(hn::Add(bits_of(load_ahead<Bf16>(tile.master, i)), hn::BitCast(Bits(), rest)));
+}
+
+template <MasterLayout kLayout>
+HWY_INLINE void store_master(const TileArguments& tile, std::size_t i, Vec value) {
+  if constexpr (kLayout == MasterLayout::fp32) {
+    hn::StoreU(value, Floats(), static_cast<float*>(tile.master) + i);
+  } else {
+    const BitVec bits = bits_of(value);
+    const BitVec rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Set(Bits(), 0x8000)));
+    hn::StoreU(narrow(rounded), Halves(), static_cast<std::uint16_t*>(tile.master) + i);
+    hn::StoreU(narrow(hn::And(bits, hn::Set(Bits(), 0xFFFF))), Halves(), tile.low + i);
+  }
+}
+
+// mix() of rounding.hpp.
+HWY_INLINE BitVec mix(BitVec x) {
+  x = hn::Xor(x, hn::ShiftRight<16>(x));
+  x = hn::Mul(x, hn::Set(Bits(), kMix1));
+  x = hn::Xor(x, hn::ShiftRight<15>(x));
+  x = hn::Mul(x, hn::Set(Bits(), kMix2));
+  return hn::Xor(x, hn::ShiftRight<16>(x));
+}
+HWY_INLINE BitVec noise_at(const RoundingKey& key, std::size_t i) {
+  const BitVec number = hn::Iota(Bits(), key.first + static_cast<std::uint32_t>(i));
+  return mix(
+      hn::Xor(mix(hn::Xor(number, hn::Set(Bits(), key.keys[0]))), hn::Set(Bits(), key.keys[1])));
+}
+
+template <int kShift>
+HWY_INLINE void store_rounded(Bf16* to, Vec value, BitVec noise) {
+  const BitVec part = hn::And(hn::ShiftRight<kShift>(noise), hn::Set(Bits(), 0xFFFF));
+  hn::StoreU(narrow(hn::ShiftRight<16>(hn::Add(bits_of(value), part))), Halves(), &to->bits);
+}
+
+HWY_INLINE void store_moments(const TileArguments& tile, std::size_t i, const Moments& moments,
+                              std::size_t count, float) {
+  for (std::size_t k = 0; k < count; ++k)
+    hn::StoreU(one_nan(moments[k]), Floats(), static_cast<float*>(tile.moments[k]) + i);
+}
+HWY_INLINE void store_moments(const TileArguments& tile, std::size_t i, const Moments& moments,
+                              std::size_t count, Bf16) {
+  if (count == 0) return;
+  const BitVec noise = noise_at(tile.rounding, i);
+  const auto to = [&](std::size_t k) { return static_cast<Bf16*>(tile.moments[k]) + i; };
+  store_rounded<kNoiseShift[0]>(to(0), one_nan(moments[0]), noise);
+  if (count > 1) store_rounded<kNoiseShift[1]>(to(1), one_nan(moments[1]), noise);
+  if (count > 2) store_rounded<kNoiseShift[2]>(to(2), one_nan(moments[2]), noise);
+}
+
+template <class R, MasterLayout kLayout, class M>
+struct StepRun {
+  static HWY_INLINE void vector_at(const Lanes& c, Vec factor, const TileArguments& tile,
+                                   std::size_t i) {
+    Moments moments;
+    for (std::size_t k = 0; k < R::kMoments; ++k) moments[k] = load_ahead<M>(tile.moments[k], i);
+    Vec p = load_master<kLayout>(tile, i);
+    R::update(c, hn::Mul(load_gradient(tile, i), factor), p, moments);
+    p = one_nan(p);
+    store_master<kLayout>(tile, i, p);
+    store_moments(tile, i, moments, R::kMoments, M{});
+    store_weight(tile, i, p);
   }
 
-  static void run(const StepConstants& c, const TileArguments& tile) {
-    std::size_t done = 0;
-    if (tile.store == WeightStore::streaming) {
-      done = whole_vectors<WeightStore::streaming>(c, tile);
+  // Fewer elements than a vector has: in memory of its own, the other lanes 0.
+  static void part_of_vector(const Lanes& c, Vec factor, const TileArguments& tile) {
+    PartOfVector part(tile, R::kMoments, sizeof(M), kLayout);
+    vector_at(c, factor, part.arguments(), 0);
+    part.copy_back();
+  }
+
+  static void run(const StepConstants& constants, const TileArguments& tile) {
+    const Lanes c(constants);
+    const Vec factor = splat(constants.gradient_factor);
+    std::size_t i = 0;
+    for (; i + kLanes <= tile.count; i += kLanes) vector_at(c, factor, tile, i);
+    if (tile.store == WeightStore::streaming)
       hwy::FlushStream();  // before whoever waits for this thread reads the weight
-    } else {
-      done = whole_vectors<WeightStore::cached>(c, tile);
-    }
-    if (done == tile.count) return;
-    const TileArguments rest{tile.master + done,
-                             tile.moment1 + done,
-                             tile.moment2 + done,
-                             static_cast<const G*>(tile.gradient) + done,
-                             advance(static_cast<W*>(tile.weight), done),
-                             tile.count - done,
-                             WeightStore::cached};
-    scalar_kernel().step[kGradientIndex<G>][kWeightIndex<W>][kL2 == L2::yes ? 1 : 0](c, rest);
+    if (i == tile.count) return;
+    TileArguments rest = advanced(tile, R::kMoments, sizeof(M), kLayout, i);
+    rest.count = tile.count - i;
+    part_of_vector(c, factor, rest);
   }
 };
 
@@ -179,11 +258,11 @@ struct SumSquares {
   static void run(const void* gradient, std::size_t count, Accumulators& sums) {
     const hn::ScalableTag<double> d;
     const hn::Rebind<float, decltype(d)> half;
-    constexpr std::size_t kLanes = HWY_LANES(double);
-    constexpr std::size_t kVectors = kAccumulators / kLanes;
+    constexpr std::size_t kDoubles = HWY_LANES(double);
+    constexpr std::size_t kVectors = kAccumulators / kDoubles;
     static_assert(kVectors % 2 == 0, "a vector of floats fills two vectors of doubles");
     hn::Vec<decltype(d)> sum[kVectors];
-    for (std::size_t k = 0; k < kVectors; ++k) sum[k] = hn::LoadU(d, sums.data() + k * kLanes);
+    for (std::size_t k = 0; k < kVectors; ++k) sum[k] = hn::LoadU(d, sums.data() + k * kDoubles);
 
     const auto* values = static_cast<const G*>(gradient);
     std::size_t i = 0;
@@ -192,21 +271,24 @@ struct SumSquares {
         prefetch(values + i, b);
       }
       for (std::size_t k = 0; k < kVectors; k += 2) {
-        const Vec x = load(values + i + k * kLanes);
+        const Vec x = load(values + i + k * kDoubles);
         const auto low = hn::PromoteTo(d, hn::LowerHalf(half, x));
         const auto high = hn::PromoteTo(d, hn::UpperHalf(half, x));
         sum[k] = hn::MulAdd(low, low, sum[k]);
         sum[k + 1] = hn::MulAdd(high, high, sum[k + 1]);
       }
     }
-    for (std::size_t k = 0; k < kVectors; ++k) hn::StoreU(sum[k], d, sums.data() + k * kLanes);
+    for (std::size_t k = 0; k < kVectors; ++k) hn::StoreU(sum[k], d, sums.data() + k * kDoubles);
     // `i` is a multiple of kAccumulators: the rest starts at accumulator 0 again.
     scalar_kernel().sum_squares[kGradientIndex<G>](values + i, count - i, sums);
   }
 };
 
 constexpr Kernel kKernel =
-    make_kernel<Step, SumSquares>(HWY_TARGET == HWY_AVX3 ? "avx512" : "avx2", HWY_TARGET);
+    make_kernel<StepRun, SumSquares, Adam, AmsGrad, Adagrad, Lion, Momentum, Sgd>(
+        HWY_TARGET == HWY_AVX3 ? "avx512" : "avx2", HWY_TARGET);
+
+#undef KERNEL_INLINE
 
 #endif  // HWY_TARGET
 

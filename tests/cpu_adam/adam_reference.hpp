@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "sluice/cpu_adam/adam.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
 
 namespace sluice::cpu_adam::test {
 

@@ -2,6 +2,7 @@
 // The memory of a step in every combination of types, with guard elements around each span, and its
 // comparison bit by bit.
 
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -12,13 +13,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "sluice/cpu_adam/adam.hpp"
+#include "kernels.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
 
 namespace sluice::cpu_adam::test {
 
 using Sizes = std::initializer_list<std::size_t>;
-
-enum class WeightType { none, fp32, bf16, fp16 };
 
 inline constexpr DType kGradientTypes[] = {DType::fp32, DType::bf16, DType::fp16};
 inline constexpr WeightType kWeightTypes[] = {WeightType::none, WeightType::fp32, WeightType::bf16,
@@ -48,12 +48,42 @@ class Guarded {
   std::size_t count_;
 };
 
+struct Layout {
+  MasterLayout master = MasterLayout::fp32;
+  DType moments = DType::fp32;
+};
+inline constexpr Layout kLayouts[] = {{MasterLayout::fp32, DType::fp32},
+                                      {MasterLayout::fp32, DType::bf16},
+                                      {MasterLayout::split, DType::fp32},
+                                      {MasterLayout::split, DType::bf16}};
+inline std::string name_of(const Layout& layout) {
+  return std::string(layout.master == MasterLayout::split ? "split" : "fp32") +
+         (layout.moments == DType::bf16 ? ", bf16 moments" : "");
+}
+
+// One of each rule, with the decay that it has.
+inline std::vector<OptimizerConfig> every_optimizer() {
+  return {AdamConfig{.weight_decay = 0.1, .decay = WeightDecay::l2},
+          AdamConfig{.weight_decay = 0.1},
+          AdamConfig{.weight_decay = 0.1, .amsgrad = true, .maximize = true},
+          AdagradConfig{.learning_rate_decay = 0.1, .weight_decay = 0.1},
+          LionConfig{.weight_decay = 0.1},
+          SgdConfig{.weight_decay = 0.1, .maximize = true},
+          SgdConfig{.momentum = 0.9, .dampening = 0.1},
+          SgdConfig{.momentum = 0.9, .weight_decay = 0.1, .nesterov = true}};
+}
+
 // Thread-compatible: callers synchronise.
 struct AdamState {
   AdamState(std::size_t count, std::size_t offset = 0)
       : p(count, offset),
         m(count, offset),
         v(count, offset),
+        most(count, offset),
+        high(count, offset),
+        low(count, offset),
+        m16{Guarded<Bf16>(count, offset), Guarded<Bf16>(count, offset),
+            Guarded<Bf16>(count, offset)},
         g32(count, offset),
         gbf(count, offset),
         gfp(count, offset),
@@ -61,7 +91,10 @@ struct AdamState {
         wbf(count, offset),
         wfp(count, offset) {}
 
-  Guarded<float> p, m, v;
+  Guarded<float> p, m, v, most;  // fp32: master and up to three moments
+  Guarded<Bf16> high;            // the same as a split master
+  Guarded<std::uint16_t> low;
+  std::array<Guarded<Bf16>, kMostMoments> m16;  // and bf16 moments
   Guarded<float> g32;
   Guarded<Bf16> gbf;
   Guarded<Fp16> gfp;
@@ -80,7 +113,12 @@ struct AdamState {
   void set(std::size_t i, float master, float moment1, float moment2, float gradient) {
     p.span()[i] = master;
     m.span()[i] = moment1;
-    v.span()[i] = moment2;
+    v.span()[i] = most.span()[i] = moment2;
+    const SplitValue halves = split(master);
+    high.span()[i] = halves.weight;
+    low.span()[i] = halves.low;
+    m16[0].span()[i] = to_bf16(moment1);
+    m16[1].span()[i] = m16[2].span()[i] = to_bf16(moment2);
     set_gradient(i, gradient);
   }
   // States as they are in the middle of a training, with a sign change in one moment of two.
@@ -104,17 +142,42 @@ struct AdamState {
     if (type == WeightType::fp16) return wfp.span().subspan(first, length);
     return std::monostate{};
   }
-  AdamTile tile(DType g, WeightType w, std::size_t first, std::size_t length) {
-    return {p.span().subspan(first, length), m.span().subspan(first, length),
-            v.span().subspan(first, length), gradient(g, first, length), weight(w, first, length)};
+  // Adam's, with fp32 states.
+  Tile tile(DType g, WeightType w, std::size_t first, std::size_t length) {
+    return tile(AdamConfig{}, {}, g, w, first, length);
   }
-  AdamTile tile(DType g = DType::fp32, WeightType w = WeightType::none) {
+  Tile tile(DType g = DType::fp32, WeightType w = WeightType::none) {
     return tile(g, w, 0, count());
+  }
+  // A split master has no other weight, whatever `w` is.
+  Tile tile(const OptimizerConfig& config, const Layout& layout, DType g, WeightType w,
+            std::size_t first, std::size_t length) {
+    Tile out{.master = p.span().subspan(first, length),
+             .gradient = gradient(g, first, length),
+             .weight = weight(w, first, length),
+             .first_element = first};
+    if (layout.master == MasterLayout::split) {
+      out.master =
+          SplitMaster{high.span().subspan(first, length), low.span().subspan(first, length)};
+      out.weight = std::monostate{};
+    }
+    Guarded<float>* const m32[kMostMoments] = {&m, &v, &most};
+    for (std::size_t k = 0; k < moment_count(config); ++k) {
+      if (layout.moments == DType::bf16) {
+        out.moments[k] = m16[k].span().subspan(first, length);
+      } else {
+        out.moments[k] = m32[k]->span().subspan(first, length);
+      }
+    }
+    return out;
   }
   bool same_bits(const AdamState& other) const {
     return p.same_bits(other.p) && m.same_bits(other.m) && v.same_bits(other.v) &&
-           g32.same_bits(other.g32) && gbf.same_bits(other.gbf) && gfp.same_bits(other.gfp) &&
-           w32.same_bits(other.w32) && wbf.same_bits(other.wbf) && wfp.same_bits(other.wfp);
+           most.same_bits(other.most) && high.same_bits(other.high) && low.same_bits(other.low) &&
+           m16[0].same_bits(other.m16[0]) && m16[1].same_bits(other.m16[1]) &&
+           m16[2].same_bits(other.m16[2]) && g32.same_bits(other.g32) && gbf.same_bits(other.gbf) &&
+           gfp.same_bits(other.gfp) && w32.same_bits(other.w32) && wbf.same_bits(other.wbf) &&
+           wfp.same_bits(other.wfp);
   }
 };
 

@@ -14,14 +14,13 @@ namespace sluice::cpu_adam {
 namespace {
 
 using test::AdamState;
-using test::WeightType;
 using ::testing::HasSubstr;
 
 constexpr std::size_t kCount = 40;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-std::string message_of(const AdamConfig& config, const AdamStep& how, const AdamTile& tile) {
+std::string message_of(const OptimizerConfig& config, const Step& how, const Tile& tile) {
   std::string message;
   try {
     step_tile(config, how, tile);
@@ -40,7 +39,7 @@ std::string message_of(const AdamConfig& config, const AdamStep& how, const Adam
   return message;
 }
 
-void expect_refused(const AdamConfig& config, const AdamStep& how,
+void expect_refused(const OptimizerConfig& config, const Step& how,
                     const std::vector<std::string>& parts) {
   AdamState state(kCount);
   state.fill(1);
@@ -52,28 +51,30 @@ void expect_refused(const AdamConfig& config, const AdamStep& how,
 
 TEST(AdamConfig, ValuesOutOfRangeAreRefusedByName) {
   for (const double bad : {-1.0, kInf, -kInf, kNan}) {
-    expect_refused({.learning_rate = bad}, {}, {"learning_rate"});
-    expect_refused({.epsilon = bad}, {}, {"epsilon"});
-    expect_refused({.weight_decay = bad}, {}, {"weight_decay"});
+    expect_refused(AdamConfig{.learning_rate = bad}, {}, {"learning_rate"});
+    expect_refused(AdamConfig{.epsilon = bad}, {}, {"epsilon"});
+    expect_refused(AdamConfig{.weight_decay = bad}, {}, {"weight_decay"});
   }
   for (const double bad : {-0.1, 1.0, 1.5, kInf, kNan}) {
-    expect_refused({.beta1 = bad}, {}, {"beta1"});
-    expect_refused({.beta2 = bad}, {}, {"beta2"});
+    expect_refused(AdamConfig{.beta1 = bad}, {}, {"beta1"});
+    expect_refused(AdamConfig{.beta2 = bad}, {}, {"beta2"});
   }
 }
 
 TEST(AdamConfig, TheMessageHoldsTheValue) {
-  expect_refused({.learning_rate = -0.125}, {}, {"learning_rate", "-0.125"});
-  expect_refused({.beta1 = 1.5}, {}, {"beta1", "1.5", "[0, 1)"});
-  expect_refused({.epsilon = kNan}, {}, {"epsilon", "nan"});
-  expect_refused({.weight_decay = kInf}, {}, {"weight_decay", "inf"});
+  expect_refused(AdamConfig{.learning_rate = -0.125}, {}, {"learning_rate", "-0.125"});
+  expect_refused(AdamConfig{.beta1 = 1.5}, {}, {"beta1", "1.5", "[0, 1)"});
+  expect_refused(AdamConfig{.epsilon = kNan}, {}, {"epsilon", "nan"});
+  expect_refused(AdamConfig{.weight_decay = kInf}, {}, {"weight_decay", "inf"});
 }
 
 TEST(AdamConfig, ValuesThatFp32CannotHoldAreRefused) {
-  expect_refused({.learning_rate = 1e300}, {}, {"learning_rate", "fp32"});
-  expect_refused({.epsilon = 1e39}, {}, {"epsilon", "1e+39"});
-  expect_refused({.weight_decay = 1e39, .decay = WeightDecay::l2}, {}, {"weight_decay", "1e+39"});
-  expect_refused({.weight_decay = 1e300, .decay = WeightDecay::decoupled}, {}, {"weight_decay"});
+  expect_refused(AdamConfig{.learning_rate = 1e300}, {}, {"learning_rate", "fp32"});
+  expect_refused(AdamConfig{.epsilon = 1e39}, {}, {"epsilon", "1e+39"});
+  expect_refused(AdamConfig{.weight_decay = 1e39, .decay = WeightDecay::l2}, {},
+                 {"weight_decay", "1e+39"});
+  expect_refused(AdamConfig{.weight_decay = 1e300, .decay = WeightDecay::decoupled}, {},
+                 {"weight_decay"});
 }
 
 TEST(AdamStep, CountsFromOne) {
@@ -88,24 +89,24 @@ TEST(AdamStep, ANonFiniteFactorIsRefused) {
                  {"gradient_factor", "nan"});
 }
 
-TEST(AdamTile, SpansOfDifferentLengthAreRefusedWithBothLengths) {
+TEST(Tile, SpansOfDifferentLengthAreRefusedWithBothLengths) {
   AdamState state(kCount);
   state.fill(1);
   const AdamState before = state;
-  const auto expect = [&](const AdamTile& tile, const char* name) {
+  const auto expect = [&](const Tile& tile, const char* name) {
     const std::string message = message_of({}, {}, tile);
     EXPECT_THAT(message, HasSubstr(name));
     EXPECT_THAT(message, HasSubstr("39"));
     EXPECT_THAT(message, HasSubstr("40"));
     EXPECT_TRUE(state.same_bits(before));
   };
-  const AdamTile good = state.tile(DType::bf16, WeightType::fp16);
-  AdamTile tile = good;
-  tile.moment1 = tile.moment1.first(39);
-  expect(tile, "moment1");
+  const Tile good = state.tile(DType::bf16, WeightType::fp16);
+  Tile tile = good;
+  tile.moments[0] = state.m.span().first(39);
+  expect(tile, "moment 1");
   tile = good;
-  tile.moment2 = tile.moment2.first(39);
-  expect(tile, "moment2");
+  tile.moments[1] = state.v.span().first(39);
+  expect(tile, "moment 2");
   tile = good;
   tile.gradient = state.gradient(DType::bf16, 0, 39);
   expect(tile, "gradient");
@@ -113,46 +114,56 @@ TEST(AdamTile, SpansOfDifferentLengthAreRefusedWithBothLengths) {
   tile.weight = state.weight(WeightType::fp16, 0, 39);
   expect(tile, "weight");
   tile = good;
-  tile.master = tile.master.first(39);
-  expect(tile, "moment1");
+  tile.master = state.p.span().first(39);
+  expect(tile, "moment 1");
 }
 
-TEST(AdamTile, OverlappingSpansAreRefusedByName) {
+TEST(Tile, OverlappingSpansAreRefusedByName) {
   std::vector<float> memory(6 * kCount, 1.0F);
   const std::vector<float> before = memory;
   const auto part = [&](std::size_t first) {
     return std::span<float>(memory).subspan(first, kCount);
   };
   const auto gradient = [&](std::size_t first) { return std::span<const float>(part(first)); };
-  const auto refuse = [&](const AdamTile& tile, const char* a, const char* b) {
+  const auto refuse = [&](const Tile& tile, const char* a, const char* b) {
     const std::string message = message_of({}, {}, tile);
     EXPECT_THAT(message, HasSubstr(a));
     EXPECT_THAT(message, HasSubstr(b));
     EXPECT_EQ(memory, before);
   };
-  refuse({part(0), part(39), part(80), gradient(120), std::monostate{}}, "master", "moment1");
-  refuse({part(0), part(40), part(41), gradient(120), std::monostate{}}, "moment1", "moment2");
-  refuse({part(80), part(40), part(0), gradient(80), std::monostate{}}, "master", "gradient");
-  refuse({part(0), part(40), part(80), gradient(120), part(159)}, "gradient", "weight");
-  refuse({part(0), part(40), part(80), gradient(160), part(1)}, "master", "weight");
+  const auto tile_of = [](std::span<float> p, std::span<float> m, std::span<float> v,
+                          GradientSpan g, WeightSpan w) {
+    return Tile{.master = p, .moments = {m, v}, .gradient = g, .weight = w};
+  };
+  refuse(tile_of(part(0), part(39), part(80), gradient(120), std::monostate{}), "master",
+         "moment 1");
+  refuse(tile_of(part(0), part(40), part(41), gradient(120), std::monostate{}), "moment 1",
+         "moment 2");
+  refuse(tile_of(part(80), part(40), part(0), gradient(80), std::monostate{}), "master",
+         "gradient");
+  refuse(tile_of(part(0), part(40), part(80), gradient(120), part(159)), "gradient", "weight");
+  refuse(tile_of(part(0), part(40), part(80), gradient(160), part(1)), "master", "weight");
   // A 16-bit weight inside the last element of another span.
   const std::span<Bf16> inside(reinterpret_cast<Bf16*>(memory.data() + 119), kCount);
-  refuse({part(0), part(40), part(80), gradient(160), inside}, "moment2", "weight");
+  refuse(tile_of(part(0), part(40), part(80), gradient(160), inside), "moment 2", "weight");
 }
 
-TEST(AdamTile, NeighbouringSpansAreFine) {
+TEST(Tile, NeighbouringSpansAreFine) {
   std::vector<float> memory(5 * kCount, 1.0F);
   const auto part = [&](std::size_t i) {
     return std::span<float>(memory).subspan(i * kCount, kCount);
   };
-  const AdamTile tile{part(2), part(0), part(1), std::span<const float>(part(4)), part(3)};
+  const Tile tile{.master = part(2),
+                  .moments = {part(0), part(1)},
+                  .gradient = std::span<const float>(part(4)),
+                  .weight = part(3)};
   EXPECT_EQ(message_of({}, {}, tile), "");
 }
 
-TEST(AdamTile, AnEmptyTileIsFineAndItsConfigIsStillChecked) {
-  const AdamTile empty{{}, {}, {}, std::span<const Bf16>(), std::span<Bf16>()};
+TEST(Tile, AnEmptyTileIsFineAndItsConfigIsStillChecked) {
+  const Tile empty{.gradient = std::span<const Bf16>(), .weight = std::span<Bf16>()};
   EXPECT_EQ(message_of({}, {}, empty), "");
-  EXPECT_THAT(message_of({.beta1 = 2}, {}, empty), HasSubstr("beta1"));
+  EXPECT_THAT(message_of(AdamConfig{.beta1 = 2}, {}, empty), HasSubstr("beta1"));
 }
 
 }  // namespace

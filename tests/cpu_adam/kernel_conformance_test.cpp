@@ -15,8 +15,8 @@ using test::AdamState;
 using test::bits_of;
 using test::kGradientTypes;
 using test::kWeightTypes;
+using test::Layout;
 using test::Sizes;
-using test::WeightType;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
@@ -30,15 +30,22 @@ class EveryKernel : public ::testing::TestWithParam<std::string> {
     if (!runs_here(*kernel_)) GTEST_SKIP() << "this CPU has no " << GetParam();
   }
   // Steps `state` and a copy on the scalar kernel, and compares all the memory.
-  void expect_scalar_bits(AdamState& state, const AdamConfig& config, DType gradient,
-                          WeightType weight) {
+  void expect_scalar_bits(AdamState& state, const OptimizerConfig& config, const Layout& layout,
+                          DType gradient, WeightType weight) {
     AdamState expected = state;
-    const AdamStep step{.step = 3, .gradient_factor = 0.37F};
-    step_tile_on(scalar_kernel(), config, step, expected.tile(gradient, weight));
-    step_tile_on(*kernel_, config, step, state.tile(gradient, weight));
+    const Step step{.step = 3, .gradient_factor = 0.37F, .seed = 5};
+    const auto tile_of = [&](AdamState& of) {
+      return of.tile(config, layout, gradient, weight, 0, of.count());
+    };
+    step_tile_on(scalar_kernel(), config, step, tile_of(expected));
+    step_tile_on(*kernel_, config, step, tile_of(state));
     EXPECT_TRUE(state.same_bits(expected))
-        << state.count() << " elements, gradient " << name_of(gradient) << ", weight type "
-        << static_cast<int>(weight);
+        << state.count() << " elements, optimizer " << config.index() << ", " << name_of(layout)
+        << ", gradient " << name_of(gradient) << ", weight type " << static_cast<int>(weight);
+  }
+  void expect_scalar_bits(AdamState& state, const OptimizerConfig& config, DType gradient,
+                          WeightType weight) {
+    expect_scalar_bits(state, config, {}, gradient, weight);
   }
   const Kernel* kernel_ = nullptr;
 };
@@ -49,10 +56,12 @@ TEST_P(EveryKernel, GivesTheScalarBitsForEveryTypeLengthAndAlignment) {
     for (const std::size_t offset : Sizes{0, 1, 3}) {
       for (const DType gradient : kGradientTypes) {
         for (const WeightType weight : kWeightTypes) {
-          for (const WeightDecay decay : {WeightDecay::l2, WeightDecay::decoupled}) {
-            AdamState state(count, offset);
-            state.fill(static_cast<unsigned>(count));
-            expect_scalar_bits(state, {.weight_decay = 0.1, .decay = decay}, gradient, weight);
+          for (const OptimizerConfig& config : test::every_optimizer()) {
+            for (const Layout& layout : test::kLayouts) {
+              AdamState state(count, offset);
+              state.fill(static_cast<unsigned>(count));
+              expect_scalar_bits(state, config, layout, gradient, weight);
+            }
           }
         }
       }
@@ -81,17 +90,22 @@ TEST_P(EveryKernel, GivesTheScalarBitsForSpecialValues) {
                             std::bit_cast<float>(0xFFC00001U),
                             std::bit_cast<float>(0x7F800001U)};
   const std::size_t n = std::size(specials);
-  for (const WeightDecay decay : {WeightDecay::l2, WeightDecay::decoupled}) {
-    for (const DType gradient : kGradientTypes) {
-      for (const WeightType weight : kWeightTypes) {
-        AdamState state(n * n * n * n);
-        for (std::size_t i = 0; i < state.count(); ++i) {
-          state.set(i, specials[i % n], specials[i / n % n], specials[i / n / n % n],
-                    specials[i / n / n / n]);
-        }
-        expect_scalar_bits(state, {.weight_decay = 0.1, .decay = decay}, gradient, weight);
+  AdamState start(n * n * n * n);
+  for (std::size_t i = 0; i < start.count(); ++i) {
+    start.set(i, specials[i % n], specials[i / n % n], specials[i / n / n % n],
+              specials[i / n / n / n]);
+  }
+  for (const OptimizerConfig& config : test::every_optimizer()) {
+    for (const Layout& layout : test::kLayouts) {
+      for (const DType gradient : kGradientTypes) {
+        AdamState state = start;
+        expect_scalar_bits(state, config, layout, gradient, WeightType::bf16);
       }
     }
+  }
+  for (const WeightType weight : kWeightTypes) {
+    AdamState state = start;
+    expect_scalar_bits(state, AdamConfig{}, DType::fp32, weight);
   }
 }
 
@@ -102,8 +116,8 @@ TEST_P(EveryKernel, ReadsEvery16BitGradientAsTheScalarKernel) {
     state.gfp.span()[i].bits = static_cast<std::uint16_t>(i);
   }
   AdamState again = state;
-  expect_scalar_bits(state, {}, DType::bf16, WeightType::none);
-  expect_scalar_bits(again, {}, DType::fp16, WeightType::none);
+  expect_scalar_bits(state, AdamConfig{}, DType::bf16, WeightType::none);
+  expect_scalar_bits(again, AdamConfig{}, DType::fp16, WeightType::none);
 }
 
 // With a learning rate of 0 the master stays, so the weight shows the rounding alone. The masters
@@ -142,7 +156,7 @@ TEST_P(EveryKernel, GivesTheScalarBitsForLargeTiles) {
   AdamState state(kLarge), expected(kLarge);
   state.fill(5);
   expected.fill(5);
-  AdamTile tile = state.tile(DType::bf16), expected_tile = expected.tile(DType::bf16);
+  Tile tile = state.tile(DType::bf16), expected_tile = expected.tile(DType::bf16);
   tile.weight = weight;
   expected_tile.weight = std::span<Bf16>(expected_storage);
   step_tile_on(*kernel_, {}, {}, tile);

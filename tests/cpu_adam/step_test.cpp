@@ -15,7 +15,6 @@ using test::AdamReference;
 using test::AdamState;
 using test::bits_of;
 using test::Sizes;
-using test::WeightType;
 
 // Several chunks of 65,536 and a rest.
 constexpr std::size_t kManyChunks = 3 * 65'536 + 1'001;
@@ -26,13 +25,14 @@ TEST(Step, GivesTheSameBitsOnAnyNumberOfThreads) {
   start.fill(1);
   for (const WeightType weight : {WeightType::none, WeightType::fp32, WeightType::bf16}) {
     AdamState whole = start;
-    for (int t = 1; t <= 3; ++t) step_tile(config, {.step = t}, whole.tile(DType::bf16, weight));
+    for (int t = 1; t <= 3; ++t)
+      step_tile(config, Step{.step = t}, whole.tile(DType::bf16, weight));
     for (const int threads : {1, 2, 3, 7}) {
       for (const ExecutorKind kind : {ExecutorKind::automatic, ExecutorKind::plain_threads}) {
         const auto executor = make_executor(threads, kind);
         AdamState state = start;
         for (int t = 1; t <= 3; ++t) {
-          step(config, {.step = t}, state.tile(DType::bf16, weight), *executor);
+          step(config, Step{.step = t}, state.tile(DType::bf16, weight), *executor);
         }
         EXPECT_TRUE(state.same_bits(whole)) << threads << " threads, " << executor->name();
       }
@@ -83,7 +83,7 @@ TEST_P(AgainstDouble, StaysWithinTheRoundingBoundFor1000Steps) {
       state.set_gradient(i, scale * (normal(random) + 0.5F));
       reference[i].step(c.config, t, to_fp32(state.gbf.span()[i]), c.gradient_factor);
     }
-    step_tile(c.config, {.step = t, .gradient_factor = c.gradient_factor},
+    step_tile(c.config, Step{.step = t, .gradient_factor = c.gradient_factor},
               state.tile(DType::bf16, WeightType::none));
   }
   double widest = 0;
@@ -118,8 +118,8 @@ TEST(Step, L2AndDecoupledDecayDiffer) {
   AdamState l2(100), decoupled(100);
   l2.fill(3);
   decoupled.fill(3);
-  step_tile({.weight_decay = 0.1, .decay = WeightDecay::l2}, {}, l2.tile());
-  step_tile({.weight_decay = 0.1, .decay = WeightDecay::decoupled}, {}, decoupled.tile());
+  step_tile(AdamConfig{.weight_decay = 0.1, .decay = WeightDecay::l2}, {}, l2.tile());
+  step_tile(AdamConfig{.weight_decay = 0.1, .decay = WeightDecay::decoupled}, {}, decoupled.tile());
   for (std::size_t i = 0; i < 100; ++i) {
     EXPECT_NE(bits_of(l2.p.span()[i]), bits_of(decoupled.p.span()[i]));
     EXPECT_NE(bits_of(l2.m.span()[i]), bits_of(decoupled.m.span()[i]));
@@ -130,15 +130,15 @@ TEST(Step, WithoutWeightDecayBothKindsGiveTheSameBits) {
   AdamState l2(100), decoupled(100);
   l2.fill(3);
   decoupled.fill(3);
-  step_tile({.decay = WeightDecay::l2}, {}, l2.tile());
-  step_tile({.decay = WeightDecay::decoupled}, {}, decoupled.tile());
+  step_tile(AdamConfig{.decay = WeightDecay::l2}, {}, l2.tile());
+  step_tile(AdamConfig{.decay = WeightDecay::decoupled}, {}, decoupled.tile());
   EXPECT_TRUE(l2.same_bits(decoupled));
 }
 
 TEST(Step, DecoupledDecayShrinksAMasterWithoutGradient) {
   AdamState state(20);
   for (float& p : state.p.span()) p = 2.0F;
-  step_tile({.learning_rate = 0.5, .weight_decay = 0.5}, {}, state.tile());
+  step_tile(AdamConfig{.learning_rate = 0.5, .weight_decay = 0.5}, {}, state.tile());
   for (const float p : state.p.span()) EXPECT_EQ(p, 1.5F);  // 2 * (1 - 0.5 * 0.5), all exact
 }
 
@@ -147,7 +147,7 @@ TEST(Step, TheFactorMultipliesTheGradient) {
   scaled.fill(4);
   plain.fill(4);
   for (float& g : plain.g32.span()) g *= 0.3F;
-  step_tile({}, {.gradient_factor = 0.3F}, scaled.tile());
+  step_tile({}, Step{.gradient_factor = 0.3F}, scaled.tile());
   step_tile({}, {}, plain.tile());
   EXPECT_TRUE(scaled.p.same_bits(plain.p));
   EXPECT_TRUE(scaled.m.same_bits(plain.m));
@@ -157,7 +157,7 @@ TEST(Step, TheFactorMultipliesTheGradient) {
 TEST(Step, TheFirstStepMovesByTheLearningRate) {
   AdamState state(1);
   state.set(0, 1.0F, 0, 0, 0.25F);
-  step_tile({.learning_rate = 0.125, .epsilon = 0}, {}, state.tile());
+  step_tile(AdamConfig{.learning_rate = 0.125, .epsilon = 0}, {}, state.tile());
   EXPECT_NEAR(state.p.span()[0], 0.875, 4 * 0x1p-24);  // m / sqrt(v) is 1 up to its rounding
 }
 
@@ -178,7 +178,7 @@ TEST(Step, EpsilonZeroMakesAnElementThatNeverHadAGradientNan) {
   AdamState state(3);
   state.set(0, 1.0F, 0, 0, 0);
   state.set(1, 1.0F, 0, 0, 1.0F);
-  step_tile({.epsilon = 0}, {}, state.tile());
+  step_tile(AdamConfig{.epsilon = 0}, {}, state.tile());
   EXPECT_EQ(bits_of(state.p.span()[0]), 0x7FC00000U);
   EXPECT_TRUE(std::isfinite(state.p.span()[1]));
 }
@@ -187,8 +187,8 @@ TEST(Step, AVeryLateStepHasNoBiasCorrectionLeft) {
   AdamState late(50), without(50);
   late.fill(6);
   without.fill(6);
-  step_tile({}, {.step = std::int64_t{1} << 40}, late.tile());
-  step_tile({.bias_correction = false}, {.step = 1}, without.tile());
+  step_tile({}, Step{.step = std::int64_t{1} << 40}, late.tile());
+  step_tile(AdamConfig{.bias_correction = false}, Step{.step = 1}, without.tile());
   EXPECT_TRUE(late.same_bits(without));
 }
 

@@ -13,7 +13,7 @@
 #include "doctor.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/cpu_adam/adam.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
 #include "system_files.hpp"
 #include "text_format.hpp"
 

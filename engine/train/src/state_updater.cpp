@@ -59,8 +59,8 @@ const std::string& StateUpdater::why_unregistered() const {
   return tiles_->why_unregistered();
 }
 
-Ticket StateUpdater::begin_update(std::size_t unit, const cpu_adam::AdamConfig& config,
-                                  const cpu_adam::AdamStep& step) {
+Ticket StateUpdater::begin_update(std::size_t unit, const cpu_adam::OptimizerConfig& config,
+                                  const cpu_adam::Step& step) {
   UpdateTiles& tiles = *tiles_;
   const DType dtype = tiles.plan().compute_dtype;
   TileWork work;
@@ -69,8 +69,10 @@ Ticket StateUpdater::begin_update(std::size_t unit, const cpu_adam::AdamConfig& 
                      const TileRange&, const std::array<Bytes, kStates>& states, Bytes gradient,
                      Bytes weight) {
     cpu_adam::step(config, step,
-                   {as<float>(states[0]), as<float>(states[1]), as<float>(states[2]),
-                    gradient_span(gradient, dtype), weight_span(weight, dtype)},
+                   {.master = as<float>(states[0]),
+                    .moments = {as<float>(states[1]), as<float>(states[2])},
+                    .gradient = gradient_span(gradient, dtype),
+                    .weight = weight_span(weight, dtype)},
                    *executor);
   };
   work.finish = publish(tiles.resources().store, tiles.home(unit));

@@ -13,7 +13,7 @@
 
 #include "sluice/base/executor.hpp"
 #include "sluice/base/ticket.hpp"
-#include "sluice/cpu_adam/adam.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/offload/swap_store.hpp"
@@ -53,8 +53,8 @@ class StateUpdater {
 
   // Steps unit `unit` with the gradients at its home; the ticket ends when states and weights are
   // at their homes.
-  Ticket begin_update(std::size_t unit, const cpu_adam::AdamConfig& config,
-                      const cpu_adam::AdamStep& step);
+  Ticket begin_update(std::size_t unit, const cpu_adam::OptimizerConfig& config,
+                      const cpu_adam::Step& step);
 
   // Sets the master weights of a unit from `fill(offset_count, values)`, called for consecutive
   // parts on the updater's thread, the moments to zero, and writes the weights.

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
-#include "sluice/cpu_adam/adam.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
 #include "tensor_bytes.hpp"
 
 namespace sluice::train {
@@ -229,7 +229,8 @@ BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::in
   return result;
 }
 
-void StepRunner::begin_updates(const cpu_adam::AdamConfig& config, const cpu_adam::AdamStep& step) {
+void StepRunner::begin_updates(const cpu_adam::OptimizerConfig& config,
+                               const cpu_adam::Step& step) {
   for (std::size_t u = 0; u < resources_.units.size(); ++u) {
     zero::ShardedUnit& unit = *resources_.units[u];
     unit.consume_gradients();

@@ -51,7 +51,7 @@ class StepRunner {
   BackwardResult forward_backward(const models::Dataset& data, std::int64_t step,
                                   const BetweenHook& between);
   // Begins the update of every unit, in forward order; with `finish`, also waits for them.
-  void begin_updates(const cpu_adam::AdamConfig& config, const cpu_adam::AdamStep& step);
+  void begin_updates(const cpu_adam::OptimizerConfig& config, const cpu_adam::Step& step);
   // Forgets the gradients of a skipped step.
   void drop_gradients();
   // Blocks until every update that was begun has ended; throws its error.

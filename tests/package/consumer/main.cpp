@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "sluice/cpu_adam/adam.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/nvme/io_engine.hpp"
 
 int main(int argc, char** argv) {
@@ -31,8 +31,10 @@ int main(int argc, char** argv) {
   sluice::cpu_adam::AdamConfig config;
   config.learning_rate = 0.125;
   config.epsilon = 0;
-  const sluice::cpu_adam::AdamTile tile{
-      master, moment1, moment2, std::span<const float>(gradient), {}};
+  const sluice::cpu_adam::Tile tile{
+      .master = std::span<float>(master),
+      .moments = {std::span<float>(moment1), std::span<float>(moment2)},
+      .gradient = std::span<const float>(gradient)};
   const auto executor = sluice::make_executor(2);
   sluice::cpu_adam::step(config, {}, tile, *executor);
   // The first step moves every parameter by the learning rate (Kingma & Ba 2015, section 2.1).

@@ -1,0 +1,156 @@
+#pragma once
+// What adam_bench measures on and against: memory, and loops that move the same bytes as an
+// optimizer's step, or read those of a gradient, without arithmetic. Thread-compatible.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+#include <vector>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/dtype.hpp"
+
+namespace sluice::bench {
+
+constexpr std::size_t kAlignment = 64;
+
+template <class T>
+class Buffer {
+ public:
+  Buffer(std::size_t count, T value) : count_(count) {
+    const std::size_t size_bytes = align_up(count * sizeof(T), kAlignment);
+    data_.reset(static_cast<T*>(std::aligned_alloc(kAlignment, size_bytes)));
+    if (!data_) throw std::bad_alloc();
+    std::fill_n(data_.get(), count, value);
+  }
+  std::span<T> span() const { return {data_.get(), count_}; }
+
+ private:
+  struct Free {
+    void operator()(T* data) const { std::free(data); }
+  };
+  std::size_t count_;
+  std::unique_ptr<T, Free> data_;
+};
+
+template <class T>
+T value_of(float value) {
+  if constexpr (std::is_same_v<T, Bf16>) return to_bf16(value);
+  if constexpr (std::is_same_v<T, Fp16>) return to_fp16(value);
+  if constexpr (std::is_same_v<T, float>) return value;
+}
+
+// What the compiler cannot see is the same pointer: a value stored back where it came from is a
+// store.
+template <class T>
+T* hide(T* pointer) {
+  asm volatile("" : "+r"(pointer));
+  return pointer;
+}
+
+// 64 bytes of one stream. The widest registers of the machine carry it, as in the kernels.
+constexpr std::size_t kLineBytes = 64;
+using Line = unsigned char __attribute__((vector_size(kLineBytes)));
+
+[[gnu::always_inline]] inline void copy_line(void* to, const void* from) {
+  Line line;
+  std::memcpy(&line, from, kLineBytes);
+  std::memcpy(to, &line, kLineBytes);
+}
+
+// Around the caches where there is such a store.
+[[gnu::always_inline]] inline void stream_line(void* to, const void* from) {
+#if defined(__SSE2__)
+  auto* out = static_cast<__m128i*>(to);
+  const auto* in = static_cast<const __m128i*>(from);
+  for (int i = 0; i < 4; ++i) _mm_stream_si128(out + i, _mm_load_si128(in + i));
+#else
+  copy_line(to, from);
+#endif
+}
+
+// The kernels prefetch a page ahead; so does the bound.
+[[gnu::always_inline]] inline void prefetch(const void* from) {
+  __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + 4096));
+}
+
+enum class WeightStore { cached, streaming };
+
+// The bytes of a run of elements: streams of 4 and of 2 bytes an element that are changed in place,
+// one that is read, one that is written (of a split master none is).
+constexpr std::size_t kBlock = 32;  // elements: a line of 2-byte ones, two of 4-byte ones
+struct Bytes {
+  std::vector<std::byte*> wide{};    // 4 bytes an element, in place
+  std::vector<std::byte*> narrow{};  // 2 bytes an element, in place
+  const std::byte* gradient = nullptr;
+  std::byte* weight = nullptr;
+  std::size_t gradient_bytes = 2;  // of an element, and of the weight's
+  std::size_t count = 0;           // of elements, a multiple of kBlock
+};
+
+[[gnu::always_inline]] inline void copy_lines(std::byte* to, const std::byte* from,
+                                              std::size_t lines) {
+  for (std::size_t i = 0; i < lines; ++i) {
+    prefetch(from + i * kLineBytes);
+    copy_line(to + i * kLineBytes, from + i * kLineBytes);
+  }
+}
+
+// The bound of a step: its reads and writes.
+[[gnu::target_clones("arch=x86-64-v4,arch=x86-64-v3,default")]] static void move_bytes(const Bytes& bytes,
+                                                                                WeightStore store) {
+  std::byte* wide[4] = {};
+  std::byte* narrow[5] = {};
+  const std::size_t wides = bytes.wide.size(), narrows = bytes.narrow.size();
+  for (std::size_t s = 0; s < wides; ++s) wide[s] = bytes.wide[s];
+  for (std::size_t s = 0; s < narrows; ++s) narrow[s] = bytes.narrow[s];
+  const std::size_t gradient_lines = kBlock * bytes.gradient_bytes / kLineBytes;
+  Line sum = {};
+  for (std::size_t i = 0; i < bytes.count; i += kBlock) {
+    for (std::size_t s = 0; s < wides; ++s) copy_lines(hide(wide[s]) + 4 * i, wide[s] + 4 * i, 2);
+    for (std::size_t s = 0; s < narrows; ++s)
+      copy_lines(hide(narrow[s]) + 2 * i, narrow[s] + 2 * i, 1);
+    for (std::size_t line = 0; line < gradient_lines; ++line) {
+      const std::size_t at = i * bytes.gradient_bytes + line * kLineBytes;
+      prefetch(bytes.gradient + at);
+      if (bytes.weight == nullptr) {
+        Line read;
+        std::memcpy(&read, bytes.gradient + at, kLineBytes);
+        sum |= read;
+      } else if (store == WeightStore::streaming) {
+        stream_line(bytes.weight + at, bytes.gradient + at);
+      } else {
+        copy_line(bytes.weight + at, bytes.gradient + at);
+      }
+    }
+  }
+  asm volatile("" : : "r"(&sum) : "memory");  // so that what is only read is read
+}
+
+// The bound of the statistics: every byte read, combined by the cheapest operation that keeps the
+// read.
+[[gnu::target_clones("arch=x86-64-v4,arch=x86-64-v3,default")]] static void read_bytes(
+    const std::byte* from, std::size_t size_bytes) {
+  Line sum[4] = {};
+  for (std::size_t i = 0; i < size_bytes; i += sizeof(sum)) {
+    for (std::size_t k = 0; k < 4; ++k) {
+      Line line;
+      prefetch(from + i + k * kLineBytes);
+      std::memcpy(&line, from + i + k * kLineBytes, kLineBytes);
+      sum[k] |= line;
+    }
+  }
+  Line all = sum[0] | sum[1] | sum[2] | sum[3];
+  asm volatile("" : : "r"(&all) : "memory");
+}
+
+}  // namespace sluice::bench

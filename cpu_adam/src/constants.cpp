@@ -1,0 +1,164 @@
+// What of an optimizer's configuration is the same for all elements of a step.
+
+#include "constants.hpp"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <string>
+
+#include "sluice/base/error.hpp"
+
+namespace sluice::cpu_adam {
+
+namespace {
+
+std::string text_of(double value) {
+  std::array<char, 32> buffer{};
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
+  return {buffer.data(), end};
+}
+
+// Checks values of one optimizer and rounds them to fp32.
+class Checker {
+ public:
+  explicit Checker(const char* optimizer) : optimizer_(optimizer) {}
+
+  void not_negative(double value, const char* name) const {
+    SLUICE_CHECK(std::isfinite(value) && value >= 0,
+                 text(value, name) + "; it must be finite and at least 0");
+  }
+  void below_one(double value, const char* name) const {
+    SLUICE_CHECK(value >= 0 && value < 1, text(value, name) + "; it must be in [0, 1)");  // NaN too
+  }
+  float fp32(double value, const char* name) const {
+    const auto rounded = static_cast<float>(value);
+    SLUICE_CHECK(std::isfinite(rounded), text(value, name) + ", which fp32 cannot hold");
+    return rounded;
+  }
+
+ private:
+  std::string text(double value, const char* name) const {
+    return std::string(optimizer_) + ": " + name + " is " + text_of(value);
+  }
+  const char* optimizer_;
+};
+
+// Decay of the weight itself: 1 - rate * decay.
+float keep_of(const Checker& check, double learning_rate, double weight_decay) {
+  return check.fp32(1 - learning_rate * weight_decay, "1 - learning_rate * weight_decay");
+}
+
+StepConstants constants(const AdamConfig& config, std::int64_t step) {
+  const Checker check("Adam");
+  check.not_negative(config.learning_rate, "learning_rate");
+  check.below_one(config.beta1, "beta1");
+  check.below_one(config.beta2, "beta2");
+  check.not_negative(config.epsilon, "epsilon");
+  check.not_negative(config.weight_decay, "weight_decay");
+  // Bias corrections: Kingma & Ba 2015, section 3.
+  const auto t = static_cast<double>(step);
+  const double correction1 = config.bias_correction ? 1 - std::pow(config.beta1, t) : 1;
+  const double correction2 = config.bias_correction ? 1 - std::pow(config.beta2, t) : 1;
+  const bool decoupled = config.decay == WeightDecay::decoupled;
+  StepConstants out{};
+  out.l2 = check.fp32(decoupled ? 0 : config.weight_decay, "weight_decay");
+  out.keep = decoupled ? keep_of(check, config.learning_rate, config.weight_decay) : 1;
+  out.beta1 = static_cast<float>(config.beta1);
+  out.one_minus_beta1 = static_cast<float>(1 - config.beta1);
+  out.beta2 = static_cast<float>(config.beta2);
+  out.one_minus_beta2 = static_cast<float>(1 - config.beta2);
+  out.root_correction2 = static_cast<float>(std::sqrt(correction2));
+  out.epsilon = check.fp32(config.epsilon, "epsilon");
+  out.step_size =
+      check.fp32(config.learning_rate / correction1, "learning_rate / (1 - beta1^step)");
+  return out;
+}
+
+StepConstants constants(const AdagradConfig& config, std::int64_t step) {
+  const Checker check("Adagrad");
+  check.not_negative(config.learning_rate, "learning_rate");
+  check.not_negative(config.learning_rate_decay, "learning_rate_decay");
+  check.not_negative(config.epsilon, "epsilon");
+  check.not_negative(config.weight_decay, "weight_decay");
+  StepConstants out{};
+  out.l2 = check.fp32(config.weight_decay, "weight_decay");
+  out.epsilon = check.fp32(config.epsilon, "epsilon");
+  const double steps_before = static_cast<double>(step) - 1;
+  out.step_size = check.fp32(
+      config.learning_rate / (1 + steps_before * config.learning_rate_decay), "learning_rate");
+  return out;
+}
+
+StepConstants constants(const LionConfig& config, std::int64_t) {
+  const Checker check("Lion");
+  check.not_negative(config.learning_rate, "learning_rate");
+  check.below_one(config.beta1, "beta1");
+  check.below_one(config.beta2, "beta2");
+  check.not_negative(config.weight_decay, "weight_decay");
+  StepConstants out{};
+  out.keep = keep_of(check, config.learning_rate, config.weight_decay);
+  out.beta1 = static_cast<float>(config.beta1);
+  out.one_minus_beta1 = static_cast<float>(1 - config.beta1);
+  out.beta2 = static_cast<float>(config.beta2);
+  out.one_minus_beta2 = static_cast<float>(1 - config.beta2);
+  out.step_size = check.fp32(config.learning_rate, "learning_rate");
+  return out;
+}
+
+StepConstants constants(const SgdConfig& config, std::int64_t step) {
+  const Checker check("SGD");
+  check.not_negative(config.learning_rate, "learning_rate");
+  check.not_negative(config.momentum, "momentum");
+  check.not_negative(config.dampening, "dampening");
+  check.not_negative(config.weight_decay, "weight_decay");
+  SLUICE_CHECK(!config.nesterov || (config.momentum > 0 && config.dampening == 0),
+               "SGD: nesterov needs a momentum above 0 and no dampening");
+  StepConstants out{};
+  out.l2 = check.fp32(config.weight_decay, "weight_decay");
+  out.beta1 = check.fp32(config.momentum, "momentum");
+  // The first step's buffer is its gradient, without dampening; before it, the buffer is 0.
+  out.one_minus_beta1 = step == 1 ? 1 : check.fp32(1 - config.dampening, "1 - dampening");
+  out.step_size = check.fp32(config.learning_rate, "learning_rate");
+  out.nesterov = config.nesterov;
+  return out;
+}
+
+}  // namespace
+
+StepConstants constants_of(const OptimizerConfig& config, const Step& step) {
+  SLUICE_CHECK(step.step >= 1, "step is " + std::to_string(step.step) + "; steps count from 1");
+  SLUICE_CHECK(std::isfinite(step.gradient_factor),
+               "gradient_factor is " + text_of(step.gradient_factor) +
+                   "; it must be finite: skip the step when the norm is not");
+  StepConstants out = std::visit([&](const auto& of) { return constants(of, step.step); }, config);
+  const bool maximize = std::visit([](const auto& of) { return of.maximize; }, config);
+  out.gradient_factor = maximize ? -step.gradient_factor : step.gradient_factor;
+  return out;
+}
+
+Rule rule_of(const OptimizerConfig& config) {
+  if (const auto* adam = std::get_if<AdamConfig>(&config))
+    return adam->amsgrad ? Rule::amsgrad : Rule::adam;
+  if (const auto* sgd = std::get_if<SgdConfig>(&config))
+    return sgd->momentum != 0 ? Rule::momentum : Rule::sgd;
+  return std::holds_alternative<LionConfig>(config) ? Rule::lion : Rule::adagrad;
+}
+
+std::size_t moment_count(const OptimizerConfig& config) {
+  switch (rule_of(config)) {
+    case Rule::adam:
+      return 2;
+    case Rule::amsgrad:
+      return 3;
+    case Rule::sgd:
+      return 0;
+    case Rule::adagrad:
+    case Rule::lion:
+    case Rule::momentum:
+      break;
+  }
+  return 1;
+}
+
+}  // namespace sluice::cpu_adam

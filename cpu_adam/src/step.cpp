@@ -1,0 +1,267 @@
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "constants.hpp"
+#include "kernels.hpp"
+#include "rounding.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "tile_arguments.hpp"
+
+namespace sluice::cpu_adam {
+
+namespace {
+
+// The unit of work of step(): 1.75 MiB of fp32 states with 16-bit gradient and weight, so that its
+// start costs nothing beside it and the threads end together.
+constexpr std::size_t kChunk = 65'536;
+
+// From here on (28 MiB of states, gradient and weight) the weight would be out of a core's caches
+// anyway before the copy to the device reads it.
+constexpr std::size_t kStreamingCount = 1'048'576;
+constexpr std::uintptr_t kStreamingAlignment = 64;
+
+// One of a tile's spans.
+struct Stream {
+  const char* name;
+  const std::byte* begin;
+  std::size_t count;
+  std::size_t element_bytes;
+};
+
+template <class T>
+Stream stream_of(const char* name, std::span<T> values) {
+  return {name, reinterpret_cast<const std::byte*>(values.data()), values.size(), sizeof(T)};
+}
+
+// Those that are used.
+class Streams {
+ public:
+  void add(const Stream& stream) { streams_[count_++] = stream; }
+  void check(std::size_t elements) const {
+    for (std::size_t i = 0; i < count_; ++i) {
+      const Stream& a = streams_[i];
+      SLUICE_CHECK(a.count == elements, std::string(a.name) + " has " + std::to_string(a.count) +
+                                            " elements, master has " + std::to_string(elements));
+      for (std::size_t j = 0; j < i; ++j) check_apart(streams_[j], a);
+    }
+  }
+
+ private:
+  static void check_apart(const Stream& a, const Stream& b) {
+    // std::less orders pointers into different arrays, which `<` does not.
+    const std::less<const std::byte*> before;
+    const bool overlap = a.count > 0 && before(a.begin, b.begin + b.count * b.element_bytes) &&
+                         before(b.begin, a.begin + a.count * a.element_bytes);
+    SLUICE_CHECK(!overlap, std::string(a.name) + " and " + b.name +
+                               " share memory; every span needs its own");
+  }
+  std::array<Stream, 7> streams_{};
+  std::size_t count_ = 0;
+};
+
+constexpr const char* kMomentNames[kMostMoments] = {"moment 1", "moment 2", "moment 3"};
+
+// A tile that has been checked: what to run, on which memory. Parts of it may run on any thread.
+struct TilePlan {
+  const StepConstants* constants = nullptr;
+  StepFunction function = nullptr;
+  TileArguments arguments{};
+  std::size_t moments = 0;
+  std::size_t moment_bytes = 0;
+  MasterLayout layout = MasterLayout::fp32;
+  std::uint64_t first_element = 0;
+
+  std::size_t count() const { return arguments.count; }
+
+  void run(const Step& step, std::size_t first, std::size_t count) const {
+    TileArguments part = advanced(arguments, moments, moment_bytes, layout, first);
+    part.count = count;
+    part.rounding = rounding_key(step, first_element + first);
+    // A run does not cross a multiple of 2^32 elements: the rounding's key changes there.
+    const std::uint64_t left = (std::uint64_t{1} << 32U) - part.rounding.first;
+    if (count > left) {
+      run(step, first, left);
+      return run(step, first + left, count - left);
+    }
+    if (part.store == WeightStore::streaming) {
+      const std::size_t head = std::min(count, count_to_aligned(part));
+      if (head > 0) {
+        TileArguments before = part;
+        before.count = head;
+        before.store = WeightStore::cached;
+        function(*constants, before);
+        if (head == count) return;
+        part = advanced(part, moments, moment_bytes, layout, head);
+        part.count = count - head;
+      }
+    }
+    function(*constants, part);
+  }
+
+ private:
+  // Elements before the weight's next address that a streaming store takes.
+  static std::size_t count_to_aligned(const TileArguments& part) {
+    const std::size_t over = reinterpret_cast<std::uintptr_t>(part.weight) % kStreamingAlignment;
+    return over == 0 ? 0 : (kStreamingAlignment - over) / size_of(part.weight_type);
+  }
+};
+
+// The master's spans go into `streams`; returns its number of elements.
+std::size_t plan_master(const MasterSpan& master, TilePlan& plan, Streams& streams) {
+  if (const auto* fp32 = std::get_if<std::span<float>>(&master)) {
+    streams.add(stream_of("master", *fp32));
+    plan.arguments.master = fp32->data();
+    return fp32->size();
+  }
+  const auto& split = std::get<SplitMaster>(master);
+  streams.add(stream_of("the weight of the split master", split.weight));
+  streams.add(stream_of("the low half of the split master", split.low));
+  plan.layout = MasterLayout::split;
+  plan.arguments.master = split.weight.data();
+  plan.arguments.low = split.low.data();
+  return split.weight.size();
+}
+
+void plan_moments(const Tile& tile, TilePlan& plan, Streams& streams) {
+  for (std::size_t k = 0; k < kMostMoments; ++k) {
+    std::visit(
+        [&](auto moment) {
+          if (k >= plan.moments) {
+            SLUICE_CHECK(moment.empty(), std::string(kMomentNames[k]) + " has " +
+                                             std::to_string(moment.size()) +
+                                             " elements, and the optimizer has only " +
+                                             std::to_string(plan.moments) + " moments");
+            return;
+          }
+          SLUICE_CHECK(k == 0 || plan.moment_bytes == sizeof(moment[0]),
+                       std::string(kMomentNames[k]) + " is of another type than moment 1");
+          plan.moment_bytes = sizeof(moment[0]);
+          plan.arguments.moments[k] = moment.data();
+          streams.add(stream_of(kMomentNames[k], moment));
+        },
+        tile.moments[k]);
+  }
+}
+
+void plan_weight(const Tile& tile, TilePlan& plan, Streams& streams) {
+  plan.arguments.weight_type = static_cast<WeightType>(tile.weight.index());
+  std::visit(
+      [&]<class W>(W weight) {
+        if constexpr (!std::is_same_v<W, std::monostate>) {
+          SLUICE_CHECK(plan.layout == MasterLayout::fp32,
+                       "a split master has its weight in itself; give no other");
+          plan.arguments.weight = weight.data();
+          streams.add(stream_of("weight", weight));
+        }
+      },
+      tile.weight);
+}
+
+TilePlan plan_of(const Kernel& kernel, const OptimizerConfig& config,
+                 const StepConstants& constants, const Tile& tile) {
+  TilePlan plan;
+  Streams streams;
+  plan.constants = &constants;
+  plan.moments = moment_count(config);
+  plan.first_element = tile.first_element;
+  const std::size_t count = plan_master(tile.master, plan, streams);
+  plan_moments(tile, plan, streams);
+  plan.arguments.gradient_type = static_cast<DType>(tile.gradient.index());
+  std::visit(
+      [&](auto gradient) {
+        plan.arguments.gradient = gradient.data();
+        streams.add(stream_of("gradient", gradient));
+      },
+      tile.gradient);
+  plan_weight(tile, plan, streams);
+  streams.check(count);
+  plan.arguments.count = count;
+  const bool bf16_moments = plan.moment_bytes == sizeof(Bf16);
+  plan.function = kernel.step[static_cast<std::size_t>(rule_of(config))]
+                             [static_cast<std::size_t>(plan.layout)][bf16_moments ? 1 : 0];
+  return plan;
+}
+
+// Whether the weight's addresses can be those of streaming stores at all.
+bool can_stream(const TilePlan& plan) {
+  const std::size_t bytes = size_of(plan.arguments.weight_type);
+  return bytes > 0 && reinterpret_cast<std::uintptr_t>(plan.arguments.weight) % bytes == 0;
+}
+
+// All tiles of a step, end to end, in chunks of the same size whatever the tiles' sizes are.
+class StepPlan {
+ public:
+  StepPlan(const Kernel& kernel, std::span<const Group> groups, const Step& step) : step_(step) {
+    constants_.reserve(groups.size());
+    for (const Group& group : groups) {
+      constants_.push_back(constants_of(group.config, step));
+      for (const Tile& tile : group.tiles) {
+        tiles_.push_back(plan_of(kernel, group.config, constants_.back(), tile));
+        begins_.push_back(elements_);
+        elements_ += tiles_.back().count();
+      }
+    }
+    if (elements_ < kStreamingCount) return;
+    for (TilePlan& tile : tiles_)
+      if (can_stream(tile)) tile.arguments.store = WeightStore::streaming;
+  }
+
+  std::size_t chunks() const { return ceil_div(elements_, kChunk); }
+
+  void run(std::size_t chunk) const {
+    std::size_t at = chunk * kChunk;
+    const std::size_t end = std::min(at + kChunk, elements_);
+    // The last tile that begins at or before `at`; of empty ones before it there may be several.
+    const auto after = std::upper_bound(begins_.begin(), begins_.end(), at);
+    for (auto t = static_cast<std::size_t>(after - begins_.begin()) - 1; at < end; ++t) {
+      const std::size_t first = at - begins_[t];
+      const std::size_t count = std::min(tiles_[t].count() - first, end - at);
+      if (count > 0) tiles_[t].run(step_, first, count);
+      at += count;
+    }
+  }
+
+ private:
+  const Step step_;
+  std::vector<StepConstants> constants_;  // of each group
+  std::vector<TilePlan> tiles_;
+  std::vector<std::size_t> begins_;  // of each tile, in elements
+  std::size_t elements_ = 0;
+};
+
+}  // namespace
+
+void step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Step& step,
+                  const Tile& tile) {
+  const StepConstants constants = constants_of(config, step);
+  TilePlan plan = plan_of(kernel, config, constants, tile);
+  if (plan.count() >= kStreamingCount && can_stream(plan))
+    plan.arguments.store = WeightStore::streaming;
+  if (plan.count() > 0) plan.run(step, 0, plan.count());
+}
+
+void step_on(const Kernel& kernel, std::span<const Group> groups, const Step& step,
+             Executor& executor) {
+  const StepPlan plan(kernel, groups, step);
+  executor.for_each(plan.chunks(), [&](std::size_t chunk) { plan.run(chunk); });
+}
+
+void step_tile(const OptimizerConfig& config, const Step& step, const Tile& tile) {
+  step_tile_on(chosen_kernel(), config, step, tile);
+}
+
+void step(const OptimizerConfig& config, const Step& step, const Tile& tile, Executor& executor) {
+  const Group group{config, {&tile, 1}};
+  step_on(chosen_kernel(), {&group, 1}, step, executor);
+}
+
+void step(std::span<const Group> groups, const Step& step, Executor& executor) {
+  step_on(chosen_kernel(), groups, step, executor);
+}
+
+}  // namespace sluice::cpu_adam

@@ -1,0 +1,87 @@
+#pragma once
+// Parts of a run of elements. Thread-compatible: no shared state.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels.hpp"
+
+namespace sluice::cpu_adam {
+
+constexpr std::size_t size_of(WeightType type) {
+  if (type == WeightType::none) return 0;
+  return type == WeightType::fp32 ? 4 : 2;
+}
+
+inline void* offset(void* begin, std::size_t bytes) {
+  return begin == nullptr ? nullptr : static_cast<std::byte*>(begin) + bytes;
+}
+
+// The run from element `first` on; its count is the caller's to set.
+inline TileArguments advanced(TileArguments tile, std::size_t moments, std::size_t moment_bytes,
+                              MasterLayout layout, std::size_t first) {
+  tile.master = offset(tile.master, first * (layout == MasterLayout::split ? 2 : 4));
+  if (layout == MasterLayout::split) tile.low += first;
+  for (std::size_t k = 0; k < moments; ++k)
+    tile.moments[k] = offset(tile.moments[k], first * moment_bytes);
+  tile.gradient =
+      static_cast<const std::byte*>(tile.gradient) + first * size_of(tile.gradient_type);
+  tile.weight = offset(tile.weight, first * size_of(tile.weight_type));
+  tile.rounding.first += static_cast<std::uint32_t>(first);
+  return tile;
+}
+
+// A copy of up to kMost elements, with zeros behind them, for a kernel that only knows whole
+// vectors.
+class PartOfVector {
+ public:
+  static constexpr std::size_t kMost = 16;
+
+  PartOfVector(const TileArguments& tile, std::size_t moments, std::size_t moment_bytes,
+               MasterLayout layout)
+      : tile_(tile), copy_(tile), moments_(moments), moment_bytes_(moment_bytes) {
+    master_bytes_ = layout == MasterLayout::split ? 2 : 4;
+    copy_.master = take(0, tile.master, master_bytes_);
+    if (layout == MasterLayout::split)
+      copy_.low = static_cast<std::uint16_t*>(take(1, tile.low, sizeof(std::uint16_t)));
+    for (std::size_t k = 0; k < moments; ++k)
+      copy_.moments[k] = take(2 + k, tile.moments[k], moment_bytes);
+    copy_.gradient = take(5, tile.gradient, size_of(tile.gradient_type));
+    copy_.weight = memory_[6].bytes;
+    copy_.store = WeightStore::cached;
+    copy_.count = kMost;
+  }
+
+  const TileArguments& arguments() const { return copy_; }
+
+  void copy_back() const {
+    give(tile_.master, copy_.master, master_bytes_);
+    if (master_bytes_ == 2) give(tile_.low, copy_.low, sizeof(std::uint16_t));
+    for (std::size_t k = 0; k < moments_; ++k)
+      give(tile_.moments[k], copy_.moments[k], moment_bytes_);
+    give(tile_.weight, copy_.weight, size_of(tile_.weight_type));
+  }
+
+ private:
+  struct Line {
+    alignas(64) std::byte bytes[kMost * sizeof(float)] = {};
+  };
+  void* take(std::size_t line, const void* from, std::size_t element_bytes) {
+    std::memcpy(memory_[line].bytes, from, tile_.count * element_bytes);
+    return memory_[line].bytes;
+  }
+  void give(void* to, const void* from, std::size_t element_bytes) const {
+    if (element_bytes > 0) std::memcpy(to, from, tile_.count * element_bytes);
+  }
+
+  const TileArguments& tile_;
+  TileArguments copy_;
+  std::size_t moments_;
+  std::size_t moment_bytes_;
+  std::size_t master_bytes_ = 4;
+  std::array<Line, 7> memory_;
+};
+
+}  // namespace sluice::cpu_adam

@@ -1,0 +1,86 @@
+// A step of many tensors in groups is the step of each of them.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "adam_state.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/executor.hpp"
+
+namespace sluice::cpu_adam {
+namespace {
+
+using test::AdamState;
+
+// Sizes from none to several chunks of 65,536, at every alignment of a common buffer.
+std::vector<std::size_t> some_sizes() {
+  std::vector<std::size_t> sizes = {0, 1, 31, 200'003, 0, 65'536, 65'535};
+  std::mt19937 random(5);
+  for (int i = 0; i < 300; ++i) sizes.push_back(random() % (i % 20 == 0 ? 20'000 : 300));
+  sizes.insert(sizes.end(), {131'073, 0, 700'001, 0});  // more than a million: the weight streams
+  return sizes;
+}
+
+std::vector<Tile> tiles_of(AdamState& state, const OptimizerConfig& config,
+                           const std::vector<std::size_t>& sizes, std::size_t first) {
+  std::vector<Tile> tiles;
+  for (const std::size_t size : sizes) {
+    tiles.push_back(state.tile(config, {}, DType::bf16, WeightType::bf16, first, size));
+    first += size;
+  }
+  return tiles;
+}
+
+TEST(ManyTensors, GiveTheBitsOfEachOfThem) {
+  const std::vector<std::size_t> sizes = some_sizes();
+  std::size_t count = 0;
+  for (const std::size_t size : sizes) count += size;
+  const OptimizerConfig first = AdamConfig{.weight_decay = 0.1};
+  const OptimizerConfig second = LionConfig{.learning_rate = 1e-2};
+  AdamState start(2 * count);
+  start.fill(1);
+  const Step how{.step = 2, .gradient_factor = 0.5F};
+
+  AdamState each = start;
+  for (const Tile& tile : tiles_of(each, first, sizes, 0)) step_tile(first, how, tile);
+  for (const Tile& tile : tiles_of(each, second, sizes, count)) step_tile(second, how, tile);
+
+  for (const int threads : {1, 2, 7, 64}) {
+    const auto executor = make_executor(threads);
+    AdamState together = start;
+    const std::vector<Tile> tiles = tiles_of(together, first, sizes, 0);
+    const std::vector<Tile> more = tiles_of(together, second, sizes, count);
+    const Group groups[] = {{first, tiles}, {second, more}};
+    step(groups, how, *executor);
+    EXPECT_TRUE(together.same_bits(each)) << threads << " threads";
+  }
+}
+
+TEST(ManyTensors, NothingIsWrittenWhenTheLastOneIsWrong) {
+  AdamState state(100);
+  state.fill(2);
+  const AdamState before = state;
+  const AdamConfig config;
+  std::vector<Tile> tiles = tiles_of(state, config, {40, 60}, 0);
+  tiles.back().gradient = state.gradient(DType::bf16, 40, 59);
+  const Group groups[] = {{config, tiles}};
+  const auto executor = make_executor(2);
+  EXPECT_THROW(step(groups, {}, *executor), InvalidArgument);
+  tiles = tiles_of(state, config, {40, 60}, 0);
+  const Group wrong[] = {{config, tiles}, {AdamConfig{.beta1 = 2}, {}}};
+  EXPECT_THROW(step(wrong, {}, *executor), InvalidArgument);
+  EXPECT_TRUE(state.same_bits(before));
+}
+
+TEST(ManyTensors, NoneAtAllAreFine) {
+  const auto executor = make_executor(2);
+  step(std::span<const Group>(), {}, *executor);
+  const Group empty[] = {{AdamConfig{}, {}}};
+  step(empty, {}, *executor);
+}
+
+}  // namespace
+}  // namespace sluice::cpu_adam
