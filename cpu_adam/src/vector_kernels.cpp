@@ -192,7 +192,9 @@ HWY_INLINE BitVec mix(BitVec x) {
   return hn::Xor(x, hn::ShiftRight<16>(x));
 }
 HWY_INLINE BitVec noise_at(const RoundingKey& key, std::size_t i) {
-  const BitVec number = hn::Iota(Bits(), key.first + static_cast<std::uint32_t>(i));
+  // Iota from 0 is a constant; from anything else it goes through memory.
+  const BitVec number =
+      hn::Add(hn::Iota(Bits(), 0), hn::Set(Bits(), key.first + static_cast<std::uint32_t>(i)));
   return mix(
       hn::Xor(mix(hn::Xor(number, hn::Set(Bits(), key.keys[0]))), hn::Set(Bits(), key.keys[1])));
 }
@@ -242,8 +244,10 @@ struct StepRun {
   static void run(const StepConstants& constants, const TileArguments& tile) {
     const Lanes c(constants);
     const Vec factor = splat(constants.gradient_factor);
+    // A copy whose address nobody has, so that the stores of the loop cannot be seen as changing it.
+    const TileArguments in_registers = tile;
     std::size_t i = 0;
-    for (; i + kLanes <= tile.count; i += kLanes) vector_at(c, factor, tile, i);
+    for (; i + kLanes <= in_registers.count; i += kLanes) vector_at(c, factor, in_registers, i);
     if (tile.store == WeightStore::streaming)
       hwy::FlushStream();  // before whoever waits for this thread reads the weight
     if (i == tile.count) return;
