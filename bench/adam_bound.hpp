@@ -106,8 +106,8 @@ struct Bytes {
 }
 
 // The bound of a step: its reads and writes.
-[[gnu::target_clones("arch=x86-64-v4,arch=x86-64-v3,default")]] static void move_bytes(const Bytes& bytes,
-                                                                                WeightStore store) {
+[[gnu::target_clones("arch=x86-64-v4,arch=x86-64-v3,default")]] static void move_bytes(
+    const Bytes& bytes, WeightStore store) {
   std::byte* wide[4] = {};
   std::byte* narrow[5] = {};
   const std::size_t wides = bytes.wide.size(), narrows = bytes.narrow.size();

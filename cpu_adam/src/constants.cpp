@@ -85,8 +85,8 @@ StepConstants constants(const AdagradConfig& config, std::int64_t step) {
   out.l2 = check.fp32(config.weight_decay, "weight_decay");
   out.epsilon = check.fp32(config.epsilon, "epsilon");
   const double steps_before = static_cast<double>(step) - 1;
-  out.step_size = check.fp32(
-      config.learning_rate / (1 + steps_before * config.learning_rate_decay), "learning_rate");
+  out.step_size = check.fp32(config.learning_rate / (1 + steps_before * config.learning_rate_decay),
+                             "learning_rate");
   return out;
 }
 

@@ -40,7 +40,8 @@ struct StepConstants {
 };
 
 // Ordinary stores, or stores that go around the caches: a weight that is larger than the caches is
-// not read again soon, and a streaming store does not fetch the line that it overwrites.
+// not read again soon, and a streaming store does not fetch the line that it overwrites. The caller
+// flushes streams before others read (hwy::FlushStream).
 enum class WeightStore { cached, streaming };
 enum class WeightType { none, fp32, bf16, fp16 };
 

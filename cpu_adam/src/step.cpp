@@ -1,3 +1,5 @@
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -24,6 +26,9 @@ constexpr std::size_t kChunk = 65'536;
 // anyway before the copy to the device reads it.
 constexpr std::size_t kStreamingCount = 1'048'576;
 constexpr std::uintptr_t kStreamingAlignment = 64;
+// Of a smaller tile the lines at both ends, which it shares with its neighbours, would cost more
+// than the others gain.
+constexpr std::size_t kStreamingTile = 16'384;
 
 // One of a tile's spans.
 struct Stream {
@@ -187,28 +192,40 @@ TilePlan plan_of(const Kernel& kernel, const OptimizerConfig& config,
   return plan;
 }
 
-// Whether the weight's addresses can be those of streaming stores at all.
-bool can_stream(const TilePlan& plan) {
+// In a step of so many elements, and where the weight's addresses can be those of streaming stores
+// at all.
+bool should_stream(const TilePlan& plan, std::size_t elements_of_step) {
   const std::size_t bytes = size_of(plan.arguments.weight_type);
-  return bytes > 0 && reinterpret_cast<std::uintptr_t>(plan.arguments.weight) % bytes == 0;
+  return elements_of_step >= kStreamingCount && plan.count() >= kStreamingTile && bytes > 0 &&
+         reinterpret_cast<std::uintptr_t>(plan.arguments.weight) % bytes == 0;
 }
 
-// All tiles of a step, end to end, in chunks of the same size whatever the tiles' sizes are.
+// All tiles of a step, end to end, in chunks of the same size whatever the tiles' sizes are. Of a
+// tile only its place is kept: what is kept of many is written and read again at every step.
 class StepPlan {
  public:
-  StepPlan(const Kernel& kernel, std::span<const Group> groups, const Step& step) : step_(step) {
+  // Checks every tile, on the executor's threads.
+  StepPlan(const Kernel& kernel, std::span<const Group> groups, const Step& step,
+           Executor& executor)
+      : kernel_(kernel), step_(step) {
+    std::size_t tiles = 0;
+    for (const Group& group : groups) tiles += group.tiles.size();
+    places_.reserve(tiles);
+    begins_.reserve(tiles);
     constants_.reserve(groups.size());
     for (const Group& group : groups) {
       constants_.push_back(constants_of(group.config, step));
-      for (const Tile& tile : group.tiles) {
-        tiles_.push_back(plan_of(kernel, group.config, constants_.back(), tile));
-        begins_.push_back(elements_);
-        elements_ += tiles_.back().count();
-      }
+      for (const Tile& tile : group.tiles) places_.push_back({&group, &tile, &constants_.back()});
     }
-    if (elements_ < kStreamingCount) return;
-    for (TilePlan& tile : tiles_)
-      if (can_stream(tile)) tile.arguments.store = WeightStore::streaming;
+    executor.for_each(ceil_div(tiles, kTilesPerTask), [&](std::size_t task) {
+      const std::size_t first = task * kTilesPerTask;
+      for (std::size_t t = first; t < std::min(first + kTilesPerTask, tiles); ++t)
+        places_[t].count = plan_of_place(t).count();
+    });
+    for (const Place& place : places_) {
+      begins_.push_back(elements_);
+      elements_ += place.count;
+    }
   }
 
   std::size_t chunks() const { return ceil_div(elements_, kChunk); }
@@ -220,16 +237,33 @@ class StepPlan {
     const auto after = std::upper_bound(begins_.begin(), begins_.end(), at);
     for (auto t = static_cast<std::size_t>(after - begins_.begin()) - 1; at < end; ++t) {
       const std::size_t first = at - begins_[t];
-      const std::size_t count = std::min(tiles_[t].count() - first, end - at);
-      if (count > 0) tiles_[t].run(step_, first, count);
+      const std::size_t count = std::min(places_[t].count - first, end - at);
+      if (count == 0) continue;
+      TilePlan plan = plan_of_place(t);
+      if (should_stream(plan, elements_)) plan.arguments.store = WeightStore::streaming;
+      plan.run(step_, first, count);
       at += count;
     }
+    hwy::FlushStream();  // before whoever waits for this thread reads the weight
   }
 
  private:
+  static constexpr std::size_t kTilesPerTask = 256;
+  struct Place {
+    const Group* group;
+    const Tile* tile;
+    const StepConstants* constants;
+    std::size_t count = 0;
+  };
+  TilePlan plan_of_place(std::size_t t) const {
+    const Place& place = places_[t];
+    return plan_of(kernel_, place.group->config, *place.constants, *place.tile);
+  }
+
+  const Kernel& kernel_;
   const Step step_;
   std::vector<StepConstants> constants_;  // of each group
-  std::vector<TilePlan> tiles_;
+  std::vector<Place> places_;
   std::vector<std::size_t> begins_;  // of each tile, in elements
   std::size_t elements_ = 0;
 };
@@ -240,14 +274,15 @@ void step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Ste
                   const Tile& tile) {
   const StepConstants constants = constants_of(config, step);
   TilePlan plan = plan_of(kernel, config, constants, tile);
-  if (plan.count() >= kStreamingCount && can_stream(plan))
-    plan.arguments.store = WeightStore::streaming;
-  if (plan.count() > 0) plan.run(step, 0, plan.count());
+  if (plan.count() == 0) return;
+  if (should_stream(plan, plan.count())) plan.arguments.store = WeightStore::streaming;
+  plan.run(step, 0, plan.count());
+  hwy::FlushStream();
 }
 
 void step_on(const Kernel& kernel, std::span<const Group> groups, const Step& step,
              Executor& executor) {
-  const StepPlan plan(kernel, groups, step);
+  const StepPlan plan(kernel, groups, step, executor);
   executor.for_each(plan.chunks(), [&](std::size_t chunk) { plan.run(chunk); });
 }
 

@@ -244,12 +244,11 @@ struct StepRun {
   static void run(const StepConstants& constants, const TileArguments& tile) {
     const Lanes c(constants);
     const Vec factor = splat(constants.gradient_factor);
-    // A copy whose address nobody has, so that the stores of the loop cannot be seen as changing it.
+    // A copy whose address nobody has, so that the stores of the loop cannot be seen as changing
+    // it.
     const TileArguments in_registers = tile;
     std::size_t i = 0;
     for (; i + kLanes <= in_registers.count; i += kLanes) vector_at(c, factor, in_registers, i);
-    if (tile.store == WeightStore::streaming)
-      hwy::FlushStream();  // before whoever waits for this thread reads the weight
     if (i == tile.count) return;
     TileArguments rest = advanced(tile, R::kMoments, sizeof(M), kLayout, i);
     rest.count = tile.count - i;

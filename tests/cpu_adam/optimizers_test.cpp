@@ -27,13 +27,21 @@ struct Bounded {
   double value = 0;
   double bound = 0;
 };
-Bounded rounded(double value, double bound) { return {value, bound + kU * std::abs(value)}; }
-Bounded constant(double value) { return rounded(value, 0); }
+Bounded rounded(double value, double bound) {
+  return {value, bound + kU * std::abs(value)};
+}
+Bounded constant(double value) {
+  return rounded(value, 0);
+}
 Bounded operator*(Bounded a, Bounded b) {
   return rounded(a.value * b.value, std::abs(a.value) * b.bound + std::abs(b.value) * a.bound);
 }
-Bounded operator+(Bounded a, Bounded b) { return rounded(a.value + b.value, a.bound + b.bound); }
-Bounded operator-(Bounded a, Bounded b) { return rounded(a.value - b.value, a.bound + b.bound); }
+Bounded operator+(Bounded a, Bounded b) {
+  return rounded(a.value + b.value, a.bound + b.bound);
+}
+Bounded operator-(Bounded a, Bounded b) {
+  return rounded(a.value - b.value, a.bound + b.bound);
+}
 Bounded operator/(Bounded a, Bounded b) {
   const double value = a.value / b.value;
   return rounded(value, (a.bound + std::abs(value) * b.bound) / std::abs(b.value));
@@ -119,8 +127,9 @@ TEST_P(AgainstDoubleToo, StaysWithinTheRoundingBoundFor1000Steps) {
         const double g = (maximize ? -1.0 : 1.0) * kFactor * to_fp32(state.gbf.span()[i]);
         std::visit([&](const auto& of) { reference[i].step(of, t, rounded(g, 0)); }, config);
       }
-      step_tile(config, Step{.step = t, .gradient_factor = kFactor},
-                state.tile(config, {master, DType::fp32}, DType::bf16, WeightType::none, 0, kCount));
+      step_tile(
+          config, Step{.step = t, .gradient_factor = kFactor},
+          state.tile(config, {master, DType::fp32}, DType::bf16, WeightType::none, 0, kCount));
     }
     double widest = 0;
     const test::Guarded<float>* moments[] = {&state.m, &state.v, &state.most};
