@@ -49,25 +49,29 @@ float keep_of(const Checker& check, double learning_rate, double weight_decay) {
   return check.fp32(1 - learning_rate * weight_decay, "1 - learning_rate * weight_decay");
 }
 
+void set_betas(const Checker& check, double beta1, double beta2, StepConstants& out) {
+  check.below_one(beta1, "beta1");
+  check.below_one(beta2, "beta2");
+  out.beta1 = static_cast<float>(beta1);
+  out.one_minus_beta1 = static_cast<float>(1 - beta1);
+  out.beta2 = static_cast<float>(beta2);
+  out.one_minus_beta2 = static_cast<float>(1 - beta2);
+}
+
 StepConstants constants(const AdamConfig& config, std::int64_t step) {
   const Checker check("Adam");
   check.not_negative(config.learning_rate, "learning_rate");
-  check.below_one(config.beta1, "beta1");
-  check.below_one(config.beta2, "beta2");
   check.not_negative(config.epsilon, "epsilon");
   check.not_negative(config.weight_decay, "weight_decay");
+  StepConstants out{};
+  set_betas(check, config.beta1, config.beta2, out);
   // Bias corrections: Kingma & Ba 2015, section 3.
   const auto t = static_cast<double>(step);
   const double correction1 = config.bias_correction ? 1 - std::pow(config.beta1, t) : 1;
   const double correction2 = config.bias_correction ? 1 - std::pow(config.beta2, t) : 1;
   const bool decoupled = config.decay == WeightDecay::decoupled;
-  StepConstants out{};
   out.l2 = check.fp32(decoupled ? 0 : config.weight_decay, "weight_decay");
   out.keep = decoupled ? keep_of(check, config.learning_rate, config.weight_decay) : 1;
-  out.beta1 = static_cast<float>(config.beta1);
-  out.one_minus_beta1 = static_cast<float>(1 - config.beta1);
-  out.beta2 = static_cast<float>(config.beta2);
-  out.one_minus_beta2 = static_cast<float>(1 - config.beta2);
   out.root_correction2 = static_cast<float>(std::sqrt(correction2));
   out.epsilon = check.fp32(config.epsilon, "epsilon");
   out.step_size =
@@ -93,15 +97,10 @@ StepConstants constants(const AdagradConfig& config, std::int64_t step) {
 StepConstants constants(const LionConfig& config, std::int64_t) {
   const Checker check("Lion");
   check.not_negative(config.learning_rate, "learning_rate");
-  check.below_one(config.beta1, "beta1");
-  check.below_one(config.beta2, "beta2");
   check.not_negative(config.weight_decay, "weight_decay");
   StepConstants out{};
   out.keep = keep_of(check, config.learning_rate, config.weight_decay);
-  out.beta1 = static_cast<float>(config.beta1);
-  out.one_minus_beta1 = static_cast<float>(1 - config.beta1);
-  out.beta2 = static_cast<float>(config.beta2);
-  out.one_minus_beta2 = static_cast<float>(1 - config.beta2);
+  set_betas(check, config.beta1, config.beta2, out);
   out.step_size = check.fp32(config.learning_rate, "learning_rate");
   return out;
 }

@@ -37,12 +37,19 @@ struct Adam {
   static constexpr Rule kRule = Rule::adam;
   static constexpr std::size_t kMoments = 2;
   static KERNEL_INLINE void update(const Lanes& c, Vec g, Vec& p, Moments& moments) {
+    update_moments(c, g, p, moments);
+    move(c, p, moments[0], moments[1]);
+  }
+
+  static KERNEL_INLINE void update_moments(const Lanes& c, Vec g, Vec& p, Moments& moments) {
     Vec& m = moments[0];
     Vec& v = moments[1];
     g = c.with_decay(g, p);
     p = mul(p, c.keep);
     m = mul_add(c.one_minus_beta1, g, mul(c.beta1, m));
     v = mul_add(mul(c.one_minus_beta2, g), g, mul(c.beta2, v));
+  }
+  static KERNEL_INLINE void move(const Lanes& c, Vec& p, Vec m, Vec v) {
     p = sub(p, div(mul(c.step_size, m), add(div(root(v), c.root_correction2), c.epsilon)));
   }
 };
@@ -52,15 +59,9 @@ struct AmsGrad {
   static constexpr Rule kRule = Rule::amsgrad;
   static constexpr std::size_t kMoments = 3;
   static KERNEL_INLINE void update(const Lanes& c, Vec g, Vec& p, Moments& moments) {
-    Vec& m = moments[0];
-    Vec& v = moments[1];
-    Vec& most = moments[2];
-    g = c.with_decay(g, p);
-    p = mul(p, c.keep);
-    m = mul_add(c.one_minus_beta1, g, mul(c.beta1, m));
-    v = mul_add(mul(c.one_minus_beta2, g), g, mul(c.beta2, v));
-    most = larger_of(v, most);
-    p = sub(p, div(mul(c.step_size, m), add(div(root(most), c.root_correction2), c.epsilon)));
+    Adam::update_moments(c, g, p, moments);
+    moments[2] = larger_of(moments[1], moments[2]);
+    Adam::move(c, p, moments[0], moments[2]);
   }
 };
 
