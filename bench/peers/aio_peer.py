@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 sys.path.insert(0, str(HERE.parent))
 
-from paired import KIB, MIB, PAGE, Progress, machine, parse_size, quotients, span, summarize
+from paired import KIB, MIB, PAGE, Progress, machine, parse_size, quotients, size_text, span, summarize
 
 # As setup.sh built the operator; read when deepspeed is imported.
 os.environ.update(
@@ -53,6 +53,7 @@ CASES = [
 
 SWEEP_SECONDS = 0.3
 SWEEP_PASSES = 2
+OUR_PASSES = 4
 FINALISTS = 8
 FINAL_ROUNDS = 6
 
@@ -73,6 +74,14 @@ def fits(tile: int, size: int) -> bool:
     return SWAP_TILES * STATES * tile <= size
 
 
+@dataclass(frozen=True)
+class Queue:
+    """Our settings."""
+
+    block: int = 256 * KIB
+    depth: int = 32
+
+
 class Sluice:
     """Our side: a process for each slice, which measures its own time without its start."""
 
@@ -81,15 +90,26 @@ class Sluice:
         self.directory = directory
         self.size = size
 
-    def command(self, op: str, seconds: float) -> list[str]:
+    def command(self, op: str, seconds: float, queue: Queue) -> list[str]:
         line = [str(self.program), "nvme", "bench", str(self.directory), "--op", op]
+        line += ["--block", str(queue.block), "--depth", str(queue.depth)]
         return [*line, "--size", str(self.size), "--seconds", str(seconds), "--json"]
 
-    def run(self, op: str, seconds: float) -> dict:
-        done = subprocess.run(self.command(op, seconds), capture_output=True, text=True)
+    def run(self, op: str, seconds: float, queue: Queue) -> dict:
+        done = subprocess.run(self.command(op, seconds, queue), capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"aio_peer.py: sluice nvme bench failed: {done.stderr.strip()}")
         return json.loads(done.stdout.splitlines()[-1])
+
+    def best(self, op: str, progress: Callable) -> Queue:
+        """As the other side gets its best settings; few of them, several times."""
+        queues = [Queue(256 * KIB << i, 8 << j) for i in range(3) for j in range(3)]
+        rates: dict[Queue, list[float]] = {queue: [] for queue in queues}
+        for number in range(OUR_PASSES):
+            for queue in queues if number % 2 == 0 else queues[::-1]:
+                progress(f"{size_text(queue.block)} x {queue.depth}")
+                rates[queue].append(self.run(op, SWEEP_SECONDS, queue)["GBps"])
+        return max(queues, key=lambda queue: statistics.median(rates[queue]))
 
     def version(self) -> str:
         line = [str(self.program), "--version"]
@@ -142,6 +162,7 @@ class Comparison:
     """
 
     case: Case
+    queue: Queue
     settings: Settings
     peer: DeepSpeed
     ours: list[float] = dataclasses.field(default_factory=list)
@@ -151,18 +172,19 @@ class Comparison:
 
     def run_round(self, sluice: Sluice, seconds: float, reverse: bool) -> None:
         slices = [
-            (self.ours, lambda: sluice.run(self.case.op, seconds)["GBps"]),
+            (self.ours, lambda: sluice.run(self.case.op, seconds, self.queue)["GBps"]),
             (self.theirs, lambda: self.peer.run(seconds)),
             (self.again, lambda: self.peer.run(seconds)),
         ]
         if self.case.op == "swap":
-            slices.append((self.mixed, lambda: sluice.run("mixed", seconds)["GBps"]))
+            slices.append((self.mixed, lambda: sluice.run("mixed", seconds, self.queue)["GBps"]))
         for rates, run in reversed(slices) if reverse else slices:
             rates.append(run())
 
     def to_json(self) -> dict:
         return {
             **dataclasses.asdict(self.case),
+            "sluice_settings": dataclasses.asdict(self.queue),
             "settings": dataclasses.asdict(self.settings),
             "deepspeed_call": str(self.settings),
             "sluice_GBps": self.ours,
@@ -200,6 +222,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--size", type=parse_size, default="2GiB", help="of the file (2GiB)")
     parser.add_argument("--seconds-per-slice", type=float, default=0.5, metavar="S", help="(0.5)")
     parser.add_argument("--rounds", type=int, default=60, help="of three slices each (60)")
+    parser.add_argument("--ops", nargs="+", choices=OPS, default=OPS, help="(all)")
+    parser.add_argument("--memories", nargs="+", choices=MEMORIES, default=MEMORIES, help="(both)")
     parser.add_argument("--sluice", type=Path, default=REPOSITORY / "build" / "bin" / "sluice")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="all ratios, as JSON")
     arguments = parser.parse_args()
@@ -221,7 +245,7 @@ def main() -> None:
     path = arguments.directory / "bench.sluice"
 
     progress.show("filling the file")
-    if not sluice.run("read", 0.1)["direct"]:
+    if not sluice.run("read", 0.1, Queue())["direct"]:
         sys.exit(f"aio_peer.py: {arguments.directory}: its file system has no direct I/O")
 
     locker = aio.aio_handle()
@@ -247,9 +271,11 @@ def main() -> None:
             progress.show(f"sweep of DeepSpeed, {case}: {text}")
 
         best = Sweep(make, settings_axes(arguments.size, case.least_tile), show).best()
-        return Comparison(case, best, make(best))
+        queue = sluice.best(case.op, lambda text: progress.show(f"sweep of Sluice, {case}: {text}"))
+        return Comparison(case, queue, best, make(best))
 
-    comparisons = [comparison_with_best(case) for case in CASES]
+    cases = [of for of in CASES if of.op in arguments.ops and of.memory in arguments.memories]
+    comparisons = [comparison_with_best(case) for case in cases]
 
     for number in range(arguments.rounds):
         for comparison in comparisons:
@@ -260,7 +286,8 @@ def main() -> None:
     print(f"{arguments.rounds} rounds of slices of {arguments.seconds_per_slice:g} s")
     print(table(comparisons))
     for comparison in comparisons:
-        print(f"deepspeed, {comparison.case}: {comparison.settings}")
+        queue = f"{size_text(comparison.queue.block)} x {comparison.queue.depth}"
+        print(f"{comparison.case}: sluice {queue}, deepspeed {comparison.settings}")
     if arguments.out:
         report = {
             "machine": machine(arguments.directory),
@@ -272,7 +299,10 @@ def main() -> None:
             },
             "command": shlex.join(sys.argv),
             "sluice_commands": {
-                op: shlex.join(sluice.command(op, arguments.seconds_per_slice)) for op in OPS
+                str(of.case): shlex.join(
+                    sluice.command(of.case.op, arguments.seconds_per_slice, of.queue)
+                )
+                for of in comparisons
             },
             "size_bytes": arguments.size,
             "seconds_per_slice": arguments.seconds_per_slice,
