@@ -13,13 +13,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <functional>
 #include <initializer_list>
-#include <memory>
-#include <new>
 #include <span>
 #include <string>
 #include <thread>
@@ -150,11 +146,11 @@ class States {
       return std::as_writable_bytes(buffer.span().subspan(first)).data();
     };
     Bytes out{.gradient_bytes = sizeof(T), .count = count};
-    for (const auto& each : master_) out.wide.push_back(at(each));
-    for (const auto& each : moments32_) out.wide.push_back(at(each));
-    for (const auto& each : high_) out.narrow.push_back(at(each));
-    for (const auto& each : low_) out.narrow.push_back(at(each));
-    for (const auto& each : moments16_) out.narrow.push_back(at(each));
+    for (const auto& each : master_) out.wide[out.wides++] = at(each);
+    for (const auto& each : moments32_) out.wide[out.wides++] = at(each);
+    for (const auto& each : high_) out.narrow[out.narrows++] = at(each);
+    for (const auto& each : low_) out.narrow[out.narrows++] = at(each);
+    for (const auto& each : moments16_) out.narrow[out.narrows++] = at(each);
     out.gradient = at(gradient_);
     if (!weight_.empty()) out.weight = at(weight_[0]);
     return out;
@@ -170,7 +166,7 @@ class States {
 };
 
 std::size_t bytes_per_element(const Bytes& bytes) {
-  return 8 * bytes.wide.size() + 4 * bytes.narrow.size() +
+  return 8 * bytes.wides + 4 * bytes.narrows +
          bytes.gradient_bytes * (bytes.weight == nullptr ? 1 : 2);
 }
 

@@ -25,10 +25,11 @@ from functools import partial
 from pathlib import Path
 
 import swap_bound
-from drive_sides import Drive, Load, Steps, alternate, best_of, last_object, run, sweep
+from drive_sides import Drive, Load, last_object, run
 from engine_instructions import instructions_of
 from paired import GIB, KIB, MIB, Progress, machine, output_of, parse_size, quantile, quotients
 from paired import size_text, summarize
+from rounds import Steps, alternate, best_of, sweep
 from row_report import calls_line, markdown, ratio_line, scaled, slices_line, text_table, value_line
 
 REPOSITORY = Path(__file__).resolve().parent.parent

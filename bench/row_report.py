@@ -1,4 +1,4 @@
-"""Lines of bench/nvme_rows.py: whether a bar is met, and the tables, as text and as Markdown."""
+"""Lines of a report: whether a bar is met, and the tables, as text and as Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import statistics
 from paired import quotients, span, summarize
 
 TOLERANCE = 0.05  # a median so close to its bar is the drive's noise
-DIGITS = {"GB/s": 2, "IOPS": 0, "s/GiB": 4, "s": 1, "ms": 1, "instr": 0}
+DIGITS = {"GB/s": 2, "IOPS": 0, "Gparam/s": 3, "s/GiB": 4, "s": 1, "ms": 1, "instr": 0}
 MEASURED_WHERE = ("cpu", "cpus", "memory_GiB", "kernel", "file_system", "drive", "fio", "sluice")
 
 
@@ -29,13 +29,15 @@ def ratio_line(
     return line
 
 
-def slices_line(case: str, rates: dict[str, list[float]], bar: float | None, **more) -> dict:
+def slices_line(
+    case: str, rates: dict[str, list[float]], bar: float | None, unit: str = "GB/s", **more
+) -> dict:
     """Of what alternate() gave for one case: ours, the peer's, and the peer's again."""
     ours, peer, again = rates.values()
     ratio, control = summarize(quotients(ours, peer)), summarize(quotients(again, peer))
     ours_median, peer_median = statistics.median(ours), statistics.median(peer)
     more |= {"control": control, "slices": rates}
-    return ratio_line(case, ours_median, peer_median, "GB/s", ratio, bar, **more)
+    return ratio_line(case, ours_median, peer_median, unit, ratio, bar, **more)
 
 
 def calls_line(

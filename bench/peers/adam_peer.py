@@ -9,33 +9,19 @@ import argparse
 import ctypes
 import json
 import os
-import platform
 import shlex
-import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parent.parent
-sys.path.insert(0, str(HERE.parent))
+from peer_environment import HERE, REPOSITORY, torch, versions
+from deepspeed.ops.op_builder import CPUAdamBuilder
 
-from paired import KIB, MIB, Progress, machine, output_of, quotients, span, summarize
-
-# As setup.sh built the operator; read when deepspeed is imported.
-os.environ.update(
-    DS_ACCELERATOR="cpu",
-    CUDA_VISIBLE_DEVICES="",
-    TORCH_EXTENSIONS_DIR=str(HERE / ".venv" / "torch_extensions"),
-)
-try:
-    import deepspeed
-    import torch
-    from deepspeed.ops.op_builder import CPUAdamBuilder
-except ImportError as error:
-    sys.exit(f"adam_peer.py: {error}; run bench/peers/setup.sh, then bench/peers/.venv/bin/python")
+from paired import KIB, MIB, Progress, machine, output_of
+from rounds import Steps, alternate
+from row_report import slices_line, text_table
 
 LEARNING_RATE = 1e-6
 WEIGHT_DECAY = 0.01
@@ -190,6 +176,9 @@ class Comparison:
     peers: str  # its operation
     bar: float
 
+    def __str__(self) -> str:
+        return f"{self.ours} / {self.peer}, {self.peers}"
+
 
 LARGE = [
     Comparison("plain", "deepspeed", "plain", 1.0),
@@ -206,78 +195,39 @@ IN_CACHE = [
 ]
 
 
-class Clock:
-    """Seconds of one step; small ones are repeated to fill a slice."""
+class Pace:
+    """Billions of parameters a second of one operation; small ones are repeated to fill a slice."""
 
-    def __init__(self) -> None:
+    def __init__(self, step: Callable[[int], None], count: int) -> None:
+        self.step = step
+        self.count = count
         self.steps = 0
+        self.repeats = 2
+        self()  # the first steps touch the memory
+        self.repeats = max(1, round(SLICE_SECONDS * 1e9 * self() / count))
 
-    def seconds(self, step: Callable[[int], None], repeats: int) -> float:
+    def __call__(self) -> float:
         begin = time.perf_counter()
-        for _ in range(repeats):
+        for _ in range(self.repeats):
             self.steps += 1
-            step(self.steps)
-        return (time.perf_counter() - begin) / repeats
+            self.step(self.steps)
+        return 1e-9 * self.repeats * self.count / (time.perf_counter() - begin)
 
 
 def measure(
     comparisons: list[Comparison],
     sides: dict[str, dict[str, Callable[[int], None]]],
+    count: int,
     rounds: int,
-    progress: Progress,
+    steps: Steps,
 ) -> list[dict]:
-    clock = Clock()
-    lines = []
+    cases = {}
     for comparison in comparisons:
-        mine = sides["sluice"][comparison.ours]
-        theirs = sides[comparison.peer][comparison.peers]
-        clock.seconds(mine, 2)  # the first touches the memory
-        once = clock.seconds(theirs, 2)
-        repeats = max(1, round(SLICE_SECONDS / once))
-        slices: dict[str, list[float]] = {"sluice": [], "peer": [], "again": []}
-        order = [("sluice", mine), ("peer", theirs), ("again", theirs)]
-        for number in range(rounds):
-            progress.show(
-                f"{comparison.ours} beside {comparison.peer}, round {number + 1} of {rounds}"
-            )
-            for name, step in order if number % 2 == 0 else reversed(order):
-                slices[name].append(clock.seconds(step, repeats))
-        lines.append(line_of(comparison, slices))
-    progress.clear()
-    return lines
-
-
-def line_of(comparison: Comparison, slices: dict[str, list[float]]) -> dict:
-    ratio = summarize(quotients(slices["peer"], slices["sluice"]))
-    # As a ratio is read here: within 0.05, and the upper end of the interval reaches it.
-    met = ratio["median"] >= comparison.bar - 0.05 and ratio["interval90"][1] >= comparison.bar
-    return {
-        "case": f"{comparison.ours} / {comparison.peer}, {comparison.peers}",
-        "sluice_ms": 1e3 * statistics.median(slices["sluice"]),
-        "peer_ms": 1e3 * statistics.median(slices["peer"]),
-        "ratio": ratio,
-        "control": summarize(quotients(slices["peer"], slices["again"])),
-        "bar": comparison.bar,
-        "met": met,
-    }
-
-
-def table(title: str, lines: list[dict]) -> str:
-    rows = [["case", "sluice ms", "peer ms", "ratio", "quartiles", "90 % interval", "control",
-             "bar", ""]]  # fmt: skip
-    for line in lines:
-        ratio = line["ratio"]
-        rows.append(
-            [
-                line["case"], f"{line['sluice_ms']:.4g}", f"{line['peer_ms']:.4g}",
-                f"{ratio['median']:.3f}", span(ratio["quartiles"]), span(ratio["interval90"]),
-                f"{line['control']['median']:.3f}", f">= {line['bar']:.2f}",
-                "met" if line["met"] else "not met",
-            ]
-        )  # fmt: skip
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in rows]
-    return "\n".join([title, *(line.rstrip() for line in text)])
+        peer = Pace(sides[comparison.peer][comparison.peers], count)
+        ours = Pace(sides["sluice"][comparison.ours], count)
+        cases[comparison] = {"ours": ours, "peer": peer, "again": peer}
+    rates = alternate(cases, rounds, steps)
+    return [slices_line(str(of), rates[of], of.bar, "Gparam/s") for of in comparisons]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -301,9 +251,7 @@ def main() -> None:
         "versions": {
             "commit": output_of("git", "-C", REPOSITORY, "describe", "--always", "--dirty",
                                 "--abbrev=12"),
-            "deepspeed": deepspeed.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
+            **versions(),
         },
         "command": shlex.join(sys.argv),
         "rounds": arguments.rounds,
@@ -323,11 +271,12 @@ def main() -> None:
             "torch": torch_steps(memory),
             "deepspeed": deepspeed_steps(memory, operator),
         }
-        lines = measure(comparisons, sides, arguments.rounds, progress)
+        lines = measure(comparisons, sides, count, arguments.rounds, Steps(progress, title))
+        progress.clear()
         kernel = shim.library.sluice_kernel().decode()
-        title = f"{title}, {threads} threads, kernel {kernel}"
-        result["parts"].append({"title": title, "lines": lines})
-        print(table(title, lines), end="\n\n", flush=True)
+        part = {"title": f"{title}, {threads} threads, kernel {kernel}", "peer": "peer", "lines": lines}
+        result["parts"].append(part)
+        print(text_table(part), end="\n\n", flush=True)
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=2) + "\n")
 

@@ -9,36 +9,21 @@ import argparse
 import dataclasses
 import json
 import os
-import platform
 import shlex
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parent.parent
-sys.path.insert(0, str(HERE.parent))
+from peer_environment import REPOSITORY, deepspeed, torch, versions
+from deepspeed.ops.op_builder import AsyncIOBuilder
 
-from paired import KIB, MIB, PAGE, Progress, machine, parse_size, quotients, size_text, span, summarize
-
-# As setup.sh built the operator; read when deepspeed is imported.
-os.environ.update(
-    DS_ACCELERATOR="cpu",
-    CUDA_VISIBLE_DEVICES="",
-    TORCH_EXTENSIONS_DIR=str(HERE / ".venv" / "torch_extensions"),
-)
-try:
-    import deepspeed
-    import torch
-    from deepspeed.ops.op_builder import AsyncIOBuilder
-    from deepspeed_aio import STATES, SWAP_TILES, Buffers, Case, DeepSpeed, Settings
-    from deepspeed_aio import file_bytes, verify
-except ImportError as error:
-    sys.exit(f"aio_peer.py: {error}; run bench/peers/setup.sh, then bench/peers/.venv/bin/python")
+from deepspeed_aio import STATES, SWAP_TILES, Buffers, Case, DeepSpeed, Settings
+from deepspeed_aio import file_bytes, verify
+from paired import KIB, MIB, Progress, machine, parse_size, quotients, size_text, span, summarize
+from rounds import Steps, alternate, best_of, sweep
 
 OPS = ("read", "write", "swap")
 MEMORIES = ("pinned", "unpinned")
@@ -53,7 +38,6 @@ CASES = [
 
 SWEEP_SECONDS = 0.3
 SWEEP_PASSES = 2
-OUR_PASSES = 4
 FINALISTS = 8
 FINAL_ROUNDS = 6
 
@@ -80,6 +64,16 @@ class Queue:
 
     block: int = 256 * KIB
     depth: int = 32
+    reads_per_write: int = 3
+
+    def __str__(self) -> str:
+        return f"{size_text(self.block)} x {self.depth}, {self.reads_per_write} reads in a row"
+
+
+def queues(op: str) -> list[Queue]:
+    orders = (3, 16) if op == "swap" else (3,)  # the order is one of reads and writes
+    blocks = [128 * KIB << i for i in range(4)]
+    return [Queue(block, 8 << i, order) for block in blocks for i in range(3) for order in orders]
 
 
 class Sluice:
@@ -93,7 +87,11 @@ class Sluice:
     def command(self, op: str, seconds: float, queue: Queue) -> list[str]:
         line = [str(self.program), "nvme", "bench", str(self.directory), "--op", op]
         line += ["--block", str(queue.block), "--depth", str(queue.depth)]
+        line += ["--reads-per-write", str(queue.reads_per_write)]
         return [*line, "--size", str(self.size), "--seconds", str(seconds), "--json"]
+
+    def rate(self, op: str, seconds: float, queue: Queue) -> float:
+        return self.run(op, seconds, queue)["GBps"]
 
     def run(self, op: str, seconds: float, queue: Queue) -> dict:
         done = subprocess.run(self.command(op, seconds, queue), capture_output=True, text=True)
@@ -101,15 +99,19 @@ class Sluice:
             sys.exit(f"aio_peer.py: sluice nvme bench failed: {done.stderr.strip()}")
         return json.loads(done.stdout.splitlines()[-1])
 
-    def best(self, op: str, progress: Callable) -> Queue:
-        """As the other side gets its best settings; few of them, several times."""
-        queues = [Queue(256 * KIB << i, 8 << j) for i in range(3) for j in range(3)]
-        rates: dict[Queue, list[float]] = {queue: [] for queue in queues}
-        for number in range(OUR_PASSES):
-            for queue in queues if number % 2 == 0 else queues[::-1]:
-                progress(f"{size_text(queue.block)} x {queue.depth}")
-                rates[queue].append(self.run(op, SWEEP_SECONDS, queue)["GBps"])
-        return max(queues, key=lambda queue: statistics.median(rates[queue]))
+    def best(self, case: Case, progress: Progress) -> Queue:
+        """Found as the other side's settings are."""
+        steps = Steps(progress, f"sweep of Sluice, {case}")
+
+        def rate(queue: Queue) -> float:
+            return self.rate(case.op, SWEEP_SECONDS, queue)
+
+        all_of_them = queues(case.op)
+        steps.expect("every setting", SWEEP_PASSES * len(all_of_them))
+        rates = sweep(all_of_them, rate, SWEEP_PASSES, steps)
+        finalists = sorted(rates, key=lambda of: statistics.median(rates[of]))[-FINALISTS:]
+        steps.expect("the best of them", FINAL_ROUNDS * len(finalists))
+        return best_of(sweep(finalists, rate, FINAL_ROUNDS, steps))
 
     def version(self) -> str:
         line = [str(self.program), "--version"]
@@ -165,35 +167,33 @@ class Comparison:
     queue: Queue
     settings: Settings
     peer: DeepSpeed
-    ours: list[float] = dataclasses.field(default_factory=list)
-    theirs: list[float] = dataclasses.field(default_factory=list)
-    again: list[float] = dataclasses.field(default_factory=list)
-    mixed: list[float] = dataclasses.field(default_factory=list)
+    rates: dict[str, list[float]] = dataclasses.field(default_factory=dict)  # GB/s, by side
 
-    def run_round(self, sluice: Sluice, seconds: float, reverse: bool) -> None:
-        slices = [
-            (self.ours, lambda: sluice.run(self.case.op, seconds, self.queue)["GBps"]),
-            (self.theirs, lambda: self.peer.run(seconds)),
-            (self.again, lambda: self.peer.run(seconds)),
-        ]
+    def sides(self, sluice: Sluice, seconds: float) -> dict[str, Callable[[], float]]:
+        sides = {
+            "sluice": lambda: sluice.rate(self.case.op, seconds, self.queue),
+            "deepspeed": lambda: self.peer.run(seconds),
+            "deepspeed_again": lambda: self.peer.run(seconds),
+        }
         if self.case.op == "swap":
-            slices.append((self.mixed, lambda: sluice.run("mixed", seconds, self.queue)["GBps"]))
-        for rates, run in reversed(slices) if reverse else slices:
-            rates.append(run())
+            sides["sluice_mixed"] = lambda: sluice.rate("mixed", seconds, self.queue)
+        return sides
 
     def to_json(self) -> dict:
+        def ratio_of(side: str) -> dict | None:
+            if side not in self.rates:
+                return None
+            return summarize(quotients(self.rates[side], self.rates["deepspeed"]))
+
         return {
             **dataclasses.asdict(self.case),
             "sluice_settings": dataclasses.asdict(self.queue),
             "settings": dataclasses.asdict(self.settings),
             "deepspeed_call": str(self.settings),
-            "sluice_GBps": self.ours,
-            "deepspeed_GBps": self.theirs,
-            "deepspeed_again_GBps": self.again,
-            "ratio": summarize(quotients(self.ours, self.theirs)),
-            "control": summarize(quotients(self.again, self.theirs)),
-            "sluice_mixed_GBps": self.mixed,
-            "mixed_ratio": summarize(quotients(self.mixed, self.theirs)) if self.mixed else None,
+            **{f"{side}_GBps": rates for side, rates in self.rates.items()},
+            "ratio": ratio_of("sluice"),
+            "control": ratio_of("deepspeed_again"),
+            "mixed_ratio": ratio_of("sluice_mixed"),
         }
 
 
@@ -207,7 +207,7 @@ def table(comparisons: list[Comparison]) -> str:
         ratio, control, mixed = result["ratio"], result["control"], result["mixed_ratio"]
         rows.append(
             [comparison.case.op, comparison.case.memory, comparison.case.use()]
-            + [f"{statistics.median(rates):.2f}" for rates in (comparison.ours, comparison.theirs)]
+            + [f"{statistics.median(rates):.2f}" for rates in (comparison.rates["sluice"], comparison.rates["deepspeed"])]
             + [f"{ratio['median']:.3f}", span(ratio["quartiles"]), span(ratio["interval90"])]
             + [f"{control['median']:.3f}", span(control["interval90"])]
             + [f"{mixed['median']:.3f}" if mixed else ""]
@@ -271,32 +271,25 @@ def main() -> None:
             progress.show(f"sweep of DeepSpeed, {case}: {text}")
 
         best = Sweep(make, settings_axes(arguments.size, case.least_tile), show).best()
-        queue = sluice.best(case.op, lambda text: progress.show(f"sweep of Sluice, {case}: {text}"))
-        return Comparison(case, queue, best, make(best))
+        return Comparison(case, sluice.best(case, progress), best, make(best))
 
     cases = [of for of in CASES if of.op in arguments.ops and of.memory in arguments.memories]
     comparisons = [comparison_with_best(case) for case in cases]
 
-    for number in range(arguments.rounds):
-        for comparison in comparisons:
-            progress.show(f"round {number + 1} of {arguments.rounds}: {comparison.case}")
-            comparison.run_round(sluice, arguments.seconds_per_slice, number % 2 == 1)
+    sides = {of.case: of.sides(sluice, arguments.seconds_per_slice) for of in comparisons}
+    rates = alternate(sides, arguments.rounds, Steps(progress, "comparison"))
+    for comparison in comparisons:
+        comparison.rates = rates[comparison.case]
     progress.clear()
 
     print(f"{arguments.rounds} rounds of slices of {arguments.seconds_per_slice:g} s")
     print(table(comparisons))
     for comparison in comparisons:
-        queue = f"{size_text(comparison.queue.block)} x {comparison.queue.depth}"
-        print(f"{comparison.case}: sluice {queue}, deepspeed {comparison.settings}")
+        print(f"{comparison.case}: sluice {comparison.queue}; deepspeed {comparison.settings}")
     if arguments.out:
         report = {
             "machine": machine(arguments.directory),
-            "versions": {
-                "sluice": sluice.version(),
-                "deepspeed": deepspeed.__version__,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            },
+            "versions": {"sluice": sluice.version(), **versions()},
             "command": shlex.join(sys.argv),
             "sluice_commands": {
                 str(of.case): shlex.join(

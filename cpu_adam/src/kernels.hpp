@@ -52,6 +52,14 @@ struct RoundingKey {
   std::uint32_t keys[2] = {0, 0};
 };
 
+enum class MasterLayout { fp32, split };
+// What a tile's states are, whatever their values.
+struct StateLayout {
+  MasterLayout master = MasterLayout::fp32;
+  std::size_t moments = 0;
+  std::size_t moment_bytes = sizeof(float);  // of an element
+};
+
 // One run of elements.
 struct TileArguments {
   void* master;        // fp32, or the bf16 weight of a split master
@@ -74,8 +82,6 @@ inline constexpr std::size_t kAccumulators = 32;
 using Accumulators = std::array<double, kAccumulators>;
 // Adds the squares of `count` elements, the first of which belongs to accumulator 0.
 using SumFunction = void (*)(const void* gradient, std::size_t count, Accumulators& sums);
-
-enum class MasterLayout { fp32, split };
 
 // Where a type stands among the alternatives of GradientSpan.
 template <class G>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -71,20 +70,63 @@ class Streams {
 
 constexpr const char* kMomentNames[kMostMoments] = {"moment 1", "moment 2", "moment 3"};
 
+// Throws InvalidArgument unless every span that is used has the master's size and memory of its
+// own. Returns that size.
+std::size_t checked_count(const OptimizerConfig& config, const Tile& tile) {
+  Streams streams;
+  std::size_t count = 0;
+  const auto* split = std::get_if<SplitMaster>(&tile.master);
+  if (split != nullptr) {
+    streams.add(stream_of("the weight of the split master", split->weight));
+    streams.add(stream_of("the low half of the split master", split->low));
+    count = split->weight.size();
+  } else {
+    const auto& master = std::get<std::span<float>>(tile.master);
+    streams.add(stream_of("master", master));
+    count = master.size();
+  }
+  const std::size_t moments = moment_count(config);
+  for (std::size_t k = 0; k < kMostMoments; ++k) {
+    std::visit(
+        [&](auto moment) {
+          if (k >= moments) {
+            SLUICE_CHECK(moment.empty(), std::string(kMomentNames[k]) + " has " +
+                                             std::to_string(moment.size()) +
+                                             " elements, and the optimizer has only " +
+                                             std::to_string(moments) + " moments");
+            return;
+          }
+          SLUICE_CHECK(tile.moments[k].index() == tile.moments[0].index(),
+                       std::string(kMomentNames[k]) + " is of another type than moment 1");
+          streams.add(stream_of(kMomentNames[k], moment));
+        },
+        tile.moments[k]);
+  }
+  std::visit([&](auto gradient) { streams.add(stream_of("gradient", gradient)); }, tile.gradient);
+  std::visit(
+      [&]<class W>(W weight) {
+        if constexpr (!std::is_same_v<W, std::monostate>) {
+          SLUICE_CHECK(split == nullptr, "a split master has its weight in itself; give no other");
+          streams.add(stream_of("weight", weight));
+        }
+      },
+      tile.weight);
+  streams.check(count);
+  return count;
+}
+
 // A tile that has been checked: what to run, on which memory. Parts of it may run on any thread.
 struct TilePlan {
   const StepConstants* constants = nullptr;
   StepFunction function = nullptr;
   TileArguments arguments{};
-  std::size_t moments = 0;
-  std::size_t moment_bytes = 0;
-  MasterLayout layout = MasterLayout::fp32;
+  StateLayout layout;
   std::uint64_t first_element = 0;
 
   std::size_t count() const { return arguments.count; }
 
   void run(const Step& step, std::size_t first, std::size_t count) const {
-    TileArguments part = advanced(arguments, moments, moment_bytes, layout, first);
+    TileArguments part = advanced(arguments, layout, first);
     part.count = count;
     part.rounding = rounding_key(step, first_element + first);
     // A run does not cross a multiple of 2^32 elements: the rounding's key changes there.
@@ -101,7 +143,7 @@ struct TilePlan {
         before.store = WeightStore::cached;
         function(*constants, before);
         if (head == count) return;
-        part = advanced(part, moments, moment_bytes, layout, head);
+        part = advanced(part, layout, head);
         part.count = count - head;
       }
     }
@@ -116,79 +158,42 @@ struct TilePlan {
   }
 };
 
-// The master's spans go into `streams`; returns its number of elements.
-std::size_t plan_master(const MasterSpan& master, TilePlan& plan, Streams& streams) {
-  if (const auto* fp32 = std::get_if<std::span<float>>(&master)) {
-    streams.add(stream_of("master", *fp32));
-    plan.arguments.master = fp32->data();
-    return fp32->size();
-  }
-  const auto& split = std::get<SplitMaster>(master);
-  streams.add(stream_of("the weight of the split master", split.weight));
-  streams.add(stream_of("the low half of the split master", split.low));
-  plan.layout = MasterLayout::split;
-  plan.arguments.master = split.weight.data();
-  plan.arguments.low = split.low.data();
-  return split.weight.size();
-}
-
-void plan_moments(const Tile& tile, TilePlan& plan, Streams& streams) {
-  for (std::size_t k = 0; k < kMostMoments; ++k) {
-    std::visit(
-        [&](auto moment) {
-          if (k >= plan.moments) {
-            SLUICE_CHECK(moment.empty(), std::string(kMomentNames[k]) + " has " +
-                                             std::to_string(moment.size()) +
-                                             " elements, and the optimizer has only " +
-                                             std::to_string(plan.moments) + " moments");
-            return;
-          }
-          SLUICE_CHECK(k == 0 || plan.moment_bytes == sizeof(moment[0]),
-                       std::string(kMomentNames[k]) + " is of another type than moment 1");
-          plan.moment_bytes = sizeof(moment[0]);
-          plan.arguments.moments[k] = moment.data();
-          streams.add(stream_of(kMomentNames[k], moment));
-        },
-        tile.moments[k]);
-  }
-}
-
-void plan_weight(const Tile& tile, TilePlan& plan, Streams& streams) {
-  plan.arguments.weight_type = static_cast<WeightType>(tile.weight.index());
-  std::visit(
-      [&]<class W>(W weight) {
-        if constexpr (!std::is_same_v<W, std::monostate>) {
-          SLUICE_CHECK(plan.layout == MasterLayout::fp32,
-                       "a split master has its weight in itself; give no other");
-          plan.arguments.weight = weight.data();
-          streams.add(stream_of("weight", weight));
-        }
-      },
-      tile.weight);
-}
-
 TilePlan plan_of(const Kernel& kernel, const OptimizerConfig& config,
                  const StepConstants& constants, const Tile& tile) {
   TilePlan plan;
-  Streams streams;
+  TileArguments& arguments = plan.arguments;
   plan.constants = &constants;
-  plan.moments = moment_count(config);
   plan.first_element = tile.first_element;
-  const std::size_t count = plan_master(tile.master, plan, streams);
-  plan_moments(tile, plan, streams);
-  plan.arguments.gradient_type = static_cast<DType>(tile.gradient.index());
+  plan.layout.moments = moment_count(config);
+  if (const auto* fp32 = std::get_if<std::span<float>>(&tile.master)) {
+    arguments.master = fp32->data();
+    arguments.count = fp32->size();
+  } else {
+    const auto& split = std::get<SplitMaster>(tile.master);
+    plan.layout.master = MasterLayout::split;
+    arguments.master = split.weight.data();
+    arguments.low = split.low.data();
+    arguments.count = split.weight.size();
+  }
+  for (std::size_t k = 0; k < plan.layout.moments; ++k) {
+    std::visit(
+        [&](auto moment) {
+          arguments.moments[k] = moment.data();
+          plan.layout.moment_bytes = sizeof(moment[0]);
+        },
+        tile.moments[k]);
+  }
+  arguments.gradient_type = static_cast<DType>(tile.gradient.index());
+  std::visit([&](auto gradient) { arguments.gradient = gradient.data(); }, tile.gradient);
+  arguments.weight_type = static_cast<WeightType>(tile.weight.index());
   std::visit(
-      [&](auto gradient) {
-        plan.arguments.gradient = gradient.data();
-        streams.add(stream_of("gradient", gradient));
+      [&]<class W>(W weight) {
+        if constexpr (!std::is_same_v<W, std::monostate>) arguments.weight = weight.data();
       },
-      tile.gradient);
-  plan_weight(tile, plan, streams);
-  streams.check(count);
-  plan.arguments.count = count;
-  const bool bf16_moments = plan.moment_bytes == sizeof(Bf16);
+      tile.weight);
+  const bool bf16_moments = plan.layout.moment_bytes == sizeof(Bf16);
   plan.function = kernel.step[static_cast<std::size_t>(rule_of(config))]
-                             [static_cast<std::size_t>(plan.layout)][bf16_moments ? 1 : 0];
+                             [static_cast<std::size_t>(plan.layout.master)][bf16_moments ? 1 : 0];
   return plan;
 }
 
@@ -220,7 +225,7 @@ class StepPlan {
     executor.for_each(ceil_div(tiles, kTilesPerTask), [&](std::size_t task) {
       const std::size_t first = task * kTilesPerTask;
       for (std::size_t t = first; t < std::min(first + kTilesPerTask, tiles); ++t)
-        places_[t].count = plan_of_place(t).count();
+        places_[t].count = checked_count(places_[t].group->config, *places_[t].tile);
     });
     for (const Place& place : places_) {
       begins_.push_back(elements_);
@@ -239,7 +244,8 @@ class StepPlan {
       const std::size_t first = at - begins_[t];
       const std::size_t count = std::min(places_[t].count - first, end - at);
       if (count == 0) continue;
-      TilePlan plan = plan_of_place(t);
+      const Place& place = places_[t];
+      TilePlan plan = plan_of(kernel_, place.group->config, *place.constants, *place.tile);
       if (should_stream(plan, elements_)) plan.arguments.store = WeightStore::streaming;
       plan.run(step_, first, count);
       at += count;
@@ -255,11 +261,6 @@ class StepPlan {
     const StepConstants* constants;
     std::size_t count = 0;
   };
-  TilePlan plan_of_place(std::size_t t) const {
-    const Place& place = places_[t];
-    return plan_of(kernel_, place.group->config, *place.constants, *place.tile);
-  }
-
   const Kernel& kernel_;
   const Step step_;
   std::vector<StepConstants> constants_;  // of each group
@@ -273,8 +274,8 @@ class StepPlan {
 void step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Step& step,
                   const Tile& tile) {
   const StepConstants constants = constants_of(config, step);
+  if (checked_count(config, tile) == 0) return;
   TilePlan plan = plan_of(kernel, config, constants, tile);
-  if (plan.count() == 0) return;
   if (should_stream(plan, plan.count())) plan.arguments.store = WeightStore::streaming;
   plan.run(step, 0, plan.count());
   hwy::FlushStream();

@@ -15,17 +15,21 @@ constexpr std::size_t size_of(WeightType type) {
   return type == WeightType::fp32 ? 4 : 2;
 }
 
+// Of an element of TileArguments::master.
+constexpr std::size_t master_bytes(MasterLayout layout) {
+  return layout == MasterLayout::split ? sizeof(Bf16) : sizeof(float);
+}
+
 inline void* offset(void* begin, std::size_t bytes) {
   return begin == nullptr ? nullptr : static_cast<std::byte*>(begin) + bytes;
 }
 
 // The run from element `first` on; its count is the caller's to set.
-inline TileArguments advanced(TileArguments tile, std::size_t moments, std::size_t moment_bytes,
-                              MasterLayout layout, std::size_t first) {
-  tile.master = offset(tile.master, first * (layout == MasterLayout::split ? 2 : 4));
-  if (layout == MasterLayout::split) tile.low += first;
-  for (std::size_t k = 0; k < moments; ++k)
-    tile.moments[k] = offset(tile.moments[k], first * moment_bytes);
+inline TileArguments advanced(TileArguments tile, const StateLayout& layout, std::size_t first) {
+  tile.master = offset(tile.master, first * master_bytes(layout.master));
+  if (layout.master == MasterLayout::split) tile.low += first;
+  for (std::size_t k = 0; k < layout.moments; ++k)
+    tile.moments[k] = offset(tile.moments[k], first * layout.moment_bytes);
   tile.gradient =
       static_cast<const std::byte*>(tile.gradient) + first * size_of(tile.gradient_type);
   tile.weight = offset(tile.weight, first * size_of(tile.weight_type));
@@ -39,28 +43,25 @@ class PartOfVector {
  public:
   static constexpr std::size_t kMost = 16;
 
-  PartOfVector(const TileArguments& tile, std::size_t moments, std::size_t moment_bytes,
-               MasterLayout layout)
-      : tile_(tile), copy_(tile), moments_(moments), moment_bytes_(moment_bytes) {
-    master_bytes_ = layout == MasterLayout::split ? 2 : 4;
-    copy_.master = take(0, tile.master, master_bytes_);
-    if (layout == MasterLayout::split)
+  PartOfVector(const TileArguments& tile, const StateLayout& layout)
+      : tile_(tile), copy_(tile), layout_(layout) {
+    copy_.master = take(0, tile.master, master_bytes(layout.master));
+    if (layout.master == MasterLayout::split)
       copy_.low = static_cast<std::uint16_t*>(take(1, tile.low, sizeof(std::uint16_t)));
-    for (std::size_t k = 0; k < moments; ++k)
-      copy_.moments[k] = take(2 + k, tile.moments[k], moment_bytes);
+    for (std::size_t k = 0; k < layout.moments; ++k)
+      copy_.moments[k] = take(2 + k, tile.moments[k], layout.moment_bytes);
     copy_.gradient = take(5, tile.gradient, size_of(tile.gradient_type));
     copy_.weight = memory_[6].bytes;
     copy_.store = WeightStore::cached;
-    copy_.count = kMost;
   }
 
   const TileArguments& arguments() const { return copy_; }
 
   void copy_back() const {
-    give(tile_.master, copy_.master, master_bytes_);
-    if (master_bytes_ == 2) give(tile_.low, copy_.low, sizeof(std::uint16_t));
-    for (std::size_t k = 0; k < moments_; ++k)
-      give(tile_.moments[k], copy_.moments[k], moment_bytes_);
+    give(tile_.master, copy_.master, master_bytes(layout_.master));
+    if (layout_.master == MasterLayout::split) give(tile_.low, copy_.low, sizeof(std::uint16_t));
+    for (std::size_t k = 0; k < layout_.moments; ++k)
+      give(tile_.moments[k], copy_.moments[k], layout_.moment_bytes);
     give(tile_.weight, copy_.weight, size_of(tile_.weight_type));
   }
 
@@ -78,9 +79,7 @@ class PartOfVector {
 
   const TileArguments& tile_;
   TileArguments copy_;
-  std::size_t moments_;
-  std::size_t moment_bytes_;
-  std::size_t master_bytes_ = 4;
+  const StateLayout layout_;
   std::array<Line, 7> memory_;
 };
 

@@ -36,6 +36,7 @@ using Halves = hn::Rebind<std::uint16_t, Floats>;  // as many 16-bit elements as
 using Vec = hn::Vec<Floats>;
 using BitVec = hn::Vec<Bits>;
 constexpr std::size_t kLanes = HWY_LANES(float);
+static_assert(kLanes <= PartOfVector::kMost);
 
 HWY_INLINE Vec splat(float value) {
   return hn::Set(Floats(), value);
@@ -222,6 +223,8 @@ HWY_INLINE void store_moments(const TileArguments& tile, std::size_t i, const Mo
 
 template <class R, MasterLayout kLayout, class M>
 struct StepRun {
+  static constexpr StateLayout kStates{kLayout, R::kMoments, sizeof(M)};
+
   static HWY_INLINE void vector_at(const Lanes& c, Vec factor, const TileArguments& tile,
                                    std::size_t i) {
     Moments moments;
@@ -236,7 +239,7 @@ struct StepRun {
 
   // Fewer elements than a vector has: in memory of its own, the other lanes 0.
   static void part_of_vector(const Lanes& c, Vec factor, const TileArguments& tile) {
-    PartOfVector part(tile, R::kMoments, sizeof(M), kLayout);
+    PartOfVector part(tile, kStates);
     vector_at(c, factor, part.arguments(), 0);
     part.copy_back();
   }
@@ -250,7 +253,7 @@ struct StepRun {
     std::size_t i = 0;
     for (; i + kLanes <= in_registers.count; i += kLanes) vector_at(c, factor, in_registers, i);
     if (i == tile.count) return;
-    TileArguments rest = advanced(tile, R::kMoments, sizeof(M), kLayout, i);
+    TileArguments rest = advanced(tile, kStates, i);
     rest.count = tile.count - i;
     part_of_vector(c, factor, rest);
   }

@@ -147,7 +147,6 @@ std::uint64_t SwapFile::size_bytes() const {
 }
 
 std::uint64_t SwapFile::disk_bytes() const {
-  constexpr std::uint64_t kBytesPerStatBlock = 512;  // stat(2), whatever the file system's block is
   struct stat info {};
   SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
   return static_cast<std::uint64_t>(info.st_blocks) * kBytesPerStatBlock;

@@ -43,8 +43,8 @@ const TunePoint& least_in_flight(const std::vector<Candidate>& candidates) {
 
 }  // namespace
 
-double TunePoint::score() const {
-  return std::cbrt(rates.read * rates.write * rates.mixed);
+double TuneRates::mean() const {
+  return std::cbrt(read * write * mixed);
 }
 
 std::vector<TuneSetting> tune_settings() {
@@ -101,14 +101,14 @@ void Tuner::record(const TuneRates& rates) {
   add_to_mean(point.rates.mixed, rates.mixed, point.rounds);
   ++point.rounds;
   ++trials_;
-  if (round_ >= halving_rounds_) point.last_scores.push_back(TunePoint{{}, rates, 1, {}}.score());
+  if (round_ >= halving_rounds_) point.last_means.push_back(rates.mean());
   if (++at_ == in_.size()) begin_round();
 }
 
 void Tuner::begin_round() {
   std::sort(in_.begin(), in_.end(), [&](std::size_t a, std::size_t b) {
     if (a == usual_ || b == usual_) return a == usual_ && b != usual_;
-    return points_[a].score() > points_[b].score();
+    return points_[a].rates.mean() > points_[b].rates.mean();
   });
   in_.resize(next_count(in_.size(), kFinalists));
   std::shuffle(in_.begin(), in_.end(), random_);
@@ -126,8 +126,8 @@ TuneChoice Tuner::choose_beside_usual() const {
   TuneChoice choice{usual, {}, {}};
   std::vector<Candidate> better;
   for (const TunePoint& point : points_) {
-    if (&point == &usual || point.last_scores.size() < kLeastPairs) continue;
-    const RatioSummary gain = summarize_pairs(point.last_scores, usual.last_scores);
+    if (&point == &usual || point.last_means.size() < kLeastPairs) continue;
+    const RatioSummary gain = summarize_pairs(point.last_means, usual.last_means);
     if (gain.clearly_above(kTie)) better.push_back({&point, gain.median});
     if (gain.median > choice.gain.median) {
       choice.gain = gain;
@@ -137,7 +137,7 @@ TuneChoice Tuner::choose_beside_usual() const {
   if (better.empty()) return choice;
   choice.point = least_in_flight(better);
   choice.compared = choice.point.setting;
-  choice.gain = summarize_pairs(choice.point.last_scores, usual.last_scores);
+  choice.gain = summarize_pairs(choice.point.last_means, usual.last_means);
   return choice;
 }
 
@@ -145,7 +145,7 @@ TuneChoice Tuner::choose_of_most_rounds() const {
   const int most = std::ranges::max_element(points_, {}, &TunePoint::rounds)->rounds;
   std::vector<Candidate> candidates;
   for (const TunePoint& point : points_)
-    if (point.rounds == most) candidates.push_back({&point, point.score()});
+    if (point.rounds == most) candidates.push_back({&point, point.rates.mean()});
   return {least_in_flight(candidates), {}, {}};
 }
 

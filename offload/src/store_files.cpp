@@ -114,6 +114,14 @@ bool is_part_file(const std::string& path) {
   return is_part_name(std::string_view(path).substr(path.rfind('/') + 1));
 }
 
+bool is_run_file(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (!is_store_name(std::string_view(path).substr(slash + 1))) return false;
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  return file_exists(lock_path(directory)) || file_exists(manifest_path(directory)) ||
+         file_exists(label_path(directory));
+}
+
 std::string scratch_path(const std::string& directory, const std::string& name) {
   return in_directory(directory, std::string(kScratchPrefix) + name + std::string(kSwapSuffix));
 }
@@ -151,7 +159,6 @@ bool file_exists(const std::string& path) {
 }
 
 std::uint64_t file_disk_bytes(const std::string& path) {
-  constexpr std::uint64_t kBytesPerStatBlock = 512;  // stat(2), whatever the file system's block is
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) {
     return static_cast<std::uint64_t>(status.st_blocks) * kBytesPerStatBlock;

@@ -112,19 +112,25 @@ TEST(ParseArguments, FillsTheArgumentsOfABench) {
   EXPECT_EQ(plain.paths, std::vector<std::string>{"d"});
   EXPECT_EQ(plain.block_bytes, 256U << 10U);
   EXPECT_EQ(plain.depth, 32U);
+  EXPECT_EQ(plain.reads_per_write, 3U);
   EXPECT_FALSE(plain.size_bytes.has_value());
-  const auto all = std::get<NvmeBenchArguments>(
-      parse_arguments({"nvme",    "bench",     "a",         "b",           "--op",
-                       "swap",    "--size",    "2GiB",      "--block",     "64KiB",
-                       "--depth", "7",         "--backend", "threads",     "--io-threads",
-                       "3",       "--seconds", "1.5",       "--overwrite", "--fio",
-                       "--html",  "p",         "--clean"})
-          .command);
+  const auto all =
+      std::get<NvmeBenchArguments>(parse_arguments({"nvme",        "bench",     "a",
+                                                    "b",           "--op",      "swap",
+                                                    "--size",      "2GiB",      "--block",
+                                                    "64KiB",       "--depth",   "7",
+                                                    "--backend",   "threads",   "--io-threads",
+                                                    "3",           "--seconds", "1.5",
+                                                    "--overwrite", "--fio",     "--html",
+                                                    "p",           "--clean",   "--reads-per-write",
+                                                    "16"})
+                                       .command);
   EXPECT_EQ(all.paths, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(all.pattern, nvme::LoadPattern::swap);
   EXPECT_EQ(all.size_bytes, std::uint64_t{2} << 30U);
   EXPECT_EQ(all.block_bytes, 65536U);
   EXPECT_EQ(all.depth, 7U);
+  EXPECT_EQ(all.reads_per_write, 16U);
   EXPECT_EQ(all.backend, nvme::BackendKind::threads);
   EXPECT_EQ(all.io_threads, 3U);
   EXPECT_EQ(all.seconds, 1.5);

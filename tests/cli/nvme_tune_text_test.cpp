@@ -66,7 +66,7 @@ TEST(TuneText, SaysHowTheChoiceComparesWithTheDefault) {
   EXPECT_THAT(tune_text(outcome), HasSubstr("\nthe default, blocks of 256 KiB, depth 32, stays: no "
                                             "time to compare others with it\n"));
   outcome.choice = {usual, other.setting, {1.01, 1, 1.02, 0.99, 1.03}};
-  outcome.choice.point.last_scores.resize(8);
+  outcome.choice.point.last_means.resize(8);
   EXPECT_THAT(
       tune_text(outcome),
       HasSubstr("\nthe default, blocks of 256 KiB, depth 32, stays: the best other setting, "
@@ -75,7 +75,7 @@ TEST(TuneText, SaysHowTheChoiceComparesWithTheDefault) {
   outcome.choice.gain.interval_end = 1.2;
   EXPECT_THAT(tune_text(outcome), HasSubstr("the drive's speed moves"));
   outcome.choice = {other, other.setting, {1.08, 1, 1.2, 1.04, 1.12}};
-  outcome.choice.point.last_scores.resize(8);
+  outcome.choice.point.last_means.resize(8);
   EXPECT_THAT(tune_text(outcome),
               HasSubstr("\nchosen: blocks of 128 KiB, depth 2, 3 reads in a row, threads: read "
                         "16.00, write 16.00, mixed 16.00 GB/s\nover the default, blocks of "

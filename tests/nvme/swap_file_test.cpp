@@ -22,7 +22,7 @@ class SwapFileTest : public ::testing::Test {
   static std::uint64_t allocated_bytes(const std::string& path) {
     struct stat info {};
     EXPECT_EQ(::stat(path.c_str(), &info), 0);
-    return static_cast<std::uint64_t>(info.st_blocks) * 512;
+    return static_cast<std::uint64_t>(info.st_blocks) * kBytesPerStatBlock;
   }
   static int error_number_of(const std::function<void()>& body) {
     try {

@@ -22,7 +22,7 @@ TuneRates true_rates(const TuneSetting& setting) {
 }
 
 double true_score(const TuneSetting& setting) {
-  return TunePoint{setting, true_rates(setting), 1, {}}.score();
+  return true_rates(setting).mean();
 }
 
 // As a shared drive is: a speed of its own from second to second, and every slice off by some.
@@ -122,7 +122,7 @@ TEST(Tuner, TheUsualSettingIsMeasuredFirstAndInEveryRound) {
   for (const TunePoint& point : tuner.points()) most = std::max(most, point.rounds);
   const auto point = std::ranges::find(tuner.points(), usual, &TunePoint::setting);
   EXPECT_EQ(point->rounds, most);
-  EXPECT_EQ(point->last_scores.size(), static_cast<std::size_t>(Tuner::kLastRounds));
+  EXPECT_EQ(point->last_means.size(), static_cast<std::size_t>(Tuner::kLastRounds));
 }
 
 TEST(Tuner, MeasuresTheGoodOnesMoreOften) {

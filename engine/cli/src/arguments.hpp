@@ -10,6 +10,7 @@
 
 #include "sluice/base/dtype.hpp"
 #include "sluice/nvme/io_backend.hpp"
+#include "sluice/nvme/io_engine.hpp"
 #include "sluice/nvme/load.hpp"
 #include "sluice/train/library.hpp"
 
@@ -54,6 +55,7 @@ struct NvmeBenchArguments : DriveArguments {
   nvme::LoadAccess access = nvme::LoadAccess::sequential;
   std::uint32_t block_bytes = 256U << 10U;
   unsigned depth = 32;
+  unsigned reads_per_write = nvme::IoEngineOptions{}.reads_per_write;
   std::optional<unsigned> tensors;  // swap; absent: tiles that fill the file
   double seconds = 5;
   bool fio = false;

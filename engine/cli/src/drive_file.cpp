@@ -14,6 +14,7 @@
 #include "sluice/nvme/bench_file.hpp"
 #include "sluice/nvme/file_system.hpp"
 #include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/swap_directory.hpp"
 
 namespace sluice::cli {
 
@@ -34,14 +35,10 @@ bool is_directory(const std::string& path) {
 
 // A file of a run's swap directory, which nobody means to measure on.
 void check_is_no_runs(const std::string& path) {
-  const std::filesystem::path file = std::filesystem::absolute(path);
-  const std::filesystem::path directory = file.parent_path();
-  if (file.extension() != ".swap") return;
-  for (const char* sign : {"manifest.json", "stripe.json", "lock"}) {
-    SLUICE_CHECK(!std::filesystem::exists(directory / sign),
-                 path + ": is part of a training run, which lies in " + directory.string() +
-                     " and would be destroyed; give another directory on the same drive");
-  }
+  SLUICE_CHECK(!offload::is_run_file(path),
+               path +
+                   ": is part of a training run, which lies in its directory and would be "
+                   "destroyed; give another directory on the same drive");
 }
 
 // One drive that is measured twice at a time would count twice.

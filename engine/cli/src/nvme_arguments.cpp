@@ -64,6 +64,11 @@ void add_pattern_options(CLI::App& command, NvmeBenchArguments& arguments) {
   add_option(
       command, "--depth", "N", Need::optional, "requests in flight, 1 to 4096 (default 32)",
       [&arguments](const std::string& text) { arguments.depth = to_count("--depth", text, 4096); });
+  add_option(command, "--reads-per-write", "N", Need::optional,
+             "requests read in a row while a write waits, 1 to 1024 (default 3)",
+             [&arguments](const std::string& text) {
+               arguments.reads_per_write = to_count("--reads-per-write", text, 1024);
+             });
 }
 
 void add_bench(CLI::App& group, Building& building) {

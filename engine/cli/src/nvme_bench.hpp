@@ -86,6 +86,9 @@ struct BenchOutcome {
   std::optional<FioComparison> fio;
 };
 
+// What was measured and with which settings, in a line.
+std::string bench_title(const NvmeBenchArguments& arguments, const BenchOutcome& outcome);
+
 // A self-contained page: the throughput over time, the latencies, the settings.
 std::string bench_page(const NvmeBenchArguments& arguments,
                        const std::vector<BenchOutcome>& outcomes, const std::string& command_line);

@@ -207,12 +207,7 @@ void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& 
     total.cpu_seconds = cpu_seconds;
   }
   if (cpu == CpuTime::of_all) rows.push_back(table_row("all", total, CpuTime::known));
-  console.print(std::string(name_of(arguments.pattern)) + ", " +
-                std::string(name_of(arguments.access)) + ", " +
-                format_bytes(outcomes.front().size_bytes) + " in blocks of " +
-                format_bytes(arguments.block_bytes) + ", depth " + std::to_string(arguments.depth) +
-                ", " + outcomes.front().backend +
-                (arguments.tensors ? ", " + std::to_string(*arguments.tensors) + " tensors" : ""));
+  console.print(bench_title(arguments, outcomes.front()));
   console.print(format_table(rows));
   if (arguments.fio && arguments.pattern == nvme::LoadPattern::swap) {
     console.print(
@@ -256,6 +251,7 @@ Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& out
   object["size_bytes"] = Json::UInt64(outcome.size_bytes);
   object["block_bytes"] = Json::UInt64(arguments.block_bytes);
   object["depth"] = arguments.depth;
+  object["reads_per_write"] = arguments.reads_per_write;
   if (outcome.backend == "threads") object["io_threads"] = arguments.io_threads;
   if (arguments.tensors) object["tensors"] = *arguments.tensors;
   object["direct"] = outcome.why_buffered.empty();

@@ -135,14 +135,22 @@ std::string table(const std::vector<BenchOutcome>& outcomes, CpuTime cpu) {
 
 }  // namespace
 
+std::string bench_title(const NvmeBenchArguments& arguments, const BenchOutcome& outcome) {
+  std::string title =
+      std::string(name_of(arguments.pattern)) + ", " + std::string(name_of(arguments.access)) +
+      ", " + format_bytes(outcome.size_bytes) + " in blocks of " +
+      format_bytes(arguments.block_bytes) + ", depth " + std::to_string(arguments.depth);
+  if (arguments.reads_per_write != nvme::IoEngineOptions{}.reads_per_write)
+    title += ", " + std::to_string(arguments.reads_per_write) + " reads in a row";
+  title += ", " + outcome.backend;
+  if (arguments.tensors) title += ", " + std::to_string(*arguments.tensors) + " tensors";
+  return title;
+}
+
 std::string bench_page(const NvmeBenchArguments& arguments,
                        const std::vector<BenchOutcome>& outcomes, const std::string& command_line) {
   std::string out = html_begin("sluice nvme bench");
-  out += "<h1>" + std::string(name_of(arguments.pattern)) + ", " +
-         std::string(name_of(arguments.access)) + ", " +
-         escape_html(format_bytes(outcomes.front().size_bytes)) + " in blocks of " +
-         escape_html(format_bytes(arguments.block_bytes)) + ", depth " +
-         std::to_string(arguments.depth) + ", " + escape_html(outcomes.front().backend) + "</h1>\n";
+  out += "<h1>" + escape_html(bench_title(arguments, outcomes.front())) + "</h1>\n";
   out += "<p><code>" + escape_html(command_line) + "</code></p>\n<p>GB/s";
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     out += " <span style=\"color:" + std::string(kColours[i % std::size(kColours)]) +

@@ -57,7 +57,8 @@ BenchTarget::BenchTarget(const NvmeBenchArguments& arguments, DriveFile drive)
       nvme::make_backend(arguments.backend, arguments.depth, arguments.io_threads);
   why_not_better_ = choice.why_not_better;
   engine_ = std::make_unique<nvme::IoEngine>(
-      std::move(choice.backend), nvme::IoEngineOptions{arguments.block_bytes, arguments.depth});
+      std::move(choice.backend),
+      nvme::IoEngineOptions{arguments.block_bytes, arguments.depth, arguments.reads_per_write});
   nvme::LoadOptions options = load_options(arguments, drive_.size_bytes());
   // fio writes what it likes.
   options.verify = drive_.own() && !(arguments.fio && arguments.pattern != nvme::LoadPattern::read);

@@ -107,7 +107,7 @@ std::string gain_text(const TuneOutcome& outcome) {
   const std::string usual = "the default, " + setting_text(default_setting());
   if (choice.gain.median <= 0) return usual + ", stays: no time to compare others with it";
   const std::string gain = gain_text(choice.gain) + " in " +
-                           std::to_string(choice.point.last_scores.size()) + " rounds side by side";
+                           std::to_string(choice.point.last_means.size()) + " rounds side by side";
   if (choice.point.setting != default_setting()) return "over " + usual + ", it " + gain;
   const bool noisy = choice.gain.interval_end - choice.gain.interval_begin > kNoisy;
   return usual + ", stays: the best other setting, " + setting_text(choice.compared) + ", " + gain +

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "sluice/base/bytes.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "sluice/offload/swap_store.hpp"
@@ -88,7 +89,8 @@ std::uint64_t reusable_bytes(const std::string& directory) {
   if (access(directory.c_str(), R_OK | X_OK) != 0) return sum;  // the run will say so
   for (const std::string& path : offload::SwapStore::list_files(directory)) {
     struct stat status {};
-    if (stat(path.c_str(), &status) == 0) sum += static_cast<std::uint64_t>(status.st_blocks) * 512;
+    if (stat(path.c_str(), &status) == 0)
+      sum += static_cast<std::uint64_t>(status.st_blocks) * kBytesPerStatBlock;
   }
   return sum;
 }

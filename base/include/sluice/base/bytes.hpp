@@ -13,6 +13,8 @@ namespace sluice {
 inline constexpr std::uint64_t kKiB = 1024;
 inline constexpr std::uint64_t kMiB = 1024 * kKiB;
 inline constexpr std::uint64_t kGiB = 1024 * kMiB;
+// The unit of st_blocks, whatever the file system's block is (stat(2)).
+inline constexpr std::uint64_t kBytesPerStatBlock = 512;
 
 // a + b and a * b; throw InvalidArgument on overflow of 64 bits.
 std::uint64_t checked_add(std::uint64_t a, std::uint64_t b);

@@ -34,6 +34,7 @@ struct TuneRates {
   double read = 0;
   double write = 0;
   double mixed = 0;
+  double mean() const;  // geometric, since a step does all three
 };
 
 struct TunePoint {
@@ -41,9 +42,7 @@ struct TunePoint {
   TuneRates rates;  // geometric means over the rounds
   int rounds = 0;
   // Of each of the last rounds, in their order.
-  std::vector<double> last_scores;
-  // Geometric mean of the three rates, since a step does all three.
-  double score() const;
+  std::vector<double> last_means;
 };
 
 struct TuneChoice {

@@ -73,6 +73,10 @@ struct CleanReport {
 // and when it is not the manifest of a store; IoError naming what could not be removed.
 CleanReport clean_directory(const std::string& directory, CleanScope scope, CleanMode mode);
 
+// Whether the file is one of those that a run keeps in its directory: named like them, beside a
+// lock, a manifest or a label of a stripe. Throws IoError when that cannot be found out.
+bool is_run_file(const std::string& path);
+
 // For a directory whose DirectoryLock the caller holds exclusively: removes the scratch files and
 // unfinished manifests that a killed run left, with one line in the log. SwapStore does so itself.
 // Throws IoError.

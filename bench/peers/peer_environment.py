@@ -1,0 +1,36 @@
+"""What the comparisons with DeepSpeed begin with: where things are, and what bench/peers/setup.sh made.
+
+To be imported first: the modules of bench/ are found, and DeepSpeed finds its operators, only then.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent.parent
+sys.path.insert(0, str(HERE.parent))
+
+# As setup.sh built the operators; read when deepspeed is imported.
+os.environ.update(
+    DS_ACCELERATOR="cpu",
+    CUDA_VISIBLE_DEVICES="",
+    TORCH_EXTENSIONS_DIR=str(HERE / ".venv" / "torch_extensions"),
+)
+try:
+    import deepspeed
+    import torch
+except ImportError as error:
+    script = Path(sys.argv[0]).name
+    sys.exit(f"{script}: {error}; run bench/peers/setup.sh, then bench/peers/.venv/bin/python")
+
+
+def versions() -> dict[str, str]:
+    return {
+        "deepspeed": deepspeed.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
