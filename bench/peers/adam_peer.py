@@ -35,13 +35,16 @@ SLICE_SECONDS = 0.05
 class Shim:
     """sluice::cpu_adam by way of build/lib/libsluice_adam_shim.so (adam_shim.cpp)."""
 
-    class Arrays(ctypes.Structure):
+    class Step(ctypes.Structure):
         _fields_ = [
             *((name, ctypes.c_void_p) for name in ("master", "low", "moment1", "moment2")),
             *((name, ctypes.c_void_p) for name in ("gradient", "weight")),
             ("count", ctypes.c_size_t),
             ("bf16_moments", ctypes.c_int),
             ("bf16_gradient", ctypes.c_int),
+            ("learning_rate", ctypes.c_double),
+            ("weight_decay", ctypes.c_double),
+            ("gradient_factor", ctypes.c_float),
         ]
 
     def __init__(self, library: Path, threads: int) -> None:
@@ -49,10 +52,7 @@ class Shim:
         self.library.sluice_error.restype = ctypes.c_char_p
         self.library.sluice_kernel.restype = ctypes.c_char_p
         self.adamw = self.library.sluice_adamw
-        self.adamw.argtypes = [
-            ctypes.POINTER(self.Arrays), ctypes.c_int64,
-            ctypes.c_double, ctypes.c_double, ctypes.c_float,
-        ]  # fmt: skip
+        self.adamw.argtypes = [ctypes.c_void_p, ctypes.c_int64]
         self.check(self.library.sluice_threads(threads))
 
     def check(self, status: int) -> None:
@@ -60,20 +60,23 @@ class Shim:
             sys.exit(f"adam_peer.py: {self.library.sluice_error().decode()}")
 
     def stepper(self, factor: float, **tensors: torch.Tensor) -> Callable[[int], None]:
-        count = tensors["gradient"].numel()
-        arrays = self.Arrays(
+        arguments = self.Step(
             **{name: tensor.data_ptr() for name, tensor in tensors.items()},
-            count=count,
+            count=tensors["gradient"].numel(),
             bf16_moments=tensors["moment1"].dtype == torch.bfloat16,
             bf16_gradient=tensors["gradient"].dtype == torch.bfloat16,
+            learning_rate=LEARNING_RATE,
+            weight_decay=WEIGHT_DECAY,
+            gradient_factor=factor,
         )
-        reference = ctypes.byref(arrays)
+        address = ctypes.addressof(arguments)
+        adamw = self.adamw
 
         def step(number: int) -> None:
-            keep = tensors  # the arrays must live as long as the pointers
-            self.check(self.adamw(reference, number, LEARNING_RATE, WEIGHT_DECAY, factor))
-            del keep
+            if adamw(address, number) != 0:
+                self.check(-1)
 
+        step.keeps = (arguments, tensors)  # they must live as long as their addresses
         return step
 
 

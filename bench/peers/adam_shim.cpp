@@ -36,9 +36,9 @@ int guarded(Work work) {
 
 }  // namespace
 
-// What a step works on; null where a layout has no such array. `low` makes the master a split one,
-// whose upper half is `master`.
-struct SluiceArrays {
+// What a step works on and with; null where a layout has no such array. `low` makes the master a
+// split one, whose upper half is `master`.
+struct SluiceStep {
   void* master;
   std::uint16_t* low;
   void* moment1;
@@ -48,6 +48,9 @@ struct SluiceArrays {
   std::size_t count;
   int bf16_moments;
   int bf16_gradient;
+  double learning_rate;
+  double weight_decay;
+  float gradient_factor;
 };
 
 extern "C" {
@@ -67,8 +70,7 @@ int sluice_threads(int threads) {
 }
 
 // AdamW; the weight, if any, is bf16.
-int sluice_adamw(const SluiceArrays* a, std::int64_t step_number, double learning_rate,
-                 double weight_decay, float gradient_factor) {
+int sluice_adamw(const SluiceStep* a, std::int64_t step_number) {
   return guarded([&] {
     const std::size_t n = a->count;
     Tile tile;
@@ -91,8 +93,8 @@ int sluice_adamw(const SluiceArrays* a, std::int64_t step_number, double learnin
       tile.gradient = std::span(static_cast<const float*>(a->gradient), n);
     }
     if (a->weight != nullptr) tile.weight = std::span(static_cast<Bf16*>(a->weight), n);
-    step(AdamConfig{.learning_rate = learning_rate, .weight_decay = weight_decay},
-         {.step = step_number, .gradient_factor = gradient_factor}, tile, *executor());
+    step(AdamConfig{.learning_rate = a->learning_rate, .weight_decay = a->weight_decay},
+         {.step = step_number, .gradient_factor = a->gradient_factor}, tile, *executor());
   });
 }
 

@@ -31,6 +31,11 @@ class Checker {
   void below_one(double value, const char* name) const {
     SLUICE_CHECK(value >= 0 && value < 1, text(value, name) + "; it must be in [0, 1)");  // NaN too
   }
+  // What fp32 makes 0 would divide by 0.
+  void not_lost(double value, float rounded, const char* name) const {
+    SLUICE_CHECK(value == 0 || rounded != 0,
+                 text(value, name) + ", which is 0 in fp32; give 0 or a larger one");
+  }
   float fp32(double value, const char* name) const {
     const auto rounded = static_cast<float>(value);
     SLUICE_CHECK(std::isfinite(rounded), text(value, name) + ", which fp32 cannot hold");
@@ -72,10 +77,13 @@ StepConstants constants(const AdamConfig& config, std::int64_t step) {
   const bool decoupled = config.decay == WeightDecay::decoupled;
   out.l2 = check.fp32(decoupled ? 0 : config.weight_decay, "weight_decay");
   out.keep = decoupled ? keep_of(check, config.learning_rate, config.weight_decay) : 1;
-  out.root_correction2 = static_cast<float>(std::sqrt(correction2));
-  out.epsilon = check.fp32(config.epsilon, "epsilon");
-  out.step_size =
-      check.fp32(config.learning_rate / correction1, "learning_rate / (1 - beta1^step)");
+  // m / c1 / (sqrt(v / c2) + epsilon) = (sqrt(c2) / c1) m / (sqrt(v) + sqrt(c2) epsilon).
+  const double root = std::sqrt(correction2);
+  check.fp32(config.epsilon, "epsilon");
+  out.epsilon = static_cast<float>(config.epsilon * root);
+  check.not_lost(config.epsilon, out.epsilon, "epsilon");
+  out.step_size = check.fp32(config.learning_rate * root / correction1,
+                             "learning_rate * sqrt(1 - beta2^step) / (1 - beta1^step)");
   return out;
 }
 
@@ -88,6 +96,7 @@ StepConstants constants(const AdagradConfig& config, std::int64_t step) {
   StepConstants out{};
   out.l2 = check.fp32(config.weight_decay, "weight_decay");
   out.epsilon = check.fp32(config.epsilon, "epsilon");
+  check.not_lost(config.epsilon, out.epsilon, "epsilon");
   const double steps_before = static_cast<double>(step) - 1;
   out.step_size = check.fp32(config.learning_rate / (1 + steps_before * config.learning_rate_decay),
                              "learning_rate");
@@ -132,6 +141,7 @@ StepConstants constants_of(const OptimizerConfig& config, const Step& step) {
                    "; it must be finite: skip the step when the norm is not");
   StepConstants out = std::visit([&](const auto& of) { return constants(of, step.step); }, config);
   const bool maximize = std::visit([](const auto& of) { return of.maximize; }, config);
+  out.has_l2 = out.l2 != 0;
   out.gradient_factor = maximize ? -step.gradient_factor : step.gradient_factor;
   return out;
 }

@@ -19,29 +19,33 @@ struct Lanes {
         one_minus_beta1(splat(c.one_minus_beta1)),
         beta2(splat(c.beta2)),
         one_minus_beta2(splat(c.one_minus_beta2)),
-        root_correction2(splat(c.root_correction2)),
         epsilon(splat(c.epsilon)),
         step_size(splat(c.step_size)),
-        has_l2(c.l2 != 0),
+        has_l2(c.has_l2),
         nesterov(c.nesterov) {}
-  Vec l2, keep, beta1, one_minus_beta1, beta2, one_minus_beta2, root_correction2, epsilon,
-      step_size;
+  Vec l2, keep, beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, step_size;
   bool has_l2, nesterov;
+
+  static KERNEL_INLINE Vec square_root(Vec a) { return root(a); }
 
   // L2 decay: g + l2 p (torch.optim with weight_decay).
   KERNEL_INLINE Vec with_decay(Vec g, Vec p) const { return has_l2 ? mul_add(l2, p, g) : g; }
 };
 
-// Adam: Kingma & Ba 2015, Alg. 1; decoupled decay: Loshchilov & Hutter 2019, Alg. 2.
+// Adam: Kingma & Ba 2015, Alg. 1 in the order of the end of section 2, which divides once: both
+// bias corrections are in step_size, and that of v is in epsilon too (constants.cpp). Decoupled
+// decay: Loshchilov & Hutter 2019, Alg. 2.
 struct Adam {
   static constexpr Rule kRule = Rule::adam;
   static constexpr std::size_t kMoments = 2;
-  static KERNEL_INLINE void update(const Lanes& c, Vec g, Vec& p, Moments& moments) {
+  template <class L>
+  static KERNEL_INLINE void update(const L& c, Vec g, Vec& p, Moments& moments) {
     update_moments(c, g, p, moments);
     move(c, p, moments[0], moments[1]);
   }
 
-  static KERNEL_INLINE void update_moments(const Lanes& c, Vec g, Vec& p, Moments& moments) {
+  template <class L>
+  static KERNEL_INLINE void update_moments(const L& c, Vec g, Vec& p, Moments& moments) {
     Vec& m = moments[0];
     Vec& v = moments[1];
     g = c.with_decay(g, p);
@@ -49,8 +53,9 @@ struct Adam {
     m = mul_add(c.one_minus_beta1, g, mul(c.beta1, m));
     v = mul_add(mul(c.one_minus_beta2, g), g, mul(c.beta2, v));
   }
-  static KERNEL_INLINE void move(const Lanes& c, Vec& p, Vec m, Vec v) {
-    p = sub(p, div(mul(c.step_size, m), add(div(root(v), c.root_correction2), c.epsilon)));
+  template <class L>
+  static KERNEL_INLINE void move(const L& c, Vec& p, Vec m, Vec v) {
+    p = sub(p, div(mul(c.step_size, m), add(c.square_root(v), c.epsilon)));
   }
 };
 
@@ -58,7 +63,8 @@ struct Adam {
 struct AmsGrad {
   static constexpr Rule kRule = Rule::amsgrad;
   static constexpr std::size_t kMoments = 3;
-  static KERNEL_INLINE void update(const Lanes& c, Vec g, Vec& p, Moments& moments) {
+  template <class L>
+  static KERNEL_INLINE void update(const L& c, Vec g, Vec& p, Moments& moments) {
     Adam::update_moments(c, g, p, moments);
     moments[2] = larger_of(moments[1], moments[2]);
     Adam::move(c, p, moments[0], moments[2]);
@@ -69,11 +75,12 @@ struct AmsGrad {
 struct Adagrad {
   static constexpr Rule kRule = Rule::adagrad;
   static constexpr std::size_t kMoments = 1;
-  static KERNEL_INLINE void update(const Lanes& c, Vec g, Vec& p, Moments& moments) {
+  template <class L>
+  static KERNEL_INLINE void update(const L& c, Vec g, Vec& p, Moments& moments) {
     Vec& sum = moments[0];
     g = c.with_decay(g, p);
     sum = mul_add(g, g, sum);
-    p = sub(p, div(mul(c.step_size, g), add(root(sum), c.epsilon)));
+    p = sub(p, div(mul(c.step_size, g), add(c.square_root(sum), c.epsilon)));
   }
 };
 
@@ -81,7 +88,8 @@ struct Adagrad {
 struct Lion {
   static constexpr Rule kRule = Rule::lion;
   static constexpr std::size_t kMoments = 1;
-  static KERNEL_INLINE void update(const Lanes& c, Vec g, Vec& p, Moments& moments) {
+  template <class L>
+  static KERNEL_INLINE void update(const L& c, Vec g, Vec& p, Moments& moments) {
     Vec& m = moments[0];
     const Vec direction = sign_of(mul_add(c.one_minus_beta1, g, mul(c.beta1, m)));
     p = sub(mul(p, c.keep), mul(c.step_size, direction));
@@ -93,7 +101,8 @@ struct Lion {
 struct Momentum {
   static constexpr Rule kRule = Rule::momentum;
   static constexpr std::size_t kMoments = 1;
-  static KERNEL_INLINE void update(const Lanes& c, Vec g, Vec& p, Moments& moments) {
+  template <class L>
+  static KERNEL_INLINE void update(const L& c, Vec g, Vec& p, Moments& moments) {
     Vec& m = moments[0];
     g = c.with_decay(g, p);
     m = mul_add(c.one_minus_beta1, g, mul(c.beta1, m));
@@ -106,7 +115,8 @@ struct Momentum {
 struct Sgd {
   static constexpr Rule kRule = Rule::sgd;
   static constexpr std::size_t kMoments = 0;
-  static KERNEL_INLINE void update(const Lanes& c, Vec g, Vec& p, Moments&) {
+  template <class L>
+  static KERNEL_INLINE void update(const L& c, Vec g, Vec& p, Moments&) {
     p = sub(p, mul(c.step_size, c.with_decay(g, p)));
   }
 };

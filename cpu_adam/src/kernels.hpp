@@ -33,9 +33,10 @@ struct StepConstants {
   float one_minus_beta1;  // SGD: 1 - dampening
   float beta2;
   float one_minus_beta2;
-  float root_correction2;  // sqrt(1 - beta2^step)
-  float epsilon;
-  float step_size;  // Adam: learning rate / (1 - beta1^step); else the learning rate of this step
+  float epsilon;    // Adam: times sqrt(1 - beta2^step)
+  float step_size;  // the learning rate of this step; Adam: times sqrt(1 - beta2^step) / (1 -
+                    // beta1^step)
+  bool has_l2;
   bool nesterov;
 };
 

@@ -9,21 +9,20 @@
 
 namespace sluice::cpu_adam {
 
-// A permutation of 32-bit values whose every output bit depends on every input bit about evenly
-// (two rounds of multiply and xor-shift; constants of the "lowbias32" search, C. Wellons 2018).
+// 32 random bits for the element whose number's low half is `low`: two rounds of xor-shift and
+// multiply, after which every bit depends on every bit of the number about evenly (constants of the
+// "lowbias32" search, C. Wellons 2018), with a key before each. With the first key alone two steps
+// would have the same noise in another order.
 constexpr std::uint32_t kMix1 = 0x7FEB352DU;
 constexpr std::uint32_t kMix2 = 0x846CA68BU;
-constexpr std::uint32_t mix(std::uint32_t x) {
+constexpr std::uint32_t noise_of(const RoundingKey& key, std::uint32_t low) {
+  std::uint32_t x = low ^ key.keys[0];
   x ^= x >> 16U;
   x *= kMix1;
   x ^= x >> 15U;
+  x ^= key.keys[1];
   x *= kMix2;
   return x ^ (x >> 16U);
-}
-
-// 32 random bits for the element whose number's low half is `low`.
-constexpr std::uint32_t noise_of(const RoundingKey& key, std::uint32_t low) {
-  return mix(mix(low ^ key.keys[0]) ^ key.keys[1]);
 }
 // The 16 of them that round moment `index`.
 constexpr std::uint32_t kNoiseShift[kMostMoments] = {0, 16, 8};

@@ -27,7 +27,7 @@ constexpr std::size_t kStreamingCount = 1'048'576;
 constexpr std::uintptr_t kStreamingAlignment = 64;
 // Of a smaller tile the lines at both ends, which it shares with its neighbours, would cost more
 // than the others gain.
-constexpr std::size_t kStreamingTile = 16'384;
+constexpr std::size_t kStreamingTile = 256;
 
 // One of a tile's spans.
 struct Stream {
@@ -70,20 +70,22 @@ class Streams {
 
 constexpr const char* kMomentNames[kMostMoments] = {"moment 1", "moment 2", "moment 3"};
 
+std::size_t elements_of(const MasterSpan& master) {
+  if (const auto* fp32 = std::get_if<std::span<float>>(&master)) return fp32->size();
+  return std::get<SplitMaster>(master).weight.size();
+}
+
 // Throws InvalidArgument unless every span that is used has the master's size and memory of its
 // own. Returns that size.
 std::size_t checked_count(const OptimizerConfig& config, const Tile& tile) {
   Streams streams;
-  std::size_t count = 0;
+  const std::size_t count = elements_of(tile.master);
   const auto* split = std::get_if<SplitMaster>(&tile.master);
   if (split != nullptr) {
     streams.add(stream_of("the weight of the split master", split->weight));
     streams.add(stream_of("the low half of the split master", split->low));
-    count = split->weight.size();
   } else {
-    const auto& master = std::get<std::span<float>>(tile.master);
-    streams.add(stream_of("master", master));
-    count = master.size();
+    streams.add(stream_of("master", std::get<std::span<float>>(tile.master)));
   }
   const std::size_t moments = moment_count(config);
   for (std::size_t k = 0; k < kMostMoments; ++k) {
@@ -117,11 +119,11 @@ std::size_t checked_count(const OptimizerConfig& config, const Tile& tile) {
 
 // A tile that has been checked: what to run, on which memory. Parts of it may run on any thread.
 struct TilePlan {
-  const StepConstants* constants = nullptr;
-  StepFunction function = nullptr;
-  TileArguments arguments{};
+  const StepConstants* constants;
+  StepFunction function;
+  TileArguments arguments;
   StateLayout layout;
-  std::uint64_t first_element = 0;
+  std::uint64_t first_element;
 
   std::size_t count() const { return arguments.count; }
 
@@ -135,22 +137,28 @@ struct TilePlan {
       run(step, first, left);
       return run(step, first + left, count - left);
     }
-    if (part.store == WeightStore::streaming) {
-      const std::size_t head = std::min(count, count_to_aligned(part));
-      if (head > 0) {
-        TileArguments before = part;
-        before.count = head;
-        before.store = WeightStore::cached;
-        function(*constants, before);
-        if (head == count) return;
-        part = advanced(part, layout, head);
-        part.count = count - head;
-      }
+    if (part.store == WeightStore::cached) return function(*constants, part);
+    // Whole lines are streamed. A line that is written in both ways would go to memory twice.
+    const std::size_t line = kStreamingAlignment / size_of(part.weight_type);
+    const std::size_t head = std::min(count, count_to_aligned(part));
+    const std::size_t body = align_down(count - head, line);
+    run_cached(part, 0, head);
+    if (body > 0) {
+      TileArguments lines = advanced(part, layout, head);
+      lines.count = body;
+      function(*constants, lines);
     }
-    function(*constants, part);
+    run_cached(part, head + body, count - head - body);
   }
 
  private:
+  void run_cached(const TileArguments& tile, std::size_t first, std::size_t count) const {
+    if (count == 0) return;
+    TileArguments part = advanced(tile, layout, first);
+    part.count = count;
+    part.store = WeightStore::cached;
+    function(*constants, part);
+  }
   // Elements before the weight's next address that a streaming store takes.
   static std::size_t count_to_aligned(const TileArguments& part) {
     const std::size_t over = reinterpret_cast<std::uintptr_t>(part.weight) % kStreamingAlignment;
@@ -160,29 +168,28 @@ struct TilePlan {
 
 TilePlan plan_of(const Kernel& kernel, const OptimizerConfig& config,
                  const StepConstants& constants, const Tile& tile) {
-  TilePlan plan;
-  TileArguments& arguments = plan.arguments;
-  plan.constants = &constants;
-  plan.first_element = tile.first_element;
-  plan.layout.moments = moment_count(config);
+  StateLayout layout{.moments = moment_count(config)};
+  // Every field is set below or here. Set to 0 as a whole first, which compilers do by a string
+  // instruction, it costs more than all the rest.
+  TileArguments arguments;
+  arguments.low = nullptr;
+  arguments.weight = nullptr;
+  arguments.store = WeightStore::cached;
+  arguments.rounding = {};
+  arguments.count = elements_of(tile.master);
   if (const auto* fp32 = std::get_if<std::span<float>>(&tile.master)) {
     arguments.master = fp32->data();
-    arguments.count = fp32->size();
   } else {
     const auto& split = std::get<SplitMaster>(tile.master);
-    plan.layout.master = MasterLayout::split;
+    layout.master = MasterLayout::split;
     arguments.master = split.weight.data();
     arguments.low = split.low.data();
-    arguments.count = split.weight.size();
   }
-  for (std::size_t k = 0; k < plan.layout.moments; ++k) {
-    std::visit(
-        [&](auto moment) {
-          arguments.moments[k] = moment.data();
-          plan.layout.moment_bytes = sizeof(moment[0]);
-        },
-        tile.moments[k]);
+  for (std::size_t k = 0; k < kMostMoments; ++k) {
+    std::visit([&](auto moment) { arguments.moments[k] = moment.data(); }, tile.moments[k]);
   }
+  const bool bf16_moments = std::holds_alternative<std::span<Bf16>>(tile.moments[0]);
+  layout.moment_bytes = bf16_moments ? sizeof(Bf16) : sizeof(float);
   arguments.gradient_type = static_cast<DType>(tile.gradient.index());
   std::visit([&](auto gradient) { arguments.gradient = gradient.data(); }, tile.gradient);
   arguments.weight_type = static_cast<WeightType>(tile.weight.index());
@@ -191,10 +198,10 @@ TilePlan plan_of(const Kernel& kernel, const OptimizerConfig& config,
         if constexpr (!std::is_same_v<W, std::monostate>) arguments.weight = weight.data();
       },
       tile.weight);
-  const bool bf16_moments = plan.layout.moment_bytes == sizeof(Bf16);
-  plan.function = kernel.step[static_cast<std::size_t>(rule_of(config))]
-                             [static_cast<std::size_t>(plan.layout.master)][bf16_moments ? 1 : 0];
-  return plan;
+  const StepFunction function =
+      kernel.step[static_cast<std::size_t>(rule_of(config))]
+                 [static_cast<std::size_t>(layout.master)][bf16_moments ? 1 : 0];
+  return {&constants, function, arguments, layout, tile.first_element};
 }
 
 // In a step of so many elements, and where the weight's addresses can be those of streaming stores
@@ -245,6 +252,7 @@ class StepPlan {
       const std::size_t count = std::min(places_[t].count - first, end - at);
       if (count == 0) continue;
       const Place& place = places_[t];
+      if (t + 1 < places_.size()) prefetch(*places_[t + 1].tile);
       TilePlan plan = plan_of(kernel_, place.group->config, *place.constants, *place.tile);
       if (should_stream(plan, elements_)) plan.arguments.store = WeightStore::streaming;
       plan.run(step_, first, count);
@@ -255,6 +263,11 @@ class StepPlan {
 
  private:
   static constexpr std::size_t kTilesPerTask = 256;
+  // Whole; of many small tiles the wait for the next one would show.
+  static void prefetch(const Tile& tile) {
+    const auto* const begin = reinterpret_cast<const std::byte*>(&tile);
+    for (std::size_t at = 0; at < sizeof(Tile); at += 64) hwy::Prefetch(begin + at);
+  }
   struct Place {
     const Group* group;
     const Tile* tile;
@@ -292,6 +305,7 @@ void step_tile(const OptimizerConfig& config, const Step& step, const Tile& tile
 }
 
 void step(const OptimizerConfig& config, const Step& step, const Tile& tile, Executor& executor) {
+  if (elements_of(tile.master) <= kChunk) return step_tile(config, step, tile);  // nothing to share
   const Group group{config, {&tile, 1}};
   step_on(chosen_kernel(), {&group, 1}, step, executor);
 }

@@ -53,6 +53,12 @@ HWY_INLINE Vec mul(Vec a, Vec b) {
 HWY_INLINE Vec div(Vec a, Vec b) {
   return hn::Div(a, b);
 }
+HWY_INLINE BitVec bits_of(Vec value) {
+  return hn::BitCast(Bits(), value);
+}
+HWY_INLINE Vec float_of(BitVec bits) {
+  return hn::BitCast(Floats(), bits);
+}
 HWY_INLINE Vec root(Vec a) {
   return hn::Sqrt(a);
 }
@@ -73,30 +79,72 @@ HWY_INLINE Vec sign_of(Vec a) {
 #define KERNEL_INLINE HWY_INLINE
 #include "formulas.inc.hpp"
 
-HWY_INLINE BitVec widen(const std::uint16_t* from) {
-  return hn::PromoteTo(Bits(), hn::LoadU(Halves(), from));
-}
+#if HWY_TARGET == HWY_AVX3
+// Where division and root are most of the work the divider is what everything waits for. These get
+// the correctly rounded root from the 14-bit estimate of its reciprocal instead: a coupled Newton
+// iteration for root and half of its reciprocal, then a step from the exact residue (Markstein
+// 2000, "IA-64 and Elementary Functions", chapter 9). The scale does not matter between the limits,
+// below which the residue would be subnormal; kernel_conformance_test compares every mantissa.
+struct LanesWithoutDivider : Lanes {
+  explicit HWY_INLINE LanesWithoutDivider(const StepConstants& constants) : Lanes(constants) {}
+  static HWY_INLINE Vec square_root(Vec a) {
+    constexpr std::uint32_t kLeast = 0x0F800000;     // 2^-96
+    constexpr std::uint32_t kInfinity = 0x7F800000;  // and behind it NaN and negative numbers
+    const BitVec above_least = hn::Sub(bits_of(a), hn::Set(Bits(), kLeast));
+    const auto normal = hn::Lt(above_least, hn::Set(Bits(), kInfinity - kLeast));
+    if (HWY_UNLIKELY(!hn::AllTrue(Bits(), normal))) return hn::Sqrt(a);
+    const Vec estimate = hn::ApproximateReciprocalSqrt(a);
+    Vec r = hn::Mul(a, estimate);
+    Vec half = hn::Mul(splat(0.5F), estimate);
+    const Vec error = hn::NegMulAdd(half, r, splat(0.5F));
+    r = hn::MulAdd(r, error, r);
+    half = hn::MulAdd(half, error, half);
+    return hn::MulAdd(hn::NegMulAdd(r, r, a), half, r);
+  }
+};
+#else
+using LanesWithoutDivider = Lanes;
+#endif
+
 // Every lane is at most 0xFFFF, so the saturation of the signed conversion never acts.
 HWY_INLINE hn::Vec<Halves> narrow(BitVec value) {
   return hn::DemoteTo(Halves(), hn::BitCast(hn::RebindToSigned<Bits>(), value));
 }
-HWY_INLINE BitVec bits_of(Vec value) {
-  return hn::BitCast(Bits(), value);
+// How much of a vector there is in memory.
+struct AllLanes {};
+struct FirstLanes {
+  std::size_t count;
+};
+template <class D>
+HWY_INLINE hn::Vec<D> read(D d, const hn::TFromD<D>* from, AllLanes) {
+  return hn::LoadU(d, from);
 }
-HWY_INLINE Vec float_of(BitVec bits) {
-  return hn::BitCast(Floats(), bits);
+template <class D>
+HWY_INLINE hn::Vec<D> read(D d, const hn::TFromD<D>* from, FirstLanes first) {
+  return hn::MaskedLoad(hn::FirstN(d, first.count), d, from);
+}
+template <class D>
+HWY_INLINE void write(hn::Vec<D> value, D d, hn::TFromD<D>* to, AllLanes) {
+  hn::StoreU(value, d, to);
+}
+template <class D>
+HWY_INLINE void write(hn::Vec<D> value, D d, hn::TFromD<D>* to, FirstLanes first) {
+  hn::BlendedStore(value, hn::FirstN(d, first.count), d, to);
 }
 
-HWY_INLINE Vec load(const float* from) {
-  return hn::LoadU(Floats(), from);
+template <class Part>
+HWY_INLINE Vec load(const float* from, Part part) {
+  return read(Floats(), from, part);
 }
-HWY_INLINE Vec load(const Bf16* from) {
-  return float_of(hn::ShiftLeft<16>(widen(&from->bits)));
+template <class Part>
+HWY_INLINE Vec load(const Bf16* from, Part part) {
+  return float_of(hn::ShiftLeft<16>(hn::PromoteTo(Bits(), read(Halves(), &from->bits, part))));
 }
 // AVX2 and AVX-512 convert fp16 in hardware, subnormals included.
-HWY_INLINE Vec load(const Fp16* from) {
+template <class Part>
+HWY_INLINE Vec load(const Fp16* from, Part part) {
   const hn::Rebind<hwy::float16_t, Floats> halves;
-  return hn::PromoteTo(Floats(), hn::BitCast(halves, hn::LoadU(Halves(), &from->bits)));
+  return hn::PromoteTo(Floats(), hn::BitCast(halves, read(Halves(), &from->bits, part)));
 }
 
 // to_bf16 of base/dtype.hpp for a value whose NaN is the one of one_nan: its rounding then needs no
@@ -127,135 +175,184 @@ HWY_INLINE void prefetch(const void* from, std::size_t offset_bytes) {
   hwy::Prefetch(reinterpret_cast<const char*>(address));
 }
 
-template <class T>
-HWY_INLINE Vec load_ahead(const void* from, std::size_t i) {
+template <class T, class Part>
+HWY_INLINE Vec load_ahead(const void* from, std::size_t i, Part part) {
   const T* at = static_cast<const T*>(from) + i;
   prefetch(at, 0);
-  return load(at);
+  return load(at, part);
 }
 
-HWY_INLINE Vec load_gradient(const TileArguments& tile, std::size_t i) {
-  if (tile.gradient_type == DType::bf16) return load_ahead<Bf16>(tile.gradient, i);
-  if (tile.gradient_type == DType::fp16) return load_ahead<Fp16>(tile.gradient, i);
-  return load_ahead<float>(tile.gradient, i);
+template <class Part>
+HWY_INLINE Vec load_gradient(const TileArguments& tile, std::size_t i, Part part) {
+  if (tile.gradient_type == DType::bf16) return load_ahead<Bf16>(tile.gradient, i, part);
+  if (tile.gradient_type == DType::fp16) return load_ahead<Fp16>(tile.gradient, i, part);
+  return load_ahead<float>(tile.gradient, i, part);
 }
 
 template <class D, class T>
-HWY_INLINE void put(WeightStore how, hn::Vec<D> value, D d, T* to) {
+HWY_INLINE void put(WeightStore how, hn::Vec<D> value, D d, T* to, AllLanes part) {
   if (how == WeightStore::streaming) {
     hn::Stream(value, d, to);
   } else {
-    hn::StoreU(value, d, to);
+    write(value, d, to, part);
   }
 }
+template <class D, class T>
+HWY_INLINE void put(WeightStore, hn::Vec<D> value, D d, T* to, FirstLanes part) {
+  write(value, d, to, part);
+}
 
-HWY_INLINE void store_weight(const TileArguments& tile, std::size_t i, Vec value) {
+template <class Part>
+HWY_INLINE void store_weight(const TileArguments& tile, std::size_t i, Vec value, Part part) {
   if (tile.weight_type == WeightType::none) return;
   if (tile.weight_type == WeightType::fp32)
-    return put(tile.store, value, Floats(), static_cast<float*>(tile.weight) + i);
+    return put(tile.store, value, Floats(), static_cast<float*>(tile.weight) + i, part);
   auto* to = static_cast<std::uint16_t*>(tile.weight) + i;
   put(tile.store,
       tile.weight_type == WeightType::bf16 ? round_to_bf16(value) : round_to_fp16(value), Halves(),
-      to);
+      to, part);
 }
 
 // split() and join() of the public header.
-template <MasterLayout kLayout>
-HWY_INLINE Vec load_master(const TileArguments& tile, std::size_t i) {
-  if constexpr (kLayout == MasterLayout::fp32) return load_ahead<float>(tile.master, i);
+template <MasterLayout kLayout, class Part>
+HWY_INLINE Vec load_master(const TileArguments& tile, std::size_t i, Part part) {
+  if constexpr (kLayout == MasterLayout::fp32) return load_ahead<float>(tile.master, i, part);
   const std::uint16_t* low = tile.low + i;
   prefetch(low, 0);
   const hn::RebindToSigned<Bits> signed_bits;
   const hn::RebindToSigned<Halves> signed_halves;
-  const auto rest = hn::PromoteTo(
-      signed_bits, hn::LoadU(signed_halves, reinterpret_cast<const std::int16_t*>(low)));
-  return float_of(hn::Add(bits_of(load_ahead<Bf16>(tile.master, i)), hn::BitCast(Bits(), rest)));
+  const auto rest =
+      hn::PromoteTo(signed_bits, hn::BitCast(signed_halves, read(Halves(), low, part)));
+  return float_of(
+      hn::Add(bits_of(load_ahead<Bf16>(tile.master, i, part)), hn::BitCast(Bits(), rest)));
 }
 
-template <MasterLayout kLayout>
-HWY_INLINE void store_master(const TileArguments& tile, std::size_t i, Vec value) {
+template <MasterLayout kLayout, class Part>
+HWY_INLINE void store_master(const TileArguments& tile, std::size_t i, Vec value, Part part) {
   if constexpr (kLayout == MasterLayout::fp32) {
-    hn::StoreU(value, Floats(), static_cast<float*>(tile.master) + i);
+    write(value, Floats(), static_cast<float*>(tile.master) + i, part);
   } else {
     const BitVec bits = bits_of(value);
     const BitVec rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Set(Bits(), 0x8000)));
-    hn::StoreU(narrow(rounded), Halves(), static_cast<std::uint16_t*>(tile.master) + i);
-    hn::StoreU(narrow(hn::And(bits, hn::Set(Bits(), 0xFFFF))), Halves(), tile.low + i);
+    write(narrow(rounded), Halves(), static_cast<std::uint16_t*>(tile.master) + i, part);
+    write(narrow(hn::And(bits, hn::Set(Bits(), 0xFFFF))), Halves(), tile.low + i, part);
   }
 }
 
-// mix() of rounding.hpp.
-HWY_INLINE BitVec mix(BitVec x) {
+// noise_of() of rounding.hpp.
+// `places`: of the lanes, counted from element i of the run.
+HWY_INLINE BitVec noise_at(const RoundingKey& key, std::size_t i, BitVec places) {
+  const BitVec number = hn::Add(places, hn::Set(Bits(), key.first + static_cast<std::uint32_t>(i)));
+  BitVec x = hn::Xor(number, hn::Set(Bits(), key.keys[0]));
   x = hn::Xor(x, hn::ShiftRight<16>(x));
   x = hn::Mul(x, hn::Set(Bits(), kMix1));
   x = hn::Xor(x, hn::ShiftRight<15>(x));
+  x = hn::Xor(x, hn::Set(Bits(), key.keys[1]));
   x = hn::Mul(x, hn::Set(Bits(), kMix2));
   return hn::Xor(x, hn::ShiftRight<16>(x));
 }
-HWY_INLINE BitVec noise_at(const RoundingKey& key, std::size_t i) {
-  // Iota from 0 is a constant; from anything else it goes through memory.
-  const BitVec number =
-      hn::Add(hn::Iota(Bits(), 0), hn::Set(Bits(), key.first + static_cast<std::uint32_t>(i)));
-  return mix(
-      hn::Xor(mix(hn::Xor(number, hn::Set(Bits(), key.keys[0]))), hn::Set(Bits(), key.keys[1])));
+
+template <int kShift, class Part>
+HWY_INLINE void store_rounded(Bf16* to, Vec value, BitVec noise, Part part) {
+  const BitVec bits = hn::And(hn::ShiftRight<kShift>(noise), hn::Set(Bits(), 0xFFFF));
+  write(narrow(hn::ShiftRight<16>(hn::Add(bits_of(value), bits))), Halves(), &to->bits, part);
 }
 
-template <int kShift>
-HWY_INLINE void store_rounded(Bf16* to, Vec value, BitVec noise) {
-  const BitVec part = hn::And(hn::ShiftRight<kShift>(noise), hn::Set(Bits(), 0xFFFF));
-  hn::StoreU(narrow(hn::ShiftRight<16>(hn::Add(bits_of(value), part))), Halves(), &to->bits);
-}
-
+template <class Part>
 HWY_INLINE void store_moments(const TileArguments& tile, std::size_t i, const Moments& moments,
-                              std::size_t count, float) {
+                              std::size_t count, float, Part part) {
   for (std::size_t k = 0; k < count; ++k)
-    hn::StoreU(one_nan(moments[k]), Floats(), static_cast<float*>(tile.moments[k]) + i);
+    write(moments[k], Floats(), static_cast<float*>(tile.moments[k]) + i, part);
 }
+template <class Part>
 HWY_INLINE void store_moments(const TileArguments& tile, std::size_t i, const Moments& moments,
-                              std::size_t count, Bf16) {
+                              std::size_t count, Bf16, Part part) {
   if (count == 0) return;
-  const BitVec noise = noise_at(tile.rounding, i);
+  // Iota from 0 is a constant; from anything else it goes through memory.
+  const BitVec noise = noise_at(tile.rounding, i, hn::Iota(Bits(), 0));
   const auto to = [&](std::size_t k) { return static_cast<Bf16*>(tile.moments[k]) + i; };
-  store_rounded<kNoiseShift[0]>(to(0), one_nan(moments[0]), noise);
-  if (count > 1) store_rounded<kNoiseShift[1]>(to(1), one_nan(moments[1]), noise);
-  if (count > 2) store_rounded<kNoiseShift[2]>(to(2), one_nan(moments[2]), noise);
+  store_rounded<kNoiseShift[0]>(to(0), moments[0], noise, part);
+  if (count > 1) store_rounded<kNoiseShift[1]>(to(1), moments[1], noise, part);
+  if (count > 2) store_rounded<kNoiseShift[2]>(to(2), moments[2], noise, part);
 }
+
+// Makes every NaN the one of one_nan; that there is none is seen in the sum of two states. No rule
+// gives a master that is a number beside a moment that is not, but Lion's, whose moment is the
+// first.
+HWY_INLINE void no_other_nan(Vec& p, Moments& moments, std::size_t count) {
+  const Vec sum = count == 0 ? p : hn::Add(p, moments[0]);
+  if (HWY_LIKELY(hn::AllFalse(Floats(), hn::IsNaN(sum)))) return;
+  p = one_nan(p);
+  for (std::size_t k = 0; k < count; ++k) moments[k] = one_nan(moments[k]);
+}
+
+#include "pairs.inc.hpp"
 
 template <class R, MasterLayout kLayout, class M>
 struct StepRun {
   static constexpr StateLayout kStates{kLayout, R::kMoments, sizeof(M)};
 
-  static HWY_INLINE void vector_at(const Lanes& c, Vec factor, const TileArguments& tile,
-                                   std::size_t i) {
+  template <class L, class Part>
+  static HWY_INLINE void vector_at(const L& c, Vec factor, const TileArguments& tile, std::size_t i,
+                                   Part part) {
     Moments moments;
-    for (std::size_t k = 0; k < R::kMoments; ++k) moments[k] = load_ahead<M>(tile.moments[k], i);
-    Vec p = load_master<kLayout>(tile, i);
-    R::update(c, hn::Mul(load_gradient(tile, i), factor), p, moments);
-    p = one_nan(p);
-    store_master<kLayout>(tile, i, p);
-    store_moments(tile, i, moments, R::kMoments, M{});
-    store_weight(tile, i, p);
+    for (std::size_t k = 0; k < R::kMoments; ++k)
+      moments[k] = load_ahead<M>(tile.moments[k], i, part);
+    Vec p = load_master<kLayout>(tile, i, part);
+    R::update(c, hn::Mul(load_gradient(tile, i, part), factor), p, moments);
+    no_other_nan(p, moments, R::kMoments);
+    store_master<kLayout>(tile, i, p, part);
+    store_moments(tile, i, moments, R::kMoments, M{}, part);
+    store_weight(tile, i, p, part);
   }
 
-  // Fewer elements than a vector has: in memory of its own, the other lanes 0.
-  static void part_of_vector(const Lanes& c, Vec factor, const TileArguments& tile) {
-    PartOfVector part(tile, kStates);
-    vector_at(c, factor, part.arguments(), 0);
-    part.copy_back();
+  // Fewer elements than a vector has. Without masks they are copied, with zeros behind them.
+  template <class L>
+  static void rest(const L& c, Vec factor, const TileArguments& tile) {
+    if constexpr (HWY_TARGET == HWY_AVX3) {
+      vector_at(c, factor, tile, 0, FirstLanes{tile.count});
+    } else {
+      PartOfVector part(tile, kStates);
+      vector_at(c, factor, part.arguments(), 0, AllLanes{});
+      part.copy_back();
+    }
   }
 
-  static void run(const StepConstants& constants, const TileArguments& tile) {
-    const Lanes c(constants);
+  template <class L>
+  static HWY_INLINE void run_with(const StepConstants& constants, const TileArguments& tile) {
+    const L c(constants);
     const Vec factor = splat(constants.gradient_factor);
     // A copy whose address nobody has, so that the stores of the loop cannot be seen as changing
     // it.
     const TileArguments in_registers = tile;
     std::size_t i = 0;
-    for (; i + kLanes <= in_registers.count; i += kLanes) vector_at(c, factor, in_registers, i);
+    if constexpr (kLayout == MasterLayout::split && std::is_same_v<M, Bf16>) {
+      const bool all_16_bits = in_registers.gradient_type == DType::bf16;
+      for (; all_16_bits && i + 2 * kLanes <= in_registers.count; i += 2 * kLanes)
+        pairs_at<R>(c, factor, in_registers, i);
+    }
+    if constexpr (!std::is_same_v<L, Lanes>) {
+      // Every third root is the divider's, which has the time.
+      for (; i + 3 * kLanes <= in_registers.count; i += 3 * kLanes) {
+        vector_at(c, factor, in_registers, i, AllLanes{});
+        vector_at(c, factor, in_registers, i + kLanes, AllLanes{});
+        vector_at(static_cast<const Lanes&>(c), factor, in_registers, i + 2 * kLanes, AllLanes{});
+      }
+    }
+    for (; i + kLanes <= in_registers.count; i += kLanes)
+      vector_at(c, factor, in_registers, i, AllLanes{});
     if (i == tile.count) return;
-    TileArguments rest = advanced(tile, kStates, i);
-    rest.count = tile.count - i;
-    part_of_vector(c, factor, rest);
+    TileArguments last = advanced(tile, kStates, i);
+    last.count = tile.count - i;
+    rest(c, factor, last);
+  }
+
+  static void run(const StepConstants& constants, const TileArguments& tile) {
+    // With 16-bit elements their conversion is more work than the divider has.
+    if constexpr (kLayout == MasterLayout::fp32 && std::is_same_v<M, float>) {
+      if (tile.gradient_type == DType::fp32) return run_with<LanesWithoutDivider>(constants, tile);
+    }
+    run_with<Lanes>(constants, tile);
   }
 };
 
@@ -277,7 +374,7 @@ struct SumSquares {
         prefetch(values + i, b);
       }
       for (std::size_t k = 0; k < kVectors; k += 2) {
-        const Vec x = load(values + i + k * kDoubles);
+        const Vec x = load(values + i + k * kDoubles, AllLanes{});
         const auto low = hn::PromoteTo(d, hn::LowerHalf(half, x));
         const auto high = hn::PromoteTo(d, hn::UpperHalf(half, x));
         sum[k] = hn::MulAdd(low, low, sum[k]);

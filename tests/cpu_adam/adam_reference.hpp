@@ -44,7 +44,7 @@ struct AdamReference {
     const double root = std::sqrt(v / correction2);
     const double denominator = root + c.epsilon;
     const double denominator_bound =
-        v_bound / (2 * std::sqrt(v * correction2)) + u * (3 * root + c.epsilon + denominator);
+        v_bound / (2 * std::sqrt(v * correction2)) + u * (root + c.epsilon + denominator);
     const double update = lr * (m / correction1) / denominator;
     p -= update;
     p_bound += lr / correction1 * m_bound / denominator +

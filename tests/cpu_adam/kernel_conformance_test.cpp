@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include "adam_state.hpp"
 #include "kernels.hpp"
@@ -106,6 +110,42 @@ TEST_P(EveryKernel, GivesTheScalarBitsForSpecialValues) {
   for (const WeightType weight : kWeightTypes) {
     AdamState state = start;
     expect_scalar_bits(state, AdamConfig{}, DType::fp32, weight);
+  }
+}
+
+// A kernel may have a root of its own. The numerator makes every quotient just less than a power of
+// two, where the last place of a root is one of the quotient.
+TEST_P(EveryKernel, TakesTheRootOfEveryMantissaAsTheScalarKernel) {
+  constexpr std::uint32_t kCount = 1U << 20U;
+  constexpr std::uint32_t kOne = 0x3F800000;     // 1.0: from here to 4.0 once each,
+  constexpr std::uint32_t kBinade = 0x00800000;  // and at the ends of the exponents
+  const AdamConfig config{
+      .learning_rate = 1, .beta1 = 0.5, .beta2 = 0.5, .epsilon = 0, .bias_correction = false};
+  const std::vector<float> gradient(kCount, 0.0F);
+  const auto step_from = [&](const Kernel& kernel, std::uint32_t first) {
+    std::vector<float> p(kCount, 0.0F), m(kCount), v(kCount);
+    for (std::uint32_t i = 0; i < kCount; ++i) {
+      const auto halved = std::bit_cast<float>(first + i);
+      v[i] = 2 * halved;
+      m[i] = 2 * 1.999F * std::sqrt(halved);
+    }
+    step_tile_on(kernel, config, {.step = 1},
+                 {.master = std::span(p),
+                  .moments = {std::span(m), std::span(v)},
+                  .gradient = std::span<const float>(gradient)});
+    return p;
+  };
+  std::vector<std::uint32_t> firsts;
+  for (std::uint32_t first = kOne; first < kOne + 2 * kBinade; first += kCount)
+    firsts.push_back(first);
+  for (const std::uint32_t edge : {0U, kBinade, 0x0F800000U, 0x7E800000U})
+    firsts.push_back(std::max(edge, kCount / 2) - kCount / 2);
+  for (const std::uint32_t first : firsts) {
+    const std::vector<float> expected = step_from(scalar_kernel(), first);
+    const std::vector<float> found = step_from(*kernel_, first);
+    for (std::uint32_t i = 0; i < kCount; ++i)
+      ASSERT_EQ(bits_of(found[i]), bits_of(expected[i]))
+          << "root of " << std::hexfloat << std::bit_cast<float>(first + i);
   }
 }
 

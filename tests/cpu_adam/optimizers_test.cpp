@@ -66,9 +66,9 @@ struct Element {
     m = constant(c.beta1) * m + constant(1 - c.beta1) * g;
     v = constant(c.beta2) * v + constant(1 - c.beta2) * g * g;
     most = larger(most, v);
-    const Bounded correction = constant(std::sqrt(1 - std::pow(c.beta2, t)));
-    const Bounded size = constant(c.learning_rate / (1 - std::pow(c.beta1, t)));
-    p = p - size * m / (root(most) / correction + constant(c.epsilon));
+    const double correction = std::sqrt(1 - std::pow(c.beta2, t));
+    const Bounded size = constant(c.learning_rate * correction / (1 - std::pow(c.beta1, t)));
+    p = p - size * m / (root(most) + constant(c.epsilon * correction));
   }
   void step(const AdagradConfig& c, int t, Bounded g) {
     g = g + constant(c.weight_decay) * p;

@@ -26,14 +26,15 @@ torch::Tensor tensor_of(const std::vector<float>& values) {
 // or the reverse (its vector and its scalar loops differ), one rounding is there on one side only:
 // at most u = 2^-24 of the terms in m, and in v, per step. So after t steps, relative: |dv| <= 2tu
 // v (terms of one sign), |dm| <= 2u / (1 - beta1) G with G the largest gradient. An update of size
-// U = lr * m / denominator then differs by (t u + 4u) |U| + lr * 2u * 10 * G / denominator;
-// gradients lie in [0.5, 1.5] in size, so G / denominator <= 3 and |U| <= 3 lr. L2 decay changes a
+// U = lr * m / denominator then differs by (t u + 9u) |U| + lr * 2u * 10 * G / denominator:
+// LibTorch rounds its step size, two divisions, a sum and a product, here it is a division less.
+// Gradients lie in [0.5, 1.5] in size, so G / denominator <= 3 and |U| <= 3 lr. L2 decay changes a
 // gradient by at most 0.01 * 2: within the factor of 2 that is left below. The two subtractions
 // from p and the decay round by 2u |p| on each side. Summed over T steps:
-//   4u P T + 3 lr u (T^2 / 2 + 4T) + 60 lr u T,  twice for the margin.
+//   4u P T + 3 lr u (T^2 / 2 + 9T) + 60 lr u T,  twice for the margin.
 double tolerance(double lr, double largest_p) {
   const double u = 0x1p-24, t = kSteps;
-  return 2 * (4 * u * largest_p * t + 3 * lr * u * (t * t / 2 + 4 * t) + 60 * lr * u * t);
+  return 2 * (4 * u * largest_p * t + 3 * lr * u * (t * t / 2 + 9 * t) + 60 * lr * u * t);
 }
 
 // Steps both on the same gradients of 0.5 to 1.5 in size and either sign.
