@@ -17,6 +17,7 @@ function(_sluice_feature_result feature enabled reason)
   else()
     set(state "off")
   endif()
+  string(REPLACE ";" "," reason "${reason}")  # else a reason would be several lines of the summary
   set(_sluice_summary "${_sluice_summary};${shown}|${state}|${reason}" CACHE INTERNAL "")
 endfunction()
 

@@ -1,12 +1,13 @@
 // The same formulas over Highway's vectors: this file is compiled once for every instruction set.
 //
 // Left out are sets without fused multiply-add (SSE, and Highway's own scalar one, whose MulAdd
-// rounds twice) and those never run by this project's tests (Arm, Power, RISC-V, WebAssembly):
-// there the scalar kernel is the only one.
+// rounds twice), SVE, whose vectors have no size that an array of them could have (such processors
+// have NEON too), and those never run by this project's tests (Power, RISC-V, WebAssembly): there
+// the scalar kernel is the only one.
 
 // clang-format off
 #undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (~(HWY_AVX2 | HWY_AVX3 | HWY_SCALAR | HWY_EMU128))
+#define HWY_DISABLED_TARGETS (~(HWY_AVX2 | HWY_AVX3 | HWY_NEON | HWY_SCALAR | HWY_EMU128))
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "vector_kernels.cpp"
 #include <hwy/foreach_target.h>
@@ -26,7 +27,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu_adam {
 namespace HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -140,7 +141,7 @@ template <class Part>
 HWY_INLINE Vec load(const Bf16* from, Part part) {
   return float_of(hn::ShiftLeft<16>(hn::PromoteTo(Bits(), read(Halves(), &from->bits, part))));
 }
-// AVX2 and AVX-512 convert fp16 in hardware, subnormals included.
+// All convert fp16 in hardware, subnormals included.
 template <class Part>
 HWY_INLINE Vec load(const Fp16* from, Part part) {
   const hn::Rebind<hwy::float16_t, Floats> halves;
@@ -154,7 +155,7 @@ HWY_INLINE hn::Vec<Halves> round_to_bf16(Vec value) {
   const BitVec odd = hn::And(hn::ShiftRight<16>(in), hn::Set(Bits(), 1));
   return narrow(hn::ShiftRight<16>(hn::Add(hn::Add(in, hn::Set(Bits(), 0x7FFF)), odd)));
 }
-// VCVTPS2PH with round to nearest even: the bits of to_fp16.
+// VCVTPS2PH or FCVTN with round to nearest even: the bits of to_fp16.
 HWY_INLINE hn::Vec<Halves> round_to_fp16(Vec value) {
   const hn::Rebind<hwy::float16_t, Floats> halves;
   return hn::BitCast(Halves(), hn::DemoteTo(halves, value));
@@ -389,7 +390,10 @@ struct SumSquares {
 
 constexpr Kernel kKernel =
     make_kernel<StepRun, SumSquares, Adam, AmsGrad, Adagrad, Lion, Momentum, Sgd>(
-        HWY_TARGET == HWY_AVX3 ? "avx512" : "avx2", HWY_TARGET);
+        HWY_TARGET == HWY_AVX3   ? "avx512"
+        : HWY_TARGET == HWY_AVX2 ? "avx2"
+                                 : "neon",
+        HWY_TARGET);
 
 #undef KERNEL_INLINE
 
@@ -410,6 +414,8 @@ std::span<const Kernel> vector_kernels() {
   static constexpr std::array kList{N_AVX3::kKernel};
 #elif HWY_TARGETS & HWY_AVX2
   static constexpr std::array kList{N_AVX2::kKernel};
+#elif HWY_TARGETS & HWY_NEON
+  static constexpr std::array kList{N_NEON::kKernel};
 #else
   static constexpr std::array<Kernel, 0> kList{};
 #endif

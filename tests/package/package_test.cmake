@@ -44,3 +44,14 @@ if(HAVE_TORCH)
     message(FATAL_ERROR "${library} does not find what it needs:\n${output}")
   endif()
 endif()
+
+# Without the libraries that can be left out the project configures, and says what that means.
+run("configuring without optional libraries"
+  "${CMAKE_COMMAND}" -S "${SOURCE_DIR}" -B "${WORK_DIR}/bare" -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${COMPILER}"
+  -DSLUICE_WITH_TORCH=off -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_BENCH=OFF
+  -Dliburing_LIBRARY= -Dlibaio_LIBRARY= -Dhwloc_LIBRARY=)
+foreach(part "uring +off  liburing was not found .*, libaio or threads do the I/O" "hwloc +off  hwloc was not found .*, doctor shows less")
+  if(NOT output MATCHES "${part}")
+    message(FATAL_ERROR "configuring without optional libraries printed:\n${output}")
+  endif()
+endforeach()
