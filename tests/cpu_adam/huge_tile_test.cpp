@@ -1,5 +1,5 @@
-// A tile of more than 2^31 elements. Its memory is a small file, mapped one time after the other, so
-// that every element of the file is stepped as often as it is mapped.
+// A tile of more than 2^31 elements. Its memory is a small file, mapped one time after the other,
+// so that every element of the file is stepped as often as it is mapped.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -31,8 +31,8 @@ class Repeated {
     if (!file_) throw IoError(errno, "memfd_create", "repeated");
     constexpr std::size_t kFileBytes = kPeriod * sizeof(T);
     SLUICE_SYSCALL(::ftruncate(file_.get(), kFileBytes), "repeated");
-    void* const begin = ::mmap(nullptr, kSizeBytes, PROT_NONE,
-                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const begin =
+        ::mmap(nullptr, kSizeBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (begin == MAP_FAILED) throw IoError(errno, "mmap", "repeated");
     begin_ = static_cast<std::byte*>(begin);
     for (std::size_t at = 0; at < kSizeBytes; at += kFileBytes) {
