@@ -2,9 +2,11 @@
 
 #include "constants.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "sluice/base/error.hpp"
@@ -79,9 +81,9 @@ StepConstants constants(const AdamConfig& config, std::int64_t step) {
   out.keep = decoupled ? keep_of(check, config.learning_rate, config.weight_decay) : 1;
   // m / c1 / (sqrt(v / c2) + epsilon) = (sqrt(c2) / c1) m / (sqrt(v) + sqrt(c2) epsilon).
   const double root = std::sqrt(correction2);
-  check.fp32(config.epsilon, "epsilon");
-  out.epsilon = static_cast<float>(config.epsilon * root);
-  check.not_lost(config.epsilon, out.epsilon, "epsilon");
+  check.not_lost(config.epsilon, check.fp32(config.epsilon, "epsilon"), "epsilon");
+  const double least = config.epsilon > 0 ? std::numeric_limits<float>::denorm_min() : 0;
+  out.epsilon = static_cast<float>(std::max(config.epsilon * root, least));
   out.step_size = check.fp32(config.learning_rate * root / correction1,
                              "learning_rate * sqrt(1 - beta2^step) / (1 - beta1^step)");
   return out;

@@ -1,5 +1,5 @@
-// Elements between memory and vectors: widened, narrowed and rounded, whole vectors or the first few
-// lanes. Included by vector_kernels.cpp for each instruction set, inside its namespace.
+// Elements between memory and vectors: widened, narrowed and rounded, whole vectors or the first
+// few lanes. Included by vector_kernels.cpp for each instruction set, inside its namespace.
 
 // Without an include guard, on purpose.
 

@@ -1,5 +1,6 @@
 #include "sluice/nvme/bench_file.hpp"
 
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -120,6 +121,11 @@ SwapFile open_bench_file(const std::string& directory, std::uint64_t size_bytes,
                   "has another name, whose content would be overwritten; remove this one");
   }
   SwapFile file(path, OpenMode::create, direct);
+  if (::flock(file.fd(), LOCK_EX | LOCK_NB) != 0) {
+    throw IoError(errno, "flock", path, 0, 0,
+                  "another program measures this drive now, and both would find it slow; try again "
+                  "when that is done");
+  }
   const std::uint64_t present = file.size_bytes();
   if (present >= whole && holds_pattern(file, whole, engine, kCheckedPages)) return file;
   try {

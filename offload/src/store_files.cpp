@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string_view>
 
@@ -115,9 +116,12 @@ bool is_part_file(const std::string& path) {
 }
 
 bool is_run_file(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  if (!is_store_name(std::string_view(path).substr(slash + 1))) return false;
-  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  std::error_code error;
+  const std::filesystem::path file =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+  if (error) throw IoError(error.value(), "realpath", path);
+  if (!is_store_name(file.filename().string())) return false;
+  const std::string directory = file.parent_path().string();
   return file_exists(lock_path(directory)) || file_exists(manifest_path(directory)) ||
          file_exists(label_path(directory));
 }

@@ -112,7 +112,7 @@ TEST(ParseArguments, FillsTheArgumentsOfABench) {
   EXPECT_EQ(plain.paths, std::vector<std::string>{"d"});
   EXPECT_EQ(plain.block_bytes, 256U << 10U);
   EXPECT_EQ(plain.depth, 32U);
-  EXPECT_EQ(plain.reads_per_write, 3U);
+  EXPECT_FALSE(plain.reads_per_write.has_value());
   EXPECT_FALSE(plain.size_bytes.has_value());
   const auto all =
       std::get<NvmeBenchArguments>(parse_arguments({"nvme",        "bench",     "a",

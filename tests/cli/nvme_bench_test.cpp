@@ -1,7 +1,9 @@
 // `sluice nvme bench` as its users run it.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -65,6 +67,7 @@ TEST_F(NvmeBench, RefusesWhatCannotBeBeforeItMakesAFile) {
   for (const std::vector<std::string>& bad : std::vector<std::vector<std::string>>{
            {"--op", "swap", "--access", "random"},
            {"--tensors", "5"},
+           {"--reads-per-write", "5"},
            {"--op", "swap", "--tensors", "100000", "--size", "64MiB"},
            {"--op", "swap", "--size", "4096", "--block", "4096"}}) {
     std::vector<std::string> line = {dir_.path()};
@@ -91,7 +94,43 @@ TEST_F(NvmeBench, RefusesToWriteOverTheFilesOfARun) {
   std::ofstream(dir_.file("states.0.swap")) << std::string(8192, 'x');
   std::ofstream(dir_.file("lock")) << "1\n";
   expect_refused(2, "is part of a training run", line);
+  const TempDir other;
+  std::vector<std::string> by_link = line;
+  by_link[0] = other.file("soft");
+  std::filesystem::create_symlink(std::filesystem::absolute(dir_.file("states.0.swap")),
+                                  by_link[0]);
+  expect_refused(2, "is part of a training run", by_link);
+  by_link[0] = other.file("hard");
+  std::filesystem::create_hard_link(dir_.file("states.0.swap"), by_link[0]);
+  expect_refused(2, "has another name", by_link);
   EXPECT_EQ(run_program({"/bin/sh", "-c", "tr -d x < " + dir_.file("states.0.swap")}).out, "");
+}
+
+TEST_F(NvmeBench, RefusesAPageInPlaceOfWhatIsMeasuredOrOfARun) {
+  std::ofstream(dir_.file("data")) << std::string(8192, 'x');
+  std::ofstream(dir_.file("manifest.json")) << "{}";
+  const std::vector<std::string> seconds = {"--block", "4096", "--seconds", "0.05", "--html"};
+  const auto refuse = [&](const std::string& part, const std::string& path,
+                          const std::string& page) {
+    std::vector<std::string> line = {path};
+    line.insert(line.end(), seconds.begin(), seconds.end());
+    line.push_back(page);
+    expect_refused(2, part, line);
+  };
+  refuse("is the file that is measured", dir_.file("data"), dir_.path() + "/./data");
+  refuse("is the file that is measured", dir_.path(), dir_.file("bench.sluice"));
+  refuse("is part of a training run", dir_.file("data"), dir_.file("manifest.json"));
+  EXPECT_EQ(std::filesystem::file_size(dir_.file("data")), 8192U);
+  EXPECT_EQ(std::filesystem::file_size(dir_.file("manifest.json")), 2U);
+}
+
+TEST_F(NvmeBench, RefusesADriveThatAnotherBenchMeasures) {
+  measure({dir_.path()});
+  const int fd = ::open(dir_.file("bench.sluice").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(fd, LOCK_EX | LOCK_NB), 0);
+  expect_refused(4, "another program measures this drive", {dir_.path(), "--size", "8MiB"});
+  ::close(fd);
+  measure({dir_.path()});
 }
 
 TEST_F(NvmeBench, SwapsAListOfTensors) {

@@ -31,6 +31,14 @@ class NvmeTune : public ::testing::Test {
   TempDir dir_;
 };
 
+TEST_F(NvmeTune, ReplacesNothingButSettings) {
+  write_file(dir_.file("ds.json"), R"({"train_batch_size": 1, "aio": {"queue_depth": 5}})");
+  expect_refused(2, "something else than settings",
+                 {dir_.path(), "--out", dir_.file("ds.json"), "--size", "16MiB"});
+  EXPECT_THAT(file_text(dir_.file("ds.json")), HasSubstr("train_batch_size"));
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("bench.sluice")));
+}
+
 TEST_F(NvmeTune, WritesSettingsThatAConfigurationTakesUnchanged) {
   const std::string out = dir_.file("tuned.json"), page = dir_.file("tuned.html");
   const ProgramResult result = tune({dir_.path(), "--out", out, "--html", page, "--size", "16MiB",

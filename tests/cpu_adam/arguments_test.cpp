@@ -61,6 +61,18 @@ TEST(AdamConfig, ValuesOutOfRangeAreRefusedByName) {
   }
 }
 
+// At every step alike: of a subnormal epsilon the bias correction may leave nothing.
+TEST(AdamConfig, AnEpsilonThatFp32HasIsKeptAboveZero) {
+  for (const double epsilon : {1e-46, 1e-60})
+    expect_refused(AdamConfig{.epsilon = epsilon}, {}, {"epsilon", "0 in fp32"});
+  for (const std::int64_t number : {1, 100'000}) {
+    AdamState state(kCount);
+    for (std::size_t i = 0; i < kCount; ++i) state.set(i, 1, 0, 0, 0);
+    step_tile(AdamConfig{.epsilon = 2e-45}, {.step = number}, state.tile());
+    EXPECT_EQ(state.p.span()[0], 1) << "0 / 0 at step " << number;
+  }
+}
+
 TEST(AdamConfig, TheMessageHoldsTheValue) {
   expect_refused(AdamConfig{.learning_rate = -0.125}, {}, {"learning_rate", "-0.125"});
   expect_refused(AdamConfig{.beta1 = 1.5}, {}, {"beta1", "1.5", "[0, 1)"});

@@ -55,8 +55,8 @@ struct NvmeBenchArguments : DriveArguments {
   nvme::LoadAccess access = nvme::LoadAccess::sequential;
   std::uint32_t block_bytes = 256U << 10U;
   unsigned depth = 32;
-  unsigned reads_per_write = nvme::IoEngineOptions{}.reads_per_write;
-  std::optional<unsigned> tensors;  // swap; absent: tiles that fill the file
+  std::optional<unsigned> reads_per_write;  // mixed and swap; absent: the engine's
+  std::optional<unsigned> tensors;          // swap; absent: tiles that fill the file
   double seconds = 5;
   bool fio = false;
   double slice_seconds = 1;  // of either side, with fio

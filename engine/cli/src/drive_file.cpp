@@ -33,8 +33,13 @@ bool is_directory(const std::string& path) {
   return false;
 }
 
-// A file of a run's swap directory, which nobody means to measure on.
+// A file of a run's swap directory, which nobody means to measure on; under another name either.
 void check_is_no_runs(const std::string& path) {
+  struct stat info {};
+  SLUICE_CHECK(::stat(path.c_str(), &info) != 0 || info.st_nlink == 1,
+               path +
+                   ": has another name (a hard link), whose content would be overwritten; give "
+                   "another file, or a directory");
   SLUICE_CHECK(!offload::is_run_file(path),
                path +
                    ": is part of a training run, which lies in its directory and would be "

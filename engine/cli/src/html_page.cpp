@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/nvme/bench_file.hpp"
+#include "sluice/offload/swap_directory.hpp"
 #include "text_format.hpp"
 
 namespace sluice::cli {
@@ -70,14 +73,40 @@ void write_page(const std::string& path, const std::string& page) {
   std::ofstream file(path, std::ios::trunc);
   file << page;
   file.close();
-  if (!file) throw IoError(errno != 0 ? errno : EIO, "write", path);
+  if (file) return;
+  const int error_number = errno != 0 ? errno : EIO;
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
+  throw IoError(error_number, "write", path);
 }
 
-void check_writable(const std::string& flag, const std::string& path) {
+namespace {
+
+// Also by another name, and also when the file is not there yet.
+bool is_measured(const std::string& path, const std::string& measured) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  for (const fs::path& file : {fs::path(measured), fs::path(measured) / nvme::kBenchFileName}) {
+    if (fs::equivalent(path, file, ignored)) return true;
+    if (fs::weakly_canonical(fs::absolute(path), ignored) ==
+        fs::weakly_canonical(fs::absolute(file), ignored))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void check_writable(const std::string& flag, const std::string& path,
+                    const std::vector<std::string>& measured) {
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
   SLUICE_CHECK(!exists || !S_ISDIR(status.st_mode), flag + ": " + path + ": this is a directory");
   if (exists && !S_ISREG(status.st_mode)) return;  // the opening of a pipe would be noticed
+  for (const std::string& of : measured)
+    SLUICE_CHECK(!is_measured(path, of), flag + ": " + path + ": is the file that is measured");
+  SLUICE_CHECK(!offload::is_run_file(path),
+               flag + ": " + path + ": is part of a training run, and would be replaced");
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (!fd) throw IoError(errno, "open", path, 0, 0, "given as " + flag);
   if (!exists) ::unlink(path.c_str());

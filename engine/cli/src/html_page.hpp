@@ -20,7 +20,9 @@ std::string svg_number(double value);
 // Writes the page. Throws IoError.
 void write_page(const std::string& path, const std::string& page);
 // Whether write_page can, before minutes are spent on what to write; changes nothing. `flag` is how
-// `path` was given. Throws InvalidArgument where it is a directory, IoError.
-void check_writable(const std::string& flag, const std::string& path);
+// `path` was given. Throws InvalidArgument where it is a directory, one of the `measured` files or
+// the bench file of a measured directory, or part of a training run; IoError.
+void check_writable(const std::string& flag, const std::string& path,
+                    const std::vector<std::string>& measured);
 
 }  // namespace sluice::cli

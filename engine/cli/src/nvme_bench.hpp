@@ -20,6 +20,10 @@ DriveFileOptions drive_options(const NvmeBenchArguments& arguments);
 // OutOfMemory when it takes more memory than the machine has.
 void check_load(const NvmeBenchArguments& arguments, std::uint64_t size_bytes);
 
+// Whether reads and writes wait for each other, so that their order matters.
+bool has_order(nvme::LoadPattern pattern);
+unsigned reads_per_write(const NvmeBenchArguments& arguments);
+
 // The processor's time is the process's: of several paths at once only the sum has one. With fio
 // they are measured one after the other.
 enum class CpuTime { known, of_all };

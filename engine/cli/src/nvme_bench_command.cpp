@@ -251,7 +251,7 @@ Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& out
   object["size_bytes"] = Json::UInt64(outcome.size_bytes);
   object["block_bytes"] = Json::UInt64(arguments.block_bytes);
   object["depth"] = arguments.depth;
-  object["reads_per_write"] = arguments.reads_per_write;
+  if (has_order(arguments.pattern)) object["reads_per_write"] = reads_per_write(arguments);
   if (outcome.backend == "threads") object["io_threads"] = arguments.io_threads;
   if (arguments.tensors) object["tensors"] = *arguments.tensors;
   object["direct"] = outcome.why_buffered.empty();
@@ -299,7 +299,7 @@ std::vector<BenchTarget> open_targets(const NvmeBenchArguments& arguments, Conso
 int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
   Console& console = session.console();
   const StopSignals signals;
-  if (!arguments.html_path.empty()) check_writable("--html", arguments.html_path);
+  if (!arguments.html_path.empty()) check_writable("--html", arguments.html_path, arguments.paths);
   std::vector<BenchTarget> targets = open_targets(arguments, console, signals.stop());
   std::vector<BenchOutcome> outcomes;
   for (BenchTarget& target : targets) {
@@ -318,13 +318,13 @@ int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
   } else {
     run_all(targets, arguments.seconds, signals.stop(), console, outcomes);
   }
+  if (arguments.clean) {
+    for (BenchTarget& target : targets) target.clean();  // first: it may be the room for the page
+  }
   show(arguments, outcomes, console);
   if (!arguments.html_path.empty()) {
     write_page(arguments.html_path, bench_page(arguments, outcomes, shell_line(session.argv())));
     console.print("page: " + arguments.html_path);
-  }
-  if (arguments.clean) {
-    for (BenchTarget& target : targets) target.clean();
   }
   Json::Value object(Json::objectValue);
   if (outcomes.size() == 1) {

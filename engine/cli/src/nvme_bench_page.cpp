@@ -140,10 +140,10 @@ std::string bench_title(const NvmeBenchArguments& arguments, const BenchOutcome&
       std::string(name_of(arguments.pattern)) + ", " + std::string(name_of(arguments.access)) +
       ", " + format_bytes(outcome.size_bytes) + " in blocks of " +
       format_bytes(arguments.block_bytes) + ", depth " + std::to_string(arguments.depth);
-  if (arguments.reads_per_write != nvme::IoEngineOptions{}.reads_per_write)
-    title += ", " + std::to_string(arguments.reads_per_write) + " reads in a row";
+  if (arguments.reads_per_write)
+    title += ", reads in a row: " + std::to_string(*arguments.reads_per_write);
   title += ", " + outcome.backend;
-  if (arguments.tensors) title += ", " + std::to_string(*arguments.tensors) + " tensors";
+  if (arguments.tensors) title += ", tensors: " + std::to_string(*arguments.tensors);
   return title;
 }
 

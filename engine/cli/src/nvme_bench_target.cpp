@@ -19,6 +19,14 @@ DriveFileOptions drive_options(const NvmeBenchArguments& arguments) {
   return options;
 }
 
+bool has_order(nvme::LoadPattern pattern) {
+  return pattern == nvme::LoadPattern::mixed || pattern == nvme::LoadPattern::swap;
+}
+
+unsigned reads_per_write(const NvmeBenchArguments& arguments) {
+  return arguments.reads_per_write.value_or(nvme::IoEngineOptions{}.reads_per_write);
+}
+
 namespace {
 
 nvme::LoadOptions load_options(const NvmeBenchArguments& arguments, std::uint64_t size_bytes) {
@@ -28,6 +36,8 @@ nvme::LoadOptions load_options(const NvmeBenchArguments& arguments, std::uint64_
   options.size_bytes = size_bytes;
   SLUICE_CHECK(!arguments.tensors || arguments.pattern == nvme::LoadPattern::swap,
                "--tensors: needs --op swap");
+  SLUICE_CHECK(!arguments.reads_per_write || has_order(arguments.pattern),
+               "--reads-per-write: needs --op mixed or swap, which have both");
   if (arguments.tensors)
     options.tensor_bytes = nvme::swap_tensor_sizes(*arguments.tensors, size_bytes);
   return options;
@@ -58,7 +68,7 @@ BenchTarget::BenchTarget(const NvmeBenchArguments& arguments, DriveFile drive)
   why_not_better_ = choice.why_not_better;
   engine_ = std::make_unique<nvme::IoEngine>(
       std::move(choice.backend),
-      nvme::IoEngineOptions{arguments.block_bytes, arguments.depth, arguments.reads_per_write});
+      nvme::IoEngineOptions{arguments.block_bytes, arguments.depth, reads_per_write(arguments)});
   nvme::LoadOptions options = load_options(arguments, drive_.size_bytes());
   // fio writes what it likes.
   options.verify = drive_.own() && !(arguments.fio && arguments.pattern != nvme::LoadPattern::read);

@@ -1,5 +1,6 @@
 // nvme tune: which settings of the I/O engine suit the drives, as a part of a configuration.
 
+#include <json/reader.h>
 #include <json/value.h>
 #include <json/writer.h>
 
@@ -7,6 +8,8 @@
 #include <chrono>
 #include <cmath>
 #include <deque>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -245,6 +248,26 @@ Json::Value to_json(const NvmeTuneArguments& arguments, const TuneOutcome& outco
   return object;
 }
 
+// Of --out: what is there already is replaced, so it has to be a file of the same kind, or empty.
+void check_is_settings(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored) ||
+      std::filesystem::file_size(path, ignored) == 0)
+    return;
+  std::ifstream file(path);
+  Json::Value root;
+  std::string errors;
+  bool settings =
+      Json::parseFromStream(Json::CharReaderBuilder(), file, &root, &errors) && root.isObject();
+  if (settings) {
+    for (const std::string& key : root.getMemberNames())
+      settings &= key == "aio" || key == "sluice";
+  }
+  SLUICE_CHECK(settings, "--out: " + path +
+                             ": holds something else than settings of nvme tune, and would be "
+                             "replaced; give another name");
+}
+
 }  // namespace
 
 std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& outcome) {
@@ -267,8 +290,9 @@ std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& 
 int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
   Console& console = session.console();
   const StopSignals signals;
-  check_writable("--out", arguments.out_path);
-  if (!arguments.html_path.empty()) check_writable("--html", arguments.html_path);
+  check_writable("--out", arguments.out_path, arguments.paths);
+  check_is_settings(arguments.out_path);
+  if (!arguments.html_path.empty()) check_writable("--html", arguments.html_path, arguments.paths);
   SLUICE_CHECK(arguments.html_path != arguments.out_path,
                "--out and --html name the same file, " + arguments.out_path);
   DriveFileOptions options;
@@ -303,6 +327,9 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
   outcome.reads_per_write = best_order(outcome.swap);
   outcome.seconds = seconds_since(begin);
 
+  if (arguments.clean) {
+    for (DriveFile& drive : drives) drive.clean();  // first: it may be the room for what follows
+  }
   console.print(tune_text(outcome));
   write_page(arguments.out_path, tuned_config(arguments, outcome));
   console.print("settings: " + arguments.out_path +
@@ -311,9 +338,6 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
   if (!arguments.html_path.empty()) {
     write_page(arguments.html_path, tune_page(arguments, outcome, shell_line(session.argv())));
     console.print("page: " + arguments.html_path);
-  }
-  if (arguments.clean) {
-    for (DriveFile& drive : drives) drive.clean();
   }
   session.emit(to_json(arguments, outcome));
   return kExitDone;

@@ -133,9 +133,9 @@ struct Group {
 // before anything is written, for: spans of different lengths or overlapping, moments that the
 // optimizer does not have or lacks, a weight beside a split master, step < 1, a config value or
 // gradient_factor out of range, not finite, or beyond fp32. A non-finite gradient element makes its
-// own master and moments non-finite and nothing else: whoever wants steps skipped checks the norm
-// first. A NaN is stored as 0x7FC00000; weights are rounded to nearest even. Thread-safe for tiles
-// that do not overlap.
+// own states non-finite (Lion's moment only, when it is infinite) and nothing else: whoever wants
+// steps skipped checks the norm first. A NaN is stored as 0x7FC00000; weights are rounded to
+// nearest even. Thread-safe for tiles that do not overlap.
 void step_tile(const OptimizerConfig& config, const Step& step, const Tile& tile);
 
 // The same over the executor's threads, split into fixed chunks. Same bits as step_tile on each

@@ -51,9 +51,10 @@ using BenchFileProgress = std::function<void(std::uint64_t, std::uint64_t)>;
 
 // Opens DIR/bench.sluice with at least `size_bytes` of the pattern: takes what an earlier call left
 // there when a spot check finds the pattern in it, else writes it whole, syncs it and drops nothing
-// else. Blocks. Throws IoError (also ENOSPC with needed and free bytes, before anything is
-// written), InvalidArgument when `directory` is none, and what `progress` throws; a file that it
-// made is removed then.
+// else. It is locked (flock) until it is closed: two programs at once would measure each other.
+// Blocks. Throws IoError (also EWOULDBLOCK when another has it, and ENOSPC with needed and free
+// bytes, before anything is written), InvalidArgument when `directory` is none, and what `progress`
+// throws; a file that it made is removed then.
 SwapFile open_bench_file(const std::string& directory, std::uint64_t size_bytes, IoEngine& engine,
                          DirectIo direct, const BenchFileProgress& progress);
 

@@ -74,7 +74,8 @@ struct CleanReport {
 CleanReport clean_directory(const std::string& directory, CleanScope scope, CleanMode mode);
 
 // Whether the file is one of those that a run keeps in its directory: named like them, beside a
-// lock, a manifest or a label of a stripe. Throws IoError when that cannot be found out.
+// lock, a manifest or a label of a stripe; links are followed. Throws IoError when that cannot be
+// found out.
 bool is_run_file(const std::string& path);
 
 // For a directory whose DirectoryLock the caller holds exclusively: removes the scratch files and
