@@ -1,7 +1,8 @@
 // The optimizers on the host against the memory's own speed.
 //
-//   <optimizer>/<state>/<gradient>/<weight>/<parameters>[/tensors:<n>]/threads:<n>     one step
-//   GradientStats/<gradient>/<parameters>/threads:<n>             squared norm and finite check
+//   <optimizer>/<state>/<gradient>/<weight>/<parameters>[/tensors:<n>[/apart]]/threads:<n>  one
+//   step GradientStats/<gradient>/<parameters>/threads:<n>             squared norm and finite
+//   check
 //
 // Counters: GBps and Gparam_s of ours, bound_GBps of a loop with the same reads and writes and no
 // arithmetic, ratio of the two. Both sides run in slices in this process, order swapped at every
@@ -192,16 +193,27 @@ std::vector<std::size_t> tensor_sizes(std::size_t count, std::size_t tensors) {
   return sizes;
 }
 
+// In one flat buffer, or with something between any two.
+struct Tensors {
+  std::size_t number = 1;
+  bool apart = false;
+  std::size_t gap() const { return apart ? 64 : 0; }
+  std::string name() const {
+    if (number == 1) return "";
+    return "/tensors:" + std::to_string(number) + (apart ? "/apart" : "");
+  }
+};
+
 template <class T>
 void step_bench(benchmark::State& state, const OptimizerConfig& config, Layout layout,
-                std::size_t count, std::size_t tensors, int threads) {
-  const States<T> states(config, layout, count);
+                std::size_t count, const Tensors& tensors, int threads) {
+  const States<T> states(config, layout, count + tensors.number * tensors.gap());
   const auto executor = make_executor(threads);
   std::vector<Tile> tiles;
   std::size_t first = 0;
-  for (const std::size_t size : tensor_sizes(count, tensors)) {
+  for (const std::size_t size : tensor_sizes(count, tensors.number)) {
     tiles.push_back(states.tile(first, size));
-    first += size;
+    first += size + tensors.gap();
   }
   const Group group{config, tiles};
   std::int64_t steps = 0;
@@ -238,10 +250,10 @@ constexpr std::size_t kSizes[] = {1'024,      16'384,     262'144,    4'194'304,
 
 template <class T>
 void add_step(const std::string& name, const OptimizerConfig& config, Layout layout,
-              std::size_t count, std::size_t tensors, int threads) {
-  const std::string of = tensors == 1 ? "" : "/tensors:" + std::to_string(tensors);
+              std::size_t count, const Tensors& tensors, int threads) {
   benchmark::RegisterBenchmark(
-      (name + '/' + std::to_string(count) + of + "/threads:" + std::to_string(threads)).c_str(),
+      (name + '/' + std::to_string(count) + tensors.name() + "/threads:" + std::to_string(threads))
+          .c_str(),
       [=](benchmark::State& state) {
         step_bench<T>(state, config, layout, count, tensors, threads);
       })
@@ -260,14 +272,14 @@ void add_type(const std::string& type, const std::vector<int>& thread_counts) {
   for (const std::size_t count : kSizes) {
     for (const int threads : thread_counts) {
       const std::string weights = type + '/' + type, split = type + "/split";
-      add_step<T>("Adam/fp32/" + weights, adam, Layout::fp32, count, 1, threads);
+      add_step<T>("Adam/fp32/" + weights, adam, Layout::fp32, count, {}, threads);
       for (const auto& [name, config] : others)
-        add_step<T>(name + ("/fp32/" + weights), config, Layout::fp32, count, 1, threads);
-      add_step<T>("Adam/bf16/" + weights, adam, Layout::bf16, count, 1, threads);
-      add_step<T>("Adam/split/" + split, adam, Layout::split, count, 1, threads);
-      add_step<T>("Adam/split_bf16/" + split, adam, Layout::split_bf16, count, 1, threads);
+        add_step<T>(name + ("/fp32/" + weights), config, Layout::fp32, count, {}, threads);
+      add_step<T>("Adam/bf16/" + weights, adam, Layout::bf16, count, {}, threads);
+      add_step<T>("Adam/split/" + split, adam, Layout::split, count, {}, threads);
+      add_step<T>("Adam/split_bf16/" + split, adam, Layout::split_bf16, count, {}, threads);
       if (count == 67'108'864) {
-        for (const std::size_t tensors : {64, 20'000})
+        for (const Tensors& tensors : {Tensors{64}, Tensors{20'000}, Tensors{20'000, true}})
           add_step<T>("Adam/fp32/" + weights, adam, Layout::fp32, count, tensors, threads);
       }
       benchmark::RegisterBenchmark(

@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PARAMETERS = 64 << 20
 STATES = {"fp32": ("fp32/bf16/bf16", 28), "split": ("split/bf16/split", 26)}
 STATES["split_bf16"] = ("split_bf16/bf16/split", 18)  # what is read and written of a parameter
-TENSORS = ("", "/tensors:64", "/tensors:20000")
+TENSORS = ("", "/tensors:64", "/tensors:20000", "/tensors:20000/apart")
 BAR = 0.95
 BAR_ONE_CORE = 0.88
 SLOWER_AT_MOST = 1.08  # than the bytes of a smaller state say
@@ -76,7 +76,7 @@ def main() -> None:
         beside_bound(f"fp32 states{tensors.replace('/', ', ')}", values[name], BAR)
         for tensors, name in zip(TENSORS, names)
     ]
-    bounds.append(beside_bound("fp32 states, one core", values[names[3]], BAR_ONE_CORE))
+    bounds.append(beside_bound("fp32 states, one core", values[name_of("fp32", 1)], BAR_ONE_CORE))
     smaller = []
     for state, text in (("split", "split master"), ("split_bf16", "split master, bf16 moments")):
         of = values[name_of(state, cores)]

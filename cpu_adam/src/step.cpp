@@ -212,28 +212,66 @@ bool should_stream(const TilePlan& plan, std::size_t elements_of_step) {
          reinterpret_cast<std::uintptr_t>(plan.arguments.weight) % bytes == 0;
 }
 
-// All tiles of a step, end to end, in chunks of the same size whatever the tiles' sizes are. Of a
-// tile only its place is kept: what is kept of many is written and read again at every step.
+template <class Spans>
+bool begins_where_ends(const Spans& a, const Spans& b) {
+  if (a.index() != b.index()) return false;
+  return std::visit(
+      [&]<class S>(const S& first) {
+        const S& second = std::get<S>(b);
+        if constexpr (std::is_same_v<S, SplitMaster>) {
+          return first.weight.data() + first.weight.size() == second.weight.data() &&
+                 first.low.data() + first.low.size() == second.low.data();
+        } else if constexpr (std::is_same_v<S, std::monostate>) {
+          return true;
+        } else {
+          return first.data() + first.size() == second.data();
+        }
+      },
+      a);
+}
+
+// Whether `b` begins where `a` ends, in memory and in its elements' numbers, as the parts of a flat
+// buffer do: one step of both together is the same.
+bool continues(const Tile& a, const Tile& b) {
+  if (a.first_element + elements_of(a.master) != b.first_element) return false;
+  if (!begins_where_ends(a.master, b.master) || !begins_where_ends(a.gradient, b.gradient) ||
+      !begins_where_ends(a.weight, b.weight))
+    return false;
+  for (std::size_t k = 0; k < kMostMoments; ++k)
+    if (!begins_where_ends(a.moments[k], b.moments[k])) return false;
+  return true;
+}
+
+// All tiles of a step, end to end, in chunks of the same size whatever the tiles' sizes are. Those
+// that continue one another are one place. Of a tile only its place is kept: what is kept of many
+// is written and read again at every step.
 class StepPlan {
  public:
   // Checks every tile, on the executor's threads.
   StepPlan(const Kernel& kernel, std::span<const Group> groups, const Step& step,
            Executor& executor)
-      : kernel_(kernel), step_(step) {
+      : kernel_(kernel), groups_(groups), step_(step) {
     std::size_t tiles = 0;
     for (const Group& group : groups) tiles += group.tiles.size();
     places_.reserve(tiles);
     begins_.reserve(tiles);
     constants_.reserve(groups.size());
     for (const Group& group : groups) {
+      for (const Tile& tile : group.tiles)
+        places_.push_back({&tile, 0, static_cast<std::uint32_t>(constants_.size()), false});
       constants_.push_back(constants_of(group.config, step));
-      for (const Tile& tile : group.tiles) places_.push_back({&group, &tile, &constants_.back()});
     }
     executor.for_each(ceil_div(tiles, kTilesPerTask), [&](std::size_t task) {
       const std::size_t first = task * kTilesPerTask;
-      for (std::size_t t = first; t < std::min(first + kTilesPerTask, tiles); ++t)
-        places_[t].count = checked_count(places_[t].group->config, *places_[t].tile);
+      for (std::size_t t = first; t < std::min(first + kTilesPerTask, tiles); ++t) {
+        Place& place = places_[t];
+        if (t + 1 < tiles) prefetch(*places_[t + 1].tile);
+        place.count = checked_count(groups_[place.group].config, *place.tile);
+        place.continues = t > 0 && places_[t - 1].group == place.group &&
+                          continues(*places_[t - 1].tile, *place.tile);
+      }
     });
+    join_places();
     for (const Place& place : places_) {
       begins_.push_back(elements_);
       elements_ += place.count;
@@ -245,7 +283,7 @@ class StepPlan {
   void run(std::size_t chunk) const {
     std::size_t at = chunk * kChunk;
     const std::size_t end = std::min(at + kChunk, elements_);
-    // The last tile that begins at or before `at`; of empty ones before it there may be several.
+    // The last place that begins at or before `at`; of empty ones before it there may be several.
     const auto after = std::upper_bound(begins_.begin(), begins_.end(), at);
     for (auto t = static_cast<std::size_t>(after - begins_.begin()) - 1; at < end; ++t) {
       const std::size_t first = at - begins_[t];
@@ -253,7 +291,9 @@ class StepPlan {
       if (count == 0) continue;
       const Place& place = places_[t];
       if (t + 1 < places_.size()) prefetch(*places_[t + 1].tile);
-      TilePlan plan = plan_of(kernel_, place.group->config, *place.constants, *place.tile);
+      TilePlan plan =
+          plan_of(kernel_, groups_[place.group].config, constants_[place.group], *place.tile);
+      plan.arguments.count = place.count;
       if (should_stream(plan, elements_)) plan.arguments.store = WeightStore::streaming;
       plan.run(step_, first, count);
       at += count;
@@ -269,16 +309,28 @@ class StepPlan {
     for (std::size_t at = 0; at < sizeof(Tile); at += 64) hwy::Prefetch(begin + at);
   }
   struct Place {
-    const Group* group;
     const Tile* tile;
-    const StepConstants* constants;
-    std::size_t count = 0;
+    std::size_t count;    // of all tiles from this one on that continue it
+    std::uint32_t group;  // its index
+    bool continues;       // the tile before
   };
+  void join_places() {
+    std::size_t kept = 0;
+    for (const Place& place : places_) {
+      if (place.continues) {
+        places_[kept - 1].count += place.count;
+      } else {
+        places_[kept++] = place;
+      }
+    }
+    places_.erase(places_.begin() + static_cast<std::ptrdiff_t>(kept), places_.end());
+  }
   const Kernel& kernel_;
+  const std::span<const Group> groups_;
   const Step step_;
   std::vector<StepConstants> constants_;  // of each group
   std::vector<Place> places_;
-  std::vector<std::size_t> begins_;  // of each tile, in elements
+  std::vector<std::size_t> begins_;  // of each place, in elements
   std::size_t elements_ = 0;
 };
 

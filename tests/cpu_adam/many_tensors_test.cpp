@@ -59,6 +59,34 @@ TEST(ManyTensors, GiveTheBitsOfEachOfThem) {
   }
 }
 
+// Tiles that follow one another in memory are stepped as one; their noise goes by their numbers.
+TEST(ManyTensors, NeighboursInMemoryKeepTheNumbersOfTheirElements) {
+  const OptimizerConfig config = AdamConfig{.weight_decay = 0.1};
+  const test::Layout layout{MasterLayout::split, DType::bf16};
+  const std::size_t sizes[] = {100, 33, 64, 1'000, 7};
+  const std::uint64_t firsts[] = {0, 100, 5'000, 5'064, 6'065};  // of the last one more is left out
+  AdamState start(1'204);
+  start.fill(3);
+  const Step how{.step = 3, .gradient_factor = 0.5F, .seed = 9};
+  const auto tiles_of_all = [&](AdamState& state) {
+    std::vector<Tile> tiles;
+    std::size_t at = 0;
+    for (std::size_t t = 0; t < std::size(sizes); ++t) {
+      tiles.push_back(state.tile(config, layout, DType::bf16, WeightType::none, at, sizes[t]));
+      tiles.back().first_element = firsts[t];
+      at += sizes[t];
+    }
+    return tiles;
+  };
+  AdamState each = start;
+  for (const Tile& tile : tiles_of_all(each)) step_tile(config, how, tile);
+  AdamState together = start;
+  const std::vector<Tile> tiles = tiles_of_all(together);
+  const Group group{config, tiles};
+  step({&group, 1}, how, *make_executor(2));
+  EXPECT_TRUE(together.same_bits(each));
+}
+
 TEST(ManyTensors, NothingIsWrittenWhenTheLastOneIsWrong) {
   AdamState state(100);
   state.fill(2);
