@@ -220,7 +220,10 @@ void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& 
     console.print(outcome.path + ": " + std::to_string(rounds) +
                   (rounds == 1 ? " round" : " rounds") + " of slices of " +
                   format_number("%g", arguments.slice_seconds) + " s" +
-                  (rounds < kLeastRounds ? ", too few to say how sure that is" : "") +
+                  (rounds < kLeastRounds
+                       ? ", too few to say how sure that is (" + std::to_string(kLeastRounds) +
+                             " do: more --seconds, or a shorter --slice)"
+                       : "") +
                   "; fio as in\n" + outcome.fio_line);
     console.print(format_table({{"", "median", "quartiles", "90 % interval"},
                                 ratio_row("sluice / fio", outcome.fio->ratios),
@@ -232,10 +235,12 @@ Json::Value ratios_json(const std::vector<double>& ratios) {
   const nvme::RatioSummary summary = nvme::summarize_ratios(ratios);
   Json::Value object(Json::objectValue);
   object["median"] = summary.median;
-  object["quartiles"].append(summary.lower_quartile);
-  object["quartiles"].append(summary.upper_quartile);
-  object["interval90"].append(summary.interval_begin);
-  object["interval90"].append(summary.interval_end);
+  if (ratios.size() >= kLeastRounds) {
+    object["quartiles"].append(summary.lower_quartile);
+    object["quartiles"].append(summary.upper_quartile);
+    object["interval90"].append(summary.interval_begin);
+    object["interval90"].append(summary.interval_end);
+  }
   for (const double ratio : ratios) object["all"].append(ratio);
   return object;
 }

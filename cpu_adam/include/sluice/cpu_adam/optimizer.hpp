@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sluice/base/dtype.hpp"
+#include "sluice/base/error.hpp"  // InvalidArgument
 #include "sluice/base/executor.hpp"
 
 namespace sluice::cpu_adam {
