@@ -1,8 +1,9 @@
 // The optimizers on the host against the memory's own speed.
 //
-//   <optimizer>/<state>/<gradient>/<weight>/<parameters>[/tensors:<n>[/apart]]/threads:<n>  one
-//   step GradientStats/<gradient>/<parameters>/threads:<n>             squared norm and finite
-//   check
+// One step:
+//   <optimizer>/<state>/<gradient>/<weight>/<parameters>[/tensors:<n>[/apart]]/threads:<n>
+// Squared norm and finite check:
+//   GradientStats/<gradient>/<parameters>/threads:<n>
 //
 // Counters: GBps and Gparam_s of ours, bound_GBps of a loop with the same reads and writes and no
 // arithmetic, ratio of the two. Both sides run in slices in this process, order swapped at every

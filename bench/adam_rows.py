@@ -17,8 +17,11 @@ from row_report import ratio_line, text_table
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PARAMETERS = 64 << 20
-STATES = {"fp32": ("fp32/bf16/bf16", 28), "split": ("split/bf16/split", 26)}
-STATES["split_bf16"] = ("split_bf16/bf16/split", 18)  # what is read and written of a parameter
+STATES = {  # the types, and the bytes that are read and written of a parameter
+    "fp32": ("fp32/bf16/bf16", 28),
+    "split": ("split/bf16/split", 26),
+    "split_bf16": ("split_bf16/bf16/split", 18),
+}
 TENSORS = ("", "/tensors:64", "/tensors:20000", "/tensors:20000/apart")
 BAR = 0.95
 BAR_ONE_CORE = 0.88

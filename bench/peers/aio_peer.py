@@ -87,7 +87,7 @@ class Sluice:
     def command(self, op: str, seconds: float, queue: Queue) -> list[str]:
         line = [str(self.program), "nvme", "bench", str(self.directory), "--op", op]
         line += ["--block", str(queue.block), "--depth", str(queue.depth)]
-        if op == "swap" or op == "mixed":
+        if op in ("swap", "mixed"):
             line += ["--reads-per-write", str(queue.reads_per_write)]
         return [*line, "--size", str(self.size), "--seconds", str(seconds), "--json"]
 

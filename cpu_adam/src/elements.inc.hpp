@@ -3,6 +3,10 @@
 
 // Without an include guard, on purpose.
 
+HWY_INLINE BitVec lower_half(BitVec bits) {
+  return hn::And(bits, hn::Set(Bits(), 0xFFFF));
+}
+
 // Every lane is at most 0xFFFF, so the saturation of the signed conversion never acts.
 HWY_INLINE hn::Vec<Halves> narrow(BitVec value) {
   return hn::DemoteTo(Halves(), hn::BitCast(hn::RebindToSigned<Bits>(), value));
@@ -132,12 +136,11 @@ HWY_INLINE void store_master(const TileArguments& tile, std::size_t i, Vec value
     const BitVec bits = bits_of(value);
     const BitVec rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Set(Bits(), 0x8000)));
     write(narrow(rounded), Halves(), static_cast<std::uint16_t*>(tile.master) + i, part);
-    write(narrow(hn::And(bits, hn::Set(Bits(), 0xFFFF))), Halves(), tile.low + i, part);
+    write(narrow(lower_half(bits)), Halves(), tile.low + i, part);
   }
 }
 
-// noise_of() of rounding.hpp.
-// `places`: of the lanes, counted from element i of the run.
+// noise_of() of rounding.hpp. `places`: of the lanes, counted from element i of the run.
 HWY_INLINE BitVec noise_at(const RoundingKey& key, std::size_t i, BitVec places) {
   const BitVec number = hn::Add(places, hn::Set(Bits(), key.first + static_cast<std::uint32_t>(i)));
   BitVec x = hn::Xor(number, hn::Set(Bits(), key.keys[0]));
@@ -149,10 +152,16 @@ HWY_INLINE BitVec noise_at(const RoundingKey& key, std::size_t i, BitVec places)
   return hn::Xor(x, hn::ShiftRight<16>(x));
 }
 
+// The upper half is the value, rounded stochastically.
+template <int kShift>
+HWY_INLINE BitVec with_noise(Vec value, BitVec noise) {
+  const BitVec bits = hn::ShiftRight<kShift>(noise);
+  return hn::Add(bits_of(value), kShift == 16 ? bits : lower_half(bits));
+}
+
 template <int kShift, class Part>
 HWY_INLINE void store_rounded(Bf16* to, Vec value, BitVec noise, Part part) {
-  const BitVec bits = hn::And(hn::ShiftRight<kShift>(noise), hn::Set(Bits(), 0xFFFF));
-  write(narrow(hn::ShiftRight<16>(hn::Add(bits_of(value), bits))), Halves(), &to->bits, part);
+  write(narrow(hn::ShiftRight<16>(with_noise<kShift>(value, noise))), Halves(), &to->bits, part);
 }
 
 template <class Part>

@@ -12,9 +12,6 @@ struct Pair {
 HWY_INLINE BitVec upper_half(BitVec bits) {
   return hn::And(bits, hn::Set(Bits(), 0xFFFF0000U));
 }
-HWY_INLINE BitVec lower_half(BitVec bits) {
-  return hn::And(bits, hn::Set(Bits(), 0xFFFFU));
-}
 
 HWY_INLINE BitVec load_pairs(const void* from, std::size_t i) {
   const hn::Repartition<std::uint16_t, Bits> words;
@@ -52,11 +49,6 @@ HWY_INLINE void store_split_pairs(const TileArguments& tile, std::size_t i, cons
   store_pairs(tile.low, i, hn::Or(lower_half(even), hn::ShiftLeft<16>(odd)));
 }
 
-template <int kShift>
-HWY_INLINE BitVec with_noise(Vec value, BitVec noise) {
-  const BitVec bits = hn::ShiftRight<kShift>(noise);
-  return hn::Add(bits_of(value), kShift == 16 ? bits : lower_half(bits));
-}
 template <int kShift>
 HWY_INLINE void store_rounded_pairs(void* to, std::size_t i, Vec even, Vec odd, BitVec even_noise,
                                     BitVec odd_noise) {

@@ -142,21 +142,18 @@ struct TilePlan {
     const std::size_t line = kStreamingAlignment / size_of(part.weight_type);
     const std::size_t head = std::min(count, count_to_aligned(part));
     const std::size_t body = align_down(count - head, line);
-    run_cached(part, 0, head);
-    if (body > 0) {
-      TileArguments lines = advanced(part, layout, head);
-      lines.count = body;
-      function(*constants, lines);
-    }
-    run_cached(part, head + body, count - head - body);
+    run_part(part, 0, head, WeightStore::cached);
+    run_part(part, head, body, WeightStore::streaming);
+    run_part(part, head + body, count - head - body, WeightStore::cached);
   }
 
  private:
-  void run_cached(const TileArguments& tile, std::size_t first, std::size_t count) const {
+  void run_part(const TileArguments& tile, std::size_t first, std::size_t count,
+                WeightStore store) const {
     if (count == 0) return;
     TileArguments part = advanced(tile, layout, first);
     part.count = count;
-    part.store = WeightStore::cached;
+    part.store = store;
     function(*constants, part);
   }
   // Elements before the weight's next address that a streaming store takes.
