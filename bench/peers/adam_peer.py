@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import direct_call
 from peer_environment import HERE, REPOSITORY, torch, versions
 from deepspeed.ops.op_builder import CPUAdamBuilder
 
@@ -51,8 +52,7 @@ class Shim:
         self.library = ctypes.CDLL(str(library))
         self.library.sluice_error.restype = ctypes.c_char_p
         self.library.sluice_kernel.restype = ctypes.c_char_p
-        self.adamw = self.library.sluice_adamw
-        self.adamw.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        self.adamw = ctypes.cast(self.library.sluice_adamw, ctypes.c_void_p).value
         self.check(self.library.sluice_threads(threads))
 
     def check(self, status: int) -> None:
@@ -70,10 +70,10 @@ class Shim:
             gradient_factor=factor,
         )
         address = ctypes.addressof(arguments)
-        adamw = self.adamw
+        call, adamw = direct_call.call, self.adamw
 
         def step(number: int) -> None:
-            if adamw(address, number) != 0:
+            if call(adamw, address, number) != 0:
                 self.check(-1)
 
         step.keeps = (arguments, tensors)  # they must live as long as their addresses

@@ -37,6 +37,15 @@ build_operators() {
     explain_failure "$log" "building the operators async_io and cpu_adam"
 }
 
+# The headers are there: the operators need them too.
+build_direct_call() {
+  local headers site_packages
+  headers="$("$peers/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')"
+  site_packages="$("$peers/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+  "${CC:-cc}" -O2 -shared -fPIC -I "$headers" bench/peers/direct_call.c -o "$site_packages/direct_call.so" >"$log" 2>&1 ||
+    explain_failure "$log" "building bench/peers/direct_call.c"
+}
+
 scripts/setup.sh
 
 # Two runs at once would write the same environment.
@@ -47,11 +56,12 @@ if ! flock -n 9; then
 fi
 
 # It names the tree's folder, because the environment is of no use elsewhere.
-environment="deepspeed $deepspeed_version, async_io, cpu_adam, $(cat .venv/.sluice-setup), $repo"
+environment="deepspeed $deepspeed_version, async_io, cpu_adam, direct_call, $(cat .venv/.sluice-setup), $repo"
 marker="$peers/.sluice-peers"
 if [[ "$(cat "$marker" 2>/dev/null)" == "$environment" ]]; then exit 0; fi
 make_environment
 install_deepspeed
 build_operators
+build_direct_call
 echo "$environment" >"$marker"
 say "the peers are set up"

@@ -103,15 +103,25 @@ HWY_INLINE void put(WeightStore, hn::Vec<D> value, D d, T* to, FirstLanes part) 
   write(value, d, to, part);
 }
 
+HWY_INLINE hn::Vec<Halves> round_to(WeightType type, Vec value) {
+  return type == WeightType::bf16 ? round_to_bf16(value) : round_to_fp16(value);
+}
+
 template <class Part>
 HWY_INLINE void store_weight(const TileArguments& tile, std::size_t i, Vec value, Part part) {
   if (tile.weight_type == WeightType::none) return;
   if (tile.weight_type == WeightType::fp32)
     return put(tile.store, value, Floats(), static_cast<float*>(tile.weight) + i, part);
-  auto* to = static_cast<std::uint16_t*>(tile.weight) + i;
-  put(tile.store,
-      tile.weight_type == WeightType::bf16 ? round_to_bf16(value) : round_to_fp16(value), Halves(),
-      to, part);
+  put(tile.store, round_to(tile.weight_type, value), Halves(),
+      static_cast<std::uint16_t*>(tile.weight) + i, part);
+}
+
+// 16-bit weights of two vectors.
+HWY_INLINE void stream_weights(const TileArguments& tile, std::size_t i, Vec first, Vec second) {
+  const hn::Repartition<std::uint16_t, Floats> both;
+  hn::Stream(
+      hn::Combine(both, round_to(tile.weight_type, second), round_to(tile.weight_type, first)),
+      both, static_cast<std::uint16_t*>(tile.weight) + i);
 }
 
 // split() and join() of the public header.
@@ -185,8 +195,11 @@ HWY_INLINE void store_moments(const TileArguments& tile, std::size_t i, const Mo
 // Makes every NaN the one of one_nan; that there is none is seen in the sum of two states. No rule
 // gives a master that is a number beside a moment that is not, but Lion's, whose moment is the
 // first.
+HWY_INLINE Vec sum_of_states(Vec p, const Moments& moments, std::size_t count) {
+  return count == 0 ? p : hn::Add(p, moments[0]);
+}
 HWY_INLINE void no_other_nan(Vec& p, Moments& moments, std::size_t count) {
-  const Vec sum = count == 0 ? p : hn::Add(p, moments[0]);
+  const Vec sum = sum_of_states(p, moments, count);
   if (HWY_LIKELY(hn::AllFalse(Floats(), hn::IsNaN(sum)))) return;
   p = one_nan(p);
   for (std::size_t k = 0; k < count; ++k) moments[k] = one_nan(moments[k]);

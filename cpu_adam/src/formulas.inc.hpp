@@ -39,13 +39,13 @@ struct Adam {
   static constexpr Rule kRule = Rule::adam;
   static constexpr std::size_t kMoments = 2;
   template <class L>
-  static KERNEL_INLINE void update(const L& c, Vec g, Vec& p, Moments& moments) {
+  static KERNEL_INLINE void update(L& c, Vec g, Vec& p, Moments& moments) {
     update_moments(c, g, p, moments);
     move(c, p, moments[0], moments[1]);
   }
 
   template <class L>
-  static KERNEL_INLINE void update_moments(const L& c, Vec g, Vec& p, Moments& moments) {
+  static KERNEL_INLINE void update_moments(L& c, Vec g, Vec& p, Moments& moments) {
     Vec& m = moments[0];
     Vec& v = moments[1];
     g = c.with_decay(g, p);
@@ -54,7 +54,7 @@ struct Adam {
     v = mul_add(mul(c.one_minus_beta2, g), g, mul(c.beta2, v));
   }
   template <class L>
-  static KERNEL_INLINE void move(const L& c, Vec& p, Vec m, Vec v) {
+  static KERNEL_INLINE void move(L& c, Vec& p, Vec m, Vec v) {
     p = sub(p, div(mul(c.step_size, m), add(c.square_root(v), c.epsilon)));
   }
 };
@@ -64,7 +64,7 @@ struct AmsGrad {
   static constexpr Rule kRule = Rule::amsgrad;
   static constexpr std::size_t kMoments = 3;
   template <class L>
-  static KERNEL_INLINE void update(const L& c, Vec g, Vec& p, Moments& moments) {
+  static KERNEL_INLINE void update(L& c, Vec g, Vec& p, Moments& moments) {
     Adam::update_moments(c, g, p, moments);
     moments[2] = larger_of(moments[1], moments[2]);
     Adam::move(c, p, moments[0], moments[2]);
@@ -76,7 +76,7 @@ struct Adagrad {
   static constexpr Rule kRule = Rule::adagrad;
   static constexpr std::size_t kMoments = 1;
   template <class L>
-  static KERNEL_INLINE void update(const L& c, Vec g, Vec& p, Moments& moments) {
+  static KERNEL_INLINE void update(L& c, Vec g, Vec& p, Moments& moments) {
     Vec& sum = moments[0];
     g = c.with_decay(g, p);
     sum = mul_add(g, g, sum);
@@ -89,7 +89,7 @@ struct Lion {
   static constexpr Rule kRule = Rule::lion;
   static constexpr std::size_t kMoments = 1;
   template <class L>
-  static KERNEL_INLINE void update(const L& c, Vec g, Vec& p, Moments& moments) {
+  static KERNEL_INLINE void update(L& c, Vec g, Vec& p, Moments& moments) {
     Vec& m = moments[0];
     const Vec direction = sign_of(mul_add(c.one_minus_beta1, g, mul(c.beta1, m)));
     p = sub(mul(p, c.keep), mul(c.step_size, direction));
@@ -102,7 +102,7 @@ struct Momentum {
   static constexpr Rule kRule = Rule::momentum;
   static constexpr std::size_t kMoments = 1;
   template <class L>
-  static KERNEL_INLINE void update(const L& c, Vec g, Vec& p, Moments& moments) {
+  static KERNEL_INLINE void update(L& c, Vec g, Vec& p, Moments& moments) {
     Vec& m = moments[0];
     g = c.with_decay(g, p);
     m = mul_add(c.one_minus_beta1, g, mul(c.beta1, m));
@@ -116,7 +116,7 @@ struct Sgd {
   static constexpr Rule kRule = Rule::sgd;
   static constexpr std::size_t kMoments = 0;
   template <class L>
-  static KERNEL_INLINE void update(const L& c, Vec g, Vec& p, Moments&) {
+  static KERNEL_INLINE void update(L& c, Vec g, Vec& p, Moments&) {
     p = sub(p, mul(c.step_size, c.with_decay(g, p)));
   }
 };

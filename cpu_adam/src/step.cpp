@@ -29,6 +29,8 @@ constexpr std::uintptr_t kStreamingAlignment = 64;
 // than the others gain.
 constexpr std::size_t kStreamingTile = 256;
 
+constexpr const char* kMomentNames[kMostMoments] = {"moment 1", "moment 2", "moment 3"};
+
 // One of a tile's spans.
 struct Stream {
   const char* name;
@@ -37,83 +39,82 @@ struct Stream {
   std::size_t element_bytes;
 };
 
-template <class T>
-Stream stream_of(const char* name, std::span<T> values) {
-  return {name, reinterpret_cast<const std::byte*>(values.data()), values.size(), sizeof(T)};
-}
-
-// Those that are used.
+// Those of a tile that are used.
 class Streams {
  public:
-  void add(const Stream& stream) { streams_[count_++] = stream; }
-  void check(std::size_t elements) const {
-    for (std::size_t i = 0; i < count_; ++i) {
-      const Stream& a = streams_[i];
-      SLUICE_CHECK(a.count == elements, std::string(a.name) + " has " + std::to_string(a.count) +
-                                            " elements, master has " + std::to_string(elements));
-      for (std::size_t j = 0; j < i; ++j) check_apart(streams_[j], a);
+  Streams(const OptimizerConfig& config, const Tile& tile) {
+    if (const auto* split = std::get_if<SplitMaster>(&tile.master)) {
+      add("the weight of the split master", split->weight);
+      add("the low half of the split master", split->low);
+    } else {
+      add("master", std::get<std::span<float>>(tile.master));
     }
+    for (std::size_t k = 0; k < moment_count(config); ++k)
+      std::visit([&](auto moment) { add(kMomentNames[k], moment); }, tile.moments[k]);
+    std::visit([&](auto gradient) { add("gradient", gradient); }, tile.gradient);
+    std::visit(
+        [&]<class W>(W weight) {
+          if constexpr (!std::is_same_v<W, std::monostate>) add("weight", weight);
+        },
+        tile.weight);
+  }
+
+  void check_lengths(std::size_t elements) const {
+    for (const Stream& of : used())
+      SLUICE_CHECK(of.count == elements, std::string(of.name) + " has " + std::to_string(of.count) +
+                                             " elements, master has " + std::to_string(elements));
+  }
+  // That no two have memory in common, were each of them so long.
+  void check_apart(std::size_t elements) const {
+    for (const Stream& a : used())
+      for (const Stream* b = streams_.data(); b != &a; ++b) check_apart(*b, a, elements);
   }
 
  private:
-  static void check_apart(const Stream& a, const Stream& b) {
+  std::span<const Stream> used() const { return {streams_.data(), count_}; }
+  template <class T>
+  void add(const char* name, std::span<T> values) {
+    streams_[count_++] = {name, reinterpret_cast<const std::byte*>(values.data()), values.size(),
+                          sizeof(T)};
+  }
+  static void check_apart(const Stream& a, const Stream& b, std::size_t elements) {
     // std::less orders pointers into different arrays, which `<` does not.
     const std::less<const std::byte*> before;
-    const bool overlap = a.count > 0 && before(a.begin, b.begin + b.count * b.element_bytes) &&
-                         before(b.begin, a.begin + a.count * a.element_bytes);
+    const bool overlap = elements > 0 && before(a.begin, b.begin + elements * b.element_bytes) &&
+                         before(b.begin, a.begin + elements * a.element_bytes);
     SLUICE_CHECK(!overlap, std::string(a.name) + " and " + b.name +
                                " share memory; every span needs its own");
   }
-  std::array<Stream, 7> streams_{};
+  std::array<Stream, 7> streams_;
   std::size_t count_ = 0;
 };
-
-constexpr const char* kMomentNames[kMostMoments] = {"moment 1", "moment 2", "moment 3"};
 
 std::size_t elements_of(const MasterSpan& master) {
   if (const auto* fp32 = std::get_if<std::span<float>>(&master)) return fp32->size();
   return std::get<SplitMaster>(master).weight.size();
 }
 
-// Throws InvalidArgument unless every span that is used has the master's size and memory of its
-// own. Returns that size.
+// Throws InvalidArgument unless the tile has what the optimizer needs, all of the master's length.
+// Returns that length.
 std::size_t checked_count(const OptimizerConfig& config, const Tile& tile) {
-  Streams streams;
-  const std::size_t count = elements_of(tile.master);
-  const auto* split = std::get_if<SplitMaster>(&tile.master);
-  if (split != nullptr) {
-    streams.add(stream_of("the weight of the split master", split->weight));
-    streams.add(stream_of("the low half of the split master", split->low));
-  } else {
-    streams.add(stream_of("master", std::get<std::span<float>>(tile.master)));
-  }
   const std::size_t moments = moment_count(config);
   for (std::size_t k = 0; k < kMostMoments; ++k) {
-    std::visit(
-        [&](auto moment) {
-          if (k >= moments) {
-            SLUICE_CHECK(moment.empty(), std::string(kMomentNames[k]) + " has " +
-                                             std::to_string(moment.size()) +
-                                             " elements, and the optimizer has only " +
-                                             std::to_string(moments) + " moments");
-            return;
-          }
-          SLUICE_CHECK(tile.moments[k].index() == tile.moments[0].index(),
-                       std::string(kMomentNames[k]) + " is of another type than moment 1");
-          streams.add(stream_of(kMomentNames[k], moment));
-        },
-        tile.moments[k]);
+    if (k < moments) {
+      SLUICE_CHECK(tile.moments[k].index() == tile.moments[0].index(),
+                   std::string(kMomentNames[k]) + " is of another type than moment 1");
+      continue;
+    }
+    const std::size_t count =
+        std::visit([](auto moment) { return moment.size(); }, tile.moments[k]);
+    SLUICE_CHECK(count == 0, std::string(kMomentNames[k]) + " has " + std::to_string(count) +
+                                 " elements, and the optimizer has only " +
+                                 std::to_string(moments) + " moments");
   }
-  std::visit([&](auto gradient) { streams.add(stream_of("gradient", gradient)); }, tile.gradient);
-  std::visit(
-      [&]<class W>(W weight) {
-        if constexpr (!std::is_same_v<W, std::monostate>) {
-          SLUICE_CHECK(split == nullptr, "a split master has its weight in itself; give no other");
-          streams.add(stream_of("weight", weight));
-        }
-      },
-      tile.weight);
-  streams.check(count);
+  SLUICE_CHECK(!std::holds_alternative<SplitMaster>(tile.master) ||
+                   std::holds_alternative<std::monostate>(tile.weight),
+               "a split master has its weight in itself; give no other");
+  const std::size_t count = elements_of(tile.master);
+  Streams(config, tile).check_lengths(count);
   return count;
 }
 
@@ -258,17 +259,18 @@ class StepPlan {
         places_.push_back({&tile, 0, static_cast<std::uint32_t>(constants_.size()), false});
       constants_.push_back(constants_of(group.config, step));
     }
-    executor.for_each(ceil_div(tiles, kTilesPerTask), [&](std::size_t task) {
-      const std::size_t first = task * kTilesPerTask;
-      for (std::size_t t = first; t < std::min(first + kTilesPerTask, tiles); ++t) {
-        Place& place = places_[t];
-        if (t + 1 < tiles) prefetch(*places_[t + 1].tile);
-        place.count = checked_count(groups_[place.group].config, *place.tile);
-        place.continues = t > 0 && places_[t - 1].group == place.group &&
-                          continues(*places_[t - 1].tile, *place.tile);
-      }
+    for_each_place(executor, [&](std::size_t t) {
+      Place& place = places_[t];
+      prefetch_ahead_of(t);
+      place.count = checked_count(config_of(place), *place.tile);
+      place.continues = t > 0 && places_[t - 1].group == place.group &&
+                        continues(*places_[t - 1].tile, *place.tile);
     });
     join_places();
+    for_each_place(executor, [&](std::size_t t) {
+      prefetch_ahead_of(t);
+      Streams(config_of(places_[t]), *places_[t].tile).check_apart(places_[t].count);
+    });
     for (const Place& place : places_) {
       begins_.push_back(elements_);
       elements_ += place.count;
@@ -288,8 +290,7 @@ class StepPlan {
       if (count == 0) continue;
       const Place& place = places_[t];
       if (t + 1 < places_.size()) prefetch(*places_[t + 1].tile);
-      TilePlan plan =
-          plan_of(kernel_, groups_[place.group].config, constants_[place.group], *place.tile);
+      TilePlan plan = plan_of(kernel_, config_of(place), constants_[place.group], *place.tile);
       plan.arguments.count = place.count;
       if (should_stream(plan, elements_)) plan.arguments.store = WeightStore::streaming;
       plan.run(step_, first, count);
@@ -299,11 +300,16 @@ class StepPlan {
   }
 
  private:
-  static constexpr std::size_t kTilesPerTask = 256;
+  static constexpr std::size_t kPlacesPerTask = 256;
   // Whole; of many small tiles the wait for the next one would show.
   static void prefetch(const Tile& tile) {
     const auto* const begin = reinterpret_cast<const std::byte*>(&tile);
     for (std::size_t at = 0; at < sizeof(Tile); at += 64) hwy::Prefetch(begin + at);
+  }
+  // While tiles are checked: so many take as long as memory does to answer.
+  static constexpr std::size_t kChecksAhead = 16;
+  void prefetch_ahead_of(std::size_t t) const {
+    if (t + kChecksAhead < places_.size()) prefetch(*places_[t + kChecksAhead].tile);
   }
   struct Place {
     const Tile* tile;
@@ -311,6 +317,15 @@ class StepPlan {
     std::uint32_t group;  // its index
     bool continues;       // the tile before
   };
+  const OptimizerConfig& config_of(const Place& place) const { return groups_[place.group].config; }
+  template <class Body>
+  void for_each_place(Executor& executor, const Body& body) const {
+    executor.for_each(ceil_div(places_.size(), kPlacesPerTask), [&](std::size_t task) {
+      const std::size_t first = task * kPlacesPerTask;
+      for (std::size_t t = first; t < std::min(first + kPlacesPerTask, places_.size()); ++t)
+        body(t);
+    });
+  }
   void join_places() {
     std::size_t kept = 0;
     for (const Place& place : places_) {
@@ -336,10 +351,12 @@ class StepPlan {
 void step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Step& step,
                   const Tile& tile) {
   const StepConstants constants = constants_of(config, step);
-  if (checked_count(config, tile) == 0) return;
+  const std::size_t count = checked_count(config, tile);
+  Streams(config, tile).check_apart(count);
+  if (count == 0) return;
   TilePlan plan = plan_of(kernel, config, constants, tile);
-  if (should_stream(plan, plan.count())) plan.arguments.store = WeightStore::streaming;
-  plan.run(step, 0, plan.count());
+  if (should_stream(plan, count)) plan.arguments.store = WeightStore::streaming;
+  plan.run(step, 0, count);
   hwy::FlushStream();
 }
 

@@ -18,6 +18,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "kernels.hpp"
 #include "rounding.hpp"
@@ -84,16 +85,14 @@ HWY_INLINE Vec sign_of(Vec a) {
 // Where division and root are most of the work the divider is what everything waits for. These get
 // the correctly rounded root from the 14-bit estimate of its reciprocal instead: a coupled Newton
 // iteration for root and half of its reciprocal, then a step from the exact residue (Markstein
-// 2000, "IA-64 and Elementary Functions", chapter 9). The scale does not matter between the limits,
+// 2000, "IA-64 and Elementary Functions", chapter 9). The scale does not matter from kLeast on,
 // below which the residue would be subnormal; kernel_conformance_test compares every mantissa.
-struct LanesWithoutDivider : Lanes {
+// Wrong, and said to be by correct(): a root of less than kLeast. That of an infinity is NaN.
+class LanesWithoutDivider : public Lanes {
+ public:
   explicit HWY_INLINE LanesWithoutDivider(const StepConstants& constants) : Lanes(constants) {}
-  static HWY_INLINE Vec square_root(Vec a) {
-    constexpr std::uint32_t kLeast = 0x0F800000;     // 2^-96
-    constexpr std::uint32_t kInfinity = 0x7F800000;  // and behind it NaN and negative numbers
-    const BitVec above_least = hn::Sub(bits_of(a), hn::Set(Bits(), kLeast));
-    const auto normal = hn::Lt(above_least, hn::Set(Bits(), kInfinity - kLeast));
-    if (HWY_UNLIKELY(!hn::AllTrue(Bits(), normal))) return hn::Sqrt(a);
+  HWY_INLINE Vec square_root(Vec a) {
+    correct_ = hn::And(correct_, hn::Ge(a, splat(kLeast)));
     const Vec estimate = hn::ApproximateReciprocalSqrt(a);
     Vec r = hn::Mul(a, estimate);
     Vec half = hn::Mul(splat(0.5F), estimate);
@@ -102,9 +101,14 @@ struct LanesWithoutDivider : Lanes {
     half = hn::MulAdd(half, error, half);
     return hn::MulAdd(hn::NegMulAdd(r, r, a), half, r);
   }
+  // Of all roots since the last call.
+  HWY_INLINE hn::Mask<Floats> correct() { return std::exchange(correct_, all()); }
+
+ private:
+  static constexpr float kLeast = 0x1p-96F;
+  static HWY_INLINE hn::Mask<Floats> all() { return hn::FirstN(Floats(), kLanes); }
+  hn::Mask<Floats> correct_ = all();
 };
-#else
-using LanesWithoutDivider = Lanes;
 #endif
 
 #include "elements.inc.hpp"
@@ -114,23 +118,73 @@ template <class R, MasterLayout kLayout, class M>
 struct StepRun {
   static constexpr StateLayout kStates{kLayout, R::kMoments, sizeof(M)};
 
-  template <class L, class Part>
-  static HWY_INLINE void vector_at(const L& c, Vec factor, const TileArguments& tile, std::size_t i,
-                                   Part part) {
+  struct Vector {
+    Vec p;
     Moments moments;
+  };
+  template <class L, class Part>
+  static HWY_INLINE Vector updated(L& c, Vec factor, const TileArguments& tile, std::size_t i,
+                                   Part part) {
+    Vector out;
     for (std::size_t k = 0; k < R::kMoments; ++k)
-      moments[k] = load_ahead<M>(tile.moments[k], i, part);
-    Vec p = load_master<kLayout>(tile, i, part);
-    R::update(c, hn::Mul(load_gradient(tile, i, part), factor), p, moments);
-    no_other_nan(p, moments, R::kMoments);
-    store_master<kLayout>(tile, i, p, part);
-    store_moments(tile, i, moments, R::kMoments, M{}, part);
-    store_weight(tile, i, p, part);
+      out.moments[k] = load_ahead<M>(tile.moments[k], i, part);
+    out.p = load_master<kLayout>(tile, i, part);
+    R::update(c, hn::Mul(load_gradient(tile, i, part), factor), out.p, out.moments);
+    return out;
+  }
+  template <class Part>
+  static HWY_INLINE void store_states(const TileArguments& tile, std::size_t i,
+                                      const Vector& vector, Part part) {
+    store_master<kLayout>(tile, i, vector.p, part);
+    store_moments(tile, i, vector.moments, R::kMoments, M{}, part);
+  }
+  // Updates master and moments; returns the master.
+  template <class Part>
+  static HWY_INLINE Vec step_states(const Lanes& c, Vec factor, const TileArguments& tile,
+                                    std::size_t i, Part part) {
+    Vector vector = updated(c, factor, tile, i, part);
+    no_other_nan(vector.p, vector.moments, R::kMoments);
+    store_states(tile, i, vector, part);
+    return vector.p;
+  }
+  template <class Part>
+  static HWY_INLINE void vector_at(const Lanes& c, Vec factor, const TileArguments& tile,
+                                   std::size_t i, Part part) {
+    store_weight(tile, i, step_states(c, factor, tile, i, part), part);
+  }
+  // Two vectors, whose 16-bit weights are streamed as one: on AVX-512 a whole line, which a buffer
+  // of the processor waits for.
+  static HWY_INLINE void two_at(const Lanes& c, Vec factor, const TileArguments& tile,
+                                std::size_t i) {
+    const Vec first = step_states(c, factor, tile, i, AllLanes{});
+    const Vec second = step_states(c, factor, tile, i + kLanes, AllLanes{});
+    stream_weights(tile, i, first, second);
   }
 
+#if HWY_TARGET == HWY_AVX3
+  // Every third root is the divider's, which has the time. Stores nothing and returns false where
+  // that is not enough: at a NaN, and at a root that is not correct.
+  static HWY_INLINE bool three_at(LanesWithoutDivider& c, Vec factor, const TileArguments& tile,
+                                  std::size_t i) {
+    const Vector vectors[] = {updated(c, factor, tile, i, AllLanes{}),
+                              updated(c, factor, tile, i + kLanes, AllLanes{}),
+                              updated<const Lanes>(c, factor, tile, i + 2 * kLanes, AllLanes{})};
+    hn::Mask<Floats> good = c.correct();
+    for (const Vector& of : vectors) {
+      const Vec sum = sum_of_states(of.p, of.moments, R::kMoments);
+      good = hn::And(good, hn::Eq(sum, sum));
+    }
+    if (HWY_UNLIKELY(!hn::AllTrue(Floats(), good))) return false;
+    for (std::size_t j = 0; j < 3; ++j) {
+      store_states(tile, i + j * kLanes, vectors[j], AllLanes{});
+      store_weight(tile, i + j * kLanes, vectors[j].p, AllLanes{});
+    }
+    return true;
+  }
+#endif
+
   // Fewer elements than a vector has. Without masks they are copied, with zeros behind them.
-  template <class L>
-  static void rest(const L& c, Vec factor, const TileArguments& tile) {
+  static void rest(const Lanes& c, Vec factor, const TileArguments& tile) {
     if constexpr (HWY_TARGET == HWY_AVX3) {
       vector_at(c, factor, tile, 0, FirstLanes{tile.count});
     } else {
@@ -140,9 +194,8 @@ struct StepRun {
     }
   }
 
-  template <class L>
-  static HWY_INLINE void run_with(const StepConstants& constants, const TileArguments& tile) {
-    const L c(constants);
+  static void run(const StepConstants& constants, const TileArguments& tile) {
+    const Lanes c(constants);
     const Vec factor = splat(constants.gradient_factor);
     // A copy whose address nobody has, so that the stores of the loop cannot be seen as changing
     // it.
@@ -153,13 +206,22 @@ struct StepRun {
       for (; all_16_bits && i + 2 * kLanes <= in_registers.count; i += 2 * kLanes)
         pairs_at<R>(c, factor, in_registers, i);
     }
-    if constexpr (!std::is_same_v<L, Lanes>) {
-      // Every third root is the divider's, which has the time.
-      for (; i + 3 * kLanes <= in_registers.count; i += 3 * kLanes) {
-        vector_at(c, factor, in_registers, i, AllLanes{});
-        vector_at(c, factor, in_registers, i + kLanes, AllLanes{});
-        vector_at(static_cast<const Lanes&>(c), factor, in_registers, i + 2 * kLanes, AllLanes{});
+#if HWY_TARGET == HWY_AVX3
+    // With 16-bit elements their conversion is more work than the divider has.
+    if constexpr (kLayout == MasterLayout::fp32 && std::is_same_v<M, float>) {
+      if (tile.gradient_type == DType::fp32) {
+        LanesWithoutDivider without(constants);
+        for (; i + 3 * kLanes <= in_registers.count; i += 3 * kLanes) {
+          if (HWY_LIKELY(three_at(without, factor, in_registers, i))) continue;
+          for (std::size_t j = 0; j < 3; ++j)
+            vector_at(c, factor, in_registers, i + j * kLanes, AllLanes{});
+        }
       }
+    }
+#endif
+    if (tile.store == WeightStore::streaming && size_of(tile.weight_type) == sizeof(Bf16)) {
+      for (; i + 2 * kLanes <= in_registers.count; i += 2 * kLanes)
+        two_at(c, factor, in_registers, i);
     }
     for (; i + kLanes <= in_registers.count; i += kLanes)
       vector_at(c, factor, in_registers, i, AllLanes{});
@@ -167,14 +229,6 @@ struct StepRun {
     TileArguments last = advanced(tile, kStates, i);
     last.count = tile.count - i;
     rest(c, factor, last);
-  }
-
-  static void run(const StepConstants& constants, const TileArguments& tile) {
-    // With 16-bit elements their conversion is more work than the divider has.
-    if constexpr (kLayout == MasterLayout::fp32 && std::is_same_v<M, float>) {
-      if (tile.gradient_type == DType::fp32) return run_with<LanesWithoutDivider>(constants, tile);
-    }
-    run_with<Lanes>(constants, tile);
   }
 };
 
