@@ -65,7 +65,7 @@ sluice_feature(TBB TBB_FOUND "oneTBB ${TBB_VERSION}"
 
 sluice_find_third_party(hwloc)
 sluice_feature(HWLOC hwloc_FOUND "hwloc, ${hwloc_LIBRARY}"
-  "hwloc was not found (package libhwloc-dev); doctor shows less")
+  "hwloc was not found (package libhwloc-dev); doctor shows less, NUMA nodes are not told apart")
 
 find_package(LibTorch QUIET)
 sluice_feature(TORCH LibTorch_FOUND "LibTorch ${LibTorch_VERSION}, ${LibTorch_ROOT_DIR}" "${LibTorch_WHY_MISSING}")

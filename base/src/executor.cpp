@@ -1,12 +1,12 @@
 #include "sluice/base/executor.hpp"
 
-#include <atomic>
 #include <cstdint>
-#include <exception>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "loop.hpp"
+#include "numa.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
 
@@ -19,39 +19,10 @@ namespace sluice {
 
 namespace {
 
-// One loop: chunks are claimed by index, errors kept with the lowest index.
-struct Loop {
-  std::size_t count;
-  const std::function<void(std::size_t)>* body;
-  std::atomic<std::size_t> next{0};
-  Mutex mutex;
-  std::size_t error_index SLUICE_GUARDED_BY(mutex) = SIZE_MAX;
-  std::exception_ptr error SLUICE_GUARDED_BY(mutex);
-
-  void run_one(std::size_t index) {
-    try {
-      (*body)(index);
-    } catch (...) {
-      MutexLock lock(mutex);
-      if (index < error_index) {
-        error_index = index;
-        error = std::current_exception();
-      }
-    }
-  }
-  void run() {
-    for (std::size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) run_one(i);
-  }
-  void rethrow() {
-    MutexLock lock(mutex);
-    if (error) std::rethrow_exception(error);
-  }
-};
-
 // Threads that sleep between loops. Thread-safe; loops of several callers run one after the other.
 class PlainExecutor final : public Executor {
  public:
-  explicit PlainExecutor(int threads) : threads_(threads) {
+  PlainExecutor(const Numa& numa, int threads) : numa_(numa), threads_(threads) {
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
   }
   ~PlainExecutor() override {
@@ -66,8 +37,19 @@ class PlainExecutor final : public Executor {
   int threads() const override { return threads_; }
 
   void for_each(std::size_t count, const std::function<void(std::size_t)>& body) override {
-    Loop loop{.count = count, .body = &body, .mutex = {}, .error = {}};
-    if (count <= 1 || workers_.empty()) {
+    Loop loop(count, body);
+    run(loop);
+  }
+  void for_each_near(std::size_t count, const std::function<const void*(std::size_t)>& memory_of,
+                     const std::function<void(std::size_t)>& body) override {
+    if (numa_.nodes() == 1) return for_each(count, body);
+    NearLoop loop(numa_, count, memory_of, body);
+    run(loop);
+  }
+
+ private:
+  void run(Loop& loop) {
+    if (loop.count() <= 1 || workers_.empty()) {
       loop.run();
       return loop.rethrow();
     }
@@ -86,8 +68,6 @@ class PlainExecutor final : public Executor {
     }
     loop.rethrow();
   }
-
- private:
   void work() {
     std::uint64_t seen = 0;
     for (;;) {
@@ -106,6 +86,7 @@ class PlainExecutor final : public Executor {
     }
   }
 
+  const Numa& numa_;
   const int threads_;
   Mutex caller_mutex_;
   Mutex mutex_;
@@ -120,11 +101,11 @@ class PlainExecutor final : public Executor {
 #if SLUICE_HAVE_TBB
 class TbbExecutor final : public Executor {
  public:
-  explicit TbbExecutor(int threads) : threads_(threads), arena_(threads) {}
+  TbbExecutor(const Numa& numa, int threads) : numa_(numa), threads_(threads), arena_(threads) {}
   std::string_view name() const override { return "tbb"; }
   int threads() const override { return threads_; }
   void for_each(std::size_t count, const std::function<void(std::size_t)>& body) override {
-    Loop loop{.count = count, .body = &body, .mutex = {}, .error = {}};
+    Loop loop(count, body);
     if (count <= 1 || threads_ == 1) {
       loop.run();
     } else {
@@ -134,8 +115,20 @@ class TbbExecutor final : public Executor {
     }
     loop.rethrow();
   }
+  void for_each_near(std::size_t count, const std::function<const void*(std::size_t)>& memory_of,
+                     const std::function<void(std::size_t)>& body) override {
+    if (numa_.nodes() == 1) return for_each(count, body);
+    NearLoop loop(numa_, count, memory_of, body);
+    arena_.execute([&] {
+      // The loop chooses the bodies: oneTBB only brings the threads to it, one for each place.
+      oneapi::tbb::parallel_for(
+          0, threads_, [&](int) { loop.run(); }, oneapi::tbb::simple_partitioner());
+    });
+    loop.rethrow();
+  }
 
  private:
+  const Numa& numa_;
   const int threads_;
   oneapi::tbb::task_arena arena_;
 };
@@ -143,14 +136,18 @@ class TbbExecutor final : public Executor {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_executor(int threads, ExecutorKind kind) {
+std::unique_ptr<Executor> make_executor_on(const Numa& numa, int threads, ExecutorKind kind) {
   SLUICE_CHECK(threads >= 1, "an executor needs at least 1 thread, not " + std::to_string(threads));
 #if SLUICE_HAVE_TBB
-  if (kind != ExecutorKind::plain_threads) return std::make_unique<TbbExecutor>(threads);
+  if (kind != ExecutorKind::plain_threads) return std::make_unique<TbbExecutor>(numa, threads);
 #else
   SLUICE_CHECK(kind != ExecutorKind::tbb, "oneTBB was asked for, but this build has none");
 #endif
-  return std::make_unique<PlainExecutor>(threads);
+  return std::make_unique<PlainExecutor>(numa, threads);
+}
+
+std::unique_ptr<Executor> make_executor(int threads, ExecutorKind kind) {
+  return make_executor_on(machine_numa(), threads, kind);
 }
 
 }  // namespace sluice

@@ -29,7 +29,10 @@ GradientStats stats_of(const Kernel& kernel, std::span<const T> gradient, Execut
   const SumFunction sum_squares = kernel.sum_squares[kGradientIndex<T>];
   const std::size_t chunks = ceil_div(gradient.size(), kChunk);
   std::vector<double> terms(chunks);
-  executor.for_each(ceil_div(chunks, kChunksPerTask), [&](std::size_t task) {
+  const auto memory_of = [&](std::size_t task) {
+    return gradient.data() + task * kChunksPerTask * kChunk;
+  };
+  executor.for_each_near(ceil_div(chunks, kChunksPerTask), memory_of, [&](std::size_t task) {
     const std::size_t last = std::min(chunks, (task + 1) * kChunksPerTask);
     for (std::size_t chunk = task * kChunksPerTask; chunk < last; ++chunk) {
       const std::size_t first = chunk * kChunk;

@@ -279,12 +279,19 @@ class StepPlan {
 
   std::size_t chunks() const { return ceil_div(elements_, kChunk); }
 
+  // The first byte of a chunk's master.
+  const void* memory_of(std::size_t chunk) const {
+    const std::size_t t = place_at(chunk * kChunk);
+    const std::size_t first = chunk * kChunk - begins_[t];
+    const MasterSpan& master = places_[t].tile->master;
+    if (const auto* fp32 = std::get_if<std::span<float>>(&master)) return fp32->data() + first;
+    return std::get<SplitMaster>(master).weight.data() + first;
+  }
+
   void run(std::size_t chunk) const {
     std::size_t at = chunk * kChunk;
     const std::size_t end = std::min(at + kChunk, elements_);
-    // The last place that begins at or before `at`; of empty ones before it there may be several.
-    const auto after = std::upper_bound(begins_.begin(), begins_.end(), at);
-    for (auto t = static_cast<std::size_t>(after - begins_.begin()) - 1; at < end; ++t) {
+    for (std::size_t t = place_at(at); at < end; ++t) {
       const std::size_t first = at - begins_[t];
       const std::size_t count = std::min(places_[t].count - first, end - at);
       if (count == 0) continue;
@@ -317,6 +324,11 @@ class StepPlan {
     std::uint32_t group;  // its index
     bool continues;       // the tile before
   };
+  // The last place that begins at or before this element; of empty ones there may be several.
+  std::size_t place_at(std::size_t element) const {
+    const auto after = std::upper_bound(begins_.begin(), begins_.end(), element);
+    return static_cast<std::size_t>(after - begins_.begin()) - 1;
+  }
   const OptimizerConfig& config_of(const Place& place) const { return groups_[place.group].config; }
   template <class Body>
   void for_each_place(Executor& executor, const Body& body) const {
@@ -363,7 +375,9 @@ void step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Ste
 void step_on(const Kernel& kernel, std::span<const Group> groups, const Step& step,
              Executor& executor) {
   const StepPlan plan(kernel, groups, step, executor);
-  executor.for_each(plan.chunks(), [&](std::size_t chunk) { plan.run(chunk); });
+  executor.for_each_near(
+      plan.chunks(), [&](std::size_t chunk) { return plan.memory_of(chunk); },
+      [&](std::size_t chunk) { plan.run(chunk); });
 }
 
 void step_tile(const OptimizerConfig& config, const Step& step, const Tile& tile) {

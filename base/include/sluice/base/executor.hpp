@@ -21,6 +21,13 @@ class Executor {
   // exception (lowest index that threw) is rethrown here after the others have ended. A body must
   // not start a loop on the same executor.
   virtual void for_each(std::size_t count, const std::function<void(std::size_t)>& body) = 0;
+  // The same for bodies that work on memory: on a machine of several NUMA nodes a thread first
+  // takes those whose `memory_of`, an address (null: anywhere), is on the node that it runs on, and
+  // then helps with the others. Threads are not bound to a node. A page counts where it was first
+  // touched, or moved to since.
+  virtual void for_each_near(std::size_t count,
+                             const std::function<const void*(std::size_t)>& memory_of,
+                             const std::function<void(std::size_t)>& body) = 0;
 };
 
 enum class ExecutorKind { automatic, tbb, plain_threads };

@@ -1,0 +1,62 @@
+#pragma once
+// One loop of an executor: its bodies are claimed by the threads that run it, its error is that of
+// the lowest index. Thread-safe.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "numa.hpp"
+#include "sluice/base/mutex.hpp"
+
+namespace sluice {
+
+class Loop {
+ public:
+  Loop(std::size_t count, const std::function<void(std::size_t)>& body)
+      : count_(count), body_(body) {}
+  virtual ~Loop() = default;
+
+  std::size_t count() const { return count_; }
+  // Takes bodies until none is left. Every thread of the loop calls it.
+  virtual void run() {
+    for (std::size_t i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) run_one(i);
+  }
+  void run_one(std::size_t index);
+  // Once all threads have left.
+  void rethrow();
+
+ private:
+  const std::size_t count_;
+  const std::function<void(std::size_t)>& body_;
+  std::atomic<std::size_t> next_{0};
+  Mutex mutex_;
+  std::size_t error_index_ SLUICE_GUARDED_BY(mutex_) = SIZE_MAX;
+  std::exception_ptr error_ SLUICE_GUARDED_BY(mutex_);
+};
+
+// Threads take the bodies whose memory is on their own node first, in order, then those of the
+// other nodes and those of memory on no known one: a thread that waits would help nobody.
+class NearLoop final : public Loop {
+ public:
+  NearLoop(const Numa& numa, std::size_t count,
+           const std::function<const void*(std::size_t)>& memory_of,
+           const std::function<void(std::size_t)>& body);
+  void run() override;
+
+ private:
+  struct List {
+    std::vector<std::size_t> bodies;
+    std::atomic<std::size_t> next{0};
+  };
+  bool run_next_of(List& list);
+
+  const Numa& numa_;
+  std::vector<List> lists_;  // of each node, and last of none
+};
+
+}  // namespace sluice

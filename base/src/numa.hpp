@@ -1,0 +1,32 @@
+#pragma once
+// Which NUMA node a thread runs on, and which one memory lies on. Thread-safe.
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "sluice/base/executor.hpp"
+
+namespace sluice {
+
+class Numa {
+ public:
+  static constexpr int kUnknown = -1;
+
+  virtual ~Numa() = default;
+  // At least 1; nodes are numbered from 0, whatever the system calls them.
+  virtual int nodes() const = 0;
+  // Of the processor that the calling thread is on now; 0 where the system does not say.
+  virtual int current_node() const = 0;
+  // Of the page at each address; kUnknown for null, for pages that nobody has touched, and for all
+  // where the system does not say (a container may deny it).
+  virtual std::vector<int> nodes_of(std::span<const void* const> addresses) const = 0;
+};
+
+// The machine as hwloc sees it, read once; a build without hwloc sees one node.
+const Numa& machine_numa();
+
+// make_executor() of the public header, on another machine. `numa` must live longer.
+std::unique_ptr<Executor> make_executor_on(const Numa& numa, int threads, ExecutorKind kind);
+
+}  // namespace sluice

@@ -1,0 +1,177 @@
+// Loops near their memory, on machines of several NUMA nodes that exist only here.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "loop.hpp"
+#include "numa.hpp"
+
+namespace sluice {
+namespace {
+
+using Nodes = std::vector<int>;
+
+// Memory is an index into `node_of_memory`; a thread is where it says it is.
+class FakeNuma final : public Numa {
+ public:
+  FakeNuma(int nodes, Nodes node_of_memory)
+      : nodes_(nodes), node_of_memory_(std::move(node_of_memory)) {}
+
+  static inline thread_local int here = 0;
+
+  int nodes() const override { return nodes_; }
+  int current_node() const override { return here; }
+  Nodes nodes_of(std::span<const void* const> addresses) const override {
+    Nodes out;
+    for (const void* address : addresses) {
+      const std::ptrdiff_t at = static_cast<const char*>(address) - memory();
+      out.push_back(node_of_memory_[static_cast<std::size_t>(at)]);
+    }
+    return out;
+  }
+  const void* memory_of(std::size_t i) const { return memory() + i; }
+  std::size_t count() const { return node_of_memory_.size(); }
+
+ private:
+  static const char* memory() {
+    static const char bytes[256] = {};
+    return bytes;
+  }
+  int nodes_;
+  Nodes node_of_memory_;
+};
+
+// The order in which one thread on node `here` takes the bodies.
+std::vector<std::size_t> order_on(const FakeNuma& numa, int here) {
+  std::vector<std::size_t> order;
+  const std::function<void(std::size_t)> body = [&](std::size_t i) { order.push_back(i); };
+  NearLoop loop(numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
+  FakeNuma::here = here;
+  loop.run();
+  FakeNuma::here = 0;
+  return order;
+}
+
+TEST(NearLoop, TakesTheOwnNodesMemoryFirstThenHelpsTheOthers) {
+  const FakeNuma numa(3, {0, 1, 2, 0, 1, 2});
+  EXPECT_EQ(order_on(numa, 0), (std::vector<std::size_t>{0, 3, 1, 4, 2, 5}));
+  EXPECT_EQ(order_on(numa, 1), (std::vector<std::size_t>{1, 4, 2, 5, 0, 3}));
+  EXPECT_EQ(order_on(numa, 2), (std::vector<std::size_t>{2, 5, 0, 3, 1, 4}));
+}
+
+TEST(NearLoop, TakesMemoryOfNoKnownNodeToo) {
+  const FakeNuma numa(2, {Numa::kUnknown, 1, Numa::kUnknown, 0});
+  EXPECT_EQ(order_on(numa, 1), (std::vector<std::size_t>{1, 0, 2, 3}));
+  EXPECT_EQ(order_on(FakeNuma(2, Nodes(3, Numa::kUnknown)), 0),
+            (std::vector<std::size_t>{0, 1, 2}));
+}
+
+TEST(NearLoop, FollowsAThreadThatMoves) {
+  const FakeNuma numa(2, {0, 0, 1, 1});
+  std::vector<std::size_t> order;
+  const std::function<void(std::size_t)> body = [&](std::size_t i) {
+    order.push_back(i);
+    FakeNuma::here = 1;
+  };
+  NearLoop loop(numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
+  loop.run();
+  FakeNuma::here = 0;
+  EXPECT_EQ(order, (std::vector<std::size_t>{0, 2, 3, 1}));
+}
+
+TEST(NearLoop, ThreadsOfAllNodesCallEveryBodyOnce) {
+  Nodes nodes(200);
+  for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i] = static_cast<int>(i % 5) - 1;
+  const FakeNuma numa(4, nodes);
+  std::vector<std::atomic<int>> calls(numa.count());
+  const std::function<void(std::size_t)> body = [&](std::size_t i) { ++calls[i]; };
+  for (int repeat = 1; repeat <= 20; ++repeat) {
+    NearLoop loop(numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 6; ++t) {
+      threads.emplace_back([&, t] {
+        FakeNuma::here = t % 4;
+        loop.run();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (std::size_t i = 0; i < numa.count(); ++i) ASSERT_EQ(calls[i].load(), repeat) << i;
+  }
+}
+
+TEST(NearLoop, RethrowsTheErrorOfTheLowestIndexAfterAllEnded) {
+  const FakeNuma numa(2, {1, 0, 1, 0});
+  int calls = 0;
+  const std::function<void(std::size_t)> body = [&](std::size_t i) {
+    ++calls;
+    throw std::runtime_error(std::to_string(i));
+  };
+  NearLoop loop(numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
+  loop.run();
+  EXPECT_EQ(calls, 4);
+  try {
+    loop.rethrow();
+    FAIL() << "did not throw";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "0");
+  }
+}
+
+TEST(Executor, RunsLoopsNearTheirMemory) {
+  const FakeNuma numa(2, {1, 0, Numa::kUnknown, 1, 0, 0, 1});
+  for (const ExecutorKind kind : {ExecutorKind::automatic, ExecutorKind::plain_threads}) {
+    const auto alone = make_executor_on(numa, 1, kind);
+    std::vector<std::size_t> order;
+    alone->for_each_near(
+        numa.count(), [&](std::size_t i) { return numa.memory_of(i); },
+        [&](std::size_t i) { order.push_back(i); });
+    EXPECT_EQ(order, (std::vector<std::size_t>{1, 4, 5, 0, 3, 6, 2})) << alone->name();
+
+    const auto executor = make_executor_on(numa, 3, kind);
+    std::vector<int> calls(numa.count(), 0);  // plain: each body runs once, before the return
+    for (int repeat = 0; repeat < 50; ++repeat) {
+      executor->for_each_near(
+          numa.count(), [&](std::size_t i) { return numa.memory_of(i); },
+          [&](std::size_t i) { ++calls[i]; });
+    }
+    EXPECT_EQ(calls, std::vector<int>(numa.count(), 50)) << executor->name();
+    EXPECT_THROW(executor->for_each_near(
+                     numa.count(), [&](std::size_t i) { return numa.memory_of(i); },
+                     [](std::size_t) { throw std::runtime_error("a body"); }),
+                 std::runtime_error);
+  }
+}
+
+// What is asked of the system, on whatever machine this is.
+TEST(MachineNuma, KnowsWhereTouchedMemoryIs) {
+  const Numa& numa = machine_numa();
+  ASSERT_GE(numa.nodes(), 1);
+  EXPECT_GE(numa.current_node(), 0);
+  EXPECT_LT(numa.current_node(), numa.nodes());
+
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  struct Free {
+    void operator()(char* bytes) const { std::free(bytes); }
+  };
+  const std::unique_ptr<char, Free> memory(static_cast<char*>(std::aligned_alloc(page, 8 * page)));
+  for (std::size_t i = 0; i < 4 * page; ++i) memory.get()[i] = 1;
+  const void* const addresses[] = {memory.get(), memory.get() + 3 * page + 5, nullptr};
+  const Nodes nodes = numa.nodes_of(addresses);
+  ASSERT_EQ(nodes.size(), 3U);
+  EXPECT_EQ(nodes[2], Numa::kUnknown);
+  for (const int node : {nodes[0], nodes[1]}) {
+    EXPECT_GE(node, Numa::kUnknown);
+    EXPECT_LT(node, numa.nodes());
+  }
+}
+
+}  // namespace
+}  // namespace sluice
