@@ -53,7 +53,8 @@ class FakeNuma final : public Numa {
 std::vector<std::size_t> order_on(const FakeNuma& numa, int here) {
   std::vector<std::size_t> order;
   const std::function<void(std::size_t)> body = [&](std::size_t i) { order.push_back(i); };
-  NearLoop loop(numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
+  NearLoop loop(
+      numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
   FakeNuma::here = here;
   loop.run();
   FakeNuma::here = 0;
@@ -81,7 +82,8 @@ TEST(NearLoop, FollowsAThreadThatMoves) {
     order.push_back(i);
     FakeNuma::here = 1;
   };
-  NearLoop loop(numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
+  NearLoop loop(
+      numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
   loop.run();
   FakeNuma::here = 0;
   EXPECT_EQ(order, (std::vector<std::size_t>{0, 2, 3, 1}));
@@ -94,7 +96,8 @@ TEST(NearLoop, ThreadsOfAllNodesCallEveryBodyOnce) {
   std::vector<std::atomic<int>> calls(numa.count());
   const std::function<void(std::size_t)> body = [&](std::size_t i) { ++calls[i]; };
   for (int repeat = 1; repeat <= 20; ++repeat) {
-    NearLoop loop(numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
+    NearLoop loop(
+        numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
     std::vector<std::thread> threads;
     for (int t = 0; t < 6; ++t) {
       threads.emplace_back([&, t] {
@@ -114,7 +117,8 @@ TEST(NearLoop, RethrowsTheErrorOfTheLowestIndexAfterAllEnded) {
     ++calls;
     throw std::runtime_error(std::to_string(i));
   };
-  NearLoop loop(numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
+  NearLoop loop(
+      numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
   loop.run();
   EXPECT_EQ(calls, 4);
   try {
