@@ -48,9 +48,10 @@ std::string describe(const SluiceConfig& s) {
   }
   out << static_cast<int>(s.durability) << ' ' << s.commit_every << ' ' << s.checkpoint_dir << ' '
       << s.checkpoint_every << ' ' << s.keep << ' ' << s.strict << s.overlap << ' '
-      << s.threads.compute.value_or(0) << ' ' << s.threads.optimizer.value_or(0) << ' '
-      << s.threads.io.value_or(0) << ' ' << s.io.backend << ' ' << s.io.reads_per_write << ' '
-      << s.seed << ' ' << s.drive_endurance_bytes << s.io.submit_polling << '\n';
+      << static_cast<int>(s.activations) << ' ' << s.threads.compute.value_or(0) << ' '
+      << s.threads.optimizer.value_or(0) << ' ' << s.threads.io.value_or(0) << ' ' << s.io.backend
+      << ' ' << s.io.reads_per_write << ' ' << s.seed << ' ' << s.drive_endurance_bytes
+      << s.io.submit_polling << '\n';
   for (const unsigned weight : s.io.drive_weights) out << weight << ' ';
   return out.str();
 }
@@ -158,6 +159,8 @@ std::string sample_of(const std::string& path) {
       {"sluice.keep", "5"},
       {"sluice.strict", "true"},
       {"sluice.overlap", "false"},
+      {"sluice.activations", "\"keep\""},
+      {"activation_checkpointing.cpu_checkpointing", "true"},
       {"sluice.threads", "{\"io\": 2}"},
       {"sluice.threads.compute", "2"},
       {"sluice.threads.optimizer", "2"},

@@ -44,6 +44,52 @@ TEST(Plan, PutsEveryClassOfBytesWhereTheConfigurationAsksForIt) {
   EXPECT_TRUE(plan.scratch_directory.empty());
 }
 
+TEST(Plan, KeepsActivationsAsFarAsTheDeviceBudgetGoes) {
+  const auto kept = [](const Plan& plan) {
+    return std::count_if(plan.units.begin(), plan.units.end(),
+                         [](const UnitPlacement& unit) { return unit.keep_activations; });
+  };
+  const auto row = [](const Plan& plan) {
+    std::uint64_t bytes = 0;
+    for (const PlanRow& each : plan.rows)
+      if (each.component == "activations") bytes += each.bytes.device;
+    return bytes;
+  };
+  const auto model = model_config(6, 256);
+  auto config = train_config(Device::nvme, Device::nvme, 1024, 256);
+  const auto plan_with = [&](config::Activations activations, std::uint64_t device_mib) {
+    config.sluice.activations = activations;
+    config.sluice.device_bytes = {ByteBudget::Kind::bytes, device_mib * kMiB};
+    return make_plan(config, model, Placement::configured, roomy_machine());
+  };
+  const Plan all = plan_with(config::Activations::automatic, 1024);
+  EXPECT_EQ(kept(all), 7);  // the head's backward follows at once
+  EXPECT_FALSE(all.units.back().keep_activations);
+  EXPECT_GT(row(all), 0U);
+  const Plan forced = plan_with(config::Activations::keep, 1024);
+  EXPECT_EQ(kept(forced), 7);
+  EXPECT_EQ(forced.planned.device, all.planned.device);
+
+  const Plan none = plan_with(config::Activations::recompute, 1024);
+  EXPECT_EQ(kept(none), 0);
+  EXPECT_EQ(row(none), 0U);
+
+  const std::uint64_t between = (none.planned.device + all.planned.device) / 2 / kMiB;
+  const Plan some = plan_with(config::Activations::automatic, between);
+  EXPECT_GT(kept(some), 0);
+  EXPECT_LT(kept(some), 7);
+  EXPECT_LE(some.planned.device, between * kMiB);
+  // The last ones are kept: theirs are held for the shortest time.
+  EXPECT_TRUE(some.units[6].keep_activations);
+  EXPECT_FALSE(some.units[0].keep_activations);
+  EXPECT_THROW(plan_with(config::Activations::keep, between), DoesNotFit);
+
+  const Plan offloaded = plan_with(config::Activations::offload, 1024);
+  EXPECT_EQ(kept(offloaded), 0);
+  for (const UnitPlacement& unit : offloaded.units)
+    for (const Tier input : unit.inputs) EXPECT_EQ(input, Tier::host);
+}
+
 TEST(Plan, SumsItsRows) {
   const auto plan = make_plan(train_config(Device::nvme, Device::nvme, 128, 64),
                               model_config(6, 256), Placement::configured, roomy_machine());

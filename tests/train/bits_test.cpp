@@ -96,6 +96,26 @@ TEST(Bits, WithoutOverlapAndWithOtherThreadsOfTheOptimizerNothingChanges) {
   expect_same(run(folder, setup), resident);
 }
 
+TEST(Bits, KeptRecomputedAndOffloadedActivationsAreTheSame) {
+  TrainFolder folder;
+  write_file(folder.model(),
+             R"({"model_type": "gpt2", "n_layer": 3, "n_embd": 64, "n_head": 4, "n_positions": 32,
+                 "vocab_size": 256, "embd_pdrop": 0.1, "resid_pdrop": 0.1})");
+  TrainSetup setup;
+  setup.sluice_keys = "\"activations\": \"recompute\", ";
+  const Result recomputed = run(folder, setup, kResident);
+  // Weights are released after forward and gathered elsewhere for backward.
+  setup.zero_keys = "\"stage3_max_reuse_distance\": 0, \"stage3_param_persistence_threshold\": 0, ";
+  for (const std::string activations : {"keep", "recompute", "offload", "auto"}) {
+    SCOPED_TRACE(activations);
+    setup.sluice_keys = "\"activations\": \"" + activations + "\", ";
+    expect_same(run(folder, setup), recomputed);
+    expect_same(run(folder, setup, kResident), recomputed);
+  }
+  setup.sluice_keys = "\"activations\": \"keep\", \"overlap\": false, ";
+  expect_same(run(folder, setup), recomputed);
+}
+
 TEST(Bits, SettingsOfTheDriveFromASecondConfigurationChangeNothing) {
   TrainFolder folder;
   const Result usual = run(folder, {});

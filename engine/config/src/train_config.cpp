@@ -235,6 +235,26 @@ void read_checkpoint(Checker& checker, SluiceConfig& sluice) {
     note_without_effect(checker, "sluice.keep", "checkpoint_dir is set");
 }
 
+void read_activations(Checker& checker, SluiceConfig& sluice) {
+  constexpr const char* kHere = "sluice.activations";
+  constexpr const char* kDeepSpeeds = "activation_checkpointing.cpu_checkpointing";
+  std::string activations;
+  checker.read(kHere, activations);
+  if (activations == "auto") sluice.activations = Activations::automatic;
+  if (activations == "keep") sluice.activations = Activations::keep;
+  if (activations == "recompute") sluice.activations = Activations::recompute;
+  if (activations == "offload") sluice.activations = Activations::offload;
+  bool to_host = false;
+  checker.read(kDeepSpeeds, to_host);
+  if (!to_host) return;
+  if (checker.given(kHere) && sluice.activations != Activations::offload) {
+    checker.add_problem(kDeepSpeeds, "puts unit inputs into host memory, and " +
+                                         std::string(kHere) + " is \"" + activations +
+                                         "\"; remove one of them");
+  }
+  sluice.activations = Activations::offload;
+}
+
 void read_sluice(Checker& checker, SluiceConfig& sluice) {
   read_budget(checker, "sluice.device_bytes", sluice.device_bytes);
   read_budget(checker, "sluice.host_bytes", sluice.host_bytes);
@@ -247,6 +267,7 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   read_checkpoint(checker, sluice);
   checker.read("sluice.strict", sluice.strict);
   checker.read("sluice.overlap", sluice.overlap);
+  read_activations(checker, sluice);
   const Json::Value* threads = checker.find("sluice.threads");
   if (checker.is_null("sluice.threads") || (threads != nullptr && !threads->isObject()))
     sluice.threads = {};

@@ -274,15 +274,18 @@ constexpr KeyInfo kTrainKeys[] = {
     {"sluice.master", "", "one of fp32, split", "\"fp32\"", kNo, "format of the master weights"},
     {"sluice.moments", "", "one of fp32, bf16", "\"fp32\"", kNo, "format of the moments"},
     {"sluice.cache_bytes", "", "bytes", "none", kNo, "host memory that caches states on NVMe"},
-    {"sluice.activations", "", "string or object", "none", kNo, "where unit inputs are kept"},
+    {"sluice.activations", "", "one of auto, keep, recompute, offload", "\"auto\"", kYes,
+     "activations of a unit until its backward: kept as far as the device budget goes (auto), all "
+     "kept, recomputed, or recomputed from inputs in host memory (offload)"},
 
-    // Activation checkpointing: every unit is always recomputed.
+    // Activation checkpointing.
     {"activation_checkpointing.partition_activations", "", "bool", "false", kNo, ""},
     {"activation_checkpointing.number_checkpoints", "", "integer", "null", kNo, ""},
     {"activation_checkpointing.contiguous_memory_optimization", "", "bool", "false", kNo, ""},
     {"activation_checkpointing.synchronize_checkpoint_boundary", "", "bool", "false", kNo, ""},
     {"activation_checkpointing.profile", "", "bool", "false", kNo, ""},
-    {"activation_checkpointing.cpu_checkpointing", "", "bool", "false", kNo, ""},
+    {"activation_checkpointing.cpu_checkpointing", "", "bool", "false", kYes,
+     "true: as sluice.activations offload"},
 
     // Printing, profiling, monitoring.
     {"steps_per_print", "", "integer in [1, 1e15]", "null", kYes,

@@ -33,13 +33,16 @@ class Workspace {
     const Bytes dropped = model_.embd_pdrop > 0 ? r : 0;
     // Looked up, dropped; backward: output, masked gradient, its sum over the batch for the
     // positions.
-    return {r + dropped, r + dropped + tensor(length_, width_) + kScalars};
+    return {r + dropped, r + dropped + tensor(length_, width_) + kScalars, r + dropped,
+            offload::pool_bytes(rows_ * sizeof(std::int64_t))};
   }
 
   UnitWorkspace block() const {
-    return {std::max({attention_half(Mode::forward_only), feed_forward_half(Mode::forward_only)}),
-            std::max({attention_half(Mode::with_gradients), feed_forward_half(Mode::with_gradients),
-                      feed_forward_backward(), attention_backward()})};
+    const Bytes keeping =
+        std::max(attention_half(Mode::with_gradients), feed_forward_half(Mode::with_gradients));
+    return {std::max(attention_half(Mode::forward_only), feed_forward_half(Mode::forward_only)),
+            std::max({keeping, feed_forward_backward(), attention_backward()}), keeping,
+            feed_forward_kept()};
   }
 
   UnitWorkspace head() const {
@@ -55,7 +58,7 @@ class Workspace {
     const Bytes products =
         std::max(weight_gradient_scratch(rows_), r + matmul_scratch(rows_, vocabulary_));
     const Bytes norm = 2 * r + stats() + norm_scratch();  // the logits are gone by then
-    return {forward, std::max({forward, held + piece + small, held + products, norm})};
+    return {forward, std::max({forward, held + piece + small, held + products, norm}), 0, 0};
   }
 
  private:
@@ -167,6 +170,12 @@ class Workspace {
   Bytes inner_kept() const {
     const Bytes inner = tensor(rows_, inner_);
     return model_.activation_function == config::Activation::relu ? inner : 2 * inner;
+  }
+
+  // What a block leaves for its backward pass, without input and output: x1 and ln_2's result are
+  // 2 r.
+  Bytes feed_forward_kept() const {
+    return attention_kept() + 2 * tensor(rows_, width_) + stats() + inner_kept();
   }
 
   // ln_2, network; x1 and ln_2's result are 2 r.

@@ -51,9 +51,20 @@ std::vector<std::vector<std::size_t>> stages_by_unit(
 
 namespace {
 
+std::vector<models::UnitWorkspace> workspaces_of(const Plan& plan) {
+  std::vector<models::UnitWorkspace> workspaces;
+  for (std::size_t u = 0; u < plan.layouts.size(); ++u) {
+    workspaces.push_back(models::unit_workspace(
+        plan.model, u, static_cast<std::uint64_t>(plan.config.micro_batch_size),
+        size_of(plan.compute_dtype), plan.threads.compute));
+  }
+  return workspaces;
+}
+
 // Workspace and inputs in flight of each stage; they depend on no placement.
 std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
-                                            const std::vector<std::vector<std::size_t>>& stages) {
+                                            const std::vector<std::vector<std::size_t>>& stages,
+                                            const std::vector<models::UnitWorkspace>& workspaces) {
   const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
   const std::uint64_t hidden = hidden_bytes(plan.model, micro_batch, plan.compute_dtype);
   const std::uint64_t tokens_bytes =
@@ -64,8 +75,7 @@ std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
   std::vector<DeviceTransient> fixed(stages.size());
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     const std::size_t unit = stages[stage].front();
-    const models::UnitWorkspace workspace = models::unit_workspace(
-        plan.model, unit, micro_batch, size_of(plan.compute_dtype), plan.threads.compute);
+    const models::UnitWorkspace& workspace = workspaces[unit];
     const bool backward = stage >= last_unit;
     fixed[stage].workspace_bytes = backward ? workspace.backward_bytes : workspace.forward_bytes;
     // Backward holds a unit's input and the gradient of its output; both may have a successor on
@@ -82,7 +92,9 @@ std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
 StepModel::StepModel(const Plan& plan)
     : stages_(step_stages(plan.layouts)),
       uses_(stages_by_unit(stages_, plan.layouts.size())),
-      fixed_(fixed_by_stage(plan, stages_)),
+      workspaces_(workspaces_of(plan)),
+      fixed_(fixed_by_stage(plan, stages_, workspaces_)),
+      micro_batches_(static_cast<std::uint64_t>(plan.config.gradient_accumulation_steps)),
       last_unit_(plan.layouts.size() - 1),
       one_rank_(plan.world_size == 1) {
   for (const zero::UnitLayout& layout : plan.layouts) {
@@ -123,36 +135,73 @@ std::uint64_t StepModel::gradients_at(const std::vector<UnitPlacement>& units, s
   return sum;
 }
 
-std::vector<StepModel::Span> StepModel::kept_spans(std::size_t unit, const Overlap& overlap) const {
+std::vector<StepModel::Kept> StepModel::kept_activations(std::size_t unit) const {
+  if (unit == last_unit_) return {};  // its backward follows at once
+  const models::UnitWorkspace& of = workspaces_[unit];
+  const std::uint64_t others = checked_mul(micro_batches_ - 1, of.kept_bytes);
+  const std::size_t forward = uses_[unit].front();
+  const std::size_t backward = uses_[unit].back();
+  // At its own stages one micro-batch's are the workspace's: in the forward one it grows.
+  return {{{forward, forward + 1}, checked_add(others, of.keeping_bytes - of.forward_bytes)},
+          {{forward + 1, backward}, checked_add(others, of.kept_bytes)},
+          {{backward, backward + 1}, others}};
+}
+
+std::vector<StepModel::Kept> StepModel::kept_weights(std::size_t unit,
+                                                     const Overlap& overlap) const {
   const auto ahead = static_cast<std::size_t>(overlap.prefetch_units);
-  std::vector<Span> spans;
+  std::vector<Kept> spans;
   for (std::size_t i = 0; i + 1 < uses_[unit].size(); ++i) {
     const std::size_t after_use = uses_[unit][i] + 1;
     const std::size_t next_use = uses_[unit][i + 1];
-    if (after_use + ahead < next_use) spans.push_back({after_use, next_use - ahead});
+    if (after_use + ahead < next_use)
+      spans.push_back({{after_use, next_use - ahead}, full_bytes_[unit]});
   }
   return spans;
 }
 
-std::vector<DeviceTransient> StepModel::by_stage(const std::vector<UnitPlacement>& units,
-                                                 const Overlap& overlap) const {
-  // How much more, or less, is kept at a stage than at the one before.
-  std::vector<std::uint64_t> begins(stages_.size() + 1, 0);
-  std::vector<std::uint64_t> ends(stages_.size() + 1, 0);
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    const bool in_place = units[u].weights == Tier::device && one_rank_;
-    if (!units[u].keep_gathered || in_place) continue;
-    for (const Span& span : kept_spans(u, overlap)) {
-      begins[span.begin] += full_bytes_[u];
-      ends[span.end] += full_bytes_[u];
+namespace {
+
+// What is kept at each stage, from spans of stages.
+class KeptByStage {
+ public:
+  explicit KeptByStage(std::size_t stages) : begins_(stages + 1, 0), ends_(stages + 1, 0) {}
+  void add(const std::vector<StepModel::Kept>& more) {
+    for (const auto& [span, size_bytes] : more) {
+      begins_[span.begin] = checked_add(begins_[span.begin], size_bytes);
+      ends_[span.end] = checked_add(ends_[span.end], size_bytes);
     }
   }
+  // Of the stages, one after the other.
+  std::uint64_t next() {
+    kept_ = checked_add(kept_, begins_[stage_]) - ends_[stage_];
+    ++stage_;
+    return kept_;
+  }
+
+ private:
+  std::vector<std::uint64_t> begins_;  // how much more than at the stage before
+  std::vector<std::uint64_t> ends_;    // how much less
+  std::uint64_t kept_ = 0;
+  std::size_t stage_ = 0;
+};
+
+}  // namespace
+
+std::vector<DeviceTransient> StepModel::by_stage(const std::vector<UnitPlacement>& units,
+                                                 const Overlap& overlap) const {
+  KeptByStage weights(stages_.size());
+  KeptByStage activations(stages_.size());
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const bool in_place = units[u].weights == Tier::device && one_rank_;
+    if (units[u].keep_gathered && !in_place) weights.add(kept_weights(u, overlap));
+    if (units[u].keep_activations) activations.add(kept_activations(u));
+  }
   std::vector<DeviceTransient> stages = fixed_;
-  std::uint64_t kept = 0;
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
-    kept = checked_add(kept, begins[stage]) - ends[stage];
     stages[stage].gathered_bytes =
-        checked_add(kept, gathered_at(units, stage, overlap.prefetch_units));
+        checked_add(weights.next(), gathered_at(units, stage, overlap.prefetch_units));
+    stages[stage].activation_bytes = activations.next();
     stages[stage].gradient_bytes = gradients_at(units, stage, overlap.gradients_in_flight);
   }
   return stages;

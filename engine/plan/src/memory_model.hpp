@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sluice/config/model_config.hpp"
+#include "sluice/models/gpt2_layout.hpp"
 #include "sluice/plan/plan.hpp"
 #include "sluice/zero/unit_layout.hpp"
 
@@ -43,8 +44,10 @@ struct DeviceTransient {
   std::uint64_t gradient_bytes = 0;
   std::uint64_t workspace_bytes = 0;
   std::uint64_t input_bytes = 0;
+  std::uint64_t activation_bytes = 0;  // kept for the backward pass
   std::uint64_t total() const {
-    return gathered_bytes + gradient_bytes + workspace_bytes + input_bytes + kSmallTensorsBytes;
+    return gathered_bytes + gradient_bytes + workspace_bytes + input_bytes + activation_bytes +
+           kSmallTensorsBytes;
   }
 };
 
@@ -67,11 +70,16 @@ class StepModel {
     std::size_t begin = 0;
     std::size_t end = 0;
   };
-  // Where keeping a unit from forward to backward holds bytes that would not be there otherwise:
-  // between its uses, without the stages that fetch it ahead.
-  std::vector<Span> kept_spans(std::size_t unit, const Overlap& overlap) const;
-  // A gathered unit, or its flat gradient.
-  std::uint64_t full_bytes(std::size_t unit) const { return full_bytes_[unit]; }
+  // Bytes that are held at some stages and would not be there otherwise.
+  struct Kept {
+    Span span;
+    std::uint64_t size_bytes = 0;
+  };
+  // By keeping a unit's weights from forward to backward: between its uses, without the stages that
+  // fetch it ahead.
+  std::vector<Kept> kept_weights(std::size_t unit, const Overlap& overlap) const;
+  // By keeping its activations.
+  std::vector<Kept> kept_activations(std::size_t unit) const;
 
  private:
   std::uint64_t gathered_at(const std::vector<UnitPlacement>& units, std::size_t stage,
@@ -80,9 +88,11 @@ class StepModel {
                              int in_flight) const;
 
   std::vector<std::vector<std::size_t>> stages_;
-  std::vector<std::vector<std::size_t>> uses_;  // stages_by_unit
-  std::vector<std::uint64_t> full_bytes_;       // by unit
-  std::vector<DeviceTransient> fixed_;          // by stage: workspace and inputs
+  std::vector<std::vector<std::size_t>> uses_;     // stages_by_unit
+  std::vector<std::uint64_t> full_bytes_;          // by unit: gathered, or its flat gradient
+  std::vector<models::UnitWorkspace> workspaces_;  // by unit
+  std::vector<DeviceTransient> fixed_;             // by stage: workspace and inputs
+  std::uint64_t micro_batches_;
   std::size_t last_unit_;
   bool one_rank_;
 };

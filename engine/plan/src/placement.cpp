@@ -64,7 +64,9 @@ std::vector<Item> items_in_order(Plan& plan, Tier from) {
   const auto append = [&](const std::vector<Item>& items) {
     all.insert(all.end(), items.begin(), items.end());
   };
-  if (from == Tier::device) append(inputs);
+  // Activations that must be kept hold the inputs.
+  const bool inputs_may_leave = plan.config.sluice.activations != config::Activations::keep;
+  if (from == Tier::device && inputs_may_leave) append(inputs);
   append(gradients);
   append(states);
   append(weights);
@@ -143,7 +145,10 @@ void ask_for(Plan& plan) {
     unit.weights = weights;
     unit.states = states;
     unit.gradients = states == Tier::device ? Tier::device : Tier::host;
-    if (u > 0) unit.inputs.assign(micro_batches, Tier::device);
+    const config::Activations activations = plan.config.sluice.activations;
+    const bool to_host = activations == config::Activations::offload;
+    if (u > 0) unit.inputs.assign(micro_batches, to_host ? Tier::host : Tier::device);
+    unit.keep_activations = activations == config::Activations::keep && u + 1 < plan.units.size();
   }
 }
 
@@ -180,6 +185,16 @@ void note_choices(Plan& plan, const Overlap& overlap) {
     for (const Tier tier : unit.inputs) ++counts[static_cast<std::size_t>(tier)];
   }
   const std::size_t all = counts[0] + counts[2] + counts[3];
+  const auto kept = std::count_if(plan.units.begin(), plan.units.end(),
+                                  [](const UnitPlacement& unit) { return unit.keep_activations; });
+  const std::size_t units = plan.units.size() - 1;  // the head's backward follows at once
+  if (plan.config.sluice.activations == config::Activations::automatic) {
+    plan.choices.push_back("activations: kept of " + std::to_string(kept) + " of " +
+                           std::to_string(units) + " units" +
+                           (static_cast<std::size_t>(kept) < units
+                                ? "; the others are computed again, the device budget holds no more"
+                                : ""));
+  }
   if (all > counts[0]) {
     plan.choices.push_back("unit inputs kept for recompute: of " + std::to_string(all) + ", " +
                            std::to_string(counts[0]) + " on the device, " +
@@ -262,8 +277,12 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
 void place_resident(Plan& plan) {
   const auto micro_batches = static_cast<std::size_t>(plan.config.gradient_accumulation_steps);
   plan.units.assign(plan.layouts.size(), UnitPlacement{});
-  for (std::size_t u = 1; u < plan.units.size(); ++u) {
-    plan.units[u].inputs.assign(micro_batches, Tier::device);
+  const config::Activations activations = plan.config.sluice.activations;
+  const bool keep =
+      activations == config::Activations::automatic || activations == config::Activations::keep;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    if (u > 0) plan.units[u].inputs.assign(micro_batches, Tier::device);
+    plan.units[u].keep_activations = keep && u + 1 < plan.units.size();
   }
   plan.prefetch_units = plan.config.sluice.overlap ? 1 : 0;
   plan.gradients_in_flight = 1;

@@ -100,6 +100,7 @@ void add_transient(Plan& plan, const StepModel& model) {
       {transient.gathered_bytes, 0, 0});
   row("gradient buffers", std::to_string(plan.gradients_in_flight) + " in flight",
       {transient.gradient_bytes, 0, 0});
+  row("activations", "kept for the backward pass", {transient.activation_bytes, 0, 0});
   row("workspace", "activations of one micro-batch in one unit",
       {transient.workspace_bytes + kSmallTensorsBytes, 0, 0});
   row("inputs in flight", "on their way to and from their home", {transient.input_bytes, 0, 0});

@@ -17,7 +17,12 @@ StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
       plan_(resources.plan),
       seed_(seed),
       micro_batches_(static_cast<std::size_t>(resources.plan.config.gradient_accumulation_steps)),
-      last_(resources.plan.layouts.size() - 1) {}
+      last_(resources.plan.layouts.size() - 1),
+      kept_(last_) {
+  for (std::size_t u = 0; u < last_; ++u) {
+    if (plan_.units[u].keep_activations) kept_[u].resize(micro_batches_);
+  }
+}
 
 StepRunner::Batch StepRunner::training_batch(const models::Dataset& data, std::int64_t step,
                                              std::int64_t micro_batch) const {
@@ -125,21 +130,39 @@ void StepRunner::send_gradients(std::size_t unit) {
   if (!plan_.config.sluice.overlap) limit_gradients_in_flight(0);
 }
 
+torch::Tensor StepRunner::input_of(const models::Dataset& data, std::int64_t step, std::size_t unit,
+                                   std::size_t micro_batch, Keep keep) {
+  if (unit == 0) return training_batch(data, step, static_cast<std::int64_t>(micro_batch)).inputs;
+  return resources_.inputs->get(unit, micro_batch, keep);
+}
+
+// The graph refers to the module's parameters, not to the bytes that they are bound to now: those
+// may be gone until backward binds others.
+StepRunner::Graph StepRunner::run_with_gradients(std::size_t unit, torch::Tensor x,
+                                                 std::int64_t step, std::size_t micro_batch) {
+  Graph graph;
+  graph.x = unit == 0 ? std::move(x) : x.detach().requires_grad_(true);
+  graph.y = resources_.modules[unit]->forward(
+      graph.x, dropout_key(step, static_cast<std::int64_t>(micro_batch)));
+  return graph;
+}
+
 void StepRunner::forward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit) {
-  const torch::NoGradGuard no_grad;
+  const bool keep = plan_.units[unit].keep_activations;
   enter_stage(unit);
   for (std::size_t m = 0; m < micro_batches_; ++m) {
-    const auto micro_batch = static_cast<std::int64_t>(m);
-    torch::Tensor x;
-    if (unit == 0) {
-      x = training_batch(data, step, micro_batch).inputs;
+    torch::Tensor x = input_of(data, step, unit, m, Keep::yes);
+    if (unit > 0 && plan_.config.sluice.overlap && m + 1 < micro_batches_)
+      resources_.inputs->begin_get(unit, m + 1);
+    torch::Tensor y;
+    if (keep) {
+      kept_[unit][m] = run_with_gradients(unit, std::move(x), step, m);
+      y = kept_[unit][m].y.detach();
     } else {
-      x = resources_.inputs->get(unit, m, Keep::yes);
-      if (plan_.config.sluice.overlap && m + 1 < micro_batches_)
-        resources_.inputs->begin_get(unit, m + 1);
+      const torch::NoGradGuard no_grad;
+      y = resources_.modules[unit]->forward(x, dropout_key(step, static_cast<std::int64_t>(m)));
+      x = torch::Tensor();
     }
-    torch::Tensor y = resources_.modules[unit]->forward(x, dropout_key(step, micro_batch));
-    x = torch::Tensor();
     resources_.inputs->put(unit + 1, m, std::move(y));
   }
   leave_stage(unit);
@@ -176,26 +199,22 @@ void StepRunner::backward_unit(const models::Dataset& data, std::int64_t step, s
   limit_gradients_in_flight(static_cast<std::size_t>(plan_.gradients_in_flight - 1));
   begin_gradients(unit);
   bind_gradients(unit);
+  const bool kept = plan_.units[unit].keep_activations;
   for (std::size_t m = 0; m < micro_batches_; ++m) {
-    const auto micro_batch = static_cast<std::int64_t>(m);
-    torch::Tensor x;
-    if (unit == 0) {
-      x = training_batch(data, step, micro_batch).inputs;
-    } else {
-      x = resources_.inputs->get(unit, m, Keep::no).detach().requires_grad_(true);
-    }
+    torch::Tensor x = kept ? torch::Tensor() : input_of(data, step, unit, m, Keep::no);
     torch::Tensor dy = resources_.inputs->get(unit + 1, m, Keep::no);
     if (plan_.config.sluice.overlap && m + 1 < micro_batches_) {
-      if (unit > 0) resources_.inputs->begin_get(unit, m + 1);
+      if (unit > 0 && !kept) resources_.inputs->begin_get(unit, m + 1);
       resources_.inputs->begin_get(unit + 1, m + 1);
     }
-    torch::Tensor y = resources_.modules[unit]->forward(x, dropout_key(step, micro_batch));
-    y.backward(dy);
-    y = torch::Tensor();
+    Graph graph = kept ? std::exchange(kept_[unit][m], Graph{})
+                       : run_with_gradients(unit, std::move(x), step, m);
+    graph.y.backward(dy);
+    graph.y = torch::Tensor();
     dy = torch::Tensor();
     if (unit == 0) continue;
-    torch::Tensor dx = x.grad();
-    x = torch::Tensor();
+    torch::Tensor dx = graph.x.grad();
+    graph.x = torch::Tensor();
     resources_.inputs->put(unit, m, dx.contiguous());
   }
   send_gradients(unit);

@@ -2,11 +2,16 @@
 // StepRunner: one optimizer step, layer by layer over all micro-batches, and evaluation. The same
 // code for every tier: where bytes are is the units', the input store's and the updater's business.
 //
-//   forward, unit u    gather (the prefetcher began it) · every micro-batch without gradients ·
-//   keep the outputs · release last unit          forward and backward at once backward, unit u
-//   gather · per micro-batch recompute, backward, accumulate · norm · gradients go home · release
+//   forward, unit u    gather (the prefetcher began it) · every micro-batch · its output is the
+//                      next unit's input · release
+//   last unit          forward and backward at once
+//   backward, unit u   gather · per micro-batch backward, accumulate · norm · gradients go home ·
+//                      release
 //   step               norm over all units · skip or clip · updates begin, in forward order; the
-//   next forward overtakes none
+//                      next forward overtakes none
+//
+// Forward keeps the activations of the units that the plan says; those of the others are computed
+// again in backward, from the unit's input.
 
 #include <torch/torch.h>
 
@@ -81,6 +86,15 @@ class StepRunner {
   void bind_gradients(std::size_t unit);
   void limit_gradients_in_flight(std::size_t most);
 
+  // A unit's input as backward needs it, and its output with what LibTorch keeps for it.
+  struct Graph {
+    torch::Tensor x;
+    torch::Tensor y;
+  };
+  Graph run_with_gradients(std::size_t unit, torch::Tensor x, std::int64_t step,
+                           std::size_t micro_batch);
+  torch::Tensor input_of(const models::Dataset& data, std::int64_t step, std::size_t unit,
+                         std::size_t micro_batch, InputStore::Keep keep);
   void forward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit);
   double last_unit(const models::Dataset& data, std::int64_t step);
   void backward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit);
@@ -97,6 +111,7 @@ class StepRunner {
   double gradients_stall_ = 0;
   double squared_norm_ = 0;
   bool finite_ = true;
+  std::vector<std::vector<Graph>> kept_;  // by unit and micro-batch; empty: not kept
   std::deque<std::vector<std::size_t>>
       reducing_;  // units whose gradients are on their way home, by stage
 };

@@ -38,6 +38,11 @@ class CountingAllocator final : public c10::Allocator {
     MutexLock lock(mutex_);
     return peak_bytes_ - base_bytes_;
   }
+  // More than at start().
+  std::uint64_t live_bytes() {
+    MutexLock lock(mutex_);
+    return live_bytes_ - base_bytes_;
+  }
   // What was live at the peak, largest first: says which tensor a formula has forgotten.
   std::vector<std::uint64_t> blocks_at_peak() {
     MutexLock lock(mutex_);

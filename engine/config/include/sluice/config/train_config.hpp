@@ -120,6 +120,11 @@ struct IoConfig {
   int reads_per_write = 3;  // blocks read in a row while a write waits
 };
 
+// What becomes of activations between a unit's forward and its backward: kept as far as the device
+// budget goes (automatic); all kept; none, recomputed from the unit's input; none, and the inputs
+// wait in host memory.
+enum class Activations { automatic, keep, recompute, offload };
+
 struct SluiceConfig {
   ByteBudget device_bytes;
   ByteBudget host_bytes;
@@ -130,6 +135,7 @@ struct SluiceConfig {
   std::int64_t keep = 2;              // full checkpoints kept
   bool strict = false;
   bool overlap = true;
+  Activations activations = Activations::automatic;
   ThreadsConfig threads;
   IoConfig io;
   std::uint64_t drive_endurance_bytes = 0;  // rated, of each directory's drive; 0: not given

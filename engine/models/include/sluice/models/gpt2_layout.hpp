@@ -32,6 +32,11 @@ struct UnitWorkspace {
   std::uint64_t forward_bytes = 0;  // without gradients, its output included
   std::uint64_t backward_bytes =
       0;  // recompute with gradients, then backward; the gradient of its input included
+  // With its activations kept for the backward pass: while it runs, its output included, and after,
+  // without input and output. Its backward then takes backward_bytes in all, what was kept
+  // included. The head keeps none: its backward follows at once.
+  std::uint64_t keeping_bytes = 0;
+  std::uint64_t kept_bytes = 0;
 };
 UnitWorkspace unit_workspace(const config::ModelConfig& model, std::size_t unit_index,
                              std::uint64_t micro_batch, std::uint64_t element_bytes, int threads);

@@ -66,6 +66,7 @@ struct UnitPlacement {
   offload::Tier states = offload::Tier::device;     // fp32 master, first and second moment
   std::vector<offload::Tier> inputs;  // the unit's input, by micro-batch; empty for the embedding
   bool keep_gathered = false;         // from forward to backward
+  bool keep_activations = false;      // of every micro-batch, so that nothing is computed again
 };
 
 struct Threads {
