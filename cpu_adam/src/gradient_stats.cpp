@@ -24,39 +24,89 @@ double total_of(Accumulators sums) {
   return sums[0];
 }
 
-template <class T>
-GradientStats stats_of(const Kernel& kernel, std::span<const T> gradient, Executor& executor) {
-  const SumFunction sum_squares = kernel.sum_squares[kGradientIndex<T>];
-  const std::size_t chunks = ceil_div(gradient.size(), kChunk);
-  std::vector<double> terms(chunks);
-  const auto memory_of = [&](std::size_t task) {
-    return gradient.data() + task * kChunksPerTask * kChunk;
-  };
-  executor.for_each_near(ceil_div(chunks, kChunksPerTask), memory_of, [&](std::size_t task) {
-    const std::size_t last = std::min(chunks, (task + 1) * kChunksPerTask);
-    for (std::size_t chunk = task * kChunksPerTask; chunk < last; ++chunk) {
-      const std::size_t first = chunk * kChunk;
-      Accumulators sums{};
-      sum_squares(gradient.data() + first, std::min(kChunk, gradient.size() - first), sums);
-      terms[chunk] = total_of(sums);
+// Gradients end to end, in chunks of their own.
+class Chunks {
+ public:
+  Chunks(const Kernel& kernel, std::span<const GradientSpan> gradients)
+      : kernel_(kernel), gradients_(gradients) {
+    for (const GradientSpan& gradient : gradients) {
+      begins_.push_back(count_);
+      count_ += std::visit([](auto values) { return ceil_div(values.size(), kChunk); }, gradient);
     }
-  });
-  double sum = 0;
-  for (const double term : terms) sum += term;
+  }
+  std::size_t count() const { return count_; }
+  const void* memory_of(std::size_t chunk) const {
+    const Place at = place_of(chunk);
+    return std::visit([&](auto values) -> const void* { return values.data() + at.first; },
+                      gradients_[at.gradient]);
+  }
+  double squares_of(std::size_t chunk) const {
+    const Place at = place_of(chunk);
+    return std::visit([&](auto values) { return squares(values, at.first); },
+                      gradients_[at.gradient]);
+  }
+  // The value of each gradient is the sum of its chunks' terms, that of all the sum of theirs.
+  double sum(const std::vector<double>& terms) const {
+    double all = 0;
+    for (std::size_t g = 0; g < begins_.size(); ++g) {
+      const std::size_t end = g + 1 < begins_.size() ? begins_[g + 1] : count_;
+      double one = 0;
+      for (std::size_t chunk = begins_[g]; chunk < end; ++chunk) one += terms[chunk];
+      all += one;
+    }
+    return all;
+  }
+
+ private:
+  struct Place {
+    std::size_t gradient;
+    std::size_t first;  // element of it
+  };
+  Place place_of(std::size_t chunk) const {
+    const auto after = std::upper_bound(begins_.begin(), begins_.end(), chunk);
+    const auto gradient = static_cast<std::size_t>(after - begins_.begin()) - 1;
+    return {gradient, (chunk - begins_[gradient]) * kChunk};
+  }
+  template <class T>
+  double squares(std::span<const T> values, std::size_t first) const {
+    Accumulators sums{};
+    kernel_.sum_squares[kGradientIndex<T>](values.data() + first,
+                                           std::min(kChunk, values.size() - first), sums);
+    return total_of(sums);
+  }
+
+  const Kernel& kernel_;
+  const std::span<const GradientSpan> gradients_;
+  std::vector<std::size_t> begins_;  // the first chunk of each; an empty one has none
+  std::size_t count_ = 0;
+};
+
+}  // namespace
+
+GradientStats gradient_stats_on(const Kernel& kernel, std::span<const GradientSpan> gradients,
+                                Executor& executor) {
+  const Chunks chunks(kernel, gradients);
+  std::vector<double> terms(chunks.count());
+  executor.for_each_near(
+      ceil_div(chunks.count(), kChunksPerTask),
+      [&](std::size_t task) { return chunks.memory_of(task * kChunksPerTask); },
+      [&](std::size_t task) {
+        const std::size_t last = std::min(chunks.count(), (task + 1) * kChunksPerTask);
+        for (std::size_t c = task * kChunksPerTask; c < last; ++c) terms[c] = chunks.squares_of(c);
+      });
+  double sum = chunks.sum(terms);
   // Squares of finite elements (at most 1.2e77 each) cannot overflow fp64, and an element that is
   // not finite leaves no sum finite: the sum alone tells.
   if (std::isnan(sum)) sum = std::numeric_limits<double>::quiet_NaN();
   return {sum, std::isfinite(sum)};
 }
 
-}  // namespace
-
-GradientStats gradient_stats_on(const Kernel& kernel, GradientSpan gradient, Executor& executor) {
-  return std::visit([&](auto values) { return stats_of(kernel, values, executor); }, gradient);
+GradientStats gradient_stats(std::span<const GradientSpan> gradients, Executor& executor) {
+  return gradient_stats_on(chosen_kernel(), gradients, executor);
 }
 
 GradientStats gradient_stats(GradientSpan gradient, Executor& executor) {
-  return gradient_stats_on(chosen_kernel(), gradient, executor);
+  return gradient_stats({&gradient, 1}, executor);
 }
 
 }  // namespace sluice::cpu_adam

@@ -23,7 +23,8 @@ std::string list_of_kernels() {
 }
 
 const Kernel& choose() {
-  if (const char* forced = std::getenv("SLUICE_SIMD")) return find_kernel(forced);
+  const char* forced = std::getenv("SLUICE_SIMD");
+  if (forced != nullptr && *forced != '\0') return find_kernel(forced);
   for (const Kernel& kernel : vector_kernels()) {
     if (runs_here(kernel)) return kernel;
   }
@@ -53,8 +54,9 @@ const Kernel& find_kernel(std::string_view name) {
                                         list_of_kernels());
     return kernel;
   }
-  throw InvalidArgument("SLUICE_SIMD=" + std::string(name) + " names no kernel; there are " +
-                        list_of_kernels() + "; unset it for the best that this CPU supports");
+  throw InvalidArgument("SLUICE_SIMD=" + std::string(name) +
+                        " names no kernel of this build; there are " + list_of_kernels() +
+                        "; unset it for the best that this CPU supports");
 }
 
 const Kernel& chosen_kernel() {

@@ -136,6 +136,7 @@ void step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Ste
                   const Tile& tile);
 void step_on(const Kernel& kernel, std::span<const Group> groups, const Step& step,
              Executor& executor);
-GradientStats gradient_stats_on(const Kernel& kernel, GradientSpan gradient, Executor& executor);
+GradientStats gradient_stats_on(const Kernel& kernel, std::span<const GradientSpan> gradients,
+                                Executor& executor);
 
 }  // namespace sluice::cpu_adam

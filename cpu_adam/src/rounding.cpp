@@ -1,5 +1,7 @@
 #include "rounding.hpp"
 
+#include <cmath>
+
 namespace sluice::cpu_adam {
 
 namespace {
@@ -23,7 +25,8 @@ RoundingKey rounding_key(const Step& step, std::uint64_t first) {
 }
 
 SplitValue split(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
+  // Payloads could carry into the exponent, and out of it.
+  const auto bits = std::isnan(value) ? 0x7FC00000U : std::bit_cast<std::uint32_t>(value);
   return {Bf16{static_cast<std::uint16_t>((bits + 0x8000U) >> 16U)},
           static_cast<std::uint16_t>(bits)};
 }

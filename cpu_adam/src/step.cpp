@@ -1,8 +1,6 @@
 #include <hwy/cache_control.h>
 
 #include <algorithm>
-#include <array>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,6 +10,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "tile_arguments.hpp"
+#include "tile_check.hpp"
 
 namespace sluice::cpu_adam {
 
@@ -28,95 +27,6 @@ constexpr std::uintptr_t kStreamingAlignment = 64;
 // Of a smaller tile the lines at both ends, which it shares with its neighbours, would cost more
 // than the others gain.
 constexpr std::size_t kStreamingTile = 256;
-
-constexpr const char* kMomentNames[kMostMoments] = {"moment 1", "moment 2", "moment 3"};
-
-// One of a tile's spans.
-struct Stream {
-  const char* name;
-  const std::byte* begin;
-  std::size_t count;
-  std::size_t element_bytes;
-};
-
-// Those of a tile that are used.
-class Streams {
- public:
-  Streams(const OptimizerConfig& config, const Tile& tile) {
-    if (const auto* split = std::get_if<SplitMaster>(&tile.master)) {
-      add("the weight of the split master", split->weight);
-      add("the low half of the split master", split->low);
-    } else {
-      add("master", std::get<std::span<float>>(tile.master));
-    }
-    for (std::size_t k = 0; k < moment_count(config); ++k)
-      std::visit([&](auto moment) { add(kMomentNames[k], moment); }, tile.moments[k]);
-    std::visit([&](auto gradient) { add("gradient", gradient); }, tile.gradient);
-    std::visit(
-        [&]<class W>(W weight) {
-          if constexpr (!std::is_same_v<W, std::monostate>) add("weight", weight);
-        },
-        tile.weight);
-  }
-
-  void check_lengths(std::size_t elements) const {
-    for (const Stream& of : used())
-      SLUICE_CHECK(of.count == elements, std::string(of.name) + " has " + std::to_string(of.count) +
-                                             " elements, master has " + std::to_string(elements));
-  }
-  // That no two have memory in common, were each of them so long.
-  void check_apart(std::size_t elements) const {
-    for (const Stream& a : used())
-      for (const Stream* b = streams_.data(); b != &a; ++b) check_apart(*b, a, elements);
-  }
-
- private:
-  std::span<const Stream> used() const { return {streams_.data(), count_}; }
-  template <class T>
-  void add(const char* name, std::span<T> values) {
-    streams_[count_++] = {name, reinterpret_cast<const std::byte*>(values.data()), values.size(),
-                          sizeof(T)};
-  }
-  static void check_apart(const Stream& a, const Stream& b, std::size_t elements) {
-    // std::less orders pointers into different arrays, which `<` does not.
-    const std::less<const std::byte*> before;
-    const bool overlap = elements > 0 && before(a.begin, b.begin + elements * b.element_bytes) &&
-                         before(b.begin, a.begin + elements * a.element_bytes);
-    SLUICE_CHECK(!overlap, std::string(a.name) + " and " + b.name +
-                               " share memory; every span needs its own");
-  }
-  std::array<Stream, 7> streams_;
-  std::size_t count_ = 0;
-};
-
-std::size_t elements_of(const MasterSpan& master) {
-  if (const auto* fp32 = std::get_if<std::span<float>>(&master)) return fp32->size();
-  return std::get<SplitMaster>(master).weight.size();
-}
-
-// Throws InvalidArgument unless the tile has what the optimizer needs, all of the master's length.
-// Returns that length.
-std::size_t checked_count(const OptimizerConfig& config, const Tile& tile) {
-  const std::size_t moments = moment_count(config);
-  for (std::size_t k = 0; k < kMostMoments; ++k) {
-    if (k < moments) {
-      SLUICE_CHECK(tile.moments[k].index() == tile.moments[0].index(),
-                   std::string(kMomentNames[k]) + " is of another type than moment 1");
-      continue;
-    }
-    const std::size_t count =
-        std::visit([](auto moment) { return moment.size(); }, tile.moments[k]);
-    SLUICE_CHECK(count == 0, std::string(kMomentNames[k]) + " has " + std::to_string(count) +
-                                 " elements, and the optimizer has only " +
-                                 std::to_string(moments) + " moments");
-  }
-  SLUICE_CHECK(!std::holds_alternative<SplitMaster>(tile.master) ||
-                   std::holds_alternative<std::monostate>(tile.weight),
-               "a split master has its weight in itself; give no other");
-  const std::size_t count = elements_of(tile.master);
-  Streams(config, tile).check_lengths(count);
-  return count;
-}
 
 // A tile that has been checked: what to run, on which memory. Parts of it may run on any thread.
 struct TilePlan {
@@ -228,10 +138,11 @@ bool begins_where_ends(const Spans& a, const Spans& b) {
       a);
 }
 
-// Whether `b` begins where `a` ends, in memory and in its elements' numbers, as the parts of a flat
-// buffer do: one step of both together is the same.
+// Whether `b` begins where `a` ends, in memory and, where they key the rounding, in its elements'
+// numbers, as the parts of a flat buffer do: one step of both together is the same.
 bool continues(const Tile& a, const Tile& b) {
-  if (a.first_element + elements_of(a.master) != b.first_element) return false;
+  const bool rounded = std::holds_alternative<std::span<Bf16>>(a.moments[0]);
+  if (rounded && a.first_element + elements_of(a.master) != b.first_element) return false;
   if (!begins_where_ends(a.master, b.master) || !begins_where_ends(a.gradient, b.gradient) ||
       !begins_where_ends(a.weight, b.weight))
     return false;
@@ -257,9 +168,9 @@ class StepPlan {
     for (const Group& group : groups) {
       for (const Tile& tile : group.tiles)
         places_.push_back({&tile, 0, static_cast<std::uint32_t>(constants_.size()), false});
-      constants_.push_back(constants_of(group.config, step));
+      constants_.push_back(constants_of_group(constants_.size()));
     }
-    for_each_place(executor, [&](std::size_t t) {
+    check_places(executor, [&](std::size_t t) {
       Place& place = places_[t];
       prefetch_ahead_of(t);
       place.count = checked_count(config_of(place), *place.tile);
@@ -267,9 +178,9 @@ class StepPlan {
                         continues(*places_[t - 1].tile, *place.tile);
     });
     join_places();
-    for_each_place(executor, [&](std::size_t t) {
+    check_places(executor, [&](std::size_t t) {
       prefetch_ahead_of(t);
-      Streams(config_of(places_[t]), *places_[t].tile).check_apart(places_[t].count);
+      check_apart(config_of(places_[t]), *places_[t].tile, places_[t].count);
     });
     for (const Place& place : places_) {
       begins_.push_back(elements_);
@@ -330,13 +241,34 @@ class StepPlan {
     return static_cast<std::size_t>(after - begins_.begin()) - 1;
   }
   const OptimizerConfig& config_of(const Place& place) const { return groups_[place.group].config; }
-  template <class Body>
-  void for_each_place(Executor& executor, const Body& body) const {
+  // Of what is refused the message says which group and tile it is about.
+  template <class Check>
+  void check_places(Executor& executor, const Check& check) const {
     executor.for_each(ceil_div(places_.size(), kPlacesPerTask), [&](std::size_t task) {
       const std::size_t first = task * kPlacesPerTask;
-      for (std::size_t t = first; t < std::min(first + kPlacesPerTask, places_.size()); ++t)
-        body(t);
+      const std::size_t end = std::min(first + kPlacesPerTask, places_.size());
+      std::size_t t = first;
+      try {
+        for (; t < end; ++t) check(t);
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument(name_of(places_[t]) + error.what());
+      }
     });
+  }
+  // Of the only one nothing.
+  std::string name_of(const Place& place) const {
+    const std::span<const Tile> tiles = groups_[place.group].tiles;
+    if (groups_.size() == 1 && tiles.size() == 1) return "";
+    return "group " + std::to_string(place.group) + ", tile " +
+           std::to_string(place.tile - tiles.data()) + ": ";
+  }
+  StepConstants constants_of_group(std::size_t group) const {
+    try {
+      return constants_of(groups_[group].config, step_);
+    } catch (const InvalidArgument& error) {
+      if (groups_.size() == 1) throw;
+      throw InvalidArgument("group " + std::to_string(group) + ": " + error.what());
+    }
   }
   void join_places() {
     std::size_t kept = 0;
@@ -364,7 +296,7 @@ void step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Ste
                   const Tile& tile) {
   const StepConstants constants = constants_of(config, step);
   const std::size_t count = checked_count(config, tile);
-  Streams(config, tile).check_apart(count);
+  check_apart(config, tile, count);
   if (count == 0) return;
   TilePlan plan = plan_of(kernel, config, constants, tile);
   if (should_stream(plan, count)) plan.arguments.store = WeightStore::streaming;

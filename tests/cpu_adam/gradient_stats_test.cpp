@@ -47,6 +47,30 @@ TEST(GradientStats, IsTheSumOfSquares) {
   }
 }
 
+TEST(GradientStats, OfSeveralIsTheSumInTheirOrder) {
+  AdamState state(200'000);
+  state.fill(5);
+  const auto executor = make_executor(2);
+  for (const DType type : kGradientTypes) {
+    const std::size_t counts[] = {0, 1, 16'384, 0, 100'003, 17, 40'000, 0};
+    std::vector<GradientSpan> gradients;
+    double expected = 0;
+    std::size_t first = 0;
+    for (const std::size_t count : counts) {
+      gradients.push_back(state.gradient(type, first, count));
+      expected += gradient_stats(gradients.back(), *executor).squared_norm;
+      first += count;
+    }
+    const GradientStats stats = gradient_stats(gradients, *executor);
+    EXPECT_EQ(bits_of(stats.squared_norm), bits_of(expected)) << name_of(type);
+    EXPECT_TRUE(stats.finite);
+  }
+  state.set_gradient(150'000, std::numeric_limits<float>::infinity());
+  const GradientSpan two[] = {state.gradient(DType::fp32, 0, 10),
+                              state.gradient(DType::fp32, 149'000, 2'000)};
+  EXPECT_FALSE(gradient_stats(two, *executor).finite);
+}
+
 // Small integers: every partial sum is exact, so the value is known to the last bit.
 TEST(GradientStats, IsExactWhereTheSumsAre) {
   AdamState state(70'000);

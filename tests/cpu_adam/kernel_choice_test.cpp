@@ -77,9 +77,13 @@ TEST_F(KernelChoiceDeathTest, EveryKernelCanBeForcedByTheEnvironment) {
   }
 }
 
+TEST_F(KernelChoiceDeathTest, AnEmptyNameIsNone) {
+  EXPECT_EXIT(report_choice(""), ::testing::ExitedWithCode(0), "uses ");
+}
+
 TEST_F(KernelChoiceDeathTest, AnUnknownNameInTheEnvironmentIsRefused) {
   EXPECT_EXIT(report_choice("mmx"), ::testing::ExitedWithCode(3),
-              "SLUICE_SIMD=mmx names no kernel.*scalar");
+              "SLUICE_SIMD=mmx names no kernel of this build.*scalar");
 }
 
 }  // namespace

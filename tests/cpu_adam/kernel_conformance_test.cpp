@@ -245,8 +245,9 @@ TEST_P(EveryKernel, SumsSquaresToTheScalarBits) {
       state.fill(static_cast<unsigned>(count) + 1);
       for (const DType type : kGradientTypes) {
         const GradientSpan gradient = state.gradient(type, 0, count);
-        const GradientStats expected = gradient_stats_on(scalar_kernel(), gradient, *executor);
-        const GradientStats stats = gradient_stats_on(*kernel_, gradient, *executor);
+        const GradientStats expected =
+            gradient_stats_on(scalar_kernel(), {&gradient, 1}, *executor);
+        const GradientStats stats = gradient_stats_on(*kernel_, {&gradient, 1}, *executor);
         EXPECT_EQ(std::bit_cast<std::uint64_t>(stats.squared_norm),
                   std::bit_cast<std::uint64_t>(expected.squared_norm))
             << count << " of " << name_of(type);
@@ -265,8 +266,8 @@ TEST_P(EveryKernel, FindsANonFiniteElementAtEveryPosition) {
       state.fill(9);
       state.set_gradient(at, bad);
       for (const DType type : kGradientTypes) {
-        const GradientStats stats =
-            gradient_stats_on(*kernel_, state.gradient(type, 0, kCount), *executor);
+        const GradientSpan gradient = state.gradient(type, 0, kCount);
+        const GradientStats stats = gradient_stats_on(*kernel_, {&gradient, 1}, *executor);
         EXPECT_FALSE(stats.finite) << at;
         EXPECT_FALSE(std::isfinite(stats.squared_norm)) << at;
       }

@@ -103,6 +103,39 @@ TEST(ManyTensors, NothingIsWrittenWhenTheLastOneIsWrong) {
   EXPECT_TRUE(state.same_bits(before));
 }
 
+TEST(ManyTensors, WhatIsRefusedIsNamed) {
+  const auto message_of = [](std::span<const Group> groups) {
+    const auto executor = make_executor(2);
+    try {
+      step(groups, {}, *executor);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing");
+  };
+  constexpr std::size_t kSize = 16;
+  AdamState state(2'000 * kSize);
+  state.fill(2);
+  const AdamConfig config;
+  std::vector<Tile> tiles = tiles_of(state, config, std::vector<std::size_t>(2'000, kSize), 0);
+  tiles[777].gradient = state.gradient(DType::bf16, 0, kSize - 1);
+  tiles[1'900].gradient = state.gradient(DType::bf16, 0, kSize - 2);
+  const Group groups[] = {{config, {tiles.data(), 100}}, {config, {tiles.data() + 100, 1'900}}};
+  EXPECT_EQ(message_of(groups), "group 1, tile 677: gradient has 15 elements, master has 16");
+  tiles[777] = tiles[776];
+  tiles[1'900] = tiles[776];
+  const Group wrong[] = {{config, tiles}, {AdamConfig{.beta1 = 2}, tiles}};
+  EXPECT_THAT(message_of(wrong), ::testing::StartsWith("group 1: Adam: beta1 is 2"));
+  // Beyond the first of two tiles that are stepped as one.
+  tiles[0] = state.tile(config, {}, DType::bf16, WeightType::bf16, 0, kSize);
+  tiles[1] = state.tile(config, {}, DType::bf16, WeightType::bf16, kSize, kSize);
+  for (std::size_t t = 0; t < 2; ++t)
+    tiles[t].moments[0] = state.p.span().subspan((t + 1) * kSize, kSize);
+  const Group overlapping[] = {{config, {tiles.data(), 2}}};
+  EXPECT_THAT(message_of(overlapping),
+              ::testing::StartsWith("group 0, tile 0: master and moment 1 share memory"));
+}
+
 TEST(ManyTensors, NoneAtAllAreFine) {
   const auto executor = make_executor(2);
   step(std::span<const Group>(), {}, *executor);

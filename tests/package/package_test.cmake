@@ -35,6 +35,27 @@ if(result EQUAL 0 OR NOT output MATCHES "teleport")
   message(FATAL_ERROR "asking for a component that does not exist gave (${result}):\n${output}")
 endif()
 
+foreach(required "" REQUIRED)
+  execute_process(
+    COMMAND "${CMAKE_COMMAND}" -S "${CONSUMER_DIR}/optional" -B "${build}-without-hwy${required}" -G "${GENERATOR}"
+            "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_PREFIX_PATH=${prefix}" -Dhwy_LIBRARY= -DREQUIRED=${required}
+    RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(required)
+    string(REGEX REPLACE "[ \n]+" " " output "${output}")
+    if(result EQUAL 0 OR NOT output MATCHES "component cpu_adam needs hwy, which was not found")
+      message(FATAL_ERROR "a required component without its library gave (${result}):\n${output}")
+    endif()
+  elseif(NOT result EQUAL 0 OR NOT output MATCHES "sluice: found 0, cpu_adam 0, nvme 1")
+    message(FATAL_ERROR "an optional component without its library gave (${result}):\n${output}")
+  endif()
+endforeach()
+run("asking for no component"
+  "${CMAKE_COMMAND}" -S "${CONSUMER_DIR}/optional" -B "${build}-all" -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${COMPILER}"
+  "-DCMAKE_PREFIX_PATH=${prefix}" -DALL=1)
+if(NOT output MATCHES "sluice: found 1, cpu_adam 1, nvme 1")
+  message(FATAL_ERROR "asking for no component printed:\n${output}")
+endif()
+
 # The installed training library finds LibTorch where it was built against it.
 if(HAVE_TORCH)
   run("installing train" "${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${prefix}" --component train)

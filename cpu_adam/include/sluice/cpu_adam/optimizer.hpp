@@ -2,8 +2,11 @@
 // Optimizers on host memory, one pass: gradient in, unscale and clip, update of the master and the
 // moments in fp32, 16-bit weight out. Plus the squared norm and finite check of a gradient.
 //
-// Formulas and rounding: docs/numerics.md. All kernels (scalar, AVX2, AVX-512) give the same bits,
-// for any number of threads and any split into tiles.
+// Formulas and rounding: docs/numerics.md (installed with the documentation). All kernels (AVX-512,
+// AVX2, NEON, scalar) give the same bits, for any number of threads and any split into tiles.
+//
+// Bf16 and Fp16 (sluice/base/dtype.hpp) are 16 bits that mean what PyTorch's types mean: memory of
+// c10::BFloat16 or uint16_t may be cast to them.
 
 #include <array>
 #include <cstdint>
@@ -23,11 +26,12 @@ namespace sluice::cpu_adam {
 // AdamW, Loshchilov & Hutter 2019, Alg. 2.
 enum class WeightDecay { l2, decoupled };
 
-// Every value finite; rates, decays and epsilons at least 0. `maximize` turns the gradient round,
-// as in PyTorch.
+// In all of these: every value finite; rates, decays and epsilons at least 0. `maximize` negates
+// the gradient before decay is added, as in PyTorch.
 
 // Adam, Kingma & Ba 2015, Alg. 1; amsgrad: Reddi, Kale & Kumar 2018, Alg. 2, as PyTorch has it.
-// Moments: m, v, and with amsgrad the largest v so far.
+// Moments: m, v, and with amsgrad the largest v so far. As it stands here it is AdamW;
+// torch.optim.Adam has WeightDecay::l2.
 struct AdamConfig {
   double learning_rate = 1e-3;
   double beta1 = 0.9;    // in [0, 1)
@@ -85,7 +89,8 @@ struct SplitMaster {
   std::span<std::uint16_t> low;
 };
 
-// Exact in both directions, for every value but a NaN's payload.
+// Exact in both directions, but for NaN: they become the one of 0x7FC00000. A new split master is
+// made with this, element by element.
 struct SplitValue {
   Bf16 weight;
   std::uint16_t low = 0;
@@ -112,14 +117,18 @@ struct Tile {
   GradientSpan gradient{};
   WeightSpan weight{};
   // The number of the first element, counted over all parameters of a model: with Step::seed and
-  // Step::step the key of stochastic rounding, so that a split into tiles changes no bit.
+  // Step::step the key of stochastic rounding, so that a split into tiles changes no bit. With fp32
+  // moments it means nothing; with bf16 moments tiles of the same numbers have the same noise.
   std::uint64_t first_element = 0;
 };
 
-// The step as the caller sees it: which one (from 1), and by what every gradient element is
-// multiplied first (1 / loss scale, times the clip factor; finite).
 struct Step {
+  // 1 + the updates that these tiles have had: a step that was skipped, because the gradient was
+  // not finite, does not count.
   std::int64_t step = 1;
+  // What every gradient element is multiplied by first; finite. With a loss scale and clipping, of
+  // a gradient that is still scaled: norm = sqrt(squared_norm) / scale, and this is
+  // min(1, max_norm / norm) / scale.
   float gradient_factor = 1.0F;
   std::uint64_t seed = 0;  // of stochastic rounding; nothing else
 };
@@ -140,8 +149,10 @@ struct Group {
 void step_tile(const OptimizerConfig& config, const Step& step, const Tile& tile);
 
 // The same over the executor's threads, split into fixed chunks. Same bits as step_tile on each
-// tile. Blocks. Throws as step_tile, before anything of any tile is written; tiles are not compared
-// with each other.
+// tile. Blocks. Throws as step_tile, naming group and tile, before anything of any tile is written.
+// Tiles must not overlap each other; that is not checked. Those that follow each other in memory,
+// in every span and in this order (with bf16 moments in first_element too), as the tensors of a
+// flat buffer do, are stepped as one.
 void step(const OptimizerConfig& config, const Step& step, const Tile& tile, Executor& executor);
 void step(std::span<const Group> groups, const Step& step, Executor& executor);
 
@@ -152,10 +163,14 @@ struct GradientStats {
   bool finite = true;
 };
 GradientStats gradient_stats(GradientSpan gradient, Executor& executor);
+// Of several together, as for the norm of all parameters: the sum, in their order, of the values of
+// each.
+GradientStats gradient_stats(std::span<const GradientSpan> gradients, Executor& executor);
 
 // Names of the kernels this build has, best first, with "scalar" last; and the one in use: the best
-// the CPU supports, or the one that the environment variable SLUICE_SIMD names. Throws
-// InvalidArgument with the list when that name is unknown or not supported here.
+// the CPU supports, or the one that the environment variable SLUICE_SIMD names (empty: as if
+// unset). This, step() and gradient_stats() throw InvalidArgument with the list when that name is
+// unknown or not supported here.
 std::vector<std::string> kernel_names();
 std::string_view kernel_in_use();
 

@@ -1,0 +1,135 @@
+#include "tile_check.hpp"
+
+#include <array>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "constants.hpp"
+#include "sluice/base/error.hpp"
+
+namespace sluice::cpu_adam {
+
+namespace {
+
+constexpr const char* kMomentNames[kMostMoments] = {"moment 1", "moment 2", "moment 3"};
+
+// One of a tile's spans.
+struct Stream {
+  const char* name;
+  const std::byte* begin;
+  std::size_t count;
+  std::size_t element_bytes;
+};
+
+// Those of a tile that are used.
+class Streams {
+ public:
+  Streams(const OptimizerConfig& config, const Tile& tile) {
+    if (const auto* split = std::get_if<SplitMaster>(&tile.master)) {
+      add("the weight of the split master", split->weight);
+      add("the low half of the split master", split->low);
+    } else {
+      add("master", std::get<std::span<float>>(tile.master));
+    }
+    for (std::size_t k = 0; k < moment_count(config); ++k)
+      std::visit([&](auto moment) { add(kMomentNames[k], moment); }, tile.moments[k]);
+    std::visit([&](auto gradient) { add("gradient", gradient); }, tile.gradient);
+    std::visit(
+        [&]<class W>(W weight) {
+          if constexpr (!std::is_same_v<W, std::monostate>) add("weight", weight);
+        },
+        tile.weight);
+  }
+
+  void check_lengths(std::size_t elements) const {
+    for (const Stream& of : used())
+      SLUICE_CHECK(of.count == elements, std::string(of.name) + " has " + std::to_string(of.count) +
+                                             " elements, master has " + std::to_string(elements));
+  }
+  // That no two have memory in common, were each of them so long.
+  void check_apart(std::size_t elements) const {
+    for (const Stream& a : used())
+      for (const Stream* b = streams_.data(); b != &a; ++b) check_apart(*b, a, elements);
+  }
+
+ private:
+  std::span<const Stream> used() const { return {streams_.data(), count_}; }
+  template <class T>
+  void add(const char* name, std::span<T> values) {
+    streams_[count_++] = {name, reinterpret_cast<const std::byte*>(values.data()), values.size(),
+                          sizeof(T)};
+  }
+  static void check_apart(const Stream& a, const Stream& b, std::size_t elements) {
+    // std::less orders pointers into different arrays, which `<` does not.
+    const std::less<const std::byte*> before;
+    const bool overlap = elements > 0 && before(a.begin, b.begin + elements * b.element_bytes) &&
+                         before(b.begin, a.begin + elements * a.element_bytes);
+    SLUICE_CHECK(!overlap, std::string(a.name) + " and " + b.name +
+                               " share memory; every span needs its own");
+  }
+  std::array<Stream, 7> streams_;
+  std::size_t count_ = 0;
+};
+
+// An optimizer and how many moments it has, for messages.
+std::string needs_of(const OptimizerConfig& config) {
+  switch (rule_of(config)) {
+    case Rule::adam:
+      return "Adam has 2 moments";
+    case Rule::amsgrad:
+      return "Adam with amsgrad has 3 moments";
+    case Rule::adagrad:
+      return "Adagrad has 1 moment";
+    case Rule::lion:
+      return "Lion has 1 moment";
+    case Rule::momentum:
+      return "SGD with momentum has 1 moment";
+    case Rule::sgd:
+      break;
+  }
+  return "SGD without momentum has no moments";
+}
+
+// That the moments are those that the optimizer has, of one type.
+void check_moments(const OptimizerConfig& config, const Tile& tile, std::size_t elements) {
+  const std::size_t moments = moment_count(config);
+  for (std::size_t k = 0; k < kMostMoments; ++k) {
+    const std::string name = kMomentNames[k];
+    const std::size_t count =
+        std::visit([](auto moment) { return moment.size(); }, tile.moments[k]);
+    if (k >= moments) {
+      SLUICE_CHECK(count == 0, needs_of(config) + "; the tile's " + name + " has " +
+                                   std::to_string(count) + " elements");
+      continue;
+    }
+    SLUICE_CHECK(tile.moments[k].index() == tile.moments[0].index(),
+                 name + " is of another type than moment 1");
+    SLUICE_CHECK(count > 0 || elements == 0, needs_of(config) + "; the tile lacks " + name);
+    SLUICE_CHECK(elements > 0 || count == 0,
+                 "the tile has no master, and a " + name + " of " + std::to_string(count) + " elements");
+  }
+}
+
+}  // namespace
+
+std::size_t elements_of(const MasterSpan& master) {
+  if (const auto* fp32 = std::get_if<std::span<float>>(&master)) return fp32->size();
+  return std::get<SplitMaster>(master).weight.size();
+}
+
+std::size_t checked_count(const OptimizerConfig& config, const Tile& tile) {
+  const std::size_t elements = elements_of(tile.master);
+  check_moments(config, tile, elements);
+  SLUICE_CHECK(!std::holds_alternative<SplitMaster>(tile.master) ||
+                   std::holds_alternative<std::monostate>(tile.weight),
+               "a split master has its weight in itself; give no other");
+  Streams(config, tile).check_lengths(elements);
+  return elements;
+}
+
+void check_apart(const OptimizerConfig& config, const Tile& tile, std::size_t elements) {
+  Streams(config, tile).check_apart(elements);
+}
+
+}  // namespace sluice::cpu_adam
