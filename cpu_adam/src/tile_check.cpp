@@ -106,8 +106,8 @@ void check_moments(const OptimizerConfig& config, const Tile& tile, std::size_t 
     SLUICE_CHECK(tile.moments[k].index() == tile.moments[0].index(),
                  name + " is of another type than moment 1");
     SLUICE_CHECK(count > 0 || elements == 0, needs_of(config) + "; the tile lacks " + name);
-    SLUICE_CHECK(elements > 0 || count == 0,
-                 "the tile has no master, and a " + name + " of " + std::to_string(count) + " elements");
+    SLUICE_CHECK(elements > 0 || count == 0, "the tile has no master, and a " + name + " of " +
+                                                 std::to_string(count) + " elements");
   }
 }
 

@@ -1,6 +1,7 @@
 #include "sluice/offload/mover.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -95,6 +96,8 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   const std::string& why_unregistered() const { return why_unregistered_; }
+  // Read or written, in whole blocks where the range has room for them.
+  std::uint64_t file_bytes() const { return file_bytes_.load(); }
 
   Ticket begin(const FileRange& range, std::span<std::byte> device) {
     auto transfer = std::make_shared<Transfer>();
@@ -144,6 +147,7 @@ class Lane {
     const std::uint64_t size_bytes = transfer->device.size();
     for (std::uint64_t at = 0; at < size_bytes; at += ring_.tile_bytes()) {
       const Piece piece = piece_at(*transfer, at, ring_.tile_bytes());
+      file_bytes_ += piece.file_bytes;
       pipeline_.push(direction_ == Direction::fetch ? fetch_job(transfer, piece)
                                                     : store_job(transfer, piece));
       publish_stalls();
@@ -193,6 +197,7 @@ class Lane {
   BufferRing ring_;
   const std::string why_unregistered_;
   TilePipeline pipeline_;  // confined to thread_
+  std::atomic<std::uint64_t> file_bytes_{0};
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<SharedTransfer> queue_ SLUICE_GUARDED_BY(mutex_);
@@ -228,6 +233,7 @@ class Mover::Impl {
   Ticket begin_fetch(const TieredBytes& from, std::span<std::byte> device_to) {
     check_size(from, device_to.size());
     if (device_to.empty()) return Ticket();
+    if (from.tier() != Tier::device) to_device_ += device_to.size();
     if (!from.in_memory()) return lane(fetch_).begin(from.range(), device_to);
     const auto bytes = from.memory().first(device_to.size());
     return from.tier() == Tier::device ? device_.begin_copy_within(device_to, bytes)
@@ -237,6 +243,7 @@ class Mover::Impl {
   Ticket begin_store(std::span<const std::byte> device_from, const TieredBytes& to) {
     check_size(to, device_from.size());
     if (device_from.empty()) return Ticket();
+    if (to.tier() != Tier::device) from_device_ += device_from.size();
     if (!to.in_memory()) {
       // A store only reads the device's bytes; transfers of both directions share one type.
       auto* data = const_cast<std::byte*>(device_from.data());
@@ -251,6 +258,11 @@ class Mover::Impl {
     if (!fetch_) return "";
     return fetch_->why_unregistered().empty() ? store_->why_unregistered()
                                               : fetch_->why_unregistered();
+  }
+
+  MoverBytes bytes() const {
+    return {to_device_.load(), from_device_.load(), fetch_ ? fetch_->file_bytes() : 0,
+            store_ ? store_->file_bytes() : 0};
   }
 
   MoverStalls stalls() const {
@@ -273,6 +285,8 @@ class Mover::Impl {
   }
 
   Device& device_;
+  std::atomic<std::uint64_t> to_device_{0};
+  std::atomic<std::uint64_t> from_device_{0};
   std::optional<Lane> fetch_;
   std::optional<Lane> store_;
 };
@@ -292,6 +306,10 @@ Ticket Mover::begin_store(std::span<const std::byte> device_from, const TieredBy
 
 std::string Mover::why_unregistered() const {
   return impl_->why_unregistered();
+}
+
+MoverBytes Mover::bytes() const {
+  return impl_->bytes();
 }
 
 MoverStalls Mover::stalls() const {

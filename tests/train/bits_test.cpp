@@ -96,6 +96,27 @@ TEST(Bits, WithoutOverlapAndWithOtherThreadsOfTheOptimizerNothingChanges) {
   expect_same(run(folder, setup), resident);
 }
 
+// Without clipping updates begin as gradients arrive; a limit that clips nothing makes them wait
+// for the norm.
+TEST(Bits, UpdatesDuringTheBackwardPassAreTheSame) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.clipping = 1e9;
+  const Result waited = run(folder, setup, kResident);
+  setup.clipping = 0;
+  expect_same(run(folder, setup, kResident), waited);
+  for (const auto& [optimizer, param] :
+       std::vector<std::pair<const char*, const char*>>{{"nvme", "nvme"}, {"cpu", "cpu"}}) {
+    SCOPED_TRACE(std::string("optimizer ") + optimizer);
+    setup.optimizer_device = optimizer;
+    setup.param_device = param;
+    setup.sluice_keys = "";
+    expect_same(run(folder, setup), waited);
+    setup.sluice_keys = "\"overlap\": false, ";
+    expect_same(run(folder, setup), waited);
+  }
+}
+
 TEST(Bits, KeptRecomputedAndOffloadedActivationsAreTheSame) {
   TrainFolder folder;
   write_file(folder.model(),

@@ -192,24 +192,28 @@ class Run {
   void take_step() {
     const auto begin = Clock::now();
     const std::int64_t step = step_ + 1;
-    const BackwardResult result =
-        runner_->forward_backward(*data_.train, step, [this] { finish_pending(); });
     StepRecord record;
     record.step = step;
-    record.loss = result.loss;
     record.lr = config::learning_rate(plan_.config, updates_ + 1);
+    UpdateSettings update{adam_config(plan_.config.optimizer, record.lr), {.step = updates_ + 1}};
+    // Clipping needs the norm of all gradients first.
+    const bool clips = plan_.config.gradient_clipping > 0;
+    const BackwardResult result =
+        runner_->forward_backward(*data_.train, step, clips ? std::nullopt : std::optional(update),
+                                  [this] { finish_pending(); });
+    record.loss = result.loss;
     record.grad_norm = result.gradient_norm;
     record.tokens = result.tokens;
-    record.skipped = !result.finite;
+    record.skipped = !result.not_finite.empty();
     meter_->end_backward();
     if (record.skipped) {
       runner_->drop_gradients();
       log(LogLevel::warn,
-          "step " + std::to_string(step) + ": the loss or a gradient is not finite; no update");
+          "step " + std::to_string(step) + ": " + result.not_finite + " is not finite; no update");
     } else {
-      runner_->begin_updates(
-          adam_config(plan_.config.optimizer, record.lr),
-          {++updates_, clip_factor(plan_.config.gradient_clipping, record.grad_norm)});
+      ++updates_;
+      update.step.gradient_factor = clip_factor(plan_.config.gradient_clipping, record.grad_norm);
+      if (!result.updates_begun) runner_->begin_updates(update);
     }
     step_ = step;
     record.seconds = seconds_since(begin);

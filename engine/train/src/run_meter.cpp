@@ -51,15 +51,13 @@ RunMeter::RunMeter(RunResources& resources, const StepRunner& runner)
 RunMeter::Totals RunMeter::totals() const {
   Totals now;
   now.update = resources_.updater->counters();
+  const offload::MoverBytes moved = resources_.mover->bytes();
+  now.bytes = {moved.to_device, moved.from_device, moved.read, moved.written};
   const offload::CopyCounters copies = resources_.device->counters();
-  now.bytes.h2d = copies.in_bytes - now.update.h2d_bytes;
-  now.bytes.d2h = copies.out_bytes;
   now.busy.h2d = copies.in_busy_seconds;
   now.busy.d2h = copies.out_busy_seconds;
   if (resources_.io) {
     const nvme::IoCounters io = resources_.io->counters();
-    now.bytes.nvme_read = io.read_bytes - now.update.nvme_read_bytes;
-    now.bytes.nvme_written = io.written_bytes - now.update.nvme_written_bytes;
     now.busy.nvme_read = io.read_busy_seconds;
     now.busy.nvme_written = io.write_busy_seconds;
   }

@@ -17,7 +17,8 @@ class RunMeter {
   RunMeter(RunResources& resources, const StepRunner& runner);
   // Counting begins here; what bringing in the states moved is left out.
   void start();
-  // Nothing is in flight: forward and backward of a step have ended.
+  // Forward and backward of a step have ended; of what they moved nothing is in flight, though
+  // updates may be.
   void end_backward();
   // An evaluation begins, with nothing in flight, and has ended. Its bytes belong to the pending
   // step; the time that links were busy for it does not.

@@ -18,6 +18,7 @@ StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
       seed_(seed),
       micro_batches_(static_cast<std::size_t>(resources.plan.config.gradient_accumulation_steps)),
       last_(resources.plan.layouts.size() - 1),
+      gradients_(resources),
       kept_(last_) {
   for (std::size_t u = 0; u < last_; ++u) {
     if (plan_.units[u].keep_activations) kept_[u].resize(micro_batches_);
@@ -69,67 +70,6 @@ void StepRunner::leave_stage(std::size_t unit) {
   resources_.prefetcher->leave_stage();
 }
 
-void StepRunner::limit_gradients_in_flight(std::size_t most) {
-  while (reducing_.size() > most) {
-    for (const std::size_t unit : reducing_.front())
-      resources_.units[unit]->finish_reduce(gradients_stall_);
-    reducing_.pop_front();
-  }
-}
-
-void StepRunner::begin_gradients(std::size_t unit) {
-  zero::ShardedUnit& target = *resources_.units[unit];
-  target.finish_reduce(
-      gradients_stall_);  // a tied parameter's first contribution may still be leaving
-  const std::span<std::byte> fresh = target.begin_accumulate();
-  if (!fresh.empty()) tensor_over(fresh, plan_.compute_dtype).zero_();
-  target.restore_accumulated();
-}
-
-void StepRunner::bind_gradients(std::size_t unit) {
-  const zero::UnitLayout& layout = plan_.layouts[unit];
-  std::vector<torch::Tensor> borrowed;
-  for (const auto& from : layout.borrowed) {
-    const zero::ParamLayout& param = plan_.layouts[from.unit].params[from.param];
-    const torch::Tensor flat =
-        tensor_over(resources_.units[from.unit]->gradients(), plan_.compute_dtype);
-    borrowed.push_back(flat.narrow(0, static_cast<std::int64_t>(param.offset_count),
-                                   static_cast<std::int64_t>(param.count))
-                           .view(param.shape));
-  }
-  resources_.modules[unit]->bind_gradients(
-      layout, tensor_over(resources_.units[unit]->gradients(), plan_.compute_dtype), borrowed);
-}
-
-// Norm of what is complete, then home. `unit`'s own gradients are complete; those of units it
-// borrows from are not.
-void StepRunner::send_gradients(std::size_t unit) {
-  zero::ShardedUnit& own = *resources_.units[unit];
-  own.reduce();
-  const std::span<std::byte> shard = own.gradient_shard();
-  cpu_adam::GradientSpan span;
-  if (plan_.compute_dtype == DType::bf16) {
-    span = std::span<const Bf16>(reinterpret_cast<const Bf16*>(shard.data()),
-                                 shard.size() / sizeof(Bf16));
-  } else {
-    span = std::span<const float>(reinterpret_cast<const float*>(shard.data()),
-                                  shard.size() / sizeof(float));
-  }
-  const cpu_adam::GradientStats stats = cpu_adam::gradient_stats(span, *resources_.executor);
-  squared_norm_ += stats.squared_norm;
-  finite_ = finite_ && stats.finite;
-
-  std::vector<std::size_t> leaving = {unit};
-  own.begin_reduce_home();
-  for (const auto& from : plan_.layouts[unit].borrowed) {
-    resources_.units[from.unit]->reduce();
-    resources_.units[from.unit]->begin_reduce_home();
-    leaving.push_back(from.unit);
-  }
-  reducing_.push_back(std::move(leaving));
-  if (!plan_.config.sluice.overlap) limit_gradients_in_flight(0);
-}
-
 torch::Tensor StepRunner::input_of(const models::Dataset& data, std::int64_t step, std::size_t unit,
                                    std::size_t micro_batch, Keep keep) {
   if (unit == 0) return training_batch(data, step, static_cast<std::int64_t>(micro_batch)).inputs;
@@ -168,11 +108,10 @@ void StepRunner::forward_unit(const models::Dataset& data, std::int64_t step, st
   leave_stage(unit);
 }
 
-double StepRunner::last_unit(const models::Dataset& data, std::int64_t step) {
+double StepRunner::last_unit(const models::Dataset& data, std::int64_t step,
+                             const std::optional<UpdateSettings>& at_once) {
   enter_stage(last_);
-  begin_gradients(last_);
-  for (const auto& from : plan_.layouts[last_].borrowed) begin_gradients(from.unit);
-  bind_gradients(last_);
+  gradients_.begin_unit(last_);
   double loss_sum = 0;
   const double share = 1.0 / static_cast<double>(micro_batches_);
   for (std::size_t m = 0; m < micro_batches_; ++m) {
@@ -189,16 +128,16 @@ double StepRunner::last_unit(const models::Dataset& data, std::int64_t step) {
     x = torch::Tensor();
     resources_.inputs->put(last_, m, gradient.contiguous());
   }
-  send_gradients(last_);
+  const double loss = loss_sum * share;
+  if (at_once && std::isfinite(loss)) gradients_.update_at_once(*at_once);
+  gradients_.send(last_);
   leave_stage(last_);
-  return loss_sum * share;
+  return loss;
 }
 
 void StepRunner::backward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit) {
   enter_stage(unit);
-  limit_gradients_in_flight(static_cast<std::size_t>(plan_.gradients_in_flight - 1));
-  begin_gradients(unit);
-  bind_gradients(unit);
+  gradients_.begin_unit(unit);
   const bool kept = plan_.units[unit].keep_activations;
   for (std::size_t m = 0; m < micro_batches_; ++m) {
     torch::Tensor x = kept ? torch::Tensor() : input_of(data, step, unit, m, Keep::no);
@@ -212,19 +151,20 @@ void StepRunner::backward_unit(const models::Dataset& data, std::int64_t step, s
     graph.y.backward(dy);
     graph.y = torch::Tensor();
     dy = torch::Tensor();
+    gradients_.begin_arrived_updates();
     if (unit == 0) continue;
     torch::Tensor dx = graph.x.grad();
     graph.x = torch::Tensor();
     resources_.inputs->put(unit, m, dx.contiguous());
   }
-  send_gradients(unit);
+  gradients_.send(unit);
   leave_stage(unit);
 }
 
 BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::int64_t step,
+                                            const std::optional<UpdateSettings>& at_once,
                                             const BetweenHook& between) {
-  squared_norm_ = 0;
-  finite_ = true;
+  gradients_.begin_step();
   BackwardResult result;
   resources_.prefetcher->begin_pass(plan::step_stages(plan_.layouts));
   for (std::size_t u = 0; u < last_; ++u) forward_unit(data, step, u);
@@ -232,34 +172,24 @@ BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::in
   // ended.
   finish_updates();
   if (between) between();
-  result.loss = last_unit(data, step);
+  result.loss = last_unit(data, step, at_once);
   for (std::size_t u = last_; u-- > 0;) backward_unit(data, step, u);
-  limit_gradients_in_flight(0);
+  gradients_.end_step();
   resources_.prefetcher->end_pass();
   resources_.inputs->clear();
 
-  double totals[] = {squared_norm_, finite_ ? 0.0 : 1.0};
+  double totals[] = {gradients_.squared_norm(), gradients_.not_finite().empty() ? 0.0 : 1.0};
   resources_.communicator->all_reduce(totals);
   result.gradient_norm = std::sqrt(totals[0]);
-  result.finite =
-      totals[1] == 0.0 && std::isfinite(result.gradient_norm) && std::isfinite(result.loss);
+  if (!std::isfinite(result.loss)) {
+    result.not_finite = "the loss";
+  } else if (totals[1] != 0.0) {
+    result.not_finite = "the gradient of " + gradients_.not_finite();
+  }
+  result.updates_begun = gradients_.updates_begun();
   result.tokens = static_cast<std::uint64_t>(plan_.config.train_batch_size) *
                   static_cast<std::uint64_t>(plan_.model.n_positions);
   return result;
-}
-
-void StepRunner::begin_updates(const cpu_adam::OptimizerConfig& config,
-                               const cpu_adam::Step& step) {
-  for (std::size_t u = 0; u < resources_.units.size(); ++u) {
-    zero::ShardedUnit& unit = *resources_.units[u];
-    unit.consume_gradients();
-    unit.set_update(resources_.updater->begin_update(u, config, step));
-  }
-  if (!plan_.config.sluice.overlap) finish_updates();
-}
-
-void StepRunner::drop_gradients() {
-  for (const auto& unit : resources_.units) unit->consume_gradients();
 }
 
 void StepRunner::finish_updates() {
@@ -276,8 +206,10 @@ void StepRunner::finish_updates() {
 }
 
 RunnerStalls StepRunner::stalls() const {
-  return {gather_stall_, resources_.inputs->get_stall_seconds(),
-          resources_.inputs->put_stall_seconds(), gradients_stall_};
+  RunnerStalls stalls{gather_stall_, resources_.inputs->get_stall_seconds(),
+                      resources_.inputs->put_stall_seconds(), gradients_.stall_seconds()};
+  stalls.gather.update_seconds += gradients_.update_stall_seconds();
+  return stalls;
 }
 
 double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t window_limit,

@@ -8,7 +8,8 @@
 //   backward, unit u   gather · per micro-batch backward, accumulate · norm · gradients go home ·
 //                      release
 //   step               norm over all units · skip or clip · updates begin, in forward order; the
-//                      next forward overtakes none
+//                      next forward overtakes none. Without clipping each began when its gradients
+//                      were at home
 //
 // Forward keeps the activations of the units that the plan says; those of the others are computed
 // again in backward, from the unit's input.
@@ -20,6 +21,7 @@
 #include <optional>
 #include <vector>
 
+#include "gradient_flow.hpp"
 #include "run_resources.hpp"
 #include "sluice/models/dataset.hpp"
 
@@ -34,9 +36,10 @@ struct RunnerStalls {
 };
 
 struct BackwardResult {
-  double loss = 0;           // mean over the micro-batches
-  double gradient_norm = 0;  // global, before clipping
-  bool finite = true;
+  double loss = 0;             // mean over the micro-batches
+  double gradient_norm = 0;    // global, before clipping
+  std::string not_finite;      // empty, or what was not: the loss, or a parameter's gradient
+  bool updates_begun = false;  // with what at_once said
   std::uint64_t tokens = 0;
 };
 
@@ -52,13 +55,16 @@ class StepRunner {
   using BetweenHook = std::function<void()>;
 
   // Forward and backward of step `step` (from 1). Afterwards every unit's gradients wait at their
-  // homes.
+  // homes; or, with `at_once`, have been used: then each unit's update began when its gradients had
+  // arrived, unless the loss, or the first gradient, was not finite. A later one that is not makes
+  // it throw Error.
   BackwardResult forward_backward(const models::Dataset& data, std::int64_t step,
+                                  const std::optional<UpdateSettings>& at_once,
                                   const BetweenHook& between);
-  // Begins the update of every unit, in forward order; with `finish`, also waits for them.
-  void begin_updates(const cpu_adam::OptimizerConfig& config, const cpu_adam::Step& step);
+  // Begins the update of every unit, in forward order.
+  void begin_updates(const UpdateSettings& settings) { gradients_.begin_updates(settings); }
   // Forgets the gradients of a skipped step.
-  void drop_gradients();
+  void drop_gradients() { gradients_.drop(); }
   // Blocks until every update that was begun has ended; throws its error.
   void finish_updates();
 
@@ -81,11 +87,6 @@ class StepRunner {
   void bind(std::size_t unit);
   void enter_stage(std::size_t unit);
   void leave_stage(std::size_t unit);
-  void begin_gradients(std::size_t unit);
-  void send_gradients(std::size_t unit);
-  void bind_gradients(std::size_t unit);
-  void limit_gradients_in_flight(std::size_t most);
-
   // A unit's input as backward needs it, and its output with what LibTorch keeps for it.
   struct Graph {
     torch::Tensor x;
@@ -96,7 +97,8 @@ class StepRunner {
   torch::Tensor input_of(const models::Dataset& data, std::int64_t step, std::size_t unit,
                          std::size_t micro_batch, InputStore::Keep keep);
   void forward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit);
-  double last_unit(const models::Dataset& data, std::int64_t step);
+  double last_unit(const models::Dataset& data, std::int64_t step,
+                   const std::optional<UpdateSettings>& at_once);
   void backward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit);
   double evaluate_pass(const models::Dataset& data, std::uint64_t window_limit, std::uint64_t first,
                        std::uint64_t count);
@@ -106,14 +108,10 @@ class StepRunner {
   const std::uint64_t seed_;
   const std::size_t micro_batches_;
   const std::size_t last_;  // index of the last unit
+  GradientFlow gradients_;
   std::function<void()> stage_hook_;
   zero::GatherStall gather_stall_;
-  double gradients_stall_ = 0;
-  double squared_norm_ = 0;
-  bool finite_ = true;
   std::vector<std::vector<Graph>> kept_;  // by unit and micro-batch; empty: not kept
-  std::deque<std::vector<std::size_t>>
-      reducing_;  // units whose gradients are on their way home, by stage
 };
 
 }  // namespace sluice::train

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::train {
@@ -56,26 +57,45 @@ UpdateTiles::~UpdateTiles() {
   pipeline_.reset();
 }
 
+std::size_t UpdateTiles::tiles_of(std::size_t unit) const {
+  return static_cast<std::size_t>(ceil_div(shard_count(unit), plan_.update_tile_count));
+}
+
 Ticket UpdateTiles::begin(std::size_t unit, TileWork work) {
-  const std::uint64_t count = shard_count(unit);
-  const std::uint64_t per_tile = plan_.update_tile_count;
-  const auto tiles = static_cast<std::size_t>((count + per_tile - 1) / per_tile);
-  auto countdown = std::make_shared<Countdown>(tiles);  // shared by the unit's tiles
+  auto countdown = std::make_shared<Countdown>(tiles_of(unit));
   Ticket ticket = countdown->ticket();
-  auto shared_work =
-      std::make_shared<const TileWork>(std::move(work));  // shared by the unit's tiles
-  ++queued_;
+  {
+    MutexLock lock(mutex_);
+    waiting_.emplace(unit, Waiting{std::move(work), std::move(countdown)});
+  }
   // The worker's own ticket carries nothing: errors go to the countdown.
-  detached_.push_back(worker_->begin([this, unit, count, per_tile, tiles, countdown, shared_work] {
-    for (std::size_t t = 0; t < tiles; ++t) {
-      const std::uint64_t first = t * per_tile;
-      run_tile({unit, first, std::min(per_tile, count - first)}, shared_work, countdown);
-    }
-    // Tiles of the next unit follow without a gap; only the last one in the queue drains.
-    if (--queued_ == 0 && pipeline_) pipeline_->drain();
-  }));
+  detached_.push_back(worker_->begin([this] { run_first(); }));
   while (!detached_.empty() && detached_.front().done()) detached_.pop_front();
   return ticket;
+}
+
+void UpdateTiles::run_first() {
+  std::size_t unit = 0;
+  Waiting first;
+  {
+    MutexLock lock(mutex_);
+    auto node = waiting_.extract(waiting_.begin());
+    unit = node.key();
+    first = std::move(node.mapped());
+  }
+  const auto work = std::make_shared<const TileWork>(std::move(first.work));
+  const std::uint64_t count = shard_count(unit);
+  const std::uint64_t per_tile = plan_.update_tile_count;
+  for (std::size_t t = 0; t < tiles_of(unit); ++t) {
+    const std::uint64_t begin = t * per_tile;
+    run_tile({unit, begin, std::min(per_tile, count - begin)}, work, first.countdown);
+  }
+  // Tiles of the next unit follow without a gap; only the last one that waits drains.
+  const bool last = [&] {
+    MutexLock lock(mutex_);
+    return waiting_.empty();
+  }();
+  if (last && pipeline_) pipeline_->drain();
 }
 
 UpdateCounters UpdateTiles::counters() const {

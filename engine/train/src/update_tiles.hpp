@@ -5,11 +5,11 @@
 // elsewhere.
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -68,8 +68,9 @@ class UpdateTiles {
   UpdateTiles(const UpdateTiles&) = delete;
   UpdateTiles& operator=(const UpdateTiles&) = delete;
 
-  // Does `work` to every tile of a unit, after the work begun before it. The ticket ends when the
-  // last tile has.
+  // Does `work` to every tile of a unit; the ticket ends when the last tile has. Of the units that
+  // wait the first in forward order comes first, whose weights will be asked for first; the work of
+  // one unit stays in order.
   Ticket begin(std::size_t unit, TileWork work);
 
   const StateHome& home(std::size_t unit) const { return homes_[unit]; }
@@ -81,8 +82,14 @@ class UpdateTiles {
  private:
   using Bytes = TileWork::Bytes;
   class Countdown;
+  struct Waiting {
+    TileWork work;
+    std::shared_ptr<Countdown> countdown;  // shared by the unit's tiles
+  };
 
+  void run_first();
   std::uint64_t shard_count(std::size_t unit) const;
+  std::size_t tiles_of(std::size_t unit) const;
   StateHome make_home(std::size_t unit);
   bool weight_in_tile(std::size_t unit) const;
   std::array<Bytes, kStates> state_spans(const TileRange& range, Bytes tile) const;
@@ -105,9 +112,9 @@ class UpdateTiles {
   std::optional<offload::BufferRing> ring_;
   std::string why_unregistered_;
   std::optional<offload::TilePipeline> pipeline_;  // driven by the worker's thread
-  std::atomic<int> queued_{0};
-  std::deque<Ticket> detached_;  // the caller's side
+  std::deque<Ticket> detached_;                    // the caller's side
   mutable Mutex mutex_;
+  std::multimap<std::size_t, Waiting> waiting_ SLUICE_GUARDED_BY(mutex_);  // by unit
   UpdateCounters counters_ SLUICE_GUARDED_BY(mutex_);
   std::optional<Worker> worker_;
 };

@@ -5,6 +5,7 @@
 // ordered after a store: finish the store's ticket first.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -25,6 +26,14 @@ struct MoverStalls {
   double fetch_copy_seconds = 0;   // waiting for copies into the device
   double store_copy_seconds = 0;   // waiting for copies out of the device
   double store_write_seconds = 0;  // waiting for the drive to write
+};
+
+// What has been begun so far.
+struct MoverBytes {
+  std::uint64_t to_device = 0;
+  std::uint64_t from_device = 0;
+  std::uint64_t read = 0;  // of files, whole blocks
+  std::uint64_t written = 0;
 };
 
 // Thread-safe.
@@ -51,6 +60,7 @@ class Mover {
   std::string why_unregistered() const;
 
   MoverStalls stalls() const;
+  MoverBytes bytes() const;
 
  private:
   class Impl;

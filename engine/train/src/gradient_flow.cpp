@@ -1,0 +1,144 @@
+#include "gradient_flow.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "sluice/base/error.hpp"
+#include "tensor_bytes.hpp"
+
+namespace sluice::train {
+
+GradientFlow::GradientFlow(RunResources& resources)
+    : resources_(resources), plan_(resources.plan) {}
+
+void GradientFlow::begin_step() {
+  squared_norm_ = 0;
+  not_finite_.clear();
+  at_once_.reset();
+}
+
+void GradientFlow::update_at_once(const UpdateSettings& settings) {
+  at_once_ = settings;
+}
+
+void GradientFlow::begin_buffer(std::size_t unit) {
+  zero::ShardedUnit& target = *resources_.units[unit];
+  target.finish_reduce(
+      stall_seconds_);  // a tied parameter's first contribution may still be leaving
+  const std::span<std::byte> fresh = target.begin_accumulate();
+  if (!fresh.empty()) tensor_over(fresh, plan_.compute_dtype).zero_();
+  target.restore_accumulated();
+}
+
+torch::Tensor GradientFlow::view_of(const zero::UnitLayout::Borrowed& from) const {
+  const zero::ParamLayout& param = plan_.layouts[from.unit].params[from.param];
+  const torch::Tensor flat =
+      tensor_over(resources_.units[from.unit]->gradients(), plan_.compute_dtype);
+  return flat
+      .narrow(0, static_cast<std::int64_t>(param.offset_count),
+              static_cast<std::int64_t>(param.count))
+      .view(param.shape);
+}
+
+void GradientFlow::bind(std::size_t unit) {
+  const zero::UnitLayout& layout = plan_.layouts[unit];
+  std::vector<torch::Tensor> borrowed;
+  for (const auto& from : layout.borrowed) borrowed.push_back(view_of(from));
+  resources_.modules[unit]->bind_gradients(
+      layout, tensor_over(resources_.units[unit]->gradients(), plan_.compute_dtype), borrowed);
+}
+
+void GradientFlow::begin_unit(std::size_t unit) {
+  while (leaving_.size() >= static_cast<std::size_t>(plan_.gradients_in_flight)) finish_front();
+  begin_buffer(unit);
+  for (const auto& from : plan_.layouts[unit].borrowed) begin_buffer(from.unit);
+  bind(unit);
+}
+
+cpu_adam::GradientSpan GradientFlow::span_of(std::span<std::byte> gradients) const {
+  if (plan_.compute_dtype == DType::bf16)
+    return std::span<const Bf16>(reinterpret_cast<const Bf16*>(gradients.data()),
+                                 gradients.size() / sizeof(Bf16));
+  return std::span<const float>(reinterpret_cast<const float*>(gradients.data()),
+                                gradients.size() / sizeof(float));
+}
+
+// Adds to the norm; finds what is not finite.
+void GradientFlow::check(std::size_t unit) {
+  const zero::ShardedUnit& own = *resources_.units[unit];
+  const cpu_adam::GradientStats stats =
+      cpu_adam::gradient_stats(span_of(own.gradient_shard()), *resources_.executor);
+  squared_norm_ += stats.squared_norm;
+  if (stats.finite || !not_finite_.empty()) return;
+  not_finite_ = plan_.layouts[unit].name;
+  const std::size_t element = size_of(plan_.compute_dtype);
+  for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
+    const auto values =
+        own.gradients().subspan(param.offset_count * element, param.count * element);
+    if (cpu_adam::gradient_stats(span_of(values), *resources_.executor).finite) continue;
+    not_finite_ = param.name;
+    break;
+  }
+  if (!at_once_) return;
+  const bool first = unit + 1 == plan_.layouts.size();
+  if (!first) {
+    throw Error("the gradient of " + not_finite_ +
+                " is not finite. Without gradient_clipping updates begin as gradients arrive, so "
+                "this step cannot be skipped any more: the units behind this one have theirs. What "
+                "was committed is whole; to have such steps skipped, set gradient_clipping (1e9 "
+                "clips nothing) and go on from there with --resume");
+  }
+  at_once_.reset();  // nothing has been updated yet
+}
+
+void GradientFlow::send(std::size_t unit) {
+  zero::ShardedUnit& own = *resources_.units[unit];
+  own.reduce();
+  check(unit);
+  std::vector<std::size_t> leaving = {unit};
+  own.begin_reduce_home();
+  for (const auto& from : plan_.layouts[unit].borrowed) {
+    resources_.units[from.unit]->reduce();
+    resources_.units[from.unit]->begin_reduce_home();
+    leaving.push_back(from.unit);
+  }
+  leaving_.push_back(std::move(leaving));
+  if (!plan_.config.sluice.overlap) end_step();
+}
+
+void GradientFlow::finish_front() {
+  const std::vector<std::size_t> units = std::move(leaving_.front());
+  leaving_.pop_front();
+  for (const std::size_t unit : units) resources_.units[unit]->finish_reduce(stall_seconds_);
+  if (at_once_) begin_update(units.front(), *at_once_);
+}
+
+void GradientFlow::begin_arrived_updates() {
+  if (!at_once_) return;
+  const auto arrived = [&](std::size_t unit) { return resources_.units[unit]->reduce_done(); };
+  while (!leaving_.empty() &&
+         std::all_of(leaving_.front().begin(), leaving_.front().end(), arrived))
+    finish_front();
+}
+
+void GradientFlow::end_step() {
+  while (!leaving_.empty()) finish_front();
+}
+
+void GradientFlow::begin_update(std::size_t unit, const UpdateSettings& settings) {
+  zero::ShardedUnit& target = *resources_.units[unit];
+  target.consume_gradients();
+  target.set_update(resources_.updater->begin_update(unit, settings.optimizer, settings.step));
+  if (plan_.config.sluice.overlap) return;
+  target.wait_current(update_stall_);
+}
+
+void GradientFlow::begin_updates(const UpdateSettings& settings) {
+  for (std::size_t u = 0; u < resources_.units.size(); ++u) begin_update(u, settings);
+}
+
+void GradientFlow::drop() {
+  for (const auto& unit : resources_.units) unit->consume_gradients();
+}
+
+}  // namespace sluice::train

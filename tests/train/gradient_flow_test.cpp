@@ -1,0 +1,151 @@
+// What becomes of gradients that are not finite, with updates that wait and with updates at once.
+
+#include "gradient_flow.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "sluice/base/error.hpp"
+#include "tensor_bytes.hpp"
+
+namespace sluice::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+plan::Plan small_plan() {
+  config::TrainConfig config;
+  config.micro_batch_size = config.gradient_accumulation_steps = config.train_batch_size = 1;
+  config.bf16 = true;
+  config.gradient_clipping = 0;
+  config.zero.stage = 3;
+  config.zero.offload_optimizer.device = config::OffloadConfig::Device::cpu;
+  config.zero.offload_param.device = config::OffloadConfig::Device::cpu;
+  config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
+  config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
+  config::ModelConfig model;
+  model.n_layer = 2;
+  model.n_embd = 64;
+  model.n_head = 4;
+  model.n_positions = 32;
+  model.vocab_size = 256;
+  return plan::make_plan(config, model, plan::Placement::configured, plan::probe_machine(config));
+}
+
+class GradientFlowTest : public ::testing::Test {
+ protected:
+  GradientFlowTest() : plan_(small_plan()), resources_(plan_, SwapMode::create), flow_(resources_) {
+    std::vector<Ticket> work;
+    for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
+      work.push_back(
+          resources_.updater->begin_initialise(u, [](std::uint64_t, std::span<float> values) {
+            std::fill(values.begin(), values.end(), 1.0F);
+          }));
+    }
+    finish_all(work);
+  }
+
+  std::size_t last() const { return plan_.layouts.size() - 1; }
+
+  // Gradients of 1 for every parameter of the unit, sent; `bad`: the parameter that gets one NaN.
+  void send(std::size_t unit, const std::string& bad = "") {
+    zero::GatherStall stall;
+    std::vector<torch::Tensor> borrowed;
+    for (const auto& from : plan_.layouts[unit].borrowed) {
+      resources_.units[from.unit]->finish_gather(stall);
+      const zero::ParamLayout& param = plan_.layouts[from.unit].params[from.param];
+      borrowed.push_back(tensor_over(resources_.units[from.unit]->weights(), DType::bf16)
+                             .narrow(0, static_cast<std::int64_t>(param.offset_count),
+                                     static_cast<std::int64_t>(param.count))
+                             .view(param.shape));
+    }
+    resources_.units[unit]->finish_gather(stall);
+    resources_.modules[unit]->bind(
+        plan_.layouts[unit], tensor_over(resources_.units[unit]->weights(), DType::bf16), borrowed);
+    flow_.begin_unit(unit);
+    const torch::Tensor flat = tensor_over(resources_.units[unit]->gradients(), DType::bf16);
+    for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
+      const auto first = static_cast<std::int64_t>(param.offset_count);
+      flat.narrow(0, first, static_cast<std::int64_t>(param.count)).fill_(1.0);
+      if (param.name == bad) flat[first + 7] = std::numeric_limits<float>::quiet_NaN();
+    }
+    flow_.send(unit);
+    resources_.modules[unit]->unbind();
+    for (const auto& from : plan_.layouts[unit].borrowed) resources_.units[from.unit]->release();
+    resources_.units[unit]->release();
+  }
+
+  // The first weight of a unit, as it is at home.
+  float weight_of(std::size_t unit) {
+    zero::GatherStall stall;
+    resources_.units[unit]->wait_current(stall);
+    const auto home = resources_.units[unit]->weights_home().memory();
+    return to_fp32(*reinterpret_cast<const Bf16*>(home.data()));
+  }
+
+  const UpdateSettings kUpdate{cpu_adam::AdamConfig{.learning_rate = 0.5}, {.step = 1}};
+  plan::Plan plan_;
+  RunResources resources_;
+  GradientFlow flow_;
+};
+
+TEST_F(GradientFlowTest, UpdatesBeginAsGradientsArrive) {
+  flow_.begin_step();
+  flow_.update_at_once(kUpdate);
+  send(last());
+  send(last() - 1);
+  send(last() - 2);
+  send(0);
+  flow_.end_step();
+  EXPECT_TRUE(flow_.updates_begun());
+  EXPECT_TRUE(flow_.not_finite().empty());
+  for (std::size_t u = 0; u <= last(); ++u) EXPECT_EQ(weight_of(u), 0.5F) << u;
+  double elements = 0;
+  for (const auto& layout : plan_.layouts) elements += static_cast<double>(layout.param_count);
+  EXPECT_EQ(flow_.squared_norm(), elements);
+}
+
+TEST_F(GradientFlowTest, UpdatesThatWaitAreSkippedAndTheParameterIsNamed) {
+  flow_.begin_step();
+  send(last());
+  send(2, "transformer.h.1.mlp.c_fc.weight");
+  send(1);
+  send(0);
+  flow_.end_step();
+  EXPECT_EQ(flow_.not_finite(), "transformer.h.1.mlp.c_fc.weight");
+  EXPECT_FALSE(flow_.updates_begun());
+  flow_.drop();
+  for (std::size_t u = 0; u <= last(); ++u) EXPECT_EQ(weight_of(u), 1.0F) << u;
+}
+
+TEST_F(GradientFlowTest, TheFirstGradientThatIsNotFiniteSkipsTheStep) {
+  flow_.begin_step();
+  flow_.update_at_once(kUpdate);
+  send(last(), "transformer.ln_f.bias");
+  for (std::size_t u = last(); u-- > 0;) send(u);
+  flow_.end_step();
+  EXPECT_EQ(flow_.not_finite(), "transformer.ln_f.bias");
+  EXPECT_FALSE(flow_.updates_begun());
+  flow_.drop();
+  for (std::size_t u = 0; u <= last(); ++u) EXPECT_EQ(weight_of(u), 1.0F) << u;
+}
+
+TEST_F(GradientFlowTest, ALaterOneStopsTheRunAndNamesTheParameter) {
+  flow_.begin_step();
+  flow_.update_at_once(kUpdate);
+  send(last());
+  try {
+    send(2, "transformer.h.1.ln_2.weight");
+    FAIL() << "went on";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("transformer.h.1.ln_2.weight is not finite"));
+    EXPECT_THAT(error.what(), HasSubstr("set gradient_clipping"));
+  }
+}
+
+}  // namespace
+}  // namespace sluice::train
