@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""A training step offloaded, against the same model resident in a plain LibTorch loop, in alternating runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from paired import Progress, machine, output_of
+from rounds import Steps, alternate
+from row_report import slices_line, text_table
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+MODEL = {
+    "model_type": "gpt2",
+    "n_layer": 12,
+    "n_embd": 896,
+    "n_head": 14,
+    "n_positions": 512,
+    "vocab_size": 256,
+}
+WARM_STEPS = 2  # of each run; not counted
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step of so many tokens, with everything in host memory."""
+
+    micro_batch: int
+    accumulation: int
+    steps: int  # of each run
+    activations: str
+    bar: float
+
+    @property
+    def tokens(self) -> int:
+        return self.micro_batch * self.accumulation * MODEL["n_positions"]
+
+    def __str__(self) -> str:
+        return f"{self.tokens:,} tokens, activations {self.activations}"
+
+
+CASES = {
+    "small": Case(1, 1, 12, "keep", 0.92),
+    "small-recompute": Case(1, 1, 12, "recompute", 0.72),
+    "large": Case(4, 8, 4, "keep", 0.98),
+    "large-recompute": Case(4, 8, 4, "recompute", 0.72),
+}
+
+
+def configuration(case: Case) -> dict:
+    return {
+        "train_micro_batch_size_per_gpu": case.micro_batch,
+        "gradient_accumulation_steps": case.accumulation,
+        "gradient_clipping": 0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}},
+        "bf16": {"enabled": True},
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": {"device": "cpu"},
+            "offload_param": {"device": "cpu"},
+        },
+        "sluice": {
+            "device_bytes": "12GiB",
+            "host_bytes": "4GiB",
+            "activations": case.activations,
+        },
+    }
+
+
+class Bench:
+    def __init__(self, folder: Path, binaries: Path) -> None:
+        self.folder = folder
+        self.binaries = binaries
+        self.commands: dict[str, list[str]] = {}
+        (folder / "model.json").write_text(json.dumps(MODEL))
+        (folder / "data.txt").write_bytes(random.Random(1).randbytes(4 << 20))
+
+    def offloaded(self, case: Case) -> float:
+        """Tokens a second of the median step."""
+        config = self.folder / "ds.json"
+        config.write_text(json.dumps(configuration(case)))
+        line = [str(self.binaries / "sluice"), "train", "--config", str(config)]
+        line += ["--model", str(self.folder / "model.json"), "--data", str(self.folder / "data.txt")]
+        line += ["--steps", str(case.steps), "--report", str(self.folder / "report")]
+        self.run("sluice", line)
+        lines = (self.folder / "report" / "steps.jsonl").read_text().splitlines()
+        return self.rate(case, [json.loads(step)["seconds"] for step in lines])
+
+    def plain(self, case: Case) -> float:
+        line = [str(self.binaries / "plain_loop"), str(self.folder / "model.json")]
+        line += [str(case.micro_batch), str(case.accumulation), str(case.steps)]
+        return self.rate(case, json.loads(self.run("plain_loop", line))["seconds"])
+
+    def run(self, name: str, line: list[str]) -> str:
+        self.commands[name] = line
+        done = subprocess.run(line, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"step_bench.py: {shlex.join(line)} failed: {done.stderr.strip()}")
+        return done.stdout
+
+    @staticmethod
+    def rate(case: Case, seconds: list[float]) -> float:
+        return case.tokens / statistics.median(seconds[WARM_STEPS:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="every value, and the facts")
+    parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)} (all)")
+    parser.add_argument("--rounds", type=int, default=7, help="runs of each side (7)")
+    parser.add_argument("--binaries", type=Path, default=REPOSITORY / "build/bin", metavar="DIR")
+    arguments = parser.parse_args()
+    unknown = set(arguments.cases.split(",")) - set(CASES)
+    if unknown:
+        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    chosen = [CASES[name] for name in arguments.cases.split(",")]
+    progress = Progress()
+    with tempfile.TemporaryDirectory(prefix="sluice-step-") as folder:
+        bench = Bench(Path(folder), arguments.binaries)
+        sides = {
+            case: {
+                "ours": lambda case=case: bench.offloaded(case),
+                "peer": lambda case=case: bench.plain(case),
+                "again": lambda case=case: bench.plain(case),
+            }
+            for case in chosen
+        }
+        rates = alternate(sides, arguments.rounds, Steps(progress, "step"))
+    progress.clear()
+    lines = [slices_line(str(case), rates[case], case.bar, "tokens/s") for case in chosen]
+    title = "tokens/s, 115.9 M parameters, bf16, weights and optimizer in host memory"
+    row = {"title": f"{title}, {os.cpu_count()} cores", "peer": "resident", "lines": lines}
+    print(text_table(row))
+    if arguments.out:
+        describe = ("git", "-C", REPOSITORY, "describe", "--always", "--dirty", "--abbrev=12")
+        facts = {"machine": machine(REPOSITORY), "commit": output_of(*describe), "rows": [row]}
+        facts["commands"] = {name: shlex.join(line) for name, line in bench.commands.items()}
+        text = json.dumps(facts, indent=2).replace(f"{REPOSITORY}/", "").replace(folder, "DIR")
+        arguments.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
