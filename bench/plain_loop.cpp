@@ -53,7 +53,8 @@ class PlainGpt2 {
   double step(std::int64_t micro_batch, std::int64_t accumulation) {
     double loss_sum = 0;
     for (std::int64_t m = 0; m < accumulation; ++m) {
-      const Tensor windows = torch::randint(model_.vocab_size, {micro_batch, model_.n_positions + 1});
+      const Tensor windows =
+          torch::randint(model_.vocab_size, {micro_batch, model_.n_positions + 1});
       Tensor x = windows.narrow(1, 0, model_.n_positions).contiguous();
       for (std::size_t u = 0; u + 1 < modules_.size(); ++u)
         x = modules_[u]->forward(x, models::DropoutKey{});

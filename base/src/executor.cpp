@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -23,16 +24,17 @@ namespace {
 class PlainExecutor final : public Executor {
  public:
   PlainExecutor(const Numa& numa, int threads) : numa_(numa), threads_(threads) {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
-  }
-  ~PlainExecutor() override {
-    {
-      MutexLock lock(mutex_);
-      stopping_ = true;
-      changed_.notify_all();
+    try {
+      for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {
+      const std::size_t started = workers_.size();
+      stop();
+      throw Error("the system refuses a thread (" + std::string(error.what()) +
+                  "): " + std::to_string(started) + " of " + std::to_string(threads - 1) +
+                  " were started; ask for fewer, or raise the limit of processes or of memory");
     }
-    for (std::thread& worker : workers_) worker.join();
   }
+  ~PlainExecutor() override { stop(); }
   std::string_view name() const override { return "threads"; }
   int threads() const override { return threads_; }
 
@@ -67,6 +69,14 @@ class PlainExecutor final : public Executor {
       while (inside_ > 0) changed_.wait(mutex_);
     }
     loop.rethrow();
+  }
+  void stop() {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    for (std::thread& worker : workers_) worker.join();
   }
   void work() {
     std::uint64_t seen = 0;

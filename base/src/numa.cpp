@@ -4,13 +4,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #if SLUICE_HAVE_HWLOC
 #include <hwloc.h>
-
-#include <memory>
 #endif
 
 namespace sluice {
@@ -18,6 +17,9 @@ namespace sluice {
 namespace {
 
 #if SLUICE_HAVE_HWLOC
+
+// Larger numbers of processors and nodes are a mistake of whoever describes the machine.
+constexpr unsigned kMostIndex = 1U << 16U;
 
 // Numbers of the system (places of the vector) to ours; kUnknown between them.
 using NodeNumbers = std::vector<int>;
@@ -32,6 +34,22 @@ int number(const NodeNumbers& numbers, int of_system) {
   return numbers[static_cast<std::size_t>(of_system)];
 }
 
+// Nodes with processors of their own, smallest first: where one is part of another, its processors
+// belong to it.
+std::vector<hwloc_obj_t> nodes_by_size(hwloc_topology_t topology) {
+  std::vector<hwloc_obj_t> nodes;
+  for (hwloc_obj_t node = nullptr;
+       (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
+    if (node->os_index <= kMostIndex && hwloc_bitmap_last(node->cpuset) <= int{kMostIndex} &&
+        !hwloc_bitmap_iszero(node->cpuset))
+      nodes.push_back(node);
+  }
+  std::stable_sort(nodes.begin(), nodes.end(), [](hwloc_obj_t a, hwloc_obj_t b) {
+    return hwloc_bitmap_weight(a->cpuset) < hwloc_bitmap_weight(b->cpuset);
+  });
+  return nodes;
+}
+
 class MachineNuma final : public Numa {
  public:
   MachineNuma() {
@@ -42,17 +60,26 @@ class MachineNuma final : public Numa {
     };
     const std::unique_ptr<hwloc_topology, Destroy> topology(loading);
     if (hwloc_topology_load(topology.get()) != 0) return;
-    int found = 0;
-    for (hwloc_obj_t node = nullptr; (node = hwloc_get_next_obj_by_type(
-                                          topology.get(), HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
-      // Memory without processors is on no thread's node.
-      if (hwloc_bitmap_iszero(node->cpuset)) continue;
-      set(node_of_memory_, node->os_index, found);
-      for (int cpu = -1; (cpu = hwloc_bitmap_next(node->cpuset, cpu)) != -1;)
-        set(node_of_cpu_, static_cast<unsigned>(cpu), found);
-      ++found;
+    // Memory with the same processors, as a package's DRAM and its HBM, is one node; memory that is
+    // nearest to the processors of several nodes is on none.
+    std::vector<hwloc_const_cpuset_t> owners;  // by our number
+    for (const hwloc_obj_t node : nodes_by_size(topology.get())) {
+      const auto same = std::find_if(owners.begin(), owners.end(), [&](hwloc_const_cpuset_t of) {
+        return hwloc_bitmap_isequal(of, node->cpuset) != 0;
+      });
+      const auto here = static_cast<int>(same - owners.begin());
+      if (same == owners.end()) {
+        const bool shared = std::any_of(owners.begin(), owners.end(), [&](hwloc_const_cpuset_t of) {
+          return hwloc_bitmap_intersects(of, node->cpuset) != 0;
+        });
+        if (shared) continue;
+        owners.push_back(node->cpuset);
+        for (int cpu = -1; (cpu = hwloc_bitmap_next(node->cpuset, cpu)) != -1;)
+          set(node_of_cpu_, static_cast<unsigned>(cpu), here);
+      }
+      set(node_of_memory_, node->os_index, here);
     }
-    if (found > 1) nodes_ = found;
+    nodes_ = std::max(1, static_cast<int>(owners.size()));
   }
 
   int nodes() const override { return nodes_; }
@@ -96,6 +123,10 @@ class MachineNuma final : public Numa {
 #endif
 
 }  // namespace
+
+std::unique_ptr<Numa> read_numa() {
+  return std::make_unique<MachineNuma>();
+}
 
 const Numa& machine_numa() {
   static const MachineNuma machine;

@@ -23,7 +23,10 @@ class Numa {
   virtual std::vector<int> nodes_of(std::span<const void* const> addresses) const = 0;
 };
 
-// The machine as hwloc sees it, read once; a build without hwloc sees one node.
+// The machine as hwloc sees it; a build without hwloc sees one node. Of memory without processors
+// of its own (HBM beside DRAM, CXL) that which is as near as a node's own counts as that node's.
+std::unique_ptr<Numa> read_numa();
+// The same, read once.
 const Numa& machine_numa();
 
 // make_executor() of the public header, on another machine. `numa` must live longer.

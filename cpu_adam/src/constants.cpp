@@ -123,7 +123,8 @@ StepConstants constants(const SgdConfig& config, std::int64_t step) {
   check.not_negative(config.dampening, "dampening");
   check.not_negative(config.weight_decay, "weight_decay");
   SLUICE_CHECK(!config.nesterov || (config.momentum > 0 && config.dampening == 0),
-               "SGD: nesterov needs a momentum above 0 and no dampening");
+               "SGD: nesterov needs a momentum above 0 and no dampening; they are " +
+                   text_of(config.momentum) + " and " + text_of(config.dampening));
   StepConstants out{};
   out.l2 = check.fp32(config.weight_decay, "weight_decay");
   out.beta1 = check.fp32(config.momentum, "momentum");

@@ -1,6 +1,9 @@
 #include "kernels.hpp"
 
+// clang-format off
+#include "targets.inc.hpp"
 #include <hwy/targets.h>
+// clang-format on
 
 #include <cstdlib>
 #include <vector>

@@ -184,7 +184,7 @@ class StepPlan {
     });
     for (const Place& place : places_) {
       begins_.push_back(elements_);
-      elements_ += place.count;
+      elements_ = checked_add(elements_, place.count);
     }
   }
 

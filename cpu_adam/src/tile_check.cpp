@@ -1,7 +1,9 @@
 #include "tile_check.hpp"
 
 #include <array>
+#include <cstdio>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 
@@ -43,6 +45,10 @@ class Streams {
   }
 
   void check_lengths(std::size_t elements) const {
+    // Of a length that was subtracted below 0, say; addresses beyond it would wrap.
+    constexpr std::size_t kMost = std::numeric_limits<std::ptrdiff_t>::max() / sizeof(float);
+    SLUICE_CHECK(elements <= kMost,
+                 "master has " + std::to_string(elements) + " elements, more than memory can hold");
     for (const Stream& of : used())
       SLUICE_CHECK(of.count == elements, std::string(of.name) + " has " + std::to_string(of.count) +
                                              " elements, master has " + std::to_string(elements));
@@ -65,8 +71,15 @@ class Streams {
     const std::less<const std::byte*> before;
     const bool overlap = elements > 0 && before(a.begin, b.begin + elements * b.element_bytes) &&
                          before(b.begin, a.begin + elements * a.element_bytes);
-    SLUICE_CHECK(!overlap, std::string(a.name) + " and " + b.name +
-                               " share memory; every span needs its own");
+    SLUICE_CHECK(!overlap, std::string(a.name) + " and " + b.name + " share memory (" +
+                               text_of(a, elements) + " and " + text_of(b, elements) +
+                               "); every span needs its own");
+  }
+  static std::string text_of(const Stream& of, std::size_t elements) {
+    char text[64];
+    std::snprintf(text, sizeof text, "%zu bytes at %p", elements * of.element_bytes,
+                  static_cast<const void*>(of.begin));
+    return text;
   }
   std::array<Stream, 7> streams_;
   std::size_t count_ = 0;
@@ -91,6 +104,10 @@ std::string needs_of(const OptimizerConfig& config) {
   return "SGD without momentum has no moments";
 }
 
+std::string type_of(const MomentSpan& moment) {
+  return std::holds_alternative<std::span<float>>(moment) ? "fp32" : "bf16";
+}
+
 // That the moments are those that the optimizer has, of one type.
 void check_moments(const OptimizerConfig& config, const Tile& tile, std::size_t elements) {
   const std::size_t moments = moment_count(config);
@@ -104,7 +121,8 @@ void check_moments(const OptimizerConfig& config, const Tile& tile, std::size_t 
       continue;
     }
     SLUICE_CHECK(tile.moments[k].index() == tile.moments[0].index(),
-                 name + " is of another type than moment 1");
+                 name + " is of another type than moment 1: " + type_of(tile.moments[k]) +
+                     " beside " + type_of(tile.moments[0]));
     SLUICE_CHECK(count > 0 || elements == 0, needs_of(config) + "; the tile lacks " + name);
     SLUICE_CHECK(elements > 0 || count == 0, "the tile has no master, and a " + name + " of " +
                                                  std::to_string(count) + " elements");

@@ -1,13 +1,7 @@
 // The same formulas over Highway's vectors: this file is compiled once for every instruction set.
-//
-// Left out are sets without fused multiply-add (SSE, and Highway's own scalar one, whose MulAdd
-// rounds twice), SVE, whose vectors have no size that an array of them could have (such processors
-// have NEON too), and those never run by this project's tests (Power, RISC-V, WebAssembly): there
-// the scalar kernel is the only one.
 
 // clang-format off
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (~(HWY_AVX2 | HWY_AVX3 | HWY_NEON | HWY_SCALAR | HWY_EMU128))
+#include "targets.inc.hpp"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "vector_kernels.cpp"
 #include <hwy/foreach_target.h>

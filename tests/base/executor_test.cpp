@@ -1,8 +1,11 @@
 #include "sluice/base/executor.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -100,6 +103,23 @@ TEST_P(AnyExecutor, NeedsAtLeastOneThread) {
   EXPECT_THROW(make_executor(0, GetParam()), InvalidArgument);
   EXPECT_THROW(make_executor(-1, GetParam()), InvalidArgument);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need more addresses
+TEST(PlainThreadsDeathTest, ThatTheSystemRefusesAreAnError) {
+  const auto ask = [] {
+    const rlimit few{.rlim_cur = 1U << 30U, .rlim_max = 1U << 30U};  // room for some stacks
+    setrlimit(RLIMIT_AS, &few);
+    try {
+      make_executor(100'000, ExecutorKind::plain_threads);
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s", error.what());
+      std::_Exit(3);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(ask(), ::testing::ExitedWithCode(3), "of 99999 were started; ask for fewer");
+}
+#endif
 
 TEST(PlainThreads, RunBodiesAtTheSameTime) {
   const auto executor = make_executor(2, ExecutorKind::plain_threads);

@@ -1,6 +1,7 @@
 // Loops near their memory, on machines of several NUMA nodes that exist only here.
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -153,6 +154,38 @@ TEST(Executor, RunsLoopsNearTheirMemory) {
                  std::runtime_error);
   }
 }
+
+#if SLUICE_HAVE_HWLOC
+// Machines that hwloc describes from a text.
+TEST(MachineNuma, GivesEveryProcessorOneNode) {
+  struct Machine {
+    const char* text;
+    int nodes;
+    std::vector<int> of_cpu;  // 0 and 1, which this machine has
+  };
+  const Machine machines[] = {{"numa:2 core:1 pu:1", 2, {0, 1}},
+                              {"numa:1 core:2 pu:1", 1, {0, 0}},
+                              {"pack:2 [numa] [numa] core:1 pu:1", 2, {0, 1}},
+                              {"[numa] pack:2 [numa] core:1 pu:1", 2, {0, 1}},
+                              {"[numa(indexes=0)] pack:2 core:1 pu:1", 1, {0, 0}}};
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  for (const Machine& machine : machines) {
+    setenv("HWLOC_SYNTHETIC", machine.text, 1);
+    const auto numa = read_numa();
+    unsetenv("HWLOC_SYNTHETIC");
+    EXPECT_EQ(numa->nodes(), machine.nodes) << machine.text;
+    for (std::size_t cpu = 0; cpu < machine.of_cpu.size(); ++cpu) {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cpu, &one);
+      if (sched_setaffinity(0, sizeof one, &one) != 0) continue;  // not one of ours
+      EXPECT_EQ(numa->current_node(), machine.of_cpu[cpu]) << machine.text << ", cpu " << cpu;
+    }
+  }
+  EXPECT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
+}
+#endif
 
 // What is asked of the system, on whatever machine this is.
 TEST(MachineNuma, KnowsWhereTouchedMemoryIs) {

@@ -178,5 +178,21 @@ TEST(Tile, AnEmptyTileIsFineAndItsConfigIsStillChecked) {
   EXPECT_THAT(message_of(AdamConfig{.beta1 = 2}, {}, empty), HasSubstr("beta1"));
 }
 
+// A length that was subtracted below 0: no address arithmetic may wrap.
+TEST(Tile, LengthsBeyondMemoryAreRefused) {
+  AdamState state(kCount);
+  state.fill(1);
+  const AdamState before = state;
+  for (const std::size_t count : {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 8 + 1}) {
+    Tile tile = state.tile(DType::fp32, WeightType::none);
+    tile.master = std::span<float>(state.p.span().data(), count);
+    for (std::size_t k = 0; k < 2; ++k)
+      tile.moments[k] = std::span<float>((k == 0 ? state.m : state.v).span().data(), count);
+    tile.gradient = std::span<const float>(state.g32.span().data(), count);
+    EXPECT_THAT(message_of(AdamConfig{}, {}, tile), HasSubstr("more than memory can hold"));
+  }
+  EXPECT_TRUE(state.same_bits(before));
+}
+
 }  // namespace
 }  // namespace sluice::cpu_adam

@@ -33,7 +33,8 @@ class Executor {
 enum class ExecutorKind { automatic, tbb, plain_threads };
 
 // `threads` of at least 1; with 1 the caller's thread does all. Throws InvalidArgument on less, and
-// when oneTBB is asked for and was not built in. `automatic` takes oneTBB where it was built in.
+// when oneTBB is asked for and was not built in; Error when the system refuses a plain thread.
+// `automatic` takes oneTBB where it was built in.
 std::unique_ptr<Executor> make_executor(int threads, ExecutorKind kind = ExecutorKind::automatic);
 
 }  // namespace sluice

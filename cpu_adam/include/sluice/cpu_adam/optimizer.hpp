@@ -107,8 +107,8 @@ using GradientSpan =
 using WeightSpan = std::variant<std::monostate, std::span<float>, std::span<Bf16>, std::span<Fp16>>;
 
 // A run of elements of one tensor. All spans that are used have the same number of elements; none
-// overlap. Any alignment works; 64 bytes is fastest. Master and moments are updated in place; the
-// weight is only written.
+// overlap. Any address that suits the type will do; 64 bytes is fastest. Master and moments are
+// updated in place; the weight is only written.
 struct Tile {
   MasterSpan master{};
   // The first moment_count() of them, all of one type, 0 before the first step; the others empty.
