@@ -20,6 +20,11 @@ TieredBytes::TieredBytes(Tier tier, Buffer buffer)
   SLUICE_CHECK(tier != Tier::nvme, "bytes on tier nvme are a file range, not a buffer");
 }
 
+TieredBytes::TieredBytes(Tier tier, std::span<std::byte> borrowed)
+    : tier_(tier), size_bytes_(borrowed.size()), borrowed_(borrowed) {
+  SLUICE_CHECK(tier != Tier::nvme, "bytes on tier nvme are a file range, not memory");
+}
+
 TieredBytes::TieredBytes(FileRange range)
     : tier_(Tier::nvme), size_bytes_(range.size_bytes), range_(range) {
   SLUICE_CHECK(range.file != nullptr, "a file range without a file");
@@ -27,7 +32,7 @@ TieredBytes::TieredBytes(FileRange range)
 
 std::span<std::byte> TieredBytes::memory() const {
   SLUICE_CHECK(in_memory(), "bytes on tier nvme are not in memory: fetch them first");
-  return buffer_.bytes();
+  return buffer_ ? buffer_.bytes() : borrowed_;
 }
 
 const FileRange& TieredBytes::range() const {

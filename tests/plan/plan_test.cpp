@@ -90,6 +90,41 @@ TEST(Plan, KeepsActivationsAsFarAsTheDeviceBudgetGoes) {
     for (const Tier input : unit.inputs) EXPECT_EQ(input, Tier::host);
 }
 
+TEST(Plan, WithoutClippingGradientsShareAFewHomes) {
+  const auto model = model_config(8, 256);
+  const auto plan_with = [&](Device optimizer, double clipping, std::uint64_t host_mib) {
+    auto config = train_config(optimizer, Device::cpu, 1024, host_mib);
+    config.gradient_clipping = clipping;
+    return make_plan(config, model, Placement::configured, roomy_machine());
+  };
+  const auto lending = [](const Plan& plan) {
+    return std::count_if(plan.units.begin(), plan.units.end(),
+                         [](const UnitPlacement& unit) { return unit.lends_gradients; });
+  };
+  const Plan clipped = plan_with(Device::cpu, 1, 512);
+  EXPECT_EQ(clipped.gradient_slots, 0);
+  EXPECT_EQ(lending(clipped), 0);
+
+  const Plan in_memory = plan_with(Device::cpu, 0, 512);
+  EXPECT_EQ(in_memory.gradient_slots, 3);
+  EXPECT_EQ(lending(in_memory), 9);  // all but the embedding, which the head borrows from
+  EXPECT_FALSE(in_memory.units[0].lends_gradients);
+  EXPECT_LT(in_memory.planned.host, clipped.planned.host);
+  // What a plan says it needs is enough to plan with.
+  EXPECT_EQ(plan_with(Device::cpu, 0, in_memory.planned.host / kMiB + 1).gradient_slots, 3);
+
+  // Updates from a drive may be slower than backward: as many wait as there is room for.
+  const Plan roomy = plan_with(Device::nvme, 0, 512);
+  EXPECT_EQ(roomy.gradient_slots, 9);
+  bool some = false;
+  for (std::uint64_t host_mib = roomy.planned.host / kMiB; host_mib > 20; --host_mib) {
+    const Plan plan = plan_with(Device::nvme, 0, host_mib);
+    EXPECT_LE(plan.planned.host, host_mib * kMiB);
+    some = some || (plan.gradient_slots > 2 && plan.gradient_slots < 9);
+  }
+  EXPECT_TRUE(some);
+}
+
 TEST(Plan, SumsItsRows) {
   const auto plan = make_plan(train_config(Device::nvme, Device::nvme, 128, 64),
                               model_config(6, 256), Placement::configured, roomy_machine());

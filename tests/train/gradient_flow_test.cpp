@@ -28,7 +28,7 @@ plan::Plan small_plan() {
   config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
   config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
   config::ModelConfig model;
-  model.n_layer = 2;
+  model.n_layer = 5;  // more units than slots
   model.n_embd = 64;
   model.n_head = 4;
   model.n_positions = 32;
@@ -96,10 +96,7 @@ class GradientFlowTest : public ::testing::Test {
 TEST_F(GradientFlowTest, UpdatesBeginAsGradientsArrive) {
   flow_.begin_step();
   flow_.update_at_once(kUpdate);
-  send(last());
-  send(last() - 1);
-  send(last() - 2);
-  send(0);
+  for (std::size_t u = last() + 1; u-- > 0;) send(u);
   flow_.end_step();
   EXPECT_TRUE(flow_.updates_begun());
   EXPECT_TRUE(flow_.not_finite().empty());
@@ -132,6 +129,25 @@ TEST_F(GradientFlowTest, TheFirstGradientThatIsNotFiniteSkipsTheStep) {
   EXPECT_FALSE(flow_.updates_begun());
   flow_.drop();
   for (std::size_t u = 0; u <= last(); ++u) EXPECT_EQ(weight_of(u), 1.0F) << u;
+}
+
+// More steps than there are slots, skipped and not: every slot comes back.
+TEST_F(GradientFlowTest, SlotsOfGradientsComeBack) {
+  ASSERT_GT(plan_.gradient_slots, 0);
+  for (int step = 1; step <= 12; ++step) {
+    flow_.begin_step();
+    UpdateSettings update = kUpdate;
+    update.step.step = step;
+    if (step % 3 != 0) flow_.update_at_once(update);
+    for (std::size_t u = last() + 1; u-- > 0;)
+      send(u, step % 4 == 0 && u == last() ? "transformer.ln_f.bias" : "");
+    flow_.end_step();
+    if (!flow_.updates_begun()) flow_.drop();
+    for (std::size_t u = 0; u <= last(); ++u) weight_of(u);
+  }
+  std::vector<offload::TileLease> all;
+  for (int i = 0; i < plan_.gradient_slots; ++i)
+    all.push_back(resources_.gradient_slots->acquire());
 }
 
 TEST_F(GradientFlowTest, ALaterOneStopsTheRunAndNamesTheParameter) {

@@ -35,11 +35,15 @@ ShardedUnit::ShardedUnit(const UnitLayout& layout, const UnitContext& context,
       range_(shard_range(layout, context.communicator->rank(), context.communicator->world_size())),
       weights_home_(std::move(weights_home)),
       gradients_home_(std::move(gradients_home)) {
+  check_home(weights_home_);
+  if (gradients_home_.size_bytes() > 0) check_home(gradients_home_);
+}
+
+void ShardedUnit::check_home(const offload::TieredBytes& home) const {
   const std::uint64_t shard_bytes = range_.count * size_of(context_.dtype);
-  SLUICE_CHECK(
-      weights_home_.size_bytes() >= shard_bytes && gradients_home_.size_bytes() >= shard_bytes,
-      "unit " + layout_.name + ": a home is smaller than the shard of " +
-          std::to_string(shard_bytes) + " bytes");
+  SLUICE_CHECK(home.size_bytes() >= shard_bytes,
+               "unit " + layout_.name + ": a home of " + std::to_string(home.size_bytes()) +
+                   " bytes for a shard of " + std::to_string(shard_bytes));
 }
 
 ShardedUnit::~ShardedUnit() {
@@ -174,7 +178,15 @@ void ShardedUnit::reduce() {
   }
 }
 
+void ShardedUnit::lend_gradients_home(offload::TieredBytes home) {
+  SLUICE_CHECK(gradient_state_ == GradientState::accumulating,
+               "unit " + layout_.name + ": no gradients are about to leave");
+  check_home(home);
+  gradients_home_ = std::move(home);
+}
+
 void ShardedUnit::begin_reduce_home() {
+  check_home(gradients_home_);
   if (accumulated_) {
     reduce_ = context_.mover->begin_store(gradient_shard(), gradients_home_);
   }

@@ -54,7 +54,8 @@ std::vector<Item> items_in_order(Plan& plan, Tier from) {
   for (std::size_t u = plan.units.size(); u-- > 0;) {
     UnitPlacement& unit = plan.units[u];
     if (unit.weights == from) weights.push_back({&unit.weights, compute_bytes(plan, u)});
-    if (unit.gradients == from) gradients.push_back({&unit.gradients, compute_bytes(plan, u)});
+    if (unit.gradients == from && !unit.lends_gradients)
+      gradients.push_back({&unit.gradients, compute_bytes(plan, u)});
     if (unit.states == from) states.push_back({&unit.states, state_bytes(plan, u)});
     for (Tier& input : unit.inputs) {
       if (input == from) inputs.push_back({&input, hidden});
@@ -74,6 +75,16 @@ std::vector<Item> items_in_order(Plan& plan, Tier from) {
   return all;
 }
 
+// Of the largest of the units whose gradients use them.
+std::uint64_t gradient_slot_bytes(const Plan& plan) {
+  std::uint64_t largest = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    if (plan.units[u].lends_gradients)
+      largest = std::max(largest, align_up(compute_bytes(plan, u), offload::kPageBytes));
+  }
+  return largest;
+}
+
 std::uint64_t ring_bytes(const Plan& plan, const Rings& rings) {
   const UpdateTile tile = update_tile(plan.units, rings.update_tile_count);
   const std::uint64_t update = static_cast<std::uint64_t>(rings.update_tiles) *
@@ -82,7 +93,9 @@ std::uint64_t ring_bytes(const Plan& plan, const Rings& rings) {
       moves_files(plan)
           ? 2 * static_cast<std::uint64_t>(rings.mover_tiles) * pool_bytes(rings.mover_tile_bytes)
           : 0;
-  return update + mover;
+  const std::uint64_t gradients =
+      static_cast<std::uint64_t>(rings.gradient_slots) * pool_bytes(gradient_slot_bytes(plan));
+  return update + mover + gradients;
 }
 
 // Items that leave one tier for the next, the first ones first.
@@ -135,7 +148,16 @@ class Demotion {
   std::uint64_t left_bytes_ = 0;
 };
 
-void ask_for(Plan& plan) {
+// Units that others borrow from get gradients from both, at different times: these wait at home.
+std::vector<bool> are_borrowed_from(const Plan& plan) {
+  std::vector<bool> borrowed(plan.layouts.size(), false);
+  for (const zero::UnitLayout& layout : plan.layouts)
+    for (const auto& from : layout.borrowed) borrowed[from.unit] = true;
+  return borrowed;
+}
+
+void ask_for(Plan& plan, const Rings& rings) {
+  const std::vector<bool> borrowed = are_borrowed_from(plan);
   const Tier weights = tier_of(plan.config.zero.offload_param.device);
   const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
   const auto micro_batches = static_cast<std::size_t>(plan.config.gradient_accumulation_steps);
@@ -145,6 +167,7 @@ void ask_for(Plan& plan) {
     unit.weights = weights;
     unit.states = states;
     unit.gradients = states == Tier::device ? Tier::device : Tier::host;
+    unit.lends_gradients = rings.gradient_slots > 0 && unit.gradients == Tier::host && !borrowed[u];
     const config::Activations activations = plan.config.sluice.activations;
     const bool to_host = activations == config::Activations::offload;
     if (u > 0) unit.inputs.assign(micro_batches, to_host ? Tier::host : Tier::device);
@@ -221,6 +244,24 @@ void use_overlap_and_rings(Plan& plan, const Overlap& overlap, const Rings& ring
   plan.mover_tiles = rings.mover_tiles;
   plan.update_tile_count = rings.update_tile_count;
   plan.update_tiles = rings.update_tiles;
+  plan.gradient_slot_bytes = gradient_slot_bytes(plan);
+  plan.gradient_slots = plan.gradient_slot_bytes > 0 ? rings.gradient_slots : 0;
+}
+
+// Gradients wait while updates are slower than backward: with states on NVMe as many as the budget
+// has room for.
+void add_gradient_slots(Plan& plan, std::uint64_t room_bytes) {
+  if (plan.gradient_slots == 0) return;
+  const auto lend = [](const UnitPlacement& unit) { return unit.lends_gradients; };
+  const auto on_nvme = [](const UnitPlacement& unit) { return unit.states == Tier::nvme; };
+  const auto units = std::count_if(plan.units.begin(), plan.units.end(), lend);
+  // States in memory are updated faster than any backward pass goes: one more evens it out.
+  const auto most = std::any_of(plan.units.begin(), plan.units.end(), on_nvme)
+                        ? units
+                        : std::min<std::ptrdiff_t>(units, kLeastGradientSlots + 1);
+  const std::uint64_t more = room_bytes / pool_bytes(plan.gradient_slot_bytes);
+  plan.gradient_slots = static_cast<int>(std::min<std::uint64_t>(
+      static_cast<std::uint64_t>(most), static_cast<std::uint64_t>(plan.gradient_slots) + more));
 }
 
 }  // namespace
@@ -243,7 +284,7 @@ bool moves_files(const Plan& plan) {
 }
 
 Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const Rings& rings) {
-  ask_for(plan);
+  ask_for(plan, rings);
   plan.choices.clear();
   Shortfall shortfall;
 
@@ -269,6 +310,7 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
 
   use_overlap_and_rings(plan, overlap, rings);
   if (!shortfall.fits()) return shortfall;
+  add_gradient_slots(plan, *plan.host_budget_bytes - host_need());
   keep_units(plan, model, overlap, from_device.left_bytes());
   note_choices(plan, overlap);
   return shortfall;

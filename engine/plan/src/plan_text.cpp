@@ -68,7 +68,8 @@ void add_homes(Plan& plan) {
   const std::uint64_t hidden = hidden_bytes(
       plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype);
   PlanRow weights{"weights", std::string(name_of(plan.compute_dtype)), {}};
-  PlanRow gradients{"gradients", "waiting for the norm", {}};
+  const bool clips = plan.config.gradient_clipping > 0;
+  PlanRow gradients{"gradients", clips ? "waiting for the norm" : "waiting for their update", {}};
   PlanRow states{"optimizer states", "fp32 master and two moments", {}};
   PlanRow inputs{"unit inputs", "kept for recompute", {}};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
@@ -77,7 +78,7 @@ void add_homes(Plan& plan) {
     const std::uint64_t compute = pool_bytes(count * size_of(plan.compute_dtype));
     const std::uint64_t state = 3 * pool_bytes(count * sizeof(float));
     add_to(weights.bytes, unit.weights, compute);
-    add_to(gradients.bytes, unit.gradients, compute);
+    if (!unit.lends_gradients) add_to(gradients.bytes, unit.gradients, compute);
     add_to(states.bytes, unit.states,
            unit.states == Tier::nvme
                ? stored_state_bytes(plan, count) * static_cast<std::uint64_t>(slots(plan))
@@ -105,6 +106,9 @@ void add_transient(Plan& plan, const StepModel& model) {
       {transient.workspace_bytes + kSmallTensorsBytes, 0, 0});
   row("inputs in flight", "on their way to and from their home", {transient.input_bytes, 0, 0});
   const auto tiles = static_cast<std::uint64_t>(plan.update_tiles);
+  const auto slots = static_cast<std::uint64_t>(plan.gradient_slots);
+  row("gradient slots", times(slots, plan.gradient_slot_bytes),
+      {0, slots * pool_bytes(plan.gradient_slot_bytes), 0});
   row("update tiles", times(tiles, plan.update_tile_bytes),
       {0, tiles * pool_bytes(plan.update_tile_bytes), 0});
   const auto mover = 2 * static_cast<std::uint64_t>(plan.mover_tiles);

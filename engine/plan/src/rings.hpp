@@ -22,12 +22,16 @@ struct Rings {
   int update_tiles = 3;
   std::uint64_t mover_tile_bytes = 0;
   int mover_tiles = 3;
+  int gradient_slots = 0;  // 0: every unit has a home for its gradients
 };
+// One is updated from, one is filled.
+inline constexpr int kLeastGradientSlots = 2;
 
 // What the configuration allows, the largest rings first.
 std::vector<Rings> ring_ladder(const Plan& plan);
-// The first of the ladder that leaves half of the host budget to what has its home there.
-Rings first_rings(const Plan& plan, const std::vector<Rings>& ladder);
+// The first of the ladder that leaves half of the host budget to what has its home there; with
+// slots for gradients where updates begin as these arrive.
+Rings first_rings(const Plan& plan, std::vector<Rings> ladder);
 
 // One line for each limit of the configuration that the placed plan is above, since the engine
 // cannot keep it: what was asked for, what is used, and why.

@@ -1,6 +1,7 @@
 #include "gradient_flow.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "sluice/base/error.hpp"
@@ -9,7 +10,7 @@
 namespace sluice::train {
 
 GradientFlow::GradientFlow(RunResources& resources)
-    : resources_(resources), plan_(resources.plan) {}
+    : resources_(resources), plan_(resources.plan), slots_(resources.plan.layouts.size()) {}
 
 void GradientFlow::begin_step() {
   squared_norm_ = 0;
@@ -96,6 +97,7 @@ void GradientFlow::send(std::size_t unit) {
   own.reduce();
   check(unit);
   std::vector<std::size_t> leaving = {unit};
+  if (plan_.units[unit].lends_gradients) lend_home(unit);
   own.begin_reduce_home();
   for (const auto& from : plan_.layouts[unit].borrowed) {
     resources_.units[from.unit]->reduce();
@@ -106,11 +108,36 @@ void GradientFlow::send(std::size_t unit) {
   if (!plan_.config.sluice.overlap) end_step();
 }
 
+// A slot that nobody uses; waits for the update that frees one.
+void GradientFlow::lend_home(std::size_t unit) {
+  offload::BufferRing& slots = *resources_.gradient_slots;
+  std::optional<offload::TileLease> slot = slots.try_acquire();
+  if (!slot) {
+    end_step();  // what has arrived holds its slot until its update, which begins here
+    const auto begin = std::chrono::steady_clock::now();
+    slot = slots.acquire();
+    update_stall_.update_seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  resources_.units[unit]->lend_gradients_home(
+      offload::TieredBytes(offload::Tier::host, slot->bytes()));
+  slots_[unit] = std::move(*slot);
+}
+
 void GradientFlow::finish_front() {
   const std::vector<std::size_t> units = std::move(leaving_.front());
   leaving_.pop_front();
   for (const std::size_t unit : units) resources_.units[unit]->finish_reduce(stall_seconds_);
-  if (at_once_) begin_update(units.front(), *at_once_);
+  if (at_once_) {
+    begin_update(units.front(), *at_once_);
+  } else if (slots_[units.front()]) {
+    forget(units.front());  // the step will be skipped, and others need the slot
+  }
+}
+
+void GradientFlow::forget(std::size_t unit) {
+  resources_.units[unit]->consume_gradients();
+  slots_[unit] = offload::TileLease();
 }
 
 void GradientFlow::begin_arrived_updates() {
@@ -128,7 +155,8 @@ void GradientFlow::end_step() {
 void GradientFlow::begin_update(std::size_t unit, const UpdateSettings& settings) {
   zero::ShardedUnit& target = *resources_.units[unit];
   target.consume_gradients();
-  target.set_update(resources_.updater->begin_update(unit, settings.optimizer, settings.step));
+  target.set_update(resources_.updater->begin_update(unit, settings.optimizer, settings.step,
+                                                     std::move(slots_[unit])));
   if (plan_.config.sluice.overlap) return;
   target.wait_current(update_stall_);
 }
@@ -138,7 +166,9 @@ void GradientFlow::begin_updates(const UpdateSettings& settings) {
 }
 
 void GradientFlow::drop() {
-  for (const auto& unit : resources_.units) unit->consume_gradients();
+  for (std::size_t u = 0; u < resources_.units.size(); ++u) {
+    if (resources_.units[u]->gradient_state() == zero::GradientState::waiting) forget(u);
+  }
 }
 
 }  // namespace sluice::train

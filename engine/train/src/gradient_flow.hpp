@@ -43,7 +43,7 @@ class GradientFlow {
 
   // Begins the update of every unit, in forward order. Not after update_at_once.
   void begin_updates(const UpdateSettings& settings);
-  // Forgets the gradients of a skipped step.
+  // Forgets the gradients of a skipped step that still wait.
   void drop();
 
   double squared_norm() const { return squared_norm_; }
@@ -61,6 +61,8 @@ class GradientFlow {
   torch::Tensor view_of(const zero::UnitLayout::Borrowed& from) const;
   cpu_adam::GradientSpan span_of(std::span<std::byte> gradients) const;
   void check(std::size_t unit);
+  void lend_home(std::size_t unit);
+  void forget(std::size_t unit);
   void finish_front();
   void begin_update(std::size_t unit, const UpdateSettings& settings);
 
@@ -74,6 +76,7 @@ class GradientFlow {
   // Units whose gradients are on their way home, by stage: the one whose are complete, and those
   // that it borrows from.
   std::deque<std::vector<std::size_t>> leaving_;
+  std::vector<offload::TileLease> slots_;  // by unit: of gradients that leave or wait
 };
 
 }  // namespace sluice::train

@@ -281,7 +281,13 @@ void RunResources::make_units() {
     units.push_back(std::make_unique<zero::ShardedUnit>(
         layout, unit_context,
         make_home(plan.units[u].weights, shard, "weights of unit " + layout.name),
-        make_home(plan.units[u].gradients, shard, "gradients of unit " + layout.name)));
+        plan.units[u].lends_gradients
+            ? offload::TieredBytes()
+            : make_home(plan.units[u].gradients, shard, "gradients of unit " + layout.name)));
+  }
+  if (plan.gradient_slots > 0) {
+    gradient_slots.emplace(staging(), plan.gradient_slot_bytes,
+                           static_cast<std::size_t>(plan.gradient_slots), "gradient slots");
   }
   modules = models::make_gpt2_modules(plan.model, torch_dtype(plan.compute_dtype));
 }

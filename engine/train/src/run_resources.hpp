@@ -64,6 +64,8 @@ struct RunResources {
   std::unique_ptr<Worker> gather_worker;
   std::unique_ptr<Executor> executor;
   zero::UnitContext unit_context;
+  // Where gradients of units without a home for them wait; empty when all have one.
+  std::optional<offload::BufferRing> gradient_slots;
   std::vector<std::unique_ptr<zero::ShardedUnit>> units;
   std::vector<std::shared_ptr<models::UnitModule>> modules;
   std::unique_ptr<StateUpdater> updater;

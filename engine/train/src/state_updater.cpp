@@ -60,7 +60,7 @@ const std::string& StateUpdater::why_unregistered() const {
 }
 
 Ticket StateUpdater::begin_update(std::size_t unit, const cpu_adam::OptimizerConfig& config,
-                                  const cpu_adam::Step& step) {
+                                  const cpu_adam::Step& step, offload::TileLease gradients) {
   UpdateTiles& tiles = *tiles_;
   const DType dtype = tiles.plan().compute_dtype;
   TileWork work;
@@ -76,6 +76,7 @@ Ticket StateUpdater::begin_update(std::size_t unit, const cpu_adam::OptimizerCon
                    *executor);
   };
   work.finish = publish(tiles.resources().store, tiles.home(unit));
+  work.gradients = std::move(gradients);
   return tiles.begin(unit, std::move(work));
 }
 

@@ -15,6 +15,7 @@
 #include "sluice/base/ticket.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/buffer_ring.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "sluice/plan/plan.hpp"
@@ -52,9 +53,10 @@ class StateUpdater {
   StateUpdater& operator=(const StateUpdater&) = delete;
 
   // Steps unit `unit` with the gradients at its home; the ticket ends when states and weights are
-  // at their homes.
+  // at their homes. `gradients`: that home, if it is a slot; given back after the update, also when
+  // it fails.
   Ticket begin_update(std::size_t unit, const cpu_adam::OptimizerConfig& config,
-                      const cpu_adam::Step& step);
+                      const cpu_adam::Step& step, offload::TileLease gradients = {});
 
   // Sets the master weights of a unit from `fill(offset_count, values)`, called for consecutive
   // parts on the updater's thread, the moments to zero, and writes the weights.

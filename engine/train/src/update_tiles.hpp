@@ -57,6 +57,8 @@ struct TileWork {
       compute;
   // After all tiles of the unit have ended well.
   std::function<void()> finish;
+  // Held until all have ended.
+  offload::TileLease gradients;
 };
 
 // begin may be called by one thread while work runs; counters by any.

@@ -30,6 +30,8 @@ class TieredBytes {
   // Owns the buffer; the tier is its pool's.
   TieredBytes(Tier tier, Buffer buffer);
   explicit TieredBytes(FileRange range);
+  // Memory that someone else owns, who outlives the handle.
+  TieredBytes(Tier tier, std::span<std::byte> borrowed);
 
   Tier tier() const { return tier_; }
   std::uint64_t size_bytes() const { return size_bytes_; }
@@ -44,6 +46,7 @@ class TieredBytes {
   Tier tier_ = Tier::host;
   std::uint64_t size_bytes_ = 0;
   Buffer buffer_;
+  std::span<std::byte> borrowed_;
   FileRange range_;
 };
 

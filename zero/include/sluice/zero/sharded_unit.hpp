@@ -63,7 +63,8 @@ struct UnitContext {
 // next begin_gather.
 class ShardedUnit {
  public:
-  // `weights_home` and `gradients_home` hold this rank's shard of the layout in context.dtype.
+  // `weights_home` and `gradients_home` hold this rank's shard of the layout in context.dtype; an
+  // empty `gradients_home` is lent later.
   ShardedUnit(const UnitLayout& layout, const UnitContext& context,
               offload::TieredBytes weights_home, offload::TieredBytes gradients_home);
   ~ShardedUnit();  // waits for what is in flight
@@ -106,6 +107,8 @@ class ShardedUnit {
   std::span<std::byte> gradients() const;
   // This rank's part of it.
   std::span<std::byte> gradient_shard() const;
+  // Where this step's gradients wait, for a unit without a home of its own. Legal: accumulating.
+  void lend_gradients_home(offload::TieredBytes home);
   // Sums over ranks (blocks for that), then starts sending this rank's shard home.
   void reduce();
   void begin_reduce_home();
@@ -117,6 +120,7 @@ class ShardedUnit {
   void consume_gradients();
 
  private:
+  void check_home(const offload::TieredBytes& home) const;
   void transition(WeightState from, WeightState to);
   void transition(GradientState from, GradientState to);
 

@@ -65,6 +65,7 @@ struct UnitPlacement {
   offload::Tier gradients = offload::Tier::device;  // gradients waiting for the norm
   offload::Tier states = offload::Tier::device;     // fp32 master, first and second moment
   std::vector<offload::Tier> inputs;  // the unit's input, by micro-batch; empty for the embedding
+  bool lends_gradients = false;       // gradients have no home of their own, but one of the slots
   bool keep_gathered = false;         // from forward to backward
   bool keep_activations = false;      // of every micro-batch, so that nothing is computed again
 };
@@ -101,6 +102,10 @@ struct Plan {
   std::uint64_t update_tile_count = 0;  // elements of one tile of the optimizer step
   std::uint64_t update_tile_bytes = 0;  // bytes of one tile of the ring; 0: no ring is needed
   int update_tiles = 0;
+  // Homes that gradients use in turn where updates begin as gradients arrive; 0: each unit has its
+  // own.
+  int gradient_slots = 0;
+  std::uint64_t gradient_slot_bytes = 0;
   std::uint64_t mover_tile_bytes = 0;  // 0: nothing moves through files
   int mover_tiles = 0;
 
