@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from paired import machine, output_of, quotients, summarize
+from paired import quotients, summarize, write_result
 from row_report import ratio_line, text_table
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -91,11 +91,8 @@ def main() -> None:
     ]
     print("\n\n".join(map(text_table, rows)))
     if arguments.out:
-        describe = ("git", "-C", REPOSITORY, "describe", "--always", "--dirty", "--abbrev=12")
-        facts = {"machine": machine(REPOSITORY), "commit": output_of(*describe)}
-        facts |= {"command": shlex.join(command), "rows": rows, "values": values}
-        text = json.dumps(facts, indent=2).replace(f"{REPOSITORY}/", "")
-        arguments.out.write_text(text + "\n")
+        facts = {"command": shlex.join(command), "rows": rows, "values": values}
+        write_result(arguments.out, REPOSITORY, facts, {})
 
 
 if __name__ == "__main__":

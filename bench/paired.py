@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import random
@@ -80,6 +81,16 @@ def machine(directory: Path) -> dict:
         # Of a partition or a mapped device, the drive under it.
         "drive": output_of("lsblk", "-sno", "MODEL,SIZE", device).split("\n")[-1].strip(),
     }
+
+
+def write_result(path: Path, repository: Path, facts: dict, names: dict[str, str]) -> None:
+    """With machine and commit; paths in the repository and those that `names` replaces are of this machine."""
+    describe = ("git", "-C", repository, "describe", "--always", "--dirty", "--abbrev=12")
+    facts = {"machine": machine(repository), "commit": output_of(*describe)} | facts
+    text = json.dumps(facts, indent=2)
+    for name, shown in {f"{repository}/": "", **names}.items():
+        text = text.replace(name, shown)
+    path.write_text(text + "\n")
 
 
 def output_of(*line: object) -> str:

@@ -15,7 +15,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from paired import Progress, machine, output_of
+from paired import Progress, write_result
 from rounds import Steps, alternate
 from row_report import slices_line, text_table
 
@@ -142,11 +142,8 @@ def main() -> None:
     row = {"title": f"{title}, {os.cpu_count()} cores", "peer": "resident", "lines": lines}
     print(text_table(row))
     if arguments.out:
-        describe = ("git", "-C", REPOSITORY, "describe", "--always", "--dirty", "--abbrev=12")
-        facts = {"machine": machine(REPOSITORY), "commit": output_of(*describe), "rows": [row]}
-        facts["commands"] = {name: shlex.join(line) for name, line in bench.commands.items()}
-        text = json.dumps(facts, indent=2).replace(f"{REPOSITORY}/", "").replace(folder, "DIR")
-        arguments.out.write_text(text + "\n")
+        commands = {name: shlex.join(line) for name, line in bench.commands.items()}
+        write_result(arguments.out, REPOSITORY, {"commands": commands, "rows": [row]}, {folder: "DIR"})
 
 
 if __name__ == "__main__":
