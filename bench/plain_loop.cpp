@@ -59,9 +59,10 @@ class PlainGpt2 {
       for (std::size_t u = 0; u + 1 < modules_.size(); ++u)
         x = modules_[u]->forward(x, models::DropoutKey{});
       const Tensor targets = windows.narrow(1, 1, model_.n_positions).contiguous();
-      const Tensor loss = modules_.back()->loss(x, targets);
+      const Tensor loss =
+          modules_.back()->loss(x, targets, 1.0 / static_cast<double>(accumulation));
       loss_sum += loss.item<double>();
-      loss.backward(torch::full({}, 1.0 / static_cast<double>(accumulation), loss.options()));
+      loss.backward();
     }
     update();
     return loss_sum / static_cast<double>(accumulation);

@@ -156,8 +156,8 @@ class Head final : public UnitModule {
         ln_bias_(declare("ln_f.bias", dtype)),
         weight_(declare(model.tie_word_embeddings ? "wte.weight" : "lm_head.weight", dtype)) {}
 
-  Tensor loss(const Tensor& x, const Tensor& targets) override {
-    return projected_cross_entropy(normed(x), weight_, targets.reshape({-1}));
+  Tensor loss(const Tensor& x, const Tensor& targets, double scale) override {
+    return projected_cross_entropy(normed(x), weight_, targets.reshape({-1}), scale);
   }
 
   Tensor logits(const Tensor& x) override {
@@ -211,7 +211,7 @@ std::vector<Tensor> views_of(const zero::UnitLayout& layout, const Tensor& flat,
 Tensor UnitModule::forward(const Tensor&, const DropoutKey&) {
   throw InvalidArgument("the head has no forward; call loss or logits");
 }
-Tensor UnitModule::loss(const Tensor&, const Tensor&) {
+Tensor UnitModule::loss(const Tensor&, const Tensor&, double) {
   throw InvalidArgument("only the head computes a loss");
 }
 Tensor UnitModule::logits(const Tensor&) {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 namespace sluice::models {
@@ -106,66 +107,70 @@ class Embed : public torch::autograd::Function<Embed> {
   }
 };
 
-// Rows of logits that are converted to fp32 at a time.
-std::int64_t rows_at_a_time(const Tensor& logits) {
-  return std::clamp<std::int64_t>(kLossChunkCount / logits.size(1), 1, logits.size(0));
+std::int64_t rows_of(std::int64_t most_elements, const Tensor& weight, std::int64_t rows) {
+  return std::clamp<std::int64_t>(most_elements / weight.size(0), 1, rows);
 }
 
 torch::Dtype loss_dtype(const Tensor& logits) {
   return logits.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
 }
 
+// The loss of each row of logits; with `scale` they become their gradient:
+// d loss / d logits = (softmax - one at the target) * scale.
+Tensor losses_of(const Tensor& logits, const Tensor& targets, std::int64_t step,
+                 std::optional<double> scale) {
+  const std::int64_t rows = logits.size(0);
+  const auto options = logits.options().dtype(loss_dtype(logits));
+  Tensor losses = torch::empty({rows, 1}, options);
+  const Tensor minus_one = torch::full({step, 1}, -1.0, options);
+  for (std::int64_t row = 0; row < rows; row += step) {
+    const std::int64_t count = std::min(step, rows - row);
+    Tensor place = logits.narrow(0, row, count);
+    const Tensor target = targets.narrow(0, row, count).view({count, 1});
+    Tensor part = place.to(options.dtype());
+    const Tensor largest = part.amax(1, true);
+    const Tensor log_sum = (part - largest).exp_().sum(1, true).log_().add_(largest);
+    losses.narrow(0, row, count).copy_(log_sum - part.gather(1, target));
+    if (!scale) continue;
+    part.sub_(log_sum).exp_();
+    part.scatter_add_(1, target, minus_one.narrow(0, 0, count));
+    part.mul_(*scale);
+    if (part.data_ptr() != place.data_ptr()) place.copy_(part);
+  }
+  return losses;
+}
+
+// Works on a chunk of rows at a time, so that the logits never exist whole. The gradients of a
+// chunk are taken at once: its logits are gone when backward runs.
 class ProjectedCrossEntropy : public torch::autograd::Function<ProjectedCrossEntropy> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
-                        const Tensor& targets) {
-    const Tensor logits = x.mm(weight.t());  // (N, V)
-    const std::int64_t rows = logits.size(0);
-    const auto options = logits.options().dtype(loss_dtype(logits));
-    Tensor log_sums = torch::empty({rows, 1}, options);  // log sum exp of each row
-    Tensor losses = torch::empty({rows, 1}, options);
-    const std::int64_t step = rows_at_a_time(logits);
+                        const Tensor& targets, std::optional<double> scale) {
+    const std::int64_t rows = x.size(0);
+    const std::int64_t step = rows_of(kLogitsChunkCount, weight, rows);
+    const std::int64_t piece = rows_of(kLossChunkCount, weight, step);
+    if (scale) scale = *scale / static_cast<double>(rows);
+    Tensor losses = torch::empty({rows, 1}, x.options().dtype(loss_dtype(x)));
+    Tensor of_input = scale ? torch::empty_like(x) : Tensor();
     for (std::int64_t row = 0; row < rows; row += step) {
       const std::int64_t count = std::min(step, rows - row);
-      const Tensor part = logits.narrow(0, row, count).to(options.dtype());
-      const Tensor largest = part.amax(1, true);
-      Tensor log_sum = log_sums.narrow(0, row, count);
-      log_sum.copy_((part - largest).exp_().sum(1, true).log_().add_(largest));
-      const Tensor picked = part.gather(1, targets.narrow(0, row, count).view({count, 1}));
-      losses.narrow(0, row, count).copy_(log_sum - picked);
+      const Tensor chunk = x.narrow(0, row, count);
+      const Tensor logits = chunk.mm(weight.t());  // (count, V)
+      losses.narrow(0, row, count)
+          .copy_(losses_of(logits, targets.narrow(0, row, count), piece, scale));
+      if (!scale) continue;
+      if (weight.requires_grad()) gradient_of(weight).addmm_(logits.t(), chunk);
+      Tensor place = of_input.narrow(0, row, count);
+      at::mm_out(place, logits, weight);
     }
-    ctx->save_for_backward({x, weight, targets, logits, log_sums});
+    if (scale) ctx->save_for_backward({of_input});
     return losses.mean();
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const variable_list saved = ctx->get_saved_variables();
-    const Tensor& x = saved[0];
-    const Tensor& weight = saved[1];
-    const Tensor& logits = saved[3];
-    replace_by_gradient(logits, saved[2], saved[4], gradients[0] / logits.size(0));
-    if (weight.requires_grad()) gradient_of(weight).addmm_(logits.t(), x);
-    Tensor of_input;
-    if (ctx->needs_input_grad(0)) of_input = logits.mm(weight);
-    return {of_input, {}, {}};
-  }
-
- private:
-  // d loss / d logits = (softmax - one at the target) * scale. The logits are of no use afterwards.
-  static void replace_by_gradient(const Tensor& logits, const Tensor& targets,
-                                  const Tensor& log_sums, const Tensor& scale) {
-    const std::int64_t rows = logits.size(0);
-    const std::int64_t step = rows_at_a_time(logits);
-    const Tensor minus_one = torch::full({step, 1}, -1.0, log_sums.options());
-    for (std::int64_t row = 0; row < rows; row += step) {
-      const std::int64_t count = std::min(step, rows - row);
-      Tensor place = logits.narrow(0, row, count);
-      Tensor part = place.to(log_sums.scalar_type());
-      part.sub_(log_sums.narrow(0, row, count)).exp_();
-      part.scatter_add_(1, targets.narrow(0, row, count).view({count, 1}),
-                        minus_one.narrow(0, 0, count));
-      place.copy_(part.mul_(scale));
-    }
+    TORCH_CHECK(gradients[0].item<double>() == 1.0,
+                "the loss has its gradients already: give their scale to loss()");
+    return {ctx->get_saved_variables()[0], {}, {}, {}};
   }
 };
 
@@ -258,8 +263,12 @@ Tensor embed(const Tensor& tokens, const Tensor& wte, const Tensor& wpe, std::in
   return Embed::apply(tokens, wte, wpe, position);
 }
 
-Tensor projected_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets) {
-  return ProjectedCrossEntropy::apply(x, weight, targets);
+Tensor projected_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
+                               double scale) {
+  const bool with_gradients =
+      torch::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad());
+  return ProjectedCrossEntropy::apply(x, weight, targets,
+                                      with_gradients ? std::optional(scale) : std::nullopt);
 }
 
 Tensor attention(const Tensor& qkv, std::int64_t batch, std::int64_t heads) {

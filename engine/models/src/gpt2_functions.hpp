@@ -16,7 +16,9 @@
 
 namespace sluice::models {
 
-// Logits that are converted to fp32 at a time: 4 MiB.
+// Logits that exist at a time, and of these those that are converted to fp32: 16 MiB in bf16, 4
+// MiB. gpt2_workspace.cpp counts with them.
+inline constexpr std::int64_t kLogitsChunkCount = 1 << 23;
 inline constexpr std::int64_t kLossChunkCount = 1 << 20;
 
 // x (N, in) @ weight (in, out) + bias (out).
@@ -28,9 +30,11 @@ torch::Tensor embed(const torch::Tensor& tokens, const torch::Tensor& wte, const
                     std::int64_t position);
 
 // Mean cross-entropy of x (N, C) @ weight (V, C)^T against targets (N), in fp32 (fp64 for fp64
-// weights). Holds the logits once, in the weight's data type; their gradient takes their place.
+// weights). The logits never exist whole. With gradients they are those of `scale` times the mean,
+// taken here and now: the weight's are added when this returns, x's are handed over by a backward
+// that must be given 1.
 torch::Tensor projected_cross_entropy(const torch::Tensor& x, const torch::Tensor& weight,
-                                      const torch::Tensor& targets);
+                                      const torch::Tensor& targets, double scale);
 
 // Queries, keys and values (B, H, T, D) as views of qkv (N, 3 * C).
 struct Heads {

@@ -47,18 +47,19 @@ class Workspace {
 
   UnitWorkspace head() const {
     const Bytes r = tensor(rows_, width_);
-    const Bytes held = r + stats() + tensor(rows_, vocabulary_) + stats() + kScalars;
-    // Two pieces in fp32: logits and their exponentials; in the backward pass one. fp32 logits are
-    // not copied.
-    const Bytes step = std::clamp<Bytes>(kChunkCount / vocabulary_, 1, rows_);
+    // Logits of a chunk of rows; of these two pieces in fp32: the logits and their exponentials.
+    // fp32 logits are not copied.
+    const Bytes chunk = std::clamp<Bytes>(kLogitsChunkCount / vocabulary_, 1, rows_);
+    const Bytes step = std::clamp<Bytes>(kLossChunkCount / vocabulary_, 1, chunk);
+    const Bytes held = r + stats() + tensor(chunk, vocabulary_) + stats() + kScalars;
     const Bytes piece = offload::pool_bytes(step * vocabulary_ * sizeof(float));
     const Bytes pieces = element_ == sizeof(float) ? piece : 2 * piece;
     const Bytes small = 4 * offload::pool_bytes(step * 2 * sizeof(std::int64_t));
-    const Bytes forward = held + std::max(pieces + small, matmul_scratch(rows_, width_));
+    const Bytes forward = held + std::max(pieces + small, matmul_scratch(chunk, width_));
     const Bytes products =
-        std::max(weight_gradient_scratch(rows_), r + matmul_scratch(rows_, vocabulary_));
+        std::max(weight_gradient_scratch(chunk), matmul_scratch(chunk, vocabulary_));
     const Bytes norm = 2 * r + stats() + norm_scratch();  // the logits are gone by then
-    return {forward, std::max({forward, held + piece + small, held + products, norm}), 0, 0};
+    return {forward, std::max({forward + r, held + r + products, norm}), 0, 0};
   }
 
  private:
@@ -66,7 +67,8 @@ class Workspace {
   // Means, losses, counts: a handful of one-element tensors of 64 bytes.
   static constexpr Bytes kScalars = 512;
   static constexpr Bytes kLargestScratch = 1'114'112;  // of one thread, whatever the sizes
-  static constexpr Bytes kChunkCount = 1 << 20;        // kLossChunkCount of gpt2_functions.hpp
+  static constexpr Bytes kLogitsChunkCount = 1 << 23;  // as in gpt2_functions.hpp
+  static constexpr Bytes kLossChunkCount = 1 << 20;
 
   Bytes tensor(Bytes count, Bytes row_count) const {
     return offload::pool_bytes(checked_mul(checked_mul(count, row_count), element_));

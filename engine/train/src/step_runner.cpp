@@ -120,9 +120,9 @@ double StepRunner::last_unit(const models::Dataset& data, std::int64_t step,
     if (plan_.config.sluice.overlap && m + 1 < micro_batches_)
       resources_.inputs->begin_get(last_, m + 1);
     x = x.detach().requires_grad_(true);
-    torch::Tensor loss = resources_.modules[last_]->loss(x, batch.targets);
+    torch::Tensor loss = resources_.modules[last_]->loss(x, batch.targets, share);
     loss_sum += loss.item<double>();
-    loss.backward(torch::full({}, share, loss.options()));
+    loss.backward();
     loss = torch::Tensor();
     torch::Tensor gradient = x.grad();
     x = torch::Tensor();

@@ -137,26 +137,30 @@ TEST(Gpt2, ALayerNormEpsilonOfTheModelIsUsed) {
 
 TEST(Gpt2, ALossInChunksEqualsTheLossOfTheWholeVocabulary) {
   config::ModelConfig model = tiny_model();
-  model.vocab_size = 50257;  // one chunk holds 20 rows
+  model.vocab_size = 50257;  // one chunk of logits holds 166 rows, one in fp32 20
   model.n_positions = 64;
   for (const torch::Dtype dtype : {torch::kFloat32, torch::kBFloat16}) {
     BoundGpt2 gpt2(model, dtype);
     gpt2.bind_gradients();
-    const Tensor x = torch::randn({2, 31, model.n_embd}).to(dtype).requires_grad_();
-    const Tensor targets = random_tokens(model, 2, 31, 6);
-    const Tensor loss = gpt2.modules.back()->loss(x, targets);
+    const Tensor x = torch::randn({6, 61, model.n_embd}).to(dtype).requires_grad_();
+    const Tensor targets = random_tokens(model, 6, 61, 6);
+    const Tensor loss = gpt2.modules.back()->loss(x, targets, 0.5);
     loss.backward();
     EXPECT_EQ(loss.scalar_type(), torch::kFloat32);
+    EXPECT_THROW(gpt2.modules.back()->loss(x, targets).backward(torch::full({}, 0.5)), c10::Error);
+    x.mutable_grad().reset();
+    gpt2.gradient[0].zero_();
+    gpt2.modules.back()->loss(x, targets, 0.5).backward();
 
     const Tensor weight = gpt2.param(0, 0, gpt2.flat).detach().clone().requires_grad_();
     const Tensor leaf = x.detach().clone().requires_grad_();
     const Tensor normed = torch::layer_norm(leaf, {model.n_embd}, gpt2.param(3, 0, gpt2.flat),
                                             gpt2.param(3, 1, gpt2.flat), model.layer_norm_epsilon);
     const Tensor whole = torch::nn::functional::cross_entropy(
-        normed.view({62, -1}).mm(weight.t()).to(torch::kFloat32), targets.flatten());
-    whole.backward();
-    // fp32 sums of 50257 terms in another order; one rounding of bf16 (2^-9) on the way to the
-    // gradients.
+        normed.view({366, -1}).mm(weight.t()).to(torch::kFloat32), targets.flatten());
+    whole.backward(torch::full({}, 0.5));
+    // fp32 sums of 50257 terms in another order; a rounding of bf16 (2^-9) on the way to the
+    // gradients, for the weight's one for each of three chunks.
     const double tolerance = dtype == torch::kFloat32 ? 1e-5 : 0x1p-7;
     EXPECT_NEAR(loss.item<double>(), whole.item<double>(), 1e-5);
     EXPECT_TRUE(torch::allclose(x.grad(), leaf.grad(), tolerance, 1e-4 * tolerance));

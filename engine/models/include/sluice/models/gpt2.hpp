@@ -36,8 +36,10 @@ class UnitModule : public torch::nn::Module {
   // head.
   virtual torch::Tensor forward(const torch::Tensor& x, const DropoutKey& key);
   // The head: mean cross-entropy over all B * T targets, in fp32; x (B, T, C), targets (B, T)
-  // int64.
-  virtual torch::Tensor loss(const torch::Tensor& x, const torch::Tensor& targets);
+  // int64. Gradients are those of `scale` times the mean. Those of the projection's weights are
+  // added at once, the others by backward(), which must be given no other gradient than 1.
+  virtual torch::Tensor loss(const torch::Tensor& x, const torch::Tensor& targets,
+                             double scale = 1);
   // The head: (B, T, C) -> (B, T, V).
   virtual torch::Tensor logits(const torch::Tensor& x);
   // One more token with cached keys and values (blocks and embedding; no gradients, no dropout).
