@@ -113,6 +113,7 @@ struct StepRun {
   static constexpr StateLayout kStates{kLayout, R::kMoments, sizeof(M)};
 
   struct Vector {
+    HWY_INLINE Vector() {}  // one that the compiler makes would be of no instruction set
     Vec p;
     Moments moments;
   };
