@@ -73,10 +73,7 @@ class PlainGpt2 {
     std::vector<Tensor> views;
     for (const auto& from : units_[u].borrowed) {
       const zero::ParamLayout& param = units_[from.unit].params[from.param];
-      views.push_back(buffers[from.unit]
-                          .narrow(0, static_cast<std::int64_t>(param.offset_count),
-                                  static_cast<std::int64_t>(param.count))
-                          .view(param.shape));
+      views.push_back(models::view_of(param, buffers[from.unit]));
     }
     return views;
   }

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "numa.hpp"

@@ -58,10 +58,8 @@ class GradientFlowTest : public ::testing::Test {
     for (const auto& from : plan_.layouts[unit].borrowed) {
       resources_.units[from.unit]->finish_gather(stall);
       const zero::ParamLayout& param = plan_.layouts[from.unit].params[from.param];
-      borrowed.push_back(tensor_over(resources_.units[from.unit]->weights(), DType::bf16)
-                             .narrow(0, static_cast<std::int64_t>(param.offset_count),
-                                     static_cast<std::int64_t>(param.count))
-                             .view(param.shape));
+      borrowed.push_back(
+          models::view_of(param, tensor_over(resources_.units[from.unit]->weights(), DType::bf16)));
     }
     resources_.units[unit]->finish_gather(stall);
     resources_.modules[unit]->bind(

@@ -176,14 +176,6 @@ class Head final : public UnitModule {
   const Tensor weight_;     // (V, C)
 };
 
-// The view of `flat` that holds a parameter.
-Tensor view_of(const zero::ParamLayout& param, const Tensor& flat) {
-  return flat
-      .narrow(0, static_cast<std::int64_t>(param.offset_count),
-              static_cast<std::int64_t>(param.count))
-      .view(param.shape);
-}
-
 // Parameter views in the order of a module's parameters, after checking what was given.
 std::vector<Tensor> views_of(const zero::UnitLayout& layout, const Tensor& flat,
                              const std::vector<Tensor>& borrowed, std::size_t param_count,
@@ -207,6 +199,13 @@ std::vector<Tensor> views_of(const zero::UnitLayout& layout, const Tensor& flat,
 }
 
 }  // namespace
+
+Tensor view_of(const zero::ParamLayout& param, const Tensor& flat) {
+  return flat
+      .narrow(0, static_cast<std::int64_t>(param.offset_count),
+              static_cast<std::int64_t>(param.count))
+      .view(param.shape);
+}
 
 Tensor UnitModule::forward(const Tensor&, const DropoutKey&) {
   throw InvalidArgument("the head has no forward; call loss or logits");

@@ -87,10 +87,7 @@ class Generator {
       std::vector<torch::Tensor> borrowed;
       for (const auto& from : layouts_[u].borrowed) {
         const zero::ParamLayout& param = layouts_[from.unit].params[from.param];
-        borrowed.push_back(flats_[from.unit]
-                               .narrow(0, static_cast<std::int64_t>(param.offset_count),
-                                       static_cast<std::int64_t>(param.count))
-                               .view(param.shape));
+        borrowed.push_back(models::view_of(param, flats_[from.unit]));
       }
       modules_[u]->bind(layouts_[u], flats_[u], borrowed);
     }

@@ -35,10 +35,7 @@ torch::Tensor GradientFlow::view_of(const zero::UnitLayout::Borrowed& from) cons
   const zero::ParamLayout& param = plan_.layouts[from.unit].params[from.param];
   const torch::Tensor flat =
       tensor_over(resources_.units[from.unit]->gradients(), plan_.compute_dtype);
-  return flat
-      .narrow(0, static_cast<std::int64_t>(param.offset_count),
-              static_cast<std::int64_t>(param.count))
-      .view(param.shape);
+  return models::view_of(param, flat);
 }
 
 void GradientFlow::bind(std::size_t unit) {

@@ -50,9 +50,7 @@ void StepRunner::bind(std::size_t unit) {
     const zero::ParamLayout& param = plan_.layouts[from.unit].params[from.param];
     const torch::Tensor flat =
         tensor_over(resources_.units[from.unit]->weights(), plan_.compute_dtype);
-    borrowed.push_back(flat.narrow(0, static_cast<std::int64_t>(param.offset_count),
-                                   static_cast<std::int64_t>(param.count))
-                           .view(param.shape));
+    borrowed.push_back(models::view_of(param, flat));
   }
   resources_.modules[unit]->bind(
       plan_.layouts[unit], tensor_over(resources_.units[unit]->weights(), plan_.compute_dtype),

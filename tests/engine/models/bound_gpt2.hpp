@@ -53,11 +53,7 @@ struct BoundGpt2 {
 
   torch::Tensor param(std::size_t u, std::size_t index,
                       const std::vector<torch::Tensor>& buffers) const {
-    const zero::ParamLayout& layout = units[u].params[index];
-    return buffers[u]
-        .narrow(0, static_cast<std::int64_t>(layout.offset_count),
-                static_cast<std::int64_t>(layout.count))
-        .view(layout.shape);
+    return view_of(units[u].params[index], buffers[u]);
   }
 
   // Activations before the head, (B, T, C).

@@ -30,6 +30,9 @@ struct DropoutKey {
 torch::Tensor dropout(const torch::Tensor& x, double p, const DropoutKey& key, std::int64_t unit,
                       std::int64_t site);
 
+// The view of a unit's flat buffer that holds a parameter, in its shape.
+torch::Tensor view_of(const zero::ParamLayout& param, const torch::Tensor& flat);
+
 class UnitModule : public torch::nn::Module {
  public:
   // x: (B, T) int64 tokens for the embedding, (B, T, C) otherwise; returns (B, T, C). Not for the
