@@ -43,7 +43,7 @@ std::string describe(const SchedulerConfig& scheduler) {
 }
 std::string describe(const SluiceConfig& s) {
   std::ostringstream out;
-  for (const ByteBudget& b : {s.device_bytes, s.host_bytes}) {
+  for (const ByteBudget& b : {s.device_bytes, s.host_bytes, s.cache_bytes}) {
     out << static_cast<int>(b.kind) << ' ' << b.value << '\n';
   }
   out << static_cast<int>(s.durability) << ' ' << s.commit_every << ' ' << s.checkpoint_dir << ' '
@@ -52,6 +52,8 @@ std::string describe(const SluiceConfig& s) {
       << s.threads.optimizer.value_or(0) << ' ' << s.threads.io.value_or(0) << ' ' << s.io.backend
       << ' ' << s.io.reads_per_write << ' ' << s.seed << ' ' << s.drive_endurance_bytes
       << s.io.submit_polling << '\n';
+  if (s.master) out << name_of(*s.master) << ' ';
+  if (s.moments) out << name_of(*s.moments) << ' ';
   for (const unsigned weight : s.io.drive_weights) out << weight << ' ';
   return out.str();
 }
@@ -160,6 +162,9 @@ std::string sample_of(const std::string& path) {
       {"sluice.strict", "true"},
       {"sluice.overlap", "false"},
       {"sluice.activations", "\"keep\""},
+      {"sluice.master", "\"fp32\""},
+      {"sluice.moments", "\"bf16\""},
+      {"sluice.cache_bytes", "\"50%\""},
       {"activation_checkpointing.cpu_checkpointing", "true"},
       {"sluice.threads", "{\"io\": 2}"},
       {"sluice.threads.compute", "2"},

@@ -117,7 +117,7 @@ TEST(Plan, WithoutClippingGradientsShareAFewHomes) {
   const Plan roomy = plan_with(Device::nvme, 0, 512);
   EXPECT_EQ(roomy.gradient_slots, 9);
   bool some = false;
-  for (std::uint64_t host_mib = roomy.planned.host / kMiB; host_mib > 20; --host_mib) {
+  for (std::uint64_t host_mib = roomy.planned.host / kMiB; host_mib > 30; --host_mib) {
     const Plan plan = plan_with(Device::nvme, 0, host_mib);
     EXPECT_LE(plan.planned.host, host_mib * kMiB);
     some = some || (plan.gradient_slots > 2 && plan.gradient_slots < 9);
@@ -200,10 +200,10 @@ TEST(Plan, KeysOfDeepSpeedShapeIt) {
                 .prefetch_units,
             0);
   config = train_config(Device::nvme, Device::nvme, 512, 512);
-  config.zero.sub_group_size = 300000;
+  config.zero.sub_group_size = 600000;
   EXPECT_EQ(make_plan(config, model_config(8, 512), Placement::configured, roomy_machine())
                 .update_tile_count,
-            262144U);
+            524288U);
   config.zero.offload_param.buffer_count = 7;
   config.zero.offload_param.buffer_size = 1 << 20;
   config.zero.offload_optimizer.buffer_count = 20;
@@ -315,8 +315,8 @@ TEST(Plan, SaysWhichLimitsItCannotKeep) {
   };
   using Zero = config::ZeroConfig;
   check(
-      "sub_group_size: 1 asked for, 262144 elements", [](Zero& z) { z.sub_group_size = 1; },
-      [](Zero& z) { z.sub_group_size = 262'144; });
+      "sub_group_size: 1 asked for, 524288 elements", [](Zero& z) { z.sub_group_size = 1; },
+      [](Zero& z) { z.sub_group_size = 524'288; });
   check(
       "offload_optimizer.buffer_count: 1 asked for, 12 used (3 tiles of 4)",
       [](Zero& z) { z.offload_optimizer.buffer_count = 1; },

@@ -112,7 +112,7 @@ TEST(Refusal, SuggestsTheBudgetThatTheShortageMakes) {
 
 TEST(Refusal, SuggestsToLeaveOutBuffersThatDoNotFit) {
   auto config = train_config(Device::nvme, Device::nvme, 512, 512);
-  config.zero.offload_optimizer.buffer_count = 65536;
+  config.zero.offload_optimizer.buffer_count = 36000;
   const std::string one = refusal(config, model_config(4, 256), roomy_machine());
   EXPECT_NE(one.find("leave out \"buffer_count\" of \"offload_optimizer\"\n"), std::string::npos)
       << one;

@@ -72,8 +72,15 @@ TEST(Resume, AfterKillsAtRandomMomentsTheLossesAreThoseOfAnUninterruptedRun) {
 TEST(Resume, HoldsWithACommitEveryThirdStepAndSpilledGradients) {
   TrainSetup setup;
   setup.sluice_keys = "\"commit_every\": 3, ";
-  setup.host_bytes = "21MiB";
+  setup.host_bytes = "2720KiB";
   kill_and_resume(setup, kSteps, 6, 7);
+}
+
+TEST(Resume, HoldsWithACacheThatIsWrittenAtCommits) {
+  TrainSetup setup;
+  setup.param_device = "cpu";
+  setup.sluice_keys = "\"commit_every\": 3, \"cache_bytes\": \"50%\", ";
+  kill_and_resume(setup, kSteps, 6, 9);
 }
 
 TEST(Resume, ATerminatedRunCommitsItsStepAndSaysHowToGoOn) {

@@ -255,6 +255,33 @@ void read_activations(Checker& checker, SluiceConfig& sluice) {
   sluice.activations = Activations::offload;
 }
 
+void read_state_format(Checker& checker, SluiceConfig& sluice) {
+  const auto read = [&](const char* path, auto& format, auto other) {
+    using Format = decltype(other);
+    if (checker.is_null(path)) format.reset();
+    std::string name;
+    checker.read(path, name);
+    if (name == name_of(Format::fp32)) format = Format::fp32;
+    if (name == name_of(other)) format = other;
+  };
+  read("sluice.master", sluice.master, MasterFormat::split);
+  read("sluice.moments", sluice.moments, MomentFormat::bf16);
+  const Json::Value* cache = checker.find("sluice.cache_bytes");
+  if (cache != nullptr && cache->isInt64() && cache->asInt64() == 0) {
+    sluice.cache_bytes = {ByteBudget::Kind::bytes, 0};
+  } else {
+    read_budget(checker, "sluice.cache_bytes", sluice.cache_bytes);
+  }
+}
+
+// The weights are half of a split master: they must be what the model computes with.
+void check_master(Checker& checker, const TrainConfig& config) {
+  if (config.sluice.master != MasterFormat::split || config.bf16) return;
+  checker.add_problem("sluice.master",
+                      "\"split\" is for bf16 weights; add \"bf16\": {\"enabled\": true} or "
+                      "leave it out");
+}
+
 void read_sluice(Checker& checker, SluiceConfig& sluice) {
   read_budget(checker, "sluice.device_bytes", sluice.device_bytes);
   read_budget(checker, "sluice.host_bytes", sluice.host_bytes);
@@ -268,6 +295,7 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   checker.read("sluice.strict", sluice.strict);
   checker.read("sluice.overlap", sluice.overlap);
   read_activations(checker, sluice);
+  read_state_format(checker, sluice);
   const Json::Value* threads = checker.find("sluice.threads");
   if (checker.is_null("sluice.threads") || (threads != nullptr && !threads->isObject()))
     sluice.threads = {};
@@ -298,12 +326,20 @@ void add_tuned(std::string_view text, const std::string& shown_path, TrainConfig
   }
   read_aio(checker, config.aio);
   read_sluice(checker, config.sluice);
+  check_master(checker, config);
   check_directories(checker, config);
   checker.throw_if_wrong();
   for (std::string& note : checker.take_notes()) config.notes.push_back(std::move(note));
 }
 
 }  // namespace
+
+std::string_view name_of(MasterFormat format) {
+  return format == MasterFormat::split ? "split" : "fp32";
+}
+std::string_view name_of(MomentFormat format) {
+  return format == MomentFormat::bf16 ? "bf16" : "fp32";
+}
 
 TrainConfig parse_train_config(std::string_view text, const std::string& shown_path,
                                const LoadOptions& options) {
@@ -326,6 +362,7 @@ TrainConfig parse_train_config(std::string_view text, const std::string& shown_p
   read_zero(checker, config.zero);
   read_aio(checker, config.aio);
   read_sluice(checker, config.sluice);
+  check_master(checker, config);
   check_directories(checker, config);
   checker.throw_if_wrong();
   config.notes = checker.take_notes();

@@ -271,9 +271,14 @@ constexpr KeyInfo kTrainKeys[] = {
     {"sluice.drive_endurance", "", "bytes", "null", kYes,
      "what the drives are rated to take in their life, \"600TB\": shown against what is written"},
     {"sluice.seed", "", "integer >= 0", "0", kYes, "of initial weights, data order and dropout"},
-    {"sluice.master", "", "one of fp32, split", "\"fp32\"", kNo, "format of the master weights"},
-    {"sluice.moments", "", "one of fp32, bf16", "\"fp32\"", kNo, "format of the moments"},
-    {"sluice.cache_bytes", "", "bytes", "none", kNo, "host memory that caches states on NVMe"},
+    {"sluice.master", "", "one of fp32, split", "null", kYes,
+     "master weights: fp32, or split into the bf16 weights and their lower halves; absent: split "
+     "with bf16"},
+    {"sluice.moments", "", "one of fp32, bf16", "null", kYes,
+     "moments; bf16: rounded stochastically, keyed by the seed; absent: fp32"},
+    {"sluice.cache_bytes", "", "bytes", "0", kYes,
+     "host memory, part of host_bytes, that holds states of NVMe as well: bytes, \"64MiB\", "
+     "\"50%\" of these states, or \"auto\" for what host_bytes leaves"},
     {"sluice.activations", "", "one of auto, keep, recompute, offload", "\"auto\"", kYes,
      "activations of a unit until its backward: kept as far as the device budget goes (auto), all "
      "kept, recomputed, or recomputed from inputs in host memory (offload)"},

@@ -66,20 +66,21 @@ ExportResult export_weights(const std::string& run_directory, const std::string&
   result.tensors = tensors.size();
   SafetensorsWriter writer(out_path, std::move(tensors), dtype);
 
-  offload::MemoryPool pool(offload::Tier::host, 2 * kTileBytes, offload::make_host_source());
+  offload::MemoryPool pool(offload::Tier::host, 3 * kTileBytes, offload::make_host_source());
   const offload::Buffer tile = pool.allocate(kTileBytes, "export");
+  const offload::Buffer halves =
+      state.format.is_split() ? pool.allocate(kTileBytes, "export") : offload::Buffer();
   std::size_t first_tensor = 0;
   std::uint64_t done_bytes = 0;
   for (const zero::UnitLayout& unit : state.units) {
-    const std::size_t shard = store->index_of(shard_name(unit, 0));
     const std::uint64_t size_bytes = unit.flat_count * sizeof(float);
     for (std::uint64_t offset = 0; offset < size_bytes; offset += kTileBytes) {
       const std::span<std::byte> bytes =
           tile.bytes().first(std::min(kTileBytes, size_bytes - offset));
-      store->begin_read(shard, offset, bytes).finish();
-      store->check(shard, offset, bytes);
-      write_params(writer, first_tensor, unit, offset / sizeof(float),
-                   {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)});
+      const std::span<float> values(reinterpret_cast<float*>(bytes.data()),
+                                    bytes.size() / sizeof(float));
+      read_master(*store, unit, state.format, offset / sizeof(float), values, halves.bytes());
+      write_params(writer, first_tensor, unit, offset / sizeof(float), values);
       done_bytes += bytes.size();
       if (progress) progress(done_bytes, total_bytes);
     }

@@ -10,7 +10,13 @@ namespace sluice::models {
 
 namespace {
 
-constexpr const char* kStateNames[kStateCount] = {"master", "moment1", "moment2"};
+// A manifest without it was written when there was one format.
+template <typename Format>
+Format parse_format(const Json::Value& value, std::string_view other_name, Format other) {
+  const std::string name = value.isNull() ? "fp32" : value.asString();
+  SLUICE_CHECK(name == "fp32" || name == other_name, "a format \"" + name + "\" of the states");
+  return name == "fp32" ? Format::fp32 : other;
+}
 
 Json::Value to_value(const zero::UnitLayout& unit) {
   Json::Value value(Json::objectValue);
@@ -64,6 +70,8 @@ std::string to_json(const RunState& state) {
   root["updates"] = Json::Int64(state.updates);
   root["seed"] = Json::UInt64(state.seed);
   root["compute_dtype"] = state.compute_dtype;
+  root["master"] = std::string(config::name_of(state.format.master));
+  root["moments"] = std::string(config::name_of(state.format.moments));
   root["compute_threads"] = state.compute_threads;
   root["world_size"] = state.world_size;
   root["version"] = state.version;
@@ -94,6 +102,8 @@ RunState parse_run_state(const std::string& json, const std::string& path) {
     state.updates = root["updates"].asInt64();
     state.seed = root["seed"].asUInt64();
     state.compute_dtype = root["compute_dtype"].asString();
+    state.format.master = parse_format(root["master"], "split", config::MasterFormat::split);
+    state.format.moments = parse_format(root["moments"], "bf16", config::MomentFormat::bf16);
     state.compute_threads = root["compute_threads"].asInt();
     state.world_size = root["world_size"].asInt();
     state.version = root["version"].asString();
@@ -105,22 +115,6 @@ RunState parse_run_state(const std::string& json, const std::string& path) {
   } catch (const std::exception& error) {
     throw StorageError(path, std::string("the run's description is damaged: ") + error.what());
   }
-}
-
-std::string shard_name(const zero::UnitLayout& unit, int state) {
-  return unit.name + "/" + kStateNames[state];
-}
-
-std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>& units,
-                                             int world_size) {
-  std::vector<offload::ShardSpec> shards;
-  for (const zero::UnitLayout& unit : units) {
-    const std::uint64_t count = zero::shard_range(unit, 0, world_size).count;
-    for (int state = 0; state < kStateCount; ++state) {
-      shards.push_back({shard_name(unit, state), checked_mul(count, sizeof(float))});
-    }
-  }
-  return shards;
 }
 
 std::vector<CheckpointPath> list_checkpoints(const std::string& directory) {

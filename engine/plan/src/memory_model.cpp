@@ -215,34 +215,50 @@ DeviceTransient StepModel::peak(const std::vector<UnitPlacement>& units,
       [](const DeviceTransient& a, const DeviceTransient& b) { return a.total() < b.total(); });
 }
 
-UpdateTile update_tile(const std::vector<UnitPlacement>& units, std::uint64_t count) {
-  UpdateTile tile{.count = count};
-  for (const UnitPlacement& unit : units) {
-    tile.has_states = tile.has_states || unit.states == Tier::nvme;
-    tile.has_gradient = tile.has_gradient || unit.gradients == Tier::nvme;
-    // Weights whose home is on the device go there through a tile when the states are not there
-    // too.
-    tile.has_weight = tile.has_weight || unit.weights == Tier::nvme ||
-                      (unit.weights == Tier::device && unit.states != Tier::device);
-  }
-  return tile;
+PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& format,
+                        std::size_t part) {
+  const bool weights_at_hand =
+      unit.weights == Tier::host || (unit.weights == Tier::device && unit.states == Tier::device);
+  if (format.is_split() && part == 0 && weights_at_hand) return PartPlace::weights;
+  if (unit.states != Tier::nvme || unit.cached[part]) return PartPlace::memory;
+  return PartPlace::tile;
 }
 
-UpdateTileOffsets update_tile_offsets(const UpdateTile& tile, DType dtype) {
-  UpdateTileOffsets offsets;
-  const std::uint64_t state_bytes =
-      align_up(checked_mul(tile.count, sizeof(float)), offload::kPageBytes);
-  const std::uint64_t compute_bytes =
-      align_up(checked_mul(tile.count, size_of(dtype)), offload::kPageBytes);
-  for (std::uint64_t& state : offsets.states) {
-    state = offsets.total;
-    if (tile.has_states) offsets.total += state_bytes;
+bool weight_leaves(const UnitPlacement& unit) {
+  return unit.weights == Tier::nvme ||
+         (unit.weights == Tier::device && unit.states != Tier::device);
+}
+
+bool weight_in_tile(const UnitPlacement& unit, const models::StateFormat& format) {
+  return !format.is_split() && weight_leaves(unit);
+}
+
+UpdateTile update_tile(const std::vector<UnitPlacement>& units, const models::StateFormat& format,
+                       DType dtype, std::uint64_t count) {
+  const auto any = [&](const auto& needs) {
+    return std::any_of(units.begin(), units.end(), needs);
+  };
+  UpdateTile tile;
+  const auto add = [&](bool needed, std::size_t element_bytes) {
+    const std::uint64_t offset = tile.total;
+    if (needed) tile.total += align_up(checked_mul(count, element_bytes), offload::kPageBytes);
+    return offset;
+  };
+  for (std::size_t part = 0; part < format.part_count(); ++part) {
+    const bool needed = any([&](const UnitPlacement& unit) {
+      return place_of_part(unit, format, part) == PartPlace::tile;
+    });
+    tile.states[part] = add(needed, format.part(part).element_bytes);
   }
-  offsets.gradient = offsets.total;
-  if (tile.has_gradient) offsets.total += compute_bytes;
-  offsets.weight = offsets.total;
-  if (tile.has_weight) offsets.total += compute_bytes;
-  return offsets;
+  tile.gradient = add(any([](const UnitPlacement& unit) { return unit.gradients == Tier::nvme; }),
+                      size_of(dtype));
+  tile.weight = add(any([&](const UnitPlacement& unit) { return weight_in_tile(unit, format); }),
+                    size_of(dtype));
+  // What is all in memory and moves still: a tile stands for a transfer.
+  const bool moves = any(
+      [](const UnitPlacement& unit) { return unit.states == Tier::nvme || weight_leaves(unit); });
+  if (tile.total == 0 && moves) tile.total = offload::kPageBytes;
+  return tile;
 }
 
 }  // namespace sluice::plan

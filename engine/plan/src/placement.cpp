@@ -34,8 +34,9 @@ std::uint64_t shard_count(const Plan& plan, std::size_t unit) {
 std::uint64_t compute_bytes(const Plan& plan, std::size_t unit) {
   return pool_bytes(checked_mul(shard_count(plan, unit), size_of(plan.compute_dtype)));
 }
-std::uint64_t state_bytes(const Plan& plan, std::size_t unit) {
-  return 3 * pool_bytes(checked_mul(shard_count(plan, unit), sizeof(float)));
+std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part) {
+  return pool_bytes(
+      checked_mul(shard_count(plan, unit), plan.state_format.part(part).element_bytes));
 }
 
 // One thing with a home: where it is now, how large it is.
@@ -56,7 +57,7 @@ std::vector<Item> items_in_order(Plan& plan, Tier from) {
     if (unit.weights == from) weights.push_back({&unit.weights, compute_bytes(plan, u)});
     if (unit.gradients == from && !unit.lends_gradients)
       gradients.push_back({&unit.gradients, compute_bytes(plan, u)});
-    if (unit.states == from) states.push_back({&unit.states, state_bytes(plan, u)});
+    if (unit.states == from) states.push_back({&unit.states, state_memory_bytes(plan, u)});
     for (Tier& input : unit.inputs) {
       if (input == from) inputs.push_back({&input, hidden});
     }
@@ -85,10 +86,13 @@ std::uint64_t gradient_slot_bytes(const Plan& plan) {
   return largest;
 }
 
+std::uint64_t update_tile_bytes(const Plan& plan, std::uint64_t count) {
+  return update_tile(plan.units, plan.state_format, plan.compute_dtype, count).total;
+}
+
 std::uint64_t ring_bytes(const Plan& plan, const Rings& rings) {
-  const UpdateTile tile = update_tile(plan.units, rings.update_tile_count);
   const std::uint64_t update = static_cast<std::uint64_t>(rings.update_tiles) *
-                               pool_bytes(update_tile_offsets(tile, plan.compute_dtype).total);
+                               pool_bytes(update_tile_bytes(plan, rings.update_tile_count));
   const std::uint64_t mover =
       moves_files(plan)
           ? 2 * static_cast<std::uint64_t>(rings.mover_tiles) * pool_bytes(rings.mover_tile_bytes)
@@ -238,14 +242,59 @@ void note_choices(Plan& plan, const Overlap& overlap) {
 void use_overlap_and_rings(Plan& plan, const Overlap& overlap, const Rings& rings) {
   plan.prefetch_units = overlap.prefetch_units;
   plan.gradients_in_flight = overlap.gradients_in_flight;
-  const UpdateTile tile = update_tile(plan.units, rings.update_tile_count);
-  plan.update_tile_bytes = update_tile_offsets(tile, plan.compute_dtype).total;
+  plan.update_tile_bytes = update_tile_bytes(plan, rings.update_tile_count);
   plan.mover_tile_bytes = moves_files(plan) ? rings.mover_tile_bytes : 0;
   plan.mover_tiles = rings.mover_tiles;
   plan.update_tile_count = rings.update_tile_count;
   plan.update_tiles = rings.update_tiles;
   plan.gradient_slot_bytes = gradient_slot_bytes(plan);
   plan.gradient_slots = plan.gradient_slot_bytes > 0 ? rings.gradient_slots : 0;
+}
+
+// What the configuration asks for, of states on NVMe that hold `stored_bytes`.
+std::uint64_t cache_asked_for(const config::ByteBudget& budget, std::uint64_t stored_bytes) {
+  switch (budget.kind) {
+    case config::ByteBudget::Kind::bytes:
+      return budget.value;
+    case config::ByteBudget::Kind::percent:
+      return stored_bytes / 100 * budget.value + stored_bytes % 100 * budget.value / 100;
+    case config::ByteBudget::Kind::automatic:
+      return stored_bytes;
+  }
+  return 0;
+}
+
+// Chooses what the cache holds, the first units first: their updates are waited for first. Returns
+// its bytes.
+std::uint64_t fill_cache(Plan& plan, std::uint64_t room_bytes) {
+  const models::StateFormat& format = plan.state_format;
+  const auto each_part = [&](const auto& visit) {
+    for (std::size_t u = 0; u < plan.units.size(); ++u) {
+      for (std::size_t part = 0; part < format.part_count(); ++part) {
+        if (place_of_part(plan.units[u], format, part) == PartPlace::tile) visit(u, part);
+      }
+    }
+  };
+  std::uint64_t stored_bytes = 0;
+  each_part([&](std::size_t u, std::size_t part) { stored_bytes += part_bytes(plan, u, part); });
+  const config::ByteBudget& budget = plan.config.sluice.cache_bytes;
+  const std::uint64_t asked = cache_asked_for(budget, stored_bytes);
+  if (asked == 0 || stored_bytes == 0) return 0;
+  const std::uint64_t limit = std::min(asked, room_bytes);
+  std::uint64_t used = 0;
+  each_part([&](std::size_t u, std::size_t part) {
+    const std::uint64_t size_bytes = part_bytes(plan, u, part);
+    if (used + size_bytes > limit) return;
+    plan.units[u].cached[part] = true;
+    used += size_bytes;
+  });
+  std::string line = "cache: " + format_bytes(used) + " of " + format_bytes(stored_bytes) +
+                     " of the states on NVMe are in host memory as well";
+  const bool cut =
+      budget.kind != config::ByteBudget::Kind::automatic && limit < asked && limit < stored_bytes;
+  if (cut) line += "; " + format_bytes(asked) + " were asked for, and host_bytes has no more room";
+  plan.choices.push_back(line);
+  return used;
 }
 
 // Gradients wait while updates are slower than backward: with states on NVMe as many as the budget
@@ -265,6 +314,15 @@ void add_gradient_slots(Plan& plan, std::uint64_t room_bytes) {
 }
 
 }  // namespace
+
+std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit) {
+  std::uint64_t sum = 0;
+  for (std::size_t part = 0; part < plan.state_format.part_count(); ++part) {
+    if (place_of_part(plan.units[unit], plan.state_format, part) == PartPlace::memory)
+      sum += part_bytes(plan, unit, part);
+  }
+  return sum;
+}
 
 bool uses_files(const Plan& plan) {
   for (const UnitPlacement& unit : plan.units) {
@@ -310,7 +368,10 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
 
   use_overlap_and_rings(plan, overlap, rings);
   if (!shortfall.fits()) return shortfall;
-  add_gradient_slots(plan, *plan.host_budget_bytes - host_need());
+  std::uint64_t room_bytes = *plan.host_budget_bytes - host_need();
+  room_bytes -= fill_cache(plan, room_bytes);
+  use_overlap_and_rings(plan, overlap, rings);
+  add_gradient_slots(plan, room_bytes);
   keep_units(plan, model, overlap, from_device.left_bytes());
   note_choices(plan, overlap);
   return shortfall;

@@ -25,6 +25,10 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
 // Everything on the device tier, whatever it takes.
 void place_resident(Plan& plan);
 
+// Memory that a unit's states take on their tier, or as a cache of what is on NVMe: what is neither
+// in files only nor half of the weights.
+std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit);
+
 // Whether some bytes of the plan have their home in a file.
 bool uses_files(const Plan& plan);
 // The same without the optimizer states: bytes that move between a file and the device.

@@ -55,6 +55,7 @@ Plan describe(const config::TrainConfig& config, const config::ModelConfig& mode
   for (const zero::UnitLayout& layout : plan.layouts) plan.parameters += layout.param_count;
   plan.state_bytes = checked_mul(16, plan.parameters);
   plan.compute_dtype = config.bf16 ? DType::bf16 : DType::fp32;
+  plan.state_format = models::state_format(config);
   plan.threads = choose_threads(config, machine.cores);
   plan.runtime_bytes = kRuntimeBytes;
   if (placement == Placement::configured) {
@@ -118,10 +119,10 @@ void find_least(Plan& plan, const StepModel& model) {
   const std::vector<UnitPlacement> units(plan.units.size(), spilled);
   plan.least_device_bytes = model.peak(units, overlap_ladder(plan.config).back()).total();
   const Rings rings = ring_ladder(plan).back();
-  const UpdateTile tile = update_tile(units, rings.update_tile_count);
+  const UpdateTile tile =
+      update_tile(units, plan.state_format, plan.compute_dtype, rings.update_tile_count);
   plan.least_host_bytes =
-      static_cast<std::uint64_t>(rings.update_tiles) *
-          offload::pool_bytes(update_tile_offsets(tile, plan.compute_dtype).total) +
+      static_cast<std::uint64_t>(rings.update_tiles) * offload::pool_bytes(tile.total) +
       2 * static_cast<std::uint64_t>(rings.mover_tiles) *
           offload::pool_bytes(rings.mover_tile_bytes);
 }
@@ -226,7 +227,8 @@ std::vector<std::string> downgrades(const Plan& plan) {
   std::vector<std::string> lines;
   for (const std::string& choice : plan.choices) {
     if (choice.starts_with("weights: ") || choice.starts_with("optimizer states: ") ||
-        choice.starts_with("no prefetch")) {
+        choice.starts_with("no prefetch") ||
+        (choice.starts_with("cache: ") && choice.ends_with("no more room"))) {
       lines.push_back(refuse + choice);
     }
   }

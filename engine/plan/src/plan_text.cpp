@@ -54,13 +54,21 @@ const config::OffloadConfig& place_of(const config::OffloadConfig& first,
   return first.nvme_path.empty() ? second : first;
 }
 
-// Of one unit in a slot on disk. Striped over several drives, each state begins with a chunk.
+// Of one unit in a slot on disk. Striped over several drives, each part begins with a chunk.
 std::uint64_t stored_state_bytes(const Plan& plan, std::uint64_t count) {
   const config::ZeroConfig& zero = plan.config.zero;
   const bool striped =
       !place_of(zero.offload_optimizer, zero.offload_param).further_nvme_paths.empty();
-  return 3 * align_up(count * sizeof(float),
-                      striped ? nvme::StripeLayout::kDefaultChunkBytes : offload::kPageBytes);
+  const std::uint64_t unit = striped ? nvme::StripeLayout::kDefaultChunkBytes : offload::kPageBytes;
+  std::uint64_t sum = 0;
+  for (std::size_t part = 0; part < plan.state_format.part_count(); ++part)
+    sum += align_up(count * plan.state_format.part(part).element_bytes, unit);
+  return sum;
+}
+
+std::string describe(const models::StateFormat& format) {
+  return std::string(config::name_of(format.master)) + " master and two moments" +
+         (format.moments == config::MomentFormat::bf16 ? " in bf16" : "");
 }
 
 void add_homes(Plan& plan) {
@@ -70,24 +78,29 @@ void add_homes(Plan& plan) {
   PlanRow weights{"weights", std::string(name_of(plan.compute_dtype)), {}};
   const bool clips = plan.config.gradient_clipping > 0;
   PlanRow gradients{"gradients", clips ? "waiting for the norm" : "waiting for their update", {}};
-  PlanRow states{"optimizer states", "fp32 master and two moments", {}};
+  PlanRow states{"optimizer states", describe(plan.state_format), {}};
+  PlanRow cache{"cache", "of states on NVMe", {}};
   PlanRow inputs{"unit inputs", "kept for recompute", {}};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const UnitPlacement& unit = plan.units[u];
     const std::uint64_t count = plan.layouts[u].flat_count / ranks;
     const std::uint64_t compute = pool_bytes(count * size_of(plan.compute_dtype));
-    const std::uint64_t state = 3 * pool_bytes(count * sizeof(float));
+    const std::uint64_t state = state_memory_bytes(plan, u);
     add_to(weights.bytes, unit.weights, compute);
     if (!unit.lends_gradients) add_to(gradients.bytes, unit.gradients, compute);
-    add_to(states.bytes, unit.states,
-           unit.states == Tier::nvme
-               ? stored_state_bytes(plan, count) * static_cast<std::uint64_t>(slots(plan))
-               : state);
+    if (unit.states == Tier::nvme) {
+      cache.bytes.host += state;
+      states.bytes.nvme +=
+          stored_state_bytes(plan, count) * static_cast<std::uint64_t>(slots(plan));
+    } else {
+      add_to(states.bytes, unit.states, state);
+    }
     for (const Tier tier : unit.inputs) add_to(inputs.bytes, tier, hidden);
   }
   if (states.bytes.nvme > 0) states.note += ", " + std::to_string(slots(plan)) + " slots on disk";
   for (PlanRow* row : {&weights, &gradients, &states, &inputs})
     plan.rows.push_back(std::move(*row));
+  if (cache.bytes.host > 0) plan.rows.push_back(std::move(cache));
 }
 
 void add_transient(Plan& plan, const StepModel& model) {
@@ -180,9 +193,9 @@ void share_free_space(std::vector<Plan::Disk>& disks, const MachineFacts& machin
 
 // The newest checkpoint and the one that is being written.
 std::uint64_t checkpoint_bytes(const Plan& plan) {
-  return checked_mul(
-      2, offload::SwapStore::disk_bytes(models::state_shards(plan.layouts, plan.world_size),
-                                        offload::Durability::none));
+  return checked_mul(2, offload::SwapStore::disk_bytes(
+                            models::state_shards(plan.layouts, plan.state_format, plan.world_size),
+                            offload::Durability::none));
 }
 
 }  // namespace
@@ -218,6 +231,16 @@ void fill_disks(Plan& plan, const MachineFacts& machine) {
   add_striped_disk(plan, machine, scratch, all_bytes - states_bytes);
   share_free_space(plan.disks, machine);
 }
+
+namespace {
+
+std::uint64_t average_written_per_step(const Plan& plan) {
+  const auto every = static_cast<std::uint64_t>(plan.config.sluice.commit_every);
+  const std::uint64_t between = plan.nvme_written_between_commits_per_step;
+  return between + (plan.nvme_written_per_step - between) / every;
+}
+
+}  // namespace
 
 std::string plan_table(const Plan& plan) {
   const bool limited = plan.device_budget_bytes.has_value();
@@ -265,15 +288,21 @@ std::string plan_table(const Plan& plan) {
   text += "each step: " + format_bytes(plan.h2d_per_step) + " to the device, " +
           format_bytes(plan.d2h_per_step) + " back; the drive reads " +
           format_bytes(plan.nvme_read_per_step) + " and writes " +
-          format_bytes(plan.nvme_written_per_step) + "\n";
+          format_bytes(plan.nvme_written_per_step);
+  if (plan.nvme_written_between_commits_per_step < plan.nvme_written_per_step)
+    text += ", " + format_bytes(plan.nvme_written_between_commits_per_step) + " between commits";
+  if (plan.nvme_cached_per_step > 0)
+    text += "; the cache saves it " + format_bytes(plan.nvme_cached_per_step) + " of reading";
+  text += "\n";
   const std::size_t drives = 1 + plan.states_further.size();
   const std::uint64_t rated =
       checked_mul(plan.config.sluice.drive_endurance_bytes, static_cast<std::uint64_t>(drives));
-  if (rated > 0 && plan.nvme_written_per_step > 0) {
+  const std::uint64_t written = average_written_per_step(plan);
+  if (rated > 0 && written > 0) {
     text += "endurance: " + std::string(drives > 1 ? "drives" : "a drive") + " rated for " +
             format_bytes(rated) + (drives > 1 ? " together" : "") + " " +
-            (drives > 1 ? "take" : "takes") + " the writes of " +
-            std::to_string(rated / plan.nvme_written_per_step) + " such steps\n";
+            (drives > 1 ? "take" : "takes") + " the writes of " + std::to_string(rated / written) +
+            " such steps\n";
   }
   return text;
 }
@@ -323,6 +352,9 @@ std::string plan_json(const Plan& plan) {
   root["bytes_per_step"]["d2h"] = Json::UInt64(plan.d2h_per_step);
   root["bytes_per_step"]["nvme_read"] = Json::UInt64(plan.nvme_read_per_step);
   root["bytes_per_step"]["nvme_write"] = Json::UInt64(plan.nvme_written_per_step);
+  root["bytes_per_step"]["nvme_write_between_commits"] =
+      Json::UInt64(plan.nvme_written_between_commits_per_step);
+  root["bytes_per_step"]["nvme_cached"] = Json::UInt64(plan.nvme_cached_per_step);
   root["threads"]["compute"] = plan.threads.compute;
   root["threads"]["optimizer"] = plan.threads.optimizer;
   root["threads"]["io"] = plan.threads.io;

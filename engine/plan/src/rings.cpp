@@ -10,8 +10,8 @@ namespace sluice::plan {
 namespace {
 
 // Large enough that the drive sees whole blocks, small enough that several fit a small budget.
-constexpr std::uint64_t kUpdateTileCounts[] = {kLargestUpdateTileCount, 2 * kTileGranularity,
-                                               kTileGranularity};
+constexpr std::uint64_t kUpdateTileCounts[] = {kLargestUpdateTileCount, kLargestUpdateTileCount / 2,
+                                               kLargestUpdateTileCount / 4};
 constexpr std::uint64_t kMoverTileBytes[] = {4 * kMiB, 2 * kMiB, kMiB};
 constexpr int kTilesInFlight = 3;  // one read, one computed, one written
 // DeepSpeed's buffers hold master, two moments and a gradient: four make one of our tiles.
@@ -31,14 +31,16 @@ std::string raised(const char* key, std::uint64_t asked, const std::string& used
 }  // namespace
 
 std::vector<Rings> ring_ladder(const Plan& plan) {
-  const std::uint64_t largest = align_up(largest_unit(plan), kTileGranularity);
+  const std::uint64_t granularity = plan.state_format.granularity_count();
+  const std::uint64_t largest = largest_unit(plan);  // a tile that ends its unit may have any size
   const config::ZeroConfig& zero = plan.config.zero;
   const std::uint64_t sub_group =
-      std::max(kTileGranularity, align_down(zero.sub_group_size, kTileGranularity));
+      std::max(granularity, align_down(zero.sub_group_size, granularity));
   std::vector<Rings> ladder;
   for (std::size_t level = 0; level < std::size(kUpdateTileCounts); ++level) {
     Rings rings;
-    rings.update_tile_count = std::min({kUpdateTileCounts[level], sub_group, largest});
+    rings.update_tile_count =
+        std::min({std::max(kUpdateTileCounts[level], granularity), sub_group, largest});
     const auto buffers = zero.offload_optimizer.buffer_count.value_or(0);
     rings.update_tiles = std::max(kTilesInFlight, static_cast<int>(buffers / kBuffersPerTile));
     rings.mover_tile_bytes = kMoverTileBytes[level];

@@ -11,10 +11,9 @@
 
 namespace sluice::plan {
 
-// The smallest tile of the optimizer step, in elements; larger ones are multiples of it.
-inline constexpr std::uint64_t kTileGranularity = offload::kChecksumChunkBytes / sizeof(float);
-// The largest one.
-inline constexpr std::uint64_t kLargestUpdateTileCount = 4 * kTileGranularity;
+// The largest tile of the optimizer step, in elements. Smaller ones are this divided by two or
+// four, multiples of StateFormat::granularity_count() in any case.
+inline constexpr std::uint64_t kLargestUpdateTileCount = 1U << 20U;
 
 // Sizes of the host rings.
 struct Rings {

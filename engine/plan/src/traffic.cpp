@@ -36,6 +36,29 @@ std::vector<std::uint64_t> gradient_sends(const std::vector<zero::UnitLayout>& l
   return sends;
 }
 
+// Of one unit's states on NVMe, in one update.
+struct StateTraffic {
+  std::uint64_t read_bytes = 0;
+  std::uint64_t cached_bytes = 0;   // not read, since the cache has them
+  std::uint64_t written_bytes = 0;  // in a step that is committed
+  std::uint64_t kept_bytes = 0;     // of these, what is in memory as well, until a commit
+};
+StateTraffic state_traffic(const Plan& plan, std::size_t unit, std::uint64_t count) {
+  const models::StateFormat& format = plan.state_format;
+  StateTraffic traffic;
+  for (std::size_t part = 0; part < format.part_count(); ++part) {
+    const std::uint64_t bytes = count * format.part(part).element_bytes;
+    const PartPlace place = place_of_part(plan.units[unit], format, part);
+    traffic.written_bytes += bytes;
+    if (place == PartPlace::tile) traffic.read_bytes += bytes;
+    if (place == PartPlace::memory) traffic.cached_bytes += bytes;
+    if (place != PartPlace::tile) traffic.kept_bytes += bytes;
+  }
+  // States of which some are in memory only are never committed in their directory.
+  if (!plan.states_all_on_nvme()) traffic.written_bytes -= traffic.kept_bytes;
+  return traffic;
+}
+
 }  // namespace
 
 void fill_traffic(Plan& plan) {
@@ -44,11 +67,11 @@ void fill_traffic(Plan& plan) {
   const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
   const std::uint64_t hidden = hidden_bytes(plan.model, micro_batch, plan.compute_dtype);
   const auto ranks = static_cast<std::uint64_t>(plan.world_size);
+  std::uint64_t kept_until_commit = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const UnitPlacement& unit = plan.units[u];
     const std::uint64_t count = plan.layouts[u].flat_count / ranks;
     const std::uint64_t compute = count * size_of(plan.compute_dtype);
-    const std::uint64_t states = 3 * count * sizeof(float);
     if (unit.weights != Tier::device) {
       const auto gathers = static_cast<std::uint64_t>(gathers_per_step(plan, u, uses[u]));
       plan.h2d_per_step += gathers * compute;
@@ -69,8 +92,11 @@ void fill_traffic(Plan& plan) {
       }
     }
     if (unit.states == Tier::nvme) {
-      plan.nvme_read_per_step += states;
-      plan.nvme_written_per_step += states;
+      const StateTraffic states = state_traffic(plan, u, count);
+      plan.nvme_read_per_step += states.read_bytes;
+      plan.nvme_cached_per_step += states.cached_bytes;
+      plan.nvme_written_per_step += states.written_bytes;
+      kept_until_commit += states.kept_bytes;
     }
     for (const Tier input : unit.inputs) {
       if (input == Tier::device) continue;
@@ -85,6 +111,9 @@ void fill_traffic(Plan& plan) {
       }
     }
   }
+  plan.nvme_written_between_commits_per_step = plan.nvme_written_per_step;
+  if (plan.states_all_on_nvme() && plan.config.sluice.commit_every > 1)
+    plan.nvme_written_between_commits_per_step -= kept_until_commit;
 }
 
 }  // namespace sluice::plan

@@ -68,7 +68,7 @@ void write_checkpoint(RunResources& resources, const models::RunState& state) {
     // Its own engine: a checkpoint on another drive must not queue behind the run's reads.
     const auto io = make_io_engine(resources.plan, ignored);
     const auto store = offload::SwapStore::create(
-        temporary.string(), *io, models::state_shards(state.units, state.world_size),
+        temporary.string(), *io, models::state_shards(state.units, state.format, state.world_size),
         offload::Durability::none, nvme::DirectIo::automatic);
     std::vector<Ticket> copies;
     for (std::size_t u = 0; u < state.units.size(); ++u)

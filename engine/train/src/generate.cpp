@@ -44,22 +44,22 @@ class WeightSource {
       throw StorageError(directory, "holds another model than --model describes\n  saved: " +
                                         state.model + "\n  given: " + given);
     }
-    for (const zero::UnitLayout& unit : shape.layouts)
-      shards_.push_back(store_->index_of(models::shard_name(unit, 0)));
+    format_ = state.format;
+    units_ = shape.layouts;
   }
 
   void read(std::size_t unit, std::uint64_t offset_count, std::span<float> values) const {
     if (file_) return file_->fill_of(unit)(offset_count, values);
-    const std::span<std::byte> bytes = std::as_writable_bytes(values);
-    store_->begin_read(shards_[unit], offset_count * sizeof(float), bytes).finish();
-    store_->check(shards_[unit], offset_count * sizeof(float), bytes);
+    std::vector<std::byte> halves(values.size_bytes());
+    models::read_master(*store_, units_[unit], format_, offset_count, values, halves);
   }
 
  private:
   std::optional<InitialWeights> file_;
   std::unique_ptr<nvme::IoEngine> io_;
   std::unique_ptr<offload::SwapStore> store_;
-  std::vector<std::size_t> shards_;
+  models::StateFormat format_;
+  std::vector<zero::UnitLayout> units_;
 };
 
 torch::Tensor load_unit(const zero::UnitLayout& layout, std::size_t unit,

@@ -152,8 +152,7 @@ void GradientFlow::end_step() {
 void GradientFlow::begin_update(std::size_t unit, const UpdateSettings& settings) {
   zero::ShardedUnit& target = *resources_.units[unit];
   target.consume_gradients();
-  target.set_update(resources_.updater->begin_update(unit, settings.optimizer, settings.step,
-                                                     std::move(slots_[unit])));
+  target.set_update(resources_.updater->begin_update(unit, settings, std::move(slots_[unit])));
   if (plan_.config.sluice.overlap) return;
   target.wait_current(update_stall_);
 }

@@ -15,12 +15,6 @@
 
 namespace sluice::train {
 
-// What the updates of a step are made with.
-struct UpdateSettings {
-  cpu_adam::OptimizerConfig optimizer;
-  cpu_adam::Step step;
-};
-
 // Confined to the thread that trains.
 class GradientFlow {
  public:

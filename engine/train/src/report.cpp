@@ -47,7 +47,8 @@ std::string to_json_line(const StepRecord& record) {
   line += ",\"bytes\":{\"h2d\":" + std::to_string(record.bytes.h2d) +
           ",\"d2h\":" + std::to_string(record.bytes.d2h) +
           ",\"nvme_read\":" + std::to_string(record.bytes.nvme_read) +
-          ",\"nvme_write\":" + std::to_string(record.bytes.nvme_written) + "}";
+          ",\"nvme_write\":" + std::to_string(record.bytes.nvme_written) +
+          ",\"nvme_cached\":" + std::to_string(record.bytes.nvme_cached) + "}";
   line += ",\"stall_seconds\":{\"h2d\":" + rounded(stall.h2d) + ",\"d2h\":" + rounded(stall.d2h) +
           ",\"nvme_read\":" + rounded(stall.nvme_read) +
           ",\"nvme_write\":" + rounded(stall.nvme_written) +

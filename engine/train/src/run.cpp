@@ -57,6 +57,14 @@ void keep_compute_threads(config::TrainConfig& config, const RunSource& source) 
   asked = saved;
 }
 
+// The format of the states is the run's for its life.
+void keep_state_format(config::TrainConfig& config, const RunSource& source) {
+  if (!source.state) return;
+  config::SluiceConfig& sluice = config.sluice;
+  if (!sluice.master) sluice.master = source.state->format.master;
+  if (!sluice.moments) sluice.moments = source.state->format.moments;
+}
+
 cpu_adam::AdamConfig adam_config(const config::OptimizerConfig& optimizer, double learning_rate) {
   return {.learning_rate = learning_rate,
           .beta1 = optimizer.beta1,
@@ -102,6 +110,7 @@ class Run {
     check_directories(loaded.train);
     source_ = find_source(request_, loaded.train);
     keep_compute_threads(loaded.train, source_);
+    keep_state_format(loaded.train, source_);
     plan_ = plan::make_plan(loaded.train, loaded.model, request_.placement,
                             plan::probe_machine(loaded.train));
     check_source(source_, plan_, seed_);
@@ -195,7 +204,9 @@ class Run {
     StepRecord record;
     record.step = step;
     record.lr = config::learning_rate(plan_.config, updates_ + 1);
-    UpdateSettings update{adam_config(plan_.config.optimizer, record.lr), {.step = updates_ + 1}};
+    UpdateSettings update{adam_config(plan_.config.optimizer, record.lr),
+                          {.step = updates_ + 1, .seed = seed_},
+                          commits(step)};
     // Clipping needs the norm of all gradients first.
     const bool clips = plan_.config.gradient_clipping > 0;
     const BackwardResult result =
@@ -266,17 +277,27 @@ class Run {
             .updates = updates_,
             .seed = seed_,
             .compute_dtype = std::string(name_of(plan_.compute_dtype)),
+            .format = plan_.state_format,
             .compute_threads = plan_.threads.compute,
             .world_size = plan_.world_size,
             .version = SLUICE_VERSION,
             .settings = settings_};
   }
 
+  // Whether the step is one to commit to the swap directory; a signal commits others as well.
+  bool commits(std::int64_t step) const {
+    return resources_->store && resources_->states_are_durable() &&
+           (step == total_steps_ || stop_ != 0 || step % plan_.config.sluice.commit_every == 0);
+  }
+
   void commit(std::int64_t step) {
     const config::SluiceConfig& options = plan_.config.sluice;
     const bool ending = step == total_steps_ || stop_ != 0;
-    if (resources_->store && resources_->states_are_durable() &&
-        (ending || step % options.commit_every == 0)) {
+    if (commits(step)) {
+      std::vector<Ticket> writes;
+      for (std::size_t u = 0; u < plan_.units.size(); ++u)
+        writes.push_back(resources_->updater->begin_write_back(u));
+      finish_all(writes);
       resources_->store->commit(step, models::to_json(run_state(step)));
       committed_step_ = step;
     }

@@ -12,13 +12,15 @@ using offload::Tier;
 namespace {
 
 LinkBytes minus(const LinkBytes& a, const LinkBytes& b) {
-  return {a.h2d - b.h2d, a.d2h - b.d2h, a.nvme_read - b.nvme_read, a.nvme_written - b.nvme_written};
+  return {a.h2d - b.h2d, a.d2h - b.d2h, a.nvme_read - b.nvme_read, a.nvme_written - b.nvme_written,
+          a.nvme_cached - b.nvme_cached};
 }
 void add(LinkBytes& to, const LinkBytes& more) {
   to.h2d += more.h2d;
   to.d2h += more.d2h;
   to.nvme_read += more.nvme_read;
   to.nvme_written += more.nvme_written;
+  to.nvme_cached += more.nvme_cached;
 }
 double sum(const LinkSeconds& s) {
   return s.h2d + s.d2h + s.nvme_read + s.nvme_written + s.update;
@@ -52,7 +54,7 @@ RunMeter::Totals RunMeter::totals() const {
   Totals now;
   now.update = resources_.updater->counters();
   const offload::MoverBytes moved = resources_.mover->bytes();
-  now.bytes = {moved.to_device, moved.from_device, moved.read, moved.written};
+  now.bytes = {moved.to_device, moved.from_device, moved.read, moved.written, 0};
   const offload::CopyCounters copies = resources_.device->counters();
   now.busy.h2d = copies.in_busy_seconds;
   now.busy.d2h = copies.out_busy_seconds;
@@ -122,7 +124,8 @@ void RunMeter::end_updates(StepRecord& record) {
   record.stall_seconds = pending_.stall_seconds;
   add(record.bytes,
       {now.h2d_bytes - updated_.h2d_bytes, 0, now.nvme_read_bytes - updated_.nvme_read_bytes,
-       now.nvme_written_bytes - updated_.nvme_written_bytes});
+       now.nvme_written_bytes - updated_.nvme_written_bytes,
+       now.nvme_cached_bytes - updated_.nvme_cached_bytes});
   updated_ = now;
   LinkSeconds busy = minus(all.busy, busy_);
   busy.compute = std::max(0.0, record.seconds - sum(record.stall_seconds));

@@ -224,11 +224,11 @@ void RunResources::open_files(SwapMode mode) {
     offload::SwapPlace place(plan.states_directory);
     place.further = plan.states_further;
     if (mode == SwapMode::create) place = make_place(plan.states_directory, plan.states_further);
-    store =
-        mode == SwapMode::open
-            ? offload::SwapStore::open(place, *io, durability, nvme::DirectIo::automatic)
-            : offload::SwapStore::create(place, *io, models::state_shards(stored, plan.world_size),
-                                         durability, nvme::DirectIo::automatic);
+    store = mode == SwapMode::open
+                ? offload::SwapStore::open(place, *io, durability, nvme::DirectIo::automatic)
+                : offload::SwapStore::create(
+                      place, *io, models::state_shards(stored, plan.state_format, plan.world_size),
+                      durability, nvme::DirectIo::automatic);
     check_weights(store->place().weights);
     note_place(plan.states_directory, store->why_buffered());
     for (const std::string& further : plan.states_further) note_place(further, "");

@@ -39,7 +39,8 @@ void check_complete(const models::RunState& state, const offload::CommittedState
     throw StorageError(path, "is of step " + std::to_string(committed.step) +
                                  ", but describes a run at step " + std::to_string(state.step));
   }
-  for (const offload::ShardSpec& wanted : models::state_shards(state.units, state.world_size)) {
+  for (const offload::ShardSpec& wanted :
+       models::state_shards(state.units, state.format, state.world_size)) {
     const bool found = std::any_of(
         committed.shards.begin(), committed.shards.end(), [&](const offload::ShardSpec& shard) {
           return shard.name == wanted.name && shard.size_bytes == wanted.size_bytes;
@@ -56,6 +57,19 @@ void refuse_existing(const std::string& directory, std::int64_t step) {
                      "holds a run that was committed at step " + std::to_string(step) +
                          ": add --resume to go on with it, or to begin anew remove it (sluice nvme "
                          "clean --committed) or configure another directory");
+}
+
+void check_format(const models::RunState& saved, const plan::Plan& plan,
+                  const std::string& directory) {
+  const auto check = [&](const char* key, auto was, auto asked) {
+    if (was == asked) return;
+    throw StorageError(
+        directory, "keeps \"" + std::string(key) + "\" in " + std::string(config::name_of(was)) +
+                       ", the configuration asks for " + std::string(config::name_of(asked)) +
+                       ": leave the key out, and the run goes on as it was begun");
+  };
+  check("master", saved.format.master, plan.state_format.master);
+  check("moments", saved.format.moments, plan.state_format.moments);
 }
 
 }  // namespace
@@ -118,6 +132,7 @@ void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t
                            dtype + ": set \"bf16\": {\"enabled\": " +
                            (saved.compute_dtype == "bf16" ? "true" : "false") + "}");
   }
+  check_format(saved, plan, source.directory);
   if (saved.seed != seed) {
     throw InvalidArgument("the run in " + source.directory + " was begun with seed " +
                           std::to_string(saved.seed) + ", not " + std::to_string(seed) +

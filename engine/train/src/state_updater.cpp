@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "update_tiles.hpp"
 
 namespace sluice::train {
 
 using offload::Tickets;
-using Bytes = std::span<std::byte>;
+using offload::Tier;
+using Bytes = TileWork::Bytes;
+using States = TileWork::States;
+using Parts = TileWork::Parts;
 
 namespace {
 
@@ -28,7 +32,7 @@ cpu_adam::WeightSpan weight_span(Bytes bytes, DType dtype) {
   return as<float>(bytes);
 }
 
-// The weight as it follows from the master: rounded to nearest even, as the update writes it.
+// The weight as it follows from an fp32 master: rounded to nearest even, as the update writes it.
 void write_weights(std::span<const float> master, Bytes weights, DType dtype) {
   if (dtype == DType::fp32) {
     std::copy(master.begin(), master.end(), as<float>(weights).begin());
@@ -38,10 +42,65 @@ void write_weights(std::span<const float> master, Bytes weights, DType dtype) {
                  [](float value) { return to_bf16(value); });
 }
 
-// Reads after this see the unit's new states.
-std::function<void()> publish(offload::SwapStore* store, const StateHome& home) {
-  if (!home.in_store) return {};
-  return [store, shards = home.shards] {
+cpu_adam::MomentSpan moment_span(Bytes bytes, const models::StateFormat& format) {
+  if (format.moments == config::MomentFormat::bf16) return as<Bf16>(bytes);
+  return as<float>(bytes);
+}
+
+cpu_adam::SplitMaster split_master(const States& states) {
+  return {as<Bf16>(states[0]), as<std::uint16_t>(states[1])};
+}
+
+cpu_adam::Tile tile_of(const plan::Plan& plan, const States& states, Bytes gradient, Bytes weight) {
+  const models::StateFormat& format = plan.state_format;
+  cpu_adam::Tile tile;
+  if (format.is_split()) {
+    tile.master = split_master(states);
+  } else {
+    tile.master = as<float>(states[0]);
+    tile.weight = weight_span(weight, plan.compute_dtype);
+  }
+  const std::size_t first = format.first_moment();
+  tile.moments = {moment_span(states[first], format), moment_span(states[first + 1], format)};
+  tile.gradient = gradient_span(gradient, plan.compute_dtype);
+  return tile;
+}
+
+// Sets a split master from values that are made a piece at a time.
+void fill_split(const StateUpdater::Fill& fill, std::uint64_t offset_count,
+                const cpu_adam::SplitMaster& master) {
+  constexpr std::size_t kPiece = 16'384;  // 64 KiB of values
+  std::vector<float> values(std::min(kPiece, master.low.size()));
+  for (std::size_t begin = 0; begin < master.low.size(); begin += kPiece) {
+    const std::size_t count = std::min(kPiece, master.low.size() - begin);
+    fill(offset_count + begin, std::span(values).first(count));
+    for (std::size_t i = 0; i < count; ++i) {
+      const cpu_adam::SplitValue value = cpu_adam::split(values[i]);
+      master.weight[begin + i] = value.weight;
+      master.low[begin + i] = value.low;
+    }
+  }
+}
+
+// The shards of a unit in a store of the same format.
+std::vector<std::size_t> shards_in(const offload::SwapStore& store, const plan::Plan& plan,
+                                   std::size_t unit) {
+  std::vector<std::size_t> shards;
+  for (std::size_t i = 0; i < plan.state_format.part_count(); ++i) {
+    shards.push_back(
+        store.index_of(models::shard_name(plan.layouts[unit], plan.state_format.part(i))));
+  }
+  return shards;
+}
+
+// Reads after this see the new bytes of the parts that were written.
+std::function<void()> publish(offload::SwapStore* store, const StateHome& home, Parts written) {
+  std::vector<std::size_t> shards;
+  for (const PartHome& part : home) {
+    if (includes(written, part)) shards.push_back(*part.shard);
+  }
+  if (shards.empty()) return {};
+  return [store, shards] {
     for (const std::size_t shard : shards) store->finish_update(shard);
   };
 }
@@ -49,7 +108,8 @@ std::function<void()> publish(offload::SwapStore* store, const StateHome& home) 
 }  // namespace
 
 StateUpdater::StateUpdater(const UpdaterResources& resources)
-    : tiles_(std::make_unique<UpdateTiles>(resources)) {}
+    : tiles_(std::make_unique<UpdateTiles>(resources)),
+      only_in_memory_(resources.plan->units.size(), false) {}
 StateUpdater::~StateUpdater() = default;
 UpdateCounters StateUpdater::counters() const {
   return tiles_->counters();
@@ -59,89 +119,95 @@ const std::string& StateUpdater::why_unregistered() const {
   return tiles_->why_unregistered();
 }
 
-Ticket StateUpdater::begin_update(std::size_t unit, const cpu_adam::OptimizerConfig& config,
-                                  const cpu_adam::Step& step, offload::TileLease gradients) {
+Ticket StateUpdater::begin_update(std::size_t unit, const UpdateSettings& settings,
+                                  offload::TileLease gradients) {
   UpdateTiles& tiles = *tiles_;
-  const DType dtype = tiles.plan().compute_dtype;
   TileWork work;
-  work.read_states = work.read_gradient = work.write_states = work.write_weight = true;
-  work.compute = [executor = tiles.resources().executor, config, step, dtype](
-                     const TileRange&, const std::array<Bytes, kStates>& states, Bytes gradient,
-                     Bytes weight) {
-    cpu_adam::step(config, step,
-                   {.master = as<float>(states[0]),
-                    .moments = {as<float>(states[1]), as<float>(states[2])},
-                    .gradient = gradient_span(gradient, dtype),
-                    .weight = weight_span(weight, dtype)},
-                   *executor);
+  work.read_states = Parts::in_store_only;
+  work.write_states = settings.commits ? Parts::all : Parts::in_store_only;
+  work.read_gradient = work.write_weight = true;
+  work.compute = [&tiles, settings, first = tiles.first_element(unit)](
+                     const TileRange& range, const States& states, Bytes gradient, Bytes weight) {
+    cpu_adam::Tile tile = tile_of(tiles.plan(), states, gradient, weight);
+    tile.first_element = first + range.begin;
+    cpu_adam::step(settings.optimizer, settings.step, tile, *tiles.resources().executor);
   };
-  work.finish = publish(tiles.resources().store, tiles.home(unit));
+  work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
   work.gradients = std::move(gradients);
+  only_in_memory_[unit] = !settings.commits;
+  return tiles.begin(unit, std::move(work));
+}
+
+Ticket StateUpdater::begin_write_back(std::size_t unit) {
+  if (!only_in_memory_[unit]) return {};
+  only_in_memory_[unit] = false;
+  UpdateTiles& tiles = *tiles_;
+  TileWork work;
+  work.write_states = Parts::in_memory_too;
+  work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
   return tiles.begin(unit, std::move(work));
 }
 
 Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
   UpdateTiles& tiles = *tiles_;
-  const DType dtype = tiles.plan().compute_dtype;
   TileWork work;
-  work.write_states = work.write_weight = true;
-  work.compute = [fill = std::move(fill), dtype](const TileRange& range,
-                                                 const std::array<Bytes, kStates>& states, Bytes,
-                                                 Bytes weight) {
-    fill(range.begin, as<float>(states[0]));
-    for (std::size_t s = 1; s < kStates; ++s)
-      std::fill(states[s].begin(), states[s].end(), std::byte{0});
-    write_weights(as<float>(states[0]), weight, dtype);
+  work.write_states = Parts::all;
+  work.write_weight = true;
+  work.compute = [&plan = tiles.plan(), fill = std::move(fill)](
+                     const TileRange& range, const States& states, Bytes, Bytes weight) {
+    if (plan.state_format.is_split()) {
+      fill_split(fill, range.begin, split_master(states));
+    } else {
+      fill(range.begin, as<float>(states[0]));
+      write_weights(as<float>(states[0]), weight, plan.compute_dtype);
+    }
+    for (std::size_t i = plan.state_format.first_moment(); i < states.size(); ++i)
+      std::fill(states[i].begin(), states[i].end(), std::byte{0});
   };
-  work.finish = publish(tiles.resources().store, tiles.home(unit));
+  work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
   return tiles.begin(unit, std::move(work));
 }
 
 Ticket StateUpdater::begin_restore(std::size_t unit, offload::SwapStore& source) {
   UpdateTiles& tiles = *tiles_;
-  const DType dtype = tiles.plan().compute_dtype;
-  const bool own = &source == tiles.resources().store && tiles.home(unit).in_store;
-  std::array<std::size_t, kStates> shards{};
-  for (std::size_t s = 0; s < kStates; ++s) {
-    shards[s] =
-        source.index_of(models::shard_name(tiles.plan().layouts[unit], static_cast<int>(s)));
-  }
+  const plan::Plan& plan = tiles.plan();
+  const bool own = &source == tiles.resources().store && plan.units[unit].states == Tier::nvme;
   TileWork work;
-  work.read_states = own;
-  work.write_states = !own;
+  work.read_states = own ? Parts::all : Parts::none;
+  work.write_states = own ? Parts::none : Parts::all;
   work.write_weight = true;
-  work.compute = [&source, shards, own, dtype](const TileRange& range,
-                                               const std::array<Bytes, kStates>& states, Bytes,
-                                               Bytes weight) {
-    const std::uint64_t offset_bytes = range.begin * sizeof(float);
+  work.compute = [&source, shards = shards_in(source, plan, unit), own, &plan](
+                     const TileRange& range, const States& states, Bytes, Bytes weight) {
+    const auto offset_of = [&](std::size_t part) {
+      return range.begin * plan.state_format.part(part).element_bytes;
+    };
     if (!own) {
       Tickets reads;
-      for (std::size_t s = 0; s < kStates; ++s) {
-        reads.push_back(source.begin_read(shards[s], offset_bytes, states[s]));
-      }
+      for (std::size_t i = 0; i < shards.size(); ++i)
+        reads.push_back(source.begin_read(shards[i], offset_of(i), states[i]));
       finish_all(reads);
     }
-    for (std::size_t s = 0; s < kStates; ++s) source.check(shards[s], offset_bytes, states[s]);
-    write_weights(as<float>(states[0]), weight, dtype);
+    for (std::size_t i = 0; i < shards.size(); ++i)
+      source.check(shards[i], offset_of(i), states[i]);
+    if (!plan.state_format.is_split())
+      write_weights(as<float>(states[0]), weight, plan.compute_dtype);
   };
-  if (!own) work.finish = publish(tiles.resources().store, tiles.home(unit));
+  if (!own) work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
   return tiles.begin(unit, std::move(work));
 }
 
 Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target) {
   UpdateTiles& tiles = *tiles_;
-  std::array<std::size_t, kStates> shards{};
-  for (std::size_t s = 0; s < kStates; ++s) {
-    shards[s] =
-        target.index_of(models::shard_name(tiles.plan().layouts[unit], static_cast<int>(s)));
-  }
+  const plan::Plan& plan = tiles.plan();
+  const std::vector<std::size_t> shards = shards_in(target, plan, unit);
   TileWork work;
-  work.read_states = true;
-  work.compute = [&target, shards](const TileRange& range, const std::array<Bytes, kStates>& states,
-                                   Bytes, Bytes) {
+  work.read_states = Parts::in_store_only;
+  work.compute = [&target, shards, &plan](const TileRange& range, const States& states, Bytes,
+                                          Bytes) {
     Tickets writes;
-    for (std::size_t s = 0; s < kStates; ++s) {
-      writes.push_back(target.begin_write(shards[s], range.begin * sizeof(float), states[s]));
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      writes.push_back(target.begin_write(
+          shards[i], range.begin * plan.state_format.part(i).element_bytes, states[i]));
     }
     finish_all(writes);
   };

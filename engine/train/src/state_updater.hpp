@@ -1,8 +1,11 @@
 #pragma once
-// StateUpdater: owns the optimizer states (fp32 master, first and second moment) of every unit, at
-// the tier the plan gave them, and steps them on a thread of its own, unit by unit in the order
-// asked for: per tile read, Adam (which also writes the 16-bit weights), write back, several tiles
-// in flight.
+// StateUpdater: owns the optimizer states (master, first and second moment) of every unit, at the
+// tier the plan gave them, and steps them on a thread of its own, unit by unit in the order asked
+// for: per tile read, Adam (which also writes the 16-bit weights), write back, several tiles in
+// flight.
+//
+// The cache: parts of states on NVMe that memory has as well (and weights in host memory, which are
+// half of a split master) are not read for an update, and written only where it is to be committed.
 
 #include <cstdint>
 #include <functional>
@@ -38,9 +41,17 @@ class UpdateTiles;
 // Traffic and time of updates, as far as they have ended.
 struct UpdateCounters {
   std::uint64_t nvme_read_bytes = 0;
+  std::uint64_t nvme_cached_bytes = 0;  // not read, since the cache has them
   std::uint64_t nvme_written_bytes = 0;
   std::uint64_t h2d_bytes = 0;
   double compute_seconds = 0;
+};
+
+// What the updates of a step are made with.
+struct UpdateSettings {
+  cpu_adam::OptimizerConfig optimizer;
+  cpu_adam::Step step;
+  bool commits = true;  // the step will be committed: the store needs all that it changes
 };
 
 // Thread-safe for the caller's side: begin_x may be called by one thread while work runs.
@@ -55,8 +66,12 @@ class StateUpdater {
   // Steps unit `unit` with the gradients at its home; the ticket ends when states and weights are
   // at their homes. `gradients`: that home, if it is a slot; given back after the update, also when
   // it fails.
-  Ticket begin_update(std::size_t unit, const cpu_adam::OptimizerConfig& config,
-                      const cpu_adam::Step& step, offload::TileLease gradients = {});
+  Ticket begin_update(std::size_t unit, const UpdateSettings& settings,
+                      offload::TileLease gradients = {});
+
+  // Writes to the store what updates that were not to be committed left in memory only. Before a
+  // commit; does nothing where nothing was left.
+  Ticket begin_write_back(std::size_t unit);
 
   // Sets the master weights of a unit from `fill(offset_count, values)`, called for consecutive
   // parts on the updater's thread, the moments to zero, and writes the weights.
@@ -76,6 +91,7 @@ class StateUpdater {
 
  private:
   std::unique_ptr<UpdateTiles> tiles_;
+  std::vector<bool> only_in_memory_;  // by unit: what begin_write_back writes
 };
 
 }  // namespace sluice::train

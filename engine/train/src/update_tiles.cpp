@@ -40,8 +40,9 @@ class UpdateTiles::Countdown {
 UpdateTiles::UpdateTiles(const UpdaterResources& resources)
     : resources_(resources),
       plan_(*resources.plan),
-      tile_(plan::update_tile(plan_.units, plan_.update_tile_count)),
-      offsets_(plan::update_tile_offsets(tile_, plan_.compute_dtype)) {
+      format_(plan_.state_format),
+      offsets_(
+          plan::update_tile(plan_.units, format_, plan_.compute_dtype, plan_.update_tile_count)) {
   for (std::size_t u = 0; u < plan_.units.size(); ++u) homes_.push_back(make_home(u));
   if (offsets_.total > 0) {
     ring_.emplace(*resources_.host_pool, offsets_.total,
@@ -107,42 +108,52 @@ std::uint64_t UpdateTiles::shard_count(std::size_t unit) const {
   return plan_.layouts[unit].flat_count / static_cast<std::uint64_t>(plan_.world_size);
 }
 
+std::uint64_t UpdateTiles::first_element(std::size_t unit) const {
+  std::uint64_t sum = 0;
+  for (std::size_t u = 0; u < unit; ++u) sum += plan_.layouts[u].flat_count;
+  return sum;
+}
+
 StateHome UpdateTiles::make_home(std::size_t u) {
   StateHome home;
-  const zero::UnitLayout& layout = plan_.layouts[u];
-  home.in_store = plan_.units[u].states == Tier::nvme;
-  for (std::size_t s = 0; s < kStates; ++s) {
-    const std::string name = models::shard_name(layout, static_cast<int>(s));
-    if (home.in_store) {
-      home.shards[s] = resources_.store->index_of(name);
-      continue;
+  const plan::UnitPlacement& unit = plan_.units[u];
+  const bool on_device = unit.states == Tier::device;
+  SLUICE_CHECK(!on_device || resources_.device->host_addressable(),
+               "optimizer states on this device need an update on the device");
+  offload::MemoryPool& pool = on_device ? resources_.device->memory() : *resources_.host_pool;
+  for (std::size_t i = 0; i < format_.part_count(); ++i) {
+    const models::StatePart part = format_.part(i);
+    const std::string name = models::shard_name(plan_.layouts[u], part);
+    PartHome& one = home.emplace_back();
+    one.place = plan::place_of_part(unit, format_, i);
+    if (unit.states == Tier::nvme) one.shard = resources_.store->index_of(name);
+    if (one.place == plan::PartPlace::memory) {
+      one.memory = offload::TieredBytes(pool.tier(),
+                                        pool.allocate(shard_count(u) * part.element_bytes, name));
     }
-    const bool device = plan_.units[u].states == Tier::device;
-    SLUICE_CHECK(!device || resources_.device->host_addressable(),
-                 "optimizer states on this device need an update on the device");
-    offload::MemoryPool& pool = device ? resources_.device->memory() : *resources_.host_pool;
-    home.memory[s] =
-        offload::TieredBytes(pool.tier(), pool.allocate(shard_count(u) * sizeof(float), name));
   }
   return home;
 }
 
-// Whether the weights of a unit go through the tile: to a file, or over the link to the device.
-bool UpdateTiles::weight_in_tile(std::size_t u) const {
-  const plan::UnitPlacement& placement = plan_.units[u];
-  return placement.weights == Tier::nvme ||
-         (placement.weights == Tier::device && placement.states != Tier::device);
-}
-
-std::array<UpdateTiles::Bytes, kStates> UpdateTiles::state_spans(const TileRange& range,
-                                                                 Bytes tile) const {
-  std::array<Bytes, kStates> spans;
+UpdateTiles::States UpdateTiles::state_spans(const TileRange& range, Bytes tile) const {
+  States spans;
   const StateHome& home = homes_[range.unit];
-  const std::size_t size_bytes = range.count * sizeof(float);
-  for (std::size_t s = 0; s < kStates; ++s) {
-    spans[s] = home.in_store
-                   ? tile.subspan(offsets_.states[s], size_bytes)
-                   : home.memory[s].memory().subspan(range.begin * sizeof(float), size_bytes);
+  for (std::size_t i = 0; i < home.size(); ++i) {
+    const std::size_t element = format_.part(i).element_bytes;
+    const auto part_of = [&](const offload::TieredBytes& bytes) {
+      return bytes.memory().subspan(range.begin * element, range.count * element);
+    };
+    switch (home[i].place) {
+      case plan::PartPlace::weights:
+        spans[i] = part_of(resources_.units[range.unit]->weights_home());
+        break;
+      case plan::PartPlace::memory:
+        spans[i] = part_of(home[i].memory);
+        break;
+      case plan::PartPlace::tile:
+        spans[i] = tile.subspan(offsets_.states[i], range.count * element);
+        break;
+    }
   }
   return spans;
 }
@@ -160,8 +171,10 @@ UpdateTiles::Bytes UpdateTiles::gradient_of(const TileRange& range, Bytes tile) 
   return compute_span(range, tile, home, !home.in_memory(), offsets_.gradient);
 }
 UpdateTiles::Bytes UpdateTiles::weight_of(const TileRange& range, Bytes tile) const {
+  if (format_.is_split()) return {};
   const offload::TieredBytes& home = resources_.units[range.unit]->weights_home();
-  return compute_span(range, tile, home, weight_in_tile(range.unit), offsets_.weight);
+  return compute_span(range, tile, home, plan::weight_in_tile(plan_.units[range.unit], format_),
+                      offsets_.weight);
 }
 
 Ticket UpdateTiles::read_file(const offload::TieredBytes& home, const TileRange& range,
@@ -171,71 +184,90 @@ Ticket UpdateTiles::read_file(const offload::TieredBytes& home, const TileRange&
   return resources_.io->begin_read(*part.file, part.offset_bytes, data);
 }
 
+bool includes(TileWork::Parts parts, const PartHome& home) {
+  if (!home.shard || parts == TileWork::Parts::none) return false;
+  if (parts == TileWork::Parts::all) return true;
+  const bool in_store_only = home.place == plan::PartPlace::tile;
+  return in_store_only == (parts == TileWork::Parts::in_store_only);
+}
+
 Tickets UpdateTiles::begin_reads(const TileRange& range, const TileWork& work, Bytes tile) {
   Tickets tickets;
-  std::uint64_t bytes = 0;
+  UpdateCounters moved;
   const StateHome& home = homes_[range.unit];
-  if (work.read_states && home.in_store) {
-    const auto spans = state_spans(range, tile);
-    for (std::size_t s = 0; s < kStates; ++s) {
-      tickets.push_back(
-          resources_.store->begin_read(home.shards[s], range.begin * sizeof(float), spans[s]));
-      bytes += spans[s].size();
+  const States spans = state_spans(range, tile);
+  for (std::size_t i = 0; i < home.size(); ++i) {
+    if (includes(work.read_states, home[i])) {
+      const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
+      tickets.push_back(resources_.store->begin_read(*home[i].shard, offset_bytes, spans[i]));
+      moved.nvme_read_bytes += spans[i].size();
+    } else if (work.read_states != TileWork::Parts::none && home[i].shard &&
+               home[i].place == plan::PartPlace::memory) {
+      moved.nvme_cached_bytes += spans[i].size();
     }
   }
   const offload::TieredBytes& gradients = resources_.units[range.unit]->gradients_home();
   if (work.read_gradient && !gradients.in_memory()) {
     const Bytes data = gradient_of(range, tile);
     tickets.push_back(read_file(gradients, range, data));
-    bytes += data.size();
+    moved.nvme_read_bytes += data.size();
   }
-  MutexLock lock(mutex_);
-  counters_.nvme_read_bytes += bytes;
+  count(moved);
   return tickets;
 }
 
 Tickets UpdateTiles::begin_writes(const TileRange& range, const TileWork& work, Bytes tile) {
   Tickets tickets;
-  std::uint64_t written = 0;
-  std::uint64_t copied = 0;
+  UpdateCounters moved;
   const StateHome& home = homes_[range.unit];
-  if (work.write_states && home.in_store) {
-    const auto spans = state_spans(range, tile);
-    for (std::size_t s = 0; s < kStates; ++s) {
-      tickets.push_back(
-          resources_.store->begin_write(home.shards[s], range.begin * sizeof(float), spans[s]));
-      written += spans[s].size();
-    }
+  const States spans = state_spans(range, tile);
+  for (std::size_t i = 0; i < home.size(); ++i) {
+    if (!includes(work.write_states, home[i])) continue;
+    const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
+    tickets.push_back(resources_.store->begin_write(*home[i].shard, offset_bytes, spans[i]));
+    moved.nvme_written_bytes += spans[i].size();
   }
-  if (work.write_weight && weight_in_tile(range.unit)) {
-    const offload::TieredBytes& weights = resources_.units[range.unit]->weights_home();
-    const Bytes data = weight_of(range, tile);
-    const std::uint64_t offset_bytes = range.begin * size_of(plan_.compute_dtype);
-    if (weights.tier() == Tier::nvme) {
-      const offload::FileRange part = weights.range().part(offset_bytes, data.size());
-      tickets.push_back(resources_.io->begin_write(*part.file, part.offset_bytes, data));
-      written += data.size();
-    } else {
-      tickets.push_back(resources_.device->begin_copy_in(
-          weights.memory().subspan(offset_bytes, data.size()), data));
-      copied += data.size();
-    }
-  }
-  MutexLock lock(mutex_);
-  counters_.nvme_written_bytes += written;
-  counters_.h2d_bytes += copied;
+  if (work.write_weight) send_weight(range, tile, tickets, moved);
+  count(moved);
   return tickets;
 }
 
+void UpdateTiles::send_weight(const TileRange& range, Bytes tile, Tickets& tickets,
+                              UpdateCounters& moved) const {
+  if (!plan::weight_leaves(plan_.units[range.unit])) return;
+  const offload::TieredBytes& weights = resources_.units[range.unit]->weights_home();
+  const Bytes data = format_.is_split() ? state_spans(range, tile)[0] : weight_of(range, tile);
+  const std::uint64_t offset_bytes = range.begin * size_of(plan_.compute_dtype);
+  if (weights.tier() == Tier::nvme) {
+    const offload::FileRange part = weights.range().part(offset_bytes, data.size());
+    tickets.push_back(resources_.io->begin_write(*part.file, part.offset_bytes, data));
+    moved.nvme_written_bytes += data.size();
+  } else {
+    tickets.push_back(resources_.device->begin_copy_in(
+        weights.memory().subspan(offset_bytes, data.size()), data));
+    moved.h2d_bytes += data.size();
+  }
+}
+
+void UpdateTiles::count(const UpdateCounters& more) {
+  MutexLock lock(mutex_);
+  counters_.nvme_read_bytes += more.nvme_read_bytes;
+  counters_.nvme_cached_bytes += more.nvme_cached_bytes;
+  counters_.nvme_written_bytes += more.nvme_written_bytes;
+  counters_.h2d_bytes += more.h2d_bytes;
+  counters_.compute_seconds += more.compute_seconds;
+}
+
 void UpdateTiles::compute(const TileRange& range, const TileWork& work, Bytes tile) {
+  if (!work.compute) return;
   const auto begin = std::chrono::steady_clock::now();
   const Bytes gradient = work.read_gradient ? gradient_of(range, tile) : Bytes{};
   const Bytes weight = work.write_weight ? weight_of(range, tile) : Bytes{};
   work.compute(range, state_spans(range, tile), gradient, weight);
-  const double seconds =
+  UpdateCounters spent;
+  spent.compute_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  MutexLock lock(mutex_);
-  counters_.compute_seconds += seconds;
+  count(spent);
 }
 
 void UpdateTiles::run_tile(const TileRange& range, const std::shared_ptr<const TileWork>& work,

@@ -25,14 +25,16 @@
 
 namespace sluice::train {
 
-inline constexpr std::size_t kStates = models::kStateCount;
+inline constexpr std::size_t kParts = models::kMostStateParts;
 
-// Where one unit's states are: a shard each in a store, or memory.
-struct StateHome {
-  bool in_store = false;
-  std::array<std::size_t, kStates> shards{};  // indices in the store
-  std::array<offload::TieredBytes, kStates> memory;
+// One part of a unit's states.
+struct PartHome {
+  plan::PartPlace place = plan::PartPlace::memory;
+  std::optional<std::size_t> shard;  // index in the store, if it is there
+  offload::TieredBytes memory;       // where the place is memory
 };
+// As many as the format has parts.
+using StateHome = std::vector<PartHome>;
 
 // One tile's place in its unit.
 struct TileRange {
@@ -45,21 +47,27 @@ struct TileRange {
 // buffer.
 struct TileWork {
   using Bytes = std::span<std::byte>;
+  using States = std::array<Bytes, kParts>;  // by part of the format
 
-  bool read_states = false;
+  // Which parts are read from the store, or written to it: those that are nowhere else; those that
+  // memory has as well; all.
+  enum class Parts { none, in_store_only, in_memory_too, all };
+
+  Parts read_states = Parts::none;
+  Parts write_states = Parts::none;
   bool read_gradient = false;
-  bool write_states = false;
   bool write_weight = false;
-  // Runs on the updater's thread with the states (master, moment1, moment2), gradient and weight of
-  // the tile.
-  std::function<void(const TileRange&, const std::array<Bytes, kStates>& states, Bytes gradient,
-                     Bytes weight)>
-      compute;
+  // Runs on the updater's thread with the states, gradient and weight of the tile; the weight is
+  // empty where it is half of a split master. May be empty.
+  std::function<void(const TileRange&, const States& states, Bytes gradient, Bytes weight)> compute;
   // After all tiles of the unit have ended well.
   std::function<void()> finish;
   // Held until all have ended.
   offload::TileLease gradients;
 };
+
+// Whether such a read or write concerns a part that lives there.
+bool includes(TileWork::Parts parts, const PartHome& home);
 
 // begin may be called by one thread while work runs; counters by any.
 class UpdateTiles {
@@ -76,6 +84,8 @@ class UpdateTiles {
   Ticket begin(std::size_t unit, TileWork work);
 
   const StateHome& home(std::size_t unit) const { return homes_[unit]; }
+  // Elements of all units before this one.
+  std::uint64_t first_element(std::size_t unit) const;
   const plan::Plan& plan() const { return plan_; }
   const UpdaterResources& resources() const { return resources_; }
   UpdateCounters counters() const;
@@ -83,6 +93,7 @@ class UpdateTiles {
 
  private:
   using Bytes = TileWork::Bytes;
+  using States = TileWork::States;
   class Countdown;
   struct Waiting {
     TileWork work;
@@ -93,23 +104,25 @@ class UpdateTiles {
   std::uint64_t shard_count(std::size_t unit) const;
   std::size_t tiles_of(std::size_t unit) const;
   StateHome make_home(std::size_t unit);
-  bool weight_in_tile(std::size_t unit) const;
-  std::array<Bytes, kStates> state_spans(const TileRange& range, Bytes tile) const;
+  States state_spans(const TileRange& range, Bytes tile) const;
   Bytes compute_span(const TileRange& range, Bytes tile, const offload::TieredBytes& home,
                      bool in_tile, std::uint64_t tile_offset) const;
   Bytes gradient_of(const TileRange& range, Bytes tile) const;
   Bytes weight_of(const TileRange& range, Bytes tile) const;
+  void send_weight(const TileRange& range, Bytes tile, offload::Tickets& tickets,
+                   UpdateCounters& moved) const;
   Ticket read_file(const offload::TieredBytes& home, const TileRange& range, Bytes data);
   offload::Tickets begin_reads(const TileRange& range, const TileWork& work, Bytes tile);
   offload::Tickets begin_writes(const TileRange& range, const TileWork& work, Bytes tile);
   void compute(const TileRange& range, const TileWork& work, Bytes tile);
+  void count(const UpdateCounters& more);
   void run_tile(const TileRange& range, const std::shared_ptr<const TileWork>& work,
                 const std::shared_ptr<Countdown>& countdown);
 
   const UpdaterResources resources_;
   const plan::Plan& plan_;
-  const plan::UpdateTile tile_;
-  const plan::UpdateTileOffsets offsets_;
+  const models::StateFormat format_;
+  const plan::UpdateTile offsets_;
   std::vector<StateHome> homes_;
   std::optional<offload::BufferRing> ring_;
   std::string why_unregistered_;

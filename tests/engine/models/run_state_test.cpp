@@ -19,6 +19,7 @@ RunState sample() {
   state.updates = 6;
   state.seed = 3;
   state.compute_dtype = "bf16";
+  state.format = {config::MasterFormat::split, config::MomentFormat::bf16};
   state.compute_threads = 2;
   state.world_size = 1;
   state.version = "0.1.0";
@@ -47,6 +48,39 @@ TEST(RunState, ComesBackAsItWasWritten) {
   EXPECT_EQ(state.units.at(0).params.at(0).name, "wte.weight");
   EXPECT_EQ(state.settings.at("optimizer"), "AdamW");
   EXPECT_EQ(to_json(state), to_json(sample()));
+}
+
+TEST(RunState, AManifestWithoutAFormatIsInTheOneThatThereWas) {
+  std::string json = to_json(sample());
+  for (const std::string key : {"\"master\":\"split\",", "\"moments\":\"bf16\","}) {
+    ASSERT_NE(json.find(key), std::string::npos);
+    json.erase(json.find(key), key.size());
+  }
+  EXPECT_EQ(parse_run_state(json, "DIR/manifest.json").format, StateFormat{});
+  EXPECT_EQ(parse_run_state(to_json(sample()), "DIR/manifest.json").format, sample().format);
+  json = to_json(sample());
+  json.replace(json.find("split"), 5, "spilt");
+  EXPECT_THAT(refusal_of(json), HasSubstr("DIR/manifest.json"));
+}
+
+TEST(StateFormat, ItsPartsHoldTheBytesOfAParameterWithoutTheWeightsCopy) {
+  using config::MasterFormat;
+  using config::MomentFormat;
+  EXPECT_EQ((StateFormat{MasterFormat::fp32, MomentFormat::fp32}.element_bytes()), 12U);
+  EXPECT_EQ((StateFormat{MasterFormat::split, MomentFormat::fp32}.element_bytes()), 12U);
+  EXPECT_EQ((StateFormat{MasterFormat::fp32, MomentFormat::bf16}.element_bytes()), 8U);
+  EXPECT_EQ((StateFormat{MasterFormat::split, MomentFormat::bf16}.element_bytes()), 8U);
+  // A tile's part of every shard is whole chunks.
+  for (const MasterFormat master : {MasterFormat::fp32, MasterFormat::split}) {
+    for (const MomentFormat moments : {MomentFormat::fp32, MomentFormat::bf16}) {
+      const StateFormat format{master, moments};
+      for (std::size_t i = 0; i < format.part_count(); ++i) {
+        EXPECT_EQ(format.granularity_count() * format.part(i).element_bytes %
+                      offload::kChecksumChunkBytes,
+                  0U);
+      }
+    }
+  }
 }
 
 TEST(RunState, ValuesThatNoRunHasAreRefusedWithTheFile) {

@@ -125,6 +125,14 @@ struct IoConfig {
 // wait in host memory.
 enum class Activations { automatic, keep, recompute, offload };
 
+// How master weights are kept: fp32 beside the 16-bit weights, or the 16-bit weights and the lower
+// halves (4 bytes of a parameter instead of 6).
+enum class MasterFormat { fp32, split };
+enum class MomentFormat { fp32, bf16 };
+// As in the file: "fp32", "split", "bf16".
+std::string_view name_of(MasterFormat format);
+std::string_view name_of(MomentFormat format);
+
 struct SluiceConfig {
   ByteBudget device_bytes;
   ByteBudget host_bytes;
@@ -136,6 +144,12 @@ struct SluiceConfig {
   bool strict = false;
   bool overlap = true;
   Activations activations = Activations::automatic;
+  // Empty: what a resumed run was begun with; else a split master for bf16 weights, fp32 moments.
+  std::optional<MasterFormat> master;
+  std::optional<MomentFormat> moments;
+  // Host memory, part of host_bytes, for states whose home is on NVMe. Automatic: what is left of
+  // host_bytes.
+  ByteBudget cache_bytes{ByteBudget::Kind::bytes, 0};
   ThreadsConfig threads;
   IoConfig io;
   std::uint64_t drive_endurance_bytes = 0;  // rated, of each directory's drive; 0: not given

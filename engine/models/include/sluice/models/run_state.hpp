@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sluice/models/state_format.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "sluice/zero/unit_layout.hpp"
 
@@ -23,7 +24,8 @@ struct RunState {
   std::int64_t updates = 0;  // steps that were not skipped: the optimizer's own count
   std::uint64_t seed = 0;
   std::string compute_dtype;  // "bf16", "fp32"
-  int compute_threads = 1;    // LibTorch's, part of the bits
+  StateFormat format;
+  int compute_threads = 1;  // LibTorch's, part of the bits
   int world_size = 1;
   std::string version;   // of the program that wrote it
   RunSettings settings;  // empty when written by a version that did not keep them
@@ -32,13 +34,6 @@ struct RunState {
 std::string to_json(const RunState& state);
 // Throws StorageError naming `path` when the text is not what to_json makes.
 RunState parse_run_state(const std::string& json, const std::string& path);
-
-// The three shards of a unit's optimizer state, in this order.
-inline constexpr int kStateCount = 3;
-std::string shard_name(const zero::UnitLayout& unit, int state);
-// Shards of all units, unit by unit: master, moment1, moment2 in fp32.
-std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>& units,
-                                             int world_size);
 
 // The complete checkpoints below a directory (folders step-NNNNNNNN that hold a committed state),
 // the oldest first.

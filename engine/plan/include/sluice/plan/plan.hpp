@@ -14,6 +14,7 @@
 #include "sluice/base/dtype.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/config/train_config.hpp"
+#include "sluice/models/state_format.hpp"
 #include "sluice/offload/tier.hpp"
 #include "sluice/zero/unit_layout.hpp"
 
@@ -59,11 +60,18 @@ struct PlanRow {
   TierBytes bytes;
 };
 
+// Where an update finds one part of a unit's states: in the unit's weights, which half of a split
+// master is; in memory of its own, on the tier of the states or as a cache of what is on NVMe; or
+// in the tile, read from NVMe and written back.
+enum class PartPlace { weights, memory, tile };
+
 // Where one unit's bytes have their home.
 struct UnitPlacement {
   offload::Tier weights = offload::Tier::device;    // 16-bit (or fp32) weights
   offload::Tier gradients = offload::Tier::device;  // gradients waiting for the norm
-  offload::Tier states = offload::Tier::device;     // fp32 master, first and second moment
+  offload::Tier states = offload::Tier::device;     // master, first and second moment
+  // Parts of states on NVMe that host memory holds as well.
+  std::array<bool, models::kMostStateParts> cached{};
   std::vector<offload::Tier> inputs;  // the unit's input, by micro-batch; empty for the embedding
   bool lends_gradients = false;       // gradients have no home of their own, but one of the slots
   bool keep_gathered = false;         // from forward to backward
@@ -86,6 +94,7 @@ struct Plan {
   std::uint64_t state_bytes =
       0;  // 16 x parameters: fp32 master and moments, 16-bit weights and gradients
   DType compute_dtype = DType::bf16;
+  models::StateFormat state_format;
 
   std::optional<std::uint64_t> device_budget_bytes;  // none: not limited (resident)
   std::optional<std::uint64_t> host_budget_bytes;
@@ -129,7 +138,9 @@ struct Plan {
   std::uint64_t h2d_per_step = 0;
   std::uint64_t d2h_per_step = 0;
   std::uint64_t nvme_read_per_step = 0;
-  std::uint64_t nvme_written_per_step = 0;
+  std::uint64_t nvme_written_per_step = 0;  // of one that is committed
+  std::uint64_t nvme_written_between_commits_per_step = 0;
+  std::uint64_t nvme_cached_per_step = 0;  // what the cache saves of reading
   // The least budgets this run could do with (everything spilled, no overlap).
   std::uint64_t least_device_bytes = 0;
   std::uint64_t least_host_bytes = 0;
@@ -155,23 +166,24 @@ std::vector<std::vector<std::size_t>> step_stages(const std::vector<zero::UnitLa
 std::vector<std::vector<std::size_t>> evaluation_stages(
     const std::vector<zero::UnitLayout>& layouts);
 
-// Where the parts of one tile of the optimizer step lie: a part is there when some unit needs it.
+PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& format,
+                        std::size_t part);
+// Whether an update sends the weights to another tier: to a file, or over the link to the device.
+bool weight_leaves(const UnitPlacement& unit);
+// Whether they take a place of their own in the tile for that. Those of a split master are a part.
+bool weight_in_tile(const UnitPlacement& unit, const models::StateFormat& format);
+
+// Where the parts of one tile of the optimizer step lie, as offsets in bytes, and the size of all:
+// a part is there when some unit needs it.
 struct UpdateTile {
-  std::uint64_t count = 0;  // elements
-  bool has_states = false;
-  bool has_gradient = false;
-  bool has_weight = false;
-};
-// Offsets in bytes of the parts of a tile: master, moment1, moment2, gradient, weight; and the size
-// of all.
-struct UpdateTileOffsets {
-  std::array<std::uint64_t, 3> states{};
+  std::array<std::uint64_t, models::kMostStateParts> states{};
   std::uint64_t gradient = 0;
   std::uint64_t weight = 0;
   std::uint64_t total = 0;
 };
-UpdateTile update_tile(const std::vector<UnitPlacement>& units, std::uint64_t count);
-UpdateTileOffsets update_tile_offsets(const UpdateTile& tile, DType dtype);
+// Of `count` elements.
+UpdateTile update_tile(const std::vector<UnitPlacement>& units, const models::StateFormat& format,
+                       DType dtype, std::uint64_t count);
 
 // The table that people read: component x tier, budget, need, short by; disk needed and free; drive
 // bytes per step.

@@ -17,6 +17,7 @@ struct LinkBytes {
   std::uint64_t d2h = 0;
   std::uint64_t nvme_read = 0;
   std::uint64_t nvme_written = 0;
+  std::uint64_t nvme_cached = 0;  // states that were not read, since the cache has them
 };
 struct LinkSeconds {
   double h2d = 0;

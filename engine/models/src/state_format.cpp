@@ -1,0 +1,80 @@
+#include "sluice/models/state_format.hpp"
+
+#include <algorithm>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
+
+namespace sluice::models {
+
+using config::MasterFormat;
+using config::MomentFormat;
+
+StatePart StateFormat::part(std::size_t index) const {
+  const std::size_t moment_bytes = moments == MomentFormat::bf16 ? sizeof(Bf16) : sizeof(float);
+  const StatePart moment1{"moment1", moment_bytes};
+  const StatePart moment2{"moment2", moment_bytes};
+  if (!is_split()) return std::array{StatePart{"master", sizeof(float)}, moment1, moment2}[index];
+  return std::array{StatePart{"weight", sizeof(Bf16)}, StatePart{"low", sizeof(std::uint16_t)},
+                    moment1, moment2}[index];
+}
+
+std::size_t StateFormat::element_bytes() const {
+  std::size_t sum = 0;
+  for (std::size_t i = 0; i < part_count(); ++i) sum += part(i).element_bytes;
+  return sum;
+}
+
+std::uint64_t StateFormat::granularity_count() const {
+  std::size_t least = part(0).element_bytes;
+  for (std::size_t i = 1; i < part_count(); ++i) least = std::min(least, part(i).element_bytes);
+  return offload::kChecksumChunkBytes / least;
+}
+
+StateFormat state_format(const config::TrainConfig& config) {
+  const config::SluiceConfig& sluice = config.sluice;
+  return {sluice.master.value_or(config.bf16 ? MasterFormat::split : MasterFormat::fp32),
+          sluice.moments.value_or(MomentFormat::fp32)};
+}
+
+std::string shard_name(const zero::UnitLayout& unit, const StatePart& part) {
+  return unit.name + "/" + std::string(part.name);
+}
+
+std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>& units,
+                                             const StateFormat& format, int world_size) {
+  std::vector<offload::ShardSpec> shards;
+  for (const zero::UnitLayout& unit : units) {
+    const std::uint64_t count = zero::shard_range(unit, 0, world_size).count;
+    for (std::size_t i = 0; i < format.part_count(); ++i) {
+      const StatePart part = format.part(i);
+      shards.push_back({shard_name(unit, part), checked_mul(count, part.element_bytes)});
+    }
+  }
+  return shards;
+}
+
+void read_master(offload::SwapStore& store, const zero::UnitLayout& unit, const StateFormat& format,
+                 std::uint64_t offset_count, std::span<float> values, std::span<std::byte> halves) {
+  const auto read = [&](std::size_t index, std::span<std::byte> bytes) {
+    const StatePart part = format.part(index);
+    const std::size_t shard = store.index_of(shard_name(unit, part));
+    const std::uint64_t offset_bytes = offset_count * part.element_bytes;
+    store.begin_read(shard, offset_bytes, bytes).finish();
+    store.check(shard, offset_bytes, bytes);
+  };
+  if (!format.is_split()) {
+    read(0, std::as_writable_bytes(values));
+    return;
+  }
+  const std::size_t half_bytes = values.size() * sizeof(Bf16);
+  const std::span<std::byte> weight_bytes = halves.first(half_bytes);
+  const std::span<std::byte> low_bytes = halves.subspan(half_bytes, half_bytes);
+  read(0, weight_bytes);
+  read(1, low_bytes);
+  const auto* const weight = reinterpret_cast<const Bf16*>(weight_bytes.data());
+  const auto* const low = reinterpret_cast<const std::uint16_t*>(low_bytes.data());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = cpu_adam::join({weight[i], low[i]});
+}
+
+}  // namespace sluice::models

@@ -1,0 +1,194 @@
+// How states are kept changes where bytes are and how many, and of one format never a result: split
+// masters, bf16 moments, and the cache of states on NVMe, beside everything resident.
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "train_support.hpp"
+
+namespace sluice::test {
+namespace {
+
+constexpr int kSteps = 7;
+
+struct Result {
+  std::vector<std::string> losses;
+  std::string weights;
+};
+
+std::string exported(const TrainFolder& folder, const std::string& run) {
+  const std::string out = folder.path("weights.safetensors");
+  const ProgramResult result = run_sluice({"export", run, "--out", out});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return file_text(out);
+}
+
+Result run(TrainFolder& folder, const TrainSetup& setup,
+           const std::vector<std::string>& more = {}) {
+  folder.clear_swap();
+  TrainSetup with_checkpoint = setup;
+  const bool on_drive = setup.optimizer_device == "nvme" && more.empty();
+  if (!on_drive)
+    with_checkpoint.sluice_keys += "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", ";
+  folder.set(with_checkpoint);
+  const ProgramResult result = folder.train("report", kSteps, more);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return {column(folder, "report", "loss"),
+          exported(folder, on_drive ? folder.swap() : folder.checkpoints())};
+}
+
+void expect_same(const Result& a, const Result& b) {
+  EXPECT_EQ(a.losses.size(), static_cast<std::size_t>(kSteps));
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_TRUE(a.weights == b.weights) << "the exported weights differ";
+}
+
+const std::vector<std::string> kResident = {"--placement", "resident"};
+
+std::string format_keys(const std::string& master, const std::string& moments) {
+  return R"("master": ")" + master + R"(", "moments": ")" + moments + "\", ";
+}
+
+TEST(States, EveryFormatIsTheSameOnEveryTier) {
+  TrainFolder folder;
+  std::vector<std::string> losses;
+  for (const std::string master : {"fp32", "split"}) {
+    for (const std::string moments : {"fp32", "bf16"}) {
+      TrainSetup setup;
+      setup.sluice_keys = format_keys(master, moments);
+      const Result resident = run(folder, setup, kResident);
+      losses.push_back(resident.losses.back());
+      const std::pair<const char*, const char*> placements[] = {
+          {"none", "none"}, {"none", "cpu"},  {"cpu", "none"}, {"cpu", "cpu"},
+          {"cpu", "nvme"},  {"nvme", "none"}, {"nvme", "cpu"}, {"nvme", "nvme"}};
+      for (const auto& [optimizer, param] : placements) {
+        SCOPED_TRACE(master + " master, " + moments + " moments, optimizer " + optimizer +
+                     ", param " + param);
+        setup.optimizer_device = optimizer;
+        setup.param_device = param;
+        expect_same(run(folder, setup), resident);
+      }
+    }
+  }
+  // They are formats of their own: the weights of each round otherwise.
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) EXPECT_NE(losses[i], losses[j]) << i << ' ' << j;
+}
+
+// A number of `sluice plan --json`.
+std::string planned(const TrainFolder& folder, const std::string& key) {
+  const ProgramResult plan =
+      run_sluice({"plan", "--config", folder.config(), "--model", folder.model(), "--json"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  const std::string mark = "\"" + key + "\":";
+  const auto begin = plan.out.find(mark, plan.out.find("\"bytes_per_step\"")) + mark.size();
+  return plan.out.substr(begin, plan.out.find_first_of(",}", begin) - begin);
+}
+
+TEST(States, ACacheChangesNoBitAndMovesTheBytesThatThePlanSays) {
+  TrainFolder folder;
+  for (const double clipping : {0.0, 1.0}) {
+    TrainSetup setup;
+    setup.clipping = clipping;
+    const Result resident = run(folder, setup, kResident);
+    for (const char* param : {"nvme", "cpu"}) {
+      std::uint64_t most_read = std::numeric_limits<std::uint64_t>::max();
+      for (const char* share : {"0", "\"50%\"", "\"auto\""}) {
+        for (const int every : {1, 3}) {
+          SCOPED_TRACE(std::string("cache ") + share + ", param " + param + ", commit every " +
+                       std::to_string(every) + ", clipping " + std::to_string(clipping));
+          setup.param_device = param;
+          setup.sluice_keys = std::string("\"cache_bytes\": ") + share +
+                              ", \"commit_every\": " + std::to_string(every) + ", ";
+          expect_same(run(folder, setup), resident);
+          const auto read = column(folder, "report", "nvme_read");
+          const auto written = column(folder, "report", "nvme_write");
+          const auto cached = column(folder, "report", "nvme_cached");
+          for (int step = 1; step <= kSteps; ++step) {
+            const std::size_t i = static_cast<std::size_t>(step) - 1;
+            const bool commits = step % every == 0 || step == kSteps;
+            EXPECT_EQ(read[i], planned(folder, "nvme_read"));
+            EXPECT_EQ(cached[i], planned(folder, "nvme_cached"));
+            EXPECT_EQ(written[i],
+                      planned(folder, commits ? "nvme_write" : "nvme_write_between_commits"))
+                << "step " << step;
+          }
+          if (every == 1) {
+            EXPECT_LT(std::stoull(read[0]), most_read);
+            most_read = std::stoull(read[0]);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(States, ARunKeepsItsFormat) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.sluice_keys = format_keys("fp32", "bf16");
+  folder.set(setup);
+  ASSERT_EQ(folder.train("whole", 6).exit_code, 0);
+  folder.clear_swap();
+  ASSERT_EQ(folder.train("report", 3).exit_code, 0);
+  setup.sluice_keys = format_keys("split", "bf16");
+  folder.set(setup);
+  expect_refused(folder.train("report", 6, {"--resume"}), 4, {"\"master\"", "fp32", "split"});
+  setup.sluice_keys = format_keys("fp32", "fp32");
+  folder.set(setup);
+  expect_refused(folder.train("report", 6, {"--resume"}), 4, {"\"moments\"", "fp32", "bf16"});
+  // Left to the run; on other tiers and with a cache.
+  setup.sluice_keys = "\"cache_bytes\": \"50%\", ";
+  setup.param_device = "cpu";
+  folder.set(setup);
+  const ProgramResult resumed = folder.train("report", 6, {"--resume"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(column(folder, "report", "loss"), column(folder, "whole", "loss"));
+}
+
+TEST(States, ASignalCommitsWhatOnlyTheCacheHas) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.param_device = "cpu";
+  setup.sluice_keys = "\"cache_bytes\": \"50%\", \"commit_every\": 100000, ";
+  folder.set(setup);
+  constexpr int kMany = 150;
+  ASSERT_EQ(folder.train("whole", kMany).exit_code, 0);
+  folder.clear_swap();
+  const pid_t child = start_sluice(folder.arguments("report", kMany));
+  while (line_count(folder.path("report") + "/steps.jsonl") < 5)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls another process
+  ::kill(child, SIGTERM);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  ASSERT_EQ(WEXITSTATUS(status), 143) << "the run ended before the signal";
+  const ProgramResult verified = run_sluice({"nvme", "verify", folder.swap()});
+  EXPECT_EQ(verified.exit_code, 0) << verified.err;
+  const ProgramResult resumed = folder.train("report", kMany, {"--resume"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(column(folder, "report", "loss"), column(folder, "whole", "loss"));
+}
+
+TEST(States, ACacheThatHostMemoryHasNoRoomForIsCutAndSaysSo) {
+  TrainFolder folder;
+  write_file(folder.model(),
+             R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 32,
+                 "vocab_size": 256})");
+  TrainSetup setup;
+  setup.sluice_keys = "\"cache_bytes\": \"10GiB\", ";
+  setup.param_device = "cpu";
+  setup.host_bytes = "48MiB";
+  folder.set(setup);
+  const ProgramResult result = folder.train("report", 1);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(folder.report_text("report").find("10.0 GiB were asked for"), std::string::npos);
+  setup.sluice_keys += "\"strict\": true, ";
+  folder.set(setup);
+  folder.clear_swap();
+  expect_refused(folder.train("report", 1), 3, {"strict", "cache"});
+}
+
+}  // namespace
+}  // namespace sluice::test
