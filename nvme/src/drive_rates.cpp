@@ -14,10 +14,7 @@ namespace sluice::nvme {
 
 namespace {
 
-constexpr std::uint64_t kFileBytes = 64 * kMiB;
 constexpr std::uint64_t kLeastFileBytes = 8 * kMiB;  // less says nothing of a drive
-constexpr unsigned kDepth = 16;
-constexpr double kSeconds = 1;
 
 // A file that has a descriptor and no name.
 SwapFile make_nameless(const std::string& directory, std::uint64_t size_bytes) {
@@ -34,8 +31,8 @@ SwapFile make_nameless(const std::string& directory, std::uint64_t size_bytes) {
 }
 
 // The same of all drives, and at most a quarter of what the fullest of them has free.
-std::uint64_t file_bytes_for(std::span<const std::string> directories) {
-  std::uint64_t size_bytes = kFileBytes;
+std::uint64_t file_bytes_for(std::span<const std::string> directories, std::uint64_t most_bytes) {
+  std::uint64_t size_bytes = most_bytes;
   for (const std::string& directory : directories)
     size_bytes = std::min(size_bytes, free_disk_bytes(directory) / 4);
   return align_down(size_bytes, kMiB);
@@ -43,10 +40,11 @@ std::uint64_t file_bytes_for(std::span<const std::string> directories) {
 
 class Drive {
  public:
-  Drive(const std::string& directory, std::uint64_t size_bytes, BackendKind backend,
-        unsigned io_threads)
+  Drive(const std::string& directory, std::uint64_t size_bytes, const DriveRatesOptions& options)
       : size_bytes_(size_bytes),
-        engine_(make_backend(backend, kDepth, io_threads).backend, {.depth = kDepth}),
+        seconds_(options.seconds),
+        engine_(make_backend(options.backend, options.engine.depth, options.io_threads).backend,
+                options.engine),
         file_(make_nameless(directory, size_bytes)) {}
 
   // Extents that were only allocated read as zeros without the drive.
@@ -56,9 +54,9 @@ class Drive {
       for (std::uint64_t written = 0; written < size_bytes_;) written += load.run(0).written_bytes;
     });
   }
-  Ticket begin_measure(double& rate) {
-    return worker_.begin([this, &rate] {
-      rate = Load(engine_, file_, load_of(LoadPattern::mixed)).run(kSeconds).bytes_per_second();
+  Ticket begin_measure(LoadPattern pattern, double& rate) {
+    return worker_.begin([this, pattern, &rate] {
+      rate = Load(engine_, file_, load_of(pattern)).run(seconds_).bytes_per_second();
     });
   }
 
@@ -71,6 +69,7 @@ class Drive {
   }
 
   const std::uint64_t size_bytes_;
+  const double seconds_;
   IoEngine engine_;
   SwapFile file_;
   Worker worker_{"sluice-rate"};
@@ -78,22 +77,28 @@ class Drive {
 
 }  // namespace
 
-std::vector<double> measure_drive_rates(std::span<const std::string> directories,
-                                        BackendKind backend, unsigned io_threads) {
-  const std::uint64_t size_bytes = file_bytes_for(directories);
+std::vector<std::vector<double>> measure_drive_rates(std::span<const std::string> directories,
+                                                     std::span<const LoadPattern> patterns,
+                                                     const DriveRatesOptions& options) {
+  const std::uint64_t block = options.engine.block_bytes;
+  const std::uint64_t size_bytes =
+      align_down(file_bytes_for(directories, options.file_bytes), block);
   if (size_bytes < kLeastFileBytes) return {};
   std::vector<std::unique_ptr<Drive>> drives;
   for (const std::string& directory : directories)
-    drives.push_back(std::make_unique<Drive>(directory, size_bytes, backend, io_threads));
+    drives.push_back(std::make_unique<Drive>(directory, size_bytes, options));
   std::vector<Ticket> filled;
   for (const auto& drive : drives) filled.push_back(drive->begin_fill());
   finish_all(filled);
-  // The rate that counts is the one beside the others.
-  std::vector<double> rates(drives.size());
-  std::vector<Ticket> measured;
-  for (std::size_t i = 0; i < drives.size(); ++i)
-    measured.push_back(drives[i]->begin_measure(rates[i]));
-  finish_all(measured);
+  std::vector<std::vector<double>> rates;
+  for (const LoadPattern pattern : patterns) {
+    // The rate that counts is the one beside the others.
+    std::vector<double>& of_drives = rates.emplace_back(drives.size());
+    std::vector<Ticket> measured;
+    for (std::size_t i = 0; i < drives.size(); ++i)
+      measured.push_back(drives[i]->begin_measure(pattern, of_drives[i]));
+    finish_all(measured);
+  }
   return rates;
 }
 

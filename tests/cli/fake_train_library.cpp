@@ -52,6 +52,14 @@ class FakeLibrary : public TrainLibrary {
     }
   }
 
+  plan::MachineRates probe(const plan::Plan&, const ProbeProgress& progress,
+                           const volatile int&) override {
+    progress("a block", 0.5);
+    plan::MachineRates rates;
+    rates.block = {.forward = 0.25, .forward_keeping = 0.25, .backward = 0.5};
+    return rates;
+  }
+
  private:
   static RunReport run_steps(std::int64_t steps, const std::string& scenario,
                              TrainObserver& observer, const volatile int& stop) {

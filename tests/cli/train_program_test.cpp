@@ -55,6 +55,31 @@ class TrainProgram : public ::testing::Test {
   TempDir directory_;
 };
 
+TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {
+  add_library();
+  write_file(directory_.file("ds.json"), kConfigJson);
+  std::vector<std::string> line = {directory_.file("bin/sluice"),  "plan",
+                                   "--config",                     directory_.file("ds.json"),
+                                   "--model",                      directory_.file("model.json"),
+                                   "--rates",                      directory_.file("rates.json")};
+  const ProgramResult before = run_program(line, {{"LC_ALL", "C.UTF-8"}});
+  EXPECT_EQ(before.exit_code, 0) << before.err;
+  EXPECT_THAT(before.out, Not(HasSubstr("predicted")));
+  line.emplace_back("--probe");
+  const ProgramResult probed = run_program(line, {{"LC_ALL", "C.UTF-8"}});
+  EXPECT_EQ(probed.exit_code, 0) << probed.err;
+  EXPECT_THAT(probed.out, HasSubstr("predicted: "));
+  // Now without measuring, also for another number of blocks.
+  line.back() = "--max";
+  const ProgramResult largest = run_program(line, {{"LC_ALL", "C.UTF-8"}});
+  EXPECT_EQ(largest.exit_code, 0) << largest.err;
+  EXPECT_THAT(largest.out, HasSubstr("the largest model of this shape that fits has"));
+  EXPECT_THAT(largest.out, HasSubstr("predicted: "));
+  line.back() = "--json";
+  const ProgramResult json = run_program(line, {{"LC_ALL", "C.UTF-8"}});
+  EXPECT_THAT(json.out, HasSubstr("\"predicted\":{\"bound_by\":\"compute\""));
+}
+
 TEST_F(TrainProgram, SaysWhatToDoWithoutTheLibrary) {
   const ProgramResult result = train("");
   EXPECT_EQ(result.exit_code, 1);

@@ -242,14 +242,20 @@ TEST(DriveRates, AreMeasuredAndLeaveNothingBehind) {
   const TempDir a;
   const TempDir b;
   const std::vector<std::string> directories{a.path(), b.path()};
-  const std::vector<double> rates = measure_drive_rates(directories, BackendKind::threads, 2);
+  const LoadPattern patterns[] = {LoadPattern::read, LoadPattern::mixed};
+  const DriveRatesOptions options{
+      .backend = BackendKind::threads, .io_threads = 2, .seconds = 0.2};
+  const auto measured = measure_drive_rates(directories, patterns, options);
+  ASSERT_EQ(measured.size(), 2U);
+  for (const double rate : measured[0]) EXPECT_GT(rate, 0);
+  const std::vector<double>& rates = measured[1];
   ASSERT_EQ(rates.size(), 2U);
   EXPECT_GT(rates[0], 0);
   EXPECT_GT(rates[1], 0);
   EXPECT_TRUE(std::filesystem::is_empty(a.path()));
   EXPECT_TRUE(std::filesystem::is_empty(b.path()));
   const std::vector<std::string> absent{a.path(), a.path() + "/absent"};
-  EXPECT_THROW(measure_drive_rates(absent, BackendKind::threads, 2), IoError);
+  EXPECT_THROW(measure_drive_rates(absent, patterns, options), IoError);
 }
 
 TEST(SlowDrive, IsTheOneThatTheOthersWaitedFor) {

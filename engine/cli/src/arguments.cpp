@@ -1,6 +1,7 @@
 #include "arguments.hpp"
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <memory>
 
 #include "command_builder.hpp"
@@ -46,6 +47,22 @@ void add_run_options(CLI::App& command, Building& building, Need data_need) {
                run.placement =
                    text == "resident" ? plan::Placement::resident : plan::Placement::configured;
              });
+}
+
+// $XDG_CACHE_HOME/sluice/rates.json, else ~/.cache/sluice/rates.json; empty without a home.
+std::string default_rates_path() {
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return std::string(cache) + "/sluice/rates.json";
+  const char* const home = std::getenv("HOME");
+  return home != nullptr && *home == '/' ? std::string(home) + "/.cache/sluice/rates.json" : "";
+}
+
+void add_rates_option(CLI::App& command, train::TrainRequest& run) {
+  run.rates_path = default_rates_path();
+  add_option(command, "--rates", "FILE", Need::optional,
+             "where rates of machines are kept, which predictions are made from (default: "
+             "~/.cache/sluice/rates.json)",
+             [&run](const std::string& text) { run.rates_path = text; });
 }
 
 void add_evaluation_options(CLI::App& command, train::TrainRequest& run) {
@@ -100,6 +117,7 @@ void add_train(CLI::App& root, Building& building) {
                   "      --steps 1000 --eval-fraction 0.05 --eval-every 100 --report run1");
   add_run_options(command, building, Need::required);
   add_evaluation_options(command, building.run);
+  add_rates_option(command, building.run);
   command.parse_complete_callback([&building] {
     building.select = [&building] {
       building.invocation.command = TrainArguments{checked_run(building)};
@@ -135,10 +153,18 @@ void add_plan(CLI::App& root, Building& building) {
       "sluice plan --config ds.json --model config.json");
   add_run_options(command, building, Need::optional);
   add_evaluation_options(command, building.run);
+  add_rates_option(command, building.run);
   describe_for_plan(command);
+  add_flag(command, "--probe",
+           "measure the machine first, in less than a minute, and predict the seconds of a step; "
+           "later plans and runs of this shape find the rates",
+           building.plan.probe);
+  add_flag(command, "--max", "plan for the most blocks of the model's shape that fit",
+           building.plan.largest);
   command.parse_complete_callback([&building] {
     building.select = [&building] {
-      building.invocation.command = PlanArguments{checked_run(building)};
+      building.plan.request = checked_run(building);
+      building.invocation.command = building.plan;
     };
   });
 }

@@ -26,6 +26,8 @@ struct TrainArguments {
 // The request of the run to plan; data_path may be empty.
 struct PlanArguments {
   train::TrainRequest request;
+  bool probe = false;    // measure the machine first
+  bool largest = false;  // of the model's shape: the most blocks that fit
 };
 struct GenerateArguments {
   train::GenerateRequest request;

@@ -17,6 +17,7 @@ struct Building {
   Invocation invocation;
   train::TrainRequest run;
   std::vector<std::string> configs;  // of `run`: the configuration, then files over it
+  PlanArguments plan;
   train::GenerateRequest generate;
   ExportArguments export_arguments;
   ConfigCheckArguments check;

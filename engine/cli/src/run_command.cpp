@@ -3,8 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "commands.hpp"
@@ -19,6 +22,7 @@
 #include "sluice/models/dataset.hpp"
 #include "sluice/models/safetensors.hpp"
 #include "sluice/plan/plan.hpp"
+#include "sluice/plan/prediction.hpp"
 #include "text_format.hpp"
 #include "train_library_loader.hpp"
 #include "train_summary.hpp"
@@ -103,6 +107,53 @@ void check_data(const train::TrainRequest& run, const config::ModelConfig& model
   if (run.init_path) models::SafetensorsReader{*run.init_path};
 }
 
+// Throws DoesNotFit, with what is short, when not even one block does.
+plan::Plan plan_largest(const train::TrainRequest& run, const config::TrainConfig& config,
+                        config::ModelConfig model) {
+  const plan::MachineFacts machine = plan::probe_machine(config);
+  if (auto plan = plan::largest_plan(config, model, run.placement, machine))
+    return std::move(*plan);
+  model.n_layer = 1;
+  return plan::make_plan(config, model, run.placement, machine);
+}
+
+std::string largest_line(const config::ModelConfig& asked, const plan::Plan& plan) {
+  return "the largest model of this shape that fits has " + std::to_string(plan.model.n_layer) +
+         " blocks (n_layer; the file has " + std::to_string(asked.n_layer) + ")";
+}
+
+// What was measured for such a plan, now where that was asked for.
+std::optional<plan::SavedRates> rates_for(const PlanArguments& arguments, const plan::Plan& plan,
+                                          Session& session) {
+  const std::string& path = arguments.request.rates_path;
+  const std::string key = plan::rates_key(plan);
+  if (!arguments.probe) return plan::load_rates(path, key);
+  for (const std::string& directory :
+       {plan.states_directory, plan.scratch_directory}) {
+    if (!directory.empty() && !std::filesystem::is_directory(directory))
+      throw IoError(ENOENT, "swap directory", directory, 0, 0,
+                    "--probe measures its drive: create it first");
+  }
+  const StopSignals signals;
+  plan::SavedRates saved;
+  saved.rates = load_train_library().probe(
+      plan,
+      [&](const std::string& what, double done) {
+        session.console().status("measuring " + what + " (" +
+                                 std::to_string(static_cast<int>(100 * done)) + " %)");
+      },
+      signals.stop());
+  session.console().status("");
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts);
+  saved.measured = text;
+  if (!path.empty()) plan::save_rates(path, key, saved);
+  return saved;
+}
+
 }  // namespace
 
 void require_file(const std::string& path) {
@@ -169,9 +220,11 @@ int run_plan(const PlanArguments& arguments, Session& session) {
   const config::TrainConfig config = load_config(request);
   const config::ModelConfig model = config::load_model_config(request.model_path);
   check_data(request, model);
-  const plan::Plan plan =
-      plan::make_plan(config, model, request.placement, plan::probe_machine(config));
+  const plan::Plan plan = arguments.largest ? plan_largest(request, config, model)
+                                            : plan::make_plan(config, model, request.placement,
+                                                              plan::probe_machine(config));
   Console& console = session.console();
+  if (arguments.largest) console.print(largest_line(model, plan));
   for (const std::string& note : config.notes) console.print(note);
   console.print(plan::plan_table(plan));
   for (const std::string& choice : plan.choices) console.print("chosen: " + choice);
@@ -181,7 +234,13 @@ int run_plan(const PlanArguments& arguments, Session& session) {
     console.print("all " + std::to_string(*request.steps) + " steps write " +
                   format_bytes(written) + " to the drive");
   }
-  session.emit_text(plan::plan_json(plan));
+  const std::optional<plan::SavedRates> saved = rates_for(arguments, plan, session);
+  std::optional<plan::Prediction> prediction;
+  if (saved) {
+    prediction = plan::predict(plan, saved->rates);
+    console.print("\n" + plan::prediction_text(*prediction, *saved));
+  }
+  session.emit_text(plan::plan_json(plan, prediction));
   return kExitDone;
 }
 

@@ -48,9 +48,28 @@ std::string limit_table(const train::RunReport& report) {
     const double share = report.step_seconds > 0 ? 100 * seconds / report.step_seconds : 0;
     rows.push_back({name, format_number("%.3f", seconds), format_number("%.0f %%", share)});
   }
-  return format_table(rows) + "bound by " + report.bound_by + ": a step takes " +
-         format_number("%.3f s", report.step_seconds) + " (median), " +
-         format_rate(report.tokens_per_second, "tokens/s") + "\n\n";
+  std::string text = format_table(rows) + "bound by " + report.bound_by + ": a step takes " +
+                     format_number("%.3f s", report.step_seconds) + " (median), " +
+                     format_rate(report.tokens_per_second, "tokens/s");
+  if (report.predicted)
+    text += "; predicted: " + format_number("%.3f s", report.predicted->step_seconds) +
+            ", bound by " + report.predicted->bound_by;
+  return text + "\n\n";
+}
+
+std::string byte_table(const train::RunReport& report) {
+  if (report.last_step == 0 || report.bound_by.empty()) return "";
+  const train::LinkBytes& planned = report.planned_step_bytes;
+  const train::LinkBytes& measured = report.measured_step_bytes;
+  const auto row = [](const char* link, std::uint64_t of_plan, std::uint64_t of_step) {
+    return std::vector<std::string>{link, format_bytes(of_plan), format_bytes(of_step)};
+  };
+  return format_table({{"bytes of a step", "planned", "measured"},
+                       row("host to device", planned.h2d, measured.h2d),
+                       row("device to host", planned.d2h, measured.d2h),
+                       row("nvme read", planned.nvme_read, measured.nvme_read),
+                       row("nvme write", planned.nvme_written, measured.nvme_written)}) +
+         "\n";
 }
 
 // Bytes written wear a drive out.
@@ -77,7 +96,7 @@ std::string drive_table(const train::RunReport& report) {
 }  // namespace
 
 std::string run_summary(const train::RunReport& report) {
-  std::string text = tier_table(report) + "\n" + limit_table(report) + drive_table(report) +
+  std::string text = tier_table(report) + "\n" + limit_table(report) + byte_table(report) + drive_table(report) +
                      endurance_line(report);
   text += "step " + std::to_string(report.last_step) + ", committed " +
           std::to_string(report.committed_step);

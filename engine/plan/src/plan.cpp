@@ -279,14 +279,46 @@ Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& mod
   if (outcome.problems.empty()) return std::move(outcome.plan);
   std::vector<std::string> changes;
   if (placement == Placement::configured) {
-    const TryPlan try_plan = [&](const Variant& variant) -> std::optional<Plan> {
-      Outcome tried = plan_once(variant.config, variant.model, placement, machine);
-      if (!tried.problems.empty()) return std::nullopt;
-      return std::move(tried.plan);
+    const TryPlan attempt_variant = [&](const Variant& variant) {
+      return try_plan(variant.config, variant.model, placement, machine);
     };
-    changes = changes_that_fit({config, model}, outcome.plan, machine, try_plan, 4);
+    changes = changes_that_fit({config, model}, outcome.plan, machine, attempt_variant, 4);
   }
   throw DoesNotFit(refusal(outcome.plan, outcome.problems, changes));
+}
+
+std::optional<Plan> try_plan(const config::TrainConfig& config, const config::ModelConfig& model,
+                             Placement placement, const MachineFacts& machine) {
+  Outcome tried = plan_once(config, model, placement, machine);
+  if (!tried.problems.empty()) return std::nullopt;
+  return std::move(tried.plan);
+}
+
+std::optional<Plan> largest_plan(const config::TrainConfig& config, config::ModelConfig model,
+                                 Placement placement, const MachineFacts& machine) {
+  constexpr std::int64_t kMost = 1 << 17;  // plans of more take seconds each
+  const auto plan_of = [&](std::int64_t layers) {
+    model.n_layer = layers;
+    return try_plan(config, model, placement, machine);
+  };
+  std::optional<Plan> best = plan_of(1);
+  if (!best) return best;
+  std::int64_t fits = 1;
+  std::int64_t too_many = 2;
+  for (; too_many <= kMost; too_many *= 2) {
+    std::optional<Plan> plan = plan_of(too_many);
+    if (!plan) break;
+    best = std::move(plan);
+    fits = too_many;
+  }
+  if (too_many > kMost) return best;
+  while (too_many - fits > 1) {
+    const std::int64_t middle = fits + (too_many - fits) / 2;
+    std::optional<Plan> plan = plan_of(middle);
+    (plan ? fits : too_many) = middle;
+    if (plan) best = std::move(plan);
+  }
+  return best;
 }
 
 }  // namespace sluice::plan

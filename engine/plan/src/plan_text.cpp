@@ -13,6 +13,7 @@
 #include "sluice/models/run_state.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "sluice/offload/swap_store.hpp"
+#include "sluice/plan/prediction.hpp"
 
 namespace sluice::plan {
 
@@ -319,7 +320,7 @@ Json::Value to_value(const TierBytes& bytes) {
 
 }  // namespace
 
-std::string plan_json(const Plan& plan) {
+std::string plan_json(const Plan& plan, const std::optional<Prediction>& prediction) {
   Json::Value root(Json::objectValue);
   root["parameters"] = Json::UInt64(plan.parameters);
   root["state_bytes"] = Json::UInt64(plan.state_bytes);
@@ -358,6 +359,12 @@ std::string plan_json(const Plan& plan) {
   root["threads"]["compute"] = plan.threads.compute;
   root["threads"]["optimizer"] = plan.threads.optimizer;
   root["threads"]["io"] = plan.threads.io;
+  if (prediction) {
+    root["predicted"]["step_seconds"] = prediction->step_seconds;
+    root["predicted"]["tokens_per_second"] = prediction->tokens_per_second;
+    root["predicted"]["bound_by"] = prediction->bound_by;
+  }
+  root["layers"] = Json::Int64(plan.model.n_layer);
   root["choices"] = Json::Value(Json::arrayValue);
   for (const std::string& choice : plan.choices) root["choices"].append(choice);
   Json::StreamWriterBuilder writer;

@@ -36,83 +36,119 @@ std::vector<std::uint64_t> gradient_sends(const std::vector<zero::UnitLayout>& l
   return sends;
 }
 
-// Of one unit's states on NVMe, in one update.
-struct StateTraffic {
-  std::uint64_t read_bytes = 0;
-  std::uint64_t cached_bytes = 0;   // not read, since the cache has them
-  std::uint64_t written_bytes = 0;  // in a step that is committed
-  std::uint64_t kept_bytes = 0;     // of these, what is in memory as well, until a commit
+std::uint64_t shard_count(const Plan& plan, std::size_t unit) {
+  return plan.layouts[unit].flat_count / static_cast<std::uint64_t>(plan.world_size);
+}
+
+// Between the tiers, for the computing thread's visits to a unit.
+UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::size_t>& uses,
+                      std::uint64_t sends) {
+  const UnitPlacement& unit = plan.units[u];
+  const std::uint64_t compute = shard_count(plan, u) * size_of(plan.compute_dtype);
+  UnitTraffic traffic;
+  if (unit.weights != Tier::device) {
+    const auto gathers = static_cast<std::uint64_t>(gathers_per_step(plan, u, uses));
+    traffic.h2d_bytes += gathers * compute;
+    if (unit.weights == Tier::nvme) traffic.read_bytes += gathers * compute;
+  }
+  if (unit.gradients != Tier::device) {
+    traffic.d2h_bytes += sends * compute;
+    traffic.h2d_bytes += (sends - 1) * compute;
+    if (unit.gradients == Tier::nvme) {
+      traffic.written_bytes += sends * compute;
+      traffic.read_bytes += (sends - 1) * compute;  // back for the sum
+    }
+  }
+  const std::uint64_t hidden =
+      hidden_bytes(plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size),
+                   plan.compute_dtype);
+  for (const Tier input : unit.inputs) {
+    if (input == Tier::device) continue;
+    // Out as the unit's input, back for the backward pass; for all but the last use the same for
+    // its gradient. The forward pass reads it as well.
+    const std::uint64_t in = u + 1 == plan.units.size() ? 2 : 3;
+    traffic.d2h_bytes += 2 * hidden;
+    traffic.h2d_bytes += in * hidden;
+    if (input == Tier::nvme) {
+      traffic.written_bytes += 2 * hidden;
+      traffic.read_bytes += in * hidden;
+    }
+  }
+  return traffic;
+}
+
+// Of what is on NVMe and in memory as well, in one update.
+struct CachedTraffic {
+  std::uint64_t cached_bytes = 0;  // not read, since the cache has them
+  std::uint64_t kept_bytes = 0;    // not written between commits
 };
-StateTraffic state_traffic(const Plan& plan, std::size_t unit, std::uint64_t count) {
+
+UnitTraffic state_traffic(const Plan& plan, std::size_t unit, CachedTraffic& cached) {
+  UnitTraffic traffic;
+  if (plan.units[unit].states != Tier::nvme) return traffic;
   const models::StateFormat& format = plan.state_format;
-  StateTraffic traffic;
   for (std::size_t part = 0; part < format.part_count(); ++part) {
-    const std::uint64_t bytes = count * format.part(part).element_bytes;
+    const std::uint64_t bytes = shard_count(plan, unit) * format.part(part).element_bytes;
     const PartPlace place = place_of_part(plan.units[unit], format, part);
     traffic.written_bytes += bytes;
     if (place == PartPlace::tile) traffic.read_bytes += bytes;
-    if (place == PartPlace::memory) traffic.cached_bytes += bytes;
-    if (place != PartPlace::tile) traffic.kept_bytes += bytes;
+    if (place == PartPlace::memory) cached.cached_bytes += bytes;
+    if (place != PartPlace::tile) cached.kept_bytes += bytes;
   }
   // States of which some are in memory only are never committed in their directory.
-  if (!plan.states_all_on_nvme()) traffic.written_bytes -= traffic.kept_bytes;
+  if (!plan.states_all_on_nvme()) {
+    traffic.written_bytes -= cached.kept_bytes;
+    cached.kept_bytes = 0;
+  }
+  return traffic;
+}
+
+// Of an update that is committed.
+UnitTraffic committed_traffic(const Plan& plan, std::size_t u, CachedTraffic& cached) {
+  const UnitPlacement& unit = plan.units[u];
+  const std::uint64_t compute = shard_count(plan, u) * size_of(plan.compute_dtype);
+  UnitTraffic traffic = state_traffic(plan, u, cached);
+  if (unit.weights == Tier::nvme) traffic.written_bytes += compute;
+  if (unit.weights == Tier::device && unit.states != Tier::device) traffic.h2d_bytes += compute;
+  if (unit.gradients == Tier::nvme) traffic.read_bytes += compute;
   return traffic;
 }
 
 }  // namespace
 
-void fill_traffic(Plan& plan) {
+UnitTraffic update_traffic(const Plan& plan, std::size_t unit) {
+  CachedTraffic cached;
+  UnitTraffic traffic = committed_traffic(plan, unit, cached);
+  const auto every = static_cast<std::uint64_t>(plan.config.sluice.commit_every);
+  traffic.written_bytes -= cached.kept_bytes - cached.kept_bytes / every;
+  return traffic;
+}
+
+std::vector<UnitTraffic> visits_traffic(const Plan& plan) {
   const auto uses = stages_by_unit(step_stages(plan.layouts), plan.layouts.size());
-  const std::vector<std::uint64_t> sends_by_unit = gradient_sends(plan.layouts);
-  const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
-  const std::uint64_t hidden = hidden_bytes(plan.model, micro_batch, plan.compute_dtype);
-  const auto ranks = static_cast<std::uint64_t>(plan.world_size);
+  const std::vector<std::uint64_t> sends = gradient_sends(plan.layouts);
+  std::vector<UnitTraffic> all;
+  for (std::size_t u = 0; u < plan.units.size(); ++u)
+    all.push_back(visits_to(plan, u, uses[u], sends[u]));
+  return all;
+}
+
+void fill_traffic(Plan& plan) {
+  const std::vector<UnitTraffic> visits = visits_traffic(plan);
   std::uint64_t kept_until_commit = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
-    const UnitPlacement& unit = plan.units[u];
-    const std::uint64_t count = plan.layouts[u].flat_count / ranks;
-    const std::uint64_t compute = count * size_of(plan.compute_dtype);
-    if (unit.weights != Tier::device) {
-      const auto gathers = static_cast<std::uint64_t>(gathers_per_step(plan, u, uses[u]));
-      plan.h2d_per_step += gathers * compute;
-      if (unit.weights == Tier::nvme) {
-        plan.nvme_read_per_step += gathers * compute;
-        plan.nvme_written_per_step += compute;
-      }
-    } else if (unit.states != Tier::device) {
-      plan.h2d_per_step += compute;
+    CachedTraffic cached;
+    for (const UnitTraffic& traffic : {visits[u], committed_traffic(plan, u, cached)}) {
+      plan.h2d_per_step += traffic.h2d_bytes;
+      plan.d2h_per_step += traffic.d2h_bytes;
+      plan.nvme_read_per_step += traffic.read_bytes;
+      plan.nvme_written_per_step += traffic.written_bytes;
     }
-    const std::uint64_t sends = sends_by_unit[u];
-    if (unit.gradients != Tier::device) {
-      plan.d2h_per_step += sends * compute;
-      plan.h2d_per_step += (sends - 1) * compute;
-      if (unit.gradients == Tier::nvme) {
-        plan.nvme_written_per_step += sends * compute;
-        plan.nvme_read_per_step += sends * compute;  // back for the sum, and for the update
-      }
-    }
-    if (unit.states == Tier::nvme) {
-      const StateTraffic states = state_traffic(plan, u, count);
-      plan.nvme_read_per_step += states.read_bytes;
-      plan.nvme_cached_per_step += states.cached_bytes;
-      plan.nvme_written_per_step += states.written_bytes;
-      kept_until_commit += states.kept_bytes;
-    }
-    for (const Tier input : unit.inputs) {
-      if (input == Tier::device) continue;
-      // Out as the unit's input, back for the backward pass; for all but the last use the same for
-      // its gradient. The forward pass reads it as well.
-      const std::uint64_t in = u + 1 == plan.units.size() ? 2 : 3;
-      plan.d2h_per_step += 2 * hidden;
-      plan.h2d_per_step += in * hidden;
-      if (input == Tier::nvme) {
-        plan.nvme_written_per_step += 2 * hidden;
-        plan.nvme_read_per_step += in * hidden;
-      }
-    }
+    plan.nvme_cached_per_step += cached.cached_bytes;
+    kept_until_commit += cached.kept_bytes;
   }
   plan.nvme_written_between_commits_per_step = plan.nvme_written_per_step;
-  if (plan.states_all_on_nvme() && plan.config.sluice.commit_every > 1)
+  if (plan.config.sluice.commit_every > 1)
     plan.nvme_written_between_commits_per_step -= kept_until_commit;
 }
 

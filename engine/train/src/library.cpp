@@ -1,5 +1,6 @@
 #include "sluice/train/library.hpp"
 
+#include "probe.hpp"
 #include "run.hpp"
 #include "sluice/models/vector_math.hpp"
 
@@ -19,6 +20,10 @@ class Library final : public TrainLibrary {
   void generate(const GenerateRequest& request, GenerateObserver& observer,
                 const volatile int& stop) override {
     run_generation(request, observer, stop);
+  }
+  plan::MachineRates probe(const plan::Plan& plan, const ProbeProgress& progress,
+                           const volatile int& stop) override {
+    return probe_rates(plan, progress, stop);
   }
 };
 

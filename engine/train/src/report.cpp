@@ -31,6 +31,28 @@ Json::Value to_value(const plan::TierBytes& bytes) {
   return value;
 }
 
+Json::Value to_value(const LinkBytes& bytes) {
+  Json::Value value(Json::objectValue);
+  value["h2d"] = Json::UInt64(bytes.h2d);
+  value["d2h"] = Json::UInt64(bytes.d2h);
+  value["nvme_read"] = Json::UInt64(bytes.nvme_read);
+  value["nvme_write"] = Json::UInt64(bytes.nvme_written);
+  value["nvme_cached"] = Json::UInt64(bytes.nvme_cached);
+  return value;
+}
+
+Json::Value to_value(const plan::Prediction& prediction) {
+  Json::Value value(Json::objectValue);
+  value["step_seconds"] = prediction.step_seconds;
+  value["tokens_per_second"] = prediction.tokens_per_second;
+  value["limits_seconds"]["compute"] = prediction.compute_seconds;
+  value["limits_seconds"]["update"] = prediction.update_seconds;
+  value["limits_seconds"]["copies"] = prediction.copy_seconds;
+  value["limits_seconds"]["drive"] = prediction.drive_seconds;
+  value["bound_by"] = prediction.bound_by;
+  return value;
+}
+
 Json::Value finite_or_null(double value) {
   return std::isfinite(value) ? Json::Value(value) : Json::Value();
 }
@@ -78,6 +100,9 @@ std::string to_json(const RunReport& report) {
   root["limits_seconds"]["update"] = limits.update;
   root["limits_seconds"]["compute"] = limits.compute;
   root["bound_by"] = report.bound_by;
+  root["predicted"] = report.predicted ? to_value(*report.predicted) : Json::Value();
+  root["bytes_per_step"]["planned"] = to_value(report.planned_step_bytes);
+  root["bytes_per_step"]["measured"] = to_value(report.measured_step_bytes);
   root["drives"] = Json::Value(Json::arrayValue);
   for (const DriveUse& drive : report.drives) {
     Json::Value value(Json::objectValue);

@@ -267,6 +267,7 @@ class Run {
     step_seconds_.push_back(record.seconds);
     tokens_ += record.tokens;
     last_loss_ = record.loss;
+    last_bytes_ = record.bytes;
     observer_.on_step(record);
   }
 
@@ -360,6 +361,11 @@ class Run {
                        seconds.end());
       report.step_seconds = seconds[seconds.size() / 2];
     }
+    if (const auto saved = plan::load_rates(request_.rates_path, plan::rates_key(plan_)))
+      report.predicted = plan::predict(plan_, saved->rates);
+    report.planned_step_bytes = {plan_.h2d_per_step, plan_.d2h_per_step, plan_.nvme_read_per_step,
+                                 plan_.nvme_written_per_step, plan_.nvme_cached_per_step};
+    report.measured_step_bytes = last_bytes_;
     report.eval_loss = eval_loss_;
     report.last_loss = last_loss_;
     report.last_step = step_;
@@ -400,6 +406,7 @@ class Run {
   std::optional<double> eval_loss_;
   bool evaluation_cut_ = false;  // the last one, by a signal
   std::optional<double> last_loss_;
+  LinkBytes last_bytes_;
   std::vector<double> step_seconds_;
   std::uint64_t tokens_ = 0;
 };

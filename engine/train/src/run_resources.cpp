@@ -176,9 +176,12 @@ offload::SwapPlace RunResources::make_place(const std::string& directory,
     std::vector<offload::DirectoryLock> held;
     for (const std::string& each : directories)
       held.emplace_back(each, offload::DirectoryLock::Mode::exclusive);
-    const std::vector<double> rates =
-        nvme::measure_drive_rates(directories, nvme::parse_backend(configured.backend),
-                                  static_cast<unsigned>(plan.threads.io));
+    constexpr nvme::LoadPattern kPatterns[] = {nvme::LoadPattern::mixed};
+    const auto measured = nvme::measure_drive_rates(
+        directories, kPatterns,
+        {.backend = nvme::parse_backend(configured.backend),
+         .io_threads = static_cast<unsigned>(plan.threads.io)});
+    const std::vector<double> rates = measured.empty() ? std::vector<double>{} : measured.front();
     if (rates.empty()) {
       place.weights.assign(directories.size(), 1);
       why = "as if they were equally fast: one has too little space to measure in";

@@ -10,14 +10,25 @@
 #include <vector>
 
 #include "sluice/nvme/io_backend.hpp"
+#include "sluice/nvme/io_engine.hpp"
+#include "sluice/nvme/load.hpp"
 
 namespace sluice::nvme {
 
-// Bytes a second that each directory's drive reads and writes, half and half, while all of them do:
-// in files of up to 64 MiB without a name, which are gone however this ends. Empty when one of them
-// has less than 32 MiB free. Blocks for about two seconds. Throws IoError.
-std::vector<double> measure_drive_rates(std::span<const std::string> directories,
-                                        BackendKind backend, unsigned io_threads);
+struct DriveRatesOptions {
+  BackendKind backend = BackendKind::automatic;
+  unsigned io_threads = 1;
+  IoEngineOptions engine{.depth = 16};
+  std::uint64_t file_bytes = 64U << 20U;  // of each drive's file, at most
+  double seconds = 1;                     // of each pattern
+};
+// Bytes a second that each directory's drive moves while all of them do the same: by pattern, then
+// directory. In files without a name, which are gone however this ends. Empty when one of them has
+// less than 32 MiB free. Blocks for the seconds of the patterns and the time to fill the files.
+// Throws IoError.
+std::vector<std::vector<double>> measure_drive_rates(std::span<const std::string> directories,
+                                                     std::span<const LoadPattern> patterns,
+                                                     const DriveRatesOptions& options);
 
 // Which of several drives, loaded by their weights, was busy half as long again as every other one
 // and more than a second longer: the one that the others waited for. Empty: none.

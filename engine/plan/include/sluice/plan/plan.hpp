@@ -159,6 +159,13 @@ struct Plan {
 Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& model,
                Placement placement, const MachineFacts& machine);
 
+// The same without the reasons: nullopt where make_plan throws DoesNotFit.
+std::optional<Plan> try_plan(const config::TrainConfig& config, const config::ModelConfig& model,
+                             Placement placement, const MachineFacts& machine);
+// The most blocks of the model's shape that fit, and their plan; nullopt when not even one does.
+std::optional<Plan> largest_plan(const config::TrainConfig& config, config::ModelConfig model,
+                                 Placement placement, const MachineFacts& machine);
+
 // The stages of a pass, in order; each lists the units used together (a tied head with the unit
 // that owns its weights). A step goes forward, then backward; the last unit is used once, for both.
 // An evaluation only goes forward.
@@ -188,7 +195,8 @@ UpdateTile update_tile(const std::vector<UnitPlacement>& units, const models::St
 // The table that people read: component x tier, budget, need, short by; disk needed and free; drive
 // bytes per step.
 std::string plan_table(const Plan& plan);
-// One JSON object with the same content.
-std::string plan_json(const Plan& plan);
+// One JSON object with the same content, and what is predicted.
+struct Prediction;
+std::string plan_json(const Plan& plan, const std::optional<Prediction>& prediction);
 
 }  // namespace sluice::plan

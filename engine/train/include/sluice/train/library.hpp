@@ -3,12 +3,14 @@
 // to through this interface. No LibTorch here.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "sluice/base/log.hpp"
 #include "sluice/plan/plan.hpp"
+#include "sluice/plan/prediction.hpp"
 #include "sluice/train/report.hpp"
 
 namespace sluice::train {
@@ -28,6 +30,7 @@ struct TrainRequest {
   std::int64_t eval_every = 0;      // 0: only after the last step
   std::uint64_t eval_windows = 64;  // at most; spread evenly over the evaluation text; 0: all
   std::string report_dir;           // empty: no report files
+  std::string rates_path;           // where rates are kept (plan::load_rates); empty: nowhere
 };
 
 // Called on the thread that trains, between steps. Thread-compatible.
@@ -60,6 +63,9 @@ class GenerateObserver {
   virtual void on_token(std::int64_t token) = 0;
 };
 
+// Called before each thing is measured, with its name and how much of the probe is done (0 to 1).
+using ProbeProgress = std::function<void(const std::string& what, double done)>;
+
 class TrainLibrary {
  public:
   virtual ~TrainLibrary() = default;
@@ -72,6 +78,10 @@ class TrainLibrary {
                           const volatile int& stop) = 0;
   virtual void generate(const GenerateRequest& request, GenerateObserver& observer,
                         const volatile int& stop) = 0;
+  // Measures the rates that predictions for this plan are made from; blocks for up to a minute, in
+  // which the machine should have nothing else to do. Throws IoError, Interrupted.
+  virtual plan::MachineRates probe(const plan::Plan& plan, const ProbeProgress& progress,
+                                   const volatile int& stop) = 0;
 };
 
 // The one symbol of the shared library. The object lives as long as the process.

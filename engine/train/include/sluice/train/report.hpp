@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sluice/plan/plan.hpp"
+#include "sluice/plan/prediction.hpp"
 
 namespace sluice::train {
 
@@ -68,6 +69,10 @@ struct RunReport {
   LinkSeconds
       limits_seconds;    // busy seconds per step of each link: what the step cannot be faster than
   std::string bound_by;  // the largest of them
+  // By the rates that were measured for this machine and model; none: they were not.
+  std::optional<plan::Prediction> predicted;
+  LinkBytes planned_step_bytes;   // of a step that is committed
+  LinkBytes measured_step_bytes;  // of the last step
   std::vector<DriveUse> drives;
   // Written to the swap directory by all runs in it so far, and what its drives are rated for in
   // their life; 0: no swap directory, not given.

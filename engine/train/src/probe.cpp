@@ -1,0 +1,272 @@
+#include "probe.hpp"
+
+#include <torch/torch.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "device_allocator.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
+#include "sluice/models/gpt2.hpp"
+#include "sluice/models/gpt2_layout.hpp"
+#include "sluice/models/parallel_check.hpp"
+#include "sluice/nvme/drive_rates.hpp"
+#include "sluice/offload/device.hpp"
+#include "tensor_bytes.hpp"
+
+namespace sluice::train {
+
+using torch::Tensor;
+
+namespace {
+
+// Of `work`: the median of several calls, at least three and for about a second.
+template <typename Work>
+double median_seconds(const Work& work) {
+  constexpr std::size_t kLeast = 3;
+  constexpr std::size_t kMost = 40;
+  constexpr double kEnough = 1.0;
+  work();  // memory is touched, kernels are chosen
+  std::vector<double> seconds;
+  double sum = 0;
+  while (seconds.size() < kLeast || (sum < kEnough && seconds.size() < kMost)) {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    sum += seconds.back();
+  }
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
+}
+
+// Embedding, one block, head; with weights and gradients of their own.
+class Units {
+ public:
+  explicit Units(const plan::Plan& plan)
+      : model_(one_block(plan.model)),
+        layouts_(models::gpt2_units(model_, 1)),
+        modules_(models::make_gpt2_modules(model_, torch_dtype(plan.compute_dtype))),
+        dtype_(torch_dtype(plan.compute_dtype)),
+        rows_(plan.config.micro_batch_size) {
+    for (const zero::UnitLayout& layout : layouts_) {
+      const auto count = static_cast<std::int64_t>(layout.flat_count);
+      Tensor values = torch::empty({count});
+      models::fill_initial(model_, layout, 1, 0,
+                           {values.data_ptr<float>(), static_cast<std::size_t>(count)});
+      weights_.push_back(values.to(dtype_));
+      gradients_.push_back(torch::zeros({count}, dtype_));
+    }
+    for (std::size_t u = 0; u < layouts_.size(); ++u) {
+      modules_[u]->bind(layouts_[u], weights_[u], lent(u, weights_));
+      modules_[u]->bind_gradients(layouts_[u], gradients_[u], lent(u, gradients_));
+    }
+  }
+  ~Units() {
+    for (const auto& module : modules_) module->unbind();
+  }
+  Units(const Units&) = delete;
+  Units& operator=(const Units&) = delete;
+
+  plan::UnitSeconds measure(std::size_t unit) {
+    const Tensor tokens =
+        torch::randint(model_.vocab_size, {rows_, model_.n_positions}, torch::kInt64);
+    const Tensor hidden =
+        torch::randn({rows_, model_.n_positions, model_.n_embd}).to(dtype_);
+    const models::DropoutKey key{.training = true, .seed = 1, .step = 1, .micro_batch = 0};
+    plan::UnitSeconds seconds;
+    if (unit + 1 == modules_.size()) {
+      seconds.backward = median_seconds([&] {
+        Tensor x = hidden.detach().clone().requires_grad_(true);
+        modules_[unit]->loss(x, tokens).backward();
+      });
+      return seconds;
+    }
+    const auto input = [&] {
+      return unit == 0 ? tokens : hidden.detach().requires_grad_(true);
+    };
+    seconds.forward = median_seconds([&] {
+      const torch::NoGradGuard no_grad;
+      modules_[unit]->forward(input(), key);
+    });
+    seconds.forward_keeping =
+        median_seconds([&] { modules_[unit]->forward(input(), key); });
+    const double both =
+        median_seconds([&] { modules_[unit]->forward(input(), key).backward(hidden); });
+    seconds.backward = std::max(0.0, both - seconds.forward_keeping);
+    return seconds;
+  }
+
+ private:
+  static config::ModelConfig one_block(config::ModelConfig model) {
+    model.n_layer = 1;
+    return model;
+  }
+  std::vector<Tensor> lent(std::size_t unit, const std::vector<Tensor>& flats) const {
+    std::vector<Tensor> views;
+    for (const auto& from : layouts_[unit].borrowed)
+      views.push_back(models::view_of(layouts_[from.unit].params[from.param], flats[from.unit]));
+    return views;
+  }
+
+  const config::ModelConfig model_;
+  const std::vector<zero::UnitLayout> layouts_;
+  const std::vector<std::shared_ptr<models::UnitModule>> modules_;
+  const torch::Dtype dtype_;
+  const std::int64_t rows_;
+  std::vector<Tensor> weights_;
+  std::vector<Tensor> gradients_;
+};
+
+// Larger than the caches of most machines.
+constexpr std::uint64_t kElements = 16U << 20U;
+
+// As StateUpdater does it, with everything in memory.
+double update_rate(const plan::Plan& plan, Executor& executor) {
+  const models::StateFormat& format = plan.state_format;
+  const bool bf16 = plan.compute_dtype == DType::bf16;
+  std::vector<Bf16> weight(bf16 ? kElements : 0);
+  std::vector<float> weight32(bf16 ? 0 : kElements);
+  std::vector<Bf16> gradient(bf16 ? kElements : 0);
+  std::vector<float> gradient32(bf16 ? 0 : kElements);
+  std::vector<float> master(format.is_split() ? 0 : kElements);
+  std::vector<std::uint16_t> low(format.is_split() ? kElements : 0);
+  const bool small_moments = format.moments == config::MomentFormat::bf16;
+  std::vector<float> moments[2];
+  std::vector<Bf16> moments16[2];
+  cpu_adam::Tile tile;
+  for (std::size_t i = 0; i < 2; ++i) {
+    moments[i].resize(small_moments ? 0 : kElements);
+    moments16[i].resize(small_moments ? kElements : 0);
+    if (small_moments) tile.moments[i] = std::span(moments16[i]);
+    else tile.moments[i] = std::span(moments[i]);
+  }
+  if (format.is_split()) tile.master = cpu_adam::SplitMaster{weight, low};
+  else tile.master = std::span(master);
+  if (!format.is_split() && bf16) tile.weight = std::span(weight);
+  if (!format.is_split() && !bf16) tile.weight = std::span(weight32);
+  if (bf16) tile.gradient = std::span<const Bf16>(gradient);
+  else tile.gradient = std::span<const float>(gradient32);
+  return kElements / median_seconds([&] {
+           cpu_adam::step(cpu_adam::AdamConfig{}, {.step = 1}, tile, executor);
+         });
+}
+
+double gradient_rate(const plan::Plan& plan, Executor& executor) {
+  Tensor gradient =
+      torch::zeros({static_cast<std::int64_t>(kElements)}, torch_dtype(plan.compute_dtype));
+  const std::span<std::byte> bytes(static_cast<std::byte*>(gradient.data_ptr()),
+                                   gradient.nbytes());
+  const double seconds = median_seconds([&] {
+    gradient.zero_();
+    if (plan.compute_dtype == DType::bf16) {
+      cpu_adam::gradient_stats(
+          std::span(reinterpret_cast<const Bf16*>(bytes.data()), kElements), executor);
+    } else {
+      cpu_adam::gradient_stats(
+          std::span(reinterpret_cast<const float*>(bytes.data()), kElements), executor);
+    }
+  });
+  return static_cast<double>(bytes.size()) / seconds;
+}
+
+double copy_rate(offload::Device& device) {
+  constexpr std::size_t kBytes = 64 * kMiB;
+  const offload::Buffer there = device.memory().allocate(kBytes, "probe");
+  const std::vector<std::byte> here(kBytes, std::byte{1});
+  return kBytes / median_seconds([&] { device.begin_copy_in(there.bytes(), here).finish(); });
+}
+
+double checksum_rate() {
+  const std::vector<std::byte> bytes(64 * kMiB, std::byte{1});
+  volatile std::uint64_t kept = 0;  // so that the hash is computed
+  return static_cast<double>(bytes.size()) /
+         median_seconds([&] { kept = XXH3_64bits(bytes.data(), bytes.size()); });
+}
+
+// Of a stripe the drive that is slowest for its share counts.
+double together(const std::vector<double>& rates, std::vector<unsigned> weights) {
+  if (weights.size() != rates.size()) weights = nvme::stripe_weights(rates);
+  double all = 0;
+  for (const unsigned weight : weights) all += weight;
+  double least = rates.front() * all / weights.front();
+  for (std::size_t i = 1; i < rates.size(); ++i)
+    least = std::min(least, rates[i] * all / weights[i]);
+  return least;
+}
+
+void measure_drives(const plan::Plan& plan, plan::MachineRates& rates) {
+  std::vector<std::string> directories = {plan.states_directory};
+  directories.insert(directories.end(), plan.states_further.begin(), plan.states_further.end());
+  if (plan.states_directory.empty()) {
+    directories = {plan.scratch_directory};
+    directories.insert(directories.end(), plan.scratch_further.begin(),
+                       plan.scratch_further.end());
+  }
+  if (directories.front().empty()) return;
+  constexpr nvme::LoadPattern kPatterns[] = {nvme::LoadPattern::read, nvme::LoadPattern::write,
+                                             nvme::LoadPattern::mixed};
+  const config::TrainConfig& config = plan.config;
+  nvme::DriveRatesOptions options{.backend = nvme::parse_backend(config.sluice.io.backend),
+                                  .io_threads = static_cast<unsigned>(plan.threads.io),
+                                  .file_bytes = 512 * kMiB,
+                                  .seconds = 2};
+  options.engine = {static_cast<std::uint32_t>(config.aio.block_size),
+                    static_cast<unsigned>(config.aio.queue_depth),
+                    static_cast<unsigned>(config.sluice.io.reads_per_write)};
+  const auto measured = nvme::measure_drive_rates(directories, kPatterns, options);
+  SLUICE_CHECK(!measured.empty(),
+               directories.front() + ": too little space is free to measure its drive in");
+  const std::vector<unsigned>& weights = config.sluice.io.drive_weights;
+  rates.read_bytes_per_second = together(measured[0], weights);
+  rates.write_bytes_per_second = together(measured[1], weights);
+  rates.mixed_bytes_per_second = together(measured[2], weights);
+}
+
+}  // namespace
+
+plan::MachineRates probe_rates(const plan::Plan& plan, const ProbeProgress& progress,
+                               const volatile int& stop) {
+  constexpr double kPieces = 8;
+  double piece = 0;
+  const auto next = [&](const std::string& what) {
+    if (stop != 0) throw Interrupted(stop);
+    progress(what, piece++ / kPieces);
+  };
+  at::set_num_threads(plan.threads.compute);
+  models::check_parallel_work();
+  plan::MachineRates rates;
+  const auto device = offload::make_host_device(
+      {.memory_bytes = offload::kUnlimited, .bandwidth_bytes_per_second = std::nullopt});
+  const DeviceAllocatorScope allocator(device->memory());  // as in a run
+  const auto executor = make_executor(plan.threads.optimizer);
+  {
+    Units units(plan);
+    next("the embedding");
+    rates.embedding = units.measure(0);
+    next("a block");
+    rates.block = units.measure(1);
+    next("the head");
+    rates.head = units.measure(2);
+  }
+  next("gradients");
+  rates.gradient_bytes_per_second = gradient_rate(plan, *executor);
+  next("the optimizer");
+  rates.update_elements_per_second = update_rate(plan, *executor);
+  next("copies");
+  rates.copy_bytes_per_second = copy_rate(*device);
+  next("checksums");
+  rates.checksum_bytes_per_second = checksum_rate();
+  next("drives");
+  measure_drives(plan, rates);
+  return rates;
+}
+
+}  // namespace sluice::train
