@@ -58,10 +58,14 @@ class TrainProgram : public ::testing::Test {
 TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {
   add_library();
   write_file(directory_.file("ds.json"), kConfigJson);
-  std::vector<std::string> line = {directory_.file("bin/sluice"),  "plan",
-                                   "--config",                     directory_.file("ds.json"),
-                                   "--model",                      directory_.file("model.json"),
-                                   "--rates",                      directory_.file("rates.json")};
+  std::vector<std::string> line = {directory_.file("bin/sluice"),
+                                   "plan",
+                                   "--config",
+                                   directory_.file("ds.json"),
+                                   "--model",
+                                   directory_.file("model.json"),
+                                   "--rates",
+                                   directory_.file("rates.json")};
   const ProgramResult before = run_program(line, {{"LC_ALL", "C.UTF-8"}});
   EXPECT_EQ(before.exit_code, 0) << before.err;
   EXPECT_THAT(before.out, Not(HasSubstr("predicted")));

@@ -48,10 +48,10 @@ std::string describe(const SluiceConfig& s) {
   }
   out << static_cast<int>(s.durability) << ' ' << s.commit_every << ' ' << s.checkpoint_dir << ' '
       << s.checkpoint_every << ' ' << s.keep << ' ' << s.strict << s.overlap << ' '
-      << static_cast<int>(s.activations) << ' ' << s.threads.compute.value_or(0) << ' '
-      << s.threads.optimizer.value_or(0) << ' ' << s.threads.io.value_or(0) << ' ' << s.io.backend
-      << ' ' << s.io.reads_per_write << ' ' << s.seed << ' ' << s.drive_endurance_bytes
-      << s.io.submit_polling << '\n';
+      << static_cast<int>(s.non_finite) << static_cast<int>(s.activations) << ' '
+      << s.threads.compute.value_or(0) << ' ' << s.threads.optimizer.value_or(0) << ' '
+      << s.threads.io.value_or(0) << ' ' << s.io.backend << ' ' << s.io.reads_per_write << ' '
+      << s.seed << ' ' << s.drive_endurance_bytes << s.io.submit_polling << '\n';
   if (s.master) out << name_of(*s.master) << ' ';
   if (s.moments) out << name_of(*s.moments) << ' ';
   for (const unsigned weight : s.io.drive_weights) out << weight << ' ';
@@ -162,6 +162,7 @@ std::string sample_of(const std::string& path) {
       {"sluice.strict", "true"},
       {"sluice.overlap", "false"},
       {"sluice.activations", "\"keep\""},
+      {"sluice.non_finite", "\"stop\""},
       {"sluice.master", "\"fp32\""},
       {"sluice.moments", "\"bf16\""},
       {"sluice.cache_bytes", "\"50%\""},

@@ -243,8 +243,7 @@ TEST(DriveRates, AreMeasuredAndLeaveNothingBehind) {
   const TempDir b;
   const std::vector<std::string> directories{a.path(), b.path()};
   const LoadPattern patterns[] = {LoadPattern::read, LoadPattern::mixed};
-  const DriveRatesOptions options{
-      .backend = BackendKind::threads, .io_threads = 2, .seconds = 0.2};
+  const DriveRatesOptions options{.backend = BackendKind::threads, .io_threads = 2, .seconds = 0.2};
   const auto measured = measure_drive_rates(directories, patterns, options);
   ASSERT_EQ(measured.size(), 2U);
   for (const double rate : measured[0]) EXPECT_GT(rate, 0);

@@ -114,8 +114,7 @@ TEST(Prediction, ACacheMakesADriveBoundStepFaster) {
 TEST(LargestPlan, HasTheMostBlocksThatFit) {
   const auto config = train_config(Device::cpu, Device::cpu, 256, 100);
   const auto machine = roomy_machine();
-  const auto largest =
-      largest_plan(config, model_config(1, 256), Placement::configured, machine);
+  const auto largest = largest_plan(config, model_config(1, 256), Placement::configured, machine);
   ASSERT_TRUE(largest.has_value());
   const auto layers = static_cast<int>(largest->model.n_layer);
   EXPECT_GT(layers, 1);

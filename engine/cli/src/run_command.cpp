@@ -128,8 +128,7 @@ std::optional<plan::SavedRates> rates_for(const PlanArguments& arguments, const 
   const std::string& path = arguments.request.rates_path;
   const std::string key = plan::rates_key(plan);
   if (!arguments.probe) return plan::load_rates(path, key);
-  for (const std::string& directory :
-       {plan.states_directory, plan.scratch_directory}) {
+  for (const std::string& directory : {plan.states_directory, plan.scratch_directory}) {
     if (!directory.empty() && !std::filesystem::is_directory(directory))
       throw IoError(ENOENT, "swap directory", directory, 0, 0,
                     "--probe measures its drive: create it first");

@@ -96,8 +96,8 @@ std::string drive_table(const train::RunReport& report) {
 }  // namespace
 
 std::string run_summary(const train::RunReport& report) {
-  std::string text = tier_table(report) + "\n" + limit_table(report) + byte_table(report) + drive_table(report) +
-                     endurance_line(report);
+  std::string text = tier_table(report) + "\n" + limit_table(report) + byte_table(report) +
+                     drive_table(report) + endurance_line(report);
   text += "step " + std::to_string(report.last_step) + ", committed " +
           std::to_string(report.committed_step);
   if (report.last_loss) text += "; loss " + format_number("%.4f", *report.last_loss);

@@ -294,6 +294,10 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   read_checkpoint(checker, sluice);
   checker.read("sluice.strict", sluice.strict);
   checker.read("sluice.overlap", sluice.overlap);
+  std::string non_finite;
+  checker.read("sluice.non_finite", non_finite);
+  if (non_finite == "skip") sluice.non_finite = NonFinite::skip;
+  if (non_finite == "stop") sluice.non_finite = NonFinite::stop;
   read_activations(checker, sluice);
   read_state_format(checker, sluice);
   const Json::Value* threads = checker.find("sluice.threads");

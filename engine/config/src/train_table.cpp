@@ -251,6 +251,8 @@ constexpr KeyInfo kTrainKeys[] = {
     {"sluice.strict", "", "bool", "false", kYes, "every downgrade is an error"},
     {"sluice.overlap", "", "bool", "true", kYes,
      "move bytes while computing; false: one thing at a time, the same bits"},
+    {"sluice.non_finite", "", "one of skip, stop", "\"skip\"", kYes,
+     "a step whose loss or a gradient is not finite: skip its update, or stop the run before it"},
     {"sluice.threads", "", "object or one of auto", "\"auto\"", kYes,
      "cores of the pools, as an object, or \"auto\" for all of them"},
     {"sluice.threads.compute", "", "integer in [1, 4096]", "null", kYes,

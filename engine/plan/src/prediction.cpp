@@ -61,11 +61,10 @@ class Costs {
       // A unit moves its share of a step's bytes at each of its visits; the head has one.
       const double visits = stage.unit == last ? 1 : 2;
       const double copied = static_cast<double>(traffic.h2d_bytes + traffic.d2h_bytes) / visits;
-      stage.compute_seconds = compute_seconds(stage) +
-                              over(copied, rates_.copy_bytes_per_second) / cores_;
-      stage.drive_seconds =
-          drive_seconds(rates_, static_cast<double>(traffic.read_bytes) / visits,
-                        static_cast<double>(traffic.written_bytes) / visits);
+      stage.compute_seconds =
+          compute_seconds(stage) + over(copied, rates_.copy_bytes_per_second) / cores_;
+      stage.drive_seconds = drive_seconds(rates_, static_cast<double>(traffic.read_bytes) / visits,
+                                          static_cast<double>(traffic.written_bytes) / visits);
       all.push_back(stage);
     }
     return all;
@@ -93,9 +92,9 @@ class Costs {
                             : stage.unit == last ? rates_.head
                                                  : rates_.block;
     const auto micro_batches = static_cast<double>(plan_.config.gradient_accumulation_steps);
-    const double gradient =
-        over(static_cast<double>(plan_.layouts[stage.unit].flat_count * size_of(plan_.compute_dtype)),
-             rates_.gradient_bytes_per_second);
+    const double gradient = over(
+        static_cast<double>(plan_.layouts[stage.unit].flat_count * size_of(plan_.compute_dtype)),
+        rates_.gradient_bytes_per_second);
     if (stage.unit == last) return micro_batches * of.backward + gradient;
     if (!stage.backward) return micro_batches * (keeps ? of.forward_keeping : of.forward);
     return micro_batches * (of.backward + (keeps ? 0 : of.forward_keeping)) + gradient;
@@ -216,25 +215,24 @@ Prediction predict(const Plan& plan, const MachineRates& rates) {
     prediction.update_seconds += update.cpu_seconds;
     prediction.drive_seconds += update.drive_seconds;
   }
-  prediction.copy_seconds = over(static_cast<double>(plan.h2d_per_step + plan.d2h_per_step),
-                                 rates.copy_bytes_per_second);
+  prediction.copy_seconds =
+      over(static_cast<double>(plan.h2d_per_step + plan.d2h_per_step), rates.copy_bytes_per_second);
   const std::pair<const char*, double> links[] = {{"compute", prediction.compute_seconds},
                                                   {"update", prediction.update_seconds},
                                                   {"copies", prediction.copy_seconds},
                                                   {"drive", prediction.drive_seconds}};
-  prediction.bound_by = std::max_element(std::begin(links), std::end(links),
-                                         [](const auto& a, const auto& b) {
-                                           return a.second < b.second;
-                                         })->first;
+  prediction.bound_by =
+      std::max_element(std::begin(links), std::end(links), [](const auto& a, const auto& b) {
+        return a.second < b.second;
+      })->first;
   // The first steps have no updates before them.
   constexpr int kWarm = 2;
   constexpr int kCounted = 2;
   const double warm = Schedule(plan, costs).run(kWarm);
   prediction.step_seconds = (Schedule(plan, costs).run(kWarm + kCounted) - warm) / kCounted;
-  prediction.tokens_per_second =
-      over(static_cast<double>(plan.config.train_batch_size) *
-               static_cast<double>(plan.model.n_positions),
-           prediction.step_seconds);
+  prediction.tokens_per_second = over(static_cast<double>(plan.config.train_batch_size) *
+                                          static_cast<double>(plan.model.n_positions),
+                                      prediction.step_seconds);
   return prediction;
 }
 
@@ -251,8 +249,8 @@ std::string prediction_text(const Prediction& prediction, const SavedRates& save
                                                 {"drive", seconds(prediction.drive_seconds)}};
   char rate[48];
   std::snprintf(rate, sizeof rate, "%.0f tokens/s", prediction.tokens_per_second);
-  return format_table(rows) + "predicted: " + seconds(prediction.step_seconds) + " a step, " + rate +
-         ", bound by " + prediction.bound_by + " (rates measured " + saved.measured + ")\n";
+  return format_table(rows) + "predicted: " + seconds(prediction.step_seconds) + " a step, " +
+         rate + ", bound by " + prediction.bound_by + " (rates measured " + saved.measured + ")\n";
 }
 
 }  // namespace sluice::plan

@@ -59,9 +59,8 @@ UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::si
       traffic.read_bytes += (sends - 1) * compute;  // back for the sum
     }
   }
-  const std::uint64_t hidden =
-      hidden_bytes(plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size),
-                   plan.compute_dtype);
+  const std::uint64_t hidden = hidden_bytes(
+      plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype);
   for (const Tier input : unit.inputs) {
     if (input == Tier::device) continue;
     // Out as the unit's input, back for the backward pass; for all but the last use the same for

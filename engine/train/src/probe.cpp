@@ -78,8 +78,7 @@ class Units {
   plan::UnitSeconds measure(std::size_t unit) {
     const Tensor tokens =
         torch::randint(model_.vocab_size, {rows_, model_.n_positions}, torch::kInt64);
-    const Tensor hidden =
-        torch::randn({rows_, model_.n_positions, model_.n_embd}).to(dtype_);
+    const Tensor hidden = torch::randn({rows_, model_.n_positions, model_.n_embd}).to(dtype_);
     const models::DropoutKey key{.training = true, .seed = 1, .step = 1, .micro_batch = 0};
     plan::UnitSeconds seconds;
     if (unit + 1 == modules_.size()) {
@@ -89,15 +88,12 @@ class Units {
       });
       return seconds;
     }
-    const auto input = [&] {
-      return unit == 0 ? tokens : hidden.detach().requires_grad_(true);
-    };
+    const auto input = [&] { return unit == 0 ? tokens : hidden.detach().requires_grad_(true); };
     seconds.forward = median_seconds([&] {
       const torch::NoGradGuard no_grad;
       modules_[unit]->forward(input(), key);
     });
-    seconds.forward_keeping =
-        median_seconds([&] { modules_[unit]->forward(input(), key); });
+    seconds.forward_keeping = median_seconds([&] { modules_[unit]->forward(input(), key); });
     const double both =
         median_seconds([&] { modules_[unit]->forward(input(), key).backward(hidden); });
     seconds.backward = std::max(0.0, both - seconds.forward_keeping);
@@ -145,15 +141,21 @@ double update_rate(const plan::Plan& plan, Executor& executor) {
   for (std::size_t i = 0; i < 2; ++i) {
     moments[i].resize(small_moments ? 0 : kElements);
     moments16[i].resize(small_moments ? kElements : 0);
-    if (small_moments) tile.moments[i] = std::span(moments16[i]);
-    else tile.moments[i] = std::span(moments[i]);
+    if (small_moments)
+      tile.moments[i] = std::span(moments16[i]);
+    else
+      tile.moments[i] = std::span(moments[i]);
   }
-  if (format.is_split()) tile.master = cpu_adam::SplitMaster{weight, low};
-  else tile.master = std::span(master);
+  if (format.is_split())
+    tile.master = cpu_adam::SplitMaster{weight, low};
+  else
+    tile.master = std::span(master);
   if (!format.is_split() && bf16) tile.weight = std::span(weight);
   if (!format.is_split() && !bf16) tile.weight = std::span(weight32);
-  if (bf16) tile.gradient = std::span<const Bf16>(gradient);
-  else tile.gradient = std::span<const float>(gradient32);
+  if (bf16)
+    tile.gradient = std::span<const Bf16>(gradient);
+  else
+    tile.gradient = std::span<const float>(gradient32);
   return kElements / median_seconds([&] {
            cpu_adam::step(cpu_adam::AdamConfig{}, {.step = 1}, tile, executor);
          });
@@ -162,16 +164,15 @@ double update_rate(const plan::Plan& plan, Executor& executor) {
 double gradient_rate(const plan::Plan& plan, Executor& executor) {
   Tensor gradient =
       torch::zeros({static_cast<std::int64_t>(kElements)}, torch_dtype(plan.compute_dtype));
-  const std::span<std::byte> bytes(static_cast<std::byte*>(gradient.data_ptr()),
-                                   gradient.nbytes());
+  const std::span<std::byte> bytes(static_cast<std::byte*>(gradient.data_ptr()), gradient.nbytes());
   const double seconds = median_seconds([&] {
     gradient.zero_();
     if (plan.compute_dtype == DType::bf16) {
-      cpu_adam::gradient_stats(
-          std::span(reinterpret_cast<const Bf16*>(bytes.data()), kElements), executor);
+      cpu_adam::gradient_stats(std::span(reinterpret_cast<const Bf16*>(bytes.data()), kElements),
+                               executor);
     } else {
-      cpu_adam::gradient_stats(
-          std::span(reinterpret_cast<const float*>(bytes.data()), kElements), executor);
+      cpu_adam::gradient_stats(std::span(reinterpret_cast<const float*>(bytes.data()), kElements),
+                               executor);
     }
   });
   return static_cast<double>(bytes.size()) / seconds;
@@ -207,8 +208,7 @@ void measure_drives(const plan::Plan& plan, plan::MachineRates& rates) {
   directories.insert(directories.end(), plan.states_further.begin(), plan.states_further.end());
   if (plan.states_directory.empty()) {
     directories = {plan.scratch_directory};
-    directories.insert(directories.end(), plan.scratch_further.begin(),
-                       plan.scratch_further.end());
+    directories.insert(directories.end(), plan.scratch_further.begin(), plan.scratch_further.end());
   }
   if (directories.front().empty()) return;
   constexpr nvme::LoadPattern kPatterns[] = {nvme::LoadPattern::read, nvme::LoadPattern::write,

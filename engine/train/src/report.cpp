@@ -120,6 +120,8 @@ std::string to_json(const RunReport& report) {
   root["committed_step"] = Json::Int64(report.committed_step);
   root["choices"] = Json::Value(Json::arrayValue);
   for (const std::string& choice : report.choices) root["choices"].append(choice);
+  root["notices"] = Json::Value(Json::arrayValue);
+  for (const std::string& notice : report.notices) root["notices"].append(notice);
   root["versions"] = Json::Value(Json::objectValue);
   for (const auto& [name, version] : report.versions) root["versions"][name] = version;
   root["commit"] = report.commit;

@@ -219,6 +219,7 @@ class Run {
     meter_->end_backward();
     if (record.skipped) {
       runner_->drop_gradients();
+      if (plan_.config.sluice.non_finite == config::NonFinite::stop) stop_before(step, result);
       log(LogLevel::warn,
           "step " + std::to_string(step) + ": " + result.not_finite + " is not finite; no update");
     } else {
@@ -235,6 +236,19 @@ class Run {
       pending_->eval_loss = evaluate();  // none when a signal ends it
     }
     if (last || stop_ != 0) finish_pending();
+  }
+
+  // The weights are those of the step before, which is committed here if it was not yet.
+  [[noreturn]] void stop_before(std::int64_t step, const BackwardResult& result) {
+    if (committed_step_ < step_) {
+      total_steps_ = step_;
+      commit(step_);
+    }
+    throw Error("step " + std::to_string(step) + ": " + result.not_finite +
+                " is not finite, and \"sluice\": {\"non_finite\": \"stop\"} is set: the run "
+                "stopped before its update, at step " +
+                std::to_string(step_) +
+                "; look at the data and the learning rate, or set \"skip\" and --resume");
   }
 
   std::optional<double> evaluate() {

@@ -5,6 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/log.hpp"
+
 namespace sluice::train {
 
 using offload::Tier;
@@ -130,8 +133,28 @@ void RunMeter::end_updates(StepRecord& record) {
   LinkSeconds busy = minus(all.busy, busy_);
   busy.compute = std::max(0.0, record.seconds - sum(record.stall_seconds));
   busy_ = all.busy;
+  watch_drive(record, busy);
   step_busy_.push_back(busy);
   if (step_busy_.size() > kKeptSteps) step_busy_.pop_front();
+}
+
+void RunMeter::watch_drive(const StepRecord& record, const LinkSeconds& busy) {
+  const double seconds = std::max(busy.nvme_read, busy.nvme_written);
+  const auto bytes = static_cast<double>(record.bytes.nvme_read + record.bytes.nvme_written);
+  if (bytes == 0 || seconds <= 0) return;
+  const auto slowdown = drive_.add(record.step, bytes, seconds);
+  if (!slowdown) return;
+  const plan::Plan& plan = resources_.plan;
+  const std::string& directory =
+      plan.states_directory.empty() ? plan.scratch_directory : plan.states_directory;
+  const auto rate = [](double bytes_per_second) {
+    return format_bytes(static_cast<std::uint64_t>(bytes_per_second));
+  };
+  notices_.push_back("from about step " + std::to_string(slowdown->since_step) +
+                     " on the drive of " + directory + " moves " + rate(slowdown->now) +
+                     " a second, before it was " + rate(slowdown->before) +
+                     ": another program may use it, or it is full, hot or failing");
+  log(LogLevel::warn, notices_.back());
 }
 
 // Drives are numbered as the directories are; of states and scratch on different drives the first
@@ -172,6 +195,7 @@ void RunMeter::fill(RunReport& report) const {
       report.peak_bytes.nvme += part.size_bytes();
   }
   fill_drives(report);
+  report.notices = notices_;
   if (step_busy_.empty()) return;
 
   LinkSeconds& limits = report.limits_seconds;

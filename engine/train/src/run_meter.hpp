@@ -4,8 +4,11 @@
 // so both are told apart.
 
 #include <deque>
+#include <string>
+#include <vector>
 
 #include "run_resources.hpp"
+#include "slowdown.hpp"
 #include "sluice/train/report.hpp"
 #include "step_runner.hpp"
 
@@ -41,6 +44,7 @@ class RunMeter {
   };
   Totals totals() const;
   static constexpr std::size_t kKeptSteps = 4096;
+  void watch_drive(const StepRecord& record, const LinkSeconds& busy);
   LinkSeconds stalls_between(const RunnerStalls& before, const RunnerStalls& after) const;
 
   RunResources& resources_;
@@ -51,6 +55,8 @@ class RunMeter {
   LinkSeconds busy_;        // at the last end_updates(), or later by what evaluations took
   LinkSeconds busy_before_evaluation_;
   std::deque<LinkSeconds> step_busy_;  // of the last kKeptSteps steps
+  SlowdownWatch drive_;
+  std::vector<std::string> notices_;
 };
 
 }  // namespace sluice::train

@@ -177,10 +177,10 @@ offload::SwapPlace RunResources::make_place(const std::string& directory,
     for (const std::string& each : directories)
       held.emplace_back(each, offload::DirectoryLock::Mode::exclusive);
     constexpr nvme::LoadPattern kPatterns[] = {nvme::LoadPattern::mixed};
-    const auto measured = nvme::measure_drive_rates(
-        directories, kPatterns,
-        {.backend = nvme::parse_backend(configured.backend),
-         .io_threads = static_cast<unsigned>(plan.threads.io)});
+    const auto measured =
+        nvme::measure_drive_rates(directories, kPatterns,
+                                  {.backend = nvme::parse_backend(configured.backend),
+                                   .io_threads = static_cast<unsigned>(plan.threads.io)});
     const std::vector<double> rates = measured.empty() ? std::vector<double>{} : measured.front();
     if (rates.empty()) {
       place.weights.assign(directories.size(), 1);

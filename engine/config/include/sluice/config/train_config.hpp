@@ -133,6 +133,9 @@ enum class MomentFormat { fp32, bf16 };
 std::string_view name_of(MasterFormat format);
 std::string_view name_of(MomentFormat format);
 
+// What becomes of a step whose loss or gradients are not finite.
+enum class NonFinite { skip, stop };
+
 struct SluiceConfig {
   ByteBudget device_bytes;
   ByteBudget host_bytes;
@@ -143,6 +146,7 @@ struct SluiceConfig {
   std::int64_t keep = 2;              // full checkpoints kept
   bool strict = false;
   bool overlap = true;
+  NonFinite non_finite = NonFinite::skip;
   Activations activations = Activations::automatic;
   // Empty: what a resumed run was begun with; else a split master for bf16 weights, fp32 moments.
   std::optional<MasterFormat> master;

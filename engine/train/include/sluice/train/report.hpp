@@ -83,6 +83,7 @@ struct RunReport {
   std::int64_t last_step = 0;
   std::int64_t committed_step = 0;
   std::vector<std::string> choices;
+  std::vector<std::string> notices;  // what happened that someone should look at
   std::vector<std::pair<std::string, std::string>>
       versions;  // sluice, torch, kernel, backend, compiler
   std::string commit;

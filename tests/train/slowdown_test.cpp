@@ -1,0 +1,52 @@
+#include "slowdown.hpp"
+
+#include <gtest/gtest.h>
+
+namespace sluice::train {
+namespace {
+
+TEST(SlowdownWatch, TellsOnceOfADriveThatStaysSlow) {
+  SlowdownWatch watch;
+  int told = 0;
+  for (int step = 1; step <= 60; ++step) {
+    const auto slowdown = watch.add(step, step < 30 ? 2e9 : 2e8, 1.0);
+    if (!slowdown) continue;
+    ++told;
+    EXPECT_EQ(slowdown->since_step, 30);
+    EXPECT_DOUBLE_EQ(slowdown->before, 2e9);
+    EXPECT_DOUBLE_EQ(slowdown->now, 2e8);
+  }
+  EXPECT_EQ(told, 1);
+}
+
+TEST(SlowdownWatch, IsSilentAboutMoodsAndSingleSteps) {
+  SlowdownWatch watch;
+  for (int step = 1; step <= 200; ++step) {
+    double rate = step % 40 < 20 ? 2e9 : 0.9e9;
+    if (step % 7 == 0 || step % 7 == 1) rate = 1e7;
+    EXPECT_FALSE(watch.add(step, rate, 1.0).has_value()) << step;
+  }
+}
+
+TEST(SlowdownWatch, TellsAgainAfterARecovery) {
+  SlowdownWatch watch;
+  int told = 0;
+  for (int step = 1; step <= 120; ++step)
+    told += watch.add(step, (step / 20) % 2 == 0 ? 2e9 : 2e8, 1.0) ? 1 : 0;
+  EXPECT_EQ(told, 3);
+}
+
+TEST(SlowdownWatch, TakesShortStepsTogether) {
+  SlowdownWatch watch;
+  std::int64_t since = 0;
+  for (int step = 1; step <= 600 && since == 0; ++step) {
+    // Every other step of a hundredth of a second says nothing.
+    const double rate = (step % 2 == 0 ? 1.9e9 : 0.1e9) * (step < 400 ? 1 : 0.1);
+    if (const auto slowdown = watch.add(step, rate * 0.01, 0.01)) since = slowdown->since_step;
+  }
+  EXPECT_GE(since, 400);
+  EXPECT_LT(since, 430);
+}
+
+}  // namespace
+}  // namespace sluice::train

@@ -1,0 +1,78 @@
+// Whatever takes how long, the results are the same; and a drive that becomes slow is named.
+
+#include <gtest/gtest.h>
+
+#include "train_support.hpp"
+
+namespace sluice::test {
+namespace {
+
+struct Result {
+  std::vector<std::string> losses;
+  std::string weights;
+};
+
+Result run(TrainFolder& folder, const TrainSetup& setup, int steps,
+           const std::vector<std::string>& more, const Environment& environment) {
+  folder.clear_swap();
+  TrainSetup with_checkpoint = setup;
+  with_checkpoint.sluice_keys +=
+      "\"threads\": {\"compute\": 2}, \"checkpoint_dir\": \"" + folder.checkpoints() + "\", ";
+  folder.set(with_checkpoint);
+  const ProgramResult result = run_sluice(folder.arguments("report", steps, more), environment);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const bool on_drive = setup.optimizer_device == "nvme" && more.empty();
+  const std::string out = folder.path("weights.safetensors");
+  EXPECT_EQ(run_sluice({"export", on_drive ? folder.swap() : folder.checkpoints(), "--out", out})
+                .exit_code,
+            0);
+  return {column(folder, "report", "loss"), file_text(out)};
+}
+
+TEST(Timing, RandomDelaysInEveryHandoverChangeNoBitOverFiftySteps) {
+  constexpr int kSteps = 50;
+  TrainFolder folder;
+  for (const double clipping : {0.0, 1.0}) {
+    TrainSetup setup;
+    setup.clipping = clipping;
+    setup.accumulation = 2;
+    const Result calm = run(folder, setup, kSteps, {"--placement", "resident"}, {});
+    ASSERT_EQ(calm.losses.size(), static_cast<std::size_t>(kSteps));
+    int seed = 1;
+    const std::pair<const char*, const char*> kinds[] = {
+        {"cpu", "\"activations\": \"recompute\", "},
+        {"nvme", "\"activations\": \"offload\", "},
+        {"nvme", "\"cache_bytes\": \"50%\", \"commit_every\": 4, "}};
+    for (const auto& [optimizer, keys] : kinds) {
+      setup.optimizer_device = setup.param_device = optimizer;
+      setup.sluice_keys = keys;
+      SCOPED_TRACE(std::string(optimizer) + ", " + keys + "clipping " + std::to_string(clipping) +
+                   ", seed " + std::to_string(seed));
+      const Result delayed = run(folder, setup, kSteps, {},
+                                 {{"LD_PRELOAD", SLUICE_HOSTILE_TIMING},
+                                  {"SLUICE_TEST_DELAYS", std::to_string(20261122 + seed++)}});
+      EXPECT_EQ(delayed.losses, calm.losses);
+      EXPECT_TRUE(delayed.weights == calm.weights) << "the exported weights differ";
+    }
+  }
+}
+
+TEST(Timing, ADriveThatBecomesTenTimesSlowerIsNamedAndChangesNothingElse) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.sluice_keys = "\"io\": {\"backend\": \"threads\"}, ";
+  constexpr int kSteps = 115;
+  const Result usual = run(folder, setup, kSteps, {}, {});
+  EXPECT_NE(folder.report_text("report").find("\"notices\":[]"), std::string::npos);
+  const Result slowed =
+      run(folder, setup, kSteps, {},
+          {{"LD_PRELOAD", SLUICE_HOSTILE_TIMING}, {"SLUICE_TEST_SLOW_DRIVE", "3800"}});
+  const std::string report = folder.report_text("report");
+  EXPECT_NE(report.find("the drive of " + folder.swap() + " moves "), std::string::npos) << report;
+  EXPECT_EQ(slowed.losses.size(), static_cast<std::size_t>(kSteps));
+  EXPECT_EQ(slowed.losses, usual.losses);
+  EXPECT_TRUE(slowed.weights == usual.weights);
+}
+
+}  // namespace
+}  // namespace sluice::test
