@@ -19,6 +19,7 @@ struct Building {
   std::vector<std::string> configs;  // of `run`: the configuration, then files over it
   train::GenerateRequest generate;
   ExportArguments export_arguments;
+  ReportArguments report;
   ConfigCheckArguments check;
   NvmeBenchArguments nvme_bench;
   NvmeTuneArguments nvme_tune;

@@ -64,6 +64,7 @@ Ticket StateUpdater::begin_update(std::size_t unit, const cpu_adam::OptimizerCon
   UpdateTiles& tiles = *tiles_;
   const DType dtype = tiles.plan().compute_dtype;
   TileWork work;
+  work.what = "update";
   work.read_states = work.read_gradient = work.write_states = work.write_weight = true;
   work.compute = [executor = tiles.resources().executor, config, step, dtype](
                      const TileRange&, const std::array<Bytes, kStates>& states, Bytes gradient,
@@ -84,6 +85,7 @@ Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
   UpdateTiles& tiles = *tiles_;
   const DType dtype = tiles.plan().compute_dtype;
   TileWork work;
+  work.what = "initialise";
   work.write_states = work.write_weight = true;
   work.compute = [fill = std::move(fill), dtype](const TileRange& range,
                                                  const std::array<Bytes, kStates>& states, Bytes,
@@ -107,6 +109,7 @@ Ticket StateUpdater::begin_restore(std::size_t unit, offload::SwapStore& source)
         source.index_of(models::shard_name(tiles.plan().layouts[unit], static_cast<int>(s)));
   }
   TileWork work;
+  work.what = "restore";
   work.read_states = own;
   work.write_states = !own;
   work.write_weight = true;
@@ -136,6 +139,7 @@ Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target)
         target.index_of(models::shard_name(tiles.plan().layouts[unit], static_cast<int>(s)));
   }
   TileWork work;
+  work.what = "copy";
   work.read_states = true;
   work.compute = [&target, shards](const TileRange& range, const std::array<Bytes, kStates>& states,
                                    Bytes, Bytes) {

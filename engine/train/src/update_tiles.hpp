@@ -46,6 +46,7 @@ struct TileRange {
 struct TileWork {
   using Bytes = std::span<std::byte>;
 
+  const char* what = "";  // as the trace calls it
   bool read_states = false;
   bool read_gradient = false;
   bool write_states = false;
@@ -107,6 +108,7 @@ class UpdateTiles {
                 const std::shared_ptr<Countdown>& countdown);
 
   const UpdaterResources resources_;
+  const TraceRow trace_row_;
   const plan::Plan& plan_;
   const plan::UpdateTile tile_;
   const plan::UpdateTileOffsets offsets_;
