@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <string>
 
 #include "sluice/base/error.hpp"
@@ -29,6 +30,16 @@ bool is_file_at(int fd, const std::string& path) {
     throw IoError(errno, "stat", path);
   }
   return held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+}
+
+std::string free_numbered_path(const std::string& path) {
+  const std::filesystem::path whole(path);
+  for (int number = 1;; ++number) {
+    std::filesystem::path name = whole;
+    name.replace_filename(whole.stem().string() + "." + std::to_string(number) +
+                          whole.extension().string());
+    if (!std::filesystem::exists(name)) return name.string();
+  }
 }
 
 }  // namespace sluice

@@ -36,6 +36,8 @@ IoEngineOptions checked_options(const IoBackend* backend, IoEngineOptions option
 
 DriveQueue::DriveQueue(std::unique_ptr<IoBackend> backend, IoEngineOptions options)
     : options_(checked_options(backend.get(), options)),
+      read_row_(options.trace, "read"),
+      write_row_(options.trace, "write"),
       backend_name_(backend->name()),
       backend_(std::move(backend)),
       pump_(*backend_, options_),
@@ -111,8 +113,10 @@ Ticket DriveQueue::begin_all(IoOp op, const SwapFile& file, std::span<const Rang
     transfer->offset_bytes = range.offset_bytes;
     transfer->size_bytes = range.data.size();
     transfer->leader = leader;
+    leader->group_bytes += transfer->size_bytes;
     inbox_.push(*transfer);
   }
+  if (read_row_.on()) leader->begun_at = TraceClock::now();
   leader->source = std::move(source);
   leader->group_left = count;
   if (hungry_) {
@@ -252,6 +256,17 @@ void DriveQueue::publish() {
   published_ = counters;
 }
 
+// With the name of the file, without its folder.
+void DriveQueue::record(const Transfer& leader) const {
+  const TraceRow& row = leader.op == IoOp::read ? read_row_ : write_row_;
+  if (!row.on()) return;
+  const std::string_view path = leader.file->path();
+  row.add(leader.op == IoOp::read ? "read" : "write", path.substr(path.rfind('/') + 1),
+          leader.begun_at, TraceClock::now(),
+          {{"bytes", static_cast<std::int64_t>(leader.group_bytes)},
+           {"offset", static_cast<std::int64_t>(leader.offset_bytes)}});
+}
+
 void DriveQueue::complete_finished() {
   TransferList finished = pump_.take_finished();
   if (finished.empty()) return;
@@ -265,6 +280,7 @@ void DriveQueue::complete_finished() {
     if (--leader.group_left > 0) continue;
     // Nothing of the transfers is touched once their ticket has ended, but for our own memory of
     // them.
+    record(leader);
     leader.source->complete(std::exchange(leader.group_error, nullptr));
     leader.source.reset();
     unused.push(leader);

@@ -69,9 +69,12 @@ class DriveQueue {
   void run_errands();
   void publish();
   void complete_finished();
+  void record(const Transfer& leader) const;
   void break_down(const std::exception_ptr& error);
 
   const IoEngineOptions options_;
+  const TraceRow read_row_;
+  const TraceRow write_row_;
   const std::string backend_name_;
 
   mutable Mutex mutex_;

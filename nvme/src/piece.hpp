@@ -34,6 +34,9 @@ struct Transfer {
   std::optional<TicketSource> source;  // of the leader, as are the next two
   std::size_t group_left = 0;
   std::exception_ptr group_error;  // the first one seen
+  // For the trace, of the leader.
+  std::chrono::steady_clock::time_point begun_at;
+  std::uint64_t group_bytes = 0;
 
   std::uint64_t started_bytes = 0;  // the first so many bytes have been cut into pieces
   unsigned pieces_in_flight = 0;

@@ -19,6 +19,8 @@ class HostDevice final : public Device {
  public:
   explicit HostDevice(const HostDeviceOptions& options)
       : bandwidth_bytes_per_second_(options.bandwidth_bytes_per_second),
+        in_row_(options.trace, "h2d"),
+        out_row_(options.trace, "d2h"),
         pool_(Tier::device, options.memory_bytes, make_host_source()),
         copies_("device-copy") {
     SLUICE_CHECK(!bandwidth_bytes_per_second_ || *bandwidth_bytes_per_second_ > 0,
@@ -67,7 +69,10 @@ class HostDevice final : public Device {
       // the modelled bandwidth is never exceeded.
       std::this_thread::sleep_until(begin + std::chrono::ceil<Clock::duration>(least));
     }
-    count(direction, to.size(), std::chrono::duration<double>(Clock::now() - begin).count());
+    const auto end = Clock::now();
+    count(direction, to.size(), std::chrono::duration<double>(end - begin).count());
+    (direction == Direction::in ? in_row_ : out_row_)
+        .add("copy", {}, begin, end, {{"bytes", static_cast<std::int64_t>(to.size())}});
   }
 
   void count(Direction direction, std::uint64_t size_bytes, double seconds) {
@@ -82,6 +87,8 @@ class HostDevice final : public Device {
   }
 
   const std::optional<double> bandwidth_bytes_per_second_;
+  const TraceRow in_row_;
+  const TraceRow out_row_;
   MemoryPool pool_;
   mutable Mutex mutex_;
   CopyCounters counters_ SLUICE_GUARDED_BY(mutex_);

@@ -52,9 +52,9 @@ TEST_P(Docs, ListExactlyTheFlagsOfTheProgram) {
   EXPECT_EQ(flags_of_docs(GetParam()), of_program);
 }
 INSTANTIATE_TEST_SUITE_P(EveryCommand, Docs,
-                         ::testing::Values("train", "plan", "generate", "export", "doctor",
-                                           "config check", "config keys", "nvme bench", "nvme tune",
-                                           "nvme verify", "nvme clean"));
+                         ::testing::Values("train", "plan", "report", "generate", "export",
+                                           "doctor", "config check", "config keys", "nvme bench",
+                                           "nvme tune", "nvme verify", "nvme clean"));
 
 TEST(DocsOfCommands, AreThereForEveryCommandOfTheProgram) {
   const std::string docs = file_text(SLUICE_CLI_DOCS);
@@ -70,7 +70,7 @@ TEST(DocsOfCommands, AreThereForEveryCommandOfTheProgram) {
     }
     if (line == "commands:") inside = true;
   }
-  EXPECT_EQ(commands, 7);
+  EXPECT_EQ(commands, 8);
 }
 
 TEST(Scripts, SayWhatTheyDoFromAnyFolder) {

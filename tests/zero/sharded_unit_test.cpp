@@ -109,7 +109,7 @@ TEST(ShardedUnit, GradientsGoHomeAndAreContinuedFromThere) {
     for (int round = 1; round <= 2; ++round) {
       const auto fresh = unit->begin_accumulate();
       std::fill(fresh.begin(), fresh.end(), std::byte{0});
-      unit->restore_accumulated();
+      unit->restore_accumulated(stall);
       for (float& value : floats(unit->gradients())) value += 1.5F;
       unit->reduce();
       unit->begin_reduce_home();
@@ -146,7 +146,7 @@ TEST(ShardedUnit, RanksGatherEachOthersShardsAndReduceTheirGradients) {
       for (int round = 1; round <= 2; ++round) {
         const auto fresh = unit->begin_accumulate();
         std::fill(fresh.begin(), fresh.end(), std::byte{0});
-        unit->restore_accumulated();
+        unit->restore_accumulated(waited);
         for (float& value : floats(unit->gradients())) value += static_cast<float>(r + 1);
         unit->reduce();
         unit->begin_reduce_home();

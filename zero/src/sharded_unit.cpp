@@ -16,16 +16,6 @@ bool used_in_place(const offload::TieredBytes& home, const UnitContext& context)
   return home.tier() == offload::Tier::device && context.communicator->world_size() == 1;
 }
 
-void finish_counting(Ticket& ticket, double& stall_seconds) {
-  if (!ticket.done()) {
-    const auto begin = std::chrono::steady_clock::now();
-    ticket.wait();
-    stall_seconds +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  }
-  ticket.finish();
-}
-
 }  // namespace
 
 ShardedUnit::ShardedUnit(const UnitLayout& layout, const UnitContext& context,
@@ -77,7 +67,9 @@ void ShardedUnit::set_update(Ticket update) {
 }
 
 void ShardedUnit::wait_current(GatherStall& stall) {
-  if (update_) finish_counting(*std::exchange(update_, nullptr), stall.update_seconds);
+  if (!update_) return;
+  finish_counting(*std::exchange(update_, nullptr), stall.update_seconds, context_.stalls, "update",
+                  layout_.name);
 }
 
 void ShardedUnit::begin_gather() {
@@ -101,6 +93,8 @@ void ShardedUnit::begin_gather() {
         ->begin_fetch(weights_home_, full.subspan(range_.begin * element, range_.count * element))
         .finish();
     context_.gather_communicator->all_gather(full);
+    context_.gathers.add("gather", layout_.name, current_at_, std::chrono::steady_clock::now(),
+                         {{"bytes", static_cast<std::int64_t>(full.size())}});
   });
 }
 
@@ -110,7 +104,7 @@ void ShardedUnit::finish_gather(GatherStall& stall) {
   const auto begin = std::chrono::steady_clock::now();
   double blocked_seconds = 0;
   try {
-    finish_counting(gather_, blocked_seconds);
+    finish_counting(gather_, blocked_seconds, {}, {}, {});
   } catch (...) {
     gathered_.reset();
     weight_state_ = WeightState::sharded;
@@ -120,7 +114,21 @@ void ShardedUnit::finish_gather(GatherStall& stall) {
   const double update_seconds = std::clamp(until_current, 0.0, blocked_seconds);
   stall.update_seconds += update_seconds;
   stall.fetch_seconds += blocked_seconds - update_seconds;
+  record_stall(begin, blocked_seconds, update_seconds);
   transition(WeightState::gathering, WeightState::gathered);
+}
+
+void ShardedUnit::record_stall(TraceClock::time_point begin, double blocked_seconds,
+                               double update_seconds) const {
+  if (!context_.stalls.on()) return;
+  const auto after = [&](double seconds) {
+    return begin +
+           std::chrono::duration_cast<TraceClock::duration>(std::chrono::duration<double>(seconds));
+  };
+  if (update_seconds > 0) context_.stalls.add("update", layout_.name, begin, after(update_seconds));
+  if (blocked_seconds > update_seconds) {
+    context_.stalls.add("weights", layout_.name, after(update_seconds), after(blocked_seconds));
+  }
 }
 
 std::span<std::byte> ShardedUnit::weights() const {
@@ -152,11 +160,12 @@ std::span<std::byte> ShardedUnit::begin_accumulate() {
   return accumulated_.bytes();
 }
 
-void ShardedUnit::restore_accumulated() {
+void ShardedUnit::restore_accumulated(double& stall_seconds) {
   // Only this rank's shard comes back: at its place the other ranks start from zero, so the next
   // reduction adds what is new to the sum so far.
   if (waited_ == Waited::at_home && accumulated_) {
-    context_.mover->begin_fetch(gradients_home_, gradient_shard()).finish();
+    Ticket fetch = context_.mover->begin_fetch(gradients_home_, gradient_shard());
+    finish_counting(fetch, stall_seconds, context_.stalls, "gradients", layout_.name);
   }
   waited_ = Waited::nothing;
 }
@@ -199,7 +208,7 @@ bool ShardedUnit::reduce_done() const {
 
 void ShardedUnit::finish_reduce(double& stall_seconds) {
   if (gradient_state_ != GradientState::reducing) return;
-  finish_counting(reduce_, stall_seconds);
+  finish_counting(reduce_, stall_seconds, context_.stalls, "gradients", layout_.name);
   accumulated_.reset();
   transition(GradientState::reducing, GradientState::waiting);
 }

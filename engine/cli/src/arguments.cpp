@@ -91,6 +91,27 @@ void add_evaluation_options(CLI::App& command, train::TrainRequest& run) {
              [&run](const std::string& text) { run.report_dir = text; });
 }
 
+// "7", or "5-10".
+train::TrainRequest::Steps to_steps(const std::string& flag, const std::string& text) {
+  const std::size_t dash = text.find('-');
+  train::TrainRequest::Steps steps;
+  steps.first = to_integer(flag, text.substr(0, dash), 1);
+  steps.last = dash == std::string::npos ? steps.first : to_integer(flag, text.substr(dash + 1), 1);
+  SLUICE_CHECK(steps.first <= steps.last, flag + ": \"" + text + "\" ends before it begins");
+  return steps;
+}
+
+void add_trace_options(CLI::App& command, train::TrainRequest& run) {
+  add_text(command, "--trace", "FILE", Need::optional,
+           "write a timeline of the run, which ui.perfetto.dev and chrome://tracing open; sluice "
+           "report shows a step of it",
+           run.trace_path);
+  add_option(
+      command, "--trace-steps", "A-B", Need::optional,
+      "the timeline has steps A to B only, or the one step A",
+      [&run](const std::string& text) { run.trace_steps = to_steps("--trace-steps", text); });
+}
+
 // What is given together must fit together.
 train::TrainRequest checked_run(Building& building) {
   train::TrainRequest& run = building.run;
@@ -103,6 +124,8 @@ train::TrainRequest checked_run(Building& building) {
     throw InvalidArgument(
         "--eval-every needs something to evaluate on: --eval-fraction or --eval-data");
   }
+  SLUICE_CHECK(!run.trace_steps || !run.trace_path.empty(),
+               "--trace-steps needs --trace, the file to write");
   if (run.eval_fraction && run.data_path.empty()) {
     throw InvalidArgument("--eval-fraction needs --data, which it divides");
   }
@@ -118,6 +141,7 @@ void add_train(CLI::App& root, Building& building) {
   add_run_options(command, building, Need::required);
   add_evaluation_options(command, building.run);
   add_rates_option(command, building.run);
+  add_trace_options(command, building.run);
   command.parse_complete_callback([&building] {
     building.select = [&building] {
       building.invocation.command = TrainArguments{checked_run(building)};
@@ -142,7 +166,9 @@ void describe_for_plan(CLI::App& command) {
        "sequence"},
       {"--eval-every", "checked; changes no plan"},
       {"--eval-windows", "checked; changes no plan"},
-      {"--report", "nothing is written"}};
+      {"--report", "nothing is written"},
+      {"--trace", "nothing is written"},
+      {"--trace-steps", "checked; changes no plan"}};
   for (const auto& [flag, text] : texts) command.get_option(flag)->description(text);
 }
 
@@ -154,6 +180,7 @@ void add_plan(CLI::App& root, Building& building) {
   add_run_options(command, building, Need::optional);
   add_evaluation_options(command, building.run);
   add_rates_option(command, building.run);
+  add_trace_options(command, building.run);
   describe_for_plan(command);
   add_flag(command, "--probe",
            "measure the machine first, in less than a minute, and predict the seconds of a step; "
@@ -230,6 +257,28 @@ void add_export(CLI::App& root, Building& building) {
   });
 }
 
+void add_report(CLI::App& root, Building& building) {
+  CLI::App& command =
+      add_command(root, building, "report",
+                  "turn what a run wrote into one page: loss, speed, memory, links, a timeline",
+                  "sluice report run1 --out run1.html");
+  ReportArguments& arguments = building.report;
+  add_text(command, "DIR", "DIR", Need::required, "directory that train --report was given",
+           arguments.directory);
+  add_text(command, "--out", "FILE", Need::optional, "page to write (default DIR/report.html)",
+           arguments.out_path);
+  add_text(command, "--trace", "FILE", Need::optional,
+           "trace of the run, as train --trace wrote it (default DIR/trace.json, if it is there)",
+           arguments.trace_path);
+  add_option(
+      command, "--step", "N", Need::optional,
+      "step of the trace that is shown (default: one of median duration)",
+      [&arguments](const std::string& text) { arguments.step = to_integer("--step", text, 1); });
+  command.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = building.report; };
+  });
+}
+
 void add_doctor(CLI::App& root, Building& building) {
   CLI::App& command = add_command(
       root, building, "doctor",
@@ -278,6 +327,7 @@ std::unique_ptr<CLI::App> make_root(Building& building) {
   add_generate(*root, building);
   add_export(*root, building);
   add_plan(*root, building);
+  add_report(*root, building);
   add_doctor(*root, building);
   add_config(*root, building);
   add_nvme(*root, building);

@@ -37,6 +37,12 @@ struct ExportArguments {
   std::string out_path;
   DType dtype = DType::fp32;
 };
+struct ReportArguments {
+  std::string directory;
+  std::string out_path;    // empty: report.html in the directory
+  std::string trace_path;  // empty: trace.json in the directory, if it is there
+  std::optional<std::int64_t> step;
+};
 struct DoctorArguments {};
 struct ConfigCheckArguments {
   std::vector<std::string> paths;  // the configuration, then files over it
@@ -78,8 +84,8 @@ struct NvmeCleanArguments {
 
 struct Invocation {
   std::variant<ShowText, TrainArguments, PlanArguments, GenerateArguments, ExportArguments,
-               DoctorArguments, ConfigCheckArguments, ConfigKeysArguments, NvmeBenchArguments,
-               NvmeTuneArguments, NvmeVerifyArguments, NvmeCleanArguments>
+               ReportArguments, DoctorArguments, ConfigCheckArguments, ConfigKeysArguments,
+               NvmeBenchArguments, NvmeTuneArguments, NvmeVerifyArguments, NvmeCleanArguments>
       command;
   bool json = false;
 };

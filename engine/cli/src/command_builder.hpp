@@ -20,6 +20,7 @@ struct Building {
   PlanArguments plan;
   train::GenerateRequest generate;
   ExportArguments export_arguments;
+  ReportArguments report;
   ConfigCheckArguments check;
   NvmeBenchArguments nvme_bench;
   NvmeTuneArguments nvme_tune;

@@ -16,6 +16,7 @@ int run_train(const TrainArguments& arguments, Session& session);
 int run_plan(const PlanArguments& arguments, Session& session);
 int run_generate(const GenerateArguments& arguments, Session& session);
 int run_export(const ExportArguments& arguments, Session& session);
+int run_report(const ReportArguments& arguments, Session& session);
 int run_doctor(Session& session);
 int run_config_check(const ConfigCheckArguments& arguments, Session& session);
 int run_config_keys(Session& session);

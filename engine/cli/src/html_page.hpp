@@ -14,15 +14,18 @@ std::string html_begin(std::string_view title);
 std::string html_end();
 // A row of a table; `tag` is "td" or "th".
 std::string html_row(const std::vector<std::string>& cells, const char* tag);
+// A bar that is full as far as `part` of 1, with a line at each of `edges`; for a cell of a table.
+std::string html_gauge(double part, int colour, const std::vector<double>& edges);
 // A coordinate in a drawing.
 std::string svg_number(double value);
 
 // Writes the page. Throws IoError.
 void write_page(const std::string& path, const std::string& page);
 // Whether write_page can, before minutes are spent on what to write; changes nothing. `flag` is how
-// `path` was given. Throws InvalidArgument where it is a directory, one of the `measured` files or
-// the bench file of a measured directory, or part of a training run; IoError.
+// `path` was given. Throws InvalidArgument where it is a directory, one of the `inputs` or the
+// bench file of a directory among them, or part of a training run; IoError.
 void check_writable(const std::string& flag, const std::string& path,
-                    const std::vector<std::string>& measured);
+                    const std::vector<std::string>& inputs,
+                    const std::string& what_inputs_are = "the file that is measured");
 
 }  // namespace sluice::cli

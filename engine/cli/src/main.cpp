@@ -41,6 +41,7 @@ struct Run {
     return run_generate(arguments, session);
   }
   int operator()(const ExportArguments& arguments) const { return run_export(arguments, session); }
+  int operator()(const ReportArguments& arguments) const { return run_report(arguments, session); }
   int operator()(const DoctorArguments&) const { return run_doctor(session); }
   int operator()(const ConfigCheckArguments& arguments) const {
     return run_config_check(arguments, session);

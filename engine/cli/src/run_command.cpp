@@ -12,10 +12,12 @@
 
 #include "commands.hpp"
 #include "exit_code.hpp"
+#include "html_page.hpp"
 #include "progress.hpp"
 #include "signals.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/trace.hpp"
 #include "sluice/config/config_error.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/config/train_config.hpp"
@@ -58,6 +60,22 @@ void check_report(const std::string& directory) {
                "--report: " + path + ": this is a directory, expected a file");
 }
 
+// So is what cannot become a trace.
+void check_trace(const train::TrainRequest& run) {
+  if (run.trace_path.empty()) return;
+  check_trace_path(run.trace_path);
+  namespace fs = std::filesystem;
+  const fs::path path(run.trace_path);
+  const auto as_folder = [](const fs::path& folder) { return (folder / "").lexically_normal(); };
+  if (!run.report_dir.empty() && as_folder(path.parent_path()) == as_folder(run.report_dir)) {
+    SLUICE_CHECK(path.filename() != "steps.jsonl" && path.filename() != "report.json",
+                 "--trace: " + run.trace_path + ": this is a file that --report writes");
+    // The folder is made when the report is begun.
+    if (!fs::exists(run.report_dir)) return;
+  }
+  check_writable("--trace", run.trace_path, {});
+}
+
 void require_files(const train::TrainRequest& run) {
   require_file("--config", run.config_path);
   for (const std::string& path : run.tuned_paths) require_file("--config", path);
@@ -87,9 +105,12 @@ void show_end(const TrainArguments& arguments, const TrainProgress& progress,
   if (const std::string curve = progress.loss_curve(); !curve.empty()) console.print("\n" + curve);
   console.print("\n" + run_summary(report));
   if (const std::string& directory = arguments.request.report_dir; !directory.empty()) {
-    console.print("report:   " + directory + "/report.json, one line per step in " + directory +
-                  "/steps.jsonl");
+    console.print(
+        "report:   " + directory + "/report.json, one line per step in " + directory +
+        "/steps.jsonl; as a page: " + shell_line({session.argv().front(), "report", directory}));
   }
+  if (const std::string& trace = arguments.request.trace_path; !trace.empty())
+    console.print("trace:    " + trace + ", for ui.perfetto.dev or chrome://tracing");
   if (progress.plan())
     console.print(
         next_steps(session.argv().front(), report, *progress.plan(), arguments.request.model_path));
@@ -179,9 +200,11 @@ config::TrainConfig load_training_config(const std::string& path,
 }
 
 int run_train(const TrainArguments& arguments, Session& session) {
-  const train::TrainRequest& request = arguments.request;
+  train::TrainRequest request = arguments.request;
+  request.command_line = valid_utf8(shell_line(session.argv()));
   require_files(request);
   check_report(request.report_dir);
+  check_trace(request);
   // Read here as well, so that mistakes show before LibTorch is loaded.
   // A pipe can be read only once.
   const auto is_file = [](const std::string& path) {

@@ -66,7 +66,7 @@ void write_checkpoint(RunResources& resources, const models::RunState& state) {
   try {
     std::string ignored;
     // Its own engine: a checkpoint on another drive must not queue behind the run's reads.
-    const auto io = make_io_engine(resources.plan, ignored);
+    const auto io = make_io_engine(resources.plan, ignored, resources.trace);
     const auto store = offload::SwapStore::create(
         temporary.string(), *io, models::state_shards(state.units, state.format, state.world_size),
         offload::Durability::none, nvme::DirectIo::automatic);

@@ -28,7 +28,7 @@ void GradientFlow::begin_buffer(std::size_t unit) {
       stall_seconds_);  // a tied parameter's first contribution may still be leaving
   const std::span<std::byte> fresh = target.begin_accumulate();
   if (!fresh.empty()) tensor_over(fresh, plan_.compute_dtype).zero_();
-  target.restore_accumulated();
+  target.restore_accumulated(stall_seconds_);
 }
 
 torch::Tensor GradientFlow::view_of(const zero::UnitLayout::Borrowed& from) const {
@@ -113,8 +113,9 @@ void GradientFlow::lend_home(std::size_t unit) {
     end_step();  // what has arrived holds its slot until its update, which begins here
     const auto begin = std::chrono::steady_clock::now();
     slot = slots.acquire();
-    update_stall_.update_seconds +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const auto end = std::chrono::steady_clock::now();
+    update_stall_.update_seconds += std::chrono::duration<double>(end - begin).count();
+    resources_.unit_context.stalls.add("update", "for a gradient slot", begin, end);
   }
   resources_.units[unit]->lend_gradients_home(
       offload::TieredBytes(offload::Tier::host, slot->bytes()));

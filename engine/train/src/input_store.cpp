@@ -1,7 +1,6 @@
 #include "input_store.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "sluice/base/error.hpp"
@@ -9,19 +8,13 @@
 
 namespace sluice::train {
 
-namespace {
-
-void finish_counting(Ticket& ticket, double& stall_seconds) {
-  std::vector<Ticket> one;
-  one.push_back(std::move(ticket));
-  finish_all(one, stall_seconds);
-}
-
-}  // namespace
-
 InputStore::InputStore(offload::Mover& mover, torch::Dtype dtype, int puts_in_flight,
-                       std::vector<std::vector<Slot>> slots)
-    : mover_(mover), dtype_(dtype), puts_in_flight_(puts_in_flight), slots_(std::move(slots)) {}
+                       std::vector<std::vector<Slot>> slots, const TraceRow& stalls)
+    : mover_(mover),
+      dtype_(dtype),
+      puts_in_flight_(puts_in_flight),
+      stalls_(stalls),
+      slots_(std::move(slots)) {}
 
 InputStore::~InputStore() {
   clear();
@@ -37,7 +30,7 @@ InputStore::Slot& InputStore::slot(std::size_t unit, std::size_t micro_batch) {
 void InputStore::finish_store(Slot& slot) {
   storing_.erase(std::find(storing_.begin(), storing_.end(), &slot));
   slot.state = Slot::State::home;
-  finish_counting(slot.store, put_stall_seconds_);
+  finish_counting(slot.store, put_stall_seconds_, stalls_, "output", {});
   slot.tensor = torch::Tensor();
 }
 
@@ -83,7 +76,7 @@ torch::Tensor InputStore::get(std::size_t unit, std::size_t micro_batch, Keep ke
   }
   if (from.state != Slot::State::fetching) start_fetch(from);
   from.state = keep == Keep::yes ? Slot::State::home : Slot::State::empty;
-  finish_counting(from.fetch, get_stall_seconds_);
+  finish_counting(from.fetch, get_stall_seconds_, stalls_, "input", {});
   return std::exchange(from.tensor, torch::Tensor());
 }
 

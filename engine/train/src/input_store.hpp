@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sluice/base/ticket.hpp"
+#include "sluice/base/trace.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/offload/mover.hpp"
 #include "sluice/offload/tiered_bytes.hpp"
@@ -32,9 +33,9 @@ class InputStore {
   };
 
   // `puts_in_flight`: tensors that may be on their way out at a time; 0: put() blocks until its
-  // tensor is at home.
+  // tensor is at home. `stalls`: where its waits are recorded.
   InputStore(offload::Mover& mover, torch::Dtype dtype, int puts_in_flight,
-             std::vector<std::vector<Slot>> slots);
+             std::vector<std::vector<Slot>> slots, const TraceRow& stalls = {});
   ~InputStore();
 
   // Takes over the tensor: contiguous, of the store's data type.
@@ -59,6 +60,7 @@ class InputStore {
   offload::Mover& mover_;
   const torch::Dtype dtype_;
   const int puts_in_flight_;
+  const TraceRow stalls_;
   std::vector<std::vector<Slot>> slots_;
   std::deque<Slot*> storing_;
   double get_stall_seconds_ = 0;

@@ -75,6 +75,8 @@ std::string to_json_line(const StepRecord& record) {
           ",\"nvme_read\":" + rounded(stall.nvme_read) +
           ",\"nvme_write\":" + rounded(stall.nvme_written) +
           ",\"update\":" + rounded(stall.update) + "}";
+  line += ",\"commit_seconds\":" + rounded(record.commit_seconds) +
+          ",\"compute_seconds\":" + rounded(record.compute_seconds);
   if (record.eval_loss) line += ",\"eval_loss\":" + number(*record.eval_loss);
   return line + "}";
 }
@@ -125,6 +127,7 @@ std::string to_json(const RunReport& report) {
   root["versions"] = Json::Value(Json::objectValue);
   for (const auto& [name, version] : report.versions) root["versions"][name] = version;
   root["commit"] = report.commit;
+  root["command"] = report.command_line;
   Json::StreamWriterBuilder writer;
   writer["indentation"] = "";
   writer["precision"] = 17;

@@ -20,12 +20,12 @@
 #include "run_resources.hpp"
 #include "run_settings.hpp"
 #include "run_source.hpp"
+#include "run_trace.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/models/parallel_check.hpp"
-#include "sluice/nvme/drive_rates.hpp"
 #include "step_runner.hpp"
 #include "steps_file.hpp"
 
@@ -122,8 +122,9 @@ class Run {
     models::check_parallel_work();
     const std::string& checkpoints = plan_.config.sluice.checkpoint_dir;
     if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
-    resources_ =
-        std::make_unique<RunResources>(plan_, source_.own_swap ? SwapMode::open : SwapMode::create);
+    trace_ = RunTrace(request_);
+    resources_ = std::make_unique<RunResources>(
+        plan_, source_.own_swap ? SwapMode::open : SwapMode::create, trace_.trace());
     if (!resources_->io_choice.empty()) plan_.choices.push_back(resources_->io_choice);
     sampler_ = std::make_unique<MemorySampler>(std::vector<const offload::MemoryPool*>{
         &resources_->device->memory(), resources_->host_pool.get()});
@@ -160,7 +161,7 @@ class Run {
       source = resources_->store.get();
     } else if (source_.state) {
       std::string ignored;
-      source_io = make_io_engine(plan_, ignored);
+      source_io = make_io_engine(plan_, ignored, trace_.trace());
       source_store = offload::SwapStore::open_read_only(source_.directory, *source_io);
       source = source_store.get();
     }
@@ -201,6 +202,8 @@ class Run {
   void take_step() {
     const auto begin = Clock::now();
     const std::int64_t step = step_ + 1;
+    const double commits_before = commit_seconds_;
+    trace_.begin_step(step);
     StepRecord record;
     record.step = step;
     record.lr = config::learning_rate(plan_.config, updates_ + 1);
@@ -216,7 +219,6 @@ class Run {
     record.grad_norm = result.gradient_norm;
     record.tokens = result.tokens;
     record.skipped = !result.not_finite.empty();
-    meter_->end_backward();
     if (record.skipped) {
       runner_->drop_gradients();
       if (plan_.config.sluice.non_finite == config::NonFinite::stop) stop_before(step, result);
@@ -227,8 +229,11 @@ class Run {
       update.step.gradient_factor = clip_factor(plan_.config.gradient_clipping, record.grad_norm);
       if (!result.updates_begun) runner_->begin_updates(update);
     }
+    meter_->end_backward();
     step_ = step;
     record.seconds = seconds_since(begin);
+    record.commit_seconds = commit_seconds_ - commits_before;
+    trace_.end_step(record, begin);
     pending_ = record;
     const bool last = step_ == total_steps_;
     if (data_.has_eval && (last || (request_.eval_every > 0 && step_ % request_.eval_every == 0))) {
@@ -252,6 +257,7 @@ class Run {
   }
 
   std::optional<double> evaluate() {
+    const TraceSpan span(trace_.evaluations(), "evaluate", {}, {"step", step_});
     meter_->begin_evaluation();
     const std::optional<double> loss = runner_->evaluate(
         data_.eval(), request_.eval_windows, [this](std::uint64_t done, std::uint64_t total) {
@@ -274,6 +280,7 @@ class Run {
   void finish_pending() {
     runner_->finish_updates();
     if (!pending_) return;
+    const auto begin = Clock::now();
     StepRecord record = *std::exchange(pending_, std::nullopt);
     meter_->end_updates(record);
     steps_file_->append(record);
@@ -283,6 +290,8 @@ class Run {
     last_loss_ = record.loss;
     last_bytes_ = record.bytes;
     observer_.on_step(record);
+    commit_seconds_ += seconds_since(begin);
+    trace_.end_commit(record.step, begin);
   }
 
   models::RunState run_state(std::int64_t step) const {
@@ -319,6 +328,7 @@ class Run {
     if (options.checkpoint_dir.empty()) return;
     const bool due = options.checkpoint_every > 0 && step % options.checkpoint_every == 0;
     if (due || (ending && !resources_->states_are_durable())) {
+      const TraceSpan span(trace_.checkpoints(), "checkpoint", {}, {"step", step});
       write_checkpoint(*resources_, run_state(step));
       committed_step_ = step;
     }
@@ -340,20 +350,6 @@ class Run {
     if (!request_.report_dir.empty())
       write_file(request_.report_dir + "/report.json", to_json(report) + "\n");
     return report;
-  }
-
-  static void warn_of_slow_drive(const RunReport& report) {
-    std::vector<double> busy_seconds;
-    for (const DriveUse& drive : report.drives) busy_seconds.push_back(drive.busy_seconds);
-    const std::optional<std::size_t> slow = nvme::slow_drive(busy_seconds);
-    if (!slow) return;
-    const DriveUse& drive = report.drives[*slow];
-    const double rate =
-        static_cast<double>(drive.read_bytes + drive.written_bytes) / drive.busy_seconds;
-    log(LogLevel::warn, "the other drives wait for that of " + drive.directory + ", which moves " +
-                            format_bytes(static_cast<std::uint64_t>(rate)) +
-                            " a second: look at it, give it a smaller share (\"sluice\": {\"io\": "
-                            "{\"drive_weights\"}}) and begin anew, or leave it out");
   }
 
   void fill_report(RunReport& report) const {
@@ -393,6 +389,7 @@ class Run {
         {"io", resources_->io ? std::string(resources_->io->backend_name()) : "none"},
         {"compiler", __VERSION__}};
     report.commit = SLUICE_COMMIT;
+    report.command_line = request_.command_line;
     report.stopped_by_signal = step_ < total_steps_ || evaluation_cut_ ? stop_ : 0;
   }
 
@@ -406,6 +403,7 @@ class Run {
   models::RunSettings settings_;
   plan::Plan plan_;
   std::unique_ptr<offload::DirectoryLock> checkpoint_lock_;
+  RunTrace trace_;
   std::unique_ptr<RunResources> resources_;
   std::unique_ptr<MemorySampler> sampler_;
   std::unique_ptr<StepRunner> runner_;
@@ -416,6 +414,7 @@ class Run {
   std::int64_t updates_ = 0;         // of which updated the weights
   std::int64_t updates_before_ = 0;  // this run began
   std::int64_t committed_step_ = 0;
+  double commit_seconds_ = 0;  // writing the lines of steps, and committing them
   std::optional<StepRecord> pending_;
   std::optional<double> eval_loss_;
   bool evaluation_cut_ = false;  // the last one, by a signal

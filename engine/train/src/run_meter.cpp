@@ -7,6 +7,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/nvme/drive_rates.hpp"
 
 namespace sluice::train {
 
@@ -131,7 +132,9 @@ void RunMeter::end_updates(StepRecord& record) {
        now.nvme_cached_bytes - updated_.nvme_cached_bytes});
   updated_ = now;
   LinkSeconds busy = minus(all.busy, busy_);
-  busy.compute = std::max(0.0, record.seconds - sum(record.stall_seconds));
+  record.compute_seconds =
+      std::max(0.0, record.seconds - sum(record.stall_seconds) - record.commit_seconds);
+  busy.compute = record.compute_seconds;
   busy_ = all.busy;
   watch_drive(record, busy);
   step_busy_.push_back(busy);
@@ -214,6 +217,20 @@ void RunMeter::fill(RunReport& report) const {
       std::max_element(std::begin(links), std::end(links), [](const auto& a, const auto& b) {
         return a.second < b.second;
       })->first;
+}
+
+void warn_of_slow_drive(const RunReport& report) {
+  std::vector<double> busy_seconds;
+  for (const DriveUse& drive : report.drives) busy_seconds.push_back(drive.busy_seconds);
+  const std::optional<std::size_t> slow = nvme::slow_drive(busy_seconds);
+  if (!slow) return;
+  const DriveUse& drive = report.drives[*slow];
+  const double rate =
+      static_cast<double>(drive.read_bytes + drive.written_bytes) / drive.busy_seconds;
+  log(LogLevel::warn, "the other drives wait for that of " + drive.directory + ", which moves " +
+                          format_bytes(static_cast<std::uint64_t>(rate)) +
+                          " a second: look at it, give it a smaller share (\"sluice\": {\"io\": "
+                          "{\"drive_weights\"}}) and begin anew, or leave it out");
 }
 
 }  // namespace sluice::train

@@ -20,14 +20,15 @@ class RunMeter {
   RunMeter(RunResources& resources, const StepRunner& runner);
   // Counting begins here; what bringing in the states moved is left out.
   void start();
-  // Forward and backward of a step have ended; of what they moved nothing is in flight, though
-  // updates may be.
+  // Forward and backward of a step have ended, and its updates begun; of what forward and backward
+  // moved nothing is in flight.
   void end_backward();
   // An evaluation begins, with nothing in flight, and has ended. Its bytes belong to the pending
   // step; the time that links were busy for it does not.
   void begin_evaluation();
   void end_evaluation();
-  // The updates of the pending step have ended: fills in its bytes and stalls.
+  // The updates of the pending step have ended: fills in its bytes, its stalls, and as the
+  // computing what is left of its seconds.
   void end_updates(StepRecord& record);
   // Peaks and, as the median over the last steps of the seconds that each link was busy, the
   // limits.
@@ -58,5 +59,8 @@ class RunMeter {
   SlowdownWatch drive_;
   std::vector<std::string> notices_;
 };
+
+// Logs it where one drive was busy much longer than the others.
+void warn_of_slow_drive(const RunReport& report);
 
 }  // namespace sluice::train

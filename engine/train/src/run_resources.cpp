@@ -61,7 +61,8 @@ std::uint64_t scratch_bytes(const plan::Plan& plan) {
 
 }  // namespace
 
-std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice) {
+std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice,
+                                               Trace* trace) {
   const config::AioConfig& aio = plan.config.aio;
   const auto depth = static_cast<unsigned>(aio.queue_depth);
   const config::IoConfig& io = plan.config.sluice.io;
@@ -79,13 +80,14 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
   }
   return std::make_unique<nvme::IoEngine>(
       std::move(backends), nvme::IoEngineOptions{static_cast<std::uint32_t>(aio.block_size), depth,
-                                                 static_cast<unsigned>(io.reads_per_write)});
+                                                 static_cast<unsigned>(io.reads_per_write), trace});
 }
 
-RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode) : plan(the_plan) {
+RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode, Trace* the_trace)
+    : plan(the_plan), trace(the_trace) {
   make_pools();
   if (has_files(plan)) {
-    io = make_io_engine(plan, io_choice);
+    io = make_io_engine(plan, io_choice, trace);
     open_files(mode);
   }
   mover = std::make_unique<offload::Mover>(
@@ -104,7 +106,8 @@ RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode) : plan(the
                                      .host_pool = &staging(),
                                      .io = io.get(),
                                      .store = store.get(),
-                                     .executor = executor.get()};
+                                     .executor = executor.get(),
+                                     .trace = trace};
   std::vector<bool> keep;
   for (std::size_t u = 0; u < units.size(); ++u) {
     updater_resources.units.push_back(units[u].get());
@@ -150,7 +153,8 @@ bool RunResources::states_are_durable() const {
 void RunResources::make_pools() {
   device = offload::make_host_device(
       {.memory_bytes = plan.device_budget_bytes.value_or(offload::kUnlimited),
-       .bandwidth_bytes_per_second = std::nullopt});
+       .bandwidth_bytes_per_second = std::nullopt,
+       .trace = trace});
   host_pool = std::make_unique<offload::MemoryPool>(
       Tier::host, plan.host_budget_bytes.value_or(offload::kUnlimited),
       offload::make_host_source());
@@ -276,7 +280,9 @@ void RunResources::make_units() {
                                    .gather_worker = gather_worker.get(),
                                    .gather_communicator = gather_communicator.get(),
                                    .communicator = communicator.get(),
-                                   .dtype = plan.compute_dtype};
+                                   .dtype = plan.compute_dtype,
+                                   .gathers = TraceRow(trace, "gather"),
+                                   .stalls = TraceRow(trace, "stalls")};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const zero::UnitLayout& layout = plan.layouts[u];
     const std::uint64_t shard = layout.flat_count / static_cast<std::uint64_t>(plan.world_size) *
@@ -309,8 +315,8 @@ void RunResources::make_inputs() {
     }
   }
   const int puts = plan.config.sluice.overlap ? 2 : 0;
-  inputs =
-      std::make_unique<InputStore>(*mover, torch_dtype(plan.compute_dtype), puts, std::move(slots));
+  inputs = std::make_unique<InputStore>(*mover, torch_dtype(plan.compute_dtype), puts,
+                                        std::move(slots), unit_context.stalls);
 }
 
 }  // namespace sluice::train

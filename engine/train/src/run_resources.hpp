@@ -30,15 +30,17 @@ namespace sluice::train {
 enum class SwapMode { create, open };
 
 // The I/O engine of a run, from the "aio" section; `choice` gets the line about why not a better
-// backend.
-std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice);
+// backend. `trace` may be null.
+std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice,
+                                               Trace* trace);
 
 // The members are public: it is a struct of owners, in order, without behaviour of its own.
 // Confined to the thread that trains.
 struct RunResources {
   // The plan must outlive it. Throws OutOfMemory, IoError, StorageError; then nothing that was
   // there before is lost.
-  RunResources(const plan::Plan& plan, SwapMode mode);
+  // `trace` may be null, and outlives it.
+  RunResources(const plan::Plan& plan, SwapMode mode, Trace* trace = nullptr);
   ~RunResources();
   RunResources(const RunResources&) = delete;
   RunResources& operator=(const RunResources&) = delete;
@@ -47,6 +49,7 @@ struct RunResources {
   bool states_are_durable() const;
 
   const plan::Plan& plan;
+  Trace* const trace;
   std::string io_choice;
   std::unique_ptr<offload::Device> device;
   std::unique_ptr<offload::MemoryPool> host_pool;

@@ -123,6 +123,7 @@ Ticket StateUpdater::begin_update(std::size_t unit, const UpdateSettings& settin
                                   offload::TileLease gradients) {
   UpdateTiles& tiles = *tiles_;
   TileWork work;
+  work.what = "update";
   work.read_states = Parts::in_store_only;
   work.write_states = settings.commits ? Parts::all : Parts::in_store_only;
   work.read_gradient = work.write_weight = true;
@@ -143,6 +144,7 @@ Ticket StateUpdater::begin_write_back(std::size_t unit) {
   only_in_memory_[unit] = false;
   UpdateTiles& tiles = *tiles_;
   TileWork work;
+  work.what = "write back";
   work.write_states = Parts::in_memory_too;
   work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
   return tiles.begin(unit, std::move(work));
@@ -151,6 +153,7 @@ Ticket StateUpdater::begin_write_back(std::size_t unit) {
 Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
   UpdateTiles& tiles = *tiles_;
   TileWork work;
+  work.what = "initialise";
   work.write_states = Parts::all;
   work.write_weight = true;
   work.compute = [&plan = tiles.plan(), fill = std::move(fill)](
@@ -173,6 +176,7 @@ Ticket StateUpdater::begin_restore(std::size_t unit, offload::SwapStore& source)
   const plan::Plan& plan = tiles.plan();
   const bool own = &source == tiles.resources().store && plan.units[unit].states == Tier::nvme;
   TileWork work;
+  work.what = "restore";
   work.read_states = own ? Parts::all : Parts::none;
   work.write_states = own ? Parts::none : Parts::all;
   work.write_weight = true;
@@ -201,6 +205,7 @@ Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target)
   const plan::Plan& plan = tiles.plan();
   const std::vector<std::size_t> shards = shards_in(target, plan, unit);
   TileWork work;
+  work.what = "copy";
   work.read_states = Parts::in_store_only;
   work.compute = [&target, shards, &plan](const TileRange& range, const States& states, Bytes,
                                           Bytes) {

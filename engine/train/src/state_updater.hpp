@@ -16,6 +16,7 @@
 
 #include "sluice/base/executor.hpp"
 #include "sluice/base/ticket.hpp"
+#include "sluice/base/trace.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/buffer_ring.hpp"
@@ -34,6 +35,7 @@ struct UpdaterResources {
   nvme::IoEngine* io = nullptr;              // null when nothing is in files
   offload::SwapStore* store = nullptr;       // null when no states are on NVMe
   Executor* executor = nullptr;
+  Trace* trace = nullptr;  // row "update": what is done to each tile
 };
 
 class UpdateTiles;

@@ -19,6 +19,7 @@ StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
       micro_batches_(static_cast<std::size_t>(resources.plan.config.gradient_accumulation_steps)),
       last_(resources.plan.layouts.size() - 1),
       gradients_(resources),
+      compute_row_(resources.trace, "compute"),
       kept_(last_) {
   for (std::size_t u = 0; u < last_; ++u) {
     if (plan_.units[u].keep_activations) kept_[u].resize(micro_batches_);
@@ -42,6 +43,14 @@ StepRunner::Batch StepRunner::training_batch(const models::Dataset& data, std::i
 
 models::DropoutKey StepRunner::dropout_key(std::int64_t step, std::int64_t micro_batch) const {
   return {.training = true, .seed = seed_, .step = step, .micro_batch = micro_batch};
+}
+
+TraceSpan StepRunner::span(const char* what, std::size_t unit, std::int64_t step) const {
+  return {compute_row_,
+          what,
+          plan_.layouts[unit].name,
+          {"step", step},
+          {"micro_batches", static_cast<std::int64_t>(micro_batches_)}};
 }
 
 void StepRunner::bind(std::size_t unit) {
@@ -88,6 +97,7 @@ StepRunner::Graph StepRunner::run_with_gradients(std::size_t unit, torch::Tensor
 void StepRunner::forward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit) {
   const bool keep = plan_.units[unit].keep_activations;
   enter_stage(unit);
+  const TraceSpan computing = span("forward", unit, step);
   for (std::size_t m = 0; m < micro_batches_; ++m) {
     torch::Tensor x = input_of(data, step, unit, m, Keep::yes);
     if (unit > 0 && plan_.config.sluice.overlap && m + 1 < micro_batches_)
@@ -109,6 +119,7 @@ void StepRunner::forward_unit(const models::Dataset& data, std::int64_t step, st
 double StepRunner::last_unit(const models::Dataset& data, std::int64_t step,
                              const std::optional<UpdateSettings>& at_once) {
   enter_stage(last_);
+  const TraceSpan computing = span("loss", last_, step);
   gradients_.begin_unit(last_);
   double loss_sum = 0;
   const double share = 1.0 / static_cast<double>(micro_batches_);
@@ -135,8 +146,9 @@ double StepRunner::last_unit(const models::Dataset& data, std::int64_t step,
 
 void StepRunner::backward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit) {
   enter_stage(unit);
-  gradients_.begin_unit(unit);
   const bool kept = plan_.units[unit].keep_activations;
+  const TraceSpan computing = span(kept ? "backward" : "recompute+backward", unit, step);
+  gradients_.begin_unit(unit);
   for (std::size_t m = 0; m < micro_batches_; ++m) {
     torch::Tensor x = kept ? torch::Tensor() : input_of(data, step, unit, m, Keep::no);
     torch::Tensor dy = resources_.inputs->get(unit + 1, m, Keep::no);
@@ -232,6 +244,7 @@ double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t wind
   double loss_sum = 0;
   for (std::size_t u = 0; u <= last_; ++u) {
     enter_stage(u);
+    const TraceSpan computing(compute_row_, "evaluate", plan_.layouts[u].name);
     for (std::uint64_t m = 0; m < batches; ++m) {
       torch::Tensor x = u == 0 ? batch(m).inputs : resources_.inputs->get(u, m, Keep::no);
       if (u == last_) {

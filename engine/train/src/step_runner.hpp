@@ -84,6 +84,8 @@ class StepRunner {
                        std::int64_t micro_batch) const;
   models::DropoutKey dropout_key(std::int64_t step, std::int64_t micro_batch) const;
 
+  // What a unit's stage computes, in the trace, until its end.
+  TraceSpan span(const char* what, std::size_t unit, std::int64_t step) const;
   void bind(std::size_t unit);
   void enter_stage(std::size_t unit);
   void leave_stage(std::size_t unit);
@@ -110,6 +112,7 @@ class StepRunner {
   const std::size_t last_;  // index of the last unit
   GradientFlow gradients_;
   std::function<void()> stage_hook_;
+  const TraceRow compute_row_;
   zero::GatherStall gather_stall_;
   std::vector<std::vector<Graph>> kept_;  // by unit and micro-batch; empty: not kept
 };

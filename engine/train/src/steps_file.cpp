@@ -18,12 +18,6 @@ namespace sluice::train {
 
 namespace {
 
-void make_directory(const std::string& directory) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) throw IoError(error.value(), "create directory", directory);
-}
-
 // Bytes of the whole lines whose step is at most `last_step`.
 std::uint64_t length_up_to(const std::string& path, std::int64_t last_step) {
   std::ifstream file(path, std::ios::binary);
@@ -38,14 +32,6 @@ std::uint64_t length_up_to(const std::string& path, std::int64_t last_step) {
   return kept;
 }
 
-// steps.1.jsonl, steps.2.jsonl, ...: the first that is not there.
-std::string free_name(const std::string& directory) {
-  for (int i = 1;; ++i) {
-    std::string name = directory + "/steps." + std::to_string(i) + ".jsonl";
-    if (!std::filesystem::exists(name)) return name;
-  }
-}
-
 void write_all(int fd, const std::string& text, const std::string& path) {
   // One write() in practice; a file system that takes less gets the rest.
   std::size_t done = 0;
@@ -57,6 +43,12 @@ void write_all(int fd, const std::string& text, const std::string& path) {
 
 }  // namespace
 
+void make_directory(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) throw IoError(error.value(), "create directory", directory);
+}
+
 StepsFile::StepsFile(const std::string& directory, std::int64_t committed_step) {
   if (directory.empty()) return;
   make_directory(directory);
@@ -65,7 +57,7 @@ StepsFile::StepsFile(const std::string& directory, std::int64_t committed_step) 
   const std::uint64_t kept = length_up_to(path_, committed_step);
   if (kept == 0 && std::filesystem::file_size(path_) > 0) {
     // Of another run: this one begins anew.
-    const std::string aside = free_name(directory);
+    const std::string aside = free_numbered_path(path_);
     SLUICE_SYSCALL(::rename(path_.c_str(), aside.c_str()), path_);
     log(LogLevel::info, path_ + " is of an earlier run and is now " + aside);
     open_and_lock();

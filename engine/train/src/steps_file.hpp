@@ -27,6 +27,9 @@ class StepsFile {
   UniqueFd fd_;
 };
 
+// With those above it; one that is there is left as it is. Throws IoError.
+void make_directory(const std::string& directory);
+
 // Replaces `path` by `text` atomically (temporary file, rename). Throws IoError.
 void write_file(const std::string& path, const std::string& text);
 

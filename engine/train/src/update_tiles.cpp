@@ -39,6 +39,7 @@ class UpdateTiles::Countdown {
 
 UpdateTiles::UpdateTiles(const UpdaterResources& resources)
     : resources_(resources),
+      trace_row_(resources.trace, "update"),
       plan_(*resources.plan),
       format_(plan_.state_format),
       offsets_(
@@ -264,9 +265,12 @@ void UpdateTiles::compute(const TileRange& range, const TileWork& work, Bytes ti
   const Bytes gradient = work.read_gradient ? gradient_of(range, tile) : Bytes{};
   const Bytes weight = work.write_weight ? weight_of(range, tile) : Bytes{};
   work.compute(range, state_spans(range, tile), gradient, weight);
+  const auto end = std::chrono::steady_clock::now();
+  trace_row_.add(work.what, plan_.layouts[range.unit].name, begin, end,
+                 {{"tile", static_cast<std::int64_t>(range.begin / plan_.update_tile_count)},
+                  {"elements", static_cast<std::int64_t>(range.count)}});
   UpdateCounters spent;
-  spent.compute_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  spent.compute_seconds = std::chrono::duration<double>(end - begin).count();
   count(spent);
 }
 

@@ -53,6 +53,7 @@ struct TileWork {
   // memory has as well; all.
   enum class Parts { none, in_store_only, in_memory_too, all };
 
+  const char* what = "";  // as the trace calls it
   Parts read_states = Parts::none;
   Parts write_states = Parts::none;
   bool read_gradient = false;
@@ -120,6 +121,7 @@ class UpdateTiles {
                 const std::shared_ptr<Countdown>& countdown);
 
   const UpdaterResources resources_;
+  const TraceRow trace_row_;
   const plan::Plan& plan_;
   const models::StateFormat format_;
   const plan::UpdateTile offsets_;

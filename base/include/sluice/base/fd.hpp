@@ -37,4 +37,8 @@ class UniqueFd {
 // IoError when that cannot be told. Thread-safe.
 bool is_file_at(int fd, const std::string& path);
 
+// The first of steps.1.jsonl, steps.2.jsonl, ... that is not there, for a `path` steps.jsonl.
+// Thread-safe.
+std::string free_numbered_path(const std::string& path);
+
 }  // namespace sluice

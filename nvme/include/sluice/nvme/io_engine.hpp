@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "sluice/base/ticket.hpp"
+#include "sluice/base/trace.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/nvme/io_backend.hpp"
 #include "sluice/nvme/latency.hpp"
@@ -34,6 +35,8 @@ struct IoEngineOptions {
   // Blocks read in a row while a write waits, 1 to 1024. What is best is the drive's: some do both
   // at once, others lose time at every turn.
   unsigned reads_per_write = 3;
+  // Rows "read" and "write": every transfer from its begin_x until its last block has come back.
+  Trace* trace = nullptr;
 };
 
 // Counted where it happens; monotonic over the engine's life.

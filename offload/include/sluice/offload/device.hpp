@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "sluice/base/ticket.hpp"
+#include "sluice/base/trace.hpp"
 #include "sluice/offload/memory_pool.hpp"
 
 namespace sluice::offload {
@@ -49,6 +50,7 @@ struct HostDeviceOptions {
   std::uint64_t memory_bytes = kUnlimited;
   // Copies take at least bytes / this; for showing on one machine what a slower link does.
   std::optional<double> bandwidth_bytes_per_second;
+  Trace* trace = nullptr;  // rows "h2d" and "d2h"
 };
 
 std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options);

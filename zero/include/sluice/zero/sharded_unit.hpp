@@ -14,6 +14,7 @@
 
 #include "sluice/base/dtype.hpp"
 #include "sluice/base/ticket.hpp"
+#include "sluice/base/trace.hpp"
 #include "sluice/base/worker.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/offload/mover.hpp"
@@ -57,6 +58,8 @@ struct UnitContext {
   Communicator* gather_communicator = nullptr;
   Communicator* communicator = nullptr;
   DType dtype = DType::bf16;
+  TraceRow gathers{};  // per unit, from when its weights are current
+  TraceRow stalls{};   // of the computing thread
 };
 
 // Confined to the computing thread, except that update_done may be set by any thread before the
@@ -100,9 +103,9 @@ class ShardedUnit {
   // Takes a flat gradient buffer on the device; returns the part that the caller must zero (may be
   // empty), before it calls restore_accumulated. Throws OutOfMemory.
   std::span<std::byte> begin_accumulate();
-  // Brings back what was accumulated before and waited at home, so that it is added to; blocks.
-  // Nothing otherwise.
-  void restore_accumulated();
+  // Brings back what was accumulated before and waited at home, so that it is added to; blocks,
+  // and `stall_seconds` grows by that. Nothing otherwise.
+  void restore_accumulated(double& stall_seconds);
   // The full flat gradient on the device; valid until finish_reduce.
   std::span<std::byte> gradients() const;
   // This rank's part of it.
@@ -121,6 +124,8 @@ class ShardedUnit {
 
  private:
   void check_home(const offload::TieredBytes& home) const;
+  void record_stall(TraceClock::time_point begin, double blocked_seconds,
+                    double update_seconds) const;
   void transition(WeightState from, WeightState to);
   void transition(GradientState from, GradientState to);
 

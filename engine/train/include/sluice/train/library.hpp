@@ -31,6 +31,15 @@ struct TrainRequest {
   std::uint64_t eval_windows = 64;  // at most; spread evenly over the evaluation text; 0: all
   std::string report_dir;           // empty: no report files
   std::string rates_path;           // where rates are kept (plan::load_rates); empty: nowhere
+  std::string trace_path;           // empty: no trace (sluice/base/trace.hpp)
+  // The trace has these steps, from the beginning of the first until the last is committed; absent:
+  // the whole run.
+  struct Steps {
+    std::int64_t first = 1;
+    std::int64_t last = 1;
+  };
+  std::optional<Steps> trace_steps;
+  std::string command_line;  // as the report names it; may be empty
 };
 
 // Called on the thread that trains, between steps. Thread-compatible.

@@ -38,7 +38,10 @@ struct StepRecord {
   double seconds = 0;
   bool skipped = false;  // gradients were not finite: no update
   LinkBytes bytes;
-  LinkSeconds stall_seconds;  // what the computing thread waited for
+  // These three add up to `seconds`.
+  LinkSeconds stall_seconds;   // what the computing thread waited for
+  double commit_seconds = 0;   // it spent committing the step before
+  double compute_seconds = 0;  // the rest: the model
   std::optional<double> eval_loss;
 };
 
@@ -87,6 +90,7 @@ struct RunReport {
   std::vector<std::pair<std::string, std::string>>
       versions;  // sluice, torch, kernel, backend, compiler
   std::string commit;
+  std::string command_line;  // that began the run, quoted for a shell; may be empty
   // Set when a signal ended the run: 2 (SIGINT) or 15 (SIGTERM).
   int stopped_by_signal = 0;
 };

@@ -1,0 +1,27 @@
+#pragma once
+// The page of `sluice report`. Thread-safe: values and free functions without state.
+
+#include <json/value.h>
+
+#include <optional>
+#include <string>
+
+#include "run_record.hpp"
+#include "trace_step.hpp"
+
+namespace sluice::cli {
+
+struct RunRecord {
+  std::string directory;
+  RunSteps steps;
+  Json::Value report;      // null when the run has none (yet)
+  std::string trace_path;  // empty: no trace
+  std::optional<TracedStep> traced;
+};
+
+std::string run_page(const RunRecord& run);
+
+// The picture of a step: a row for each lane.
+std::string step_timeline(const TracedStep& step);
+
+}  // namespace sluice::cli
