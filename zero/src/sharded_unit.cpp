@@ -208,4 +208,11 @@ void ShardedUnit::consume_gradients() {
   transition(GradientState::waiting, GradientState::none);
 }
 
+void ShardedUnit::abandon_gradients() {
+  reduce_ = Ticket();  // waits, whatever came of it
+  accumulated_.reset();
+  waited_ = Waited::nothing;
+  gradient_state_ = GradientState::none;
+}
+
 }  // namespace sluice::zero

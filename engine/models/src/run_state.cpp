@@ -115,6 +115,7 @@ std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>
                                              int world_size) {
   std::vector<offload::ShardSpec> shards;
   for (const zero::UnitLayout& unit : units) {
+    if (unit.frozen) continue;
     const std::uint64_t count = zero::shard_range(unit, 0, world_size).count;
     for (int state = 0; state < kStateCount; ++state) {
       shards.push_back({shard_name(unit, state), checked_mul(count, sizeof(float))});

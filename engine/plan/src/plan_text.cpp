@@ -69,7 +69,8 @@ void add_homes(Plan& plan) {
       plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype);
   PlanRow weights{"weights", std::string(name_of(plan.compute_dtype)), {}};
   const bool clips = plan.config.gradient_clipping > 0;
-  PlanRow gradients{"gradients", clips ? "waiting for the norm" : "waiting for their update", {}};
+  const bool wait = clips || plan.own_loop();
+  PlanRow gradients{"gradients", wait ? "waiting for the norm" : "waiting for their update", {}};
   PlanRow states{"optimizer states", "fp32 master and two moments", {}};
   PlanRow inputs{"unit inputs", "kept for recompute", {}};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
@@ -78,6 +79,7 @@ void add_homes(Plan& plan) {
     const std::uint64_t compute = pool_bytes(count * size_of(plan.compute_dtype));
     const std::uint64_t state = 3 * pool_bytes(count * sizeof(float));
     add_to(weights.bytes, unit.weights, compute);
+    if (unit.frozen) continue;
     if (!unit.lends_gradients) add_to(gradients.bytes, unit.gradients, compute);
     add_to(states.bytes, unit.states,
            unit.states == Tier::nvme
@@ -102,7 +104,10 @@ void add_transient(Plan& plan, const StepModel& model) {
   row("gradient buffers", std::to_string(plan.gradients_in_flight) + " in flight",
       {transient.gradient_bytes, 0, 0});
   row("activations", "kept for the backward pass", {transient.activation_bytes, 0, 0});
-  row("workspace", "activations of one micro-batch in one unit",
+  row("workspace",
+      !plan.own_loop()        ? "activations of one micro-batch in one unit"
+      : plan.activation_bytes ? "activations, as given"
+                              : "activations are not planned: they take what is left",
       {transient.workspace_bytes + kSmallTensorsBytes, 0, 0});
   row("inputs in flight", "on their way to and from their home", {transient.input_bytes, 0, 0});
   const auto tiles = static_cast<std::uint64_t>(plan.update_tiles);
@@ -219,6 +224,15 @@ void fill_disks(Plan& plan, const MachineFacts& machine) {
   share_free_space(plan.disks, machine);
 }
 
+namespace {
+
+bool any_frozen(const Plan& plan) {
+  return std::any_of(plan.layouts.begin(), plan.layouts.end(),
+                     [](const zero::UnitLayout& layout) { return layout.frozen; });
+}
+
+}  // namespace
+
 std::string plan_table(const Plan& plan) {
   const bool limited = plan.device_budget_bytes.has_value();
   std::vector<std::vector<std::string>> rows = {{"", "device", "host", "nvme", ""}};
@@ -244,7 +258,8 @@ std::string plan_table(const Plan& plan) {
                     "both at once: everything spilled, nothing ahead"});
   }
   std::string text = "model: " + format_count(plan.parameters) + " parameters, training state " +
-                     format_bytes(plan.state_bytes) + " (16 bytes per parameter)";
+                     format_bytes(plan.state_bytes) + " (16 bytes per parameter" +
+                     (any_frozen(plan) ? " that trains)" : ")");
   if (limited) {
     const double ratio = static_cast<double>(plan.state_bytes) /
                          static_cast<double>(*plan.device_budget_bytes + *plan.host_budget_bytes);

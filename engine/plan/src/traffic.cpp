@@ -27,10 +27,15 @@ int gathers_per_step(const Plan& plan, std::size_t unit, const std::vector<std::
   return gathers;
 }
 
-// A unit whose weights are borrowed sends its gradients home twice and brings them back once.
-std::vector<std::uint64_t> gradient_sends(const std::vector<zero::UnitLayout>& layouts) {
-  std::vector<std::uint64_t> sends(layouts.size(), 1);
-  for (const zero::UnitLayout& layout : layouts) {
+// A unit whose weights are borrowed sends its gradients home twice and brings them back once; in a
+// loop of the user's own every call of every micro-batch does.
+std::vector<std::uint64_t> gradient_sends(const Plan& plan) {
+  std::vector<std::uint64_t> sends(plan.layouts.size(), plan.own_loop() ? 0 : 1);
+  for (const auto& call : plan.own_calls) {
+    for (const std::size_t unit : call)
+      sends[unit] += static_cast<std::uint64_t>(plan.config.gradient_accumulation_steps);
+  }
+  for (const zero::UnitLayout& layout : plan.layouts) {
     for (const auto& borrowed : layout.borrowed) ++sends[borrowed.unit];
   }
   return sends;
@@ -39,8 +44,10 @@ std::vector<std::uint64_t> gradient_sends(const std::vector<zero::UnitLayout>& l
 }  // namespace
 
 void fill_traffic(Plan& plan) {
-  const auto uses = stages_by_unit(step_stages(plan.layouts), plan.layouts.size());
-  const std::vector<std::uint64_t> sends_by_unit = gradient_sends(plan.layouts);
+  const auto uses = stages_by_unit(pass_stages(plan), plan.layouts.size());
+  const std::uint64_t passes =
+      plan.own_loop() ? static_cast<std::uint64_t>(plan.config.gradient_accumulation_steps) : 1;
+  const std::vector<std::uint64_t> sends_by_unit = gradient_sends(plan);
   const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
   const std::uint64_t hidden = hidden_bytes(plan.model, micro_batch, plan.compute_dtype);
   const auto ranks = static_cast<std::uint64_t>(plan.world_size);
@@ -50,15 +57,17 @@ void fill_traffic(Plan& plan) {
     const std::uint64_t compute = count * size_of(plan.compute_dtype);
     const std::uint64_t states = 3 * count * sizeof(float);
     if (unit.weights != Tier::device) {
-      const auto gathers = static_cast<std::uint64_t>(gathers_per_step(plan, u, uses[u]));
+      const std::uint64_t gathers =
+          passes * static_cast<std::uint64_t>(gathers_per_step(plan, u, uses[u]));
       plan.h2d_per_step += gathers * compute;
       if (unit.weights == Tier::nvme) {
         plan.nvme_read_per_step += gathers * compute;
-        plan.nvme_written_per_step += compute;
+        if (!unit.frozen) plan.nvme_written_per_step += compute;
       }
-    } else if (unit.states != Tier::device) {
+    } else if (unit.states != Tier::device && !unit.frozen) {
       plan.h2d_per_step += compute;
     }
+    if (unit.frozen) continue;
     const std::uint64_t sends = sends_by_unit[u];
     if (unit.gradients != Tier::device) {
       plan.d2h_per_step += sends * compute;

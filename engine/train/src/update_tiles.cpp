@@ -110,6 +110,7 @@ std::uint64_t UpdateTiles::shard_count(std::size_t unit) const {
 StateHome UpdateTiles::make_home(std::size_t u) {
   StateHome home;
   const zero::UnitLayout& layout = plan_.layouts[u];
+  if (layout.frozen) return home;
   home.in_store = plan_.units[u].states == Tier::nvme;
   for (std::size_t s = 0; s < kStates; ++s) {
     const std::string name = models::shard_name(layout, static_cast<int>(s));

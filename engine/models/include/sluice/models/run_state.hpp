@@ -17,8 +17,8 @@ namespace sluice::models {
 using RunSettings = std::map<std::string, std::string>;
 
 struct RunState {
-  std::string model;  // config::canonical_model_text
-  std::vector<zero::UnitLayout> units;
+  std::string model;                    // config::canonical_model_text
+  std::vector<zero::UnitLayout> units;  // those that train
   std::int64_t step = 0;  // steps taken; also the data cursor: windows depend on seed and step only
   std::int64_t updates = 0;  // steps that were not skipped: the optimizer's own count
   std::uint64_t seed = 0;
@@ -36,7 +36,7 @@ RunState parse_run_state(const std::string& json, const std::string& path);
 // The three shards of a unit's optimizer state, in this order.
 inline constexpr int kStateCount = 3;
 std::string shard_name(const zero::UnitLayout& unit, int state);
-// Shards of all units, unit by unit: master, moment1, moment2 in fp32.
+// Shards of all units, unit by unit: master, moment1, moment2 in fp32. Frozen units have none.
 std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>& units,
                                              int world_size);
 
