@@ -88,8 +88,8 @@ void add_homes(Plan& plan) {
     for (const Tier tier : unit.inputs) add_to(inputs.bytes, tier, hidden);
   }
   if (states.bytes.nvme > 0) states.note += ", " + std::to_string(slots(plan)) + " slots on disk";
-  for (PlanRow* row : {&weights, &gradients, &states, &inputs})
-    plan.rows.push_back(std::move(*row));
+  for (PlanRow* row : {&weights, &gradients, &states}) plan.rows.push_back(std::move(*row));
+  if (!plan.own_loop()) plan.rows.push_back(std::move(inputs));
 }
 
 void add_transient(Plan& plan, const StepModel& model) {

@@ -135,13 +135,16 @@ UnitCall Loop::describe(std::size_t unit, const Tensors& inputs) {
 // The unit runs with gradients whether its graph is kept or not: so it is computed in the same way.
 Tensors Loop::forward_with_gradients(std::size_t unit, const Tensors& inputs) {
   UnitCall call = describe(unit, inputs);
-  const bool keep = config_.sluice.activations != Activations::recompute;
+  const bool keep = keep_->keep(unit);
   if (!keep) call.random_state = random_state();
   Tensors outputs;
   {
     const Bound bound(*this, unit, UnitOrder::Pass::training);
     const OwnUnit& called = units_[unit];
+    const offload::MemoryPool& memory = resources_->device->memory();
+    const std::uint64_t before = memory.usage().live_bytes;
     UnitGraph graph = run_unit(called.name, called.forward, call.inputs, call.wants_gradient);
+    keep_->measured(unit, memory.usage().live_bytes - before);
     outputs = visible(graph.outputs);
     for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
       if (graph.outputs[i].requires_grad()) call.has_history.push_back(i);
@@ -182,6 +185,7 @@ UnitGraph Loop::graph_of(UnitCall& call) {
   const torch::AutoGradMode with_gradients(true);
   UnitGraph graph = run_unit(unit.name, unit.forward, call.inputs, call.wants_gradient);
   set_random_state(now);
+  ++recomputed_calls_;
   SLUICE_CHECK(graph.outputs.size() > call.has_history.back(),
                "unit " + unit.name + " returned fewer outputs when it was called again");
   return graph;
@@ -263,6 +267,7 @@ StepResult Loop::step() {
   check_usable();
   SLUICE_CHECK(backwards_ > 0, "step() without a backward() since the last one");
   order_->end_micro_batch();
+  keep_->end_micro_batch(resources_->device->memory().usage().peak_live_bytes);
   backwards_ = 0;
   ++micro_batch_;
   StepResult result = last_;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "gradient_flow.hpp"
+#include "keep_choice.hpp"
 #include "own_units.hpp"
 #include "run_resources.hpp"
 #include "run_source.hpp"
@@ -78,6 +79,7 @@ class Loop : public std::enable_shared_from_this<Loop> {
   std::unique_ptr<RunResources> resources_;  // null before initialize()
   std::unique_ptr<GradientFlow> gradients_;
   std::unique_ptr<UnitOrder> order_;
+  std::unique_ptr<KeepChoice> keep_;
   LinkBytes before_;  // moved by initialize()
   zero::GatherStall gather_stall_;
 
@@ -87,7 +89,8 @@ class Loop : public std::enable_shared_from_this<Loop> {
   std::int64_t backwards_ = 0;    // since the last step()
   std::int64_t units_ran_ = 0;    // in this backward
   std::vector<std::weak_ptr<torch::autograd::Node>> used_;  // losses that backward was called on
-  double losses_ = 0;                                       // of the step so far
+  std::uint64_t recomputed_calls_ = 0;
+  double losses_ = 0;  // of the step so far
   std::int64_t step_ = 0;
   std::int64_t updates_ = 0;
   std::int64_t committed_step_ = 0;

@@ -9,6 +9,7 @@
 #include "sluice/base/log.hpp"
 #include "sluice/models/bound_params.hpp"
 #include "sluice/models/parallel_check.hpp"
+#include "sluice/models/vector_math.hpp"
 #include "sluice/train/library.hpp"
 #include "tensor_bytes.hpp"
 
@@ -43,6 +44,7 @@ void Loop::initialize() {
   torch_dtype_ = sluice::train::torch_dtype(plan_.compute_dtype);
   at::set_num_threads(plan_.threads.compute);
   models::check_parallel_work();
+  models::settle_vector_math();
   const std::string& checkpoints = config_.sluice.checkpoint_dir;
   if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
   auto resources =
@@ -54,6 +56,8 @@ void Loop::initialize() {
   gradients_ = std::make_unique<GradientFlow>(*resources_);
   gradients_->begin_step();
   order_ = std::make_unique<UnitOrder>(*resources_->prefetcher);
+  keep_ = std::make_unique<KeepChoice>(config_.sluice.activations, plan_.device_budget_bytes,
+                                       units_.size());
   resources_->device->memory().reset_peak();
   resources_->host_pool->reset_peak();
   before_ = bytes_moved(*resources_);
@@ -179,6 +183,7 @@ EngineCounters Loop::counters() const {
           .update_stall_seconds = gather_stall_.update_seconds + gradients_->update_stall_seconds(),
           .fetch_stall_seconds = gather_stall_.fetch_seconds,
           .gradient_stall_seconds = gradients_->stall_seconds(),
+          .recomputed_calls = recomputed_calls_,
           .device_peak_bytes = resources_->device->memory().usage().peak_live_bytes,
           .host_peak_bytes = resources_->host_pool->usage().peak_live_bytes};
 }

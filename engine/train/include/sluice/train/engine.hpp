@@ -83,6 +83,7 @@ struct EngineCounters {
   double update_stall_seconds = 0;
   double fetch_stall_seconds = 0;
   double gradient_stall_seconds = 0;
+  std::uint64_t recomputed_calls = 0;  // of units, for backward
   std::uint64_t device_peak_bytes = 0;
   std::uint64_t host_peak_bytes = 0;
 };
@@ -186,10 +187,11 @@ class __attribute__((visibility("default"))) Engine {
   std::string plan_table() const;
 
   // Calls a unit. With gradients enabled what backward needs is kept as "sluice": {"activations"}
-  // says: `recompute` keeps the inputs and calls the unit again, `keep` and `auto` keep LibTorch's
-  // graph. Without (torch::NoGradGuard, c10::InferenceMode) nothing is kept. Throws InvalidArgument
-  // when a parameter was replaced or an input changed in place, OutOfMemory, and what the unit's
-  // last update threw.
+  // says: `keep` keeps LibTorch's graph, `recompute` the inputs, and calls the unit again; `auto`
+  // keeps the graphs that the device budget has room for, as two micro-batches tell. Without
+  // (torch::NoGradGuard, c10::InferenceMode) nothing is kept. Throws InvalidArgument when a
+  // parameter was replaced or an input changed in place, OutOfMemory, and what the unit's last
+  // update threw.
   Tensors forward(const Unit& unit, const Tensors& inputs);
   // Of a unit with one input and one output.
   torch::Tensor forward(const Unit& unit, const torch::Tensor& input);
