@@ -167,6 +167,19 @@ TEST(OwnLoop, FrozenUnitsPassGradientsThroughOrRunWithout) {
   expect_near(engine.parameter("b.w"), torch::eye(4) - first_update(torch::full({4, 4}, 12.0)));
 }
 
+TEST(OwnLoop, AnEngineOfFrozenUnitsEvaluates) {
+  Engine engine(config_of({.optimizer_device = "none", .bf16 = false}));
+  Matrix matrix(3.0);
+  matrix->w.set_requires_grad(false);
+  const Unit a = engine.add_unit("a", matrix);
+  engine.initialize();
+  for (int i = 0; i < 3; ++i) expect_near(engine.forward(a, ones()), 3 * ones());
+  const Tensor x = ones().requires_grad_(true);
+  EXPECT_THAT(error_of([&] { engine.step(); }), HasSubstr("step() without a backward()"));
+  engine.backward(engine.forward(a, x).sum());
+  expect_near(x.grad(), 3 * ones() / 2);  // two micro-batches make a step
+}
+
 TEST(OwnLoop, ATiedParameterGetsBothGradients) {
   Engine engine(config_of(one_step()));
   Matrix first(1.0);

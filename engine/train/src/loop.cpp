@@ -144,7 +144,7 @@ Tensors Loop::forward_with_gradients(std::size_t unit, const Tensors& inputs) {
     const offload::MemoryPool& memory = resources_->device->memory();
     const std::uint64_t before = memory.usage().live_bytes;
     UnitGraph graph = run_unit(called.name, called.forward, call.inputs, call.wants_gradient);
-    keep_->measured(unit, memory.usage().live_bytes - before);
+    keep_->measured(unit, std::max(memory.usage().live_bytes, before) - before);
     outputs = visible(graph.outputs);
     for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
       if (graph.outputs[i].requires_grad()) call.has_history.push_back(i);

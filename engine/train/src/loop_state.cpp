@@ -52,7 +52,12 @@ void Loop::initialize() {
   for (const std::string& note : config_.notes) log(LogLevel::info, note);
   if (!resources->io_choice.empty()) plan_.choices.push_back(resources->io_choice);
   resources_ = std::move(resources);
-  bring_in_states(source);
+  try {
+    bring_in_states(source);
+  } catch (...) {
+    resources_.reset();
+    throw;
+  }
   gradients_ = std::make_unique<GradientFlow>(*resources_);
   gradients_->begin_step();
   order_ = std::make_unique<UnitOrder>(*resources_->prefetcher);
