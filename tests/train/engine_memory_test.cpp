@@ -67,17 +67,6 @@ INSTANTIATE_TEST_SUITE_P(Placements, OwnLoopTraffic,
                                            std::pair{"cpu", "cpu"}, std::pair{"nvme", "cpu"},
                                            std::pair{"nvme", "nvme"}));
 
-TEST(OwnLoopMemory, GradientsThatSpillToTheDriveChangeNothing) {
-  const Course resident = run({}, 0, 6, true);
-  LoopSetup setup;
-  setup.optimizer_device = setup.param_device = "nvme";
-  const TempDir anywhere;
-  setup.host_bytes = std::to_string(own_plan(config_of(setup, anywhere.path())).least_host_bytes);
-  const plan::Plan plan = own_plan(config_of(setup, anywhere.path()));
-  ASSERT_EQ(plan.units.front().gradients, offload::Tier::nvme);
-  expect_same(run(setup, 0, 6), resident);
-}
-
 // Graphs of one block take 3 MiB or so of activations at this batch.
 TEST(OwnLoopMemory, AutoKeepsTheGraphsThatTheBudgetHasRoomFor) {
   const auto train = [](const std::string& activations, const std::string& budget) {
