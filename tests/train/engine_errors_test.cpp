@@ -231,6 +231,9 @@ TEST_F(OwnLoopErrors, AnErrorInABackwardDropsTheStepsGradients) {
 
 TEST_F(OwnLoopErrors, ADeviceBudgetThatIsTooSmallSaysByHowMuch) {
   trained_.reset();
+  Trained refused(config_of({.device_bytes = "1MiB"}), Model());
+  EXPECT_ANY_THROW(refused.engine.initialize());
+  EXPECT_THAT(error_of([&] { refused.engine.initialize(); }), HasSubstr("has failed before"));
   EXPECT_THAT(error_of([&] {
                 Trained trained(config_of({.device_bytes = "1MiB"}), Model());
                 trained.engine.initialize();

@@ -3,9 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include <limits>
-
-#include "captured_log.hpp"
 #include "engine_support.hpp"
 
 namespace sluice::test {

@@ -57,6 +57,7 @@ class Loop : public std::enable_shared_from_this<Loop> {
  private:
   class Bound;
   void check_usable() const;
+  RunSource plan_units();
   void bring_in_states(const RunSource& source);
   void bring_in_frozen(std::size_t layout);
   UnitCall describe(std::size_t unit, const Tensors& inputs);

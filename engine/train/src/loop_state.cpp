@@ -28,30 +28,36 @@ LinkBytes bytes_moved(const RunResources& resources) {
 
 }  // namespace
 
-void Loop::initialize() {
-  SLUICE_CHECK(!resources_, "initialize() is called twice");
-  const c10::InferenceMode ordinary(false);
+// Plans, and says what the loop goes on from.
+RunSource Loop::plan_units() {
   plan::OwnModel model = units_.lay_out(config_.world_size);
   model.activation_bytes = options_.activation_bytes;
   TrainRequest request;
   request.resume = options_.resume;
   if (options_.resident) request.placement = plan::Placement::resident;
   check_directories(config_, request.placement);
-  const RunSource source = find_source(request, config_);
+  RunSource source = find_source(request, config_);
   keep_compute_threads(config_, source);
   plan_ = plan::make_plan(config_, model, request.placement, plan::probe_machine(config_));
   check_source(source, plan_, source.state ? source.state->seed : 0);
   torch_dtype_ = sluice::train::torch_dtype(plan_.compute_dtype);
+  for (const std::string& note : config_.notes) log(LogLevel::info, note);
+  return source;
+}
+
+void Loop::initialize() {
+  SLUICE_CHECK(!resources_, "initialize() is called twice");
+  SLUICE_CHECK(units_.layouts().empty(), "initialize() has failed before: make another Engine");
+  const c10::InferenceMode ordinary(false);
+  const RunSource source = plan_units();
   at::set_num_threads(plan_.threads.compute);
   models::check_parallel_work();
   models::settle_vector_math();
   const std::string& checkpoints = config_.sluice.checkpoint_dir;
   if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
-  auto resources =
+  resources_ =
       std::make_unique<RunResources>(plan_, source.own_swap ? SwapMode::open : SwapMode::create);
-  for (const std::string& note : config_.notes) log(LogLevel::info, note);
-  if (!resources->io_choice.empty()) plan_.choices.push_back(resources->io_choice);
-  resources_ = std::move(resources);
+  if (!resources_->io_choice.empty()) plan_.choices.push_back(resources_->io_choice);
   try {
     bring_in_states(source);
   } catch (...) {

@@ -179,7 +179,7 @@ class __attribute__((visibility("default"))) Engine {
 
   // Plans, takes all memory and files, and brings the parameters' values (fp32, bf16, fp16 or fp64,
   // in CPU memory) to their homes; from here on the modules own no parameter bytes, also when it
-  // fails on the way. Blocks. Throws
+  // fails on the way; then this engine is of no more use. Blocks. Throws
   // DoesNotFit with the plan as a table, OutOfMemory, IoError, StorageError, InvalidArgument.
   void initialize();
   // Steps taken, of the runs before too.
