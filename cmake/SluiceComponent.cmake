@@ -106,7 +106,7 @@ endfunction()
 
 function(sluice_install_package)
   include(CMakePackageConfigHelpers)
-  foreach(component base nvme cpu_adam offload zero)
+  foreach(component base nvme cpu_adam offload zero train)
     get_property(SLUICE_THIRD_PARTY_${component} GLOBAL PROPERTY SLUICE_THIRD_PARTY_${component})
   endforeach()
   configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/sluiceConfig.cmake.in"

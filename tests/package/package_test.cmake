@@ -66,6 +66,19 @@ if(HAVE_TORCH)
   endif()
 endif()
 
+# A loop of one's own, built against the installed training library.
+if(HAVE_TORCH)
+  run("configuring the loop"
+    "${CMAKE_COMMAND}" -S "${CONSUMER_DIR}/own_loop" -B "${build}-loop" -G "${GENERATOR}"
+    "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_PREFIX_PATH=${prefix}" "-DLIBTORCH_ROOT=${LIBTORCH_ROOT}"
+    "-DSOURCE=${SOURCE_DIR}/examples/own_loop.cpp")
+  run("building the loop" "${CMAKE_COMMAND}" --build "${build}-loop")
+  run("running the loop" "${build}-loop/own_loop" "${SOURCE_DIR}/examples/own_loop.json" 20)
+  if(NOT output MATCHES "evaluated: ")
+    message(FATAL_ERROR "the loop printed:\n${output}")
+  endif()
+endif()
+
 # Without the libraries that can be left out the project configures, and says what that means.
 run("configuring without optional libraries"
   "${CMAKE_COMMAND}" -S "${SOURCE_DIR}" -B "${WORK_DIR}/bare" -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${COMPILER}"

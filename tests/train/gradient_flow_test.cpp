@@ -53,17 +53,6 @@ class GradientFlowTest : public ::testing::Test {
 
   // Gradients of 1 for every parameter of the unit, sent; `bad`: the parameter that gets one NaN.
   void send(std::size_t unit, const std::string& bad = "") {
-    zero::GatherStall stall;
-    std::vector<torch::Tensor> borrowed;
-    for (const auto& from : plan_.layouts[unit].borrowed) {
-      resources_.units[from.unit]->finish_gather(stall);
-      const zero::ParamLayout& param = plan_.layouts[from.unit].params[from.param];
-      borrowed.push_back(
-          models::view_of(param, tensor_over(resources_.units[from.unit]->weights(), DType::bf16)));
-    }
-    resources_.units[unit]->finish_gather(stall);
-    resources_.modules[unit]->bind(
-        plan_.layouts[unit], tensor_over(resources_.units[unit]->weights(), DType::bf16), borrowed);
     flow_.begin_unit(unit);
     const torch::Tensor flat = tensor_over(resources_.units[unit]->gradients(), DType::bf16);
     for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
@@ -71,10 +60,7 @@ class GradientFlowTest : public ::testing::Test {
       flat.narrow(0, first, static_cast<std::int64_t>(param.count)).fill_(1.0);
       if (param.name == bad) flat[first + 7] = std::numeric_limits<float>::quiet_NaN();
     }
-    flow_.send(unit);
-    resources_.modules[unit]->unbind();
-    for (const auto& from : plan_.layouts[unit].borrowed) resources_.units[from.unit]->release();
-    resources_.units[unit]->release();
+    flow_.send_unit(unit);
   }
 
   // The first weight of a unit, as it is at home.

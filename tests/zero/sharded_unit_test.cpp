@@ -123,6 +123,23 @@ TEST(ShardedUnit, GradientsGoHomeAndAreContinuedFromThere) {
   }
 }
 
+TEST(ShardedUnit, AbandonedGradientsAreGoneWhereverTheyWere) {
+  const UnitLayout layout = layout_of("u", 5000, 1);
+  Rank rank = single();
+  const auto unit = rank.unit(layout);
+  double stall = 0;
+  for (const int progress : {0, 1, 2, 3}) {  // none, accumulating, reducing, waiting
+    if (progress > 0) std::fill_n(floats(unit->begin_accumulate()).begin(), 5000, 2.0F);
+    if (progress > 1) unit->begin_reduce_home();
+    if (progress > 2) unit->finish_reduce(stall);
+    unit->abandon_gradients();
+    EXPECT_EQ(unit->gradient_state(), GradientState::none);
+    EXPECT_EQ(rank.device->memory().usage().live_bytes, 0U);
+  }
+  // The next sum begins from what its caller zeroes.
+  EXPECT_EQ(unit->begin_accumulate().size(), unit->full_bytes());
+}
+
 TEST(ShardedUnit, RanksGatherEachOthersShardsAndReduceTheirGradients) {
   constexpr int kRanks = 3;
   const UnitLayout layout = layout_of("u", 10000, kRanks);

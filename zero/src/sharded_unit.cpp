@@ -217,4 +217,11 @@ void ShardedUnit::consume_gradients() {
   transition(GradientState::waiting, GradientState::none);
 }
 
+void ShardedUnit::abandon_gradients() {
+  reduce_ = Ticket();  // waits, whatever came of it
+  accumulated_.reset();
+  waited_ = Waited::nothing;
+  gradient_state_ = GradientState::none;
+}
+
 }  // namespace sluice::zero

@@ -200,13 +200,6 @@ std::vector<Tensor> views_of(const zero::UnitLayout& layout, const Tensor& flat,
 
 }  // namespace
 
-Tensor view_of(const zero::ParamLayout& param, const Tensor& flat) {
-  return flat
-      .narrow(0, static_cast<std::int64_t>(param.offset_count),
-              static_cast<std::int64_t>(param.count))
-      .view(param.shape);
-}
-
 Tensor UnitModule::forward(const Tensor&, const DropoutKey&) {
   throw InvalidArgument("the head has no forward; call loss or logits");
 }
@@ -231,21 +224,18 @@ Tensor UnitModule::declare(const std::string& name, torch::Dtype dtype) {
 
 void UnitModule::bind(const zero::UnitLayout& layout, const Tensor& flat,
                       const std::vector<Tensor>& borrowed) {
-  const torch::NoGradGuard no_grad;
   const auto views = views_of(layout, flat, borrowed, params_.size(), "weights");
   for (std::size_t i = 0; i < params_.size(); ++i) {
     SLUICE_CHECK(views[i].scalar_type() == params_[i].scalar_type(),
                  "weights of unit " + layout.name + " are " +
                      std::string(torch::toString(views[i].scalar_type())) + ", the module is " +
                      std::string(torch::toString(params_[i].scalar_type())));
-    params_[i].mutable_grad().reset();
-    params_[i].set_data(views[i]);
   }
+  models::bind_params(params_, views);
 }
 
 void UnitModule::bind_gradients(const zero::UnitLayout& layout, const Tensor& flat_gradient,
                                 const std::vector<Tensor>& borrowed_gradients) {
-  const torch::NoGradGuard no_grad;
   const auto views =
       views_of(layout, flat_gradient, borrowed_gradients, params_.size(), "gradients");
   for (std::size_t i = 0; i < params_.size(); ++i) {
@@ -253,16 +243,12 @@ void UnitModule::bind_gradients(const zero::UnitLayout& layout, const Tensor& fl
                      views[i].scalar_type() == params_[i].scalar_type(),
                  "gradients of unit " + layout.name +
                      " differ from the bound weights in shape or data type");
-    params_[i].mutable_grad() = views[i];
   }
+  models::bind_gradients(params_, views);
 }
 
 void UnitModule::unbind() {
-  const torch::NoGradGuard no_grad;
-  for (Tensor& param : params_) {
-    param.mutable_grad().reset();
-    param.set_data(torch::empty({0}, param.options().requires_grad(false)));
-  }
+  unbind_params(params_);
 }
 
 std::vector<std::shared_ptr<UnitModule>> make_gpt2_modules(const config::ModelConfig& model,

@@ -45,6 +45,7 @@ std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>
                                              const StateFormat& format, int world_size) {
   std::vector<offload::ShardSpec> shards;
   for (const zero::UnitLayout& unit : units) {
+    if (unit.frozen) continue;
     const std::uint64_t count = zero::shard_range(unit, 0, world_size).count;
     for (std::size_t i = 0; i < format.part_count(); ++i) {
       const StatePart part = format.part(i);

@@ -103,6 +103,8 @@ void keep_units(Plan& plan, const StepModel& model, const Overlap& overlap,
                 std::uint64_t homes_bytes) {
   const config::ZeroConfig& zero = plan.config.zero;
   const config::SluiceConfig& config = plan.config.sluice;
+  // What nobody planned for needs the room.
+  if (plan.own_loop() && !plan.activation_bytes) return;
   Keeper keeper(plan, model, overlap, homes_bytes);
   std::uint64_t persistent = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
@@ -113,7 +115,7 @@ void keep_units(Plan& plan, const StepModel& model, const Overlap& overlap,
   }
   // A unit that is not computed again saves a quarter of its time, one that is not fetched again
   // what no computing hides.
-  if (config.activations == config::Activations::automatic) {
+  if (!plan.own_loop() && config.activations == config::Activations::automatic) {
     for (std::size_t u = plan.units.size() - 1; u-- > 0;)
       if (!keeper.try_keep_activations(u)) break;
   }

@@ -40,6 +40,13 @@ std::vector<std::vector<std::size_t>> step_stages(const std::vector<zero::UnitLa
   return stages;
 }
 
+std::vector<std::vector<std::size_t>> pass_stages(const Plan& plan) {
+  if (!plan.own_loop()) return step_stages(plan.layouts);
+  auto stages = plan.own_calls;
+  stages.insert(stages.end(), plan.own_calls.rbegin(), plan.own_calls.rend());
+  return stages;
+}
+
 std::vector<std::vector<std::size_t>> stages_by_unit(
     const std::vector<std::vector<std::size_t>>& stages, std::size_t unit_count) {
   std::vector<std::vector<std::size_t>> uses(unit_count);
@@ -53,6 +60,7 @@ namespace {
 
 std::vector<models::UnitWorkspace> workspaces_of(const Plan& plan) {
   std::vector<models::UnitWorkspace> workspaces;
+  if (plan.own_loop()) return workspaces;
   for (std::size_t u = 0; u < plan.layouts.size(); ++u) {
     workspaces.push_back(models::unit_workspace(
         plan.model, u, static_cast<std::uint64_t>(plan.config.micro_batch_size),
@@ -65,6 +73,11 @@ std::vector<models::UnitWorkspace> workspaces_of(const Plan& plan) {
 std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
                                             const std::vector<std::vector<std::size_t>>& stages,
                                             const std::vector<models::UnitWorkspace>& workspaces) {
+  if (plan.own_loop()) {
+    DeviceTransient every;
+    every.workspace_bytes = plan.activation_bytes.value_or(0);
+    return std::vector<DeviceTransient>(stages.size(), every);
+  }
   const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
   const std::uint64_t hidden = hidden_bytes(plan.model, micro_batch, plan.compute_dtype);
   const std::uint64_t tokens_bytes =
@@ -90,12 +103,13 @@ std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
 }  // namespace
 
 StepModel::StepModel(const Plan& plan)
-    : stages_(step_stages(plan.layouts)),
+    : stages_(pass_stages(plan)),
       uses_(stages_by_unit(stages_, plan.layouts.size())),
       workspaces_(workspaces_of(plan)),
       fixed_(fixed_by_stage(plan, stages_, workspaces_)),
       micro_batches_(static_cast<std::uint64_t>(plan.config.gradient_accumulation_steps)),
       last_unit_(plan.layouts.size() - 1),
+      first_backward_(plan.own_loop() ? plan.own_calls.size() : last_unit_),
       one_rank_(plan.world_size == 1) {
   for (const zero::UnitLayout& layout : plan.layouts) {
     full_bytes_.push_back(pool_bytes(checked_mul(layout.flat_count, size_of(plan.compute_dtype))));
@@ -126,8 +140,9 @@ std::uint64_t StepModel::gradients_at(const std::vector<UnitPlacement>& units, s
   std::uint64_t sum = 0;
   for (int back = 0; back < in_flight; ++back) {
     const auto distance = static_cast<std::size_t>(back);
-    if (stage < last_unit_ + distance) break;
+    if (stage < first_backward_ + distance) break;
     for (const std::size_t unit : stages_[stage - distance]) {
+      if (units[unit].frozen) continue;
       const bool in_place = units[unit].gradients == Tier::device && one_rank_;
       if (!in_place) sum = checked_add(sum, full_bytes_[unit]);
     }
@@ -236,7 +251,8 @@ bool weight_in_tile(const UnitPlacement& unit, const models::StateFormat& format
 UpdateTile update_tile(const std::vector<UnitPlacement>& units, const models::StateFormat& format,
                        DType dtype, std::uint64_t count) {
   const auto any = [&](const auto& needs) {
-    return std::any_of(units.begin(), units.end(), needs);
+    return std::any_of(units.begin(), units.end(),
+                       [&](const UnitPlacement& unit) { return !unit.frozen && needs(unit); });
   };
   UpdateTile tile;
   const auto add = [&](bool needed, std::size_t element_bytes) {

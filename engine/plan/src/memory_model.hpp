@@ -34,6 +34,9 @@ struct Overlap {
 std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro_batch,
                            DType dtype);
 
+// The stages of one pass forward and backward: of a step, or with an OwnModel of a micro-batch.
+std::vector<std::vector<std::size_t>> pass_stages(const Plan& plan);
+
 // By unit, the stages that use it, ascending.
 std::vector<std::vector<std::size_t>> stages_by_unit(
     const std::vector<std::vector<std::size_t>>& stages, std::size_t unit_count);
@@ -94,6 +97,7 @@ class StepModel {
   std::vector<DeviceTransient> fixed_;             // by stage: workspace and inputs
   std::uint64_t micro_batches_;
   std::size_t last_unit_;
+  std::size_t first_backward_;  // stage
   bool one_rank_;
 };
 

@@ -55,9 +55,10 @@ std::vector<Item> items_in_order(Plan& plan, Tier from) {
   for (std::size_t u = plan.units.size(); u-- > 0;) {
     UnitPlacement& unit = plan.units[u];
     if (unit.weights == from) weights.push_back({&unit.weights, compute_bytes(plan, u)});
-    if (unit.gradients == from && !unit.lends_gradients)
+    if (unit.gradients == from && !unit.lends_gradients && !unit.frozen)
       gradients.push_back({&unit.gradients, compute_bytes(plan, u)});
-    if (unit.states == from) states.push_back({&unit.states, state_memory_bytes(plan, u)});
+    if (unit.states == from && !unit.frozen)
+      states.push_back({&unit.states, state_memory_bytes(plan, u)});
     for (Tier& input : unit.inputs) {
       if (input == from) inputs.push_back({&input, hidden});
     }
@@ -168,12 +169,14 @@ void ask_for(Plan& plan, const Rings& rings) {
   plan.units.assign(plan.layouts.size(), UnitPlacement{});
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     UnitPlacement& unit = plan.units[u];
+    unit.frozen = plan.layouts[u].frozen;
     unit.weights = weights;
     unit.states = states;
     unit.gradients = states == Tier::device ? Tier::device : Tier::host;
     unit.lends_gradients = rings.gradient_slots > 0 && unit.gradients == Tier::host && !borrowed[u];
     const config::Activations activations = plan.config.sluice.activations;
     const bool to_host = activations == config::Activations::offload;
+    if (plan.own_loop()) continue;
     if (u > 0) unit.inputs.assign(micro_batches, to_host ? Tier::host : Tier::device);
     unit.keep_activations = activations == config::Activations::keep && u + 1 < plan.units.size();
   }
@@ -215,7 +218,7 @@ void note_choices(Plan& plan, const Overlap& overlap) {
   const auto kept = std::count_if(plan.units.begin(), plan.units.end(),
                                   [](const UnitPlacement& unit) { return unit.keep_activations; });
   const std::size_t units = plan.units.size() - 1;  // the head's backward follows at once
-  if (plan.config.sluice.activations == config::Activations::automatic) {
+  if (!plan.own_loop() && plan.config.sluice.activations == config::Activations::automatic) {
     plan.choices.push_back("activations: kept of " + std::to_string(kept) + " of " +
                            std::to_string(units) + " units" +
                            (static_cast<std::size_t>(kept) < units
@@ -270,7 +273,7 @@ std::uint64_t fill_cache(Plan& plan, std::uint64_t room_bytes) {
   const models::StateFormat& format = plan.state_format;
   const auto each_part = [&](const auto& visit) {
     for (std::size_t u = 0; u < plan.units.size(); ++u) {
-      for (std::size_t part = 0; part < format.part_count(); ++part) {
+      for (std::size_t part = 0; part < format.part_count() && !plan.units[u].frozen; ++part) {
         if (place_of_part(plan.units[u], format, part) == PartPlace::tile) visit(u, part);
       }
     }
@@ -384,6 +387,8 @@ void place_resident(Plan& plan) {
   const bool keep =
       activations == config::Activations::automatic || activations == config::Activations::keep;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    plan.units[u].frozen = plan.layouts[u].frozen;
+    if (plan.own_loop()) continue;
     if (u > 0) plan.units[u].inputs.assign(micro_batches, Tier::device);
     plan.units[u].keep_activations = keep && u + 1 < plan.units.size();
   }

@@ -44,18 +44,37 @@ std::uint64_t resolve(const ByteBudget& budget, std::uint64_t available,
   return 0;
 }
 
-Plan describe(const config::TrainConfig& config, const config::ModelConfig& model,
-              Placement placement, const MachineFacts& machine) {
+// A model of a file, or of a loop of the user's own.
+struct Subject {
+  config::ModelConfig model;
+  const OwnModel* own = nullptr;
+};
+
+void describe_units(Plan& plan, const Subject& subject) {
+  plan.model = subject.model;
+  if (subject.own != nullptr) {
+    plan.layouts = subject.own->layouts;
+    plan.own_calls = subject.own->calls;
+    plan.activation_bytes = subject.own->activation_bytes;
+  } else {
+    plan.layouts = models::gpt2_units(subject.model, plan.world_size);
+  }
+  for (const zero::UnitLayout& layout : plan.layouts) {
+    plan.parameters += layout.param_count;
+    const std::uint64_t each = layout.frozen ? size_of(plan.compute_dtype) : 16;
+    plan.state_bytes = checked_add(plan.state_bytes, checked_mul(each, layout.param_count));
+  }
+}
+
+Plan describe(const config::TrainConfig& config, const Subject& subject, Placement placement,
+              const MachineFacts& machine) {
   Plan plan;
-  plan.model = model;
   plan.config = config;
   plan.placement = placement;
   plan.world_size = config.world_size;
-  plan.layouts = models::gpt2_units(model, config.world_size);
-  for (const zero::UnitLayout& layout : plan.layouts) plan.parameters += layout.param_count;
-  plan.state_bytes = checked_mul(16, plan.parameters);
   plan.compute_dtype = config.bf16 ? DType::bf16 : DType::fp32;
   plan.state_format = models::state_format(config);
+  describe_units(plan, subject);
   plan.threads = choose_threads(config, machine.cores);
   plan.runtime_bytes = kRuntimeBytes;
   if (placement == Placement::configured) {
@@ -240,9 +259,9 @@ struct Outcome {
   std::vector<std::string> problems;
 };
 
-Outcome plan_once(const config::TrainConfig& config, const config::ModelConfig& model,
-                  Placement placement, const MachineFacts& machine) {
-  Plan plan = describe(config, model, placement, machine);
+Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Placement placement,
+                  const MachineFacts& machine) {
+  Plan plan = describe(config, subject, placement, machine);
   const StepModel step(plan);
   std::vector<std::string> problems;
   if (placement == Placement::resident) {
@@ -262,9 +281,40 @@ Outcome plan_once(const config::TrainConfig& config, const config::ModelConfig& 
 
 }  // namespace
 
+namespace {
+
+Plan make_plan_of(const config::TrainConfig& config, const Subject& subject, Placement placement,
+                  const MachineFacts& machine) {
+  Outcome outcome = plan_once(config, subject, placement, machine);
+  if (outcome.problems.empty()) return std::move(outcome.plan);
+  std::vector<std::string> changes;
+  if (placement == Placement::configured) {
+    const TryPlan attempt_variant = [&](const Variant& variant) -> std::optional<Plan> {
+      Outcome tried = plan_once(variant.config, {variant.model, subject.own}, placement, machine);
+      if (!tried.problems.empty()) return std::nullopt;
+      return std::move(tried.plan);
+    };
+    changes = changes_that_fit({config, subject.model}, outcome.plan, machine, attempt_variant, 4);
+  }
+  throw DoesNotFit(refusal(outcome.plan, outcome.problems, changes));
+}
+
+}  // namespace
+
 bool Plan::states_all_on_nvme() const {
-  return std::all_of(units.begin(), units.end(),
-                     [](const UnitPlacement& unit) { return unit.states == Tier::nvme; });
+  bool any = false;
+  for (const UnitPlacement& unit : units) {
+    if (unit.frozen) continue;
+    if (unit.states != Tier::nvme) return false;
+    any = true;
+  }
+  return any;
+}
+
+Plan make_plan(const config::TrainConfig& config, const OwnModel& model, Placement placement,
+               const MachineFacts& machine) {
+  SLUICE_CHECK(!model.calls.empty(), "a model without units");
+  return make_plan_of(config, {{}, &model}, placement, machine);
 }
 
 Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& model,
@@ -275,21 +325,12 @@ Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& mod
                    std::to_string(kMaxMicroBatches) +
                    " can be planned, since every micro-batch's input of every unit has a place of "
                    "its own: raise train_micro_batch_size_per_gpu instead");
-  Outcome outcome = plan_once(config, model, placement, machine);
-  if (outcome.problems.empty()) return std::move(outcome.plan);
-  std::vector<std::string> changes;
-  if (placement == Placement::configured) {
-    const TryPlan attempt_variant = [&](const Variant& variant) {
-      return try_plan(variant.config, variant.model, placement, machine);
-    };
-    changes = changes_that_fit({config, model}, outcome.plan, machine, attempt_variant, 4);
-  }
-  throw DoesNotFit(refusal(outcome.plan, outcome.problems, changes));
+  return make_plan_of(config, {model, nullptr}, placement, machine);
 }
 
 std::optional<Plan> try_plan(const config::TrainConfig& config, const config::ModelConfig& model,
                              Placement placement, const MachineFacts& machine) {
-  Outcome tried = plan_once(config, model, placement, machine);
+  Outcome tried = plan_once(config, {model, nullptr}, placement, machine);
   if (!tried.problems.empty()) return std::nullopt;
   return std::move(tried.plan);
 }

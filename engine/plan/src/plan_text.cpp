@@ -78,7 +78,8 @@ void add_homes(Plan& plan) {
       plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype);
   PlanRow weights{"weights", std::string(name_of(plan.compute_dtype)), {}};
   const bool clips = plan.config.gradient_clipping > 0;
-  PlanRow gradients{"gradients", clips ? "waiting for the norm" : "waiting for their update", {}};
+  const bool wait = clips || plan.own_loop();
+  PlanRow gradients{"gradients", wait ? "waiting for the norm" : "waiting for their update", {}};
   PlanRow states{"optimizer states", describe(plan.state_format), {}};
   PlanRow cache{"cache", "of states on NVMe", {}};
   PlanRow inputs{"unit inputs", "kept for recompute", {}};
@@ -88,6 +89,7 @@ void add_homes(Plan& plan) {
     const std::uint64_t compute = pool_bytes(count * size_of(plan.compute_dtype));
     const std::uint64_t state = state_memory_bytes(plan, u);
     add_to(weights.bytes, unit.weights, compute);
+    if (unit.frozen) continue;
     if (!unit.lends_gradients) add_to(gradients.bytes, unit.gradients, compute);
     if (unit.states == Tier::nvme) {
       cache.bytes.host += state;
@@ -99,8 +101,8 @@ void add_homes(Plan& plan) {
     for (const Tier tier : unit.inputs) add_to(inputs.bytes, tier, hidden);
   }
   if (states.bytes.nvme > 0) states.note += ", " + std::to_string(slots(plan)) + " slots on disk";
-  for (PlanRow* row : {&weights, &gradients, &states, &inputs})
-    plan.rows.push_back(std::move(*row));
+  for (PlanRow* row : {&weights, &gradients, &states}) plan.rows.push_back(std::move(*row));
+  if (!plan.own_loop()) plan.rows.push_back(std::move(inputs));
   if (cache.bytes.host > 0) plan.rows.push_back(std::move(cache));
 }
 
@@ -116,7 +118,10 @@ void add_transient(Plan& plan, const StepModel& model) {
   row("gradient buffers", std::to_string(plan.gradients_in_flight) + " in flight",
       {transient.gradient_bytes, 0, 0});
   row("activations", "kept for the backward pass", {transient.activation_bytes, 0, 0});
-  row("workspace", "activations of one micro-batch in one unit",
+  row("workspace",
+      !plan.own_loop()        ? "activations of one micro-batch in one unit"
+      : plan.activation_bytes ? "activations, as given"
+                              : "activations are not planned: they take what is left",
       {transient.workspace_bytes + kSmallTensorsBytes, 0, 0});
   row("inputs in flight", "on their way to and from their home", {transient.input_bytes, 0, 0});
   const auto tiles = static_cast<std::uint64_t>(plan.update_tiles);
@@ -241,6 +246,11 @@ std::uint64_t average_written_per_step(const Plan& plan) {
   return between + (plan.nvme_written_per_step - between) / every;
 }
 
+bool any_frozen(const Plan& plan) {
+  return std::any_of(plan.layouts.begin(), plan.layouts.end(),
+                     [](const zero::UnitLayout& layout) { return layout.frozen; });
+}
+
 }  // namespace
 
 std::string plan_table(const Plan& plan) {
@@ -268,7 +278,8 @@ std::string plan_table(const Plan& plan) {
                     "both at once: everything spilled, nothing ahead"});
   }
   std::string text = "model: " + format_count(plan.parameters) + " parameters, training state " +
-                     format_bytes(plan.state_bytes) + " (16 bytes per parameter)";
+                     format_bytes(plan.state_bytes) + " (16 bytes per parameter" +
+                     (any_frozen(plan) ? " that trains)" : ")");
   if (limited) {
     const double ratio = static_cast<double>(plan.state_bytes) /
                          static_cast<double>(*plan.device_budget_bytes + *plan.host_budget_bytes);

@@ -27,10 +27,15 @@ int gathers_per_step(const Plan& plan, std::size_t unit, const std::vector<std::
   return gathers;
 }
 
-// A unit whose weights are borrowed sends its gradients home twice and brings them back once.
-std::vector<std::uint64_t> gradient_sends(const std::vector<zero::UnitLayout>& layouts) {
-  std::vector<std::uint64_t> sends(layouts.size(), 1);
-  for (const zero::UnitLayout& layout : layouts) {
+// A unit whose weights are borrowed sends its gradients home twice and brings them back once; in a
+// loop of the user's own every call of every micro-batch does.
+std::vector<std::uint64_t> gradient_sends(const Plan& plan) {
+  std::vector<std::uint64_t> sends(plan.layouts.size(), plan.own_loop() ? 0 : 1);
+  for (const auto& call : plan.own_calls) {
+    for (const std::size_t unit : call)
+      sends[unit] += static_cast<std::uint64_t>(plan.config.gradient_accumulation_steps);
+  }
+  for (const zero::UnitLayout& layout : plan.layouts) {
     for (const auto& borrowed : layout.borrowed) ++sends[borrowed.unit];
   }
   return sends;
@@ -47,10 +52,14 @@ UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::si
   const std::uint64_t compute = shard_count(plan, u) * size_of(plan.compute_dtype);
   UnitTraffic traffic;
   if (unit.weights != Tier::device) {
-    const auto gathers = static_cast<std::uint64_t>(gathers_per_step(plan, u, uses));
+    const std::uint64_t passes =
+        plan.own_loop() ? static_cast<std::uint64_t>(plan.config.gradient_accumulation_steps) : 1;
+    const std::uint64_t gathers =
+        passes * static_cast<std::uint64_t>(gathers_per_step(plan, u, uses));
     traffic.h2d_bytes += gathers * compute;
     if (unit.weights == Tier::nvme) traffic.read_bytes += gathers * compute;
   }
+  if (unit.frozen) return traffic;
   if (unit.gradients != Tier::device) {
     traffic.d2h_bytes += sends * compute;
     traffic.h2d_bytes += (sends - 1) * compute;
@@ -105,6 +114,7 @@ UnitTraffic state_traffic(const Plan& plan, std::size_t unit, CachedTraffic& cac
 // Of an update that is committed.
 UnitTraffic committed_traffic(const Plan& plan, std::size_t u, CachedTraffic& cached) {
   const UnitPlacement& unit = plan.units[u];
+  if (unit.frozen) return {};
   const std::uint64_t compute = shard_count(plan, u) * size_of(plan.compute_dtype);
   UnitTraffic traffic = state_traffic(plan, u, cached);
   if (unit.weights == Tier::nvme) traffic.written_bytes += compute;
@@ -124,8 +134,8 @@ UnitTraffic update_traffic(const Plan& plan, std::size_t unit) {
 }
 
 std::vector<UnitTraffic> visits_traffic(const Plan& plan) {
-  const auto uses = stages_by_unit(step_stages(plan.layouts), plan.layouts.size());
-  const std::vector<std::uint64_t> sends = gradient_sends(plan.layouts);
+  const auto uses = stages_by_unit(pass_stages(plan), plan.layouts.size());
+  const std::vector<std::uint64_t> sends = gradient_sends(plan);
   std::vector<UnitTraffic> all;
   for (std::size_t u = 0; u < plan.units.size(); ++u)
     all.push_back(visits_to(plan, u, uses[u], sends[u]));

@@ -54,9 +54,12 @@ std::unique_ptr<offload::DirectoryLock> hold_checkpoint_directory(const std::str
   return lock;
 }
 
-void write_checkpoint(RunResources& resources, const models::RunState& state) {
+void write_checkpoint(RunResources& resources, const models::RunState& state,
+                      const std::string& directory) {
   const config::SluiceConfig& options = resources.plan.config.sluice;
-  const fs::path parent = options.checkpoint_dir;
+  const TraceSpan span(TraceRow(resources.trace, "checkpoint"), "checkpoint", {},
+                       {"step", state.step});
+  const fs::path parent = directory;
   const fs::path final_path = offload::checkpoint_path(parent, state.step);
   const fs::path temporary = offload::checkpoint_draft_path(parent, state.step);
   std::error_code error;
@@ -71,8 +74,10 @@ void write_checkpoint(RunResources& resources, const models::RunState& state) {
         temporary.string(), *io, models::state_shards(state.units, state.format, state.world_size),
         offload::Durability::none, nvme::DirectIo::automatic);
     std::vector<Ticket> copies;
-    for (std::size_t u = 0; u < state.units.size(); ++u)
-      copies.push_back(resources.updater->begin_copy_to(u, *store));
+    for (std::size_t u = 0; u < resources.units.size(); ++u) {
+      if (!resources.plan.units[u].frozen)
+        copies.push_back(resources.updater->begin_copy_to(u, *store));
+    }
     finish_all(copies);
     store->commit(state.step, models::to_json(state));
     store->close_cleanly();
@@ -88,6 +93,46 @@ void write_checkpoint(RunResources& resources, const models::RunState& state) {
   remove_old(parent, options.keep);
   log(LogLevel::info,
       "checkpoint of step " + std::to_string(state.step) + " in " + final_path.string());
+}
+
+bool commits_step(const RunResources& resources, std::int64_t step, bool ending) {
+  return resources.store && resources.states_are_durable() &&
+         (ending || step % resources.plan.config.sluice.commit_every == 0);
+}
+
+bool commit_step(RunResources& resources, const models::RunState& state, bool ending) {
+  const config::SluiceConfig& options = resources.plan.config.sluice;
+  const bool durable = resources.store && resources.states_are_durable();
+  bool survives = false;
+  if (commits_step(resources, state.step, ending)) {
+    std::vector<Ticket> writes;
+    for (std::size_t u = 0; u < resources.units.size(); ++u)
+      writes.push_back(resources.updater->begin_write_back(u));
+    finish_all(writes);
+    resources.store->commit(state.step, models::to_json(state));
+    survives = true;
+  }
+  if (options.checkpoint_dir.empty()) return survives;
+  const bool due = options.checkpoint_every > 0 && state.step % options.checkpoint_every == 0;
+  if (!due && !(ending && !durable)) return survives;
+  write_checkpoint(resources, state, options.checkpoint_dir);
+  return true;
+}
+
+void restore_states(RunResources& resources, const RunSource& source) {
+  std::unique_ptr<nvme::IoEngine> io;
+  std::unique_ptr<offload::SwapStore> opened;
+  if (!source.own_swap) {
+    std::string ignored;
+    io = make_io_engine(resources.plan, ignored, resources.trace);
+    opened = offload::SwapStore::open_read_only(source.directory, *io);
+  }
+  offload::SwapStore& store = source.own_swap ? *resources.store : *opened;
+  std::vector<Ticket> work;
+  for (std::size_t u = 0; u < resources.units.size(); ++u) {
+    if (!resources.plan.units[u].frozen) work.push_back(resources.updater->begin_restore(u, store));
+  }
+  finish_all(work);
 }
 
 }  // namespace sluice::train

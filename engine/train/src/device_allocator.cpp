@@ -2,10 +2,10 @@
 
 #include <c10/core/CPUAllocator.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <unordered_map>
+#include <utility>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
@@ -16,7 +16,7 @@ namespace {
 
 // Where a block goes back to. LibTorch frees a block by its address alone, so sizes are kept here.
 struct Block {
-  offload::MemoryPool* pool;
+  std::shared_ptr<offload::MemoryPool> pool;  // null: the system's; shared by its tensors
   std::size_t size_bytes;
 };
 
@@ -31,10 +31,15 @@ class PoolAllocator final : public c10::Allocator {
   }
   void free(void* data) noexcept;
 
-  std::atomic<offload::MemoryPool*> pool{nullptr};
+  // Returns whether there was none.
+  bool install(std::shared_ptr<offload::MemoryPool> pool);
+  void uninstall();
 
  private:
-  Mutex mutex_;
+  std::shared_ptr<offload::MemoryPool> pool() const;
+
+  mutable Mutex mutex_;
+  std::shared_ptr<offload::MemoryPool> pool_ SLUICE_GUARDED_BY(mutex_);
   std::unordered_map<void*, Block> blocks_ SLUICE_GUARDED_BY(mutex_);
 };
 
@@ -52,10 +57,28 @@ void free_block(void* data) {
   if (data != nullptr) installed_allocator().free(data);
 }
 
+bool PoolAllocator::install(std::shared_ptr<offload::MemoryPool> pool) {
+  MutexLock lock(mutex_);
+  if (pool_) return false;
+  pool_ = std::move(pool);
+  return true;
+}
+
+void PoolAllocator::uninstall() {
+  const std::shared_ptr<offload::MemoryPool> last = pool();  // not destroyed under the lock
+  MutexLock lock(mutex_);
+  pool_.reset();
+}
+
+std::shared_ptr<offload::MemoryPool> PoolAllocator::pool() const {
+  MutexLock lock(mutex_);
+  return pool_;
+}
+
 c10::DataPtr PoolAllocator::allocate(std::size_t size_bytes) {
   const c10::Device cpu(c10::DeviceType::CPU);
   if (size_bytes == 0) return {nullptr, nullptr, &free_block, cpu};
-  offload::MemoryPool* const from = pool.load();
+  std::shared_ptr<offload::MemoryPool> from = pool();
   void* data = nullptr;
   if (from != nullptr) {
     data = from->allocate_raw(size_bytes, "a tensor of the model");
@@ -63,7 +86,7 @@ c10::DataPtr PoolAllocator::allocate(std::size_t size_bytes) {
     throw OutOfMemory("host", size_bytes, 0, "a tensor");
   }
   MutexLock lock(mutex_);
-  blocks_.emplace(data, Block{from, size_bytes});
+  blocks_.emplace(data, Block{std::move(from), size_bytes});
   return {data, data, &free_block, cpu};
 }
 
@@ -76,7 +99,7 @@ void PoolAllocator::free(void* data) noexcept {
   {
     MutexLock lock(mutex_);
     const auto found = blocks_.find(data);
-    block = found->second;
+    block = std::move(found->second);
     blocks_.erase(found);
   }
   if (block.pool != nullptr) {
@@ -88,14 +111,13 @@ void PoolAllocator::free(void* data) noexcept {
 
 }  // namespace
 
-DeviceAllocatorScope::DeviceAllocatorScope(offload::MemoryPool& pool) {
-  offload::MemoryPool* none = nullptr;
-  SLUICE_CHECK(installed_allocator().pool.compare_exchange_strong(none, &pool),
+DeviceAllocatorScope::DeviceAllocatorScope(std::shared_ptr<offload::MemoryPool> pool) {
+  SLUICE_CHECK(installed_allocator().install(std::move(pool)),
                "LibTorch's tensors already go to another pool");
 }
 
 DeviceAllocatorScope::~DeviceAllocatorScope() {
-  installed_allocator().pool = nullptr;
+  installed_allocator().uninstall();
 }
 
 }  // namespace sluice::train

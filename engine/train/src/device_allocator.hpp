@@ -1,16 +1,18 @@
 #pragma once
 // LibTorch's CPU tensors, activations included, counted against the device tier of the host device.
 
+#include <memory>
+
 #include "sluice/offload/memory_pool.hpp"
 
 namespace sluice::train {
 
 // While it lives, tensors that LibTorch makes on the CPU take their memory from `pool`; a tensor
 // that the budget has no room for throws OutOfMemory where it is made. One at a time in a process.
-// Tensors may outlive it only if the pool outlives them. Thread-safe.
+// Tensors may outlive it: each shares the pool. Thread-safe.
 class DeviceAllocatorScope {
  public:
-  explicit DeviceAllocatorScope(offload::MemoryPool& pool);
+  explicit DeviceAllocatorScope(std::shared_ptr<offload::MemoryPool> pool);
   ~DeviceAllocatorScope();
   DeviceAllocatorScope(const DeviceAllocatorScope&) = delete;
   DeviceAllocatorScope& operator=(const DeviceAllocatorScope&) = delete;

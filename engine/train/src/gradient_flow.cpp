@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <numeric>
 #include <utility>
 
 #include "sluice/base/error.hpp"
@@ -10,10 +12,13 @@
 namespace sluice::train {
 
 GradientFlow::GradientFlow(RunResources& resources)
-    : resources_(resources), plan_(resources.plan), slots_(resources.plan.layouts.size()) {}
+    : resources_(resources),
+      plan_(resources.plan),
+      squared_norms_(resources.plan.layouts.size()),
+      slots_(resources.plan.layouts.size()) {}
 
 void GradientFlow::begin_step() {
-  squared_norm_ = 0;
+  std::fill(squared_norms_.begin(), squared_norms_.end(), 0.0);
   not_finite_.clear();
   at_once_.reset();
 }
@@ -31,26 +36,15 @@ void GradientFlow::begin_buffer(std::size_t unit) {
   target.restore_accumulated(stall_seconds_);
 }
 
-torch::Tensor GradientFlow::view_of(const zero::UnitLayout::Borrowed& from) const {
-  const zero::ParamLayout& param = plan_.layouts[from.unit].params[from.param];
-  const torch::Tensor flat =
-      tensor_over(resources_.units[from.unit]->gradients(), plan_.compute_dtype);
-  return models::view_of(param, flat);
+std::vector<std::size_t> GradientFlow::units_of(std::size_t unit) const {
+  std::vector<std::size_t> units = {unit};
+  for (const auto& from : plan_.layouts[unit].borrowed) units.push_back(from.unit);
+  return units;
 }
 
-void GradientFlow::bind(std::size_t unit) {
-  const zero::UnitLayout& layout = plan_.layouts[unit];
-  std::vector<torch::Tensor> borrowed;
-  for (const auto& from : layout.borrowed) borrowed.push_back(view_of(from));
-  resources_.modules[unit]->bind_gradients(
-      layout, tensor_over(resources_.units[unit]->gradients(), plan_.compute_dtype), borrowed);
-}
-
-void GradientFlow::begin_unit(std::size_t unit) {
+void GradientFlow::begin(const std::vector<std::size_t>& units) {
   while (leaving_.size() >= static_cast<std::size_t>(plan_.gradients_in_flight)) finish_front();
-  begin_buffer(unit);
-  for (const auto& from : plan_.layouts[unit].borrowed) begin_buffer(from.unit);
-  bind(unit);
+  for (const std::size_t unit : units) begin_buffer(unit);
 }
 
 cpu_adam::GradientSpan GradientFlow::span_of(std::span<std::byte> gradients) const {
@@ -66,7 +60,7 @@ void GradientFlow::check(std::size_t unit) {
   const zero::ShardedUnit& own = *resources_.units[unit];
   const cpu_adam::GradientStats stats =
       cpu_adam::gradient_stats(span_of(own.gradient_shard()), *resources_.executor);
-  squared_norm_ += stats.squared_norm;
+  squared_norms_[unit] = stats.squared_norm;
   if (stats.finite || !not_finite_.empty()) return;
   not_finite_ = plan_.layouts[unit].name;
   const std::size_t element = size_of(plan_.compute_dtype);
@@ -89,20 +83,21 @@ void GradientFlow::check(std::size_t unit) {
   at_once_.reset();  // nothing has been updated yet
 }
 
-void GradientFlow::send(std::size_t unit) {
-  zero::ShardedUnit& own = *resources_.units[unit];
-  own.reduce();
-  check(unit);
-  std::vector<std::size_t> leaving = {unit};
-  if (plan_.units[unit].lends_gradients) lend_home(unit);
-  own.begin_reduce_home();
-  for (const auto& from : plan_.layouts[unit].borrowed) {
-    resources_.units[from.unit]->reduce();
-    resources_.units[from.unit]->begin_reduce_home();
-    leaving.push_back(from.unit);
+void GradientFlow::send(const std::vector<std::size_t>& units, std::size_t counted) {
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    zero::ShardedUnit& unit = *resources_.units[units[i]];
+    unit.reduce();
+    if (i < counted) check(units[i]);
+    if (plan_.units[units[i]].lends_gradients) lend_home(units[i]);
+    unit.begin_reduce_home();
   }
-  leaving_.push_back(std::move(leaving));
+  leaving_.push_back(units);
   if (!plan_.config.sluice.overlap) end_step();
+}
+
+// The last units first, as a backward pass sends them.
+double GradientFlow::squared_norm() const {
+  return std::accumulate(squared_norms_.rbegin(), squared_norms_.rend(), 0.0);
 }
 
 // A slot that nobody uses; waits for the update that frees one.
@@ -159,13 +154,34 @@ void GradientFlow::begin_update(std::size_t unit, const UpdateSettings& settings
 }
 
 void GradientFlow::begin_updates(const UpdateSettings& settings) {
-  for (std::size_t u = 0; u < resources_.units.size(); ++u) begin_update(u, settings);
+  for (std::size_t u = 0; u < resources_.units.size(); ++u) {
+    if (!plan_.units[u].frozen) begin_update(u, settings);
+  }
+}
+
+void GradientFlow::finish_updates(zero::GatherStall& stall) {
+  std::exception_ptr first;
+  for (const auto& unit : resources_.units) {
+    try {
+      if (unit->weight_state() == zero::WeightState::gathering) unit->finish_gather(stall);
+      unit->wait_current(stall);
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
 }
 
 void GradientFlow::drop() {
   for (std::size_t u = 0; u < resources_.units.size(); ++u) {
     if (resources_.units[u]->gradient_state() == zero::GradientState::waiting) forget(u);
   }
+}
+
+void GradientFlow::abandon() {
+  leaving_.clear();
+  for (const auto& unit : resources_.units) unit->abandon_gradients();
+  for (offload::TileLease& slot : slots_) slot = offload::TileLease();
 }
 
 }  // namespace sluice::train

@@ -12,6 +12,7 @@
 
 #include "run_resources.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
+#include "update_settings.hpp"
 
 namespace sluice::train {
 
@@ -24,23 +25,32 @@ class GradientFlow {
   // Before the first unit's gradients are sent: updates of this step begin as gradients arrive.
   void update_at_once(const UpdateSettings& settings);
 
-  // Buffers for the gradients of a unit and of those that it borrows from, bound to the module.
-  // Waits for room on the device.
-  void begin_unit(std::size_t unit);
-  // The unit's gradients are complete; those of units that it borrows from are not. Throws Error
-  // when one is not finite and updates of this step have begun.
-  void send(std::size_t unit);
+  // Buffers for the gradients of units that one backward adds to, on the device; what they have
+  // from before is in them. Waits for room.
+  void begin(const std::vector<std::size_t>& units);
+  // The buffers leave for home. The first `counted` units' gradients count in the norm, in place of
+  // what these units counted before; with updates at once only the first is, and it is complete.
+  // Throws Error when one is not finite and updates of this step have begun.
+  void send(const std::vector<std::size_t>& units, std::size_t counted);
+  // The same for a unit and those that it borrows from: its gradients are complete, theirs are not.
+  void begin_unit(std::size_t unit) { begin(units_of(unit)); }
+  void send_unit(std::size_t unit) { send(units_of(unit), 1); }
   // Begins the updates of what has arrived. Does not block.
   void begin_arrived_updates();
   // Blocks until all gradients are at home.
   void end_step();
 
-  // Begins the update of every unit, in forward order. Not after update_at_once.
+  // Begins the update of every unit that trains, in forward order. Not after update_at_once.
   void begin_updates(const UpdateSettings& settings);
+  // Blocks until every update that was begun has ended; throws the first error. `stall` grows by
+  // the wait.
+  void finish_updates(zero::GatherStall& stall);
   // Forgets the gradients of a skipped step that still wait.
   void drop();
+  // Forgets all gradients, also those that are on the device or on their way: after an error.
+  void abandon();
 
-  double squared_norm() const { return squared_norm_; }
+  double squared_norm() const;
   // Empty, or the first parameter whose gradient is not finite.
   const std::string& not_finite() const { return not_finite_; }
   // Whether the updates of this step have begun.
@@ -50,9 +60,8 @@ class GradientFlow {
   double update_stall_seconds() const { return update_stall_.update_seconds; }
 
  private:
+  std::vector<std::size_t> units_of(std::size_t unit) const;
   void begin_buffer(std::size_t unit);
-  void bind(std::size_t unit);
-  torch::Tensor view_of(const zero::UnitLayout::Borrowed& from) const;
   cpu_adam::GradientSpan span_of(std::span<std::byte> gradients) const;
   void check(std::size_t unit);
   void lend_home(std::size_t unit);
@@ -64,7 +73,7 @@ class GradientFlow {
   const plan::Plan& plan_;
   double stall_seconds_ = 0;
   zero::GatherStall update_stall_;
-  double squared_norm_ = 0;
+  std::vector<double> squared_norms_;  // by unit
   std::string not_finite_;
   std::optional<UpdateSettings> at_once_;
   // Units whose gradients are on their way home, by stage: the one whose are complete, and those

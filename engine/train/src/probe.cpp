@@ -243,9 +243,11 @@ plan::MachineRates probe_rates(const plan::Plan& plan, const ProbeProgress& prog
   at::set_num_threads(plan.threads.compute);
   models::check_parallel_work();
   plan::MachineRates rates;
-  const auto device = offload::make_host_device(
+  const std::shared_ptr<offload::Device> device = offload::make_host_device(
       {.memory_bytes = offload::kUnlimited, .bandwidth_bytes_per_second = std::nullopt});
-  const DeviceAllocatorScope allocator(device->memory());  // as in a run
+  // As in a run.
+  const DeviceAllocatorScope allocator(
+      std::shared_ptr<offload::MemoryPool>(device, &device->memory()));
   const auto executor = make_executor(plan.threads.optimizer);
   {
     Units units(plan);

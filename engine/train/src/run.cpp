@@ -41,47 +41,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// LibTorch's thread count is part of the bits: a run keeps the one it began with.
-void keep_compute_threads(config::TrainConfig& config, const RunSource& source) {
-  if (!source.state) return;
-  const int saved = source.state->compute_threads;
-  std::optional<int>& asked = config.sluice.threads.compute;
-  if (asked && *asked != saved) {
-    const std::string line = "the run was begun with " + std::to_string(saved) +
-                             " compute threads and goes on with " + std::to_string(*asked) +
-                             ": losses may differ in their last bits";
-    SLUICE_CHECK(!config.sluice.strict, "\"strict\": true does not allow: " + line);
-    log(LogLevel::warn, line);
-    return;
-  }
-  asked = saved;
-}
-
-// The format of the states is the run's for its life.
-void keep_state_format(config::TrainConfig& config, const RunSource& source) {
-  if (!source.state) return;
-  config::SluiceConfig& sluice = config.sluice;
-  if (!sluice.master) sluice.master = source.state->format.master;
-  if (!sluice.moments) sluice.moments = source.state->format.moments;
-}
-
-cpu_adam::AdamConfig adam_config(const config::OptimizerConfig& optimizer, double learning_rate) {
-  return {.learning_rate = learning_rate,
-          .beta1 = optimizer.beta1,
-          .beta2 = optimizer.beta2,
-          .epsilon = optimizer.eps,
-          .weight_decay = optimizer.weight_decay,
-          .decay = optimizer.type == config::OptimizerType::adamw ? cpu_adam::WeightDecay::decoupled
-                                                                  : cpu_adam::WeightDecay::l2,
-          .bias_correction = optimizer.bias_correction};
-}
-
-// torch.nn.utils.clip_grad_norm_: factor = min(1, max_norm / (norm + 1e-6)).
-float clip_factor(double max_norm, double norm) {
-  if (max_norm <= 0) return 1.0F;
-  return static_cast<float>(std::min(1.0, max_norm / (norm + 1e-6)));
-}
-
 class Run {
  public:
   Run(const TrainRequest& request, TrainObserver& observer, const volatile int& stop)
@@ -101,13 +60,13 @@ class Run {
  private:
   void prepare() {
     Configuration loaded = load_configuration(request_);
-    seed_ = request_.seed.value_or(loaded.train.sluice.seed);
+    seed_ = loaded.train.sluice.seed = request_.seed.value_or(loaded.train.sluice.seed);
     total_steps_ = request_.steps.value_or(kDefaultSteps);
     SLUICE_CHECK(total_steps_ >= 0, "--steps must not be negative");
     SLUICE_CHECK(total_steps_ > 0 || request_.eval_data_path || request_.eval_fraction,
                  "--steps 0 evaluates only: it needs --eval-data or --eval-fraction");
     data_ = open_data(request_, loaded.model);
-    check_directories(loaded.train);
+    check_directories(loaded.train, request_.placement);
     source_ = find_source(request_, loaded.train);
     keep_compute_threads(loaded.train, source_);
     keep_state_format(loaded.train, source_);
@@ -133,46 +92,16 @@ class Run {
     meter_ = std::make_unique<RunMeter>(*resources_, *runner_);
   }
 
-  // The swap directories must be there: creating them could fill the wrong disk.
-  void check_directories(const config::TrainConfig& config) const {
-    if (request_.placement == plan::Placement::resident) return;
-    for (const config::OffloadConfig* offload :
-         {&config.zero.offload_optimizer, &config.zero.offload_param}) {
-      for (const std::string& directory : offload->directories()) check_directory(directory);
-    }
-  }
-
-  static void check_directory(const std::string& directory) {
-    std::error_code error;
-    const auto status = std::filesystem::status(directory, error);
-    const std::string advice =
-        "\"nvme_path\" must name an existing directory: create it on the drive to swap to";
-    if (!std::filesystem::exists(status))
-      throw IoError(ENOENT, "swap directory", directory, 0, 0, advice);
-    if (!std::filesystem::is_directory(status))
-      throw IoError(ENOTDIR, "swap directory", directory, 0, 0, advice);
-  }
-
   void bring_in_states() {
-    std::unique_ptr<nvme::IoEngine> source_io;
-    std::unique_ptr<offload::SwapStore> source_store;
-    offload::SwapStore* source = nullptr;
-    if (source_.own_swap) {
-      source = resources_->store.get();
-    } else if (source_.state) {
-      std::string ignored;
-      source_io = make_io_engine(plan_, ignored, trace_.trace());
-      source_store = offload::SwapStore::open_read_only(source_.directory, *source_io);
-      source = source_store.get();
+    if (source_.state) {
+      restore_states(*resources_, source_);
+    } else {
+      const InitialWeights initial(plan_, seed_, request_.init_path);
+      std::vector<Ticket> work;
+      for (std::size_t u = 0; u < plan_.layouts.size(); ++u)
+        work.push_back(resources_->updater->begin_initialise(u, initial.fill_of(u)));
+      finish_all(work);
     }
-    const InitialWeights initial(plan_, seed_, source_.state ? std::nullopt : request_.init_path);
-    std::vector<Ticket> work;
-    for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
-      work.push_back(source != nullptr
-                         ? resources_->updater->begin_restore(u, *source)
-                         : resources_->updater->begin_initialise(u, initial.fill_of(u)));
-    }
-    finish_all(work);
     if (source_.state) {
       if (request_.init_path)
         log(LogLevel::warn, "--init " + *request_.init_path +
@@ -207,9 +136,8 @@ class Run {
     StepRecord record;
     record.step = step;
     record.lr = config::learning_rate(plan_.config, updates_ + 1);
-    UpdateSettings update{adam_config(plan_.config.optimizer, record.lr),
-                          {.step = updates_ + 1, .seed = seed_},
-                          commits(step)};
+    UpdateSettings update = settings_of_update(plan_.config, updates_ + 1);
+    update.commits = commits_step(*resources_, step, ends_at(step));
     // Clipping needs the norm of all gradients first.
     const bool clips = plan_.config.gradient_clipping > 0;
     const BackwardResult result =
@@ -295,8 +223,8 @@ class Run {
   }
 
   models::RunState run_state(std::int64_t step) const {
-    return {.model = config::canonical_model_text(plan_.model),
-            .units = plan_.layouts,
+    return {.model = model_text(plan_),
+            .units = stored_units(plan_),
             .step = step,
             .updates = updates_,
             .seed = seed_,
@@ -308,30 +236,11 @@ class Run {
             .settings = settings_};
   }
 
-  // Whether the step is one to commit to the swap directory; a signal commits others as well.
-  bool commits(std::int64_t step) const {
-    return resources_->store && resources_->states_are_durable() &&
-           (step == total_steps_ || stop_ != 0 || step % plan_.config.sluice.commit_every == 0);
-  }
+  // Whether no step follows.
+  bool ends_at(std::int64_t step) const { return step == total_steps_ || stop_ != 0; }
 
   void commit(std::int64_t step) {
-    const config::SluiceConfig& options = plan_.config.sluice;
-    const bool ending = step == total_steps_ || stop_ != 0;
-    if (commits(step)) {
-      std::vector<Ticket> writes;
-      for (std::size_t u = 0; u < plan_.units.size(); ++u)
-        writes.push_back(resources_->updater->begin_write_back(u));
-      finish_all(writes);
-      resources_->store->commit(step, models::to_json(run_state(step)));
-      committed_step_ = step;
-    }
-    if (options.checkpoint_dir.empty()) return;
-    const bool due = options.checkpoint_every > 0 && step % options.checkpoint_every == 0;
-    if (due || (ending && !resources_->states_are_durable())) {
-      const TraceSpan span(trace_.checkpoints(), "checkpoint", {}, {"step", step});
-      write_checkpoint(*resources_, run_state(step));
-      committed_step_ = step;
-    }
+    if (commit_step(*resources_, run_state(step), ends_at(step))) committed_step_ = step;
   }
 
   RunReport finish() {

@@ -51,7 +51,7 @@ std::uint64_t scratch_bytes(const plan::Plan& plan) {
                      size_of(plan.compute_dtype),
                  offload::kPageBytes);
     if (unit.weights == Tier::nvme) sum += shard;
-    if (unit.gradients == Tier::nvme) sum += shard;
+    if (unit.gradients == Tier::nvme && !unit.frozen) sum += shard;
     sum +=
         static_cast<std::uint64_t>(std::count(unit.inputs.begin(), unit.inputs.end(), Tier::nvme)) *
         hidden;
@@ -123,11 +123,6 @@ RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode, Trace* the
                            zero.max_live_parameters});
 }
 
-RunResources::~RunResources() {
-  // Modules hold views of buffers that are freed below.
-  for (const auto& module : modules) module->unbind();
-}
-
 void RunResources::note_place(const std::string& directory, const std::string& why_buffered) {
   const std::string caution = nvme::file_system_caution(directory);
   if (!caution.empty()) io_choice += "; " + caution;
@@ -162,7 +157,8 @@ void RunResources::make_pools() {
     pinned_pool = std::make_unique<offload::MemoryPool>(
         Tier::pinned, offload::kUnlimited, offload::make_pinned_source(), host_pool.get());
   }
-  allocator = std::make_unique<DeviceAllocatorScope>(device->memory());
+  allocator = std::make_unique<DeviceAllocatorScope>(
+      std::shared_ptr<offload::MemoryPool>(device, &device->memory()));
 }
 
 // The directories with their shares: as configured, else as fast as the drives are measured to be.
@@ -290,7 +286,7 @@ void RunResources::make_units() {
     units.push_back(std::make_unique<zero::ShardedUnit>(
         layout, unit_context,
         make_home(plan.units[u].weights, shard, "weights of unit " + layout.name),
-        plan.units[u].lends_gradients
+        plan.units[u].lends_gradients || plan.units[u].frozen
             ? offload::TieredBytes()
             : make_home(plan.units[u].gradients, shard, "gradients of unit " + layout.name)));
   }
@@ -298,7 +294,6 @@ void RunResources::make_units() {
     gradient_slots.emplace(staging(), plan.gradient_slot_bytes,
                            static_cast<std::size_t>(plan.gradient_slots), "gradient slots");
   }
-  modules = models::make_gpt2_modules(plan.model, torch_dtype(plan.compute_dtype));
 }
 
 void RunResources::make_inputs() {

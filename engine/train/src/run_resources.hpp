@@ -1,7 +1,7 @@
 #pragma once
 // RunResources: everything a run holds, allocated as the plan says and nothing else: device, pools,
-// I/O engine, swap store, scratch file, units with their homes, updater, input store. In the order
-// of construction; destroyed in reverse.
+// I/O engine, swap store, scratch file, units with their homes, updater, input store. Not the
+// model's modules. In the order of construction; destroyed in reverse.
 
 #include <memory>
 #include <optional>
@@ -12,7 +12,6 @@
 #include "input_store.hpp"
 #include "sluice/base/executor.hpp"
 #include "sluice/base/worker.hpp"
-#include "sluice/models/gpt2.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/device.hpp"
@@ -41,7 +40,6 @@ struct RunResources {
   // there before is lost.
   // `trace` may be null, and outlives it.
   RunResources(const plan::Plan& plan, SwapMode mode, Trace* trace = nullptr);
-  ~RunResources();
   RunResources(const RunResources&) = delete;
   RunResources& operator=(const RunResources&) = delete;
 
@@ -51,7 +49,7 @@ struct RunResources {
   const plan::Plan& plan;
   Trace* const trace;
   std::string io_choice;
-  std::unique_ptr<offload::Device> device;
+  std::shared_ptr<offload::Device> device;  // shared with the tensors that are made from its memory
   std::unique_ptr<offload::MemoryPool> host_pool;
   std::unique_ptr<offload::MemoryPool>
       pinned_pool;  // counts in host_pool; null when nothing is pinned
@@ -70,7 +68,6 @@ struct RunResources {
   // Where gradients of units without a home for them wait; empty when all have one.
   std::optional<offload::BufferRing> gradient_slots;
   std::vector<std::unique_ptr<zero::ShardedUnit>> units;
-  std::vector<std::shared_ptr<models::UnitModule>> modules;
   std::unique_ptr<StateUpdater> updater;
   std::unique_ptr<InputStore> inputs;
   std::unique_ptr<zero::Prefetcher> prefetcher;

@@ -1,7 +1,9 @@
 #include "run_source.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
+#include <optional>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
@@ -72,7 +74,69 @@ void check_format(const models::RunState& saved, const plan::Plan& plan,
   check("moments", saved.format.moments, plan.state_format.moments);
 }
 
+void check_directory(const std::string& directory) {
+  std::error_code error;
+  const auto status = std::filesystem::status(directory, error);
+  const std::string advice =
+      "\"nvme_path\" must name an existing directory: create it on the drive to swap to";
+  if (!std::filesystem::exists(status))
+    throw IoError(ENOENT, "swap directory", directory, 0, 0, advice);
+  if (!std::filesystem::is_directory(status))
+    throw IoError(ENOTDIR, "swap directory", directory, 0, 0, advice);
+}
+
 }  // namespace
+
+void keep_compute_threads(config::TrainConfig& config, const RunSource& source) {
+  if (!source.state) return;
+  const int saved = source.state->compute_threads;
+  std::optional<int>& asked = config.sluice.threads.compute;
+  if (asked && *asked != saved) {
+    const std::string line = "the run was begun with " + std::to_string(saved) +
+                             " compute threads and goes on with " + std::to_string(*asked) +
+                             ": losses may differ in their last bits";
+    SLUICE_CHECK(!config.sluice.strict, "\"strict\": true does not allow: " + line);
+    log(LogLevel::warn, line);
+    return;
+  }
+  asked = saved;
+}
+
+void keep_state_format(config::TrainConfig& config, const RunSource& source) {
+  if (!source.state) return;
+  config::SluiceConfig& sluice = config.sluice;
+  if (!sluice.master) sluice.master = source.state->format.master;
+  if (!sluice.moments) sluice.moments = source.state->format.moments;
+}
+
+void check_directories(const config::TrainConfig& config, plan::Placement placement) {
+  if (placement == plan::Placement::resident) return;
+  for (const config::OffloadConfig* offload :
+       {&config.zero.offload_optimizer, &config.zero.offload_param}) {
+    for (const std::string& directory : offload->directories()) check_directory(directory);
+  }
+}
+
+std::string model_text(const plan::Plan& plan) {
+  return plan.own_loop() ? "of a training loop of its own"
+                         : config::canonical_model_text(plan.model);
+}
+
+std::vector<zero::UnitLayout> stored_units(const plan::Plan& plan) {
+  std::vector<zero::UnitLayout> stored;
+  for (const zero::UnitLayout& layout : plan.layouts) {
+    if (!layout.frozen) stored.push_back(layout);
+  }
+  return stored;
+}
+
+RunSource read_source(const std::string& directory) {
+  RunSource source{.directory = directory, .own_swap = false, .state = std::nullopt};
+  const offload::CommittedState committed = offload::SwapStore::read_committed(directory);
+  source.state = models::parse_run_state(committed.metadata, directory + "/manifest.json");
+  check_complete(*source.state, committed, directory + "/manifest.json");
+  return source;
+}
 
 RunSource find_source(const TrainRequest& request, const config::TrainConfig& config) {
   RunSource source;
@@ -94,13 +158,14 @@ RunSource find_source(const TrainRequest& request, const config::TrainConfig& co
     }
     return source;
   }
-  const offload::CommittedState committed = offload::SwapStore::read_committed(source.directory);
   if (!request.resume) {
+    const std::int64_t step = offload::SwapStore::read_committed(source.directory).step;
     const offload::DirectoryLock free(source.directory, offload::DirectoryLock::Mode::shared);
-    refuse_existing(source.directory, committed.step);
+    refuse_existing(source.directory, step);
   }
-  source.state = models::parse_run_state(committed.metadata, source.directory + "/manifest.json");
-  check_complete(*source.state, committed, source.directory + "/manifest.json");
+  const bool own_swap = source.own_swap;
+  source = read_source(source.directory);
+  source.own_swap = own_swap;
   return source;
 }
 
@@ -115,12 +180,12 @@ void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t
         "anew with \"sluice export\", --init and another directory");
   }
   const models::RunState& saved = *source.state;
-  const std::string given = config::canonical_model_text(plan.model);
+  const std::string given = model_text(plan);
   if (saved.model != given) {
     throw StorageError(source.directory, "holds another model than --model describes\n  saved: " +
                                              saved.model + "\n  given: " + given);
   }
-  if (!same_layout(saved.units, plan.layouts)) {
+  if (!same_layout(saved.units, stored_units(plan))) {
     throw StorageError(
         source.directory,
         "holds parameters that are laid out otherwise (written by version " + saved.version + ")");

@@ -175,6 +175,7 @@ Ticket StateUpdater::begin_restore(std::size_t unit, offload::SwapStore& source)
   UpdateTiles& tiles = *tiles_;
   const plan::Plan& plan = tiles.plan();
   const bool own = &source == tiles.resources().store && plan.units[unit].states == Tier::nvme;
+  only_in_memory_[unit] = false;
   TileWork work;
   work.what = "restore";
   work.read_states = own ? Parts::all : Parts::none;

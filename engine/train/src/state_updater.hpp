@@ -24,6 +24,7 @@
 #include "sluice/offload/swap_store.hpp"
 #include "sluice/plan/plan.hpp"
 #include "sluice/zero/sharded_unit.hpp"
+#include "update_settings.hpp"
 
 namespace sluice::train {
 
@@ -47,13 +48,6 @@ struct UpdateCounters {
   std::uint64_t nvme_written_bytes = 0;
   std::uint64_t h2d_bytes = 0;
   double compute_seconds = 0;
-};
-
-// What the updates of a step are made with.
-struct UpdateSettings {
-  cpu_adam::OptimizerConfig optimizer;
-  cpu_adam::Step step;
-  bool commits = true;  // the step will be committed: the store needs all that it changes
 };
 
 // Thread-safe for the caller's side: begin_x may be called by one thread while work runs.

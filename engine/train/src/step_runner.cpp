@@ -18,12 +18,19 @@ StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
       seed_(seed),
       micro_batches_(static_cast<std::size_t>(resources.plan.config.gradient_accumulation_steps)),
       last_(resources.plan.layouts.size() - 1),
+      modules_(models::make_gpt2_modules(resources.plan.model,
+                                         torch_dtype(resources.plan.compute_dtype))),
       gradients_(resources),
       compute_row_(resources.trace, "compute"),
       kept_(last_) {
   for (std::size_t u = 0; u < last_; ++u) {
     if (plan_.units[u].keep_activations) kept_[u].resize(micro_batches_);
   }
+}
+
+// Modules hold views of the resources' buffers.
+StepRunner::~StepRunner() {
+  for (const auto& module : modules_) module->unbind();
 }
 
 StepRunner::Batch StepRunner::training_batch(const models::Dataset& data, std::int64_t step,
@@ -53,17 +60,29 @@ TraceSpan StepRunner::span(const char* what, std::size_t unit, std::int64_t step
           {"micro_batches", static_cast<std::int64_t>(micro_batches_)}};
 }
 
+template <typename FlatOf>
+std::vector<torch::Tensor> StepRunner::borrowed_views(std::size_t unit,
+                                                      const FlatOf& flat_of) const {
+  std::vector<torch::Tensor> views;
+  for (const auto& from : plan_.layouts[unit].borrowed)
+    views.push_back(
+        models::view_of(plan_.layouts[from.unit].params[from.param], flat_of(from.unit)));
+  return views;
+}
+
 void StepRunner::bind(std::size_t unit) {
-  std::vector<torch::Tensor> borrowed;
-  for (const auto& from : plan_.layouts[unit].borrowed) {
-    const zero::ParamLayout& param = plan_.layouts[from.unit].params[from.param];
-    const torch::Tensor flat =
-        tensor_over(resources_.units[from.unit]->weights(), plan_.compute_dtype);
-    borrowed.push_back(models::view_of(param, flat));
-  }
-  resources_.modules[unit]->bind(
-      plan_.layouts[unit], tensor_over(resources_.units[unit]->weights(), plan_.compute_dtype),
-      borrowed);
+  const auto flat = [&](std::size_t u) {
+    return tensor_over(resources_.units[u]->weights(), plan_.compute_dtype);
+  };
+  modules_[unit]->bind(plan_.layouts[unit], flat(unit), borrowed_views(unit, flat));
+}
+
+void StepRunner::begin_gradients(std::size_t unit) {
+  gradients_.begin_unit(unit);
+  const auto flat = [&](std::size_t u) {
+    return tensor_over(resources_.units[u]->gradients(), plan_.compute_dtype);
+  };
+  modules_[unit]->bind_gradients(plan_.layouts[unit], flat(unit), borrowed_views(unit, flat));
 }
 
 void StepRunner::enter_stage(std::size_t unit) {
@@ -73,7 +92,7 @@ void StepRunner::enter_stage(std::size_t unit) {
 
 void StepRunner::leave_stage(std::size_t unit) {
   if (stage_hook_) stage_hook_();
-  resources_.modules[unit]->unbind();
+  modules_[unit]->unbind();
   resources_.prefetcher->leave_stage();
 }
 
@@ -89,8 +108,8 @@ StepRunner::Graph StepRunner::run_with_gradients(std::size_t unit, torch::Tensor
                                                  std::int64_t step, std::size_t micro_batch) {
   Graph graph;
   graph.x = unit == 0 ? std::move(x) : x.detach().requires_grad_(true);
-  graph.y = resources_.modules[unit]->forward(
-      graph.x, dropout_key(step, static_cast<std::int64_t>(micro_batch)));
+  graph.y =
+      modules_[unit]->forward(graph.x, dropout_key(step, static_cast<std::int64_t>(micro_batch)));
   return graph;
 }
 
@@ -108,7 +127,7 @@ void StepRunner::forward_unit(const models::Dataset& data, std::int64_t step, st
       y = kept_[unit][m].y.detach();
     } else {
       const torch::NoGradGuard no_grad;
-      y = resources_.modules[unit]->forward(x, dropout_key(step, static_cast<std::int64_t>(m)));
+      y = modules_[unit]->forward(x, dropout_key(step, static_cast<std::int64_t>(m)));
       x = torch::Tensor();
     }
     resources_.inputs->put(unit + 1, m, std::move(y));
@@ -120,7 +139,7 @@ double StepRunner::last_unit(const models::Dataset& data, std::int64_t step,
                              const std::optional<UpdateSettings>& at_once) {
   enter_stage(last_);
   const TraceSpan computing = span("loss", last_, step);
-  gradients_.begin_unit(last_);
+  begin_gradients(last_);
   double loss_sum = 0;
   const double share = 1.0 / static_cast<double>(micro_batches_);
   for (std::size_t m = 0; m < micro_batches_; ++m) {
@@ -129,7 +148,7 @@ double StepRunner::last_unit(const models::Dataset& data, std::int64_t step,
     if (plan_.config.sluice.overlap && m + 1 < micro_batches_)
       resources_.inputs->begin_get(last_, m + 1);
     x = x.detach().requires_grad_(true);
-    torch::Tensor loss = resources_.modules[last_]->loss(x, batch.targets, share);
+    torch::Tensor loss = modules_[last_]->loss(x, batch.targets, share);
     loss_sum += loss.item<double>();
     loss.backward();
     loss = torch::Tensor();
@@ -139,7 +158,7 @@ double StepRunner::last_unit(const models::Dataset& data, std::int64_t step,
   }
   const double loss = loss_sum * share;
   if (at_once && std::isfinite(loss)) gradients_.update_at_once(*at_once);
-  gradients_.send(last_);
+  gradients_.send_unit(last_);
   leave_stage(last_);
   return loss;
 }
@@ -148,7 +167,7 @@ void StepRunner::backward_unit(const models::Dataset& data, std::int64_t step, s
   enter_stage(unit);
   const bool kept = plan_.units[unit].keep_activations;
   const TraceSpan computing = span(kept ? "backward" : "recompute+backward", unit, step);
-  gradients_.begin_unit(unit);
+  begin_gradients(unit);
   for (std::size_t m = 0; m < micro_batches_; ++m) {
     torch::Tensor x = kept ? torch::Tensor() : input_of(data, step, unit, m, Keep::no);
     torch::Tensor dy = resources_.inputs->get(unit + 1, m, Keep::no);
@@ -167,7 +186,7 @@ void StepRunner::backward_unit(const models::Dataset& data, std::int64_t step, s
     graph.x = torch::Tensor();
     resources_.inputs->put(unit, m, dx.contiguous());
   }
-  gradients_.send(unit);
+  gradients_.send_unit(unit);
   leave_stage(unit);
 }
 
@@ -203,16 +222,7 @@ BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::in
 }
 
 void StepRunner::finish_updates() {
-  std::exception_ptr first;
-  for (const auto& unit : resources_.units) {
-    try {
-      if (unit->weight_state() == zero::WeightState::gathering) unit->finish_gather(gather_stall_);
-      unit->wait_current(gather_stall_);
-    } catch (...) {
-      if (!first) first = std::current_exception();
-    }
-  }
-  if (first) std::rethrow_exception(first);
+  gradients_.finish_updates(gather_stall_);
 }
 
 RunnerStalls StepRunner::stalls() const {
@@ -249,11 +259,11 @@ double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t wind
       torch::Tensor x = u == 0 ? batch(m).inputs : resources_.inputs->get(u, m, Keep::no);
       if (u == last_) {
         const torch::Tensor targets = batch(m).targets;
-        loss_sum += resources_.modules[u]->loss(x, targets).item<double>() *
-                    static_cast<double>(targets.size(0));
+        loss_sum +=
+            modules_[u]->loss(x, targets).item<double>() * static_cast<double>(targets.size(0));
         continue;
       }
-      torch::Tensor y = resources_.modules[u]->forward(x, models::DropoutKey{});
+      torch::Tensor y = modules_[u]->forward(x, models::DropoutKey{});
       x = torch::Tensor();
       resources_.inputs->put(u + 1, m, std::move(y));
     }

@@ -18,12 +18,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "gradient_flow.hpp"
 #include "run_resources.hpp"
 #include "sluice/models/dataset.hpp"
+#include "sluice/models/gpt2.hpp"
 
 namespace sluice::train {
 
@@ -47,6 +49,9 @@ struct BackwardResult {
 class StepRunner {
  public:
   StepRunner(RunResources& resources, std::uint64_t seed);
+  ~StepRunner();
+  StepRunner(const StepRunner&) = delete;
+  StepRunner& operator=(const StepRunner&) = delete;
 
   // Called after each stage of a pass; for sampling memory. May be empty.
   void set_stage_hook(std::function<void()> hook) { stage_hook_ = std::move(hook); }
@@ -86,7 +91,11 @@ class StepRunner {
 
   // What a unit's stage computes, in the trace, until its end.
   TraceSpan span(const char* what, std::size_t unit, std::int64_t step) const;
+  // Views of the parameters that a unit borrows, in the flat buffers of their owners.
+  template <typename FlatOf>
+  std::vector<torch::Tensor> borrowed_views(std::size_t unit, const FlatOf& flat_of) const;
   void bind(std::size_t unit);
+  void begin_gradients(std::size_t unit);
   void enter_stage(std::size_t unit);
   void leave_stage(std::size_t unit);
   // A unit's input as backward needs it, and its output with what LibTorch keeps for it.
@@ -110,6 +119,7 @@ class StepRunner {
   const std::uint64_t seed_;
   const std::size_t micro_batches_;
   const std::size_t last_;  // index of the last unit
+  const std::vector<std::shared_ptr<models::UnitModule>> modules_;
   GradientFlow gradients_;
   std::function<void()> stage_hook_;
   const TraceRow compute_row_;

@@ -117,6 +117,7 @@ std::uint64_t UpdateTiles::first_element(std::size_t unit) const {
 
 StateHome UpdateTiles::make_home(std::size_t u) {
   StateHome home;
+  if (plan_.layouts[u].frozen) return home;
   const plan::UnitPlacement& unit = plan_.units[u];
   const bool on_device = unit.states == Tier::device;
   SLUICE_CHECK(!on_device || resources_.device->host_addressable(),

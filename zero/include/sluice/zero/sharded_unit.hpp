@@ -121,6 +121,9 @@ class ShardedUnit {
   bool reduce_done() const;
   // The gradients at home have been used (or are not wanted any more).
   void consume_gradients();
+  // Drops the gradients, wherever they are, after what is on its way has ended. Legal in any state;
+  // throws nothing.
+  void abandon_gradients();
 
  private:
   void check_home(const offload::TieredBytes& home) const;

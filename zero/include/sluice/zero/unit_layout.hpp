@@ -31,6 +31,7 @@ struct UnitLayout {
   std::vector<ParamLayout> params;
   std::uint64_t param_count = 0;  // elements of all parameters, without padding
   std::uint64_t flat_count = 0;   // elements of the flat buffer, padding included
+  bool frozen = false;            // weights only: no gradients, no optimizer states
   // Parameters of other units that this one also computes with (a tied head: the embedding's). They
   // are owned, updated and saved by the unit that has them in `params`.
   struct Borrowed {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "sluice/config/model_config.hpp"
+#include "sluice/models/bound_params.hpp"
 #include "sluice/zero/unit_layout.hpp"
 
 namespace sluice::models {
@@ -29,9 +30,6 @@ struct DropoutKey {
 // Identity when not training or p is 0 (then nothing is drawn).
 torch::Tensor dropout(const torch::Tensor& x, double p, const DropoutKey& key, std::int64_t unit,
                       std::int64_t site);
-
-// The view of a unit's flat buffer that holds a parameter, in its shape.
-torch::Tensor view_of(const zero::ParamLayout& param, const torch::Tensor& flat);
 
 class UnitModule : public torch::nn::Module {
  public:

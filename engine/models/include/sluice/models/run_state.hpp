@@ -18,8 +18,8 @@ namespace sluice::models {
 using RunSettings = std::map<std::string, std::string>;
 
 struct RunState {
-  std::string model;  // config::canonical_model_text
-  std::vector<zero::UnitLayout> units;
+  std::string model;                    // config::canonical_model_text
+  std::vector<zero::UnitLayout> units;  // those that train
   std::int64_t step = 0;  // steps taken; also the data cursor: windows depend on seed and step only
   std::int64_t updates = 0;  // steps that were not skipped: the optimizer's own count
   std::uint64_t seed = 0;

@@ -45,7 +45,7 @@ struct StateFormat {
 StateFormat state_format(const config::TrainConfig& config);
 
 std::string shard_name(const zero::UnitLayout& unit, const StatePart& part);
-// Shards of all units, unit by unit, part by part.
+// Shards of all units, unit by unit, part by part. Frozen units have none.
 std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>& units,
                                              const StateFormat& format, int world_size);
 

@@ -65,8 +65,9 @@ struct PlanRow {
 // in the tile, read from NVMe and written back.
 enum class PartPlace { weights, memory, tile };
 
-// Where one unit's bytes have their home.
+// Where one unit's bytes have their home. Of a frozen unit only the weights exist.
 struct UnitPlacement {
+  bool frozen = false;
   offload::Tier weights = offload::Tier::device;    // 16-bit (or fp32) weights
   offload::Tier gradients = offload::Tier::device;  // gradients waiting for the norm
   offload::Tier states = offload::Tier::device;     // master, first and second moment
@@ -76,6 +77,17 @@ struct UnitPlacement {
   bool lends_gradients = false;       // gradients have no home of their own, but one of the slots
   bool keep_gathered = false;         // from forward to backward
   bool keep_activations = false;      // of every micro-batch, so that nothing is computed again
+};
+
+// The units of a model that no file describes: of a training loop of the user's own. Each
+// micro-batch goes through the calls forward, then backward in reverse; what is gathered or summed
+// together in a call is listed with it, so no unit borrows.
+struct OwnModel {
+  std::vector<zero::UnitLayout> layouts;
+  std::vector<std::vector<std::size_t>> calls;  // layouts that are used together, in forward order
+  // Room on the device for what the loop computes with. None: not known; whatever the homes and
+  // buffers leave of the budget is for it.
+  std::optional<std::uint64_t> activation_bytes;
 };
 
 struct Threads {
@@ -90,9 +102,12 @@ struct Plan {
   Placement placement = Placement::configured;
   int world_size = 1;
   std::vector<zero::UnitLayout> layouts;
-  std::uint64_t parameters = 0;  // elements, tied ones once
-  std::uint64_t state_bytes =
-      0;  // 16 x parameters: fp32 master and moments, 16-bit weights and gradients
+  std::vector<std::vector<std::size_t>> own_calls;  // of an OwnModel; else empty
+  std::optional<std::uint64_t> activation_bytes;    // of an OwnModel
+  std::uint64_t parameters = 0;                     // elements, tied ones once
+  // 16 x parameters: fp32 master and moments, 16-bit weights and gradients; of frozen ones the
+  // weights.
+  std::uint64_t state_bytes = 0;
   DType compute_dtype = DType::bf16;
   models::StateFormat state_format;
 
@@ -147,6 +162,8 @@ struct Plan {
   // Each thing that `auto` chose or that spilled, with why; one line each.
   std::vector<std::string> choices;
 
+  // Whether it is of a training loop of the user's own.
+  bool own_loop() const { return !own_calls.empty(); }
   // Whether every unit's optimizer states are in files: then a swap directory alone can be resumed
   // from.
   bool states_all_on_nvme() const;
@@ -158,6 +175,10 @@ struct Plan {
 // as well.
 Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& model,
                Placement placement, const MachineFacts& machine);
+// The same for a loop of the user's own, whose activations stay on the device and whose gradients
+// wait until the step. Throws InvalidArgument when it has no call.
+Plan make_plan(const config::TrainConfig& config, const OwnModel& model, Placement placement,
+               const MachineFacts& machine);
 
 // The same without the reasons: nullopt where make_plan throws DoesNotFit.
 std::optional<Plan> try_plan(const config::TrainConfig& config, const config::ModelConfig& model,

@@ -1,0 +1,29 @@
+#include "update_settings.hpp"
+
+#include <algorithm>
+
+#include "sluice/config/lr_schedule.hpp"
+
+namespace sluice::train {
+
+UpdateSettings settings_of_update(const config::TrainConfig& config, std::int64_t update) {
+  const config::OptimizerConfig& optimizer = config.optimizer;
+  const cpu_adam::AdamConfig adam{.learning_rate = config::learning_rate(config, update),
+                                  .beta1 = optimizer.beta1,
+                                  .beta2 = optimizer.beta2,
+                                  .epsilon = optimizer.eps,
+                                  .weight_decay = optimizer.weight_decay,
+                                  .decay = optimizer.type == config::OptimizerType::adamw
+                                               ? cpu_adam::WeightDecay::decoupled
+                                               : cpu_adam::WeightDecay::l2,
+                                  .bias_correction = optimizer.bias_correction};
+  return {adam, {.step = update, .seed = config.sluice.seed}};
+}
+
+// torch.nn.utils.clip_grad_norm_: factor = min(1, max_norm / (norm + 1e-6)).
+float clip_factor(double max_norm, double norm) {
+  if (max_norm <= 0) return 1.0F;
+  return static_cast<float>(std::min(1.0, max_norm / (norm + 1e-6)));
+}
+
+}  // namespace sluice::train

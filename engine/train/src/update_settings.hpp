@@ -1,0 +1,25 @@
+#pragma once
+// What the updates of a step are made with, from the configuration. Thread-safe: values and free
+// functions without state.
+
+#include <cstdint>
+
+#include "sluice/config/train_config.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
+
+namespace sluice::train {
+
+struct UpdateSettings {
+  cpu_adam::OptimizerConfig optimizer;
+  cpu_adam::Step step;
+  bool commits = true;  // the step will be committed: the store needs all that it changes
+};
+
+// Of the `update`-th update (from 1), at its learning rate of the schedule; stochastic rounding
+// with the configuration's seed.
+UpdateSettings settings_of_update(const config::TrainConfig& config, std::int64_t update);
+
+// What gradients of global norm `norm` are multiplied with; max_norm 0: with 1.
+float clip_factor(double max_norm, double norm);
+
+}  // namespace sluice::train

@@ -1,0 +1,104 @@
+// The plan of a loop of the user's own: units with calls, frozen ones among them.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "plans.hpp"
+
+namespace sluice::plan {
+namespace {
+
+zero::UnitLayout layout_of(const std::string& name, std::int64_t width, bool frozen = false) {
+  zero::UnitLayout layout;
+  layout.name = name;
+  layout.frozen = frozen;
+  zero::add_param(layout, name + ".w", {width, width});
+  zero::finish_layout(layout, 1);
+  return layout;
+}
+
+// Three calls: a trained unit with a frozen part, a frozen unit, and one that also uses the first.
+OwnModel three_calls() {
+  OwnModel model;
+  model.layouts = {layout_of("a", 512), layout_of("a.frozen", 512, true),
+                   layout_of("b.frozen", 512, true), layout_of("c", 512)};
+  model.calls = {{0, 1}, {2}, {0, 3}};
+  return model;
+}
+constexpr std::uint64_t kCount = 512 * 512;
+
+Plan planned(const config::TrainConfig& config, const OwnModel& model) {
+  return make_plan(config, model, Placement::configured, roomy_machine());
+}
+
+const PlanRow& row(const Plan& plan, const std::string& component) {
+  return *std::find_if(plan.rows.begin(), plan.rows.end(),
+                       [&](const PlanRow& each) { return each.component == component; });
+}
+
+TEST(OwnPlan, FrozenUnitsHaveWeightsAndNothingElse) {
+  const Plan plan = planned(train_config(Device::cpu, Device::cpu, 64, 64), three_calls());
+  EXPECT_EQ(plan.parameters, 4 * kCount);
+  EXPECT_EQ(plan.state_bytes, 2 * 16 * kCount + 2 * 2 * kCount);
+  EXPECT_EQ(row(plan, "weights").bytes.host, 4 * 2 * kCount);
+  EXPECT_EQ(row(plan, "gradients").bytes.host, 2 * 2 * kCount);
+  EXPECT_EQ(row(plan, "optimizer states").bytes.host, 2 * 10 * kCount);
+  EXPECT_THAT(plan_table(plan), ::testing::HasSubstr("(16 bytes per parameter that trains)"));
+}
+
+TEST(OwnPlan, AllFrozenIsForEvaluationAndHasNoStatesOnNvme) {
+  OwnModel model;
+  model.layouts = {layout_of("a", 512, true)};
+  model.calls = {{0}};
+  const Plan plan = planned(train_config(Device::nvme, Device::cpu, 64, 64), model);
+  EXPECT_FALSE(plan.states_all_on_nvme());
+  EXPECT_EQ(plan.planned.nvme, 0U);
+  EXPECT_EQ(plan.update_tile_bytes, 0U);
+}
+
+// Four micro-batches; each unit is gathered once for both directions where its uses are as near as
+// what is gathered ahead.
+TEST(OwnPlan, TrafficCountsEveryMicroBatch) {
+  config::TrainConfig config = train_config(Device::cpu, Device::cpu, 64, 64);
+  config.sluice.overlap = false;  // nothing ahead: stages 0 1 2 2 1 0
+  const Plan plan = planned(config, three_calls());
+  const std::uint64_t bytes = 2 * kCount;
+  // Unit a in stages 0, 2 to 3 and 5; its frozen part in 0 and 5; b in 1 and 4; c in 2 to 3.
+  const std::uint64_t gathers = 4 * (3 + 2 + 2 + 1) * bytes;
+  // Sums of a come from two calls, of c from one; all but a step's first are brought back.
+  const std::uint64_t sends = (8 + 4) * bytes;
+  EXPECT_EQ(plan.h2d_per_step, gathers + sends - 2 * bytes);
+  EXPECT_EQ(plan.d2h_per_step, sends);
+}
+
+TEST(OwnPlan, GivenActivationsAreCountedAndLetWeightsStay) {
+  OwnModel model = three_calls();
+  const auto kept = [](const Plan& plan) {
+    return std::count_if(plan.units.begin(), plan.units.end(),
+                         [](const UnitPlacement& unit) { return unit.keep_gathered; });
+  };
+  const config::TrainConfig config = train_config(Device::cpu, Device::cpu, 16, 64);
+  const Plan unknown = planned(config, model);
+  EXPECT_EQ(kept(unknown), 0);
+  model.activation_bytes = 4 * kMiB;
+  const Plan known = planned(config, model);
+  EXPECT_GT(kept(known), 0);
+  EXPECT_GE(row(known, "workspace").bytes.device, 4 * kMiB);
+  EXPECT_LE(known.planned.device, 16 * kMiB);
+  model.activation_bytes = 15 * kMiB;
+  EXPECT_THROW(planned(config, model), DoesNotFit);
+}
+
+// Updates wait for step(), so gradients of all units wait for it, clipping or not.
+TEST(OwnPlan, EveryUnitHasAHomeForItsGradients) {
+  config::TrainConfig config = train_config(Device::cpu, Device::cpu, 64, 64);
+  config.gradient_clipping = 0;
+  const Plan plan = planned(config, three_calls());
+  EXPECT_EQ(plan.gradient_slots, 0);
+  for (const UnitPlacement& unit : plan.units) EXPECT_FALSE(unit.lends_gradients);
+}
+
+}  // namespace
+}  // namespace sluice::plan

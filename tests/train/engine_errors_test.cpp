@@ -1,0 +1,251 @@
+// Mistakes in a loop of the user's own, and numbers that are not finite.
+
+#include <gmock/gmock.h>
+
+#include <limits>
+
+#include "captured_log.hpp"
+#include "engine_support.hpp"
+
+namespace sluice::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class OwnLoopErrors : public ::testing::Test {
+ protected:
+  explicit OwnLoopErrors(const LoopSetup& setup = {.accumulation = 1})
+      : trained_(std::in_place, config_of(setup), Model()) {
+    trained_->engine.initialize();
+  }
+  Engine& engine() { return trained_->engine; }
+  Tensor loss(int index = 0) { return trained_->loss(batch(index)); }
+  // The engine is as good as before.
+  void expect_goes_on() { EXPECT_TRUE(trained_->train(1).updated); }
+
+  std::optional<Trained> trained_;
+};
+
+TEST_F(OwnLoopErrors, AStepNeedsABackward) {
+  EXPECT_THAT(error_of([&] { engine().step(); }), HasSubstr("step() without a backward()"));
+  trained_->train(0);
+  EXPECT_THAT(error_of([&] { engine().step(); }), HasSubstr("step() without a backward()"));
+  expect_goes_on();
+}
+
+TEST_F(OwnLoopErrors, ALossHasOneBackward) {
+  const Tensor once = loss();
+  engine().backward(once);
+  EXPECT_THAT(error_of([&] { engine().backward(once); }),
+              HasSubstr("backward was called before on this loss"));
+  EXPECT_TRUE(engine().step().updated);  // what came before the mistake counts
+}
+
+TEST_F(OwnLoopErrors, ACallOfAUnitHasOneBackward) {
+  const Tensor out = engine().forward(trained_->units[0], batch(0).inputs).to(torch::kFloat32);
+  engine().backward(out.sum());
+  EXPECT_THAT(error_of([&] { engine().backward((out * 1).sum()); }),
+              HasSubstr("backward was called before on this call of unit embed"));
+  expect_goes_on();
+}
+
+TEST_F(OwnLoopErrors, ALossMustDependOnAUnit) {
+  EXPECT_THAT(error_of([&] { engine().backward(torch::ones({})); }),
+              HasSubstr("depends on no unit that trains"));
+  const Tensor other = torch::ones({}).requires_grad_(true);
+  EXPECT_THAT(error_of([&] { engine().backward(other * 2); }),
+              HasSubstr("depends on no unit that trains"));
+  EXPECT_THAT(error_of([&] { engine().backward(torch::ones({2})); }),
+              HasSubstr("a loss of one element"));
+  expect_goes_on();
+}
+
+TEST_F(OwnLoopErrors, BackwardIsTheEngines) {
+  const Tensor one = loss();
+  EXPECT_THAT(error_of([&] { one.backward(); }), HasSubstr("call Engine::backward(loss)"));
+  expect_goes_on();
+}
+
+TEST_F(OwnLoopErrors, ALossFromBeforeTheUpdateIsRefused) {
+  const Tensor stale = loss();
+  trained_->train(1);
+  EXPECT_THAT(error_of([&] { engine().backward(stale); }),
+              HasSubstr("have changed since it was called"));
+  expect_goes_on();
+}
+
+TEST_F(OwnLoopErrors, AUnitOfAnEngineThatIsGoneIsRefused) {
+  const Unit embed = trained_->units[0];
+  const Tensor left = loss();  // a tensor of the engine's memory, with its graph
+  trained_.reset();
+  EXPECT_THAT(error_of([&] { embed(batch(0).inputs); }), HasSubstr("engine that is gone"));
+  EXPECT_THAT(error_of([&] { left.backward(); }), HasSubstr("engine that is gone"));
+  EXPECT_GT(left.item<double>(), 0);
+}
+
+TEST_F(OwnLoopErrors, ReplacedAndConvertedParametersAreRefused) {
+  auto& block = trained_->model.blocks[0];
+  block->up->to(torch::kFloat64);
+  EXPECT_THAT(error_of([&] { loss(); }), AllOf(HasSubstr("h.0.up."), HasSubstr("to()")));
+  block->up->to(torch::kBFloat16);
+  expect_goes_on();
+  block->up->weight.set_data(torch::ones({4 * kWidth, kWidth}, torch::kBFloat16));
+  EXPECT_THAT(error_of([&] { loss(); }), HasSubstr("h.0.up.weight was given other bytes"));
+  block->up->weight.set_data(torch::empty({0}, torch::kBFloat16));
+  block->down->bias.set_requires_grad(false);
+  EXPECT_THAT(error_of([&] { loss(); }), HasSubstr("h.0.down.bias was to be trained"));
+  block->down->bias.set_requires_grad(true);
+  expect_goes_on();
+  block->up->register_parameter("more", torch::ones({2}));
+  EXPECT_THAT(error_of([&] { loss(); }), HasSubstr("unit h.0 has other parameters"));
+}
+
+TEST_F(OwnLoopErrors, UnitsDoNotCallEachOther) {
+  trained_.reset();
+  Engine engine(config_of({}));
+  const Unit inner = engine.add_unit("inner", torch::nn::Linear(4, 4));
+  const Unit outer = engine.add_unit("outer", torch::nn::Linear(4, 4).ptr(),
+                                     [&](const Tensors& x) { return engine.forward(inner, x); });
+  engine.initialize();
+  const Tensor x = torch::ones({2, 4}, torch::kBFloat16);
+  EXPECT_THAT(error_of([&] { engine.forward(outer, x); }), HasSubstr("must not call another unit"));
+  EXPECT_NO_THROW(engine.forward(inner, x));
+}
+
+TEST_F(OwnLoopErrors, InputsThatChangeInPlaceAreRefused) {
+  trained_.reset();
+  Engine engine(config_of({.sluice_keys = "\"activations\": \"recompute\", "}));
+  torch::nn::Linear linear(4, 4);
+  const Unit plain = engine.add_unit("plain", linear);
+  const Unit changes =
+      engine.add_unit("changes", torch::nn::Linear(4, 4).ptr(),
+                      [](const Tensors& x) { return Tensors{x[0].detach().add_(1)}; });
+  engine.initialize();
+  Tensor x = torch::ones({2, 4}, torch::kBFloat16);
+  EXPECT_THAT(error_of([&] { engine.forward(changes, x); }),
+              HasSubstr("unit changes changes an input in place"));
+  const Tensor y = engine.forward(plain, x);
+  x.add_(1);
+  EXPECT_THAT(error_of([&] { engine.backward(y.sum()); }),
+              HasSubstr("an input of unit plain was changed in place"));
+}
+
+TEST_F(OwnLoopErrors, AModuleStaysInItsModeUntilItsBackward) {
+  trained_.reset();
+  Trained trained(config_of({.sluice_keys = "\"activations\": \"recompute\", "}), Model());
+  trained.engine.initialize();
+  const Tensor loss = trained.loss(batch(0));
+  trained.model.blocks[2]->eval();
+  EXPECT_THAT(error_of([&] { trained.engine.backward(loss); }),
+              HasSubstr("unit h.2 was set to train() or eval()"));
+}
+
+TEST_F(OwnLoopErrors, WhatIsAskedBeforeInitializeOrWronglySaysSo) {
+  EXPECT_THAT(error_of([&] { engine().add_unit("late", torch::nn::Linear(2, 2)); }),
+              HasSubstr("unit late is added after initialize()"));
+  EXPECT_THAT(error_of([&] { engine().initialize(); }), HasSubstr("initialize() is called twice"));
+  EXPECT_THAT(error_of([&] { engine().parameter("h.9.w"); }), HasSubstr("no unit has a parameter"));
+  EXPECT_THAT(error_of([&] {
+                engine().forward(trained_->units[1], Tensors{torch::ones({1}), torch::ones({1})});
+              }),
+              HasSubstr("unit h.0 was given 2 inputs"));
+  trained_.reset();
+  Engine engine(config_of({}));
+  const Unit unit = engine.add_unit("u", torch::nn::Linear(4, 4));
+  EXPECT_THAT(error_of([&] {
+                engine.forward(unit, torch::ones({1, 4}));
+              }),
+              HasSubstr("call initialize() first"));
+  EXPECT_THAT(error_of([&] { engine.add_unit("u", torch::nn::Linear(4, 4)); }),
+              HasSubstr("two units u"));
+  EXPECT_THAT(error_of([&] { Engine(config_of({})).initialize(); }),
+              HasSubstr("no unit has a parameter"));
+  EXPECT_THAT(
+      error_of([&] { Engine(config_of({.sluice_keys = "\"activations\": \"offload\", "})); }),
+      HasSubstr("is for the built-in model"));
+}
+
+TEST_F(OwnLoopErrors, ALossThatIsNotFiniteSkipsTheStep) {
+  const CapturedLog log;
+  const std::string before = bytes_of(engine().parameter("h.1.down.bias"));
+  engine().backward(loss() * std::numeric_limits<double>::quiet_NaN());
+  const StepResult result = engine().step();
+  EXPECT_FALSE(result.updated);
+  EXPECT_EQ(result.not_finite, "the loss");
+  EXPECT_EQ(result.step, 1);
+  EXPECT_TRUE(log.contains("step 1: the loss is not finite; no update"));
+  EXPECT_TRUE(bytes_of(engine().parameter("h.1.down.bias")) == before);
+  expect_goes_on();
+}
+
+class NotFinite : public OwnLoopErrors, public ::testing::WithParamInterface<double> {
+ protected:
+  NotFinite() : OwnLoopErrors({.accumulation = 2, .clipping = GetParam()}) {}
+};
+
+TEST_P(NotFinite, AGradientThatIsNotFiniteSkipsTheStepAndNamesTheParameter) {
+  std::vector<std::string> before;
+  for (const std::string& name : parameter_names())
+    before.push_back(bytes_of(engine().parameter(name)));
+  // Infinite gradients of a finite loss: the square root's at zero.
+  const Tensor x = torch::zeros({2, kLength, kWidth}, torch::kBFloat16);
+  const Tensor out = engine().forward(trained_->units[2], x).to(torch::kFloat32);
+  engine().backward((out * 0).abs().sqrt().sum());
+  engine().step();
+  engine().backward(loss(1));
+  const StepResult result = engine().step();
+  EXPECT_FALSE(result.updated);
+  EXPECT_THAT(result.not_finite, HasSubstr("the gradient of h.1."));
+  for (std::size_t i = 0; i < before.size(); ++i)
+    EXPECT_TRUE(bytes_of(engine().parameter(parameter_names()[i])) == before[i]);
+  trained_->train(3);
+  EXPECT_TRUE(trained_->train(4).updated);
+}
+INSTANTIATE_TEST_SUITE_P(Clipping, NotFinite, ::testing::Values(0.0, 1.0));
+
+TEST_F(OwnLoopErrors, AnErrorInABackwardDropsTheStepsGradients) {
+  trained_.reset();
+  const Course undisturbed = run({}, 0, 4);
+  Trained trained(config_of({}), Model());
+  bool fails = false;
+  torch::nn::Linear linear(kWidth, kWidth);
+  const Unit risky = trained.engine.add_unit("risky", linear.ptr(), [&](const Tensors& x) {
+    const Tensor out = x[0] * 1;
+    out.register_hook([&](const Tensor&) {
+      if (fails) throw std::runtime_error("out of luck");
+    });
+    return Tensors{out};
+  });
+  trained.engine.initialize();
+  fails = true;
+  trained.engine.backward(trained.loss(batch(0)));
+  trained.engine.step();
+  const Tensor x = trained.engine.forward(trained.units[0], batch(5).inputs);
+  EXPECT_THAT(error_of([&] {
+                trained.engine.backward(trained.engine.forward(risky, x).to(torch::kFloat32).sum());
+              }),
+              HasSubstr("out of luck"));
+  EXPECT_EQ(course_of(trained, 4, 2).losses, undisturbed.losses);
+}
+
+TEST_F(OwnLoopErrors, ADeviceBudgetThatIsTooSmallSaysByHowMuch) {
+  trained_.reset();
+  Trained refused(config_of({.device_bytes = "1MiB"}), Model());
+  EXPECT_ANY_THROW(refused.engine.initialize());
+  EXPECT_THAT(error_of([&] { refused.engine.initialize(); }), HasSubstr("has failed before"));
+  EXPECT_THAT(error_of([&] {
+                Trained trained(config_of({.device_bytes = "1MiB"}), Model());
+                trained.engine.initialize();
+              }),
+              AllOf(HasSubstr("the run does not fit"), HasSubstr("the device tier is short by")));
+  Trained trained(config_of({.device_bytes = "2MiB"}), Model());
+  trained.engine.initialize();
+  EXPECT_THAT(trained.engine.plan_table(), HasSubstr("activations are not planned"));
+  EXPECT_THAT(error_of([&] { torch::ones({1 << 20}); }),
+              AllOf(HasSubstr("device"), HasSubstr("available")));
+  EXPECT_NO_THROW(trained.train(0));
+}
+
+}  // namespace
+}  // namespace sluice::test
