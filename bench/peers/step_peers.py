@@ -192,7 +192,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12, help=steps_help)
     parser.add_argument("--no-sweep", action="store_true", help=f"DeepSpeed: {Settings()}")
     parser.add_argument("--tiny", action="store_true", help="a tiny model: does all of it run?")
-    parser.add_argument("--binaries", type=Path, default=REPOSITORY / "build/bin", metavar="DIR")
+    built = REPOSITORY / "build/bin"
+    parser.add_argument("--binaries", type=Path, default=built, help="of sluice", metavar="DIR")
     arguments = parser.parse_args()
     check(arguments, parser.error)
     return arguments

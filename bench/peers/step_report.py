@@ -54,10 +54,10 @@ def by_side(runs: Runs, value: Callable[[Run, Side], float], case: Case) -> dict
 
 
 def counted_line(name: str, values: dict[str, list[float]], at_most: float | None) -> dict:
-    """Counts do not move as times do, so the bar is sharp."""
+    """Counts do not move as times do, so the bar is sharp, to the two digits that it has."""
     line = slices_line(name, values, None, "B")
     if at_most is not None:
-        met = line["ratio"]["median"] <= at_most
+        met = round(line["ratio"]["median"], 2) <= at_most
         line |= {"bar": at_most, "at_most": True, "met": met}
     return line
 

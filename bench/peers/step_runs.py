@@ -110,7 +110,7 @@ def run(line: list[str], report: Path, tokens: int) -> Run:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     if process.returncode != 0:
-        raise SideFailed(f"{ending(process.returncode)}; it said last:\n{last_lines(log)}")
+        raise SideFailed(ending(process.returncode) + said_last(log))
     if meter.end is None:
         raise SideFailed("it ended too soon to be measured; more --steps are needed")
     return result(report, meter, tokens)
@@ -134,9 +134,9 @@ def ending(status: int) -> str:
     return f"exit status {status}"
 
 
-def last_lines(log: Path) -> str:
+def said_last(log: Path) -> str:
     lines = log.read_text(errors="replace").rstrip().splitlines()[-LAST_LINES:]
-    return "\n".join(f"    {line}" for line in lines)
+    return "".join(["; it said last:"] * bool(lines) + [f"\n    {line}" for line in lines])
 
 
 def result(report: Path, meter: Meter, tokens: int) -> Run:
