@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes bench/peers/.venv, in which the peers of the benchmarks run: DeepSpeed, with its operators async_io and cpu_adam built. Torch is
-# not installed again, that of .venv is used. Does nothing when all of it is there.
+# Makes bench/peers/.venv, in which the peers of the benchmarks run: DeepSpeed, with its operators async_io, cpu_adam and shm_comm built. Torch
+# is not installed again, that of .venv is used. Does nothing when all of it is there.
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
 
 if (($# > 0)); then fail "usage: bench/peers/setup.sh (it takes no arguments)"; fi
@@ -26,15 +26,16 @@ install_deepspeed() {
     explain_failure "$log" "installing deepspeed $deepspeed_version"
 }
 
-# aio_peer.py and adam_peer.py load the operators with the same settings. No GPU is used, so none of CUDA is needed to build.
+# The scripts load the operators with the same settings. No GPU is used, so none of CUDA is needed to build.
 build_operators() {
-  say "building the operators async_io and cpu_adam of deepspeed (some minutes)"
+  say "building the operators async_io, cpu_adam and shm_comm of deepspeed (some minutes)"
   export DS_ACCELERATOR=cpu CUDA_VISIBLE_DEVICES="" TORCH_EXTENSIONS_DIR="$peers/torch_extensions"
   # Left by a build that was interrupted: the next would wait for it for ever.
   rm -f "$TORCH_EXTENSIONS_DIR"/*/lock
   MAX_JOBS="${MAX_JOBS:-$(build_jobs)}" "$peers/bin/python" -c \
-    'from deepspeed.ops.op_builder import AsyncIOBuilder, CPUAdamBuilder; AsyncIOBuilder().load(); CPUAdamBuilder().load()' >"$log" 2>&1 ||
-    explain_failure "$log" "building the operators async_io and cpu_adam"
+    'from deepspeed.ops.op_builder.cpu import AsyncIOBuilder, CPUAdamBuilder, ShareMemCommBuilder
+for builder in (AsyncIOBuilder, CPUAdamBuilder, ShareMemCommBuilder): builder().load()' >"$log" 2>&1 ||
+    explain_failure "$log" "building the operators async_io, cpu_adam and shm_comm"
 }
 
 # The headers are there: the operators need them too.
@@ -56,7 +57,7 @@ if ! flock -n 9; then
 fi
 
 # It names the tree's folder, because the environment is of no use elsewhere.
-environment="deepspeed $deepspeed_version, async_io, cpu_adam, direct_call, $(cat .venv/.sluice-setup), $repo"
+environment="deepspeed $deepspeed_version, async_io, cpu_adam, shm_comm, direct_call, $(cat .venv/.sluice-setup), $repo"
 marker="$peers/.sluice-peers"
 if [[ "$(cat "$marker" 2>/dev/null)" == "$environment" ]]; then exit 0; fi
 make_environment

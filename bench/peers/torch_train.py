@@ -1,0 +1,100 @@
+"""One side of step_peers.py, a process of its own: trains on PyTorch alone, or on DeepSpeed.
+
+    torch_train.py SPEC.json
+
+SPEC.json: `inputs` (the folder of step_inputs.Inputs), `steps`, `report` (a folder), and either
+`deepspeed`, its configuration, or `optimizer`, the arguments of AdamW. Writes `steps.jsonl` into
+`report` as `sluice train` does: a line when a step has ended, with its number, loss and seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from step_inputs import Inputs, read_weights, window
+from torch_gpt import Gpt2
+
+TrainStep = Callable[[Tensor, Tensor], Tensor]  # tokens and targets to the loss
+
+
+def resident(module: Gpt2, weights: dict[str, Tensor], options: dict) -> TrainStep:
+    """bf16 weights and gradients, fp32 master and moments, PyTorch's fused AdamW."""
+    module.load(weights)
+    masters = [parameter.detach().clone() for parameter in module.parameters()]
+    module.bfloat16()
+    parameters = list(module.parameters())
+    for master in masters:
+        master.grad = torch.zeros_like(master)
+    optimizer = torch.optim.AdamW(masters, **options, fused=True)
+
+    def step(tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = module(tokens, targets)
+        loss.backward()
+        with torch.no_grad():
+            for master, parameter in zip(masters, parameters):
+                master.grad.copy_(parameter.grad)
+                parameter.grad = None
+            optimizer.step()
+            for master, parameter in zip(masters, parameters):
+                parameter.copy_(master)
+        return loss.detach()
+
+    return step
+
+
+def sharded(module: Gpt2, weights: dict[str, Tensor], configuration: dict) -> TrainStep:
+    """DeepSpeed's engine, a process group of one."""
+    from peer_environment import deepspeed
+
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_SIZE": "1"}
+    os.environ.update(alone)
+    store = torch.distributed.HashStore()  # no port, no address
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    module.load(weights)
+    engine, *_ = deepspeed.initialize(
+        model=module, model_parameters=module.parameters(), config=configuration
+    )
+
+    def step(tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = engine(tokens, targets)
+        engine.backward(loss)
+        engine.step()
+        return loss.detach()
+
+    return step
+
+
+def train(step: TrainStep, inputs: Inputs, count: int, length: int, report: Path) -> None:
+    text = inputs.text.read_bytes()
+    with (report / "steps.jsonl").open("w", buffering=1) as lines:
+        begin = time.perf_counter()
+        for number in range(1, count + 1):
+            loss = step(*window(text, number, length)).item()
+            end = time.perf_counter()
+            print(json.dumps({"step": number, "loss": loss, "seconds": end - begin}), file=lines)
+            begin = end
+
+
+def main() -> None:
+    spec = json.loads(Path(sys.argv[1]).read_text())
+    inputs = Inputs(Path(spec["inputs"]))
+    model = json.loads(inputs.model.read_text())
+    module, weights = Gpt2(model), read_weights(inputs.weights)
+    if "deepspeed" in spec:
+        step = sharded(module, weights, spec["deepspeed"])
+    else:
+        step = resident(module, weights, spec["optimizer"])
+    del weights
+    train(step, inputs, spec["steps"], model["n_positions"], Path(spec["report"]))
+
+
+if __name__ == "__main__":
+    main()
