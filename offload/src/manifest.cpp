@@ -4,6 +4,9 @@
 #include <json/json.h>
 #include <unistd.h>
 #include <xxhash.h>
+#if SLUICE_HAVE_XXHASH_DISPATCH
+#include <xxh_x86dispatch.h>  // XXH3_64bits is now the fastest that the processor has
+#endif
 
 #include <algorithm>
 #include <array>

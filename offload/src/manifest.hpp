@@ -38,7 +38,6 @@ struct Manifest {
   std::vector<ManifestShard> shards;
 };
 
-std::uint64_t checksum_of(std::span<const std::byte> bytes);
 std::uint64_t chunk_count(std::uint64_t shard_bytes);
 
 // Where shards lie, in the order given, and what that adds up to. Throws InvalidArgument on more

@@ -1,7 +1,6 @@
 #include "probe.hpp"
 
 #include <torch/torch.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +17,7 @@
 #include "sluice/models/parallel_check.hpp"
 #include "sluice/nvme/drive_rates.hpp"
 #include "sluice/offload/device.hpp"
+#include "sluice/offload/swap_store.hpp"
 #include "tensor_bytes.hpp"
 
 namespace sluice::train {
@@ -189,7 +189,7 @@ double checksum_rate() {
   const std::vector<std::byte> bytes(64 * kMiB, std::byte{1});
   volatile std::uint64_t kept = 0;  // so that the hash is computed
   return static_cast<double>(bytes.size()) /
-         median_seconds([&] { kept = XXH3_64bits(bytes.data(), bytes.size()); });
+         median_seconds([&] { kept = offload::checksum_of(bytes); });
 }
 
 // Of a stripe the drive that is slowest for its share counts.

@@ -42,6 +42,8 @@ struct ShardSpec {
 
 // Checksums (XXH3, 64 bits) are kept for every chunk of this size, and for the shorter last one.
 inline constexpr std::uint64_t kChecksumChunkBytes = 1U << 20U;
+// Of a chunk, by the fastest kernel that the processor has.
+std::uint64_t checksum_of(std::span<const std::byte> bytes);
 
 // What a manifest says; read without opening the store.
 struct CommittedState {
