@@ -64,7 +64,7 @@ TEST(Prediction, OnTheHostTheOptimizerTakesTheCoresFromTheModel) {
 // Rates with which the states of `plan` take `seconds` on the drive.
 MachineRates with_drive(const Plan& plan, double seconds) {
   MachineRates rates = compute_only();
-  rates.read_bytes_per_second = rates.write_bytes_per_second = rates.mixed_bytes_per_second =
+  rates.read_bytes_per_second = rates.write_bytes_per_second = rates.swap_bytes_per_second =
       static_cast<double>(plan.nvme_read_per_step + plan.nvme_written_per_step) / seconds;
   return rates;
 }
@@ -132,16 +132,16 @@ TEST(Rates, ComeBackUnderTheirKeyOnly) {
   const std::string path = directory.file("deep/rates.json");
   EXPECT_FALSE(load_rates(path, "a").has_value());
   MachineRates rates = compute_only();
-  rates.mixed_bytes_per_second = 2.5e9;
+  rates.swap_bytes_per_second = 2.5e9;
   save_rates(path, "a", {rates, "today"});
-  rates.mixed_bytes_per_second = 1e9;
+  rates.swap_bytes_per_second = 1e9;
   save_rates(path, "b", {rates, "later"});
   const auto a = load_rates(path, "a");
   ASSERT_TRUE(a.has_value());
   EXPECT_EQ(a->measured, "today");
-  EXPECT_EQ(a->rates.mixed_bytes_per_second, 2.5e9);
+  EXPECT_EQ(a->rates.swap_bytes_per_second, 2.5e9);
   EXPECT_EQ(a->rates.block.backward, 0.5);
-  EXPECT_EQ(load_rates(path, "b")->rates.mixed_bytes_per_second, 1e9);
+  EXPECT_EQ(load_rates(path, "b")->rates.swap_bytes_per_second, 1e9);
   EXPECT_FALSE(load_rates(path, "c").has_value());
   save_rates(path, "a", {rates, "again"});
   EXPECT_EQ(load_rates(path, "a")->measured, "again");

@@ -36,11 +36,12 @@ double over(double amount, double rate) {
   return amount > 0 && rate > 0 ? amount / rate : 0;
 }
 
-double drive_seconds(const MachineRates& rates, double read_bytes, double written_bytes) {
-  const double both = std::min(read_bytes, written_bytes);
-  return over(2 * both, rates.mixed_bytes_per_second) +
-         over(read_bytes - both, rates.read_bytes_per_second) +
-         over(written_bytes - both, rates.write_bytes_per_second);
+// Of an update: what is read and written together, and the rest.
+double swap_seconds(const MachineRates& rates, const UnitTraffic& traffic) {
+  const std::uint64_t both = std::min(traffic.read_bytes, traffic.written_bytes);
+  return over(2.0 * static_cast<double>(both), rates.swap_bytes_per_second) +
+         over(static_cast<double>(traffic.read_bytes - both), rates.read_bytes_per_second) +
+         over(static_cast<double>(traffic.written_bytes - both), rates.write_bytes_per_second);
 }
 
 class Costs {
@@ -63,8 +64,10 @@ class Costs {
       const double copied = static_cast<double>(traffic.h2d_bytes + traffic.d2h_bytes) / visits;
       stage.compute_seconds =
           compute_seconds(stage) + over(copied, rates_.copy_bytes_per_second) / cores_;
-      stage.drive_seconds = drive_seconds(rates_, static_cast<double>(traffic.read_bytes) / visits,
-                                          static_cast<double>(traffic.written_bytes) / visits);
+      stage.drive_seconds =
+          (over(static_cast<double>(traffic.read_bytes), rates_.read_bytes_per_second) +
+           over(static_cast<double>(traffic.written_bytes), rates_.write_bytes_per_second)) /
+          visits;
       all.push_back(stage);
     }
     return all;
@@ -79,8 +82,7 @@ class Costs {
         over(static_cast<double>(traffic.written_bytes), rates_.checksum_bytes_per_second) /
             cores_ +
         over(static_cast<double>(traffic.h2d_bytes), rates_.copy_bytes_per_second) / cores_;
-    update.drive_seconds = drive_seconds(rates_, static_cast<double>(traffic.read_bytes),
-                                         static_cast<double>(traffic.written_bytes));
+    update.drive_seconds = swap_seconds(rates_, traffic);
     return update;
   }
 

@@ -45,7 +45,7 @@ void each_number(Rates& rates, const Visit& visit) {
   visit("checksum_bytes_per_second", rates.checksum_bytes_per_second);
   visit("read_bytes_per_second", rates.read_bytes_per_second);
   visit("write_bytes_per_second", rates.write_bytes_per_second);
-  visit("mixed_bytes_per_second", rates.mixed_bytes_per_second);
+  visit("swap_bytes_per_second", rates.swap_bytes_per_second);
 }
 
 // The entries of a file, oldest first; none when it is absent or something else.

@@ -212,11 +212,14 @@ void measure_drives(const plan::Plan& plan, plan::MachineRates& rates) {
   }
   if (directories.front().empty()) return;
   constexpr nvme::LoadPattern kPatterns[] = {nvme::LoadPattern::read, nvme::LoadPattern::write,
-                                             nvme::LoadPattern::mixed};
+                                             nvme::LoadPattern::swap};
   const config::TrainConfig& config = plan.config;
+  // As large as what will be swapped, as far as that is soon written: small files may be in caches
+  // behind the drive.
+  const std::uint64_t file_bytes = std::clamp(plan.planned.nvme, 64 * kMiB, 2 * kGiB);
   nvme::DriveRatesOptions options{.backend = nvme::parse_backend(config.sluice.io.backend),
                                   .io_threads = static_cast<unsigned>(plan.threads.io),
-                                  .file_bytes = 512 * kMiB,
+                                  .file_bytes = file_bytes,
                                   .seconds = 2};
   options.engine = {static_cast<std::uint32_t>(config.aio.block_size),
                     static_cast<unsigned>(config.aio.queue_depth),
@@ -227,7 +230,7 @@ void measure_drives(const plan::Plan& plan, plan::MachineRates& rates) {
   const std::vector<unsigned>& weights = config.sluice.io.drive_weights;
   rates.read_bytes_per_second = together(measured[0], weights);
   rates.write_bytes_per_second = together(measured[1], weights);
-  rates.mixed_bytes_per_second = together(measured[2], weights);
+  rates.swap_bytes_per_second = together(measured[2], weights);
 }
 
 }  // namespace

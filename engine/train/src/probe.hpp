@@ -7,7 +7,7 @@
 namespace sluice::train {
 
 // Blocks for up to a minute; the machine should have nothing else to do. Takes memory for one
-// micro-batch in one unit and up to 512 MiB of drive in each swap directory, which are gone after.
+// micro-batch in one unit and up to 2 GiB of drive in each swap directory, which are gone after.
 // Throws IoError; Interrupted when `stop` is the number of a signal.
 plan::MachineRates probe_rates(const plan::Plan& plan, const ProbeProgress& progress,
                                const volatile int& stop);

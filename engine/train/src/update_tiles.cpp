@@ -68,36 +68,36 @@ Ticket UpdateTiles::begin(std::size_t unit, TileWork work) {
   Ticket ticket = countdown->ticket();
   {
     MutexLock lock(mutex_);
-    waiting_.emplace(unit, Waiting{std::move(work), std::move(countdown)});
+    waiting_.emplace(unit, Waiting{std::make_shared<const TileWork>(std::move(work)),
+                                   std::move(countdown)});
   }
   // The worker's own ticket carries nothing: errors go to the countdown.
-  detached_.push_back(worker_->begin([this] { run_first(); }));
+  detached_.push_back(worker_->begin([this] { run_waiting(); }));
   while (!detached_.empty() && detached_.front().done()) detached_.pop_front();
   return ticket;
 }
 
-void UpdateTiles::run_first() {
-  std::size_t unit = 0;
-  Waiting first;
-  {
-    MutexLock lock(mutex_);
-    auto node = waiting_.extract(waiting_.begin());
-    unit = node.key();
-    first = std::move(node.mapped());
-  }
-  const auto work = std::make_shared<const TileWork>(std::move(first.work));
-  const std::uint64_t count = shard_count(unit);
+UpdateTiles::NextTile UpdateTiles::take_tile() {
+  MutexLock lock(mutex_);
+  if (waiting_.empty()) return {};
+  const auto first = waiting_.begin();
+  const std::size_t unit = first->first;
+  Waiting& waiting = first->second;
   const std::uint64_t per_tile = plan_.update_tile_count;
-  for (std::size_t t = 0; t < tiles_of(unit); ++t) {
-    const std::uint64_t begin = t * per_tile;
-    run_tile({unit, begin, std::min(per_tile, count - begin)}, work, first.countdown);
-  }
-  // Tiles of the next unit follow without a gap; only the last one that waits drains.
-  const bool last = [&] {
-    MutexLock lock(mutex_);
-    return waiting_.empty();
-  }();
-  if (last && pipeline_) pipeline_->drain();
+  const std::uint64_t begin = waiting.next_tile * per_tile;
+  NextTile next{{unit, begin, std::min(per_tile, shard_count(unit) - begin)},
+                waiting.work,
+                waiting.countdown};
+  if (++waiting.next_tile == tiles_of(unit)) waiting_.erase(first);
+  return next;
+}
+
+// A unit that arrives is begun after the tile at hand, not after its unit: the first units' weights
+// are waited for first, and their gradients come last.
+void UpdateTiles::run_waiting() {
+  for (NextTile next = take_tile(); next.work; next = take_tile())
+    run_tile(next.range, next.work, next.countdown);
+  if (pipeline_) pipeline_->drain();
 }
 
 UpdateCounters UpdateTiles::counters() const {

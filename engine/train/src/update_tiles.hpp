@@ -80,8 +80,8 @@ class UpdateTiles {
   UpdateTiles& operator=(const UpdateTiles&) = delete;
 
   // Does `work` to every tile of a unit; the ticket ends when the last tile has. Of the units that
-  // wait the first in forward order comes first, whose weights will be asked for first; the work of
-  // one unit stays in order.
+  // wait the first in forward order comes first, tile by tile, whose weights will be asked for
+  // first; the work of one unit stays in order.
   Ticket begin(std::size_t unit, TileWork work);
 
   const StateHome& home(std::size_t unit) const { return homes_[unit]; }
@@ -96,12 +96,20 @@ class UpdateTiles {
   using Bytes = TileWork::Bytes;
   using States = TileWork::States;
   class Countdown;
+  // Work and countdown are shared by the unit's tiles.
   struct Waiting {
-    TileWork work;
-    std::shared_ptr<Countdown> countdown;  // shared by the unit's tiles
+    std::shared_ptr<const TileWork> work;
+    std::shared_ptr<Countdown> countdown;
+    std::size_t next_tile = 0;
+  };
+  struct NextTile {
+    TileRange range;
+    std::shared_ptr<const TileWork> work;  // null: nothing waits
+    std::shared_ptr<Countdown> countdown;
   };
 
-  void run_first();
+  NextTile take_tile();
+  void run_waiting();
   std::uint64_t shard_count(std::size_t unit) const;
   std::size_t tiles_of(std::size_t unit) const;
   StateHome make_home(std::size_t unit);

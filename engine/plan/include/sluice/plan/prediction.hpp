@@ -34,7 +34,7 @@ struct MachineRates {
   // The drives of the swap directories, all together; 0: no state is on NVMe.
   double read_bytes_per_second = 0;
   double write_bytes_per_second = 0;
-  double mixed_bytes_per_second = 0;  // read and written at the same time, together
+  double swap_bytes_per_second = 0;  // as an update does it, tiles read and written back, together
 };
 
 // Everything that rates depend on: machine, program, shapes, threads, directories, as one line.

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Training steps beside what their slowest link allows and what was predicted, the machine probed next to each run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paired import Progress, quotients, summarize, write_result
+from row_report import ratio_line, text_table
+from rounds import Steps
+from step_bench import MODEL, REPOSITORY, WARM_STEPS
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration; `beside_host`: run it with the states in host memory too."""
+
+    name: str
+    states: str = "nvme"
+    weights: str = "cpu"
+    micro_batch: int = 1
+    accumulation: int = 1
+    clipping: float = 0
+    steps: int = 12
+    beside_host: bool = False
+    sluice: dict = field(default_factory=dict, hash=False)
+
+    @property
+    def tokens(self) -> int:
+        return self.micro_batch * self.accumulation * MODEL["n_positions"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CASES = [
+    Case("states on NVMe, 1,024 tokens", accumulation=2, beside_host=True),
+    Case("states on NVMe, 4,096 tokens", micro_batch=4, accumulation=2, steps=7, beside_host=True),
+    Case("all in host memory", states="cpu"),
+    Case("host memory, clipped", states="cpu", clipping=1.0),
+    Case("host memory, recompute", states="cpu", sluice={"activations": "recompute"}),
+    Case("host memory, fp32 master", states="cpu", sluice={"master": "fp32"}),
+    Case("host memory, bf16 moments", states="cpu", sluice={"moments": "bf16"}),
+    Case("host memory, no overlap", states="cpu", sluice={"overlap": False}),
+    Case("states on NVMe, 512 tokens"),
+    Case("states on NVMe, clipped", clipping=1.0),
+    Case("states on NVMe, half cached", sluice={"cache_bytes": "50%"}),
+    Case("states and weights on NVMe", weights="nvme"),
+    Case("states on NVMe, bf16 moments", sluice={"moments": "bf16"}),
+    Case("states on NVMe, no overlap", sluice={"overlap": False}),
+]
+
+
+def configuration(case: Case, states: str, drive: Path) -> dict:
+    def place(device: str) -> dict:
+        return {"device": device} | ({"nvme_path": str(drive)} if device == "nvme" else {})
+
+    return {
+        "train_micro_batch_size_per_gpu": case.micro_batch,
+        "gradient_accumulation_steps": case.accumulation,
+        "gradient_clipping": case.clipping,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}},
+        "bf16": {"enabled": True},
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": place(states),
+            "offload_param": place(case.weights if states != "cpu" else "cpu"),
+        },
+        "sluice": {"device_bytes": "8GiB", "host_bytes": "5GiB", "activations": "keep"}
+        | case.sluice,
+    }
+
+
+class Bench:
+    def __init__(self, folder: Path, drive: Path, binaries: Path) -> None:
+        self.folder, self.drive, self.binaries = folder, drive, binaries
+        self.commands: dict[str, str] = {}
+        (folder / "model.json").write_text(json.dumps(MODEL))
+        (folder / "data.txt").write_bytes(random.Random(1).randbytes(4 << 20))
+
+    def call(self, name: str, *more: str) -> dict:
+        line = [str(self.binaries / "sluice"), name, "--json", "--config", str(self.folder / "ds.json")]
+        line += ["--model", str(self.folder / "model.json"), "--rates", str(self.folder / "rates.json")]
+        line += ["--data", str(self.folder / "data.txt"), *more]
+        self.commands[name] = shlex.join(line)
+        done = subprocess.run(line, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"step_limits.py: {shlex.join(line)} failed: {done.stderr.strip()}")
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def measure(self, case: Case, states: str) -> dict:
+        """Median seconds of a step, what was predicted, and the slowest link by the same probe."""
+        with tempfile.TemporaryDirectory(prefix="sluice-limits-", dir=self.drive) as swap:
+            config = configuration(case, states, Path(swap))
+            (self.folder / "ds.json").write_text(json.dumps(config))
+            self.call("plan", "--probe")
+            report_folder = self.folder / "report"
+            report = self.call(
+                "train", "--steps", str(case.steps), "--report", str(report_folder)
+            )
+        lines = (report_folder / "steps.jsonl").read_text().splitlines()
+        seconds = [json.loads(line)["seconds"] for line in lines][-case.steps + WARM_STEPS :]
+        limits = report["predicted"]["limits_seconds"]
+        return {
+            "seconds": statistics.median(seconds),
+            "predicted": report["predicted"]["step_seconds"],
+            "limits": limits,
+            # Where the device is the host, computing and the update share the cores.
+            "limit": max(limits["compute"] + limits["update"], limits["drive"]),
+            "bytes_as_planned": report["bytes_per_step"]["planned"]
+            == report["bytes_per_step"]["measured"],
+            "peak": {
+                tier: report["peak_bytes"][tier] / max(1, report["planned_bytes"][tier])
+                for tier in ("device", "host", "nvme")
+            },
+        }
+
+
+def lines_of(case: Case, runs: dict[str, list[dict]]) -> dict[str, dict]:
+    """By table."""
+    ours = runs["ours"]
+    seconds = [run["seconds"] for run in ours]
+    medians = [statistics.median(seconds)]
+
+    def line(peer: list[float], ratio: list[float], bar: float | None, at_most: bool = False) -> dict:
+        more = {"at_most": True} if at_most else {}
+        return ratio_line(
+            str(case), medians[0], statistics.median(peer), "s", summarize(ratio), bar, runs=ours, **more
+        )
+
+    predicted = [run["predicted"] for run in ours]
+    tables = {"predicted": line(predicted, quotients(seconds, predicted), None)}
+    tables["predicted"]["met"] = abs(tables["predicted"]["ratio"]["median"] - 1) <= 0.15
+    if not all(run["bytes_as_planned"] for run in ours):
+        tables["predicted"]["note"] = "bytes of the last step are not those of the plan"
+    if case.beside_host:
+        limits = [run["limit"] for run in ours]
+        tables["limit"] = line(limits, quotients(seconds, limits), 1.15, at_most=True)
+        host = [run["seconds"] for run in runs["host"]]
+        tables["host"] = line(host, quotients(host, seconds), None)
+    return tables
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("drive", type=Path, metavar="DIR", help="a directory on the drive to swap to")
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="every value, and the facts")
+    parser.add_argument("--match", default="", help="only cases whose name contains this")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each case (5)")
+    parser.add_argument("--binaries", type=Path, default=REPOSITORY / "build/bin", metavar="DIR")
+    arguments = parser.parse_args()
+    cases = [case for case in CASES if arguments.match in case.name]
+    if not cases:
+        parser.error(f"no case has {arguments.match!r} in its name")
+    progress = Progress()
+    steps = Steps(progress, "step")
+    steps.expect("runs", arguments.rounds * sum(1 + case.beside_host for case in cases))
+    runs: dict[Case, dict[str, list[dict]]] = {case: {"ours": [], "host": []} for case in cases}
+    with tempfile.TemporaryDirectory(prefix="sluice-step-") as folder:
+        bench = Bench(Path(folder), arguments.drive, arguments.binaries)
+        for number in range(arguments.rounds):
+            for case in cases if number % 2 == 0 else reversed(cases):
+                steps.step(f"round {number + 1} of {arguments.rounds}, {case}")
+                runs[case]["ours"].append(bench.measure(case, case.states))
+                if case.beside_host:
+                    steps.step(f"round {number + 1} of {arguments.rounds}, {case}, host memory")
+                    runs[case]["host"].append(bench.measure(case, "cpu"))
+    progress.clear()
+    titles = {
+        "limit": ("seconds of a step beside its slowest link, probed next to each run", "limit"),
+        "host": ("the same beside a step with the states in host memory (tokens/s)", "host memory"),
+        "predicted": ("seconds of a step beside the prediction", "predicted"),
+    }
+    rows = []
+    for key, (title, peer) in titles.items():
+        lines = [tables[key] for case in cases if key in (tables := lines_of(case, runs[case]))]
+        if lines:
+            rows.append({"title": f"{title}, {os.cpu_count()} cores", "peer": peer, "lines": lines})
+            print(text_table(rows[-1]) + "\n")
+    if arguments.out:
+        names = {folder: "DIR", str(arguments.drive): "DRIVE"}
+        write_result(arguments.out, REPOSITORY, {"commands": bench.commands, "rows": rows}, names)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
