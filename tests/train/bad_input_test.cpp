@@ -74,7 +74,7 @@ TEST(BadInput, DamagedStatesAreNamedAndNothingIsOverwritten) {
     write_file(slots[slot], flipped);
   }
   expect_refused(folder.train("report", 5, {"--resume"}), 4,
-                 {folder.swap(), "is damaged", "embedding/master"});
+                 {folder.swap(), "is damaged", "embedding/weight"});
   for (int slot = 0; slot < 2; ++slot)
     write_file(slots[slot], saved[slot].substr(0, saved[slot].size() / 2));
   expect_refused(folder.train("report", 5, {"--resume"}), 4, {".swap"});

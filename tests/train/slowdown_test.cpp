@@ -45,7 +45,7 @@ TEST(SlowdownWatch, TakesShortStepsTogether) {
     if (const auto slowdown = watch.add(step, rate * 0.01, 0.01)) since = slowdown->since_step;
   }
   EXPECT_GE(since, 400);
-  EXPECT_LT(since, 430);
+  EXPECT_LT(since, 420);
 }
 
 }  // namespace

@@ -61,12 +61,17 @@ TEST(Timing, ADriveThatBecomesTenTimesSlowerIsNamedAndChangesNothingElse) {
   TrainFolder folder;
   TrainSetup setup;
   setup.sluice_keys = "\"io\": {\"backend\": \"threads\"}, ";
-  constexpr int kSteps = 115;
+  setup.host_bytes = "64MiB";
+  setup.micro_batch = setup.accumulation = 1;
+  // Some 300 transfers a step.
+  write_file(folder.model(), R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4,
+                                 "n_positions": 16, "vocab_size": 256})");
+  constexpr int kSteps = 50;
   const Result usual = run(folder, setup, kSteps, {}, {});
   EXPECT_NE(folder.report_text("report").find("\"notices\":[]"), std::string::npos);
   const Result slowed =
       run(folder, setup, kSteps, {},
-          {{"LD_PRELOAD", SLUICE_HOSTILE_TIMING}, {"SLUICE_TEST_SLOW_DRIVE", "3800"}});
+          {{"LD_PRELOAD", SLUICE_HOSTILE_TIMING}, {"SLUICE_TEST_SLOW_DRIVE", "10500"}});
   const std::string report = folder.report_text("report");
   EXPECT_NE(report.find("the drive of " + folder.swap() + " moves "), std::string::npos) << report;
   EXPECT_EQ(slowed.losses.size(), static_cast<std::size_t>(kSteps));

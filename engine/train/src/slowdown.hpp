@@ -9,7 +9,7 @@
 
 namespace sluice::train {
 
-// Of rates over some tenths of a second each: the median of the last few against the best such
+// Of rates over at least a twentieth of a second each: the median of the last few against the best such
 // median before.
 // Thread-compatible: callers synchronise.
 class SlowdownWatch {
@@ -45,7 +45,7 @@ class SlowdownWatch {
 
  private:
   static constexpr std::size_t kRates = 5;
-  static constexpr double kLeastSeconds = 0.2;  // what is shorter is noise
+  static constexpr double kLeastSeconds = 0.05;  // what is shorter is noise
   // Drives that share a machine differ by two from one minute to the next.
   static constexpr double kTimes = 4;
 

@@ -68,8 +68,8 @@ Ticket UpdateTiles::begin(std::size_t unit, TileWork work) {
   Ticket ticket = countdown->ticket();
   {
     MutexLock lock(mutex_);
-    waiting_.emplace(unit, Waiting{std::make_shared<const TileWork>(std::move(work)),
-                                   std::move(countdown)});
+    waiting_.emplace(
+        unit, Waiting{std::make_shared<const TileWork>(std::move(work)), std::move(countdown)});
   }
   // The worker's own ticket carries nothing: errors go to the countdown.
   detached_.push_back(worker_->begin([this] { run_waiting(); }));
