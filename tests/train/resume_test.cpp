@@ -18,13 +18,6 @@ struct Expected {
   std::string weights;
 };
 
-std::string exported(const TrainFolder& folder, const std::string& run) {
-  const std::string out = folder.path("weights.safetensors");
-  const ProgramResult result = run_sluice({"export", run, "--out", out});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  return file_text(out);
-}
-
 std::vector<std::string> names(const std::vector<std::string>& paths) {
   std::vector<std::string> names;
   for (const std::string& path : paths)

@@ -17,13 +17,6 @@ struct Result {
   std::string weights;
 };
 
-std::string exported(const TrainFolder& folder, const std::string& run) {
-  const std::string out = folder.path("weights.safetensors");
-  const ProgramResult result = run_sluice({"export", run, "--out", out});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  return file_text(out);
-}
-
 Result run(TrainFolder& folder, const TrainSetup& setup,
            const std::vector<std::string>& more = {}) {
   folder.clear_swap();

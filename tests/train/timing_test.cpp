@@ -22,11 +22,8 @@ Result run(TrainFolder& folder, const TrainSetup& setup, int steps,
   const ProgramResult result = run_sluice(folder.arguments("report", steps, more), environment);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const bool on_drive = setup.optimizer_device == "nvme" && more.empty();
-  const std::string out = folder.path("weights.safetensors");
-  EXPECT_EQ(run_sluice({"export", on_drive ? folder.swap() : folder.checkpoints(), "--out", out})
-                .exit_code,
-            0);
-  return {column(folder, "report", "loss"), file_text(out)};
+  return {column(folder, "report", "loss"),
+          exported(folder, on_drive ? folder.swap() : folder.checkpoints())};
 }
 
 TEST(Timing, RandomDelaysInEveryHandoverChangeNoBitOverFiftySteps) {

@@ -159,6 +159,14 @@ inline std::vector<std::string> column(const TrainFolder& folder, const std::str
   return values;
 }
 
+// The exported weights of a run, or of the newest of its checkpoints.
+inline std::string exported(const TrainFolder& folder, const std::string& run) {
+  const std::string out = folder.path("weights.safetensors");
+  const ProgramResult result = run_sluice({"export", run, "--out", out});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return file_text(out);
+}
+
 // Starts the program without its output.
 inline pid_t start_sluice(const std::vector<std::string>& arguments) {
   const pid_t child = ::fork();

@@ -9,9 +9,8 @@
 
 namespace sluice::train {
 
-// Of rates over at least a twentieth of a second each: the median of the last few against the best such
-// median before.
-// Thread-compatible: callers synchronise.
+// Of rates over at least a twentieth of a second each: the median of the last few against the best
+// such median before. Thread-compatible: callers synchronise.
 class SlowdownWatch {
  public:
   struct Slowdown {
