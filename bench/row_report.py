@@ -8,7 +8,7 @@ import statistics
 from paired import quotients, span, summarize
 
 TOLERANCE = 0.05  # a median so close to its bar is the drive's noise
-DIGITS = {"GB/s": 2, "IOPS": 0, "Gparam/s": 3, "tokens/s": 0, "s/GiB": 4, "s": 3, "ms": 1, "instr": 0, "B": 2, "x": 3}
+DIGITS = {"GB/s": 2, "IOPS": 0, "Gparam/s": 3, "tokens/s": 0, "s/GiB": 4, "s": 1, "ms": 1, "instr": 0, "B": 2}
 MEASURED_WHERE = ("cpu", "cpus", "memory_GiB", "kernel", "file_system", "drive", "fio", "sluice")
 
 

@@ -57,24 +57,31 @@ CASES = {
 }
 
 
-def configuration(case: Case) -> dict:
+def deepspeed_file(
+    micro_batch: int, accumulation: int, clipping: float, optimizer: dict, param: dict, sluice: dict
+) -> dict:
+    """A configuration; `optimizer` and `param` are where states and weights go."""
     return {
-        "train_micro_batch_size_per_gpu": case.micro_batch,
-        "gradient_accumulation_steps": case.accumulation,
-        "gradient_clipping": 0,
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": clipping,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}},
         "bf16": {"enabled": True},
-        "zero_optimization": {
-            "stage": 3,
-            "offload_optimizer": {"device": "cpu"},
-            "offload_param": {"device": "cpu"},
-        },
-        "sluice": {
-            "device_bytes": "12GiB",
-            "host_bytes": "4GiB",
-            "activations": case.activations,
-        },
+        "zero_optimization": {"stage": 3, "offload_optimizer": optimizer, "offload_param": param},
+        "sluice": sluice,
     }
+
+
+def configuration(case: Case) -> dict:
+    host = {"device": "cpu"}
+    own = {"device_bytes": "12GiB", "host_bytes": "4GiB", "activations": case.activations}
+    return deepspeed_file(case.micro_batch, case.accumulation, 0, host, host, own)
+
+
+def write_inputs(folder: Path) -> None:
+    """model.json and data.txt"""
+    (folder / "model.json").write_text(json.dumps(MODEL))
+    (folder / "data.txt").write_bytes(random.Random(1).randbytes(4 << 20))
 
 
 class Bench:
@@ -82,8 +89,7 @@ class Bench:
         self.folder = folder
         self.binaries = binaries
         self.commands: dict[str, list[str]] = {}
-        (folder / "model.json").write_text(json.dumps(MODEL))
-        (folder / "data.txt").write_bytes(random.Random(1).randbytes(4 << 20))
+        write_inputs(folder)
 
     def offloaded(self, case: Case) -> float:
         """Tokens a second of the median step."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import shlex
 import statistics
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 from paired import Progress, quotients, summarize, write_result
 from row_report import ratio_line, text_table
 from rounds import Steps
-from step_bench import MODEL, REPOSITORY, WARM_STEPS
+from step_bench import MODEL, REPOSITORY, WARM_STEPS, deepspeed_file, write_inputs
 
 @dataclass(frozen=True)
 class Case:
@@ -64,28 +63,18 @@ def configuration(case: Case, states: str, drive: Path) -> dict:
     def place(device: str) -> dict:
         return {"device": device} | ({"nvme_path": str(drive)} if device == "nvme" else {})
 
-    return {
-        "train_micro_batch_size_per_gpu": case.micro_batch,
-        "gradient_accumulation_steps": case.accumulation,
-        "gradient_clipping": case.clipping,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}},
-        "bf16": {"enabled": True},
-        "zero_optimization": {
-            "stage": 3,
-            "offload_optimizer": place(states),
-            "offload_param": place(case.weights if states != "cpu" else "cpu"),
-        },
-        "sluice": {"device_bytes": "8GiB", "host_bytes": "5GiB", "activations": "keep"}
-        | case.sluice,
-    }
+    own = {"device_bytes": "8GiB", "host_bytes": "5GiB", "activations": "keep"} | case.sluice
+    weights = case.weights if states != "cpu" else "cpu"
+    return deepspeed_file(
+        case.micro_batch, case.accumulation, case.clipping, place(states), place(weights), own
+    )
 
 
 class Bench:
     def __init__(self, folder: Path, drive: Path, binaries: Path) -> None:
         self.folder, self.drive, self.binaries = folder, drive, binaries
         self.commands: dict[str, str] = {}
-        (folder / "model.json").write_text(json.dumps(MODEL))
-        (folder / "data.txt").write_bytes(random.Random(1).randbytes(4 << 20))
+        write_inputs(folder)
 
     def call(self, name: str, *more: str) -> dict:
         line = [str(self.binaries / "sluice"), name, "--json", "--config", str(self.folder / "ds.json")]
@@ -129,12 +118,12 @@ def lines_of(case: Case, runs: dict[str, list[dict]]) -> dict[str, dict]:
     """By table."""
     ours = runs["ours"]
     seconds = [run["seconds"] for run in ours]
-    medians = [statistics.median(seconds)]
+    median_ms = 1e3 * statistics.median(seconds)
 
     def line(peer: list[float], ratio: list[float], bar: float | None, at_most: bool = False) -> dict:
         more = {"at_most": True} if at_most else {}
         return ratio_line(
-            str(case), medians[0], statistics.median(peer), "s", summarize(ratio), bar, runs=ours, **more
+            str(case), median_ms, 1e3 * statistics.median(peer), "ms", summarize(ratio), bar, runs=ours, **more
         )
 
     predicted = [run["predicted"] for run in ours]
@@ -176,9 +165,9 @@ def main() -> None:
                     runs[case]["host"].append(bench.measure(case, "cpu"))
     progress.clear()
     titles = {
-        "limit": ("seconds of a step beside its slowest link, probed next to each run", "limit"),
+        "limit": ("a step beside its slowest link, probed next to each run", "limit"),
         "host": ("the same beside a step with the states in host memory (tokens/s)", "host memory"),
-        "predicted": ("seconds of a step beside the prediction", "predicted"),
+        "predicted": ("a step beside the prediction", "predicted"),
     }
     rows = []
     for key, (title, peer) in titles.items():

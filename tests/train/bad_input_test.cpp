@@ -86,6 +86,33 @@ TEST(BadInput, DamagedStatesAreNamedAndNothingIsOverwritten) {
   expect_refused(folder.train("report", 6, {"--resume"}), 4, {manifest});
 }
 
+// A batch of weights that are not numbers: the loss of the first step is none.
+TEST(BadInput, ALossThatIsNotFiniteSkipsTheStepOrStopsTheRunAsConfigured) {
+  TrainFolder folder;
+  folder.set({});
+  ASSERT_EQ(folder.train("report", 1).exit_code, 0);
+  exported(folder, folder.swap());
+  const std::string weights = folder.path("weights.safetensors");
+  std::string text = file_text(weights);
+  text.replace(text.size() / 2, text.size() / 2, text.size() / 2, '\xFF');  // NaN
+  write_file(weights, text);
+  for (const double clipping : {0.0, 1.0}) {
+    SCOPED_TRACE(clipping);
+    TrainSetup setup;
+    setup.clipping = clipping;
+    folder.clear_swap();
+    folder.set(setup);
+    const ProgramResult skipped = folder.train("skipped", 2, {"--init", weights});
+    EXPECT_EQ(skipped.exit_code, 0) << skipped.err;
+    EXPECT_EQ(column(folder, "skipped", "skipped"), (std::vector<std::string>{"true", "true"}));
+    setup.sluice_keys = "\"non_finite\": \"stop\", ";
+    folder.clear_swap();
+    folder.set(setup);
+    expect_refused(folder.train("stopped", 2, {"--init", weights}), 1,
+                   {"step 1: the loss is not finite", "non_finite"});
+  }
+}
+
 TEST(BadInput, AnotherModelThanTheSavedOneIsRefused) {
   TrainFolder folder;
   folder.set({});

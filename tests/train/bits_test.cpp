@@ -10,46 +10,24 @@ namespace {
 
 constexpr int kSteps = 12;
 
-struct Result {
-  std::vector<std::string> losses;
-  std::vector<std::string> norms;
-  std::string weights;
-};
-
-Result run(TrainFolder& folder, const TrainSetup& setup,
-           const std::vector<std::string>& more = {}) {
-  folder.clear_swap();
-  TrainSetup with_checkpoint = setup;
-  with_checkpoint.sluice_keys += "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", ";
-  folder.set(with_checkpoint);
-  const ProgramResult result = folder.train("report", kSteps, more);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  const bool on_drive = setup.optimizer_device == "nvme" && more.empty();
-  const std::string out = folder.path("weights.safetensors");
-  const ProgramResult exported =
-      run_sluice({"export", on_drive ? folder.swap() : folder.checkpoints(), "--out", out});
-  EXPECT_EQ(exported.exit_code, 0) << exported.err;
-  return {column(folder, "report", "loss"), column(folder, "report", "grad_norm"), file_text(out)};
+Outcome run(TrainFolder& folder, const TrainSetup& setup,
+            const std::vector<std::string>& more = {}) {
+  return outcome_of(folder, setup, kSteps, more);
 }
 
-void expect_same(const Result& a, const Result& b) {
-  EXPECT_EQ(a.losses.size(), static_cast<std::size_t>(kSteps));
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(a.norms, b.norms);
-  EXPECT_TRUE(a.weights == b.weights) << "the exported weights differ";
+void expect_same(const Outcome& a, const Outcome& b) {
+  test::expect_same(a, b, kSteps);
 }
-
-const std::vector<std::string> kResident = {"--placement", "resident"};
 
 TEST(Bits, OffloadedToNvmeEqualsResident) {
   TrainFolder folder;
-  const Result resident = run(folder, {}, kResident);
+  const Outcome resident = run(folder, {}, kResident);
   expect_same(run(folder, {}), resident);
 }
 
 TEST(Bits, EveryPlacementEqualsResident) {
   TrainFolder folder;
-  const Result resident = run(folder, {}, kResident);
+  const Outcome resident = run(folder, {}, kResident);
   const std::pair<const char*, const char*> placements[] = {{"none", "none"}, {"cpu", "none"},
                                                             {"cpu", "cpu"},   {"nvme", "none"},
                                                             {"nvme", "cpu"},  {"cpu", "nvme"}};
@@ -64,7 +42,7 @@ TEST(Bits, EveryPlacementEqualsResident) {
 
 TEST(Bits, TightBudgetsThatSpillEverythingEqualResident) {
   TrainFolder folder;
-  const Result resident = run(folder, {}, kResident);
+  const Outcome resident = run(folder, {}, kResident);
   TrainSetup setup;
   folder.set(setup);
   const ProgramResult plan =
@@ -84,7 +62,7 @@ TEST(Bits, TightBudgetsThatSpillEverythingEqualResident) {
 
 TEST(Bits, WithoutOverlapAndWithOtherThreadsOfTheOptimizerNothingChanges) {
   TrainFolder folder;
-  const Result resident = run(folder, {}, kResident);
+  const Outcome resident = run(folder, {}, kResident);
   TrainSetup setup;
   setup.sluice_keys = "\"overlap\": false, ";
   expect_same(run(folder, setup), resident);
@@ -102,7 +80,7 @@ TEST(Bits, UpdatesDuringTheBackwardPassAreTheSame) {
   TrainFolder folder;
   TrainSetup setup;
   setup.clipping = 1e9;
-  const Result waited = run(folder, setup, kResident);
+  const Outcome waited = run(folder, setup, kResident);
   setup.clipping = 0;
   expect_same(run(folder, setup, kResident), waited);
   for (const auto& [optimizer, param] :
@@ -124,7 +102,7 @@ TEST(Bits, KeptRecomputedAndOffloadedActivationsAreTheSame) {
                  "vocab_size": 256, "embd_pdrop": 0.1, "resid_pdrop": 0.1})");
   TrainSetup setup;
   setup.sluice_keys = "\"activations\": \"recompute\", ";
-  const Result recomputed = run(folder, setup, kResident);
+  const Outcome recomputed = run(folder, setup, kResident);
   // Weights are released after forward and gathered elsewhere for backward.
   setup.zero_keys = "\"stage3_max_reuse_distance\": 0, \"stage3_param_persistence_threshold\": 0, ";
   for (const std::string activations : {"keep", "recompute", "offload", "auto"}) {
@@ -139,7 +117,7 @@ TEST(Bits, KeptRecomputedAndOffloadedActivationsAreTheSame) {
 
 TEST(Bits, SettingsOfTheDriveFromASecondConfigurationChangeNothing) {
   TrainFolder folder;
-  const Result usual = run(folder, {});
+  const Outcome usual = run(folder, {});
   // As `sluice nvme tune` writes it.
   write_file(folder.path("tuned.json"),
              R"({"aio": {"block_size": 65536, "queue_depth": 3, "intra_op_parallelism": 2},
@@ -160,7 +138,7 @@ TEST(Bits, Fp32WithoutClippingEqualsResident) {
   setup.bf16 = false;
   setup.clipping = 0;
   setup.accumulation = 1;
-  const Result resident = run(folder, setup, kResident);
+  const Outcome resident = run(folder, setup, kResident);
   expect_same(run(folder, setup), resident);
 }
 
@@ -170,7 +148,7 @@ TEST(Bits, DropoutMasksDependOnSeedStepUnitAndMicroBatchOnly) {
              R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": 32,
                  "vocab_size": 256, "embd_pdrop": 0.1, "attn_pdrop": 0.1, "resid_pdrop": 0.1,
                  "tie_word_embeddings": false})");
-  const Result resident = run(folder, {}, kResident);
+  const Outcome resident = run(folder, {}, kResident);
   expect_same(run(folder, {}), resident);
 }
 

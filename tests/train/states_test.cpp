@@ -12,32 +12,14 @@ namespace {
 
 constexpr int kSteps = 7;
 
-struct Result {
-  std::vector<std::string> losses;
-  std::string weights;
-};
-
-Result run(TrainFolder& folder, const TrainSetup& setup,
-           const std::vector<std::string>& more = {}) {
-  folder.clear_swap();
-  TrainSetup with_checkpoint = setup;
-  const bool on_drive = setup.optimizer_device == "nvme" && more.empty();
-  if (!on_drive)
-    with_checkpoint.sluice_keys += "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", ";
-  folder.set(with_checkpoint);
-  const ProgramResult result = folder.train("report", kSteps, more);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  return {column(folder, "report", "loss"),
-          exported(folder, on_drive ? folder.swap() : folder.checkpoints())};
+Outcome run(TrainFolder& folder, const TrainSetup& setup,
+            const std::vector<std::string>& more = {}) {
+  return outcome_of(folder, setup, kSteps, more);
 }
 
-void expect_same(const Result& a, const Result& b) {
-  EXPECT_EQ(a.losses.size(), static_cast<std::size_t>(kSteps));
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_TRUE(a.weights == b.weights) << "the exported weights differ";
+void expect_same(const Outcome& a, const Outcome& b) {
+  test::expect_same(a, b, kSteps);
 }
-
-const std::vector<std::string> kResident = {"--placement", "resident"};
 
 std::string format_keys(const std::string& master, const std::string& moments) {
   return R"("master": ")" + master + R"(", "moments": ")" + moments + "\", ";
@@ -50,7 +32,7 @@ TEST(States, EveryFormatIsTheSameOnEveryTier) {
     for (const std::string moments : {"fp32", "bf16"}) {
       TrainSetup setup;
       setup.sluice_keys = format_keys(master, moments);
-      const Result resident = run(folder, setup, kResident);
+      const Outcome resident = run(folder, setup, kResident);
       losses.push_back(resident.losses.back());
       const std::pair<const char*, const char*> placements[] = {
           {"none", "none"}, {"none", "cpu"},  {"cpu", "none"}, {"cpu", "cpu"},
@@ -84,7 +66,7 @@ TEST(States, ACacheChangesNoBitAndMovesTheBytesThatThePlanSays) {
   for (const double clipping : {0.0, 1.0}) {
     TrainSetup setup;
     setup.clipping = clipping;
-    const Result resident = run(folder, setup, kResident);
+    const Outcome resident = run(folder, setup, kResident);
     for (const char* param : {"nvme", "cpu"}) {
       std::uint64_t most_read = std::numeric_limits<std::uint64_t>::max();
       for (const char* share : {"0", "\"50%\"", "\"auto\""}) {

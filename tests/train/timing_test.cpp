@@ -7,23 +7,11 @@
 namespace sluice::test {
 namespace {
 
-struct Result {
-  std::vector<std::string> losses;
-  std::string weights;
-};
-
-Result run(TrainFolder& folder, const TrainSetup& setup, int steps,
-           const std::vector<std::string>& more, const Environment& environment) {
-  folder.clear_swap();
-  TrainSetup with_checkpoint = setup;
-  with_checkpoint.sluice_keys +=
-      "\"threads\": {\"compute\": 2}, \"checkpoint_dir\": \"" + folder.checkpoints() + "\", ";
-  folder.set(with_checkpoint);
-  const ProgramResult result = run_sluice(folder.arguments("report", steps, more), environment);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  const bool on_drive = setup.optimizer_device == "nvme" && more.empty();
-  return {column(folder, "report", "loss"),
-          exported(folder, on_drive ? folder.swap() : folder.checkpoints())};
+// LibTorch's threads are part of the bits.
+Outcome run(TrainFolder& folder, TrainSetup setup, int steps, const std::vector<std::string>& more,
+            const Environment& environment) {
+  setup.sluice_keys += "\"threads\": {\"compute\": 2}, ";
+  return outcome_of(folder, setup, steps, more, environment);
 }
 
 TEST(Timing, RandomDelaysInEveryHandoverChangeNoBitOverFiftySteps) {
@@ -33,7 +21,7 @@ TEST(Timing, RandomDelaysInEveryHandoverChangeNoBitOverFiftySteps) {
     TrainSetup setup;
     setup.clipping = clipping;
     setup.accumulation = 2;
-    const Result calm = run(folder, setup, kSteps, {"--placement", "resident"}, {});
+    const Outcome calm = run(folder, setup, kSteps, kResident, {});
     ASSERT_EQ(calm.losses.size(), static_cast<std::size_t>(kSteps));
     int seed = 1;
     const std::pair<const char*, const char*> kinds[] = {
@@ -45,9 +33,9 @@ TEST(Timing, RandomDelaysInEveryHandoverChangeNoBitOverFiftySteps) {
       setup.sluice_keys = keys;
       SCOPED_TRACE(std::string(optimizer) + ", " + keys + "clipping " + std::to_string(clipping) +
                    ", seed " + std::to_string(seed));
-      const Result delayed = run(folder, setup, kSteps, {},
-                                 {{"LD_PRELOAD", SLUICE_HOSTILE_TIMING},
-                                  {"SLUICE_TEST_DELAYS", std::to_string(20261122 + seed++)}});
+      const Outcome delayed = run(folder, setup, kSteps, {},
+                                  {{"LD_PRELOAD", SLUICE_HOSTILE_TIMING},
+                                   {"SLUICE_TEST_DELAYS", std::to_string(20261122 + seed++)}});
       EXPECT_EQ(delayed.losses, calm.losses);
       EXPECT_TRUE(delayed.weights == calm.weights) << "the exported weights differ";
     }
@@ -64,9 +52,9 @@ TEST(Timing, ADriveThatBecomesTenTimesSlowerIsNamedAndChangesNothingElse) {
   write_file(folder.model(), R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4,
                                  "n_positions": 16, "vocab_size": 256})");
   constexpr int kSteps = 50;
-  const Result usual = run(folder, setup, kSteps, {}, {});
+  const Outcome usual = run(folder, setup, kSteps, {}, {});
   EXPECT_NE(folder.report_text("report").find("\"notices\":[]"), std::string::npos);
-  const Result slowed =
+  const Outcome slowed =
       run(folder, setup, kSteps, {},
           {{"LD_PRELOAD", SLUICE_HOSTILE_TIMING}, {"SLUICE_TEST_SLOW_DRIVE", "10500"}});
   const std::string report = folder.report_text("report");

@@ -167,6 +167,38 @@ inline std::string exported(const TrainFolder& folder, const std::string& run) {
   return file_text(out);
 }
 
+// What a run came to.
+struct Outcome {
+  std::vector<std::string> losses;
+  std::vector<std::string> norms;
+  std::string weights;
+};
+
+inline const std::vector<std::string> kResident = {"--placement", "resident"};
+
+// A run from the beginning, `more` and `environment` for the program: of states that are not on
+// NVMe the weights come from a checkpoint.
+inline Outcome outcome_of(TrainFolder& folder, const TrainSetup& setup, int steps,
+                          const std::vector<std::string>& more = {},
+                          const Environment& environment = {}) {
+  folder.clear_swap();
+  TrainSetup with_checkpoint = setup;
+  with_checkpoint.sluice_keys += "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", ";
+  folder.set(with_checkpoint);
+  const ProgramResult result = run_sluice(folder.arguments("report", steps, more), environment);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const bool on_drive = setup.optimizer_device == "nvme" && more.empty();
+  return {column(folder, "report", "loss"), column(folder, "report", "grad_norm"),
+          exported(folder, on_drive ? folder.swap() : folder.checkpoints())};
+}
+
+inline void expect_same(const Outcome& a, const Outcome& b, int steps) {
+  EXPECT_EQ(a.losses.size(), static_cast<std::size_t>(steps));
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.norms, b.norms);
+  EXPECT_TRUE(a.weights == b.weights) << "the exported weights differ";
+}
+
 // Starts the program without its output.
 inline pid_t start_sluice(const std::vector<std::string>& arguments) {
   const pid_t child = ::fork();

@@ -311,6 +311,16 @@ bool Plan::states_all_on_nvme() const {
   return any;
 }
 
+std::vector<std::string> Plan::swap_directories() const {
+  const bool states = !states_directory.empty();
+  const std::string& first = states ? states_directory : scratch_directory;
+  if (first.empty()) return {};
+  std::vector<std::string> all = {first};
+  const std::vector<std::string>& further = states ? states_further : scratch_further;
+  all.insert(all.end(), further.begin(), further.end());
+  return all;
+}
+
 Plan make_plan(const config::TrainConfig& config, const OwnModel& model, Placement placement,
                const MachineFacts& machine) {
   SLUICE_CHECK(!model.calls.empty(), "a model without units");

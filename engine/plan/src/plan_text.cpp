@@ -246,6 +246,31 @@ std::uint64_t average_written_per_step(const Plan& plan) {
   return between + (plan.nvme_written_per_step - between) / every;
 }
 
+std::string traffic_line(const Plan& plan) {
+  std::string text = "each step: " + format_bytes(plan.h2d_per_step) + " to the device, " +
+                     format_bytes(plan.d2h_per_step) + " back; the drive reads " +
+                     format_bytes(plan.nvme_read_per_step) + " and writes " +
+                     format_bytes(plan.nvme_written_per_step);
+  if (plan.nvme_written_between_commits_per_step < plan.nvme_written_per_step)
+    text += ", " + format_bytes(plan.nvme_written_between_commits_per_step) + " between commits";
+  if (plan.nvme_cached_per_step > 0)
+    text += "; the cache saves it " + format_bytes(plan.nvme_cached_per_step) + " of reading";
+  return text + "\n";
+}
+
+// Empty where nothing is written, or nobody said what the drives are rated for.
+std::string endurance_line(const Plan& plan) {
+  const std::size_t drives = 1 + plan.states_further.size();
+  const std::uint64_t rated =
+      checked_mul(plan.config.sluice.drive_endurance_bytes, static_cast<std::uint64_t>(drives));
+  const std::uint64_t written = average_written_per_step(plan);
+  if (rated == 0 || written == 0) return "";
+  return "endurance: " + std::string(drives > 1 ? "drives" : "a drive") + " rated for " +
+         format_bytes(rated) + (drives > 1 ? " together" : "") + " " +
+         (drives > 1 ? "take" : "takes") + " the writes of " + std::to_string(rated / written) +
+         " such steps\n";
+}
+
 bool any_frozen(const Plan& plan) {
   return std::any_of(plan.layouts.begin(), plan.layouts.end(),
                      [](const zero::UnitLayout& layout) { return layout.frozen; });
@@ -297,26 +322,7 @@ std::string plan_table(const Plan& plan) {
                              : "; it does not exist yet: create it before training") +
             "\n";
   }
-  text += "each step: " + format_bytes(plan.h2d_per_step) + " to the device, " +
-          format_bytes(plan.d2h_per_step) + " back; the drive reads " +
-          format_bytes(plan.nvme_read_per_step) + " and writes " +
-          format_bytes(plan.nvme_written_per_step);
-  if (plan.nvme_written_between_commits_per_step < plan.nvme_written_per_step)
-    text += ", " + format_bytes(plan.nvme_written_between_commits_per_step) + " between commits";
-  if (plan.nvme_cached_per_step > 0)
-    text += "; the cache saves it " + format_bytes(plan.nvme_cached_per_step) + " of reading";
-  text += "\n";
-  const std::size_t drives = 1 + plan.states_further.size();
-  const std::uint64_t rated =
-      checked_mul(plan.config.sluice.drive_endurance_bytes, static_cast<std::uint64_t>(drives));
-  const std::uint64_t written = average_written_per_step(plan);
-  if (rated > 0 && written > 0) {
-    text += "endurance: " + std::string(drives > 1 ? "drives" : "a drive") + " rated for " +
-            format_bytes(rated) + (drives > 1 ? " together" : "") + " " +
-            (drives > 1 ? "take" : "takes") + " the writes of " + std::to_string(rated / written) +
-            " such steps\n";
-  }
-  return text;
+  return text + traffic_line(plan) + endurance_line(plan);
 }
 
 namespace {

@@ -122,7 +122,7 @@ class Schedule {
     for (std::size_t u = 0; u < plan.units.size(); ++u) updates_.push_back(costs.update(u));
   }
 
-  // When `steps` steps have been computed.
+  // When `steps` more steps have been computed, on the clock that began with the first.
   double run(int steps) {
     for (int step = 0; step < steps; ++step) {
       for (const Stage& stage : stages_) visit(stage);
@@ -230,8 +230,9 @@ Prediction predict(const Plan& plan, const MachineRates& rates) {
   // The first steps have no updates before them.
   constexpr int kWarm = 2;
   constexpr int kCounted = 2;
-  const double warm = Schedule(plan, costs).run(kWarm);
-  prediction.step_seconds = (Schedule(plan, costs).run(kWarm + kCounted) - warm) / kCounted;
+  Schedule schedule(plan, costs);
+  const double warm = schedule.run(kWarm);
+  prediction.step_seconds = (schedule.run(kCounted) - warm) / kCounted;
   prediction.tokens_per_second = over(static_cast<double>(plan.config.train_batch_size) *
                                           static_cast<double>(plan.model.n_positions),
                                       prediction.step_seconds);

@@ -79,13 +79,11 @@ std::string rates_key(const Plan& plan) {
       << ", dropout " << plan.model.attn_pdrop << ' ' << plan.model.resid_pdrop << ", "
       << name_of(plan.compute_dtype) << "; " << config::name_of(plan.state_format.master) << ", "
       << config::name_of(plan.state_format.moments);
-  if (!plan.states_directory.empty() || !plan.scratch_directory.empty()) {
+  const std::vector<std::string> directories = plan.swap_directories();
+  if (!directories.empty()) {
     key << "; " << config.sluice.io.backend << ' ' << config.aio.block_size << " x "
         << config.aio.queue_depth << " in";
-    const std::string& first =
-        plan.states_directory.empty() ? plan.scratch_directory : plan.states_directory;
-    key << ' ' << first;
-    for (const std::string& further : plan.states_further) key << ' ' << further;
+    for (const std::string& directory : directories) key << ' ' << directory;
   }
   return key.str();
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "optimizer_tile.hpp"
 #include "sluice/base/error.hpp"
 #include "tensor_bytes.hpp"
 
@@ -47,19 +48,11 @@ void GradientFlow::begin(const std::vector<std::size_t>& units) {
   for (const std::size_t unit : units) begin_buffer(unit);
 }
 
-cpu_adam::GradientSpan GradientFlow::span_of(std::span<std::byte> gradients) const {
-  if (plan_.compute_dtype == DType::bf16)
-    return std::span<const Bf16>(reinterpret_cast<const Bf16*>(gradients.data()),
-                                 gradients.size() / sizeof(Bf16));
-  return std::span<const float>(reinterpret_cast<const float*>(gradients.data()),
-                                gradients.size() / sizeof(float));
-}
-
 // Adds to the norm; finds what is not finite.
 void GradientFlow::check(std::size_t unit) {
   const zero::ShardedUnit& own = *resources_.units[unit];
-  const cpu_adam::GradientStats stats =
-      cpu_adam::gradient_stats(span_of(own.gradient_shard()), *resources_.executor);
+  const cpu_adam::GradientStats stats = cpu_adam::gradient_stats(
+      gradient_span(own.gradient_shard(), plan_.compute_dtype), *resources_.executor);
   squared_norms_[unit] = stats.squared_norm;
   if (stats.finite || !not_finite_.empty()) return;
   not_finite_ = plan_.layouts[unit].name;
@@ -67,7 +60,9 @@ void GradientFlow::check(std::size_t unit) {
   for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
     const auto values =
         own.gradients().subspan(param.offset_count * element, param.count * element);
-    if (cpu_adam::gradient_stats(span_of(values), *resources_.executor).finite) continue;
+    if (cpu_adam::gradient_stats(gradient_span(values, plan_.compute_dtype), *resources_.executor)
+            .finite)
+      continue;
     not_finite_ = param.name;
     break;
   }

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "device_allocator.hpp"
+#include "median.hpp"
+#include "optimizer_tile.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
@@ -42,9 +44,7 @@ double median_seconds(const Work& work) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     sum += seconds.back();
   }
-  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return *middle;
+  return median(std::move(seconds));
 }
 
 // Embedding, one block, head; with weights and gradients of their own.
@@ -127,35 +127,16 @@ constexpr std::uint64_t kElements = 16U << 20U;
 // As StateUpdater does it, with everything in memory.
 double update_rate(const plan::Plan& plan, Executor& executor) {
   const models::StateFormat& format = plan.state_format;
-  const bool bf16 = plan.compute_dtype == DType::bf16;
-  std::vector<Bf16> weight(bf16 ? kElements : 0);
-  std::vector<float> weight32(bf16 ? 0 : kElements);
-  std::vector<Bf16> gradient(bf16 ? kElements : 0);
-  std::vector<float> gradient32(bf16 ? 0 : kElements);
-  std::vector<float> master(format.is_split() ? 0 : kElements);
-  std::vector<std::uint16_t> low(format.is_split() ? kElements : 0);
-  const bool small_moments = format.moments == config::MomentFormat::bf16;
-  std::vector<float> moments[2];
-  std::vector<Bf16> moments16[2];
-  cpu_adam::Tile tile;
-  for (std::size_t i = 0; i < 2; ++i) {
-    moments[i].resize(small_moments ? 0 : kElements);
-    moments16[i].resize(small_moments ? kElements : 0);
-    if (small_moments)
-      tile.moments[i] = std::span(moments16[i]);
-    else
-      tile.moments[i] = std::span(moments[i]);
+  const std::size_t compute_bytes = kElements * size_of(plan.compute_dtype);
+  std::array<std::vector<std::byte>, models::kMostStateParts> parts;
+  StateSpans states;
+  for (std::size_t i = 0; i < format.part_count(); ++i) {
+    parts[i].resize(kElements * format.part(i).element_bytes);
+    states[i] = parts[i];
   }
-  if (format.is_split())
-    tile.master = cpu_adam::SplitMaster{weight, low};
-  else
-    tile.master = std::span(master);
-  if (!format.is_split() && bf16) tile.weight = std::span(weight);
-  if (!format.is_split() && !bf16) tile.weight = std::span(weight32);
-  if (bf16)
-    tile.gradient = std::span<const Bf16>(gradient);
-  else
-    tile.gradient = std::span<const float>(gradient32);
+  std::vector<std::byte> gradient(compute_bytes);
+  std::vector<std::byte> weight(format.is_split() ? 0 : compute_bytes);
+  const cpu_adam::Tile tile = tile_of(plan, states, gradient, weight);
   return kElements / median_seconds([&] {
            cpu_adam::step(cpu_adam::AdamConfig{}, {.step = 1}, tile, executor);
          });
@@ -165,17 +146,10 @@ double gradient_rate(const plan::Plan& plan, Executor& executor) {
   Tensor gradient =
       torch::zeros({static_cast<std::int64_t>(kElements)}, torch_dtype(plan.compute_dtype));
   const std::span<std::byte> bytes(static_cast<std::byte*>(gradient.data_ptr()), gradient.nbytes());
-  const double seconds = median_seconds([&] {
-    gradient.zero_();
-    if (plan.compute_dtype == DType::bf16) {
-      cpu_adam::gradient_stats(std::span(reinterpret_cast<const Bf16*>(bytes.data()), kElements),
-                               executor);
-    } else {
-      cpu_adam::gradient_stats(std::span(reinterpret_cast<const float*>(bytes.data()), kElements),
-                               executor);
-    }
-  });
-  return static_cast<double>(bytes.size()) / seconds;
+  return static_cast<double>(bytes.size()) / median_seconds([&] {
+           gradient.zero_();
+           cpu_adam::gradient_stats(gradient_span(bytes, plan.compute_dtype), executor);
+         });
 }
 
 double copy_rate(offload::Device& device) {
@@ -204,13 +178,8 @@ double together(const std::vector<double>& rates, std::vector<unsigned> weights)
 }
 
 void measure_drives(const plan::Plan& plan, plan::MachineRates& rates) {
-  std::vector<std::string> directories = {plan.states_directory};
-  directories.insert(directories.end(), plan.states_further.begin(), plan.states_further.end());
-  if (plan.states_directory.empty()) {
-    directories = {plan.scratch_directory};
-    directories.insert(directories.end(), plan.scratch_further.begin(), plan.scratch_further.end());
-  }
-  if (directories.front().empty()) return;
+  const std::vector<std::string> directories = plan.swap_directories();
+  if (directories.empty()) return;
   constexpr nvme::LoadPattern kPatterns[] = {nvme::LoadPattern::read, nvme::LoadPattern::write,
                                              nvme::LoadPattern::swap};
   const config::TrainConfig& config = plan.config;

@@ -14,6 +14,7 @@
 
 #include "checkpoint.hpp"
 #include "initial_weights.hpp"
+#include "median.hpp"
 #include "memory_sampler.hpp"
 #include "run_inputs.hpp"
 #include "run_meter.hpp"
@@ -173,10 +174,7 @@ class Run {
 
   // The weights are those of the step before, which is committed here if it was not yet.
   [[noreturn]] void stop_before(std::int64_t step, const BackwardResult& result) {
-    if (committed_step_ < step_) {
-      total_steps_ = step_;
-      commit(step_);
-    }
+    if (committed_step_ < step_) commit_step(*resources_, run_state(step_), /*ending=*/true);
     throw Error("step " + std::to_string(step) + ": " + result.not_finite +
                 " is not finite, and \"sluice\": {\"non_finite\": \"stop\"} is set: the run "
                 "stopped before its update, at step " +
@@ -212,7 +210,8 @@ class Run {
     StepRecord record = *std::exchange(pending_, std::nullopt);
     meter_->end_updates(record);
     steps_file_->append(record);
-    commit(record.step);
+    if (commit_step(*resources_, run_state(record.step), ends_at(record.step)))
+      committed_step_ = record.step;
     step_seconds_.push_back(record.seconds);
     tokens_ += record.tokens;
     last_loss_ = record.loss;
@@ -238,10 +237,6 @@ class Run {
 
   // Whether no step follows.
   bool ends_at(std::int64_t step) const { return step == total_steps_ || stop_ != 0; }
-
-  void commit(std::int64_t step) {
-    if (commit_step(*resources_, run_state(step), ends_at(step))) committed_step_ = step;
-  }
 
   RunReport finish() {
     if (resources_->store && resources_->states_are_durable() && committed_step_ > 0) {
@@ -271,14 +266,10 @@ class Run {
     report.runtime_planned_bytes = plan_.runtime_bytes;
     report.runtime_peak_bytes = sampler_->runtime_peak_bytes();
     report.rss_peak_bytes = sampler_->resident_peak_bytes();
-    std::vector<double> seconds = step_seconds_;
-    if (!seconds.empty()) {
-      const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+    if (!step_seconds_.empty()) {
+      const double sum = std::accumulate(step_seconds_.begin(), step_seconds_.end(), 0.0);
       report.tokens_per_second = static_cast<double>(tokens_) / sum;
-      std::nth_element(seconds.begin(),
-                       seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2),
-                       seconds.end());
-      report.step_seconds = seconds[seconds.size() / 2];
+      report.step_seconds = median(step_seconds_);
     }
     if (const auto saved = plan::load_rates(request_.rates_path, plan::rates_key(plan_)))
       report.predicted = plan::predict(plan_, saved->rates);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "median.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/nvme/drive_rates.hpp"
@@ -41,12 +42,10 @@ void add(LinkSeconds& to, const LinkSeconds& more) {
   to = minus(to, minus(LinkSeconds{}, more));
 }
 
-double median(const std::deque<LinkSeconds>& steps, double LinkSeconds::*link) {
+double median_of(const std::deque<LinkSeconds>& steps, double LinkSeconds::*link) {
   std::vector<double> values;
   for (const LinkSeconds& step : steps) values.push_back(step.*link);
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return median(std::move(values));
 }
 
 }  // namespace
@@ -147,15 +146,12 @@ void RunMeter::watch_drive(const StepRecord& record, const LinkSeconds& busy) {
   if (bytes == 0 || seconds <= 0) return;
   const auto slowdown = drive_.add(record.step, bytes, seconds);
   if (!slowdown) return;
-  const plan::Plan& plan = resources_.plan;
-  const std::string& directory =
-      plan.states_directory.empty() ? plan.scratch_directory : plan.states_directory;
   const auto rate = [](double bytes_per_second) {
     return format_bytes(static_cast<std::uint64_t>(bytes_per_second));
   };
   notices_.push_back("from about step " + std::to_string(slowdown->since_step) +
-                     " on the drive of " + directory + " moves " + rate(slowdown->now) +
-                     " a second, before it was " + rate(slowdown->before) +
+                     " on the drive of " + resources_.plan.swap_directories().front() + " moves " +
+                     rate(slowdown->now) + " a second, before it was " + rate(slowdown->before) +
                      ": another program may use it, or it is full, hot or failing");
   log(LogLevel::warn, notices_.back());
 }
@@ -205,7 +201,7 @@ void RunMeter::fill(RunReport& report) const {
   for (const auto link :
        {&LinkSeconds::h2d, &LinkSeconds::d2h, &LinkSeconds::nvme_read, &LinkSeconds::nvme_written,
         &LinkSeconds::update, &LinkSeconds::compute}) {
-    limits.*link = median(step_busy_, link);
+    limits.*link = median_of(step_busy_, link);
   }
   const std::pair<const char*, double> links[] = {{"compute", limits.compute},
                                                   {"h2d", limits.h2d},

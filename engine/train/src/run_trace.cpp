@@ -19,7 +19,6 @@ RunTrace::RunTrace(const TrainRequest& request) : limits_(request.trace_steps) {
     trace_->row(name);
   steps_ = TraceRow(trace_.get(), "step");
   commits_ = TraceRow(trace_.get(), "commit");
-  checkpoints_ = TraceRow(trace_.get(), "checkpoint");
   evaluations_ = TraceRow(trace_.get(), "evaluation");
 }
 

@@ -24,7 +24,6 @@ class RunTrace {
   // From `begin` until now.
   void end_step(const StepRecord& record, TraceClock::time_point begin);
   void end_commit(std::int64_t step, TraceClock::time_point begin);
-  const TraceRow& checkpoints() const { return checkpoints_; }
   const TraceRow& evaluations() const { return evaluations_; }
 
  private:
@@ -32,7 +31,6 @@ class RunTrace {
   std::optional<TrainRequest::Steps> limits_;
   TraceRow steps_;
   TraceRow commits_;
-  TraceRow checkpoints_;
   TraceRow evaluations_;
 };
 

@@ -17,21 +17,6 @@ using Parts = TileWork::Parts;
 
 namespace {
 
-template <typename T>
-std::span<T> as(Bytes bytes) {
-  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
-}
-
-cpu_adam::GradientSpan gradient_span(Bytes bytes, DType dtype) {
-  if (dtype == DType::bf16) return std::span<const Bf16>(as<Bf16>(bytes));
-  return std::span<const float>(as<float>(bytes));
-}
-
-cpu_adam::WeightSpan weight_span(Bytes bytes, DType dtype) {
-  if (dtype == DType::bf16) return as<Bf16>(bytes);
-  return as<float>(bytes);
-}
-
 // The weight as it follows from an fp32 master: rounded to nearest even, as the update writes it.
 void write_weights(std::span<const float> master, Bytes weights, DType dtype) {
   if (dtype == DType::fp32) {
@@ -40,30 +25,6 @@ void write_weights(std::span<const float> master, Bytes weights, DType dtype) {
   }
   std::transform(master.begin(), master.end(), as<Bf16>(weights).begin(),
                  [](float value) { return to_bf16(value); });
-}
-
-cpu_adam::MomentSpan moment_span(Bytes bytes, const models::StateFormat& format) {
-  if (format.moments == config::MomentFormat::bf16) return as<Bf16>(bytes);
-  return as<float>(bytes);
-}
-
-cpu_adam::SplitMaster split_master(const States& states) {
-  return {as<Bf16>(states[0]), as<std::uint16_t>(states[1])};
-}
-
-cpu_adam::Tile tile_of(const plan::Plan& plan, const States& states, Bytes gradient, Bytes weight) {
-  const models::StateFormat& format = plan.state_format;
-  cpu_adam::Tile tile;
-  if (format.is_split()) {
-    tile.master = split_master(states);
-  } else {
-    tile.master = as<float>(states[0]);
-    tile.weight = weight_span(weight, plan.compute_dtype);
-  }
-  const std::size_t first = format.first_moment();
-  tile.moments = {moment_span(states[first], format), moment_span(states[first + 1], format)};
-  tile.gradient = gradient_span(gradient, plan.compute_dtype);
-  return tile;
 }
 
 // Sets a split master from values that are made a piece at a time.

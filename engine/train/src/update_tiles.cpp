@@ -44,7 +44,12 @@ UpdateTiles::UpdateTiles(const UpdaterResources& resources)
       format_(plan_.state_format),
       offsets_(
           plan::update_tile(plan_.units, format_, plan_.compute_dtype, plan_.update_tile_count)) {
-  for (std::size_t u = 0; u < plan_.units.size(); ++u) homes_.push_back(make_home(u));
+  std::uint64_t elements = 0;
+  for (std::size_t u = 0; u < plan_.units.size(); ++u) {
+    homes_.push_back(make_home(u));
+    first_elements_.push_back(elements);
+    elements += plan_.layouts[u].flat_count;
+  }
   if (offsets_.total > 0) {
     ring_.emplace(*resources_.host_pool, offsets_.total,
                   static_cast<std::size_t>(plan_.update_tiles), "tiles of the optimizer step");
@@ -107,12 +112,6 @@ UpdateCounters UpdateTiles::counters() const {
 
 std::uint64_t UpdateTiles::shard_count(std::size_t unit) const {
   return plan_.layouts[unit].flat_count / static_cast<std::uint64_t>(plan_.world_size);
-}
-
-std::uint64_t UpdateTiles::first_element(std::size_t unit) const {
-  std::uint64_t sum = 0;
-  for (std::size_t u = 0; u < unit; ++u) sum += plan_.layouts[u].flat_count;
-  return sum;
 }
 
 StateHome UpdateTiles::make_home(std::size_t u) {
@@ -229,16 +228,17 @@ Tickets UpdateTiles::begin_writes(const TileRange& range, const TileWork& work, 
     tickets.push_back(resources_.store->begin_write(*home[i].shard, offset_bytes, spans[i]));
     moved.nvme_written_bytes += spans[i].size();
   }
-  if (work.write_weight) send_weight(range, tile, tickets, moved);
+  if (work.write_weight) {
+    send_weight(range, format_.is_split() ? spans[0] : weight_of(range, tile), tickets, moved);
+  }
   count(moved);
   return tickets;
 }
 
-void UpdateTiles::send_weight(const TileRange& range, Bytes tile, Tickets& tickets,
+void UpdateTiles::send_weight(const TileRange& range, Bytes data, Tickets& tickets,
                               UpdateCounters& moved) const {
   if (!plan::weight_leaves(plan_.units[range.unit])) return;
   const offload::TieredBytes& weights = resources_.units[range.unit]->weights_home();
-  const Bytes data = format_.is_split() ? state_spans(range, tile)[0] : weight_of(range, tile);
   const std::uint64_t offset_bytes = range.begin * size_of(plan_.compute_dtype);
   if (weights.tier() == Tier::nvme) {
     const offload::FileRange part = weights.range().part(offset_bytes, data.size());

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "optimizer_tile.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/worker.hpp"
 #include "sluice/models/run_state.hpp"
@@ -24,8 +25,6 @@
 #include "state_updater.hpp"
 
 namespace sluice::train {
-
-inline constexpr std::size_t kParts = models::kMostStateParts;
 
 // One part of a unit's states.
 struct PartHome {
@@ -47,7 +46,7 @@ struct TileRange {
 // buffer.
 struct TileWork {
   using Bytes = std::span<std::byte>;
-  using States = std::array<Bytes, kParts>;  // by part of the format
+  using States = StateSpans;
 
   // Which parts are read from the store, or written to it: those that are nowhere else; those that
   // memory has as well; all.
@@ -86,7 +85,7 @@ class UpdateTiles {
 
   const StateHome& home(std::size_t unit) const { return homes_[unit]; }
   // Elements of all units before this one.
-  std::uint64_t first_element(std::size_t unit) const;
+  std::uint64_t first_element(std::size_t unit) const { return first_elements_[unit]; }
   const plan::Plan& plan() const { return plan_; }
   const UpdaterResources& resources() const { return resources_; }
   UpdateCounters counters() const;
@@ -118,7 +117,7 @@ class UpdateTiles {
                      bool in_tile, std::uint64_t tile_offset) const;
   Bytes gradient_of(const TileRange& range, Bytes tile) const;
   Bytes weight_of(const TileRange& range, Bytes tile) const;
-  void send_weight(const TileRange& range, Bytes tile, offload::Tickets& tickets,
+  void send_weight(const TileRange& range, Bytes data, offload::Tickets& tickets,
                    UpdateCounters& moved) const;
   Ticket read_file(const offload::TieredBytes& home, const TileRange& range, Bytes data);
   offload::Tickets begin_reads(const TileRange& range, const TileWork& work, Bytes tile);
@@ -134,6 +133,7 @@ class UpdateTiles {
   const models::StateFormat format_;
   const plan::UpdateTile offsets_;
   std::vector<StateHome> homes_;
+  std::vector<std::uint64_t> first_elements_;  // by unit
   std::optional<offload::BufferRing> ring_;
   std::string why_unregistered_;
   std::optional<offload::TilePipeline> pipeline_;  // driven by the worker's thread

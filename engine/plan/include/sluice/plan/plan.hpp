@@ -167,6 +167,8 @@ struct Plan {
   // Whether every unit's optimizer states are in files: then a swap directory alone can be resumed
   // from.
   bool states_all_on_nvme() const;
+  // Where the states are swapped to, else where the rest spills; none when no drive is used.
+  std::vector<std::string> swap_directories() const;
 };
 
 // Throws DoesNotFit whose message is the table, what is short by how much, and at least two changes

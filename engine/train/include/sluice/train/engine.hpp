@@ -204,7 +204,8 @@ class __attribute__((visibility("default"))) Engine {
   // micro-batch anew.
   void backward(const torch::Tensor& loss);
   // After every micro-batch; at the last one of a step begins the updates, which run while the next
-  // forward does. A step with a loss or gradient that is not finite is skipped. Throws
+  // forward does. A step with a loss or gradient that is not finite is skipped;
+  // with "sluice": {"non_finite": "stop"} it throws Error, weights untouched. Throws
   // InvalidArgument when no backward came before.
   StepResult step();
 
