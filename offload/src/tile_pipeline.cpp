@@ -50,6 +50,15 @@ void TilePipeline::push(TileJob job) {
   std::optional<TileLease> lease = ring_.try_acquire();
   while (!lease && step()) lease = ring_.try_acquire();
   begin_read(std::move(job), lease ? std::move(*lease) : ring_.acquire());
+  do_what_can_be_done();
+}
+
+void TilePipeline::push(TileJob job, TileLease tile) {
+  begin_read(std::move(job), std::move(tile));
+  do_what_can_be_done();
+}
+
+void TilePipeline::do_what_can_be_done() {
   while (read_has_ended()) compute_oldest_read();
   while (write_has_ended()) retire_oldest_write();
 }

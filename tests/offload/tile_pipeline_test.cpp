@@ -197,6 +197,35 @@ TEST_F(TilePipelineTest, EndsJobsWhoseTransfersHaveEndedWithoutWaiting) {
   EXPECT_FALSE(pipeline.step());
 }
 
+TEST_F(TilePipelineTest, WorksInATileOfTheCaller) {
+  BufferRing other(pool_, kTileBytes, 1, "another tile");
+  TicketSource written;
+  TilePipeline pipeline(ring(3));
+  std::vector<TicketSource> reads(3);
+  for (TicketSource& read : reads) {  // every tile of its own is out
+    TileJob job;
+    job.begin_read = [&](std::span<std::byte>) { return tickets_of(read.ticket()); };
+    pipeline.push(std::move(job));
+  }
+  TileLease lease = other.acquire();
+  std::byte* const at = lease.bytes().data();
+  TileJob job;
+  job.compute = [&](std::span<std::byte> tile) { EXPECT_EQ(tile.data(), at); };
+  job.begin_write = [&](std::span<std::byte> tile) {
+    EXPECT_EQ(tile.data(), at);
+    return tickets_of(written.ticket());
+  };
+  job.done = notes_end(0);
+  pipeline.push(std::move(job), std::move(lease));  // does not wait for a tile
+  EXPECT_FALSE(other.try_acquire());
+  for (TicketSource& read : reads) read.complete();
+  written.complete();
+  pipeline.drain();
+  EXPECT_TRUE(other.try_acquire());
+  EXPECT_EQ(ended_, in_order(1));
+  EXPECT_TRUE(errors_.empty());
+}
+
 TEST_F(TilePipelineTest, TakesJobsWithoutAnyStage) {
   TilePipeline pipeline(ring(3));
   for (int i = 0; i < 10; ++i) pipeline.push(TileJob{});

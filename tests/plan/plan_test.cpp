@@ -125,6 +125,31 @@ TEST(Plan, WithoutClippingGradientsShareAFewHomes) {
   EXPECT_TRUE(some);
 }
 
+TEST(Plan, ReadsStatesAheadWithWhatIsLeftOfHostMemory) {
+  const auto model = model_config(4, 512);
+  const auto plan_with = [&](Device optimizer, std::uint64_t host_mib, bool overlap) {
+    auto config = train_config(optimizer, Device::cpu, 1024, host_mib);
+    config.sluice.overlap = overlap;
+    return make_plan(config, model, Placement::configured, roomy_machine());
+  };
+  const Plan roomy = plan_with(Device::nvme, 2048, true);
+  std::uint64_t largest = 0;
+  for (const auto& layout : roomy.layouts) largest = std::max(largest, layout.flat_count);
+  EXPECT_EQ(roomy.read_ahead_tiles, (largest - 1) / roomy.update_tile_count + 1);  // one unit's
+  EXPECT_EQ(plan_with(Device::nvme, 2048, false).read_ahead_tiles, 0);
+  EXPECT_EQ(plan_with(Device::cpu, 2048, true).read_ahead_tiles, 0);
+  bool some = false;
+  bool none = false;
+  for (std::uint64_t host_mib = roomy.planned.host / kMiB; host_mib > 50; --host_mib) {
+    const Plan plan = plan_with(Device::nvme, host_mib, true);
+    EXPECT_LE(plan.planned.host, host_mib * kMiB);
+    some = some || (plan.read_ahead_tiles > 0 && plan.read_ahead_tiles < roomy.read_ahead_tiles);
+    none = none || plan.read_ahead_tiles == 0;
+  }
+  EXPECT_TRUE(some);
+  EXPECT_TRUE(none);
+}
+
 TEST(Plan, SumsItsRows) {
   const auto plan = make_plan(train_config(Device::nvme, Device::nvme, 128, 64),
                               model_config(6, 256), Placement::configured, roomy_machine());

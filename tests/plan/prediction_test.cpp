@@ -70,7 +70,8 @@ MachineRates with_drive(const Plan& plan, double seconds) {
 }
 
 TEST(Prediction, WithoutClippingADriveIsHiddenBehindComputingAndTheOtherWayRound) {
-  const Plan plan = plan_of(Device::nvme, 0);
+  Plan plan = plan_of(Device::nvme, 0);
+  plan.read_ahead_tiles = 0;
   const Prediction fast = predict(plan, with_drive(plan, 6));
   EXPECT_NEAR(fast.drive_seconds, 6, 0.01);
   // The first units' gradients come last and their weights are needed first: about one of their
@@ -81,6 +82,21 @@ TEST(Prediction, WithoutClippingADriveIsHiddenBehindComputingAndTheOtherWayRound
   EXPECT_GE(slow.step_seconds, 16);
   EXPECT_LT(slow.step_seconds, 18);
   EXPECT_EQ(slow.bound_by, "drive");
+}
+
+TEST(Prediction, StatesThatAreReadAheadHideTheFirstUnitsUpdates) {
+  const Plan ahead = plan_of(Device::nvme, 0);
+  ASSERT_GT(ahead.read_ahead_tiles, 0);
+  Plan none = ahead;
+  none.read_ahead_tiles = 0;
+  EXPECT_NEAR(predict(ahead, with_drive(ahead, 6)).step_seconds, 8, 0.1);
+  for (const double seconds : {4, 6, 8, 10, 16}) {
+    const MachineRates rates = with_drive(ahead, seconds);
+    const double best = std::max(8.0, seconds);
+    EXPECT_LT(predict(ahead, rates).step_seconds - best,
+              0.6 * (predict(none, rates).step_seconds - best))
+        << seconds;
+  }
 }
 
 TEST(Prediction, WithClippingUpdatesHideBehindTheForwardPassOnly) {

@@ -14,7 +14,7 @@ struct Sample {
   double step = 0;
   double resident_kib = 0;  // RssAnon + RssShmem
   double descriptors = 0;
-  double disk_kib = 0;  // of swap and checkpoints; those are replaced, so not the moment's
+  double disk_kib = 0;  // of the swap directory; checkpoints are counted at the end
 };
 
 double field_kib(const std::string& status, const std::string& name) {
@@ -22,11 +22,14 @@ double field_kib(const std::string& status, const std::string& name) {
   return at == std::string::npos ? 0 : std::strtod(status.c_str() + at + name.size() + 1, nullptr);
 }
 
+// Without the manifest, which at times is there twice while it is being replaced, and grows by a
+// digit.
 double disk_kib(const std::string& directory) {
   double sum = 0;
-  std::error_code gone;  // a checkpoint that is being replaced
+  std::error_code gone;
   for (std::filesystem::recursive_directory_iterator it(directory, gone), end; it != end;
        it.increment(gone)) {
+    if (it->path().filename().string().rfind("manifest.json", 0) == 0) continue;
     const auto size = it->is_regular_file(gone) ? it->file_size(gone) : 0;
     if (!gone) sum += static_cast<double>(size) / 1024;
     if (gone) break;

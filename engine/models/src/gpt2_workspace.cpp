@@ -57,7 +57,7 @@ class Workspace {
     const Bytes small = 4 * offload::pool_bytes(step * 2 * sizeof(std::int64_t));
     const Bytes forward = held + std::max(pieces + small, matmul_scratch(chunk, width_));
     const Bytes products =
-        std::max(weight_gradient_scratch(chunk), matmul_scratch(chunk, vocabulary_));
+        std::max(weight_gradient_scratch(chunk, std::max(width_, vocabulary_)), matmul_scratch(chunk, vocabulary_));
     const Bytes norm = 2 * r + stats() + norm_scratch();  // the logits are gone by then
     return {forward, std::max({forward + r, held + r + products, norm}), 0, 0};
   }
@@ -67,6 +67,7 @@ class Workspace {
   // Means, losses, counts: a handful of one-element tensors of 64 bytes.
   static constexpr Bytes kScalars = 512;
   static constexpr Bytes kLargestScratch = 1'114'112;  // of one thread, whatever the sizes
+  static constexpr Bytes kLargestAvx512Scratch = 1'721'344;
   static constexpr Bytes kLogitsChunkCount = 1 << 23;  // as in gpt2_functions.hpp
   static constexpr Bytes kLossChunkCount = 1 << 20;
 
@@ -82,8 +83,8 @@ class Workspace {
 
   // oneDNN's scratch for (rows, depth) x (depth, any) in bf16, an upper bound of what 3.10 takes
   // with AMX and 1 to 8 threads: each thread packs 64 columns of the second operand, whole while
-  // they are short, else in parts with sums in fp32. fp32 is MKL's, which does not use the
-  // allocator.
+  // they are short, else in parts with sums in fp32. AVX-512 without AMX takes less, but for large
+  // sizes. fp32 is MKL's, which does not use the allocator.
   Bytes matmul_scratch(Bytes rows, Bytes depth) const {
     if (element_ != 2) return 0;
     const Bytes whole = 128 * align_up(depth, 64) + 6144;
@@ -92,14 +93,16 @@ class Workspace {
     if (rows >= 256 && (depth >= 1024 || depth % 64 != 0)) {
       each = rows < 1024 ? 501'760 : kLargestScratch;
     }
+    if (rows >= 1024 && depth > 3072) each = kLargestAvx512Scratch;
     return offload::pool_bytes(threads_ * each);
   }
-  // The same for x^T g: both operands are packed, the first transposed.
-  Bytes weight_gradient_scratch(Bytes rows) const {
+  // The same for x^T g, with `columns` of g: both operands are packed, the first transposed.
+  Bytes weight_gradient_scratch(Bytes rows, Bytes columns) const {
     if (element_ != 2) return 0;
     const Bytes sums = rows >= 512 ? 81'920 : 0;
-    return offload::pool_bytes(threads_ *
-                               std::min(640 * align_up(rows, 32) + 6144 + sums, kLargestScratch));
+    const Bytes amx = std::min(640 * align_up(rows, 32) + 6144 + sums, kLargestScratch);
+    const Bytes avx512 = rows >= 1024 ? 345'088 + 1024 * std::min<Bytes>(columns, 1024) : 0;
+    return offload::pool_bytes(threads_ * std::max(amx, avx512));
   }
 
   // Query rows and key rows that LibTorch's flash attention takes at a time.
@@ -201,12 +204,12 @@ class Workspace {
     const Bytes before = attention_kept() + 2 * r + stats() + r;  // x1, ln_2's result, output
     const Bytes bias = tensor(1, std::max(inner_, 3 * width_));
     const Bytes second = before + inner_kept() + residual_copy() +
-                         std::max(std::max(weight_gradient_scratch(rows_), bias),
+                         std::max(std::max(weight_gradient_scratch(rows_, width_), bias),
                                   inner + matmul_scratch(rows_, width_));
     const Bytes activation = before + 3 * inner;
     const Bytes first =
         before + inner +
-        std::max(std::max(weight_gradient_scratch(rows_), bias), r + matmul_scratch(rows_, inner_));
+        std::max(std::max(weight_gradient_scratch(rows_, inner_), bias), r + matmul_scratch(rows_, inner_));
     const Bytes norm = before - r + 3 * r + norm_scratch();  // gradients in, out, and their sum
     return std::max({second, activation, first, norm}) + kScalars;
   }
@@ -217,19 +220,19 @@ class Workspace {
     const Bytes r3 = tensor(rows_, 3 * width_);
     const Bytes project_out =
         attention_kept() + 2 * r + residual_copy() +
-        std::max(weight_gradient_scratch(rows_), r + matmul_scratch(rows_, width_));
+        std::max(weight_gradient_scratch(rows_, width_), r + matmul_scratch(rows_, width_));
     const Bytes gradients = 3 * r + residual_copy();  // output, x1's, the attention result's
     const Bytes attend = attention_kept() + gradients + r3 + attention_backward_scratch();
     const Bytes join = attention_kept() + 2 * r + 2 * r3;
     const Bytes project_in =
         r + stats() + 2 * r + r3 +
-        std::max(weight_gradient_scratch(rows_), r + matmul_scratch(rows_, 3 * width_));
+        std::max(weight_gradient_scratch(rows_, 3 * width_), r + matmul_scratch(rows_, 3 * width_));
     return std::max({project_out, attend, join, project_in, 5 * r + norm_scratch()}) + kScalars;
   }
   Bytes attention_backward_scratch() const {
     if (!drops_attention()) return flash_backward();
     const Bytes products =
-        std::max(weight_gradient_scratch(length_), matmul_scratch(length_, length_));
+        std::max(weight_gradient_scratch(length_, length_), matmul_scratch(length_, length_));
     return 3 * weights() + mask() + 3 * sequence() + products;
   }
 

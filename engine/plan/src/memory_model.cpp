@@ -230,6 +230,15 @@ DeviceTransient StepModel::peak(const std::vector<UnitPlacement>& units,
       [](const DeviceTransient& a, const DeviceTransient& b) { return a.total() < b.total(); });
 }
 
+std::uint64_t shard_count(const Plan& plan, std::size_t unit) {
+  return plan.layouts[unit].flat_count / static_cast<std::uint64_t>(plan.world_size);
+}
+
+std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part) {
+  return pool_bytes(
+      checked_mul(shard_count(plan, unit), plan.state_format.part(part).element_bytes));
+}
+
 PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& format,
                         std::size_t part) {
   const bool weights_at_hand =

@@ -30,6 +30,10 @@ struct Overlap {
   int gradients_in_flight = 2;
 };
 
+// Elements of a rank's shard of a unit; bytes that one part of its states takes in a pool.
+std::uint64_t shard_count(const Plan& plan, std::size_t unit);
+std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part);
+
 // Bytes of one unit input (micro-batch x sequence x n_embd).
 std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro_batch,
                            DType dtype);

@@ -7,6 +7,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/offload/memory_pool.hpp"
+#include "spare_memory.hpp"
 
 namespace sluice::plan {
 
@@ -28,15 +29,8 @@ Tier tier_of(Device device) {
   return Tier::device;
 }
 
-std::uint64_t shard_count(const Plan& plan, std::size_t unit) {
-  return plan.layouts[unit].flat_count / static_cast<std::uint64_t>(plan.world_size);
-}
 std::uint64_t compute_bytes(const Plan& plan, std::size_t unit) {
   return pool_bytes(checked_mul(shard_count(plan, unit), size_of(plan.compute_dtype)));
-}
-std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part) {
-  return pool_bytes(
-      checked_mul(shard_count(plan, unit), plan.state_format.part(part).element_bytes));
 }
 
 // One thing with a home: where it is now, how large it is.
@@ -254,68 +248,6 @@ void use_overlap_and_rings(Plan& plan, const Overlap& overlap, const Rings& ring
   plan.gradient_slots = plan.gradient_slot_bytes > 0 ? rings.gradient_slots : 0;
 }
 
-// What the configuration asks for, of states on NVMe that hold `stored_bytes`.
-std::uint64_t cache_asked_for(const config::ByteBudget& budget, std::uint64_t stored_bytes) {
-  switch (budget.kind) {
-    case config::ByteBudget::Kind::bytes:
-      return budget.value;
-    case config::ByteBudget::Kind::percent:
-      return stored_bytes / 100 * budget.value + stored_bytes % 100 * budget.value / 100;
-    case config::ByteBudget::Kind::automatic:
-      return stored_bytes;
-  }
-  return 0;
-}
-
-// Chooses what the cache holds, the first units first: their updates are waited for first. Returns
-// its bytes.
-std::uint64_t fill_cache(Plan& plan, std::uint64_t room_bytes) {
-  const models::StateFormat& format = plan.state_format;
-  const auto each_part = [&](const auto& visit) {
-    for (std::size_t u = 0; u < plan.units.size(); ++u) {
-      for (std::size_t part = 0; part < format.part_count() && !plan.units[u].frozen; ++part) {
-        if (place_of_part(plan.units[u], format, part) == PartPlace::tile) visit(u, part);
-      }
-    }
-  };
-  std::uint64_t stored_bytes = 0;
-  each_part([&](std::size_t u, std::size_t part) { stored_bytes += part_bytes(plan, u, part); });
-  const config::ByteBudget& budget = plan.config.sluice.cache_bytes;
-  const std::uint64_t asked = cache_asked_for(budget, stored_bytes);
-  if (asked == 0 || stored_bytes == 0) return 0;
-  const std::uint64_t limit = std::min(asked, room_bytes);
-  std::uint64_t used = 0;
-  each_part([&](std::size_t u, std::size_t part) {
-    const std::uint64_t size_bytes = part_bytes(plan, u, part);
-    if (used + size_bytes > limit) return;
-    plan.units[u].cached[part] = true;
-    used += size_bytes;
-  });
-  std::string line = "cache: " + format_bytes(used) + " of " + format_bytes(stored_bytes) +
-                     " of the states on NVMe are in host memory as well";
-  const bool cut =
-      budget.kind != config::ByteBudget::Kind::automatic && limit < asked && limit < stored_bytes;
-  if (cut) line += "; " + format_bytes(asked) + " were asked for, and host_bytes has no more room";
-  plan.choices.push_back(line);
-  return used;
-}
-
-// Gradients wait while updates are slower than backward: with states on NVMe as many as the budget
-// has room for.
-void add_gradient_slots(Plan& plan, std::uint64_t room_bytes) {
-  if (plan.gradient_slots == 0) return;
-  const auto lend = [](const UnitPlacement& unit) { return unit.lends_gradients; };
-  const auto on_nvme = [](const UnitPlacement& unit) { return unit.states == Tier::nvme; };
-  const auto units = std::count_if(plan.units.begin(), plan.units.end(), lend);
-  // States in memory are updated faster than any backward pass goes: one more evens it out.
-  const auto most = std::any_of(plan.units.begin(), plan.units.end(), on_nvme)
-                        ? units
-                        : std::min<std::ptrdiff_t>(units, kLeastGradientSlots + 1);
-  const std::uint64_t more = room_bytes / pool_bytes(plan.gradient_slot_bytes);
-  plan.gradient_slots = static_cast<int>(std::min<std::uint64_t>(
-      static_cast<std::uint64_t>(most), static_cast<std::uint64_t>(plan.gradient_slots) + more));
-}
-
 }  // namespace
 
 std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit) {
@@ -371,10 +303,7 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
 
   use_overlap_and_rings(plan, overlap, rings);
   if (!shortfall.fits()) return shortfall;
-  std::uint64_t room_bytes = *plan.host_budget_bytes - host_need();
-  room_bytes -= fill_cache(plan, room_bytes);
-  use_overlap_and_rings(plan, overlap, rings);
-  add_gradient_slots(plan, room_bytes);
+  use_spare_memory(plan, *plan.host_budget_bytes - host_need());
   keep_units(plan, model, overlap, from_device.left_bytes());
   note_choices(plan, overlap);
   return shortfall;

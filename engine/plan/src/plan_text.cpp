@@ -130,6 +130,9 @@ void add_transient(Plan& plan, const StepModel& model) {
       {0, slots * pool_bytes(plan.gradient_slot_bytes), 0});
   row("update tiles", times(tiles, plan.update_tile_bytes),
       {0, tiles * pool_bytes(plan.update_tile_bytes), 0});
+  const auto ahead = static_cast<std::uint64_t>(plan.read_ahead_tiles);
+  row("read-ahead tiles", times(ahead, plan.update_tile_bytes),
+      {0, ahead * pool_bytes(plan.update_tile_bytes), 0});
   const auto mover = 2 * static_cast<std::uint64_t>(plan.mover_tiles);
   row("transfer tiles", times(mover, plan.mover_tile_bytes),
       {0, mover * pool_bytes(plan.mover_tile_bytes), 0});

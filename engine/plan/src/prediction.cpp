@@ -1,8 +1,10 @@
 #include "sluice/plan/prediction.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
-#include <set>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include "memory_model.hpp"
@@ -27,9 +29,9 @@ struct Stage {
 struct Update {
   double cpu_seconds = 0;
   double drive_seconds = 0;
-  double seconds() const { return std::max(cpu_seconds, drive_seconds); }
-  // Of the cores, while it goes at its best.
-  double cpu_share() const { return seconds() > 0 ? cpu_seconds / seconds() : 0; }
+  double read_seconds = 0;  // reading and writing by themselves
+  double write_seconds = 0;
+  double tiles = 0;  // that its states take, if they are read at all
 };
 
 double over(double amount, double rate) {
@@ -83,6 +85,12 @@ class Costs {
             cores_ +
         over(static_cast<double>(traffic.h2d_bytes), rates_.copy_bytes_per_second) / cores_;
     update.drive_seconds = swap_seconds(rates_, traffic);
+    update.read_seconds =
+        over(static_cast<double>(traffic.read_bytes), rates_.read_bytes_per_second);
+    update.write_seconds =
+        over(static_cast<double>(traffic.written_bytes), rates_.write_bytes_per_second);
+    if (update.read_seconds > 0)
+      update.tiles = count / static_cast<double>(plan_.update_tile_count);
     return update;
   }
 
@@ -116,79 +124,148 @@ class Schedule {
       : stages_(costs.stages()),
         waits_for_norm_(plan.config.gradient_clipping > 0),
         overlap_(plan.config.sluice.overlap),
-        slots_(plan.gradient_slots > 0 ? static_cast<std::size_t>(plan.gradient_slots)
-                                       : std::numeric_limits<std::size_t>::max()),
-        current_(plan.units.size(), true) {
+        slots_(plan.gradient_slots > 0 ? static_cast<std::size_t>(plan.gradient_slots) : kNoLimit),
+        tiles_ahead_(plan.read_ahead_tiles),
+        ahead_(plan.units.size(), 0) {
     for (std::size_t u = 0; u < plan.units.size(); ++u) updates_.push_back(costs.update(u));
   }
 
   // When `steps` more steps have been computed, on the clock that began with the first.
   double run(int steps) {
     for (int step = 0; step < steps; ++step) {
+      expect_updates();
       for (const Stage& stage : stages_) visit(stage);
-      if (waits_for_norm_) {
-        for (std::size_t u = 0; u < current_.size(); ++u) begin_update(u);
-      }
+      for (std::size_t u = 0; u < updates_.size() && waits_for_norm_; ++u) begin_update(u);
       if (!overlap_) drain();
     }
     return now_;
   }
 
  private:
+  static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+  static constexpr double kRounding = 1e-9;
+  static constexpr double kForever = std::numeric_limits<double>::infinity();
+
+  // What the updater does next. States that were read ahead are written when their update has
+  // ended, and its weights are current.
+  enum class Kind { read_ahead, update, write };
+  struct Job {
+    Kind kind = Kind::update;
+    std::size_t unit = 0;
+    double seconds = 0;    // all of it, at its best
+    double cpu_share = 0;  // of the cores, while it goes at its best
+    bool uses_drive = false;
+  };
+
   void visit(const Stage& stage) {
-    while (!current_[stage.unit]) advance(std::numeric_limits<double>::infinity(), 0);
+    const bool first_backward = stage.unit + 1 == updates_.size();
+    if (first_backward) drain();  // the step before ends here
+    while (left_.count(stage.unit) > 0) advance(kForever, 0);
     double left = std::max(stage.compute_seconds, overlap_ ? stage.drive_seconds : 0);
     if (!overlap_) left += stage.drive_seconds;
     const double drive_share = left > 0 ? stage.drive_seconds / left : 0;
     while (left > 0) left -= advance(left, drive_share);
     if (!stage.backward || waits_for_norm_) return;
-    while (in_flight() >= slots_) advance(std::numeric_limits<double>::infinity(), 0);
+    while (left_.size() >= slots_) advance(kForever, 0);
     begin_update(stage.unit);
     if (!overlap_) drain();
   }
 
   void begin_update(std::size_t unit) {
-    current_[unit] = false;
-    waiting_.insert(unit);
+    left_[unit] = 1;
+    expected_.erase(std::remove(expected_.begin(), expected_.end(), unit), expected_.end());
   }
-  std::size_t in_flight() const { return waiting_.size() + (updating_ ? 1 : 0); }
   void drain() {
-    while (in_flight() > 0) advance(std::numeric_limits<double>::infinity(), 0);
+    while (!left_.empty() || unwritten_seconds_ > 0) advance(kForever, 0);
+  }
+  void expect_updates() {
+    expected_.clear();
+    for (std::size_t u = 0; u < updates_.size(); ++u) {
+      if (updates_[u].tiles > 0) expected_.push_back(u);
+    }
   }
 
-  // Until the computing thread has done `left` seconds of work or an update ends, whichever is
-  // first; an infinite `left`: it waits. Returns the work that it has done.
+  // The share of a unit's states that can be read ahead now, with what it has already.
+  double ahead_limit(std::size_t unit) const {
+    double room = tiles_ahead_;
+    for (std::size_t u = 0; u < ahead_.size(); ++u) {
+      if (u != unit) room -= ahead_[u] * updates_[u].tiles;
+    }
+    return std::clamp(room / updates_[unit].tiles, 0.0, 1.0);
+  }
+
+  // Updates that wait first, of them the first unit's; then the writes that nobody waits for; then
+  // the first units' states for the next time.
+  std::optional<Job> next_job() const {
+    if (!left_.empty()) {
+      const std::size_t unit = left_.begin()->first;
+      const Update& update = updates_[unit];
+      const double drive = (1 - ahead_[unit]) * update.drive_seconds;
+      const double seconds = std::max(update.cpu_seconds, drive);
+      const double cpu_share = seconds > 0 ? update.cpu_seconds / seconds : 0;
+      return Job{Kind::update, unit, seconds, cpu_share, drive > 0};
+    }
+    if (unwritten_seconds_ > 0) return Job{Kind::write, 0, unwritten_seconds_, 0, true};
+    for (const std::size_t unit : expected_) {
+      if (ahead_limit(unit) - ahead_[unit] > kRounding)
+        return Job{Kind::read_ahead, unit, updates_[unit].read_seconds, 0, true};
+    }
+    return std::nullopt;
+  }
+
+  double seconds_left(const Job& job) const {
+    switch (job.kind) {
+      case Kind::read_ahead:
+        return (ahead_limit(job.unit) - ahead_[job.unit]) * job.seconds;
+      case Kind::update:
+        return left_.at(job.unit) * job.seconds;
+      case Kind::write:
+        return job.seconds;
+    }
+    return 0;
+  }
+
+  // `ends`: all of it, whatever rounding says.
+  void progress(const Job& job, double seconds, bool ends) {
+    const double share = job.seconds > 0 ? seconds / job.seconds : 0;
+    double& ahead = ahead_[job.unit];
+    switch (job.kind) {
+      case Kind::read_ahead:
+        ahead = ends ? ahead_limit(job.unit) : ahead + share;
+        break;
+      case Kind::update:
+        left_[job.unit] -= share;
+        if (!ends) break;
+        left_.erase(job.unit);
+        unwritten_seconds_ += ahead * updates_[job.unit].write_seconds;
+        ahead = 0;
+        break;
+      case Kind::write:
+        unwritten_seconds_ = ends ? 0 : unwritten_seconds_ - seconds;
+        break;
+    }
+  }
+
+  // Until the computing thread has done `left` seconds of work or the updater's job ends, whichever
+  // is first; an infinite `left`: it waits. Returns the work that it has done.
   double advance(double left, double drive_share) {
-    if (!updating_ && !waiting_.empty()) {
-      updating_ = *waiting_.begin();
-      waiting_.erase(waiting_.begin());
-      update_left_ = updates_[*updating_].seconds();
-    }
-    const bool computes = left != std::numeric_limits<double>::infinity();
+    const std::optional<Job> job = next_job();
+    const bool computes = left != kForever;
     double compute_rate = 1;
-    double update_rate = 1;
-    if (updating_ && computes) {
-      const Update& update = updates_[*updating_];
-      const double wants = update.cpu_share();
-      const double gets = std::min(wants, 0.5);
+    double job_rate = 1;
+    if (job && computes) {
+      const double gets = std::min(job->cpu_share, 0.5);
       compute_rate = 1 - gets;
-      if (wants > 0) update_rate = gets / wants;
-      if (update.drive_seconds > 0) update_rate = std::min(update_rate, 1 - drive_share / 2);
+      if (job->cpu_share > 0) job_rate = gets / job->cpu_share;
+      if (job->uses_drive) job_rate = std::min(job_rate, 1 - drive_share / 2);
     }
-    const double compute_end = computes ? left / compute_rate : left;
-    const double update_end =
-        updating_ ? update_left_ / update_rate : std::numeric_limits<double>::infinity();
-    const double seconds = std::min(compute_end, update_end);
-    if (seconds == std::numeric_limits<double>::infinity()) return left;  // nothing to wait for
+    const double compute_end = computes ? left / compute_rate : kForever;
+    const double job_end = job ? seconds_left(*job) / job_rate : kForever;
+    const double seconds = std::min(compute_end, job_end);
+    if (seconds == kForever) return left;  // nothing to wait for
     now_ += seconds;
-    if (updating_) {
-      update_left_ -= seconds * update_rate;
-      if (update_end <= compute_end) {
-        current_[*updating_] = true;
-        updating_.reset();
-      }
-    }
-    return !computes || compute_end <= update_end ? left : seconds * compute_rate;
+    if (job) progress(*job, seconds * job_rate, job_end <= compute_end);
+    return !computes || compute_end <= job_end ? left : seconds * compute_rate;
   }
 
   const std::vector<Stage> stages_;
@@ -196,10 +273,11 @@ class Schedule {
   const bool waits_for_norm_;
   const bool overlap_;
   const std::size_t slots_;
-  std::vector<bool> current_;  // by unit: its weights are those of the last step
-  std::set<std::size_t> waiting_;
-  std::optional<std::size_t> updating_;
-  double update_left_ = 0;
+  std::map<std::size_t, double> left_;  // by unit whose update was begun: the share to be done
+  std::deque<std::size_t> expected_;
+  const double tiles_ahead_;
+  std::vector<double> ahead_;  // by unit: the share of its states that was read ahead
+  double unwritten_seconds_ = 0;
   double now_ = 0;
 };
 

@@ -41,10 +41,6 @@ std::vector<std::uint64_t> gradient_sends(const Plan& plan) {
   return sends;
 }
 
-std::uint64_t shard_count(const Plan& plan, std::size_t unit) {
-  return plan.layouts[unit].flat_count / static_cast<std::uint64_t>(plan.world_size);
-}
-
 // Between the tiers, for the computing thread's visits to a unit.
 UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::size_t>& uses,
                       std::uint64_t sends) {

@@ -16,6 +16,7 @@ GradientFlow::GradientFlow(RunResources& resources)
     : resources_(resources),
       plan_(resources.plan),
       squared_norms_(resources.plan.layouts.size()),
+      states_(resources.plan.layouts.size()),
       slots_(resources.plan.layouts.size()) {}
 
 void GradientFlow::begin_step() {
@@ -143,9 +144,13 @@ void GradientFlow::end_step() {
 void GradientFlow::begin_update(std::size_t unit, const UpdateSettings& settings) {
   zero::ShardedUnit& target = *resources_.units[unit];
   target.consume_gradients();
-  target.set_update(resources_.updater->begin_update(unit, settings, std::move(slots_[unit])));
+  StateUpdater::Update update =
+      resources_.updater->begin_update(unit, settings, std::move(slots_[unit]));
+  target.set_update(std::move(update.weights));
+  states_[unit] = std::move(update.states);
   if (plan_.config.sluice.overlap) return;
   target.wait_current(update_stall_);
+  finish_states(unit, update_stall_);
 }
 
 void GradientFlow::begin_updates(const UpdateSettings& settings) {
@@ -154,12 +159,19 @@ void GradientFlow::begin_updates(const UpdateSettings& settings) {
   }
 }
 
+void GradientFlow::finish_states(std::size_t unit, zero::GatherStall& stall) {
+  finish_counting(states_[unit], stall.update_seconds, resources_.unit_context.stalls, "update",
+                  plan_.layouts[unit].name);
+}
+
 void GradientFlow::finish_updates(zero::GatherStall& stall) {
   std::exception_ptr first;
-  for (const auto& unit : resources_.units) {
+  for (std::size_t u = 0; u < resources_.units.size(); ++u) {
+    zero::ShardedUnit& unit = *resources_.units[u];
     try {
-      if (unit->weight_state() == zero::WeightState::gathering) unit->finish_gather(stall);
-      unit->wait_current(stall);
+      if (unit.weight_state() == zero::WeightState::gathering) unit.finish_gather(stall);
+      unit.wait_current(stall);
+      finish_states(u, stall);
     } catch (...) {
       if (!first) first = std::current_exception();
     }

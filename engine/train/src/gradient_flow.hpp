@@ -67,12 +67,14 @@ class GradientFlow {
   void forget(std::size_t unit);
   void finish_front();
   void begin_update(std::size_t unit, const UpdateSettings& settings);
+  void finish_states(std::size_t unit, zero::GatherStall& stall);
 
   RunResources& resources_;
   const plan::Plan& plan_;
   double stall_seconds_ = 0;
   zero::GatherStall update_stall_;
   std::vector<double> squared_norms_;  // by unit
+  std::vector<Ticket> states_;  // by unit: the rest of its update, once its weights are current
   std::string not_finite_;
   std::optional<UpdateSettings> at_once_;
   // Units whose gradients are on their way home, by stage: the one whose are complete, and those

@@ -233,6 +233,7 @@ void Loop::backward(const Tensor& loss) {
   for (const auto& used : used_)
     SLUICE_CHECK(used.lock() != node, "backward was called before on this loss");
   finish_step(false);
+  resources_->updater->expect_updates();
   losses_ += loss.item<double>();
   used_.erase(
       std::remove_if(used_.begin(), used_.end(), [](const auto& used) { return used.expired(); }),

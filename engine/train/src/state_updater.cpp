@@ -80,8 +80,12 @@ const std::string& StateUpdater::why_unregistered() const {
   return tiles_->why_unregistered();
 }
 
-Ticket StateUpdater::begin_update(std::size_t unit, const UpdateSettings& settings,
-                                  offload::TileLease gradients) {
+void StateUpdater::expect_updates() {
+  tiles_->expect_updates();
+}
+
+StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSettings& settings,
+                                                offload::TileLease gradients) {
   UpdateTiles& tiles = *tiles_;
   TileWork work;
   work.what = "update";
@@ -95,9 +99,17 @@ Ticket StateUpdater::begin_update(std::size_t unit, const UpdateSettings& settin
     cpu_adam::step(settings.optimizer, settings.step, tile, *tiles.resources().executor);
   };
   work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
-  work.gradients = std::move(gradients);
+  auto current = std::make_shared<TicketSource>();
+  Update update;
+  update.weights = current->ticket();
+  work.weights_current = [current, slot = std::make_shared<offload::TileLease>(
+                                       std::move(gradients))](const std::exception_ptr& error) {
+    *slot = offload::TileLease();
+    current->complete(error);
+  };
   only_in_memory_[unit] = !settings.commits;
-  return tiles.begin(unit, std::move(work));
+  update.states = tiles.begin(unit, std::move(work));
+  return update;
 }
 
 Ticket StateUpdater::begin_write_back(std::size_t unit) {

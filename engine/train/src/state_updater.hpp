@@ -59,11 +59,19 @@ class StateUpdater {
   StateUpdater(const StateUpdater&) = delete;
   StateUpdater& operator=(const StateUpdater&) = delete;
 
-  // Steps unit `unit` with the gradients at its home; the ticket ends when states and weights are
-  // at their homes. `gradients`: that home, if it is a slot; given back after the update, also when
-  // it fails.
-  Ticket begin_update(std::size_t unit, const UpdateSettings& settings,
+  // An error is told by one of the two.
+  struct Update {
+    Ticket weights;  // ends when the weights are at their home, and the gradients were used
+    Ticket states;   // ends when the states are at their home too
+  };
+  // Steps unit `unit` with the gradients at its home. `gradients`: that home, if it is a slot;
+  // given back when they were used, also after a failure.
+  Update begin_update(std::size_t unit, const UpdateSettings& settings,
                       offload::TileLease gradients = {});
+
+  // Every unit will be updated once more, after what was begun: while there is nothing else to do,
+  // states are read ahead as far as the plan has room. Nothing depends on whether it comes true.
+  void expect_updates();
 
   // Writes to the store what updates that were not to be committed left in memory only. Before a
   // commit; does nothing where nothing was left.

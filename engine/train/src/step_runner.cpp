@@ -194,6 +194,7 @@ BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::in
                                             const std::optional<UpdateSettings>& at_once,
                                             const BetweenHook& between) {
   gradients_.begin_step();
+  resources_.updater->expect_updates();
   BackwardResult result;
   resources_.prefetcher->begin_pass(plan::step_stages(plan_.layouts));
   for (std::size_t u = 0; u < last_; ++u) forward_unit(data, step, u);

@@ -13,27 +13,53 @@ namespace sluice::train {
 using offload::Tickets;
 using offload::Tier;
 
-// A task's ticket ends when its last tile has; the first error wins.
+namespace {
+
+template <typename Work>
+std::exception_ptr error_of(Work&& work) noexcept {
+  try {
+    work();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace
+
+// What a unit's tiles have in common. Its ticket ends when the last tile has. The first error wins
+// and is told once: to who waits for the weights, if it came before they were current.
+// Touched by the updater's thread only, after construction.
 class UpdateTiles::Countdown {
  public:
-  explicit Countdown(std::size_t tiles) : left_(tiles) {}
+  Countdown(std::size_t tiles, TileWork work)
+      : work_(std::move(work)), without_weights_(tiles), left_(tiles) {}
   Ticket ticket() { return source_.ticket(); }
-  // `last` runs when every tile has ended well, before the ticket ends.
-  void end_one(std::exception_ptr error, const std::function<void()>& last) {
-    if (error && !first_error_) first_error_ = error;
+  const TileWork& work() const { return work_; }
+  void weights_of_one(const std::exception_ptr& error) {
+    if (!first_error_) first_error_ = error;
+    if (--without_weights_ > 0 || !work_.weights_current) return;
+    work_.weights_current(first_error_);
+    told_ = first_error_ != nullptr;
+  }
+  void end_one(const std::exception_ptr& error) {
+    if (!first_error_) first_error_ = error;
     if (--left_ > 0) return;
     try {
-      if (!first_error_ && last) last();
+      if (!first_error_ && work_.finish) work_.finish();
     } catch (...) {
       first_error_ = std::current_exception();
     }
-    source_.complete(first_error_);
+    if (work_.ended) work_.ended();
+    source_.complete(told_ ? nullptr : first_error_);
   }
 
  private:
-  // Touched by the updater's thread only, after construction.
+  const TileWork work_;
+  std::size_t without_weights_;
   std::size_t left_;
   std::exception_ptr first_error_;
+  bool told_ = false;
   TicketSource source_;
 };
 
@@ -56,11 +82,26 @@ UpdateTiles::UpdateTiles(const UpdaterResources& resources)
     if (resources_.io != nullptr) why_unregistered_ = ring_->register_with(*resources_.io);
     pipeline_.emplace(*ring_);
   }
+  if (plan_.read_ahead_tiles > 0) {
+    ahead_ring_.emplace(*resources_.host_pool, offsets_.total,
+                        static_cast<std::size_t>(plan_.read_ahead_tiles),
+                        "states read ahead of their gradients");
+    if (resources_.io != nullptr) ahead_ring_->register_with(*resources_.io);
+    std::vector<std::uint64_t> counts(homes_.size(), 0);
+    for (std::size_t u = 0; u < counts.size(); ++u) {
+      if (reads_states(u)) counts[u] = shard_count(u);
+    }
+    ahead_.emplace(*ahead_ring_, std::move(counts), plan_.update_tile_count,
+                   [this](const TileRange& range, Bytes tile) {
+                     return begin_state_reads(range, TileWork::Parts::in_store_only, tile);
+                   });
+  }
   worker_.emplace("sluice-update");
 }
 
 UpdateTiles::~UpdateTiles() {
   worker_.reset();  // runs what was posted, and so drains the pipeline
+  ahead_.reset();
   pipeline_.reset();
 }
 
@@ -68,41 +109,68 @@ std::size_t UpdateTiles::tiles_of(std::size_t unit) const {
   return static_cast<std::size_t>(ceil_div(shard_count(unit), plan_.update_tile_count));
 }
 
+TileRange UpdateTiles::tile_range(std::size_t unit, std::size_t tile) const {
+  const std::uint64_t begin = tile * plan_.update_tile_count;
+  return {unit, begin, std::min(plan_.update_tile_count, shard_count(unit) - begin)};
+}
+
+// The work's own ticket carries nothing: errors go to the countdown.
+void UpdateTiles::post(std::function<void()> task) {
+  detached_.push_back(worker_->begin(std::move(task)));
+  while (!detached_.empty() && detached_.front().done()) detached_.pop_front();
+}
+
 Ticket UpdateTiles::begin(std::size_t unit, TileWork work) {
-  auto countdown = std::make_shared<Countdown>(tiles_of(unit));
+  if (ahead_) {
+    ahead_->begin_work(unit, work.is_update());
+    work.ended = [this, unit] { ahead_->end_work(unit); };
+  }
+  auto countdown = std::make_shared<Countdown>(tiles_of(unit), std::move(work));
   Ticket ticket = countdown->ticket();
   {
     MutexLock lock(mutex_);
-    waiting_.emplace(
-        unit, Waiting{std::make_shared<const TileWork>(std::move(work)), std::move(countdown)});
+    waiting_.emplace(unit, Waiting{std::move(countdown)});
   }
-  // The worker's own ticket carries nothing: errors go to the countdown.
-  detached_.push_back(worker_->begin([this] { run_waiting(); }));
-  while (!detached_.empty() && detached_.front().done()) detached_.pop_front();
+  post([this] { run_waiting(); });
   return ticket;
 }
 
-UpdateTiles::NextTile UpdateTiles::take_tile() {
+bool UpdateTiles::reads_states(std::size_t unit) const {
+  return std::any_of(homes_[unit].begin(), homes_[unit].end(), [](const PartHome& part) {
+    return includes(TileWork::Parts::in_store_only, part);
+  });
+}
+
+void UpdateTiles::expect_updates() {
+  if (!ahead_) return;
+  ahead_->expect_updates();
+  post([this] { run_waiting(); });
+}
+
+std::optional<UpdateTiles::NextTile> UpdateTiles::take_tile() {
   MutexLock lock(mutex_);
-  if (waiting_.empty()) return {};
+  if (waiting_.empty()) return std::nullopt;
   const auto first = waiting_.begin();
   const std::size_t unit = first->first;
   Waiting& waiting = first->second;
-  const std::uint64_t per_tile = plan_.update_tile_count;
-  const std::uint64_t begin = waiting.next_tile * per_tile;
-  NextTile next{{unit, begin, std::min(per_tile, shard_count(unit) - begin)},
-                waiting.work,
-                waiting.countdown};
+  NextTile next{tile_range(unit, waiting.next_tile), waiting.countdown};
   if (++waiting.next_tile == tiles_of(unit)) waiting_.erase(first);
   return next;
 }
 
 // A unit that arrives is begun after the tile at hand, not after its unit: the first units' weights
-// are waited for first, and their gradients come last.
+// are waited for first, and their gradients come last. What nobody waits for comes after all that.
 void UpdateTiles::run_waiting() {
-  for (NextTile next = take_tile(); next.work; next = take_tile())
-    run_tile(next.range, next.work, next.countdown);
-  if (pipeline_) pipeline_->drain();
+  while (true) {
+    if (const std::optional<NextTile> next = take_tile()) {
+      run_tile(next->range, next->countdown);
+    } else if (!unwritten_.empty()) {
+      write_next();
+    } else {
+      if (ahead_) ahead_->start();
+      if (!pipeline_ || !pipeline_->step()) return;
+    }
+  }
 }
 
 UpdateCounters UpdateTiles::counters() const {
@@ -192,29 +260,42 @@ bool includes(TileWork::Parts parts, const PartHome& home) {
   return in_store_only == (parts == TileWork::Parts::in_store_only);
 }
 
-Tickets UpdateTiles::begin_reads(const TileRange& range, const TileWork& work, Bytes tile) {
+Tickets UpdateTiles::begin_state_reads(const TileRange& range, TileWork::Parts parts, Bytes tile) {
   Tickets tickets;
-  UpdateCounters moved;
   const StateHome& home = homes_[range.unit];
   const States spans = state_spans(range, tile);
   for (std::size_t i = 0; i < home.size(); ++i) {
-    if (includes(work.read_states, home[i])) {
-      const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
-      tickets.push_back(resources_.store->begin_read(*home[i].shard, offset_bytes, spans[i]));
-      moved.nvme_read_bytes += spans[i].size();
-    } else if (work.read_states != TileWork::Parts::none && home[i].shard &&
+    if (!includes(parts, home[i])) continue;
+    const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
+    tickets.push_back(resources_.store->begin_read(*home[i].shard, offset_bytes, spans[i]));
+  }
+  return tickets;
+}
+
+// When they are used: what was read ahead belongs to that step.
+void UpdateTiles::count_state_reads(const TileRange& range, TileWork::Parts parts) {
+  UpdateCounters moved;
+  const StateHome& home = homes_[range.unit];
+  for (std::size_t i = 0; i < home.size(); ++i) {
+    const std::uint64_t bytes = range.count * format_.part(i).element_bytes;
+    if (includes(parts, home[i])) {
+      moved.nvme_read_bytes += bytes;
+    } else if (parts != TileWork::Parts::none && home[i].shard &&
                home[i].place == plan::PartPlace::memory) {
-      moved.nvme_cached_bytes += spans[i].size();
+      moved.nvme_cached_bytes += bytes;
     }
   }
-  const offload::TieredBytes& gradients = resources_.units[range.unit]->gradients_home();
-  if (work.read_gradient && !gradients.in_memory()) {
-    const Bytes data = gradient_of(range, tile);
-    tickets.push_back(read_file(gradients, range, data));
-    moved.nvme_read_bytes += data.size();
-  }
   count(moved);
-  return tickets;
+}
+
+void UpdateTiles::add_gradient_read(const TileRange& range, Bytes tile, Tickets& tickets) {
+  const offload::TieredBytes& home = resources_.units[range.unit]->gradients_home();
+  if (home.in_memory()) return;
+  const Bytes data = gradient_of(range, tile);
+  tickets.push_back(read_file(home, range, data));
+  UpdateCounters moved;
+  moved.nvme_read_bytes = data.size();
+  count(moved);
 }
 
 Tickets UpdateTiles::begin_writes(const TileRange& range, const TileWork& work, Bytes tile) {
@@ -275,25 +356,85 @@ void UpdateTiles::compute(const TileRange& range, const TileWork& work, Bytes ti
   count(spent);
 }
 
-void UpdateTiles::run_tile(const TileRange& range, const std::shared_ptr<const TileWork>& work,
-                           const std::shared_ptr<Countdown>& countdown) {
-  if (pipeline_) {
-    pipeline_->push(offload::TileJob{
-        [this, range, work](Bytes tile) { return begin_reads(range, *work, tile); },
-        [this, range, work](Bytes tile) { compute(range, *work, tile); },
-        [this, range, work](Bytes tile) { return begin_writes(range, *work, tile); },
-        [work, countdown](std::exception_ptr error) {
-          countdown->end_one(std::move(error), work->finish);
-        }});
+// One tile on its way through the pipeline.
+class UpdateTiles::TileEnd {
+ public:
+  explicit TileEnd(std::shared_ptr<Countdown> countdown) : countdown_(std::move(countdown)) {}
+  void weights_current() {
+    if (!std::exchange(current_, true)) countdown_->weights_of_one(nullptr);
+  }
+  void end(const std::exception_ptr& error) {
+    if (!current_) countdown_->weights_of_one(error);
+    countdown_->end_one(error);
+  }
+
+ private:
+  const std::shared_ptr<Countdown> countdown_;
+  bool current_ = false;
+};
+
+void UpdateTiles::run_tile(const TileRange& range, const std::shared_ptr<Countdown>& countdown) {
+  const TileWork& work = countdown->work();  // lives as long as the tile's end
+  const auto end = std::make_shared<TileEnd>(countdown);
+  if (!pipeline_) {
+    end->end(error_of([&] { compute(range, work, {}); }));
     return;
   }
-  std::exception_ptr error;
-  try {
-    compute(range, *work, {});
-  } catch (...) {
-    error = std::current_exception();
+  if (ahead_ && work.is_update()) {
+    if (std::optional<ReadAhead::Tile> tile = ahead_->take(range)) {
+      run_tile_read_ahead(range, work, end, std::move(*tile));
+      return;
+    }
+  } else if (ahead_ && work.write_states == TileWork::Parts::all) {
+    ahead_->forget(range.unit);
   }
-  countdown->end_one(std::move(error), work->finish);
+  offload::TileJob job = writing_job(range, work, end);
+  job.begin_read = [this, range, &work](Bytes tile) {
+    Tickets tickets = begin_state_reads(range, work.read_states, tile);
+    count_state_reads(range, work.read_states);
+    if (work.read_gradient) add_gradient_read(range, tile, tickets);
+    return tickets;
+  };
+  job.compute = [this, range, &work](Bytes tile) { compute(range, work, tile); };
+  pipeline_->push(std::move(job));
+}
+
+// What remains of a tile after its computation.
+offload::TileJob UpdateTiles::writing_job(const TileRange& range, const TileWork& work,
+                                          const std::shared_ptr<TileEnd>& end) {
+  const bool leaves = plan::weight_leaves(plan_.units[range.unit]);
+  offload::TileJob job;
+  job.begin_write = [this, range, &work, end, leaves](Bytes tile) {
+    if (!leaves) end->weights_current();
+    return begin_writes(range, work, tile);
+  };
+  job.done = [end](const std::exception_ptr& error) { end->end(error); };
+  return job;
+}
+
+void UpdateTiles::run_tile_read_ahead(const TileRange& range, const TileWork& work,
+                                      const std::shared_ptr<TileEnd>& end, ReadAhead::Tile tile) {
+  const std::exception_ptr error = error_of([&] {
+    count_state_reads(range, work.read_states);
+    add_gradient_read(range, tile.lease.bytes(), tile.reads);
+    finish_all(tile.reads);
+    compute(range, work, tile.lease.bytes());
+  });
+  if (error) {
+    tile.reads.clear();
+    tile.lease = {};
+    end->end(error);
+    return;
+  }
+  if (!plan::weight_leaves(plan_.units[range.unit])) end->weights_current();
+  unwritten_.push_back({writing_job(range, work, end), std::move(tile.lease)});
+  if (plan::weight_leaves(plan_.units[range.unit])) write_next();
+}
+
+void UpdateTiles::write_next() {
+  Unwritten tile = std::move(unwritten_.front());
+  unwritten_.pop_front();
+  pipeline_->push(std::move(tile.job), std::move(tile.lease));
 }
 
 }  // namespace sluice::train

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "optimizer_tile.hpp"
+#include "read_ahead.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/worker.hpp"
 #include "sluice/models/run_state.hpp"
@@ -34,13 +35,6 @@ struct PartHome {
 };
 // As many as the format has parts.
 using StateHome = std::vector<PartHome>;
-
-// One tile's place in its unit.
-struct TileRange {
-  std::size_t unit = 0;
-  std::uint64_t begin = 0;  // element of the shard
-  std::uint64_t count = 0;
-};
 
 // What is done to each tile of a unit. Bytes that are not in memory come from and go to the tile's
 // buffer.
@@ -60,10 +54,14 @@ struct TileWork {
   // Runs on the updater's thread with the states, gradient and weight of the tile; the weight is
   // empty where it is half of a split master. May be empty.
   std::function<void(const TileRange&, const States& states, Bytes gradient, Bytes weight)> compute;
+  // When the weights of all tiles are at their home, which may be before their states are; with
+  // the first error, if there was one.
+  std::function<void(std::exception_ptr)> weights_current;
   // After all tiles of the unit have ended well.
   std::function<void()> finish;
-  // Held until all have ended.
-  offload::TileLease gradients;
+  // After that, and also when it failed.
+  std::function<void()> ended;
+  bool is_update() const { return read_gradient; }
 };
 
 // Whether such a read or write concerns a part that lives there.
@@ -83,6 +81,10 @@ class UpdateTiles {
   // first; the work of one unit stays in order.
   Ticket begin(std::size_t unit, TileWork work);
 
+  // Every unit will be updated once more. As far as the plan has tiles for that, states of the
+  // first ones are read while nothing else is to be done.
+  void expect_updates();
+
   const StateHome& home(std::size_t unit) const { return homes_[unit]; }
   // Elements of all units before this one.
   std::uint64_t first_element(std::size_t unit) const { return first_elements_[unit]; }
@@ -95,22 +97,24 @@ class UpdateTiles {
   using Bytes = TileWork::Bytes;
   using States = TileWork::States;
   class Countdown;
-  // Work and countdown are shared by the unit's tiles.
+  class TileEnd;
+  // Countdowns are shared by the unit's tiles.
   struct Waiting {
-    std::shared_ptr<const TileWork> work;
     std::shared_ptr<Countdown> countdown;
     std::size_t next_tile = 0;
   };
   struct NextTile {
     TileRange range;
-    std::shared_ptr<const TileWork> work;  // null: nothing waits
     std::shared_ptr<Countdown> countdown;
   };
 
-  NextTile take_tile();
+  void post(std::function<void()> task);
+  std::optional<NextTile> take_tile();
   void run_waiting();
   std::uint64_t shard_count(std::size_t unit) const;
   std::size_t tiles_of(std::size_t unit) const;
+  TileRange tile_range(std::size_t unit, std::size_t tile) const;
+  bool reads_states(std::size_t unit) const;
   StateHome make_home(std::size_t unit);
   States state_spans(const TileRange& range, Bytes tile) const;
   Bytes compute_span(const TileRange& range, Bytes tile, const offload::TieredBytes& home,
@@ -120,12 +124,18 @@ class UpdateTiles {
   void send_weight(const TileRange& range, Bytes data, offload::Tickets& tickets,
                    UpdateCounters& moved) const;
   Ticket read_file(const offload::TieredBytes& home, const TileRange& range, Bytes data);
-  offload::Tickets begin_reads(const TileRange& range, const TileWork& work, Bytes tile);
+  offload::Tickets begin_state_reads(const TileRange& range, TileWork::Parts parts, Bytes tile);
+  void count_state_reads(const TileRange& range, TileWork::Parts parts);
+  void add_gradient_read(const TileRange& range, Bytes tile, offload::Tickets& tickets);
   offload::Tickets begin_writes(const TileRange& range, const TileWork& work, Bytes tile);
   void compute(const TileRange& range, const TileWork& work, Bytes tile);
   void count(const UpdateCounters& more);
-  void run_tile(const TileRange& range, const std::shared_ptr<const TileWork>& work,
-                const std::shared_ptr<Countdown>& countdown);
+  void run_tile(const TileRange& range, const std::shared_ptr<Countdown>& countdown);
+  void run_tile_read_ahead(const TileRange& range, const TileWork& work,
+                           const std::shared_ptr<TileEnd>& end, ReadAhead::Tile tile);
+  offload::TileJob writing_job(const TileRange& range, const TileWork& work,
+                               const std::shared_ptr<TileEnd>& end);
+  void write_next();
 
   const UpdaterResources resources_;
   const TraceRow trace_row_;
@@ -137,7 +147,16 @@ class UpdateTiles {
   std::optional<offload::BufferRing> ring_;
   std::string why_unregistered_;
   std::optional<offload::TilePipeline> pipeline_;  // driven by the worker's thread
-  std::deque<Ticket> detached_;                    // the caller's side
+  std::optional<offload::BufferRing> ahead_ring_;
+  std::optional<ReadAhead> ahead_;
+  // Computed in tiles that were read ahead, and to be written when nothing waits: nobody needs
+  // those tiles before. The updater's thread's.
+  struct Unwritten {
+    offload::TileJob job;
+    offload::TileLease lease;
+  };
+  std::deque<Unwritten> unwritten_;
+  std::deque<Ticket> detached_;  // the caller's side
   mutable Mutex mutex_;
   std::multimap<std::size_t, Waiting> waiting_ SLUICE_GUARDED_BY(mutex_);  // by unit
   UpdateCounters counters_ SLUICE_GUARDED_BY(mutex_);

@@ -55,6 +55,9 @@ class TilePipeline {
   // (blocks). Computes whatever has been read by then. Does not throw what stages throw: see
   // TileJob::done.
   void push(TileJob job);
+  // The same with a tile that the caller has, of any ring; it is given back with the job. Waits for
+  // nothing.
+  void push(TileJob job, TileLease tile);
   // Works until every pushed job has ended. Blocks.
   void drain();
   // One piece of that work: retires or computes one job, waiting for the transfer that was begun
@@ -72,6 +75,7 @@ class TilePipeline {
     std::uint64_t begun = 0;  // the order in which the pending transfers were begun
   };
   void begin_read(TileJob job, TileLease lease);
+  void do_what_can_be_done();
   void compute_oldest_read();
   void retire_oldest_write();
   bool read_has_ended() const;

@@ -126,6 +126,8 @@ struct Plan {
   std::uint64_t update_tile_count = 0;  // elements of one tile of the optimizer step
   std::uint64_t update_tile_bytes = 0;  // bytes of one tile of the ring; 0: no ring is needed
   int update_tiles = 0;
+  // Of the same size, for states that are read while their gradients are computed.
+  int read_ahead_tiles = 0;
   // Homes that gradients use in turn where updates begin as gradients arrive; 0: each unit has its
   // own.
   int gradient_slots = 0;

@@ -1,0 +1,112 @@
+#include "spare_memory.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "memory_model.hpp"
+#include "rings.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/text.hpp"
+
+namespace sluice::plan {
+
+using offload::pool_bytes;
+using offload::Tier;
+
+namespace {
+
+// What the configuration asks for, of states on NVMe that hold `stored_bytes`.
+std::uint64_t cache_asked_for(const config::ByteBudget& budget, std::uint64_t stored_bytes) {
+  switch (budget.kind) {
+    case config::ByteBudget::Kind::bytes:
+      return budget.value;
+    case config::ByteBudget::Kind::percent:
+      return stored_bytes / 100 * budget.value + stored_bytes % 100 * budget.value / 100;
+    case config::ByteBudget::Kind::automatic:
+      return stored_bytes;
+  }
+  return 0;
+}
+
+// What the cache holds: the first units first, whose updates are waited for first. Returns its
+// bytes.
+std::uint64_t fill_cache(Plan& plan, std::uint64_t room_bytes) {
+  const models::StateFormat& format = plan.state_format;
+  const auto each_part = [&](const auto& visit) {
+    for (std::size_t u = 0; u < plan.units.size(); ++u) {
+      for (std::size_t part = 0; part < format.part_count() && !plan.units[u].frozen; ++part) {
+        if (place_of_part(plan.units[u], format, part) == PartPlace::tile) visit(u, part);
+      }
+    }
+  };
+  std::uint64_t stored_bytes = 0;
+  each_part([&](std::size_t u, std::size_t part) { stored_bytes += part_bytes(plan, u, part); });
+  const config::ByteBudget& budget = plan.config.sluice.cache_bytes;
+  const std::uint64_t asked = cache_asked_for(budget, stored_bytes);
+  if (asked == 0 || stored_bytes == 0) return 0;
+  const std::uint64_t limit = std::min(asked, room_bytes);
+  std::uint64_t used = 0;
+  each_part([&](std::size_t u, std::size_t part) {
+    const std::uint64_t size_bytes = part_bytes(plan, u, part);
+    if (used + size_bytes > limit) return;
+    plan.units[u].cached[part] = true;
+    used += size_bytes;
+  });
+  std::string line = "cache: " + format_bytes(used) + " of " + format_bytes(stored_bytes) +
+                     " of the states on NVMe are in host memory as well";
+  const bool cut =
+      budget.kind != config::ByteBudget::Kind::automatic && limit < asked && limit < stored_bytes;
+  if (cut) line += "; " + format_bytes(asked) + " were asked for, and host_bytes has no more room";
+  plan.choices.push_back(line);
+  return used;
+}
+
+// Gradients wait while updates are slower than backward: with states on NVMe as many as the budget
+// has room for. Returns the bytes of those that it adds.
+std::uint64_t add_gradient_slots(Plan& plan, std::uint64_t room_bytes) {
+  if (plan.gradient_slots == 0) return 0;
+  const auto lend = [](const UnitPlacement& unit) { return unit.lends_gradients; };
+  const auto on_nvme = [](const UnitPlacement& unit) { return unit.states == Tier::nvme; };
+  const auto units = std::count_if(plan.units.begin(), plan.units.end(), lend);
+  // States in memory are updated faster than any backward pass goes: one more evens it out.
+  const auto most = std::any_of(plan.units.begin(), plan.units.end(), on_nvme)
+                        ? units
+                        : std::min<std::ptrdiff_t>(units, kLeastGradientSlots + 1);
+  const std::uint64_t slot_bytes = pool_bytes(plan.gradient_slot_bytes);
+  const int slots = static_cast<int>(std::min<std::uint64_t>(
+      static_cast<std::uint64_t>(most),
+      static_cast<std::uint64_t>(plan.gradient_slots) + room_bytes / slot_bytes));
+  const int more = std::max(0, slots - plan.gradient_slots);
+  plan.gradient_slots += more;
+  return static_cast<std::uint64_t>(more) * slot_bytes;
+}
+
+// Tiles for states that are read while their gradients are computed: up to those of one unit, which
+// is all that can be waited for at once.
+void add_read_ahead(Plan& plan, std::uint64_t room_bytes) {
+  plan.read_ahead_tiles = 0;
+  if (!plan.config.sluice.overlap || plan.update_tile_bytes == 0) return;
+  std::uint64_t tiles = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    bool reads = false;
+    for (std::size_t part = 0; part < plan.state_format.part_count() && !reads; ++part) {
+      reads = plan.units[u].states == Tier::nvme && !plan.units[u].frozen &&
+              place_of_part(plan.units[u], plan.state_format, part) == PartPlace::tile;
+    }
+    if (reads) tiles = std::max(tiles, ceil_div(shard_count(plan, u), plan.update_tile_count));
+  }
+  plan.read_ahead_tiles =
+      static_cast<int>(std::min(tiles, room_bytes / pool_bytes(plan.update_tile_bytes)));
+}
+
+}  // namespace
+
+void use_spare_memory(Plan& plan, std::uint64_t room_bytes) {
+  room_bytes -= fill_cache(plan, room_bytes);
+  plan.update_tile_bytes =  // less where parts are cached
+      update_tile(plan.units, plan.state_format, plan.compute_dtype, plan.update_tile_count).total;
+  room_bytes -= add_gradient_slots(plan, room_bytes);
+  add_read_ahead(plan, room_bytes);
+}
+
+}  // namespace sluice::plan
