@@ -24,6 +24,7 @@ class Case:
     """A configuration; `beside_host`: run it with the states in host memory too."""
 
     name: str
+    positions: int = MODEL["n_positions"]
     states: str = "nvme"
     weights: str = "cpu"
     micro_batch: int = 1
@@ -35,22 +36,21 @@ class Case:
 
     @property
     def tokens(self) -> int:
-        return self.micro_batch * self.accumulation * MODEL["n_positions"]
+        return self.micro_batch * self.accumulation * self.positions
 
     def __str__(self) -> str:
         return self.name
 
 
+ON_DRIVE = Case("states on NVMe, 512 tokens")
 CASES = [
-    Case("states on NVMe, 1,024 tokens", accumulation=2, beside_host=True),
-    Case("states on NVMe, 4,096 tokens", micro_batch=4, accumulation=2, steps=7, beside_host=True),
     Case("all in host memory", states="cpu"),
     Case("host memory, clipped", states="cpu", clipping=1.0),
     Case("host memory, recompute", states="cpu", sluice={"activations": "recompute"}),
     Case("host memory, fp32 master", states="cpu", sluice={"master": "fp32"}),
     Case("host memory, bf16 moments", states="cpu", sluice={"moments": "bf16"}),
     Case("host memory, no overlap", states="cpu", sluice={"overlap": False}),
-    Case("states on NVMe, 512 tokens"),
+    ON_DRIVE,
     Case("states on NVMe, clipped", clipping=1.0),
     Case("states on NVMe, half cached", sluice={"cache_bytes": "50%"}),
     Case("states and weights on NVMe", weights="nvme"),
@@ -76,6 +76,32 @@ class Bench:
         self.commands: dict[str, str] = {}
         write_inputs(folder)
 
+    def balanced(self) -> list[Case]:
+        """Cases in which a step computes about as long as the drive takes, and four times as long."""
+        tokens = statistics.median(self.tokens_of_drive() for _ in range(5))
+        positions = max(64, 64 * round(tokens / 64))
+        return [
+            Case(f"states on NVMe, {positions:,} tokens, as long as the drive", positions, beside_host=True),
+            Case(
+                f"states on NVMe, {4 * positions:,} tokens, four times the drive",
+                positions,
+                accumulation=4,
+                steps=8,
+                beside_host=True,
+            ),
+        ]
+
+    def tokens_of_drive(self) -> float:
+        """How many tokens a step would have that computes as long as the drive takes."""
+        with tempfile.TemporaryDirectory(prefix="sluice-limits-", dir=self.drive) as swap:
+            self.configure(ON_DRIVE, ON_DRIVE.states, Path(swap))
+            limits = self.call("plan", "--probe")["predicted"]["limits_seconds"]
+        return ON_DRIVE.tokens * (limits["drive"] - limits["update"]) / limits["compute"]
+
+    def configure(self, case: Case, states: str, drive: Path) -> None:
+        (self.folder / "ds.json").write_text(json.dumps(configuration(case, states, drive)))
+        (self.folder / "model.json").write_text(json.dumps(MODEL | {"n_positions": case.positions}))
+
     def call(self, name: str, *more: str) -> dict:
         line = [str(self.binaries / "sluice"), name, "--json", "--config", str(self.folder / "ds.json")]
         line += ["--model", str(self.folder / "model.json"), "--rates", str(self.folder / "rates.json")]
@@ -89,8 +115,7 @@ class Bench:
     def measure(self, case: Case, states: str) -> dict:
         """Median seconds of a step, what was predicted, and the slowest link by the same probe."""
         with tempfile.TemporaryDirectory(prefix="sluice-limits-", dir=self.drive) as swap:
-            config = configuration(case, states, Path(swap))
-            (self.folder / "ds.json").write_text(json.dumps(config))
+            self.configure(case, states, Path(swap))
             self.call("plan", "--probe")
             report_folder = self.folder / "report"
             report = self.call(
@@ -147,15 +172,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="runs of each case (5)")
     parser.add_argument("--binaries", type=Path, default=REPOSITORY / "build/bin", metavar="DIR")
     arguments = parser.parse_args()
-    cases = [case for case in CASES if arguments.match in case.name]
-    if not cases:
-        parser.error(f"no case has {arguments.match!r} in its name")
     progress = Progress()
     steps = Steps(progress, "step")
-    steps.expect("runs", arguments.rounds * sum(1 + case.beside_host for case in cases))
-    runs: dict[Case, dict[str, list[dict]]] = {case: {"ours": [], "host": []} for case in cases}
     with tempfile.TemporaryDirectory(prefix="sluice-step-") as folder:
         bench = Bench(Path(folder), arguments.drive, arguments.binaries)
+        progress.show("step: how many tokens take as long as the drive")
+        cases = [case for case in bench.balanced() + CASES if arguments.match in case.name]
+        if not cases:
+            parser.error(f"no case has {arguments.match!r} in its name")
+        steps.expect("runs", arguments.rounds * sum(1 + case.beside_host for case in cases))
+        runs: dict[Case, dict[str, list[dict]]] = {case: {"ours": [], "host": []} for case in cases}
         for number in range(arguments.rounds):
             for case in cases if number % 2 == 0 else reversed(cases):
                 steps.step(f"round {number + 1} of {arguments.rounds}, {case}")

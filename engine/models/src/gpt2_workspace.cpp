@@ -56,8 +56,8 @@ class Workspace {
     const Bytes pieces = element_ == sizeof(float) ? piece : 2 * piece;
     const Bytes small = 4 * offload::pool_bytes(step * 2 * sizeof(std::int64_t));
     const Bytes forward = held + std::max(pieces + small, matmul_scratch(chunk, width_));
-    const Bytes products =
-        std::max(weight_gradient_scratch(chunk, std::max(width_, vocabulary_)), matmul_scratch(chunk, vocabulary_));
+    const Bytes products = std::max(weight_gradient_scratch(chunk, std::max(width_, vocabulary_)),
+                                    matmul_scratch(chunk, vocabulary_));
     const Bytes norm = 2 * r + stats() + norm_scratch();  // the logits are gone by then
     return {forward, std::max({forward + r, held + r + products, norm}), 0, 0};
   }
@@ -207,9 +207,9 @@ class Workspace {
                          std::max(std::max(weight_gradient_scratch(rows_, width_), bias),
                                   inner + matmul_scratch(rows_, width_));
     const Bytes activation = before + 3 * inner;
-    const Bytes first =
-        before + inner +
-        std::max(std::max(weight_gradient_scratch(rows_, inner_), bias), r + matmul_scratch(rows_, inner_));
+    const Bytes first = before + inner +
+                        std::max(std::max(weight_gradient_scratch(rows_, inner_), bias),
+                                 r + matmul_scratch(rows_, inner_));
     const Bytes norm = before - r + 3 * r + norm_scratch();  // gradients in, out, and their sum
     return std::max({second, activation, first, norm}) + kScalars;
   }

@@ -382,6 +382,8 @@ std::string plan_json(const Plan& plan, const std::optional<Prediction>& predict
   if (prediction) {
     root["predicted"]["step_seconds"] = prediction->step_seconds;
     root["predicted"]["tokens_per_second"] = prediction->tokens_per_second;
+    for (const auto& [link, seconds] : prediction->links())
+      root["predicted"]["limits_seconds"][link] = seconds;
     root["predicted"]["bound_by"] = prediction->bound_by;
   }
   root["layers"] = Json::Int64(plan.model.n_layer);

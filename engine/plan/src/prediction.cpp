@@ -22,6 +22,7 @@ struct Stage {
   std::size_t unit = 0;
   bool backward = false;
   double compute_seconds = 0;
+  double copy_seconds = 0;   // between host and device
   double drive_seconds = 0;  // of what it fetches and spills
 };
 
@@ -46,13 +47,12 @@ double swap_seconds(const MachineRates& rates, const UnitTraffic& traffic) {
          over(static_cast<double>(traffic.written_bytes - both), rates.write_bytes_per_second);
 }
 
+// What one thread does beside LibTorch's costs them all as long as it takes: they share out their
+// work evenly, and wait for the one whose core is taken.
 class Costs {
  public:
   Costs(const Plan& plan, const MachineRates& rates)
-      : plan_(plan),
-        rates_(rates),
-        visits_(visits_traffic(plan)),
-        cores_(std::max(1, plan.threads.compute)) {}
+      : plan_(plan), rates_(rates), visits_(visits_traffic(plan)) {}
 
   std::vector<Stage> stages() const {
     std::vector<Stage> all;
@@ -64,8 +64,8 @@ class Costs {
       // A unit moves its share of a step's bytes at each of its visits; the head has one.
       const double visits = stage.unit == last ? 1 : 2;
       const double copied = static_cast<double>(traffic.h2d_bytes + traffic.d2h_bytes) / visits;
-      stage.compute_seconds =
-          compute_seconds(stage) + over(copied, rates_.copy_bytes_per_second) / cores_;
+      stage.compute_seconds = compute_seconds(stage);
+      stage.copy_seconds = over(copied, rates_.copy_bytes_per_second);
       stage.drive_seconds =
           (over(static_cast<double>(traffic.read_bytes), rates_.read_bytes_per_second) +
            over(static_cast<double>(traffic.written_bytes), rates_.write_bytes_per_second)) /
@@ -81,9 +81,8 @@ class Costs {
     Update update;
     update.cpu_seconds =
         over(count, rates_.update_elements_per_second) +
-        over(static_cast<double>(traffic.written_bytes), rates_.checksum_bytes_per_second) /
-            cores_ +
-        over(static_cast<double>(traffic.h2d_bytes), rates_.copy_bytes_per_second) / cores_;
+        over(static_cast<double>(traffic.written_bytes), rates_.checksum_bytes_per_second) +
+        over(static_cast<double>(traffic.h2d_bytes), rates_.copy_bytes_per_second);
     update.drive_seconds = swap_seconds(rates_, traffic);
     update.read_seconds =
         over(static_cast<double>(traffic.read_bytes), rates_.read_bytes_per_second);
@@ -113,7 +112,6 @@ class Costs {
   const Plan& plan_;
   const MachineRates& rates_;
   const std::vector<UnitTraffic> visits_;
-  const int cores_;
 };
 
 // The computing thread and the updater, side by side. Where the device is the host they share its
@@ -161,7 +159,8 @@ class Schedule {
     const bool first_backward = stage.unit + 1 == updates_.size();
     if (first_backward) drain();  // the step before ends here
     while (left_.count(stage.unit) > 0) advance(kForever, 0);
-    double left = std::max(stage.compute_seconds, overlap_ ? stage.drive_seconds : 0);
+    double left =
+        std::max(stage.compute_seconds + stage.copy_seconds, overlap_ ? stage.drive_seconds : 0);
     if (!overlap_) left += stage.drive_seconds;
     const double drive_share = left > 0 ? stage.drive_seconds / left : 0;
     while (left > 0) left -= advance(left, drive_share);
@@ -297,12 +296,9 @@ Prediction predict(const Plan& plan, const MachineRates& rates) {
   }
   prediction.copy_seconds =
       over(static_cast<double>(plan.h2d_per_step + plan.d2h_per_step), rates.copy_bytes_per_second);
-  const std::pair<const char*, double> links[] = {{"compute", prediction.compute_seconds},
-                                                  {"update", prediction.update_seconds},
-                                                  {"copies", prediction.copy_seconds},
-                                                  {"drive", prediction.drive_seconds}};
+  const auto links = prediction.links();
   prediction.bound_by =
-      std::max_element(std::begin(links), std::end(links), [](const auto& a, const auto& b) {
+      std::max_element(links.begin(), links.end(), [](const auto& a, const auto& b) {
         return a.second < b.second;
       })->first;
   // The first steps have no updates before them.

@@ -45,10 +45,7 @@ Json::Value to_value(const plan::Prediction& prediction) {
   Json::Value value(Json::objectValue);
   value["step_seconds"] = prediction.step_seconds;
   value["tokens_per_second"] = prediction.tokens_per_second;
-  value["limits_seconds"]["compute"] = prediction.compute_seconds;
-  value["limits_seconds"]["update"] = prediction.update_seconds;
-  value["limits_seconds"]["copies"] = prediction.copy_seconds;
-  value["limits_seconds"]["drive"] = prediction.drive_seconds;
+  for (const auto& [link, seconds] : prediction.links()) value["limits_seconds"][link] = seconds;
   value["bound_by"] = prediction.bound_by;
   return value;
 }

@@ -7,9 +7,11 @@
 // is a simple rule; so it is a prediction, within some per cent, not a bound.
 // Thread-safe: values and free functions without state.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "sluice/plan/plan.hpp"
 
@@ -60,6 +62,13 @@ struct Prediction {
   double copy_seconds = 0;
   double drive_seconds = 0;
   std::string bound_by;  // the largest of these: "compute", "update", "copies", "drive"
+  // These, by name.
+  std::array<std::pair<const char*, double>, 4> links() const {
+    return {{{"compute", compute_seconds},
+             {"update", update_seconds},
+             {"copies", copy_seconds},
+             {"drive", drive_seconds}}};
+  }
 };
 Prediction predict(const Plan& plan, const MachineRates& rates);
 std::string prediction_text(const Prediction& prediction, const SavedRates& saved);
