@@ -8,7 +8,7 @@ import statistics
 from paired import quotients, span, summarize
 
 TOLERANCE = 0.05  # a median so close to its bar is the drive's noise
-DIGITS = {"GB/s": 2, "IOPS": 0, "Gparam/s": 3, "tokens/s": 0, "s/GiB": 4, "s": 1, "ms": 1, "instr": 0, "B": 2}
+DIGITS = {"GB/s": 2, "IOPS": 0, "Gparam/s": 3, "tokens/s": 0, "s/GiB": 4, "s": 1, "ms": 1, "instr": 0, "B": 2, "MiB": 1}
 MEASURED_WHERE = ("cpu", "cpus", "memory_GiB", "kernel", "file_system", "drive", "fio", "sluice")
 
 
@@ -94,7 +94,7 @@ def cells_of(line: dict) -> list[str]:
     texts += [median_text(control), ends_text(control)]
     if "bar" not in line:
         return [*texts, "", ""]
-    sign, digits = "<=" if line.get("at_most") else ">=", 2 if ratio else 0
+    sign, digits = "<=" if line.get("at_most") else ">=", 2 if ratio else DIGITS[line["unit"]]
     return [*texts, f"{sign} {line['bar']:.{digits}f}", "met" if line["met"] else "short"]
 
 

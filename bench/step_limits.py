@@ -43,6 +43,13 @@ class Case:
 
 
 ON_DRIVE = Case("states on NVMe, 512 tokens")
+FEW = 64  # tokens: the drive takes much longer than computing
+
+
+def few(what: str, **sluice) -> Case:
+    return Case(f"{FEW} tokens, {what}", FEW, sluice=sluice)
+
+
 CASES = [
     Case("all in host memory", states="cpu"),
     Case("host memory, clipped", states="cpu", clipping=1.0),
@@ -56,6 +63,9 @@ CASES = [
     Case("states and weights on NVMe", weights="nvme"),
     Case("states on NVMe, bf16 moments", sluice={"moments": "bf16"}),
     Case("states on NVMe, no overlap", sluice={"overlap": False}),
+    few("states on NVMe"),
+    *(few(f"{share} % cached", cache_bytes=f"{share}%") for share in (25, 50, 75)),
+    few("no overlap", overlap=False),
 ]
 
 

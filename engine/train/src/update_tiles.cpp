@@ -27,42 +27,6 @@ std::exception_ptr error_of(Work&& work) noexcept {
 
 }  // namespace
 
-// What a unit's tiles have in common. Its ticket ends when the last tile has. The first error wins
-// and is told once: to who waits for the weights, if it came before they were current.
-// Touched by the updater's thread only, after construction.
-class UpdateTiles::Countdown {
- public:
-  Countdown(std::size_t tiles, TileWork work)
-      : work_(std::move(work)), without_weights_(tiles), left_(tiles) {}
-  Ticket ticket() { return source_.ticket(); }
-  const TileWork& work() const { return work_; }
-  void weights_of_one(const std::exception_ptr& error) {
-    if (!first_error_) first_error_ = error;
-    if (--without_weights_ > 0 || !work_.weights_current) return;
-    work_.weights_current(first_error_);
-    told_ = first_error_ != nullptr;
-  }
-  void end_one(const std::exception_ptr& error) {
-    if (!first_error_) first_error_ = error;
-    if (--left_ > 0) return;
-    try {
-      if (!first_error_ && work_.finish) work_.finish();
-    } catch (...) {
-      first_error_ = std::current_exception();
-    }
-    if (work_.ended) work_.ended();
-    source_.complete(told_ ? nullptr : first_error_);
-  }
-
- private:
-  const TileWork work_;
-  std::size_t without_weights_;
-  std::size_t left_;
-  std::exception_ptr first_error_;
-  bool told_ = false;
-  TicketSource source_;
-};
-
 UpdateTiles::UpdateTiles(const UpdaterResources& resources)
     : resources_(resources),
       trace_row_(resources.trace, "update"),
@@ -125,7 +89,7 @@ Ticket UpdateTiles::begin(std::size_t unit, TileWork work) {
     ahead_->begin_work(unit, work.is_update());
     work.ended = [this, unit] { ahead_->end_work(unit); };
   }
-  auto countdown = std::make_shared<Countdown>(tiles_of(unit), std::move(work));
+  auto countdown = std::make_shared<UnitCountdown>(tiles_of(unit), std::move(work));
   Ticket ticket = countdown->ticket();
   {
     MutexLock lock(mutex_);
@@ -253,13 +217,6 @@ Ticket UpdateTiles::read_file(const offload::TieredBytes& home, const TileRange&
   return resources_.io->begin_read(*part.file, part.offset_bytes, data);
 }
 
-bool includes(TileWork::Parts parts, const PartHome& home) {
-  if (!home.shard || parts == TileWork::Parts::none) return false;
-  if (parts == TileWork::Parts::all) return true;
-  const bool in_store_only = home.place == plan::PartPlace::tile;
-  return in_store_only == (parts == TileWork::Parts::in_store_only);
-}
-
 Tickets UpdateTiles::begin_state_reads(const TileRange& range, TileWork::Parts parts, Bytes tile) {
   Tickets tickets;
   const StateHome& home = homes_[range.unit];
@@ -356,24 +313,8 @@ void UpdateTiles::compute(const TileRange& range, const TileWork& work, Bytes ti
   count(spent);
 }
 
-// One tile on its way through the pipeline.
-class UpdateTiles::TileEnd {
- public:
-  explicit TileEnd(std::shared_ptr<Countdown> countdown) : countdown_(std::move(countdown)) {}
-  void weights_current() {
-    if (!std::exchange(current_, true)) countdown_->weights_of_one(nullptr);
-  }
-  void end(const std::exception_ptr& error) {
-    if (!current_) countdown_->weights_of_one(error);
-    countdown_->end_one(error);
-  }
-
- private:
-  const std::shared_ptr<Countdown> countdown_;
-  bool current_ = false;
-};
-
-void UpdateTiles::run_tile(const TileRange& range, const std::shared_ptr<Countdown>& countdown) {
+void UpdateTiles::run_tile(const TileRange& range,
+                           const std::shared_ptr<UnitCountdown>& countdown) {
   const TileWork& work = countdown->work();  // lives as long as the tile's end
   const auto end = std::make_shared<TileEnd>(countdown);
   if (!pipeline_) {

@@ -4,10 +4,8 @@
 // changed; several tiles in flight. StateUpdater says what the work is. Not installed, not for use
 // elsewhere.
 
-#include <array>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "optimizer_tile.hpp"
 #include "read_ahead.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/worker.hpp"
@@ -24,48 +21,9 @@
 #include "sluice/offload/buffer_ring.hpp"
 #include "sluice/offload/tile_pipeline.hpp"
 #include "state_updater.hpp"
+#include "tile_work.hpp"
 
 namespace sluice::train {
-
-// One part of a unit's states.
-struct PartHome {
-  plan::PartPlace place = plan::PartPlace::memory;
-  std::optional<std::size_t> shard;  // index in the store, if it is there
-  offload::TieredBytes memory;       // where the place is memory
-};
-// As many as the format has parts.
-using StateHome = std::vector<PartHome>;
-
-// What is done to each tile of a unit. Bytes that are not in memory come from and go to the tile's
-// buffer.
-struct TileWork {
-  using Bytes = std::span<std::byte>;
-  using States = StateSpans;
-
-  // Which parts are read from the store, or written to it: those that are nowhere else; those that
-  // memory has as well; all.
-  enum class Parts { none, in_store_only, in_memory_too, all };
-
-  const char* what = "";  // as the trace calls it
-  Parts read_states = Parts::none;
-  Parts write_states = Parts::none;
-  bool read_gradient = false;
-  bool write_weight = false;
-  // Runs on the updater's thread with the states, gradient and weight of the tile; the weight is
-  // empty where it is half of a split master. May be empty.
-  std::function<void(const TileRange&, const States& states, Bytes gradient, Bytes weight)> compute;
-  // When the weights of all tiles are at their home, which may be before their states are; with
-  // the first error, if there was one.
-  std::function<void(std::exception_ptr)> weights_current;
-  // After all tiles of the unit have ended well.
-  std::function<void()> finish;
-  // After that, and also when it failed.
-  std::function<void()> ended;
-  bool is_update() const { return read_gradient; }
-};
-
-// Whether such a read or write concerns a part that lives there.
-bool includes(TileWork::Parts parts, const PartHome& home);
 
 // begin may be called by one thread while work runs; counters by any.
 class UpdateTiles {
@@ -96,16 +54,14 @@ class UpdateTiles {
  private:
   using Bytes = TileWork::Bytes;
   using States = TileWork::States;
-  class Countdown;
-  class TileEnd;
   // Countdowns are shared by the unit's tiles.
   struct Waiting {
-    std::shared_ptr<Countdown> countdown;
+    std::shared_ptr<UnitCountdown> countdown;
     std::size_t next_tile = 0;
   };
   struct NextTile {
     TileRange range;
-    std::shared_ptr<Countdown> countdown;
+    std::shared_ptr<UnitCountdown> countdown;
   };
 
   void post(std::function<void()> task);
@@ -130,7 +86,7 @@ class UpdateTiles {
   offload::Tickets begin_writes(const TileRange& range, const TileWork& work, Bytes tile);
   void compute(const TileRange& range, const TileWork& work, Bytes tile);
   void count(const UpdateCounters& more);
-  void run_tile(const TileRange& range, const std::shared_ptr<Countdown>& countdown);
+  void run_tile(const TileRange& range, const std::shared_ptr<UnitCountdown>& countdown);
   void run_tile_read_ahead(const TileRange& range, const TileWork& work,
                            const std::shared_ptr<TileEnd>& end, ReadAhead::Tile tile);
   offload::TileJob writing_job(const TileRange& range, const TileWork& work,

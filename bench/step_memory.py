@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Memory of training steps: bytes a parameter in host memory, and that of ever deeper models on a drive."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shlex
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paired import MIB, Progress, write_result
+from row_report import text_table, value_line
+from rounds import Steps
+from step_bench import REPOSITORY, deepspeed_file
+
+STEPS = 4
+MODEL = {
+    "model_type": "gpt2",
+    "n_embd": 896,
+    "n_head": 14,
+    "n_positions": 64,
+    "vocab_size": 256,
+}
+SMALLEST = MODEL | {"n_layer": 1, "n_embd": 64, "n_head": 1}
+# What the plan calls what a step computes with; the rest is homes and buffers.
+ACTIVATIONS = ("activations", "workspace", "unit inputs", "inputs in flight")
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Everything in host memory; at most `bar` bytes a parameter and the activations."""
+
+    name: str
+    bar: float
+    clipping: float = 0
+    sluice: dict = field(default_factory=dict, hash=False)
+
+
+IN_MEMORY = [
+    InMemory("fp32 master", 14.5, sluice={"master": "fp32"}),
+    InMemory("split master", 12.5),
+    InMemory("split master, clipping", 14.5, clipping=1.0),
+]
+LAYERS = 96  # of the model in host memory
+DEPTHS = [3, 12, 48, 96]  # on a drive; 96 has 32 times the parameters of 3
+
+
+class Bench:
+    def __init__(self, folder: Path, drive: Path, binaries: Path) -> None:
+        self.folder, self.drive, self.binaries = folder, drive, binaries
+        self.commands: dict[str, str] = {}
+        (folder / "data.txt").write_bytes(random.Random(1).randbytes(1 << 20))
+
+    def call(self, name: str, *more: str) -> dict:
+        line = [str(self.binaries / "sluice"), name, "--json", "--config", str(self.folder / "ds.json")]
+        line += ["--model", str(self.folder / "model.json"), *more]
+        self.commands[name] = shlex.join(line)
+        done = subprocess.run(line, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"step_memory.py: {shlex.join(line)} failed: {done.stderr.strip()}")
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def train(self, model: dict, configuration: dict) -> dict:
+        """The run's report, with what the plan gives to activations."""
+        (self.folder / "model.json").write_text(json.dumps(model))
+        (self.folder / "ds.json").write_text(json.dumps(configuration))
+        more = ["--data", str(self.folder / "data.txt"), "--steps", str(STEPS)]
+        plan = self.call("plan")
+        report = self.call("train", *more, "--report", str(self.folder / "report"))
+        report["activation_bytes"] = sum(
+            row["device"] for row in plan["rows"] if row["component"] in ACTIVATIONS
+        )
+        return report
+
+    def in_memory(self, model: dict, clipping: float, own: dict) -> dict:
+        cpu = {"device": "cpu"}
+        own = {"device_bytes": "256MiB", "host_bytes": "20GiB"} | own
+        return self.train(model, deepspeed_file(1, 1, clipping, cpu, cpu, own))
+
+    def on_drive(self, layers: int) -> dict:
+        with tempfile.TemporaryDirectory(prefix="sluice-memory-", dir=self.drive) as swap:
+            nvme = {"device": "nvme", "nvme_path": swap}
+            own = {"device_bytes": "128MiB", "host_bytes": "256MiB"}
+            return self.train(MODEL | {"n_layer": layers}, deepspeed_file(1, 1, 0, nvme, nvme, own))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("drive", type=Path, metavar="DIR", help="a directory on the drive to swap to")
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="every value, and the facts")
+    parser.add_argument("--binaries", type=Path, default=REPOSITORY / "build/bin", metavar="DIR")
+    arguments = parser.parse_args()
+    steps = Steps(Progress(), "memory")
+    steps.expect("runs", 1 + len(IN_MEMORY) + len(DEPTHS))
+    with tempfile.TemporaryDirectory(prefix="sluice-memory-") as folder:
+        bench = Bench(Path(folder), arguments.drive, arguments.binaries)
+        steps.step("an idle process")
+        idle = bench.in_memory(SMALLEST, 0, {})["rss_peak_bytes"]
+        lines = []
+        for case in IN_MEMORY:
+            steps.step(f"in host memory, {case.name}")
+            report = bench.in_memory(MODEL | {"n_layer": LAYERS}, case.clipping, case.sluice)
+            used = report["rss_peak_bytes"] - idle - report["activation_bytes"]
+            name = f"{report['parameters'] / 1e6:.0f} M parameters, {case.name}"
+            lines.append(value_line(name, used / report["parameters"], "B", case.bar, report=report))
+        rows = [{"title": "bytes of a parameter with everything in host memory, activations apart", "peer": "", "lines": lines}]
+        lines = []
+        least = None
+        for layers in DEPTHS:
+            steps.step(f"on the drive, {layers} layers")
+            report = bench.on_drive(layers)
+            held = all(
+                report["peak_bytes"][tier] <= report["budget_bytes"][tier] for tier in ("device", "host")
+            )
+            used = (report["rss_peak_bytes"] - idle) / MIB
+            least = least or used
+            line = value_line(f"{report['parameters'] / 1e6:.0f} M parameters", used, "MiB", report=report)
+            lines.append(line | {"bar": 1.05 * least, "at_most": True, "met": held and used <= 1.05 * least})
+        title = "resident memory of a step with everything on a drive, less an idle process"
+        rows.append({"title": title, "peer": "", "lines": lines})
+    steps.progress.clear()
+    for row in rows:
+        print(text_table(row) + "\n")
+    if arguments.out:
+        names = {folder: "DIR", str(arguments.drive): "DRIVE"}
+        facts = {"idle_bytes": idle, "commands": bench.commands, "rows": rows}
+        write_result(arguments.out, REPOSITORY, facts, names)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
