@@ -23,7 +23,7 @@ MODEL = {
     "model_type": "gpt2",
     "n_embd": 896,
     "n_head": 14,
-    "n_positions": 64,
+    "n_positions": 32,
     "vocab_size": 256,
 }
 SMALLEST = MODEL | {"n_layer": 1, "n_embd": 64, "n_head": 1}
@@ -47,7 +47,7 @@ IN_MEMORY = [
     InMemory("split master, clipping", 14.5, clipping=1.0),
 ]
 LAYERS = 96  # of the model in host memory
-DEPTHS = [3, 12, 48, 96]  # on a drive; 96 has 32 times the parameters of 3
+DEPTHS = [3, 12, 48, 96]  # on a drive; the last has 32 times the parameters of the first
 
 
 class Bench:
@@ -85,7 +85,7 @@ class Bench:
     def on_drive(self, layers: int) -> dict:
         with tempfile.TemporaryDirectory(prefix="sluice-memory-", dir=self.drive) as swap:
             nvme = {"device": "nvme", "nvme_path": swap}
-            own = {"device_bytes": "128MiB", "host_bytes": "256MiB"}
+            own = {"device_bytes": "80MiB", "host_bytes": "112MiB"}
             return self.train(MODEL | {"n_layer": layers}, deepspeed_file(1, 1, 0, nvme, nvme, own))
 
 

@@ -155,8 +155,22 @@ std::vector<bool> are_borrowed_from(const Plan& plan) {
   return borrowed;
 }
 
+// Units whose gradients use slots: not those that others borrow from, and not those whose gradient
+// would leave most of a slot empty, which has room for the largest.
+std::vector<bool> are_for_slots(const Plan& plan) {
+  std::vector<bool> lend = are_borrowed_from(plan);
+  lend.flip();
+  std::uint64_t largest = 0;
+  for (std::size_t u = 0; u < lend.size(); ++u) {
+    if (lend[u]) largest = std::max(largest, compute_bytes(plan, u));
+  }
+  for (std::size_t u = 0; u < lend.size(); ++u)
+    lend[u] = lend[u] && compute_bytes(plan, u) >= largest / 4;
+  return lend;
+}
+
 void ask_for(Plan& plan, const Rings& rings) {
-  const std::vector<bool> borrowed = are_borrowed_from(plan);
+  const std::vector<bool> for_slots = are_for_slots(plan);
   const Tier weights = tier_of(plan.config.zero.offload_param.device);
   const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
   const auto micro_batches = static_cast<std::size_t>(plan.config.gradient_accumulation_steps);
@@ -167,7 +181,7 @@ void ask_for(Plan& plan, const Rings& rings) {
     unit.weights = weights;
     unit.states = states;
     unit.gradients = states == Tier::device ? Tier::device : Tier::host;
-    unit.lends_gradients = rings.gradient_slots > 0 && unit.gradients == Tier::host && !borrowed[u];
+    unit.lends_gradients = rings.gradient_slots > 0 && unit.gradients == Tier::host && for_slots[u];
     const config::Activations activations = plan.config.sluice.activations;
     const bool to_host = activations == config::Activations::offload;
     if (plan.own_loop()) continue;
