@@ -84,6 +84,14 @@ def write_inputs(folder: Path) -> None:
     (folder / "data.txt").write_bytes(random.Random(1).randbytes(4 << 20))
 
 
+def output_of(line: list[str]) -> str:
+    """What a command prints; ends the script when it fails."""
+    done = subprocess.run(line, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{Path(sys.argv[0]).name}: {shlex.join(line)} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
 class Bench:
     def __init__(self, folder: Path, binaries: Path) -> None:
         self.folder = folder
@@ -109,10 +117,7 @@ class Bench:
 
     def run(self, name: str, line: list[str]) -> str:
         self.commands[name] = line
-        done = subprocess.run(line, capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"step_bench.py: {shlex.join(line)} failed: {done.stderr.strip()}")
-        return done.stdout
+        return output_of(line)
 
     @staticmethod
     def rate(case: Case, seconds: list[float]) -> float:

@@ -8,7 +8,6 @@ import json
 import os
 import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pathlib import Path
 from paired import Progress, quotients, summarize, write_result
 from row_report import ratio_line, text_table
 from rounds import Steps
-from step_bench import MODEL, REPOSITORY, WARM_STEPS, deepspeed_file, write_inputs
+from step_bench import MODEL, REPOSITORY, WARM_STEPS, deepspeed_file, output_of, write_inputs
 
 @dataclass(frozen=True)
 class Case:
@@ -117,10 +116,7 @@ class Bench:
         line += ["--model", str(self.folder / "model.json"), "--rates", str(self.folder / "rates.json")]
         line += ["--data", str(self.folder / "data.txt"), *more]
         self.commands[name] = shlex.join(line)
-        done = subprocess.run(line, capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"step_limits.py: {shlex.join(line)} failed: {done.stderr.strip()}")
-        return json.loads(done.stdout.splitlines()[-1])
+        return json.loads(output_of(line).splitlines()[-1])
 
     def measure(self, case: Case, states: str) -> dict:
         """Median seconds of a step, what was predicted, and the slowest link by the same probe."""

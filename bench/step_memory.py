@@ -7,7 +7,6 @@ import argparse
 import json
 import random
 import shlex
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from pathlib import Path
 from paired import MIB, Progress, write_result
 from row_report import text_table, value_line
 from rounds import Steps
-from step_bench import REPOSITORY, deepspeed_file
+from step_bench import REPOSITORY, deepspeed_file, output_of
 
 STEPS = 4
 MODEL = {
@@ -60,10 +59,7 @@ class Bench:
         line = [str(self.binaries / "sluice"), name, "--json", "--config", str(self.folder / "ds.json")]
         line += ["--model", str(self.folder / "model.json"), *more]
         self.commands[name] = shlex.join(line)
-        done = subprocess.run(line, capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"step_memory.py: {shlex.join(line)} failed: {done.stderr.strip()}")
-        return json.loads(done.stdout.splitlines()[-1])
+        return json.loads(output_of(line).splitlines()[-1])
 
     def train(self, model: dict, configuration: dict) -> dict:
         """The run's report, with what the plan gives to activations."""
