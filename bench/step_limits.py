@@ -41,6 +41,11 @@ class Case:
         return self.name
 
 
+# Names of the cases whose tokens a probe finds.
+BALANCED = (
+    "states on NVMe, {:,} tokens, as long as the drive",
+    "states on NVMe, {:,} tokens, four times the drive",
+)
 ON_DRIVE = Case("states on NVMe, 512 tokens")
 FEW = 64  # tokens: the drive takes much longer than computing
 
@@ -90,9 +95,9 @@ class Bench:
         tokens = statistics.median(self.tokens_of_drive() for _ in range(5))
         positions = max(64, 64 * round(tokens / 64))
         return [
-            Case(f"states on NVMe, {positions:,} tokens, as long as the drive", positions, beside_host=True),
+            Case(BALANCED[0].format(positions), positions, beside_host=True),
             Case(
-                f"states on NVMe, {4 * positions:,} tokens, four times the drive",
+                BALANCED[1].format(4 * positions),
                 positions,
                 accumulation=4,
                 steps=8,
@@ -178,14 +183,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="runs of each case (5)")
     parser.add_argument("--binaries", type=Path, default=REPOSITORY / "build/bin", metavar="DIR")
     arguments = parser.parse_args()
+    cases = [case for case in CASES if arguments.match in case.name]
+    balances = any(arguments.match in name for name in BALANCED)
+    if not cases and not balances:
+        parser.error(f"no case has {arguments.match!r} in its name")
     progress = Progress()
     steps = Steps(progress, "step")
     with tempfile.TemporaryDirectory(prefix="sluice-step-") as folder:
         bench = Bench(Path(folder), arguments.drive, arguments.binaries)
-        progress.show("step: how many tokens take as long as the drive")
-        cases = [case for case in bench.balanced() + CASES if arguments.match in case.name]
-        if not cases:
-            parser.error(f"no case has {arguments.match!r} in its name")
+        if balances:
+            progress.show("step: how many tokens take as long as the drive")
+            cases = [case for case in bench.balanced() if arguments.match in case.name] + cases
         steps.expect("runs", arguments.rounds * sum(1 + case.beside_host for case in cases))
         runs: dict[Case, dict[str, list[dict]]] = {case: {"ours": [], "host": []} for case in cases}
         for number in range(arguments.rounds):

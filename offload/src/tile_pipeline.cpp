@@ -6,21 +6,12 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 #include "sluice/base/log.hpp"
 
 namespace sluice::offload {
 
 namespace {
-
-template <typename Stage>
-std::exception_ptr error_of(Stage&& stage) noexcept {
-  try {
-    stage();
-    return nullptr;
-  } catch (...) {
-    return std::current_exception();
-  }
-}
 
 void log_thrown_by_done(const std::exception_ptr& error) noexcept {
   try {

@@ -248,6 +248,13 @@ PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& fo
   return PartPlace::tile;
 }
 
+bool reads_states(const UnitPlacement& unit, const models::StateFormat& format) {
+  for (std::size_t part = 0; part < format.part_count(); ++part) {
+    if (!unit.frozen && place_of_part(unit, format, part) == PartPlace::tile) return true;
+  }
+  return false;
+}
+
 bool weight_leaves(const UnitPlacement& unit) {
   return unit.weights == Tier::nvme ||
          (unit.weights == Tier::device && unit.states != Tier::device);

@@ -77,7 +77,7 @@ class Costs {
 
   Update update(std::size_t unit) const {
     const UnitTraffic traffic = update_traffic(plan_, unit);
-    const auto count = static_cast<double>(plan_.layouts[unit].flat_count) / plan_.world_size;
+    const auto count = static_cast<double>(shard_count(plan_, unit));
     Update update;
     update.cpu_seconds =
         over(count, rates_.update_elements_per_second) +
@@ -123,7 +123,7 @@ class Schedule {
         waits_for_norm_(plan.config.gradient_clipping > 0),
         overlap_(plan.config.sluice.overlap),
         slots_(plan.gradient_slots > 0 ? static_cast<std::size_t>(plan.gradient_slots) : kNoLimit),
-        tiles_ahead_(plan.read_ahead_tiles),
+        free_tiles_(plan.read_ahead_tiles),
         ahead_(plan.units.size(), 0) {
     for (std::size_t u = 0; u < plan.units.size(); ++u) updates_.push_back(costs.update(u));
   }
@@ -184,13 +184,9 @@ class Schedule {
     }
   }
 
-  // The share of a unit's states that can be read ahead now, with what it has already.
-  double ahead_limit(std::size_t unit) const {
-    double room = tiles_ahead_;
-    for (std::size_t u = 0; u < ahead_.size(); ++u) {
-      if (u != unit) room -= ahead_[u] * updates_[u].tiles;
-    }
-    return std::clamp(room / updates_[unit].tiles, 0.0, 1.0);
+  // The share of a unit's states that can still be read ahead now.
+  double can_be_ahead(std::size_t unit) const {
+    return std::min(free_tiles_ / updates_[unit].tiles, 1 - ahead_[unit]);
   }
 
   // Updates that wait first, of them the first unit's; then the writes that nobody waits for; then
@@ -205,8 +201,9 @@ class Schedule {
       return Job{Kind::update, unit, seconds, cpu_share, drive > 0};
     }
     if (unwritten_seconds_ > 0) return Job{Kind::write, 0, unwritten_seconds_, 0, true};
+    if (free_tiles_ <= kRounding) return std::nullopt;
     for (const std::size_t unit : expected_) {
-      if (ahead_limit(unit) - ahead_[unit] > kRounding)
+      if (can_be_ahead(unit) > kRounding)
         return Job{Kind::read_ahead, unit, updates_[unit].read_seconds, 0, true};
     }
     return std::nullopt;
@@ -215,7 +212,7 @@ class Schedule {
   double seconds_left(const Job& job) const {
     switch (job.kind) {
       case Kind::read_ahead:
-        return (ahead_limit(job.unit) - ahead_[job.unit]) * job.seconds;
+        return can_be_ahead(job.unit) * job.seconds;
       case Kind::update:
         return left_.at(job.unit) * job.seconds;
       case Kind::write:
@@ -226,17 +223,20 @@ class Schedule {
 
   // `ends`: all of it, whatever rounding says.
   void progress(const Job& job, double seconds, bool ends) {
-    const double share = job.seconds > 0 ? seconds / job.seconds : 0;
+    double share = job.seconds > 0 ? seconds / job.seconds : 0;
     double& ahead = ahead_[job.unit];
     switch (job.kind) {
       case Kind::read_ahead:
-        ahead = ends ? ahead_limit(job.unit) : ahead + share;
+        if (ends) share = can_be_ahead(job.unit);
+        ahead += share;
+        free_tiles_ -= share * updates_[job.unit].tiles;
         break;
       case Kind::update:
         left_[job.unit] -= share;
         if (!ends) break;
         left_.erase(job.unit);
         unwritten_seconds_ += ahead * updates_[job.unit].write_seconds;
+        free_tiles_ += ahead * updates_[job.unit].tiles;
         ahead = 0;
         break;
       case Kind::write:
@@ -274,7 +274,7 @@ class Schedule {
   const std::size_t slots_;
   std::map<std::size_t, double> left_;  // by unit whose update was begun: the share to be done
   std::deque<std::size_t> expected_;
-  const double tiles_ahead_;
+  double free_tiles_;          // of those to read ahead
   std::vector<double> ahead_;  // by unit: the share of its states that was read ahead
   double unwritten_seconds_ = 0;
   double now_ = 0;
@@ -319,11 +319,8 @@ std::string prediction_text(const Prediction& prediction, const SavedRates& save
     std::snprintf(text, sizeof text, "%.3f s", value);
     return std::string(text);
   };
-  std::vector<std::vector<std::string>> rows = {{"a step, by what it needs", "alone"},
-                                                {"compute", seconds(prediction.compute_seconds)},
-                                                {"update", seconds(prediction.update_seconds)},
-                                                {"copies", seconds(prediction.copy_seconds)},
-                                                {"drive", seconds(prediction.drive_seconds)}};
+  std::vector<std::vector<std::string>> rows = {{"a step, by what it needs", "alone"}};
+  for (const auto& [link, alone] : prediction.links()) rows.push_back({link, seconds(alone)});
   char rate[48];
   std::snprintf(rate, sizeof rate, "%.0f tokens/s", prediction.tokens_per_second);
   return format_table(rows) + "predicted: " + seconds(prediction.step_seconds) + " a step, " +

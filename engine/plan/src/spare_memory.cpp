@@ -88,12 +88,8 @@ void add_read_ahead(Plan& plan, std::uint64_t room_bytes) {
   if (!plan.config.sluice.overlap || plan.update_tile_bytes == 0) return;
   std::uint64_t tiles = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
-    bool reads = false;
-    for (std::size_t part = 0; part < plan.state_format.part_count() && !reads; ++part) {
-      reads = plan.units[u].states == Tier::nvme && !plan.units[u].frozen &&
-              place_of_part(plan.units[u], plan.state_format, part) == PartPlace::tile;
-    }
-    if (reads) tiles = std::max(tiles, ceil_div(shard_count(plan, u), plan.update_tile_count));
+    if (reads_states(plan.units[u], plan.state_format))
+      tiles = std::max(tiles, ceil_div(shard_count(plan, u), plan.update_tile_count));
   }
   plan.read_ahead_tiles =
       static_cast<int>(std::min(tiles, room_bytes / pool_bytes(plan.update_tile_bytes)));

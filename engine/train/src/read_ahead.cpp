@@ -33,29 +33,29 @@ void ReadAhead::end_work(std::size_t unit) {
   --at_work_[unit];
 }
 
-// The first tile that is not there yet. Units that come after one at work are not looked at: there
-// will be no room for them.
-std::optional<TileRange> ReadAhead::next() const {
+// Units that come after one at work are left out: there will be no room for them.
+std::vector<std::size_t> ReadAhead::readable_units() const {
   MutexLock lock(mutex_);
-  for (const std::size_t unit : expected_) {
-    if (at_work_[unit] > 0) return std::nullopt;
-    for (std::uint64_t begin = 0; begin < counts_[unit]; begin += tile_count_) {
-      if (tiles_.count(Key(unit, begin)) == 0)
-        return TileRange{unit, begin, std::min(tile_count_, counts_[unit] - begin)};
-    }
-  }
-  return std::nullopt;
+  const auto end = std::find_if(expected_.begin(), expected_.end(),
+                                [&](std::size_t unit) { return at_work_[unit] > 0; });
+  return {expected_.begin(), end};
 }
 
 void ReadAhead::start() {
-  while (std::optional<offload::TileLease> lease = ring_.try_acquire()) {
-    const std::optional<TileRange> range = next();
-    if (!range) return;
-    try {
-      offload::Tickets reads = begin_reads_(*range, lease->bytes());
-      tiles_.emplace(Key(range->unit, range->begin), Tile{std::move(*lease), std::move(reads)});
-    } catch (const std::exception&) {
-      return;  // the update will ask again, and say what is wrong
+  std::optional<offload::TileLease> lease = ring_.try_acquire();
+  if (!lease) return;
+  for (const std::size_t unit : readable_units()) {
+    for (std::uint64_t begin = 0; begin < counts_[unit]; begin += tile_count_) {
+      if (tiles_.count(Key(unit, begin)) > 0) continue;
+      try {
+        offload::Tickets reads =
+            begin_reads_(tile_at(unit, begin, counts_[unit], tile_count_), lease->bytes());
+        tiles_.emplace(Key(unit, begin), Tile{std::move(*lease), std::move(reads)});
+      } catch (const std::exception&) {
+        return;  // the update will ask again, and say what is wrong
+      }
+      lease = ring_.try_acquire();
+      if (!lease) return;
     }
   }
 }

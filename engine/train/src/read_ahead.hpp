@@ -3,6 +3,7 @@
 // while the drive has nothing else to do: their gradients come last, and their updates are what
 // computing waits for.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -25,6 +26,11 @@ struct TileRange {
   std::uint64_t begin = 0;  // element of the shard
   std::uint64_t count = 0;
 };
+// The tile that begins there, of a shard of `shard_count` elements.
+inline TileRange tile_at(std::size_t unit, std::uint64_t begin, std::uint64_t shard_count,
+                         std::uint64_t tile_count) {
+  return {unit, begin, std::min(tile_count, shard_count - begin)};
+}
 
 // Thread-safe where it says so, else confined to the updater's thread.
 class ReadAhead {
@@ -56,7 +62,7 @@ class ReadAhead {
 
  private:
   using Key = std::pair<std::size_t, std::uint64_t>;  // unit, begin
-  std::optional<TileRange> next() const;
+  std::vector<std::size_t> readable_units() const;
 
   offload::BufferRing& ring_;
   const std::vector<std::uint64_t> counts_;

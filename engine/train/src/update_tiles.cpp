@@ -7,25 +7,12 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 
 namespace sluice::train {
 
 using offload::Tickets;
 using offload::Tier;
-
-namespace {
-
-template <typename Work>
-std::exception_ptr error_of(Work&& work) noexcept {
-  try {
-    work();
-    return nullptr;
-  } catch (...) {
-    return std::current_exception();
-  }
-}
-
-}  // namespace
 
 UpdateTiles::UpdateTiles(const UpdaterResources& resources)
     : resources_(resources),
@@ -50,10 +37,13 @@ UpdateTiles::UpdateTiles(const UpdaterResources& resources)
     ahead_ring_.emplace(*resources_.host_pool, offsets_.total,
                         static_cast<std::size_t>(plan_.read_ahead_tiles),
                         "states read ahead of their gradients");
-    if (resources_.io != nullptr) ahead_ring_->register_with(*resources_.io);
+    if (resources_.io != nullptr) {
+      const std::string why = ahead_ring_->register_with(*resources_.io);
+      if (why_unregistered_.empty()) why_unregistered_ = why;
+    }
     std::vector<std::uint64_t> counts(homes_.size(), 0);
     for (std::size_t u = 0; u < counts.size(); ++u) {
-      if (reads_states(u)) counts[u] = shard_count(u);
+      if (plan::reads_states(plan_.units[u], format_)) counts[u] = shard_count(u);
     }
     ahead_.emplace(*ahead_ring_, std::move(counts), plan_.update_tile_count,
                    [this](const TileRange& range, Bytes tile) {
@@ -74,8 +64,7 @@ std::size_t UpdateTiles::tiles_of(std::size_t unit) const {
 }
 
 TileRange UpdateTiles::tile_range(std::size_t unit, std::size_t tile) const {
-  const std::uint64_t begin = tile * plan_.update_tile_count;
-  return {unit, begin, std::min(plan_.update_tile_count, shard_count(unit) - begin)};
+  return tile_at(unit, tile * plan_.update_tile_count, shard_count(unit), plan_.update_tile_count);
 }
 
 // The work's own ticket carries nothing: errors go to the countdown.
@@ -97,12 +86,6 @@ Ticket UpdateTiles::begin(std::size_t unit, TileWork work) {
   }
   post([this] { run_waiting(); });
   return ticket;
-}
-
-bool UpdateTiles::reads_states(std::size_t unit) const {
-  return std::any_of(homes_[unit].begin(), homes_[unit].end(), [](const PartHome& part) {
-    return includes(TileWork::Parts::in_store_only, part);
-  });
 }
 
 void UpdateTiles::expect_updates() {
@@ -367,9 +350,13 @@ void UpdateTiles::run_tile_read_ahead(const TileRange& range, const TileWork& wo
     end->end(error);
     return;
   }
-  if (!plan::weight_leaves(plan_.units[range.unit])) end->weights_current();
-  unwritten_.push_back({writing_job(range, work, end), std::move(tile.lease)});
-  if (plan::weight_leaves(plan_.units[range.unit])) write_next();
+  offload::TileJob job = writing_job(range, work, end);
+  if (plan::weight_leaves(plan_.units[range.unit])) {  // they are waited for
+    pipeline_->push(std::move(job), std::move(tile.lease));
+  } else {
+    end->weights_current();
+    unwritten_.push_back({std::move(job), std::move(tile.lease)});
+  }
 }
 
 void UpdateTiles::write_next() {

@@ -70,7 +70,6 @@ class UpdateTiles {
   std::uint64_t shard_count(std::size_t unit) const;
   std::size_t tiles_of(std::size_t unit) const;
   TileRange tile_range(std::size_t unit, std::size_t tile) const;
-  bool reads_states(std::size_t unit) const;
   StateHome make_home(std::size_t unit);
   States state_spans(const TileRange& range, Bytes tile) const;
   Bytes compute_span(const TileRange& range, Bytes tile, const offload::TieredBytes& home,

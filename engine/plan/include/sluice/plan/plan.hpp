@@ -200,6 +200,8 @@ std::vector<std::vector<std::size_t>> evaluation_stages(
 
 PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& format,
                         std::size_t part);
+// Whether an update reads states from NVMe: not those that memory has as well.
+bool reads_states(const UnitPlacement& unit, const models::StateFormat& format);
 // Whether an update sends the weights to another tier: to a file, or over the link to the device.
 bool weight_leaves(const UnitPlacement& unit);
 // Whether they take a place of their own in the tile for that. Those of a split master are a part.
