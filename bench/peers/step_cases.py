@@ -90,8 +90,10 @@ class Side:
     def _own_keys(self, parameters: int) -> dict:
         keys: dict = {"device_bytes": "4GiB", "host_bytes": "4GiB"}
         if self.optimizer == "nvme" and self.cached == 0:
-            # Activations are kept, but not all weights from forward to backward.
+            # Activations are kept, but not all weights from forward to backward; gradients of some
+            # units can wait for their updates.
             keys["device_bytes"] = max(256 << 20, int(2.75 * parameters))
+            keys["host_bytes"] = max(256 << 20, int(3.5 * parameters))
         if self.master != "fp32":
             keys["master"] = self.master
         if self.cached > 0:
