@@ -128,14 +128,18 @@ void check_data(const train::TrainRequest& run, const config::ModelConfig& model
   if (run.init_path) models::SafetensorsReader{*run.init_path};
 }
 
-// Throws DoesNotFit, with what is short, when not even one block does.
-plan::Plan plan_largest(const train::TrainRequest& run, const config::TrainConfig& config,
-                        config::ModelConfig model) {
+// Of the model, or of the most blocks of its shape that fit. Throws DoesNotFit, with what is short,
+// when it does not fit, or not even one block does.
+plan::Plan plan_run(const PlanArguments& arguments, const config::TrainConfig& config,
+                    config::ModelConfig model, const plan::FindRates& find_rates) {
+  const plan::Placement placement = arguments.request.placement;
   const plan::MachineFacts machine = plan::probe_machine(config);
-  if (auto plan = plan::largest_plan(config, model, run.placement, machine))
-    return std::move(*plan);
-  model.n_layer = 1;
-  return plan::make_plan(config, model, run.placement, machine);
+  if (arguments.largest) {
+    if (auto plan = plan::largest_plan(config, model, placement, machine, find_rates))
+      return std::move(*plan);
+    model.n_layer = 1;
+  }
+  return plan::make_plan(config, model, placement, machine, find_rates);
 }
 
 std::string largest_line(const config::ModelConfig& asked, const plan::Plan& plan) {
@@ -143,12 +147,9 @@ std::string largest_line(const config::ModelConfig& asked, const plan::Plan& pla
          " blocks (n_layer; the file has " + std::to_string(asked.n_layer) + ")";
 }
 
-// What was measured for such a plan, now where that was asked for.
-std::optional<plan::SavedRates> rates_for(const PlanArguments& arguments, const plan::Plan& plan,
-                                          Session& session) {
-  const std::string& path = arguments.request.rates_path;
-  const std::string key = plan::rates_key(plan);
-  if (!arguments.probe) return plan::load_rates(path, key);
+// Measures what such a plan needs to know of the machine, and keeps it.
+plan::SavedRates probe_rates(const PlanArguments& arguments, const plan::Plan& plan,
+                             Session& session) {
   for (const std::string& directory : {plan.states_directory, plan.scratch_directory}) {
     if (!directory.empty() && !std::filesystem::is_directory(directory))
       throw IoError(ENOENT, "swap directory", directory, 0, 0,
@@ -170,7 +171,8 @@ std::optional<plan::SavedRates> rates_for(const PlanArguments& arguments, const 
   char text[32];
   std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts);
   saved.measured = text;
-  if (!path.empty()) plan::save_rates(path, key, saved);
+  const std::string& path = arguments.request.rates_path;
+  if (!path.empty()) plan::save_rates(path, plan::rates_key(plan), saved);
   return saved;
 }
 
@@ -242,9 +244,21 @@ int run_plan(const PlanArguments& arguments, Session& session) {
   const config::TrainConfig config = load_config(request);
   const config::ModelConfig model = config::load_model_config(request.model_path);
   check_data(request, model);
-  const plan::Plan plan = arguments.largest ? plan_largest(request, config, model)
-                                            : plan::make_plan(config, model, request.placement,
-                                                              plan::probe_machine(config));
+  std::optional<plan::SavedRates> probed;
+  std::string probed_key;
+  if (arguments.probe) {
+    const plan::Plan usual = plan_run(arguments, config, model, {});
+    probed = probe_rates(arguments, usual, session);
+    probed_key = plan::rates_key(usual);
+  }
+  const auto rates_for = [&](const plan::Plan& plan) {
+    const std::string key = plan::rates_key(plan);
+    return probed && key == probed_key ? probed : plan::load_rates(request.rates_path, key);
+  };
+  const plan::Plan plan = plan_run(arguments, config, model, [&](const plan::Plan& candidate) {
+    const std::optional<plan::SavedRates> saved = rates_for(candidate);
+    return saved ? std::optional(saved->rates) : std::nullopt;
+  });
   Console& console = session.console();
   if (arguments.largest) console.print(largest_line(model, plan));
   for (const std::string& note : config.notes) console.print(note);
@@ -256,9 +270,8 @@ int run_plan(const PlanArguments& arguments, Session& session) {
     console.print("all " + std::to_string(*request.steps) + " steps write " +
                   format_bytes(written) + " to the drive");
   }
-  const std::optional<plan::SavedRates> saved = rates_for(arguments, plan, session);
   std::optional<plan::Prediction> prediction;
-  if (saved) {
+  if (const std::optional<plan::SavedRates> saved = rates_for(plan)) {
     prediction = plan::predict(plan, saved->rates);
     console.print("\n" + plan::prediction_text(*prediction, *saved));
   }

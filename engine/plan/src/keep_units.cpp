@@ -97,12 +97,26 @@ class Keeper {
   std::uint64_t live_count_ = 0;
 };
 
+void keep_activations(const Plan& plan, Keeper& keeper) {
+  for (std::size_t u = plan.units.size() - 1; u-- > 0;)
+    if (!keeper.try_keep_activations(u)) break;
+}
+
+void keep_weights(const Plan& plan, Keeper& keeper) {
+  std::uint64_t distance = 0;  // elements used between a unit's forward and its backward
+  for (std::size_t u = plan.units.size() - 1; u-- > 0;) {
+    distance += 2 * plan.layouts[u + 1].flat_count;
+    if (distance > plan.config.zero.max_reuse_distance) break;
+    if (plan.units[u].weights == Tier::device || plan.units[u].keep_gathered) continue;
+    if (!keeper.try_keep(u)) break;
+  }
+}
+
 }  // namespace
 
 void keep_units(Plan& plan, const StepModel& model, const Overlap& overlap,
-                std::uint64_t homes_bytes) {
+                const Preferences& preferences, std::uint64_t homes_bytes) {
   const config::ZeroConfig& zero = plan.config.zero;
-  const config::SluiceConfig& config = plan.config.sluice;
   // What nobody planned for needs the room.
   if (plan.own_loop() && !plan.activation_bytes) return;
   Keeper keeper(plan, model, overlap, homes_bytes);
@@ -115,17 +129,12 @@ void keep_units(Plan& plan, const StepModel& model, const Overlap& overlap,
   }
   // A unit that is not computed again saves a quarter of its time, one that is not fetched again
   // what no computing hides.
-  if (!plan.own_loop() && config.activations == config::Activations::automatic) {
-    for (std::size_t u = plan.units.size() - 1; u-- > 0;)
-      if (!keeper.try_keep_activations(u)) break;
-  }
-  std::uint64_t distance = 0;  // elements used between a unit's forward and its backward
-  for (std::size_t u = plan.units.size() - 1; u-- > 0;) {
-    distance += 2 * plan.layouts[u + 1].flat_count;
-    if (distance > zero.max_reuse_distance) break;
-    if (plan.units[u].weights == Tier::device || plan.units[u].keep_gathered) continue;
-    if (!keeper.try_keep(u)) break;
-  }
+  const bool automatic =
+      !plan.own_loop() && plan.config.sluice.activations == config::Activations::automatic;
+  const bool weights_first = automatic && preferences.keep_weights_first;
+  if (weights_first) keep_weights(plan, keeper);
+  if (automatic) keep_activations(plan, keeper);
+  if (!weights_first) keep_weights(plan, keeper);
 }
 
 }  // namespace sluice::plan

@@ -4,14 +4,16 @@
 #include <cstdint>
 
 #include "memory_model.hpp"
+#include "preferences.hpp"
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::plan {
 
 // Uses room that is left on the device to keep units between forward and backward, those that are
 // used again soonest first; small ones (stage3_param_persistence_threshold) before all others.
+// Whether activations or weights come first the preferences say.
 // `homes_bytes`: what has its home on the device. The plan fits its device budget before and after.
 void keep_units(Plan& plan, const StepModel& model, const Overlap& overlap,
-                std::uint64_t homes_bytes);
+                const Preferences& preferences, std::uint64_t homes_bytes);
 
 }  // namespace sluice::plan

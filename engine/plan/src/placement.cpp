@@ -42,7 +42,7 @@ struct Item {
 // In the order in which they leave a tier when its budget is used up: what moves least per byte
 // held leaves first. Unit inputs are demoted last from host (four transfers a step), but first from
 // the device, where weights and states were asked for by the configuration and inputs were not.
-std::vector<Item> items_in_order(Plan& plan, Tier from) {
+std::vector<Item> items_in_order(Plan& plan, Tier from, const Preferences& preferences) {
   std::vector<Item> weights, gradients, states, inputs;
   const std::uint64_t hidden = hidden_bytes(
       plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype);
@@ -64,9 +64,11 @@ std::vector<Item> items_in_order(Plan& plan, Tier from) {
   // Activations that must be kept hold the inputs.
   const bool inputs_may_leave = plan.config.sluice.activations != config::Activations::keep;
   if (from == Tier::device && inputs_may_leave) append(inputs);
+  const bool weights_first = from == Tier::host && preferences.weights_leave_first;
+  if (weights_first) append(weights);
   append(gradients);
   append(states);
-  append(weights);
+  if (!weights_first) append(weights);
   if (from != Tier::device) append(inputs);
   return all;
 }
@@ -169,7 +171,7 @@ std::vector<bool> are_for_slots(const Plan& plan) {
   return lend;
 }
 
-void ask_for(Plan& plan, const Rings& rings) {
+void ask_for(Plan& plan, const Rings& rings, const Preferences& preferences) {
   const std::vector<bool> for_slots = are_for_slots(plan);
   const Tier weights = tier_of(plan.config.zero.offload_param.device);
   const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
@@ -183,7 +185,9 @@ void ask_for(Plan& plan, const Rings& rings) {
     unit.gradients = states == Tier::device ? Tier::device : Tier::host;
     unit.lends_gradients = rings.gradient_slots > 0 && unit.gradients == Tier::host && for_slots[u];
     const config::Activations activations = plan.config.sluice.activations;
-    const bool to_host = activations == config::Activations::offload;
+    const bool to_host =
+        activations == config::Activations::offload ||
+        (activations == config::Activations::automatic && preferences.inputs_in_host);
     if (plan.own_loop()) continue;
     if (u > 0) unit.inputs.assign(micro_batches, to_host ? Tier::host : Tier::device);
     unit.keep_activations = activations == config::Activations::keep && u + 1 < plan.units.size();
@@ -210,7 +214,7 @@ void note_spill(Plan& plan, const char* what, Tier asked, Tier UnitPlacement::*m
   plan.choices.push_back(line);
 }
 
-void note_choices(Plan& plan, const Overlap& overlap) {
+void note_choices(Plan& plan, const Overlap& overlap, const Preferences& preferences) {
   note_spill(plan, "weights", tier_of(plan.config.zero.offload_param.device),
              &UnitPlacement::weights);
   note_spill(plan, "optimizer states", tier_of(plan.config.zero.offload_optimizer.device),
@@ -229,7 +233,7 @@ void note_choices(Plan& plan, const Overlap& overlap) {
   if (!plan.own_loop() && plan.config.sluice.activations == config::Activations::automatic) {
     plan.choices.push_back("activations: kept of " + std::to_string(kept) + " of " +
                            std::to_string(units) + " units" +
-                           (static_cast<std::size_t>(kept) < units
+                           (static_cast<std::size_t>(kept) < units && !preferences.inputs_in_host
                                 ? "; the others are computed again, the device budget holds no more"
                                 : ""));
   }
@@ -290,19 +294,20 @@ bool moves_files(const Plan& plan) {
   return false;
 }
 
-Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const Rings& rings) {
-  ask_for(plan, rings);
+Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const Rings& rings,
+                const Preferences& preferences) {
+  ask_for(plan, rings, preferences);
   plan.choices.clear();
   Shortfall shortfall;
 
-  Demotion from_device(items_in_order(plan, Tier::device), Tier::device, Tier::host);
+  Demotion from_device(items_in_order(plan, Tier::device, preferences), Tier::device, Tier::host);
   const auto device_need = [&] {
     return checked_add(from_device.left_bytes(), model.peak(plan.units, overlap).total());
   };
   from_device.until([&] { return device_need() <= *plan.device_budget_bytes; });
   shortfall.device_bytes = over(device_need(), *plan.device_budget_bytes);
 
-  Demotion from_host(items_in_order(plan, Tier::host), Tier::host, Tier::nvme);
+  Demotion from_host(items_in_order(plan, Tier::host, preferences), Tier::host, Tier::nvme);
   const auto host_need = [&] {
     return checked_add(from_host.left_bytes(), ring_bytes(plan, rings));
   };
@@ -317,9 +322,9 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
 
   use_overlap_and_rings(plan, overlap, rings);
   if (!shortfall.fits()) return shortfall;
-  use_spare_memory(plan, *plan.host_budget_bytes - host_need());
-  keep_units(plan, model, overlap, from_device.left_bytes());
-  note_choices(plan, overlap);
+  use_spare_memory(plan, preferences, *plan.host_budget_bytes - host_need());
+  keep_units(plan, model, overlap, preferences, from_device.left_bytes());
+  note_choices(plan, overlap, preferences);
   return shortfall;
 }
 

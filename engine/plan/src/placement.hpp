@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "memory_model.hpp"
+#include "preferences.hpp"
 #include "rings.hpp"
 #include "sluice/plan/plan.hpp"
 
@@ -20,7 +21,8 @@ struct Shortfall {
 
 // Places everything for this overlap and these rings; fills in plan.units, overlap and rings (also
 // of a placement that is short, for its table) and, when it fits, the choices.
-Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const Rings& rings);
+Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const Rings& rings,
+                const Preferences& preferences);
 
 // Everything on the device tier, whatever it takes.
 void place_resident(Plan& plan);

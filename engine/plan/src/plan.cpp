@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "changes.hpp"
+#include "fastest_plan.hpp"
 #include "placement.hpp"
 #include "plan_text.hpp"
 #include "rings.hpp"
@@ -119,12 +120,12 @@ struct Attempt {
 
 // Goes down the ladders of overlap and ring sizes until the plan fits; otherwise the least
 // demanding attempt.
-Attempt attempt(Plan plan, const StepModel& model) {
+Attempt attempt(Plan plan, const StepModel& model, const Preferences& preferences) {
   Attempt last{std::move(plan), {}};
   const std::vector<Rings> rings = ring_ladder(last.plan);
   for (const Overlap& overlap : overlap_ladder(last.plan.config)) {
     for (const Rings& chosen : {first_rings(last.plan, rings), rings.back()}) {
-      last.shortfall = place(last.plan, model, overlap, chosen);
+      last.shortfall = place(last.plan, model, overlap, chosen, preferences);
       if (last.shortfall.fits()) return last;
     }
   }
@@ -260,7 +261,7 @@ struct Outcome {
 };
 
 Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Placement placement,
-                  const MachineFacts& machine) {
+                  const MachineFacts& machine, const Preferences& preferences = {}) {
   Plan plan = describe(config, subject, placement, machine);
   const StepModel step(plan);
   std::vector<std::string> problems;
@@ -268,7 +269,7 @@ Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Pla
     place_resident(plan);
     plan.update_tile_count = kLargestUpdateTileCount;
   } else {
-    Attempt result = attempt(std::move(plan), step);
+    Attempt result = attempt(std::move(plan), step, preferences);
     plan = std::move(result.plan);
     problems = shortfall_lines(plan, result.shortfall);
   }
@@ -279,14 +280,16 @@ Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Pla
   return {std::move(plan), std::move(problems)};
 }
 
-}  // namespace
-
-namespace {
-
 Plan make_plan_of(const config::TrainConfig& config, const Subject& subject, Placement placement,
-                  const MachineFacts& machine) {
+                  const MachineFacts& machine, const FindRates& find_rates) {
   Outcome outcome = plan_once(config, subject, placement, machine);
-  if (outcome.problems.empty()) return std::move(outcome.plan);
+  if (outcome.problems.empty() && placement == Placement::resident) return std::move(outcome.plan);
+  if (outcome.problems.empty()) {
+    return fastest_plan(std::move(outcome.plan), find_rates, [&](const Preferences& preferences) {
+      Outcome tried = plan_once(config, subject, placement, machine, preferences);
+      return tried.problems.empty() ? std::optional(std::move(tried.plan)) : std::nullopt;
+    });
+  }
   std::vector<std::string> changes;
   if (placement == Placement::configured) {
     const TryPlan attempt_variant = [&](const Variant& variant) -> std::optional<Plan> {
@@ -324,18 +327,18 @@ std::vector<std::string> Plan::swap_directories() const {
 Plan make_plan(const config::TrainConfig& config, const OwnModel& model, Placement placement,
                const MachineFacts& machine) {
   SLUICE_CHECK(!model.calls.empty(), "a model without units");
-  return make_plan_of(config, {{}, &model}, placement, machine);
+  return make_plan_of(config, {{}, &model}, placement, machine, {});
 }
 
 Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& model,
-               Placement placement, const MachineFacts& machine) {
+               Placement placement, const MachineFacts& machine, const FindRates& find_rates) {
   SLUICE_CHECK(config.gradient_accumulation_steps <= kMaxMicroBatches,
                "gradient_accumulation_steps is " +
                    std::to_string(config.gradient_accumulation_steps) + ", at most " +
                    std::to_string(kMaxMicroBatches) +
                    " can be planned, since every micro-batch's input of every unit has a place of "
                    "its own: raise train_micro_batch_size_per_gpu instead");
-  return make_plan_of(config, {model, nullptr}, placement, machine);
+  return make_plan_of(config, {model, nullptr}, placement, machine, find_rates);
 }
 
 std::optional<Plan> try_plan(const config::TrainConfig& config, const config::ModelConfig& model,
@@ -346,7 +349,8 @@ std::optional<Plan> try_plan(const config::TrainConfig& config, const config::Mo
 }
 
 std::optional<Plan> largest_plan(const config::TrainConfig& config, config::ModelConfig model,
-                                 Placement placement, const MachineFacts& machine) {
+                                 Placement placement, const MachineFacts& machine,
+                                 const FindRates& find_rates) {
   constexpr std::int64_t kMost = 1 << 17;  // plans of more take seconds each
   const auto plan_of = [&](std::int64_t layers) {
     model.n_layer = layers;
@@ -362,14 +366,14 @@ std::optional<Plan> largest_plan(const config::TrainConfig& config, config::Mode
     best = std::move(plan);
     fits = too_many;
   }
-  if (too_many > kMost) return best;
-  while (too_many - fits > 1) {
+  while (too_many <= kMost && too_many - fits > 1) {
     const std::int64_t middle = fits + (too_many - fits) / 2;
     std::optional<Plan> plan = plan_of(middle);
     (plan ? fits : too_many) = middle;
     if (plan) best = std::move(plan);
   }
-  return best;
+  if (!find_rates) return best;
+  return make_plan(config, best->model, placement, machine, find_rates);
 }
 
 }  // namespace sluice::plan

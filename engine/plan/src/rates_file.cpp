@@ -9,7 +9,8 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
-#include "sluice/plan/prediction.hpp"
+#include "sluice/plan/plan.hpp"
+#include "sluice/plan/rates.hpp"
 
 namespace sluice::plan {
 
@@ -139,6 +140,14 @@ void save_rates(const std::string& path, const std::string& key, const SavedRate
   }
   fs::rename(temporary, path, error);
   if (error) throw IoError(error.value(), "rename", path);
+}
+
+FindRates rates_in(std::string path) {
+  return [path = std::move(path)](const Plan& plan) -> std::optional<MachineRates> {
+    const std::optional<SavedRates> saved = load_rates(path, rates_key(plan));
+    if (!saved) return std::nullopt;
+    return saved->rates;
+  };
 }
 
 }  // namespace sluice::plan

@@ -81,28 +81,46 @@ std::uint64_t add_gradient_slots(Plan& plan, std::uint64_t room_bytes) {
   return static_cast<std::uint64_t>(more) * slot_bytes;
 }
 
-// Tiles for states that are read while their gradients are computed: up to those of one unit, which
-// is all that can be waited for at once.
-void add_read_ahead(Plan& plan, std::uint64_t room_bytes) {
-  plan.read_ahead_tiles = 0;
-  if (!plan.config.sluice.overlap || plan.update_tile_bytes == 0) return;
+// Of the unit whose states take most.
+std::uint64_t tiles_to_read(const Plan& plan) {
   std::uint64_t tiles = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     if (reads_states(plan.units[u], plan.state_format))
       tiles = std::max(tiles, ceil_div(shard_count(plan, u), plan.update_tile_count));
   }
-  plan.read_ahead_tiles =
-      static_cast<int>(std::min(tiles, room_bytes / pool_bytes(plan.update_tile_bytes)));
+  return tiles;
+}
+
+// Tiles for states that are read while their gradients are computed: up to those of one unit, which
+// is all that can be waited for at once. Returns their bytes.
+std::uint64_t add_read_ahead(Plan& plan, std::uint64_t room_bytes) {
+  if (!plan.config.sluice.overlap || plan.update_tile_bytes == 0) return 0;
+  const std::uint64_t tile_bytes = pool_bytes(plan.update_tile_bytes);
+  const std::uint64_t tiles = std::min(tiles_to_read(plan), room_bytes / tile_bytes);
+  plan.read_ahead_tiles = static_cast<int>(tiles);
+  return tiles * tile_bytes;
+}
+
+// Returns its bytes. Parts that are cached have no place in a tile, and are not read ahead.
+std::uint64_t add_cache(Plan& plan, std::uint64_t room_bytes) {
+  const std::uint64_t used = fill_cache(plan, room_bytes);
+  plan.update_tile_bytes =
+      update_tile(plan.units, plan.state_format, plan.compute_dtype, plan.update_tile_count).total;
+  if (tiles_to_read(plan) == 0) plan.read_ahead_tiles = 0;
+  return used;
 }
 
 }  // namespace
 
-void use_spare_memory(Plan& plan, std::uint64_t room_bytes) {
-  room_bytes -= fill_cache(plan, room_bytes);
-  plan.update_tile_bytes =  // less where parts are cached
-      update_tile(plan.units, plan.state_format, plan.compute_dtype, plan.update_tile_count).total;
+void use_spare_memory(Plan& plan, const Preferences& preferences, std::uint64_t room_bytes) {
+  const bool asked = plan.config.sluice.cache_bytes.kind != config::ByteBudget::Kind::automatic;
+  const bool cache_first = asked || !preferences.cache_last;
+  plan.read_ahead_tiles = 0;
+  if (cache_first) room_bytes -= add_cache(plan, room_bytes);
+  if (preferences.read_ahead_first) room_bytes -= add_read_ahead(plan, room_bytes);
   room_bytes -= add_gradient_slots(plan, room_bytes);
-  add_read_ahead(plan, room_bytes);
+  if (!preferences.read_ahead_first) room_bytes -= add_read_ahead(plan, room_bytes);
+  if (!cache_first) add_cache(plan, room_bytes);
 }
 
 }  // namespace sluice::plan

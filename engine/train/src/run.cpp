@@ -72,7 +72,7 @@ class Run {
     keep_compute_threads(loaded.train, source_);
     keep_state_format(loaded.train, source_);
     plan_ = plan::make_plan(loaded.train, loaded.model, request_.placement,
-                            plan::probe_machine(loaded.train));
+                            plan::probe_machine(loaded.train), plan::rates_in(request_.rates_path));
     check_source(source_, plan_, seed_);
     settings_ = settings_of(request_, plan_.config, data_);
     if (source_.state)

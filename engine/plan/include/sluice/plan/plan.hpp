@@ -16,6 +16,7 @@
 #include "sluice/config/train_config.hpp"
 #include "sluice/models/state_format.hpp"
 #include "sluice/offload/tier.hpp"
+#include "sluice/plan/rates.hpp"
 #include "sluice/zero/unit_layout.hpp"
 
 namespace sluice::plan {
@@ -176,9 +177,11 @@ struct Plan {
 // Throws DoesNotFit whose message is the table, what is short by how much, and at least two changes
 // that would fit (each tried by planning again with it); OutOfMemory-like problems of the machine
 // (free memory, memlock, free disk) the same way. With strict, a spill or downgrade is DoesNotFit
-// as well.
+// as well. Where a budget does not hold everything, and rates of the machine are known, what goes
+// where is chosen by the predicted seconds of a step; else what moves least per byte held leaves
+// first.
 Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& model,
-               Placement placement, const MachineFacts& machine);
+               Placement placement, const MachineFacts& machine, const FindRates& find_rates = {});
 // The same for a loop of the user's own, whose activations stay on the device and whose gradients
 // wait until the step. Throws InvalidArgument when it has no call.
 Plan make_plan(const config::TrainConfig& config, const OwnModel& model, Placement placement,
@@ -189,7 +192,8 @@ std::optional<Plan> try_plan(const config::TrainConfig& config, const config::Mo
                              Placement placement, const MachineFacts& machine);
 // The most blocks of the model's shape that fit, and their plan; nullopt when not even one does.
 std::optional<Plan> largest_plan(const config::TrainConfig& config, config::ModelConfig model,
-                                 Placement placement, const MachineFacts& machine);
+                                 Placement placement, const MachineFacts& machine,
+                                 const FindRates& find_rates = {});
 
 // The stages of a pass, in order; each lists the units used together (a tied head with the unit
 // that owns its weights). A step goes forward, then backward; the last unit is used once, for both.

@@ -1,0 +1,139 @@
+// Plans on a machine whose rates are known: never slower than the usual one as predicted, and
+// within the same budgets.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "plans.hpp"
+#include "sluice/plan/prediction.hpp"
+
+namespace sluice::plan {
+namespace {
+
+// A second of computing per block and step when it is computed again, three quarters when not.
+MachineRates rates_of(double drive_bytes_per_second) {
+  MachineRates rates;
+  rates.block = {.forward = 0.25, .forward_keeping = 0.25, .backward = 0.5};
+  rates.copy_bytes_per_second = 4e9;
+  rates.update_elements_per_second = 1e9;
+  rates.read_bytes_per_second = rates.write_bytes_per_second = rates.swap_bytes_per_second =
+      drive_bytes_per_second;
+  return rates;
+}
+
+FindRates always(const MachineRates& rates) {
+  return [rates](const Plan&) { return std::optional(rates); };
+}
+
+config::TrainConfig one_micro_batch(Device optimizer, Device param, std::uint64_t device_mib,
+                                    std::uint64_t host_mib) {
+  config::TrainConfig config = train_config(optimizer, param, device_mib, host_mib);
+  config.gradient_accumulation_steps = 1;
+  config.train_batch_size = config.micro_batch_size;
+  config.zero.offload_param.nvme_path = config.zero.offload_optimizer.nvme_path = "/drive";
+  return config;
+}
+
+Plan plan_of(const config::TrainConfig& config, const FindRates& find_rates = {}) {
+  return make_plan(config, model_config(8, 256), Placement::configured, roomy_machine(),
+                   find_rates);
+}
+
+std::string line_of(const Plan& plan) {
+  const auto line =
+      std::find_if(plan.choices.begin(), plan.choices.end(),
+                   [](const std::string& choice) { return choice.starts_with("faster: "); });
+  return line == plan.choices.end() ? "" : *line;
+}
+
+std::ptrdiff_t kept_weights(const Plan& plan) {
+  return std::count_if(plan.units.begin(), plan.units.end(),
+                       [](const UnitPlacement& unit) { return unit.keep_gathered; });
+}
+
+TEST(FastestPlan, IsTheUsualOneWhereRatesAreNotKnown) {
+  const auto config = one_micro_batch(Device::nvme, Device::nvme, 24, 64);
+  const FindRates unknown = [](const Plan&) { return std::nullopt; };
+  EXPECT_EQ(plan_table(plan_of(config, unknown)), plan_table(plan_of(config)));
+  EXPECT_EQ(line_of(plan_of(config, unknown)), "");
+}
+
+TEST(FastestPlan, IsTheUsualOneWhereOnlyComputingTakesTime) {
+  const auto config = one_micro_batch(Device::nvme, Device::nvme, 24, 64);
+  const Plan plan = plan_of(config, always(rates_of(1e12)));
+  EXPECT_EQ(plan_table(plan), plan_table(plan_of(config)));
+  EXPECT_EQ(line_of(plan), "");
+}
+
+// With a fast drive what is computed again costs more than what is fetched again, and with a slow
+// one the other way round.
+TEST(FastestPlan, KeepsWeightsRatherThanActivationsWhereTheDriveIsSlow) {
+  const auto config = one_micro_batch(Device::nvme, Device::nvme, 24, 1024);
+  const Plan usual = plan_of(config);
+  ASSERT_LT(kept_weights(usual), 8);
+  const Plan slow = plan_of(config, always(rates_of(2e6)));
+  EXPECT_GT(kept_weights(slow), kept_weights(usual)) << line_of(slow);
+  EXPECT_LT(slow.nvme_read_per_step, usual.nvme_read_per_step);
+  EXPECT_NE(line_of(slow).find("a step predicted, instead of"), std::string::npos);
+}
+
+TEST(FastestPlan, LeavesTheCacheThatIsAskedFor) {
+  auto config = one_micro_batch(Device::nvme, Device::cpu, 64, 64);
+  config.sluice.cache_bytes = {ByteBudget::Kind::percent, 50};
+  const Plan usual = plan_of(config);
+  ASSERT_GT(usual.nvme_cached_per_step, 0U);
+  for (const double rate : {1e6, 1e7, 1e8})
+    EXPECT_EQ(plan_of(config, always(rates_of(rate))).nvme_cached_per_step,
+              usual.nvme_cached_per_step);
+}
+
+TEST(FastestPlan, LeavesActivationsThatTheConfigurationForces) {
+  for (const auto forced : {config::Activations::recompute, config::Activations::offload}) {
+    auto config = one_micro_batch(Device::nvme, Device::nvme, 24, 1024);
+    config.sluice.activations = forced;
+    const Plan plan = plan_of(config, always(rates_of(2e6)));
+    for (std::size_t u = 1; u < plan.units.size(); ++u) {
+      EXPECT_FALSE(plan.units[u].keep_activations);
+      EXPECT_EQ(plan.units[u].inputs.front() == Tier::device,
+                forced == config::Activations::recompute);
+    }
+  }
+}
+
+TEST(FastestPlan, IsNeverSlowerThanTheUsualOneAndWithinTheSameBudgets) {
+  int planned = 0;
+  int faster = 0;
+  const std::pair<Device, Device> tiers[] = {
+      {Device::nvme, Device::nvme}, {Device::nvme, Device::cpu}, {Device::cpu, Device::cpu}};
+  for (const auto& [optimizer, param] : tiers)
+    for (const std::uint64_t device_mib : {12, 16, 24, 40})
+      for (const std::uint64_t host_mib : {24, 40, 60, 90})
+        for (const double clipping : {0.0, 1.0})
+          for (const double rate : {1e6, 1e7, 1e8}) {
+            auto config = one_micro_batch(optimizer, param, device_mib, host_mib);
+            config.gradient_clipping = clipping;
+            config.sluice.cache_bytes = {ByteBudget::Kind::automatic, 0};
+            const auto usual =
+                try_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
+            if (!usual) continue;
+            ++planned;
+            const MachineRates rates = rates_of(rate);
+            const Plan plan = plan_of(config, always(rates));
+            const double seconds = predict(plan, rates).step_seconds;
+            const double usual_seconds = predict(*usual, rates).step_seconds;
+            if (line_of(plan).empty()) {
+              EXPECT_EQ(plan_table(plan), plan_table(*usual));
+            } else {
+              EXPECT_LT(seconds, 0.99 * usual_seconds) << line_of(plan);
+              ++faster;
+            }
+            EXPECT_LE(plan.planned.device, *plan.device_budget_bytes);
+            EXPECT_LE(plan.planned.host, *plan.host_budget_bytes);
+          }
+  EXPECT_GT(planned, 100);
+  EXPECT_GT(faster, 10);
+}
+
+}  // namespace
+}  // namespace sluice::plan
