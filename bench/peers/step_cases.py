@@ -57,6 +57,7 @@ class Side:
     pipelined: bool = False  # of DeepSpeed: pipeline_read and pipeline_write
     master: str = "fp32"  # of Sluice
     cached: float = 0  # of Sluice: the share of the states on NVMe that host memory caches
+    lean: bool = False  # of Sluice: smaller budgets, with most activations computed again
 
     def __str__(self) -> str:
         if self.program == "torch":
@@ -65,6 +66,7 @@ class Side:
         words += ["pipelined"] * self.pipelined
         words += [f"{self.master} master"] * (self.master != "fp32")
         words += [f"{100 * self.cached:.0f} % cached"] * (self.cached > 0)
+        words += ["lean"] * self.lean
         return " ".join(words)
 
     def configuration(self, parameters: int, swap: Path, settings: Settings) -> dict:
@@ -92,8 +94,9 @@ class Side:
         if self.optimizer == "nvme" and self.cached == 0:
             # Activations are kept, but not all weights from forward to backward; gradients of some
             # units can wait for their updates.
-            keys["device_bytes"] = max(256 << 20, int(2.75 * parameters))
-            keys["host_bytes"] = max(256 << 20, int(3.5 * parameters))
+            device, host = (1.75, 2.65) if self.lean else (2.75, 3.5)
+            keys["device_bytes"] = max(128 << 20, int(device * parameters))
+            keys["host_bytes"] = max(128 << 20, int(host * parameters))
         if self.master != "fp32":
             keys["master"] = self.master
         if self.cached > 0:
@@ -125,6 +128,7 @@ DEEPSPEED = {
 }
 HOST = Side("sluice", "cpu")
 NVME = Side("sluice", "nvme")
+LEAN = Side("sluice", "nvme", lean=True)
 SPLIT_CACHED = Side("sluice", "nvme", master="split", cached=0.5)
 # The smallest process of each program, to subtract what the program itself takes.
 IDLE = {"torch": TORCH, "deepspeed": DEEPSPEED["cpu"], "sluice": HOST}
@@ -149,7 +153,7 @@ CASES = [
     Case("resident", HOST, TORCH),
     Case("cpu", HOST, DEEPSPEED["cpu"], speed=1.9, resident=0.5),
     Case("nvme", NVME, DEEPSPEED["nvme"], speed=2.2, drive=0.75, resident=0.25),
-    Case("pipelined", NVME, DEEPSPEED["pipelined"], speed=1.8, drive=0.75, resident=0.2),
+    Case("pipelined", LEAN, DEEPSPEED["pipelined"], speed=1.8, drive=0.75, resident=0.2),
     Case("nvme-cached", SPLIT_CACHED, DEEPSPEED["nvme"], speed=3.0, drive=0.75),
     Case("pipelined-cached", SPLIT_CACHED, DEEPSPEED["pipelined"], speed=3.0, drive=0.75),
 ]
