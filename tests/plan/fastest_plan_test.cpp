@@ -14,7 +14,8 @@ namespace {
 // A second of computing per block and step when it is computed again, three quarters when not.
 MachineRates rates_of(double drive_bytes_per_second) {
   MachineRates rates;
-  rates.block = {.forward = 0.25, .forward_keeping = 0.25, .backward = 0.5};
+  rates.block.first =
+      rates.block.next = {.forward = 0.25, .forward_keeping = 0.25, .backward = 0.5};
   rates.copy_bytes_per_second = 4e9;
   rates.update_elements_per_second = 1e9;
   rates.read_bytes_per_second = rates.write_bytes_per_second = rates.swap_bytes_per_second =

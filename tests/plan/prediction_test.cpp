@@ -17,7 +17,8 @@ namespace {
 // A second of computing per block and step: 0.25 forward, 0.25 + 0.5 backward.
 MachineRates compute_only() {
   MachineRates rates;
-  rates.block = {.forward = 0.25, .forward_keeping = 0.25, .backward = 0.5};
+  rates.block.first =
+      rates.block.next = {.forward = 0.25, .forward_keeping = 0.25, .backward = 0.5};
   return rates;
 }
 
@@ -50,6 +51,16 @@ TEST(Prediction, KeptActivationsAreNotComputedAgain) {
   Plan plan = plan_of(Device::cpu, 0);
   for (std::size_t u = 0; u + 1 < plan.units.size(); ++u) plan.units[u].keep_activations = true;
   EXPECT_NEAR(predict(plan, compute_only()).step_seconds, 6.0, 1e-9);
+}
+
+TEST(Prediction, MicroBatchesAfterTheFirstFindTheWeightsInTheCaches) {
+  auto config = train_config(Device::cpu, Device::cpu, 1024, 1024);
+  config.gradient_clipping = 0;
+  config.sluice.activations = config::Activations::recompute;
+  MachineRates rates = compute_only();
+  rates.block.first = {.forward = 0.5, .forward_keeping = 0.5, .backward = 1.0};
+  const Plan plan = make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
+  EXPECT_NEAR(predict(plan, rates).compute_seconds, 8 * (2 + 3), 1e-9);  // of four
 }
 
 TEST(Prediction, OnTheHostTheOptimizerTakesTheCoresFromTheModel) {
@@ -156,7 +167,7 @@ TEST(Rates, ComeBackUnderTheirKeyOnly) {
   ASSERT_TRUE(a.has_value());
   EXPECT_EQ(a->measured, "today");
   EXPECT_EQ(a->rates.swap_bytes_per_second, 2.5e9);
-  EXPECT_EQ(a->rates.block.backward, 0.5);
+  EXPECT_EQ(a->rates.block.next.backward, 0.5);
   EXPECT_EQ(load_rates(path, "b")->rates.swap_bytes_per_second, 1e9);
   EXPECT_FALSE(load_rates(path, "c").has_value());
   save_rates(path, "a", {rates, "again"});

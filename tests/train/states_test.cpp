@@ -5,6 +5,9 @@
 
 #include <limits>
 
+#include "sluice/config/model_config.hpp"
+#include "sluice/config/train_config.hpp"
+#include "sluice/plan/plan.hpp"
 #include "train_support.hpp"
 
 namespace sluice::test {
@@ -97,6 +100,37 @@ TEST(States, ACacheChangesNoBitAndMovesTheBytesThatThePlanSays) {
       }
     }
   }
+}
+
+// As a probe would have found on a machine whose drive is slow.
+void write_slow_rates(const TrainFolder& folder, const std::string& path) {
+  const config::TrainConfig config = config::load_train_config(folder.config());
+  const plan::Plan plan = plan::make_plan(config, config::load_model_config(folder.model()),
+                                          plan::Placement::configured, plan::probe_machine(config));
+  plan::MachineRates rates;
+  rates.block.first = {.forward = 0.01, .forward_keeping = 0.01, .backward = 0.02};
+  rates.read_bytes_per_second = rates.write_bytes_per_second = rates.swap_bytes_per_second = 1e6;
+  plan::save_rates(path, plan::rates_key(plan), {rates, "today"});
+}
+
+TEST(States, APlanByPredictedTimeChangesNoBit) {
+  TrainFolder folder;
+  write_file(folder.model(),
+             R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 32,
+                 "vocab_size": 256})");
+  TrainSetup setup;
+  setup.accumulation = 1;
+  setup.device_bytes = "9MiB";
+  folder.set(setup);
+  const std::string rates = folder.path("rates.json");
+  write_slow_rates(folder, rates);
+  const Outcome usual = run(folder, setup, {"--rates", folder.path("none.json")});
+  const auto read = column(folder, "report", "nvme_read");
+  expect_same(run(folder, setup, {"--rates", rates}), usual);
+  EXPECT_NE(folder.report_text("report").find("faster: weights rather than activations"),
+            std::string::npos)
+      << folder.report_text("report");
+  EXPECT_LT(std::stoull(column(folder, "report", "nvme_read").back()), std::stoull(read.back()));
 }
 
 TEST(States, ARunKeepsItsFormat) {

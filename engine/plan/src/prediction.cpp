@@ -97,16 +97,20 @@ class Costs {
   double compute_seconds(const Stage& stage) const {
     const std::size_t last = plan_.layouts.size() - 1;
     const bool keeps = plan_.units[stage.unit].keep_activations;
-    const UnitSeconds& of = stage.unit == 0      ? rates_.embedding
-                            : stage.unit == last ? rates_.head
-                                                 : rates_.block;
-    const auto micro_batches = static_cast<double>(plan_.config.gradient_accumulation_steps);
+    const UnitRates& of = stage.unit == 0      ? rates_.embedding
+                          : stage.unit == last ? rates_.head
+                                               : rates_.block;
+    const auto all = [&](double UnitSeconds::*pass) {
+      const auto next = static_cast<double>(plan_.config.gradient_accumulation_steps - 1);
+      return of.first.*pass + next * of.next.*pass;
+    };
     const double gradient = over(
         static_cast<double>(plan_.layouts[stage.unit].flat_count * size_of(plan_.compute_dtype)),
         rates_.gradient_bytes_per_second);
-    if (stage.unit == last) return micro_batches * of.backward + gradient;
-    if (!stage.backward) return micro_batches * (keeps ? of.forward_keeping : of.forward);
-    return micro_batches * (of.backward + (keeps ? 0 : of.forward_keeping)) + gradient;
+    const double keeping = all(&UnitSeconds::forward_keeping);
+    if (stage.unit == last) return all(&UnitSeconds::backward) + gradient;
+    if (!stage.backward) return keeps ? keeping : all(&UnitSeconds::forward);
+    return all(&UnitSeconds::backward) + (keeps ? 0 : keeping) + gradient;
   }
 
   const Plan& plan_;

@@ -37,9 +37,13 @@ void each_number(Rates& rates, const Visit& visit) {
     visit(name + ".forward_keeping", seconds.forward_keeping);
     visit(name + ".backward", seconds.backward);
   };
-  unit("embedding", rates.embedding);
-  unit("block", rates.block);
-  unit("head", rates.head);
+  const auto both = [&](const std::string& name, auto& of) {
+    unit(name + ".first", of.first);
+    unit(name + ".next", of.next);
+  };
+  both("embedding", rates.embedding);
+  both("block", rates.block);
+  both("head", rates.head);
   visit("update_elements_per_second", rates.update_elements_per_second);
   visit("gradient_bytes_per_second", rates.gradient_bytes_per_second);
   visit("copy_bytes_per_second", rates.copy_bytes_per_second);

@@ -1,6 +1,7 @@
 #include "probe.hpp"
 
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -28,16 +29,19 @@ using torch::Tensor;
 
 namespace {
 
-// Of `work`: the median of several calls, at least three and for about a second.
-template <typename Work>
-double median_seconds(const Work& work) {
+// Of `work`, without what comes `before` it: the median of several calls, at least three and for
+// about a second.
+template <typename Before, typename Work>
+double median_seconds(const Before& before, const Work& work) {
   constexpr std::size_t kLeast = 3;
   constexpr std::size_t kMost = 40;
   constexpr double kEnough = 1.0;
+  before();
   work();  // memory is touched, kernels are chosen
   std::vector<double> seconds;
   double sum = 0;
   while (seconds.size() < kLeast || (sum < kEnough && seconds.size() < kMost)) {
+    before();
     const auto begin = std::chrono::steady_clock::now();
     work();
     seconds.push_back(
@@ -45,6 +49,17 @@ double median_seconds(const Work& work) {
     sum += seconds.back();
   }
   return median(std::move(seconds));
+}
+
+template <typename Work>
+double median_seconds(const Work& work) {
+  return median_seconds([] {}, work);
+}
+
+// Twice the largest cache of the processor, as far as it says.
+std::int64_t beyond_caches_bytes() {
+  constexpr long kLeast = 32 << 20;
+  return 2 * std::max(kLeast, ::sysconf(_SC_LEVEL3_CACHE_SIZE));
 }
 
 // Embedding, one block, head; with weights and gradients of their own.
@@ -55,7 +70,8 @@ class Units {
         layouts_(models::gpt2_units(model_, 1)),
         modules_(models::make_gpt2_modules(model_, torch_dtype(plan.compute_dtype))),
         dtype_(torch_dtype(plan.compute_dtype)),
-        rows_(plan.config.micro_batch_size) {
+        rows_(plan.config.micro_batch_size),
+        elsewhere_(torch::zeros({beyond_caches_bytes()}, torch::kInt8)) {
     for (const zero::UnitLayout& layout : layouts_) {
       const auto count = static_cast<std::int64_t>(layout.flat_count);
       Tensor values = torch::empty({count});
@@ -75,32 +91,45 @@ class Units {
   Units(const Units&) = delete;
   Units& operator=(const Units&) = delete;
 
-  plan::UnitSeconds measure(std::size_t unit) {
+  plan::UnitRates measure(std::size_t unit) {
+    plan::UnitRates rates;
+    rates.first = measure(unit, [this] { elsewhere_.add_(1); });
+    rates.next = measure(unit, [] {});
+    return rates;
+  }
+
+ private:
+  // `forget` is called before each thing that is measured.
+  template <typename Forget>
+  plan::UnitSeconds measure(std::size_t unit, const Forget& forget) {
     const Tensor tokens =
         torch::randint(model_.vocab_size, {rows_, model_.n_positions}, torch::kInt64);
     const Tensor hidden = torch::randn({rows_, model_.n_positions, model_.n_embd}).to(dtype_);
     const models::DropoutKey key{.training = true, .seed = 1, .step = 1, .micro_batch = 0};
     plan::UnitSeconds seconds;
     if (unit + 1 == modules_.size()) {
-      seconds.backward = median_seconds([&] {
+      seconds.backward = median_seconds(forget, [&] {
         Tensor x = hidden.detach().clone().requires_grad_(true);
         modules_[unit]->loss(x, tokens).backward();
       });
       return seconds;
     }
     const auto input = [&] { return unit == 0 ? tokens : hidden.detach().requires_grad_(true); };
-    seconds.forward = median_seconds([&] {
+    seconds.forward = median_seconds(forget, [&] {
       const torch::NoGradGuard no_grad;
       modules_[unit]->forward(input(), key);
     });
-    seconds.forward_keeping = median_seconds([&] { modules_[unit]->forward(input(), key); });
-    const double both =
-        median_seconds([&] { modules_[unit]->forward(input(), key).backward(hidden); });
-    seconds.backward = std::max(0.0, both - seconds.forward_keeping);
+    seconds.forward_keeping =
+        median_seconds(forget, [&] { modules_[unit]->forward(input(), key); });
+    Tensor y;
+    const auto forward = [&] {
+      y = modules_[unit]->forward(input(), key);
+      forget();
+    };
+    seconds.backward = median_seconds(forward, [&] { y.backward(hidden); });
     return seconds;
   }
 
- private:
   static config::ModelConfig one_block(config::ModelConfig model) {
     model.n_layer = 1;
     return model;
@@ -117,6 +146,7 @@ class Units {
   const std::vector<std::shared_ptr<models::UnitModule>> modules_;
   const torch::Dtype dtype_;
   const std::int64_t rows_;
+  Tensor elsewhere_;  // takes the caches when it is written
   std::vector<Tensor> weights_;
   std::vector<Tensor> gradients_;
 };

@@ -17,12 +17,18 @@ struct UnitSeconds {
   double forward_keeping = 0;  // with what backward needs; 0 for the head
   double backward = 0;         // after that; the head: forward and backward together
 };
+// The first micro-batch of a visit finds the unit's weights in memory, the next ones in the
+// processor's caches, as far as these hold them.
+struct UnitRates {
+  UnitSeconds first;
+  UnitSeconds next;
+};
 
 // What a machine does in a second, each thing alone, with the threads of the plan.
 struct MachineRates {
-  UnitSeconds embedding;
-  UnitSeconds block;
-  UnitSeconds head;
+  UnitRates embedding;
+  UnitRates block;
+  UnitRates head;
   double update_elements_per_second = 0;  // the optimizer's step in memory
   double gradient_bytes_per_second = 0;   // clearing a gradient, then its norm and finite check
   double copy_bytes_per_second = 0;       // between host memory and the device
