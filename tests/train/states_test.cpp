@@ -121,13 +121,14 @@ TEST(States, APlanByPredictedTimeChangesNoBit) {
   TrainSetup setup;
   setup.accumulation = 1;
   setup.device_bytes = "9MiB";
+  setup.host_bytes = "28MiB";
   folder.set(setup);
   const std::string rates = folder.path("rates.json");
   write_slow_rates(folder, rates);
   const Outcome usual = run(folder, setup, {"--rates", folder.path("none.json")});
   const auto read = column(folder, "report", "nvme_read");
   expect_same(run(folder, setup, {"--rates", rates}), usual);
-  EXPECT_NE(folder.report_text("report").find("faster: weights rather than activations"),
+  EXPECT_NE(folder.report_text("report").find("faster: inputs of units wait in host memory"),
             std::string::npos)
       << folder.report_text("report");
   EXPECT_LT(std::stoull(column(folder, "report", "nvme_read").back()), std::stoull(read.back()));
