@@ -187,7 +187,7 @@ inline Outcome outcome_of(TrainFolder& folder, const TrainSetup& setup, int step
   folder.set(with_checkpoint);
   const ProgramResult result = run_sluice(folder.arguments("report", steps, more), environment);
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  const bool on_drive = setup.optimizer_device == "nvme" && more.empty();
+  const bool on_drive = setup.optimizer_device == "nvme" && more != kResident;
   return {column(folder, "report", "loss"), column(folder, "report", "grad_norm"),
           exported(folder, on_drive ? folder.swap() : folder.checkpoints())};
 }
