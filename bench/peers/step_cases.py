@@ -57,7 +57,7 @@ class Side:
     pipelined: bool = False  # of DeepSpeed: pipeline_read and pipeline_write
     master: str = "fp32"  # of Sluice
     cached: float = 0  # of Sluice: the share of the states on NVMe that host memory caches
-    lean: bool = False  # of Sluice: smaller budgets, with most activations computed again
+    lean: bool = False  # of Sluice: smaller budgets, with some activations computed again
 
     def __str__(self) -> str:
         if self.program == "torch":
@@ -92,8 +92,8 @@ class Side:
     def _own_keys(self, parameters: int) -> dict:
         keys: dict = {"device_bytes": "4GiB", "host_bytes": "4GiB"}
         if self.optimizer == "nvme" and self.cached == 0:
-            # Activations are kept, but not all weights from forward to backward; gradients of some
-            # units can wait for their updates.
+            # Activations are kept (lean: of some units), but not all weights from forward to
+            # backward; gradients of some units can wait for their updates.
             device, host = (1.75, 2.65) if self.lean else (2.75, 3.5)
             keys["device_bytes"] = max(128 << 20, int(device * parameters))
             keys["host_bytes"] = max(128 << 20, int(host * parameters))

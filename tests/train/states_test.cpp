@@ -14,6 +14,9 @@ namespace sluice::test {
 namespace {
 
 constexpr int kSteps = 7;
+// Of weights and states that small budgets do not hold.
+constexpr const char* kWiderModelJson =
+    R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 32, "vocab_size": 256})";
 
 Outcome run(TrainFolder& folder, const TrainSetup& setup,
             const std::vector<std::string>& more = {}) {
@@ -115,9 +118,7 @@ void write_slow_rates(const TrainFolder& folder, const std::string& path) {
 
 TEST(States, APlanByPredictedTimeChangesNoBit) {
   TrainFolder folder;
-  write_file(folder.model(),
-             R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 32,
-                 "vocab_size": 256})");
+  write_file(folder.model(), kWiderModelJson);
   TrainSetup setup;
   setup.accumulation = 1;
   setup.device_bytes = "9MiB";
@@ -183,9 +184,7 @@ TEST(States, ASignalCommitsWhatOnlyTheCacheHas) {
 
 TEST(States, ACacheThatHostMemoryHasNoRoomForIsCutAndSaysSo) {
   TrainFolder folder;
-  write_file(folder.model(),
-             R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 32,
-                 "vocab_size": 256})");
+  write_file(folder.model(), kWiderModelJson);
   TrainSetup setup;
   setup.sluice_keys = "\"cache_bytes\": \"10GiB\", ";
   setup.param_device = "cpu";

@@ -280,16 +280,22 @@ Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Pla
   return {std::move(plan), std::move(problems)};
 }
 
+// `usual` fits; a plan for the same that is faster, where rates are known.
+Plan faster_plan(Plan usual, const config::TrainConfig& config, const Subject& subject,
+                 const MachineFacts& machine, const FindRates& find_rates) {
+  const Placement placement = usual.placement;
+  if (placement == Placement::resident) return usual;
+  return fastest_plan(std::move(usual), find_rates, [&](const Preferences& preferences) {
+    Outcome tried = plan_once(config, subject, placement, machine, preferences);
+    return tried.problems.empty() ? std::optional(std::move(tried.plan)) : std::nullopt;
+  });
+}
+
 Plan make_plan_of(const config::TrainConfig& config, const Subject& subject, Placement placement,
                   const MachineFacts& machine, const FindRates& find_rates) {
   Outcome outcome = plan_once(config, subject, placement, machine);
-  if (outcome.problems.empty() && placement == Placement::resident) return std::move(outcome.plan);
-  if (outcome.problems.empty()) {
-    return fastest_plan(std::move(outcome.plan), find_rates, [&](const Preferences& preferences) {
-      Outcome tried = plan_once(config, subject, placement, machine, preferences);
-      return tried.problems.empty() ? std::optional(std::move(tried.plan)) : std::nullopt;
-    });
-  }
+  if (outcome.problems.empty())
+    return faster_plan(std::move(outcome.plan), config, subject, machine, find_rates);
   std::vector<std::string> changes;
   if (placement == Placement::configured) {
     const TryPlan attempt_variant = [&](const Variant& variant) -> std::optional<Plan> {
@@ -372,8 +378,8 @@ std::optional<Plan> largest_plan(const config::TrainConfig& config, config::Mode
     (plan ? fits : too_many) = middle;
     if (plan) best = std::move(plan);
   }
-  if (!find_rates) return best;
-  return make_plan(config, best->model, placement, machine, find_rates);
+  const Subject subject{best->model, nullptr};
+  return faster_plan(std::move(*best), config, subject, machine, find_rates);
 }
 
 }  // namespace sluice::plan

@@ -172,14 +172,13 @@ RunSource find_source(const TrainRequest& request, const config::TrainConfig& co
 void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t seed) {
   if (!source.state) return;
   if (source.own_swap && !plan.states_all_on_nvme()) {
-    throw StorageError(source.directory,
-                       "holds a run whose optimizer states are all on NVMe, but with this "
-                       "configuration they would "
-                       "not be: resume it with the \"offload_optimizer\" and budgets it was begun "
-                       "with; to move the "
-                       "states, let that run write a checkpoint (\"checkpoint_dir\", "
-                       "\"checkpoint_every\"), remove "
-                       "it here (sluice nvme clean --committed), and resume from the checkpoint");
+    throw StorageError(
+        source.directory,
+        "holds a run whose optimizer states are all on NVMe, but with this configuration they "
+        "would not be: resume it with the \"offload_optimizer\" and budgets it was begun with; "
+        "to move the states, let that run write a checkpoint (\"checkpoint_dir\", "
+        "\"checkpoint_every\"), remove it here (sluice nvme clean --committed), and resume from "
+        "the checkpoint");
   }
   const models::RunState& saved = *source.state;
   const std::string given = model_text(plan);
