@@ -17,7 +17,10 @@ from pathlib import Path
 from paired import Progress, quotients, summarize, write_result
 from row_report import ratio_line, text_table
 from rounds import Steps
-from step_bench import MODEL, REPOSITORY, WARM_STEPS, deepspeed_file, output_of, write_inputs
+from step_bench import MODEL, REPOSITORY, deepspeed_file, output_of, write_inputs
+
+WARM_STEPS = 2  # of each run; not counted
+
 
 @dataclass(frozen=True)
 class Case:
