@@ -151,8 +151,9 @@ class Bench:
             "bytes_as_planned": report["bytes_per_step"]["planned"]
             == report["bytes_per_step"]["measured"],
             "peak": {
-                tier: report["peak_bytes"][tier] / max(1, report["planned_bytes"][tier])
-                for tier in ("device", "host", "nvme")
+                tier: report["peak_bytes"][tier] / planned
+                for tier, planned in report["planned_bytes"].items()
+                if planned > 0
             },
         }
 
@@ -183,6 +184,16 @@ def lines_of(case: Case, runs: dict[str, list[dict]]) -> dict[str, dict]:
         host = [run["seconds"] for run in runs["host"]]
         tables["host"] = line(host, quotients(host, seconds), None)
     return tables
+
+
+def bytes_text(runs: list[dict]) -> str:
+    """Whether the bytes of these runs are those of their plans."""
+    as_planned = sum(run["bytes_as_planned"] for run in runs)
+    peaks = [peak for run in runs for peak in run["peak"].values()]
+    return (
+        f"bytes per link and step as planned in {as_planned} of {len(runs)} runs;"
+        f" peaks of the tiers {min(peaks):.3f} to {max(peaks):.3f} of the plan"
+    )
 
 
 def main() -> None:
@@ -230,6 +241,7 @@ def main() -> None:
         if lines:
             rows.append({"title": f"{title}, {os.cpu_count()} cores", "peer": peer, "lines": lines})
             print(text_table(rows[-1]) + "\n")
+    print(bytes_text([run for case in cases for run in runs[case]["ours"]]))
     if arguments.out:
         names = {folder: "DIR", str(arguments.drive): "DRIVE"}
         write_result(arguments.out, REPOSITORY, {"commands": bench.commands, "rows": rows}, names)
