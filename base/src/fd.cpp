@@ -1,5 +1,6 @@
 #include "sluice/base/fd.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <filesystem>
 #include <string>
 
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 
@@ -30,6 +32,37 @@ bool is_file_at(int fd, const std::string& path) {
     throw IoError(errno, "stat", path);
   }
   return held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+}
+
+void check_regular_file(const std::string& path) {
+  struct stat info {};
+  SLUICE_SYSCALL(::stat(path.c_str(), &info), path);
+  if (!S_ISREG(info.st_mode)) throw StorageError(path, "is not a regular file");
+}
+
+std::string read_regular_file(int fd, const std::string& path, std::uint64_t most_bytes) {
+  struct stat info {};
+  SLUICE_SYSCALL(::fstat(fd, &info), path);
+  if (!S_ISREG(info.st_mode)) throw StorageError(path, "is not a regular file");
+  if (static_cast<std::uint64_t>(info.st_size) > most_bytes) {
+    throw StorageError(path, "has " + format_bytes(static_cast<std::uint64_t>(info.st_size)) +
+                                 ", far more than such a file takes");
+  }
+  std::string text(static_cast<std::size_t>(info.st_size), '\0');
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t got = SLUICE_SYSCALL(::read(fd, text.data() + done, text.size() - done), path);
+    if (got == 0) break;  // cut since
+    done += static_cast<std::size_t>(got);
+  }
+  text.resize(done);
+  return text;
+}
+
+std::string read_regular_file(const std::string& path, std::uint64_t most_bytes) {
+  // Not blocking: the opening of a FIFO would wait for a writer.
+  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path));
+  return read_regular_file(fd.get(), path, most_bytes);
 }
 
 std::string free_numbered_path(const std::string& path) {

@@ -31,6 +31,7 @@ constexpr std::string_view kTrailerPrefix = "xxh3-64:";
 constexpr std::size_t kHexDigits = 16;                                         // of 64 bits
 constexpr std::size_t kTrailerBytes = kTrailerPrefix.size() + kHexDigits + 1;  // and the line's end
 constexpr std::size_t kMaxNameBytes = 255;
+constexpr std::uint64_t kMostManifestBytes = kGiB;  // checksums of 64 TiB
 constexpr std::array<std::string_view, 3> kDurabilityNames = {"process", "power", "none"};
 
 void append_hex(std::string& out, std::uint64_t value) {
@@ -200,16 +201,6 @@ void write_all(int fd, std::string_view text, const std::string& path) {
   }
 }
 
-std::string read_all(int fd, const std::string& path) {
-  std::string text;
-  std::array<char, 1U << 16U> block{};
-  for (;;) {
-    const ssize_t got = SLUICE_SYSCALL(::read(fd, block.data(), block.size()), path);
-    if (got == 0) return text;
-    text.append(block.data(), static_cast<std::size_t>(got));
-  }
-}
-
 }  // namespace
 
 std::uint64_t checksum_of(std::span<const std::byte> bytes) {
@@ -324,7 +315,7 @@ std::optional<Manifest> load_manifest(const std::string& directory) {
     SLUICE_SYSCALL(::access(directory.c_str(), F_OK), directory);
     return std::nullopt;
   }
-  return parse_manifest(read_all(fd.get(), path), path);
+  return parse_manifest(read_regular_file(fd.get(), path, kMostManifestBytes), path);
 }
 
 bool begins_as_manifest(const std::string& path) {

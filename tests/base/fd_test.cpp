@@ -2,12 +2,17 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "captured_log.hpp"
+#include "sluice/base/error.hpp"
+#include "temp_dir.hpp"
 
 namespace sluice {
 namespace {
@@ -17,6 +22,21 @@ int open_null() {
 }
 bool is_open(int fd) {
   return ::fcntl(fd, F_GETFD) != -1;
+}
+
+TEST(ReadRegularFile, ReadsWhatEndsAndIsNotTooLong) {
+  const test::TempDir directory;
+  const std::string path = directory.file("text");
+  std::ofstream(path) << std::string(100'000, 'x');
+  EXPECT_EQ(read_regular_file(path, 100'000), std::string(100'000, 'x'));
+  EXPECT_THROW(read_regular_file(path, 99'999), StorageError);
+  EXPECT_THROW(read_regular_file(directory.path(), 100), StorageError);
+  EXPECT_THROW(read_regular_file("/dev/zero", 100), StorageError);
+  EXPECT_THROW(read_regular_file(directory.file("absent"), 100), IoError);
+  const std::string pipe = directory.file("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(read_regular_file(pipe, 100), StorageError);
+  EXPECT_THROW(check_regular_file(pipe), StorageError);
 }
 
 TEST(UniqueFd, IsEmptyByDefault) {

@@ -30,6 +30,18 @@ TEST(Plan, MoreMicroBatchesThanCanBePlannedAreRefusedAtOnce) {
                DoesNotFit);
 }
 
+TEST(Plan, BuffersOfSwappingHaveNoEffectWhereNothingIsSwapped) {
+  auto config = train_config(Device::cpu, Device::cpu, 512, 512);
+  const auto without =
+      make_plan(config, model_config(2, 64), Placement::configured, roomy_machine());
+  config.zero.offload_optimizer.buffer_count = 64;
+  config.zero.offload_param.buffer_count = 64;
+  config.zero.offload_param.buffer_size = 1 << 20;
+  const auto with = make_plan(config, model_config(2, 64), Placement::configured, roomy_machine());
+  EXPECT_EQ(with.planned.host, without.planned.host);
+  EXPECT_EQ(with.choices, without.choices);
+}
+
 TEST(Plan, PutsEveryClassOfBytesWhereTheConfigurationAsksForIt) {
   const auto plan = make_plan(train_config(Device::nvme, Device::cpu, 512, 512),
                               model_config(4, 256), Placement::configured, roomy_machine());

@@ -3,6 +3,7 @@
 #include "sluice/plan/prediction.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -178,7 +179,35 @@ TEST(Rates, ComeBackUnderTheirKeyOnly) {
   EXPECT_LT(std::filesystem::file_size(path), 200'000U);
 }
 
-TEST(Rates, AFileOfSomethingElseHoldsNone) {
+TEST(Rates, NoneThatNoMachineHas) {
+  const test::TempDir directory;
+  const std::string path = directory.file("rates.json");
+  for (const double speed : {1e-320, 0.5, 1e19, -1.0}) {
+    MachineRates rates = compute_only();
+    rates.checksum_bytes_per_second = speed;
+    save_rates(path, "a", {rates, "today"});
+    EXPECT_FALSE(load_rates(path, "a").has_value()) << speed;
+  }
+  MachineRates rates = compute_only();
+  rates.block.next.forward = 1e300;
+  save_rates(path, "a", {rates, "today"});
+  EXPECT_FALSE(load_rates(path, "a").has_value());
+  save_rates(path, "a", {compute_only(), "to\x1b[31mday"});
+  EXPECT_EQ(load_rates(path, "a")->measured, "to [31mday");
+}
+
+TEST(Rates, WhatEndsNeverIsNotReadOrReplaced) {
+  const test::TempDir directory;
+  const std::string pipe = directory.file("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, directory.path(), std::string("/dev/zero")}) {
+    EXPECT_FALSE(load_rates(path, "a").has_value()) << path;
+    EXPECT_THROW(check_rates_path(path), InvalidArgument) << path;
+    EXPECT_THROW(save_rates(path, "a", {compute_only(), "today"}), InvalidArgument) << path;
+  }
+}
+
+TEST(Rates, AFileOfSomethingElseHoldsNoneAndIsNotReplaced) {
   const test::TempDir directory;
   const std::string path = directory.file("rates.json");
   save_rates(path, "a", {compute_only(), "today"});
@@ -191,6 +220,10 @@ TEST(Rates, AFileOfSomethingElseHoldsNone) {
         std::string(R"({"sluice_rates": [{"key": "a", "measured": "x", "rates": 7}]})")}) {
     std::ofstream(path, std::ios::trunc) << text;
     EXPECT_FALSE(load_rates(path, "a").has_value()) << text.substr(0, 80);
+    if (!text.empty() && !(text.starts_with("{\"sluice_rates\"") && text.back() == '}')) {
+      EXPECT_THROW(save_rates(path, "b", {compute_only(), "today"}), InvalidArgument);
+      continue;
+    }
     save_rates(path, "b", {compute_only(), "today"});
     EXPECT_TRUE(load_rates(path, "b").has_value());
   }
@@ -204,6 +237,12 @@ TEST(Rates, DependOnShapeThreadsAndFormatButNotOnDepth) {
   const std::string usual = key(model_config(4, 256));
   EXPECT_EQ(key(model_config(6, 256)), usual);
   EXPECT_NE(key(model_config(4, 128)), usual);
+  config::ModelConfig wide = model_config(4, 256);
+  wide.n_inner = 8 * wide.n_embd;
+  EXPECT_NE(key(wide), usual);
+  config::ModelConfig untied = model_config(4, 256);
+  untied.tie_word_embeddings = false;
+  EXPECT_NE(key(untied), usual);
   config.sluice.threads.compute = 3;
   EXPECT_NE(key(model_config(4, 256)), usual);
   config.sluice.threads.compute.reset();

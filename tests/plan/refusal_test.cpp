@@ -32,6 +32,37 @@ TEST(Refusal, RefusesASpillWithoutADriveAndUnderStrict) {
             std::string::npos);
 }
 
+// What is called the least possible is what the refusals of smaller budgets are short of, and
+// enough.
+TEST(Refusal, TheLeastPossibleIsEnoughAndNoLessIs) {
+  std::mt19937 random(20261122);
+  const auto one_of = [&](const std::vector<std::int64_t>& values) {
+    return values[random() % values.size()];
+  };
+  const auto exactly = [](std::uint64_t bytes) {
+    return ByteBudget{ByteBudget::Kind::bytes, bytes};
+  };
+  for (int round = 0; round < 200; ++round) {
+    auto config = train_config(random() % 4 == 0 ? Device::cpu : Device::nvme,
+                               random() % 2 == 0 ? Device::cpu : Device::nvme, 4096, 4096);
+    config.gradient_clipping = random() % 2 == 0 ? 1.0 : 0.0;
+    config.gradient_accumulation_steps = one_of({1, 2, 8});
+    config.sluice.overlap = random() % 2 == 0;
+    config.sluice.activations =
+        random() % 4 == 0 ? config::Activations::keep : config::Activations::automatic;
+    const auto model = model_config(one_of({1, 2, 7}), one_of({64, 256, 512}));
+    const auto plan = make_plan(config, model, Placement::configured, roomy_machine());
+    config.sluice.device_bytes = exactly(plan.least_device_bytes);
+    config.sluice.host_bytes = exactly(plan.least_host_bytes);
+    EXPECT_EQ(refusal(config, model, roomy_machine()), "") << "round " << round;
+    config.sluice.host_bytes = exactly(plan.least_host_bytes - 1);
+    EXPECT_NE(refusal(config, model, roomy_machine()), "") << "round " << round;
+    config.sluice.host_bytes = exactly(plan.least_host_bytes);
+    config.sluice.device_bytes = exactly(plan.least_device_bytes - 1);
+    EXPECT_NE(refusal(config, model, roomy_machine()), "") << "round " << round;
+  }
+}
+
 // The numbers of a row of the table: device and host; "" for "-".
 std::vector<std::string> cells(const std::string& text, const std::string& row) {
   const std::string cell = "(-|[0-9.]+ [KMG]?i?B)";

@@ -2,8 +2,10 @@
 // A directory that lives as long as the test: below SLUICE_TEST_DIR, else below the build's folder
 // (a real disk; /tmp is a tmpfs on many machines and takes O_DIRECT differently).
 
+#include <ftw.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <stdexcept>
@@ -25,8 +27,12 @@ class TempDir {
     path_ = buffer.data();
   }
   ~TempDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
+    // Not std::filesystem::remove_all: that of libtorch.so, which a test links, does not work.
+    const auto remove = [](const char* path, const struct stat*, int, FTW*) {
+      std::remove(path);
+      return 0;
+    };
+    ::nftw(path_.c_str(), remove, 16, FTW_DEPTH | FTW_PHYS);
   }
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;

@@ -34,6 +34,7 @@ TEST(OwnLoopCheckpoint, GoesOnWithTheSameLosses) {
     trained.engine.initialize();
     losses_of(trained, 0, 5);
     trained.engine.save_checkpoint(folder.path());
+    trained.engine.save_checkpoint(folder.path());  // of the same step: replaced
     losses = losses_of(trained, 5, 10);
     // Back in time within one engine.
     EXPECT_EQ(trained.engine.load_checkpoint(folder.path()), 5);

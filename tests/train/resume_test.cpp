@@ -157,6 +157,8 @@ TEST(Resume, WithOtherSettingsThanItWasBegunWithSaysWhich) {
   setup.accumulation = 3;
   setup.clipping = 0.5;
   folder.set(setup);
+  const std::string model = kTrainModelJson;
+  write_file(folder.model(), "{\"resid_pdrop\": 0.25, " + model.substr(model.find('{') + 1));
   const ProgramResult other =
       folder.train("report", 4, {"--resume", "--eval-fraction", "0.1", "--init", folder.data()});
   EXPECT_EQ(other.exit_code, 0) << other.err;
@@ -164,6 +166,9 @@ TEST(Resume, WithOtherSettingsThanItWasBegunWithSaysWhich) {
        {"another batch: was micro-batches of 2, 4 a step; is micro-batches of 2, 3 a step",
         "another gradient clipping: was 1; is 0.5",
         "another held-out data: was nothing; is 10 % of the training data",
+        "another dropout: was 0 of embeddings, 0 of attention, 0 of residuals; is 0 of embeddings, "
+        "0 "
+        "of attention, 0.25 of residuals",
         "another training data: was 60,000 tokens", "is not read"}) {
     EXPECT_NE(other.err.find(part), std::string::npos) << part << "\n" << other.err;
   }

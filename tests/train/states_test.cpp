@@ -135,6 +135,21 @@ TEST(States, APlanByPredictedTimeChangesNoBit) {
   EXPECT_LT(std::stoull(column(folder, "report", "nvme_read").back()), std::stoull(read.back()));
 }
 
+TEST(States, WhatAnEvaluationMovesBelongsToNoStep) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.param_device = "nvme";
+  folder.set(setup);
+  ASSERT_EQ(folder.train("report", 3, {"--eval-fraction", "0.1", "--eval-every", "2"}).exit_code,
+            0);
+  for (const char* link : {"h2d", "d2h", "nvme_read"}) {
+    const auto bytes = column(folder, "report", link);
+    ASSERT_EQ(bytes.size(), 3U);
+    EXPECT_EQ(bytes[1], bytes[0]) << link;
+    EXPECT_EQ(bytes[2], bytes[0]) << link;
+  }
+}
+
 TEST(States, ARunKeepsItsFormat) {
   TrainFolder folder;
   TrainSetup setup;

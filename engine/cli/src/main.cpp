@@ -72,8 +72,9 @@ int run(const std::vector<std::string>& argv) {
   const int code = std::visit(Run{session}, invocation.command);
   // What was asked for went to standard output: lost, it is not done.
   if (code != kExitDone) return code;
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-    throw IoError(errno, "write", "standard output");
+  const bool had_failed = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) != 0) throw IoError(errno, "write", "standard output");
+  if (had_failed) throw IoError(EIO, "write", "standard output");  // why, is not known any more
   return code;
 }
 

@@ -187,7 +187,8 @@ int run_nvme_verify(const NvmeVerifyArguments& arguments, Session& session) {
     console.log(LogLevel::error,
                 directory +
                     " is damaged: restore it from a copy, go on from a checkpoint, or "
-                    "remove the run (sluice nvme clean --committed) to start over");
+                    "remove the run (sluice nvme clean " +
+                    directory + " --committed) to start over");
   }
   console.print(directory + ": " + verify_summary(report, seconds));
 

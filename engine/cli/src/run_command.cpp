@@ -247,6 +247,7 @@ int run_plan(const PlanArguments& arguments, Session& session) {
   std::optional<plan::SavedRates> probed;
   std::string probed_key;
   if (arguments.probe) {
+    if (!request.rates_path.empty()) plan::check_rates_path(request.rates_path);
     const plan::Plan usual = plan_run(arguments, config, model, {});
     probed = probe_rates(arguments, usual, session);
     probed_key = plan::rates_key(usual);

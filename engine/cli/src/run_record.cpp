@@ -4,17 +4,19 @@
 
 #include <cerrno>
 #include <fstream>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <sstream>
 
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
 
 namespace sluice::cli {
 
 namespace {
 
+constexpr std::uint64_t kMostReportBytes = 64 * kMiB;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // Parses texts that are one JSON object each.
@@ -115,6 +117,7 @@ std::string add_line(RunSteps& steps, const Json::Value& line) {
 }
 
 std::ifstream open_file(const std::string& path) {
+  check_regular_file(path);
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) throw IoError(errno != 0 ? errno : EIO, "open", path);
@@ -161,8 +164,7 @@ RunSteps read_steps(const std::string& path) {
 }
 
 Json::Value read_report(const std::string& path) {
-  std::ifstream file = open_file(path);
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::string text = read_regular_file(path, kMostReportBytes);
   Json::Value report;
   if (!ObjectReader().read(text, report))
     throw StorageError(path, "is damaged: this is no JSON object");

@@ -33,6 +33,7 @@ std::optional<double> number_behind(const std::string& line, std::string_view ke
 
 // Calls `event` for every line that is one, without the comma at its end.
 void for_each_line(const std::string& path, const std::function<void(std::string&)>& event) {
+  check_regular_file(path);
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) throw IoError(errno != 0 ? errno : EIO, "open", path);

@@ -246,7 +246,7 @@ constexpr KeyInfo kTrainKeys[] = {
     {"sluice.commit_every", "", "integer in [1, 1e15]", "1", kYes, "steps between commits"},
     {"sluice.checkpoint_dir", "", "string", "null", kYes, "where full checkpoints are written"},
     {"sluice.checkpoint_every", "", "integer in [0, 1e15]", "0", kYes,
-     "steps between full checkpoints; 0: none"},
+     "steps between full checkpoints; 0: one at the end only"},
     {"sluice.keep", "", "integer in [1, 1e9]", "2", kYes, "full checkpoints kept"},
     {"sluice.strict", "", "bool", "false", kYes, "every downgrade is an error"},
     {"sluice.overlap", "", "bool", "true", kYes,
@@ -286,7 +286,8 @@ constexpr KeyInfo kTrainKeys[] = {
      "kept, recomputed, or recomputed from inputs in host memory (offload)"},
 
     // Activation checkpointing.
-    {"activation_checkpointing.partition_activations", "", "bool", "false", kNo, ""},
+    {"activation_checkpointing.partition_activations", "", "bool", "false", kMapped,
+     "over the ranks of a model that is split, which there are none of"},
     {"activation_checkpointing.number_checkpoints", "", "integer", "null", kNo, ""},
     {"activation_checkpointing.contiguous_memory_optimization", "", "bool", "false", kNo, ""},
     {"activation_checkpointing.synchronize_checkpoint_boundary", "", "bool", "false", kNo, ""},
@@ -298,7 +299,8 @@ constexpr KeyInfo kTrainKeys[] = {
     {"steps_per_print", "", "integer in [1, 1e15]", "null", kYes,
      "steps between progress lines; absent: every ten seconds"},
     {"dump_state", "", "bool", "false", kNo, ""},
-    {"wall_clock_breakdown", "", "bool", "false", kNo, "the report has the seconds of every step"},
+    {"wall_clock_breakdown", "", "bool", "false", kMapped,
+     "steps.jsonl has where the seconds of every step went in any case"},
     {"memory_breakdown", "", "bool", "false", kNo, "the report has the bytes of every tier"},
     {"log_level", "", "string", "null", kNo, ""},
     {"comms_logger.enabled", "", "bool", "false", kNo, ""},

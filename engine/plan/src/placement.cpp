@@ -33,8 +33,11 @@ std::uint64_t compute_bytes(const Plan& plan, std::size_t unit) {
   return pool_bytes(checked_mul(shard_count(plan, unit), size_of(plan.compute_dtype)));
 }
 
+enum class Kind { weights, gradients, states, inputs };
+
 // One thing with a home: where it is now, how large it is.
 struct Item {
+  Kind kind;
   Tier* home;
   std::uint64_t size_bytes;
 };
@@ -48,13 +51,14 @@ std::vector<Item> items_in_order(Plan& plan, Tier from, const Preferences& prefe
       plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype);
   for (std::size_t u = plan.units.size(); u-- > 0;) {
     UnitPlacement& unit = plan.units[u];
-    if (unit.weights == from) weights.push_back({&unit.weights, compute_bytes(plan, u)});
+    if (unit.weights == from)
+      weights.push_back({Kind::weights, &unit.weights, compute_bytes(plan, u)});
     if (unit.gradients == from && !unit.lends_gradients && !unit.frozen)
-      gradients.push_back({&unit.gradients, compute_bytes(plan, u)});
+      gradients.push_back({Kind::gradients, &unit.gradients, compute_bytes(plan, u)});
     if (unit.states == from && !unit.frozen)
-      states.push_back({&unit.states, state_memory_bytes(plan, u)});
+      states.push_back({Kind::states, &unit.states, state_memory_bytes(plan, u)});
     for (Tier& input : unit.inputs) {
-      if (input == from) inputs.push_back({&input, hidden});
+      if (input == from) inputs.push_back({Kind::inputs, &input, hidden});
     }
   }
   std::vector<Item> all;
@@ -107,18 +111,26 @@ class Demotion {
     for (const Item& item : items_) left_bytes_ = checked_add(left_bytes_, item.size_bytes);
   }
 
-  // Demotes as few as make `fits` true, or all when those are too few.
-  void until(const std::function<bool()>& fits) {
+  // Demotes as few as make the need at most `budget`, or where none do those that leave the least.
+  void until(const std::function<std::uint64_t()>& need, std::uint64_t budget) {
     demote(0);
-    if (fits()) return;
-    demote(items_.size());
-    if (!fits()) return;
+    if (need() <= budget) return;
+    // The rings for what is demoted can be larger than it, so that fewer fit where all do not.
+    std::size_t high = 0;
+    std::uint64_t least = need();
+    for (const std::size_t count : counts_of_kinds()) {
+      demote(count);
+      if (need() >= least) continue;
+      high = count;
+      least = need();
+    }
+    demote(high);
+    if (least > budget) return;
     std::size_t low = 1;  // beyond the first demotion, fewer bytes are left with each
-    std::size_t high = items_.size();
     while (low < high) {
       const std::size_t middle = (low + high) / 2;
       demote(middle);
-      if (fits()) {
+      if (need() <= budget) {
         high = middle;
       } else {
         low = middle + 1;
@@ -142,6 +154,16 @@ class Demotion {
   std::uint64_t left_bytes() const { return left_bytes_; }
 
  private:
+  // With how many demotions the last item of each kind has left.
+  std::vector<std::size_t> counts_of_kinds() const {
+    std::vector<std::size_t> counts;
+    for (std::size_t count = 1; count <= items_.size(); ++count) {
+      if (count == items_.size() || items_[count].kind != items_[count - 1].kind)
+        counts.push_back(count);
+    }
+    return counts;
+  }
+
   const std::vector<Item> items_;
   const Tier from_;
   const Tier to_;
@@ -192,6 +214,11 @@ void ask_for(Plan& plan, const Rings& rings, const Preferences& preferences) {
     if (u > 0) unit.inputs.assign(micro_batches, to_host ? Tier::host : Tier::device);
     unit.keep_activations = activations == config::Activations::keep && u + 1 < plan.units.size();
   }
+}
+
+bool has_directory(const Plan& plan) {
+  return plan.config.zero.offload_optimizer.device == Device::nvme ||
+         plan.config.zero.offload_param.device == Device::nvme;
 }
 
 std::uint64_t over(std::uint64_t need, std::uint64_t budget) {
@@ -294,6 +321,23 @@ bool moves_files(const Plan& plan) {
   return false;
 }
 
+LeastBytes least_bytes(Plan plan, const StepModel& model, const Overlap& overlap,
+                       const Rings& rings) {
+  const Preferences usual;
+  ask_for(plan, rings, usual);
+  Demotion from_device(items_in_order(plan, Tier::device, usual), Tier::device, Tier::host);
+  const auto device_need = [&] {
+    return checked_add(from_device.left_bytes(), model.peak(plan.units, overlap).total());
+  };
+  from_device.until(device_need, 0);
+  Demotion from_host(items_in_order(plan, Tier::host, usual), Tier::host, Tier::nvme);
+  const auto host_need = [&] {
+    return checked_add(from_host.left_bytes(), ring_bytes(plan, rings));
+  };
+  if (has_directory(plan)) from_host.until(host_need, 0);
+  return {device_need(), host_need()};
+}
+
 Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const Rings& rings,
                 const Preferences& preferences) {
   ask_for(plan, rings, preferences);
@@ -304,17 +348,15 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
   const auto device_need = [&] {
     return checked_add(from_device.left_bytes(), model.peak(plan.units, overlap).total());
   };
-  from_device.until([&] { return device_need() <= *plan.device_budget_bytes; });
+  from_device.until(device_need, *plan.device_budget_bytes);
   shortfall.device_bytes = over(device_need(), *plan.device_budget_bytes);
 
   Demotion from_host(items_in_order(plan, Tier::host, preferences), Tier::host, Tier::nvme);
   const auto host_need = [&] {
     return checked_add(from_host.left_bytes(), ring_bytes(plan, rings));
   };
-  from_host.until([&] { return host_need() <= *plan.host_budget_bytes; });
-  const bool directory = plan.config.zero.offload_optimizer.device == Device::nvme ||
-                         plan.config.zero.offload_param.device == Device::nvme;
-  if (from_host.count() > 0 && !directory) {
+  from_host.until(host_need, *plan.host_budget_bytes);
+  if (from_host.count() > 0 && !has_directory(plan)) {
     shortfall.no_directory = true;
     from_host.demote(0);  // what host memory would have to be for nothing to spill
   }

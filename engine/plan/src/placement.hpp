@@ -24,6 +24,14 @@ struct Shortfall {
 Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const Rings& rings,
                 const Preferences& preferences);
 
+// What is left of each tier's need when everything has left it whose leaving makes it less.
+struct LeastBytes {
+  std::uint64_t device = 0;
+  std::uint64_t host = 0;
+};
+LeastBytes least_bytes(Plan plan, const StepModel& model, const Overlap& overlap,
+                       const Rings& rings);
+
 // Everything on the device tier, whatever it takes.
 void place_resident(Plan& plan);
 

@@ -132,19 +132,14 @@ Attempt attempt(Plan plan, const StepModel& model, const Preferences& preference
   return last;
 }
 
-// The least budgets: nothing but what a step cannot do without.
+// The least budgets, of those that attempt() comes to last.
 void find_least(Plan& plan, const StepModel& model) {
-  UnitPlacement spilled;
-  spilled.weights = spilled.gradients = spilled.states = Tier::nvme;
-  const std::vector<UnitPlacement> units(plan.units.size(), spilled);
-  plan.least_device_bytes = model.peak(units, overlap_ladder(plan.config).back()).total();
-  const Rings rings = ring_ladder(plan).back();
-  const UpdateTile tile =
-      update_tile(units, plan.state_format, plan.compute_dtype, rings.update_tile_count);
-  plan.least_host_bytes =
-      static_cast<std::uint64_t>(rings.update_tiles) * offload::pool_bytes(tile.total) +
-      2 * static_cast<std::uint64_t>(rings.mover_tiles) *
-          offload::pool_bytes(rings.mover_tile_bytes);
+  const Overlap overlap = overlap_ladder(plan.config).back();
+  const std::vector<Rings> rings = ring_ladder(plan);
+  const LeastBytes plain = least_bytes(plan, model, overlap, rings.back());
+  const LeastBytes first = least_bytes(plan, model, overlap, first_rings(plan, rings));
+  plan.least_device_bytes = plain.device;
+  plan.least_host_bytes = std::min(plain.host, first.host);
 }
 
 void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::string>& problems) {

@@ -303,7 +303,7 @@ std::string plan_table(const Plan& plan) {
     }
     rows.push_back({"least possible", format_bytes(plan.least_device_bytes),
                     format_bytes(plan.least_host_bytes), "-",
-                    "both at once: everything spilled, nothing ahead"});
+                    "both at once: what can be spilled, nothing ahead"});
   }
   std::string text = "model: " + format_count(plan.parameters) + " parameters, training state " +
                      format_bytes(plan.state_bytes) + " (16 bytes per parameter" +

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/plan/plan.hpp"
 #include "sluice/plan/rates.hpp"
@@ -20,6 +23,7 @@ namespace {
 
 // Machines and shapes that one file remembers.
 constexpr Json::ArrayIndex kMostEntries = 64;
+constexpr std::uint64_t kMostFileBytes = kMiB;
 
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
@@ -53,19 +57,34 @@ void each_number(Rates& rates, const Visit& visit) {
   visit("swap_bytes_per_second", rates.swap_bytes_per_second);
 }
 
-// The entries of a file, oldest first; none when it is absent or something else.
-Json::Value entries_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+// What no machine does: the probe and what is predicted from it stay far from both.
+constexpr double kMostSeconds = 1e6;
+constexpr double kMostPerSecond = 1e18;
+
+// Zero is what was not measured.
+bool is_plausible(const std::string& name, double number) {
+  if (!name.ends_with("_per_second")) return number >= 0 && number <= kMostSeconds;
+  return number == 0 || (number >= 1 && number <= kMostPerSecond);
+}
+
+// The entries of a file, oldest first; nullopt when it is something else.
+std::optional<Json::Value> entries_of(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return Json::Value(Json::arrayValue);
   Json::Value root;
   std::string errors;
   try {
-    if (!file || !Json::parseFromStream(Json::CharReaderBuilder(), file, &root, &errors))
-      return Json::Value(Json::arrayValue);
+    const std::string text = read_regular_file(path, kMostFileBytes);
+    if (text.empty()) return Json::Value(Json::arrayValue);
+    const std::unique_ptr<Json::CharReader> reader(Json::CharReaderBuilder().newCharReader());
+    if (!reader->parse(text.data(), text.data() + text.size(), &root, &errors)) return std::nullopt;
   } catch (const Json::Exception&) {  // nested too deeply
-    return Json::Value(Json::arrayValue);
+    return std::nullopt;
+  } catch (const StorageError&) {
+    return std::nullopt;
   }
-  const bool known = root.isObject() && root["sluice_rates"].isArray();
-  return known ? root["sluice_rates"] : Json::Value(Json::arrayValue);
+  if (!root.isObject() || !root["sluice_rates"].isArray()) return std::nullopt;
+  return root["sluice_rates"];
 }
 
 }  // namespace
@@ -79,32 +98,48 @@ std::string rates_key(const Plan& plan) {
   key << SLUICE_VERSION << "; " << system.nodename << ", " << processor_name() << ", " << pages
       << " pages; threads " << plan.threads.compute << ' ' << plan.threads.optimizer << ' '
       << plan.threads.io << ", " << cpu_adam::kernel_in_use() << "; width " << plan.model.n_embd
-      << ", heads " << plan.model.n_head << ", sequence " << plan.model.n_positions
-      << ", vocabulary " << plan.model.vocab_size << ", micro-batch " << config.micro_batch_size
-      << ", dropout " << plan.model.attn_pdrop << ' ' << plan.model.resid_pdrop << ", "
+      << ", inner width " << plan.model.inner_size() << ", heads " << plan.model.n_head
+      << ", activation " << static_cast<int>(plan.model.activation_function)
+      << (plan.model.tie_word_embeddings ? "" : ", untied") << ", sequence "
+      << plan.model.n_positions << ", vocabulary " << plan.model.vocab_size << ", micro-batch "
+      << config.micro_batch_size << ", dropout " << plan.model.embd_pdrop << ' '
+      << plan.model.attn_pdrop << ' ' << plan.model.resid_pdrop << ", "
       << name_of(plan.compute_dtype) << "; " << config::name_of(plan.state_format.master) << ", "
       << config::name_of(plan.state_format.moments);
   const std::vector<std::string> directories = plan.swap_directories();
   if (!directories.empty()) {
     key << "; " << config.sluice.io.backend << ' ' << config.aio.block_size << " x "
-        << config.aio.queue_depth << " in";
-    for (const std::string& directory : directories) key << ' ' << directory;
+        << config.aio.queue_depth << ", " << config.sluice.io.reads_per_write << " reads in a row"
+        << (config.sluice.io.submit_polling ? ", polling" : "") << " in";
+    for (std::size_t i = 0; i < directories.size(); ++i) {
+      key << ' ' << fs::absolute(directories[i]).lexically_normal().string();
+      if (i < config.sluice.io.drive_weights.size())
+        key << " x " << config.sluice.io.drive_weights[i];
+    }
   }
   return key.str();
 }
 
 std::optional<SavedRates> load_rates(const std::string& path, const std::string& key) {
-  const Json::Value entries = entries_of(path);
-  for (Json::ArrayIndex i = entries.size(); i-- > 0;) {
-    const Json::Value& entry = entries[i];
+  std::optional<Json::Value> entries;
+  try {
+    entries = entries_of(path);
+  } catch (const IoError&) {
+  }
+  if (!entries) return std::nullopt;
+  for (Json::ArrayIndex i = entries->size(); i-- > 0;) {
+    const Json::Value& entry = (*entries)[i];
     if (!entry.isObject() || !entry["key"].isString() || entry["key"].asString() != key) continue;
     SavedRates saved;
     bool whole = entry["measured"].isString() && entry["rates"].isObject();
     if (!whole) return std::nullopt;
     saved.measured = entry["measured"].asString();
+    std::replace_if(
+        saved.measured.begin(), saved.measured.end(),
+        [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, ' ');
     each_number(saved.rates, [&](const std::string& name, double& number) {
       const Json::Value& value = entry["rates"][name];
-      whole = whole && value.isNumeric() && value.asDouble() >= 0;
+      whole = whole && value.isNumeric() && is_plausible(name, value.asDouble());
       if (whole) number = value.asDouble();
     });
     return whole ? std::optional(saved) : std::nullopt;
@@ -112,8 +147,16 @@ std::optional<SavedRates> load_rates(const std::string& path, const std::string&
   return std::nullopt;
 }
 
+void check_rates_path(const std::string& path) {
+  SLUICE_CHECK(entries_of(path).has_value(),
+               path +
+                   ": holds something else than rates, and would be replaced; remove it, or "
+                   "choose another name");
+}
+
 void save_rates(const std::string& path, const std::string& key, const SavedRates& saved) {
-  const Json::Value before = entries_of(path);
+  check_rates_path(path);
+  const Json::Value before = *entries_of(path);
   Json::Value entry(Json::objectValue);
   entry["key"] = key;
   entry["measured"] = saved.measured;
@@ -143,7 +186,10 @@ void save_rates(const std::string& path, const std::string& key, const SavedRate
     }
   }
   fs::rename(temporary, path, error);
-  if (error) throw IoError(error.value(), "rename", path);
+  if (!error) return;
+  const IoError failure(error.value(), "rename", path);
+  fs::remove(temporary, error);
+  throw failure;
 }
 
 FindRates rates_in(std::string path) {

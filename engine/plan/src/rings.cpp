@@ -24,6 +24,14 @@ std::uint64_t largest_unit(const Plan& plan) {
   return largest;
 }
 
+// Buffers are those of swapping: elsewhere what is asked of them has no effect.
+bool swaps(const config::OffloadConfig& offload) {
+  return offload.device == config::OffloadConfig::Device::nvme;
+}
+std::optional<std::int64_t> buffer_count(const config::OffloadConfig& offload) {
+  return swaps(offload) ? offload.buffer_count : std::nullopt;
+}
+
 std::string raised(const char* key, std::uint64_t asked, const std::string& used) {
   return std::string(key) + ": " + std::to_string(asked) + " asked for, " + used;
 }
@@ -41,13 +49,14 @@ std::vector<Rings> ring_ladder(const Plan& plan) {
     Rings rings;
     rings.update_tile_count =
         std::min({std::max(kUpdateTileCounts[level], granularity), sub_group, largest});
-    const auto buffers = zero.offload_optimizer.buffer_count.value_or(0);
+    const auto buffers = buffer_count(zero.offload_optimizer).value_or(0);
     rings.update_tiles = std::max(kTilesInFlight, static_cast<int>(buffers / kBuffersPerTile));
     rings.mover_tile_bytes = kMoverTileBytes[level];
-    rings.mover_tiles = std::max<int>(
-        kTilesInFlight, static_cast<int>(zero.offload_param.buffer_count.value_or(kTilesInFlight)));
+    rings.mover_tiles =
+        std::max<int>(kTilesInFlight,
+                      static_cast<int>(buffer_count(zero.offload_param).value_or(kTilesInFlight)));
     const std::uint64_t largest_bytes = checked_mul(largest, size_of(plan.compute_dtype));
-    if (zero.offload_param.buffer_size) {
+    if (swaps(zero.offload_param) && zero.offload_param.buffer_size) {
       rings.mover_tile_bytes =
           align_up(checked_mul(*zero.offload_param.buffer_size, size_of(plan.compute_dtype)),
                    offload::kPageBytes);
@@ -84,7 +93,7 @@ std::vector<std::string> raised_limits(const Plan& plan) {
                                " elements are updated at a time: no less has a checksum of its "
                                "own"));
   }
-  const auto update_buffers = zero.offload_optimizer.buffer_count;
+  const auto update_buffers = buffer_count(zero.offload_optimizer);
   if (plan.update_tile_bytes > 0 && update_buffers &&
       *update_buffers < kBuffersPerTile * kTilesInFlight) {
     lines.push_back(raised("offload_optimizer.buffer_count",
@@ -93,7 +102,7 @@ std::vector<std::string> raised_limits(const Plan& plan) {
                                std::to_string(plan.update_tiles) + " tiles of " +
                                std::to_string(kBuffersPerTile) + ")" + why_three));
   }
-  const auto mover_buffers = zero.offload_param.buffer_count;
+  const auto mover_buffers = buffer_count(zero.offload_param);
   if (plan.mover_tile_bytes > 0 && mover_buffers && *mover_buffers < kTilesInFlight) {
     lines.push_back(raised("offload_param.buffer_count", static_cast<std::uint64_t>(*mover_buffers),
                            std::to_string(plan.mover_tiles) + " used" + why_three));

@@ -27,10 +27,23 @@ void sync_tree(const fs::path& directory) {
   sync_path(directory);
 }
 
+// With the files in it, as far as that goes. Not std::filesystem::remove_all: the wheel's
+// libtorch.so exports one that calls a function it lacks, which a program that links it gets
+// instead.
+void remove_folder(const fs::path& path) {
+  std::error_code error;
+  std::vector<fs::path> files;
+  for (auto entry = fs::directory_iterator(path, error);
+       !error && entry != fs::directory_iterator(); entry.increment(error))
+    files.push_back(entry->path());
+  for (const fs::path& file : files) fs::remove(file, error);
+  fs::remove(path, error);
+}
+
 // The manifest first: what a kill leaves half removed must not look like a checkpoint.
 void remove_checkpoint(const fs::path& path) {
   fs::remove(path / "manifest.json");
-  fs::remove_all(path);
+  remove_folder(path);
 }
 
 void remove_old(const fs::path& directory, std::int64_t keep) {
@@ -63,7 +76,7 @@ void write_checkpoint(RunResources& resources, const models::RunState& state,
   const fs::path final_path = offload::checkpoint_path(parent, state.step);
   const fs::path temporary = offload::checkpoint_draft_path(parent, state.step);
   std::error_code error;
-  fs::remove_all(temporary, error);
+  remove_folder(temporary);
   fs::create_directories(temporary, error);
   if (error) throw IoError(error.value(), "create directory", temporary.string());
   try {
@@ -82,7 +95,7 @@ void write_checkpoint(RunResources& resources, const models::RunState& state,
     store->commit(state.step, models::to_json(state));
     store->close_cleanly();
   } catch (...) {
-    fs::remove_all(temporary, error);
+    remove_folder(temporary);
     throw;
   }
   if (options.durability == config::Durability::power) sync_tree(temporary);

@@ -14,6 +14,11 @@ namespace sluice::train {
 
 namespace {
 
+// What pools and errors call a block.
+constexpr const char* kTensor =
+    "a tensor of the model (\"sluice\": {\"device_bytes\"} is its budget; a smaller micro-batch "
+    "needs less)";
+
 // Where a block goes back to. LibTorch frees a block by its address alone, so sizes are kept here.
 struct Block {
   std::shared_ptr<offload::MemoryPool> pool;  // null: the system's; shared by its tensors
@@ -81,7 +86,7 @@ c10::DataPtr PoolAllocator::allocate(std::size_t size_bytes) {
   std::shared_ptr<offload::MemoryPool> from = pool();
   void* data = nullptr;
   if (from != nullptr) {
-    data = from->allocate_raw(size_bytes, "a tensor of the model");
+    data = from->allocate_raw(size_bytes, kTensor);
   } else if (::posix_memalign(&data, 64, size_bytes) != 0) {
     throw OutOfMemory("host", size_bytes, 0, "a tensor");
   }
@@ -112,8 +117,9 @@ void PoolAllocator::free(void* data) noexcept {
 }  // namespace
 
 DeviceAllocatorScope::DeviceAllocatorScope(std::shared_ptr<offload::MemoryPool> pool) {
-  SLUICE_CHECK(installed_allocator().install(std::move(pool)),
-               "LibTorch's tensors already go to another pool");
+  SLUICE_CHECK(
+      installed_allocator().install(std::move(pool)),
+      "another Engine or run has LibTorch's tensors in its budget: one at a time in a process");
 }
 
 DeviceAllocatorScope::~DeviceAllocatorScope() {

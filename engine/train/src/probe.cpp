@@ -270,6 +270,7 @@ plan::MachineRates probe_rates(const plan::Plan& plan, const ProbeProgress& prog
   rates.checksum_bytes_per_second = checksum_rate();
   next("drives");
   measure_drives(plan, rates);
+  if (stop != 0) throw Interrupted(stop);
   return rates;
 }
 

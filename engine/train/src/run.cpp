@@ -74,7 +74,7 @@ class Run {
     plan_ = plan::make_plan(loaded.train, loaded.model, request_.placement,
                             plan::probe_machine(loaded.train), plan::rates_in(request_.rates_path));
     check_source(source_, plan_, seed_);
-    settings_ = settings_of(request_, plan_.config, data_);
+    settings_ = settings_of(request_, plan_.config, plan_.model, data_);
     if (source_.state)
       compare_settings(source_.state->settings, settings_, plan_.config.sluice.strict);
     observer_.on_plan(plan_);

@@ -116,7 +116,6 @@ void RunMeter::begin_evaluation() {
 void RunMeter::end_evaluation() {
   const Totals now = totals();
   add(busy_, minus(now.busy, busy_before_evaluation_));
-  add(pending_.bytes, minus(now.bytes, backward_.bytes));
   backward_ = now;
 }
 

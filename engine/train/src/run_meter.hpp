@@ -23,8 +23,8 @@ class RunMeter {
   // Forward and backward of a step have ended, and its updates begun; of what forward and backward
   // moved nothing is in flight.
   void end_backward();
-  // An evaluation begins, with nothing in flight, and has ended. Its bytes belong to the pending
-  // step; the time that links were busy for it does not.
+  // An evaluation begins, with nothing in flight, and has ended. Its bytes, and the time that links
+  // were busy for it, belong to no step.
   void begin_evaluation();
   void end_evaluation();
   // The updates of the pending step have ended: fills in its bytes, its stalls, and as the

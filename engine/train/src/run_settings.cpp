@@ -32,6 +32,11 @@ std::string learning_rate_text(const config::TrainConfig& config) {
   return text + " at updates 1, 10, 100 ... 100,000";
 }
 
+std::string dropout_text(const config::ModelConfig& model) {
+  return shortest(model.embd_pdrop) + " of embeddings, " + shortest(model.attn_pdrop) +
+         " of attention, " + shortest(model.resid_pdrop) + " of residuals";
+}
+
 std::string held_out_text(const TrainRequest& request, const Data& data) {
   if (data.separate_eval) return data.separate_eval->identity();
   if (!request.eval_fraction) return "nothing";
@@ -41,9 +46,10 @@ std::string held_out_text(const TrainRequest& request, const Data& data) {
 }  // namespace
 
 models::RunSettings settings_of(const TrainRequest& request, const config::TrainConfig& config,
-                                const Data& data) {
+                                const config::ModelConfig& model, const Data& data) {
   return {{"batch", "micro-batches of " + std::to_string(config.micro_batch_size) + ", " +
                         std::to_string(config.gradient_accumulation_steps) + " a step"},
+          {"dropout", dropout_text(model)},
           {"gradient clipping", shortest(config.gradient_clipping)},
           {"held-out data", held_out_text(request, data)},
           {"learning rate", learning_rate_text(config)},

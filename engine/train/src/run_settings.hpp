@@ -13,7 +13,7 @@ namespace sluice::train {
 // Not in it: model, seed, data type and threads, which a run state has and check_source compares;
 // where things lie, which changes no bit.
 models::RunSettings settings_of(const TrainRequest& request, const config::TrainConfig& config,
-                                const Data& data);
+                                const config::ModelConfig& model, const Data& data);
 
 // One warning for each setting that differs between what `saved` has and `now`; nothing where
 // either does not have it. Throws InvalidArgument with all of them when `strict`.

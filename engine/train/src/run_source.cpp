@@ -57,8 +57,9 @@ void check_complete(const models::RunState& state, const offload::CommittedState
 void refuse_existing(const std::string& directory, std::int64_t step) {
   throw StorageError(directory,
                      "holds a run that was committed at step " + std::to_string(step) +
-                         ": add --resume to go on with it, or to begin anew remove it (sluice nvme "
-                         "clean --committed) or configure another directory");
+                         ": to go on with it add --resume (in a loop of one's own: "
+                         "EngineOptions::resume), to begin anew remove it (sluice nvme clean " +
+                         directory + " --committed) or configure another directory");
 }
 
 void check_format(const models::RunState& saved, const plan::Plan& plan,
@@ -177,8 +178,8 @@ void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t
         "holds a run whose optimizer states are all on NVMe, but with this configuration they "
         "would not be: resume it with the \"offload_optimizer\" and budgets it was begun with; "
         "to move the states, let that run write a checkpoint (\"checkpoint_dir\", "
-        "\"checkpoint_every\"), remove it here (sluice nvme clean --committed), and resume from "
-        "the checkpoint");
+        "\"checkpoint_every\"), remove it here (sluice nvme clean " +
+            source.directory + " --committed), and resume from the checkpoint");
   }
   const models::RunState& saved = *source.state;
   const std::string given = model_text(plan);

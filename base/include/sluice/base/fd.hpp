@@ -2,6 +2,7 @@
 // The one owner of a file descriptor. Move-only; closes on destruction.
 // Thread-compatible: callers synchronise.
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -36,6 +37,16 @@ class UniqueFd {
 // Whether `path` still names the open file `fd`: it was neither removed nor replaced. Throws
 // IoError when that cannot be told. Thread-safe.
 bool is_file_at(int fd, const std::string& path);
+
+// Throws StorageError(path) where it is no regular file, whose end may never come, and IoError
+// where that cannot be told. Thread-safe.
+void check_regular_file(const std::string& path);
+
+// The whole of an open file. Throws StorageError(path) where it is no regular file or
+// is longer than `most_bytes`; IoError where reading fails. Thread-safe.
+std::string read_regular_file(int fd, const std::string& path, std::uint64_t most_bytes);
+// The same, opened for it; IoError where that fails.
+std::string read_regular_file(const std::string& path, std::uint64_t most_bytes);
 
 // The first of steps.1.jsonl, steps.2.jsonl, ... that is not there, for a `path` steps.jsonl.
 // Thread-safe.

@@ -42,14 +42,18 @@ struct MachineRates {
 // Everything that rates depend on: machine, program, shapes, threads, directories, as one line.
 std::string rates_key(const Plan& plan);
 
-// The rates that were saved under `key`; nullopt when there are none, or the file is not readable
-// as one of rates.
+// The rates that were saved under `key`; nullopt when there are none, the file is not readable as
+// one of rates, or they are not those of a machine (a speed of nothing, seconds without end).
 struct SavedRates {
   MachineRates rates;
   std::string measured;  // when: "2026-11-22 10:30"
 };
 std::optional<SavedRates> load_rates(const std::string& path, const std::string& key);
-// Replaces the file with one that has these, and the newest others. Throws IoError.
+// Throws InvalidArgument where something else than rates would be replaced at `path`. An absent or
+// empty file is fine.
+void check_rates_path(const std::string& path);
+// Replaces the file with one that has these, and the newest others. Throws IoError, and what
+// check_rates_path() does.
 void save_rates(const std::string& path, const std::string& key, const SavedRates& saved);
 
 // The rates that are known for such a plan, if any.

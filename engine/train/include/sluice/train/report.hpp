@@ -37,7 +37,7 @@ struct StepRecord {
   std::uint64_t tokens = 0;
   double seconds = 0;
   bool skipped = false;  // gradients were not finite: no update
-  LinkBytes bytes;
+  LinkBytes bytes;       // moved for the step; not for an evaluation after it
   // These three add up to `seconds`.
   LinkSeconds stall_seconds;   // what the computing thread waited for
   double commit_seconds = 0;   // it spent committing the step before
