@@ -43,8 +43,10 @@ say ""
 say "training on $corpus ($(numfmt --grouping "$(stat -c %s "$corpus")") bytes), the last 5 % held out"
 say ""
 "$sluice" train --config "$out/ds_config.json" --model "$out/model.json" --data "$corpus" \
-  --eval-fraction "$held_out" --eval-windows "$eval_windows" --eval-every $((steps / 4 > 0 ? steps / 4 : 1)) --steps "$steps" --report "$out"
+  --eval-fraction "$held_out" --eval-windows "$eval_windows" --eval-every $(((steps + 3) / 4)) --steps "$steps" \
+  --report "$out" --trace "$out/trace.json" --trace-steps $(((steps + 1) / 2))
 
+"$sluice" report "$out"
 "$sluice" export "$swap" --out "$out/weights.safetensors"
 
 # A prompt from the held-out text: two lines and the beginning of a third, without what a terminal would obey.

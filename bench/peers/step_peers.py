@@ -180,6 +180,17 @@ def sweep(bench: Bench, sides: list[Side], progress: Progress) -> dict[str, list
     return tried
 
 
+def take_settings(bench: Bench, sides: list[Side], result: Path) -> None:
+    """Gives the bench the best settings of each side, of those that an earlier run tried."""
+    tried = json.loads(result.read_text())["settings_tried"]
+    for side in sides:
+        if not (runs := [each for each in tried.get(str(side), []) if each["run"]]):
+            sys.exit(f"{result} has no settings of {side}")
+        best = max(runs, key=lambda each: Run(**each["run"]).tokens_per_second)
+        bench.settings[side] = Settings(**best["settings"])
+        print(f"settings of {side}: {bench.settings[side]}\n", flush=True)
+
+
 def parse_arguments() -> argparse.Namespace:
     line = "bench/peers/.venv/bin/python bench/peers/step_peers.py /mnt/nvme --out steps.json"
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=f"example: {line}")
@@ -191,6 +202,8 @@ def parse_arguments() -> argparse.Namespace:
     steps_help = f"of a run, the first {WARM_STEPS} not counted (12)"
     parser.add_argument("--steps", type=int, default=12, help=steps_help)
     parser.add_argument("--no-sweep", action="store_true", help=f"DeepSpeed: {Settings()}")
+    settings_help = "DeepSpeed: what the sweep of this result found"
+    parser.add_argument("--settings", type=Path, metavar="FILE.json", help=settings_help)
     parser.add_argument("--tiny", action="store_true", help="a tiny model: does all of it run?")
     built = REPOSITORY / "build/bin"
     parser.add_argument("--binaries", type=Path, default=built, help="of sluice", metavar="DIR")
@@ -238,10 +251,12 @@ def compare(bench: Bench, arguments: argparse.Namespace) -> dict:
     progress = Progress()
     idle = idle_bytes(bench, cases, progress)
     tried = {}
-    if not arguments.no_sweep:
-        able = [case.peer for case in cases if case not in bench.failed]
-        swapping = {side: None for side in able if side.optimizer == "nvme"}
-        tried = sweep(bench, list(swapping), progress)
+    able = [case.peer for case in cases if case not in bench.failed]
+    swapping = list({side: None for side in able if side.optimizer == "nvme"})
+    if arguments.settings:
+        take_settings(bench, swapping, arguments.settings)
+    elif not arguments.no_sweep:
+        tried = sweep(bench, swapping, progress)
     sides = {case: bench.sides(case, arguments.steps) for case in cases}
     runs = alternate(sides, arguments.rounds, Steps(progress, "comparison"))
     progress.clear()

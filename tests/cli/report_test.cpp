@@ -224,7 +224,7 @@ TEST_F(Report, RefusesDirectoriesWithoutARun) {
   EXPECT_THAT(result.err, HasSubstr("expected the directory"));
 }
 
-TEST_F(Report, ReplacesAPageButNoneOfTheFilesItReads) {
+TEST_F(Report, ReplacesAPageButNothingElse) {
   write_steps(step_line(1));
   write_trace(run() + "/trace.json", 1);
   ASSERT_EQ(report().exit_code, 0);
@@ -235,6 +235,14 @@ TEST_F(Report, ReplacesAPageButNoneOfTheFilesItReads) {
     EXPECT_THAT(result.err, HasSubstr("one of the files that are read"));
   }
   EXPECT_EQ(file_text(run() + "/steps.jsonl"), step_line(1));
+  const std::string notes = directory_.file("notes.txt");
+  std::ofstream(notes) << "mine";
+  const ProgramResult refused = report({"--out", notes});
+  EXPECT_EQ(refused.exit_code, kExitUsage);
+  EXPECT_THAT(refused.err, HasSubstr("holds something else than a page"));
+  EXPECT_EQ(file_text(notes), "mine");
+  std::ofstream(notes, std::ios::trunc).flush();
+  EXPECT_EQ(report({"--out", notes}).exit_code, 0) << "an empty file";
   const ProgramResult nowhere = report({"--out", directory_.file("no/page.html")});
   EXPECT_EQ(nowhere.exit_code, kExitStorage);
   EXPECT_EQ(report({"--out", "/dev/full"}).exit_code, kExitStorage);

@@ -150,6 +150,20 @@ TEST(States, WhatAnEvaluationMovesBelongsToNoStep) {
   }
 }
 
+TEST(States, InputsThatFillNoWholePagesMoveTheBytesThatThePlanSays) {
+  TrainFolder folder;
+  write_file(folder.model(),
+             R"({"n_layer": 2, "n_embd": 72, "n_head": 4, "n_positions": 10, "vocab_size": 256})");
+  TrainSetup setup;
+  setup.optimizer_device = setup.param_device = "cpu";
+  setup.micro_batch = 3;  // 4,320 bytes an input
+  setup.sluice_keys = "\"activations\": \"offload\", ";
+  folder.set(setup);
+  ASSERT_EQ(folder.train("report", 2).exit_code, 0);
+  for (const char* link : {"h2d", "d2h"})
+    EXPECT_EQ(column(folder, "report", link).back(), planned(folder, link)) << link;
+}
+
 TEST(States, ARunKeepsItsFormat) {
   TrainFolder folder;
   TrainSetup setup;

@@ -18,6 +18,10 @@
 
 namespace sluice::cli {
 
+namespace {
+constexpr std::string_view kPageBegin = "<!doctype html>";
+}
+
 std::string escape_html(std::string_view text) {
   std::string out;
   for (const char c : valid_utf8(text)) {
@@ -75,7 +79,8 @@ constexpr const char* kStyle =
 }  // namespace
 
 std::string html_begin(std::string_view title) {
-  return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+  return std::string(kPageBegin) +
+         "\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
          "<meta name=\"viewport\" content=\"width=device-width\"><title>" +
          escape_html(title) + "</title>\n<style>" + kStyle + "</style></head><body>\n";
 }
@@ -152,6 +157,19 @@ void check_writable(const std::string& flag, const std::string& path,
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (!fd) throw IoError(errno, "open", path, 0, 0, "given as " + flag);
   if (!exists) ::unlink(path.c_str());
+}
+
+void check_page_path(const std::string& flag, const std::string& path,
+                     const std::vector<std::string>& inputs, const std::string& what_inputs_are) {
+  check_writable(flag, path, inputs, what_inputs_are);
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return;
+  std::string begin(kPageBegin.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  SLUICE_CHECK(file.gcount() == 0 || begin == kPageBegin,
+               flag + ": " + path +
+                   ": holds something else than a page, and would be replaced; give another name");
 }
 
 }  // namespace sluice::cli

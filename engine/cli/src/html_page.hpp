@@ -27,5 +27,9 @@ void write_page(const std::string& path, const std::string& page);
 void check_writable(const std::string& flag, const std::string& path,
                     const std::vector<std::string>& inputs,
                     const std::string& what_inputs_are = "the file that is measured");
+// The same for a page: an older one is replaced, and an empty file, but nothing else.
+void check_page_path(const std::string& flag, const std::string& path,
+                     const std::vector<std::string>& inputs,
+                     const std::string& what_inputs_are = "the file that is measured");
 
 }  // namespace sluice::cli

@@ -304,7 +304,7 @@ std::vector<BenchTarget> open_targets(const NvmeBenchArguments& arguments, Conso
 int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
   Console& console = session.console();
   const StopSignals signals;
-  if (!arguments.html_path.empty()) check_writable("--html", arguments.html_path, arguments.paths);
+  if (!arguments.html_path.empty()) check_page_path("--html", arguments.html_path, arguments.paths);
   std::vector<BenchTarget> targets = open_targets(arguments, console, signals.stop());
   std::vector<BenchOutcome> outcomes;
   for (BenchTarget& target : targets) {

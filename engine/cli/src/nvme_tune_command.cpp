@@ -292,7 +292,7 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
   const StopSignals signals;
   check_writable("--out", arguments.out_path, arguments.paths);
   check_is_settings(arguments.out_path);
-  if (!arguments.html_path.empty()) check_writable("--html", arguments.html_path, arguments.paths);
+  if (!arguments.html_path.empty()) check_page_path("--html", arguments.html_path, arguments.paths);
   SLUICE_CHECK(arguments.html_path != arguments.out_path,
                "--out and --html name the same file, " + arguments.out_path);
   DriveFileOptions options;

@@ -97,7 +97,7 @@ int run_report(const ReportArguments& arguments, Session& session) {
   std::vector<std::string> inputs = {run.directory + "/steps.jsonl",
                                      run.directory + "/report.json"};
   if (!run.trace_path.empty()) inputs.push_back(run.trace_path);
-  check_writable("--out", out, inputs, "one of the files that are read");
+  check_page_path("--out", out, inputs, "one of the files that are read");
   const std::string page = run_page(run);
   write_page(out, page);
   session.console().print("page: " + out + ", " + format_bytes(page.size()));

@@ -139,12 +139,19 @@ plan::Plan plan_run(const PlanArguments& arguments, const config::TrainConfig& c
       return std::move(*plan);
     model.n_layer = 1;
   }
-  return plan::make_plan(config, model, placement, machine, find_rates);
+  try {
+    return plan::make_plan(config, model, placement, machine, find_rates);
+  } catch (const DoesNotFit& refusal) {
+    if (!arguments.largest) throw;
+    throw DoesNotFit(std::string("one block of this shape (n_layer 1) is too many already: ") +
+                     refusal.what());
+  }
 }
 
 std::string largest_line(const config::ModelConfig& asked, const plan::Plan& plan) {
   return "the largest model of this shape that fits has " + std::to_string(plan.model.n_layer) +
-         " blocks (n_layer; the file has " + std::to_string(asked.n_layer) + ")";
+         (plan.model.n_layer == 1 ? " block" : " blocks") + " (n_layer; the file has " +
+         std::to_string(asked.n_layer) + ")";
 }
 
 // Measures what such a plan needs to know of the machine, and keeps it.

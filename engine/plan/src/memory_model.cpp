@@ -19,8 +19,7 @@ std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro
                            DType dtype) {
   const std::uint64_t tokens =
       checked_mul(micro_batch, static_cast<std::uint64_t>(model.n_positions));
-  return pool_bytes(
-      checked_mul(checked_mul(tokens, static_cast<std::uint64_t>(model.n_embd)), size_of(dtype)));
+  return checked_mul(checked_mul(tokens, static_cast<std::uint64_t>(model.n_embd)), size_of(dtype));
 }
 
 std::vector<std::vector<std::size_t>> evaluation_stages(
@@ -79,7 +78,8 @@ std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
     return std::vector<DeviceTransient>(stages.size(), every);
   }
   const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
-  const std::uint64_t hidden = hidden_bytes(plan.model, micro_batch, plan.compute_dtype);
+  const std::uint64_t hidden =
+      pool_bytes(hidden_bytes(plan.model, micro_batch, plan.compute_dtype));
   const std::uint64_t tokens_bytes =
       pool_bytes(checked_mul(micro_batch, static_cast<std::uint64_t>(plan.model.n_positions)) *
                  sizeof(std::int64_t));

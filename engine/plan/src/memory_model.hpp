@@ -34,7 +34,7 @@ struct Overlap {
 std::uint64_t shard_count(const Plan& plan, std::size_t unit);
 std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part);
 
-// Bytes of one unit input (micro-batch x sequence x n_embd).
+// Bytes of one unit input (micro-batch x sequence x n_embd); a pool takes pool_bytes() of them.
 std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro_batch,
                            DType dtype);
 

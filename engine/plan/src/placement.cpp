@@ -47,8 +47,8 @@ struct Item {
 // the device, where weights and states were asked for by the configuration and inputs were not.
 std::vector<Item> items_in_order(Plan& plan, Tier from, const Preferences& preferences) {
   std::vector<Item> weights, gradients, states, inputs;
-  const std::uint64_t hidden = hidden_bytes(
-      plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype);
+  const std::uint64_t hidden = pool_bytes(hidden_bytes(
+      plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype));
   for (std::size_t u = plan.units.size(); u-- > 0;) {
     UnitPlacement& unit = plan.units[u];
     if (unit.weights == from)

@@ -74,8 +74,8 @@ std::string describe(const models::StateFormat& format) {
 
 void add_homes(Plan& plan) {
   const auto ranks = static_cast<std::uint64_t>(plan.world_size);
-  const std::uint64_t hidden = hidden_bytes(
-      plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype);
+  const std::uint64_t hidden = pool_bytes(hidden_bytes(
+      plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype));
   PlanRow weights{"weights", std::string(name_of(plan.compute_dtype)), {}};
   const bool clips = plan.config.gradient_clipping > 0;
   const bool wait = clips || plan.own_loop();

@@ -5,6 +5,7 @@
 #include "memory_model.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/dtype.hpp"
+#include "sluice/offload/memory_pool.hpp"
 
 namespace sluice::plan {
 
@@ -73,9 +74,9 @@ UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::si
     const std::uint64_t in = u + 1 == plan.units.size() ? 2 : 3;
     traffic.d2h_bytes += 2 * hidden;
     traffic.h2d_bytes += in * hidden;
-    if (input == Tier::nvme) {
-      traffic.written_bytes += 2 * hidden;
-      traffic.read_bytes += in * hidden;
+    if (input == Tier::nvme) {  // whole blocks
+      traffic.written_bytes += 2 * offload::pool_bytes(hidden);
+      traffic.read_bytes += in * offload::pool_bytes(hidden);
     }
   }
   return traffic;
