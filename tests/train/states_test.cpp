@@ -152,8 +152,9 @@ TEST(States, WhatAnEvaluationMovesBelongsToNoStep) {
 
 TEST(States, InputsThatFillNoWholePagesMoveTheBytesThatThePlanSays) {
   TrainFolder folder;
-  write_file(folder.model(),
-             R"({"n_layer": 2, "n_embd": 72, "n_head": 4, "n_positions": 10, "vocab_size": 256})");
+  write_file(
+      folder.model(),
+      R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 72, "n_head": 4, "n_positions": 10, "vocab_size": 256})");
   TrainSetup setup;
   setup.optimizer_device = setup.param_device = "cpu";
   setup.micro_batch = 3;  // 4,320 bytes an input

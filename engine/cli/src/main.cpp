@@ -72,9 +72,10 @@ int run(const std::vector<std::string>& argv) {
   const int code = std::visit(Run{session}, invocation.command);
   // What was asked for went to standard output: lost, it is not done.
   if (code != kExitDone) return code;
-  const bool had_failed = std::ferror(stdout) != 0;
+  const bool is_whole = std::ferror(stdout) == 0;
+  if (!is_whole) std::fputc('\n', stdout);  // its failing says once more why
   if (std::fflush(stdout) != 0) throw IoError(errno, "write", "standard output");
-  if (had_failed) throw IoError(EIO, "write", "standard output");  // why, is not known any more
+  if (!is_whole) throw IoError(EIO, "write", "standard output");
   return code;
 }
 
