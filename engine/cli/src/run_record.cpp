@@ -116,15 +116,15 @@ std::string add_line(RunSteps& steps, const Json::Value& line) {
   return "";
 }
 
-std::ifstream open_file(const std::string& path) {
+}  // namespace
+
+std::ifstream open_record(const std::string& path) {
   check_regular_file(path);
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) throw IoError(errno != 0 ? errno : EIO, "open", path);
   return file;
 }
-
-}  // namespace
 
 std::optional<double> number_at(const Json::Value& root, std::initializer_list<const char*> keys) {
   const Json::Value* at = &root;
@@ -141,7 +141,7 @@ std::string text_at(const Json::Value& root, const char* key) {
 }
 
 RunSteps read_steps(const std::string& path) {
-  std::ifstream file = open_file(path);
+  std::ifstream file = open_record(path);
   const ObjectReader reader;
   RunSteps steps;
   std::uint64_t number = 0;

@@ -5,6 +5,7 @@
 #include <json/value.h>
 
 #include <cstdint>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,9 @@ struct RunSteps {
   double seconds = 0;
   bool last_line_is_cut = false;  // as a killed run may leave it; left out
 };
+
+// A file of a run, to be read. Throws IoError, and StorageError where it is no regular file.
+std::ifstream open_record(const std::string& path);
 
 // Reads steps.jsonl. Throws StorageError naming the line that is damaged; IoError.
 RunSteps read_steps(const std::string& path);

@@ -4,13 +4,13 @@
 #include <json/value.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <memory>
 #include <string_view>
 
+#include "run_record.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/trace.hpp"
 
@@ -33,10 +33,7 @@ std::optional<double> number_behind(const std::string& line, std::string_view ke
 
 // Calls `event` for every line that is one, without the comma at its end.
 void for_each_line(const std::string& path, const std::function<void(std::string&)>& event) {
-  check_regular_file(path);
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw IoError(errno != 0 ? errno : EIO, "open", path);
+  std::ifstream file = open_record(path);
   for (std::string line; std::getline(file, line);) {
     while (!line.empty() && (line.back() == ',' || line.back() == '\r')) line.pop_back();
     if (line.starts_with("{\"ph\":")) event(line);

@@ -246,7 +246,7 @@ constexpr KeyInfo kTrainKeys[] = {
     {"sluice.commit_every", "", "integer in [1, 1e15]", "1", kYes, "steps between commits"},
     {"sluice.checkpoint_dir", "", "string", "null", kYes, "where full checkpoints are written"},
     {"sluice.checkpoint_every", "", "integer in [0, 1e15]", "0", kYes,
-     "steps between full checkpoints; 0: one at the end only"},
+     "steps between full checkpoints; 0: one at the end, of states that are not on NVMe"},
     {"sluice.keep", "", "integer in [1, 1e9]", "2", kYes, "full checkpoints kept"},
     {"sluice.strict", "", "bool", "false", kYes, "every downgrade is an error"},
     {"sluice.overlap", "", "bool", "true", kYes,

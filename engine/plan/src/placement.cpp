@@ -114,15 +114,16 @@ class Demotion {
   // Demotes as few as make the need at most `budget`, or where none do those that leave the least.
   void until(const std::function<std::uint64_t()>& need, std::uint64_t budget) {
     demote(0);
-    if (need() <= budget) return;
+    std::uint64_t least = need();
+    if (least <= budget) return;
     // The rings for what is demoted can be larger than it, so that fewer fit where all do not.
     std::size_t high = 0;
-    std::uint64_t least = need();
     for (const std::size_t count : counts_of_kinds()) {
       demote(count);
-      if (need() >= least) continue;
+      const std::uint64_t left = need();
+      if (left >= least) continue;
       high = count;
-      least = need();
+      least = left;
     }
     demote(high);
     if (least > budget) return;

@@ -87,6 +87,15 @@ std::optional<Json::Value> entries_of(const std::string& path) {
   return root["sluice_rates"];
 }
 
+Json::Value replaceable_entries(const std::string& path) {
+  std::optional<Json::Value> entries = entries_of(path);
+  SLUICE_CHECK(entries.has_value(),
+               path +
+                   ": holds something else than rates, and would be replaced; remove it, or "
+                   "choose another name");
+  return *std::move(entries);
+}
+
 }  // namespace
 
 std::string rates_key(const Plan& plan) {
@@ -148,15 +157,11 @@ std::optional<SavedRates> load_rates(const std::string& path, const std::string&
 }
 
 void check_rates_path(const std::string& path) {
-  SLUICE_CHECK(entries_of(path).has_value(),
-               path +
-                   ": holds something else than rates, and would be replaced; remove it, or "
-                   "choose another name");
+  replaceable_entries(path);
 }
 
 void save_rates(const std::string& path, const std::string& key, const SavedRates& saved) {
-  check_rates_path(path);
-  const Json::Value before = *entries_of(path);
+  const Json::Value before = replaceable_entries(path);
   Json::Value entry(Json::objectValue);
   entry["key"] = key;
   entry["measured"] = saved.measured;
