@@ -70,6 +70,10 @@ sluice_feature(HWLOC hwloc_FOUND "hwloc, ${hwloc_LIBRARY}"
 find_package(LibTorch QUIET)
 sluice_feature(TORCH LibTorch_FOUND "LibTorch ${LibTorch_VERSION}, ${LibTorch_ROOT_DIR}" "${LibTorch_WHY_MISSING}")
 
+find_package(CudaRuntime QUIET)
+sluice_feature(CUDA CudaRuntime_FOUND "headers of CUDA ${CudaRuntime_MAJOR}, ${CudaRuntime_INCLUDE}"
+  "${CudaRuntime_WHY_MISSING}; no GPU is used")
+
 find_program(SLUICE_CCACHE ccache)
 mark_as_advanced(SLUICE_CCACHE)
 if(SLUICE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

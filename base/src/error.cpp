@@ -41,6 +41,10 @@ IoError::IoError(int error_number, const std::string& operation, std::string pat
 StorageError::StorageError(std::string path, const std::string& message)
     : Error(path + ": " + message), path_(std::move(path)) {}
 
+CudaError::CudaError(int code, const std::string& code_name, const std::string& code_text,
+                     const std::string& call, const std::string& what_for)
+    : Error(what_for + ": " + call + ": " + code_text + " (" + code_name + ")"), code_(code) {}
+
 Interrupted::Interrupted(int signal_number)
     : Error(signal_number == SIGTERM ? "terminated" : "interrupted"),
       signal_number_(signal_number) {}

@@ -3,6 +3,7 @@
 #include <string>
 #include <thread>
 
+#include "check_copy.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/worker.hpp"
@@ -31,16 +32,22 @@ class HostDevice final : public Device {
   std::string_view name() const override { return "host"; }
   MemoryPool& memory() override { return pool_; }
   bool host_addressable() const override { return true; }
+  std::unique_ptr<MemorySource> make_pinned_source() override {
+    return offload::make_pinned_source();
+  }
 
-  Ticket begin_copy_in(std::span<std::byte> device_to,
-                       std::span<const std::byte> host_from) override {
+  // Compute work has run when the call that issued it returns.
+  ComputePoint mark_compute() override { return {}; }
+  Ticket begin_copy_in(std::span<std::byte> device_to, std::span<const std::byte> host_from,
+                       const ComputePoint&) override {
     return begin_copy(Direction::in, device_to, host_from);
   }
-  Ticket begin_copy_out(std::span<std::byte> host_to,
-                        std::span<const std::byte> device_from) override {
+  Ticket begin_copy_out(std::span<std::byte> host_to, std::span<const std::byte> device_from,
+                        const ComputePoint&) override {
     return begin_copy(Direction::out, host_to, device_from);
   }
-  Ticket begin_copy_within(std::span<std::byte> to, std::span<const std::byte> from) override {
+  Ticket begin_copy_within(std::span<std::byte> to, std::span<const std::byte> from,
+                           const ComputePoint&) override {
     return begin_copy(Direction::within, to, from);
   }
   CopyCounters counters() const override {
@@ -52,8 +59,7 @@ class HostDevice final : public Device {
   enum class Direction { in, out, within };
 
   Ticket begin_copy(Direction direction, std::span<std::byte> to, std::span<const std::byte> from) {
-    SLUICE_CHECK(to.size() == from.size(), "a copy of " + std::to_string(from.size()) +
-                                               " bytes to a span of " + std::to_string(to.size()));
+    check_copy(to, from);
     if (to.empty()) return Ticket();
     return copies_.begin([this, direction, to, from] { copy(direction, to, from); });
   }

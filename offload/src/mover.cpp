@@ -26,6 +26,7 @@ namespace {
 struct Transfer {
   FileRange range;
   std::span<std::byte> device;  // only read by a store
+  ComputePoint after;           // of its copies
   TicketSource ticket;
   std::uint64_t tiles_left = 0;
   std::exception_ptr error;
@@ -99,10 +100,11 @@ class Lane {
   // Read or written, in whole blocks where the range has room for them.
   std::uint64_t file_bytes() const { return file_bytes_.load(); }
 
-  Ticket begin(const FileRange& range, std::span<std::byte> device) {
+  Ticket begin(const FileRange& range, std::span<std::byte> device, const ComputePoint& after) {
     auto transfer = std::make_shared<Transfer>();
     transfer->range = range;
     transfer->device = device;
+    transfer->after = after;
     transfer->tiles_left = ceil_div(device.size(), ring_.tile_bytes());
     Ticket ticket = transfer->ticket.ticket();
     MutexLock lock(mutex_);
@@ -162,7 +164,8 @@ class Lane {
                                  tile.first(piece.file_bytes)));
     };
     job.begin_write = [this, transfer, piece](std::span<std::byte> tile) {
-      return only(device_.begin_copy_in(piece.of(transfer->device), tile.first(piece.size_bytes)));
+      return only(device_.begin_copy_in(piece.of(transfer->device), tile.first(piece.size_bytes),
+                                        transfer->after));
     };
     job.done = [transfer](std::exception_ptr error) { transfer->tile_ended(std::move(error)); };
     return job;
@@ -171,7 +174,8 @@ class Lane {
   TileJob store_job(const SharedTransfer& transfer, const Piece& piece) {
     TileJob job;
     job.begin_read = [this, transfer, piece](std::span<std::byte> tile) {
-      return only(device_.begin_copy_out(tile.first(piece.size_bytes), piece.of(transfer->device)));
+      return only(device_.begin_copy_out(tile.first(piece.size_bytes), piece.of(transfer->device),
+                                         transfer->after));
     };
     job.compute = [piece](std::span<std::byte> tile) {
       // What a tile held before never reaches a file.
@@ -230,28 +234,32 @@ class Mover::Impl {
     store_.emplace(Direction::store, device, *io, *staging, options, "store");
   }
 
-  Ticket begin_fetch(const TieredBytes& from, std::span<std::byte> device_to) {
+  ComputePoint mark_compute() { return device_.mark_compute(); }
+
+  Ticket begin_fetch(const TieredBytes& from, std::span<std::byte> device_to,
+                     const ComputePoint& after) {
     check_size(from, device_to.size());
     if (device_to.empty()) return Ticket();
     if (from.tier() != Tier::device) to_device_ += device_to.size();
-    if (!from.in_memory()) return lane(fetch_).begin(from.range(), device_to);
+    if (!from.in_memory()) return lane(fetch_).begin(from.range(), device_to, after);
     const auto bytes = from.memory().first(device_to.size());
-    return from.tier() == Tier::device ? device_.begin_copy_within(device_to, bytes)
-                                       : device_.begin_copy_in(device_to, bytes);
+    return from.tier() == Tier::device ? device_.begin_copy_within(device_to, bytes, after)
+                                       : device_.begin_copy_in(device_to, bytes, after);
   }
 
   Ticket begin_store(std::span<const std::byte> device_from, const TieredBytes& to) {
     check_size(to, device_from.size());
     if (device_from.empty()) return Ticket();
     if (to.tier() != Tier::device) from_device_ += device_from.size();
+    const ComputePoint after = device_.mark_compute();
     if (!to.in_memory()) {
       // A store only reads the device's bytes; transfers of both directions share one type.
       auto* data = const_cast<std::byte*>(device_from.data());
-      return lane(store_).begin(to.range(), {data, device_from.size()});
+      return lane(store_).begin(to.range(), {data, device_from.size()}, after);
     }
     const auto bytes = to.memory().first(device_from.size());
-    return to.tier() == Tier::device ? device_.begin_copy_within(bytes, device_from)
-                                     : device_.begin_copy_out(bytes, device_from);
+    return to.tier() == Tier::device ? device_.begin_copy_within(bytes, device_from, after)
+                                     : device_.begin_copy_out(bytes, device_from, after);
   }
 
   std::string why_unregistered() const {
@@ -297,7 +305,12 @@ Mover::Mover(Device& device, nvme::IoEngine* io, MemoryPool* staging, const Move
 Mover::~Mover() = default;
 
 Ticket Mover::begin_fetch(const TieredBytes& from, std::span<std::byte> device_to) {
-  return impl_->begin_fetch(from, device_to);
+  return impl_->begin_fetch(from, device_to, impl_->mark_compute());
+}
+
+Ticket Mover::begin_fetch(const TieredBytes& from, std::span<std::byte> device_to,
+                          const ComputePoint& after) {
+  return impl_->begin_fetch(from, device_to, after);
 }
 
 Ticket Mover::begin_store(std::span<const std::byte> device_from, const TieredBytes& to) {

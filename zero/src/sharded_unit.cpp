@@ -84,13 +84,16 @@ void ShardedUnit::begin_gather() {
   current_at_ = std::chrono::steady_clock::now();
   if (in_place && !update) return;
   const std::span<std::byte> full = gathered_.bytes();
-  gather_ = context_.gather_worker->begin([this, update, full, in_place] {
+  // What used this memory before may still run; what is issued from now on does not use it.
+  const offload::ComputePoint unused = context_.device->mark_compute();
+  gather_ = context_.gather_worker->begin([this, update, full, in_place, unused] {
     if (update) update->finish();
     current_at_ = std::chrono::steady_clock::now();
     if (in_place) return;
     const std::size_t element = size_of(context_.dtype);
     context_.mover
-        ->begin_fetch(weights_home_, full.subspan(range_.begin * element, range_.count * element))
+        ->begin_fetch(weights_home_, full.subspan(range_.begin * element, range_.count * element),
+                      unused)
         .finish();
     context_.gather_communicator->all_gather(full);
     context_.gathers.add("gather", layout_.name, current_at_, std::chrono::steady_clock::now(),

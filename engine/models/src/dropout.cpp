@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
@@ -59,6 +60,20 @@ void drop_range(Scalar* x, std::int64_t begin, std::int64_t end, std::uint32_t t
   }
 }
 
+// One number for all that a mask depends on.
+std::uint64_t seed_of(const PhiloxStream& stream, std::uint64_t first_index) {
+  const PhiloxBlock words = stream.block(first_index / 4);
+  return (std::uint64_t{words[0]} << 32U) | words[1];
+}
+
+// The device's default generator, which nothing else draws from.
+void drop_on_device(torch::Tensor& x, double p, std::uint64_t seed) {
+  at::Generator generator = at::globalContext().defaultGenerator(x.device());
+  generator.set_current_seed(seed);
+  const torch::Tensor dropped = torch::empty_like(x, torch::kBool).bernoulli_(p, generator);
+  x.mul_(1.0 / (1.0 - p)).masked_fill_(dropped, 0);
+}
+
 }  // namespace
 
 PhiloxStream dropout_stream(const DropoutKey& key, std::int64_t unit, std::int64_t site) {
@@ -72,6 +87,10 @@ PhiloxStream dropout_stream(const DropoutKey& key, std::int64_t unit, std::int64
 void drop_in_place(torch::Tensor& x, double p, const PhiloxStream& stream,
                    std::uint64_t first_index) {
   assert(x.is_contiguous());
+  if (!x.is_cpu()) {
+    drop_on_device(x, p, seed_of(stream, first_index));
+    return;
+  }
   const auto threshold = static_cast<std::uint32_t>(std::llround(p * 0x1p32 - 0.5));
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dropout", [&] {
     auto* data = x.mutable_data_ptr<scalar_t>();

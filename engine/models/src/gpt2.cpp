@@ -14,10 +14,10 @@ using torch::Tensor;
 
 class Embedding final : public UnitModule {
  public:
-  Embedding(const config::ModelConfig& model, torch::Dtype dtype)
+  Embedding(const config::ModelConfig& model, const torch::TensorOptions& kind)
       : dropout_(model.embd_pdrop),
-        wte_(declare("wte.weight", dtype)),
-        wpe_(declare("wpe.weight", dtype)) {}
+        wte_(declare("wte.weight", kind)),
+        wpe_(declare("wpe.weight", kind)) {}
 
   Tensor forward(const Tensor& tokens, const DropoutKey& key) override {
     check_length(tokens, 0);
@@ -44,21 +44,21 @@ class Embedding final : public UnitModule {
 // ln_1, causal attention, residual; ln_2, two-layer network, residual.
 class Block final : public UnitModule {
  public:
-  Block(const config::ModelConfig& model, std::int64_t unit, torch::Dtype dtype)
+  Block(const config::ModelConfig& model, std::int64_t unit, const torch::TensorOptions& kind)
       : model_(model),
         unit_(unit),
-        ln_1_weight_(declare("ln_1.weight", dtype)),
-        ln_1_bias_(declare("ln_1.bias", dtype)),
-        attn_weight_(declare("attn.c_attn.weight", dtype)),
-        attn_bias_(declare("attn.c_attn.bias", dtype)),
-        attn_proj_weight_(declare("attn.c_proj.weight", dtype)),
-        attn_proj_bias_(declare("attn.c_proj.bias", dtype)),
-        ln_2_weight_(declare("ln_2.weight", dtype)),
-        ln_2_bias_(declare("ln_2.bias", dtype)),
-        fc_weight_(declare("mlp.c_fc.weight", dtype)),
-        fc_bias_(declare("mlp.c_fc.bias", dtype)),
-        fc_proj_weight_(declare("mlp.c_proj.weight", dtype)),
-        fc_proj_bias_(declare("mlp.c_proj.bias", dtype)) {}
+        ln_1_weight_(declare("ln_1.weight", kind)),
+        ln_1_bias_(declare("ln_1.bias", kind)),
+        attn_weight_(declare("attn.c_attn.weight", kind)),
+        attn_bias_(declare("attn.c_attn.bias", kind)),
+        attn_proj_weight_(declare("attn.c_proj.weight", kind)),
+        attn_proj_bias_(declare("attn.c_proj.bias", kind)),
+        ln_2_weight_(declare("ln_2.weight", kind)),
+        ln_2_bias_(declare("ln_2.bias", kind)),
+        fc_weight_(declare("mlp.c_fc.weight", kind)),
+        fc_bias_(declare("mlp.c_fc.bias", kind)),
+        fc_proj_weight_(declare("mlp.c_proj.weight", kind)),
+        fc_proj_bias_(declare("mlp.c_proj.bias", kind)) {}
 
   Tensor forward(const Tensor& x, const DropoutKey& key) override {
     const Tensor rows = x.view({-1, x.size(2)});  // (N, C): one matrix for every projection
@@ -150,11 +150,11 @@ class Block final : public UnitModule {
 // ln_f and the projection to the vocabulary: lm_head.weight, or the embedding's wte.
 class Head final : public UnitModule {
  public:
-  Head(const config::ModelConfig& model, torch::Dtype dtype)
+  Head(const config::ModelConfig& model, const torch::TensorOptions& kind)
       : epsilon_(model.layer_norm_epsilon),
-        ln_weight_(declare("ln_f.weight", dtype)),
-        ln_bias_(declare("ln_f.bias", dtype)),
-        weight_(declare(model.tie_word_embeddings ? "wte.weight" : "lm_head.weight", dtype)) {}
+        ln_weight_(declare("ln_f.weight", kind)),
+        ln_bias_(declare("ln_f.bias", kind)),
+        weight_(declare(model.tie_word_embeddings ? "wte.weight" : "lm_head.weight", kind)) {}
 
   Tensor loss(const Tensor& x, const Tensor& targets, double scale) override {
     return projected_cross_entropy(normed(x), weight_, targets.reshape({-1}), scale);
@@ -214,11 +214,11 @@ Tensor UnitModule::forward_cached(const Tensor&, std::int64_t) {
 }
 void UnitModule::clear_cache() {}
 
-Tensor UnitModule::declare(const std::string& name, torch::Dtype dtype) {
+Tensor UnitModule::declare(const std::string& name, const torch::TensorOptions& kind) {
   // A module's parameter names hold no dots.
   std::string key = name;
   std::replace(key.begin(), key.end(), '.', '_');
-  params_.push_back(register_parameter(key, torch::empty({0}, dtype)));
+  params_.push_back(register_parameter(key, torch::empty({0}, kind)));
   return params_.back();
 }
 
@@ -252,13 +252,15 @@ void UnitModule::unbind() {
 }
 
 std::vector<std::shared_ptr<UnitModule>> make_gpt2_modules(const config::ModelConfig& model,
-                                                           torch::Dtype dtype) {
+                                                           torch::Dtype dtype,
+                                                           torch::Device device) {
+  const torch::TensorOptions kind = torch::TensorOptions().dtype(dtype).device(device);
   std::vector<std::shared_ptr<UnitModule>> modules;
-  modules.push_back(std::make_shared<Embedding>(model, dtype));
+  modules.push_back(std::make_shared<Embedding>(model, kind));
   for (std::int64_t i = 0; i < model.n_layer; ++i) {
-    modules.push_back(std::make_shared<Block>(model, i + 1, dtype));
+    modules.push_back(std::make_shared<Block>(model, i + 1, kind));
   }
-  modules.push_back(std::make_shared<Head>(model, dtype));
+  modules.push_back(std::make_shared<Head>(model, kind));
   return modules;
 }
 

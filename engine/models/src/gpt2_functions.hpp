@@ -5,7 +5,7 @@
 // is never returned, so torch::autograd::grad does not see it; one backward for each forward.
 //
 // Shapes: N = B * T rows, C = n_embd, H = n_head, D = C / H, V = vocab_size.
-// On the CPU. Confined to the thread that computes.
+// On the device of their arguments. Confined to the thread that computes.
 
 #include <torch/torch.h>
 
@@ -56,7 +56,9 @@ torch::Tensor attention_with_dropout(const torch::Tensor& qkv, std::int64_t batc
 PhiloxStream dropout_stream(const DropoutKey& key, std::int64_t unit, std::int64_t site);
 
 // Drops elements of the contiguous tensor `x` in place with probability p and scales the others by
-// 1 / (1 - p), in fp32. Element i takes number first_index + i of the stream.
+// 1 / (1 - p), in fp32. On the CPU element i takes number first_index + i of the stream. Elsewhere
+// the numbers are those of LibTorch's generator of that device, seeded by the stream and
+// first_index: the same for the same device and call, and others than the CPU's.
 void drop_in_place(torch::Tensor& x, double p, const PhiloxStream& stream,
                    std::uint64_t first_index);
 

@@ -155,7 +155,7 @@ void RunResources::make_pools() {
       offload::make_host_source());
   if (plan.pinned_staging) {
     pinned_pool = std::make_unique<offload::MemoryPool>(
-        Tier::pinned, offload::kUnlimited, offload::make_pinned_source(), host_pool.get());
+        Tier::pinned, offload::kUnlimited, device->make_pinned_source(), host_pool.get());
   }
   allocator = std::make_unique<DeviceAllocatorScope>(
       std::shared_ptr<offload::MemoryPool>(device, &device->memory()));

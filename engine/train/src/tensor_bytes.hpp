@@ -26,10 +26,12 @@ inline torch::Dtype torch_dtype(DType dtype) {
   return torch::kFloat32;
 }
 
-// A flat tensor over `bytes`, which must outlive it.
-inline torch::Tensor tensor_over(std::span<std::byte> bytes, DType dtype) {
+// A flat tensor over `bytes` of that device, which must outlive it.
+inline torch::Tensor tensor_over(std::span<std::byte> bytes, DType dtype,
+                                 torch::Device device = torch::kCPU) {
   const auto count = static_cast<std::int64_t>(bytes.size() / size_of(dtype));
-  return torch::from_blob(bytes.data(), {count}, torch::TensorOptions().dtype(torch_dtype(dtype)));
+  return torch::from_blob(bytes.data(), {count},
+                          torch::TensorOptions().dtype(torch_dtype(dtype)).device(device));
 }
 
 }  // namespace sluice::train

@@ -23,14 +23,17 @@ inline config::ModelConfig tiny_model() {
 }
 
 struct BoundGpt2 {
-  BoundGpt2(const config::ModelConfig& config, torch::Dtype dtype, std::int64_t seed = 1)
-      : model(config), units(gpt2_units(config, 1)), modules(make_gpt2_modules(config, dtype)) {
+  BoundGpt2(const config::ModelConfig& config, torch::Dtype dtype, std::int64_t seed = 1,
+            torch::Device device = torch::kCPU)
+      : model(config),
+        units(gpt2_units(config, 1)),
+        modules(make_gpt2_modules(config, dtype, device)) {
     torch::manual_seed(seed);
     for (const zero::UnitLayout& unit : units) {
       // Far from zero, so that every part of the model has a say.
       const auto count = static_cast<std::int64_t>(unit.flat_count);
-      flat.push_back((0.3 * torch::randn({count}, torch::kFloat64)).to(dtype));
-      gradient.push_back(torch::zeros({count}, dtype));
+      flat.push_back((0.3 * torch::randn({count}, torch::kFloat64)).to(dtype).to(device));
+      gradient.push_back(torch::zeros_like(flat.back()));
     }
     for (std::size_t u = 0; u < units.size(); ++u)
       modules[u]->bind(units[u], flat[u], lent(u, flat));

@@ -74,6 +74,18 @@ class StorageError : public Error {
   std::string path_;
 };
 
+// A call of the CUDA runtime failed, or work that was given to a GPU did. what() holds the call, what
+// it was for and the runtime's own text.
+class CudaError : public Error {
+ public:
+  CudaError(int code, const std::string& code_name, const std::string& code_text,
+            const std::string& call, const std::string& what_for);
+  int code() const { return code_; }  // a cudaError_t
+
+ private:
+  int code_;
+};
+
 // Work was stopped on request (a signal); not a failure.
 class Interrupted : public Error {
  public:

@@ -1,6 +1,10 @@
 #pragma once
-// Device: where the model computes. It has memory under a budget and an in-order queue of copies
-// that run asynchronously to the caller, as a stream does.
+// Device: where the model computes. It has memory under a budget and in-order queues of copies that
+// run asynchronously to the caller, as streams do.
+//
+// Compute work is what the caller issues elsewhere (LibTorch, on a stream of the device); it may
+// still run when the call that issued it has returned. Copies are ordered with it by ComputePoint;
+// compute work that is issued after a copy's ticket has finished comes after that copy.
 //
 // The host device stands in where there is no GPU: its memory is a budgeted host pool, its copies
 // run in order on a thread of their own, with an optional bandwidth limit, so that ordering and
@@ -12,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "sluice/base/ticket.hpp"
 #include "sluice/base/trace.hpp"
@@ -26,6 +31,20 @@ struct CopyCounters {
   double out_busy_seconds = 0;
 };
 
+// A point in the order of a device's compute work. Copyable: it is shared by the copies that wait
+// for it. The device outlives it.
+class ComputePoint {
+ public:
+  // Before all compute work: nothing to wait for.
+  ComputePoint() = default;
+  explicit ComputePoint(std::shared_ptr<void> event) : event_(std::move(event)) {}
+  // What the device that made the point knows it by; null: nothing to wait for.
+  void* event() const { return event_.get(); }
+
+ private:
+  std::shared_ptr<void> event_;  // shared by copies of the point
+};
+
 // Thread-safe.
 class Device {
  public:
@@ -34,16 +53,36 @@ class Device {
   virtual MemoryPool& memory() = 0;
   // Whether the CPU may read and write the device's memory directly.
   virtual bool host_addressable() const = 0;
-  // Queue a copy of equal-sized, non-overlapping spans; never block. Copies run in the order of the
-  // calls, after the compute work that the calling thread issued before. Both spans stay valid
-  // until the ticket has finished. Throw InvalidArgument on unequal sizes.
-  virtual Ticket begin_copy_in(std::span<std::byte> device_to,
-                               std::span<const std::byte> host_from) = 0;
+  // Where a pool of host memory gets blocks that copies of this device run fastest from: page-locked,
+  // and known to the device. The device outlives it. Its allocate() throws OutOfMemory that
+  // names the limit and what to change.
+  virtual std::unique_ptr<MemorySource> make_pinned_source() = 0;
+  // After all compute work that has been issued so far, by whichever thread. Throws CudaError.
+  virtual ComputePoint mark_compute() = 0;
+  // Queue a copy of equal-sized, non-overlapping spans that begins after `after`; never block on
+  // it. Copies of one direction run in the order of the calls, those within the device count as
+  // inward; copies of both directions run at the same time where the device can. Both spans stay
+  // valid until the ticket has finished. Throw InvalidArgument on unequal sizes.
+  virtual Ticket begin_copy_in(std::span<std::byte> device_to, std::span<const std::byte> host_from,
+                               const ComputePoint& after) = 0;
   virtual Ticket begin_copy_out(std::span<std::byte> host_to,
-                                std::span<const std::byte> device_from) = 0;
+                                std::span<const std::byte> device_from,
+                                const ComputePoint& after) = 0;
   // Within the device; not counted as traffic of a link.
-  virtual Ticket begin_copy_within(std::span<std::byte> to, std::span<const std::byte> from) = 0;
+  virtual Ticket begin_copy_within(std::span<std::byte> to, std::span<const std::byte> from,
+                                   const ComputePoint& after) = 0;
   virtual CopyCounters counters() const = 0;
+
+  // After all compute work issued so far.
+  Ticket begin_copy_in(std::span<std::byte> device_to, std::span<const std::byte> host_from) {
+    return begin_copy_in(device_to, host_from, mark_compute());
+  }
+  Ticket begin_copy_out(std::span<std::byte> host_to, std::span<const std::byte> device_from) {
+    return begin_copy_out(host_to, device_from, mark_compute());
+  }
+  Ticket begin_copy_within(std::span<std::byte> to, std::span<const std::byte> from) {
+    return begin_copy_within(to, from, mark_compute());
+  }
 };
 
 struct HostDeviceOptions {

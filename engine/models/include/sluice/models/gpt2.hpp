@@ -64,16 +64,17 @@ class UnitModule : public torch::nn::Module {
   void unbind();
 
  protected:
-  // Registers an empty parameter of data type `dtype` and returns a handle of it; call in the order
-  // of the layout, borrowed last.
-  torch::Tensor declare(const std::string& name, torch::Dtype dtype);
+  // Registers an empty parameter of that data type and device and returns a handle of it; call in
+  // the order of the layout, borrowed last.
+  torch::Tensor declare(const std::string& name, const torch::TensorOptions& kind);
 
  private:
   std::vector<torch::Tensor> params_;
 };
 
-// One module per unit of gpt2_units(model), in the same order. `dtype`: bf16, or fp32.
-std::vector<std::shared_ptr<UnitModule>> make_gpt2_modules(const config::ModelConfig& model,
-                                                           torch::Dtype dtype);
+// One module per unit of gpt2_units(model), in the same order. `dtype`: bf16, or fp32. What is bound
+// to them and given to them is on `device`.
+std::vector<std::shared_ptr<UnitModule>> make_gpt2_modules(
+    const config::ModelConfig& model, torch::Dtype dtype, torch::Device device = torch::kCPU);
 
 }  // namespace sluice::models

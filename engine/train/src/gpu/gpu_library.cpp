@@ -1,0 +1,104 @@
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
+
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "../gpu_compute.hpp"
+
+namespace sluice::train {
+
+namespace {
+
+namespace pluggable = torch::cuda::CUDAPluggableAllocator;
+
+// LibTorch keeps its allocator for the life of the process; where that takes memory from changes.
+// Thread-safe.
+class Tensors {
+ public:
+  void use(std::shared_ptr<const GpuMemory> memory) {
+    const std::lock_guard lock(mutex_);
+    memory_ = std::move(memory);
+  }
+
+  void* allocate(std::size_t size_bytes) {
+    if (size_bytes == 0) return nullptr;
+    std::shared_ptr<const GpuMemory> memory;
+    {
+      const std::lock_guard lock(mutex_);
+      memory = memory_;
+    }
+    TORCH_CHECK(memory != nullptr, "a tensor on a GPU outside of a run");
+    void* block = memory->allocate(size_bytes);
+    const std::lock_guard lock(mutex_);
+    owners_.emplace(block, std::move(memory));
+    return block;
+  }
+
+  void free(void* block, std::size_t size_bytes) {
+    if (block == nullptr) return;
+    std::shared_ptr<const GpuMemory> owner;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = owners_.find(block);
+      owner = std::move(found->second);
+      owners_.erase(found);
+    }
+    owner->free(block, size_bytes);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<const GpuMemory> memory_;  // shared with its tensors
+  std::unordered_map<void*, std::shared_ptr<const GpuMemory>> owners_;
+};
+
+Tensors& installed_tensors() {
+  static Tensors* tensors = [] {
+    auto* made = new Tensors;
+    pluggable::changeCurrentAllocator(pluggable::createCustomAllocator(
+        [made](std::size_t size_bytes, int, cudaStream_t) { return made->allocate(size_bytes); },
+        [made](void* block, std::size_t size_bytes, int, cudaStream_t) {
+          made->free(block, size_bytes);
+        }));
+    return made;
+  }();
+  return *tensors;
+}
+
+class Compute final : public GpuCompute {
+ public:
+  explicit Compute(int index)
+      : tensors_(installed_tensors()),  // before LibTorch makes an allocator of its own
+        stream_(own_stream(static_cast<c10::DeviceIndex>(index))) {}
+  ~Compute() override { tensors_.use(nullptr); }
+
+  void* stream() const override { return stream_.stream(); }
+  void use_memory(std::shared_ptr<const GpuMemory> memory) override {
+    tensors_.use(std::move(memory));
+  }
+
+ private:
+  static c10::cuda::CUDAStream own_stream(c10::DeviceIndex index) {
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    c10::cuda::set_device(index);
+    const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index);
+    c10::cuda::setCurrentCUDAStream(stream);
+    return stream;
+  }
+
+  Tensors& tensors_;
+  const c10::cuda::CUDAStream stream_;
+};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) void sluice_make_gpu_compute(
+    int index, std::unique_ptr<GpuCompute>* made) {
+  *made = std::make_unique<Compute>(index);
+}
+
+}  // namespace sluice::train

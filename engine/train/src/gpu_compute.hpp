@@ -1,0 +1,38 @@
+#pragma once
+// LibTorch on a GPU. Its CUDA half takes seconds to load and hundreds of MiB, so it is linked to a
+// library of its own (src/gpu), which is loaded when a run computes on a GPU. Not installed.
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+namespace sluice::train {
+
+// Memory of the GPU, for LibTorch's tensors. Thread-safe. `allocate` may throw; blocks start at 512
+// bytes or more.
+struct GpuMemory {
+  std::function<void*(std::size_t size_bytes)> allocate;
+  std::function<void(void* block, std::size_t size_bytes)> free;
+};
+
+// Confined to the thread that computes, but for what tensors free.
+class GpuCompute {
+ public:
+  virtual ~GpuCompute() = default;
+  // The stream (a cudaStream_t) that the making thread's work on the GPU goes to, and that of a
+  // backward pass of it.
+  virtual void* stream() const = 0;
+  // From now on LibTorch's tensors on GPUs take their memory from there. What they took goes back
+  // there, also after a later call. An empty GpuMemory: none may be made.
+  virtual void use_memory(std::shared_ptr<const GpuMemory> memory) = 0;
+};
+
+// The library's one function: makes the GPU `index` the calling thread's, with a stream of its own.
+// Throws what LibTorch throws. Once in a process before LibTorch makes a tensor on a GPU.
+using MakeGpuCompute = void(int index, std::unique_ptr<GpuCompute>* made);
+inline constexpr const char* kMakeGpuCompute = "sluice_make_gpu_compute";
+
+// Loads the library. Throws InvalidArgument that says why it cannot be.
+std::unique_ptr<GpuCompute> load_gpu_compute(int index);
+
+}  // namespace sluice::train

@@ -1,0 +1,140 @@
+#include "copy_lane.hpp"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <utility>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
+#include "sluice/base/log.hpp"
+
+namespace sluice::offload::cuda {
+
+namespace {
+
+std::string text_of(const Copy& copy) {
+  const std::string size = "copying " + format_bytes(copy.size_bytes);
+  switch (copy.kind) {
+    case cudaMemcpyHostToDevice:
+      return size + " to the GPU";
+    case cudaMemcpyDeviceToHost:
+      return size + " from the GPU";
+    default:
+      return size + " within the GPU";
+  }
+}
+
+}  // namespace
+
+CopyLane::CopyLane(CudaApi& api, int device, Trace* trace, const std::string& row)
+    : api_(api),
+      device_(device),
+      row_(trace, row),
+      stream_(api),
+      begins_(api, cudaEventDefault),
+      // Waiting must not spin: the thread is one of those that the optimizer's loops need.
+      ends_(api, cudaEventBlockingSync),
+      thread_([this] { run(); }) {
+  pthread_setname_np(thread_.native_handle(), ("cuda-" + row).c_str());
+}
+
+CopyLane::~CopyLane() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_one();
+  }
+  thread_.join();
+}
+
+Ticket CopyLane::begin(const Copy& copy, const ComputePoint& after) {
+  Queued queued;
+  queued.copy = copy;
+  Ticket ticket = queued.done.ticket();
+  MutexLock order(order_mutex_);
+  std::exception_ptr error = error_of([&] {
+    SLUICE_CUDA(api_, set_device(device_), text_of(copy));
+    queued.begin = begins_.take();
+    queued.end = ends_.take();
+    enqueue(queued, after);
+    MutexLock lock(mutex_);
+    queue_.push_back(std::move(queued));
+    changed_.notify_one();
+  });
+  // Part of it may be on the stream and use the spans.
+  if (error) queued.done.complete(drain(std::move(error)));
+  return ticket;
+}
+
+void CopyLane::enqueue(const Queued& queued, const ComputePoint& after) {
+  const Copy& copy = queued.copy;
+  const cudaStream_t stream = stream_.get();
+  if (after.event() != nullptr) {
+    SLUICE_CUDA(api_, stream_wait_event(stream, static_cast<cudaEvent_t>(after.event())),
+                text_of(copy));
+  }
+  SLUICE_CUDA(api_, event_record(queued.begin.get(), stream), text_of(copy));
+  SLUICE_CUDA(api_, memcpy_async(copy.to, copy.from, copy.size_bytes, copy.kind, stream),
+              text_of(copy));
+  SLUICE_CUDA(api_, event_record(queued.end.get(), stream), text_of(copy));
+}
+
+// `error` is what the caller is told; that the stream cannot be waited for either is most often the
+// same error.
+std::exception_ptr CopyLane::drain(std::exception_ptr error) {
+  if (const cudaError_t failed = api_.stream_synchronize(stream_.get()); failed != cudaSuccess)
+    log(LogLevel::debug, "draining a stream of copies: " + api_.error_name(failed));
+  return error;
+}
+
+void CopyLane::run() {
+  // Else what waits would make a context on the first GPU.
+  if (const cudaError_t error = api_.set_device(device_); error != cudaSuccess)
+    log_cuda_failed(api_, error, "set_device");
+  for (;;) {
+    Queued queued;
+    {
+      MutexLock lock(mutex_);
+      while (queue_.empty() && !stopping_) changed_.wait(mutex_);
+      if (queue_.empty()) return;
+      queued = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    finish(queued);
+  }
+}
+
+void CopyLane::finish(Queued& queued) {
+  std::exception_ptr error = error_of([&] {
+    SLUICE_CUDA(api_, event_synchronize(queued.end.get()), text_of(queued.copy));
+    count(queued);
+  });
+  begins_.give_back(std::move(queued.begin));
+  ends_.give_back(std::move(queued.end));
+  queued.done.complete(std::move(error));
+}
+
+void CopyLane::count(const Queued& queued) {
+  if (!queued.copy.uses_link()) return;
+  float milliseconds = 0;
+  SLUICE_CUDA(api_, event_elapsed_time(&milliseconds, queued.begin.get(), queued.end.get()),
+              text_of(queued.copy));
+  const std::chrono::duration<double, std::milli> busy(milliseconds);
+  {
+    MutexLock lock(mutex_);
+    moved_.bytes += queued.copy.size_bytes;
+    moved_.busy_seconds += std::chrono::duration<double>(busy).count();
+  }
+  const auto end = TraceClock::now();
+  row_.add("copy", {}, end - std::chrono::duration_cast<TraceClock::duration>(busy), end,
+           {{"bytes", static_cast<std::int64_t>(queued.copy.size_bytes)}});
+}
+
+CopyLane::Moved CopyLane::moved() const {
+  MutexLock lock(mutex_);
+  return moved_;
+}
+
+}  // namespace sluice::offload::cuda

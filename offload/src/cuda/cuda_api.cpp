@@ -1,0 +1,188 @@
+#include "cuda_api.hpp"
+
+#include <dlfcn.h>
+
+#include <string_view>
+#include <type_traits>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+
+namespace sluice::offload::cuda {
+
+namespace {
+
+constexpr const char* kLibrary = "libcudart.so.13";
+
+// Where the library was when this was built; it is no library of the system.
+void* open_library(std::string& why_not) {
+  if (void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL)) return library;
+  const std::string built_with = std::string(SLUICE_CUDART_FOLDER) + "/" + kLibrary;
+  if (void* library = ::dlopen(built_with.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+  const char* error = ::dlerror();
+  why_not = error == nullptr ? std::string(kLibrary) + " cannot be loaded" : error;
+  return nullptr;
+}
+
+// The functions by the runtime's own names and types.
+struct Functions {
+  decltype(&::cudaGetErrorName) error_name;
+  decltype(&::cudaGetErrorString) error_text;
+  decltype(&::cudaDriverGetVersion) driver_get_version;
+  decltype(&::cudaRuntimeGetVersion) runtime_get_version;
+  decltype(&::cudaGetDeviceCount) get_device_count;
+  decltype(&::cudaGetDeviceProperties) get_device_properties;
+  decltype(&::cudaSetDevice) set_device;
+  decltype(&::cudaMemGetInfo) mem_get_info;
+  // These have overloads in C++.
+  cudaError_t (*malloc)(void**, std::size_t);
+  decltype(&::cudaFree) free;
+  decltype(&::cudaHostRegister) host_register;
+  decltype(&::cudaHostUnregister) host_unregister;
+  decltype(&::cudaStreamCreateWithFlags) stream_create;
+  decltype(&::cudaStreamDestroy) stream_destroy;
+  decltype(&::cudaStreamSynchronize) stream_synchronize;
+  decltype(&::cudaStreamWaitEvent) stream_wait_event;
+  decltype(&::cudaEventCreateWithFlags) event_create;
+  decltype(&::cudaEventDestroy) event_destroy;
+  decltype(&::cudaEventRecord) event_record;
+  decltype(&::cudaEventSynchronize) event_synchronize;
+  decltype(&::cudaEventElapsedTime) event_elapsed_time;
+  decltype(&::cudaMemcpyAsync) memcpy_async;
+};
+
+// Whether all were there; the first that was not is in `missing`.
+class Finder {
+ public:
+  Finder(void* library, std::string& missing) : library_(library), missing_(missing) {}
+
+  template <typename Function>
+  void find(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(::dlsym(library_, name));
+    if (function == nullptr && missing_.empty()) missing_ = name;
+  }
+
+ private:
+  void* library_;
+  std::string& missing_;
+};
+
+Functions find_functions(void* library, std::string& missing) {
+  Functions f{};
+  Finder finder(library, missing);
+  finder.find(f.error_name, "cudaGetErrorName");
+  finder.find(f.error_text, "cudaGetErrorString");
+  finder.find(f.driver_get_version, "cudaDriverGetVersion");
+  finder.find(f.runtime_get_version, "cudaRuntimeGetVersion");
+  finder.find(f.get_device_count, "cudaGetDeviceCount");
+  finder.find(f.get_device_properties, "cudaGetDeviceProperties");
+  finder.find(f.set_device, "cudaSetDevice");
+  finder.find(f.mem_get_info, "cudaMemGetInfo");
+  finder.find(f.malloc, "cudaMalloc");
+  finder.find(f.free, "cudaFree");
+  finder.find(f.host_register, "cudaHostRegister");
+  finder.find(f.host_unregister, "cudaHostUnregister");
+  finder.find(f.stream_create, "cudaStreamCreateWithFlags");
+  finder.find(f.stream_destroy, "cudaStreamDestroy");
+  finder.find(f.stream_synchronize, "cudaStreamSynchronize");
+  finder.find(f.stream_wait_event, "cudaStreamWaitEvent");
+  finder.find(f.event_create, "cudaEventCreateWithFlags");
+  finder.find(f.event_destroy, "cudaEventDestroy");
+  finder.find(f.event_record, "cudaEventRecord");
+  finder.find(f.event_synchronize, "cudaEventSynchronize");
+  finder.find(f.event_elapsed_time, "cudaEventElapsedTime");
+  finder.find(f.memcpy_async, "cudaMemcpyAsync");
+  return f;
+}
+
+class CudaRuntime final : public CudaApi {
+ public:
+  explicit CudaRuntime(const Functions& functions) : f_(functions) {}
+
+  std::string error_name(cudaError_t error) override { return f_.error_name(error); }
+  std::string error_text(cudaError_t error) override { return f_.error_text(error); }
+  cudaError_t driver_get_version(int* version) override { return f_.driver_get_version(version); }
+  cudaError_t runtime_get_version(int* version) override { return f_.runtime_get_version(version); }
+  cudaError_t get_device_count(int* count) override { return f_.get_device_count(count); }
+  cudaError_t get_device_properties(cudaDeviceProp* properties, int device) override {
+    return f_.get_device_properties(properties, device);
+  }
+  cudaError_t set_device(int device) override { return f_.set_device(device); }
+  cudaError_t mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) override {
+    return f_.mem_get_info(free_bytes, total_bytes);
+  }
+  cudaError_t malloc(void** block, std::size_t size_bytes) override {
+    return f_.malloc(block, size_bytes);
+  }
+  cudaError_t free(void* block) override { return f_.free(block); }
+  cudaError_t host_register(void* block, std::size_t size_bytes, unsigned flags) override {
+    return f_.host_register(block, size_bytes, flags);
+  }
+  cudaError_t host_unregister(void* block) override { return f_.host_unregister(block); }
+  cudaError_t stream_create(cudaStream_t* stream, unsigned flags) override {
+    return f_.stream_create(stream, flags);
+  }
+  cudaError_t stream_destroy(cudaStream_t stream) override { return f_.stream_destroy(stream); }
+  cudaError_t stream_synchronize(cudaStream_t stream) override {
+    return f_.stream_synchronize(stream);
+  }
+  cudaError_t stream_wait_event(cudaStream_t stream, cudaEvent_t event) override {
+    return f_.stream_wait_event(stream, event, 0);
+  }
+  cudaError_t event_create(cudaEvent_t* event, unsigned flags) override {
+    return f_.event_create(event, flags);
+  }
+  cudaError_t event_destroy(cudaEvent_t event) override { return f_.event_destroy(event); }
+  cudaError_t event_record(cudaEvent_t event, cudaStream_t stream) override {
+    return f_.event_record(event, stream);
+  }
+  cudaError_t event_synchronize(cudaEvent_t event) override { return f_.event_synchronize(event); }
+  cudaError_t event_elapsed_time(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) override {
+    return f_.event_elapsed_time(milliseconds, begin, end);
+  }
+  cudaError_t memcpy_async(void* to, const void* from, std::size_t size_bytes, cudaMemcpyKind kind,
+                           cudaStream_t stream) override {
+    return f_.memcpy_async(to, from, size_bytes, kind, stream);
+  }
+
+ private:
+  const Functions f_;
+};
+
+// "event_record(event, stream)" to "event_record".
+std::string_view function_of(const char* call) {
+  const std::string_view text(call);
+  return text.substr(0, text.find('('));
+}
+
+CudaError make_error(CudaApi& api, cudaError_t error, const char* call,
+                     const std::string& what_for) {
+  return CudaError(static_cast<int>(error), api.error_name(error), api.error_text(error),
+                   std::string(function_of(call)), what_for);
+}
+
+}  // namespace
+
+std::unique_ptr<CudaApi> load_cuda_runtime(std::string& why_not) {
+  void* library = open_library(why_not);
+  if (library == nullptr) return nullptr;
+  std::string missing;
+  const Functions functions = find_functions(library, missing);
+  if (missing.empty()) return std::make_unique<CudaRuntime>(functions);
+  why_not = std::string(kLibrary) + " has no " + missing;
+  return nullptr;
+}
+
+void throw_cuda_failed(CudaApi& api, cudaError_t error, const char* call,
+                       const std::string& what_for) {
+  throw make_error(api, error, call, what_for);
+}
+
+void log_cuda_failed(CudaApi& api, cudaError_t error, const char* call) noexcept {
+  try {
+    log(LogLevel::error, make_error(api, error, call, "a GPU").what());
+  } catch (...) {  // no memory for the text
+  }
+}
+
+}  // namespace sluice::offload::cuda

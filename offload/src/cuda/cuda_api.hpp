@@ -1,0 +1,75 @@
+#pragma once
+// CudaApi: the part of the CUDA runtime that Sluice calls, one function for each of its own, so that
+// tests can order, delay and fail the calls. Every call of the runtime goes through it. Results must
+// not be ignored: the compiler sees to that. Not installed.
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace sluice::offload::cuda {
+
+// Thread-safe, as the runtime is.
+class CudaApi {
+ public:
+  virtual ~CudaApi() = default;
+
+  virtual std::string error_name(cudaError_t error) = 0;
+  virtual std::string error_text(cudaError_t error) = 0;
+
+  [[nodiscard]] virtual cudaError_t driver_get_version(int* version) = 0;
+  [[nodiscard]] virtual cudaError_t runtime_get_version(int* version) = 0;
+  [[nodiscard]] virtual cudaError_t get_device_count(int* count) = 0;
+  [[nodiscard]] virtual cudaError_t get_device_properties(cudaDeviceProp* properties,
+                                                          int device) = 0;
+  // Of the calling thread.
+  [[nodiscard]] virtual cudaError_t set_device(int device) = 0;
+
+  [[nodiscard]] virtual cudaError_t mem_get_info(std::size_t* free_bytes,
+                                                 std::size_t* total_bytes) = 0;
+  [[nodiscard]] virtual cudaError_t malloc(void** block, std::size_t size_bytes) = 0;
+  [[nodiscard]] virtual cudaError_t free(void* block) = 0;
+  [[nodiscard]] virtual cudaError_t host_register(void* block, std::size_t size_bytes,
+                                                  unsigned flags) = 0;
+  [[nodiscard]] virtual cudaError_t host_unregister(void* block) = 0;
+
+  [[nodiscard]] virtual cudaError_t stream_create(cudaStream_t* stream, unsigned flags) = 0;
+  [[nodiscard]] virtual cudaError_t stream_destroy(cudaStream_t stream) = 0;
+  [[nodiscard]] virtual cudaError_t stream_synchronize(cudaStream_t stream) = 0;
+  [[nodiscard]] virtual cudaError_t stream_wait_event(cudaStream_t stream, cudaEvent_t event) = 0;
+
+  [[nodiscard]] virtual cudaError_t event_create(cudaEvent_t* event, unsigned flags) = 0;
+  [[nodiscard]] virtual cudaError_t event_destroy(cudaEvent_t event) = 0;
+  [[nodiscard]] virtual cudaError_t event_record(cudaEvent_t event, cudaStream_t stream) = 0;
+  [[nodiscard]] virtual cudaError_t event_synchronize(cudaEvent_t event) = 0;
+  [[nodiscard]] virtual cudaError_t event_elapsed_time(float* milliseconds, cudaEvent_t begin,
+                                                       cudaEvent_t end) = 0;
+
+  [[nodiscard]] virtual cudaError_t memcpy_async(void* to, const void* from, std::size_t size_bytes,
+                                                 cudaMemcpyKind kind, cudaStream_t stream) = 0;
+};
+
+// The runtime's library, loaded; it stays loaded for the life of the process. Null when it cannot be:
+// then `why_not` says why.
+std::unique_ptr<CudaApi> load_cuda_runtime(std::string& why_not);
+
+// Throws CudaError: what the call was for, the call, the runtime's text and name of the error.
+[[noreturn]] void throw_cuda_failed(CudaApi& api, cudaError_t error, const char* call,
+                                    const std::string& what_for);
+
+// Where nothing may be thrown: logs it.
+void log_cuda_failed(CudaApi& api, cudaError_t error, const char* call) noexcept;
+
+}  // namespace sluice::offload::cuda
+
+// SLUICE_CUDA(api, event_record(event, stream), "why"): throws CudaError when the call fails. The
+// message is built on failure only.
+#define SLUICE_CUDA(api, call, what_for)                                          \
+  do {                                                                            \
+    if (const cudaError_t sluice_error = (api).call; sluice_error != cudaSuccess) \
+        [[unlikely]]                                                              \
+      ::sluice::offload::cuda::throw_cuda_failed((api), sluice_error, #call,      \
+                                                 (what_for));                     \
+  } while (false)

@@ -1,0 +1,175 @@
+#include "cuda_device.hpp"
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "check_copy.hpp"
+#include "copy_lane.hpp"
+#include "cuda_handles.hpp"
+#include "cuda_memory.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/offload/arena_source.hpp"
+
+namespace sluice::offload {
+namespace cuda {
+
+namespace {
+
+// What LibTorch's kernels expect of a tensor's address.
+constexpr std::size_t kGranuleBytes = 512;
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// Why the runtime finds no device, and what to do.
+std::string explain(CudaApi& api, cudaError_t error) {
+  int driver = 0;
+  int runtime = 0;
+  const bool known = api.driver_get_version(&driver) == cudaSuccess &&
+                     api.runtime_get_version(&runtime) == cudaSuccess;
+  if (known && driver == 0)
+    return "no NVIDIA driver is loaded (nvidia-smi says whether it works)";
+  if (error == cudaErrorInsufficientDriver && known) {
+    return "the NVIDIA driver is too old: it is for CUDA " + version_text(driver) +
+           ", this needs CUDA " + version_text(runtime) + "; update the driver";
+  }
+  // Read in this one place.
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr) {
+    return std::string("CUDA_VISIBLE_DEVICES is \"") + visible +
+           "\", which leaves no GPU; unset it, or name one that nvidia-smi -L shows";
+  }
+  return "the CUDA runtime finds no GPU: " + api.error_text(error) + " (" + api.error_name(error) +
+         ")";
+}
+
+CudaDeviceFacts facts_of(CudaApi& api, int index) {
+  cudaDeviceProp properties{};
+  SLUICE_CUDA(api, get_device_properties(&properties, index), "looking at the GPU");
+  std::array<char, 32> bus_id{};
+  std::snprintf(bus_id.data(), bus_id.size(), "%04x:%02x:%02x.0", properties.pciDomainID,
+                properties.pciBusID, properties.pciDeviceID);
+  return {properties.name, bus_id.data(), properties.major, properties.minor,
+          properties.totalGlobalMem};
+}
+
+// Thread-safe.
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(std::shared_ptr<CudaApi> api, const CudaDeviceOptions& options,
+             const CudaDeviceFacts& facts)
+      : api_(use(std::move(api), options.index)),
+        index_(options.index),
+        name_("cuda:" + std::to_string(index_) + " " + facts.name),
+        compute_stream_(static_cast<cudaStream_t>(options.compute_stream)),
+        points_(*api_, cudaEventDisableTiming),
+        pool_(Tier::device, options.memory_bytes,
+              std::make_unique<ArenaSource>(make_device_source(api_, index_), options.memory_bytes,
+                                            Tier::device, kGranuleBytes)),
+        in_(*api_, index_, options.trace, "h2d"),
+        out_(*api_, index_, options.trace, "d2h") {}
+
+  std::string_view name() const override { return name_; }
+  MemoryPool& memory() override { return pool_; }
+  bool host_addressable() const override { return false; }
+  std::unique_ptr<MemorySource> make_pinned_source() override {
+    return make_registered_source(api_, index_);
+  }
+
+  ComputePoint mark_compute() override {
+    constexpr const char* kWhy = "marking a point in the GPU's work";
+    SLUICE_CUDA(*api_, set_device(index_), kWhy);
+    auto event = std::make_shared<Event>(points_.take());
+    SLUICE_CUDA(*api_, event_record(event->get(), compute_stream_), kWhy);
+    // Recorded anew only when no copy will be made to wait for it; those that were are not disturbed.
+    return ComputePoint({event->get(), [this, event](void*) { points_.give_back(std::move(*event)); }});
+  }
+
+  Ticket begin_copy_in(std::span<std::byte> device_to, std::span<const std::byte> host_from,
+                       const ComputePoint& after) override {
+    return begin_copy(in_, cudaMemcpyHostToDevice, device_to, host_from, after);
+  }
+  Ticket begin_copy_out(std::span<std::byte> host_to, std::span<const std::byte> device_from,
+                        const ComputePoint& after) override {
+    return begin_copy(out_, cudaMemcpyDeviceToHost, host_to, device_from, after);
+  }
+  Ticket begin_copy_within(std::span<std::byte> to, std::span<const std::byte> from,
+                           const ComputePoint& after) override {
+    return begin_copy(in_, cudaMemcpyDeviceToDevice, to, from, after);
+  }
+
+  CopyCounters counters() const override {
+    const CopyLane::Moved in = in_.moved();
+    const CopyLane::Moved out = out_.moved();
+    return {in.bytes, out.bytes, in.busy_seconds, out.busy_seconds};
+  }
+
+ private:
+  // Streams and events belong to the device that the thread uses when they are made.
+  static std::shared_ptr<CudaApi> use(std::shared_ptr<CudaApi> api, int index) {
+    SLUICE_CUDA(*api, set_device(index), "using the GPU");
+    return api;
+  }
+
+  static Ticket begin_copy(CopyLane& lane, cudaMemcpyKind kind, std::span<std::byte> to,
+                           std::span<const std::byte> from, const ComputePoint& after) {
+    check_copy(to, from);
+    if (to.empty()) return Ticket();
+    return lane.begin({to.data(), from.data(), to.size(), kind}, after);
+  }
+
+  const std::shared_ptr<CudaApi> api_;  // shared with the sources of memory
+  const int index_;
+  const std::string name_;
+  const cudaStream_t compute_stream_;
+  EventPool points_;
+  MemoryPool pool_;
+  CopyLane in_;
+  CopyLane out_;
+};
+
+}  // namespace
+
+CudaDevices find_devices(CudaApi& api) {
+  CudaDevices found;
+  int count = 0;
+  const cudaError_t error = api.get_device_count(&count);
+  if (error != cudaSuccess || count == 0) {
+    found.why_none = explain(api, error == cudaSuccess ? cudaErrorNoDevice : error);
+    return found;
+  }
+  for (int index = 0; index < count; ++index) found.devices.push_back(facts_of(api, index));
+  return found;
+}
+
+std::unique_ptr<Device> make_device(std::shared_ptr<CudaApi> api,
+                                    const CudaDeviceOptions& options) {
+  const CudaDevices found = find_devices(*api);
+  SLUICE_CHECK(!found.devices.empty(), found.why_none);
+  const auto count = found.devices.size();
+  SLUICE_CHECK(options.index >= 0 && static_cast<std::size_t>(options.index) < count,
+               "there is no GPU " + std::to_string(options.index) + ": " + std::to_string(count) +
+                   (count == 1 ? " is" : " are") + " visible, counted from 0");
+  return std::make_unique<CudaDevice>(std::move(api), options,
+                                      found.devices[static_cast<std::size_t>(options.index)]);
+}
+
+}  // namespace cuda
+
+CudaDevices find_cuda_devices() {
+  CudaDevices found;
+  const std::unique_ptr<cuda::CudaApi> api = cuda::load_cuda_runtime(found.why_none);
+  return api == nullptr ? found : cuda::find_devices(*api);
+}
+
+std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {
+  std::string why_not;
+  std::shared_ptr<cuda::CudaApi> api = cuda::load_cuda_runtime(why_not);
+  SLUICE_CHECK(api != nullptr, "the CUDA runtime cannot be loaded: " + why_not);
+  return cuda::make_device(std::move(api), options);
+}
+
+}  // namespace sluice::offload

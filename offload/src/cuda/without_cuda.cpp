@@ -1,0 +1,20 @@
+// sluice/offload/cuda_device.hpp in a build without CUDA's headers.
+
+#include "sluice/base/error.hpp"
+#include "sluice/offload/cuda_device.hpp"
+
+namespace sluice::offload {
+
+namespace {
+constexpr const char* kWhyNone = "this was built without CUDA (SLUICE_WITH_CUDA)";
+}  // namespace
+
+CudaDevices find_cuda_devices() {
+  return {{}, kWhyNone};
+}
+
+std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&) {
+  throw InvalidArgument(kWhyNone);
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,316 @@
+// The CUDA device over FakeCuda: order of copies and compute work, errors at once and late, memory.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/cuda_device.hpp"
+#include "cuda/cuda_memory.hpp"
+#include "device_conformance.hpp"
+#include "fake_cuda.hpp"
+#include "sluice/base/error.hpp"
+
+namespace sluice::offload {
+
+using test::FakeCuda;
+using test::filled;
+using testing::HasSubstr;
+
+namespace test {
+INSTANTIATE_TEST_SUITE_P(
+    FakeCuda, DeviceConformance,
+    testing::Values(DeviceCase{"cuda",
+                               [](std::uint64_t memory_bytes, std::string&) {
+                                 return std::shared_ptr<Device>(
+                                     cuda::make_device(std::make_shared<FakeCuda>(),
+                                                       {.memory_bytes = memory_bytes}));
+                               }}),
+    name_of_case);
+}  // namespace test
+
+namespace {
+
+constexpr std::size_t kBytes = 10000;
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "";
+}
+
+// Held by what a stream runs until it is opened.
+class Gate {
+ public:
+  Gate() : opened_(source_.ticket()) {}
+  void open() { source_.complete(); }
+  void wait() const { opened_.wait(); }
+
+ private:
+  TicketSource source_;
+  Ticket opened_;
+};
+
+class CudaDevice : public testing::Test {
+ protected:
+  CudaDevice() {
+    EXPECT_EQ(api->stream_create(&compute, 0), cudaSuccess);
+    device = make();
+    a = device->memory().allocate(kBytes, "a");
+  }
+  ~CudaDevice() override {
+    a.reset();
+    device.reset();
+    // Says an error that a test has made.
+    static_cast<void>(api->stream_destroy(compute));
+  }
+  std::unique_ptr<Device> make() {
+    return cuda::make_device(api, {.memory_bytes = 1U << 20U, .compute_stream = compute});
+  }
+  // A kernel that fills `buffer`, when `gate` is open.
+  void fill(const Buffer& buffer, int value, const Gate& gate) {
+    api->launch(compute, [this, bytes = buffer.bytes(), value, &gate] {
+      gate.wait();
+      std::memset(api->as_device(bytes.data()), value, bytes.size());
+    });
+  }
+
+  const std::shared_ptr<FakeCuda> api = std::make_shared<FakeCuda>();
+  cudaStream_t compute = nullptr;
+  std::unique_ptr<Device> device;
+  Buffer a;
+};
+
+TEST_F(CudaDevice, HasMemoryThatTheHostDoesNotTouch) {
+  EXPECT_EQ(device->name(), "cuda:0 Fake GPU");
+  EXPECT_FALSE(device->host_addressable());
+  EXPECT_DEATH(a.bytes()[0] = std::byte{1}, "");
+}
+
+TEST_F(CudaDevice, CopiesOutWhatComputeWorkIssuedBeforeWillHaveWritten) {
+  Gate gate;
+  fill(a, 7, gate);
+  auto to = filled(kBytes, 0);
+  Ticket out = device->begin_copy_out(to, a.bytes());
+  EXPECT_FALSE(out.done());
+  gate.open();
+  out.finish();
+  EXPECT_EQ(to, filled(kBytes, 7));
+}
+
+TEST_F(CudaDevice, CopiesIntoMemoryOnlyWhenItsLastUseHasEnded) {
+  Gate last_use;
+  Gate other_work;
+  fill(a, 7, last_use);
+  const ComputePoint unused = device->mark_compute();
+  const Buffer b = device->memory().allocate(kBytes, "b");
+  fill(b, 8, other_work);
+  const auto from = filled(kBytes, 9);
+  Ticket in = device->begin_copy_in(a.bytes(), from, unused);
+  EXPECT_FALSE(in.done());
+  last_use.open();
+  in.finish();  // does not wait for the work behind the point
+  auto to = filled(kBytes, 0);
+  device->begin_copy_out(to, a.bytes(), unused).finish();
+  EXPECT_EQ(to, from);
+  other_work.open();
+}
+
+TEST_F(CudaDevice, APointStaysWhereItWasWhenItsEventIsUsedAgain) {
+  Gate first;
+  Gate second;
+  fill(a, 1, first);
+  auto to = filled(kBytes, 0);
+  Ticket out = device->begin_copy_out(to, a.bytes(), device->mark_compute());
+  const Buffer b = device->memory().allocate(kBytes, "b");
+  fill(b, 2, second);
+  const int events = api->calls("event_create");
+  const ComputePoint later = device->mark_compute();  // takes the event of the point that is gone
+  EXPECT_EQ(api->calls("event_create"), events);
+  first.open();
+  out.finish();
+  EXPECT_EQ(to, filled(kBytes, 1));
+  second.open();
+}
+
+TEST_F(CudaDevice, CopiesBothWaysAtTheSameTime) {
+  Gate gate;
+  fill(a, 7, gate);
+  auto to = filled(kBytes, 0);
+  Ticket out = device->begin_copy_out(to, a.bytes());
+  const Buffer b = device->memory().allocate(kBytes, "b");
+  const auto from = filled(kBytes, 3);
+  device->begin_copy_in(b.bytes(), from, ComputePoint()).finish();
+  EXPECT_FALSE(out.done());
+  gate.open();
+  out.finish();
+}
+
+TEST_F(CudaDevice, MakesNoMoreEventsThanAreInUse) {
+  const auto from = filled(kBytes, 3);
+  for (int i = 0; i < 100; ++i) device->begin_copy_in(a.bytes(), from).finish();
+  // A point, and begin and end of a copy whose events may still be on their way back.
+  EXPECT_LE(api->calls("event_create"), 6);
+}
+
+TEST_F(CudaDevice, TellsTheCopyWhoseCallFailedAndGoesOn) {
+  const auto from = filled(kBytes, 3);
+  for (const char* function : {"stream_wait_event", "event_record", "memcpy_async"}) {
+    const ComputePoint point = device->mark_compute();
+    api->fail(function, 1, cudaErrorInvalidValue);
+    Ticket in = device->begin_copy_in(a.bytes(), from, point);
+    EXPECT_THAT(message_of([&] { in.finish(); }),
+                testing::AllOf(HasSubstr("copying 9.77 KiB to the GPU"), HasSubstr(function),
+                               HasSubstr("a fault of the test (cudaError1)")));
+    device->begin_copy_in(a.bytes(), from).finish();
+  }
+}
+
+TEST_F(CudaDevice, DrainsTheStreamBeforeItTellsOfAFailure) {
+  Gate gate;
+  bool copied = false;
+  api->before_copy = [&] {
+    gate.wait();
+    copied = true;
+  };
+  // The copy is on the stream, and what should say when it has ended cannot be.
+  api->fail("event_record", 2, cudaErrorInvalidValue);
+  const auto from = filled(kBytes, 3);
+  Worker opener("opener");
+  Ticket opened = opener.begin([&] { gate.open(); });
+  Ticket in = device->begin_copy_in(a.bytes(), from, ComputePoint());
+  EXPECT_THROW(in.finish(), CudaError);
+  EXPECT_TRUE(copied);
+  opened.finish();
+}
+
+TEST_F(CudaDevice, TellsOfErrorsThatComeLate) {
+  const auto from = filled(kBytes, 3);
+  device->begin_copy_in(a.bytes(), from).finish();
+  Gate gate;
+  api->before_copy = [&] { gate.wait(); };
+  api->break_at_next_copy();
+  Ticket broken = device->begin_copy_in(a.bytes(), from);
+  gate.open();  // all calls of the copy have been made
+  try {
+    broken.finish();
+    FAIL() << "the device was broken";
+  } catch (const CudaError& e) {
+    EXPECT_EQ(e.code(), cudaErrorIllegalAddress);
+    EXPECT_THAT(e.what(), HasSubstr("event_synchronize"));
+  }
+  EXPECT_THROW(device->mark_compute(), CudaError);
+  EXPECT_THROW(device->begin_copy_in(a.bytes(), from, ComputePoint()).finish(), CudaError);
+  EXPECT_EQ(device->counters().in_bytes, kBytes);  // what failed is not counted
+}
+
+TEST_F(CudaDevice, TakesItsMemoryOnce) {
+  const int before = api->calls("malloc");
+  for (int i = 0; i < 7; ++i) const Buffer b = device->memory().allocate(5000U << i, "b");
+  EXPECT_EQ(api->calls("malloc"), before);
+  EXPECT_EQ(api->used_bytes(), 1U << 20U);
+  a.reset();
+  device.reset();
+  EXPECT_EQ(api->used_bytes(), 0U);
+}
+
+TEST(MakeCudaDevice, SaysHowMuchMemoryIsFreeWhenTheBudgetIsMore) {
+  const auto api = std::make_shared<FakeCuda>();
+  void* others = nullptr;
+  ASSERT_EQ(api->malloc(&others, 1U << 20U), cudaSuccess);
+  try {
+    cuda::make_device(api, {.memory_bytes = FakeCuda::kMemoryBytes});
+    FAIL() << "there is less";
+  } catch (const OutOfMemory& e) {
+    EXPECT_EQ(e.tier(), "device");
+    EXPECT_EQ(e.requested_bytes(), FakeCuda::kMemoryBytes);
+    EXPECT_EQ(e.available_bytes(), FakeCuda::kMemoryBytes - (1U << 20U));
+    EXPECT_THAT(e.what(), HasSubstr("nvidia-smi"));
+  }
+}
+
+TEST(MakeCudaDevice, GivesEverythingBackWhicheverCallFails) {
+  for (const char* function : {"set_device", "malloc", "stream_create"}) {
+    for (int nth = 1; nth <= 2; ++nth) {
+      if (std::string(function) == "malloc" && nth > 1) continue;  // there is one
+      const auto api = std::make_shared<FakeCuda>();
+      api->fail(function, nth, cudaErrorUnknown);
+      EXPECT_THROW(cuda::make_device(api, {.memory_bytes = 1U << 20U}), CudaError) << function;
+      EXPECT_EQ(api->used_bytes(), 0U) << function;
+    }
+  }
+}
+
+TEST(MakeCudaDevice, NamesTheGpusWhenTheIndexIsNone) {
+  for (const int index : {-1, 1}) {
+    EXPECT_THAT(message_of([&] {
+                  cuda::make_device(std::make_shared<FakeCuda>(),
+                                    {.index = index, .memory_bytes = 1});
+                }),
+                HasSubstr("there is no GPU " + std::to_string(index) +
+                          ": 1 is visible, counted from 0"));
+  }
+}
+
+TEST(FindCudaDevices, SaysWhatIsThere) {
+  FakeCuda api;
+  api.device_count = 2;
+  const CudaDevices found = cuda::find_devices(api);
+  ASSERT_EQ(found.devices.size(), 2U);
+  EXPECT_EQ(found.devices[1].name, "Fake GPU");
+  EXPECT_EQ(found.devices[1].bus_id, "0000:1b:00.0");
+  EXPECT_EQ(found.devices[1].major, 9);
+  EXPECT_EQ(found.devices[1].total_bytes, FakeCuda::kMemoryBytes);
+  EXPECT_EQ(found.why_none, "");
+}
+
+TEST(FindCudaDevices, SaysThatTheDriverIsMissingOrTooOld) {
+  FakeCuda api;
+  api.driver_version = 0;
+  api.count_error = cudaErrorNoDevice;
+  EXPECT_THAT(cuda::find_devices(api).why_none, HasSubstr("no NVIDIA driver is loaded"));
+  api.driver_version = 12040;
+  api.count_error = cudaErrorInsufficientDriver;
+  EXPECT_THAT(cuda::find_devices(api).why_none,
+              HasSubstr("is for CUDA 12.4, this needs CUDA 13.0; update the driver"));
+}
+
+TEST(FindCudaDevices, NamesTheVariableThatHidesThem) {
+  FakeCuda api;
+  api.device_count = 0;
+  ::setenv("CUDA_VISIBLE_DEVICES", "7", 1);
+  const std::string why = cuda::find_devices(api).why_none;
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  EXPECT_THAT(why, HasSubstr("CUDA_VISIBLE_DEVICES is \"7\", which leaves no GPU"));
+  EXPECT_THAT(cuda::find_devices(api).why_none, HasSubstr("the CUDA runtime finds no GPU"));
+}
+
+TEST(RegisteredSource, RegistersWhatItHandsOut) {
+  const auto api = std::make_shared<FakeCuda>();
+  const auto source = cuda::make_registered_source(api, 0);
+  void* block = source->allocate(kPageBytes);
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(api->registered_blocks(), 1U);
+  source->free(block, kPageBytes);
+  EXPECT_EQ(api->registered_blocks(), 0U);
+}
+
+TEST(RegisteredSource, HandsNothingOutThatIsNotRegistered) {
+  const auto api = std::make_shared<FakeCuda>();
+  const auto source = cuda::make_registered_source(api, 0);
+  api->fail("host_register", 1, cudaErrorMemoryAllocation);
+  EXPECT_EQ(source->allocate(kPageBytes), nullptr);
+  api->fail("host_register", 1, cudaErrorOperatingSystem);
+  EXPECT_THAT(message_of([&] { source->allocate(kPageBytes); }),
+              HasSubstr("registering 4.00 KiB of host memory: host_register"));
+  EXPECT_EQ(api->registered_blocks(), 0U);
+}
+
+}  // namespace
+}  // namespace sluice::offload

@@ -1,0 +1,276 @@
+#pragma once
+// FakeCuda: the calls of the CUDA runtime on a machine without a GPU. Streams are threads that run
+// what they are given in order, so events order things as on a GPU; calls can be made to fail, at
+// once or late. Device memory is not readable by the host: touching it crashes, as it would there.
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/cuda_api.hpp"
+#include "sluice/base/mutex.hpp"
+#include "sluice/base/worker.hpp"
+
+namespace sluice::offload::test {
+
+// Thread-safe. Outlives its streams and events.
+class FakeCuda final : public cuda::CudaApi {
+ public:
+  static constexpr std::size_t kMemoryBytes = 64U << 20U;
+
+  FakeCuda() : file_(::memfd_create("fake-gpu", 0)) {
+    if (file_ < 0 || ::ftruncate(file_, kMemoryBytes) != 0) throw std::runtime_error("memfd");
+    device_ = map(PROT_NONE);
+    shown_ = map(PROT_READ | PROT_WRITE);
+  }
+  ~FakeCuda() override {
+    ::munmap(device_, kMemoryBytes);
+    ::munmap(shown_, kMemoryBytes);
+    ::close(file_);
+  }
+
+  // What a test sets before it begins.
+  int device_count = 1;
+  int driver_version = 13000;
+  cudaError_t count_error = cudaSuccess;
+  std::function<void()> before_copy = [] {};  // on the stream
+
+  // The `nth` call of `function` from now on fails; with `lasting`, those after it too.
+  void fail(const std::string& function, int nth, cudaError_t error, bool lasting = false) {
+    MutexLock lock(mutex_);
+    faults_[function] = {calls_[function] + nth, error, lasting};
+  }
+  // The next copy that a stream runs breaks the device: whatever waits from then on is told.
+  void break_at_next_copy() { breaking_ = true; }
+  int calls(const std::string& function) {
+    MutexLock lock(mutex_);
+    return calls_[function];
+  }
+  std::size_t used_bytes() {
+    MutexLock lock(mutex_);
+    std::size_t sum = 0;
+    for (const auto& [block, size_bytes] : blocks_) sum += size_bytes;
+    return sum;
+  }
+  std::size_t registered_blocks() {
+    MutexLock lock(mutex_);
+    return registered_.size();
+  }
+
+  // Compute work.
+  void launch(cudaStream_t stream, std::function<void()> kernel) {
+    detach(stream, std::move(kernel));
+  }
+  // What a kernel would see at an address of device memory.
+  std::byte* as_device(const void* address) const {
+    const auto* at = static_cast<const std::byte*>(address);
+    return is_device(at) ? shown_ + (at - device_) : const_cast<std::byte*>(at);
+  }
+
+  std::string error_name(cudaError_t error) override {
+    return "cudaError" + std::to_string(static_cast<int>(error));
+  }
+  std::string error_text(cudaError_t) override { return "a fault of the test"; }
+  cudaError_t driver_get_version(int* version) override {
+    *version = driver_version;
+    return enter("driver_get_version");
+  }
+  cudaError_t runtime_get_version(int* version) override {
+    *version = 13000;
+    return enter("runtime_get_version");
+  }
+  cudaError_t get_device_count(int* count) override {
+    *count = device_count;
+    return count_error != cudaSuccess ? count_error : enter("get_device_count");
+  }
+  cudaError_t get_device_properties(cudaDeviceProp* properties, int /*device*/) override {
+    std::strcpy(properties->name, "Fake GPU");
+    properties->totalGlobalMem = kMemoryBytes;
+    properties->major = 9;
+    properties->pciBusID = 0x1b;
+    return enter("get_device_properties");
+  }
+  cudaError_t set_device(int device) override {
+    return device < device_count ? enter("set_device") : cudaErrorInvalidDevice;
+  }
+  cudaError_t mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) override {
+    *free_bytes = kMemoryBytes - used_bytes();
+    *total_bytes = kMemoryBytes;
+    return enter("mem_get_info");
+  }
+  // One block after the other: what is freed is not given out again, so that a late use shows.
+  cudaError_t malloc(void** block, std::size_t size_bytes) override {
+    if (const cudaError_t error = enter("malloc"); error != cudaSuccess) return error;
+    MutexLock lock(mutex_);
+    if (size_bytes > kMemoryBytes - next_) return cudaErrorMemoryAllocation;
+    *block = device_ + next_;
+    next_ += size_bytes;
+    blocks_[*block] = size_bytes;
+    return cudaSuccess;
+  }
+  cudaError_t free(void* block) override {
+    MutexLock lock(mutex_);
+    return blocks_.erase(block) == 1 ? cudaSuccess : cudaErrorInvalidValue;
+  }
+  cudaError_t host_register(void* block, std::size_t /*size_bytes*/, unsigned /*flags*/) override {
+    if (const cudaError_t error = enter("host_register"); error != cudaSuccess) return error;
+    MutexLock lock(mutex_);
+    return registered_.insert(block).second ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
+  }
+  cudaError_t host_unregister(void* block) override {
+    MutexLock lock(mutex_);
+    return registered_.erase(block) == 1 ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
+  }
+
+  cudaError_t stream_create(cudaStream_t* stream, unsigned /*flags*/) override {
+    if (const cudaError_t error = enter("stream_create"); error != cudaSuccess) return error;
+    *stream = reinterpret_cast<cudaStream_t>(new Worker("fake-stream"));
+    return cudaSuccess;
+  }
+  cudaError_t stream_destroy(cudaStream_t stream) override {
+    delete worker(stream);
+    return enter("stream_destroy");
+  }
+  cudaError_t stream_synchronize(cudaStream_t stream) override {
+    worker(stream)->begin([] {}).wait();
+    return enter("stream_synchronize");
+  }
+  cudaError_t stream_wait_event(cudaStream_t stream, cudaEvent_t event) override {
+    if (const cudaError_t error = enter("stream_wait_event"); error != cudaSuccess) return error;
+    detach(stream, [state = *recorded(event)] { state->wait(); });
+    return cudaSuccess;
+  }
+
+  cudaError_t event_create(cudaEvent_t* event, unsigned /*flags*/) override {
+    if (const cudaError_t error = enter("event_create"); error != cudaSuccess) return error;
+    auto first = std::make_shared<Recorded>();
+    first->set();
+    *event = reinterpret_cast<cudaEvent_t>(new std::shared_ptr<Recorded>(std::move(first)));
+    return cudaSuccess;
+  }
+  cudaError_t event_destroy(cudaEvent_t event) override {
+    delete recorded(event);
+    return cudaSuccess;
+  }
+  cudaError_t event_record(cudaEvent_t event, cudaStream_t stream) override {
+    if (const cudaError_t error = enter("event_record"); error != cudaSuccess) return error;
+    auto state = std::make_shared<Recorded>();
+    *recorded(event) = state;
+    detach(stream, [state] { state->set(); });
+    return cudaSuccess;
+  }
+  cudaError_t event_synchronize(cudaEvent_t event) override {
+    const std::shared_ptr<Recorded> state = *recorded(event);
+    state->wait();
+    return enter("event_synchronize");
+  }
+  cudaError_t event_elapsed_time(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) override {
+    const auto elapsed = (*recorded(end))->time() - (*recorded(begin))->time();
+    *milliseconds = std::chrono::duration<float, std::milli>(elapsed).count();
+    return enter("event_elapsed_time");
+  }
+
+  cudaError_t memcpy_async(void* to, const void* from, std::size_t size_bytes, cudaMemcpyKind kind,
+                           cudaStream_t stream) override {
+    if (const cudaError_t error = enter("memcpy_async"); error != cudaSuccess) return error;
+    const bool to_device = kind != cudaMemcpyDeviceToHost;
+    const bool from_device = kind != cudaMemcpyHostToDevice;
+    if (is_device(to) != to_device || is_device(from) != from_device)
+      return cudaErrorInvalidMemcpyDirection;
+    detach(stream, [this, to, from, size_bytes] {
+      before_copy();
+      if (breaking_.exchange(false)) broken_ = true;
+      if (!broken_) std::memcpy(as_device(to), as_device(from), size_bytes);
+    });
+    return cudaSuccess;
+  }
+
+ private:
+  // One recording of an event. Thread-safe.
+  class Recorded {
+   public:
+    void set() {
+      MutexLock lock(mutex_);
+      time_ = std::chrono::steady_clock::now();
+      done_ = true;
+      changed_.notify_all();
+    }
+    void wait() {
+      MutexLock lock(mutex_);
+      while (!done_) changed_.wait(mutex_);
+    }
+    std::chrono::steady_clock::time_point time() {
+      MutexLock lock(mutex_);
+      return time_;
+    }
+
+   private:
+    Mutex mutex_;
+    CondVar changed_;
+    bool done_ SLUICE_GUARDED_BY(mutex_) = false;
+    std::chrono::steady_clock::time_point time_ SLUICE_GUARDED_BY(mutex_);
+  };
+  struct Fault {
+    int nth = 0;
+    cudaError_t error = cudaSuccess;
+    bool lasting = false;
+  };
+
+  Worker* worker(cudaStream_t stream) {
+    return stream == nullptr ? &default_stream_ : reinterpret_cast<Worker*>(stream);
+  }
+  static std::shared_ptr<Recorded>* recorded(cudaEvent_t event) {
+    return reinterpret_cast<std::shared_ptr<Recorded>*>(event);
+  }
+  std::byte* map(int protection) const {
+    void* at = ::mmap(nullptr, kMemoryBytes, protection, MAP_SHARED, file_, 0);
+    if (at == MAP_FAILED) throw std::runtime_error("mmap");
+    return static_cast<std::byte*>(at);
+  }
+  bool is_device(const void* address) const {
+    return address >= device_ && address < device_ + kMemoryBytes;
+  }
+  // A worker's ticket waits when it is dropped: kept until the stream is past it.
+  void detach(cudaStream_t stream, std::function<void()> work) {
+    Ticket ticket = worker(stream)->begin(std::move(work));
+    MutexLock lock(mutex_);
+    detached_.push_back(std::move(ticket));
+    std::erase_if(detached_, [](const Ticket& each) { return each.done(); });
+  }
+  cudaError_t enter(const std::string& function) {
+    MutexLock lock(mutex_);
+    const int nth = ++calls_[function];
+    const auto fault = faults_.find(function);
+    if (fault != faults_.end() &&
+        (nth == fault->second.nth || (fault->second.lasting && nth > fault->second.nth)))
+      return fault->second.error;
+    return broken_ ? cudaErrorIllegalAddress : cudaSuccess;
+  }
+
+  const int file_;
+  std::byte* device_ = nullptr;  // what callers see: not readable
+  std::byte* shown_ = nullptr;   // the same memory
+  std::atomic<bool> breaking_{false};
+  std::atomic<bool> broken_{false};
+  Mutex mutex_;
+  std::map<std::string, int> calls_ SLUICE_GUARDED_BY(mutex_);
+  std::map<std::string, Fault> faults_ SLUICE_GUARDED_BY(mutex_);
+  std::size_t next_ SLUICE_GUARDED_BY(mutex_) = 0;
+  std::map<void*, std::size_t> blocks_ SLUICE_GUARDED_BY(mutex_);
+  std::set<void*> registered_ SLUICE_GUARDED_BY(mutex_);
+  std::vector<Ticket> detached_ SLUICE_GUARDED_BY(mutex_);
+  Worker default_stream_{"fake-default"};  // last: it ends before what its work uses
+};
+
+}  // namespace sluice::offload::test
