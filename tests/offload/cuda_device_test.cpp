@@ -21,15 +21,14 @@ using test::filled;
 using testing::HasSubstr;
 
 namespace test {
-INSTANTIATE_TEST_SUITE_P(
-    FakeCuda, DeviceConformance,
-    testing::Values(DeviceCase{"cuda",
-                               [](std::uint64_t memory_bytes, std::string&) {
-                                 return std::shared_ptr<Device>(
-                                     cuda::make_device(std::make_shared<FakeCuda>(),
-                                                       {.memory_bytes = memory_bytes}));
-                               }}),
-    name_of_case);
+INSTANTIATE_TEST_SUITE_P(FakeCuda, DeviceConformance,
+                         testing::Values(DeviceCase{
+                             "cuda",
+                             [](std::uint64_t memory_bytes, std::string&) {
+                               return std::shared_ptr<Device>(cuda::make_device(
+                                   std::make_shared<FakeCuda>(), {.memory_bytes = memory_bytes}));
+                             }}),
+                         name_of_case);
 }  // namespace test
 
 namespace {
@@ -249,12 +248,11 @@ TEST(MakeCudaDevice, GivesEverythingBackWhicheverCallFails) {
 
 TEST(MakeCudaDevice, NamesTheGpusWhenTheIndexIsNone) {
   for (const int index : {-1, 1}) {
-    EXPECT_THAT(message_of([&] {
-                  cuda::make_device(std::make_shared<FakeCuda>(),
-                                    {.index = index, .memory_bytes = 1});
-                }),
-                HasSubstr("there is no GPU " + std::to_string(index) +
-                          ": 1 is visible, counted from 0"));
+    EXPECT_THAT(
+        message_of([&] {
+          cuda::make_device(std::make_shared<FakeCuda>(), {.index = index, .memory_bytes = 1});
+        }),
+        HasSubstr("there is no GPU " + std::to_string(index) + ": 1 is visible, counted from 0"));
   }
 }
 

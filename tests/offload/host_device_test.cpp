@@ -10,15 +10,15 @@
 namespace sluice::offload {
 
 namespace test {
-INSTANTIATE_TEST_SUITE_P(
-    Host, DeviceConformance,
-    testing::Values(DeviceCase{"host",
-                               [](std::uint64_t memory_bytes, std::string&) {
-                                 return std::shared_ptr<Device>(make_host_device(
-                                     {.memory_bytes = memory_bytes,
-                                      .bandwidth_bytes_per_second = std::nullopt}));
-                               }}),
-    name_of_case);
+INSTANTIATE_TEST_SUITE_P(Host, DeviceConformance,
+                         testing::Values(DeviceCase{
+                             "host",
+                             [](std::uint64_t memory_bytes, std::string&) {
+                               return std::shared_ptr<Device>(
+                                   make_host_device({.memory_bytes = memory_bytes,
+                                                     .bandwidth_bytes_per_second = std::nullopt}));
+                             }}),
+                         name_of_case);
 }  // namespace test
 
 namespace {

@@ -33,13 +33,13 @@ struct Gpu {
       : compute(load_gpu_compute(0)),
         device(offload::make_cuda_device(
             {.memory_bytes = 256U << 20U, .compute_stream = compute->stream()})) {
-    compute->use_memory(std::make_shared<const GpuMemory>(GpuMemory{
-        [this](std::size_t size_bytes) {
-          return device->memory().allocate_raw(size_bytes, "a tensor");
-        },
-        [this](void* block, std::size_t size_bytes) {
-          device->memory().free_raw(block, size_bytes);
-        }}));
+    compute->use_memory(std::make_shared<const GpuMemory>(
+        GpuMemory{[this](std::size_t size_bytes) {
+                    return device->memory().allocate_raw(size_bytes, "a tensor");
+                  },
+                  [this](void* block, std::size_t size_bytes) {
+                    device->memory().free_raw(block, size_bytes);
+                  }}));
   }
   std::unique_ptr<GpuCompute> compute;
   std::unique_ptr<offload::Device> device;

@@ -10,9 +10,9 @@ namespace {
 
 using torch::Tensor;
 
-class DeviceGradientStats : public testing::TestWithParam<torch::Dtype> {};
+class DeviceGradientStatsOf : public testing::TestWithParam<torch::Dtype> {};
 
-TEST_P(DeviceGradientStats, AreTheSumOfSquaresInDoublePrecision) {
+TEST_P(DeviceGradientStatsOf, AreTheSumOfSquaresInDoublePrecision) {
   torch::manual_seed(3);
   const Tensor gradient = (1e-3 * torch::randn({100'003}, torch::kFloat64)).to(GetParam());
   const double expected = gradient.to(torch::kFloat64).square().sum().item<double>();
@@ -22,19 +22,19 @@ TEST_P(DeviceGradientStats, AreTheSumOfSquaresInDoublePrecision) {
   EXPECT_NEAR(stats.squared_norm / expected, 1, 1e-5);
 }
 
-TEST_P(DeviceGradientStats, FindWhatIsNotFinite) {
-  for (const double bad : {std::numeric_limits<double>::infinity(),
-                           -std::numeric_limits<double>::infinity(),
-                           std::numeric_limits<double>::quiet_NaN()}) {
+TEST_P(DeviceGradientStatsOf, FindWhatIsNotFinite) {
+  for (const double bad :
+       {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+        std::numeric_limits<double>::quiet_NaN()}) {
     Tensor gradient = torch::ones({1000}, GetParam());
     gradient[999] = bad;
     EXPECT_FALSE(device_gradient_stats(gradient).finite) << bad;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, DeviceGradientStats,
+INSTANTIATE_TEST_SUITE_P(Types, DeviceGradientStatsOf,
                          testing::Values(torch::kFloat32, torch::kBFloat16, torch::kFloat16),
-                         [](const auto& info) { return torch::toString(info.param); });
+                         [](const auto& each) { return torch::toString(each.param); });
 
 TEST(DeviceGradientStats, SquaresThatDoNotFitIntoFp32AreFinite) {
   const Tensor gradient = torch::full({1000}, 1e30, torch::kBFloat16);

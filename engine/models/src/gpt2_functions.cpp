@@ -102,9 +102,9 @@ class Embed : public torch::autograd::Function<Embed> {
       } else {
         // Sorts the tokens, too: sums in fp32 and in an order that does not change. Takes a matrix
         // of the weight's size.
-        of_tokens.add_(
-            at::embedding_dense_backward(rows, tokens, of_tokens.size(0), /*padding_idx=*/-1,
-                                         /*scale_grad_by_freq=*/false));
+        of_tokens.add_(at::embedding_dense_backward(rows, tokens, of_tokens.size(0),
+                                                    /*padding_idx=*/-1,
+                                                    /*scale_grad_by_freq=*/false));
       }
     }
     if (saved[2].requires_grad()) {

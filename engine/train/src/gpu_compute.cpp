@@ -15,8 +15,8 @@ std::unique_ptr<GpuCompute> load_gpu_compute(int index) {
   SLUICE_CHECK(library != nullptr, std::string("LibTorch's part for GPUs cannot be loaded: ") +
                                        (error == nullptr ? "libsluice_train_gpu.so" : error));
   auto* make = reinterpret_cast<MakeGpuCompute*>(::dlsym(library, kMakeGpuCompute));
-  SLUICE_CHECK(make != nullptr,
-               std::string("libsluice_train_gpu.so has no ") + kMakeGpuCompute + ": of another build");
+  SLUICE_CHECK(make != nullptr, std::string("libsluice_train_gpu.so has no ") + kMakeGpuCompute +
+                                    ": of another build");
   std::unique_ptr<GpuCompute> made;
   make(index, &made);
   return made;

@@ -7,8 +7,7 @@ namespace sluice::train {
 namespace {
 
 double norm_in(torch::Dtype dtype, const torch::Tensor& gradient) {
-  return at::linalg_vector_norm(gradient, 2, c10::nullopt, /*keepdim=*/false, dtype)
-      .item<double>();
+  return at::linalg_vector_norm(gradient, 2, c10::nullopt, /*keepdim=*/false, dtype).item<double>();
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #pragma once
-// CudaApi: the part of the CUDA runtime that Sluice calls, one function for each of its own, so that
-// tests can order, delay and fail the calls. Every call of the runtime goes through it. Results must
-// not be ignored: the compiler sees to that. Not installed.
+// CudaApi: the part of the CUDA runtime that Sluice calls, one function for each of its own, so
+// that tests can order, delay and fail the calls. Every call of the runtime goes through it.
+// Results must not be ignored: the compiler sees to that. Not installed.
 
 #include <cuda_runtime_api.h>
 
@@ -51,8 +51,8 @@ class CudaApi {
                                                  cudaMemcpyKind kind, cudaStream_t stream) = 0;
 };
 
-// The runtime's library, loaded; it stays loaded for the life of the process. Null when it cannot be:
-// then `why_not` says why.
+// The runtime's library, loaded; it stays loaded for the life of the process. Null when it cannot
+// be: then `why_not` says why.
 std::unique_ptr<CudaApi> load_cuda_runtime(std::string& why_not);
 
 // Throws CudaError: what the call was for, the call, the runtime's text and name of the error.
@@ -66,10 +66,8 @@ void log_cuda_failed(CudaApi& api, cudaError_t error, const char* call) noexcept
 
 // SLUICE_CUDA(api, event_record(event, stream), "why"): throws CudaError when the call fails. The
 // message is built on failure only.
-#define SLUICE_CUDA(api, call, what_for)                                          \
-  do {                                                                            \
-    if (const cudaError_t sluice_error = (api).call; sluice_error != cudaSuccess) \
-        [[unlikely]]                                                              \
-      ::sluice::offload::cuda::throw_cuda_failed((api), sluice_error, #call,      \
-                                                 (what_for));                     \
+#define SLUICE_CUDA(api, call, what_for)                                                       \
+  do {                                                                                         \
+    if (const cudaError_t sluice_error = (api).call; sluice_error != cudaSuccess) [[unlikely]] \
+      ::sluice::offload::cuda::throw_cuda_failed((api), sluice_error, #call, (what_for));      \
   } while (false)

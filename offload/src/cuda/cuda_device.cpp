@@ -31,8 +31,7 @@ std::string explain(CudaApi& api, cudaError_t error) {
   int runtime = 0;
   const bool known = api.driver_get_version(&driver) == cudaSuccess &&
                      api.runtime_get_version(&runtime) == cudaSuccess;
-  if (known && driver == 0)
-    return "no NVIDIA driver is loaded (nvidia-smi says whether it works)";
+  if (known && driver == 0) return "no NVIDIA driver is loaded (nvidia-smi says whether it works)";
   if (error == cudaErrorInsufficientDriver && known) {
     return "the NVIDIA driver is too old: it is for CUDA " + version_text(driver) +
            ", this needs CUDA " + version_text(runtime) + "; update the driver";
@@ -84,8 +83,10 @@ class CudaDevice final : public Device {
     SLUICE_CUDA(*api_, set_device(index_), kWhy);
     auto event = std::make_shared<Event>(points_.take());
     SLUICE_CUDA(*api_, event_record(event->get(), compute_stream_), kWhy);
-    // Recorded anew only when no copy will be made to wait for it; those that were are not disturbed.
-    return ComputePoint({event->get(), [this, event](void*) { points_.give_back(std::move(*event)); }});
+    // Recorded anew only when no copy will be made to wait for it; those that were are not
+    // disturbed.
+    return ComputePoint(
+        {event->get(), [this, event](void*) { points_.give_back(std::move(*event)); }});
   }
 
   Ticket begin_copy_in(std::span<std::byte> device_to, std::span<const std::byte> host_from,

@@ -41,8 +41,7 @@ class Event {
   Event(CudaApi& api, unsigned flags) : api_(&api) {
     SLUICE_CUDA(api, event_create(&event_, flags), "an event");
   }
-  Event(Event&& other) noexcept
-      : api_(other.api_), event_(std::exchange(other.event_, nullptr)) {}
+  Event(Event&& other) noexcept : api_(other.api_), event_(std::exchange(other.event_, nullptr)) {}
   Event& operator=(Event&& other) noexcept {
     std::swap(api_, other.api_);
     std::swap(event_, other.event_);

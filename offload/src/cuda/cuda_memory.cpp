@@ -20,8 +20,7 @@ class DeviceSource final : public MemorySource {
     void* block = nullptr;
     const cudaError_t error = api_->malloc(&block, size_bytes);
     if (error == cudaSuccess) return block;
-    if (error != cudaErrorMemoryAllocation)
-      throw_cuda_failed(*api_, error, "malloc", what_for);
+    if (error != cudaErrorMemoryAllocation) throw_cuda_failed(*api_, error, "malloc", what_for);
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
     SLUICE_CUDA(*api_, mem_get_info(&free_bytes, &total_bytes), what_for);

@@ -12,9 +12,9 @@ namespace sluice::offload::cuda {
 // throws OutOfMemory, which has what is free, and CudaError.
 std::unique_ptr<MemorySource> make_device_source(std::shared_ptr<CudaApi> api, int device);
 
-// Host memory that the GPU copies to and from directly: mapped pages, huge ones where the system has
-// them, registered. The source's allocate throws OutOfMemory when the pages cannot be locked, with
-// what to change, and CudaError.
+// Host memory that the GPU copies to and from directly: mapped pages, huge ones where the system
+// has them, registered. The source's allocate throws OutOfMemory when the pages cannot be locked,
+// with what to change, and CudaError.
 std::unique_ptr<MemorySource> make_registered_source(std::shared_ptr<CudaApi> api, int device);
 
 }  // namespace sluice::offload::cuda

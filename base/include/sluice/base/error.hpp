@@ -74,8 +74,8 @@ class StorageError : public Error {
   std::string path_;
 };
 
-// A call of the CUDA runtime failed, or work that was given to a GPU did. what() holds the call, what
-// it was for and the runtime's own text.
+// A call of the CUDA runtime failed, or work that was given to a GPU did. what() holds the call,
+// what it was for and the runtime's own text.
 class CudaError : public Error {
  public:
   CudaError(int code, const std::string& code_name, const std::string& code_text,

@@ -85,7 +85,8 @@ class Compute final : public GpuCompute {
   static c10::cuda::CUDAStream own_stream(c10::DeviceIndex index) {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     c10::cuda::set_device(index);
-    const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index);
+    const c10::cuda::CUDAStream stream =
+        c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index);
     c10::cuda::setCurrentCUDAStream(stream);
     return stream;
   }

@@ -1,7 +1,7 @@
 #pragma once
-// The device that is an NVIDIA GPU. The CUDA runtime is loaded when it is first asked for, so that a
-// machine without one runs everything else. A build without CUDA's headers has these functions too;
-// they say so.
+// The device that is an NVIDIA GPU. The CUDA runtime is loaded when it is first asked for, so that
+// a machine without one runs everything else. A build without CUDA's headers has these functions
+// too; they say so.
 
 #include <cstdint>
 #include <memory>

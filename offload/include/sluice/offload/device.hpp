@@ -53,9 +53,9 @@ class Device {
   virtual MemoryPool& memory() = 0;
   // Whether the CPU may read and write the device's memory directly.
   virtual bool host_addressable() const = 0;
-  // Where a pool of host memory gets blocks that copies of this device run fastest from: page-locked,
-  // and known to the device. The device outlives it. Its allocate() throws OutOfMemory that
-  // names the limit and what to change.
+  // Where a pool of host memory gets blocks that copies of this device run fastest from:
+  // page-locked, and known to the device. The device outlives it. Its allocate() throws OutOfMemory
+  // that names the limit and what to change.
   virtual std::unique_ptr<MemorySource> make_pinned_source() = 0;
   // After all compute work that has been issued so far, by whichever thread. Throws CudaError.
   virtual ComputePoint mark_compute() = 0;

@@ -47,15 +47,15 @@ class Mover {
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
-  // Copies the first device_to.size() bytes of `from` to device memory, after all compute work issued
-  // so far, or after the point given: that of the last use of the memory; never blocks. Both stay
-  // valid and unchanged until the ticket has finished. Throws InvalidArgument when `from` is
+  // Copies the first device_to.size() bytes of `from` to device memory, after all compute work
+  // issued so far, or after the point given: that of the last use of the memory; never blocks. Both
+  // stay valid and unchanged until the ticket has finished. Throws InvalidArgument when `from` is
   // smaller.
   Ticket begin_fetch(const TieredBytes& from, std::span<std::byte> device_to);
   Ticket begin_fetch(const TieredBytes& from, std::span<std::byte> device_to,
                      const ComputePoint& after);
-  // The other way, after all compute work issued so far. In a file, whole blocks are written where the range has room for them: up to
-  // 4095 bytes of the range behind the stored ones become zero.
+  // The other way, after all compute work issued so far. In a file, whole blocks are written where
+  // the range has room for them: up to 4095 bytes of the range behind the stored ones become zero.
   Ticket begin_store(std::span<const std::byte> device_from, const TieredBytes& to);
 
   // Empty, or why the tiles could not be registered with the engine: transfers work, and cost more
