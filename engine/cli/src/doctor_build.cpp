@@ -1,15 +1,15 @@
 // doctor: accelerators, asynchronous I/O, and the libraries of this build.
 
-#include <dlfcn.h>
 #include <json/version.h>
 #include <spdlog/version.h>
-#include <unistd.h>
 #include <CLI/Version.hpp>
 
 #include <string>
 
 #include "doctor.hpp"
+#include "sluice/base/bytes.hpp"
 #include "sluice/nvme/io_backend.hpp"
+#include "sluice/offload/cuda_device.hpp"
 #include "train_library_loader.hpp"
 #include "version.hpp"
 
@@ -22,19 +22,15 @@ DoctorRow on_off(std::string name, bool on, std::string detail) {
 }
 
 DoctorRow gpu_row() {
-  constexpr const char* kHostOnly = "this version trains on the host device only";
-  if (::access("/dev/nvidia0", F_OK) != 0) {
-    return on_off("GPU", false, std::string("no NVIDIA device (/dev/nvidia0); ") + kHostOnly);
+  constexpr const char* kHostOnly = "; this version trains on the host device only";
+  const offload::CudaDevices found = offload::find_cuda_devices();
+  if (found.devices.empty()) return on_off("GPU", false, found.why_none + kHostOnly);
+  std::string names;
+  for (const offload::CudaDeviceFacts& device : found.devices) {
+    names += (names.empty() ? "" : ", ") + device.name + " (" + format_bytes(device.total_bytes) +
+             ", " + device.bus_id + ")";
   }
-  void* const driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  if (driver == nullptr) {
-    return on_off(
-        "GPU", false,
-        std::string("/dev/nvidia0 is there, but the driver's libcuda.so.1 is not; ") + kHostOnly);
-  }
-  ::dlclose(driver);
-  return on_off("GPU", false,
-                std::string("an NVIDIA device and its driver are there, but ") + kHostOnly);
+  return on_off("GPU", false, names + kHostOnly);
 }
 
 DoctorRow uring_row() {

@@ -239,8 +239,13 @@ std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part) {
       checked_mul(shard_count(plan, unit), plan.state_format.part(part).element_bytes));
 }
 
+bool states_are_far(const UnitPlacement& unit) {
+  return unit.states == Tier::device && !unit.device_in_reach;
+}
+
 PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& format,
                         std::size_t part) {
+  if (states_are_far(unit)) return PartPlace::tile;
   const bool weights_at_hand =
       unit.weights == Tier::host || (unit.weights == Tier::device && unit.states == Tier::device);
   if (format.is_split() && part == 0 && weights_at_hand) return PartPlace::weights;
@@ -249,6 +254,7 @@ PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& fo
 }
 
 bool reads_states(const UnitPlacement& unit, const models::StateFormat& format) {
+  if (unit.states != Tier::nvme) return false;
   for (std::size_t part = 0; part < format.part_count(); ++part) {
     if (!unit.frozen && place_of_part(unit, format, part) == PartPlace::tile) return true;
   }
@@ -257,7 +263,11 @@ bool reads_states(const UnitPlacement& unit, const models::StateFormat& format) 
 
 bool weight_leaves(const UnitPlacement& unit) {
   return unit.weights == Tier::nvme ||
-         (unit.weights == Tier::device && unit.states != Tier::device);
+         (unit.weights == Tier::device && (unit.states != Tier::device || states_are_far(unit)));
+}
+
+bool gradient_in_tile(const UnitPlacement& unit) {
+  return unit.gradients == Tier::nvme || (unit.gradients == Tier::device && !unit.device_in_reach);
 }
 
 bool weight_in_tile(const UnitPlacement& unit, const models::StateFormat& format) {
@@ -282,8 +292,7 @@ UpdateTile update_tile(const std::vector<UnitPlacement>& units, const models::St
     });
     tile.states[part] = add(needed, format.part(part).element_bytes);
   }
-  tile.gradient = add(any([](const UnitPlacement& unit) { return unit.gradients == Tier::nvme; }),
-                      size_of(dtype));
+  tile.gradient = add(any(gradient_in_tile), size_of(dtype));
   tile.weight = add(any([&](const UnitPlacement& unit) { return weight_in_tile(unit, format); }),
                     size_of(dtype));
   // What is all in memory and moves still: a tile stands for a transfer.

@@ -203,6 +203,7 @@ void ask_for(Plan& plan, const Rings& rings, const Preferences& preferences) {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     UnitPlacement& unit = plan.units[u];
     unit.frozen = plan.layouts[u].frozen;
+    unit.device_in_reach = plan.device_in_reach;
     unit.weights = weights;
     unit.states = states;
     unit.gradients = states == Tier::device ? Tier::device : Tier::host;

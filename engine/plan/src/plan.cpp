@@ -77,6 +77,7 @@ Plan describe(const config::TrainConfig& config, const Subject& subject, Placeme
   plan.state_format = models::state_format(config);
   describe_units(plan, subject);
   plan.threads = choose_threads(config, machine.cores);
+  plan.device_in_reach = machine.device_in_reach;
   plan.runtime_bytes = kRuntimeBytes;
   if (placement == Placement::configured) {
     // Of what is free now, the device tier (weights in use, activations) may take 45 %, the host

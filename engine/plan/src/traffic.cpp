@@ -115,8 +115,15 @@ UnitTraffic committed_traffic(const Plan& plan, std::size_t u, CachedTraffic& ca
   const std::uint64_t compute = shard_count(plan, u) * size_of(plan.compute_dtype);
   UnitTraffic traffic = state_traffic(plan, u, cached);
   if (unit.weights == Tier::nvme) traffic.written_bytes += compute;
-  if (unit.weights == Tier::device && unit.states != Tier::device) traffic.h2d_bytes += compute;
+  if (unit.weights == Tier::device && weight_leaves(unit)) traffic.h2d_bytes += compute;
   if (unit.gradients == Tier::nvme) traffic.read_bytes += compute;
+  if (unit.gradients == Tier::device && gradient_in_tile(unit)) traffic.d2h_bytes += compute;
+  if (states_are_far(unit)) {
+    const std::uint64_t states = plan.state_format.element_bytes() * shard_count(plan, u);
+    traffic.d2h_bytes += states;
+    // The weights of a split master go as weights do.
+    traffic.h2d_bytes += states - (plan.state_format.is_split() ? compute : 0);
+  }
   return traffic;
 }
 

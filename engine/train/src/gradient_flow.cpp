@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "gradient_stats.hpp"
 #include "optimizer_tile.hpp"
 #include "sluice/base/error.hpp"
 #include "tensor_bytes.hpp"
@@ -49,11 +50,17 @@ void GradientFlow::begin(const std::vector<std::size_t>& units) {
   for (const std::size_t unit : units) begin_buffer(unit);
 }
 
+cpu_adam::GradientStats GradientFlow::stats_of(std::span<std::byte> gradient) const {
+  if (!plan_.device_in_reach)
+    return device_gradient_stats(tensor_over(gradient, plan_.compute_dtype));
+  return cpu_adam::gradient_stats(gradient_span(gradient, plan_.compute_dtype),
+                                  *resources_.executor);
+}
+
 // Adds to the norm; finds what is not finite.
 void GradientFlow::check(std::size_t unit) {
   const zero::ShardedUnit& own = *resources_.units[unit];
-  const cpu_adam::GradientStats stats = cpu_adam::gradient_stats(
-      gradient_span(own.gradient_shard(), plan_.compute_dtype), *resources_.executor);
+  const cpu_adam::GradientStats stats = stats_of(own.gradient_shard());
   squared_norms_[unit] = stats.squared_norm;
   if (stats.finite || !not_finite_.empty()) return;
   not_finite_ = plan_.layouts[unit].name;
@@ -61,9 +68,7 @@ void GradientFlow::check(std::size_t unit) {
   for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
     const auto values =
         own.gradients().subspan(param.offset_count * element, param.count * element);
-    if (cpu_adam::gradient_stats(gradient_span(values, plan_.compute_dtype), *resources_.executor)
-            .finite)
-      continue;
+    if (stats_of(values).finite) continue;
     not_finite_ = param.name;
     break;
   }

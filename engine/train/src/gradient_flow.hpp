@@ -62,6 +62,7 @@ class GradientFlow {
  private:
   std::vector<std::size_t> units_of(std::size_t unit) const;
   void begin_buffer(std::size_t unit);
+  cpu_adam::GradientStats stats_of(std::span<std::byte> gradient) const;
   void check(std::size_t unit);
   void lend_home(std::size_t unit);
   void forget(std::size_t unit);

@@ -22,7 +22,7 @@ namespace {
 LinkBytes bytes_moved(const RunResources& resources) {
   const offload::MoverBytes moved = resources.mover->bytes();
   const UpdateCounters update = resources.updater->counters();
-  return {moved.to_device + update.h2d_bytes, moved.from_device,
+  return {moved.to_device + update.h2d_bytes, moved.from_device + update.d2h_bytes,
           moved.read + update.nvme_read_bytes, moved.written + update.nvme_written_bytes,
           update.nvme_cached_bytes};
 }

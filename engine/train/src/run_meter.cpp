@@ -124,10 +124,10 @@ void RunMeter::end_updates(StepRecord& record) {
   const UpdateCounters& now = all.update;
   record.bytes = pending_.bytes;
   record.stall_seconds = pending_.stall_seconds;
-  add(record.bytes,
-      {now.h2d_bytes - updated_.h2d_bytes, 0, now.nvme_read_bytes - updated_.nvme_read_bytes,
-       now.nvme_written_bytes - updated_.nvme_written_bytes,
-       now.nvme_cached_bytes - updated_.nvme_cached_bytes});
+  add(record.bytes, {now.h2d_bytes - updated_.h2d_bytes, now.d2h_bytes - updated_.d2h_bytes,
+                     now.nvme_read_bytes - updated_.nvme_read_bytes,
+                     now.nvme_written_bytes - updated_.nvme_written_bytes,
+                     now.nvme_cached_bytes - updated_.nvme_cached_bytes});
   updated_ = now;
   LinkSeconds busy = minus(all.busy, busy_);
   record.compute_seconds =

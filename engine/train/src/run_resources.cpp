@@ -83,8 +83,9 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
                                                  static_cast<unsigned>(io.reads_per_write), trace});
 }
 
-RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode, Trace* the_trace)
-    : plan(the_plan), trace(the_trace) {
+RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode, Trace* the_trace,
+                           std::shared_ptr<offload::Device> given)
+    : plan(the_plan), trace(the_trace), device(std::move(given)) {
   make_pools();
   if (has_files(plan)) {
     io = make_io_engine(plan, io_choice, trace);
@@ -146,10 +147,14 @@ bool RunResources::states_are_durable() const {
 }
 
 void RunResources::make_pools() {
-  device = offload::make_host_device(
-      {.memory_bytes = plan.device_budget_bytes.value_or(offload::kUnlimited),
-       .bandwidth_bytes_per_second = std::nullopt,
-       .trace = trace});
+  if (device == nullptr) {
+    device = offload::make_host_device(
+        {.memory_bytes = plan.device_budget_bytes.value_or(offload::kUnlimited),
+         .bandwidth_bytes_per_second = std::nullopt,
+         .trace = trace});
+  }
+  SLUICE_CHECK(device->host_addressable() == plan.device_in_reach,
+               "the plan is for another kind of device");
   host_pool = std::make_unique<offload::MemoryPool>(
       Tier::host, plan.host_budget_bytes.value_or(offload::kUnlimited),
       offload::make_host_source());

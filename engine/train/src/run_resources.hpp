@@ -38,8 +38,10 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
 struct RunResources {
   // The plan must outlive it. Throws OutOfMemory, IoError, StorageError; then nothing that was
   // there before is lost.
-  // `trace` may be null, and outlives it.
-  RunResources(const plan::Plan& plan, SwapMode mode, Trace* trace = nullptr);
+  // `trace` may be null, and outlives it. Computes on the host device, unless a test gives another
+  // whose memory LibTorch reads and writes as the CPU's.
+  RunResources(const plan::Plan& plan, SwapMode mode, Trace* trace = nullptr,
+               std::shared_ptr<offload::Device> device = nullptr);
   RunResources(const RunResources&) = delete;
   RunResources& operator=(const RunResources&) = delete;
 

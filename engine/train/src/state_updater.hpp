@@ -47,6 +47,7 @@ struct UpdateCounters {
   std::uint64_t nvme_cached_bytes = 0;  // not read, since the cache has them
   std::uint64_t nvme_written_bytes = 0;
   std::uint64_t h2d_bytes = 0;
+  std::uint64_t d2h_bytes = 0;
   double compute_seconds = 0;
 };
 

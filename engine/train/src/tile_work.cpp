@@ -4,6 +4,10 @@
 
 namespace sluice::train {
 
+bool in_tile_only(TileWork::Parts parts) {
+  return parts == TileWork::Parts::in_store_only || parts == TileWork::Parts::all;
+}
+
 bool includes(TileWork::Parts parts, const PartHome& home) {
   if (!home.shard || parts == TileWork::Parts::none) return false;
   if (parts == TileWork::Parts::all) return true;

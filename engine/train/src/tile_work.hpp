@@ -22,7 +22,7 @@ namespace sluice::train {
 struct PartHome {
   plan::PartPlace place = plan::PartPlace::memory;
   std::optional<std::size_t> shard;  // index in the store, if it is there
-  offload::TieredBytes memory;       // where the place is memory
+  offload::TieredBytes memory;       // where the place is memory, or a device out of reach
 };
 // As many as the format has parts.
 using StateHome = std::vector<PartHome>;
@@ -55,7 +55,9 @@ struct TileWork {
   bool is_update() const { return read_gradient; }
 };
 
-// Whether such a read or write concerns a part that lives there.
+// Whether such a read or write concerns what has a place in the tile only.
+bool in_tile_only(TileWork::Parts parts);
+// Whether it concerns a part that lives there.
 bool includes(TileWork::Parts parts, const PartHome& home);
 
 // What a unit's tiles have in common. Confined to the updater's thread after ticket().

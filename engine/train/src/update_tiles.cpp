@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "far_states.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
@@ -134,8 +135,6 @@ StateHome UpdateTiles::make_home(std::size_t u) {
   if (plan_.layouts[u].frozen) return home;
   const plan::UnitPlacement& unit = plan_.units[u];
   const bool on_device = unit.states == Tier::device;
-  SLUICE_CHECK(!on_device || resources_.device->host_addressable(),
-               "optimizer states on this device need an update on the device");
   offload::MemoryPool& pool = on_device ? resources_.device->memory() : *resources_.host_pool;
   for (std::size_t i = 0; i < format_.part_count(); ++i) {
     const models::StatePart part = format_.part(i);
@@ -143,7 +142,8 @@ StateHome UpdateTiles::make_home(std::size_t u) {
     PartHome& one = home.emplace_back();
     one.place = plan::place_of_part(unit, format_, i);
     if (unit.states == Tier::nvme) one.shard = resources_.store->index_of(name);
-    if (one.place == plan::PartPlace::memory) {
+    const bool is_weight = format_.is_split() && i == 0;
+    if (one.place == plan::PartPlace::memory || (plan::states_are_far(unit) && !is_weight)) {
       one.memory = offload::TieredBytes(pool.tier(),
                                         pool.allocate(shard_count(u) * part.element_bytes, name));
     }
@@ -184,7 +184,8 @@ UpdateTiles::Bytes UpdateTiles::compute_span(const TileRange& range, Bytes tile,
 
 UpdateTiles::Bytes UpdateTiles::gradient_of(const TileRange& range, Bytes tile) const {
   const offload::TieredBytes& home = resources_.units[range.unit]->gradients_home();
-  return compute_span(range, tile, home, !home.in_memory(), offsets_.gradient);
+  return compute_span(range, tile, home, plan::gradient_in_tile(plan_.units[range.unit]),
+                      offsets_.gradient);
 }
 UpdateTiles::Bytes UpdateTiles::weight_of(const TileRange& range, Bytes tile) const {
   if (format_.is_split()) return {};
@@ -209,6 +210,13 @@ Tickets UpdateTiles::begin_state_reads(const TileRange& range, TileWork::Parts p
     const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
     tickets.push_back(resources_.store->begin_read(*home[i].shard, offset_bytes, spans[i]));
   }
+  if (in_tile_only(parts) && plan::states_are_far(plan_.units[range.unit])) {
+    UpdateCounters moved;
+    moved.d2h_bytes =
+        begin_far_reads(*resources_.device, format_, home,
+                        resources_.units[range.unit]->weights_home(), range, spans, tickets);
+    count(moved);
+  }
   return tickets;
 }
 
@@ -229,12 +237,19 @@ void UpdateTiles::count_state_reads(const TileRange& range, TileWork::Parts part
 }
 
 void UpdateTiles::add_gradient_read(const TileRange& range, Bytes tile, Tickets& tickets) {
+  if (!plan::gradient_in_tile(plan_.units[range.unit])) return;
   const offload::TieredBytes& home = resources_.units[range.unit]->gradients_home();
-  if (home.in_memory()) return;
   const Bytes data = gradient_of(range, tile);
-  tickets.push_back(read_file(home, range, data));
   UpdateCounters moved;
-  moved.nvme_read_bytes = data.size();
+  if (home.in_memory()) {
+    const std::uint64_t offset_bytes = range.begin * size_of(plan_.compute_dtype);
+    tickets.push_back(
+        resources_.device->begin_copy_out(data, home.memory().subspan(offset_bytes, data.size())));
+    moved.d2h_bytes = data.size();
+  } else {
+    tickets.push_back(read_file(home, range, data));
+    moved.nvme_read_bytes = data.size();
+  }
   count(moved);
 }
 
@@ -248,6 +263,9 @@ Tickets UpdateTiles::begin_writes(const TileRange& range, const TileWork& work, 
     const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
     tickets.push_back(resources_.store->begin_write(*home[i].shard, offset_bytes, spans[i]));
     moved.nvme_written_bytes += spans[i].size();
+  }
+  if (in_tile_only(work.write_states) && plan::states_are_far(plan_.units[range.unit])) {
+    moved.h2d_bytes += begin_far_writes(*resources_.device, format_, home, range, spans, tickets);
   }
   if (work.write_weight) {
     send_weight(range, format_.is_split() ? spans[0] : weight_of(range, tile), tickets, moved);
@@ -278,6 +296,7 @@ void UpdateTiles::count(const UpdateCounters& more) {
   counters_.nvme_cached_bytes += more.nvme_cached_bytes;
   counters_.nvme_written_bytes += more.nvme_written_bytes;
   counters_.h2d_bytes += more.h2d_bytes;
+  counters_.d2h_bytes += more.d2h_bytes;
   counters_.compute_seconds += more.compute_seconds;
 }
 

@@ -37,6 +37,8 @@ struct MachineFacts {
   std::uint64_t address_space_bytes =
       std::numeric_limits<std::uint64_t>::max();  // RLIMIT_AS (ulimit -v)
   int cores = 1;                                  // this process may use
+  // Whether the CPU reads and writes the device's memory: the host device's, not a GPU's.
+  bool device_in_reach = true;
   // Free bytes of the file system below each directory that the configuration names; a directory
   // that is absent has no entry (the trainer reports it, with exit code 4).
   std::vector<std::pair<std::string, std::uint64_t>> free_disk_bytes;
@@ -63,12 +65,13 @@ struct PlanRow {
 
 // Where an update finds one part of a unit's states: in the unit's weights, which half of a split
 // master is; in memory of its own, on the tier of the states or as a cache of what is on NVMe; or
-// in the tile, read from NVMe and written back.
+// in the tile, read from NVMe, or from a device that the CPU does not reach, and written back.
 enum class PartPlace { weights, memory, tile };
 
 // Where one unit's bytes have their home. Of a frozen unit only the weights exist.
 struct UnitPlacement {
   bool frozen = false;
+  bool device_in_reach = true;                      // as in MachineFacts
   offload::Tier weights = offload::Tier::device;    // 16-bit (or fp32) weights
   offload::Tier gradients = offload::Tier::device;  // gradients waiting for the norm
   offload::Tier states = offload::Tier::device;     // master, first and second moment
@@ -111,6 +114,7 @@ struct Plan {
   std::uint64_t state_bytes = 0;
   DType compute_dtype = DType::bf16;
   models::StateFormat state_format;
+  bool device_in_reach = true;  // as in MachineFacts
 
   std::optional<std::uint64_t> device_budget_bytes;  // none: not limited (resident)
   std::optional<std::uint64_t> host_budget_bytes;
@@ -204,12 +208,16 @@ std::vector<std::vector<std::size_t>> evaluation_stages(
 
 PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& format,
                         std::size_t part);
+// Whether they are on a device that the CPU does not reach: copied to the tile and back.
+bool states_are_far(const UnitPlacement& unit);
 // Whether an update reads states from NVMe: not those that memory has as well.
 bool reads_states(const UnitPlacement& unit, const models::StateFormat& format);
 // Whether an update sends the weights to another tier: to a file, or over the link to the device.
 bool weight_leaves(const UnitPlacement& unit);
 // Whether they take a place of their own in the tile for that. Those of a split master are a part.
 bool weight_in_tile(const UnitPlacement& unit, const models::StateFormat& format);
+// Whether the gradient takes one: from a file, or from a device that the CPU does not reach.
+bool gradient_in_tile(const UnitPlacement& unit);
 
 // Where the parts of one tile of the optimizer step lie, as offsets in bytes, and the size of all:
 // a part is there when some unit needs it.

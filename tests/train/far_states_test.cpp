@@ -1,0 +1,182 @@
+// Optimizer states on a device that the host does not address: the same update, by way of tiles.
+
+#include "far_states.hpp"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "gradient_flow.hpp"
+#include "tensor_bytes.hpp"
+
+namespace sluice::train {
+namespace {
+
+// The host device, whose memory only LibTorch addresses: all else goes by copies.
+class FarDevice final : public offload::Device {
+ public:
+  FarDevice() : near_(offload::make_host_device({})) {}
+  std::string_view name() const override { return "far"; }
+  offload::MemoryPool& memory() override { return near_->memory(); }
+  bool host_addressable() const override { return false; }
+  std::unique_ptr<offload::MemorySource> make_pinned_source() override {
+    return near_->make_pinned_source();
+  }
+  offload::ComputePoint mark_compute() override { return near_->mark_compute(); }
+  Ticket begin_copy_in(std::span<std::byte> to, std::span<const std::byte> from,
+                       const offload::ComputePoint& after) override {
+    return near_->begin_copy_in(to, from, after);
+  }
+  Ticket begin_copy_out(std::span<std::byte> to, std::span<const std::byte> from,
+                        const offload::ComputePoint& after) override {
+    return near_->begin_copy_out(to, from, after);
+  }
+  Ticket begin_copy_within(std::span<std::byte> to, std::span<const std::byte> from,
+                           const offload::ComputePoint& after) override {
+    return near_->begin_copy_within(to, from, after);
+  }
+  offload::CopyCounters counters() const override { return near_->counters(); }
+
+ private:
+  const std::unique_ptr<offload::Device> near_;
+};
+
+using Home = config::OffloadConfig::Device;
+
+struct Case {
+  const char* name;
+  Home states;
+  Home weights;
+  config::MasterFormat master;
+};
+void PrintTo(const Case& each, std::ostream* out) {
+  *out << each.name;
+}
+
+plan::Plan plan_of(const Case& each, bool in_reach) {
+  config::TrainConfig config;
+  config.micro_batch_size = config.gradient_accumulation_steps = config.train_batch_size = 1;
+  config.bf16 = true;
+  config.gradient_clipping = 0;
+  config.zero.stage = 3;
+  config.zero.offload_optimizer.device = each.states;
+  config.zero.offload_param.device = each.weights;
+  config.sluice.master = each.master;
+  config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
+  config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
+  config::ModelConfig model;
+  model.n_layer = 2;
+  model.n_embd = 64;
+  model.n_head = 4;
+  model.n_positions = 32;
+  model.vocab_size = 256;
+  plan::MachineFacts machine = plan::probe_machine(config);
+  machine.device_in_reach = in_reach;
+  return plan::make_plan(config, model, plan::Placement::configured, machine);
+}
+
+// Three updates of every unit with gradients that differ by element.
+class Updates {
+ public:
+  Updates(const Case& each, bool in_reach)
+      : plan_(plan_of(each, in_reach)),
+        resources_(plan_, SwapMode::create, nullptr,
+                   in_reach ? nullptr : std::make_shared<FarDevice>()),
+        flow_(resources_) {
+    std::vector<Ticket> work;
+    for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
+      work.push_back(resources_.updater->begin_initialise(
+          u, [](std::uint64_t first, std::span<float> values) {
+            for (std::size_t i = 0; i < values.size(); ++i)
+              values[i] = 1.0F + static_cast<float>((first + i) % 97) / 1000;
+          }));
+    }
+    finish_all(work);
+    after_initialise_ = resources_.updater->counters();
+    for (int step = 1; step <= kSteps; ++step) take_step(step);
+  }
+
+  torch::Tensor weights(std::size_t unit) {
+    zero::GatherStall stall;
+    zero::ShardedUnit& of = *resources_.units[unit];
+    of.finish_gather(stall);
+    torch::Tensor copy = tensor_over(of.weights(), plan_.compute_dtype).clone();
+    of.release();
+    return copy;
+  }
+  std::size_t units() const { return plan_.layouts.size(); }
+  const plan::Plan& plan() const { return plan_; }
+  double squared_norm() const { return flow_.squared_norm(); }
+  std::uint64_t h2d_of_a_step() const {
+    return (resources_.updater->counters().h2d_bytes - after_initialise_.h2d_bytes) / kSteps;
+  }
+  std::uint64_t d2h_of_a_step() const {
+    return (resources_.updater->counters().d2h_bytes - after_initialise_.d2h_bytes) / kSteps;
+  }
+
+ private:
+  static constexpr int kSteps = 3;
+
+  void take_step(int step) {
+    flow_.begin_step();
+    flow_.update_at_once(
+        {cpu_adam::AdamConfig{.learning_rate = 0.01, .weight_decay = 0.1}, {.step = step}});
+    for (std::size_t u = units(); u-- > 0;) {
+      flow_.begin_unit(u);
+      const torch::Tensor flat = tensor_over(resources_.units[u]->gradients(), DType::bf16);
+      flat.copy_(torch::arange(flat.numel()).remainder(31).sub(15).mul(0.01 * step));
+      flow_.send_unit(u);
+    }
+    flow_.end_step();
+    zero::GatherStall stall;
+    flow_.finish_updates(stall);
+  }
+
+  plan::Plan plan_;
+  RunResources resources_;
+  GradientFlow flow_;
+  UpdateCounters after_initialise_;
+};
+
+class FarStates : public testing::TestWithParam<Case> {};
+
+TEST_P(FarStates, AreUpdatedAsThoseInReach) {
+  Updates in_reach(GetParam(), true);
+  Updates far(GetParam(), false);
+  EXPECT_NEAR(far.squared_norm() / in_reach.squared_norm(), 1, 1e-5);
+  for (std::size_t u = 0; u < far.units(); ++u) {
+    const torch::Tensor updated = far.weights(u);
+    EXPECT_TRUE(torch::equal(updated, in_reach.weights(u))) << u;
+    EXPECT_FALSE(torch::equal(updated, torch::ones_like(updated))) << u;
+  }
+}
+
+TEST_P(FarStates, MoveTheBytesThatArePlanned) {
+  Updates far(GetParam(), false);
+  // Without inputs and what the mover brings: the updates' own.
+  std::uint64_t h2d = 0;
+  std::uint64_t d2h = 0;
+  for (std::size_t u = 0; u < far.units(); ++u) {
+    const std::uint64_t count = far.plan().layouts[u].flat_count;
+    if (GetParam().states == Home::none) {
+      // Master or its halves and moments both ways, the gradient out, and the new weights in.
+      d2h += count * (12 + 2);
+      h2d += count * (GetParam().master == config::MasterFormat::split ? 12 : 14);
+    } else if (GetParam().weights == Home::none) {
+      h2d += count * 2;
+    }
+  }
+  EXPECT_EQ(far.h2d_of_a_step(), h2d);
+  EXPECT_EQ(far.d2h_of_a_step(), d2h);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Homes, FarStates,
+    testing::Values(Case{"split_on_device", Home::none, Home::none, config::MasterFormat::split},
+                    Case{"fp32_on_device", Home::none, Home::none, config::MasterFormat::fp32},
+                    Case{"states_in_host", Home::cpu, Home::none, config::MasterFormat::split},
+                    Case{"all_in_host", Home::cpu, Home::cpu, config::MasterFormat::fp32}),
+    [](const auto& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace sluice::train
