@@ -7,14 +7,14 @@
 #include "optimizer_tile.hpp"
 #include "sluice/models/state_format.hpp"
 #include "sluice/offload/device.hpp"
-#include "sluice/offload/tile_pipeline.hpp"
 #include "sluice/offload/tiered_bytes.hpp"
+#include "sluice/offload/tile_pipeline.hpp"
 #include "tile_work.hpp"
 
 namespace sluice::train {
 
-// Adds the copies of one tile to `tickets`; returns their bytes. `weights` is the home of the unit's
-// weights, half of a split master.
+// Adds the copies of one tile to `tickets`; returns their bytes. `weights` is the home of the
+// unit's weights, half of a split master.
 std::uint64_t begin_far_reads(offload::Device& device, const models::StateFormat& format,
                               const StateHome& home, const offload::TieredBytes& weights,
                               const TileRange& range, const StateSpans& tile,
