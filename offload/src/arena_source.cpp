@@ -26,6 +26,7 @@ ArenaSource::ArenaSource(std::unique_ptr<MemorySource> backing, std::uint64_t si
                          std::size_t granule_bytes)
     : backing_(std::move(backing)),
       size_bytes_(align_up(size_bytes, kPageBytes)),
+      tier_(tier),
       granule_bytes_(granule_bytes),
       base_(take_all(*backing_, size_bytes_, tier)) {
   assert(std::has_single_bit(granule_bytes_) && granule_bytes_ >= 64 &&
@@ -60,7 +61,9 @@ void* ArenaSource::allocate(std::size_t size_bytes) {
     add_free(begin + need, run_end - (begin + need));
     return base_ + begin;
   }
-  return nullptr;
+  throw OutOfMemory(std::string(name_of(tier_)), need, largest_free(),
+                    "a block in one piece (" + format_bytes(free_bytes_) +
+                        " of the budget are free, the largest piece of them is too small)");
 }
 
 void ArenaSource::free(void* block, std::size_t size_bytes) noexcept {
@@ -94,8 +97,11 @@ void ArenaSource::free(void* block, std::size_t size_bytes) noexcept {
 
 ArenaUsage ArenaSource::usage() const {
   MutexLock lock(mutex_);
-  const std::uint64_t largest = free_by_size_.empty() ? 0 : free_by_size_.rbegin()->first;
-  return {size_bytes_, free_bytes_, largest};
+  return {size_bytes_, free_bytes_, largest_free()};
+}
+
+std::uint64_t ArenaSource::largest_free() const {
+  return free_by_size_.empty() ? 0 : free_by_size_.rbegin()->first;
 }
 
 void ArenaSource::add_free(std::uint64_t offset, std::uint64_t size) {

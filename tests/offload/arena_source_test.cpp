@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "counting_source.hpp"
@@ -41,7 +42,7 @@ TEST(ArenaSource, HoldsExactlyItsSize) {
   std::vector<void*> blocks;
   for (int i = 0; i < 4; ++i) blocks.push_back(arena->allocate(kPageBytes));
   EXPECT_EQ(std::count(blocks.begin(), blocks.end(), nullptr), 0);
-  EXPECT_EQ(arena->allocate(64), nullptr);
+  EXPECT_THROW(arena->allocate(64), OutOfMemory);
   EXPECT_EQ(arena->usage().free_bytes, 0U);
   for (void* block : blocks) arena->free(block, kPageBytes);
   void* all = arena->allocate(4 * kPageBytes);
@@ -81,7 +82,14 @@ TEST(ArenaSource, TellsFreeBytesFromWhatCanBeHadInOnePiece) {
   arena->free(c, kPageBytes);
   EXPECT_EQ(arena->usage().free_bytes, 2 * kPageBytes);
   EXPECT_EQ(arena->usage().largest_free_bytes, kPageBytes);
-  EXPECT_EQ(arena->allocate(2 * kPageBytes), nullptr);
+  try {
+    arena->allocate(2 * kPageBytes);
+    FAIL() << "there is no such piece";
+  } catch (const OutOfMemory& e) {
+    EXPECT_EQ(e.available_bytes(), kPageBytes);
+    EXPECT_NE(std::string(e.what()).find("8.00 KiB of the budget are free"), std::string::npos)
+        << e.what();
+  }
   arena->free(b, kPageBytes);
 }
 
@@ -119,13 +127,15 @@ TEST(ArenaSource, BlocksKeepTheirBytesUnderRandomUse) {
   for (int i = 0; i < 20000; ++i) {
     const std::uint64_t wanted = random() % 3 == 0 ? random() % (20 * kPageBytes) : random() % 2000;
     const auto size_bytes = static_cast<std::size_t>(pool_bytes(1 + wanted));
-    auto* data = static_cast<unsigned char*>(arena->allocate(size_bytes));
-    if (data != nullptr) {
+    bool full = false;
+    try {
+      auto* data = static_cast<unsigned char*>(arena->allocate(size_bytes));
       const auto value = static_cast<unsigned char>(random());
       std::memset(data, value, size_bytes);
       blocks.push_back({data, size_bytes, value});
+    } catch (const OutOfMemory&) {
+      full = true;
     }
-    const bool full = data == nullptr;
     while (!blocks.empty() && (full ? random() % 4 != 0 : random() % 2 == 0))
       give_back(random() % blocks.size());
   }

@@ -82,35 +82,35 @@ class FakeCuda final : public cuda::CudaApi {
     return "cudaError" + std::to_string(static_cast<int>(error));
   }
   std::string error_text(cudaError_t) override { return "a fault of the test"; }
-  cudaError_t driver_get_version(int* version) override {
+  cuda::Result driver_get_version(int* version) override {
     *version = driver_version;
     return enter("driver_get_version");
   }
-  cudaError_t runtime_get_version(int* version) override {
+  cuda::Result runtime_get_version(int* version) override {
     *version = 13000;
     return enter("runtime_get_version");
   }
-  cudaError_t get_device_count(int* count) override {
+  cuda::Result get_device_count(int* count) override {
     *count = device_count;
     return count_error != cudaSuccess ? count_error : enter("get_device_count");
   }
-  cudaError_t get_device_properties(cudaDeviceProp* properties, int /*device*/) override {
+  cuda::Result get_device_properties(cudaDeviceProp* properties, int /*device*/) override {
     std::strcpy(properties->name, "Fake GPU");
     properties->totalGlobalMem = kMemoryBytes;
     properties->major = 9;
     properties->pciBusID = 0x1b;
     return enter("get_device_properties");
   }
-  cudaError_t set_device(int device) override {
+  cuda::Result set_device(int device) override {
     return device < device_count ? enter("set_device") : cudaErrorInvalidDevice;
   }
-  cudaError_t mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) override {
+  cuda::Result mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) override {
     *free_bytes = kMemoryBytes - used_bytes();
     *total_bytes = kMemoryBytes;
     return enter("mem_get_info");
   }
   // One block after the other: what is freed is not given out again, so that a late use shows.
-  cudaError_t malloc(void** block, std::size_t size_bytes) override {
+  cuda::Result malloc(void** block, std::size_t size_bytes) override {
     if (const cudaError_t error = enter("malloc"); error != cudaSuccess) return error;
     MutexLock lock(mutex_);
     if (size_bytes > kMemoryBytes - next_) return cudaErrorMemoryAllocation;
@@ -119,70 +119,71 @@ class FakeCuda final : public cuda::CudaApi {
     blocks_[*block] = size_bytes;
     return cudaSuccess;
   }
-  cudaError_t free(void* block) override {
+  cuda::Result free(void* block) override {
     MutexLock lock(mutex_);
     return blocks_.erase(block) == 1 ? cudaSuccess : cudaErrorInvalidValue;
   }
-  cudaError_t host_register(void* block, std::size_t /*size_bytes*/, unsigned /*flags*/) override {
+  cuda::Result host_register(void* block, std::size_t /*size_bytes*/, unsigned /*flags*/) override {
     if (const cudaError_t error = enter("host_register"); error != cudaSuccess) return error;
     MutexLock lock(mutex_);
     return registered_.insert(block).second ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
   }
-  cudaError_t host_unregister(void* block) override {
+  cuda::Result host_unregister(void* block) override {
     MutexLock lock(mutex_);
     return registered_.erase(block) == 1 ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
   }
 
-  cudaError_t stream_create(cudaStream_t* stream, unsigned /*flags*/) override {
+  cuda::Result stream_create(cudaStream_t* stream, unsigned /*flags*/) override {
     if (const cudaError_t error = enter("stream_create"); error != cudaSuccess) return error;
     *stream = reinterpret_cast<cudaStream_t>(new Worker("fake-stream"));
     return cudaSuccess;
   }
-  cudaError_t stream_destroy(cudaStream_t stream) override {
+  cuda::Result stream_destroy(cudaStream_t stream) override {
     delete worker(stream);
     return enter("stream_destroy");
   }
-  cudaError_t stream_synchronize(cudaStream_t stream) override {
+  cuda::Result stream_synchronize(cudaStream_t stream) override {
     worker(stream)->begin([] {}).wait();
     return enter("stream_synchronize");
   }
-  cudaError_t stream_wait_event(cudaStream_t stream, cudaEvent_t event) override {
+  cuda::Result stream_wait_event(cudaStream_t stream, cudaEvent_t event) override {
     if (const cudaError_t error = enter("stream_wait_event"); error != cudaSuccess) return error;
     detach(stream, [state = *recorded(event)] { state->wait(); });
     return cudaSuccess;
   }
 
-  cudaError_t event_create(cudaEvent_t* event, unsigned /*flags*/) override {
+  cuda::Result event_create(cudaEvent_t* event, unsigned /*flags*/) override {
     if (const cudaError_t error = enter("event_create"); error != cudaSuccess) return error;
     auto first = std::make_shared<Recorded>();
     first->set();
     *event = reinterpret_cast<cudaEvent_t>(new std::shared_ptr<Recorded>(std::move(first)));
     return cudaSuccess;
   }
-  cudaError_t event_destroy(cudaEvent_t event) override {
+  cuda::Result event_destroy(cudaEvent_t event) override {
     delete recorded(event);
     return cudaSuccess;
   }
-  cudaError_t event_record(cudaEvent_t event, cudaStream_t stream) override {
+  cuda::Result event_record(cudaEvent_t event, cudaStream_t stream) override {
     if (const cudaError_t error = enter("event_record"); error != cudaSuccess) return error;
     auto state = std::make_shared<Recorded>();
     *recorded(event) = state;
     detach(stream, [state] { state->set(); });
     return cudaSuccess;
   }
-  cudaError_t event_synchronize(cudaEvent_t event) override {
+  cuda::Result event_synchronize(cudaEvent_t event) override {
     const std::shared_ptr<Recorded> state = *recorded(event);
     state->wait();
     return enter("event_synchronize");
   }
-  cudaError_t event_elapsed_time(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) override {
+  cuda::Result event_elapsed_time(float* milliseconds, cudaEvent_t begin,
+                                  cudaEvent_t end) override {
     const auto elapsed = (*recorded(end))->time() - (*recorded(begin))->time();
     *milliseconds = std::chrono::duration<float, std::milli>(elapsed).count();
     return enter("event_elapsed_time");
   }
 
-  cudaError_t memcpy_async(void* to, const void* from, std::size_t size_bytes, cudaMemcpyKind kind,
-                           cudaStream_t stream) override {
+  cuda::Result memcpy_async(void* to, const void* from, std::size_t size_bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) override {
     if (const cudaError_t error = enter("memcpy_async"); error != cudaSuccess) return error;
     const bool to_device = kind != cudaMemcpyDeviceToHost;
     const bool from_device = kind != cudaMemcpyHostToDevice;

@@ -8,6 +8,7 @@
 #include "sluice/base/log.hpp"
 #include "sluice/nvme/drive_rates.hpp"
 #include "sluice/nvme/file_system.hpp"
+#include "sluice/offload/arena_source.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "tensor_bytes.hpp"
 
@@ -159,8 +160,13 @@ void RunResources::make_pools() {
       Tier::host, plan.host_budget_bytes.value_or(offload::kUnlimited),
       offload::make_host_source());
   if (plan.pinned_staging) {
+    // Locked, and registered with the device, once and as a whole; all that is taken from it stays
+    // until the run ends.
     pinned_pool = std::make_unique<offload::MemoryPool>(
-        Tier::pinned, offload::kUnlimited, device->make_pinned_source(), host_pool.get());
+        Tier::pinned, offload::kUnlimited,
+        std::make_unique<offload::ArenaSource>(device->make_pinned_source(), plan.pinned_bytes,
+                                               Tier::pinned),
+        host_pool.get());
   }
   allocator = std::make_unique<DeviceAllocatorScope>(
       std::shared_ptr<offload::MemoryPool>(device, &device->memory()));

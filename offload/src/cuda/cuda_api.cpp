@@ -101,47 +101,45 @@ class CudaRuntime final : public CudaApi {
 
   std::string error_name(cudaError_t error) override { return f_.error_name(error); }
   std::string error_text(cudaError_t error) override { return f_.error_text(error); }
-  cudaError_t driver_get_version(int* version) override { return f_.driver_get_version(version); }
-  cudaError_t runtime_get_version(int* version) override { return f_.runtime_get_version(version); }
-  cudaError_t get_device_count(int* count) override { return f_.get_device_count(count); }
-  cudaError_t get_device_properties(cudaDeviceProp* properties, int device) override {
+  Result driver_get_version(int* version) override { return f_.driver_get_version(version); }
+  Result runtime_get_version(int* version) override { return f_.runtime_get_version(version); }
+  Result get_device_count(int* count) override { return f_.get_device_count(count); }
+  Result get_device_properties(cudaDeviceProp* properties, int device) override {
     return f_.get_device_properties(properties, device);
   }
-  cudaError_t set_device(int device) override { return f_.set_device(device); }
-  cudaError_t mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) override {
+  Result set_device(int device) override { return f_.set_device(device); }
+  Result mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) override {
     return f_.mem_get_info(free_bytes, total_bytes);
   }
-  cudaError_t malloc(void** block, std::size_t size_bytes) override {
+  Result malloc(void** block, std::size_t size_bytes) override {
     return f_.malloc(block, size_bytes);
   }
-  cudaError_t free(void* block) override { return f_.free(block); }
-  cudaError_t host_register(void* block, std::size_t size_bytes, unsigned flags) override {
+  Result free(void* block) override { return f_.free(block); }
+  Result host_register(void* block, std::size_t size_bytes, unsigned flags) override {
     return f_.host_register(block, size_bytes, flags);
   }
-  cudaError_t host_unregister(void* block) override { return f_.host_unregister(block); }
-  cudaError_t stream_create(cudaStream_t* stream, unsigned flags) override {
+  Result host_unregister(void* block) override { return f_.host_unregister(block); }
+  Result stream_create(cudaStream_t* stream, unsigned flags) override {
     return f_.stream_create(stream, flags);
   }
-  cudaError_t stream_destroy(cudaStream_t stream) override { return f_.stream_destroy(stream); }
-  cudaError_t stream_synchronize(cudaStream_t stream) override {
-    return f_.stream_synchronize(stream);
-  }
-  cudaError_t stream_wait_event(cudaStream_t stream, cudaEvent_t event) override {
+  Result stream_destroy(cudaStream_t stream) override { return f_.stream_destroy(stream); }
+  Result stream_synchronize(cudaStream_t stream) override { return f_.stream_synchronize(stream); }
+  Result stream_wait_event(cudaStream_t stream, cudaEvent_t event) override {
     return f_.stream_wait_event(stream, event, 0);
   }
-  cudaError_t event_create(cudaEvent_t* event, unsigned flags) override {
+  Result event_create(cudaEvent_t* event, unsigned flags) override {
     return f_.event_create(event, flags);
   }
-  cudaError_t event_destroy(cudaEvent_t event) override { return f_.event_destroy(event); }
-  cudaError_t event_record(cudaEvent_t event, cudaStream_t stream) override {
+  Result event_destroy(cudaEvent_t event) override { return f_.event_destroy(event); }
+  Result event_record(cudaEvent_t event, cudaStream_t stream) override {
     return f_.event_record(event, stream);
   }
-  cudaError_t event_synchronize(cudaEvent_t event) override { return f_.event_synchronize(event); }
-  cudaError_t event_elapsed_time(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) override {
+  Result event_synchronize(cudaEvent_t event) override { return f_.event_synchronize(event); }
+  Result event_elapsed_time(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) override {
     return f_.event_elapsed_time(milliseconds, begin, end);
   }
-  cudaError_t memcpy_async(void* to, const void* from, std::size_t size_bytes, cudaMemcpyKind kind,
-                           cudaStream_t stream) override {
+  Result memcpy_async(void* to, const void* from, std::size_t size_bytes, cudaMemcpyKind kind,
+                      cudaStream_t stream) override {
     return f_.memcpy_async(to, from, size_bytes, kind, stream);
   }
 

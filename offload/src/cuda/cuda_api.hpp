@@ -11,6 +11,17 @@
 
 namespace sluice::offload::cuda {
 
+// A cudaError_t that must be looked at. A type, because GCC 12 does not see the attribute of a
+// virtual function.
+class [[nodiscard]] Result {
+ public:
+  Result(cudaError_t error) : error_(error) {}     // NOLINT(google-explicit-constructor): it is one
+  operator cudaError_t() const { return error_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  cudaError_t error_;
+};
+
 // Thread-safe, as the runtime is.
 class CudaApi {
  public:
@@ -19,36 +30,32 @@ class CudaApi {
   virtual std::string error_name(cudaError_t error) = 0;
   virtual std::string error_text(cudaError_t error) = 0;
 
-  [[nodiscard]] virtual cudaError_t driver_get_version(int* version) = 0;
-  [[nodiscard]] virtual cudaError_t runtime_get_version(int* version) = 0;
-  [[nodiscard]] virtual cudaError_t get_device_count(int* count) = 0;
-  [[nodiscard]] virtual cudaError_t get_device_properties(cudaDeviceProp* properties,
-                                                          int device) = 0;
+  virtual Result driver_get_version(int* version) = 0;
+  virtual Result runtime_get_version(int* version) = 0;
+  virtual Result get_device_count(int* count) = 0;
+  virtual Result get_device_properties(cudaDeviceProp* properties, int device) = 0;
   // Of the calling thread.
-  [[nodiscard]] virtual cudaError_t set_device(int device) = 0;
+  virtual Result set_device(int device) = 0;
 
-  [[nodiscard]] virtual cudaError_t mem_get_info(std::size_t* free_bytes,
-                                                 std::size_t* total_bytes) = 0;
-  [[nodiscard]] virtual cudaError_t malloc(void** block, std::size_t size_bytes) = 0;
-  [[nodiscard]] virtual cudaError_t free(void* block) = 0;
-  [[nodiscard]] virtual cudaError_t host_register(void* block, std::size_t size_bytes,
-                                                  unsigned flags) = 0;
-  [[nodiscard]] virtual cudaError_t host_unregister(void* block) = 0;
+  virtual Result mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) = 0;
+  virtual Result malloc(void** block, std::size_t size_bytes) = 0;
+  virtual Result free(void* block) = 0;
+  virtual Result host_register(void* block, std::size_t size_bytes, unsigned flags) = 0;
+  virtual Result host_unregister(void* block) = 0;
 
-  [[nodiscard]] virtual cudaError_t stream_create(cudaStream_t* stream, unsigned flags) = 0;
-  [[nodiscard]] virtual cudaError_t stream_destroy(cudaStream_t stream) = 0;
-  [[nodiscard]] virtual cudaError_t stream_synchronize(cudaStream_t stream) = 0;
-  [[nodiscard]] virtual cudaError_t stream_wait_event(cudaStream_t stream, cudaEvent_t event) = 0;
+  virtual Result stream_create(cudaStream_t* stream, unsigned flags) = 0;
+  virtual Result stream_destroy(cudaStream_t stream) = 0;
+  virtual Result stream_synchronize(cudaStream_t stream) = 0;
+  virtual Result stream_wait_event(cudaStream_t stream, cudaEvent_t event) = 0;
 
-  [[nodiscard]] virtual cudaError_t event_create(cudaEvent_t* event, unsigned flags) = 0;
-  [[nodiscard]] virtual cudaError_t event_destroy(cudaEvent_t event) = 0;
-  [[nodiscard]] virtual cudaError_t event_record(cudaEvent_t event, cudaStream_t stream) = 0;
-  [[nodiscard]] virtual cudaError_t event_synchronize(cudaEvent_t event) = 0;
-  [[nodiscard]] virtual cudaError_t event_elapsed_time(float* milliseconds, cudaEvent_t begin,
-                                                       cudaEvent_t end) = 0;
+  virtual Result event_create(cudaEvent_t* event, unsigned flags) = 0;
+  virtual Result event_destroy(cudaEvent_t event) = 0;
+  virtual Result event_record(cudaEvent_t event, cudaStream_t stream) = 0;
+  virtual Result event_synchronize(cudaEvent_t event) = 0;
+  virtual Result event_elapsed_time(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) = 0;
 
-  [[nodiscard]] virtual cudaError_t memcpy_async(void* to, const void* from, std::size_t size_bytes,
-                                                 cudaMemcpyKind kind, cudaStream_t stream) = 0;
+  virtual Result memcpy_async(void* to, const void* from, std::size_t size_bytes,
+                              cudaMemcpyKind kind, cudaStream_t stream) = 0;
 };
 
 // The runtime's library, loaded; it stays loaded for the life of the process. Null when it cannot

@@ -34,7 +34,8 @@ class ArenaSource final : public MemorySource {
               std::size_t granule_bytes = 64);
   ~ArenaSource() override;
 
-  // Null when no free run is as large, although several together may be.
+  // Throws OutOfMemory when no free run is as large, although several together may be; what it
+  // calls available is the largest run.
   void* allocate(std::size_t size_bytes) override;
   void free(void* block, std::size_t size_bytes) noexcept override;
 
@@ -44,9 +45,11 @@ class ArenaSource final : public MemorySource {
   using Runs = std::map<std::uint64_t, std::uint64_t>;  // offset to size
   void add_free(std::uint64_t offset, std::uint64_t size) SLUICE_REQUIRES(mutex_);
   void remove_free(Runs::iterator run) SLUICE_REQUIRES(mutex_);
+  std::uint64_t largest_free() const SLUICE_REQUIRES(mutex_);
 
   const std::unique_ptr<MemorySource> backing_;
   const std::uint64_t size_bytes_;
+  const Tier tier_;
   const std::size_t granule_bytes_;
   std::byte* const base_;
   mutable Mutex mutex_;

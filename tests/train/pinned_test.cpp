@@ -1,0 +1,56 @@
+// "pin_memory": true: what a run locks.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "run_resources.hpp"
+#include "sluice/base/bytes.hpp"
+
+namespace sluice::train {
+namespace {
+
+// Bytes this process has locked.
+std::uint64_t locked_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmLck:", 0) == 0) return std::strtoull(line.c_str() + 6, nullptr, 10) * kKiB;
+  }
+  return 0;
+}
+
+TEST(PinnedMemory, IsExactlyWhatIsPlanned) {
+  config::TrainConfig config;
+  config.micro_batch_size = config.gradient_accumulation_steps = config.train_batch_size = 1;
+  config.bf16 = true;
+  config.zero.stage = 3;
+  for (config::OffloadConfig* offload :
+       {&config.zero.offload_optimizer, &config.zero.offload_param}) {
+    offload->device = config::OffloadConfig::Device::cpu;
+    offload->pin_memory = true;
+  }
+  config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
+  config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
+  config::ModelConfig model;
+  model.n_layer = 3;
+  model.n_embd = 72;  // no part of a unit fills whole pages
+  model.n_head = 4;
+  model.n_positions = 32;
+  model.vocab_size = 251;
+  const plan::Plan plan = plan::make_plan(config, model, plan::Placement::configured,
+                                          plan::probe_machine(config));
+  ASSERT_GT(plan.pinned_bytes, 0U);
+  const std::uint64_t before = locked_bytes();
+  {
+    RunResources resources(plan, SwapMode::create);
+    EXPECT_EQ(locked_bytes() - before, align_up(plan.pinned_bytes, offload::kPageBytes));
+    EXPECT_EQ(resources.pinned_pool->usage().live_bytes, plan.pinned_bytes);
+    EXPECT_EQ(resources.host_pool->usage().live_bytes, plan.pinned_bytes);
+  }
+  EXPECT_EQ(locked_bytes(), before);
+}
+
+}  // namespace
+}  // namespace sluice::train
