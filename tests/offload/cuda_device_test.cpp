@@ -44,16 +44,18 @@ std::string message_of(const std::function<void()>& call) {
   return "";
 }
 
-// Held by what a stream runs until it is opened.
+// Held by what a stream runs until it is opened; what waits may outlive it.
 class Gate {
  public:
-  Gate() : opened_(source_.ticket()) {}
+  Gate() : opened_(std::make_shared<Ticket>(source_.ticket())) {}
   void open() { source_.complete(); }
-  void wait() const { opened_.wait(); }
+  std::function<void()> waiter() const {
+    return [opened = opened_] { opened->wait(); };
+  }
 
  private:
   TicketSource source_;
-  Ticket opened_;
+  const std::shared_ptr<const Ticket> opened_;  // shared with the waiters
 };
 
 class CudaDevice : public testing::Test {
@@ -74,8 +76,8 @@ class CudaDevice : public testing::Test {
   }
   // A kernel that fills `buffer`, when `gate` is open.
   void fill(const Buffer& buffer, int value, const Gate& gate) {
-    api->launch(compute, [this, bytes = buffer.bytes(), value, &gate] {
-      gate.wait();
+    api->launch(compute, [this, bytes = buffer.bytes(), value, wait = gate.waiter()] {
+      wait();
       std::memset(api->as_device(bytes.data()), value, bytes.size());
     });
   }
@@ -174,8 +176,8 @@ TEST_F(CudaDevice, TellsTheCopyWhoseCallFailedAndGoesOn) {
 TEST_F(CudaDevice, DrainsTheStreamBeforeItTellsOfAFailure) {
   Gate gate;
   bool copied = false;
-  api->before_copy = [&] {
-    gate.wait();
+  api->before_copy = [&copied, wait = gate.waiter()] {
+    wait();
     copied = true;
   };
   // The copy is on the stream, and what should say when it has ended cannot be.
@@ -193,7 +195,7 @@ TEST_F(CudaDevice, TellsOfErrorsThatComeLate) {
   const auto from = filled(kBytes, 3);
   device->begin_copy_in(a.bytes(), from).finish();
   Gate gate;
-  api->before_copy = [&] { gate.wait(); };
+  api->before_copy = gate.waiter();
   api->break_at_next_copy();
   Ticket broken = device->begin_copy_in(a.bytes(), from);
   gate.open();  // all calls of the copy have been made

@@ -39,8 +39,8 @@ TEST(PinnedMemory, IsExactlyWhatIsPlanned) {
   model.n_head = 4;
   model.n_positions = 32;
   model.vocab_size = 251;
-  const plan::Plan plan = plan::make_plan(config, model, plan::Placement::configured,
-                                          plan::probe_machine(config));
+  const plan::Plan plan =
+      plan::make_plan(config, model, plan::Placement::configured, plan::probe_machine(config));
   ASSERT_GT(plan.pinned_bytes, 0U);
   const std::uint64_t before = locked_bytes();
   {
