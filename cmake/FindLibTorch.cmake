@@ -1,6 +1,6 @@
 # Finds LibTorch inside the torch wheel and makes the imported targets LibTorch::c10,
-# LibTorch::torch_cpu and, where it is there, LibTorch::torch_cuda. Looked for in: LIBTORCH_ROOT (the folder that holds include/ and lib/), the
-# project's .venv, then the torch of the Python on the path.
+# LibTorch::torch_cpu and, where it is there, LibTorch::torch_cuda. Looked for in: LIBTORCH_ROOT (the
+# folder that holds include/ and lib/), the project's .venv, then the torch of the Python on the path.
 #
 # The wheel's own find_package(Torch) runs nvcc and fails without a CUDA Toolkit; this does not.
 set(LibTorch_REQUIRED_VERSION "2.11.0")

@@ -281,6 +281,15 @@ TEST(FindCudaDevices, SaysThatTheDriverIsMissingOrTooOld) {
               HasSubstr("is for CUDA 12.4, this needs CUDA 13.0; update the driver"));
 }
 
+TEST(FindCudaDevices, SaysThatAGpuDoesNotAnswer) {
+  FakeCuda api;
+  api.device_count = 2;
+  api.fail("get_device_properties", 2, cudaErrorUnknown);
+  const CudaDevices found = cuda::find_devices(api);
+  EXPECT_TRUE(found.devices.empty());
+  EXPECT_THAT(found.why_none, HasSubstr("looking at the GPU: get_device_properties"));
+}
+
 TEST(FindCudaDevices, NamesTheVariableThatHidesThem) {
   FakeCuda api;
   api.device_count = 0;

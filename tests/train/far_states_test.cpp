@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gradient_flow.hpp"
+#include "small_run.hpp"
 #include "tensor_bytes.hpp"
 
 namespace sluice::train {
@@ -55,25 +56,13 @@ void PrintTo(const Case& each, std::ostream* out) {
 }
 
 plan::Plan plan_of(const Case& each, bool in_reach) {
-  config::TrainConfig config;
-  config.micro_batch_size = config.gradient_accumulation_steps = config.train_batch_size = 1;
-  config.bf16 = true;
-  config.gradient_clipping = 0;
-  config.zero.stage = 3;
+  config::TrainConfig config = test::small_config();
   config.zero.offload_optimizer.device = each.states;
   config.zero.offload_param.device = each.weights;
   config.sluice.master = each.master;
-  config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
-  config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
-  config::ModelConfig model;
-  model.n_layer = 2;
-  model.n_embd = 64;
-  model.n_head = 4;
-  model.n_positions = 32;
-  model.vocab_size = 256;
   plan::MachineFacts machine = plan::probe_machine(config);
   machine.device_in_reach = in_reach;
-  return plan::make_plan(config, model, plan::Placement::configured, machine);
+  return plan::make_plan(config, test::small_model(), plan::Placement::configured, machine);
 }
 
 // Three updates of every unit with gradients that differ by element.

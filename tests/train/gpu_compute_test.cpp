@@ -7,7 +7,6 @@
 
 #include <dlfcn.h>
 
-#include <map>
 #include <memory>
 
 #include "bound_gpt2.hpp"

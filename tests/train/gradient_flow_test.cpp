@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "sluice/base/error.hpp"
+#include "small_run.hpp"
 #include "tensor_bytes.hpp"
 
 namespace sluice::train {
@@ -18,21 +19,9 @@ namespace {
 using ::testing::HasSubstr;
 
 plan::Plan small_plan() {
-  config::TrainConfig config;
-  config.micro_batch_size = config.gradient_accumulation_steps = config.train_batch_size = 1;
-  config.bf16 = true;
-  config.gradient_clipping = 0;
-  config.zero.stage = 3;
-  config.zero.offload_optimizer.device = config::OffloadConfig::Device::cpu;
-  config.zero.offload_param.device = config::OffloadConfig::Device::cpu;
-  config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
-  config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
-  config::ModelConfig model;
+  const config::TrainConfig config = test::small_config();
+  config::ModelConfig model = test::small_model();
   model.n_layer = 5;  // more units than slots
-  model.n_embd = 64;
-  model.n_head = 4;
-  model.n_positions = 32;
-  model.vocab_size = 256;
   return plan::make_plan(config, model, plan::Placement::configured, plan::probe_machine(config));
 }
 

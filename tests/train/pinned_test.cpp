@@ -8,6 +8,7 @@
 
 #include "run_resources.hpp"
 #include "sluice/base/bytes.hpp"
+#include "small_run.hpp"
 
 namespace sluice::train {
 namespace {
@@ -22,22 +23,12 @@ std::uint64_t locked_bytes() {
 }
 
 TEST(PinnedMemory, IsExactlyWhatIsPlanned) {
-  config::TrainConfig config;
-  config.micro_batch_size = config.gradient_accumulation_steps = config.train_batch_size = 1;
-  config.bf16 = true;
-  config.zero.stage = 3;
-  for (config::OffloadConfig* offload :
-       {&config.zero.offload_optimizer, &config.zero.offload_param}) {
-    offload->device = config::OffloadConfig::Device::cpu;
-    offload->pin_memory = true;
-  }
-  config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
-  config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, 64U << 20U};
-  config::ModelConfig model;
+  config::TrainConfig config = test::small_config();
+  config.gradient_clipping = 1;  // every gradient waits in host memory
+  config.zero.offload_optimizer.pin_memory = config.zero.offload_param.pin_memory = true;
+  config::ModelConfig model = test::small_model();
   model.n_layer = 3;
   model.n_embd = 72;  // no part of a unit fills whole pages
-  model.n_head = 4;
-  model.n_positions = 32;
   model.vocab_size = 251;
   const plan::Plan plan =
       plan::make_plan(config, model, plan::Placement::configured, plan::probe_machine(config));

@@ -2,15 +2,6 @@
 
 namespace sluice::train {
 
-namespace {
-
-std::span<std::byte> part_of(const offload::TieredBytes& home, const TileRange& range,
-                             std::size_t element_bytes) {
-  return home.memory().subspan(range.begin * element_bytes, range.count * element_bytes);
-}
-
-}  // namespace
-
 std::uint64_t begin_far_reads(offload::Device& device, const models::StateFormat& format,
                               const StateHome& home, const offload::TieredBytes& weights,
                               const TileRange& range, const StateSpans& tile,
@@ -19,7 +10,7 @@ std::uint64_t begin_far_reads(offload::Device& device, const models::StateFormat
   for (std::size_t i = 0; i < home.size(); ++i) {
     const bool is_weight = format.is_split() && i == 0;
     const auto from =
-        part_of(is_weight ? weights : home[i].memory, range, format.part(i).element_bytes);
+        bytes_in(is_weight ? weights : home[i].memory, range, format.part(i).element_bytes);
     tickets.push_back(device.begin_copy_out(tile[i], from));
     bytes += from.size();
   }
@@ -31,7 +22,7 @@ std::uint64_t begin_far_writes(offload::Device& device, const models::StateForma
                                const StateSpans& tile, offload::Tickets& tickets) {
   std::uint64_t bytes = 0;
   for (std::size_t i = format.is_split() ? 1 : 0; i < home.size(); ++i) {
-    const auto to = part_of(home[i].memory, range, format.part(i).element_bytes);
+    const auto to = bytes_in(home[i].memory, range, format.part(i).element_bytes);
     tickets.push_back(device.begin_copy_in(to, tile[i]));
     bytes += to.size();
   }

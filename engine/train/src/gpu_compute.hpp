@@ -8,8 +8,8 @@
 
 namespace sluice::train {
 
-// Memory of the GPU, for LibTorch's tensors. Thread-safe. `allocate` may throw; blocks start at 512
-// bytes or more.
+// Memory of the GPU, for LibTorch's tensors. Thread-safe. `allocate` may throw; blocks start at a
+// multiple of 512 bytes.
 struct GpuMemory {
   std::function<void*(std::size_t size_bytes)> allocate;
   std::function<void(void* block, std::size_t size_bytes)> free;
@@ -23,7 +23,7 @@ class GpuCompute {
   // backward pass of it.
   virtual void* stream() const = 0;
   // From now on LibTorch's tensors on GPUs take their memory from there. What they took goes back
-  // there, also after a later call. An empty GpuMemory: none may be made.
+  // there, also after a later call. Null: none may be made.
   virtual void use_memory(std::shared_ptr<const GpuMemory> memory) = 0;
 };
 

@@ -55,6 +55,12 @@ struct TileWork {
   bool is_update() const { return read_gradient; }
 };
 
+// What a tile covers of a home in memory.
+inline std::span<std::byte> bytes_in(const offload::TieredBytes& home, const TileRange& range,
+                                     std::size_t element_bytes) {
+  return home.memory().subspan(range.begin * element_bytes, range.count * element_bytes);
+}
+
 // Whether such a read or write concerns what has a place in the tile only.
 bool in_tile_only(TileWork::Parts parts);
 // Whether it concerns a part that lives there.

@@ -156,15 +156,12 @@ UpdateTiles::States UpdateTiles::state_spans(const TileRange& range, Bytes tile)
   const StateHome& home = homes_[range.unit];
   for (std::size_t i = 0; i < home.size(); ++i) {
     const std::size_t element = format_.part(i).element_bytes;
-    const auto part_of = [&](const offload::TieredBytes& bytes) {
-      return bytes.memory().subspan(range.begin * element, range.count * element);
-    };
     switch (home[i].place) {
       case plan::PartPlace::weights:
-        spans[i] = part_of(resources_.units[range.unit]->weights_home());
+        spans[i] = bytes_in(resources_.units[range.unit]->weights_home(), range, element);
         break;
       case plan::PartPlace::memory:
-        spans[i] = part_of(home[i].memory);
+        spans[i] = bytes_in(home[i].memory, range, element);
         break;
       case plan::PartPlace::tile:
         spans[i] = tile.subspan(offsets_.states[i], range.count * element);
@@ -179,7 +176,7 @@ UpdateTiles::Bytes UpdateTiles::compute_span(const TileRange& range, Bytes tile,
                                              std::uint64_t tile_offset) const {
   const std::size_t element = size_of(plan_.compute_dtype);
   if (in_tile) return tile.subspan(tile_offset, range.count * element);
-  return home.memory().subspan(range.begin * element, range.count * element);
+  return bytes_in(home, range, element);
 }
 
 UpdateTiles::Bytes UpdateTiles::gradient_of(const TileRange& range, Bytes tile) const {
@@ -242,9 +239,8 @@ void UpdateTiles::add_gradient_read(const TileRange& range, Bytes tile, Tickets&
   const Bytes data = gradient_of(range, tile);
   UpdateCounters moved;
   if (home.in_memory()) {
-    const std::uint64_t offset_bytes = range.begin * size_of(plan_.compute_dtype);
-    tickets.push_back(
-        resources_.device->begin_copy_out(data, home.memory().subspan(offset_bytes, data.size())));
+    tickets.push_back(resources_.device->begin_copy_out(
+        data, bytes_in(home, range, size_of(plan_.compute_dtype))));
     moved.d2h_bytes = data.size();
   } else {
     tickets.push_back(read_file(home, range, data));

@@ -142,7 +142,11 @@ CudaDevices find_devices(CudaApi& api) {
     found.why_none = explain(api, error == cudaSuccess ? cudaErrorNoDevice : error);
     return found;
   }
-  for (int index = 0; index < count; ++index) found.devices.push_back(facts_of(api, index));
+  try {
+    for (int index = 0; index < count; ++index) found.devices.push_back(facts_of(api, index));
+  } catch (const CudaError& e) {  // a GPU that is there and does not answer
+    found = {{}, e.what()};
+  }
   return found;
 }
 
