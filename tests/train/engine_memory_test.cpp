@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 
 #include "engine_support.hpp"
-#include "keep_choice.hpp"
 #include "sluice/plan/plan.hpp"
+#include "user_loop/keep_choice.hpp"
 
 namespace sluice::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "run_device.hpp"
+#include "device/run_device.hpp"
 #include "sluice/offload/arena_source.hpp"
 
 namespace sluice::train::test {

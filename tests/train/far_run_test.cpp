@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint.hpp"
 #include "far_device.hpp"
-#include "initial_weights.hpp"
-#include "run_source.hpp"
+#include "run/initial_weights.hpp"
+#include "saved/checkpoint.hpp"
+#include "saved/run_source.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "small_run.hpp"
-#include "step_runner.hpp"
+#include "step/step_runner.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice::train {

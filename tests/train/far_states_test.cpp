@@ -1,16 +1,16 @@
 // Optimizer states on a device that the host does not address: the same update, by way of tiles.
 
-#include "far_states.hpp"
+#include "update/far_states.hpp"
 
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <vector>
 
+#include "device/tensor_bytes.hpp"
 #include "far_device.hpp"
-#include "gradient_flow.hpp"
 #include "small_run.hpp"
-#include "tensor_bytes.hpp"
+#include "step/gradient_flow.hpp"
 
 namespace sluice::train {
 namespace {

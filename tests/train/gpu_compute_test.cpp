@@ -1,7 +1,7 @@
 // LibTorch on a GPU: whose memory its tensors have, and that the model computes there what it
 // computes on the CPU.
 
-#include "gpu_compute.hpp"
+#include "device/gpu_compute.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include <memory>
 
 #include "bound_gpt2.hpp"
-#include "gradient_stats.hpp"
-#include "run_device.hpp"
+#include "device/gradient_stats.hpp"
+#include "device/run_device.hpp"
 #include "sluice/offload/cuda_device.hpp"
 
 namespace sluice::train {

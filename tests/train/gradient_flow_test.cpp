@@ -1,6 +1,6 @@
 // What becomes of gradients that are not finite, with updates that wait and with updates at once.
 
-#include "gradient_flow.hpp"
+#include "step/gradient_flow.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 #include <limits>
 #include <memory>
 
+#include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "small_run.hpp"
-#include "tensor_bytes.hpp"
 
 namespace sluice::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "gradient_stats.hpp"
+#include "device/gradient_stats.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The loss scale against tables that were written by hand from DeepSpeed's rules.
 
-#include "loss_scaler.hpp"
+#include "step/loss_scaler.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "sluice/base/error.hpp"
-#include "update_settings.hpp"
+#include "update/update_settings.hpp"
 
 namespace sluice::train {
 namespace {

@@ -6,9 +6,9 @@
 #include <fstream>
 #include <string>
 
-#include "run_resources.hpp"
 #include "sluice/base/bytes.hpp"
 #include "small_run.hpp"
+#include "step/run_resources.hpp"
 
 namespace sluice::train {
 namespace {

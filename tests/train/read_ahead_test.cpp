@@ -1,6 +1,6 @@
 // Which states are read before their gradients are there, and when.
 
-#include "read_ahead.hpp"
+#include "update/read_ahead.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

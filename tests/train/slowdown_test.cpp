@@ -1,4 +1,4 @@
-#include "slowdown.hpp"
+#include "measure/slowdown.hpp"
 
 #include <gtest/gtest.h>
 

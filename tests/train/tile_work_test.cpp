@@ -1,6 +1,6 @@
 // When a unit's weights are current, when its states are, and who is told of an error.
 
-#include "tile_work.hpp"
+#include "update/tile_work.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,124 @@
+#include "device/device_allocator.hpp"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/mutex.hpp"
+
+namespace sluice::train {
+
+namespace {
+
+// Where a block goes back to. LibTorch frees a block by its address alone, so sizes are kept here.
+struct Block {
+  std::shared_ptr<offload::MemoryPool> pool;  // null: the system's; shared by its tensors
+  std::size_t size_bytes;
+};
+
+// Thread-safe.
+class PoolAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t size_bytes) override;
+  // oneDNN asks for raw blocks; data and context are the same address.
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* to, const void* from, std::size_t size_bytes) const override {
+    std::memcpy(to, from, size_bytes);
+  }
+  void free(void* data) noexcept;
+
+  // Returns whether there was none.
+  bool install(std::shared_ptr<offload::MemoryPool> pool);
+  void uninstall();
+
+ private:
+  std::shared_ptr<offload::MemoryPool> pool() const;
+
+  mutable Mutex mutex_;
+  std::shared_ptr<offload::MemoryPool> pool_ SLUICE_GUARDED_BY(mutex_);
+  std::unordered_map<void*, Block> blocks_ SLUICE_GUARDED_BY(mutex_);
+};
+
+// LibTorch keeps a pointer to its allocator for the life of the process.
+PoolAllocator& installed_allocator() {
+  static PoolAllocator* allocator = [] {
+    auto* made = new PoolAllocator;
+    c10::SetCPUAllocator(made, /*priority=*/100);
+    return made;
+  }();
+  return *allocator;
+}
+
+void free_block(void* data) {
+  if (data != nullptr) installed_allocator().free(data);
+}
+
+bool PoolAllocator::install(std::shared_ptr<offload::MemoryPool> pool) {
+  MutexLock lock(mutex_);
+  if (pool_) return false;
+  pool_ = std::move(pool);
+  return true;
+}
+
+void PoolAllocator::uninstall() {
+  const std::shared_ptr<offload::MemoryPool> last = pool();  // not destroyed under the lock
+  MutexLock lock(mutex_);
+  pool_.reset();
+}
+
+std::shared_ptr<offload::MemoryPool> PoolAllocator::pool() const {
+  MutexLock lock(mutex_);
+  return pool_;
+}
+
+c10::DataPtr PoolAllocator::allocate(std::size_t size_bytes) {
+  const c10::Device cpu(c10::DeviceType::CPU);
+  if (size_bytes == 0) return {nullptr, nullptr, &free_block, cpu};
+  std::shared_ptr<offload::MemoryPool> from = pool();
+  void* data = nullptr;
+  if (from != nullptr) {
+    data = from->allocate_raw(size_bytes, kTensorOfModel);
+  } else if (::posix_memalign(&data, 64, size_bytes) != 0) {
+    throw OutOfMemory("host", size_bytes, 0, "a tensor");
+  }
+  MutexLock lock(mutex_);
+  blocks_.emplace(data, Block{std::move(from), size_bytes});
+  return {data, data, &free_block, cpu};
+}
+
+c10::DeleterFnPtr PoolAllocator::raw_deleter() const {
+  return &free_block;
+}
+
+void PoolAllocator::free(void* data) noexcept {
+  Block block{};
+  {
+    MutexLock lock(mutex_);
+    const auto found = blocks_.find(data);
+    block = std::move(found->second);
+    blocks_.erase(found);
+  }
+  if (block.pool != nullptr) {
+    block.pool->free_raw(data, block.size_bytes);
+  } else {
+    std::free(data);
+  }
+}
+
+}  // namespace
+
+DeviceAllocatorScope::DeviceAllocatorScope(std::shared_ptr<offload::MemoryPool> pool) {
+  SLUICE_CHECK(
+      installed_allocator().install(std::move(pool)),
+      "another Engine or run has LibTorch's tensors in its budget: one at a time in a process");
+}
+
+DeviceAllocatorScope::~DeviceAllocatorScope() {
+  installed_allocator().uninstall();
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,122 @@
+#include "run/initial_weights.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "sluice/base/error.hpp"
+#include "sluice/models/gpt2_layout.hpp"
+
+namespace sluice::train {
+
+namespace {
+
+constexpr const char* kPrefix = "transformer.";
+
+// The entry of a parameter. A checkpoint of the bare GPT2Model has the same names without the
+// prefix.
+template <typename Map>
+const typename Map::mapped_type* find_entry(const Map& entries, const std::string& name) {
+  auto found = entries.find(name);
+  if (found == entries.end() && name.rfind(kPrefix, 0) == 0) {
+    found = entries.find(name.substr(std::char_traits<char>::length(kPrefix)));
+  }
+  return found == entries.end() ? nullptr : &found->second;
+}
+
+const models::TensorEntry* find_tensor(const models::SafetensorsReader& file,
+                                       const std::string& name) {
+  return find_entry(file.tensors(), name);
+}
+
+std::string why_absent(const models::SafetensorsReader& file, const std::string& name) {
+  const std::string* const dtype = find_entry(file.skipped(), name);
+  if (dtype == nullptr) return " is missing";
+  return " has dtype " + *dtype + ", which is not supported; expected F32, BF16 or F16";
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "(";
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  return text + ")";
+}
+
+// Tensors that Hugging Face's files hold beside the parameters: attention masks, and the tied
+// head's copy.
+bool is_known_extra(const std::string& name, bool tied) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         (tied && name == "lm_head.weight");
+}
+
+// What is wrong with a file, a line each; of a file of another model no more than tell that.
+class Problems {
+ public:
+  void add(const std::string& problem) {
+    if (++count_ <= kMostLines) text_ += "\n  " + problem;
+  }
+  bool empty() const { return count_ == 0; }
+  std::string text() const {
+    if (count_ <= kMostLines) return text_;
+    return text_ + "\n  ... and " + std::to_string(count_ - kMostLines) + " more";
+  }
+
+ private:
+  static constexpr std::size_t kMostLines = 10;
+  std::size_t count_ = 0;
+  std::string text_;
+};
+
+}  // namespace
+
+InitialWeights::InitialWeights(const plan::Plan& plan, std::uint64_t seed,
+                               const std::optional<std::string>& path)
+    : plan_(plan), seed_(seed) {
+  if (!path) return;
+  file_.emplace(*path);
+  std::set<std::string> used;
+  Problems problems;
+  for (const zero::UnitLayout& unit : plan.layouts) {
+    for (const zero::ParamLayout& param : unit.params) {
+      const models::TensorEntry* tensor = find_tensor(*file_, param.name);
+      if (tensor == nullptr) {
+        problems.add(param.name + " " + shape_text(param.shape) + why_absent(*file_, param.name));
+      } else if (tensor->shape != param.shape) {
+        problems.add(param.name + " is " + shape_text(tensor->shape) + ", the model has " +
+                     shape_text(param.shape));
+      }
+      if (tensor != nullptr) used.insert(tensor->name);
+    }
+  }
+  for (const auto& [name, tensor] : file_->tensors()) {
+    if (used.count(name) == 0 && !is_known_extra(name, plan.model.tie_word_embeddings))
+      problems.add(name + " " + shape_text(tensor.shape) + " belongs to no parameter of the model");
+  }
+  if (!problems.empty())
+    throw StorageError(*path, "these weights are not of the model in --model:" + problems.text());
+}
+
+StateUpdater::Fill InitialWeights::fill_of(std::size_t unit) const {
+  const std::uint64_t first = zero::shard_range(plan_.layouts[unit], 0, plan_.world_size).begin;
+  return [this, unit, first](std::uint64_t offset_count, std::span<float> values) {
+    if (file_) {
+      fill_from_file(unit, first + offset_count, values);
+    } else {
+      models::fill_initial(plan_.model, plan_.layouts[unit], seed_, first + offset_count, values);
+    }
+  };
+}
+
+void InitialWeights::fill_from_file(std::size_t unit, std::uint64_t offset_count,
+                                    std::span<float> values) const {
+  std::fill(values.begin(), values.end(), 0.0F);  // padding
+  const std::uint64_t end = offset_count + values.size();
+  for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
+    const std::uint64_t from = std::max(offset_count, param.offset_count);
+    const std::uint64_t to = std::min(end, param.offset_count + param.count);
+    if (from >= to) continue;
+    file_->read_fp32(*find_tensor(*file_, param.name), from - param.offset_count,
+                     values.subspan(from - offset_count, to - from));
+  }
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,34 @@
+#pragma once
+// Where the master weights of a new run come from: the model's initialisation, or a safetensors
+// file.
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "sluice/models/safetensors.hpp"
+#include "sluice/plan/plan.hpp"
+#include "update/state_updater.hpp"
+
+namespace sluice::train {
+
+// Thread-compatible: used by the updater's thread after construction.
+class InitialWeights {
+ public:
+  // With a file: checks that it has every parameter of the model in its shape (names with or
+  // without "transformer.") and nothing else; throws StorageError listing what is missing, left
+  // over or shaped otherwise.
+  InitialWeights(const plan::Plan& plan, std::uint64_t seed,
+                 const std::optional<std::string>& path);
+  // Fills elements from `offset_count` on of a unit's shard.
+  StateUpdater::Fill fill_of(std::size_t unit) const;
+
+ private:
+  void fill_from_file(std::size_t unit, std::uint64_t offset_count, std::span<float> values) const;
+
+  const plan::Plan& plan_;
+  const std::uint64_t seed_;
+  std::optional<models::SafetensorsReader> file_;
+};
+
+}  // namespace sluice::train

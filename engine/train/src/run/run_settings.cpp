@@ -1,0 +1,110 @@
+#include "run/run_settings.hpp"
+
+#include <charconv>
+#include <cstdio>
+#include <string>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+#include "sluice/config/lr_schedule.hpp"
+
+namespace sluice::train {
+
+namespace {
+
+std::string shortest(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.9g", value);
+  return text;
+}
+
+std::string optimizer_text(const config::OptimizerConfig& optimizer) {
+  return std::string(optimizer.type == config::OptimizerType::adamw ? "AdamW" : "Adam") +
+         ", betas " + shortest(optimizer.beta1) + " and " + shortest(optimizer.beta2) + ", eps " +
+         shortest(optimizer.eps) + ", weight decay " + shortest(optimizer.weight_decay) +
+         (optimizer.bias_correction ? "" : ", no bias correction");
+}
+
+// The schedule is told by its values.
+std::string learning_rate_text(const config::TrainConfig& config) {
+  std::string text;
+  for (const std::int64_t update : {1, 10, 100, 1000, 10'000, 100'000})
+    text += (text.empty() ? "" : ", ") + shortest(config::learning_rate(config, update));
+  return text + " at updates 1, 10, 100 ... 100,000";
+}
+
+std::string loss_scale_text(const config::Fp16Config& fp16) {
+  if (!fp16.is_dynamic()) return shortest(fp16.loss_scale);
+  return "dynamic, from " + shortest(fp16.initial_scale()) + " to no less than " +
+         shortest(fp16.min_loss_scale) + ", window " + std::to_string(fp16.loss_scale_window) +
+         ", hysteresis " + std::to_string(fp16.hysteresis) +
+         (fp16.consecutive_hysteresis ? ", consecutive" : "");
+}
+
+std::string dropout_text(const config::ModelConfig& model) {
+  return shortest(model.embd_pdrop) + " of embeddings, " + shortest(model.attn_pdrop) +
+         " of attention, " + shortest(model.resid_pdrop) + " of residuals";
+}
+
+std::string held_out_text(const TrainRequest& request, const Data& data) {
+  if (data.separate_eval) return data.separate_eval->identity();
+  if (!request.eval_fraction) return "nothing";
+  return shortest(100 * *request.eval_fraction) + " % of the training data";
+}
+
+}  // namespace
+
+models::RunSettings settings_of(const TrainRequest& request, const config::TrainConfig& config,
+                                const config::ModelConfig& model, const Data& data) {
+  models::RunSettings settings = {
+      {"batch", "micro-batches of " + std::to_string(config.micro_batch_size) + ", " +
+                    std::to_string(config.gradient_accumulation_steps) + " a step"},
+      {"dropout", dropout_text(model)},
+      {"gradient clipping", shortest(config.gradient_clipping)},
+      {"held-out data", held_out_text(request, data)},
+      {"learning rate", learning_rate_text(config)},
+      {"optimizer", optimizer_text(config.optimizer)},
+      {"training data", data.train->identity()}};
+  if (config.fp16.enabled) settings["loss scale"] = loss_scale_text(config.fp16);
+  return settings;
+}
+
+void compare_settings(const models::RunSettings& saved, const models::RunSettings& now,
+                      bool strict) {
+  std::string differences;
+  for (const auto& [name, value] : now) {
+    const auto before = saved.find(name);
+    if (before == saved.end() || before->second == value) continue;
+    const std::string difference =
+        "resumed with another " + name + ": was " + before->second + "; is " + value;
+    if (!strict) log(LogLevel::warn, difference);
+    differences += (differences.empty() ? "" : "\n") + difference;
+  }
+  SLUICE_CHECK(!strict || differences.empty(), "\"strict\": true does not allow: " + differences);
+}
+
+std::string device_text(const plan::Plan& plan) {
+  if (!plan.gpu) return "the host";
+  const config::SluiceConfig& sluice = plan.config.sluice;
+  return plan.gpu->name + (sluice.deterministic ? ", deterministic" : "") +
+         (sluice.tf32 && plan.compute_dtype == DType::fp32 ? ", TF32" : "");
+}
+
+void keep_passes(config::TrainConfig& config, const RunSource& source) {
+  std::optional<std::int64_t>& asked = config.sluice.micro_batches_per_pass;
+  if (!source.state || asked) return;
+  const models::RunSettings& settings = source.state->settings;
+  const auto saved = settings.find(kMicroBatchesPerPass);
+  if (saved == settings.end()) return;
+  const std::string& text = saved->second;
+  std::int64_t per_pass = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), per_pass);
+  const bool divides = read.ptr == text.data() + text.size() && per_pass > 0 &&
+                       config.gradient_accumulation_steps % per_pass == 0;
+  if (!divides) return;  // the batch has changed, which is compared
+  asked = per_pass;
+  if (per_pass < config.gradient_accumulation_steps)
+    log(LogLevel::info, "micro_batches_per_pass: " + text + ", as the run was begun");
+}
+
+}  // namespace sluice::train

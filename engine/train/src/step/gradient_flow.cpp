@@ -1,0 +1,233 @@
+#include "step/gradient_flow.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <numeric>
+#include <utility>
+
+#include "device/tensor_bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "update/optimizer_tile.hpp"
+
+namespace sluice::train {
+
+GradientFlow::GradientFlow(RunResources& resources)
+    : resources_(resources),
+      plan_(resources.plan),
+      squared_norms_(resources.plan.layouts.size()),
+      states_(resources.plan.layouts.size()),
+      slots_(resources.plan.layouts.size()) {
+  if (!plan_.device_in_reach)
+    norms_.emplace(resources.compute, plan_.layouts.size(), plan_.pinned_staging);
+}
+
+void GradientFlow::begin_step() {
+  std::fill(squared_norms_.begin(), squared_norms_.end(), 0.0);
+  not_finite_.clear();
+  at_once_.reset();
+}
+
+void GradientFlow::update_at_once(const UpdateSettings& settings) {
+  at_once_ = settings;
+}
+
+void GradientFlow::begin_buffer(std::size_t unit) {
+  zero::ShardedUnit& target = *resources_.units[unit];
+  target.finish_reduce(
+      stall_seconds_);  // a tied parameter's first contribution may still be leaving
+  const std::span<std::byte> fresh = target.begin_accumulate();
+  if (!fresh.empty()) tensor_over(fresh, plan_.compute_dtype, resources_.compute.where).zero_();
+  target.restore_accumulated(stall_seconds_);
+}
+
+std::vector<std::size_t> GradientFlow::units_of(std::size_t unit) const {
+  std::vector<std::size_t> units = {unit};
+  for (const auto& from : plan_.layouts[unit].borrowed) units.push_back(from.unit);
+  return units;
+}
+
+void GradientFlow::begin(const std::vector<std::size_t>& units) {
+  while (leaving_.size() >= static_cast<std::size_t>(plan_.gradients_in_flight)) finish_front();
+  for (const std::size_t unit : units) begin_buffer(unit);
+}
+
+// Adds to the norm; finds what is not finite.
+void GradientFlow::begin_check(std::size_t unit) {
+  const std::span<std::byte> shard = resources_.units[unit]->gradient_shard();
+  if (norms_) {
+    norms_->begin(unit, shard, plan_.compute_dtype);
+    return;
+  }
+  const cpu_adam::GradientStats stats =
+      cpu_adam::gradient_stats(gradient_span(shard, plan_.compute_dtype), *resources_.executor);
+  squared_norms_[unit] = stats.squared_norm;
+  if (!stats.finite) found_not_finite(unit);
+}
+
+void GradientFlow::finish_check(std::size_t unit) {
+  if (!norms_) return;
+  squared_norms_[unit] = norms_->finish(unit, resources_.unit_context.stalls, stall_seconds_);
+  if (!std::isfinite(squared_norms_[unit])) found_not_finite(unit);
+}
+
+// The parameter, where the host can look; else the unit.
+std::string GradientFlow::first_not_finite(std::size_t unit) const {
+  const zero::ShardedUnit& own = *resources_.units[unit];
+  const offload::TieredBytes& home = own.gradients_home();
+  std::span<std::byte> gradient;
+  if (!norms_) {
+    gradient = own.gradient_shard();
+  } else if (plan_.world_size == 1 && home.tier() == offload::Tier::host) {
+    gradient = home.memory();
+  }
+  const std::size_t element = size_of(plan_.compute_dtype);
+  for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
+    const std::size_t end_bytes = (param.offset_count + param.count) * element;
+    if (end_bytes > gradient.size()) break;
+    const auto values = gradient.subspan(param.offset_count * element, param.count * element);
+    if (!cpu_adam::gradient_stats(gradient_span(values, plan_.compute_dtype), *resources_.executor)
+             .finite)
+      return param.name;
+  }
+  return plan_.layouts[unit].name;
+}
+
+void GradientFlow::found_not_finite(std::size_t unit) {
+  if (!not_finite_.empty()) return;
+  not_finite_ = first_not_finite(unit);
+  if (!at_once_) return;
+  const bool first = unit + 1 == plan_.layouts.size();
+  if (!first) {
+    throw Error("the gradient of " + not_finite_ +
+                " is not finite. Without gradient_clipping updates begin as gradients arrive, so "
+                "this step cannot be skipped any more: the units behind this one have theirs. What "
+                "was committed is whole; to have such steps skipped, set gradient_clipping (1e9 "
+                "clips nothing) and go on from there with --resume");
+  }
+  at_once_.reset();  // nothing has been updated yet
+}
+
+void GradientFlow::send(const std::vector<std::size_t>& units, std::size_t counted) {
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    zero::ShardedUnit& unit = *resources_.units[units[i]];
+    unit.reduce();
+    if (i < counted) begin_check(units[i]);
+    if (plan_.units[units[i]].lends_gradients) lend_home(units[i]);
+    unit.begin_reduce_home();
+  }
+  leaving_.push_back({units, counted});
+  if (!plan_.config.sluice.overlap) end_step();
+}
+
+// The last units first, as a backward pass sends them.
+double GradientFlow::squared_norm() const {
+  return std::accumulate(squared_norms_.rbegin(), squared_norms_.rend(), 0.0);
+}
+
+// A slot that nobody uses; waits for the update that frees one.
+void GradientFlow::lend_home(std::size_t unit) {
+  offload::BufferRing& slots = *resources_.gradient_slots;
+  std::optional<offload::TileLease> slot = slots.try_acquire();
+  if (!slot) {
+    end_step();  // what has arrived holds its slot until its update, which begins here
+    const auto begin = std::chrono::steady_clock::now();
+    slot = slots.acquire();
+    const auto end = std::chrono::steady_clock::now();
+    update_stall_.update_seconds += std::chrono::duration<double>(end - begin).count();
+    resources_.unit_context.stalls.row().add("update", "for a gradient slot", begin, end);
+  }
+  resources_.units[unit]->lend_gradients_home(
+      offload::TieredBytes(offload::Tier::host, slot->bytes()));
+  slots_[unit] = std::move(*slot);
+}
+
+void GradientFlow::finish_front() {
+  const auto [units, counted] = std::move(leaving_.front());
+  leaving_.pop_front();
+  for (const std::size_t unit : units) resources_.units[unit]->finish_reduce(stall_seconds_);
+  for (std::size_t i = 0; i < counted; ++i) finish_check(units[i]);
+  if (at_once_) {
+    begin_update(units.front(), *at_once_);
+  } else if (slots_[units.front()]) {
+    forget(units.front());  // the step will be skipped, and others need the slot
+  }
+}
+
+void GradientFlow::forget(std::size_t unit) {
+  resources_.units[unit]->consume_gradients();
+  slots_[unit] = offload::TileLease();
+}
+
+void GradientFlow::begin_arrived_updates() {
+  if (!at_once_) return;
+  const auto reduced = [&](std::size_t unit) { return resources_.units[unit]->reduce_done(); };
+  const auto arrived = [&](const Leaving& leaving) {
+    for (std::size_t i = 0; i < leaving.counted; ++i) {
+      if (norms_ && !norms_->done(leaving.units[i])) return false;
+    }
+    return std::all_of(leaving.units.begin(), leaving.units.end(), reduced);
+  };
+  while (!leaving_.empty() && arrived(leaving_.front())) finish_front();
+}
+
+void GradientFlow::end_step() {
+  while (!leaving_.empty()) finish_front();
+}
+
+void GradientFlow::begin_update(std::size_t unit, const UpdateSettings& settings) {
+  zero::ShardedUnit& target = *resources_.units[unit];
+  target.consume_gradients();
+  StateUpdater::Update update =
+      resources_.updater->begin_update(unit, settings, std::move(slots_[unit]));
+  target.set_update(std::move(update.weights));
+  states_[unit] = std::move(update.states);
+  if (plan_.config.sluice.overlap) return;
+  target.wait_current(update_stall_);
+  finish_states(unit, update_stall_);
+}
+
+void GradientFlow::begin_updates(const UpdateSettings& asked) {
+  // Whoever calls may have computed with the weights meanwhile. Updates at once wait for nothing:
+  // a gradient that has arrived was the last use of what its update copies.
+  UpdateSettings settings = asked;
+  settings.after = resources_.device->mark_compute();
+  for (std::size_t u = 0; u < resources_.units.size(); ++u) {
+    if (!plan_.units[u].frozen) begin_update(u, settings);
+  }
+}
+
+void GradientFlow::finish_states(std::size_t unit, zero::GatherStall& stall) {
+  resources_.unit_context.stalls.finish(states_[unit], stall.update_seconds, "update",
+                                        plan_.layouts[unit].name);
+}
+
+void GradientFlow::finish_updates(zero::GatherStall& stall) {
+  std::exception_ptr first;
+  for (std::size_t u = 0; u < resources_.units.size(); ++u) {
+    zero::ShardedUnit& unit = *resources_.units[u];
+    try {
+      if (unit.weight_state() == zero::WeightState::gathering) unit.finish_gather(stall);
+      unit.wait_current(stall);
+      finish_states(u, stall);
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+void GradientFlow::drop() {
+  for (std::size_t u = 0; u < resources_.units.size(); ++u) {
+    if (resources_.units[u]->gradient_state() == zero::GradientState::waiting) forget(u);
+  }
+}
+
+void GradientFlow::abandon() {
+  leaving_.clear();
+  for (const auto& unit : resources_.units) unit->abandon_gradients();
+  for (offload::TileLease& slot : slots_) slot = offload::TileLease();
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,208 @@
+#include "update/state_updater.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "update/update_tiles.hpp"
+
+namespace sluice::train {
+
+using offload::Tickets;
+using offload::Tier;
+using Bytes = TileWork::Bytes;
+using States = TileWork::States;
+using Parts = TileWork::Parts;
+
+namespace {
+
+// The weight as it follows from an fp32 master: rounded to nearest even, as the update writes it.
+void write_weights(std::span<const float> master, Bytes weights, DType dtype) {
+  if (dtype == DType::fp32) {
+    std::copy(master.begin(), master.end(), as<float>(weights).begin());
+    return;
+  }
+  if (dtype == DType::fp16) {
+    std::transform(master.begin(), master.end(), as<Fp16>(weights).begin(),
+                   [](float value) { return to_fp16(value); });
+    return;
+  }
+  std::transform(master.begin(), master.end(), as<Bf16>(weights).begin(),
+                 [](float value) { return to_bf16(value); });
+}
+
+// Sets a split master from values that are made a piece at a time.
+void fill_split(const StateUpdater::Fill& fill, std::uint64_t offset_count,
+                const cpu_adam::SplitMaster& master) {
+  constexpr std::size_t kPiece = 16'384;  // 64 KiB of values
+  std::vector<float> values(std::min(kPiece, master.low.size()));
+  for (std::size_t begin = 0; begin < master.low.size(); begin += kPiece) {
+    const std::size_t count = std::min(kPiece, master.low.size() - begin);
+    fill(offset_count + begin, std::span(values).first(count));
+    for (std::size_t i = 0; i < count; ++i) {
+      const cpu_adam::SplitValue value = cpu_adam::split(values[i]);
+      master.weight[begin + i] = value.weight;
+      master.low[begin + i] = value.low;
+    }
+  }
+}
+
+// The shards of a unit in a store of the same format.
+std::vector<std::size_t> shards_in(const offload::SwapStore& store, const plan::Plan& plan,
+                                   std::size_t unit) {
+  std::vector<std::size_t> shards;
+  for (std::size_t i = 0; i < plan.state_format.part_count(); ++i) {
+    shards.push_back(
+        store.index_of(models::shard_name(plan.layouts[unit], plan.state_format.part(i))));
+  }
+  return shards;
+}
+
+// Reads after this see the new bytes of the parts that were written.
+std::function<void()> publish(offload::SwapStore* store, const StateHome& home, Parts written) {
+  std::vector<std::size_t> shards;
+  for (const PartHome& part : home) {
+    if (includes(written, part)) shards.push_back(*part.shard);
+  }
+  if (shards.empty()) return {};
+  return [store, shards] {
+    for (const std::size_t shard : shards) store->finish_update(shard);
+  };
+}
+
+}  // namespace
+
+StateUpdater::StateUpdater(const UpdaterResources& resources)
+    : tiles_(std::make_unique<UpdateTiles>(resources)),
+      only_in_memory_(resources.plan->units.size(), false) {}
+StateUpdater::~StateUpdater() = default;
+UpdateCounters StateUpdater::counters() const {
+  return tiles_->counters();
+}
+
+const std::string& StateUpdater::why_unregistered() const {
+  return tiles_->why_unregistered();
+}
+
+void StateUpdater::expect_updates() {
+  tiles_->expect_updates();
+}
+
+StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSettings& settings,
+                                                offload::TileLease gradients) {
+  UpdateTiles& tiles = *tiles_;
+  TileWork work;
+  work.what = "update";
+  work.after = settings.after;
+  work.read_states = Parts::in_store_only;
+  work.write_states = settings.commits ? Parts::all : Parts::in_store_only;
+  work.read_gradient = work.write_weight = true;
+  work.compute = [&tiles, settings, first = tiles.first_element(unit)](
+                     const TileRange& range, const States& states, Bytes gradient, Bytes weight) {
+    cpu_adam::Tile tile = tile_of(tiles.plan(), states, gradient, weight);
+    tile.first_element = first + range.begin;
+    cpu_adam::step(settings.optimizer, settings.step, tile, *tiles.resources().executor);
+  };
+  work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
+  auto current = std::make_shared<TicketSource>();
+  Update update;
+  update.weights = current->ticket();
+  work.weights_current = [current, slot = std::make_shared<offload::TileLease>(
+                                       std::move(gradients))](const std::exception_ptr& error) {
+    *slot = offload::TileLease();
+    current->complete(error);
+  };
+  only_in_memory_[unit] = !settings.commits;
+  update.states = tiles.begin(unit, std::move(work));
+  return update;
+}
+
+Ticket StateUpdater::begin_write_back(std::size_t unit) {
+  if (!only_in_memory_[unit]) return {};
+  only_in_memory_[unit] = false;
+  UpdateTiles& tiles = *tiles_;
+  TileWork work;
+  work.what = "write back";
+  work.write_states = Parts::in_memory_too;
+  work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
+  return tiles.begin(unit, std::move(work));
+}
+
+Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
+  UpdateTiles& tiles = *tiles_;
+  TileWork work;
+  work.what = "initialise";
+  work.after = tiles.resources().device->mark_compute();
+  work.write_states = Parts::all;
+  work.write_weight = true;
+  work.compute = [&plan = tiles.plan(), fill = std::move(fill)](
+                     const TileRange& range, const States& states, Bytes, Bytes weight) {
+    if (plan.state_format.is_split()) {
+      fill_split(fill, range.begin, split_master(states));
+    } else {
+      fill(range.begin, as<float>(states[0]));
+      write_weights(as<float>(states[0]), weight, plan.compute_dtype);
+    }
+    for (std::size_t i = plan.state_format.first_moment(); i < states.size(); ++i)
+      std::fill(states[i].begin(), states[i].end(), std::byte{0});
+  };
+  work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
+  return tiles.begin(unit, std::move(work));
+}
+
+Ticket StateUpdater::begin_restore(std::size_t unit, offload::SwapStore& source) {
+  UpdateTiles& tiles = *tiles_;
+  const plan::Plan& plan = tiles.plan();
+  const bool own = &source == tiles.resources().store && plan.units[unit].states == Tier::nvme;
+  only_in_memory_[unit] = false;
+  TileWork work;
+  work.what = "restore";
+  work.after = tiles.resources().device->mark_compute();
+  work.read_states = own ? Parts::all : Parts::none;
+  work.write_states = own ? Parts::none : Parts::all;
+  work.write_weight = true;
+  work.compute = [&source, shards = shards_in(source, plan, unit), own, &plan](
+                     const TileRange& range, const States& states, Bytes, Bytes weight) {
+    const auto offset_of = [&](std::size_t part) {
+      return range.begin * plan.state_format.part(part).element_bytes;
+    };
+    if (!own) {
+      Tickets reads;
+      for (std::size_t i = 0; i < shards.size(); ++i)
+        reads.push_back(source.begin_read(shards[i], offset_of(i), states[i]));
+      finish_all(reads);
+    }
+    for (std::size_t i = 0; i < shards.size(); ++i)
+      source.check(shards[i], offset_of(i), states[i]);
+    if (!plan.state_format.is_split())
+      write_weights(as<float>(states[0]), weight, plan.compute_dtype);
+  };
+  if (!own) work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
+  return tiles.begin(unit, std::move(work));
+}
+
+Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target) {
+  UpdateTiles& tiles = *tiles_;
+  const plan::Plan& plan = tiles.plan();
+  const std::vector<std::size_t> shards = shards_in(target, plan, unit);
+  TileWork work;
+  work.what = "copy";
+  work.after = tiles.resources().device->mark_compute();
+  work.read_states = Parts::in_store_only;
+  work.compute = [&target, shards, &plan](const TileRange& range, const States& states, Bytes,
+                                          Bytes) {
+    Tickets writes;
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      writes.push_back(target.begin_write(
+          shards[i], range.begin * plan.state_format.part(i).element_bytes, states[i]));
+    }
+    finish_all(writes);
+  };
+  work.finish = [&target, shards] {
+    for (const std::size_t shard : shards) target.finish_update(shard);
+  };
+  return tiles.begin(unit, std::move(work));
+}
+
+}  // namespace sluice::train

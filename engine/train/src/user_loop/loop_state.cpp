@@ -1,0 +1,211 @@
+// What a Loop holds, and how it survives: everything but the passes through the units.
+
+#include <filesystem>
+#include <utility>
+
+#include "device/tensor_bytes.hpp"
+#include "saved/checkpoint.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+#include "sluice/models/bound_params.hpp"
+#include "sluice/models/parallel_check.hpp"
+#include "sluice/models/vector_math.hpp"
+#include "sluice/train/library.hpp"
+#include "user_loop/loop.hpp"
+
+namespace sluice::train {
+
+using torch::Tensor;
+
+namespace {
+
+LinkBytes bytes_moved(const RunResources& resources) {
+  const offload::MoverBytes moved = resources.mover->bytes();
+  const UpdateCounters update = resources.updater->counters();
+  return {moved.to_device + update.h2d_bytes, moved.from_device + update.d2h_bytes,
+          moved.read + update.nvme_read_bytes, moved.written + update.nvme_written_bytes,
+          update.nvme_cached_bytes};
+}
+
+}  // namespace
+
+// Plans, and says what the loop goes on from.
+RunSource Loop::plan_units() {
+  plan::OwnModel model = units_.lay_out(config_.world_size);
+  model.activation_bytes = options_.activation_bytes;
+  TrainRequest request;
+  request.resume = options_.resume;
+  if (options_.resident) request.placement = plan::Placement::resident;
+  check_directories(config_, request.placement);
+  RunSource source = find_source(request, config_);
+  keep_compute_threads(config_, source);
+  keep_state_format(config_, source);
+  plan_ = plan::make_plan(config_, model, request.placement, plan::probe_machine(config_));
+  check_source(source, plan_, source.state ? source.state->seed : 0);
+  torch_dtype_ = sluice::train::torch_dtype(plan_.compute_dtype);
+  for (const std::string& note : config_.notes) log(LogLevel::info, note);
+  return source;
+}
+
+void Loop::initialize() {
+  SLUICE_CHECK(!resources_, "initialize() is called twice");
+  SLUICE_CHECK(units_.layouts().empty(), "initialize() has failed before: make another Engine");
+  const c10::InferenceMode ordinary(false);
+  const RunSource source = plan_units();
+  at::set_num_threads(plan_.threads.compute);
+  models::check_parallel_work();
+  models::settle_vector_math();
+  const std::string& checkpoints = config_.sluice.checkpoint_dir;
+  if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
+  resources_ =
+      std::make_unique<RunResources>(plan_, source.own_swap ? SwapMode::open : SwapMode::create);
+  if (!resources_->io_choice.empty()) plan_.choices.push_back(resources_->io_choice);
+  units_.use_device(resources_->compute.where);
+  try {
+    bring_in_states(source);
+  } catch (...) {
+    resources_.reset();
+    throw;
+  }
+  gradients_ = std::make_unique<GradientFlow>(*resources_);
+  gradients_->begin_step();
+  order_ = std::make_unique<UnitOrder>(*resources_->prefetcher);
+  std::optional<std::uint64_t> room = plan_.device_budget_bytes;
+  if (room && plan_.gpu) *room -= *room / 8;  // for gaps between the blocks of its memory
+  keep_ = std::make_unique<KeepChoice>(config_.sluice.activations, room, units_.size());
+  resources_->device->memory().reset_peak();
+  resources_->host_pool->reset_peak();
+  before_ = bytes_moved(*resources_);
+}
+
+void Loop::bring_in_states(const RunSource& source) {
+  std::vector<Ticket> fills(units_.layouts().size());
+  if (source.state) {
+    restore_states(*resources_, source);
+    step_ = committed_step_ = source.state->step;
+    updates_ = source.state->updates;
+    loss_scaler_.restore(source.state->loss_scale);
+    log(LogLevel::info, "resumed from step " + std::to_string(step_) + " in " + source.directory);
+  }
+  for (std::size_t l = 0; l < fills.size(); ++l) {
+    if (!source.state && !plan_.units[l].frozen)
+      fills[l] = resources_->updater->begin_initialise(l, units_.fill_of(l));
+  }
+  for (std::size_t l = 0; l < fills.size(); ++l) {
+    fills[l].finish();
+    if (plan_.units[l].frozen) bring_in_frozen(l);
+    units_.drop_values(l, torch_dtype_);
+  }
+}
+
+void Loop::bring_in_frozen(std::size_t layout) {
+  const zero::ShardedUnit& unit = *resources_->units[layout];
+  const offload::TieredBytes& home = unit.weights_home();
+  offload::Buffer buffer;
+  std::span<std::byte> bytes;
+  if (home.tier() == offload::Tier::device) {
+    bytes = home.memory().first(unit.full_bytes());
+  } else {
+    buffer = resources_->device->memory().allocate(unit.full_bytes(),
+                                                   "weights of unit " + unit.layout().name);
+    bytes = buffer.bytes();
+  }
+  units_.write_values(layout, tensor_over(bytes, plan_.compute_dtype, resources_->compute.where));
+  if (buffer) resources_->mover->begin_store(bytes, home).finish();
+}
+
+void Loop::finish_step(bool ending) {
+  gradients_->finish_updates(gather_stall_);
+  if (unfinished_ || (ending && step_ > committed_step_)) {
+    if (commit_step(*resources_, run_state(), ending)) committed_step_ = step_;
+  }
+  if (unfinished_ && config_.steps_per_print && step_ % *config_.steps_per_print == 0) {
+    log(LogLevel::info, "step " + std::to_string(step_) + ": loss " + std::to_string(last_.loss) +
+                            ", gradient norm " + std::to_string(last_.gradient_norm));
+  }
+  unfinished_ = false;
+}
+
+void Loop::finish() {
+  if (!resources_) return;
+  check_usable();
+  order_->pause();
+  finish_step(true);
+  if (resources_->store && resources_->states_are_durable() && committed_step_ > 0)
+    resources_->store->close_cleanly();
+}
+
+models::RunState Loop::run_state() const {
+  return {.model = model_text(plan_),
+          .units = stored_units(plan_),
+          .step = step_,
+          .updates = updates_,
+          .seed = 0,
+          .compute_dtype = std::string(sluice::name_of(plan_.compute_dtype)),
+          .loss_scale = loss_scaler_.state(),
+          .format = plan_.state_format,
+          .compute_threads = plan_.threads.compute,
+          .world_size = plan_.world_size,
+          .version = SLUICE_VERSION,
+          .settings = {}};
+}
+
+Tensor Loop::parameter(const std::string& name) {
+  check_usable();
+  const ParamPlace place = units_.find(name);
+  order_->pause();
+  const c10::InferenceMode ordinary(false);
+  const torch::NoGradGuard no_grad;
+  zero::ShardedUnit& unit = *resources_->units[place.layout];
+  const zero::ParamLayout& param = plan_.layouts[place.layout].params[place.param];
+  Tensor copy = torch::empty(param.shape, torch_dtype_);
+  unit.finish_gather(gather_stall_);
+  copy.copy_(models::view_of(
+      param, tensor_over(unit.weights(), plan_.compute_dtype, resources_->compute.where)));
+  unit.release();
+  return copy;
+}
+
+void Loop::save_checkpoint(const std::string& directory) {
+  check_usable();
+  order_->pause();
+  finish_step(false);
+  std::error_code unknown;
+  const std::string& held = config_.sluice.checkpoint_dir;
+  std::unique_ptr<offload::DirectoryLock> lock;
+  if (held.empty() || !std::filesystem::equivalent(directory, held, unknown))
+    lock = hold_checkpoint_directory(directory);
+  write_checkpoint(*resources_, run_state(), directory);
+}
+
+std::int64_t Loop::load_checkpoint(const std::string& directory) {
+  check_usable();
+  forget_gradients();
+  finish_step(false);
+  const RunSource source = read_source(models::find_run(directory));
+  check_source(source, plan_, source.state->seed);
+  restore_states(*resources_, source);
+  ++generation_;
+  step_ = source.state->step;
+  updates_ = source.state->updates;
+  loss_scaler_.restore(source.state->loss_scale);
+  committed_step_ = 0;
+  return step_;
+}
+
+EngineCounters Loop::counters() const {
+  SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
+  const LinkBytes now = bytes_moved(*resources_);
+  return {.h2d_bytes = now.h2d - before_.h2d,
+          .d2h_bytes = now.d2h - before_.d2h,
+          .nvme_read_bytes = now.nvme_read - before_.nvme_read,
+          .nvme_written_bytes = now.nvme_written - before_.nvme_written,
+          .update_stall_seconds = gather_stall_.update_seconds + gradients_->update_stall_seconds(),
+          .fetch_stall_seconds = gather_stall_.fetch_seconds,
+          .gradient_stall_seconds = gradients_->stall_seconds(),
+          .recomputed_calls = recomputed_calls_,
+          .device_peak_bytes = resources_->device->memory().usage().peak_live_bytes,
+          .host_peak_bytes = resources_->host_pool->usage().peak_live_bytes};
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,260 @@
+#include "user_loop/own_units.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "device/tensor_bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/models/bound_params.hpp"
+
+namespace sluice::train {
+
+using torch::Tensor;
+
+namespace {
+
+constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+
+void check_param(const std::string& name, const Tensor& param) {
+  SLUICE_CHECK(param.device().is_cpu() && param.layout() == torch::kStrided,
+               "parameter " + name + " is not a dense tensor in CPU memory");
+  const torch::Dtype dtype = param.scalar_type();
+  SLUICE_CHECK(dtype == torch::kFloat32 || dtype == torch::kBFloat16 || dtype == torch::kFloat16 ||
+                   dtype == torch::kFloat64,
+               "parameter " + name + " is " + std::string(torch::toString(dtype)) +
+                   "; fp32, bf16, fp16 and fp64 can be trained");
+}
+
+template <typename T>
+void convert(const Tensor& from, std::uint64_t begin, std::span<float> to) {
+  const T* const values = from.const_data_ptr<T>() + begin;
+  std::transform(values, values + to.size(), to.begin(),
+                 [](const T& value) { return static_cast<float>(value); });
+}
+
+// Elements from `begin` on, as fp32. Not by LibTorch: this is the updater's thread.
+void read_values(const Tensor& from, std::uint64_t begin, std::span<float> to) {
+  switch (from.scalar_type()) {
+    case torch::kFloat32:
+      return convert<float>(from, begin, to);
+    case torch::kBFloat16:
+      return convert<c10::BFloat16>(from, begin, to);
+    case torch::kFloat16:
+      return convert<c10::Half>(from, begin, to);
+    default:
+      return convert<double>(from, begin, to);
+  }
+}
+
+void point(const Tensor& flat, std::span<std::byte> bytes) {
+  flat.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
+      at::DataPtr(bytes.data(), flat.device()));
+}
+
+void add_once(std::vector<std::size_t>& list, std::size_t value) {
+  const auto at = std::lower_bound(list.begin(), list.end(), value);
+  if (at == list.end() || *at != value) list.insert(at, value);
+}
+
+}  // namespace
+
+std::size_t OwnUnits::add(OwnUnit unit) {
+  SLUICE_CHECK(!unit.name.empty(), "a unit needs a name");
+  SLUICE_CHECK(unit.module != nullptr && unit.forward != nullptr,
+               "unit " + unit.name + " has no module or nothing to call");
+  for (const OwnUnit& other : units_)
+    SLUICE_CHECK(other.name != unit.name, "there are two units " + unit.name);
+  units_.push_back(std::move(unit));
+  return units_.size() - 1;
+}
+
+plan::OwnModel OwnUnits::lay_out(int world_size) {
+  plan::OwnModel model;
+  for (OwnUnit& unit : units_) {
+    place_params(unit, world_size);
+    model.calls.push_back(unit.gathers);
+  }
+  SLUICE_CHECK(!layouts_.empty(), "no unit has a parameter: there is nothing to train");
+  model.layouts = layouts_;
+  return model;
+}
+
+// A unit's own layouts are those that its first parameters begin, so they follow each other.
+void OwnUnits::place_params(OwnUnit& unit, int world_size) {
+  std::size_t trained = kNone;
+  std::size_t frozen = kNone;
+  const std::size_t first = layouts_.size();
+  const Tensors also_uses = std::exchange(unit.params, {});
+  const auto add = [&](const Tensor& param, const ParamPlace& place) {
+    const auto same = [&](const Tensor& other) { return other.is_same(param); };
+    if (std::any_of(unit.params.begin(), unit.params.end(), same)) return;
+    unit.params.push_back(param);
+    unit.places.push_back(place);
+    add_once(unit.gathers, place.layout);
+    if (!layouts_[place.layout].frozen) add_once(unit.trains, place.layout);
+  };
+  for (const auto& named : unit.module->named_parameters()) {
+    const Tensor& param = named.value();
+    unit.registered.push_back(param);
+    const auto found = known_.find(param.unsafeGetTensorImpl());
+    add(param, found != known_.end()
+                   ? found->second
+                   : place_new(unit, unit.name + "." + named.key(), param, trained, frozen));
+  }
+  for (const Tensor& param : also_uses) {
+    const auto found = known_.find(param.unsafeGetTensorImpl());
+    SLUICE_CHECK(found != known_.end(), "unit " + unit.name +
+                                            " also uses a tensor that is no parameter of a unit "
+                                            "before it");
+    add(param, found->second);
+  }
+  for (std::size_t i = first; i < layouts_.size(); ++i)
+    zero::finish_layout(layouts_[i], world_size);
+}
+
+ParamPlace OwnUnits::place_new(const OwnUnit& unit, const std::string& name, const Tensor& param,
+                               std::size_t& trained, std::size_t& frozen) {
+  check_param(name, param);
+  const bool trains = param.requires_grad();
+  std::size_t& layout = trains ? trained : frozen;
+  if (layout == kNone) {
+    layout = layouts_.size();
+    zero::UnitLayout made;
+    made.name = trains ? unit.name : unit.name + ".frozen";
+    made.frozen = !trains;
+    layouts_.push_back(std::move(made));
+    values_.emplace_back();
+  }
+  zero::add_param(layouts_[layout], name, param.sizes().vec());
+  values_[layout].push_back(param);
+  const ParamPlace place{layout, layouts_[layout].params.size() - 1};
+  known_.emplace(param.unsafeGetTensorImpl(), place);
+  return place;
+}
+
+ParamPlace OwnUnits::find(const std::string& name) const {
+  for (std::size_t l = 0; l < layouts_.size(); ++l) {
+    for (std::size_t p = 0; p < layouts_[l].params.size(); ++p) {
+      if (layouts_[l].params[p].name == name) return {l, p};
+    }
+  }
+  throw InvalidArgument("no unit has a parameter " + name);
+}
+
+StateUpdater::Fill OwnUnits::fill_of(std::size_t layout) const {
+  Tensors values;
+  for (const Tensor& value : values_[layout]) values.push_back(value.detach().contiguous());
+  return [params = layouts_[layout].params, values](std::uint64_t offset, std::span<float> to) {
+    std::fill(to.begin(), to.end(), 0.0F);  // padding
+    for (std::size_t p = 0; p < params.size(); ++p) {
+      const std::uint64_t begin = std::max(offset, params[p].offset_count);
+      const std::uint64_t end =
+          std::min(offset + to.size(), params[p].offset_count + params[p].count);
+      if (begin >= end) continue;
+      read_values(values[p], begin - params[p].offset_count,
+                  to.subspan(begin - offset, end - begin));
+    }
+  };
+}
+
+void OwnUnits::write_values(std::size_t layout, const Tensor& flat) const {
+  const torch::NoGradGuard no_grad;
+  flat.zero_();
+  for (std::size_t p = 0; p < values_[layout].size(); ++p)
+    models::view_of(layouts_[layout].params[p], flat).copy_(values_[layout][p]);
+}
+
+void OwnUnits::drop_values(std::size_t layout, torch::Dtype dtype) {
+  const torch::NoGradGuard no_grad;
+  for (const Tensor& param : values_[layout]) {
+    param.mutable_grad().reset();
+    param.set_data(
+        torch::empty({0}, param.options().requires_grad(false).dtype(dtype).device(device_)));
+  }
+}
+
+void OwnUnits::check_unbound(std::size_t index, torch::Dtype dtype) const {
+  const OwnUnit& unit = units_[index];
+  const Tensors now = unit.module->parameters();
+  const bool same =
+      std::equal(now.begin(), now.end(), unit.registered.begin(), unit.registered.end(),
+                 [](const Tensor& a, const Tensor& b) { return a.is_same(b); });
+  SLUICE_CHECK(same, "unit " + unit.name +
+                         " has other parameters than when it was added: its module's parameters "
+                         "must not be replaced");
+  for (std::size_t i = 0; i < unit.params.size(); ++i) {
+    const zero::UnitLayout& layout = layouts_[unit.places[i].layout];
+    const std::string& name = layout.params[unit.places[i].param].name;
+    const Tensor& param = unit.params[i];
+    SLUICE_CHECK(param.numel() == 0 && param.scalar_type() == dtype,
+                 "parameter " + name +
+                     " was given other bytes than the engine's: after initialize() its module must "
+                     "not be loaded, moved or converted (to())");
+    SLUICE_CHECK(param.requires_grad() == !layout.frozen,
+                 "parameter " + name + " was " + (layout.frozen ? "frozen" : "to be trained") +
+                     " at initialize(): requires_grad must not change after it");
+  }
+}
+
+Tensor OwnUnits::flat(std::size_t layout, torch::Dtype dtype) {
+  flats_.resize(layouts_.size());
+  if (!flats_[layout].defined()) {
+    const auto count = static_cast<std::int64_t>(layouts_[layout].flat_count);
+    c10::Storage nowhere(c10::Storage::use_byte_size_t(),
+                         static_cast<std::size_t>(count) * c10::elementSize(dtype),
+                         at::DataPtr(nullptr, device_));
+    flats_[layout] = torch::empty({0}, torch::TensorOptions().dtype(dtype).device(device_))
+                         .set_(nowhere, 0, {count});
+  }
+  return flats_[layout];
+}
+
+void OwnUnits::bind(std::size_t index,
+                    const std::vector<std::unique_ptr<zero::ShardedUnit>>& sharded,
+                    torch::Dtype dtype) {
+  const torch::NoGradGuard no_grad;
+  const OwnUnit& unit = units_[index];
+  for (const std::size_t layout : unit.gathers)
+    point(flat(layout, dtype), sharded[layout]->weights());
+  Tensors views;
+  for (const ParamPlace& place : unit.places)
+    views.push_back(
+        models::view_of(layouts_[place.layout].params[place.param], flat(place.layout, dtype)));
+  models::bind_params(unit.params, views);
+}
+
+void OwnUnits::bind_gradients(std::size_t index,
+                              const std::vector<std::unique_ptr<zero::ShardedUnit>>& sharded,
+                              DType dtype) {
+  const OwnUnit& unit = units_[index];
+  Tensors views;
+  for (const ParamPlace& place : unit.places) {
+    const zero::UnitLayout& layout = layouts_[place.layout];
+    views.push_back(layout.frozen ? Tensor()
+                                  : models::view_of(layout.params[place.param],
+                                                    tensor_over(sharded[place.layout]->gradients(),
+                                                                dtype, device_)));
+  }
+  models::bind_gradients(unit.params, views);
+}
+
+void OwnUnits::unbind(std::size_t index) {
+  models::unbind_params(units_[index].params);
+  for (const std::size_t layout : units_[index].gathers) point(flats_[layout], {});
+}
+
+void OwnUnits::unbind_all() {
+  for (const OwnUnit& unit : units_) {
+    if (!unit.places.empty()) models::unbind_params(unit.params);
+  }
+}
+
+bool OwnUnits::is_weight(const Tensor& tensor) const {
+  if (!tensor.has_storage()) return false;
+  return std::any_of(flats_.begin(), flats_.end(), [&](const Tensor& flat) {
+    return flat.defined() && flat.is_alias_of(tensor);
+  });
+}
+
+}  // namespace sluice::train

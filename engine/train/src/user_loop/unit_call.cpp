@@ -1,0 +1,107 @@
+#include "user_loop/unit_call.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <mutex>
+#include <utility>
+
+#include "sluice/base/error.hpp"
+#include "user_loop/loop.hpp"
+
+namespace sluice::train {
+
+using torch::Tensor;
+using torch::autograd::variable_list;
+
+namespace {
+
+class UnitNode final : public torch::autograd::Node {
+ public:
+  UnitNode(UnitCall call, torch::autograd::edge_list edges)
+      : Node(std::move(edges)), call_(std::move(call)) {}
+
+  variable_list apply(variable_list&& gradients) override {
+    const std::shared_ptr<Loop> loop = call_.loop.lock();
+    SLUICE_CHECK(loop != nullptr, "backward through a unit of an engine that is gone");
+    return loop->backward_of(call_, gradients);
+  }
+  // LibTorch calls it when a backward has used the graph up.
+  void release_variables() override {
+    call_.inputs.clear();
+    call_.kept = {};
+    call_.used = true;
+  }
+  std::string name() const override { return "SluiceUnit"; }
+
+ private:
+  UnitCall call_;
+};
+
+}  // namespace
+
+std::vector<std::uint32_t> versions_of(const Tensors& tensors) {
+  std::vector<std::uint32_t> versions;
+  // What was made in InferenceMode has none.
+  for (const Tensor& tensor : tensors)
+    versions.push_back(tensor.is_inference()
+                           ? 0
+                           : tensor.unsafeGetTensorImpl()->version_counter().current_version());
+  return versions;
+}
+
+UnitGraph run_unit(const std::string& name, const UnitFunction& forward, const Tensors& inputs,
+                   const std::vector<bool>& wants_gradient) {
+  UnitGraph graph;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    Tensor leaf = inputs[i].detach();
+    if (wants_gradient[i]) leaf.requires_grad_(true);
+    graph.inputs.push_back(std::move(leaf));
+  }
+  const std::vector<std::uint32_t> before = versions_of(inputs);
+  graph.outputs = forward(graph.inputs);
+  SLUICE_CHECK(versions_of(inputs) == before,
+               "unit " + name + " changes an input in place, which its backward needs as it was");
+  for (const Tensor& output : graph.outputs)
+    SLUICE_CHECK(output.defined(), "unit " + name + " returned an undefined tensor");
+  return graph;
+}
+
+Tensors attach(const Tensors& user_inputs, const Tensors& outputs, UnitCall call) {
+  torch::autograd::edge_list edges;
+  for (const Tensor& input : user_inputs)
+    edges.push_back(torch::autograd::impl::gradient_edge(input));
+  const std::vector<std::size_t> with_history = call.has_history;
+  const std::shared_ptr<UnitNode> node(new UnitNode(std::move(call), std::move(edges)),
+                                       torch::autograd::deleteNode);
+  for (const std::size_t i : with_history) torch::autograd::set_history(outputs[i], node);
+  return outputs;
+}
+
+namespace {
+
+Tensor state_of(at::Generator generator) {
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+void set_state(at::Generator generator, const Tensor& state) {
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
+
+}  // namespace
+
+RandomState random_state(torch::Device device) {
+  RandomState state{state_of(at::detail::getDefaultCPUGenerator()), {}, device};
+  if (!device.is_cpu()) state.device = state_of(at::globalContext().defaultGenerator(device));
+  return state;
+}
+
+void set_random_state(const RandomState& state) {
+  set_state(at::detail::getDefaultCPUGenerator(), state.cpu);
+  if (state.device.defined())
+    set_state(at::globalContext().defaultGenerator(state.where), state.device);
+}
+
+}  // namespace sluice::train

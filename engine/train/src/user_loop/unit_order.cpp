@@ -1,0 +1,51 @@
+#include "user_loop/unit_order.hpp"
+
+#include <utility>
+
+namespace sluice::train {
+
+void UnitOrder::end(Track& track) {
+  track.expected = std::move(track.seen);
+  track.seen.clear();
+}
+
+void UnitOrder::enter(Pass pass, const std::vector<std::size_t>& units, zero::GatherStall& stall) {
+  Track& track = pass == Pass::training ? training_ : evaluation_;
+  // Nothing says where an evaluation ends; its next batch begins as the first did.
+  if (pass == Pass::evaluation && !track.seen.empty() && units == track.seen.front()) {
+    end(track);
+    pause();
+  }
+  const std::size_t at = track.seen.size();
+  const bool expected = at < track.expected.size() && track.expected[at] == units;
+  if (!expected) {
+    track.expected.clear();
+    pause();
+    prefetcher_.begin_pass({units});
+  } else if (active_ != pass) {
+    pause();
+    prefetcher_.begin_pass(
+        {track.expected.begin() + static_cast<std::ptrdiff_t>(at), track.expected.end()});
+  }
+  active_ = pass;
+  track.seen.push_back(units);
+  prefetcher_.enter_stage(stall);
+}
+
+void UnitOrder::end_micro_batch() {
+  end(training_);
+  pause();
+}
+
+void UnitOrder::pause() {
+  prefetcher_.end_pass();
+  active_.reset();
+}
+
+void UnitOrder::restart() {
+  training_.seen.clear();
+  evaluation_.seen.clear();
+  pause();
+}
+
+}  // namespace sluice::train
