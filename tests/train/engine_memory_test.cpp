@@ -4,7 +4,7 @@
 
 #include "engine_support.hpp"
 #include "sluice/plan/plan.hpp"
-#include "user_loop/keep_choice.hpp"
+#include "user_loop/activation_choice.hpp"
 
 namespace sluice::test {
 namespace {
@@ -103,18 +103,18 @@ TEST(OwnLoopMemory, AutoKeepsTheGraphsThatTheBudgetHasRoomFor) {
   EXPECT_LT(chosen.second.recomputed_calls, 5U * 8U);
 }
 
-TEST(KeepChoice, KeepsTheLastUnitsFirstAndWholeOnes) {
-  train::KeepChoice choice(config::Activations::automatic, 1000, 3);
+TEST(ActivationChoice, SavesTheLastUnitsFirstAndWholeOnes) {
+  train::ActivationChoice choice(config::Activations::automatic, 1000, 3);
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
     for (const std::size_t unit : {0U, 1U, 2U, 1U}) {
-      EXPECT_FALSE(choice.keep(unit));
+      EXPECT_FALSE(choice.saves(unit));
       choice.measured(unit, 100);
     }
     choice.end_micro_batch(650);
   }
-  EXPECT_FALSE(choice.keep(0));  // 650 + 200 + 100 + 100
-  EXPECT_TRUE(choice.keep(1));   // called twice
-  EXPECT_TRUE(choice.keep(2));
+  EXPECT_FALSE(choice.saves(0));  // 650 + 200 + 100 + 100
+  EXPECT_TRUE(choice.saves(1));   // called twice
+  EXPECT_TRUE(choice.saves(2));
 }
 
 TEST(OwnLoopMemory, NothingGrowsOverManySteps) {

@@ -12,7 +12,7 @@
 #include "run/initial_weights.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/run_source.hpp"
-#include "sluice/config/lr_schedule.hpp"
+#include "saved/saved_state.hpp"
 #include "small_run.hpp"
 #include "step/step_runner.hpp"
 #include "temp_dir.hpp"
@@ -101,19 +101,14 @@ class FarRun : public testing::TestWithParam<Case> {
       work.push_back(resources.updater->begin_initialise(u, initial.fill_of(u)));
     finish_all(work);
   }
-  BackwardResult take_step(RunResources& resources, StepRunner& runner, int step) const {
-    const config::TrainConfig& config = resources.plan.config;
-    UpdateSettings update = settings_of_update(config, step);
-    update.commits = commits_step(resources, step, false);
-    const bool waits = config.updates_need_all_gradients();
-    const BackwardResult backward = runner.forward_backward(
-        data(), step, /*loss_scale=*/1, waits ? std::nullopt : std::optional(update), [] {});
-    EXPECT_EQ(backward.not_finite, "");
-    if (waits) {
-      update.step.gradient_factor =
-          gradient_factor(config.gradient_clipping, backward.gradient_norm, 1);
-      runner.begin_updates(update);
-    }
+  BackwardResult take_step(RunResources& resources, StepRunner& runner, Progress& progress) const {
+    const bool waits = resources.plan.config.updates_need_all_gradients();
+    const UpdateSettings update = next_update(resources, progress, false);
+    const BackwardResult backward =
+        runner.forward_backward(data(), progress.step + 1, progress.loss_scaler.scale(),
+                                waits ? std::nullopt : std::optional(update), [] {});
+    EXPECT_EQ(backward.non_finite, "");
+    EXPECT_TRUE(runner.end_step(backward, update, progress).updated);
     return backward;
   }
 
@@ -123,9 +118,10 @@ class FarRun : public testing::TestWithParam<Case> {
     RunResources resources(plan, SwapMode::create, nullptr, device_of(plan));
     initialise(resources);
     StepRunner runner(resources, 5);
+    Progress progress;
     Result result;
     for (int step = 1; step <= kSteps; ++step) {
-      const BackwardResult backward = take_step(resources, runner, step);
+      const BackwardResult backward = take_step(resources, runner, progress);
       result.losses.push_back(backward.loss);
       result.norms.push_back(backward.gradient_norm);
     }
@@ -217,42 +213,33 @@ TEST_F(FarRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
     RunResources resources(plan, SwapMode::create, nullptr, device_of(plan));
     initialise(resources);
     StepRunner runner(resources, 5);
+    Progress progress;
     for (int step = 1; step < kSteps; ++step) {
-      take_step(resources, runner, step);
+      take_step(resources, runner, progress);
       runner.finish_updates();
-      const models::RunState state{.model = model_text(plan),
-                                   .units = stored_units(plan),
-                                   .step = step,
-                                   .updates = step,
-                                   .seed = 5,
-                                   .compute_dtype = std::string(name_of(plan.compute_dtype)),
-                                   .loss_scale = {},
-                                   .format = plan.state_format,
-                                   .compute_threads = plan.threads.compute,
-                                   .version = "test",
-                                   .settings = {}};
+      const models::RunState state = make_run_state(plan, progress, {.seed = 5, .settings = {}});
       EXPECT_TRUE(commit_step(resources, state, false));
     }
     offload::MemoryPool& memory = resources.device->memory();
     const offload::Buffer others = memory.allocate(
         (plan.planned.device - memory.usage().live_bytes) / 2, "what others have taken");
     try {
-      take_step(resources, runner, kSteps);
+      take_step(resources, runner, progress);
       FAIL() << "half of the memory was gone";
     } catch (const OutOfMemory& e) {
       EXPECT_EQ(e.tier(), "device");
       EXPECT_GT(e.requested_bytes(), e.available_bytes());
     }
   }
-  TrainRequest request;
-  request.resume = true;
-  const RunSource source = find_source(request, plan.config);
+  const RunSource source = find_source(plan.config, plan::Placement::configured, Resume::yes);
   ASSERT_TRUE(source.state.has_value());
   EXPECT_EQ(source.state->step, kSteps - 1);
   RunResources resources(plan, SwapMode::open, nullptr, device_of(plan));
   restore_states(resources, source);
   StepRunner runner(resources, 5);
-  EXPECT_EQ(take_step(resources, runner, kSteps).loss, expected.losses.back());
+  Progress progress;
+  resume_progress(progress, source);
+  EXPECT_EQ(take_step(resources, runner, progress).loss, expected.losses.back());
   runner.finish_updates();
 }
 

@@ -1,8 +1,8 @@
-#include "run/run_trace.hpp"
+#include "record/run_trace.hpp"
 
 #include <string>
 
-#include "run/steps_file.hpp"
+#include "record/steps_file.hpp"
 
 namespace sluice::train {
 

@@ -1,4 +1,4 @@
-#include "run/steps_file.hpp"
+#include "record/steps_file.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>

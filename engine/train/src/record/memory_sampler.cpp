@@ -1,4 +1,4 @@
-#include "run/memory_sampler.hpp"
+#include "record/memory_sampler.hpp"
 
 #include <algorithm>
 #include <cstdio>

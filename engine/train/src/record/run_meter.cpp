@@ -1,4 +1,4 @@
-#include "run/run_meter.hpp"
+#include "record/run_meter.hpp"
 
 #include <algorithm>
 #include <filesystem>
@@ -61,8 +61,8 @@ RunMeter::Totals RunMeter::totals() const {
   const offload::CopyCounters copies = resources_.device->counters();
   now.busy.h2d = copies.in_busy_seconds;
   now.busy.d2h = copies.out_busy_seconds;
-  if (resources_.io) {
-    const nvme::IoCounters io = resources_.io->counters();
+  if (resources_.files.io) {
+    const nvme::IoCounters io = resources_.files.io->counters();
     now.busy.nvme_read = io.read_busy_seconds;
     now.busy.nvme_written = io.write_busy_seconds;
   }
@@ -158,9 +158,9 @@ void RunMeter::watch_drive(const StepRecord& record, const LinkSeconds& busy) {
 // Drives are numbered as the directories are; of states and scratch on different drives the first
 // ones share a queue.
 void RunMeter::fill_drives(RunReport& report) const {
-  if (!resources_.io) return;
+  if (!resources_.files.io) return;
   const plan::Plan& plan = resources_.plan;
-  std::vector<std::string> names(resources_.io->drives());
+  std::vector<std::string> names(resources_.files.io->drives());
   const auto add = [&](std::size_t drive, const std::string& directory) {
     if (directory.empty() || names[drive].find(directory) != std::string::npos) return;
     names[drive] += (names[drive].empty() ? "" : ", ") + directory;
@@ -171,7 +171,7 @@ void RunMeter::fill_drives(RunReport& report) const {
     for (std::size_t i = 0; i < further->size(); ++i) add(i + 1, (*further)[i]);
   }
   for (std::size_t drive = 0; drive < names.size(); ++drive) {
-    const nvme::IoCounters counters = resources_.io->drive_counters(drive);
+    const nvme::IoCounters counters = resources_.files.io->drive_counters(drive);
     report.drives.push_back({names[drive], counters.read_bytes, counters.written_bytes,
                              std::max(counters.read_busy_seconds, counters.write_busy_seconds)});
   }
@@ -182,14 +182,14 @@ void RunMeter::fill(RunReport& report) const {
   report.peak_bytes.host = resources_.host_pool->usage().peak_live_bytes;
   if (resources_.pinned_pool)
     report.pinned_peak_bytes = resources_.pinned_pool->usage().peak_live_bytes;
-  if (resources_.store) {
-    report.peak_bytes.nvme += resources_.store->file_bytes();
-    report.life_written_bytes = resources_.store->written_bytes();
+  if (resources_.files.store) {
+    report.peak_bytes.nvme += resources_.files.store->file_bytes();
+    report.life_written_bytes = resources_.files.store->written_bytes();
     report.rated_bytes = resources_.plan.config.sluice.drive_endurance_bytes *
-                         resources_.store->place().directories().size();
+                         resources_.files.store->place().directories().size();
   }
-  if (resources_.scratch) {
-    for (const nvme::SwapFile& part : resources_.scratch->file().parts())
+  if (resources_.files.scratch) {
+    for (const nvme::SwapFile& part : resources_.files.scratch->file().parts())
       report.peak_bytes.nvme += part.size_bytes();
   }
   fill_drives(report);
