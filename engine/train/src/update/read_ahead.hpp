@@ -3,7 +3,6 @@
 // while the drive has nothing else to do: their gradients come last, and their updates are what
 // computing waits for.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -17,20 +16,9 @@
 #include "sluice/base/mutex.hpp"
 #include "sluice/offload/buffer_ring.hpp"
 #include "sluice/offload/tile_pipeline.hpp"
+#include "update/tile_range.hpp"
 
 namespace sluice::train {
-
-// One tile's place in its unit.
-struct TileRange {
-  std::size_t unit = 0;
-  std::uint64_t begin = 0;  // element of the shard
-  std::uint64_t count = 0;
-};
-// The tile that begins there, of a shard of `shard_count` elements.
-inline TileRange tile_at(std::size_t unit, std::uint64_t begin, std::uint64_t shard_count,
-                         std::uint64_t tile_count) {
-  return {unit, begin, std::min(tile_count, shard_count - begin)};
-}
 
 // Thread-safe where it says so, else confined to the updater's thread.
 class ReadAhead {

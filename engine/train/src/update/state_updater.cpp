@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/cpu_adam/optimizer.hpp"
 #include "update/update_tiles.hpp"
 
 namespace sluice::train {

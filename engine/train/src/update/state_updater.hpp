@@ -14,42 +14,15 @@
 #include <string>
 #include <vector>
 
-#include "sluice/base/executor.hpp"
 #include "sluice/base/ticket.hpp"
-#include "sluice/base/trace.hpp"
-#include "sluice/cpu_adam/optimizer.hpp"
-#include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/buffer_ring.hpp"
-#include "sluice/offload/device.hpp"
 #include "sluice/offload/swap_store.hpp"
-#include "sluice/plan/plan.hpp"
-#include "sluice/zero/sharded_unit.hpp"
 #include "update/update_settings.hpp"
+#include "update/updater_resources.hpp"
 
 namespace sluice::train {
 
-struct UpdaterResources {
-  const plan::Plan* plan = nullptr;
-  std::vector<zero::ShardedUnit*> units;
-  offload::Device* device = nullptr;
-  offload::MemoryPool* host_pool = nullptr;  // states in host memory, tiles
-  nvme::IoEngine* io = nullptr;              // null when nothing is in files
-  offload::SwapStore* store = nullptr;       // null when no states are on NVMe
-  Executor* executor = nullptr;
-  Trace* trace = nullptr;  // row "update": what is done to each tile
-};
-
 class UpdateTiles;
-
-// Traffic and time of updates, as far as they have ended.
-struct UpdateCounters {
-  std::uint64_t nvme_read_bytes = 0;
-  std::uint64_t nvme_cached_bytes = 0;  // not read, since the cache has them
-  std::uint64_t nvme_written_bytes = 0;
-  std::uint64_t h2d_bytes = 0;
-  std::uint64_t d2h_bytes = 0;
-  double compute_seconds = 0;
-};
 
 // Thread-safe for the caller's side: begin_x may be called by one thread while work runs.
 class StateUpdater {

@@ -15,7 +15,7 @@
 #include "sluice/offload/tiered_bytes.hpp"
 #include "sluice/plan/plan.hpp"
 #include "update/optimizer_tile.hpp"
-#include "update/read_ahead.hpp"
+#include "update/tile_range.hpp"
 
 namespace sluice::train {
 

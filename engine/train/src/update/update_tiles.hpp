@@ -20,8 +20,9 @@
 #include "sluice/offload/buffer_ring.hpp"
 #include "sluice/offload/tile_pipeline.hpp"
 #include "update/read_ahead.hpp"
-#include "update/state_updater.hpp"
+#include "update/tile_range.hpp"
 #include "update/tile_work.hpp"
+#include "update/updater_resources.hpp"
 
 namespace sluice::train {
 
