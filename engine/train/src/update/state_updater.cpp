@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "sluice/cpu_adam/optimizer.hpp"
-#include "update/update_tiles.hpp"
+#include "update/tile_placement.hpp"
+#include "update/tile_scheduler.hpp"
+#include "update/tile_work.hpp"
 
 namespace sluice::train {
 
@@ -75,37 +77,38 @@ std::function<void()> publish(offload::SwapStore* store, const StateHome& home, 
 }  // namespace
 
 StateUpdater::StateUpdater(const UpdaterResources& resources)
-    : tiles_(std::make_unique<UpdateTiles>(resources)),
+    : resources_(resources),
+      placement_(std::make_unique<TilePlacement>(resources_)),
+      scheduler_(std::make_unique<TileScheduler>(resources_, *placement_)),
       only_in_memory_(resources.plan->units.size(), false) {}
 StateUpdater::~StateUpdater() = default;
 UpdateCounters StateUpdater::counters() const {
-  return tiles_->counters();
+  return scheduler_->counters();
 }
 
 const std::string& StateUpdater::why_unregistered() const {
-  return tiles_->why_unregistered();
+  return scheduler_->why_unregistered();
 }
 
 void StateUpdater::expect_updates() {
-  tiles_->expect_updates();
+  scheduler_->expect_updates();
 }
 
 StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSettings& settings,
                                                 offload::TileLease gradients) {
-  UpdateTiles& tiles = *tiles_;
   TileWork work;
   work.what = "update";
   work.after = settings.after;
   work.read_states = Parts::in_store_only;
   work.write_states = settings.commits ? Parts::all : Parts::in_store_only;
   work.read_gradient = work.write_weight = true;
-  work.compute = [&tiles, settings, first = tiles.first_element(unit)](
+  work.compute = [this, settings, first = placement_->first_element(unit)](
                      const TileRange& range, const States& states, Bytes gradient, Bytes weight) {
-    cpu_adam::Tile tile = tile_of(tiles.plan(), states, gradient, weight);
+    cpu_adam::Tile tile = tile_of(*resources_.plan, states, gradient, weight);
     tile.first_element = first + range.begin;
-    cpu_adam::step(settings.optimizer, settings.step, tile, *tiles.resources().executor);
+    cpu_adam::step(settings.optimizer, settings.step, tile, *resources_.executor);
   };
-  work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
+  work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
   auto current = std::make_shared<TicketSource>();
   Update update;
   update.weights = current->ticket();
@@ -115,29 +118,27 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
     current->complete(error);
   };
   only_in_memory_[unit] = !settings.commits;
-  update.states = tiles.begin(unit, std::move(work));
+  update.states = scheduler_->begin(unit, std::move(work));
   return update;
 }
 
 Ticket StateUpdater::begin_write_back(std::size_t unit) {
   if (!only_in_memory_[unit]) return {};
   only_in_memory_[unit] = false;
-  UpdateTiles& tiles = *tiles_;
   TileWork work;
   work.what = "write back";
   work.write_states = Parts::in_memory_too;
-  work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
-  return tiles.begin(unit, std::move(work));
+  work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
+  return scheduler_->begin(unit, std::move(work));
 }
 
 Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
-  UpdateTiles& tiles = *tiles_;
   TileWork work;
   work.what = "initialise";
-  work.after = tiles.resources().device->mark_compute();
+  work.after = resources_.device->mark_compute();
   work.write_states = Parts::all;
   work.write_weight = true;
-  work.compute = [&plan = tiles.plan(), fill = std::move(fill)](
+  work.compute = [&plan = *resources_.plan, fill = std::move(fill)](
                      const TileRange& range, const States& states, Bytes, Bytes weight) {
     if (plan.state_format.is_split()) {
       fill_split(fill, range.begin, split_master(states));
@@ -148,18 +149,17 @@ Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
     for (std::size_t i = plan.state_format.first_moment(); i < states.size(); ++i)
       std::fill(states[i].begin(), states[i].end(), std::byte{0});
   };
-  work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
-  return tiles.begin(unit, std::move(work));
+  work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
+  return scheduler_->begin(unit, std::move(work));
 }
 
 Ticket StateUpdater::begin_restore(std::size_t unit, offload::SwapStore& source) {
-  UpdateTiles& tiles = *tiles_;
-  const plan::Plan& plan = tiles.plan();
-  const bool own = &source == tiles.resources().store && plan.units[unit].states == Tier::nvme;
+  const plan::Plan& plan = *resources_.plan;
+  const bool own = &source == resources_.store && plan.units[unit].states == Tier::nvme;
   only_in_memory_[unit] = false;
   TileWork work;
   work.what = "restore";
-  work.after = tiles.resources().device->mark_compute();
+  work.after = resources_.device->mark_compute();
   work.read_states = own ? Parts::all : Parts::none;
   work.write_states = own ? Parts::none : Parts::all;
   work.write_weight = true;
@@ -179,17 +179,16 @@ Ticket StateUpdater::begin_restore(std::size_t unit, offload::SwapStore& source)
     if (!plan.state_format.is_split())
       write_weights(as<float>(states[0]), weight, plan.compute_dtype);
   };
-  if (!own) work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
-  return tiles.begin(unit, std::move(work));
+  if (!own) work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
+  return scheduler_->begin(unit, std::move(work));
 }
 
 Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target) {
-  UpdateTiles& tiles = *tiles_;
-  const plan::Plan& plan = tiles.plan();
+  const plan::Plan& plan = *resources_.plan;
   const std::vector<std::size_t> shards = shards_in(target, plan, unit);
   TileWork work;
   work.what = "copy";
-  work.after = tiles.resources().device->mark_compute();
+  work.after = resources_.device->mark_compute();
   work.read_states = Parts::in_store_only;
   work.compute = [&target, shards, &plan](const TileRange& range, const States& states, Bytes,
                                           Bytes) {
@@ -203,7 +202,7 @@ Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target)
   work.finish = [&target, shards] {
     for (const std::size_t shard : shards) target.finish_update(shard);
   };
-  return tiles.begin(unit, std::move(work));
+  return scheduler_->begin(unit, std::move(work));
 }
 
 }  // namespace sluice::train

@@ -22,7 +22,8 @@
 
 namespace sluice::train {
 
-class UpdateTiles;
+class TilePlacement;
+class TileScheduler;
 
 // Thread-safe for the caller's side: begin_x may be called by one thread while work runs.
 class StateUpdater {
@@ -68,7 +69,9 @@ class StateUpdater {
   const std::string& why_unregistered() const;
 
  private:
-  std::unique_ptr<UpdateTiles> tiles_;
+  const UpdaterResources resources_;
+  std::unique_ptr<TilePlacement> placement_;
+  std::unique_ptr<TileScheduler> scheduler_;
   std::vector<bool> only_in_memory_;  // by unit: what begin_write_back writes
 };
 

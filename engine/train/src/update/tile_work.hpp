@@ -6,27 +6,15 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
-#include <vector>
 
 #include "sluice/base/ticket.hpp"
 #include "sluice/offload/device.hpp"
-#include "sluice/offload/tiered_bytes.hpp"
-#include "sluice/plan/plan.hpp"
 #include "update/optimizer_tile.hpp"
+#include "update/tile_placement.hpp"
 #include "update/tile_range.hpp"
 
 namespace sluice::train {
-
-// One part of a unit's states.
-struct PartHome {
-  plan::PartPlace place = plan::PartPlace::memory;
-  std::optional<std::size_t> shard;  // index in the store, if it is there
-  offload::TieredBytes memory;       // where the place is memory, or a device out of reach
-};
-// As many as the format has parts.
-using StateHome = std::vector<PartHome>;
 
 // What is done to each tile of a unit. Bytes that are not in memory come from and go to the tile's
 // buffer.
@@ -57,12 +45,6 @@ struct TileWork {
   std::function<void()> ended;
   bool is_update() const { return read_gradient; }
 };
-
-// What a tile covers of a home in memory.
-inline std::span<std::byte> bytes_in(const offload::TieredBytes& home, const TileRange& range,
-                                     std::size_t element_bytes) {
-  return home.memory().subspan(range.begin * element_bytes, range.count * element_bytes);
-}
 
 // Whether such a read or write concerns what has a place in the tile only.
 bool in_tile_only(TileWork::Parts parts);
