@@ -1,6 +1,6 @@
 #include "update/tile_io.hpp"
 
-#include "update/far_states.hpp"
+#include "update/device_states.hpp"
 
 namespace sluice::train {
 

@@ -1,4 +1,4 @@
-#include "update/far_states.hpp"
+#include "update/device_states.hpp"
 
 namespace sluice::train {
 

@@ -1,6 +1,6 @@
 // Optimizer states on a device that the host does not address: the same update, by way of tiles.
 
-#include "update/far_states.hpp"
+#include "update/device_states.hpp"
 
 #include <gtest/gtest.h>
 
