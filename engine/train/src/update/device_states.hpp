@@ -1,6 +1,6 @@
 #pragma once
-// Optimizer states whose home is a device that the host does not address: they come to the tile for
-// an update and go back. Not installed, not for use elsewhere.
+// Copies of optimizer states whose home is a device that is not host addressable: to the tile for
+// an update, and back. Free functions without state. Not installed.
 
 #include <cstdint>
 
@@ -9,20 +9,32 @@
 #include "sluice/offload/tiered_bytes.hpp"
 #include "sluice/offload/tile_pipeline.hpp"
 #include "update/optimizer_tile.hpp"
-#include "update/tile_work.hpp"
+#include "update/tile_placement.hpp"
+#include "update/tile_range.hpp"
 
 namespace sluice::train {
 
-// Adds the copies of one tile to `tickets`; returns their bytes. `weights` is the home of the
-// unit's weights, half of a split master.
-std::uint64_t begin_far_reads(offload::Device& device, const models::StateFormat& format,
-                              const StateHome& home, const offload::TieredBytes& weights,
-                              const TileRange& range, const StateSpans& tile,
-                              const offload::ComputePoint& after, offload::Tickets& tickets);
-// The other way. Without the weights of a split master: they are sent as those of any update are.
-std::uint64_t begin_far_writes(offload::Device& device, const models::StateFormat& format,
-                               const StateHome& home, const TileRange& range,
-                               const StateSpans& tile, const offload::ComputePoint& after,
-                               offload::Tickets& tickets);
+// One unit's states on the device.
+struct DeviceStates {
+  offload::Device& device;
+  const models::StateFormat& format;
+  const StateHome& home;
+  const offload::TieredBytes& weights;  // home of the unit's weights: half of a split master
+};
+
+// One tile's copies.
+struct TileCopy {
+  TileRange range;
+  StateSpans tile;              // the parts in the tile's memory
+  offload::ComputePoint after;  // the copies begin after this point
+};
+
+// Adds the copies of all parts to `tickets`. Returns the number of bytes.
+std::uint64_t begin_state_copies_out(const DeviceStates& states, const TileCopy& copy,
+                                     offload::Tickets& tickets);
+// The other direction, without the weights of a split master: TileIo sends weights the same way for
+// every format.
+std::uint64_t begin_state_copies_in(const DeviceStates& states, const TileCopy& copy,
+                                    offload::Tickets& tickets);
 
 }  // namespace sluice::train

@@ -1,7 +1,5 @@
 #include "update/tile_io.hpp"
 
-#include "update/device_states.hpp"
-
 namespace sluice::train {
 
 using offload::Tickets;
@@ -31,6 +29,11 @@ void TileIo::begin_rest_of_reads(const TileRange& range, const TileWork& work, B
   add_gradient_read(range, tile, work.after, reads);
 }
 
+DeviceStates TileIo::device_states(std::size_t unit) const {
+  return {*resources_.device, format_, placement_.home(unit),
+          resources_.units[unit]->weights_home()};
+}
+
 Tickets TileIo::begin_state_reads(const TileRange& range, Parts parts, Bytes tile,
                                   const offload::ComputePoint& after) {
   Tickets tickets;
@@ -44,8 +47,7 @@ Tickets TileIo::begin_state_reads(const TileRange& range, Parts parts, Bytes til
   if (in_tile_only(parts) && plan::states_are_far(plan_.units[range.unit])) {
     UpdateCounters moved;
     moved.d2h_bytes =
-        begin_far_reads(*resources_.device, format_, home,
-                        resources_.units[range.unit]->weights_home(), range, spans, after, tickets);
+        begin_state_copies_out(device_states(range.unit), {range, spans, after}, tickets);
     count(moved);
   }
   return tickets;
@@ -97,7 +99,7 @@ Tickets TileIo::begin_writes(const TileRange& range, const TileWork& work, Bytes
   }
   if (in_tile_only(work.write_states) && plan::states_are_far(plan_.units[range.unit])) {
     moved.h2d_bytes +=
-        begin_far_writes(*resources_.device, format_, home, range, spans, work.after, tickets);
+        begin_state_copies_in(device_states(range.unit), {range, spans, work.after}, tickets);
   }
   if (work.write_weight) {
     add_weight_write(range, format_.is_split() ? spans[0] : placement_.weight(range, tile),

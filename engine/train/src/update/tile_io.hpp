@@ -7,6 +7,7 @@
 
 #include "sluice/base/mutex.hpp"
 #include "sluice/offload/tile_pipeline.hpp"
+#include "update/device_states.hpp"
 #include "update/tile_placement.hpp"
 #include "update/tile_range.hpp"
 #include "update/tile_work.hpp"
@@ -41,6 +42,7 @@ class TileIo {
   UpdateCounters counters() const;
 
  private:
+  DeviceStates device_states(std::size_t unit) const;
   offload::Tickets begin_state_reads(const TileRange& range, TileWork::Parts parts, Bytes tile,
                                      const offload::ComputePoint& after);
   void count_state_reads(const TileRange& range, TileWork::Parts parts);
