@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "measure/median.hpp"
+#include "measure/unit_workspaces.hpp"
 #include "run/initial_weights.hpp"
 #include "run/memory_sampler.hpp"
 #include "run/run_inputs.hpp"
