@@ -11,8 +11,8 @@
 namespace sluice::train {
 
 // Measures on a GPU, and takes up to nine tenths of its free memory meanwhile. Throws OutOfMemory
-// when a micro-batch does not fit there; Error when LibTorch keeps memory of the GPU afterwards; and
-// what make_run_device() throws.
+// when a micro-batch does not fit there; Error when LibTorch keeps memory of the GPU afterwards;
+// and what make_run_device() throws.
 models::UnitWorkspaces measure_workspaces(const config::TrainConfig& config,
                                           const config::ModelConfig& model,
                                           const plan::GpuFacts& gpu);

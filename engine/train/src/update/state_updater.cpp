@@ -20,7 +20,7 @@ using Parts = TileWork::Parts;
 
 namespace {
 
-// The weight as it follows from an fp32 master: rounded to nearest even, as the update writes it.
+// Rounds an fp32 master to the weights: to nearest even, as an update does.
 void write_weights(std::span<const float> master, Bytes weights, DType dtype) {
   if (dtype == DType::fp32) {
     std::copy(master.begin(), master.end(), as<float>(weights).begin());
@@ -35,7 +35,7 @@ void write_weights(std::span<const float> master, Bytes weights, DType dtype) {
                  [](float value) { return to_bf16(value); });
 }
 
-// Sets a split master from values that are made a piece at a time.
+// Sets a split master from `fill`, one piece at a time.
 void fill_split(const StateUpdater::Fill& fill, std::uint64_t offset_count,
                 const cpu_adam::SplitMaster& master) {
   constexpr std::size_t kPiece = 16'384;  // 64 KiB of values
@@ -51,7 +51,7 @@ void fill_split(const StateUpdater::Fill& fill, std::uint64_t offset_count,
   }
 }
 
-// The shards of a unit in a store of the same format.
+// Index of each part of a unit in `store`, which has the plan's format.
 std::vector<std::size_t> shards_in(const offload::SwapStore& store, const plan::Plan& plan,
                                    std::size_t unit) {
   std::vector<std::size_t> shards;
@@ -62,7 +62,8 @@ std::vector<std::size_t> shards_in(const offload::SwapStore& store, const plan::
   return shards;
 }
 
-// Reads after this see the new bytes of the parts that were written.
+// Makes the written parts valid in the store: later reads see the new bytes. Empty if `written`
+// includes no part.
 std::function<void()> publish(offload::SwapStore* store, const StateHome& home, Parts written) {
   std::vector<std::size_t> shards;
   for (const PartHome& part : home) {
@@ -99,8 +100,8 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
   TileWork work;
   work.what = "update";
   work.after = settings.after;
-  work.read_states = Parts::in_store_only;
-  work.write_states = settings.commits ? Parts::all : Parts::in_store_only;
+  work.read_states = Parts::uncached;
+  work.write_states = settings.commits ? Parts::all : Parts::uncached;
   work.read_gradient = work.write_weight = true;
   work.compute = [this, settings, first = placement_->first_element(unit)](
                      const TileRange& range, const States& states, Bytes gradient, Bytes weight) {
@@ -127,7 +128,7 @@ Ticket StateUpdater::begin_write_back(std::size_t unit) {
   only_in_memory_[unit] = false;
   TileWork work;
   work.what = "write back";
-  work.write_states = Parts::in_memory_too;
+  work.write_states = Parts::cached;
   work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
   return scheduler_->begin(unit, std::move(work));
 }
@@ -189,7 +190,7 @@ Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target)
   TileWork work;
   work.what = "copy";
   work.after = resources_.device->mark_compute();
-  work.read_states = Parts::in_store_only;
+  work.read_states = Parts::uncached;
   work.compute = [&target, shards, &plan](const TileRange& range, const States& states, Bytes,
                                           Bytes) {
     Tickets writes;

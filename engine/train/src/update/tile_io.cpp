@@ -20,7 +20,7 @@ Tickets TileIo::begin_reads(const TileRange& range, const TileWork& work, Bytes 
 }
 
 Tickets TileIo::begin_read_ahead(const TileRange& range, Bytes tile) {
-  return begin_state_reads(range, Parts::in_store_only, tile, {});
+  return begin_state_reads(range, Parts::uncached, tile, {});
 }
 
 void TileIo::begin_rest_of_reads(const TileRange& range, const TileWork& work, Bytes tile,
@@ -44,7 +44,7 @@ Tickets TileIo::begin_state_reads(const TileRange& range, Parts parts, Bytes til
     const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
     tickets.push_back(resources_.store->begin_read(*home[i].shard, offset_bytes, spans[i]));
   }
-  if (in_tile_only(parts) && plan::states_are_far(plan_.units[range.unit])) {
+  if (includes_uncached(parts) && plan::states_are_far(plan_.units[range.unit])) {
     UpdateCounters moved;
     moved.d2h_bytes =
         begin_state_copies_out(device_states(range.unit), {range, spans, after}, tickets);
@@ -97,7 +97,7 @@ Tickets TileIo::begin_writes(const TileRange& range, const TileWork& work, Bytes
     tickets.push_back(resources_.store->begin_write(*home[i].shard, offset_bytes, spans[i]));
     moved.nvme_written_bytes += spans[i].size();
   }
-  if (in_tile_only(work.write_states) && plan::states_are_far(plan_.units[range.unit])) {
+  if (includes_uncached(work.write_states) && plan::states_are_far(plan_.units[range.unit])) {
     moved.h2d_bytes +=
         begin_state_copies_in(device_states(range.unit), {range, spans, work.after}, tickets);
   }

@@ -15,8 +15,8 @@
 
 namespace sluice::train {
 
-// Bytes that the CPU reads and writes at their home are neither read nor written here. Confined to
-// the updater's thread, except counters().
+// A part that the CPU uses at its home is not copied to the tile. Confined to the updater's thread,
+// except counters().
 class TileIo {
  public:
   using Bytes = std::span<std::byte>;
