@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "far_device.hpp"
+#include "measure/unit_workspaces.hpp"
 #include "run/initial_weights.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/run_source.hpp"

@@ -1,6 +1,6 @@
 #include "run/run_setup.hpp"
 
-#include "device/run_device.hpp"
+#include "measure/unit_workspaces.hpp"
 #include "run/run_settings.hpp"
 #include "sluice/base/error.hpp"
 

@@ -1,6 +1,7 @@
-// Optimizer states on a device that the host does not address: the same update, by way of tiles.
+// Optimizer states on a device that is not host addressable: updates go through tiles and give the
+// same bits.
 
-#include "update/far_states.hpp"
+#include "update/device_states.hpp"
 
 #include <gtest/gtest.h>
 
@@ -37,7 +38,7 @@ plan::Plan plan_of(const Case& each, bool in_reach) {
   return plan::make_plan(config, test::small_model(), plan::Placement::configured, machine);
 }
 
-// Three updates of every unit with gradients that differ by element.
+// Makes three updates of every unit, with gradients that differ by element.
 class Updates {
  public:
   Updates(const Case& each, bool in_reach)
@@ -101,13 +102,13 @@ class Updates {
   UpdateCounters after_initialise_;
 };
 
-class FarStates : public testing::TestWithParam<Case> {};
+class DeviceStatesTest : public testing::TestWithParam<Case> {};
 
 struct Result {
   std::vector<torch::Tensor> weights;
   double squared_norm = 0;
 };
-// One at a time in a process: each has LibTorch's tensors in its budget.
+// Only one Updates exists at a time: each counts LibTorch's tensors against its own budget.
 Result result_of(const Case& each, bool in_reach) {
   Updates updates(each, in_reach);
   Result result;
@@ -116,7 +117,7 @@ Result result_of(const Case& each, bool in_reach) {
   return result;
 }
 
-TEST_P(FarStates, AreUpdatedAsThoseInReach) {
+TEST_P(DeviceStatesTest, GiveTheBitsOfHostAddressableStates) {
   const Result in_reach = result_of(GetParam(), true);
   const Result far = result_of(GetParam(), false);
   EXPECT_NEAR(far.squared_norm / in_reach.squared_norm, 1, 1e-5);
@@ -126,15 +127,16 @@ TEST_P(FarStates, AreUpdatedAsThoseInReach) {
   }
 }
 
-TEST_P(FarStates, MoveTheBytesThatArePlanned) {
+TEST_P(DeviceStatesTest, MoveThePlannedBytes) {
   Updates far(GetParam(), false);
-  // Without inputs and what the mover brings: the updates' own.
+  // The updates' own bytes, without unit inputs and the mover's traffic.
   std::uint64_t h2d = 0;
   std::uint64_t d2h = 0;
   for (std::size_t u = 0; u < far.units(); ++u) {
     const std::uint64_t count = far.plan().layouts[u].flat_count;
     if (GetParam().states == Home::none) {
-      // Master or its halves and moments both ways, the gradient out, and the new weights in.
+      // Master and moments move both ways, the gradient moves out, new weights of an fp32 master
+      // move in.
       d2h += count * (12 + 2);
       h2d += count * (GetParam().master == config::MasterFormat::split ? 12 : 14);
     } else if (GetParam().weights == Home::none) {
@@ -149,7 +151,7 @@ TEST_P(FarStates, MoveTheBytesThatArePlanned) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Homes, FarStates,
+    Homes, DeviceStatesTest,
     testing::Values(Case{"split_on_device", Home::none, Home::none, config::MasterFormat::split},
                     Case{"fp32_on_device", Home::none, Home::none, config::MasterFormat::fp32},
                     Case{"states_in_host", Home::cpu, Home::none, config::MasterFormat::split},
