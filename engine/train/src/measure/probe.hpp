@@ -1,6 +1,7 @@
 #pragma once
 // Measures what a machine does with the shapes of a plan: the rates that predictions are made from.
 
+#include "sluice/plan/plan.hpp"
 #include "sluice/plan/prediction.hpp"
 #include "sluice/train/library.hpp"
 

@@ -27,6 +27,7 @@
 #include "sluice/base/log.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/models/parallel_check.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "step/loss_scaler.hpp"
 #include "step/run_resources.hpp"
 #include "step/step_runner.hpp"
@@ -79,21 +80,22 @@ class Run {
     keep_state_format(loaded.train, source_);
     keep_passes(loaded.train, source_);
     plan::MachineFacts machine = plan::probe_machine(loaded.train);
-    if (machine.gpu)
-      machine.workspaces = measure_workspaces(loaded.train, loaded.model, *machine.gpu);
+    if (machine.device.gpu)
+      machine.device.workspaces =
+          measure_workspaces(loaded.train, loaded.model, *machine.device.gpu);
     plan_ = plan::make_plan(loaded.train, loaded.model, request_.placement, machine,
                             plan::rates_in(request_.rates_path));
     check_source(source_, plan_, seed_);
     loss_scaler_ = LossScaler(plan_.config.fp16);
     settings_ = settings_of(request_, plan_.config, plan_.model, data_);
-    settings_[kMicroBatchesPerPass] = std::to_string(plan_.micro_batches_per_pass);
+    settings_[kMicroBatchesPerPass] = std::to_string(plan_.schedule.micro_batches_per_pass);
     settings_["device"] = device_text(plan_);
     if (source_.state)
       compare_settings(source_.state->settings, settings_, plan_.config.sluice.strict);
     observer_.on_plan(plan_);
-    at::set_num_threads(plan_.threads.compute);
+    at::set_num_threads(plan_.schedule.threads.compute);
     models::check_parallel_work();
-    const std::string& checkpoints = plan_.config.sluice.checkpoint_dir;
+    const std::string& checkpoints = plan_.config.sluice.checkpoints.directory;
     if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
     trace_ = RunTrace(request_);
     resources_ = std::make_unique<RunResources>(
@@ -101,7 +103,7 @@ class Run {
     if (!resources_->io_choice.empty()) plan_.choices.push_back(resources_->io_choice);
     const offload::MemoryPool& device = resources_->device->memory();
     std::vector<const offload::MemoryPool*> host_pools = {resources_->host_pool.get()};
-    if (!plan_.gpu) host_pools.push_back(&device);
+    if (!plan_.device.gpu) host_pools.push_back(&device);
     sampler_ = std::make_unique<MemorySampler>(std::move(host_pools), device);
     runner_ = std::make_unique<StepRunner>(*resources_, seed_);
     runner_->set_stage_hook([this] { sampler_->sample(); });
@@ -142,7 +144,7 @@ class Run {
 
   bool can_commit() const {
     return (resources_->store && resources_->states_are_durable()) ||
-           !plan_.config.sluice.checkpoint_dir.empty();
+           !plan_.config.sluice.checkpoints.directory.empty();
   }
 
   void take_step() {
@@ -249,8 +251,8 @@ class Run {
             .compute_dtype = std::string(name_of(plan_.compute_dtype)),
             .loss_scale = loss_scaler_.state(),
             .format = plan_.state_format,
-            .compute_threads = plan_.threads.compute,
-            .world_size = plan_.world_size,
+            .compute_threads = plan_.schedule.threads.compute,
+            .world_size = plan_.config.world_size,
             .version = SLUICE_VERSION,
             .settings = settings_};
   }
@@ -277,13 +279,13 @@ class Run {
   }
 
   void fill_report(RunReport& report) const {
-    report.parameters = plan_.parameters;
-    report.state_bytes = plan_.state_bytes;
-    report.budget_bytes = {plan_.device_budget_bytes.value_or(0),
-                           plan_.host_budget_bytes.value_or(0), 0};
-    report.planned_bytes = plan_.planned;
+    report.parameters = plan_.model_size.parameters;
+    report.state_bytes = plan_.model_size.state_bytes;
+    report.budget_bytes = {plan_.budget.device_bytes.value_or(0),
+                           plan_.budget.host_bytes.value_or(0), 0};
+    report.planned_bytes = plan_.planned.tiers;
     meter_->fill(report);
-    report.runtime_planned_bytes = plan_.runtime_bytes;
+    report.runtime_planned_bytes = plan_.planned.runtime_bytes;
     report.runtime_peak_bytes = sampler_->runtime_peak_bytes();
     report.rss_peak_bytes = sampler_->resident_peak_bytes();
     report.device_gap_peak_bytes = sampler_->device_gap_peak_bytes();
@@ -294,8 +296,9 @@ class Run {
     }
     if (const auto saved = plan::load_rates(request_.rates_path, plan::rates_key(plan_)))
       report.predicted = plan::predict(plan_, saved->rates);
-    report.planned_step_bytes = {plan_.h2d_per_step, plan_.d2h_per_step, plan_.nvme_read_per_step,
-                                 plan_.nvme_written_per_step, plan_.nvme_cached_per_step};
+    report.planned_step_bytes = {plan_.traffic.h2d_bytes, plan_.traffic.d2h_bytes,
+                                 plan_.traffic.nvme_read_bytes, plan_.traffic.nvme_written_bytes,
+                                 plan_.traffic.nvme_cached_bytes};
     report.measured_step_bytes = last_bytes_;
     report.eval_loss = eval_loss_;
     report.last_loss = last_loss_;

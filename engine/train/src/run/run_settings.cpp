@@ -84,9 +84,9 @@ void compare_settings(const models::RunSettings& saved, const models::RunSetting
 }
 
 std::string device_text(const plan::Plan& plan) {
-  if (!plan.gpu) return "the host";
+  if (!plan.device.gpu) return "the host";
   const config::SluiceConfig& sluice = plan.config.sluice;
-  return plan.gpu->name + (sluice.deterministic ? ", deterministic" : "") +
+  return plan.device.gpu->name + (sluice.deterministic ? ", deterministic" : "") +
          (sluice.tf32 && plan.compute_dtype == DType::fp32 ? ", TF32" : "");
 }
 

@@ -38,7 +38,7 @@ std::uint64_t hidden_size_bytes(const plan::Plan& plan) {
 }
 
 bool has_files(const plan::Plan& plan) {
-  return !plan.states_directory.empty() || !plan.scratch_directory.empty();
+  return !plan.directories.states.empty() || !plan.directories.scratch.empty();
 }
 
 // Bytes of the scratch file: everything on NVMe but the optimizer states, each range on whole
@@ -49,7 +49,7 @@ std::uint64_t scratch_bytes(const plan::Plan& plan) {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const plan::UnitPlacement& unit = plan.units[u];
     const std::uint64_t shard =
-        align_up(plan.layouts[u].flat_count / static_cast<std::uint64_t>(plan.world_size) *
+        align_up(plan.layouts[u].flat_count / static_cast<std::uint64_t>(plan.config.world_size) *
                      size_of(plan.compute_dtype),
                  offload::kPageBytes);
     if (unit.weights == Tier::nvme) sum += shard;
@@ -62,8 +62,8 @@ std::uint64_t scratch_bytes(const plan::Plan& plan) {
 }
 
 offload::MoverOptions mover_options(const plan::Plan& plan, offload::DirectReader* direct) {
-  return {std::max<std::size_t>(plan.mover_tile_bytes, offload::kPageBytes),
-          static_cast<std::size_t>(std::max(plan.mover_tiles, 3)), direct};
+  return {std::max<std::size_t>(plan.rings.mover.tile_bytes, offload::kPageBytes),
+          static_cast<std::size_t>(std::max(plan.rings.mover.tiles, 3)), direct};
 }
 
 }  // namespace
@@ -73,11 +73,12 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
   const config::AioConfig& aio = plan.config.aio;
   const auto depth = static_cast<unsigned>(aio.queue_depth);
   const config::IoConfig& io = plan.config.sluice.io;
-  const std::size_t drives = 1 + std::max(plan.states_further.size(), plan.scratch_further.size());
+  const std::size_t drives =
+      1 + std::max(plan.directories.states_further.size(), plan.directories.scratch_further.size());
   std::vector<std::unique_ptr<nvme::IoBackend>> backends;
   for (std::size_t i = 0; i < drives; ++i) {
     nvme::BackendChoice backend = nvme::make_backend(
-        nvme::parse_backend(io.backend), depth, static_cast<unsigned>(plan.threads.io),
+        nvme::parse_backend(io.backend), depth, static_cast<unsigned>(plan.schedule.threads.io),
         io.submit_polling ? nvme::SubmitPolling::on : nvme::SubmitPolling::off);
     choice = "I/O by " + std::string(backend.backend->name()) +
              (backend.why_not_better.empty() ? "" : ": " + backend.why_not_better);
@@ -102,13 +103,14 @@ RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode, Trace* the
     open_files(mode);
   }
   probe_direct_storage();
-  mover = std::make_unique<offload::Mover>(*device, plan.mover_tile_bytes > 0 ? io.get() : nullptr,
-                                           plan.mover_tile_bytes > 0 ? &staging() : nullptr,
+  mover = std::make_unique<offload::Mover>(*device,
+                                           plan.rings.mover.tile_bytes > 0 ? io.get() : nullptr,
+                                           plan.rings.mover.tile_bytes > 0 ? &staging() : nullptr,
                                            mover_options(plan, direct_reader.get()));
   communicator = zero::make_single_rank();
   gather_communicator = zero::make_single_rank();
   gather_worker = std::make_unique<Worker>("sluice-gather");
-  executor = make_executor(plan.threads.optimizer);
+  executor = make_executor(plan.schedule.threads.optimizer);
   make_units();
   UpdaterResources updater_resources{.plan = &plan,
                                      .units = {},
@@ -121,7 +123,7 @@ RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode, Trace* the
   std::vector<bool> keep;
   for (std::size_t u = 0; u < units.size(); ++u) {
     updater_resources.units.push_back(units[u].get());
-    keep.push_back(plan.units[u].keep_gathered);
+    keep.push_back(plan.units[u].gathered_until_backward);
   }
   updater = std::make_unique<StateUpdater>(updater_resources);
   note_registration();
@@ -129,7 +131,7 @@ RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode, Trace* the
   const config::ZeroConfig& zero = plan.config.zero;
   prefetcher = std::make_unique<zero::Prefetcher>(
       updater_resources.units, keep,
-      zero::PrefetchLimits{plan.prefetch_units, zero.prefetch_bucket_size,
+      zero::PrefetchLimits{plan.schedule.prefetch_units, zero.prefetch_bucket_size,
                            zero.max_live_parameters});
 }
 
@@ -153,9 +155,9 @@ void RunResources::note_registration() {
 
 // While nothing else has memory of the device or of the tiles.
 void RunResources::probe_direct_storage() {
-  if (!compute.gpu || plan.mover_tile_bytes == 0 || plan.scratch_directory.empty()) return;
-  offload::SwapPlace place(plan.scratch_directory);
-  place.further = plan.scratch_further;
+  if (!compute.gpu || plan.rings.mover.tile_bytes == 0 || plan.directories.scratch.empty()) return;
+  offload::SwapPlace place(plan.directories.scratch);
+  place.further = plan.directories.scratch_further;
   place.weights.assign(place.directories().size(), 1);
   offload::DirectStorage storage =
       offload::probe_direct_storage(*device, *io, staging(), mover_options(plan, nullptr), place);
@@ -168,18 +170,18 @@ bool RunResources::states_are_durable() const {
 }
 
 void RunResources::make_pools() {
-  SLUICE_CHECK(device->host_addressable() == plan.device_in_reach,
+  SLUICE_CHECK(device->host_addressable() == plan.device.host_addressable,
                "the plan is for another kind of device");
   host_pool = std::make_unique<offload::MemoryPool>(
-      Tier::host, plan.host_budget_bytes.value_or(offload::kUnlimited),
+      Tier::host, plan.budget.host_bytes.value_or(offload::kUnlimited),
       offload::make_host_source());
-  if (plan.pinned_staging) {
+  if (plan.planned.pinned_staging) {
     // Locked, and registered with the device, once and as a whole; all that is taken from it stays
     // until the run ends.
     pinned_pool = std::make_unique<offload::MemoryPool>(
         Tier::pinned, offload::kUnlimited,
-        std::make_unique<offload::ArenaSource>(device->make_pinned_source(), plan.pinned_bytes,
-                                               Tier::pinned),
+        std::make_unique<offload::ArenaSource>(device->make_pinned_source(),
+                                               plan.planned.pinned_bytes, Tier::pinned),
         host_pool.get());
   }
 }
@@ -203,7 +205,7 @@ offload::SwapPlace RunResources::make_place(const std::string& directory,
     const auto measured =
         nvme::measure_drive_rates(directories, kPatterns,
                                   {.backend = nvme::parse_backend(configured.backend),
-                                   .io_threads = static_cast<unsigned>(plan.threads.io)});
+                                   .io_threads = static_cast<unsigned>(plan.schedule.threads.io)});
     const std::vector<double> rates = measured.empty() ? std::vector<double>{} : measured.front();
     if (rates.empty()) {
       place.weights.assign(directories.size(), 1);
@@ -227,7 +229,7 @@ offload::SwapPlace RunResources::make_place(const std::string& directory,
 // Shares are part of where the bytes lie: they stay for the life of a run.
 void RunResources::check_weights(const std::vector<unsigned>& weights) const {
   const std::vector<unsigned>& wanted = plan.config.sluice.io.drive_weights;
-  if (wanted.empty() || wanted == weights || plan.states_further.empty()) return;
+  if (wanted.empty() || wanted == weights || plan.directories.states_further.empty()) return;
   std::string kept;
   for (const unsigned weight : weights)
     kept += (kept.empty() ? "[" : ", ") + std::to_string(weight);
@@ -239,7 +241,7 @@ void RunResources::check_weights(const std::vector<unsigned>& weights) const {
 }
 
 void RunResources::open_files(SwapMode mode) {
-  if (!plan.states_directory.empty()) {
+  if (!plan.directories.states.empty()) {
     std::vector<zero::UnitLayout> stored;
     for (std::size_t u = 0; u < plan.units.size(); ++u) {
       if (plan.units[u].states == Tier::nvme) stored.push_back(plan.layouts[u]);
@@ -247,23 +249,25 @@ void RunResources::open_files(SwapMode mode) {
     // Some states in memory: the directory alone cannot be resumed from, so one slot is enough.
     const offload::Durability durability =
         states_are_durable() ? to_store(plan.config.sluice.durability) : offload::Durability::none;
-    offload::SwapPlace place(plan.states_directory);
-    place.further = plan.states_further;
-    if (mode == SwapMode::create) place = make_place(plan.states_directory, plan.states_further);
+    offload::SwapPlace place(plan.directories.states);
+    place.further = plan.directories.states_further;
+    if (mode == SwapMode::create)
+      place = make_place(plan.directories.states, plan.directories.states_further);
     store = mode == SwapMode::open
                 ? offload::SwapStore::open(place, *io, durability, nvme::DirectIo::automatic)
                 : offload::SwapStore::create(
-                      place, *io, models::state_shards(stored, plan.state_format, plan.world_size),
+                      place, *io,
+                      models::state_shards(stored, plan.state_format, plan.config.world_size),
                       durability, nvme::DirectIo::automatic);
     check_weights(store->place().weights);
-    note_place(plan.states_directory, store->why_buffered());
-    for (const std::string& further : plan.states_further) note_place(further, "");
+    note_place(plan.directories.states, store->why_buffered());
+    for (const std::string& further : plan.directories.states_further) note_place(further, "");
   }
   const std::uint64_t needed = scratch_bytes(plan);
   if (needed == 0) return;
-  offload::SwapPlace place(plan.scratch_directory);
-  if (plan.scratch_directory != plan.states_directory) {
-    place = make_place(plan.scratch_directory, plan.scratch_further);
+  offload::SwapPlace place(plan.directories.scratch);
+  if (plan.directories.scratch != plan.directories.states) {
+    place = make_place(plan.directories.scratch, plan.directories.scratch_further);
     for (const std::string& directory : place.directories()) {
       scratch_locks.emplace_back(directory, offload::DirectoryLock::Mode::exclusive);
       offload::remove_dead_files(directory);
@@ -275,8 +279,8 @@ void RunResources::open_files(SwapMode mode) {
       std::make_unique<offload::ScratchFile>(place, "spill", needed, nvme::DirectIo::automatic);
   for (const nvme::SwapFile& part : scratch->file().parts())
     scratch_registrations.push_back(io->register_file(part));
-  if (plan.scratch_directory != plan.states_directory)
-    note_place(plan.scratch_directory, scratch->file().why_buffered());
+  if (plan.directories.scratch != plan.directories.states)
+    note_place(plan.directories.scratch, scratch->file().why_buffered());
 }
 
 offload::TieredBytes RunResources::make_home(Tier tier, std::uint64_t size_bytes,
@@ -304,18 +308,19 @@ void RunResources::make_units() {
                                    .stalls = {*device, TraceRow(trace, "stalls")}};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const zero::UnitLayout& layout = plan.layouts[u];
-    const std::uint64_t shard = layout.flat_count / static_cast<std::uint64_t>(plan.world_size) *
+    const std::uint64_t shard = layout.flat_count /
+                                static_cast<std::uint64_t>(plan.config.world_size) *
                                 size_of(plan.compute_dtype);
     units.push_back(std::make_unique<zero::ShardedUnit>(
         layout, unit_context,
         make_home(plan.units[u].weights, shard, "weights of unit " + layout.name),
-        plan.units[u].lends_gradients || plan.units[u].frozen
+        plan.units[u].gradients_use_slots || plan.units[u].frozen
             ? offload::TieredBytes()
             : make_home(plan.units[u].gradients, shard, "gradients of unit " + layout.name)));
   }
-  if (plan.gradient_slots > 0) {
-    gradient_slots.emplace(staging(), plan.gradient_slot_bytes,
-                           static_cast<std::size_t>(plan.gradient_slots), "gradient slots");
+  if (plan.rings.gradient_slots > 0) {
+    gradient_slots.emplace(staging(), plan.rings.gradient_slot_bytes,
+                           static_cast<std::size_t>(plan.rings.gradient_slots), "gradient slots");
   }
 }
 

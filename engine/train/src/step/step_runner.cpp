@@ -7,6 +7,7 @@
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
+#include "sluice/plan/stages.hpp"
 
 namespace sluice::train {
 
@@ -16,7 +17,7 @@ StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
     : resources_(resources),
       plan_(resources.plan),
       seed_(seed),
-      micro_batches_(resources.plan.micro_batches_per_pass),
+      micro_batches_(resources.plan.schedule.micro_batches_per_pass),
       last_(resources.plan.layouts.size() - 1),
       modules_(models::make_gpt2_modules(resources.plan.model,
                                          torch_dtype(resources.plan.compute_dtype),
@@ -26,7 +27,7 @@ StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
       timeline_(*resources.device, resources.trace),
       kept_(last_) {
   for (std::size_t u = 0; u < last_; ++u) {
-    if (plan_.units[u].keep_activations) kept_[u].resize(micro_batches_);
+    if (plan_.units[u].activations_saved) kept_[u].resize(micro_batches_);
   }
 }
 
@@ -60,7 +61,7 @@ torch::Tensor StepRunner::draw_windows(const models::Dataset& data, std::int64_t
 
 // All of a step's at once: a copy that is waited for would stop a GPU at every micro-batch.
 void StepRunner::bring_tokens(const models::Dataset& data, std::int64_t step) {
-  if (!plan_.gpu) return;
+  if (!plan_.device.gpu) return;
   std::vector<torch::Tensor> drawn;
   for (std::size_t m = 0; m < plan_.passes() * micro_batches_; ++m)
     drawn.push_back(draw_windows(data, step, m));
@@ -144,7 +145,7 @@ StepRunner::Graph StepRunner::run_with_gradients(std::size_t unit, torch::Tensor
 }
 
 void StepRunner::forward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit) {
-  const bool keep = plan_.units[unit].keep_activations;
+  const bool keep = plan_.units[unit].activations_saved;
   enter_stage(unit);
   const Span computing = span("forward", unit, step);
   for (std::size_t m = 0; m < micro_batches_; ++m) {
@@ -202,7 +203,7 @@ void StepRunner::send_gradients(std::size_t unit) {
 
 void StepRunner::backward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit) {
   enter_stage(unit);
-  const bool kept = plan_.units[unit].keep_activations;
+  const bool kept = plan_.units[unit].activations_saved;
   const Span computing = span(kept ? "backward" : "recompute+backward", unit, step);
   begin_gradients(unit);
   for (std::size_t m = 0; m < micro_batches_; ++m) {

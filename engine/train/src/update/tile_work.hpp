@@ -13,7 +13,7 @@
 #include "sluice/base/ticket.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/offload/tiered_bytes.hpp"
-#include "sluice/plan/plan.hpp"
+#include "sluice/plan/unit_placement.hpp"
 #include "update/optimizer_tile.hpp"
 #include "update/read_ahead.hpp"
 

@@ -8,6 +8,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
+#include "sluice/plan/tile_layout.hpp"
 #include "update/far_states.hpp"
 
 namespace sluice::train {
@@ -20,8 +21,8 @@ UpdateTiles::UpdateTiles(const UpdaterResources& resources)
       trace_row_(resources.trace, "update"),
       plan_(*resources.plan),
       format_(plan_.state_format),
-      offsets_(
-          plan::update_tile(plan_.units, format_, plan_.compute_dtype, plan_.update_tile_count)) {
+      offsets_(plan::tile_layout(plan_.units, format_, plan_.compute_dtype,
+                                 plan_.rings.update.tile_elements)) {
   std::uint64_t elements = 0;
   for (std::size_t u = 0; u < plan_.units.size(); ++u) {
     homes_.push_back(make_home(u));
@@ -30,13 +31,14 @@ UpdateTiles::UpdateTiles(const UpdaterResources& resources)
   }
   if (offsets_.total > 0) {
     ring_.emplace(*resources_.host_pool, offsets_.total,
-                  static_cast<std::size_t>(plan_.update_tiles), "tiles of the optimizer step");
+                  static_cast<std::size_t>(plan_.rings.update.tiles),
+                  "tiles of the optimizer step");
     if (resources_.io != nullptr) why_unregistered_ = ring_->register_with(*resources_.io);
     pipeline_.emplace(*ring_);
   }
-  if (plan_.read_ahead_tiles > 0) {
+  if (plan_.rings.update.read_ahead_tiles > 0) {
     ahead_ring_.emplace(*resources_.host_pool, offsets_.total,
-                        static_cast<std::size_t>(plan_.read_ahead_tiles),
+                        static_cast<std::size_t>(plan_.rings.update.read_ahead_tiles),
                         "states read ahead of their gradients");
     if (resources_.io != nullptr) {
       const std::string why = ahead_ring_->register_with(*resources_.io);
@@ -44,9 +46,9 @@ UpdateTiles::UpdateTiles(const UpdaterResources& resources)
     }
     std::vector<std::uint64_t> counts(homes_.size(), 0);
     for (std::size_t u = 0; u < counts.size(); ++u) {
-      if (plan::reads_states(plan_.units[u], format_)) counts[u] = shard_count(u);
+      if (plan::reads_states_from_nvme(plan_.units[u], format_)) counts[u] = shard_count(u);
     }
-    ahead_.emplace(*ahead_ring_, std::move(counts), plan_.update_tile_count,
+    ahead_.emplace(*ahead_ring_, std::move(counts), plan_.rings.update.tile_elements,
                    [this](const TileRange& range, Bytes tile) {
                      return begin_state_reads(range, TileWork::Parts::in_store_only, tile, {});
                    });
@@ -61,11 +63,12 @@ UpdateTiles::~UpdateTiles() {
 }
 
 std::size_t UpdateTiles::tiles_of(std::size_t unit) const {
-  return static_cast<std::size_t>(ceil_div(shard_count(unit), plan_.update_tile_count));
+  return static_cast<std::size_t>(ceil_div(shard_count(unit), plan_.rings.update.tile_elements));
 }
 
 TileRange UpdateTiles::tile_range(std::size_t unit, std::size_t tile) const {
-  return tile_at(unit, tile * plan_.update_tile_count, shard_count(unit), plan_.update_tile_count);
+  return tile_at(unit, tile * plan_.rings.update.tile_elements, shard_count(unit),
+                 plan_.rings.update.tile_elements);
 }
 
 // The work's own ticket carries nothing: errors go to the countdown.
@@ -127,7 +130,7 @@ UpdateCounters UpdateTiles::counters() const {
 }
 
 std::uint64_t UpdateTiles::shard_count(std::size_t unit) const {
-  return plan_.layouts[unit].flat_count / static_cast<std::uint64_t>(plan_.world_size);
+  return plan_.layouts[unit].flat_count / static_cast<std::uint64_t>(plan_.config.world_size);
 }
 
 StateHome UpdateTiles::make_home(std::size_t u) {
@@ -143,7 +146,7 @@ StateHome UpdateTiles::make_home(std::size_t u) {
     one.place = plan::place_of_part(unit, format_, i);
     if (unit.states == Tier::nvme) one.shard = resources_.store->index_of(name);
     const bool is_weight = format_.is_split() && i == 0;
-    if (one.place == plan::PartPlace::memory || (plan::states_are_far(unit) && !is_weight)) {
+    if (one.place == plan::PartPlace::memory || (plan::states_copied_to_tile(unit) && !is_weight)) {
       one.memory = offload::TieredBytes(pool.tier(),
                                         pool.allocate(shard_count(u) * part.element_bytes, name));
     }
@@ -181,13 +184,13 @@ UpdateTiles::Bytes UpdateTiles::compute_span(const TileRange& range, Bytes tile,
 
 UpdateTiles::Bytes UpdateTiles::gradient_of(const TileRange& range, Bytes tile) const {
   const offload::TieredBytes& home = resources_.units[range.unit]->gradients_home();
-  return compute_span(range, tile, home, plan::gradient_in_tile(plan_.units[range.unit]),
+  return compute_span(range, tile, home, plan::tile_holds_gradient(plan_.units[range.unit]),
                       offsets_.gradient);
 }
 UpdateTiles::Bytes UpdateTiles::weight_of(const TileRange& range, Bytes tile) const {
   if (format_.is_split()) return {};
   const offload::TieredBytes& home = resources_.units[range.unit]->weights_home();
-  return compute_span(range, tile, home, plan::weight_in_tile(plan_.units[range.unit], format_),
+  return compute_span(range, tile, home, plan::tile_holds_weights(plan_.units[range.unit], format_),
                       offsets_.weight);
 }
 
@@ -208,7 +211,7 @@ Tickets UpdateTiles::begin_state_reads(const TileRange& range, TileWork::Parts p
     const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
     tickets.push_back(resources_.store->begin_read(*home[i].shard, offset_bytes, spans[i]));
   }
-  if (in_tile_only(parts) && plan::states_are_far(plan_.units[range.unit])) {
+  if (in_tile_only(parts) && plan::states_copied_to_tile(plan_.units[range.unit])) {
     UpdateCounters moved;
     moved.d2h_bytes =
         begin_far_reads(*resources_.device, format_, home,
@@ -236,7 +239,7 @@ void UpdateTiles::count_state_reads(const TileRange& range, TileWork::Parts part
 
 void UpdateTiles::add_gradient_read(const TileRange& range, Bytes tile,
                                     const offload::ComputePoint& after, Tickets& tickets) {
-  if (!plan::gradient_in_tile(plan_.units[range.unit])) return;
+  if (!plan::tile_holds_gradient(plan_.units[range.unit])) return;
   const offload::TieredBytes& home = resources_.units[range.unit]->gradients_home();
   const Bytes data = gradient_of(range, tile);
   UpdateCounters moved;
@@ -262,7 +265,7 @@ Tickets UpdateTiles::begin_writes(const TileRange& range, const TileWork& work, 
     tickets.push_back(resources_.store->begin_write(*home[i].shard, offset_bytes, spans[i]));
     moved.nvme_written_bytes += spans[i].size();
   }
-  if (in_tile_only(work.write_states) && plan::states_are_far(plan_.units[range.unit])) {
+  if (in_tile_only(work.write_states) && plan::states_copied_to_tile(plan_.units[range.unit])) {
     moved.h2d_bytes +=
         begin_far_writes(*resources_.device, format_, home, range, spans, work.after, tickets);
   }
@@ -277,7 +280,7 @@ Tickets UpdateTiles::begin_writes(const TileRange& range, const TileWork& work, 
 void UpdateTiles::send_weight(const TileRange& range, Bytes data,
                               const offload::ComputePoint& after, Tickets& tickets,
                               UpdateCounters& moved) const {
-  if (!plan::weight_leaves(plan_.units[range.unit])) return;
+  if (!plan::update_sends_weights(plan_.units[range.unit])) return;
   const offload::TieredBytes& weights = resources_.units[range.unit]->weights_home();
   const std::uint64_t offset_bytes = range.begin * size_of(plan_.compute_dtype);
   if (weights.tier() == Tier::nvme) {
@@ -308,9 +311,10 @@ void UpdateTiles::compute(const TileRange& range, const TileWork& work, Bytes ti
   const Bytes weight = work.write_weight ? weight_of(range, tile) : Bytes{};
   work.compute(range, state_spans(range, tile), gradient, weight);
   const auto end = std::chrono::steady_clock::now();
-  trace_row_.add(work.what, plan_.layouts[range.unit].name, begin, end,
-                 {{"tile", static_cast<std::int64_t>(range.begin / plan_.update_tile_count)},
-                  {"elements", static_cast<std::int64_t>(range.count)}});
+  trace_row_.add(
+      work.what, plan_.layouts[range.unit].name, begin, end,
+      {{"tile", static_cast<std::int64_t>(range.begin / plan_.rings.update.tile_elements)},
+       {"elements", static_cast<std::int64_t>(range.count)}});
   UpdateCounters spent;
   spent.compute_seconds = std::chrono::duration<double>(end - begin).count();
   count(spent);
@@ -346,7 +350,7 @@ void UpdateTiles::run_tile(const TileRange& range,
 // What remains of a tile after its computation.
 offload::TileJob UpdateTiles::writing_job(const TileRange& range, const TileWork& work,
                                           const std::shared_ptr<TileEnd>& end) {
-  const bool leaves = plan::weight_leaves(plan_.units[range.unit]);
+  const bool leaves = plan::update_sends_weights(plan_.units[range.unit]);
   offload::TileJob job;
   job.begin_write = [this, range, &work, end, leaves](Bytes tile) {
     if (!leaves) end->weights_current();
@@ -371,7 +375,7 @@ void UpdateTiles::run_tile_read_ahead(const TileRange& range, const TileWork& wo
     return;
   }
   offload::TileJob job = writing_job(range, work, end);
-  if (plan::weight_leaves(plan_.units[range.unit])) {  // they are waited for
+  if (plan::update_sends_weights(plan_.units[range.unit])) {  // they are waited for
     pipeline_->push(std::move(job), std::move(tile.lease));
   } else {
     end->weights_current();

@@ -19,6 +19,7 @@
 #include "sluice/models/run_state.hpp"
 #include "sluice/offload/buffer_ring.hpp"
 #include "sluice/offload/tile_pipeline.hpp"
+#include "sluice/plan/tile_layout.hpp"
 #include "update/read_ahead.hpp"
 #include "update/state_updater.hpp"
 #include "update/tile_work.hpp"
@@ -98,7 +99,7 @@ class UpdateTiles {
   const TraceRow trace_row_;
   const plan::Plan& plan_;
   const models::StateFormat format_;
-  const plan::UpdateTile offsets_;
+  const plan::TileLayout offsets_;
   std::vector<StateHome> homes_;
   std::vector<std::uint64_t> first_elements_;  // by unit
   std::optional<offload::BufferRing> ring_;
