@@ -10,6 +10,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/config/train_config.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "sluice/train/library.hpp"
 
 namespace sluice::train {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "sluice/base/text.hpp"
+#include "sluice/plan/plan_text.hpp"
 
 namespace sluice::cli {
 namespace {

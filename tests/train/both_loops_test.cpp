@@ -14,6 +14,7 @@
 #include "saved/saved_state.hpp"
 #include "sluice/models/gpt2.hpp"
 #include "sluice/models/gpt2_layout.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "sluice/train/engine.hpp"
 #include "small_run.hpp"
 #include "step/step_runner.hpp"
@@ -75,8 +76,7 @@ class BothLoops : public testing::TestWithParam<Case> {
                            256);
   }
   static std::string states_in(const std::string& checkpoints) {
-    std::ifstream file(models::newest_checkpoint(checkpoints) + "/states.0.swap",
-                       std::ios::binary);
+    std::ifstream file(models::newest_checkpoint(checkpoints) + "/states.0.swap", std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
@@ -102,8 +102,7 @@ class BothLoops : public testing::TestWithParam<Case> {
       course.updated.push_back(runner.end_step(backward, update, progress).updated);
     }
     runner.finish_updates();
-    write_checkpoint(resources, make_run_state(plan, progress, {kSeed, {}}),
-                     dir_.file("program"));
+    write_checkpoint(resources, make_run_state(plan, progress, {kSeed, {}}), dir_.file("program"));
     course.states = states_in(dir_.file("program"));
     return course;
   }

@@ -10,6 +10,7 @@
 
 #include "device/tensor_bytes.hpp"
 #include "far_device.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
 #include "step/gradient_flow.hpp"
 
@@ -34,7 +35,7 @@ plan::Plan plan_of(const Case& each, bool in_reach) {
   config.zero.offload_param.device = each.weights;
   config.sluice.master = each.master;
   plan::MachineFacts machine = plan::probe_machine(config);
-  machine.device_in_reach = in_reach;
+  machine.device.host_addressable = in_reach;
   return plan::make_plan(config, test::small_model(), plan::Placement::configured, machine);
 }
 
@@ -146,8 +147,8 @@ TEST_P(DeviceStatesTest, MoveThePlannedBytes) {
   EXPECT_EQ(far.h2d_of_a_step(), h2d);
   EXPECT_EQ(far.d2h_of_a_step(), d2h);
   if (GetParam().states != Home::none) return;
-  EXPECT_EQ(far.plan().h2d_per_step, h2d);  // nothing else moves
-  EXPECT_EQ(far.plan().d2h_per_step, d2h);
+  EXPECT_EQ(far.plan().traffic.h2d_bytes, h2d);  // nothing else moves
+  EXPECT_EQ(far.plan().traffic.d2h_bytes, d2h);
 }
 
 INSTANTIATE_TEST_SUITE_P(

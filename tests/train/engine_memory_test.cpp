@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "engine_support.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "sluice/plan/plan.hpp"
 #include "user_loop/activation_choice.hpp"
 
@@ -56,10 +57,11 @@ TEST_P(OwnLoopTraffic, OfAStepIsWhatThePlanSays) {
     for (int i = 0; i < 2 * setup.accumulation; ++i) trained.train(index++);
     trained.engine.finish();
     const train::EngineCounters after = trained.engine.counters();
-    EXPECT_EQ(after.h2d_bytes - before.h2d_bytes, 2 * plan.h2d_per_step);
-    EXPECT_EQ(after.d2h_bytes - before.d2h_bytes, 2 * plan.d2h_per_step);
-    EXPECT_EQ(after.nvme_read_bytes - before.nvme_read_bytes, 2 * plan.nvme_read_per_step);
-    EXPECT_EQ(after.nvme_written_bytes - before.nvme_written_bytes, 2 * plan.nvme_written_per_step);
+    EXPECT_EQ(after.h2d_bytes - before.h2d_bytes, 2 * plan.traffic.h2d_bytes);
+    EXPECT_EQ(after.d2h_bytes - before.d2h_bytes, 2 * plan.traffic.d2h_bytes);
+    EXPECT_EQ(after.nvme_read_bytes - before.nvme_read_bytes, 2 * plan.traffic.nvme_read_bytes);
+    EXPECT_EQ(after.nvme_written_bytes - before.nvme_written_bytes,
+              2 * plan.traffic.nvme_written_bytes);
   }
 }
 INSTANTIATE_TEST_SUITE_P(Placements, OwnLoopTraffic,

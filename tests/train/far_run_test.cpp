@@ -14,6 +14,7 @@
 #include "saved/checkpoint.hpp"
 #include "saved/run_source.hpp"
 #include "saved/saved_state.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
 #include "step/step_runner.hpp"
 #include "temp_dir.hpp"
@@ -79,16 +80,17 @@ class FarRun : public testing::TestWithParam<Case> {
     plan::MachineFacts machine = plan::probe_machine(config);
     machine.device_choice.clear();
     if (far) {
-      machine.device_in_reach = false;
-      machine.gpu = plan::GpuFacts{0, "stand-in", 1U << 30U, 1U << 30U};
-      machine.workspaces =
+      machine.device.host_addressable = false;
+      machine.device.gpu = plan::GpuFacts{0, "stand-in", 1U << 30U, 1U << 30U};
+      machine.device.workspaces =
           measure_workspaces(config, model_of(each), test::make_far_device(1U << 28U));
     }
     return plan::make_plan(config, model_of(each), each.placement, machine);
   }
 
   static RunDevice device_of(const plan::Plan& plan) {
-    return plan.gpu ? test::make_far_device(plan.planned.device) : make_run_device(plan, nullptr);
+    return plan.device.gpu ? test::make_far_device(plan.planned.tiers.device)
+                           : make_run_device(plan, nullptr);
   }
   models::Dataset data() const {
     models::Dataset data(dir_.file("data.txt"), 32, 256);
@@ -128,8 +130,8 @@ class FarRun : public testing::TestWithParam<Case> {
     }
     runner.finish_updates();
     result.evaluation = *runner.evaluate(data(), 4, [](auto, auto) { return true; });
-    EXPECT_LE(resources.device->memory().usage().peak_live_bytes, plan.planned.device);
-    EXPECT_LE(resources.host_pool->usage().peak_live_bytes, plan.planned.host);
+    EXPECT_LE(resources.device->memory().usage().peak_live_bytes, plan.planned.tiers.device);
+    EXPECT_LE(resources.host_pool->usage().peak_live_bytes, plan.planned.tiers.host);
     return result;
   }
 
@@ -223,7 +225,7 @@ TEST_F(FarRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
     }
     offload::MemoryPool& memory = resources.device->memory();
     const offload::Buffer others = memory.allocate(
-        (plan.planned.device - memory.usage().live_bytes) / 2, "what others have taken");
+        (plan.planned.tiers.device - memory.usage().live_bytes) / 2, "what others have taken");
     try {
       take_step(resources, runner, progress);
       FAIL() << "half of the memory was gone";
@@ -251,8 +253,8 @@ TEST_F(FarRun, PassesAreAsLargeAsActivationsFit) {
   config.gradient_accumulation_steps = 8;
   config.train_batch_size = 16;
   plan::MachineFacts machine = plan::probe_machine(config);
-  machine.device_in_reach = false;
-  machine.gpu = plan::GpuFacts{0, "stand-in", 1U << 30U, 1U << 30U};
+  machine.device.host_addressable = false;
+  machine.device.gpu = plan::GpuFacts{0, "stand-in", 1U << 30U, 1U << 30U};
   const auto plan_with = [&](std::uint64_t device_bytes) {
     config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, device_bytes};
     return plan::make_plan(config, model_of(each), plan::Placement::configured, machine);
@@ -261,14 +263,14 @@ TEST_F(FarRun, PassesAreAsLargeAsActivationsFit) {
   EXPECT_EQ(roomy.passes(), 1);
   plan::Plan tight = roomy;
   std::size_t most_passes = 1;
-  for (std::uint64_t bytes = roomy.planned.device; bytes > roomy.least_device_bytes;
+  for (std::uint64_t bytes = roomy.planned.tiers.device; bytes > roomy.least.device_bytes;
        bytes -= 64U << 10U) {
     tight = plan_with(bytes);
-    EXPECT_LE(tight.planned.device, bytes);
+    EXPECT_LE(tight.planned.tiers.device, bytes);
     if (tight.passes() == 1) continue;
     most_passes = std::max(most_passes, tight.passes());
     for (std::size_t u = 0; u + 1 < tight.units.size(); ++u) {
-      EXPECT_TRUE(tight.units[u].keep_activations) << u;
+      EXPECT_TRUE(tight.units[u].activations_saved) << u;
       EXPECT_EQ(tight.units[u].gradients, offload::Tier::device);
     }
   }
@@ -279,11 +281,11 @@ TEST_F(FarRun, PassesAreAsLargeAsActivationsFit) {
 TEST_F(FarRun, APlanIsMadeFromWhatTheUnitsWereSeenToHold) {
   const Case each{.activations = Activations::keep, .dropout = 0.1};
   const plan::Plan plan = plan_of(each, true);
-  ASSERT_TRUE(plan.workspaces.has_value());
-  EXPECT_TRUE(plan.workspaces->measured);
+  ASSERT_TRUE(plan.device.workspaces.has_value());
+  EXPECT_TRUE(plan.device.workspaces->measured);
   const models::UnitWorkspace formula =
-      models::unit_workspace(plan.model, 1, 2, 2, plan.threads.compute);
-  const models::UnitWorkspace& seen = plan.workspaces->block;
+      models::unit_workspace(plan.model, 1, 2, 2, plan.schedule.threads.compute);
+  const models::UnitWorkspace& seen = plan.device.workspaces->block;
   // The formula is for these very kernels, and says no less than they take, but for scratch.
   constexpr double kScratchBytes = 1U << 20U;
   EXPECT_NEAR(static_cast<double>(seen.backward_bytes), static_cast<double>(formula.backward_bytes),

@@ -11,6 +11,7 @@
 
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
 
 namespace sluice::train {
@@ -106,7 +107,7 @@ TEST_F(GradientFlowTest, TheFirstGradientThatIsNotFiniteSkipsTheStep) {
 
 // More steps than there are slots, skipped and not: every slot comes back.
 TEST_F(GradientFlowTest, SlotsOfGradientsComeBack) {
-  ASSERT_GT(plan_.gradient_slots, 0);
+  ASSERT_GT(plan_.rings.gradient_slots, 0);
   for (int step = 1; step <= 12; ++step) {
     flow_.begin_step();
     UpdateSettings update = kUpdate;
@@ -119,7 +120,7 @@ TEST_F(GradientFlowTest, SlotsOfGradientsComeBack) {
     for (std::size_t u = 0; u <= last(); ++u) weight_of(u);
   }
   std::vector<offload::TileLease> all;
-  for (int i = 0; i < plan_.gradient_slots; ++i)
+  for (int i = 0; i < plan_.rings.gradient_slots; ++i)
     all.push_back(resources_.gradient_slots->acquire());
 }
 

@@ -3,7 +3,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
-#include "sluice/plan/plan.hpp"
+#include "sluice/plan/machine.hpp"
 
 namespace sluice::cli {
 

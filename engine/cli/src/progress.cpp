@@ -7,6 +7,7 @@
 
 #include "byte_progress.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/plan/plan_text.hpp"
 #include "text_format.hpp"
 
 namespace sluice::cli {

@@ -174,10 +174,10 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
   values.emplace_back("sluice.host_bytes", budget(sluice.host_bytes));
   values.emplace_back("sluice.durability", name_of(sluice.durability));
   values.emplace_back("sluice.commit_every", number(sluice.commit_every));
-  if (!sluice.checkpoint_dir.empty()) {
-    values.emplace_back("sluice.checkpoint_dir", sluice.checkpoint_dir);
-    values.emplace_back("sluice.checkpoint_every", number(sluice.checkpoint_every));
-    values.emplace_back("sluice.keep", number(sluice.keep));
+  if (!sluice.checkpoints.directory.empty()) {
+    values.emplace_back("sluice.checkpoint_dir", sluice.checkpoints.directory);
+    values.emplace_back("sluice.checkpoint_every", number(sluice.checkpoints.every));
+    values.emplace_back("sluice.keep", number(sluice.checkpoints.keep));
   }
   values.emplace_back("sluice.strict", sluice.strict);
   values.emplace_back("sluice.overlap", sluice.overlap);

@@ -23,7 +23,9 @@
 #include "sluice/config/train_config.hpp"
 #include "sluice/models/dataset.hpp"
 #include "sluice/models/safetensors.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "sluice/plan/plan.hpp"
+#include "sluice/plan/plan_text.hpp"
 #include "sluice/plan/prediction.hpp"
 #include "text_format.hpp"
 #include "train_library_loader.hpp"
@@ -157,7 +159,7 @@ std::string largest_line(const config::ModelConfig& asked, const plan::Plan& pla
 // Measures what such a plan needs to know of the machine, and keeps it.
 plan::SavedRates probe_rates(const PlanArguments& arguments, const plan::Plan& plan,
                              Session& session) {
-  for (const std::string& directory : {plan.states_directory, plan.scratch_directory}) {
+  for (const std::string& directory : {plan.directories.states, plan.directories.scratch}) {
     if (!directory.empty() && !std::filesystem::is_directory(directory))
       throw IoError(ENOENT, "swap directory", directory, 0, 0,
                     "--probe measures its drive: create it first");
@@ -272,9 +274,9 @@ int run_plan(const PlanArguments& arguments, Session& session) {
   for (const std::string& note : config.notes) console.print(note);
   console.print(plan::plan_table(plan));
   for (const std::string& choice : plan.choices) console.print("chosen: " + choice);
-  if (request.steps && plan.nvme_written_per_step > 0) {
+  if (request.steps && plan.traffic.nvme_written_bytes > 0) {
     const std::uint64_t written =
-        checked_mul(plan.nvme_written_per_step, static_cast<std::uint64_t>(*request.steps));
+        checked_mul(plan.traffic.nvme_written_bytes, static_cast<std::uint64_t>(*request.steps));
     console.print("all " + std::to_string(*request.steps) + " steps write " +
                   format_bytes(written) + " to the drive");
   }

@@ -11,7 +11,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/plan/plan.hpp"
+#include "sluice/plan/machine.hpp"
 
 namespace sluice::cli {
 

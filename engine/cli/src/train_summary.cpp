@@ -109,8 +109,9 @@ std::string run_summary(const train::RunReport& report) {
 
 std::string next_steps(const std::string& program, const train::RunReport& report,
                        const plan::Plan& plan, const std::string& model_path) {
-  const std::string& run =
-      plan.states_directory.empty() ? plan.config.sluice.checkpoint_dir : plan.states_directory;
+  const std::string& run = plan.directories.states.empty()
+                               ? plan.config.sluice.checkpoints.directory
+                               : plan.directories.states;
   if (run.empty() || report.committed_step == 0) {
     return "the weights are not kept: no step was committed to a directory\n";
   }

@@ -55,9 +55,10 @@ RunDevice make_run_device(const std::optional<plan::GpuFacts>& gpu,
 }
 
 RunDevice make_run_device(const plan::Plan& plan, Trace* trace) {
-  if (plan.gpu) set_arithmetic(plan.config.sluice);
-  const bool known = plan.gpu && !(plan.own_loop() && !plan.activation_bytes);
-  return make_run_device(plan.gpu, known ? plan.planned.device : plan.device_budget_bytes, trace);
+  if (plan.device.gpu) set_arithmetic(plan.config.sluice);
+  const bool known = plan.device.gpu && !(plan.own_loop() && !plan.own.activation_bytes);
+  return make_run_device(plan.device.gpu,
+                         known ? plan.planned.tiers.device : plan.budget.device_bytes, trace);
 }
 
 }  // namespace sluice::train

@@ -11,6 +11,7 @@
 #include "device/gpu_compute.hpp"
 #include "sluice/base/trace.hpp"
 #include "sluice/offload/device.hpp"
+#include "sluice/plan/machine.hpp"
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::train {

@@ -207,9 +207,9 @@ void measure_drives(const plan::Plan& plan, plan::MachineRates& rates) {
   const config::TrainConfig& config = plan.config;
   // The size of the swapped files, up to 2 GiB because writing takes time. Small files may lie in
   // caches behind the drive.
-  const std::uint64_t file_bytes = std::clamp(plan.planned.nvme, 64 * kMiB, 2 * kGiB);
+  const std::uint64_t file_bytes = std::clamp(plan.planned.tiers.nvme, 64 * kMiB, 2 * kGiB);
   nvme::DriveRatesOptions options{.backend = nvme::parse_backend(config.sluice.io.backend),
-                                  .io_threads = static_cast<unsigned>(plan.threads.io),
+                                  .io_threads = static_cast<unsigned>(plan.schedule.threads.io),
                                   .file_bytes = file_bytes,
                                   .seconds = 2};
   options.engine = {static_cast<std::uint32_t>(config.aio.block_size),
@@ -234,13 +234,13 @@ plan::MachineRates probe_rates(const plan::Plan& plan, const ProbeProgress& prog
     if (stop != 0) throw Interrupted(stop);
     progress(what, piece++ / kPieces);
   };
-  at::set_num_threads(plan.threads.compute);
+  at::set_num_threads(plan.schedule.threads.compute);
   models::check_parallel_work();
   plan::MachineRates rates;
-  if (plan.gpu) set_arithmetic(plan.config.sluice);
-  const RunDevice device =
-      make_run_device(plan.gpu, plan.gpu ? plan.device_budget_bytes : std::nullopt, nullptr);
-  const auto executor = make_executor(plan.threads.optimizer);
+  if (plan.device.gpu) set_arithmetic(plan.config.sluice);
+  const RunDevice device = make_run_device(
+      plan.device.gpu, plan.device.gpu ? plan.budget.device_bytes : std::nullopt, nullptr);
+  const auto executor = make_executor(plan.schedule.threads.optimizer);
   {
     TimedUnits units({plan.model, plan.compute_dtype, plan.config.micro_batch_size}, device);
     next("the embedding");
@@ -255,7 +255,7 @@ plan::MachineRates probe_rates(const plan::Plan& plan, const ProbeProgress& prog
   next("the optimizer");
   rates.update_elements_per_second = update_rate(plan, *executor);
   next("copies");
-  rates.copy_bytes_per_second = copy_rate(*device.device, plan.pinned_staging);
+  rates.copy_bytes_per_second = copy_rate(*device.device, plan.planned.pinned_staging);
   next("checksums");
   rates.checksum_bytes_per_second = checksum_rate();
   next("drives");

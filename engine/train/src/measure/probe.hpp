@@ -2,6 +2,7 @@
 // Measures the rates of this machine with the shapes of a plan. Predictions use these rates. A free
 // function; confined to the thread that computes. Not installed.
 
+#include "sluice/plan/plan.hpp"
 #include "sluice/plan/prediction.hpp"
 #include "sluice/train/library.hpp"
 

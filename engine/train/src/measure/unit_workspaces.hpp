@@ -6,7 +6,7 @@
 #include "sluice/config/model_config.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/models/gpt2_layout.hpp"
-#include "sluice/plan/plan.hpp"
+#include "sluice/plan/machine.hpp"
 
 namespace sluice::train {
 

@@ -165,9 +165,10 @@ void RunMeter::fill_drives(RunReport& report) const {
     if (directory.empty() || names[drive].find(directory) != std::string::npos) return;
     names[drive] += (names[drive].empty() ? "" : ", ") + directory;
   };
-  add(0, plan.states_directory);
-  add(0, plan.scratch_directory);
-  for (const auto* further : {&plan.states_further, &plan.scratch_further}) {
+  add(0, plan.directories.states);
+  add(0, plan.directories.scratch);
+  for (const auto* further :
+       {&plan.directories.states_further, &plan.directories.scratch_further}) {
     for (std::size_t i = 0; i < further->size(); ++i) add(i + 1, (*further)[i]);
   }
   for (std::size_t drive = 0; drive < names.size(); ++drive) {

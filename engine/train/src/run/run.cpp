@@ -35,7 +35,7 @@ double seconds_since(Clock::time_point begin) {
 std::unique_ptr<MemorySampler> make_sampler(const RunResources& resources) {
   const offload::MemoryPool& device = resources.device->memory();
   std::vector<const offload::MemoryPool*> host_pools = {resources.host_pool.get()};
-  if (!resources.plan.gpu) host_pools.push_back(&device);
+  if (!resources.plan.device.gpu) host_pools.push_back(&device);
   return std::make_unique<MemorySampler>(std::move(host_pools), device);
 }
 
@@ -70,9 +70,9 @@ class Run {
   void allocate() {
     const plan::Plan& plan = setup_.plan;
     observer_.on_plan(plan);
-    at::set_num_threads(plan.threads.compute);
+    at::set_num_threads(plan.schedule.threads.compute);
     models::check_parallel_work();
-    const std::string& checkpoints = plan.config.sluice.checkpoint_dir;
+    const std::string& checkpoints = plan.config.sluice.checkpoints.directory;
     if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
     trace_ = RunTrace(request_);
     resources_ = std::make_unique<RunResources>(
@@ -98,7 +98,7 @@ class Run {
     tally_.begun_from = progress_;
     steps_file_ = std::make_unique<StepsFile>(request_.report_dir, progress_.committed_step);
     const bool survives =
-        resources_->commits_swap() || !setup_.plan.config.sluice.checkpoint_dir.empty();
+        resources_->commits_swap() || !setup_.plan.config.sluice.checkpoints.directory.empty();
     if (!survives && setup_.total_steps > progress_.step) {
       log(LogLevel::warn,
           "this run keeps no state that survives it: the optimizer states are not all on NVMe and "

@@ -30,10 +30,10 @@ std::vector<std::pair<std::string, std::string>> versions_of(const RunResources&
 
 void fill_memory(RunReport& report, const ReportSources& from) {
   const plan::Plan& plan = from.setup.plan;
-  report.budget_bytes = {plan.device_budget_bytes.value_or(0), plan.host_budget_bytes.value_or(0),
+  report.budget_bytes = {plan.budget.device_bytes.value_or(0), plan.budget.host_bytes.value_or(0),
                          0};
-  report.planned_bytes = plan.planned;
-  report.runtime_planned_bytes = plan.runtime_bytes;
+  report.planned_bytes = plan.planned.tiers;
+  report.runtime_planned_bytes = plan.planned.runtime_bytes;
   report.runtime_peak_bytes = from.sampler.runtime_peak_bytes();
   report.rss_peak_bytes = from.sampler.resident_peak_bytes();
   report.device_gap_peak_bytes = from.sampler.device_gap_peak_bytes();
@@ -49,8 +49,9 @@ void fill_speed(RunReport& report, const ReportSources& from) {
   }
   if (const auto saved = plan::load_rates(from.request.rates_path, plan::rates_key(plan)))
     report.predicted = plan::predict(plan, saved->rates);
-  report.planned_step_bytes = {plan.h2d_per_step, plan.d2h_per_step, plan.nvme_read_per_step,
-                               plan.nvme_written_per_step, plan.nvme_cached_per_step};
+  report.planned_step_bytes = {plan.traffic.h2d_bytes, plan.traffic.d2h_bytes,
+                               plan.traffic.nvme_read_bytes, plan.traffic.nvme_written_bytes,
+                               plan.traffic.nvme_cached_bytes};
   report.measured_step_bytes = tally.last_bytes;
 }
 
@@ -65,8 +66,8 @@ void RunTally::add(const StepRecord& record) {
 
 RunReport make_report(const ReportSources& from) {
   RunReport report;
-  report.parameters = from.setup.plan.parameters;
-  report.state_bytes = from.setup.plan.state_bytes;
+  report.parameters = from.setup.plan.model_size.parameters;
+  report.state_bytes = from.setup.plan.model_size.state_bytes;
   from.meter.fill(report);
   fill_memory(report, from);
   fill_speed(report, from);

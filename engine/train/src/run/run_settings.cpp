@@ -56,9 +56,9 @@ std::string held_out_text(const TrainRequest& request, const Data& data) {
 
 // Where it computes, and how: "the host", "NVIDIA H200, deterministic".
 std::string device_text(const plan::Plan& plan) {
-  if (!plan.gpu) return "the host";
+  if (!plan.device.gpu) return "the host";
   const config::SluiceConfig& sluice = plan.config.sluice;
-  return plan.gpu->name + (sluice.deterministic ? ", deterministic" : "") +
+  return plan.device.gpu->name + (sluice.deterministic ? ", deterministic" : "") +
          (sluice.tf32 && plan.compute_dtype == DType::fp32 ? ", TF32" : "");
 }
 
@@ -75,7 +75,7 @@ models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& p
       {"gradient clipping", shortest(config.gradient_clipping)},
       {"held-out data", held_out_text(request, data)},
       {"learning rate", learning_rate_text(config)},
-      {kMicroBatchesPerPass, std::to_string(plan.micro_batches_per_pass)},
+      {kMicroBatchesPerPass, std::to_string(plan.schedule.micro_batches_per_pass)},
       {"optimizer", optimizer_text(config.optimizer)},
       {"training data", data.train->identity()}};
   if (config.fp16.enabled) settings["loss scale"] = loss_scale_text(config.fp16);

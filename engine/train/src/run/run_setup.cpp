@@ -3,6 +3,7 @@
 #include "measure/unit_workspaces.hpp"
 #include "run/run_settings.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/plan/make_plan.hpp"
 
 namespace sluice::train {
 
@@ -18,8 +19,8 @@ void check_steps(const TrainRequest& request, std::int64_t total_steps) {
 
 plan::Plan plan_run(const TrainRequest& request, const Configuration& loaded) {
   plan::MachineFacts machine = plan::probe_machine(loaded.train);
-  if (machine.gpu)
-    machine.workspaces = measure_workspaces(loaded.train, loaded.model, *machine.gpu);
+  if (machine.device.gpu)
+    machine.device.workspaces = measure_workspaces(loaded.train, loaded.model, *machine.device.gpu);
   return plan::make_plan(loaded.train, loaded.model, request.placement, machine,
                          plan::rates_in(request.rates_path));
 }
@@ -29,14 +30,13 @@ plan::Plan plan_run(const TrainRequest& request, const Configuration& loaded) {
 RunSetup set_up_run(const TrainRequest& request) {
   Configuration loaded = load_configuration(request);
   RunSetup setup;
-  setup.identity.seed = loaded.train.sluice.seed =
-      request.seed.value_or(loaded.train.sluice.seed);
+  setup.identity.seed = loaded.train.sluice.seed = request.seed.value_or(loaded.train.sluice.seed);
   setup.total_steps = request.steps.value_or(kDefaultSteps);
   check_steps(request, setup.total_steps);
   setup.data = open_data(request, loaded.model);
   check_directories(loaded.train, request.placement);
-  setup.source = find_source(loaded.train, request.placement,
-                             request.resume ? Resume::yes : Resume::no);
+  setup.source =
+      find_source(loaded.train, request.placement, request.resume ? Resume::yes : Resume::no);
   adopt_compute_threads(loaded.train, setup.source);
   adopt_state_format(loaded.train, setup.source);
   adopt_passes(loaded.train, setup.source);

@@ -104,7 +104,7 @@ void write_checkpoint(RunResources& resources, const models::RunState& state,
   fs::rename(temporary, final_path, error);
   if (error) throw IoError(error.value(), "rename", final_path.string());
   if (options.durability == config::Durability::power) sync_path(parent);
-  remove_old(parent, options.keep);
+  remove_old(parent, options.checkpoints.keep);
   log(LogLevel::info,
       "checkpoint of step " + std::to_string(state.step) + " in " + final_path.string());
 }
@@ -120,10 +120,10 @@ bool commit_step(RunResources& resources, const models::RunState& state, bool en
     resources.files.store->commit(state.step, models::to_json(state));
     survives = true;
   }
-  if (options.checkpoint_dir.empty()) return survives;
-  const bool due = options.checkpoint_every > 0 && state.step % options.checkpoint_every == 0;
+  if (options.checkpoints.directory.empty()) return survives;
+  const bool due = options.checkpoints.every > 0 && state.step % options.checkpoints.every == 0;
   if (!due && !(ending && !resources.commits_swap())) return survives;
-  write_checkpoint(resources, state, options.checkpoint_dir);
+  write_checkpoint(resources, state, options.checkpoints.directory);
   return true;
 }
 

@@ -148,7 +148,7 @@ RunSource read_source(const std::string& directory) {
 RunSource find_source(const config::TrainConfig& config, plan::Placement placement, Resume resume) {
   RunSource source;
   const std::string swap = swap_directory(config, placement);
-  const std::string& checkpoints = config.sluice.checkpoint_dir;
+  const std::string& checkpoints = config.sluice.checkpoints.directory;
   if (!swap.empty() && offload::SwapStore::holds_committed(swap)) {
     source.directory = swap;
     source.own_swap = true;

@@ -14,8 +14,8 @@ models::RunState make_run_state(const plan::Plan& plan, const Progress& progress
           .compute_dtype = std::string(name_of(plan.compute_dtype)),
           .loss_scale = progress.loss_scaler.state(),
           .format = plan.state_format,
-          .compute_threads = plan.threads.compute,
-          .world_size = plan.world_size,
+          .compute_threads = plan.schedule.threads.compute,
+          .world_size = plan.config.world_size,
           .version = SLUICE_VERSION,
           .settings = identity.settings};
 }

@@ -19,8 +19,8 @@ GradientFlow::GradientFlow(RunResources& resources)
       squared_norms_(resources.plan.layouts.size()),
       states_(resources.plan.layouts.size()),
       slots_(resources.plan.layouts.size()) {
-  if (!plan_.device_in_reach)
-    norms_.emplace(resources.compute, plan_.layouts.size(), plan_.pinned_staging);
+  if (!plan_.device.host_addressable)
+    norms_.emplace(resources.compute, plan_.layouts.size(), plan_.planned.pinned_staging);
 }
 
 void GradientFlow::begin_step() {
@@ -49,7 +49,8 @@ std::vector<std::size_t> GradientFlow::units_of(std::size_t unit) const {
 }
 
 void GradientFlow::begin(const std::vector<std::size_t>& units) {
-  while (moves_.size() >= static_cast<std::size_t>(plan_.gradients_in_flight)) finish_front();
+  while (moves_.size() >= static_cast<std::size_t>(plan_.schedule.gradients_in_flight))
+    finish_front();
   for (const std::size_t unit : units) begin_buffer(unit);
 }
 
@@ -79,7 +80,7 @@ std::string GradientFlow::first_non_finite(std::size_t unit) const {
   std::span<std::byte> gradient;
   if (!norms_) {
     gradient = own.gradient_shard();
-  } else if (plan_.world_size == 1 && home.tier() == offload::Tier::host) {
+  } else if (plan_.config.world_size == 1 && home.tier() == offload::Tier::host) {
     gradient = home.memory();
   }
   const std::size_t element = size_of(plan_.compute_dtype);
@@ -115,7 +116,7 @@ void GradientFlow::send(const std::vector<std::size_t>& units, std::size_t count
     zero::ShardedUnit& unit = *resources_.units[units[i]];
     unit.reduce();
     if (i < counted) begin_check(units[i]);
-    if (plan_.units[units[i]].lends_gradients) lend_home(units[i]);
+    if (plan_.units[units[i]].gradients_use_slots) lend_home(units[i]);
     unit.begin_reduce_home();
   }
   moves_.push_back({units, counted});

@@ -22,7 +22,7 @@ std::span<std::int64_t> row_of(const torch::Tensor& windows, std::int64_t row) {
 MicroBatches::MicroBatches(const plan::Plan& plan, const models::Dataset& data, std::uint64_t seed,
                            std::int64_t step, torch::Device device)
     : plan_(plan), data_(data), seed_(seed), step_(step) {
-  if (!plan.gpu) return;
+  if (!plan.device.gpu) return;
   std::vector<torch::Tensor> drawn;
   for (std::int64_t m = 0; m < plan.config.gradient_accumulation_steps; ++m)
     drawn.push_back(draw(static_cast<std::size_t>(m)));

@@ -1,6 +1,7 @@
 #pragma once
-// MicroBatches: the token windows of one step, by micro-batch. Each window depends on seed, step and
-// sample number only, so neither the tier nor the number of ranks changes what a step trains on.
+// MicroBatches: the token windows of one step, by micro-batch. Each window depends on seed, step
+// and sample number only, so neither the tier nor the number of ranks changes what a step trains
+// on.
 
 #include <torch/torch.h>
 

@@ -30,7 +30,7 @@ offload::Durability to_store(config::Durability durability) {
 }
 
 bool has_files(const plan::Plan& plan) {
-  return !plan.states_directory.empty() || !plan.scratch_directory.empty();
+  return !plan.directories.states.empty() || !plan.directories.scratch.empty();
 }
 
 // Bytes of the scratch file: everything on NVMe but the optimizer states, each range on whole
@@ -41,7 +41,7 @@ std::uint64_t scratch_bytes(const plan::Plan& plan) {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const plan::UnitPlacement& unit = plan.units[u];
     const std::uint64_t shard =
-        align_up(plan.layouts[u].flat_count / static_cast<std::uint64_t>(plan.world_size) *
+        align_up(plan.layouts[u].flat_count / static_cast<std::uint64_t>(plan.config.world_size) *
                      size_of(plan.compute_dtype),
                  offload::kPageBytes);
     if (unit.weights == Tier::nvme) sum += shard;
@@ -56,7 +56,7 @@ std::uint64_t scratch_bytes(const plan::Plan& plan) {
 // The drives' shares decide where bytes lie, so they are fixed for the life of a run.
 void check_weights(const plan::Plan& plan, const std::vector<unsigned>& weights) {
   const std::vector<unsigned>& wanted = plan.config.sluice.io.drive_weights;
-  if (wanted.empty() || wanted == weights || plan.states_further.empty()) return;
+  if (wanted.empty() || wanted == weights || plan.directories.states_further.empty()) return;
   std::string kept;
   for (const unsigned weight : weights)
     kept += (kept.empty() ? "[" : ", ") + std::to_string(weight);
@@ -80,11 +80,12 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
   const config::AioConfig& aio = plan.config.aio;
   const auto depth = static_cast<unsigned>(aio.queue_depth);
   const config::IoConfig& io = plan.config.sluice.io;
-  const std::size_t drives = 1 + std::max(plan.states_further.size(), plan.scratch_further.size());
+  const std::size_t drives =
+      1 + std::max(plan.directories.states_further.size(), plan.directories.scratch_further.size());
   std::vector<std::unique_ptr<nvme::IoBackend>> backends;
   for (std::size_t i = 0; i < drives; ++i) {
     nvme::BackendChoice backend = nvme::make_backend(
-        nvme::parse_backend(io.backend), depth, static_cast<unsigned>(plan.threads.io),
+        nvme::parse_backend(io.backend), depth, static_cast<unsigned>(plan.schedule.threads.io),
         io.submit_polling ? nvme::SubmitPolling::on : nvme::SubmitPolling::off);
     choice = "I/O by " + std::string(backend.backend->name()) +
              (backend.why_not_better.empty() ? "" : ": " + backend.why_not_better);
@@ -113,10 +114,10 @@ void RunFiles::note_place(const plan::Plan& plan, const std::string& directory,
   SLUICE_CHECK(!plan.config.sluice.strict, "\"strict\": true does not allow: " + choice);
 }
 
-// The directories and each drive's share of the bytes: as configured, otherwise in proportion to the
-// measured rates.
+// The directories and each drive's share of the bytes: as configured, otherwise in proportion to
+// the measured rates.
 offload::SwapPlace RunFiles::make_place(const plan::Plan& plan, const std::string& directory,
-                                            const std::vector<std::string>& further) {
+                                        const std::vector<std::string>& further) {
   offload::SwapPlace place(directory);
   place.further = further;
   if (further.empty()) return place;
@@ -133,7 +134,7 @@ offload::SwapPlace RunFiles::make_place(const plan::Plan& plan, const std::strin
     const auto measured =
         nvme::measure_drive_rates(directories, kPatterns,
                                   {.backend = nvme::parse_backend(configured.backend),
-                                   .io_threads = static_cast<unsigned>(plan.threads.io)});
+                                   .io_threads = static_cast<unsigned>(plan.schedule.threads.io)});
     const std::vector<double> rates = measured.empty() ? std::vector<double>{} : measured.front();
     if (rates.empty()) {
       place.weights.assign(directories.size(), 1);
@@ -155,7 +156,7 @@ offload::SwapPlace RunFiles::make_place(const plan::Plan& plan, const std::strin
 }
 
 void RunFiles::open_store(const plan::Plan& plan, SwapMode mode) {
-  if (plan.states_directory.empty()) return;
+  if (plan.directories.states.empty()) return;
   std::vector<zero::UnitLayout> stored;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     if (plan.units[u].states == Tier::nvme) stored.push_back(plan.layouts[u]);
@@ -164,27 +165,28 @@ void RunFiles::open_store(const plan::Plan& plan, SwapMode mode) {
   const offload::Durability durability = plan.states_all_on_nvme()
                                              ? to_store(plan.config.sluice.durability)
                                              : offload::Durability::none;
-  offload::SwapPlace place(plan.states_directory);
-  place.further = plan.states_further;
+  offload::SwapPlace place(plan.directories.states);
+  place.further = plan.directories.states_further;
   if (mode == SwapMode::create)
-    place = make_place(plan, plan.states_directory, plan.states_further);
-  store = mode == SwapMode::open
-              ? offload::SwapStore::open(place, *io, durability, nvme::DirectIo::automatic)
-              : offload::SwapStore::create(
-                    place, *io, models::state_shards(stored, plan.state_format, plan.world_size),
-                    durability, nvme::DirectIo::automatic);
+    place = make_place(plan, plan.directories.states, plan.directories.states_further);
+  store =
+      mode == SwapMode::open
+          ? offload::SwapStore::open(place, *io, durability, nvme::DirectIo::automatic)
+          : offload::SwapStore::create(
+                place, *io, models::state_shards(stored, plan.state_format, plan.config.world_size),
+                durability, nvme::DirectIo::automatic);
   check_weights(plan, store->place().weights);
-  note_place(plan, plan.states_directory, store->why_buffered());
-  for (const std::string& further : plan.states_further) note_place(plan, further, "");
+  note_place(plan, plan.directories.states, store->why_buffered());
+  for (const std::string& further : plan.directories.states_further) note_place(plan, further, "");
 }
 
 void RunFiles::open_scratch(const plan::Plan& plan) {
   const std::uint64_t needed = scratch_bytes(plan);
   if (needed == 0) return;
-  const bool own_directory = plan.scratch_directory != plan.states_directory;
-  offload::SwapPlace place(plan.scratch_directory);
+  const bool own_directory = plan.directories.scratch != plan.directories.states;
+  offload::SwapPlace place(plan.directories.scratch);
   if (own_directory) {
-    place = make_place(plan, plan.scratch_directory, plan.scratch_further);
+    place = make_place(plan, plan.directories.scratch, plan.directories.scratch_further);
     for (const std::string& directory : place.directories()) {
       scratch_locks.emplace_back(directory, offload::DirectoryLock::Mode::exclusive);
       offload::remove_dead_files(directory);
@@ -196,7 +198,7 @@ void RunFiles::open_scratch(const plan::Plan& plan) {
       std::make_unique<offload::ScratchFile>(place, "spill", needed, nvme::DirectIo::automatic);
   for (const nvme::SwapFile& part : scratch->file().parts())
     scratch_registrations.push_back(io->register_file(part));
-  if (own_directory) note_place(plan, plan.scratch_directory, scratch->file().why_buffered());
+  if (own_directory) note_place(plan, plan.directories.scratch, scratch->file().why_buffered());
 }
 
 }  // namespace sluice::train

@@ -19,7 +19,8 @@ namespace sluice::train {
 enum class SwapMode { create, open };
 
 // The I/O engine of a run, as the "aio" section says. Appends to `choice` which backend it took and
-// why not a better one. `trace` may be null. Throws InvalidArgument when "strict" forbids the choice.
+// why not a better one. `trace` may be null. Throws InvalidArgument when "strict" forbids the
+// choice.
 std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice,
                                                Trace* trace);
 

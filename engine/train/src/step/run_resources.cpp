@@ -15,13 +15,13 @@ using offload::Tier;
 namespace {
 
 offload::MoverOptions mover_options(const plan::Plan& plan, offload::DirectReader* direct) {
-  return {std::max<std::size_t>(plan.mover_tile_bytes, offload::kPageBytes),
-          static_cast<std::size_t>(std::max(plan.mover_tiles, 3)), direct};
+  return {std::max<std::size_t>(plan.rings.mover.tile_bytes, offload::kPageBytes),
+          static_cast<std::size_t>(std::max(plan.rings.mover.tiles, 3)), direct};
 }
 
 std::unique_ptr<offload::MemoryPool> make_host_pool(const plan::Plan& plan) {
   return std::make_unique<offload::MemoryPool>(Tier::host,
-                                               plan.host_budget_bytes.value_or(offload::kUnlimited),
+                                               plan.budget.host_bytes.value_or(offload::kUnlimited),
                                                offload::make_host_source());
 }
 
@@ -29,16 +29,16 @@ std::unique_ptr<offload::MemoryPool> make_host_pool(const plan::Plan& plan) {
 std::unique_ptr<offload::MemoryPool> make_pinned_pool(const plan::Plan& plan,
                                                       offload::Device& device,
                                                       offload::MemoryPool& host_pool) {
-  if (!plan.pinned_staging) return nullptr;
+  if (!plan.planned.pinned_staging) return nullptr;
   return std::make_unique<offload::MemoryPool>(
       Tier::pinned, offload::kUnlimited,
-      std::make_unique<offload::ArenaSource>(device.make_pinned_source(), plan.pinned_bytes,
+      std::make_unique<offload::ArenaSource>(device.make_pinned_source(), plan.planned.pinned_bytes,
                                              Tier::pinned),
       &host_pool);
 }
 
 RunDevice checked(RunDevice device, const plan::Plan& plan) {
-  SLUICE_CHECK(device.device->host_addressable() == plan.device_in_reach,
+  SLUICE_CHECK(device.device->host_addressable() == plan.device.host_addressable,
                "the plan is for another kind of device");
   return device;
 }
@@ -58,12 +58,13 @@ RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode, Trace* the
       files(the_plan, mode, the_trace) {
   probe_direct_storage();
   mover = std::make_unique<offload::Mover>(
-      *device, plan.mover_tile_bytes > 0 ? files.io.get() : nullptr,
-      plan.mover_tile_bytes > 0 ? &staging() : nullptr, mover_options(plan, direct_reader.get()));
+      *device, plan.rings.mover.tile_bytes > 0 ? files.io.get() : nullptr,
+      plan.rings.mover.tile_bytes > 0 ? &staging() : nullptr,
+      mover_options(plan, direct_reader.get()));
   communicator = zero::make_single_rank();
   gather_communicator = zero::make_single_rank();
   gather_worker = std::make_unique<Worker>("sluice-gather");
-  executor = make_executor(plan.threads.optimizer);
+  executor = make_executor(plan.schedule.threads.optimizer);
   make_units();
   UpdaterResources updater_resources{.plan = &plan,
                                      .units = {},
@@ -76,7 +77,7 @@ RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode, Trace* the
   std::vector<bool> stays_gathered;
   for (std::size_t u = 0; u < units.size(); ++u) {
     updater_resources.units.push_back(units[u].get());
-    stays_gathered.push_back(plan.units[u].keep_gathered);
+    stays_gathered.push_back(plan.units[u].gathered_until_backward);
   }
   updater = std::make_unique<StateUpdater>(updater_resources);
   note_registration();
@@ -84,7 +85,7 @@ RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode, Trace* the
   const config::ZeroConfig& zero = plan.config.zero;
   prefetcher = std::make_unique<zero::Prefetcher>(
       updater_resources.units, stays_gathered,
-      zero::PrefetchLimits{plan.prefetch_units, zero.prefetch_bucket_size,
+      zero::PrefetchLimits{plan.schedule.prefetch_units, zero.prefetch_bucket_size,
                            zero.max_live_parameters});
 }
 
@@ -100,9 +101,9 @@ void RunResources::note_registration() {
 
 // Called while nothing else holds memory of the device or of the tiles.
 void RunResources::probe_direct_storage() {
-  if (!compute.gpu || plan.mover_tile_bytes == 0 || plan.scratch_directory.empty()) return;
-  offload::SwapPlace place(plan.scratch_directory);
-  place.further = plan.scratch_further;
+  if (!compute.gpu || plan.rings.mover.tile_bytes == 0 || plan.directories.scratch.empty()) return;
+  offload::SwapPlace place(plan.directories.scratch);
+  place.further = plan.directories.scratch_further;
   place.weights.assign(place.directories().size(), 1);
   offload::DirectStorage storage = offload::probe_direct_storage(
       *device, *files.io, staging(), mover_options(plan, nullptr), place);
@@ -143,18 +144,19 @@ void RunResources::make_units() {
                                    .stalls = {*device, TraceRow(trace, "stalls")}};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const zero::UnitLayout& layout = plan.layouts[u];
-    const std::uint64_t shard = layout.flat_count / static_cast<std::uint64_t>(plan.world_size) *
+    const std::uint64_t shard = layout.flat_count /
+                                static_cast<std::uint64_t>(plan.config.world_size) *
                                 size_of(plan.compute_dtype);
     units.push_back(std::make_unique<zero::ShardedUnit>(
         layout, unit_context,
         make_home(plan.units[u].weights, shard, "weights of unit " + layout.name),
-        plan.units[u].lends_gradients || plan.units[u].frozen
+        plan.units[u].gradients_use_slots || plan.units[u].frozen
             ? offload::TieredBytes()
             : make_home(plan.units[u].gradients, shard, "gradients of unit " + layout.name)));
   }
-  if (plan.gradient_slots > 0) {
-    gradient_slots.emplace(staging(), plan.gradient_slot_bytes,
-                           static_cast<std::size_t>(plan.gradient_slots), "gradient slots");
+  if (plan.rings.gradient_slots > 0) {
+    gradient_slots.emplace(staging(), plan.rings.gradient_slot_bytes,
+                           static_cast<std::size_t>(plan.rings.gradient_slots), "gradient slots");
   }
 }
 

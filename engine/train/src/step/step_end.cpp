@@ -10,8 +10,7 @@ namespace sluice::train {
 BackwardResult result_of_backward(const RunResources& resources, const GradientFlow& gradients,
                                   double loss_sum, double loss_scale) {
   BackwardResult result;
-  const double share =
-      1.0 / static_cast<double>(resources.plan.config.gradient_accumulation_steps);
+  const double share = 1.0 / static_cast<double>(resources.plan.config.gradient_accumulation_steps);
   result.loss = loss_sum * share;
   double totals[] = {gradients.squared_norm(), gradients.non_finite().empty() ? 0.0 : 1.0};
   resources.communicator->all_reduce(totals);

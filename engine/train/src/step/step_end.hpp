@@ -36,8 +36,8 @@ struct StepEnd {
 // Ends the step after `progress`. If the loss or a gradient is non-finite, drops the gradients,
 // lowers a dynamic loss scale, and logs that the step is skipped. Otherwise clips (the factor of
 // `update` is set here), and begins the update of every unit unless updates have begun. `progress`
-// then counts the step. With `why_stop` the weights and `progress` are untouched: the caller commits
-// what it has, then throws.
+// then counts the step. With `why_stop` the weights and `progress` are untouched: the caller
+// commits what it has, then throws.
 StepEnd end_step(const config::TrainConfig& config, const BackwardResult& backward,
                  const UpdateSettings& update, GradientFlow& gradients, Progress& progress);
 

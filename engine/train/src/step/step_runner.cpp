@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "device/tensor_bytes.hpp"
+#include "sluice/plan/stages.hpp"
 
 namespace sluice::train {
 
@@ -13,7 +14,7 @@ StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
     : resources_(resources),
       plan_(resources.plan),
       seed_(seed),
-      micro_batches_(resources.plan.micro_batches_per_pass),
+      micro_batches_(resources.plan.schedule.micro_batches_per_pass),
       last_(resources.plan.layouts.size() - 1),
       modules_(models::make_gpt2_modules(resources.plan.model,
                                          torch_dtype(resources.plan.compute_dtype),
@@ -23,7 +24,7 @@ StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
       timeline_(*resources.device, resources.trace),
       saved_(last_) {
   for (std::size_t u = 0; u < last_; ++u) {
-    if (plan_.units[u].keep_activations) saved_[u].resize(micro_batches_);
+    if (plan_.units[u].activations_saved) saved_[u].resize(micro_batches_);
   }
 }
 
@@ -109,7 +110,7 @@ StepRunner::Graph StepRunner::run_with_gradients(const Step& step, const Cell& c
 }
 
 void StepRunner::forward_unit(Step& step, std::size_t unit) {
-  const bool save = plan_.units[unit].keep_activations;
+  const bool save = plan_.units[unit].activations_saved;
   enter_stage(unit);
   const Span computing = span("forward", unit, step.number);
   for (std::size_t m = 0; m < micro_batches_; ++m) {
@@ -164,7 +165,7 @@ void StepRunner::send_gradients(const Step& step, std::size_t unit) {
 
 void StepRunner::backward_unit(Step& step, std::size_t unit) {
   enter_stage(unit);
-  const bool saved = plan_.units[unit].keep_activations;
+  const bool saved = plan_.units[unit].activations_saved;
   const Span computing = span(saved ? "backward" : "recompute+backward", unit, step.number);
   begin_gradients(unit);
   for (std::size_t m = 0; m < micro_batches_; ++m) {

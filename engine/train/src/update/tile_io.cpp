@@ -44,7 +44,7 @@ Tickets TileIo::begin_state_reads(const TileRange& range, Parts parts, Bytes til
     const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
     tickets.push_back(resources_.store->begin_read(*home[i].shard, offset_bytes, spans[i]));
   }
-  if (includes_uncached(parts) && plan::states_are_far(plan_.units[range.unit])) {
+  if (includes_uncached(parts) && plan::states_copied_to_tile(plan_.units[range.unit])) {
     UpdateCounters moved;
     moved.d2h_bytes =
         begin_state_copies_out(device_states(range.unit), {range, spans, after}, tickets);
@@ -69,7 +69,7 @@ void TileIo::count_state_reads(const TileRange& range, Parts parts) {
 
 void TileIo::add_gradient_read(const TileRange& range, Bytes tile,
                                const offload::ComputePoint& after, Tickets& tickets) {
-  if (!plan::gradient_in_tile(plan_.units[range.unit])) return;
+  if (!plan::tile_holds_gradient(plan_.units[range.unit])) return;
   const offload::TieredBytes& home = resources_.units[range.unit]->gradients_home();
   const Bytes data = placement_.gradient(range, tile);
   const std::size_t element_bytes = size_of(plan_.compute_dtype);
@@ -97,7 +97,8 @@ Tickets TileIo::begin_writes(const TileRange& range, const TileWork& work, Bytes
     tickets.push_back(resources_.store->begin_write(*home[i].shard, offset_bytes, spans[i]));
     moved.nvme_written_bytes += spans[i].size();
   }
-  if (includes_uncached(work.write_states) && plan::states_are_far(plan_.units[range.unit])) {
+  if (includes_uncached(work.write_states) &&
+      plan::states_copied_to_tile(plan_.units[range.unit])) {
     moved.h2d_bytes +=
         begin_state_copies_in(device_states(range.unit), {range, spans, work.after}, tickets);
   }
@@ -112,7 +113,7 @@ Tickets TileIo::begin_writes(const TileRange& range, const TileWork& work, Bytes
 void TileIo::add_weight_write(const TileRange& range, Bytes data,
                               const offload::ComputePoint& after, Tickets& tickets,
                               UpdateCounters& moved) const {
-  if (!plan::weight_leaves(plan_.units[range.unit])) return;
+  if (!plan::update_sends_weights(plan_.units[range.unit])) return;
   const offload::TieredBytes& weights = resources_.units[range.unit]->weights_home();
   const std::uint64_t offset_bytes = range.begin * size_of(plan_.compute_dtype);
   if (weights.tier() == Tier::nvme) {

@@ -4,6 +4,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/models/run_state.hpp"
+#include "sluice/plan/tile_layout.hpp"
 
 namespace sluice::train {
 
@@ -13,8 +14,8 @@ TilePlacement::TilePlacement(const UpdaterResources& resources)
     : resources_(resources),
       plan_(*resources.plan),
       format_(plan_.state_format),
-      offsets_(
-          plan::update_tile(plan_.units, format_, plan_.compute_dtype, plan_.update_tile_count)) {
+      offsets_(plan::tile_layout(plan_.units, format_, plan_.compute_dtype,
+                                 plan_.rings.update.tile_elements)) {
   std::uint64_t elements = 0;
   for (std::size_t u = 0; u < plan_.units.size(); ++u) {
     homes_.push_back(make_home(u));
@@ -36,7 +37,7 @@ StateHome TilePlacement::make_home(std::size_t u) const {
     one.place = plan::place_of_part(unit, format_, i);
     if (unit.states == Tier::nvme) one.shard = resources_.store->index_of(name);
     const bool is_weight = format_.is_split() && i == 0;
-    if (one.place == plan::PartPlace::memory || (plan::states_are_far(unit) && !is_weight)) {
+    if (one.place == plan::PartPlace::memory || (plan::states_copied_to_tile(unit) && !is_weight)) {
       one.memory = offload::TieredBytes(pool.tier(),
                                         pool.allocate(shard_count(u) * part.element_bytes, name));
     }
@@ -45,15 +46,16 @@ StateHome TilePlacement::make_home(std::size_t u) const {
 }
 
 std::uint64_t TilePlacement::shard_count(std::size_t unit) const {
-  return plan_.layouts[unit].flat_count / static_cast<std::uint64_t>(plan_.world_size);
+  return plan_.layouts[unit].flat_count / static_cast<std::uint64_t>(plan_.config.world_size);
 }
 
 std::size_t TilePlacement::tiles_of(std::size_t unit) const {
-  return static_cast<std::size_t>(ceil_div(shard_count(unit), plan_.update_tile_count));
+  return static_cast<std::size_t>(ceil_div(shard_count(unit), plan_.rings.update.tile_elements));
 }
 
 TileRange TilePlacement::range_of(std::size_t unit, std::size_t tile) const {
-  return tile_at(unit, tile * plan_.update_tile_count, shard_count(unit), plan_.update_tile_count);
+  return tile_at(unit, tile * plan_.rings.update.tile_elements, shard_count(unit),
+                 plan_.rings.update.tile_elements);
 }
 
 StateSpans TilePlacement::states(const TileRange& range, Bytes tile) const {
@@ -78,7 +80,7 @@ StateSpans TilePlacement::states(const TileRange& range, Bytes tile) const {
 
 TilePlacement::Bytes TilePlacement::gradient(const TileRange& range, Bytes tile) const {
   const std::size_t element = size_of(plan_.compute_dtype);
-  if (plan::gradient_in_tile(plan_.units[range.unit]))
+  if (plan::tile_holds_gradient(plan_.units[range.unit]))
     return tile.subspan(offsets_.gradient, range.count * element);
   return bytes_in(resources_.units[range.unit]->gradients_home(), range, element);
 }
@@ -86,7 +88,7 @@ TilePlacement::Bytes TilePlacement::gradient(const TileRange& range, Bytes tile)
 TilePlacement::Bytes TilePlacement::weight(const TileRange& range, Bytes tile) const {
   if (format_.is_split()) return {};
   const std::size_t element = size_of(plan_.compute_dtype);
-  if (plan::weight_in_tile(plan_.units[range.unit], format_))
+  if (plan::tile_holds_weights(plan_.units[range.unit], format_))
     return tile.subspan(offsets_.weight, range.count * element);
   return bytes_in(resources_.units[range.unit]->weights_home(), range, element);
 }

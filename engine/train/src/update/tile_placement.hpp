@@ -11,6 +11,8 @@
 #include "sluice/models/state_format.hpp"
 #include "sluice/offload/tiered_bytes.hpp"
 #include "sluice/plan/plan.hpp"
+#include "sluice/plan/tile_layout.hpp"
+#include "sluice/plan/unit_placement.hpp"
 #include "update/optimizer_tile.hpp"
 #include "update/tile_range.hpp"
 #include "update/updater_resources.hpp"
@@ -67,7 +69,7 @@ class TilePlacement {
   const UpdaterResources& resources_;
   const plan::Plan& plan_;
   const models::StateFormat format_;
-  const plan::UpdateTile offsets_;
+  const plan::TileLayout offsets_;
   std::vector<StateHome> homes_;               // by unit
   std::vector<std::uint64_t> first_elements_;  // by unit
 };

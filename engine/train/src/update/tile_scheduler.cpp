@@ -15,7 +15,7 @@ TileScheduler::TileScheduler(const UpdaterResources& resources, const TilePlacem
       plan_(*resources.plan),
       io_(resources, placement) {
   if (placement_.tile_bytes() > 0) make_tiles();
-  if (plan_.read_ahead_tiles > 0) make_read_ahead();
+  if (plan_.rings.update.read_ahead_tiles > 0) make_read_ahead();
   worker_.emplace("sluice-update");
 }
 
@@ -27,23 +27,23 @@ TileScheduler::~TileScheduler() {
 
 void TileScheduler::make_tiles() {
   ring_.emplace(*resources_.host_pool, placement_.tile_bytes(),
-                static_cast<std::size_t>(plan_.update_tiles), "tiles of the optimizer step");
+                static_cast<std::size_t>(plan_.rings.update.tiles), "tiles of the optimizer step");
   register_tiles(*ring_);
   pipeline_.emplace(*ring_);
 }
 
 void TileScheduler::make_read_ahead() {
   ahead_ring_.emplace(*resources_.host_pool, placement_.tile_bytes(),
-                      static_cast<std::size_t>(plan_.read_ahead_tiles),
+                      static_cast<std::size_t>(plan_.rings.update.read_ahead_tiles),
                       "states read ahead of their gradients");
   register_tiles(*ahead_ring_);
   std::vector<std::uint64_t> counts(plan_.units.size(), 0);
   for (std::size_t u = 0; u < counts.size(); ++u) {
-    if (plan::reads_states(plan_.units[u], plan_.state_format))
+    if (plan::reads_states_from_nvme(plan_.units[u], plan_.state_format))
       counts[u] = placement_.shard_count(u);
   }
   ahead_.emplace(
-      *ahead_ring_, std::move(counts), plan_.update_tile_count,
+      *ahead_ring_, std::move(counts), plan_.rings.update.tile_elements,
       [this](const TileRange& range, Bytes tile) { return io_.begin_read_ahead(range, tile); });
 }
 
@@ -139,7 +139,7 @@ void TileScheduler::run_tile(const TileRange& range,
 // The stages of a tile that follow its computation.
 offload::TileJob TileScheduler::writing_job(const TileRange& range, const TileWork& work,
                                             const std::shared_ptr<TileEnd>& end) {
-  const bool leaves = plan::weight_leaves(plan_.units[range.unit]);
+  const bool leaves = plan::update_sends_weights(plan_.units[range.unit]);
   offload::TileJob job;
   job.begin_write = [this, range, &work, end, leaves](Bytes tile) {
     if (!leaves) end->weights_current();
@@ -163,7 +163,7 @@ void TileScheduler::run_tile_read_ahead(const TileRange& range, const TileWork& 
     return;
   }
   offload::TileJob job = writing_job(range, work, end);
-  if (plan::weight_leaves(plan_.units[range.unit])) {  // computing waits for the weights
+  if (plan::update_sends_weights(plan_.units[range.unit])) {  // computing waits for the weights
     pipeline_->push(std::move(job), std::move(tile.lease));
   } else {
     end->weights_current();
@@ -184,9 +184,10 @@ void TileScheduler::compute(const TileRange& range, const TileWork& work, Bytes 
   const Bytes weight = work.write_weight ? placement_.weight(range, tile) : Bytes{};
   work.compute(range, placement_.states(range, tile), gradient, weight);
   const auto end = std::chrono::steady_clock::now();
-  trace_row_.add(work.what, plan_.layouts[range.unit].name, begin, end,
-                 {{"tile", static_cast<std::int64_t>(range.begin / plan_.update_tile_count)},
-                  {"elements", static_cast<std::int64_t>(range.count)}});
+  trace_row_.add(
+      work.what, plan_.layouts[range.unit].name, begin, end,
+      {{"tile", static_cast<std::int64_t>(range.begin / plan_.rings.update.tile_elements)},
+       {"elements", static_cast<std::int64_t>(range.count)}});
   MutexLock lock(mutex_);
   compute_seconds_ += std::chrono::duration<double>(end - begin).count();
 }

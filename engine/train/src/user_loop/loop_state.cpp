@@ -11,6 +11,7 @@
 #include "sluice/models/bound_params.hpp"
 #include "sluice/models/parallel_check.hpp"
 #include "sluice/models/vector_math.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "sluice/train/report.hpp"
 #include "user_loop/loop.hpp"
 
@@ -52,10 +53,10 @@ void Loop::initialize() {
   SLUICE_CHECK(units_.layouts().empty(), "initialize() has failed before: make another Engine");
   const c10::InferenceMode ordinary(false);
   const RunSource source = plan_units();
-  at::set_num_threads(plan_.threads.compute);
+  at::set_num_threads(plan_.schedule.threads.compute);
   models::check_parallel_work();
   models::settle_vector_math();
-  const std::string& checkpoints = config_.sluice.checkpoint_dir;
+  const std::string& checkpoints = config_.sluice.checkpoints.directory;
   if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
   resources_ =
       std::make_unique<RunResources>(plan_, source.own_swap ? SwapMode::open : SwapMode::create);
@@ -70,8 +71,8 @@ void Loop::initialize() {
   gradients_ = std::make_unique<GradientFlow>(*resources_);
   gradients_->begin_step();
   order_ = std::make_unique<UnitOrder>(*resources_->prefetcher);
-  std::optional<std::uint64_t> room = plan_.device_budget_bytes;
-  if (room && plan_.gpu) *room -= *room / 8;  // for gaps between the blocks of its memory
+  std::optional<std::uint64_t> room = plan_.budget.device_bytes;
+  if (room && plan_.device.gpu) *room -= *room / 8;  // for gaps between the blocks of its memory
   activations_ =
       std::make_unique<ActivationChoice>(config_.sluice.activations, room, units_.size());
   resources_->device->memory().reset_peak();
@@ -159,7 +160,7 @@ void Loop::save_checkpoint(const std::string& directory) {
   order_->pause();
   finish_step(false);
   std::error_code unknown;
-  const std::string& held = config_.sluice.checkpoint_dir;
+  const std::string& held = config_.sluice.checkpoints.directory;
   std::unique_ptr<offload::DirectoryLock> lock;
   if (held.empty() || !std::filesystem::equivalent(directory, held, unknown))
     lock = hold_checkpoint_directory(directory);
