@@ -6,9 +6,7 @@
 #include <filesystem>
 
 #include "byte_progress.hpp"
-#include "exit_code.hpp"
-#include "progress.hpp"
-#include "signals.hpp"
+#include "clock.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/bench_file.hpp"
@@ -107,7 +105,7 @@ std::vector<DriveFile> open_drive_files(const std::vector<std::string>& paths,
   check_are_different(paths);
   std::vector<DriveFile> drives;
   for (const std::string& path : paths) {
-    ByteProgress progress(console, "filling " + path, TrainProgress::system_clock().seconds);
+    ByteProgress progress(console, "filling " + path, system_clock().seconds);
     drives.emplace_back(path, options, [&](std::uint64_t done, std::uint64_t all) {
       if (stop != 0) throw Interrupted(stop);
       progress.show(done, all);

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "byte_progress.hpp"
+#include "clock.hpp"
 #include "commands.hpp"
 #include "exit_code.hpp"
-#include "progress.hpp"
 #include "signals.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -177,7 +177,7 @@ int run_nvme_verify(const NvmeVerifyArguments& arguments, Session& session) {
   offload::VerifyReport report;
   double seconds = 0;
   {
-    ByteProgress progress(console, "checking", TrainProgress::system_clock().seconds);
+    ByteProgress progress(console, "checking", system_clock().seconds);
     report = verify(directory, progress);
     seconds = progress.elapsed_seconds();
   }

@@ -1,9 +1,7 @@
 #include "progress.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <ctime>
 
 #include "byte_progress.hpp"
 #include "sluice/base/text.hpp"
@@ -72,28 +70,6 @@ void SmoothedLoss::add(double loss) {
   if (!std::isfinite(loss)) return;
   sum_ = kSmoothing * sum_ + loss;
   weight_ = kSmoothing * weight_ + 1;
-}
-
-TrainProgress::Clock TrainProgress::system_clock() {
-  Clock clock;
-  clock.seconds = [] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-  };
-  clock.time_of_day = [](double seconds_from_now) {
-    constexpr double kWeek = 7 * 86400.0;
-    if (!std::isfinite(seconds_from_now) || seconds_from_now < 0 || seconds_from_now > kWeek) {
-      return std::string();
-    }
-    const std::time_t then = std::time(nullptr) + static_cast<std::time_t>(seconds_from_now);
-    std::tm parts = {};
-    ::localtime_r(&then, &parts);
-    char text[32];
-    const bool another_day = seconds_from_now > 20 * 3600;
-    std::strftime(text, sizeof(text), another_day ? "%a %H:%M" : "%H:%M", &parts);
-    return std::string(text);
-  };
-  return clock;
 }
 
 TrainProgress::TrainProgress(Console& console, Clock clock)

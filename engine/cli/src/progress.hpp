@@ -4,12 +4,12 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "ascii_plot.hpp"
+#include "clock.hpp"
 #include "console.hpp"
 #include "sluice/train/library.hpp"
 
@@ -44,13 +44,6 @@ class SmoothedLoss {
 // Confined to thread: the one that trains.
 class TrainProgress : public train::TrainObserver {
  public:
-  // `seconds` is a monotonic clock; `time_of_day` formats the moment that many seconds from now.
-  struct Clock {
-    std::function<double()> seconds;
-    std::function<std::string(double seconds_from_now)> time_of_day;
-  };
-  static Clock system_clock();
-
   TrainProgress(Console& console, Clock clock);
 
   void on_plan(const plan::Plan& plan) override;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "clock.hpp"
 #include "commands.hpp"
 #include "exit_code.hpp"
 #include "html_page.hpp"
@@ -227,7 +228,7 @@ int run_train(const TrainArguments& arguments, Session& session) {
   train::TrainLibrary& library = load_train_library();
   library.set_log_sink(session.console().make_log_sink(), LogLevel::info);
   const std::string line = resume_line(session.argv());
-  TrainProgress progress(session.console(), TrainProgress::system_clock());
+  TrainProgress progress(session.console(), system_clock());
   const StopSignals signals(
       "the step in progress",
       "\nsluice: stopped at once; to go on from the last committed step:\n  " + line + "\n");
