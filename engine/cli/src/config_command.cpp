@@ -9,10 +9,12 @@
 
 #include "commands.hpp"
 #include "exit_code.hpp"
+#include "input_file.hpp"
 #include "resolved_config.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/config/key_table.hpp"
 #include "sluice/config/train_config.hpp"
+#include "training_config.hpp"
 
 namespace sluice::cli {
 

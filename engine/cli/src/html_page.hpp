@@ -19,15 +19,8 @@ std::string html_gauge(double part, int colour, const std::vector<double>& edges
 // A coordinate in a drawing.
 std::string svg_number(double value);
 
-// Writes the page. Throws IoError.
-void write_page(const std::string& path, const std::string& page);
-// Whether write_page can, before minutes are spent on what to write; changes nothing. `flag` is how
-// `path` was given. Throws InvalidArgument where it is a directory, one of the `inputs` or the
-// bench file of a directory among them, or part of a training run; IoError.
-void check_writable(const std::string& flag, const std::string& path,
-                    const std::vector<std::string>& inputs,
-                    const std::string& what_inputs_are = "the file that is measured");
-// The same for a page: an older one is replaced, and an empty file, but nothing else.
+// check_writable() for a page: an older page may be replaced, and an empty file, but nothing else.
+// Throws InvalidArgument, IoError.
 void check_page_path(const std::string& flag, const std::string& path,
                      const std::vector<std::string>& inputs,
                      const std::string& what_inputs_are = "the file that is measured");

@@ -15,7 +15,10 @@
 #include "commands.hpp"
 #include "exit_code.hpp"
 #include "html_page.hpp"
-#include "nvme_bench.hpp"
+#include "nvme_bench_page.hpp"
+#include "nvme_bench_target.hpp"
+#include "nvme_fio.hpp"
+#include "output_file.hpp"
 #include "signals.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -328,7 +331,7 @@ int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
   }
   show(arguments, outcomes, console);
   if (!arguments.html_path.empty()) {
-    write_page(arguments.html_path, bench_page(arguments, outcomes, shell_line(session.argv())));
+    write_file(arguments.html_path, bench_page(arguments, outcomes, shell_line(session.argv())));
     console.print("page: " + arguments.html_path);
   }
   Json::Value object(Json::objectValue);

@@ -1,11 +1,10 @@
-// The page of `sluice nvme bench --html`: self-contained, no script, no request to anywhere.
+#include "nvme_bench_page.hpp"
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "html_page.hpp"
-#include "nvme_bench.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/nvme/paired_ratios.hpp"
 #include "svg_chart.hpp"

@@ -1,4 +1,4 @@
-#include "nvme_bench.hpp"
+#include "nvme_bench_target.hpp"
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"

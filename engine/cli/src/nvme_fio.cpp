@@ -1,5 +1,4 @@
-// fio as the peer of `sluice nvme bench --fio`: the same file, the same settings, one slice at a
-// time.
+#include "nvme_fio.hpp"
 
 #include <fcntl.h>
 #include <json/json.h>
@@ -12,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "nvme_bench.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
 #include "text_format.hpp"

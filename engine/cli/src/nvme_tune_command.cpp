@@ -1,15 +1,11 @@
 // nvme tune: which settings of the I/O engine suit the drives, as a part of a configuration.
 
-#include <json/reader.h>
 #include <json/value.h>
-#include <json/writer.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <deque>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +14,11 @@
 #include "drive_file.hpp"
 #include "exit_code.hpp"
 #include "html_page.hpp"
-#include "nvme_tune.hpp"
+#include "nvme_tune_outcome.hpp"
+#include "nvme_tune_page.hpp"
+#include "nvme_tune_text.hpp"
+#include "nvme_tuned_config.hpp"
+#include "output_file.hpp"
 #include "signals.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -248,44 +248,7 @@ Json::Value to_json(const NvmeTuneArguments& arguments, const TuneOutcome& outco
   return object;
 }
 
-// Of --out: what is there already is replaced, so it has to be a file of the same kind, or empty.
-void check_is_settings(const std::string& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored) ||
-      std::filesystem::file_size(path, ignored) == 0)
-    return;
-  std::ifstream file(path);
-  Json::Value root;
-  std::string errors;
-  bool settings =
-      Json::parseFromStream(Json::CharReaderBuilder(), file, &root, &errors) && root.isObject();
-  if (settings) {
-    for (const std::string& key : root.getMemberNames())
-      settings &= key == "aio" || key == "sluice";
-  }
-  SLUICE_CHECK(settings, "--out: " + path +
-                             ": holds something else than settings of nvme tune, and would be "
-                             "replaced; give another name");
-}
-
 }  // namespace
-
-std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& outcome) {
-  Json::Value root(Json::objectValue);
-  root["aio"]["block_size"] = outcome.choice.point.setting.block_bytes;
-  root["aio"]["queue_depth"] = outcome.choice.point.setting.depth;
-  if (outcome.backend == "threads") root["aio"]["intra_op_parallelism"] = arguments.io_threads;
-  // What was chosen by name was chosen for a reason. Without a name the configuration's own backend
-  // stays, as named there or as "auto" chooses it again.
-  if (arguments.backend != nvme::BackendKind::automatic)
-    root["sluice"]["io"]["backend"] = outcome.backend;
-  root["sluice"]["io"]["reads_per_write"] = outcome.reads_per_write;
-  // Also when it loses: the configuration may have it from an earlier time.
-  if (!outcome.polled.empty()) root["sluice"]["io"]["submit_polling"] = outcome.submit_polling;
-  Json::StreamWriterBuilder builder;
-  builder["indentation"] = "  ";
-  return Json::writeString(builder, root) + "\n";
-}
 
 int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
   Console& console = session.console();
@@ -331,12 +294,12 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
     for (DriveFile& drive : drives) drive.clean();  // first: it may be the room for what follows
   }
   console.print(tune_text(outcome));
-  write_page(arguments.out_path, tuned_config(arguments, outcome));
+  write_file(arguments.out_path, tuned_config(arguments, outcome));
   console.print("settings: " + arguments.out_path +
                 "; to train with them: sluice train --config ds.json --config " +
                 shell_quote(arguments.out_path) + " ...");
   if (!arguments.html_path.empty()) {
-    write_page(arguments.html_path, tune_page(arguments, outcome, shell_line(session.argv())));
+    write_file(arguments.html_path, tune_page(arguments, outcome, shell_line(session.argv())));
     console.print("page: " + arguments.html_path);
   }
   session.emit(to_json(arguments, outcome));

@@ -1,4 +1,4 @@
-// The page of `sluice nvme tune --html`.
+#include "nvme_tune_page.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "html_page.hpp"
-#include "nvme_tune.hpp"
+#include "nvme_tune_text.hpp"
+#include "nvme_tuned_config.hpp"
 #include "sluice/base/bytes.hpp"
 #include "text_format.hpp"
 

@@ -1,11 +1,10 @@
-// What `sluice nvme tune` prints when it has measured.
+#include "nvme_tune_text.hpp"
 
 #include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "nvme_tune.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/nvme/io_engine.hpp"

@@ -7,6 +7,8 @@
 #include "commands.hpp"
 #include "exit_code.hpp"
 #include "html_page.hpp"
+#include "input_file.hpp"
+#include "output_file.hpp"
 #include "run_page.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -99,7 +101,7 @@ int run_report(const ReportArguments& arguments, Session& session) {
   if (!run.trace_path.empty()) inputs.push_back(run.trace_path);
   check_page_path("--out", out, inputs, "one of the files that are read");
   const std::string page = run_page(run);
-  write_page(out, page);
+  write_file(out, page);
   session.console().print("page: " + out + ", " + format_bytes(page.size()));
   session.emit(to_json(run, out, page.size()));
   return kExitDone;

@@ -1,5 +1,3 @@
-// The page of `sluice report`: charts over the steps, and what report.json says.
-
 #include "run_page.hpp"
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "html_page.hpp"
+#include "run_timeline.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "svg_chart.hpp"

@@ -1,5 +1,6 @@
 #pragma once
-// The page of `sluice report`. Thread-safe: values and free functions without state.
+// The page of `sluice report`: charts over the steps, and the tables of report.json.
+// Thread-safe: values and free functions without state.
 
 #include <json/value.h>
 
@@ -20,8 +21,5 @@ struct RunRecord {
 };
 
 std::string run_page(const RunRecord& run);
-
-// The picture of a step: a row for each lane.
-std::string step_timeline(const TracedStep& step);
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// The timeline of one step on the page of `sluice report`.
+#include "run_timeline.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "html_page.hpp"
-#include "run_page.hpp"
 #include "svg_chart.hpp"
 #include "text_format.hpp"
 

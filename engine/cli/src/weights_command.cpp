@@ -8,6 +8,7 @@
 
 #include "commands.hpp"
 #include "exit_code.hpp"
+#include "input_file.hpp"
 #include "signals.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"

@@ -1,35 +1,15 @@
 #pragma once
-// What the parts of `sluice nvme tune` share. Thread-compatible: callers synchronise.
+// The outcome of `sluice nvme tune` as text. Thread-safe: values and free functions without state.
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "arguments.hpp"
+#include "nvme_tune_outcome.hpp"
+#include "sluice/nvme/paired_ratios.hpp"
 #include "sluice/nvme/tuner.hpp"
 
 namespace sluice::cli {
-
-// Bytes per second of the pattern swap with so many reads in a row while a write waits, in each
-// round.
-struct SwapRates {
-  unsigned reads_per_write = 0;
-  std::vector<double> rounds;
-};
-
-struct TuneOutcome {
-  std::vector<nvme::TunePoint> surface;  // every setting, those that time was too short for too
-  bool finished = false;                 // every round was measured
-  nvme::TuneChoice choice;
-  std::vector<SwapRates> swap;
-  unsigned reads_per_write = 0;  // chosen
-  // Bytes per second of the pattern swap without and with the kernel polling for requests, in each
-  // round; empty: not tried.
-  std::vector<double> unpolled;
-  std::vector<double> polled;
-  bool submit_polling = false;  // chosen
-  std::string backend;
-  double seconds = 0;
-};
 
 // Columns of the surface for one pattern: a row for each block, a column for each depth.
 struct SurfaceTable {
@@ -64,12 +44,5 @@ std::string gain_text(const nvme::RatioSummary& gain);
 std::string polling_text(const TuneOutcome& outcome);
 // What is printed at the end: a table for each pattern, and lines.
 std::string tune_text(const TuneOutcome& outcome);
-
-// The part of a configuration: its sections "aio" and "sluice".
-std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& outcome);
-
-// A self-contained page: the surface as a picture for each pattern, the settings.
-std::string tune_page(const NvmeTuneArguments& arguments, const TuneOutcome& outcome,
-                      const std::string& command_line);
 
 }  // namespace sluice::cli
