@@ -1,4 +1,4 @@
-#include "arguments.hpp"
+#include "command/arguments.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

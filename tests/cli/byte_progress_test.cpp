@@ -1,4 +1,4 @@
-#include "byte_progress.hpp"
+#include "terminal/byte_progress.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

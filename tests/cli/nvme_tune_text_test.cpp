@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "json_text.hpp"
-#include "nvme_tune_text.hpp"
-#include "nvme_tuned_config.hpp"
+#include "nvme/tune/tune_text.hpp"
+#include "nvme/tune/tuned_config.hpp"
 
 namespace sluice::cli {
 namespace {

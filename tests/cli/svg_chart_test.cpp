@@ -1,4 +1,4 @@
-#include "svg_chart.hpp"
+#include "page/svg_chart.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -13,15 +13,15 @@
 #include <variant>
 #include <vector>
 
-#include "arguments.hpp"
-#include "commands.hpp"
-#include "exit_code.hpp"
-#include "memory_settings.hpp"
-#include "session.hpp"
-#include "signals.hpp"
+#include "command/arguments.hpp"
+#include "command/commands.hpp"
+#include "command/session.hpp"
+#include "process/exit_code.hpp"
+#include "process/memory_settings.hpp"
+#include "process/signals.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
-#include "text_format.hpp"
+#include "terminal/text_format.hpp"
 
 namespace sluice::cli {
 

@@ -1,0 +1,29 @@
+#pragma once
+// fio as the peer of `sluice nvme bench --fio`: the same file, the same settings, one slice at a
+// time. Thread-compatible: callers synchronise.
+
+#include <string>
+#include <string_view>
+
+#include "command/arguments.hpp"
+#include "nvme/bench/bench_target.hpp"
+
+namespace sluice::cli {
+
+// What fio did on the same file with the same settings in one slice.
+struct FioSlice {
+  double seconds = 0;
+  double bytes = 0;
+  double requests = 0;
+  double cpu_seconds = 0;
+  double bytes_per_second() const { return seconds > 0 ? bytes / seconds : 0; }
+  void add(const FioSlice& other);
+};
+// How run_fio calls fio, as a line for a shell.
+std::string fio_line(const NvmeBenchArguments& arguments, const BenchTarget& target,
+                     std::string_view backend);
+// Blocks until fio has ended. Throws Error when it is not installed or fails, with what it said.
+FioSlice run_fio(const NvmeBenchArguments& arguments, const BenchTarget& target,
+                 std::string_view backend);
+
+}  // namespace sluice::cli

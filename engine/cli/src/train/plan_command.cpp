@@ -1,0 +1,139 @@
+// plan: where every byte of a run would live, and with rates how long a step would take.
+
+#include <cerrno>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "command/commands.hpp"
+#include "config/training_config.hpp"
+#include "process/exit_code.hpp"
+#include "process/signals.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/config/model_config.hpp"
+#include "sluice/models/dataset.hpp"
+#include "sluice/models/safetensors.hpp"
+#include "sluice/plan/plan.hpp"
+#include "sluice/plan/prediction.hpp"
+#include "train/run_files.hpp"
+#include "train/train_library_loader.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+// What of the data is wrong, the way training would find it.
+void check_data(const train::TrainRequest& run, const config::ModelConfig& model) {
+  const auto length = static_cast<std::uint64_t>(model.n_positions);
+  const auto vocabulary = static_cast<std::uint64_t>(model.vocab_size);
+  if (!run.data_path.empty()) {
+    models::Dataset data(run.data_path, length, vocabulary);
+    if (run.eval_fraction) data.hold_out(*run.eval_fraction);
+  }
+  if (run.eval_data_path) models::Dataset(*run.eval_data_path, length, vocabulary).evaluate_all();
+  if (run.init_path) models::SafetensorsReader{*run.init_path};
+}
+
+// Of the model, or of the most blocks of its shape that fit. Throws DoesNotFit, with what is short,
+// when it does not fit, or not even one block does.
+plan::Plan plan_run(const PlanArguments& arguments, const config::TrainConfig& config,
+                    config::ModelConfig model, const plan::FindRates& find_rates) {
+  const plan::Placement placement = arguments.request.placement;
+  const plan::MachineFacts machine = plan::probe_machine(config);
+  if (arguments.largest) {
+    if (auto plan = plan::largest_plan(config, model, placement, machine, find_rates))
+      return std::move(*plan);
+    model.n_layer = 1;
+  }
+  try {
+    return plan::make_plan(config, model, placement, machine, find_rates);
+  } catch (const DoesNotFit& refusal) {
+    if (!arguments.largest) throw;
+    throw DoesNotFit(std::string("one block of this shape (n_layer 1) is too many already: ") +
+                     refusal.what());
+  }
+}
+
+std::string largest_line(const config::ModelConfig& asked, const plan::Plan& plan) {
+  return "the largest model of this shape that fits has " + std::to_string(plan.model.n_layer) +
+         (plan.model.n_layer == 1 ? " block" : " blocks") + " (n_layer; the file has " +
+         std::to_string(asked.n_layer) + ")";
+}
+
+// Measures what such a plan needs to know of the machine, and keeps it.
+plan::SavedRates probe_rates(const PlanArguments& arguments, const plan::Plan& plan,
+                             Session& session) {
+  for (const std::string& directory : {plan.states_directory, plan.scratch_directory}) {
+    if (!directory.empty() && !std::filesystem::is_directory(directory))
+      throw IoError(ENOENT, "swap directory", directory, 0, 0,
+                    "--probe measures its drive: create it first");
+  }
+  const StopSignals signals;
+  plan::SavedRates saved;
+  saved.rates = load_train_library().probe(
+      plan,
+      [&](const std::string& what, double done) {
+        session.console().status("measuring " + what + " (" +
+                                 std::to_string(static_cast<int>(100 * done)) + " %)");
+      },
+      signals.stop());
+  session.console().status("");
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts);
+  saved.measured = text;
+  const std::string& path = arguments.request.rates_path;
+  if (!path.empty()) plan::save_rates(path, plan::rates_key(plan), saved);
+  return saved;
+}
+
+}  // namespace
+
+int run_plan(const PlanArguments& arguments, Session& session) {
+  const train::TrainRequest& request = arguments.request;
+  require_files(request);
+  const config::TrainConfig config = load_training_config(request.config_path, request.tuned_paths);
+  const config::ModelConfig model = config::load_model_config(request.model_path);
+  check_data(request, model);
+  std::optional<plan::SavedRates> probed;
+  std::string probed_key;
+  if (arguments.probe) {
+    if (!request.rates_path.empty()) plan::check_rates_path(request.rates_path);
+    const plan::Plan usual = plan_run(arguments, config, model, {});
+    probed = probe_rates(arguments, usual, session);
+    probed_key = plan::rates_key(usual);
+  }
+  const auto rates_for = [&](const plan::Plan& plan) {
+    const std::string key = plan::rates_key(plan);
+    return probed && key == probed_key ? probed : plan::load_rates(request.rates_path, key);
+  };
+  const plan::Plan plan = plan_run(arguments, config, model, [&](const plan::Plan& candidate) {
+    const std::optional<plan::SavedRates> saved = rates_for(candidate);
+    return saved ? std::optional(saved->rates) : std::nullopt;
+  });
+  Console& console = session.console();
+  if (arguments.largest) console.print(largest_line(model, plan));
+  for (const std::string& note : config.notes) console.print(note);
+  console.print(plan::plan_table(plan));
+  for (const std::string& choice : plan.choices) console.print("chosen: " + choice);
+  if (request.steps && plan.nvme_written_per_step > 0) {
+    const std::uint64_t written =
+        checked_mul(plan.nvme_written_per_step, static_cast<std::uint64_t>(*request.steps));
+    console.print("all " + std::to_string(*request.steps) + " steps write " +
+                  format_bytes(written) + " to the drive");
+  }
+  std::optional<plan::Prediction> prediction;
+  if (const std::optional<plan::SavedRates> saved = rates_for(plan)) {
+    prediction = plan::predict(plan, saved->rates);
+    console.print("\n" + plan::prediction_text(*prediction, *saved));
+  }
+  session.emit_text(plan::plan_json(plan, prediction));
+  return kExitDone;
+}
+
+}  // namespace sluice::cli
