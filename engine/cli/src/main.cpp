@@ -13,8 +13,8 @@
 #include <variant>
 #include <vector>
 
-#include "command/arguments.hpp"
 #include "command/commands.hpp"
+#include "command/parse_arguments.hpp"
 #include "command/session.hpp"
 #include "process/exit_code.hpp"
 #include "process/memory_settings.hpp"

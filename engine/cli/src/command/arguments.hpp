@@ -90,8 +90,4 @@ struct Invocation {
   bool json = false;
 };
 
-// `arguments` without the program's name. Throws InvalidArgument with one message that names the
-// command, the flag and, for a flag or command that does not exist, the nearest one.
-Invocation parse_arguments(const std::vector<std::string>& arguments);
-
 }  // namespace sluice::cli

@@ -33,7 +33,4 @@ struct Building {
 CLI::App& add_command(CLI::App& parent, Building& building, const std::string& name,
                       const std::string& description, const std::string& example);
 
-// The group `sluice nvme`.
-void add_nvme(CLI::App& root, Building& building);
-
 }  // namespace sluice::cli

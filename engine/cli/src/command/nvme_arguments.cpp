@@ -1,6 +1,5 @@
-// The command group `sluice nvme`.
+#include "command/nvme_arguments.hpp"
 
-#include "command/command_builder.hpp"
 #include "command/command_line.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
