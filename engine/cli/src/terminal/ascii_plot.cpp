@@ -16,6 +16,13 @@ namespace sluice::cli {
 
 namespace {
 
+constexpr std::size_t kLabelWidth = 9;  // "12345.678": any loss that is of use
+
+// Columns left for the chart itself beside the labels and the axis.
+int chart_columns_of(const PlotOptions& options) {
+  return options.columns - static_cast<int>(kLabelWidth) - 2;
+}
+
 // One range of an axis. Never empty: a constant series gets room around it.
 struct Range {
   double low = std::numeric_limits<double>::infinity();
@@ -194,21 +201,22 @@ std::string legend(const std::vector<PlotSeries>& series, const PlotOptions& opt
   return text;
 }
 
+// The drawn chart with its axes and the legend around it.
 std::string assemble(const Canvas& canvas, const Range& x_range, const Range& y_range,
-                     int chart_columns, std::size_t label_width,
                      const std::vector<PlotSeries>& series, const PlotOptions& options) {
+  const int chart_columns = chart_columns_of(options);
   const std::vector<std::string> labels = y_labels(y_range, options.rows);
   std::string out;
   for (int row = 0; row < options.rows; ++row) {
     const std::string& label = labels[static_cast<std::size_t>(row)];
-    std::string line(label_width - label.size(), ' ');
+    std::string line(kLabelWidth - label.size(), ' ');
     line += label;
     line += options.unicode ? (label.empty() ? " │" : " ┤") : (label.empty() ? " |" : " +");
     line += canvas.row(row);
     line.erase(line.find_last_not_of(' ') + 1);
     out += line + "\n";
   }
-  const std::string margin(label_width + 1, ' ');
+  const std::string margin(kLabelWidth + 1, ' ');
   out += margin + (options.unicode ? "└" : "+");
   for (int i = 0; i < chart_columns; ++i) out += options.unicode ? "─" : "-";
   out += "\n" + margin + " " + x_axis(x_range, chart_columns, options.x_label) + "\n";
@@ -229,9 +237,7 @@ std::string plot(const std::vector<PlotSeries>& series, const PlotOptions& optio
   }
   if (count < 2 || x_range.length() <= 0) return "";
 
-  constexpr std::size_t kLabelWidth = 9;  // "12345.678": any loss that is of use
-  const int chart_columns = options.columns - static_cast<int>(kLabelWidth) - 2;
-  Canvas canvas(chart_columns, options.rows, options.unicode);
+  Canvas canvas(chart_columns_of(options), options.rows, options.unicode);
   const Range y_range = drawn_range(series, x_range, canvas.width());
   for (const PlotSeries& one : series) {
     if (one.style == PlotSeries::Style::line) {
@@ -244,7 +250,7 @@ std::string plot(const std::vector<PlotSeries>& series, const PlotOptions& optio
                   to_dot(point.y, y_range, canvas.height()), options.unicode ? "●" : "o");
     }
   }
-  return assemble(canvas, x_range, y_range, chart_columns, kLabelWidth, series, options);
+  return assemble(canvas, x_range, y_range, series, options);
 }
 
 }  // namespace sluice::cli

@@ -6,8 +6,8 @@
 
 namespace sluice::cli {
 
-Clock system_clock() {
-  Clock clock;
+ProgressClock system_clock() {
+  ProgressClock clock;
   clock.seconds = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();

@@ -1,5 +1,5 @@
 #pragma once
-// The time as progress displays need it. Tests pass a Clock of their own. Thread-safe: values and a
+// The time as progress displays need it. Tests pass a clock of their own. Thread-safe: values and a
 // free function without state.
 
 #include <functional>
@@ -8,10 +8,10 @@
 namespace sluice::cli {
 
 // `seconds` is a monotonic clock; `time_of_day` formats the moment that many seconds from now.
-struct Clock {
+struct ProgressClock {
   std::function<double()> seconds;
   std::function<std::string(double seconds_from_now)> time_of_day;
 };
-Clock system_clock();
+ProgressClock system_clock();
 
 }  // namespace sluice::cli

@@ -92,32 +92,28 @@ plan::SavedRates probe_rates(const PlanArguments& arguments, const plan::Plan& p
   return saved;
 }
 
-}  // namespace
+// Rates of this machine: those that --probe measured, else those that a file has.
+class KnownRates {
+ public:
+  explicit KnownRates(std::string path) : path_(std::move(path)) {}
 
-int run_plan(const PlanArguments& arguments, Session& session) {
-  const train::TrainRequest& request = arguments.request;
-  require_files(request);
-  const config::TrainConfig config = load_training_config(request.config_path, request.tuned_paths);
-  const config::ModelConfig model = config::load_model_config(request.model_path);
-  check_data(request, model);
-  std::optional<plan::SavedRates> probed;
-  std::string probed_key;
-  if (arguments.probe) {
-    if (!request.rates_path.empty()) plan::check_rates_path(request.rates_path);
-    const plan::Plan usual = plan_run(arguments, config, model, {});
-    probed = probe_rates(arguments, usual, session);
-    probed_key = plan::rates_key(usual);
+  void set_probed(std::string key, plan::SavedRates rates) {
+    probed_key_ = std::move(key);
+    probed_ = std::move(rates);
   }
-  const auto rates_for = [&](const plan::Plan& plan) {
+  std::optional<plan::SavedRates> find(const plan::Plan& plan) const {
     const std::string key = plan::rates_key(plan);
-    return probed && key == probed_key ? probed : plan::load_rates(request.rates_path, key);
-  };
-  const plan::Plan plan = plan_run(arguments, config, model, [&](const plan::Plan& candidate) {
-    const std::optional<plan::SavedRates> saved = rates_for(candidate);
-    return saved ? std::optional(saved->rates) : std::nullopt;
-  });
-  Console& console = session.console();
-  if (arguments.largest) console.print(largest_line(model, plan));
+    return probed_ && key == probed_key_ ? probed_ : plan::load_rates(path_, key);
+  }
+
+ private:
+  const std::string path_;
+  std::string probed_key_;
+  std::optional<plan::SavedRates> probed_;
+};
+
+void show_plan(const plan::Plan& plan, const config::TrainConfig& config,
+               const train::TrainRequest& request, Console& console) {
   for (const std::string& note : config.notes) console.print(note);
   console.print(plan::plan_table(plan));
   for (const std::string& choice : plan.choices) console.print("chosen: " + choice);
@@ -127,8 +123,31 @@ int run_plan(const PlanArguments& arguments, Session& session) {
     console.print("all " + std::to_string(*request.steps) + " steps write " +
                   format_bytes(written) + " to the drive");
   }
+}
+
+}  // namespace
+
+int run_plan(const PlanArguments& arguments, Session& session) {
+  const train::TrainRequest& request = arguments.request;
+  require_files(request);
+  const config::TrainConfig config = load_training_config(request.config_path, request.tuned_paths);
+  const config::ModelConfig model = config::load_model_config(request.model_path);
+  check_data(request, model);
+  KnownRates rates(request.rates_path);
+  if (arguments.probe) {
+    if (!request.rates_path.empty()) plan::check_rates_path(request.rates_path);
+    const plan::Plan usual = plan_run(arguments, config, model, {});
+    rates.set_probed(plan::rates_key(usual), probe_rates(arguments, usual, session));
+  }
+  const plan::Plan plan = plan_run(arguments, config, model, [&](const plan::Plan& candidate) {
+    const std::optional<plan::SavedRates> saved = rates.find(candidate);
+    return saved ? std::optional(saved->rates) : std::nullopt;
+  });
+  Console& console = session.console();
+  if (arguments.largest) console.print(largest_line(model, plan));
+  show_plan(plan, config, request, console);
   std::optional<plan::Prediction> prediction;
-  if (const std::optional<plan::SavedRates> saved = rates_for(plan)) {
+  if (const std::optional<plan::SavedRates> saved = rates.find(plan)) {
     prediction = plan::predict(plan, saved->rates);
     console.print("\n" + plan::prediction_text(*prediction, *saved));
   }

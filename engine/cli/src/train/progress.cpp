@@ -72,7 +72,7 @@ void SmoothedLoss::add(double loss) {
   weight_ = kSmoothing * weight_ + 1;
 }
 
-TrainProgress::TrainProgress(Console& console, Clock clock)
+TrainProgress::TrainProgress(Console& console, ProgressClock clock)
     : console_(console), clock_(std::move(clock)) {}
 
 void TrainProgress::on_plan(const plan::Plan& plan) {

@@ -44,7 +44,7 @@ class SmoothedLoss {
 // Confined to thread: the one that trains.
 class TrainProgress : public train::TrainObserver {
  public:
-  TrainProgress(Console& console, Clock clock);
+  TrainProgress(Console& console, ProgressClock clock);
 
   void on_plan(const plan::Plan& plan) override;
   void on_begin(std::int64_t first_step, std::int64_t total_steps) override;
@@ -68,7 +68,7 @@ class TrainProgress : public train::TrainObserver {
   std::string plain_line(const train::StepRecord& record) const;
 
   Console& console_;
-  const Clock clock_;
+  const ProgressClock clock_;
   std::optional<plan::Plan> plan_;
   std::int64_t first_step_ = 1;
   std::int64_t total_steps_ = 0;

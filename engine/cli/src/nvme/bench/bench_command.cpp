@@ -191,8 +191,9 @@ std::vector<std::string> ratio_row(const std::string& what, const std::vector<do
           range(summary.interval_begin, summary.interval_end)};
 }
 
-void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& outcomes,
-          Console& console) {
+// A row for each path, with fio's below it; with several paths also their sum.
+std::vector<std::vector<std::string>> table_rows(const NvmeBenchArguments& arguments,
+                                                 const std::vector<BenchOutcome>& outcomes) {
   std::vector<std::vector<std::string>> rows = {
       {"", "GB/s", "IOPS", "p50 us", "p99 us", "p99.9 us", "CPU s/GiB", "bounced"}};
   const CpuTime cpu = cpu_time_of(arguments);
@@ -202,7 +203,7 @@ void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& 
     if (outcome.fio)
       rows.push_back(
           fio_row(outcomes.size() > 1 ? "fio, " + outcome.path : "fio", outcome.fio->fio));
-    // They ran at the same time, and each counted the time of the whole process.
+    // The paths were measured at the same time, and each counted the time of the whole process.
     const double seconds = std::max(total.seconds, outcome.result.seconds);
     const double cpu_seconds = std::max(total.cpu_seconds, outcome.result.cpu_seconds);
     total.add(outcome.result);
@@ -210,27 +211,36 @@ void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& 
     total.cpu_seconds = cpu_seconds;
   }
   if (cpu == CpuTime::of_all) rows.push_back(table_row("all", total, CpuTime::known));
+  return rows;
+}
+
+void show_comparison(const NvmeBenchArguments& arguments, const BenchOutcome& outcome,
+                     Console& console) {
+  const std::size_t rounds = outcome.fio->ratios.size();
+  console.print(outcome.path + ": " + std::to_string(rounds) +
+                (rounds == 1 ? " round" : " rounds") + " of slices of " +
+                format_number("%g", arguments.slice_seconds) + " s" +
+                (rounds < kLeastRounds
+                     ? ", too few to say how sure that is (" + std::to_string(kLeastRounds) +
+                           " do: more --seconds, or a shorter --slice)"
+                     : "") +
+                "; fio as in\n" + outcome.fio_line);
+  console.print(format_table({{"", "median", "quartiles", "90 % interval"},
+                              ratio_row("sluice / fio", outcome.fio->ratios),
+                              ratio_row("fio / fio (control)", outcome.fio->controls)}));
+}
+
+void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& outcomes,
+          Console& console) {
   console.print(bench_title(arguments, outcomes.front()));
-  console.print(format_table(rows));
+  console.print(format_table(table_rows(arguments, outcomes)));
   if (arguments.fio && arguments.pattern == nvme::LoadPattern::swap) {
     console.print(
         "fio has no swap: it reads and writes as many bytes each way, in whole blocks" +
         std::string(arguments.tensors ? "; the tensors are mostly smaller than a block" : ""));
   }
   for (const BenchOutcome& outcome : outcomes) {
-    if (!outcome.fio) continue;
-    const std::size_t rounds = outcome.fio->ratios.size();
-    console.print(outcome.path + ": " + std::to_string(rounds) +
-                  (rounds == 1 ? " round" : " rounds") + " of slices of " +
-                  format_number("%g", arguments.slice_seconds) + " s" +
-                  (rounds < kLeastRounds
-                       ? ", too few to say how sure that is (" + std::to_string(kLeastRounds) +
-                             " do: more --seconds, or a shorter --slice)"
-                       : "") +
-                  "; fio as in\n" + outcome.fio_line);
-    console.print(format_table({{"", "median", "quartiles", "90 % interval"},
-                                ratio_row("sluice / fio", outcome.fio->ratios),
-                                ratio_row("fio / fio (control)", outcome.fio->controls)}));
+    if (outcome.fio) show_comparison(arguments, outcome, console);
   }
 }
 
@@ -302,13 +312,9 @@ std::vector<BenchTarget> open_targets(const NvmeBenchArguments& arguments, Conso
   return targets;
 }
 
-}  // namespace
-
-int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
-  Console& console = session.console();
-  const StopSignals signals;
-  if (!arguments.html_path.empty()) check_page_path("--html", arguments.html_path, arguments.paths);
-  std::vector<BenchTarget> targets = open_targets(arguments, console, signals.stop());
+// Outcomes that say how each target is measured; the figures are still to come.
+std::vector<BenchOutcome> begin_outcomes(const NvmeBenchArguments& arguments,
+                                         std::vector<BenchTarget>& targets, Console& console) {
   std::vector<BenchOutcome> outcomes;
   for (BenchTarget& target : targets) {
     BenchOutcome outcome;
@@ -320,6 +326,17 @@ int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
     outcomes.push_back(std::move(outcome));
     if (!target.backend_choice().empty()) console.print("I/O by " + target.backend_choice());
   }
+  return outcomes;
+}
+
+}  // namespace
+
+int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
+  Console& console = session.console();
+  const StopSignals signals;
+  if (!arguments.html_path.empty()) check_page_path("--html", arguments.html_path, arguments.paths);
+  std::vector<BenchTarget> targets = open_targets(arguments, console, signals.stop());
+  std::vector<BenchOutcome> outcomes = begin_outcomes(arguments, targets, console);
   if (arguments.fio) {
     for (std::size_t i = 0; i < targets.size(); ++i)
       run_beside_fio(arguments, targets[i], signals.stop(), console, outcomes[i]);

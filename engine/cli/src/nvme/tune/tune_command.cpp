@@ -248,32 +248,34 @@ Json::Value to_json(const NvmeTuneArguments& arguments, const TuneOutcome& outco
   return object;
 }
 
-}  // namespace
-
-int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
-  Console& console = session.console();
-  const StopSignals signals;
+void check_outputs(const NvmeTuneArguments& arguments) {
   check_writable("--out", arguments.out_path, arguments.paths);
   check_is_settings(arguments.out_path);
   if (!arguments.html_path.empty()) check_page_path("--html", arguments.html_path, arguments.paths);
   SLUICE_CHECK(arguments.html_path != arguments.out_path,
                "--out and --html name the same file, " + arguments.out_path);
+}
+
+DriveFileOptions drive_options(const NvmeTuneArguments& arguments) {
   DriveFileOptions options;
   options.size_bytes = arguments.size_bytes;
   options.written_by = "nvme tune";
   options.overwrite = arguments.overwrite;
   options.backend = arguments.backend;
   options.io_threads = arguments.io_threads;
-  std::vector<DriveFile> drives =
-      open_drive_files(arguments.paths, options, console, signals.stop());
+  return options;
+}
 
+// Measures for the seconds that were asked for. Throws Interrupted when `stop` is set.
+TuneOutcome tune(const NvmeTuneArguments& arguments, const std::vector<DriveFile>& drives,
+                 const volatile int& stop, Console& console) {
   TuneOutcome outcome;
   const nvme::BackendChoice choice = nvme::make_backend(arguments.backend, 1, arguments.io_threads);
   outcome.backend = choice.backend->name();
   if (!choice.why_not_better.empty()) console.print("I/O by " + choice.why_not_better);
   const auto begin = Clock::now();
   nvme::Tuner tuner = make_tuner(settings_for(drives));
-  Measuring measuring(arguments, drives, signals.stop());
+  Measuring measuring(arguments, drives, stop);
   try {
     sweep(tuner, measuring, begin, (1 - kSwapShare - kPollingShare) * arguments.seconds, console);
     outcome.choice = tuner.choose();
@@ -282,13 +284,25 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
     try_polling(outcome, measuring, kPollingShare * arguments.seconds, console);
   } catch (const Stopped&) {
     console.status("");
-    throw Interrupted(signals.stop());
+    throw Interrupted(stop);
   }
   console.status("");
   outcome.surface = tuner.points();
   outcome.finished = tuner.done();
   outcome.reads_per_write = best_order(outcome.swap);
   outcome.seconds = seconds_since(begin);
+  return outcome;
+}
+
+}  // namespace
+
+int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
+  Console& console = session.console();
+  const StopSignals signals;
+  check_outputs(arguments);
+  std::vector<DriveFile> drives =
+      open_drive_files(arguments.paths, drive_options(arguments), console, signals.stop());
+  const TuneOutcome outcome = tune(arguments, drives, signals.stop(), console);
 
   if (arguments.clean) {
     for (DriveFile& drive : drives) drive.clean();  // first: it may be the room for what follows
