@@ -1,5 +1,6 @@
 #pragma once
-// The command line as values: what argv asked for, checked. Knows nothing of what the commands do.
+// The command line as checked values, one struct for each command. This header knows nothing of the
+// work of the commands.
 // Thread-safe: values and free functions without state.
 
 #include <cstdint>
@@ -16,18 +17,18 @@
 
 namespace sluice::cli {
 
-// Something to print, and done: a help text or the version.
+// A text to print, without a command: a help text or the version.
 struct ShowText {
   std::string text;
 };
 struct TrainArguments {
   train::TrainRequest request;
 };
-// The request of the run to plan; data_path may be empty.
+// `request` is the run to plan; its data_path may be empty.
 struct PlanArguments {
   train::TrainRequest request;
   bool probe = false;    // measure the machine first
-  bool largest = false;  // of the model's shape: the most blocks that fit
+  bool largest = false;  // plan the largest number of blocks that fits
 };
 struct GenerateArguments {
   train::GenerateRequest request;
@@ -40,7 +41,7 @@ struct ExportArguments {
 struct ReportArguments {
   std::string directory;
   std::string out_path;    // empty: report.html in the directory
-  std::string trace_path;  // empty: trace.json in the directory, if it is there
+  std::string trace_path;  // empty: trace.json in the directory, if present
   std::optional<std::int64_t> step;
 };
 struct DoctorArguments {};
@@ -48,12 +49,12 @@ struct ConfigCheckArguments {
   std::vector<std::string> paths;  // the configuration, then files over it
 };
 struct ConfigKeysArguments {};
-// What nvme bench and nvme tune measure.
+// Arguments that nvme bench and nvme tune share.
 struct DriveArguments {
   std::vector<std::string> paths;           // directories, or existing regular files
   std::optional<std::uint64_t> size_bytes;  // absent: 1 GiB in a directory, else the file's
   nvme::BackendKind backend = nvme::BackendKind::automatic;
-  unsigned io_threads = 8;  // of the threads backend
+  unsigned io_threads = 8;  // for the threads backend
   bool overwrite = false;
   bool clean = false;
   std::string html_path;
@@ -63,14 +64,14 @@ struct NvmeBenchArguments : DriveArguments {
   nvme::LoadAccess access = nvme::LoadAccess::sequential;
   std::uint32_t block_bytes = 256U << 10U;
   unsigned depth = 32;
-  std::optional<unsigned> reads_per_write;  // mixed and swap; absent: the engine's
+  std::optional<unsigned> reads_per_write;  // mixed and swap; absent: the engine's default
   std::optional<unsigned> tensors;          // swap; absent: tiles that fill the file
   double seconds = 5;
   bool fio = false;
-  double slice_seconds = 1;  // of either side, with fio
+  double slice_seconds = 1;  // with fio: length of one slice
 };
 struct NvmeTuneArguments : DriveArguments {
-  std::string out_path;  // of the part of a configuration that it writes
+  std::string out_path;  // receives the tuned part of a configuration
   double seconds = 45;
 };
 struct NvmeVerifyArguments {

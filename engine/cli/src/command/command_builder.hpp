@@ -1,6 +1,6 @@
 #pragma once
-// What the files that declare commands share: the command line that is being built. Private to
-// arguments.cpp and *_arguments.cpp. Thread-compatible: callers synchronise.
+// The command line while it is built, shared by the files that declare commands. Private to
+// *_arguments.cpp. Thread-compatible: callers synchronise.
 
 #include <CLI/CLI.hpp>
 #include <functional>
@@ -11,12 +11,12 @@
 
 namespace sluice::cli {
 
-// One command line as it is built: options write to the members, and `select`, set by the command
-// that is named, makes of them the command of `invocation`, or throws InvalidArgument.
+// Options write to the members. The command that is named sets `select`, which turns the members
+// into the command of `invocation`, or throws InvalidArgument.
 struct Building {
   Invocation invocation;
   train::TrainRequest run;
-  std::vector<std::string> configs;  // of `run`: the configuration, then files over it
+  std::vector<std::string> configs;  // for `run`: the configuration, then files over it
   PlanArguments plan;
   train::GenerateRequest generate;
   ExportArguments export_arguments;
@@ -29,7 +29,7 @@ struct Building {
   std::function<void()> select;
 };
 
-// A command with what every command has: --help and --json.
+// Adds a command with the options of every command: --help and --json.
 CLI::App& add_command(CLI::App& parent, Building& building, const std::string& name,
                       const std::string& description, const std::string& example);
 

@@ -48,7 +48,7 @@ std::string shown_name(const CLI::Option& option) {
   return shown;
 }
 
-// Two columns, the second wrapped.
+// The rows as two columns; the second column is wrapped.
 std::string two_columns(const std::vector<std::pair<std::string, std::string>>& rows) {
   std::size_t width = 0;
   for (const auto& [name, text] : rows) width = std::max(width, name.size());
@@ -219,10 +219,10 @@ std::string usage_message(const CLI::App& root, const CLI::ParseError& error) {
   const CLI::App& command = named_command(root);
   std::string message;
   const std::vector<std::string> extras = root.remaining(true);
-  // A mistyped flag leaves its value behind too: the flag is the news.
+  // A mistyped flag leaves its value behind too; the message is about the flag.
   const auto flag = std::find_if(extras.begin(), extras.end(),
                                  [](const std::string& text) { return text.rfind('-', 0) == 0; });
-  // But a mistyped command leaves its flags behind.
+  // A mistyped command leaves its flags behind; the message is about the command.
   const bool named = command.get_subcommands({}).empty();
   if (!extras.empty()) {
     message = unexpected_argument(command, flag == extras.end() || !named ? extras.front() : *flag);

@@ -1,7 +1,7 @@
 #pragma once
-// The commands. Each returns the exit code of a run that ended as asked (0, a signal's, or that of
-// what it was to find out) and throws the types of sluice/base/error.hpp otherwise. Confined to
-// thread: main.
+// The commands. A command that ends as asked returns an exit code: 0, a signal's, or the code for
+// its finding (nvme verify: damage). Otherwise a command throws the types of sluice/base/error.hpp.
+// Confined to thread: main.
 
 #include "command/arguments.hpp"
 #include "command/session.hpp"

@@ -19,10 +19,10 @@ std::uint64_t to_bytes(const std::string& flag, const std::string& text) {
 }
 
 void add_drive_options(CLI::App& command, DriveArguments& arguments) {
-  CLI::Option* paths = command.add_option(
-      "PATH", arguments.paths,
-      "directories, where a file of random data is made and kept for the next time, or existing "
-      "files; several are measured at once");
+  CLI::Option* paths =
+      command.add_option("PATH", arguments.paths,
+                         "directories, where a file of random data is made and later reused, or "
+                         "existing files; several are measured at once");
   paths->type_name("PATH...");
   paths->required();
   add_option(
@@ -71,9 +71,9 @@ void add_pattern_options(CLI::App& command, NvmeBenchArguments& arguments) {
 }
 
 void add_bench(CLI::App& group, Building& building) {
-  CLI::App& command = add_command(
-      group, building, "bench", "measure what a drive gives, through the engine that training uses",
-      "sluice nvme bench /mnt/nvme --op swap --seconds 10 --html swap.html");
+  CLI::App& command =
+      add_command(group, building, "bench", "measure a drive through the engine that training uses",
+                  "sluice nvme bench /mnt/nvme --op swap --seconds 10 --html swap.html");
   NvmeBenchArguments& arguments = building.nvme_bench;
   add_drive_options(command, arguments);
   add_pattern_options(command, arguments);
@@ -90,8 +90,8 @@ void add_bench(CLI::App& group, Building& building) {
                arguments.tensors = to_count("--tensors", text, 1'000'000);
              });
   add_flag(command, "--fio",
-           "measure fio on the same file too, in alternating slices, and compare; twice, so that "
-           "fio against itself shows what the drive's own changes do",
+           "compare with fio on the same file, in alternating slices; a second slice of fio in "
+           "each round shows the drive's own changes",
            arguments.fio);
   add_option(command, "--slice", "S", Need::optional,
              "length of a slice with --fio, in seconds (default 1)",
@@ -146,15 +146,14 @@ void add_verify(CLI::App& group, Building& building) {
 void add_clean(CLI::App& group, Building& building) {
   CLI::App& command =
       add_command(group, building, "clean",
-                  "remove what a dead run left in a swap directory; what is committed stays",
+                  "remove the leftovers of a dead run from a swap directory; committed data stays",
                   "sluice nvme clean /mnt/nvme/swap --dry-run");
   NvmeCleanArguments& arguments = building.nvme_clean;
   add_text(command, "DIR", "DIR", Need::required,
            "swap directory of a run, a directory of checkpoints, or a checkpoint",
            arguments.directory);
   add_flag(command, "--committed",
-           "remove the whole run or all checkpoints, what is committed included",
-           arguments.committed);
+           "remove the whole run or all checkpoints, committed data included", arguments.committed);
   add_flag(command, "--dry-run", "list what would be removed, and remove nothing",
            arguments.dry_run);
   command.parse_complete_callback([&building] {

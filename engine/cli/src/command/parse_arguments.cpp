@@ -76,17 +76,17 @@ void add_export(CLI::App& root, Building& building) {
 }
 
 void add_report(CLI::App& root, Building& building) {
-  CLI::App& command =
-      add_command(root, building, "report",
-                  "turn what a run wrote into one page: loss, speed, memory, links, a timeline",
-                  "sluice report run1 --out run1.html");
+  CLI::App& command = add_command(
+      root, building, "report",
+      "turn the report directory of a run into one page: loss, speed, memory, links, a timeline",
+      "sluice report run1 --out run1.html");
   ReportArguments& arguments = building.report;
-  add_text(command, "DIR", "DIR", Need::required, "directory that train --report was given",
+  add_text(command, "DIR", "DIR", Need::required, "directory given to train --report",
            arguments.directory);
   add_text(command, "--out", "FILE", Need::optional, "page to write (default DIR/report.html)",
            arguments.out_path);
   add_text(command, "--trace", "FILE", Need::optional,
-           "trace of the run, as train --trace wrote it (default DIR/trace.json, if it is there)",
+           "trace of the run, written by train --trace (default DIR/trace.json, if present)",
            arguments.trace_path);
   add_option(
       command, "--step", "N", Need::optional,
@@ -112,10 +112,10 @@ void add_config(CLI::App& root, Building& building) {
   config.set_help_flag("-h,--help", "this text");
   config.footer("sluice config check ds.json");
   config.require_subcommand(1);
-  CLI::App& check = add_command(
-      config, building, "check",
-      "check a training configuration and show what it resolves to; all mistakes at once",
-      "sluice config check ds.json");
+  CLI::App& check =
+      add_command(config, building, "check",
+                  "check a training configuration, list all mistakes, and show the resolved values",
+                  "sluice config check ds.json");
   CLI::Option* files = check.add_option(
       "FILE", building.check.paths,
       "training configuration, DeepSpeed JSON; then files whose keys of \"aio\" and \"sluice\" "
@@ -127,7 +127,7 @@ void add_config(CLI::App& root, Building& building) {
   });
   CLI::App& keys = add_command(
       config, building, "keys",
-      "list every key of the configuration and of the model file, with what becomes of it",
+      "list every key of the configuration and of the model file, and each key's effect",
       "sluice config keys");
   keys.parse_complete_callback([&building] {
     building.select = [&building] { building.invocation.command = ConfigKeysArguments{}; };
@@ -160,8 +160,8 @@ std::vector<std::string> without_help_command(std::vector<std::string> arguments
   return arguments;
 }
 
-// What the program itself does not know. It has no --json of its own, but its help is asked for
-// with it too, by scripts that add it to every line.
+// Arguments that the program itself does not know. --json is not counted: the program without a
+// command has no such option, but scripts add --json to every line, also when they ask for help.
 std::vector<std::string> unknown_arguments(const CLI::App& root) {
   std::vector<std::string> unknown = root.remaining(true);
   std::erase(unknown, "--json");
@@ -180,7 +180,7 @@ Invocation parse_arguments(const std::vector<std::string>& given) {
                                          arguments.rend()));  // CLI11 takes from the back
     building.select();
   } catch (const CLI::CallForHelp& help) {
-    // Of a command that does not exist there is none.
+    // An unknown command has no help text.
     if (!unknown_arguments(*root).empty()) throw InvalidArgument(usage_message(*root, help));
     return {ShowText{help_text(named_command(*root))}, false};
   } catch (const CLI::CallForVersion&) {

@@ -8,8 +8,8 @@
 
 namespace sluice::cli {
 
-// `arguments` without the program's name. Throws InvalidArgument with one message that names the
-// command, the flag and, for a flag or command that does not exist, the nearest one.
+// `arguments` excludes the program's name. Throws InvalidArgument with one message that names the
+// command and the flag. For an unknown flag or command the message adds the nearest known one.
 Invocation parse_arguments(const std::vector<std::string>& arguments);
 
 }  // namespace sluice::cli

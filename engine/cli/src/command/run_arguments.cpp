@@ -10,8 +10,7 @@ namespace sluice::cli {
 
 namespace {
 
-// The options that say which run is meant; shared by train and plan, so that one line works for
-// both.
+// Options that identify the run. train and plan share them, so one line of options works for both.
 void add_run_options(CLI::App& command, Building& building, Need data_need) {
   train::TrainRequest& run = building.run;
   add_texts(command, "--config", "FILE", Need::required,
@@ -32,7 +31,7 @@ void add_run_options(CLI::App& command, Building& building, Need data_need) {
              "seed of weights, data order and dropout (default: the configuration's)",
              [&run](const std::string& text) { run.seed = to_unsigned("--seed", text); });
   add_flag(command, "--resume",
-           "go on from the last committed step of this configuration's directory", run.resume);
+           "continue from the last committed step of this configuration's directory", run.resume);
   add_option(command, "--placement", "WHERE", Need::optional,
              "configured (default): tiers as in the configuration; resident: everything in device "
              "memory, without budgets and without touching the drive",
@@ -56,17 +55,17 @@ std::string default_rates_path() {
 
 void add_rates_option(CLI::App& command, train::TrainRequest& run) {
   run.rates_path = default_rates_path();
-  add_option(command, "--rates", "FILE", Need::optional,
-             "where rates of machines are kept, which predictions are made from (default: "
-             "~/.cache/sluice/rates.json)",
-             [&run](const std::string& text) { run.rates_path = text; });
+  add_option(
+      command, "--rates", "FILE", Need::optional,
+      "file with the rates of machines, used for predictions (default: ~/.cache/sluice/rates.json)",
+      [&run](const std::string& text) { run.rates_path = text; });
 }
 
 void add_evaluation_options(CLI::App& command, train::TrainRequest& run) {
   add_option(command, "--eval-data", "FILE", Need::optional, "evaluate on this file",
              [&run](const std::string& text) { run.eval_data_path = text; });
   add_option(command, "--eval-fraction", "F", Need::optional,
-             "keep the last F of --data (between 0 and 1) out of training and evaluate on it",
+             "hold out the last F of --data (between 0 and 1) from training, and evaluate on it",
              [&run](const std::string& text) {
                const double fraction = to_real("--eval-fraction", text);
                if (fraction <= 0 || fraction >= 1) {
@@ -109,7 +108,7 @@ void add_trace_options(CLI::App& command, train::TrainRequest& run) {
       [&run](const std::string& text) { run.trace_steps = to_steps("--trace-steps", text); });
 }
 
-// What is given together must fit together.
+// Checks that the options fit together.
 train::TrainRequest checked_run(Building& building) {
   train::TrainRequest& run = building.run;
   run.config_path = building.configs.front();
@@ -129,11 +128,11 @@ train::TrainRequest checked_run(Building& building) {
   return run;
 }
 
-// What the flags of train do where nothing is trained; as docs/cli.md has it.
+// Describes the flags of train for plan, which trains nothing; docs/cli.md has the same table.
 void describe_for_plan(CLI::App& command) {
   const std::pair<const char*, const char*> texts[] = {
       {"--data", "training data: checked as training would check it"},
-      {"--init", "safetensors weights: checked to be such a file"},
+      {"--init", "checked to be a file of safetensors weights"},
       {"--steps", "adds how much all N steps write to the drive"},
       {"--seed", "checked; changes no plan"},
       {"--resume", "changes no plan"},
@@ -142,7 +141,7 @@ void describe_for_plan(CLI::App& command) {
        "device memory, without budgets"},
       {"--eval-data", "checked as training would check it"},
       {"--eval-fraction",
-       "part of --data (between 0 and 1) kept for evaluation; checked: both parts must hold a "
+       "part of --data (between 0 and 1) held out for evaluation; checked: both parts must hold a "
        "sequence"},
       {"--eval-every", "checked; changes no plan"},
       {"--eval-windows", "checked; changes no plan"},

@@ -1,5 +1,5 @@
 #pragma once
-// What every command gets: where to print, whether a JSON object is wanted, and how it was called.
+// Session: the context of a command: where to print, whether a JSON object is wanted, and argv.
 
 #include <json/value.h>
 
@@ -13,15 +13,15 @@ namespace sluice::cli {
 // Confined to thread: main.
 class Session {
  public:
-  // Text goes to standard output, or to standard error when `json` is true and standard output is
-  // for the object.
+  // Text goes to standard output. With `json` the text goes to standard error, and standard output
+  // carries only the object.
   Session(std::vector<std::string> argv, bool json);
 
   Console& console() { return console_; }
   bool json() const { return json_; }
   const std::vector<std::string>& argv() const { return argv_; }
 
-  // The object of --json, one line of standard output; nothing without --json.
+  // Writes the object of --json as one line of standard output; does nothing without --json.
   void emit(const Json::Value& object);
   void emit_text(const std::string& json_object);
 
@@ -31,6 +31,7 @@ class Session {
   Console console_;
 };
 
+// The object as JSON text on one line.
 std::string to_line(const Json::Value& object);
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// config check: what a file resolves to. config keys: the key tables.
+// config check: the values that a file resolves to. config keys: the key tables.
 
 #include <json/value.h>
 
@@ -30,7 +30,7 @@ std::string default_cell(std::string_view default_json) {
   return default_json.empty() ? "-" : std::string(default_json);
 }
 
-// Columns, and the note below them: side by side they are wider than a terminal.
+// One paragraph for each key. A table would be wider than a terminal.
 std::string key_list(std::span<const config::KeyInfo> keys) {
   std::vector<std::vector<std::string>> rows;
   for (const config::KeyInfo& key : keys) {

@@ -12,7 +12,7 @@
 namespace sluice::cli {
 
 // The values that a run with this configuration uses, by key path, in the order of the file's
-// sections. A value that the planner chooses is "auto"; sections that play no part are left out.
+// sections. A value that the planner chooses is "auto". Sections without effect are left out.
 std::vector<std::pair<std::string, Json::Value>> resolved_values(const config::TrainConfig& config);
 
 }  // namespace sluice::cli

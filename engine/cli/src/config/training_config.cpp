@@ -9,7 +9,7 @@ namespace sluice::cli {
 
 namespace {
 
-// A key that every model file has, and no training configuration.
+// Every model file has the key "model_type", and no training configuration has it.
 bool has_model_type(const config::ConfigError& error) {
   return std::ranges::any_of(error.problems(), [](const config::Problem& problem) {
     return problem.key_path == "model_type";

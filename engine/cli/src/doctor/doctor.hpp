@@ -1,6 +1,6 @@
 #pragma once
-// What `doctor` finds out: facts of the machine, of its drives, and of this build. Looks and tries;
-// changes nothing. Thread-safe: values and free functions without state.
+// Probes of `doctor`: facts about the machine, its drives, and this build. A probe leaves nothing
+// behind. Thread-safe: values and free functions without state.
 
 #include <cstdint>
 #include <optional>
@@ -15,7 +15,7 @@ enum class DoctorState { fact, on, off };
 struct DoctorRow {
   std::string name;
   DoctorState state = DoctorState::fact;
-  std::string detail;  // the fact; for on and off: with what, or why not and what to change
+  std::string detail;  // the fact; on: its use or version; off: the reason and the remedy
   std::vector<std::pair<std::string, std::uint64_t>> numbers;  // for --json
 };
 
@@ -23,21 +23,21 @@ struct DriveRow {
   std::string mount_point;
   std::string file_system;
   std::string device;              // "nvme0n1", "overlay"
-  std::string model;               // empty: the kernel does not say
-  std::optional<bool> rotational;  // none: no block device of its own
-  bool virtual_drive = false;      // given by a hypervisor, whose "rotational" says nothing
+  std::string model;               // empty: unknown to the kernel
+  std::optional<bool> rotational;  // absent: the mount has no block device of its own
+  bool virtual_drive = false;      // provided by a hypervisor, whose "rotational" says nothing
   std::uint64_t total_bytes = 0;
   std::uint64_t free_bytes = 0;
-  bool writable = false;  // by this process; else O_DIRECT was not tried
+  bool writable = false;  // by this process; O_DIRECT is tried only on a writable drive
   bool direct = false;    // a block was written and read with O_DIRECT
   std::string why_not_direct;
-  std::uint32_t alignment_bytes = 0;  // of offsets and sizes with O_DIRECT
+  std::uint32_t alignment_bytes = 0;  // for offsets and sizes with O_DIRECT
 };
 
 std::vector<DoctorRow> probe_cpu_and_memory();
 std::vector<DoctorRow> probe_devices();  // GPU, asynchronous I/O
 std::vector<DoctorRow> probe_libraries();
-// Local file systems, one row each: where it is mounted closest to the root.
+// Local file systems, one row each, at the mount point closest to the root.
 std::vector<DriveRow> probe_drives();
 
 // One mounted file system as /proc/self/mountinfo names it.
@@ -48,10 +48,10 @@ struct Mount {
   std::string source;
   bool read_only = false;
 };
-// The text of a mountinfo file; lines that cannot be read are left out.
+// Parses the text of a mountinfo file; malformed lines are left out.
 std::vector<Mount> parse_mounts(const std::string& mountinfo);
-// Those that keep bytes on a drive of this machine, or in its memory for /tmp; once per file
-// system.
+// The mounts that store bytes on a drive of this machine, and a /tmp in memory. Each file system
+// appears once.
 std::vector<Mount> local_mounts(const std::vector<Mount>& mounts);
 
 }  // namespace sluice::cli

@@ -60,7 +60,7 @@ DoctorRow train_library_row() {
   return on_off("LibTorch", true, std::string(SLUICE_LIBTORCH_VERSION) + ", through " + path);
 }
 
-// `version` is empty when the build went without the library.
+// `version` is empty when the build lacks the library.
 DoctorRow library_row(const std::string& name, const std::string& version,
                       const std::string& without) {
   return on_off(name, !version.empty(), version.empty() ? without : version);

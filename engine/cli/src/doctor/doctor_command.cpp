@@ -34,7 +34,7 @@ const char* state_text(DoctorState state) {
   return "";
 }
 
-// Sections share their columns, so that everything lines up.
+// The sections share their columns, so that all rows line up.
 std::string section_text(const std::vector<Section>& sections) {
   std::size_t width = 0;
   for (const Section& section : sections) {

@@ -40,17 +40,18 @@ bool keeps_bytes_here(const Mount& mount) {
   static const std::set<std::string> kOnDrives = {"ext2",    "ext3",  "ext4",    "xfs",  "btrfs",
                                                   "f2fs",    "zfs",   "jfs",     "vfat", "exfat",
                                                   "overlay", "ntfs3", "bcachefs"};
-  // Of the file systems in memory, the one that people mistake for a drive.
+  // A /tmp in memory is listed, because people mistake it for a drive.
   return kOnDrives.count(mount.file_system) > 0 ||
          (mount.file_system == "tmpfs" && mount.mount_point == "/tmp");
 }
 
-// The folder of a block device below /sys, of the whole drive when it is a partition; empty when
-// there is none.
+// The folder of the mount's block device below /sys; for a partition the folder of the whole drive.
+// Empty when the mount has no block device.
 std::filesystem::path block_device(const Mount& mount) {
   std::string number = mount.device_number;
   struct stat source = {};
-  // btrfs and others give their mounts a number of their own; the source names the device.
+  // On btrfs and others a mount's number is not the number of a device; the source names the
+  // device.
   if (mount.source.rfind("/dev/", 0) == 0 && ::stat(mount.source.c_str(), &source) == 0) {
     number = std::to_string(major(source.st_rdev)) + ":" + std::to_string(minor(source.st_rdev));
   }
@@ -61,7 +62,7 @@ std::filesystem::path block_device(const Mount& mount) {
   return path;
 }
 
-// A directory on the mounted file system where this process may write; empty when there is none.
+// A directory on the mounted file system where this process may write; empty when none is found.
 std::string writable_directory(const Mount& mount) {
   struct stat of_mount = {};
   if (mount.read_only || ::stat(mount.mount_point.c_str(), &of_mount) != 0) return "";
@@ -78,8 +79,8 @@ std::string writable_directory(const Mount& mount) {
   return "";
 }
 
-// Writes one block with O_DIRECT and reads it back. Throws IoError, or StorageError when other
-// bytes come back.
+// Writes one block with O_DIRECT and reads the block back. Throws IoError, or StorageError when the
+// bytes differ.
 void try_direct_io(const nvme::SwapFile& file) {
   const std::size_t size =
       std::max({file.offset_alignment(), file.memory_alignment(), std::uint32_t{4096}});
@@ -177,7 +178,7 @@ std::vector<Mount> local_mounts(const std::vector<Mount>& mounts) {
   for (const Mount& mount : mounts) {
     if (!keeps_bytes_here(mount)) continue;
     const auto [at, added] = by_device.emplace(mount.device_number, mount);
-    // Bind mounts show one file system in several places, single files included.
+    // A file system with bind mounts appears in several places, some of them single files.
     if (!added && mount.mount_point.size() < at->second.mount_point.size()) at->second = mount;
   }
   std::vector<Mount> found;

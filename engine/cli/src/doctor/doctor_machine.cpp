@@ -30,7 +30,7 @@ DoctorRow fact(std::string name, std::string detail,
   return {std::move(name), DoctorState::fact, std::move(detail), std::move(numbers)};
 }
 
-// Those flags of the kernel's list that matter to training, in the order of their age.
+// The CPU flags of the kernel's list that matter to training, oldest first.
 std::string simd_features(const std::string& cpuinfo) {
   std::string flags = field_of(cpuinfo, "flags");
   if (flags.empty()) flags = field_of(cpuinfo, "Features");
@@ -43,7 +43,7 @@ std::string simd_features(const std::string& cpuinfo) {
       found += (found.empty() ? "" : " ") + std::string(name);
     }
   }
-  return found.empty() ? "none of those that matter here" : found;
+  return found.empty() ? "none that matters here" : found;
 }
 
 DoctorRow adam_row() {
@@ -55,7 +55,7 @@ DoctorRow adam_row() {
             DoctorState::on,
             std::string(cpu_adam::kernel_in_use()) + " (this build has: " + names + ")",
             {}};
-  } catch (const InvalidArgument& error) {  // SLUICE_SIMD names a kernel that is not there
+  } catch (const InvalidArgument& error) {  // SLUICE_SIMD names a kernel that does not exist
     return {"cpu_adam", DoctorState::off, error.what(), {}};
   }
 }

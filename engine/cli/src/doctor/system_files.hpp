@@ -1,5 +1,5 @@
 #pragma once
-// Reading the small files of /proc and /sys. Thread-safe: free functions without state.
+// Readers for the small files of /proc and /sys. Thread-safe: free functions without state.
 
 #include <cstdint>
 #include <optional>
@@ -9,10 +9,9 @@ namespace sluice::cli {
 
 // The file's text without the newline at its end; empty when it cannot be read.
 std::string read_small_file(const std::string& path);
-// The whole number that the file holds, or nothing ("max", absent).
+// The whole number in the file; empty for other content ("max") and for an absent file.
 std::optional<std::uint64_t> read_number(const std::string& path);
-// The value after "KEY" and a colon in a file of such lines (/proc/meminfo, /proc/cpuinfo); the
-// first one.
+// The first value after "KEY" and a colon in a file of such lines (/proc/meminfo, /proc/cpuinfo).
 std::string field_of(const std::string& file_text, const std::string& key);
 
 }  // namespace sluice::cli

@@ -11,7 +11,7 @@ namespace sluice::cli {
 
 namespace {
 
-// Empty when `path` can be read.
+// The reason why `path` cannot be read; empty for a readable file.
 std::string why_unreadable(const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);

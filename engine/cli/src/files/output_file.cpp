@@ -29,7 +29,8 @@ void write_file(const std::string& path, const std::string& text) {
 
 namespace {
 
-// Also by another name, and also when the file is not there yet.
+// Whether `path` names the input, or the bench file in it. Other names of the file count, and so
+// does a file that does not exist yet.
 bool is_input(const std::string& path, const std::string& input) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -49,7 +50,8 @@ void check_writable(const std::string& flag, const std::string& path,
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
   SLUICE_CHECK(!exists || !S_ISDIR(status.st_mode), flag + ": " + path + ": this is a directory");
-  if (exists && !S_ISREG(status.st_mode)) return;  // the opening of a pipe would be noticed
+  if (exists && !S_ISREG(status.st_mode))
+    return;  // opening a pipe would be noticed at its other end
   for (const std::string& input : inputs)
     SLUICE_CHECK(!is_input(path, input), flag + ": " + path + ": is " + what_inputs_are);
   SLUICE_CHECK(!offload::is_run_file(path),

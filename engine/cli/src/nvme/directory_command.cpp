@@ -1,4 +1,5 @@
-// nvme verify: whether what a directory holds is whole. nvme clean: what a dead run left there.
+// nvme verify: checks every checksum of a directory. nvme clean: removes the leftovers of a dead
+// run.
 
 #include <json/value.h>
 
@@ -27,8 +28,8 @@ namespace {
 
 // Enough for a drive to be busy while checksums are computed.
 constexpr unsigned kChunksInFlight = 16;
-constexpr unsigned kIoThreads = 4;  // of the threads backend
-// A directory that is wrong throughout needs no more lines than these.
+constexpr unsigned kIoThreads = 4;  // for the threads backend
+// Bounds the output for a directory that is damaged throughout.
 constexpr std::size_t kMostLines = 100;
 
 std::string counted(std::size_t count, const std::string& what) {
@@ -41,8 +42,8 @@ std::string without_slash(std::string directory) {
   return directory;
 }
 
-// The directory to check: `directory`, or the newest checkpoint below it. A run at work there is
-// named first: it may have nothing committed.
+// The directory to check: `directory`, or the newest checkpoint below it. The lock comes first, so
+// that a running run is reported as such; a running run may have nothing committed.
 std::string find_committed(const std::string& directory) {
   const offload::DirectoryLock lock(directory, offload::DirectoryLock::Mode::shared);
   return models::find_run(directory);
@@ -110,11 +111,11 @@ Json::Value damage_list(const std::vector<offload::DamagedRange>& damaged) {
   return list;
 }
 
-// As it is called from `directory`; a folder ends with a slash.
+// The file's name relative to `directory`; the name of a folder ends with a slash.
 std::string shown_name(const std::string& directory, const offload::RemovableFile& file) {
   if (file.path == directory) return "./";
   const std::string below = directory + "/";
-  // Those of other drives are shown whole.
+  // A file on another drive is shown with its whole path.
   return (file.path.starts_with(below) ? file.path.substr(below.size()) : file.path) +
          (file.is_folder ? "/" : "");
 }
@@ -159,7 +160,7 @@ std::string clean_summary(const std::string& directory, const NvmeCleanArguments
   return text + what + (one ? " is no longer there" : " are no longer there");
 }
 
-// What verify and export take of the directory.
+// The step that verify and export use.
 std::optional<std::int64_t> newest_step(const offload::CleanReport& report) {
   if (report.committed_step || report.checkpoint_steps.empty()) return report.committed_step;
   return report.checkpoint_steps.back();
@@ -227,7 +228,7 @@ int run_nvme_clean(const NvmeCleanArguments& arguments, Session& session) {
   if (!report.files.empty()) console.print(format_table(rows));
   for (const std::string& missing : report.missing_directories) {
     console.log(LogLevel::warn,
-                missing + ": is not there, or has nothing of this run; what it has of it stays");
+                missing + ": is missing, or has nothing of this run; its files stay");
   }
   console.print(clean_summary(directory, arguments, report, freed_bytes));
 

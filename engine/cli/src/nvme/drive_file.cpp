@@ -31,7 +31,7 @@ bool is_directory(const std::string& path) {
   return false;
 }
 
-// A file of a run's swap directory, which nobody means to measure on; under another name either.
+// Refuses a file of a training run, also under another name: measuring would destroy the run.
 void check_is_no_runs(const std::string& path) {
   struct stat info {};
   SLUICE_CHECK(::stat(path.c_str(), &info) != 0 || info.st_nlink == 1,
@@ -44,7 +44,7 @@ void check_is_no_runs(const std::string& path) {
                    "destroyed; give another directory on the same drive");
 }
 
-// One drive that is measured twice at a time would count twice.
+// Refuses a path that is given twice: a drive measured twice at the same time would count twice.
 void check_are_different(const std::vector<std::string>& paths) {
   for (std::size_t i = 0; i < paths.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {

@@ -43,7 +43,7 @@ std::string escape_html(std::string_view text) {
 
 namespace {
 
-// Ten colours that lines, areas and squares take by their class (c0 to c9), in light and in dark.
+// The classes c0 to c9 give lines, areas and squares their colour, in light and in dark.
 constexpr const char* kStyle =
     ":root{color-scheme:light dark;--ink:#1f2937;--muted:#6b7280;--rule:#e5e7eb;--code:#f3f4f6;"
     "--page:#fff}"

@@ -18,7 +18,7 @@ constexpr double kRight = 12;
 constexpr double kBottom = 40;
 constexpr double kTop = 10;
 
-// The values that an axis shows, and its ticks.
+// The range of an axis and the distance between its ticks.
 struct Scale {
   double from = 0;
   double to = 1;
@@ -27,7 +27,7 @@ struct Scale {
 
 Scale whole_ticks(double from, double to, int count) {
   if (!(from < to)) {
-    // One value only.
+    // A range of one value is widened.
     const double around = std::max(std::abs(from) * 0.1, 1e-9);
     from -= from > 0 || from < 0 ? around : 0;
     to += around;
@@ -103,7 +103,7 @@ class Drawing {
   }
 
  private:
-  // What is 0 but for rounding is 0.
+  // A value that only rounding separates from 0 is shown as 0.
   static std::string label(double value, double tick) {
     return format_number("%g", std::abs(value) < 1e-6 * tick ? 0 : value);
   }
@@ -119,7 +119,7 @@ std::string shape(const char* element, const std::string& classes, int colour,
          more + " points=\"" + points + "\"/>\n";
 }
 
-// The parts of a line between its gaps.
+// Index ranges of a line between its gaps.
 std::vector<std::pair<std::size_t, std::size_t>> runs_of(const std::vector<ChartPoint>& points) {
   std::vector<std::pair<std::size_t, std::size_t>> runs;
   std::size_t begin = 0;
@@ -193,7 +193,7 @@ std::string stacked_chart(const ChartAxes& axes, const std::vector<ChartLine>& l
     std::string top;
     std::string floor;
     const std::vector<ChartPoint>& points = tops[l].points;
-    // A single step is as wide as the chart.
+    // A single step gets some width, else its area would be invisible.
     const double margin = points.size() == 1 ? 0.4 : 0;
     for (std::size_t i = 0; i < points.size(); ++i) {
       const double low = l == 0 ? 0 : tops[l - 1].points[i].y;

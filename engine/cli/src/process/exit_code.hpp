@@ -21,10 +21,10 @@ constexpr int exit_code_of_signal(int signal_number) {
 struct Failure {
   int exit_code = kExitOther;
   std::string message;
-  // Each line begins with file:line:column, which editors read: nothing may stand before it.
+  // Each line begins with file:line:column, which editors read; nothing may precede it.
   bool begins_with_place = false;
 };
-// `error` is not null.
+// Maps an error, which is not null, to its exit code and message.
 Failure classify(const std::exception_ptr& error);
 
 }  // namespace sluice::cli

@@ -5,13 +5,13 @@
 namespace sluice::cli {
 
 void bound_resident_memory() {
-  // Every arena keeps freed memory of its own; by default there are eight for each core.
+  // Every arena retains freed memory; the default is eight arenas for each core.
   constexpr int kArenas = 2;
-  // Larger blocks are mapped, and go back to the system when freed. Setting it also stops glibc
-  // from raising it (up to 32 MiB) after the first large free, which would keep freed tensors in
-  // the heap.
+  // Larger blocks are mapped, and return to the system when freed. Setting the threshold also stops
+  // glibc from raising the threshold (up to 32 MiB) after the first large free. A raised threshold
+  // would retain freed tensors in the heap.
   constexpr int kMapFromBytes = 256 * 1024;
-  // Free memory at the end of the heap beyond this goes back.
+  // Free memory beyond this size at the end of the heap returns to the system.
   constexpr int kTrimFromBytes = 1024 * 1024;
   ::mallopt(M_ARENA_MAX, kArenas);
   ::mallopt(M_MMAP_THRESHOLD, kMapFromBytes);

@@ -14,12 +14,12 @@ namespace sluice::cli {
 
 namespace {
 
-// A signal handler reaches nothing but globals. Written before the handlers are installed, but for
-// g_stop.
+// A signal handler reaches only globals. All of them except g_stop are written before the handlers
+// are installed.
 volatile int g_stop = 0;
 bool g_installed = false;
 
-// Text for a handler, which may not allocate.
+// Text for a handler: a fixed buffer, since a handler may not allocate.
 struct Message {
   char text[8192];
   std::size_t size = 0;
@@ -32,14 +32,14 @@ Message g_stopping;
 Message g_at_once;
 
 void write_to_stderr(const Message& message) {
-  // Nothing can be done about a standard error that takes no bytes.
+  // A failed write to standard error has nowhere to be reported.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, message.text, message.size);
 }
 
 extern "C" void on_stop_signal(int number) {
   const int saved = errno;
-  // The reader of the output is gone: that ends the run as a request would, and there is nobody to
-  // tell.
+  // The reader of the output is gone. The run ends as after a stop request, without a message,
+  // because nobody would read one.
   if (number == SIGPIPE) {
     if (g_stop == 0) g_stop = number;
     return;
@@ -76,8 +76,8 @@ StopSignals::StopSignals(const std::string& finishes, const std::string& at_once
 }
 
 StopSignals::~StopSignals() {
-  // A signal that came is still being obeyed: a second one must end the process with the same exit
-  // code, also while LibTorch is being torn down.
+  // After a signal the handlers stay: a second signal must end the process with the same exit code,
+  // also while LibTorch is being torn down.
   if (g_stop == 0) set_action(SIG_DFL);
   g_installed = false;
 }

@@ -1,29 +1,30 @@
 #pragma once
-// The signals that the program does not leave as they are. SIGINT and SIGTERM become a number that
-// the training loop polls: the first asks to stop after the step in progress, a second one ends the
-// process at once. SIGPIPE, too, ends a run after its step.
+// Signals that the program handles itself. SIGINT and SIGTERM become a number that the training
+// loop polls: the first signal requests a stop after the step in progress, a second one ends the
+// process at once. SIGPIPE also ends a run after its step.
 
 #include <string>
 
 namespace sluice::cli {
 
-// Handlers for the life of the object, and after a signal for that of the process; one object at a
-// time. The signals may arrive on any thread. Confined to thread: main.
+// Installs the handlers for the life of the object; after a signal the handlers stay for the life
+// of the process. Only one object may exist at a time. The signals may arrive on any thread.
+// Confined to thread: main.
 class StopSignals {
  public:
-  // Written to standard error: at the first signal that the process stops after what it still
-  // `finishes` ("the step in progress"; empty: nothing), and `at_once_message` when a second one
-  // ends it.
+  // Messages go to standard error. The first signal's message says that the process stops after it
+  // `finishes` its current work ("the step in progress"; empty: the message names none). A second
+  // signal writes `at_once_message` and ends the process.
   explicit StopSignals(const std::string& finishes = "", const std::string& at_once_message = "\n");
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // 0, or the number of the signal that came.
+  // 0, or the number of the signal that arrived.
   const volatile int& stop() const;
 };
 
-// A file that grows beyond RLIMIT_FSIZE is then an error of that write (EFBIG), and not the end of
+// After this call, growing a file beyond RLIMIT_FSIZE fails that write with EFBIG instead of ending
 // the process.
 void ignore_file_size_signal();
 

@@ -1,4 +1,4 @@
-// report: a page of what a run wrote into its --report directory.
+// report: makes a page from the --report directory of a run.
 
 #include <filesystem>
 #include <string>

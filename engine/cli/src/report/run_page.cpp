@@ -86,12 +86,11 @@ std::string summary(const RunRecord& run) {
   std::string out = text.empty() ? "" : paragraph(text + ".");
   if (run.report.isNull())
     out += paragraph(
-        "There is no report.json: the run goes on, or it was killed. What that file "
-        "says (memory, limits, choices) is missing here.");
+        "There is no report.json: the run goes on, or it was killed. So memory, limits and choices "
+        "are missing here.");
   if (steps.last_line_is_cut)
     out += paragraph(
-        "The last line of steps.jsonl is cut, as a killed run leaves it; it is left "
-        "out.");
+        "The last line of steps.jsonl is cut, as a killed run leaves it; this page leaves it out.");
   return out;
 }
 
@@ -106,11 +105,11 @@ std::string loss_chart(const RunSteps& steps) {
   std::string out =
       heading("Loss") + chart_legend("nats per token", lines) + line_chart(axes, lines);
   if (steps.skipped > 0)
-    out += paragraph("Skipped, since the loss or a gradient was not finite (triangles): steps " +
+    out += paragraph("Steps skipped because of a non-finite loss or gradient (triangles): " +
                      listed(steps.first_skipped, steps.skipped) + "; " +
                      std::to_string(steps.skipped) + " in all.");
   if (steps.not_finite > 0)
-    out += paragraph("Steps whose loss was not finite, gaps in the line: " +
+    out += paragraph("Steps with a non-finite loss, gaps in the line: " +
                      std::to_string(steps.not_finite) + ".");
   return out;
 }
@@ -134,14 +133,13 @@ std::string speed_charts(const RunSteps& steps) {
     if (!is_empty(line)) parts.push_back(std::move(line));
   }
   return out + heading("Where the seconds of a step go") + chart_legend("seconds", parts) +
-         stacked_chart(axes_of("seconds of a step, what is computed and what is waited for"),
-                       parts);
+         stacked_chart(axes_of("seconds of a step, computing and waiting"), parts);
 }
 
 std::string drive_chart(const RunSteps& steps) {
   std::vector<ChartLine> lines;
   ChartLine written = line_of(steps, StepValue::written_bytes, "written", 1, kMebi);
-  written.dashed = true;  // often the same as what is read
+  written.dashed = true;  // often equal to the line of reads
   std::vector<ChartLine> all = {line_of(steps, StepValue::read_bytes, "read", 0, kMebi), written};
   for (ChartLine& line : all) {
     if (!is_empty(line)) lines.push_back(std::move(line));
@@ -155,10 +153,10 @@ std::string resolution_note(const RunSteps& steps) {
   if (steps.buckets.width() == 1) return "";
   return paragraph("A point of a line stands for the mean of " +
                    std::to_string(steps.buckets.width()) +
-                   " steps, the band around it for the least and the largest of them.");
+                   " steps, the band around it for their range.");
 }
 
-// A row of cells that are HTML already.
+// A table row; the cells are HTML already.
 std::string raw_row(const std::vector<std::string>& cells) {
   std::string out = "<tr>";
   for (const std::string& cell : cells) out += "<td>" + cell + "</td>";
@@ -173,7 +171,7 @@ std::string limits(const RunRecord& run) {
     const char* key;
     const char* name;
     int colour;
-    StepValue bytes;  // count: moves none
+    StepValue bytes;  // count: the link moves no bytes
   };
   constexpr Link kLinks[] = {{"compute", "compute", 2, StepValue::count},
                              {"update", "update (optimizer)", 3, StepValue::count},
@@ -227,9 +225,9 @@ std::string memory(const RunRecord& run) {
   row("runtime", 0, number_at(run.report, {"runtime_bytes", "planned"}),
       number_at(run.report, {"runtime_bytes", "measured"}), 7);
   return out + "</table></div>\n" +
-         paragraph("Of the host's peak " +
+         paragraph("Pinned memory had " +
                    bytes_text(number_at(run.report, {"peak_bytes", "pinned"})) +
-                   " were pinned; the process had " +
+                   " of the host's peak; the process had " +
                    bytes_text(number_at(run.report, {"rss_peak_bytes"})) +
                    " of resident memory at its peak. Runtime is what LibTorch and the program hold "
                    "outside the tiers.");

@@ -15,7 +15,7 @@ namespace sluice::cli {
 struct RunRecord {
   std::string directory;
   RunSteps steps;
-  Json::Value report;      // null when the run has none (yet)
+  Json::Value report;      // null when the run has no report.json (yet)
   std::string trace_path;  // empty: no trace
   std::optional<TracedStep> traced;
 };

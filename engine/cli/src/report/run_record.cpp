@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t kMostReportBytes = 64 * kMiB;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-// Parses texts that are one JSON object each.
+// Parses a text that is one JSON object.
 class ObjectReader {
  public:
   ObjectReader() {
@@ -41,7 +41,7 @@ class ObjectReader {
   std::unique_ptr<Json::CharReader> reader_;
 };
 
-// Not a number where `keys` lead to nothing, or to null.
+// NaN when `keys` lead to nothing, or to null.
 double value_at(const Json::Value& line, std::initializer_list<const char*> keys) {
   return number_at(line, keys).value_or(kNone);
 }
@@ -72,7 +72,7 @@ StepValues values_of(const Json::Value& line) {
     values[value] = value_at(line, {"stall_seconds", link});
     stalled += zero_for_none(values[value]);
   }
-  // Files of earlier versions do not have it.
+  // Files of earlier versions lack "compute_seconds".
   const double rest =
       values[StepValue::seconds] - stalled - zero_for_none(values[StepValue::commit_seconds]);
   const double computed = value_at(line, {"compute_seconds"});
@@ -80,7 +80,7 @@ StepValues values_of(const Json::Value& line) {
   return values;
 }
 
-// Empty, or what is wrong with the line of a step.
+// Adds the line of a step; returns the line's mistake, or an empty text.
 std::string add_line(RunSteps& steps, const Json::Value& line) {
   const Json::Value& step = line["step"];
   if (!step.isInt64()) return "expected a step's number as \"step\"";

@@ -19,16 +19,16 @@ constexpr double kRight = 12;
 constexpr double kTop = 6;
 constexpr double kBottom = 40;
 constexpr double kRowHeight = 20;
-constexpr double kFurtherLaneHeight = 9;  // the second lane of a row and those after it
-constexpr double kLeastWidth = 0.4;       // what is narrower is drawn together with its neighbours
+constexpr double kFurtherLaneHeight = 9;  // the second lane of a row and later ones
+constexpr double kLeastWidth = 0.4;       // narrower spans are merged with their neighbours
 
 struct Kind {
   const char* name;
   int colour;
 };
 
-// What a span is drawn as: in the rows "compute" and "gpu" by the first word of its name, else by
-// its row.
+// The kind of a span, which chooses its colour: in the rows "compute" and "gpu" by the first word
+// of its name, else by its row.
 Kind kind_of(const std::string& row, const std::string& name) {
   static constexpr Kind kComputing[] = {
       {"forward", 2}, {"recompute+backward", 5}, {"backward", 5}, {"loss", 9}, {"evaluate", 8}};
@@ -106,8 +106,8 @@ class Timeline {
            svg_number(height_ - 4) + "\" text-anchor=\"middle\">milliseconds</text>\n";
   }
 
-  // Spans so narrow that they could not be told apart are one rectangle, so that a step of any
-  // number of spans has a picture of bounded size.
+  // Spans too narrow to be told apart are drawn as one rectangle. So the picture of a step has a
+  // bounded size for any number of spans.
   std::string spans_of(const TracedLane& lane, double top, double height) {
     std::vector<TracedSpan> spans = lane.spans;
     std::sort(spans.begin(), spans.end(),
@@ -149,10 +149,10 @@ class Timeline {
   std::string legend() const { return chart_legend("", kinds_); }
 
   const TracedStep& step_;
-  std::vector<double> tops_;  // of the lanes
+  std::vector<double> tops_;  // one for each lane
   std::vector<double> heights_;
   double height_ = 0;
-  std::vector<ChartLine> kinds_;  // those that are drawn, for the legend
+  std::vector<ChartLine> kinds_;  // the kinds that are drawn, for the legend
 };
 
 }  // namespace

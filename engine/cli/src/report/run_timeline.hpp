@@ -8,7 +8,7 @@
 
 namespace sluice::cli {
 
-// The picture of a step: a row for each lane.
+// The legend and the picture of a step, with a row for each lane.
 std::string step_timeline(const TracedStep& step);
 
 }  // namespace sluice::cli

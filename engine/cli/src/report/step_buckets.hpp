@@ -1,7 +1,7 @@
 #pragma once
-// StepBuckets: the values of any number of steps in bounded memory: steps that follow on each other
-// share a bucket, which knows the mean and the range of each of their values. As steps come,
-// neighbours are joined so that there are never more than kMost buckets.
+// StepBuckets: the values of any number of steps in bounded memory. Consecutive steps share a
+// bucket, which has the mean and the range of each of their values. As steps are added,
+// neighbouring buckets are joined, so that at most kMost exist.
 
 #include <array>
 #include <cmath>
@@ -18,7 +18,7 @@ enum class StepValue : std::size_t {
   lr,
   tokens_per_second,
   seconds,
-  compute_seconds,  // these seven add up to `seconds`
+  compute_seconds,  // these seven, up to stall_update, add up to `seconds`
   commit_seconds,
   stall_h2d,
   stall_d2h,
@@ -32,7 +32,7 @@ enum class StepValue : std::size_t {
   count,
 };
 
-// Of one step; what is not a number is absent.
+// The values of one step; NaN means absent.
 class StepValues {
  public:
   StepValues() { values_.fill(std::numeric_limits<double>::quiet_NaN()); }
@@ -49,7 +49,7 @@ struct ValueRange {
   double high = -low;
   std::uint64_t count = 0;
 
-  // Not a number when nothing was added.
+  // NaN when no value was added.
   double mean() const { return sum / static_cast<double>(count); }
   void add(double value);
   void add(const ValueRange& other);
@@ -58,7 +58,7 @@ struct ValueRange {
 // Thread-compatible: callers synchronise.
 class StepBuckets {
  public:
-  static constexpr std::size_t kMost = 800;  // about a column of a chart each; even
+  static constexpr std::size_t kMost = 800;  // about one for each column of a chart; even
 
   struct Bucket {
     std::int64_t first_step = 0;
@@ -73,7 +73,7 @@ class StepBuckets {
 
   void add(std::int64_t step, const StepValues& values);
   const std::vector<Bucket>& all() const { return buckets_; }
-  // Steps in each bucket, but perhaps the last.
+  // Steps in each bucket; the last bucket may have fewer.
   std::uint64_t width() const { return width_; }
 
  private:

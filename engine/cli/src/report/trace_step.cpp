@@ -24,14 +24,14 @@ struct StepTime {
   double duration_us = 0;
 };
 
-// The number behind `key` in an event's line; the recorder writes one event a line.
+// The number behind `key` in an event's line; the recorder writes one event per line.
 std::optional<double> number_behind(const std::string& line, std::string_view key) {
   const std::size_t at = line.find(key);
   if (at == std::string::npos) return std::nullopt;
   return std::strtod(line.c_str() + at + key.size(), nullptr);
 }
 
-// Calls `event` for every line that is one, without the comma at its end.
+// Calls `event` for every line that is an event, without the comma at the line's end.
 void for_each_line(const std::string& path, const std::function<void(std::string&)>& event) {
   std::ifstream file = open_record(path);
   for (std::string line; std::getline(file, line);) {
@@ -43,7 +43,7 @@ void for_each_line(const std::string& path, const std::function<void(std::string
 
 class EventReader {
  public:
-  // Empty where the line is cut.
+  // Null when the line is cut.
   Json::Value read(const std::string& line) const {
     Json::Value event;
     std::string ignored;
@@ -77,7 +77,7 @@ std::optional<StepTime> choose(std::vector<StepTime> steps, std::optional<std::i
     return found == steps.end() ? std::nullopt : std::optional(*found);
   }
   if (steps.empty()) return std::nullopt;
-  // The first one has what happens once only.
+  // The first step includes work that happens only once.
   if (steps.size() > 1) steps.erase(steps.begin());
   const auto middle = steps.begin() + static_cast<std::ptrdiff_t>((steps.size() - 1) / 2);
   std::nth_element(steps.begin(), middle, steps.end(), [](const StepTime& a, const StepTime& b) {
@@ -95,7 +95,7 @@ std::string args_text(const Json::Value& args) {
   return text;
 }
 
-// Adds what the line says, if it is a span within the step, or a lane's name.
+// Adds the line's span if it lies within the step, or the lane's name if the line has one.
 void add_line(const std::string& line, const EventReader& reader, const StepTime& step,
               std::map<std::int64_t, TracedLane>& lanes) {
   const bool names = line.find("\"thread_name\"") != std::string::npos;

@@ -23,7 +23,7 @@ int chart_columns_of(const PlotOptions& options) {
   return options.columns - static_cast<int>(kLabelWidth) - 2;
 }
 
-// One range of an axis. Never empty: a constant series gets room around it.
+// The range of an axis. drawn_range() widens an empty range.
 struct Range {
   double low = std::numeric_limits<double>::infinity();
   double high = -std::numeric_limits<double>::infinity();
@@ -35,7 +35,7 @@ struct Range {
   double length() const { return high - low; }
 };
 
-// Dots of the chart, `dots_x` by `dots_y` to a character, and the marks that cover characters.
+// The chart's dots, `dots_x_` by `dots_y_` to a character, and the marks that cover characters.
 class Canvas {
  public:
   Canvas(int columns, int rows, bool unicode)
@@ -104,7 +104,7 @@ int to_dot(double value, const Range& range, int dots) {
   return std::clamp(static_cast<int>(std::lround(share * (dots - 1))), 0, dots - 1);
 }
 
-// The mean of each column's points: what of a noisy series can be told apart.
+// The mean of each column's points; points that share a column cannot be told apart.
 std::map<int, double> column_means(const PlotSeries& series, const Range& x_range, int width) {
   std::map<int, std::pair<double, int>> sums;
   for (const PlotPoint& point : series.points) {
@@ -125,7 +125,7 @@ void draw_line(Canvas& canvas, const std::map<int, double>& means, const Range& 
     if (!previous) {
       canvas.dot(x, y);
     } else {
-      // One dot per step along the longer side keeps the line closed.
+      // One dot per step along the longer side leaves no gap in the line.
       const int steps = std::max(x - previous->first, std::abs(y - previous->second));
       for (int i = 1; i <= steps; ++i) {
         canvas.dot(previous->first + (x - previous->first) * i / steps,
@@ -136,7 +136,8 @@ void draw_line(Canvas& canvas, const std::map<int, double>& means, const Range& 
   }
 }
 
-// The values that will be drawn decide the range, so that one wild step does not flatten the rest.
+// Only drawn values count, so a single outlier does not flatten the chart. A constant series gets
+// some room around it.
 Range drawn_range(const std::vector<PlotSeries>& series, const Range& x_range, int width) {
   Range range;
   for (const PlotSeries& one : series) {

@@ -1,7 +1,7 @@
 #pragma once
-// A chart of losses over steps for the terminal: the first series as a line (braille dots, 2 x 4 to
-// a character), the others as marks. Without unicode, one character a cell. Thread-safe: values and
-// free functions without state.
+// A chart of losses over steps for the terminal. Lines are drawn with braille dots, 2 x 4 to a
+// character. Without unicode a character is one cell. Thread-safe: values and free functions
+// without state.
 
 #include <string>
 #include <vector>
@@ -10,13 +10,13 @@ namespace sluice::cli {
 
 struct PlotPoint {
   double x = 0;
-  double y = 0;  // points that are not finite are left out
+  double y = 0;  // non-finite points are left out
 };
 
 struct PlotSeries {
   enum class Style {
     line,   // points that share a column are averaged; columns are connected
-    marks,  // every point is a mark of its own, drawn over the lines
+    marks,  // every point is a separate mark, drawn over the lines
   };
   std::string name;
   Style style = Style::line;
@@ -24,14 +24,14 @@ struct PlotSeries {
 };
 
 struct PlotOptions {
-  int columns = 80;  // of everything, labels included; at least 40
-  int rows = 13;     // of the chart itself; at least 4. Labels are evenly spaced with 3 n + 1
+  int columns = 80;  // total width, labels included; at least 40
+  int rows = 13;     // height of the chart itself; at least 4. 3 n + 1 rows space labels evenly
   bool unicode = true;
   std::string x_label;
 };
 
-// Lines with a newline each: the chart, its axes with labels, and a legend. Empty when fewer than
-// two points can be drawn.
+// The chart, its axes with labels, and a legend, as lines that each end with a newline. Empty when
+// fewer than two points can be drawn.
 std::string plot(const std::vector<PlotSeries>& series, const PlotOptions& options);
 
 }  // namespace sluice::cli

@@ -75,8 +75,8 @@ std::string ByteProgress::line(std::uint64_t done_bytes, std::uint64_t total_byt
   if (!terminal.is_terminal) {
     return verb_ + "  " + done + " of " + total + "  " + rate + (left.empty() ? "" : "  " + left);
   }
-  // Padded to the longest that they become, so that nothing jumps. In the order in which they are
-  // left out: the last first.
+  // Each part is padded to its longest text, so that the line does not jump. On a narrow terminal
+  // the last parts are left out first.
   std::vector<std::string> parts = {
       right(done, 8) + " of " + total, right(rate, 10),
       left + std::string(11 - std::min<std::size_t>(11, left.size()), ' ')};
@@ -86,8 +86,8 @@ std::string ByteProgress::line(std::uint64_t done_bytes, std::uint64_t total_byt
     return out;
   };
   const auto room = [&] {
-    constexpr int kBarExtra = 2 + 2;  // its ends, and the gap before it
-    // One less: the last column would wrap on some terminals.
+    constexpr int kBarExtra = 2 + 2;  // the bar's ends, and the gap before the bar
+    // One column less, because text in the last column wraps on some terminals.
     return terminal.columns - 1 - static_cast<int>(verb_.size() + text().size()) - kBarExtra;
   };
   while (parts.size() > 1 && room() < kShortestBar) parts.pop_back();

@@ -1,6 +1,6 @@
 #pragma once
-// How far a command has come that works through a known number of bytes: a bar that is rewritten in
-// place on a terminal, a line every ten seconds elsewhere.
+// Progress of a command over a known number of bytes: a bar that is rewritten in place on a
+// terminal, a line every ten seconds elsewhere.
 
 #include <cstdint>
 #include <functional>
@@ -10,16 +10,17 @@
 
 namespace sluice::cli {
 
-// `width` characters and an end on either side; `share` is cut to 0 to 1.
+// A bar of `width` characters and an end on either side; `share` is clamped to 0 to 1.
 std::string progress_bar(double share, int width, bool unicode);
 
-// "1.31 GB/s" (decimal); "? GB/s" when no time has passed.
+// "1.31 GB/s" (decimal); "? GB/s" for 0 seconds.
 std::string format_byte_rate(std::uint64_t bytes, double seconds);
 
-// Confined to thread: the one that works.
+// Confined to thread: the working thread.
 class ByteProgress {
  public:
-  // `verb` begins every line: "checking". `seconds` is a monotonic clock; time counts from here.
+  // `verb` begins every line: "checking". `seconds` is a monotonic clock; the elapsed time counts
+  // from the construction.
   ByteProgress(Console& console, std::string verb, std::function<double()> seconds);
   ~ByteProgress() { console_.status(""); }
   ByteProgress(const ByteProgress&) = delete;

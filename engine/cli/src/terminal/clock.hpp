@@ -1,5 +1,5 @@
 #pragma once
-// The time as progress displays need it. Tests pass a clock of their own. Thread-safe: values and a
+// The time for progress displays. Tests pass a clock of their own. Thread-safe: values and a
 // free function without state.
 
 #include <functional>

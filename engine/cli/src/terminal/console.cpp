@@ -36,7 +36,7 @@ LogLevel from_spdlog(spdlog::level::level_enum level) {
   return level == spdlog::level::info ? LogLevel::info : LogLevel::debug;
 }
 
-// Hands spdlog's lines to the console, which has the lock.
+// Passes spdlog's lines to the console, which has the lock.
 class ConsoleSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   explicit ConsoleSink(Console& console) : console_(console) {}
@@ -100,7 +100,7 @@ void Console::log(LogLevel level, std::string_view message) {
 }
 
 LogSink Console::make_log_sink() {
-  // Shared by the copies of the sink; spdlog's own interface.
+  // Shared by the copies of the sink, as spdlog's interface requires.
   auto logger = std::make_shared<spdlog::logger>("sluice", std::make_shared<ConsoleSink>(*this));
   logger->set_level(spdlog::level::trace);
   return [logger](LogLevel level, std::string_view message) {

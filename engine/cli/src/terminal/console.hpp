@@ -1,6 +1,7 @@
 #pragma once
-// Where a command talks to people: lines that stay, and on a terminal one status line below them
-// that is rewritten in place. Log lines go to standard error without tearing the status line.
+// Console: a command's output for people. It prints permanent lines, and on a terminal one status
+// line below them that is rewritten in place. Log lines go to standard error without tearing the
+// status line.
 
 #include <cstdio>
 #include <string>
@@ -15,7 +16,7 @@ namespace sluice::cli {
 // Thread-safe.
 class Console {
  public:
-  // The streams stay the caller's and must outlive the console.
+  // The caller owns the streams, which must outlive the console.
   Console(std::FILE* out, std::FILE* log, TerminalFacts facts);
   // Removes the status line.
   ~Console();
@@ -23,14 +24,16 @@ class Console {
   Console& operator=(const Console&) = delete;
 
   const TerminalFacts& terminal() const { return facts_; }
-  // Writes text that stays, and a newline when it has none at its end.
+  // Writes permanent text, and a newline if the text does not end with one.
   void print(std::string_view text);
-  // Writes text as it is and flushes: generated text, token by token.
+  // Writes text unchanged and flushes; for generated text, token by token.
   void stream(std::string_view text);
-  // Replaces the status line; empty removes it. Nothing happens when the output is not a terminal.
+  // Replaces the status line; an empty text removes the line. Does nothing when the output is not a
+  // terminal.
   void status(std::string_view text);
-  // "warning: ..." on the log stream. As a LogSink, through spdlog.
+  // Writes "warning: ..." to the log stream.
   void log(LogLevel level, std::string_view message);
+  // A sink that calls log(), through spdlog.
   LogSink make_log_sink();
 
  private:

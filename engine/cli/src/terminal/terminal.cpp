@@ -16,8 +16,8 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Without any locale variable (containers, services) the reader is almost always UTF-8; "C" set on
-// purpose is taken at its word.
+// Without any locale variable (containers, services) the reader almost always takes UTF-8. A locale
+// that is set, "C" included, decides.
 bool locale_takes_unicode() {
   std::string locale;
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {

@@ -1,7 +1,6 @@
 #pragma once
-// What the output goes to, and the environment variables about it (TERM, COLUMNS, NO_COLOR, LC_ALL,
-// LC_CTYPE, LANG), which are read here and nowhere else. Thread-safe: values and free functions
-// without state.
+// Facts about the terminal. The environment variables TERM, COLUMNS, NO_COLOR, LC_ALL, LC_CTYPE and
+// LANG are read here and nowhere else. Thread-safe: values and free functions without state.
 
 #include <cstdio>
 #include <string>
@@ -11,7 +10,7 @@ namespace sluice::cli {
 struct TerminalFacts {
   bool is_terminal = false;  // a line can be rewritten in place
   int columns = 80;
-  bool unicode = false;  // block and braille characters show
+  bool unicode = false;  // block and braille characters are shown
   bool colour = false;
 };
 TerminalFacts probe_terminal(std::FILE* stream);

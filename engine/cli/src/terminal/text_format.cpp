@@ -20,7 +20,7 @@ std::string format_gigabytes(double bytes_per_second) {
 }
 
 std::string format_duration(double seconds) {
-  constexpr double kLongest = 1e9;  // thirty years; beyond it the number says nothing
+  constexpr double kLongest = 1e9;  // thirty years; a longer duration says nothing
   if (!std::isfinite(seconds) || seconds < 0 || seconds > kLongest) return "?";
   const auto whole = static_cast<long long>(std::llround(seconds));
   const auto pair = [](long long major, char major_unit, long long minor, char minor_unit) {

@@ -1,5 +1,5 @@
 #pragma once
-// Numbers as the commands show them, and text for shells. Thread-safe: free functions without
+// Formats of numbers for the commands, and text for shells. Thread-safe: free functions without
 // state.
 
 #include <cstdint>
@@ -18,12 +18,12 @@ std::string format_duration(double seconds);
 // "1,043 tok/s", "12.3 tok/s".
 std::string format_rate(double per_second, const std::string& unit);
 
-// The text with every byte that is not part of valid UTF-8 replaced by U+FFFD; what JSON needs.
+// Replaces every byte that is not part of valid UTF-8 by U+FFFD, as JSON needs.
 std::string valid_utf8(std::string_view text);
 
-// The argument as a POSIX shell needs it typed: unchanged when it is plain, else in single quotes.
+// The argument as typed into a POSIX shell: plain text unchanged, other text in single quotes.
 std::string shell_quote(const std::string& argument);
-// A whole command line.
+// A whole command line, each argument quoted where needed.
 std::string shell_line(const std::vector<std::string>& arguments);
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// plan: where every byte of a run would live, and with rates how long a step would take.
+// plan: shows where every byte of a run would live; with known rates also the time of a step.
 
 #include <cerrno>
 #include <ctime>
@@ -25,7 +25,7 @@ namespace sluice::cli {
 
 namespace {
 
-// What of the data is wrong, the way training would find it.
+// Checks the data as training would.
 void check_data(const train::TrainRequest& run, const config::ModelConfig& model) {
   const auto length = static_cast<std::uint64_t>(model.n_positions);
   const auto vocabulary = static_cast<std::uint64_t>(model.vocab_size);
@@ -37,8 +37,8 @@ void check_data(const train::TrainRequest& run, const config::ModelConfig& model
   if (run.init_path) models::SafetensorsReader{*run.init_path};
 }
 
-// Of the model, or of the most blocks of its shape that fit. Throws DoesNotFit, with what is short,
-// when it does not fit, or not even one block does.
+// Plans the model, or with --max the largest number of blocks of its shape that fits. Throws
+// DoesNotFit, which says what is short, when the model or a single block does not fit.
 plan::Plan plan_run(const PlanArguments& arguments, const config::TrainConfig& config,
                     config::ModelConfig model, const plan::FindRates& find_rates) {
   const plan::Placement placement = arguments.request.placement;
@@ -63,7 +63,7 @@ std::string largest_line(const config::ModelConfig& asked, const plan::Plan& pla
          std::to_string(asked.n_layer) + ")";
 }
 
-// Measures what such a plan needs to know of the machine, and keeps it.
+// Measures the rates that predict this plan, and saves them.
 plan::SavedRates probe_rates(const PlanArguments& arguments, const plan::Plan& plan,
                              Session& session) {
   for (const std::string& directory : {plan.states_directory, plan.scratch_directory}) {

@@ -11,9 +11,9 @@ namespace sluice::cli {
 
 namespace {
 
-// Speed is that of the last steps: a run slows down and recovers with its machine.
+// Steps that the shown speed averages over: a run slows down and recovers with its machine.
 constexpr std::size_t kRecentSteps = 32;
-// Twenty steps of memory: follows the loss, not the batches.
+// A memory of about twenty steps, which follows the loss and not the batches.
 constexpr double kSmoothing = 0.95;
 constexpr double kSecondsBetweenLines = 10;
 constexpr double kSecondsBetweenRedraws = 0.1;
@@ -30,15 +30,16 @@ std::string joined(const std::vector<std::string>& parts) {
 std::string progress_line(const ProgressView& view, const TerminalFacts& terminal) {
   constexpr int kShortestBar = 8;
   constexpr int kLongestBar = 30;
-  constexpr int kBarExtra = 2 + 2;  // its ends, and the gap before the next part
+  constexpr int kBarExtra = 2 + 2;  // the bar's ends, and the gap before the next part
   const auto columns =
       static_cast<int>(terminal.columns) - 1;  // the last column would wrap on some terminals
   const std::string total = std::to_string(view.total);
   std::string step = std::to_string(view.step);
-  step.insert(0, total.size() - std::min(total.size(), step.size()), ' ');  // so that nothing jumps
+  step.insert(0, total.size() - std::min(total.size(), step.size()),
+              ' ');  // so that the line does not jump
   std::string left;
   if (view.seconds_left) left = format_duration(*view.seconds_left) + " left";
-  // In the order in which they are left out: the last first.
+  // On a narrow terminal the last parts are left out first.
   std::vector<std::string> parts = {"step " + step + "/" + total,
                                     "loss " + format_number("%.4f", view.loss),
                                     left,
@@ -55,7 +56,7 @@ std::string progress_line(const ProgressView& view, const TerminalFacts& termina
   const int room = std::min(columns - width() - kBarExtra, kLongestBar);
   const double share =
       view.total > 0 ? static_cast<double>(view.step) / static_cast<double>(view.total) : 0;
-  // Shown in reading order: lr and speed before the times.
+  // The shown order differs: lr and speed come before the times.
   std::vector<std::string> shown = {parts[0]};
   if (room >= kShortestBar) shown.push_back(progress_bar(share, room, terminal.unicode));
   for (const std::size_t index : {1U, 4U, 3U, 2U, 5U}) {
@@ -147,7 +148,7 @@ ProgressView TrainProgress::view(const train::StepRecord& record) const {
   }
   view.tokens_per_second = step_seconds > 0 ? static_cast<double>(tokens) / step_seconds : 0;
   if (recent_.size() >= 2) {
-    // By the clock on the wall, so that evaluations count.
+    // Measured by the clock, so that evaluations count.
     const double each = (recent_.back().at_seconds - recent_.front().at_seconds) /
                         static_cast<double>(recent_.size() - 1);
     view.seconds_left = each * static_cast<double>(total_steps_ - record.step);

@@ -1,6 +1,7 @@
 #pragma once
-// What `train` shows while it runs: the plan and its choices, then one line that is rewritten in
-// place on a terminal, or plain lines elsewhere; and the losses, kept for the curve at the end.
+// The display of `train` while it runs: the plan and its choices, then one line that is rewritten
+// in place on a terminal, or plain lines elsewhere. It also records the losses for the curve at the
+// end.
 
 #include <cstdint>
 #include <deque>
@@ -15,7 +16,7 @@
 
 namespace sluice::cli {
 
-// What one progress line says.
+// The values of one progress line.
 struct ProgressView {
   std::int64_t step = 0;
   std::int64_t total = 0;
@@ -26,11 +27,11 @@ struct ProgressView {
   std::string eta;  // time of day; empty when not known
 };
 
-// Exactly one line of at most terminal.columns - 1 characters; what does not fit is left out, least
-// telling first.
+// Exactly one line of at most terminal.columns - 1 characters. On a narrow terminal the least
+// important parts are left out first.
 std::string progress_line(const ProgressView& view, const TerminalFacts& terminal);
 
-// An exponential average that starts at its first value, without the pull towards zero.
+// An exponential average that starts at its first value, without a bias towards zero.
 class SmoothedLoss {
  public:
   void add(double loss);
@@ -41,7 +42,7 @@ class SmoothedLoss {
   double weight_ = 0;
 };
 
-// Confined to thread: the one that trains.
+// Confined to thread: the training thread.
 class TrainProgress : public train::TrainObserver {
  public:
   TrainProgress(Console& console, ProgressClock clock);
@@ -53,11 +54,11 @@ class TrainProgress : public train::TrainObserver {
 
   // The plan of the run, once on_plan was called.
   const std::optional<plan::Plan>& plan() const { return plan_; }
-  // The chart of the losses; empty before ten steps.
+  // The chart of the losses; empty before the tenth step.
   std::string loss_curve() const;
 
  private:
-  // A step as far as speed is concerned.
+  // The times and tokens of a step, for its speed.
   struct Mark {
     double at_seconds;  // clock
     double step_seconds;

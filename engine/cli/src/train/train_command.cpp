@@ -1,4 +1,4 @@
-// train: checks what it was given, loads LibTorch, trains, shows how to go on.
+// train: checks the files, loads LibTorch, trains, and shows how to continue.
 
 #include <algorithm>
 #include <filesystem>
@@ -24,14 +24,14 @@ namespace sluice::cli {
 
 namespace {
 
-// The report is written last; that it cannot be is said first.
+// The report is written last, so its path is checked first.
 void check_report(const std::string& directory) {
   const std::string path = directory + "/report.json";
   SLUICE_CHECK(directory.empty() || !std::filesystem::is_directory(path),
                "--report: " + path + ": this is a directory, expected a file");
 }
 
-// So is what cannot become a trace.
+// Checks that the trace can be written.
 void check_trace(const train::TrainRequest& run) {
   if (run.trace_path.empty()) return;
   check_trace_path(run.trace_path);
@@ -41,13 +41,13 @@ void check_trace(const train::TrainRequest& run) {
   if (!run.report_dir.empty() && as_folder(path.parent_path()) == as_folder(run.report_dir)) {
     SLUICE_CHECK(path.filename() != "steps.jsonl" && path.filename() != "report.json",
                  "--trace: " + run.trace_path + ": this is a file that --report writes");
-    // The folder is made when the report is begun.
+    // Training creates this folder for the report.
     if (!fs::exists(run.report_dir)) return;
   }
   check_writable("--trace", run.trace_path, {});
 }
 
-// The line that goes on with this run: as it was called, and --resume.
+// The command line that continues this run: its own arguments, and --resume.
 std::string resume_line(std::vector<std::string> argv) {
   if (std::find(argv.begin(), argv.end(), "--resume") == argv.end()) argv.emplace_back("--resume");
   return shell_line(argv);
@@ -86,8 +86,8 @@ int run_train(const TrainArguments& arguments, Session& session) {
   require_files(request);
   check_report(request.report_dir);
   check_trace(request);
-  // Read here as well, so that mistakes show before LibTorch is loaded.
-  // A pipe can be read only once.
+  // Read here as well, so that mistakes show before LibTorch is loaded. A pipe is not read here,
+  // because it can be read only once.
   const auto is_file = [](const std::string& path) {
     return std::filesystem::is_regular_file(path);
   };

@@ -46,7 +46,7 @@ std::string find_train_library(std::string& why) {
 
 namespace {
 
-// LibTorch ends the process when it cannot map its memory, so it is not even begun with.
+// LibTorch ends the process when it cannot map its memory, so the limit is checked before loading.
 void check_address_space() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
@@ -56,8 +56,8 @@ void check_address_space() {
                    format_bytes(plan::kProgramAddressSpaceBytes) + ": raise the limit");
 }
 
-// Kernels of LibTorch divide their work by the threads they asked for. With fewer they compute
-// something else, without a word: half of it, as a loss that is off in its third digit shows.
+// LibTorch's kernels divide their work by the number of threads that they request. With fewer
+// threads the kernels silently skip part of the work; the loss is then off in its third digit.
 void check_openmp() {
   for (const char* name : {"OMP_THREAD_LIMIT", "OMP_DYNAMIC"}) {
     const char* value = std::getenv(name);
@@ -85,11 +85,11 @@ train::TrainLibrary& load_train_library() {
     throw Error("this build has no LibTorch: " + why +
                 ". Install LibTorch with scripts/setup.sh, then build again with scripts/build.sh");
   }
-  // LibTorch's OpenMP threads spin while they wait, on the very cores that the updates, the copies
-  // and the I/O need; with more runs than cores a step takes ten times as long. Read once, when
-  // LibTorch is loaded; a user's own setting stays.
+  // By default LibTorch's OpenMP threads spin while they wait, on the cores that the updates, the
+  // copies and the I/O need. With more runs than cores a step then takes ten times as long. OpenMP
+  // reads the variable once, when LibTorch is loaded. A user's own setting stays.
   ::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
-  // Local: LibTorch's symbols must not get in the way of the program's own.
+  // RTLD_LOCAL: LibTorch's symbols must not replace the program's own.
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     throw Error("cannot load " + path + ": " + last_dl_error() +

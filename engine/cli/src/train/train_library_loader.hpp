@@ -1,5 +1,5 @@
 #pragma once
-// Finds and loads the training library, which brings LibTorch; the program itself links none of it.
+// Finds and loads the training library, which links LibTorch; the program itself does not.
 // Thread-safe: free functions without state.
 
 #include <string>
@@ -8,12 +8,13 @@
 
 namespace sluice::cli {
 
-// The library beside this executable (../lib, as built and as installed), or empty with `why`
-// saying where it was looked for.
+// The path of the library, searched in ../lib beside this executable, as built and as installed.
+// Empty when none is found; `why` then names the place.
 std::string find_train_library(std::string& why);
 
-// Loads it; it stays for the life of the process. Blocks for a moment (LibTorch). Throws Error that
-// says what is missing and what to do.
+// Loads the library for the life of the process; loading LibTorch blocks for a moment. Throws Error
+// that names the missing part and the remedy. Throws DoesNotFit when the address space is limited
+// too far, and InvalidArgument when the environment restricts OpenMP's threads.
 train::TrainLibrary& load_train_library();
 
 }  // namespace sluice::cli

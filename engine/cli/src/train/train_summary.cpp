@@ -74,7 +74,7 @@ std::string byte_table(const train::RunReport& report) {
          "\n";
 }
 
-// Bytes written wear a drive out.
+// Written bytes wear a drive out, so the line shows their share of the drive's rating.
 std::string endurance_line(const train::RunReport& report) {
   if (report.rated_bytes == 0) return "";
   const double share = 100.0 * static_cast<double>(report.life_written_bytes) /
@@ -112,7 +112,7 @@ std::string next_steps(const std::string& program, const train::RunReport& repor
   const std::string& run =
       plan.states_directory.empty() ? plan.config.sluice.checkpoint_dir : plan.states_directory;
   if (run.empty() || report.committed_step == 0) {
-    return "the weights are not kept: no step was committed to a directory\n";
+    return "the weights are not saved: no step was committed to a directory\n";
   }
   return "export:   " + shell_line({program, "export", run, "--out", "weights.safetensors"}) +
          "\ngenerate: " +

@@ -1,6 +1,6 @@
 #pragma once
-// What `train` shows when it is done: bytes per tier, what bounds the step, losses, and what to do
-// next. Thread-safe: a free function without state.
+// The text of `train` at its end: bytes per tier, the limit that bounds a step, losses, and the
+// next commands. Thread-safe: a free function without state.
 
 #include <string>
 
@@ -11,8 +11,7 @@ namespace sluice::cli {
 
 std::string run_summary(const train::RunReport& report);
 
-// How the weights of this run can be used: lines with the commands, or the line that says that
-// nothing was kept.
+// The commands that use the weights of this run; or a line that says that no weights were saved.
 std::string next_steps(const std::string& program, const train::RunReport& report,
                        const plan::Plan& plan, const std::string& model_path);
 

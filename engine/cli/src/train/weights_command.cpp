@@ -24,9 +24,9 @@ namespace {
 
 constexpr std::int64_t kByteVocabulary = 256;
 
-// Shows the prompt and then tokens as they come, and keeps them for --json. The line ends with the
-// object, so that what is said next, an error too, begins on one of its own.
-// Confined to thread: the one that generates.
+// Shows the prompt, then each token as it arrives, and records the tokens for --json. The
+// destructor ends the line, so that later output, an error included, begins on a new line. Confined
+// to thread: the generating thread.
 class TokenPrinter : public train::GenerateObserver {
  public:
   TokenPrinter(Console& console, std::string prompt, bool bytes)
@@ -53,7 +53,7 @@ class TokenPrinter : public train::GenerateObserver {
   const std::string& text() const { return text_; }
 
  private:
-  // A terminal would obey control characters.
+  // A terminal would execute control characters.
   std::string shown(unsigned char byte) const {
     const bool control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F;
     return {control && console_.terminal().is_terminal ? '?' : static_cast<char>(byte)};

@@ -1,5 +1,4 @@
-// nvme bench: what a drive gives, measured through the engine that training uses; with --fio beside
-// fio.
+// nvme bench: measures a drive through the engine that training uses; --fio measures fio beside it.
 
 #include <json/value.h>
 
@@ -33,13 +32,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kSampleEvery = std::chrono::milliseconds(100);
-constexpr std::size_t kLeastRounds = 6;  // fewer say nothing of their spread
+constexpr std::size_t kLeastRounds = 6;  // fewer rounds say nothing about their spread
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// One target's load on a thread of its own, while the main thread looks at the counters.
+// Runs one target's load on a separate thread, while the main thread reads the counters.
 class RunningLoad {
  public:
   RunningLoad(BenchTarget& target, double seconds, const volatile int& stop)
@@ -58,7 +57,7 @@ class RunningLoad {
   RunningLoad& operator=(const RunningLoad&) = delete;
 
   bool done() const { return done_; }
-  // Bytes moved since the last call.
+  // Bytes that were moved since the last call.
   std::uint64_t take_moved() {
     const std::uint64_t now = moved();
     return now - std::exchange(moved_bytes_, now);
@@ -83,7 +82,7 @@ class RunningLoad {
   std::thread thread_;
 };
 
-// All targets at once; samples go to the outcomes.
+// Measures all targets at the same time; the outcomes receive the samples.
 void run_all(std::vector<BenchTarget>& targets, double seconds, const volatile int& stop,
              Console& console, std::vector<BenchOutcome>& outcomes) {
   std::vector<std::unique_ptr<RunningLoad>> running;
@@ -99,7 +98,7 @@ void run_all(std::vector<BenchTarget>& targets, double seconds, const volatile i
     for (std::size_t i = 0; i < running.size(); ++i) {
       const double rate = static_cast<double>(running[i]->take_moved()) / interval;
       sum += rate;
-      // What is left in flight at the end is not a sample of the drive.
+      // The drain of the last requests is not a sample of the drive.
       if (!running[i]->done() && seconds_since(begin) <= seconds)
         outcomes[i].samples.push_back({seconds_since(begin), rate});
     }
@@ -111,13 +110,13 @@ void run_all(std::vector<BenchTarget>& targets, double seconds, const volatile i
   for (std::size_t i = 0; i < running.size(); ++i) outcomes[i].result.add(running[i]->finish());
 }
 
-// Ours and fio's in turn, the order turned round every time.
+// Runs our slice, fio's, and fio's again; the order is reversed in every other round.
 void run_beside_fio(const NvmeBenchArguments& arguments, BenchTarget& target,
                     const volatile int& stop, Console& console, BenchOutcome& outcome) {
   FioComparison comparison;
   const int rounds =
       std::max(1, static_cast<int>(std::lround(arguments.seconds / arguments.slice_seconds)));
-  target.load().run(0.2);  // the first requests of a process are slow; fio has its own such time
+  target.load().run(0.2);  // the first requests of a process are slow; fio warms up by itself
   for (int round = 0; round < rounds && stop == 0; ++round) {
     nvme::LoadResult ours;
     FioSlice fio;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kColours = 5;
 
-// Throughput over time, one line for each path; fio's dashed.
+// Throughput over time, one line for each path; fio's line is dashed.
 std::vector<ChartLine> lines_of(const std::vector<BenchOutcome>& outcomes) {
   std::vector<ChartLine> lines;
   for (std::size_t i = 0; i < outcomes.size(); ++i) {

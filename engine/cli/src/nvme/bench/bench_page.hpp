@@ -1,6 +1,6 @@
 #pragma once
-// The outcome of `sluice nvme bench`, and its page. Thread-safe: values and free functions without
-// state.
+// The outcome of `sluice nvme bench`, and the page about it. Thread-safe: values and free functions
+// without state.
 
 #include <cstdint>
 #include <optional>
@@ -13,11 +13,11 @@
 
 namespace sluice::cli {
 
-// Rounds of three slices: ours, fio's, and fio's again, or the other way round.
+// Rounds of three slices: ours, fio's, and fio's again; in every other round the order is reversed.
 struct FioComparison {
   std::vector<double> ratios;    // ours to fio's, by round
-  std::vector<double> controls;  // fio's second slice to its first: what the drive's moods do
-  FioSlice fio;                  // the first slices together
+  std::vector<double> controls;  // fio's second slice to its first: the drive's own changes
+  FioSlice fio;                  // sum of fio's first slices
   std::vector<double> rates;     // bytes per second of fio's first slices, by round
 };
 
@@ -29,14 +29,14 @@ struct BenchOutcome {
   std::string path;
   std::string backend;
   std::string why_buffered;
-  std::uint64_t size_bytes = 0;  // of the file, as measured on
+  std::uint64_t size_bytes = 0;  // the measured part of the file
   std::string fio_line;          // empty without fio
   nvme::LoadResult result;
   std::vector<BenchSample> samples;
   std::optional<FioComparison> fio;
 };
 
-// What was measured and with which settings, in a line.
+// The load and its settings, in one line.
 std::string bench_title(const NvmeBenchArguments& arguments, const BenchOutcome& outcome);
 
 // A self-contained page: the throughput over time, the latencies, the settings.

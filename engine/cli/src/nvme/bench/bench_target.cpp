@@ -49,11 +49,12 @@ void check_load(const NvmeBenchArguments& arguments, std::uint64_t size_bytes) {
   const std::uint64_t needed = nvme::load_memory_bytes(load_options(arguments, size_bytes),
                                                        {arguments.block_bytes, arguments.depth});
   const std::uint64_t available = plan::available_memory_bytes();
-  // 0: the system does not say.
+  // `available` is 0 when the system does not report it.
   if (available == 0 || checked_mul(needed, arguments.paths.size()) <= available) return;
   throw OutOfMemory("host", checked_mul(needed, arguments.paths.size()), available,
                     "buffers for --depth " + std::to_string(arguments.depth) + " of --block " +
-                        format_bytes(arguments.block_bytes) + ", of which fewer need less");
+                        format_bytes(arguments.block_bytes) +
+                        "; fewer or smaller blocks need less");
 }
 
 CpuTime cpu_time_of(const NvmeBenchArguments& arguments) {
@@ -62,7 +63,8 @@ CpuTime cpu_time_of(const NvmeBenchArguments& arguments) {
 
 BenchTarget::BenchTarget(const NvmeBenchArguments& arguments, DriveFile drive)
     : drive_(std::move(drive)) {
-  if (!drive_.own()) check_load(arguments, drive_.size_bytes());  // else before it was made
+  if (!drive_.own())
+    check_load(arguments, drive_.size_bytes());  // a bench file was checked before it was made
   nvme::BackendChoice choice =
       nvme::make_backend(arguments.backend, arguments.depth, arguments.io_threads);
   why_not_better_ = choice.why_not_better;
@@ -70,7 +72,7 @@ BenchTarget::BenchTarget(const NvmeBenchArguments& arguments, DriveFile drive)
       std::move(choice.backend),
       nvme::IoEngineOptions{arguments.block_bytes, arguments.depth, reads_per_write(arguments)});
   nvme::LoadOptions options = load_options(arguments, drive_.size_bytes());
-  // fio writes what it likes.
+  // fio writes content of its own, so the content cannot be verified beside it.
   options.verify = drive_.own() && !(arguments.fio && arguments.pattern != nvme::LoadPattern::read);
   load_ = std::make_unique<nvme::Load>(*engine_, drive_.file(), options);
 }

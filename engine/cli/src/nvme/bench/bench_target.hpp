@@ -14,20 +14,21 @@
 namespace sluice::cli {
 
 DriveFileOptions drive_options(const NvmeBenchArguments& arguments);
-// Before any file is made: throws InvalidArgument when a load of so many bytes cannot be,
-// OutOfMemory when it takes more memory than the machine has.
+// Checks a load over `size_bytes`; called before any file is made. Throws InvalidArgument when the
+// settings do not fit together or to the size. Throws OutOfMemory when the load needs more memory
+// than the machine has.
 void check_load(const NvmeBenchArguments& arguments, std::uint64_t size_bytes);
 
-// Whether reads and writes wait for each other, so that their order matters.
+// Whether the pattern both reads and writes, so that their order matters.
 bool has_order(nvme::LoadPattern pattern);
 unsigned reads_per_write(const NvmeBenchArguments& arguments);
 
-// The processor's time is the process's: of several paths at once only the sum has one. With fio
-// they are measured one after the other.
+// CPU time is counted for the whole process. When several paths are measured at the same time, only
+// their sum has a known CPU time. With fio the paths are measured one after the other.
 enum class CpuTime { known, of_all };
 CpuTime cpu_time_of(const NvmeBenchArguments& arguments);
 
-// One path, ready to be measured. Its engine is its own, so several drives work at once.
+// One path, ready to be measured. Each target has its own engine, so several drives work at once.
 class BenchTarget {
  public:
   // Throws InvalidArgument, IoError.

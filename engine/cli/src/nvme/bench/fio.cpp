@@ -32,7 +32,7 @@ std::string fio_pattern(const NvmeBenchArguments& arguments) {
     case nvme::LoadPattern::write:
       return random ? "randwrite" : "write";
     case nvme::LoadPattern::mixed:
-    case nvme::LoadPattern::swap:  // as many bytes each way is the nearest it has
+    case nvme::LoadPattern::swap:  // fio's nearest pattern: as many bytes each way
       break;
   }
   return random ? "randrw" : "rw";
@@ -57,7 +57,7 @@ std::vector<std::string> command_line(const NvmeBenchArguments& arguments,
       "--thread",
       "--output-format=json"};
   if (backend == "threads") {
-    // As many threads as ours has, each with one request.
+    // As many threads as our backend has, each with one request.
     line.insert(
         line.end(),
         {"--ioengine=psync", "--iodepth=1", "--numjobs=" + std::to_string(arguments.io_threads),
@@ -70,8 +70,9 @@ std::vector<std::string> command_line(const NvmeBenchArguments& arguments,
   return line;
 }
 
-// fio's buffers on huge pages, as ours are: else the drive splits its large blocks, and the figure
-// is not the drive's limit. In place of what the user has set for the allocator, if anything.
+// fio's buffers lie on huge pages, as our buffers do. Otherwise the drive splits fio's large
+// blocks, and the figure is not the drive's limit. This setting replaces the user's setting of the
+// allocator, if any.
 std::vector<std::string> fio_environment() {
   std::vector<std::string> environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -93,7 +94,7 @@ struct Output {
   std::string out;
 };
 
-// Standard output and standard error together.
+// Runs the command line and collects standard output and standard error together.
 Output run_and_read(std::vector<std::string> line) {
   std::array<int, 2> ends{};
   SLUICE_SYSCALL(::pipe2(ends.data(), O_CLOEXEC), "pipe");
@@ -142,7 +143,7 @@ std::string fio_line(const NvmeBenchArguments& arguments, const BenchTarget& tar
 FioSlice run_fio(const NvmeBenchArguments& arguments, const BenchTarget& target,
                  std::string_view backend) {
   const Output output = run_and_read(command_line(arguments, target, backend));
-  // Notes may come before the object.
+  // fio may print notes before the object.
   const std::size_t begin = output.out.find('{');
   Json::Value root;
   std::string errors;
@@ -160,7 +161,7 @@ FioSlice run_fio(const NvmeBenchArguments& arguments, const BenchTarget& target,
     slice.requests += side["total_ios"].asDouble();
     slice.seconds = std::max(slice.seconds, 1e-3 * side["runtime"].asDouble());
   }
-  // Of one thread, in percent of its time; of several, the mean.
+  // fio reports percent of one thread's time; for several threads the figure is their mean.
   const double threads = backend == "threads" ? arguments.io_threads : 1;
   slice.cpu_seconds =
       0.01 * (job["usr_cpu"].asDouble() + job["sys_cpu"].asDouble()) * slice.seconds * threads;

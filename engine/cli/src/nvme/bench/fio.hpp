@@ -10,7 +10,7 @@
 
 namespace sluice::cli {
 
-// What fio did on the same file with the same settings in one slice.
+// Result of one slice of fio, on the same file with the same settings.
 struct FioSlice {
   double seconds = 0;
   double bytes = 0;
@@ -19,10 +19,11 @@ struct FioSlice {
   double bytes_per_second() const { return seconds > 0 ? bytes / seconds : 0; }
   void add(const FioSlice& other);
 };
-// How run_fio calls fio, as a line for a shell.
+// The call of fio that run_fio makes, as a line for a shell.
 std::string fio_line(const NvmeBenchArguments& arguments, const BenchTarget& target,
                      std::string_view backend);
-// Blocks until fio has ended. Throws Error when it is not installed or fails, with what it said.
+// Runs one slice; blocks until fio has ended. Throws InvalidArgument when fio is not installed, and
+// Error with fio's output when fio fails.
 FioSlice run_fio(const NvmeBenchArguments& arguments, const BenchTarget& target,
                  std::string_view backend);
 

@@ -1,4 +1,5 @@
-// nvme tune: which settings of the I/O engine suit the drives, as a part of a configuration.
+// nvme tune: finds the settings of the I/O engine that suit the drives, and writes them as a part
+// of a configuration.
 
 #include <json/value.h>
 
@@ -37,20 +38,20 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using nvme::LoadPattern;
 
-constexpr double kSwapShare = 0.12;  // of the time, for the order of reads and writes
+constexpr double kSwapShare = 0.12;  // share of the time for the order of reads and writes
 constexpr double kPollingShare = 0.08;
 constexpr int kPollingRounds = 8;
 constexpr unsigned kReadsPerWrite[] = {1, 3, 8, 32};
 constexpr unsigned kUsualReadsPerWrite = 3;
 constexpr int kSwapRounds = 8;
-// Another order than the usual one, and a core for polling, must be worth it.
+// A change of the order, and a core for polling, must gain at least this much.
 constexpr double kWorthwhile = 1.03;
 constexpr double kShortestSlice = 0.03;
 
-// A reason to end early that is not an error.
+// Thrown to end early; not an error.
 struct Stopped {};
 
-// Measures on all drives at once.
+// Measures on all drives at the same time.
 class Measuring {
  public:
   Measuring(const NvmeTuneArguments& arguments, const std::vector<DriveFile>& drives,
@@ -100,7 +101,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Settings whose queue the file can fill.
+// Settings whose queue fits into the smallest file at least twice.
 std::vector<nvme::TuneSetting> settings_for(const std::vector<DriveFile>& drives) {
   std::uint64_t least = ~std::uint64_t{0};
   for (const DriveFile& drive : drives) least = std::min(least, drive.size_bytes());
@@ -125,7 +126,7 @@ void sweep(nvme::Tuner& tuner, Measuring& measuring, Clock::time_point begin, do
     const double left = seconds - seconds_since(begin);
     if (left <= 0) return;
     const auto trials = static_cast<double>(tuner.planned_trials() - tuner.recorded_trials());
-    // What setting up costs has shown itself: time passes for it as well.
+    // Setup costs time too; the trials so far show how much.
     const double setup =
         tuner.recorded_trials() == 0
             ? 0.02
@@ -148,7 +149,7 @@ void sweep(nvme::Tuner& tuner, Measuring& measuring, Clock::time_point begin, do
   }
 }
 
-// The order of reads and writes, by what an optimizer's step does.
+// Measures orders of reads and writes with the pattern swap, an optimizer's step.
 std::vector<SwapRates> compare_orders(const nvme::TuneSetting& setting, Measuring& measuring,
                                       double seconds, Console& console) {
   std::vector<SwapRates> rates;
@@ -181,7 +182,7 @@ unsigned best_order(const std::vector<SwapRates>& orders) {
   return best;
 }
 
-// Whether a step's reads and writes gain by a kernel that polls for requests.
+// Measures whether the pattern swap gains from a kernel that polls for requests.
 void try_polling(TuneOutcome& outcome, Measuring& measuring, double seconds, Console& console) {
   if (outcome.backend != "io_uring") return;
   console.status("tuning: the kernel polling for requests");

@@ -8,21 +8,21 @@
 
 namespace sluice::cli {
 
-// Bytes per second of the pattern swap with so many reads in a row while a write waits, in each
-// round.
+// Bytes per second of the pattern swap in each round, when up to `reads_per_write` reads run in a
+// row while a write waits.
 struct SwapRates {
   unsigned reads_per_write = 0;
   std::vector<double> rounds;
 };
 
 struct TuneOutcome {
-  std::vector<nvme::TunePoint> surface;  // every setting, those that time was too short for too
+  std::vector<nvme::TunePoint> surface;  // every setting, measured or not
   bool finished = false;                 // every round was measured
   nvme::TuneChoice choice;
   std::vector<SwapRates> swap;
   unsigned reads_per_write = 0;  // chosen
-  // Bytes per second of the pattern swap without and with the kernel polling for requests, in each
-  // round; empty: not tried.
+  // Bytes per second of the pattern swap in each round, without and with the kernel polling for
+  // requests; empty: polling was not tried.
   std::vector<double> unpolled;
   std::vector<double> polled;
   bool submit_polling = false;  // chosen

@@ -21,7 +21,7 @@ constexpr double kLeft = 80;
 constexpr double kTop = 8;
 constexpr double kBottom = 44;
 
-// From nearly white to a deep blue; text on the dark half is white.
+// A colour between nearly white and a deep blue; cell() writes white text on the dark half.
 std::string colour_of(double share) {
   const auto mix = [&](double light, double dark) {
     return std::to_string(static_cast<int>(std::lround(light + (dark - light) * share)));
@@ -93,10 +93,12 @@ std::string tune_page(const NvmeTuneArguments& arguments, const TuneOutcome& out
   const SurfaceTable table = surface_table(outcome.surface);
   for (const SurfacePattern& pattern : kSurfacePatterns) out += picture(table, pattern, chosen);
   out +=
-      "<p>The chosen setting has a frame: the default, unless others are clearly better by the "
-      "geometric mean of the three, and of those the one with the least in flight within 2 % of "
-      "the best. Settings that did well were measured more often; means of unequal numbers of "
-      "rounds, on a drive whose speed moves, are for the eye.</p>\n<h2>swap, by reads in a row "
+      "<p>The chosen setting has a frame. It is the default, unless other settings have a clearly "
+      "better geometric mean of the three rates; then it is the setting with the least in flight "
+      "within 2 % of the best. Good settings were measured more often. On a drive whose speed "
+      "moves, "
+      "means of unequal numbers of rounds give only a rough picture.</p>\n<h2>swap, by reads in a "
+      "row "
       "while a write waits</h2>\n<table>\n" +
       html_row({"reads", "GB/s"}, "th");
   for (const SwapRates& order : outcome.swap) {

@@ -22,7 +22,8 @@ std::string times(int count) {
   return count == 2 ? "twice" : std::to_string(count) + " times";
 }
 
-// The mark is behind the number, and room for it in the rest of its column, so that digits line up.
+// The mark follows the chosen number. Other cells of that column get a space instead, so that
+// digits line up.
 std::string pattern_table(const SurfaceTable& table, const SurfacePattern& pattern,
                           const nvme::TuneSetting& chosen) {
   std::vector<std::vector<std::string>> rows = {{std::string(pattern.name) + " GB/s"}};
@@ -45,7 +46,7 @@ std::string pattern_table(const SurfaceTable& table, const SurfacePattern& patte
   return format_table(rows) + "\n";
 }
 
-// How much of the surface there was time for.
+// The part of the surface that was measured in the given time.
 std::string coverage_text(const TuneOutcome& outcome) {
   const auto measured = static_cast<std::size_t>(std::ranges::count_if(
       outcome.surface, [](const nvme::TunePoint& point) { return point.rounds > 0; }));

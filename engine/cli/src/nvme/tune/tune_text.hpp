@@ -11,12 +11,12 @@
 
 namespace sluice::cli {
 
-// Columns of the surface for one pattern: a row for each block, a column for each depth.
+// The surface as a table: a row for each block size, a column for each depth.
 struct SurfaceTable {
   std::vector<std::uint32_t> blocks;
   std::vector<unsigned> depths;
-  // By block, then depth; null where a setting has too much in flight, of no rounds where it was
-  // not measured.
+  // Indexed by block, then by depth. Null: the setting has too many bytes in flight. A point with 0
+  // rounds was not measured.
   std::vector<std::vector<const nvme::TunePoint*>> points;
 };
 SurfaceTable surface_table(const std::vector<nvme::TunePoint>& surface);
@@ -29,20 +29,20 @@ inline constexpr SurfacePattern kSurfacePatterns[] = {{"read", &nvme::TuneRates:
                                                       {"write", &nvme::TuneRates::write},
                                                       {"mixed", &nvme::TuneRates::mixed}};
 
-// The setting that is used where a configuration names none.
+// The setting of a configuration without "aio".
 nvme::TuneSetting default_setting();
 // "blocks of 256 KiB, depth 32".
 std::string setting_text(const nvme::TuneSetting& setting);
 // "read 1.00, write 2.00, mixed 3.00 GB/s".
 std::string rates_text(const nvme::TuneRates& rates);
-// A sentence on what was chosen beside the default, and how sure that is; empty where the default
-// was not among the settings.
+// A sentence that compares the choice with the default, and says how sure the comparison is. Empty
+// when the default was not among the settings.
 std::string gain_text(const TuneOutcome& outcome);
 // "gains 4.0 % (90 % interval 1.0 % to 7.0 %)", "loses ...".
 std::string gain_text(const nvme::RatioSummary& gain);
-// A sentence on the kernel polling for requests, or that it was not tried.
+// A sentence on the kernel polling for requests; says so when polling was not tried.
 std::string polling_text(const TuneOutcome& outcome);
-// What is printed at the end: a table for each pattern, and lines.
+// The text that is printed at the end: a table for each pattern, then lines on the choice.
 std::string tune_text(const TuneOutcome& outcome);
 
 }  // namespace sluice::cli

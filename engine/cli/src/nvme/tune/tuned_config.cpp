@@ -16,12 +16,12 @@ std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& 
   root["aio"]["block_size"] = outcome.choice.point.setting.block_bytes;
   root["aio"]["queue_depth"] = outcome.choice.point.setting.depth;
   if (outcome.backend == "threads") root["aio"]["intra_op_parallelism"] = arguments.io_threads;
-  // What was chosen by name was chosen for a reason. Without a name the configuration's own backend
-  // stays, as named there or as "auto" chooses it again.
+  // A backend that --backend names is written, because the user chose it. Otherwise the
+  // configuration's own backend stays: a named one, or the choice of "auto".
   if (arguments.backend != nvme::BackendKind::automatic)
     root["sluice"]["io"]["backend"] = outcome.backend;
   root["sluice"]["io"]["reads_per_write"] = outcome.reads_per_write;
-  // Also when it loses: the configuration may have it from an earlier time.
+  // Written also when polling loses: the configuration may still have it from an earlier tuning.
   if (!outcome.polled.empty()) root["sluice"]["io"]["submit_polling"] = outcome.submit_polling;
   Json::StreamWriterBuilder builder;
   builder["indentation"] = "  ";

@@ -12,8 +12,8 @@ namespace sluice::cli {
 // The part of a configuration: its sections "aio" and "sluice".
 std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& outcome);
 
-// Throws InvalidArgument when the file --out names holds anything but settings of an earlier nvme
-// tune: it is replaced. An absent or an empty file is fine.
+// Checks that the file of --out may be replaced: it is absent, empty, or has settings of an earlier
+// nvme tune. Throws InvalidArgument for any other content.
 void check_is_settings(const std::string& path);
 
 }  // namespace sluice::cli
