@@ -1,4 +1,4 @@
-// What `sluice nvme tune` says of what it has measured, without measuring.
+// The text of `sluice nvme tune` about its measurements, without measuring.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Two blocks and three depths, of which one setting was not measured.
+// Two block sizes and three depths; one of the six settings was not measured.
 TuneOutcome some_outcome() {
   TuneOutcome outcome;
   for (const std::uint32_t block : {65536U, 131072U}) {

@@ -46,7 +46,7 @@ class Docs : public ::testing::TestWithParam<const char*> {};
 TEST_P(Docs, ListExactlyTheFlagsOfTheProgram) {
   std::set<std::string> of_program = flags_of_help(GetParam());
   ASSERT_GE(of_program.size(), 2U);
-  // Every command has them; said once, before the commands.
+  // Every command has these flags; docs/cli.md lists them once, before the commands.
   of_program.erase("--help");
   of_program.erase("--json");
   EXPECT_EQ(flags_of_docs(GetParam()), of_program);

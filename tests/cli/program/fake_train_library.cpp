@@ -1,5 +1,6 @@
-// A training library for tests of the program: no LibTorch, no training. What it does is the value
-// of SLUICE_FAKE_SCENARIO; signals are sent by itself, at a step, so that no test waits.
+// A training library for tests of the program: no LibTorch, no training. SLUICE_FAKE_SCENARIO
+// chooses the behaviour. The library sends signals to its own process at a step, so that no test
+// waits.
 
 #include <signal.h>
 #include <unistd.h>
@@ -78,7 +79,7 @@ class FakeLibrary : public TrainLibrary {
       if (step == kSignalStep && scenario == "interrupt_twice") {
         ::raise(SIGINT);
         ::raise(SIGINT);
-        ::abort();  // the second one ends the process
+        ::abort();  // the second signal ends the process
       }
       if (step == kSignalStep && scenario == "interrupt_then_at_exit") {
         ::raise(SIGINT);

@@ -217,7 +217,7 @@ TEST_F(NvmeBench, ADirectoryThatCannotBeWrittenToIsNamed) {
   std::filesystem::create_directory(dir_.file("closed"));
   std::filesystem::permissions(dir_.file("closed"), std::filesystem::perms::owner_all);
   std::filesystem::permissions(dir_.path(), std::filesystem::perms::all);
-  // A copy that anybody may run: the build may lie where only its owner may look.
+  // A copy that any user may run, because the build's folder may be readable by its owner only.
   const std::string program = dir_.file("sluice");
   std::filesystem::copy_file(SLUICE_PROGRAM, program);
   std::filesystem::permissions(program, std::filesystem::perms::all);

@@ -49,7 +49,7 @@ class NvmeDirectory : public offload::test::SwapStoreTest {
     write_file(dir_.file(std::string(nvme::kBenchFileName)), std::string(5'000, 'x'));
     write_file(dir_.file("notes.txt"), "of nobody's");
   }
-  // Of steps 3 and 12, and one that was not finished.
+  // Checkpoints of steps 3 and 12, and an unfinished one.
   void leave_checkpoints() {
     for (const int step : {3, 12}) {
       const std::string checkpoint = offload::checkpoint_path(dir_.path(), step);

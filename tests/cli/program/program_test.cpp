@@ -1,4 +1,4 @@
-// The program as its users run it. What trains is in train_program_test.cpp.
+// The program as its users run it. train_program_test.cpp has the tests that train.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -73,7 +73,7 @@ TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {
   const ProgramResult probed = run_program(line, {{"LC_ALL", "C.UTF-8"}});
   EXPECT_EQ(probed.exit_code, 0) << probed.err;
   EXPECT_THAT(probed.out, HasSubstr("predicted: "));
-  // Now without measuring, also for another number of blocks.
+  // Without measuring, and for another number of blocks too, the saved rates are used.
   line.back() = "--max";
   const ProgramResult largest = run_program(line, {{"LC_ALL", "C.UTF-8"}});
   EXPECT_EQ(largest.exit_code, 0) << largest.err;
@@ -220,7 +220,7 @@ TEST_F(TrainProgram, StreamsGeneratedBytesAndListsTokensAsJson) {
   std::vector<std::string> json_line = line;
   json_line.emplace_back("--json");
   const ProgramResult json = run_program(json_line);
-  // The byte C3 is no character of its own.
+  // The byte C3 alone is no character.
   EXPECT_EQ(json.out,
             "{\"prompt\":\"Once \",\"text\":\"abc\xEF\xBF\xBD(\",\"tokens\":[97,98,99,195,40]}\n");
 }

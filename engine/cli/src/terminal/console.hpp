@@ -1,7 +1,6 @@
 #pragma once
-// Console: a command's output for people. It prints permanent lines, and on a terminal one status
-// line below them that is rewritten in place. Log lines go to standard error without tearing the
-// status line.
+// Console: a command's output for people: permanent lines, and on a terminal one status line below
+// them that is rewritten in place. Log lines go to standard error without tearing the status line.
 
 #include <cstdio>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 // The display of `train` while it runs: the plan and its choices, then one line that is rewritten
-// in place on a terminal, or plain lines elsewhere. It also records the losses for the curve at the
-// end.
+// in place on a terminal, or plain lines elsewhere. TrainProgress also records the losses for the
+// curve at the end.
 
 #include <cstdint>
 #include <deque>
