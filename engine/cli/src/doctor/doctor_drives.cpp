@@ -36,7 +36,7 @@ std::string unescape(const std::string& text) {
   return out;
 }
 
-bool keeps_bytes_here(const Mount& mount) {
+bool stores_bytes_here(const Mount& mount) {
   static const std::set<std::string> kOnDrives = {"ext2",    "ext3",  "ext4",    "xfs",  "btrfs",
                                                   "f2fs",    "zfs",   "jfs",     "vfat", "exfat",
                                                   "overlay", "ntfs3", "bcachefs"};
@@ -176,7 +176,7 @@ std::vector<Mount> parse_mounts(const std::string& mountinfo) {
 std::vector<Mount> local_mounts(const std::vector<Mount>& mounts) {
   std::map<std::string, Mount> by_device;
   for (const Mount& mount : mounts) {
-    if (!keeps_bytes_here(mount)) continue;
+    if (!stores_bytes_here(mount)) continue;
     const auto [at, added] = by_device.emplace(mount.device_number, mount);
     // A file system with bind mounts appears in several places, some of them single files.
     if (!added && mount.mount_point.size() < at->second.mount_point.size()) at->second = mount;

@@ -20,11 +20,11 @@ namespace {
 
 constexpr double kMebi = 1.0 / (1U << 20U);
 
-enum class Gaps { keep, skip };
+enum class Gaps { show, skip };
 
 // One value over the steps, times `factor`.
 ChartLine line_of(const RunSteps& steps, StepValue value, const std::string& name, int colour,
-                  double factor = 1, Gaps gaps = Gaps::keep) {
+                  double factor = 1, Gaps gaps = Gaps::show) {
   ChartLine line{name, colour, {}, false};
   for (const StepBuckets::Bucket& bucket : steps.buckets.all()) {
     const ValueRange& range = bucket[value];
