@@ -105,7 +105,7 @@ std::string loss_chart(const RunSteps& steps) {
   std::string out =
       heading("Loss") + chart_legend("nats per token", lines) + line_chart(axes, lines);
   if (steps.skipped > 0)
-    out += paragraph("Steps skipped because of a non-finite loss or gradient (triangles): " +
+    out += paragraph("Skipped because of a non-finite loss or gradient (triangles): steps " +
                      listed(steps.first_skipped, steps.skipped) + "; " +
                      std::to_string(steps.skipped) + " in all.");
   if (steps.not_finite > 0)

@@ -112,7 +112,7 @@ std::string next_steps(const std::string& program, const train::RunReport& repor
   const std::string& run =
       plan.states_directory.empty() ? plan.config.sluice.checkpoint_dir : plan.states_directory;
   if (run.empty() || report.committed_step == 0) {
-    return "the weights are not saved: no step was committed to a directory\n";
+    return "the weights are not kept: no step was committed to a directory\n";
   }
   return "export:   " + shell_line({program, "export", run, "--out", "weights.safetensors"}) +
          "\ngenerate: " +
