@@ -1,4 +1,4 @@
-#include "progress.hpp"
+#include "train/progress.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

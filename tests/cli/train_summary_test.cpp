@@ -1,4 +1,4 @@
-#include "train_summary.hpp"
+#include "train/train_summary.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
