@@ -84,7 +84,7 @@ class Updates {
 
   void take_step(int step) {
     flow_.begin_step();
-    flow_.update_at_once(
+    flow_.update_immediately(
         {cpu_adam::AdamConfig{.learning_rate = 0.01, .weight_decay = 0.1}, {.step = step}});
     for (std::size_t u = units(); u-- > 0;) {
       flow_.begin_unit(u);
@@ -92,7 +92,7 @@ class Updates {
       flat.copy_(torch::arange(flat.numel()).remainder(31).sub(15).mul(0.01 * step));
       flow_.send_unit(u);
     }
-    flow_.end_step();
+    flow_.finish_moves();
     zero::GatherStall stall;
     flow_.finish_updates(stall);
   }
