@@ -1,4 +1,4 @@
-#include "cuda_device.hpp"
+#include "cuda/cuda_device.hpp"
 
 #include <array>
 #include <cstdio>
@@ -6,11 +6,11 @@
 #include <string>
 #include <utility>
 
-#include "check_copy.hpp"
-#include "copy_lane.hpp"
-#include "cuda_handles.hpp"
-#include "cuda_memory.hpp"
-#include "gpu_clock.hpp"
+#include "cuda/copy_lane.hpp"
+#include "cuda/cuda_handles.hpp"
+#include "cuda/cuda_memory.hpp"
+#include "cuda/gpu_clock.hpp"
+#include "device/check_copy.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/offload/arena_source.hpp"
 

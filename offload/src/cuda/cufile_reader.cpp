@@ -1,4 +1,4 @@
-#include "cufile_reader.hpp"
+#include "cuda/cufile_reader.hpp"
 
 #include <algorithm>
 #include <cerrno>

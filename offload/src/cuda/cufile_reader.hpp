@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "cuda_device.hpp"
-#include "cuda_handles.hpp"
-#include "cufile_api.hpp"
+#include "cuda/cuda_device.hpp"
+#include "cuda/cuda_handles.hpp"
+#include "cuda/cufile_api.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/worker.hpp"
 #include "sluice/offload/direct_reader.hpp"

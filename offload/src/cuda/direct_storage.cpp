@@ -1,4 +1,4 @@
-#include "direct_storage.hpp"
+#include "cuda/direct_storage.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "cufile_reader.hpp"
+#include "cuda/cufile_reader.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/bench_file.hpp"

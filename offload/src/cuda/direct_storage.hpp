@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "cuda_device.hpp"
-#include "cufile_api.hpp"
+#include "cuda/cuda_device.hpp"
+#include "cuda/cufile_api.hpp"
 #include "sluice/offload/direct_storage.hpp"
 
 namespace sluice::offload::cuda {

@@ -3,7 +3,7 @@
 #include <string>
 #include <thread>
 
-#include "check_copy.hpp"
+#include "device/check_copy.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/worker.hpp"
