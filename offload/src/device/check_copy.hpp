@@ -1,18 +1,17 @@
 #pragma once
-// What every device checks of a copy. Not installed.
+// The checks of a copy that every device makes. Not installed.
 
 #include <cstddef>
-#include <span>
 #include <string>
 
 #include "sluice/base/error.hpp"
 
 namespace sluice::offload {
 
-// Throws InvalidArgument when the spans are not equally long.
-inline void check_copy(std::span<std::byte> to, std::span<const std::byte> from) {
-  SLUICE_CHECK(to.size() == from.size(), "a copy of " + std::to_string(from.size()) +
-                                             " bytes to a span of " + std::to_string(to.size()));
+// Throws InvalidArgument when the two sizes of a copy differ.
+inline void check_copy(std::size_t to_bytes, std::size_t from_bytes) {
+  SLUICE_CHECK(to_bytes == from_bytes, "a copy of " + std::to_string(from_bytes) +
+                                           " bytes to a span of " + std::to_string(to_bytes));
 }
 
 }  // namespace sluice::offload
