@@ -57,9 +57,9 @@ class CudaDevice : public testing::Test {
   }
   // A kernel that fills `buffer`, when `gate` is open.
   void fill(const Buffer& buffer, int value, const Gate& gate) {
-    api->launch(compute, [this, bytes = buffer.bytes(), value, wait = gate.waiter()] {
+    api->launch(compute, [this, bytes = buffer.device_span(), value, wait = gate.waiter()] {
       wait();
-      std::memset(api->as_device(bytes.data()), value, bytes.size());
+      std::memset(api->as_device(bytes.address()), value, bytes.size_bytes());
     });
   }
 
@@ -72,14 +72,14 @@ class CudaDevice : public testing::Test {
 TEST_F(CudaDevice, HasMemoryThatTheHostDoesNotTouch) {
   EXPECT_EQ(device->name(), "cuda:0 Fake GPU");
   EXPECT_FALSE(device->host_addressable());
-  EXPECT_DEATH(a.bytes()[0] = std::byte{1}, "");
+  EXPECT_DEATH(*static_cast<std::byte*>(a.device_span().address()) = std::byte{1}, "");
 }
 
 TEST_F(CudaDevice, CopiesOutWhatComputeWorkIssuedBeforeWillHaveWritten) {
   Gate gate;
   fill(a, 7, gate);
   auto to = filled(kBytes, 0);
-  Ticket out = device->begin_copy_out(to, a.bytes());
+  Ticket out = device->begin_copy_out(to, a.device_span());
   EXPECT_FALSE(out.done());
   gate.open();
   out.finish();
@@ -128,12 +128,12 @@ TEST_F(CudaDevice, CopiesIntoMemoryOnlyWhenItsLastUseHasEnded) {
   const Buffer b = device->memory().allocate(kBytes, "b");
   fill(b, 8, other_work);
   const auto from = filled(kBytes, 9);
-  Ticket in = device->begin_copy_in(a.bytes(), from, unused);
+  Ticket in = device->begin_copy_in(a.device_span(), from, unused);
   EXPECT_FALSE(in.done());
   last_use.open();
   in.finish();  // does not wait for the work behind the point
   auto to = filled(kBytes, 0);
-  device->begin_copy_out(to, a.bytes(), unused).finish();
+  device->begin_copy_out(to, a.device_span(), unused).finish();
   EXPECT_EQ(to, from);
   other_work.open();
 }
@@ -143,7 +143,7 @@ TEST_F(CudaDevice, APointStaysWhereItWasWhenItsEventIsUsedAgain) {
   Gate second;
   fill(a, 1, first);
   auto to = filled(kBytes, 0);
-  Ticket out = device->begin_copy_out(to, a.bytes(), device->mark_compute());
+  Ticket out = device->begin_copy_out(to, a.device_span(), device->mark_compute());
   const Buffer b = device->memory().allocate(kBytes, "b");
   fill(b, 2, second);
   const int events = api->calls("event_create");
@@ -159,10 +159,10 @@ TEST_F(CudaDevice, CopiesBothWaysAtTheSameTime) {
   Gate gate;
   fill(a, 7, gate);
   auto to = filled(kBytes, 0);
-  Ticket out = device->begin_copy_out(to, a.bytes());
+  Ticket out = device->begin_copy_out(to, a.device_span());
   const Buffer b = device->memory().allocate(kBytes, "b");
   const auto from = filled(kBytes, 3);
-  device->begin_copy_in(b.bytes(), from, ComputePoint()).finish();
+  device->begin_copy_in(b.device_span(), from, ComputePoint()).finish();
   EXPECT_FALSE(out.done());
   gate.open();
   out.finish();
@@ -170,7 +170,7 @@ TEST_F(CudaDevice, CopiesBothWaysAtTheSameTime) {
 
 TEST_F(CudaDevice, MakesNoMoreEventsThanAreInUse) {
   const auto from = filled(kBytes, 3);
-  for (int i = 0; i < 100; ++i) device->begin_copy_in(a.bytes(), from).finish();
+  for (int i = 0; i < 100; ++i) device->begin_copy_in(a.device_span(), from).finish();
   // A point, and begin and end of a copy whose events may still be on their way back.
   EXPECT_LE(api->calls("event_create"), 6);
 }
@@ -180,11 +180,11 @@ TEST_F(CudaDevice, TellsTheCopyWhoseCallFailedAndGoesOn) {
   for (const char* function : {"stream_wait_event", "event_record", "memcpy_async"}) {
     const ComputePoint point = device->mark_compute();
     api->fail(function, 1, cudaErrorInvalidValue);
-    Ticket in = device->begin_copy_in(a.bytes(), from, point);
+    Ticket in = device->begin_copy_in(a.device_span(), from, point);
     EXPECT_THAT(message_of([&] { in.finish(); }),
                 testing::AllOf(HasSubstr("copying 9.77 KiB to the GPU"), HasSubstr(function),
                                HasSubstr("a fault of the test (cudaError1)")));
-    device->begin_copy_in(a.bytes(), from).finish();
+    device->begin_copy_in(a.device_span(), from).finish();
   }
 }
 
@@ -200,7 +200,7 @@ TEST_F(CudaDevice, DrainsTheStreamBeforeItTellsOfAFailure) {
   const auto from = filled(kBytes, 3);
   Worker opener("opener");
   Ticket opened = opener.begin([&] { gate.open(); });
-  Ticket in = device->begin_copy_in(a.bytes(), from, ComputePoint());
+  Ticket in = device->begin_copy_in(a.device_span(), from, ComputePoint());
   EXPECT_THROW(in.finish(), CudaError);
   EXPECT_TRUE(copied);
   opened.finish();
@@ -208,11 +208,11 @@ TEST_F(CudaDevice, DrainsTheStreamBeforeItTellsOfAFailure) {
 
 TEST_F(CudaDevice, TellsOfErrorsThatComeLate) {
   const auto from = filled(kBytes, 3);
-  device->begin_copy_in(a.bytes(), from).finish();
+  device->begin_copy_in(a.device_span(), from).finish();
   Gate gate;
   api->before_copy = gate.waiter();
   api->break_at_next_copy();
-  Ticket broken = device->begin_copy_in(a.bytes(), from);
+  Ticket broken = device->begin_copy_in(a.device_span(), from);
   gate.open();  // all calls of the copy have been made
   try {
     broken.finish();
@@ -222,7 +222,7 @@ TEST_F(CudaDevice, TellsOfErrorsThatComeLate) {
     EXPECT_THAT(e.what(), HasSubstr("event_synchronize"));
   }
   EXPECT_THROW(device->mark_compute(), CudaError);
-  EXPECT_THROW(device->begin_copy_in(a.bytes(), from, ComputePoint()).finish(), CudaError);
+  EXPECT_THROW(device->begin_copy_in(a.device_span(), from, ComputePoint()).finish(), CudaError);
   EXPECT_EQ(device->counters().in_bytes, kBytes);  // what failed is not counted
 }
 

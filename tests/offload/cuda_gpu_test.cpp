@@ -50,9 +50,9 @@ TEST(DirectStorage, IsProbedAndReadsWhereItIsUsed) {
   io.begin_write(*range.file, range.offset_bytes, content).finish();
   Mover mover(*device, &io, &staging, {.direct = probed.reader.get()});
   const Buffer to = device->memory().allocate(kSizeBytes, "test");
-  mover.begin_fetch(TieredBytes(range), to.bytes()).finish();
+  mover.begin_fetch(TieredBytes(range), to.device_span()).finish();
   std::vector<std::byte> back(kSizeBytes);
-  device->begin_copy_out(back, to.bytes()).finish();
+  device->begin_copy_out(back, to.device_span()).finish();
   EXPECT_EQ(back, content);
 }
 

@@ -53,10 +53,10 @@ class CufileTest : public testing::Test {
     return file;
   }
   // Whether device memory holds what a file has at this offset.
-  bool holds(std::span<const std::byte> device_bytes, std::uint64_t offset_bytes) const {
-    const std::byte* shown = gpu->as_device(device_bytes.data());
-    for (std::size_t at = 0; at < device_bytes.size(); at += 4096) {
-      const std::size_t size_bytes = std::min<std::size_t>(4096, device_bytes.size() - at);
+  bool holds(DeviceSpan memory, std::uint64_t offset_bytes) const {
+    const std::byte* shown = gpu->as_device(memory.address());
+    for (std::size_t at = 0; at < memory.size_bytes(); at += 4096) {
+      const std::size_t size_bytes = std::min<std::size_t>(4096, memory.size_bytes() - at);
       const auto expected = pattern.at(offset_bytes + at, size_bytes);
       if (!std::equal(expected.begin(), expected.end(), shown + at)) return false;
     }

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,7 +38,7 @@ class DeviceConformance : public testing::TestWithParam<DeviceCase> {
   }
   std::vector<std::byte> content(const Buffer& buffer) {
     std::vector<std::byte> to(buffer.size_bytes());
-    device->begin_copy_out(to, buffer.bytes()).finish();
+    device->begin_copy_out(to, buffer.device_span()).finish();
     return to;
   }
 
@@ -56,7 +58,7 @@ TEST_P(DeviceConformance, TellsWhenAPointWasReached) {
   const auto from = filled(1000, 7);
   const auto before = std::chrono::steady_clock::now();
   const ComputePoint point = device->mark_time();
-  device->begin_copy_in(a.bytes(), from, point).finish();  // after it
+  device->begin_copy_in(a.device_span(), from, point).finish();  // after it
   const auto reached = device->time_of(point);
   ASSERT_TRUE(reached.has_value());
   EXPECT_GE(*reached, before - kClocksAgreeWithin);
@@ -68,9 +70,9 @@ TEST_P(DeviceConformance, CopiesInOutAndWithin) {
   const Buffer b = device->memory().allocate(1000, "b");
   const auto from = filled(1000, 7);
   auto to = filled(1000, 0);
-  device->begin_copy_in(a.bytes(), from).finish();
-  device->begin_copy_within(b.bytes(), a.bytes()).finish();
-  device->begin_copy_out(to, b.bytes()).finish();
+  device->begin_copy_in(a.device_span(), from).finish();
+  device->begin_copy_within(b.device_span(), a.device_span()).finish();
+  device->begin_copy_out(to, b.device_span()).finish();
   EXPECT_EQ(to, from);
 }
 
@@ -82,9 +84,10 @@ TEST_P(DeviceConformance, RunsCopiesOfADirectionInTheOrderOfTheCalls) {
     cells.push_back(device->memory().allocate(10000, "cell"));
   const auto from = filled(10000, 9);
   std::vector<Ticket> tickets;
-  tickets.push_back(device->begin_copy_in(cells[0].bytes(), from));
+  tickets.push_back(device->begin_copy_in(cells[0].device_span(), from));
   for (std::size_t i = 0; i < kHops; ++i)
-    tickets.push_back(device->begin_copy_within(cells[i + 1].bytes(), cells[i].bytes()));
+    tickets.push_back(
+        device->begin_copy_within(cells[i + 1].device_span(), cells[i].device_span()));
   tickets.back().wait();
   EXPECT_TRUE(all_done(tickets));  // so the ones before have ended, too
   finish_all(tickets);
@@ -95,10 +98,10 @@ TEST_P(DeviceConformance, CountsBytesByDirection) {
   const Buffer a = device->memory().allocate(300, "a");
   const Buffer b = device->memory().allocate(300, "b");
   auto host = filled(300, 1);
-  device->begin_copy_in(a.bytes(), host).finish();
-  device->begin_copy_in(a.bytes().first(100), std::span(host).first(100)).finish();
-  device->begin_copy_out(host, a.bytes()).finish();
-  device->begin_copy_within(b.bytes(), a.bytes()).finish();  // no link is used
+  device->begin_copy_in(a.device_span(), host).finish();
+  device->begin_copy_in(a.device_span().first(100), std::span(host).first(100)).finish();
+  device->begin_copy_out(host, a.device_span()).finish();
+  device->begin_copy_within(b.device_span(), a.device_span()).finish();  // no link is used
   const CopyCounters counters = device->counters();
   EXPECT_EQ(counters.in_bytes, 400U);
   EXPECT_EQ(counters.out_bytes, 300U);
@@ -110,9 +113,9 @@ TEST_P(DeviceConformance, RefusesSpansOfDifferentSize) {
   const Buffer a = device->memory().allocate(10, "a");
   const Buffer b = device->memory().allocate(11, "b");
   auto host = filled(11, 0);
-  EXPECT_THROW(device->begin_copy_in(a.bytes(), host), InvalidArgument);
-  EXPECT_THROW(device->begin_copy_out(host, a.bytes()), InvalidArgument);
-  EXPECT_THROW(device->begin_copy_within(a.bytes(), b.bytes()), InvalidArgument);
+  EXPECT_THROW(device->begin_copy_in(a.device_span(), host), InvalidArgument);
+  EXPECT_THROW(device->begin_copy_out(host, a.device_span()), InvalidArgument);
+  EXPECT_THROW(device->begin_copy_within(a.device_span(), b.device_span()), InvalidArgument);
 }
 
 TEST_P(DeviceConformance, FinishesEmptyCopiesAtOnce) {
@@ -124,9 +127,9 @@ TEST_P(DeviceConformance, EndsItsCopiesBeforeItIsGone) {
   std::vector<std::vector<std::byte>> to(8, filled(1 << 20, 0));
   Buffer middle = device->memory().allocate(1 << 20, "middle");
   const auto from = filled(1 << 20, 3);
-  device->begin_copy_in(middle.bytes(), from).finish();
+  device->begin_copy_in(middle.device_span(), from).finish();
   std::vector<Ticket> tickets;
-  for (auto& target : to) tickets.push_back(device->begin_copy_out(target, middle.bytes()));
+  for (auto& target : to) tickets.push_back(device->begin_copy_out(target, middle.device_span()));
   middle.reset();
   device.reset();
   EXPECT_TRUE(all_done(tickets));
@@ -141,8 +144,8 @@ TEST_P(DeviceConformance, TakesCopiesFromManyThreads) {
       auto to = filled(4096, 0);
       const Buffer middle = device->memory().allocate(4096, "middle");
       for (int repeat = 0; repeat < 100; ++repeat) {
-        device->begin_copy_in(middle.bytes(), from).finish();
-        device->begin_copy_out(to, middle.bytes()).finish();
+        device->begin_copy_in(middle.device_span(), from).finish();
+        device->begin_copy_out(to, middle.device_span()).finish();
         ASSERT_EQ(to, from);
       }
     });
@@ -156,8 +159,21 @@ TEST_P(DeviceConformance, CopiesFromItsPinnedMemory) {
   const Buffer host = pinned.allocate(1 << 20, "pinned");
   const Buffer on_device = device->memory().allocate(1 << 20, "device");
   std::fill(host.bytes().begin(), host.bytes().end(), std::byte{5});
-  device->begin_copy_in(on_device.bytes(), host.bytes()).finish();
+  device->begin_copy_in(on_device.device_span(), host.bytes()).finish();
   EXPECT_EQ(content(on_device), filled(1 << 20, 5));
+}
+
+TEST_P(DeviceConformance, ShowsItsMemoryToTheHostOnlyWhereTheHostAddressesIt) {
+  const Buffer a = device->memory().allocate(1000, "a");
+  EXPECT_THROW(a.bytes(), InvalidArgument);
+  if (!device->host_addressable()) {
+    EXPECT_THROW(device->host_view(a.device_span()), InvalidArgument);
+    return;
+  }
+  const std::span<std::byte> seen = device->host_view(a.device_span());
+  ASSERT_EQ(seen.size(), 1000U);
+  std::fill(seen.begin(), seen.end(), std::byte{7});
+  EXPECT_EQ(content(a), filled(1000, 7));
 }
 
 inline std::string name_of_case(const testing::TestParamInfo<DeviceCase>& info) {

@@ -25,8 +25,7 @@ class DirectStorageLine : public testing::Test {
  protected:
   class NoReader final : public DirectReader {
    public:
-    std::optional<Ticket> begin_read(const FileRange&, std::span<std::byte>,
-                                     const ComputePoint&) override {
+    std::optional<Ticket> begin_read(const FileRange&, DeviceSpan, const ComputePoint&) override {
       return std::nullopt;
     }
     std::string why_not() const override { return ""; }
@@ -89,9 +88,9 @@ class ProbeDirectStorage : public test::CufileTest {
   }
   DirectStorage probe_of(Device& of, std::shared_ptr<cuda::CufileApi> by,
                          const DirectStorageOptions& options) {
+    const MoverOptions mover{.tile_bytes = kMiB, .tiles = 3};
     DirectStorage found = cuda::probe(
-        std::move(by), "no library here", of, io, staging, {.tile_bytes = kMiB, .tiles = 3},
-        SwapPlace(place), options,
+        {std::move(by), "no library here"}, {of, io, staging, mover, place}, options,
         [this] { return std::chrono::steady_clock::time_point(std::chrono::seconds(now)); });
     EXPECT_EQ(staging.usage().live_bytes, 0U);
     EXPECT_EQ(of.memory().usage().live_bytes, 0U);
@@ -123,10 +122,10 @@ TEST_F(ProbeDirectStorage, UsesDirectReadsThatAreFaster) {
   // The file that was measured is gone; the reader reads others.
   const nvme::StripedFile file = write(one(open("other")), 8192);
   const Buffer to = buffer(8192);
-  std::optional<Ticket> read = found.reader->begin_read({&file, 0, 8192}, to.bytes(), {});
+  std::optional<Ticket> read = found.reader->begin_read({&file, 0, 8192}, to.device_span(), {});
   ASSERT_TRUE(read);
   read->finish();
-  EXPECT_TRUE(holds(to.bytes(), 0));
+  EXPECT_TRUE(holds(to.device_span(), 0));
   found.reader.reset();  // before the file
 }
 

@@ -35,11 +35,11 @@ TEST(HostDevice, TakesAtLeastTheTimeOfTheModelledLink) {
   constexpr double kBandwidth = 50e6;
   const auto device =
       make_host_device({.memory_bytes = kUnlimited, .bandwidth_bytes_per_second = kBandwidth});
-  auto a = filled(500000, 1);
+  const Buffer a = device->memory().allocate(500000, "a");
   auto b = filled(500000, 2);
   const auto begin = std::chrono::steady_clock::now();
-  Ticket in = device->begin_copy_in(a, b);
-  Ticket out = device->begin_copy_out(b, a);
+  Ticket in = device->begin_copy_in(a.device_span(), b);
+  Ticket out = device->begin_copy_out(b, a.device_span());
   in.finish();
   out.finish();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;

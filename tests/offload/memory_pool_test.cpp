@@ -376,5 +376,18 @@ TEST(Buffer, MovesTheBlock) {
   EXPECT_EQ(counted.pool.usage().live_bytes, 0U);
 }
 
+TEST(Buffer, IsHostOrDeviceMemoryByTheTierOfItsPool) {
+  MemoryPool host(Tier::pinned, kUnlimited, make_host_source());
+  MemoryPool device(Tier::device, kUnlimited, make_host_source());
+  const Buffer here = host.allocate(100, "here");
+  const Buffer there = device.allocate(100, "there");
+  EXPECT_EQ(here.bytes().size(), 100U);
+  EXPECT_THROW(here.device_span(), InvalidArgument);
+  EXPECT_EQ(there.device_span().size_bytes(), 100U);
+  EXPECT_THROW(there.bytes(), InvalidArgument);
+  EXPECT_THROW(there.data(), InvalidArgument);
+  EXPECT_EQ(there.tier(), Tier::device);
+}
+
 }  // namespace
 }  // namespace sluice::offload

@@ -72,8 +72,12 @@ class MoverTest : public ::testing::Test {
   }
   Buffer device_buffer(std::size_t size_bytes, unsigned seed) {
     Buffer buffer = device_->memory().allocate(size_bytes, "device bytes");
-    fill(buffer.bytes(), seed);
+    fill(seen(buffer), seed);
     return buffer;
+  }
+  // Device memory, as the host sees it.
+  std::span<std::byte> seen(const Buffer& buffer) const {
+    return device_->host_view(buffer.device_span());
   }
   // What lies in the file, read without the mover.
   std::vector<std::byte> file_bytes(std::uint64_t offset_bytes, std::size_t size_bytes) {
@@ -113,9 +117,9 @@ TEST_P(EveryTier, TakesBytesThereAndBack) {
   const TieredBytes place = home(tier, size_bytes);
   const Buffer out = device_buffer(size_bytes, 1);
   const Buffer back = device_buffer(size_bytes, 2);
-  mover_->begin_store(out.bytes(), place).finish();
-  mover_->begin_fetch(place, back.bytes()).finish();
-  EXPECT_TRUE(same(out.bytes(), back.bytes()));
+  mover_->begin_store(out.device_span(), place).finish();
+  mover_->begin_fetch(place, back.device_span()).finish();
+  EXPECT_TRUE(same(seen(out), seen(back)));
 }
 
 TEST_P(EveryTier, TakesTheFirstBytesOfALargerHome) {
@@ -124,19 +128,19 @@ TEST_P(EveryTier, TakesTheFirstBytesOfALargerHome) {
   start();
   const TieredBytes place = home(tier, home_bytes);
   const Buffer whole = device_buffer(home_bytes, 1);
-  mover_->begin_store(whole.bytes(), place).finish();
+  mover_->begin_store(whole.device_span(), place).finish();
   const Buffer part = device_buffer(size_bytes, 2);
-  mover_->begin_store(part.bytes(), place).finish();
+  mover_->begin_store(part.device_span(), place).finish();
 
   const Buffer back = device_buffer(size_bytes, 3);
-  mover_->begin_fetch(place, back.bytes()).finish();
-  EXPECT_TRUE(same(part.bytes(), back.bytes()));
+  mover_->begin_fetch(place, back.device_span()).finish();
+  EXPECT_TRUE(same(seen(part), seen(back)));
   // In a file, the rest of the last block may have become zero; beyond it nothing has changed.
   const Buffer all = device_buffer(home_bytes, 4);
-  mover_->begin_fetch(place, all.bytes()).finish();
+  mover_->begin_fetch(place, all.device_span()).finish();
   const std::size_t kept_from =
       place.in_memory() ? size_bytes : static_cast<std::size_t>(align_up(size_bytes, kPageBytes));
-  EXPECT_TRUE(same(all.bytes().subspan(kept_from), whole.bytes().subspan(kept_from)));
+  EXPECT_TRUE(same(seen(all).subspan(kept_from), seen(whole).subspan(kept_from)));
 }
 
 TEST_F(MoverTest, LeavesTheFileBesideAHomeAlone) {
@@ -147,9 +151,9 @@ TEST_F(MoverTest, LeavesTheFileBesideAHomeAlone) {
   // A home in the middle that ends within a block.
   const TieredBytes place(FileRange{&file_, 8192, 5000});
   const Buffer out = device_buffer(5000, 6);
-  mover_->begin_store(out.bytes(), place).finish();
+  mover_->begin_store(out.device_span(), place).finish();
   std::vector<std::byte> expected = before;
-  std::copy(out.bytes().begin(), out.bytes().end(), expected.begin() + 8192);
+  std::copy(seen(out).begin(), seen(out).end(), expected.begin() + 8192);
   EXPECT_EQ(file_bytes(0, kHomeSpacing), expected);
 }
 
@@ -159,7 +163,7 @@ TEST_F(MoverTest, WritesZerosUpToTheEndOfABlockThatTheHomeOwns) {
   fill(before, 5);
   io_->begin_write(file_, 0, before).finish();
   const Buffer out = device_buffer(5000, 6);
-  mover_->begin_store(out.bytes(), file_home(0, 8192)).finish();
+  mover_->begin_store(out.device_span(), file_home(0, 8192)).finish();
   EXPECT_EQ(file_bytes(5000, 8192 - 5000), std::vector<std::byte>(8192 - 5000));
 }
 
@@ -168,8 +172,8 @@ TEST_F(MoverTest, NeedsNoBounceBufferWhereTheHomeHasWholeBlocks) {
   const std::size_t size_bytes = 3 * kTile + 777;
   const TieredBytes place = file_home(0, align_up(size_bytes, kPageBytes));
   const Buffer bytes = device_buffer(size_bytes, 1);
-  mover_->begin_store(bytes.bytes(), place).finish();
-  mover_->begin_fetch(place, bytes.bytes()).finish();
+  mover_->begin_store(bytes.device_span(), place).finish();
+  mover_->begin_fetch(place, bytes.device_span()).finish();
   EXPECT_EQ(io_->counters().bounce_bytes, 0U);
 }
 
@@ -178,8 +182,8 @@ TEST_F(MoverTest, TakesTwoRingsOfStagingAndNotAByteMore) {
   const std::uint64_t formula = 2 * kOptions.tiles * kOptions.tile_bytes;
   EXPECT_EQ(staging_.usage().live_bytes, formula);
   const Buffer bytes = device_buffer(7 * kTile, 1);
-  mover_->begin_store(bytes.bytes(), file_home(0, 7 * kTile)).finish();
-  mover_->begin_fetch(file_home(0, 7 * kTile), bytes.bytes()).finish();
+  mover_->begin_store(bytes.device_span(), file_home(0, 7 * kTile)).finish();
+  mover_->begin_fetch(file_home(0, 7 * kTile), bytes.device_span()).finish();
   EXPECT_EQ(staging_.usage().peak_live_bytes, formula);
   mover_.reset();
   EXPECT_EQ(staging_.usage().live_bytes, 0U);
@@ -190,11 +194,11 @@ TEST_F(MoverTest, CountsOnlyLinksThatWereUsed) {
   const TieredBytes host = home(Tier::host, 1000);
   const TieredBytes device = home(Tier::device, 1000);
   const Buffer bytes = device_buffer(1000, 1);
-  mover_->begin_store(bytes.bytes(), host).finish();
-  mover_->begin_store(bytes.bytes(), device).finish();
-  mover_->begin_store(bytes.bytes(), file_home(0, 1000)).finish();
-  mover_->begin_fetch(host, bytes.bytes()).finish();
-  mover_->begin_fetch(device, bytes.bytes()).finish();
+  mover_->begin_store(bytes.device_span(), host).finish();
+  mover_->begin_store(bytes.device_span(), device).finish();
+  mover_->begin_store(bytes.device_span(), file_home(0, 1000)).finish();
+  mover_->begin_fetch(host, bytes.device_span()).finish();
+  mover_->begin_fetch(device, bytes.device_span()).finish();
   EXPECT_EQ(device_->counters().out_bytes, 2000U);
   EXPECT_EQ(device_->counters().in_bytes, 1000U);
 }
@@ -204,7 +208,7 @@ TEST_F(MoverTest, ReportsAFailedReadToItsTransferAlone) {
   const std::size_t size_bytes = 5 * kTile;
   const Buffer out = device_buffer(size_bytes, 1);
   for (std::uint64_t slot = 0; slot < 3; ++slot) {
-    mover_->begin_store(out.bytes(), file_home(slot, size_bytes)).finish();
+    mover_->begin_store(out.device_span(), file_home(slot, size_bytes)).finish();
   }
   for (const int request : {0, 3, 9}) {  // the first, the middle, the last of ten blocks
     fault_.requests_until = request;
@@ -212,8 +216,8 @@ TEST_F(MoverTest, ReportsAFailedReadToItsTransferAlone) {
     const Buffer good = device_buffer(size_bytes, 3);
     const TieredBytes first = file_home(0, size_bytes);
     const TieredBytes second = file_home(1, size_bytes);
-    Ticket failing = mover_->begin_fetch(first, bad.bytes());
-    Ticket following = mover_->begin_fetch(second, good.bytes());
+    Ticket failing = mover_->begin_fetch(first, bad.device_span());
+    Ticket following = mover_->begin_fetch(second, good.device_span());
     try {
       failing.finish();
       ADD_FAILURE() << "did not throw";
@@ -222,7 +226,7 @@ TEST_F(MoverTest, ReportsAFailedReadToItsTransferAlone) {
       EXPECT_EQ(error.path(), file_.path());
     }
     EXPECT_NO_THROW(following.finish());
-    EXPECT_TRUE(same(out.bytes(), good.bytes()));
+    EXPECT_TRUE(same(seen(out), seen(good)));
   }
 }
 
@@ -234,13 +238,13 @@ TEST_F(MoverTest, ReportsAFailedWriteToItsTransferAlone) {
   fault_.requests_until = 4;
   const TieredBytes first = file_home(0, size_bytes);
   const TieredBytes second = file_home(1, size_bytes);
-  Ticket failing = mover_->begin_store(out.bytes(), first);
-  Ticket following = mover_->begin_store(out.bytes(), second);
+  Ticket failing = mover_->begin_store(out.device_span(), first);
+  Ticket following = mover_->begin_store(out.device_span(), second);
   EXPECT_THROW(failing.finish(), IoError);
   EXPECT_NO_THROW(following.finish());
   const Buffer back = device_buffer(size_bytes, 2);
-  mover_->begin_fetch(second, back.bytes()).finish();
-  EXPECT_TRUE(same(out.bytes(), back.bytes()));
+  mover_->begin_fetch(second, back.device_span()).finish();
+  EXPECT_TRUE(same(seen(out), seen(back)));
 }
 
 TEST_F(MoverTest, FlowsFromOneTransferToTheNextWithoutDraining) {
@@ -255,7 +259,7 @@ TEST_F(MoverTest, FlowsFromOneTransferToTheNextWithoutDraining) {
   for (std::uint64_t slot = 0; slot < 4; ++slot) {
     homes.push_back(file_home(slot, 4096));
     buffers.push_back(device_buffer(4096, 1));
-    tickets.push_back(mover_->begin_fetch(homes.back(), buffers.back().bytes()));
+    tickets.push_back(mover_->begin_fetch(homes.back(), buffers.back().device_span()));
   }
   gated.open();
   EXPECT_NO_THROW(finish_all(tickets));
@@ -283,15 +287,15 @@ TEST_F(MoverTest, ServesManyTransfersOfManyThreads) {
           back.push_back(device_buffer(size_bytes, 0));
         }
         for (std::size_t i = 0; i < kHomes; ++i) {
-          tickets.push_back(mover_->begin_store(out[i].bytes(), homes[i]));
+          tickets.push_back(mover_->begin_store(out[i].device_span(), homes[i]));
         }
         finish_all(tickets);
         for (std::size_t i = 0; i < kHomes; ++i) {
-          tickets.push_back(mover_->begin_fetch(homes[i], back[i].bytes()));
+          tickets.push_back(mover_->begin_fetch(homes[i], back[i].device_span()));
         }
         finish_all(tickets);
         for (std::size_t i = 0; i < kHomes; ++i) {
-          ASSERT_TRUE(same(out[i].bytes(), back[i].bytes())) << t << " " << repeat << " " << i;
+          ASSERT_TRUE(same(seen(out[i]), seen(back[i]))) << t << " " << repeat << " " << i;
         }
       }
     });
@@ -306,12 +310,12 @@ TEST_F(MoverTest, EndsWhatWasBegunBeforeItIsGone) {
   std::vector<Ticket> tickets;
   for (std::uint64_t slot = 0; slot < 4; ++slot) {
     homes.push_back(file_home(slot, 6 * kTile));
-    tickets.push_back(mover_->begin_store(bytes.bytes(), homes.back()));
+    tickets.push_back(mover_->begin_store(bytes.device_span(), homes.back()));
   }
   mover_.reset();
   EXPECT_TRUE(all_done(tickets));
   EXPECT_NO_THROW(finish_all(tickets));
-  EXPECT_TRUE(same(file_bytes(3 * kHomeSpacing, 6 * kTile), bytes.bytes()));
+  EXPECT_TRUE(same(file_bytes(3 * kHomeSpacing, 6 * kTile), seen(bytes)));
 }
 
 TEST_F(MoverTest, CountsWhatItWaitedFor) {
@@ -321,9 +325,10 @@ TEST_F(MoverTest, CountsWhatItWaitedFor) {
   start();
   const Buffer bytes = device_buffer(6 * kTile, 1);
   const TieredBytes place = file_home(0, 6 * kTile);
-  mover_->begin_store(bytes.bytes(), place).finish();
-  mover_->begin_fetch(place, bytes.bytes()).finish();
-  mover_->begin_fetch(place, bytes.bytes()).finish();  // the counts of the first are seen after it
+  mover_->begin_store(bytes.device_span(), place).finish();
+  mover_->begin_fetch(place, bytes.device_span()).finish();
+  mover_->begin_fetch(place, bytes.device_span())
+      .finish();  // the counts of the first are seen after it
   const MoverStalls stalls = mover_->stalls();
   EXPECT_GT(stalls.store_copy_seconds, 0.0);
   EXPECT_GT(stalls.fetch_copy_seconds, 0.0);
@@ -336,8 +341,8 @@ TEST_F(MoverTest, RefusesTransfersLargerThanTheHome) {
   const Buffer bytes = device_buffer(1001, 1);
   for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
     const TieredBytes place = home(tier, 1000);
-    EXPECT_THROW(mover_->begin_fetch(place, bytes.bytes()), InvalidArgument);
-    EXPECT_THROW(mover_->begin_store(bytes.bytes(), place), InvalidArgument);
+    EXPECT_THROW(mover_->begin_fetch(place, bytes.device_span()), InvalidArgument);
+    EXPECT_THROW(mover_->begin_store(bytes.device_span(), place), InvalidArgument);
   }
 }
 
@@ -352,11 +357,11 @@ TEST_F(MoverTest, WithoutAnEngineServesMemoryOnlyAndTakesNoStaging) {
   const TieredBytes place = home(Tier::host, 1000);
   const Buffer out = device_buffer(1000, 1);
   const Buffer back = device_buffer(1000, 2);
-  mover.begin_store(out.bytes(), place).finish();
-  mover.begin_fetch(place, back.bytes()).finish();
-  EXPECT_TRUE(same(out.bytes(), back.bytes()));
-  EXPECT_THROW(mover.begin_fetch(file_home(0, 1000), back.bytes()), InvalidArgument);
-  EXPECT_THROW(mover.begin_store(back.bytes(), file_home(0, 1000)), InvalidArgument);
+  mover.begin_store(out.device_span(), place).finish();
+  mover.begin_fetch(place, back.device_span()).finish();
+  EXPECT_TRUE(same(seen(out), seen(back)));
+  EXPECT_THROW(mover.begin_fetch(file_home(0, 1000), back.device_span()), InvalidArgument);
+  EXPECT_THROW(mover.begin_store(back.device_span(), file_home(0, 1000)), InvalidArgument);
   EXPECT_EQ(mover.stalls().fetch_read_seconds, 0.0);
   EXPECT_EQ(staging_.usage().peak_live_bytes, 0U);
 }

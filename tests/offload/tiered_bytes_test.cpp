@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <utility>
+#include <vector>
 
 #include "sluice/base/error.hpp"
+#include "sluice/offload/device.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice::offload {
@@ -35,10 +37,10 @@ TEST(TieredBytes, OwnsItsMemory) {
     EXPECT_EQ(bytes.tier(), Tier::host);
     EXPECT_EQ(bytes.size_bytes(), 100U);
     EXPECT_TRUE(bytes.in_memory());
-    EXPECT_EQ(bytes.memory().size(), 100U);
+    EXPECT_EQ(bytes.host_memory().size(), 100U);
     EXPECT_THROW(bytes.range(), InvalidArgument);
     const TieredBytes moved = std::move(bytes);
-    EXPECT_EQ(moved.memory().size(), 100U);
+    EXPECT_EQ(moved.host_memory().size(), 100U);
     EXPECT_EQ(pool.usage().live_bytes, pool_bytes(100));
   }
   EXPECT_EQ(pool.usage().live_bytes, 0U);
@@ -53,13 +55,44 @@ TEST(TieredBytes, InAFileCannotBeTouched) {
   EXPECT_EQ(bytes.size_bytes(), 500U);
   EXPECT_FALSE(bytes.in_memory());
   EXPECT_EQ(bytes.range().offset_bytes, 4096U);
-  EXPECT_THROW(bytes.memory(), InvalidArgument);
+  EXPECT_THROW(bytes.host_memory(), InvalidArgument);
+  EXPECT_THROW(bytes.device_memory(), InvalidArgument);
+  EXPECT_THROW(bytes.host_view(*make_host_device({})), InvalidArgument);
+}
+
+TEST(TieredBytes, OnADeviceAreSeenByTheHostThroughTheDevice) {
+  const auto device = make_host_device({});
+  const TieredBytes bytes(Tier::device, device->memory().allocate(100, "home"));
+  EXPECT_THROW(bytes.host_memory(), InvalidArgument);
+  EXPECT_EQ(bytes.device_memory().size_bytes(), 100U);
+  EXPECT_EQ(bytes.host_view(*device).data(), bytes.device_memory().address());
+  EXPECT_EQ(bytes.host_view(*device).size(), 100U);
+  const TieredBytes borrowed(bytes.device_memory().first(50));
+  EXPECT_EQ(borrowed.tier(), Tier::device);
+  EXPECT_EQ(borrowed.device_memory(), bytes.device_memory().first(50));
+}
+
+TEST(TieredBytes, InHostMemoryAreNotOnADevice) {
+  const auto device = make_host_device({});
+  std::vector<std::byte> memory(100);
+  const TieredBytes bytes(Tier::host, memory);
+  EXPECT_THROW(bytes.device_memory(), InvalidArgument);
+  EXPECT_EQ(bytes.host_memory().data(), memory.data());
+  EXPECT_EQ(bytes.host_view(*device).data(), memory.data());
 }
 
 TEST(TieredBytes, AreEitherMemoryOrAFile) {
   MemoryPool pool(Tier::host, kUnlimited, make_host_source());
   EXPECT_THROW(TieredBytes(Tier::nvme, pool.allocate(64, "home")), InvalidArgument);
   EXPECT_THROW(TieredBytes(FileRange{}), InvalidArgument);
+}
+
+TEST(TieredBytes, AreOnTheTierOfTheirMemory) {
+  MemoryPool pool(Tier::host, kUnlimited, make_host_source());
+  EXPECT_THROW(TieredBytes(Tier::device, pool.allocate(64, "home")), InvalidArgument);
+  std::vector<std::byte> memory(64);
+  EXPECT_THROW(TieredBytes(Tier::device, memory), InvalidArgument);
+  EXPECT_THROW(TieredBytes(Tier::nvme, memory), InvalidArgument);
 }
 
 }  // namespace

@@ -58,22 +58,31 @@ Rank single() {
 std::span<float> floats(std::span<std::byte> bytes) {
   return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
 }
+std::span<float> floats(const Rank& rank, offload::DeviceSpan memory) {
+  return floats(rank.device->host_view(memory));
+}
+std::span<float> floats(const Rank& rank, const offload::TieredBytes& home) {
+  return floats(home.host_view(*rank.device));
+}
+void set_zero(const Rank& rank, offload::DeviceSpan memory) {
+  std::ranges::fill(rank.device->host_view(memory), std::byte{0});
+}
 
 TEST(ShardedUnit, GathersReleasesAndGathersAgain) {
   const UnitLayout layout = layout_of("u", 5000, 1);
   Rank rank = single();
   const auto unit = rank.unit(layout);
-  std::fill_n(floats(unit->weights_home().memory()).begin(), layout.flat_count, 3.0F);
+  std::fill_n(floats(rank, unit->weights_home()).begin(), layout.flat_count, 3.0F);
   GatherStall stall;
   const std::uint64_t before = rank.device->memory().usage().live_bytes;
   unit->finish_gather(stall);
-  EXPECT_EQ(floats(unit->weights())[4999], 3.0F);
+  EXPECT_EQ(floats(rank, unit->weights())[4999], 3.0F);
   EXPECT_GT(rank.device->memory().usage().live_bytes, before);
   unit->release();
   EXPECT_EQ(rank.device->memory().usage().live_bytes, before);
   EXPECT_THROW(unit->weights(), InvalidArgument);
   unit->finish_gather(stall);
-  EXPECT_EQ(floats(unit->weights())[0], 3.0F);
+  EXPECT_EQ(floats(rank, unit->weights())[0], 3.0F);
 }
 
 TEST(ShardedUnit, WithItsHomeOnTheDeviceIsUsedWhereItLies) {
@@ -82,7 +91,7 @@ TEST(ShardedUnit, WithItsHomeOnTheDeviceIsUsedWhereItLies) {
   const auto unit = rank.unit(layout, Tier::device);
   GatherStall stall;
   unit->finish_gather(stall);
-  EXPECT_EQ(unit->weights().data(), unit->weights_home().memory().data());
+  EXPECT_EQ(unit->weights(), unit->weights_home().device_memory().first(unit->full_bytes()));
 }
 
 TEST(ShardedUnit, AGatherWaitsForTheUpdateAndCarriesItsError) {
@@ -90,10 +99,10 @@ TEST(ShardedUnit, AGatherWaitsForTheUpdateAndCarriesItsError) {
   Rank rank = single();
   const auto unit = rank.unit(layout);
   Worker updater("update");
-  unit->set_update(updater.begin([&] { floats(unit->weights_home().memory())[0] = 7.0F; }));
+  unit->set_update(updater.begin([&] { floats(rank, unit->weights_home())[0] = 7.0F; }));
   GatherStall stall;
   unit->finish_gather(stall);
-  EXPECT_EQ(floats(unit->weights())[0], 7.0F);
+  EXPECT_EQ(floats(rank, unit->weights())[0], 7.0F);
   unit->release();
   unit->set_update(updater.begin([] { throw Error("the drive is gone"); }));
   EXPECT_THROW(unit->finish_gather(stall), Error);
@@ -107,15 +116,14 @@ TEST(ShardedUnit, GradientsGoHomeAndAreContinuedFromThere) {
     const auto unit = rank.unit(layout, tier);
     double stall = 0;
     for (int round = 1; round <= 2; ++round) {
-      const auto fresh = unit->begin_accumulate();
-      std::fill(fresh.begin(), fresh.end(), std::byte{0});
+      set_zero(rank, unit->begin_accumulate());
       unit->restore_accumulated(stall);
-      for (float& value : floats(unit->gradients())) value += 1.5F;
+      for (float& value : floats(rank, unit->gradients())) value += 1.5F;
       unit->reduce();
       unit->begin_reduce_home();
       unit->finish_reduce(stall);
       EXPECT_EQ(unit->gradient_state(), GradientState::waiting);
-      EXPECT_EQ(floats(unit->gradients_home().memory())[99], 1.5F * static_cast<float>(round));
+      EXPECT_EQ(floats(rank, unit->gradients_home())[99], 1.5F * static_cast<float>(round));
     }
     unit->consume_gradients();
     EXPECT_EQ(unit->gradient_state(), GradientState::none);
@@ -129,7 +137,7 @@ TEST(ShardedUnit, AbandonedGradientsAreGoneWhereverTheyWere) {
   const auto unit = rank.unit(layout);
   double stall = 0;
   for (const int progress : {0, 1, 2, 3}) {  // none, accumulating, reducing, waiting
-    if (progress > 0) std::fill_n(floats(unit->begin_accumulate()).begin(), 5000, 2.0F);
+    if (progress > 0) std::fill_n(floats(rank, unit->begin_accumulate()).begin(), 5000, 2.0F);
     if (progress > 1) unit->begin_reduce_home();
     if (progress > 2) unit->finish_reduce(stall);
     unit->abandon_gradients();
@@ -137,7 +145,7 @@ TEST(ShardedUnit, AbandonedGradientsAreGoneWhereverTheyWere) {
     EXPECT_EQ(rank.device->memory().usage().live_bytes, 0U);
   }
   // The next sum begins from what its caller zeroes.
-  EXPECT_EQ(unit->begin_accumulate().size(), unit->full_bytes());
+  EXPECT_EQ(unit->begin_accumulate().size_bytes(), unit->full_bytes());
 }
 
 TEST(ShardedUnit, RanksGatherEachOthersShardsAndReduceTheirGradients) {
@@ -151,24 +159,23 @@ TEST(ShardedUnit, RanksGatherEachOthersShardsAndReduceTheirGradients) {
       const auto index = static_cast<std::size_t>(r);
       Rank rank(std::move(main[index]), std::move(gather[index]));
       const auto unit = rank.unit(layout);
-      for (float& value : floats(unit->weights_home().memory())) value = static_cast<float>(r);
+      for (float& value : floats(rank, unit->weights_home())) value = static_cast<float>(r);
       GatherStall stall;
       unit->finish_gather(stall);
-      const auto weights = floats(unit->weights());
+      const auto weights = floats(rank, unit->weights());
       const std::size_t shard = layout.flat_count / kRanks;
       for (int other = 0; other < kRanks; ++other) {
         EXPECT_EQ(weights[static_cast<std::size_t>(other) * shard], static_cast<float>(other));
       }
       double waited = 0;
       for (int round = 1; round <= 2; ++round) {
-        const auto fresh = unit->begin_accumulate();
-        std::fill(fresh.begin(), fresh.end(), std::byte{0});
+        set_zero(rank, unit->begin_accumulate());
         unit->restore_accumulated(waited);
-        for (float& value : floats(unit->gradients())) value += static_cast<float>(r + 1);
+        for (float& value : floats(rank, unit->gradients())) value += static_cast<float>(r + 1);
         unit->reduce();
         unit->begin_reduce_home();
         unit->finish_reduce(waited);
-        EXPECT_EQ(floats(unit->gradients_home().memory())[0], 6.0F * static_cast<float>(round));
+        EXPECT_EQ(floats(rank, unit->gradients_home())[0], 6.0F * static_cast<float>(round));
       }
       rank.communicator->barrier();
     });

@@ -83,7 +83,7 @@ void ShardedUnit::begin_gather() {
   const auto update = std::exchange(update_, nullptr);
   current_at_ = std::chrono::steady_clock::now();
   if (in_place && !update) return;
-  const std::span<std::byte> full = gathered_.bytes();
+  const offload::DeviceSpan full = gathered_.device_span();
   // What used this memory before may still run; what is issued from now on does not use it.
   const offload::ComputePoint unused = context_.device->mark_compute();
   gather_ = context_.gather_worker->begin([this, update, full, in_place, unused] {
@@ -95,9 +95,10 @@ void ShardedUnit::begin_gather() {
         ->begin_fetch(weights_home_, full.subspan(range_.begin * element, range_.count * element),
                       unused)
         .finish();
-    context_.gather_communicator->all_gather(full);
+    if (context_.gather_communicator->world_size() > 1)
+      context_.gather_communicator->all_gather(context_.device->host_view(full));
     context_.gathers.add("gather", layout_.name, current_at_, std::chrono::steady_clock::now(),
-                         {{"bytes", static_cast<std::int64_t>(full.size())}});
+                         {{"bytes", static_cast<std::int64_t>(full.size_bytes())}});
   });
 }
 
@@ -130,10 +131,10 @@ void ShardedUnit::record_stall(const offload::StallMeter::Stall& stall,
   if (stall.seconds() > update_seconds) row.add("weights", layout_.name, current, stall.end);
 }
 
-std::span<std::byte> ShardedUnit::weights() const {
+offload::DeviceSpan ShardedUnit::weights() const {
   SLUICE_CHECK(weight_state_ == WeightState::gathered,
                "unit " + layout_.name + ": its weights are not on the device");
-  return gathered_ ? gathered_.bytes() : weights_home_.memory().first(full_bytes());
+  return gathered_ ? gathered_.device_span() : weights_home_.device_memory().first(full_bytes());
 }
 
 void ShardedUnit::release() {
@@ -142,12 +143,12 @@ void ShardedUnit::release() {
   weight_state_ = WeightState::sharded;
 }
 
-std::span<std::byte> ShardedUnit::begin_accumulate() {
+offload::DeviceSpan ShardedUnit::begin_accumulate() {
   waited_ = gradient_state_ == GradientState::waiting ? Waited::at_home : Waited::nothing;
   if (waited_ == Waited::at_home) gradient_state_ = GradientState::none;
   transition(GradientState::none, GradientState::accumulating);
   if (used_in_place(gradients_home_, context_)) {
-    return waited_ == Waited::at_home ? std::span<std::byte>{} : gradients();
+    return waited_ == Waited::at_home ? offload::DeviceSpan() : gradients();
   }
   try {
     accumulated_ =
@@ -156,7 +157,7 @@ std::span<std::byte> ShardedUnit::begin_accumulate() {
     gradient_state_ = waited_ == Waited::at_home ? GradientState::waiting : GradientState::none;
     throw;
   }
-  return accumulated_.bytes();
+  return accumulated_.device_span();
 }
 
 void ShardedUnit::restore_accumulated(double& stall_seconds) {
@@ -169,20 +170,21 @@ void ShardedUnit::restore_accumulated(double& stall_seconds) {
   waited_ = Waited::nothing;
 }
 
-std::span<std::byte> ShardedUnit::gradients() const {
+offload::DeviceSpan ShardedUnit::gradients() const {
   SLUICE_CHECK(gradient_state_ == GradientState::accumulating,
                "unit " + layout_.name + ": its gradients are not on the device");
-  return accumulated_ ? accumulated_.bytes() : gradients_home_.memory().first(full_bytes());
+  return accumulated_ ? accumulated_.device_span()
+                      : gradients_home_.device_memory().first(full_bytes());
 }
 
-std::span<std::byte> ShardedUnit::gradient_shard() const {
+offload::DeviceSpan ShardedUnit::gradient_shard() const {
   const std::size_t element = size_of(context_.dtype);
   return gradients().subspan(range_.begin * element, range_.count * element);
 }
 
 void ShardedUnit::reduce() {
   if (context_.communicator->world_size() > 1) {
-    context_.communicator->reduce_scatter(gradients(), context_.dtype);
+    context_.communicator->reduce_scatter(context_.device->host_view(gradients()), context_.dtype);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "copy_lane.hpp"
+#include "cuda/copy_lane.hpp"
 
 #include <pthread.h>
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <thread>
 
-#include "cuda_api.hpp"
-#include "cuda_handles.hpp"
+#include "cuda/cuda_api.hpp"
+#include "cuda/cuda_handles.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/ticket.hpp"
 #include "sluice/base/trace.hpp"

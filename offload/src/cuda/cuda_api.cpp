@@ -1,9 +1,9 @@
-#include "cuda_api.hpp"
+#include "cuda/cuda_api.hpp"
 
 #include <string_view>
 #include <type_traits>
 
-#include "loaded_library.hpp"
+#include "cuda/loaded_library.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 

@@ -1,4 +1,4 @@
-#include "cuda_device.hpp"
+#include "cuda/cuda_device.hpp"
 
 #include <array>
 #include <cstdio>
@@ -6,11 +6,11 @@
 #include <string>
 #include <utility>
 
-#include "check_copy.hpp"
-#include "copy_lane.hpp"
-#include "cuda_handles.hpp"
-#include "cuda_memory.hpp"
-#include "gpu_clock.hpp"
+#include "cuda/copy_lane.hpp"
+#include "cuda/cuda_handles.hpp"
+#include "cuda/cuda_memory.hpp"
+#include "cuda/gpu_clock.hpp"
+#include "device/check_copy.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/offload/arena_source.hpp"
 
@@ -91,17 +91,20 @@ class CudaDevice final : public GpuDevice {
     return clock_.time_of(static_cast<cudaEvent_t>(timed.event()));
   }
 
-  Ticket begin_copy_in(std::span<std::byte> device_to, std::span<const std::byte> host_from,
+  Ticket begin_copy_in(DeviceSpan to, std::span<const std::byte> from,
                        const ComputePoint& after) override {
-    return begin_copy(in_, cudaMemcpyHostToDevice, device_to, host_from, after);
+    check_copy(to.size_bytes(), from.size());
+    return begin_copy(in_, {to.address(), from.data(), from.size(), cudaMemcpyHostToDevice}, after);
   }
-  Ticket begin_copy_out(std::span<std::byte> host_to, std::span<const std::byte> device_from,
+  Ticket begin_copy_out(std::span<std::byte> to, DeviceSpan from,
                         const ComputePoint& after) override {
-    return begin_copy(out_, cudaMemcpyDeviceToHost, host_to, device_from, after);
+    check_copy(to.size(), from.size_bytes());
+    return begin_copy(out_, {to.data(), from.address(), to.size(), cudaMemcpyDeviceToHost}, after);
   }
-  Ticket begin_copy_within(std::span<std::byte> to, std::span<const std::byte> from,
-                           const ComputePoint& after) override {
-    return begin_copy(in_, cudaMemcpyDeviceToDevice, to, from, after);
+  Ticket begin_copy_within(DeviceSpan to, DeviceSpan from, const ComputePoint& after) override {
+    check_copy(to.size_bytes(), from.size_bytes());
+    return begin_copy(
+        in_, {to.address(), from.address(), to.size_bytes(), cudaMemcpyDeviceToDevice}, after);
   }
 
   CopyCounters counters() const override {
@@ -127,11 +130,8 @@ class CudaDevice final : public GpuDevice {
         {event->get(), [&pool, event](void*) { pool.give_back(std::move(*event)); }});
   }
 
-  static Ticket begin_copy(CopyLane& lane, cudaMemcpyKind kind, std::span<std::byte> to,
-                           std::span<const std::byte> from, const ComputePoint& after) {
-    check_copy(to, from);
-    if (to.empty()) return Ticket();
-    return lane.begin({to.data(), from.data(), to.size(), kind}, after);
+  static Ticket begin_copy(CopyLane& lane, const Copy& copy, const ComputePoint& after) {
+    return copy.size_bytes == 0 ? Ticket() : lane.begin(copy, after);
   }
 
   const std::shared_ptr<CudaApi> api_;  // shared with the sources of memory and direct readers

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "cuda_api.hpp"
+#include "cuda/cuda_api.hpp"
 #include "sluice/offload/cuda_device.hpp"
 
 namespace sluice::offload::cuda {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda_api.hpp"
+#include "cuda/cuda_api.hpp"
 #include "sluice/base/mutex.hpp"
 
 namespace sluice::offload::cuda {

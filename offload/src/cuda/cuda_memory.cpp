@@ -1,4 +1,4 @@
-#include "cuda_memory.hpp"
+#include "cuda/cuda_memory.hpp"
 
 #include <string>
 #include <utility>

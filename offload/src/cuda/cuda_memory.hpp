@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "cuda_api.hpp"
+#include "cuda/cuda_api.hpp"
 #include "sluice/offload/memory_pool.hpp"
 
 namespace sluice::offload::cuda {

@@ -1,9 +1,9 @@
-#include "cufile_api.hpp"
+#include "cuda/cufile_api.hpp"
 
 #include <cerrno>
 #include <string_view>
 
-#include "loaded_library.hpp"
+#include "cuda/loaded_library.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::offload::cuda {

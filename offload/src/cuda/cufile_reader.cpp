@@ -1,4 +1,4 @@
-#include "cufile_reader.hpp"
+#include "cuda/cufile_reader.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -25,11 +25,11 @@ std::shared_ptr<CudaApi> use(std::shared_ptr<CudaApi> api, int index) {
 }
 
 // Whole blocks, to the pages that device memory is given out in.
-bool fits(const FileRange& from, std::span<const std::byte> device_to) {
+bool fits(const FileRange& from, DeviceSpan to) {
   const std::uint64_t block = std::max<std::uint64_t>(kPageBytes, from.file->offset_alignment());
-  return from.offset_bytes % block == 0 && device_to.size() % block == 0 &&
-         device_to.size() <= from.size_bytes &&
-         reinterpret_cast<std::uintptr_t>(device_to.data()) % kPageBytes == 0;
+  return from.offset_bytes % block == 0 && to.size_bytes() % block == 0 &&
+         to.size_bytes() <= from.size_bytes &&
+         reinterpret_cast<std::uintptr_t>(to.address()) % kPageBytes == 0;
 }
 
 std::string text_of(const CufileRead& got) {
@@ -122,10 +122,9 @@ std::shared_ptr<Event> CufileReader::mark_reached(const ComputePoint& after) {
   return event;
 }
 
-std::optional<Ticket> CufileReader::begin_read(const FileRange& from,
-                                               std::span<std::byte> device_to,
+std::optional<Ticket> CufileReader::begin_read(const FileRange& from, DeviceSpan to,
                                                const ComputePoint& after) {
-  if (!fits(from, device_to)) return std::nullopt;
+  if (!fits(from, to)) return std::nullopt;
   const std::vector<CUfileHandle_t> handles = handles_of(*from.file);
   if (handles.empty()) return std::nullopt;
   std::shared_ptr<Event> reached;
@@ -136,11 +135,11 @@ std::optional<Ticket> CufileReader::begin_read(const FileRange& from,
     return ticket;
   }
   std::vector<Ticket> pieces;
-  for (std::uint64_t at = 0; at < device_to.size();) {
+  for (std::uint64_t at = 0; at < to.size_bytes();) {
     const auto there = from.file->layout().first_piece(
-        from.offset_bytes + at, std::min<std::uint64_t>(kPieceBytes, device_to.size() - at));
+        from.offset_bytes + at, std::min<std::uint64_t>(kPieceBytes, to.size_bytes() - at));
     const Piece piece{&from.file->parts()[there.part], handles[there.part], there.offset_bytes,
-                      device_to.subspan(at, there.size_bytes)};
+                      to.subspan(at, there.size_bytes)};
     pieces.push_back(threads_[next_++ % kThreads]->begin(
         [this, piece, reached] { read(piece, reached.get()); }));
     at += there.size_bytes;
@@ -149,7 +148,7 @@ std::optional<Ticket> CufileReader::begin_read(const FileRange& from,
 }
 
 void CufileReader::read(const Piece& piece, const Event* reached) const {
-  const std::size_t size_bytes = piece.to.size();
+  const std::size_t size_bytes = piece.to.size_bytes();
   const auto fail = [&](int error_number, const std::string& what) {
     throw IoError(error_number, what, piece.file->path(), piece.offset_bytes, size_bytes);
   };
@@ -162,7 +161,7 @@ void CufileReader::read(const Piece& piece, const Event* reached) const {
   std::size_t done_bytes = 0;
   int repeats = 0;
   while (done_bytes < size_bytes) {
-    const CufileRead got = files_->read(piece.handle, piece.to.data() + done_bytes,
+    const CufileRead got = files_->read(piece.handle, piece.to.subspan(done_bytes).address(),
                                         size_bytes - done_bytes, piece.offset_bytes + done_bytes);
     if (got.result == 0)
       fail(EIO, "cuFile read (end of file after " + std::to_string(done_bytes) + " bytes)");

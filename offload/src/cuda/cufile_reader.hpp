@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "cuda_device.hpp"
-#include "cuda_handles.hpp"
-#include "cufile_api.hpp"
+#include "cuda/cuda_device.hpp"
+#include "cuda/cuda_handles.hpp"
+#include "cuda/cufile_api.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/worker.hpp"
 #include "sluice/offload/direct_reader.hpp"
@@ -56,7 +56,7 @@ class CufileReader final : public DirectReader {
   // The device outlives it. Throws CudaError.
   CufileReader(std::shared_ptr<CufileApi> files, GpuDevice& device, CompatMode mode);
 
-  std::optional<Ticket> begin_read(const FileRange& from, std::span<std::byte> device_to,
+  std::optional<Ticket> begin_read(const FileRange& from, DeviceSpan to,
                                    const ComputePoint& after) override;
   std::string why_not() const override;
   // After this they may go although the reader stays. Every ticket has ended before.
@@ -68,7 +68,7 @@ class CufileReader final : public DirectReader {
     const nvme::SwapFile* file = nullptr;
     CUfileHandle_t handle = nullptr;
     std::uint64_t offset_bytes = 0;
-    std::span<std::byte> to;
+    DeviceSpan to;
   };
   // Of its parts; none when one of them cannot be read directly.
   std::vector<CUfileHandle_t> handles_of(const nvme::StripedFile& file);

@@ -1,4 +1,4 @@
-#include "direct_storage.hpp"
+#include "cuda/direct_storage.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "cufile_reader.hpp"
+#include "cuda/cufile_reader.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/bench_file.hpp"
@@ -44,22 +44,22 @@ MoverOptions through_tiles(MoverOptions options) {
 // The file, the device's memory and the usual way. Confined to the thread that measures.
 class Bench {
  public:
-  Bench(Device& device, nvme::IoEngine& io, MemoryPool& staging, const MoverOptions& mover,
-        const SwapPlace& place, const DirectStorageOptions& options, const Clock& now)
-      : device_(device),
+  Bench(const StorageRoute& route, const DirectStorageOptions& options, const Clock& now)
+      : device_(route.device),
         now_(now),
         rounds_(options.rounds),
-        file_(place, "direct-probe", options.file_bytes, nvme::DirectIo::automatic),
+        file_(route.place, "direct-probe", options.file_bytes, nvme::DirectIo::automatic),
         range_(file_.take(options.file_bytes)),
         pattern_(kChunkBytes),
         chunk_(kChunkBytes),
-        to_(device.memory().allocate(options.file_bytes, "measuring GPUDirect Storage")),
-        mover_(device, &io, &staging, through_tiles(mover)) {
+        to_(device_.memory().allocate(options.file_bytes, "measuring GPUDirect Storage")),
+        mover_(device_, &route.io, &route.staging, through_tiles(route.mover)) {
     for (const nvme::SwapFile& part : range_.file->parts())
-      registrations_.push_back(io.register_file(part));
+      registrations_.push_back(route.io.register_file(part));
     // What was only allocated would be read without the drive.
     for (std::uint64_t at = 0; at < range_.size_bytes; at += kChunkBytes)
-      io.begin_write(*range_.file, range_.offset_bytes + at, pattern_.at(at, kChunkBytes)).finish();
+      route.io.begin_write(*range_.file, range_.offset_bytes + at, pattern_.at(at, kChunkBytes))
+          .finish();
     range_.file->sync_data();
   }
 
@@ -73,7 +73,7 @@ class Bench {
       found.bytes_right = holds_the_file();
       if (!found.bytes_right) throw Error("cuFile read other bytes than the file holds");
       const double staged_seconds =
-          seconds_of([&] { mover_.begin_fetch(TieredBytes(range_), to_.bytes()).finish(); });
+          seconds_of([&] { mover_.begin_fetch(TieredBytes(range_), to_.device_span()).finish(); });
       if (round == 0) continue;  // files were registered, buffers made
       by_cufile.push_back(cufile_seconds);
       staged.push_back(staged_seconds);
@@ -95,12 +95,12 @@ class Bench {
   void clear() {
     std::fill(chunk_.begin(), chunk_.end(), std::byte{0});
     for (std::uint64_t at = 0; at < to_.size_bytes(); at += kChunkBytes)
-      device_.begin_copy_in(to_.bytes().subspan(at, kChunkBytes), chunk_).finish();
+      device_.begin_copy_in(to_.device_span().subspan(at, kChunkBytes), chunk_).finish();
   }
 
   bool holds_the_file() {
     for (std::uint64_t at = 0; at < to_.size_bytes(); at += kChunkBytes) {
-      device_.begin_copy_out(chunk_, to_.bytes().subspan(at, kChunkBytes)).finish();
+      device_.begin_copy_out(chunk_, to_.device_span().subspan(at, kChunkBytes)).finish();
       const auto expected = pattern_.at(at, kChunkBytes);
       if (!std::equal(chunk_.begin(), chunk_.end(), expected.begin())) return false;
     }
@@ -108,7 +108,8 @@ class Bench {
   }
 
   void read_by(CufileReader& reader) {
-    std::optional<Ticket> read = reader.begin_read(range_, to_.bytes(), device_.mark_compute());
+    std::optional<Ticket> read =
+        reader.begin_read(range_, to_.device_span(), device_.mark_compute());
     if (!read) throw Error(reader.why_not());
     read->finish();
   }
@@ -171,9 +172,7 @@ void decide(DirectStorage& measured) {
   }
 }
 
-DirectStorage probe(std::shared_ptr<CufileApi> files, const std::string& why_no_files,
-                    Device& device, nvme::IoEngine& io, MemoryPool& staging,
-                    const MoverOptions& mover, const SwapPlace& place,
+DirectStorage probe(const LoadedCufile& cufile, const StorageRoute& route,
                     const DirectStorageOptions& options, const Clock& now) {
   SLUICE_CHECK(options.file_bytes > 0 && options.file_bytes % kChunkBytes == 0,
                "the file that GPUDirect Storage is measured on has whole MiB, not " +
@@ -181,15 +180,15 @@ DirectStorage probe(std::shared_ptr<CufileApi> files, const std::string& why_no_
   SLUICE_CHECK(options.rounds >= 1, "GPUDirect Storage is measured in at least 1 round, not " +
                                         std::to_string(options.rounds));
   DirectStorage found;
-  auto* const gpu = dynamic_cast<GpuDevice*>(&device);
+  auto* const gpu = dynamic_cast<GpuDevice*>(&route.device);
   if (gpu == nullptr) {
-    found.why_not_direct = std::string(device.name()) + " is no NVIDIA GPU";
-  } else if (files == nullptr) {
-    found.why_not_direct = why_no_files;
+    found.why_not_direct = std::string(route.device.name()) + " is no NVIDIA GPU";
+  } else if (cufile.files == nullptr) {
+    found.why_not_direct = cufile.why_not;
   } else {
     const std::string why = why_fails([&] {
-      Bench bench(device, io, staging, mover, place, options, now);
-      measure(files, *gpu, bench, found);
+      Bench bench(route, options, now);
+      measure(cufile.files, *gpu, bench, found);
     });
     if (!why.empty()) found.why_not_direct = why;
   }
@@ -202,10 +201,10 @@ DirectStorage probe(std::shared_ptr<CufileApi> files, const std::string& why_no_
 DirectStorage probe_direct_storage(Device& device, nvme::IoEngine& io, MemoryPool& staging,
                                    const MoverOptions& mover, const SwapPlace& place,
                                    const DirectStorageOptions& options) {
-  std::string why_not;
-  std::shared_ptr<cuda::CufileApi> files;
-  if (dynamic_cast<cuda::GpuDevice*>(&device) != nullptr) files = cuda::load_cufile(why_not);
-  return cuda::probe(std::move(files), why_not, device, io, staging, mover, place, options);
+  cuda::LoadedCufile cufile;
+  if (dynamic_cast<cuda::GpuDevice*>(&device) != nullptr)
+    cufile.files = cuda::load_cufile(cufile.why_not);
+  return cuda::probe(cufile, {device, io, staging, mover, place}, options);
 }
 
 }  // namespace sluice::offload

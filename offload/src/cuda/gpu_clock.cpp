@@ -1,4 +1,4 @@
-#include "gpu_clock.hpp"
+#include "cuda/gpu_clock.hpp"
 
 namespace sluice::offload::cuda {
 

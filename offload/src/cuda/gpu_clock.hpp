@@ -4,7 +4,7 @@
 #include <chrono>
 #include <optional>
 
-#include "cuda_handles.hpp"
+#include "cuda/cuda_handles.hpp"
 #include "sluice/base/mutex.hpp"
 
 namespace sluice::offload::cuda {

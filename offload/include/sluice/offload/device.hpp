@@ -21,6 +21,7 @@
 
 #include "sluice/base/ticket.hpp"
 #include "sluice/base/trace.hpp"
+#include "sluice/offload/device_span.hpp"
 #include "sluice/offload/memory_pool.hpp"
 
 namespace sluice::offload {
@@ -52,8 +53,11 @@ class Device {
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;
   virtual MemoryPool& memory() = 0;
-  // Whether the CPU may read and write the device's memory directly.
+  // Whether the CPU can read and write the device's memory.
   virtual bool host_addressable() const = 0;
+  // Device memory as host memory, where it is both. Throws InvalidArgument unless
+  // host_addressable().
+  std::span<std::byte> host_view(DeviceSpan memory) const;
   // Where a pool of host memory gets blocks that copies of this device run fastest from:
   // page-locked, and known to the device. The device outlives it. Its allocate() throws OutOfMemory
   // that names the limit and what to change.
@@ -67,27 +71,25 @@ class Device {
   virtual std::optional<std::chrono::steady_clock::time_point> time_of(
       const ComputePoint& timed) = 0;
   // Queue a copy of equal-sized, non-overlapping spans that begins after `after`; never block on
-  // it. Copies of one direction run in the order of the calls, those within the device count as
-  // inward; copies of both directions run at the same time where the device can. Both spans stay
+  // it. Copies of one direction run in the order of the calls; copies within the device count as
+  // inward. Copies of both directions run at the same time where the device can. Both spans stay
   // valid until the ticket has finished. Throw InvalidArgument on unequal sizes.
-  virtual Ticket begin_copy_in(std::span<std::byte> device_to, std::span<const std::byte> host_from,
+  virtual Ticket begin_copy_in(DeviceSpan to, std::span<const std::byte> from,
                                const ComputePoint& after) = 0;
-  virtual Ticket begin_copy_out(std::span<std::byte> host_to,
-                                std::span<const std::byte> device_from,
+  virtual Ticket begin_copy_out(std::span<std::byte> to, DeviceSpan from,
                                 const ComputePoint& after) = 0;
   // Within the device; not counted as traffic of a link.
-  virtual Ticket begin_copy_within(std::span<std::byte> to, std::span<const std::byte> from,
-                                   const ComputePoint& after) = 0;
+  virtual Ticket begin_copy_within(DeviceSpan to, DeviceSpan from, const ComputePoint& after) = 0;
   virtual CopyCounters counters() const = 0;
 
   // After all compute work issued so far.
-  Ticket begin_copy_in(std::span<std::byte> device_to, std::span<const std::byte> host_from) {
-    return begin_copy_in(device_to, host_from, mark_compute());
+  Ticket begin_copy_in(DeviceSpan to, std::span<const std::byte> from) {
+    return begin_copy_in(to, from, mark_compute());
   }
-  Ticket begin_copy_out(std::span<std::byte> host_to, std::span<const std::byte> device_from) {
-    return begin_copy_out(host_to, device_from, mark_compute());
+  Ticket begin_copy_out(std::span<std::byte> to, DeviceSpan from) {
+    return begin_copy_out(to, from, mark_compute());
   }
-  Ticket begin_copy_within(std::span<std::byte> to, std::span<const std::byte> from) {
+  Ticket begin_copy_within(DeviceSpan to, DeviceSpan from) {
     return begin_copy_within(to, from, mark_compute());
   }
 };

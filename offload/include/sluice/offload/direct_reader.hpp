@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "sluice/base/ticket.hpp"
@@ -19,13 +18,13 @@ class DirectReader {
  public:
   virtual ~DirectReader() = default;  // waits for everything begun
 
-  // Begins to read the first device_to.size() bytes of `from`, after `after`. Empty, and nothing is
+  // Begins to read the first to.size_bytes() bytes of `from`, after `after`. Empty, and nothing is
   // begun, when it does not take this: whole blocks of the file go to device memory that starts at
   // a page, from files that can be read so. The first read of a file looks whether it is such,
   // which takes a moment; otherwise it does not block. The memory stays valid until the ticket has
   // finished, the file until the reader is gone. The ticket's error is an IoError with path, offset
   // and size, or a CudaError.
-  virtual std::optional<Ticket> begin_read(const FileRange& from, std::span<std::byte> device_to,
+  virtual std::optional<Ticket> begin_read(const FileRange& from, DeviceSpan to,
                                            const ComputePoint& after) = 0;
 
   // Empty, or which file could not be read so, and why: the first of them.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "sluice/base/mutex.hpp"
+#include "sluice/offload/device_span.hpp"
 #include "sluice/offload/tier.hpp"
 
 namespace sluice::offload {
@@ -142,9 +143,15 @@ class Buffer {
   ~Buffer() { reset(); }
 
   explicit operator bool() const { return block_ != nullptr; }
-  std::byte* data() const { return static_cast<std::byte*>(block_); }
   std::size_t size_bytes() const { return size_bytes_; }
-  std::span<std::byte> bytes() const { return {data(), size_bytes_}; }
+  // The block of a pool in host memory. Throws InvalidArgument on Tier::device, also where the CPU
+  // could address it: Device::host_view() gives that.
+  std::span<std::byte> bytes() const;
+  std::byte* data() const { return bytes().data(); }
+  // The block of a pool on Tier::device. Throws InvalidArgument on another tier.
+  DeviceSpan device_span() const;
+  // The tier of the pool; Tier::host without a pool.
+  Tier tier() const { return pool_ == nullptr ? Tier::host : pool_->tier(); }
   void reset() noexcept {
     if (block_ != nullptr) pool_->free_raw(block_, size_bytes_);
     block_ = nullptr;

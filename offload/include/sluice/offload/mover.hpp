@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 
 #include "sluice/base/ticket.hpp"
 #include "sluice/nvme/io_engine.hpp"
@@ -57,12 +56,11 @@ class Mover {
   // issued so far, or after the point given: that of the last use of the memory; never blocks. Both
   // stay valid and unchanged until the ticket has finished. Throws InvalidArgument when `from` is
   // smaller.
-  Ticket begin_fetch(const TieredBytes& from, std::span<std::byte> device_to);
-  Ticket begin_fetch(const TieredBytes& from, std::span<std::byte> device_to,
-                     const ComputePoint& after);
+  Ticket begin_fetch(const TieredBytes& from, DeviceSpan to);
+  Ticket begin_fetch(const TieredBytes& from, DeviceSpan to, const ComputePoint& after);
   // The other way, after all compute work issued so far. In a file, whole blocks are written where
   // the range has room for them: up to 4095 bytes of the range behind the stored ones become zero.
-  Ticket begin_store(std::span<const std::byte> device_from, const TieredBytes& to);
+  Ticket begin_store(DeviceSpan from, const TieredBytes& to);
 
   // Empty, or why the tiles could not be registered with the engine: transfers work, and cost more
   // CPU time.

@@ -9,10 +9,13 @@
 #include <span>
 
 #include "sluice/nvme/striped_file.hpp"
+#include "sluice/offload/device_span.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "sluice/offload/tier.hpp"
 
 namespace sluice::offload {
+
+class Device;
 
 // A range of an open file; the file outlives it.
 struct FileRange {
@@ -30,23 +33,29 @@ class TieredBytes {
   // Owns the buffer; the tier is its pool's.
   TieredBytes(Tier tier, Buffer buffer);
   explicit TieredBytes(FileRange range);
-  // Memory that someone else owns, who outlives the handle.
+  // Memory with another owner, which outlives the handle: of the host (`tier` is host or pinned) or
+  // of the device.
   TieredBytes(Tier tier, std::span<std::byte> borrowed);
+  explicit TieredBytes(DeviceSpan borrowed);
 
   Tier tier() const { return tier_; }
   std::uint64_t size_bytes() const { return size_bytes_; }
   bool in_memory() const { return tier_ != Tier::nvme; }
-  // The bytes; only where in_memory() (throws InvalidArgument otherwise). On a device that is not
-  // host addressable, a device address.
-  std::span<std::byte> memory() const;
-  // The range; only on Tier::nvme (throws InvalidArgument otherwise).
-  const FileRange& range() const;
+  // The bytes, by where they are. Each throws InvalidArgument on another tier than its own.
+  std::span<std::byte> host_memory() const;  // Tier::host and Tier::pinned
+  DeviceSpan device_memory() const;          // Tier::device
+  const FileRange& range() const;            // Tier::nvme
+  // Bytes in memory that the CPU can address: host_memory(), or device_memory() by
+  // Device::host_view(), which throws where the device is not host_addressable(). Throws
+  // InvalidArgument on Tier::nvme.
+  std::span<std::byte> host_view(const Device& device) const;
 
  private:
   Tier tier_ = Tier::host;
   std::uint64_t size_bytes_ = 0;
   Buffer buffer_;
   std::span<std::byte> borrowed_;
+  DeviceSpan borrowed_on_device_;
   FileRange range_;
 };
 

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <span>
 
 #include "sluice/base/dtype.hpp"
 #include "sluice/base/ticket.hpp"
@@ -97,20 +96,20 @@ class ShardedUnit {
   // the update threw. `stall` grows by the time it blocked.
   void finish_gather(GatherStall& stall);
   // The full weights on the device; valid until release.
-  std::span<std::byte> weights() const;
+  offload::DeviceSpan weights() const;
   // Drops the gathered copy. Throws nothing.
   void release();
 
   // Takes a flat gradient buffer on the device; returns the part that the caller must zero (may be
   // empty), before it calls restore_accumulated. Throws OutOfMemory.
-  std::span<std::byte> begin_accumulate();
+  offload::DeviceSpan begin_accumulate();
   // Brings back what was accumulated before and waited at home, so that it is added to; blocks,
   // and `stall_seconds` grows by that. Nothing otherwise.
   void restore_accumulated(double& stall_seconds);
   // The full flat gradient on the device; valid until finish_reduce.
-  std::span<std::byte> gradients() const;
+  offload::DeviceSpan gradients() const;
   // This rank's part of it.
-  std::span<std::byte> gradient_shard() const;
+  offload::DeviceSpan gradient_shard() const;
   // Where this step's gradients wait, for a unit without a home of its own. Legal: accumulating.
   void lend_gradients_home(offload::TieredBytes home);
   // Sums over ranks (blocks for that), then starts sending this rank's shard home.

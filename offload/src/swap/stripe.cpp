@@ -1,4 +1,4 @@
-#include "stripe.hpp"
+#include "swap/stripe.hpp"
 
 #include <json/json.h>
 #include <climits>
@@ -10,11 +10,11 @@
 #include <random>
 #include <utility>
 
-#include "manifest.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
-#include "store_files.hpp"
+#include "swap/manifest.hpp"
+#include "swap/store_files.hpp"
 
 namespace sluice::offload {
 namespace {

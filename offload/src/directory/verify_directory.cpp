@@ -2,12 +2,12 @@
 #include <optional>
 #include <utility>
 
-#include "manifest.hpp"
-#include "shard_verify.hpp"
-#include "slot_files.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/offload/swap_directory.hpp"
-#include "store_files.hpp"
+#include "swap/manifest.hpp"
+#include "swap/shard_verify.hpp"
+#include "swap/slot_files.hpp"
+#include "swap/store_files.hpp"
 
 namespace sluice::offload {
 namespace {

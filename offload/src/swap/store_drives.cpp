@@ -1,4 +1,4 @@
-#include "store_drives.hpp"
+#include "swap/store_drives.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -6,7 +6,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
-#include "store_files.hpp"
+#include "swap/store_files.hpp"
 
 namespace sluice::offload {
 

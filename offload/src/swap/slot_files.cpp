@@ -1,4 +1,4 @@
-#include "slot_files.hpp"
+#include "swap/slot_files.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -20,9 +20,9 @@
 #include <span>
 #include <vector>
 
-#include "manifest.hpp"
 #include "sluice/offload/swap_store.hpp"
-#include "store_files.hpp"
+#include "swap/manifest.hpp"
+#include "swap/store_files.hpp"
 
 namespace sluice::offload {
 

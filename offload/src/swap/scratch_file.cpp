@@ -7,8 +7,8 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/offload/swap_store.hpp"
-#include "store_files.hpp"
-#include "stripe.hpp"
+#include "swap/store_files.hpp"
+#include "swap/stripe.hpp"
 
 namespace sluice::offload {
 namespace {

@@ -1,4 +1,4 @@
-#include "shard_slots.hpp"
+#include "swap/shard_slots.hpp"
 
 #include <algorithm>
 #include <cassert>

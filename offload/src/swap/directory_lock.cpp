@@ -11,7 +11,7 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/offload/swap_store.hpp"
-#include "store_files.hpp"
+#include "swap/store_files.hpp"
 
 namespace sluice::offload {
 namespace {

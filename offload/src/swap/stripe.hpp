@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "manifest.hpp"
 #include "sluice/nvme/striped_file.hpp"
 #include "sluice/offload/swap_place.hpp"
+#include "swap/manifest.hpp"
 
 namespace sluice::offload {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <thread>
 
-#include "check_copy.hpp"
+#include "device/check_copy.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/worker.hpp"
@@ -44,17 +44,15 @@ class HostDevice final : public Device {
   std::optional<Clock::time_point> time_of(const ComputePoint& timed) override {
     return *static_cast<const Clock::time_point*>(timed.event());
   }
-  Ticket begin_copy_in(std::span<std::byte> device_to, std::span<const std::byte> host_from,
+  Ticket begin_copy_in(DeviceSpan to, std::span<const std::byte> from,
                        const ComputePoint&) override {
-    return begin_copy(Direction::in, device_to, host_from);
+    return begin_copy(Direction::in, host_view(to), from);
   }
-  Ticket begin_copy_out(std::span<std::byte> host_to, std::span<const std::byte> device_from,
-                        const ComputePoint&) override {
-    return begin_copy(Direction::out, host_to, device_from);
+  Ticket begin_copy_out(std::span<std::byte> to, DeviceSpan from, const ComputePoint&) override {
+    return begin_copy(Direction::out, to, host_view(from));
   }
-  Ticket begin_copy_within(std::span<std::byte> to, std::span<const std::byte> from,
-                           const ComputePoint&) override {
-    return begin_copy(Direction::within, to, from);
+  Ticket begin_copy_within(DeviceSpan to, DeviceSpan from, const ComputePoint&) override {
+    return begin_copy(Direction::within, host_view(to), host_view(from));
   }
   CopyCounters counters() const override {
     MutexLock lock(mutex_);
@@ -65,7 +63,7 @@ class HostDevice final : public Device {
   enum class Direction { in, out, within };
 
   Ticket begin_copy(Direction direction, std::span<std::byte> to, std::span<const std::byte> from) {
-    check_copy(to, from);
+    check_copy(to.size(), from.size());
     if (to.empty()) return Ticket();
     return copies_.begin([this, direction, to, from] { copy(direction, to, from); });
   }

@@ -1,4 +1,4 @@
-#include "store_files.hpp"
+#include "swap/store_files.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>

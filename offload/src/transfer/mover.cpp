@@ -26,8 +26,8 @@ namespace {
 // One begin_fetch or begin_store of a file range. The counts belong to the lane's thread.
 struct Transfer {
   FileRange range;
-  std::span<std::byte> device;  // only read by a store
-  ComputePoint after;           // of its copies
+  DeviceSpan device;   // only read by a store
+  ComputePoint after;  // of its copies
   TicketSource ticket;
   std::uint64_t tiles_left = 0;
   std::exception_ptr error;
@@ -45,13 +45,11 @@ struct Piece {
   std::size_t file_bytes =
       0;  // the size, up to the end of the last block where the range allows it
 
-  std::span<std::byte> of(std::span<std::byte> device) const {
-    return device.subspan(offset_bytes, size_bytes);
-  }
+  DeviceSpan of(DeviceSpan device) const { return device.subspan(offset_bytes, size_bytes); }
 };
 
 Piece piece_at(const Transfer& transfer, std::uint64_t offset_bytes, std::size_t tile_bytes) {
-  const std::uint64_t left = transfer.device.size() - offset_bytes;
+  const std::uint64_t left = transfer.device.size_bytes() - offset_bytes;
   Piece piece{offset_bytes, static_cast<std::size_t>(std::min<std::uint64_t>(tile_bytes, left)), 0};
   // Whole blocks need no bounce buffer.
   const std::uint64_t block =
@@ -107,12 +105,12 @@ class Lane {
   // Read or written, in whole blocks where the range has room for them.
   std::uint64_t file_bytes() const { return file_bytes_.load(); }
 
-  Ticket begin(const FileRange& range, std::span<std::byte> device, const ComputePoint& after) {
+  Ticket begin(const FileRange& range, DeviceSpan device, const ComputePoint& after) {
     auto transfer = std::make_shared<Transfer>();
     transfer->range = range;
     transfer->device = device;
     transfer->after = after;
-    transfer->tiles_left = ceil_div(device.size(), ring_.tile_bytes());
+    transfer->tiles_left = ceil_div(device.size_bytes(), ring_.tile_bytes());
     Ticket ticket = transfer->ticket.ticket();
     MutexLock lock(mutex_);
     queue_.push_back(std::move(transfer));
@@ -153,7 +151,7 @@ class Lane {
   }
 
   void push_tiles(const SharedTransfer& transfer) {
-    const std::uint64_t size_bytes = transfer->device.size();
+    const std::uint64_t size_bytes = transfer->device.size_bytes();
     for (std::uint64_t at = 0; at < size_bytes; at += ring_.tile_bytes()) {
       const Piece piece = piece_at(*transfer, at, ring_.tile_bytes());
       file_bytes_ += piece.file_bytes;
@@ -243,30 +241,27 @@ class Mover::Impl {
 
   ComputePoint mark_compute() { return device_.mark_compute(); }
 
-  Ticket begin_fetch(const TieredBytes& from, std::span<std::byte> device_to,
-                     const ComputePoint& after) {
-    check_size(from, device_to.size());
-    if (device_to.empty()) return Ticket();
-    if (from.tier() != Tier::device) to_device_ += device_to.size();
-    if (!from.in_memory()) return begin_fetch_of_file(from.range(), device_to, after);
-    const auto bytes = from.memory().first(device_to.size());
-    return from.tier() == Tier::device ? device_.begin_copy_within(device_to, bytes, after)
-                                       : device_.begin_copy_in(device_to, bytes, after);
+  Ticket begin_fetch(const TieredBytes& from, DeviceSpan to, const ComputePoint& after) {
+    const std::size_t size_bytes = to.size_bytes();
+    check_size(from, size_bytes);
+    if (to.empty()) return Ticket();
+    if (from.tier() == Tier::device)
+      return device_.begin_copy_within(to, from.device_memory().first(size_bytes), after);
+    to_device_ += size_bytes;
+    if (!from.in_memory()) return begin_fetch_of_file(from.range(), to, after);
+    return device_.begin_copy_in(to, from.host_memory().first(size_bytes), after);
   }
 
-  Ticket begin_store(std::span<const std::byte> device_from, const TieredBytes& to) {
-    check_size(to, device_from.size());
-    if (device_from.empty()) return Ticket();
-    if (to.tier() != Tier::device) from_device_ += device_from.size();
+  Ticket begin_store(DeviceSpan from, const TieredBytes& to) {
+    const std::size_t size_bytes = from.size_bytes();
+    check_size(to, size_bytes);
+    if (from.empty()) return Ticket();
     const ComputePoint after = device_.mark_compute();
-    if (!to.in_memory()) {
-      // A store only reads the device's bytes; transfers of both directions share one type.
-      auto* data = const_cast<std::byte*>(device_from.data());
-      return lane(store_).begin(to.range(), {data, device_from.size()}, after);
-    }
-    const auto bytes = to.memory().first(device_from.size());
-    return to.tier() == Tier::device ? device_.begin_copy_within(bytes, device_from, after)
-                                     : device_.begin_copy_out(bytes, device_from, after);
+    if (to.tier() == Tier::device)
+      return device_.begin_copy_within(to.device_memory().first(size_bytes), from, after);
+    from_device_ += size_bytes;
+    if (!to.in_memory()) return lane(store_).begin(to.range(), from, after);
+    return device_.begin_copy_out(to.host_memory().first(size_bytes), from, after);
   }
 
   std::string why_unregistered() const {
@@ -294,18 +289,17 @@ class Mover::Impl {
   }
 
  private:
-  Ticket begin_fetch_of_file(const FileRange& range, std::span<std::byte> device_to,
-                             const ComputePoint& after) {
+  Ticket begin_fetch_of_file(const FileRange& range, DeviceSpan to, const ComputePoint& after) {
     Lane& tiles = lane(fetch_);
-    const std::uint64_t whole = direct_ == nullptr ? 0 : whole_blocks(range, device_to.size());
-    if (whole == 0) return tiles.begin(range, device_to, after);
-    std::optional<Ticket> direct = direct_->begin_read(range, device_to.first(whole), after);
-    if (!direct) return tiles.begin(range, device_to, after);
+    const std::uint64_t whole = direct_ == nullptr ? 0 : whole_blocks(range, to.size_bytes());
+    if (whole == 0) return tiles.begin(range, to, after);
+    std::optional<Ticket> direct = direct_->begin_read(range, to.first(whole), after);
+    if (!direct) return tiles.begin(range, to, after);
     read_directly_ += whole;
-    if (whole == device_to.size()) return std::move(*direct);
+    if (whole == to.size_bytes()) return std::move(*direct);
     Tickets both = only(std::move(*direct));
     both.push_back(
-        tiles.begin(range.part(whole, range.size_bytes - whole), device_to.subspan(whole), after));
+        tiles.begin(range.part(whole, range.size_bytes - whole), to.subspan(whole), after));
     return join(std::move(both));
   }
 
@@ -329,17 +323,16 @@ Mover::Mover(Device& device, nvme::IoEngine* io, MemoryPool* staging, const Move
 
 Mover::~Mover() = default;
 
-Ticket Mover::begin_fetch(const TieredBytes& from, std::span<std::byte> device_to) {
-  return impl_->begin_fetch(from, device_to, impl_->mark_compute());
+Ticket Mover::begin_fetch(const TieredBytes& from, DeviceSpan to) {
+  return impl_->begin_fetch(from, to, impl_->mark_compute());
 }
 
-Ticket Mover::begin_fetch(const TieredBytes& from, std::span<std::byte> device_to,
-                          const ComputePoint& after) {
-  return impl_->begin_fetch(from, device_to, after);
+Ticket Mover::begin_fetch(const TieredBytes& from, DeviceSpan to, const ComputePoint& after) {
+  return impl_->begin_fetch(from, to, after);
 }
 
-Ticket Mover::begin_store(std::span<const std::byte> device_from, const TieredBytes& to) {
-  return impl_->begin_store(device_from, to);
+Ticket Mover::begin_store(DeviceSpan from, const TieredBytes& to) {
+  return impl_->begin_store(from, to);
 }
 
 std::string Mover::why_unregistered() const {

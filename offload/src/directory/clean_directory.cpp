@@ -3,14 +3,14 @@
 #include <set>
 #include <utility>
 
-#include "manifest.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
 #include "sluice/offload/swap_directory.hpp"
-#include "store_files.hpp"
-#include "stripe.hpp"
+#include "swap/manifest.hpp"
+#include "swap/store_files.hpp"
+#include "swap/stripe.hpp"
 
 namespace sluice::offload {
 namespace {

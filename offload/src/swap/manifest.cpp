@@ -1,4 +1,4 @@
-#include "manifest.hpp"
+#include "swap/manifest.hpp"
 
 #include <fcntl.h>
 #include <json/json.h>
@@ -19,7 +19,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
-#include "store_files.hpp"
+#include "swap/store_files.hpp"
 
 namespace sluice::offload {
 namespace {

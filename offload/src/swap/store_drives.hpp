@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "manifest.hpp"
-#include "slot_files.hpp"
 #include "sluice/nvme/io_engine.hpp"
-#include "stripe.hpp"
+#include "swap/manifest.hpp"
+#include "swap/slot_files.hpp"
+#include "swap/stripe.hpp"
 
 namespace sluice::offload {
 

@@ -5,14 +5,14 @@
 #include <unordered_map>
 #include <utility>
 
-#include "manifest.hpp"
-#include "shard_slots.hpp"
-#include "shard_verify.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
-#include "store_drives.hpp"
-#include "store_files.hpp"
+#include "swap/manifest.hpp"
+#include "swap/shard_slots.hpp"
+#include "swap/shard_verify.hpp"
+#include "swap/store_drives.hpp"
+#include "swap/store_files.hpp"
 
 namespace sluice::offload {
 namespace {

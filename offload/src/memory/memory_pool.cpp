@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <string>
 #include <utility>
 
 #include "sluice/base/bytes.hpp"
@@ -35,6 +36,18 @@ MemoryPool::~MemoryPool() {
                              " bytes are in use");
   }
   assert(usage_.live_bytes == 0);
+}
+
+std::span<std::byte> Buffer::bytes() const {
+  SLUICE_CHECK(pool_ == nullptr || tier() != Tier::device,
+               "a buffer on tier device is not host memory: use device_span()");
+  return {static_cast<std::byte*>(block_), size_bytes_};
+}
+
+DeviceSpan Buffer::device_span() const {
+  SLUICE_CHECK(pool_ == nullptr || tier() == Tier::device,
+               "a buffer on tier " + std::string(name_of(tier())) + " is not device memory");
+  return DeviceSpan(block_, size_bytes_);
 }
 
 Buffer MemoryPool::allocate(std::size_t size_bytes, const std::string& what_for) {

@@ -2,11 +2,11 @@
 
 #include <utility>
 
-#include "manifest.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/offload/swap_store.hpp"
-#include "store_files.hpp"
-#include "stripe.hpp"
+#include "swap/manifest.hpp"
+#include "swap/store_files.hpp"
+#include "swap/stripe.hpp"
 
 namespace sluice::offload {
 

@@ -1,10 +1,10 @@
-#include "shard_verify.hpp"
+#include "swap/shard_verify.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "manifest.hpp"
 #include "sluice/base/error.hpp"
+#include "swap/manifest.hpp"
 
 namespace sluice::offload {
 namespace {

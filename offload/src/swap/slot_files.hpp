@@ -7,10 +7,10 @@
 #include <optional>
 #include <string>
 
-#include "manifest.hpp"
 #include "sluice/nvme/striped_file.hpp"
-#include "store_files.hpp"
-#include "stripe.hpp"
+#include "swap/manifest.hpp"
+#include "swap/store_files.hpp"
+#include "swap/stripe.hpp"
 
 namespace sluice::offload {
 
