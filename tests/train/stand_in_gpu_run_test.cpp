@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "far_device.hpp"
 #include "measure/unit_workspaces.hpp"
 #include "run/initial_weights.hpp"
 #include "saved/checkpoint.hpp"
@@ -16,6 +15,7 @@
 #include "saved/saved_state.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
+#include "stand_in_gpu.hpp"
 #include "step/step_runner.hpp"
 #include "temp_dir.hpp"
 
@@ -46,9 +46,9 @@ struct Result {
   double evaluation = 0;
 };
 
-class FarRun : public testing::TestWithParam<Case> {
+class StandInGpuRun : public testing::TestWithParam<Case> {
  protected:
-  FarRun() {
+  StandInGpuRun() {
     std::ofstream text(dir_.file("data.txt"));
     for (int i = 0; i < 4000; ++i) text << static_cast<char>('a' + i * i % 23);
   }
@@ -75,21 +75,21 @@ class FarRun : public testing::TestWithParam<Case> {
     return model;
   }
 
-  plan::Plan plan_of(const Case& each, bool far) {
+  plan::Plan plan_of(const Case& each, bool on_gpu) {
     const config::TrainConfig config = config_of(each);
     plan::MachineFacts machine = plan::probe_machine(config);
     machine.device_choice.clear();
-    if (far) {
+    if (on_gpu) {
       machine.device.host_addressable = false;
       machine.device.gpu = plan::GpuFacts{0, "stand-in", 1U << 30U, 1U << 30U};
       machine.device.workspaces =
-          measure_workspaces(config, model_of(each), test::make_far_device(1U << 28U));
+          measure_workspaces(config, model_of(each), test::make_stand_in_gpu(1U << 28U));
     }
     return plan::make_plan(config, model_of(each), each.placement, machine);
   }
 
   static RunDevice device_of(const plan::Plan& plan) {
-    return plan.device.gpu ? test::make_far_device(plan.planned.tiers.device)
+    return plan.device.gpu ? test::make_stand_in_gpu(plan.planned.tiers.device)
                            : make_run_device(plan, nullptr);
   }
   models::Dataset data() const {
@@ -116,8 +116,8 @@ class FarRun : public testing::TestWithParam<Case> {
   }
 
   static constexpr int kSteps = 3;
-  Result run(const Case& each, bool far) {
-    const plan::Plan plan = plan_of(each, far);
+  Result run(const Case& each, bool on_gpu) {
+    const plan::Plan plan = plan_of(each, on_gpu);
     RunResources resources(plan, SwapMode::create, nullptr, device_of(plan));
     initialise(resources);
     StepRunner runner(resources, 5);
@@ -141,32 +141,32 @@ class FarRun : public testing::TestWithParam<Case> {
 
 // Without clipping norms change no bit of the weights, and on both sides LibTorch's CPU kernels
 // compute.
-TEST_P(FarRun, HasTheBitsOfTheHost) {
+TEST_P(StandInGpuRun, HasTheBitsOfTheHost) {
   Case each = GetParam();
   each.clipping = 0;
-  const Result near = run(each, false);
-  const Result far = run(each, true);
-  EXPECT_EQ(far.losses, near.losses);
-  EXPECT_EQ(far.evaluation, near.evaluation);
-  for (std::size_t i = 0; i < far.norms.size(); ++i)
-    EXPECT_NEAR(far.norms[i] / near.norms[i], 1, 1e-5);
+  const Result on_host = run(each, false);
+  const Result on_gpu = run(each, true);
+  EXPECT_EQ(on_gpu.losses, on_host.losses);
+  EXPECT_EQ(on_gpu.evaluation, on_host.evaluation);
+  for (std::size_t i = 0; i < on_gpu.norms.size(); ++i)
+    EXPECT_NEAR(on_gpu.norms[i] / on_host.norms[i], 1, 1e-5);
 }
 
-TEST_P(FarRun, HasTheBitsOfTheResidentOne) {
+TEST_P(StandInGpuRun, HasTheBitsOfTheResidentOne) {
   Case resident = GetParam();
   resident.states = resident.weights = Home::none;
   resident.activations = Activations::keep;
   resident.placement = plan::Placement::resident;
   const Result expected = run(resident, true);
-  const Result far = run(GetParam(), true);
-  EXPECT_EQ(far.losses, expected.losses);
-  EXPECT_EQ(far.norms, expected.norms);
-  EXPECT_EQ(far.evaluation, expected.evaluation);
+  const Result on_gpu = run(GetParam(), true);
+  EXPECT_EQ(on_gpu.losses, expected.losses);
+  EXPECT_EQ(on_gpu.norms, expected.norms);
+  EXPECT_EQ(on_gpu.evaluation, expected.evaluation);
   EXPECT_LT(expected.losses.back(), expected.losses.front());
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Placements, FarRun,
+    Placements, StandInGpuRun,
     testing::Values(Case{.name = "host"}, Case{.name = "host_dropout", .dropout = 0.1},
                     Case{.name = "weights_on_device", .weights = Home::none},
                     Case{.name = "recompute", .activations = Activations::recompute},
@@ -183,19 +183,19 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& each) { return each.param.name; });
 
 // The order of sums differs only where the head's weights are the embedding's.
-TEST_F(FarRun, PassesChangeNoBitOfUntiedModels) {
-  for (const bool far : {false, true}) {
+TEST_F(StandInGpuRun, PassesChangeNoBitOfUntiedModels) {
+  for (const bool on_gpu : {false, true}) {
     Case each{.clipping = 0, .dropout = 0.1, .tied = false};
-    const Result at_once = run(each, far);
+    const Result at_once = run(each, on_gpu);
     each.per_pass = 1;
-    const Result passes = run(each, far);
+    const Result passes = run(each, on_gpu);
     EXPECT_EQ(passes.losses, at_once.losses);
     EXPECT_EQ(passes.norms, at_once.norms);
     EXPECT_EQ(passes.evaluation, at_once.evaluation);
   }
 }
 
-TEST_F(FarRun, PassesOfTiedModelsAgree) {
+TEST_F(StandInGpuRun, PassesOfTiedModelsAgree) {
   Case each;
   const Result at_once = run(each, true);
   each.per_pass = 1;
@@ -208,7 +208,7 @@ TEST_F(FarRun, PassesOfTiedModelsAgree) {
 }
 
 // As when another program had taken what the plan did not know of.
-TEST_F(FarRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
+TEST_F(StandInGpuRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
   const Case each{.states = Home::nvme, .weights = Home::nvme, .clipping = 0};
   const Result expected = run(each, true);
   const plan::Plan plan = plan_of(each, true);
@@ -247,7 +247,7 @@ TEST_F(FarRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
 }
 
 // On a GPU, where the device has no room for the activations of all micro-batches.
-TEST_F(FarRun, PassesAreAsLargeAsActivationsFit) {
+TEST_F(StandInGpuRun, PassesAreAsLargeAsActivationsFit) {
   const Case each{.weights = Home::none};
   config::TrainConfig config = config_of(each);
   config.gradient_accumulation_steps = 8;
@@ -278,7 +278,7 @@ TEST_F(FarRun, PassesAreAsLargeAsActivationsFit) {
   EXPECT_EQ(tight.passes(), 1) << "at last they are computed again";
 }
 
-TEST_F(FarRun, APlanIsMadeFromWhatTheUnitsWereSeenToHold) {
+TEST_F(StandInGpuRun, APlanIsMadeFromWhatTheUnitsWereSeenToHold) {
   const Case each{.activations = Activations::keep, .dropout = 0.1};
   const plan::Plan plan = plan_of(each, true);
   ASSERT_TRUE(plan.device.workspaces.has_value());

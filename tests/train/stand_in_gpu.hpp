@@ -1,6 +1,6 @@
 #pragma once
-// A stand-in for a GPU: the host device, whose memory only LibTorch addresses; all else goes by
-// copies. Of a limited size it is one block that is cut up, as a GPU's is.
+// A stand-in for a GPU: the host device, whose memory LibTorch computes in and all other code
+// reaches by copies only. With a limited size its memory is one arena, as a GPU's is.
 
 #include <memory>
 #include <utility>
@@ -10,35 +10,35 @@
 
 namespace sluice::train::test {
 
-class FarDevice final : public offload::Device {
+class StandInGpu final : public offload::Device {
  public:
-  explicit FarDevice(std::uint64_t memory_bytes)
-      : near_(offload::make_host_device({})), pool_(make_pool(memory_bytes)) {}
-  std::string_view name() const override { return "far"; }
+  explicit StandInGpu(std::uint64_t memory_bytes)
+      : host_(offload::make_host_device({})), pool_(make_pool(memory_bytes)) {}
+  std::string_view name() const override { return "stand-in"; }
   offload::MemoryPool& memory() override { return *pool_; }
   bool host_addressable() const override { return false; }
   std::unique_ptr<offload::MemorySource> make_pinned_source() override {
-    return near_->make_pinned_source();
+    return host_->make_pinned_source();
   }
-  offload::ComputePoint mark_compute() override { return near_->mark_compute(); }
-  offload::ComputePoint mark_time() override { return near_->mark_time(); }
+  offload::ComputePoint mark_compute() override { return host_->mark_compute(); }
+  offload::ComputePoint mark_time() override { return host_->mark_time(); }
   std::optional<std::chrono::steady_clock::time_point> time_of(
       const offload::ComputePoint& timed) override {
-    return near_->time_of(timed);
+    return host_->time_of(timed);
   }
-  Ticket begin_copy_in(std::span<std::byte> to, std::span<const std::byte> from,
+  Ticket begin_copy_in(offload::DeviceSpan to, std::span<const std::byte> from,
                        const offload::ComputePoint& after) override {
-    return near_->begin_copy_in(to, from, after);
+    return host_->begin_copy_in(to, from, after);
   }
-  Ticket begin_copy_out(std::span<std::byte> to, std::span<const std::byte> from,
+  Ticket begin_copy_out(std::span<std::byte> to, offload::DeviceSpan from,
                         const offload::ComputePoint& after) override {
-    return near_->begin_copy_out(to, from, after);
+    return host_->begin_copy_out(to, from, after);
   }
-  Ticket begin_copy_within(std::span<std::byte> to, std::span<const std::byte> from,
+  Ticket begin_copy_within(offload::DeviceSpan to, offload::DeviceSpan from,
                            const offload::ComputePoint& after) override {
-    return near_->begin_copy_within(to, from, after);
+    return host_->begin_copy_within(to, from, after);
   }
-  offload::CopyCounters counters() const override { return near_->counters(); }
+  offload::CopyCounters counters() const override { return host_->counters(); }
 
  private:
   static std::unique_ptr<offload::MemoryPool> make_pool(std::uint64_t memory_bytes) {
@@ -51,13 +51,13 @@ class FarDevice final : public offload::Device {
                                                  std::move(source));
   }
 
-  const std::unique_ptr<offload::Device> near_;
+  const std::unique_ptr<offload::Device> host_;
   const std::unique_ptr<offload::MemoryPool> pool_;
 };
 
-inline RunDevice make_far_device(std::uint64_t memory_bytes) {
+inline RunDevice make_stand_in_gpu(std::uint64_t memory_bytes) {
   RunDevice made;
-  made.device = std::make_shared<FarDevice>(memory_bytes);
+  made.device = std::make_shared<StandInGpu>(memory_bytes);
   made.allocator = std::make_unique<DeviceAllocatorScope>(
       std::shared_ptr<offload::MemoryPool>(made.device, &made.device->memory()));
   return made;
