@@ -64,7 +64,7 @@ class Ours {
         device_from_(device_->memory().allocate(size_bytes, "copied out")) {
     std::memset(host_from_.data(), 1, size_bytes);
     std::memset(host_to_.data(), 1, size_bytes);
-    device_->begin_copy_in(device_from_.bytes(), host_from_.bytes(), {}).finish();
+    device_->begin_copy_in(device_from_.device_span(), host_from_.bytes(), {}).finish();
   }
 
   std::string_view name() const { return device_->name(); }
@@ -73,13 +73,13 @@ class Ours {
     return seconds_of([&] {
       std::vector<Ticket> tickets;
       for (std::size_t at = 0; at < host_from_.size_bytes(); at += block_bytes) {
-        const auto part = [&](const offload::Buffer& buffer) {
-          return buffer.bytes().subspan(at, block_bytes);
-        };
+        const auto part = [&](auto memory) { return memory.subspan(at, block_bytes); };
         if (direction != Direction::out)
-          tickets.push_back(device_->begin_copy_in(part(device_to_), part(host_from_), {}));
+          tickets.push_back(
+              device_->begin_copy_in(part(device_to_.device_span()), part(host_from_.bytes()), {}));
         if (direction != Direction::in)
-          tickets.push_back(device_->begin_copy_out(part(host_to_), part(device_from_), {}));
+          tickets.push_back(device_->begin_copy_out(part(host_to_.bytes()),
+                                                    part(device_from_.device_span()), {}));
       }
       for (Ticket& ticket : tickets) ticket.finish();
     });
