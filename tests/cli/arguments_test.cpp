@@ -1,4 +1,4 @@
-#include "arguments.hpp"
+#include "command/parse_arguments.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

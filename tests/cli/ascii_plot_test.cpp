@@ -1,4 +1,4 @@
-#include "ascii_plot.hpp"
+#include "terminal/ascii_plot.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

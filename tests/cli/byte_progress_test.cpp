@@ -1,4 +1,4 @@
-#include "byte_progress.hpp"
+#include "terminal/byte_progress.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
-// What is written when half of 4 GiB is done after `seconds`, and nothing was shown before.
+// The output when half of 4 GiB is done after `seconds`, as the first line.
 std::string shown_at_half(double seconds, const TerminalFacts& terminal) {
   MemoryStream out;
   Console console(out.get(), out.get(), terminal);

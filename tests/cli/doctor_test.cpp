@@ -1,9 +1,9 @@
-#include "doctor.hpp"
+#include "doctor/doctor.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "system_files.hpp"
+#include "doctor/system_files.hpp"
 
 namespace sluice::cli {
 namespace {

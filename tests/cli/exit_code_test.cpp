@@ -1,4 +1,4 @@
-#include "exit_code.hpp"
+#include "process/exit_code.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 #pragma once
-// JSON that a program wrote, as values; a failure of the test where it is none.
+// Parses the JSON that a program wrote; invalid JSON fails the test.
 // Thread-safe: a free function without state.
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 #pragma once
-// A stream into memory, for what writes to a FILE.
+// A stream into memory, for code that writes to a FILE.
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// What `sluice nvme tune` says of what it has measured, without measuring.
+// The text of `sluice nvme tune` about its measurements, without measuring.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,8 @@
 #include <sstream>
 
 #include "json_text.hpp"
-#include "nvme_tune.hpp"
+#include "nvme/tune/tune_text.hpp"
+#include "nvme/tune/tuned_config.hpp"
 
 namespace sluice::cli {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Two blocks and three depths, of which one setting was not measured.
+// Two block sizes and three depths; one of the six settings was not measured.
 TuneOutcome some_outcome() {
   TuneOutcome outcome;
   for (const std::uint32_t block : {65536U, 131072U}) {

@@ -1,4 +1,4 @@
-#include "progress.hpp"
+#include "train/progress.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "sluice/base/text.hpp"
+#include "sluice/plan/plan_text.hpp"
 
 namespace sluice::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "resolved_config.hpp"
+#include "config/resolved_config.hpp"
 
 #include <gtest/gtest.h>
 #include <json/json.h>

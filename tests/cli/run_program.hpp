@@ -1,5 +1,5 @@
 #pragma once
-// Runs a program to its end and collects what it wrote.
+// Runs a program to its end and collects the output.
 // Thread-compatible: callers synchronise.
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ struct ProgramResult {
   int exit_code = -1;  // -1: killed by a signal
   std::string out;
   std::string err;
-  double cpu_seconds = 0;  // what it computed; the machine's load does not count
+  double cpu_seconds = 0;  // CPU time of the program, independent of the machine's load
 };
 
 inline std::string file_text(const std::string& path) {
@@ -67,13 +67,13 @@ inline ProgramResult run_program(std::vector<std::string> argv,
           seconds(usage.ru_utime) + seconds(usage.ru_stime)};
 }
 
-// The one that was built; another where the tests are not where they were built.
+// The built program. SLUICE_TEST_PROGRAM names another one when the tests run in another place.
 inline std::string sluice_program() {
   const char* other = std::getenv("SLUICE_TEST_PROGRAM");
   return other != nullptr ? other : SLUICE_PROGRAM;
 }
 
-// `sluice` with these arguments.
+// Runs `sluice` with these arguments.
 inline ProgramResult run_sluice(std::vector<std::string> arguments,
                                 const Environment& environment = {}) {
   arguments.insert(arguments.begin(), sluice_program());
@@ -85,11 +85,11 @@ inline std::string last_line(std::string text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
-// A small model that plans and whose files are written in no time.
+// A small model; its plan and its files take no time.
 inline constexpr const char* kModelJson =
     R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": 32, "vocab_size": 256})";
 
-// Everything stays on device and host, so nothing is written.
+// All bytes stay on device and host, so the drive is not written.
 inline constexpr const char* kConfigJson =
     R"({"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 0.0004}},
         "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}})";

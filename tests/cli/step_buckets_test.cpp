@@ -1,4 +1,4 @@
-#include "step_buckets.hpp"
+#include "report/step_buckets.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "svg_chart.hpp"
+#include "page/svg_chart.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ TEST(LineChart, EscapesWhatItIsGiven) {
   for (const char* raw : {"<script", "<b>", "<i>", "a < b"}) EXPECT_THAT(svg, Not(HasSubstr(raw)));
 }
 
-// The height of the first point of a polygon, which is that of the area's upper edge.
+// The height of a polygon's first point, which lies on the area's upper edge.
 double first_y(const std::string& svg, int polygon) {
   std::size_t at = 0;
   for (int i = 0; i <= polygon; ++i) at = svg.find("<polygon", at + 1);

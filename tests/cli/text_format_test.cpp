@@ -1,4 +1,4 @@
-#include "text_format.hpp"
+#include "terminal/text_format.hpp"
 
 #include <gtest/gtest.h>
 

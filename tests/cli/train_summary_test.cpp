@@ -1,4 +1,4 @@
-#include "train_summary.hpp"
+#include "train/train_summary.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(NextSteps, NameTheDirectoryThatHoldsTheStates) {
   train::RunReport report;
   report.committed_step = 5;
   plan::Plan plan;
-  plan.states_directory = "/mnt/my swap";
+  plan.directories.states = "/mnt/my swap";
   const std::string text = next_steps("bin/sluice", report, plan, "model.json");
   EXPECT_THAT(text, HasSubstr("bin/sluice export '/mnt/my swap' --out weights.safetensors"));
   EXPECT_THAT(
@@ -54,7 +54,7 @@ TEST(NextSteps, FallBackToTheCheckpoints) {
   train::RunReport report;
   report.committed_step = 5;
   plan::Plan plan;
-  plan.config.sluice.checkpoint_dir = "saved";
+  plan.config.sluice.checkpoints.directory = "saved";
   plan.placement = plan::Placement::resident;
   EXPECT_THAT(next_steps("bin/sluice", report, plan, "m"), HasSubstr("bin/sluice export saved"));
 }
@@ -62,11 +62,11 @@ TEST(NextSteps, FallBackToTheCheckpoints) {
 TEST(NextSteps, SaySoWhenNothingIsKept) {
   train::RunReport report;
   plan::Plan plan;
-  plan.states_directory = "swap";
+  plan.directories.states = "swap";
   EXPECT_THAT(next_steps("bin/sluice", report, plan, "m"), HasSubstr("not kept"))
       << "nothing was committed";
   report.committed_step = 5;
-  plan.states_directory.clear();
+  plan.directories.states.clear();
   EXPECT_THAT(next_steps("bin/sluice", report, plan, "m"), HasSubstr("not kept"));
 }
 

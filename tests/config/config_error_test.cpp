@@ -124,7 +124,7 @@ TEST(ConfigFile, AcceptsCommentsTrailingCommasAndAByteOrderMark) {
 TEST(ConfigFile, CommentSignsInsideStringsAreText) {
   const TrainConfig config = parse(
       minimal().set("sluice.checkpoint_dir", "\"/a//b#c/*d\"").set("sluice.checkpoint_every", "1"));
-  EXPECT_EQ(config.sluice.checkpoint_dir, "/a//b#c/*d");
+  EXPECT_EQ(config.sluice.checkpoints.directory, "/a//b#c/*d");
 }
 
 TEST(ConfigFile, RefusesAKeyGivenTwiceAtItsSecondPlaceAndChecksTheRest) {

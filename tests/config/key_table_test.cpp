@@ -48,9 +48,9 @@ std::string describe(const SluiceConfig& s) {
   for (const ByteBudget& b : {s.device_bytes, s.host_bytes, s.cache_bytes}) {
     out << static_cast<int>(b.kind) << ' ' << b.value << '\n';
   }
-  out << static_cast<int>(s.durability) << ' ' << s.commit_every << ' ' << s.checkpoint_dir << ' '
-      << s.checkpoint_every << ' ' << s.keep << ' ' << s.strict << s.overlap << ' '
-      << static_cast<int>(s.non_finite) << static_cast<int>(s.activations) << ' '
+  out << static_cast<int>(s.durability) << ' ' << s.commit_every << ' ' << s.checkpoints.directory
+      << ' ' << s.checkpoints.every << ' ' << s.checkpoints.keep << ' ' << s.strict << s.overlap
+      << ' ' << static_cast<int>(s.non_finite) << static_cast<int>(s.activations) << ' '
       << s.threads.compute.value_or(0) << ' ' << s.threads.optimizer.value_or(0) << ' '
       << s.threads.io.value_or(0) << ' ' << s.io.backend << ' ' << s.io.reads_per_write << ' '
       << s.seed << ' ' << s.drive_endurance_bytes << s.io.submit_polling << '\n';

@@ -39,7 +39,8 @@ TEST_F(SecondFile, AutoAndNullTakeAValueBack) {
       R"("sluice": {"device_bytes": "1MiB", "checkpoint_dir": "/c", "threads": {"compute": 1, "io": 3}})";
   EXPECT_EQ(load(first, R"({"sluice": {"device_bytes": "auto"}})").sluice.device_bytes.kind,
             ByteBudget::Kind::automatic);
-  EXPECT_EQ(load(first, R"({"sluice": {"checkpoint_dir": null}})").sluice.checkpoint_dir, "");
+  EXPECT_EQ(load(first, R"({"sluice": {"checkpoint_dir": null}})").sluice.checkpoints.directory,
+            "");
   const ThreadsConfig one =
       load(first, R"({"sluice": {"threads": {"compute": null}}})").sluice.threads;
   EXPECT_FALSE(one.compute.has_value());
@@ -68,9 +69,9 @@ TEST_F(SecondFile, CheckpointsInTheSwapDirectoryAreRefused) {
     EXPECT_THROW(load(zero + ", " + key, "{}"), ConfigError) << path;
     EXPECT_THROW(load(zero, "{" + key + "}"), ConfigError) << path;
   }
-  EXPECT_EQ(
-      load(zero + R"(, "sluice": {"checkpoint_dir": "/swap/a/c"})", "{}").sluice.checkpoint_dir,
-      "/swap/a/c");
+  EXPECT_EQ(load(zero + R"(, "sluice": {"checkpoint_dir": "/swap/a/c"})", "{}")
+                .sluice.checkpoints.directory,
+            "/swap/a/c");
 }
 
 }  // namespace

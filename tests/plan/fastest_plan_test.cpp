@@ -6,7 +6,11 @@
 #include <algorithm>
 
 #include "plans.hpp"
+#include "sluice/plan/make_plan.hpp"
+#include "sluice/plan/plan.hpp"
+#include "sluice/plan/plan_text.hpp"
 #include "sluice/plan/prediction.hpp"
+#include "sluice/plan/unit_placement.hpp"
 
 namespace sluice::plan {
 namespace {
@@ -50,7 +54,7 @@ std::string line_of(const Plan& plan) {
 
 std::ptrdiff_t kept_weights(const Plan& plan) {
   return std::count_if(plan.units.begin(), plan.units.end(),
-                       [](const UnitPlacement& unit) { return unit.keep_gathered; });
+                       [](const UnitPlacement& unit) { return unit.gathered_until_backward; });
 }
 
 TEST(FastestPlan, IsTheUsualOneWhereRatesAreNotKnown) {
@@ -75,7 +79,7 @@ TEST(FastestPlan, KeepsWeightsRatherThanActivationsWhereTheDriveIsSlow) {
   ASSERT_LT(kept_weights(usual), 8);
   const Plan slow = plan_of(config, always(rates_of(2e6)));
   EXPECT_GT(kept_weights(slow), kept_weights(usual)) << line_of(slow);
-  EXPECT_LT(slow.nvme_read_per_step, usual.nvme_read_per_step);
+  EXPECT_LT(slow.traffic.nvme_read_bytes, usual.traffic.nvme_read_bytes);
   EXPECT_NE(line_of(slow).find("a step predicted, instead of"), std::string::npos);
 }
 
@@ -83,10 +87,10 @@ TEST(FastestPlan, LeavesTheCacheThatIsAskedFor) {
   auto config = one_micro_batch(Device::nvme, Device::cpu, 64, 64);
   config.sluice.cache_bytes = {ByteBudget::Kind::percent, 50};
   const Plan usual = plan_of(config);
-  ASSERT_GT(usual.nvme_cached_per_step, 0U);
+  ASSERT_GT(usual.traffic.nvme_cached_bytes, 0U);
   for (const double rate : {1e6, 1e7, 1e8})
-    EXPECT_EQ(plan_of(config, always(rates_of(rate))).nvme_cached_per_step,
-              usual.nvme_cached_per_step);
+    EXPECT_EQ(plan_of(config, always(rates_of(rate))).traffic.nvme_cached_bytes,
+              usual.traffic.nvme_cached_bytes);
 }
 
 TEST(FastestPlan, LeavesActivationsThatTheConfigurationForces) {
@@ -95,7 +99,7 @@ TEST(FastestPlan, LeavesActivationsThatTheConfigurationForces) {
     config.sluice.activations = forced;
     const Plan plan = plan_of(config, always(rates_of(2e6)));
     for (std::size_t u = 1; u < plan.units.size(); ++u) {
-      EXPECT_FALSE(plan.units[u].keep_activations);
+      EXPECT_FALSE(plan.units[u].activations_saved);
       EXPECT_EQ(plan.units[u].inputs.front() == Tier::device,
                 forced == config::Activations::recompute);
     }
@@ -129,8 +133,8 @@ TEST(FastestPlan, IsNeverSlowerThanTheUsualOneAndWithinTheSameBudgets) {
               EXPECT_LT(seconds, 0.99 * usual_seconds) << line_of(plan);
               ++faster;
             }
-            EXPECT_LE(plan.planned.device, *plan.device_budget_bytes);
-            EXPECT_LE(plan.planned.host, *plan.host_budget_bytes);
+            EXPECT_LE(plan.planned.tiers.device, *plan.budget.device_bytes);
+            EXPECT_LE(plan.planned.tiers.host, *plan.budget.host_bytes);
           }
   EXPECT_GT(planned, 100);
   EXPECT_GT(faster, 10);

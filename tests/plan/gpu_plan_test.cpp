@@ -6,6 +6,8 @@
 #include <string>
 
 #include "plans.hpp"
+#include "sluice/plan/make_plan.hpp"
+#include "sluice/plan/plan_text.hpp"
 
 namespace sluice::plan {
 namespace {
@@ -14,8 +16,8 @@ using testing::HasSubstr;
 
 MachineFacts with_gpu(std::uint64_t free_bytes) {
   MachineFacts machine = roomy_machine();
-  machine.gpu = GpuFacts{0, "NVIDIA Test", 2 * free_bytes, free_bytes};
-  machine.device_in_reach = false;
+  machine.device.gpu = GpuFacts{0, "NVIDIA Test", 2 * free_bytes, free_bytes};
+  machine.device.host_addressable = false;
   return machine;
 }
 
@@ -38,8 +40,8 @@ std::string refusal_of(const config::TrainConfig& config, const MachineFacts& ma
 TEST(GpuPlan, DeviceBytesAreTheGpus) {
   const MachineFacts machine = with_gpu(8 * kGiB);
   const Plan plan = make_plan(some_config(), model_config(4, 256), Placement::configured, machine);
-  EXPECT_EQ(*plan.device_budget_bytes, 8 * kGiB / 100 * 90);
-  EXPECT_EQ(*plan.host_budget_bytes, machine.available_memory_bytes / 100 * 80);
+  EXPECT_EQ(*plan.budget.device_bytes, 8 * kGiB / 100 * 90);
+  EXPECT_EQ(*plan.budget.host_bytes, machine.available_memory_bytes / 100 * 80);
   EXPECT_EQ(compute_name(plan), "cuda:0 (NVIDIA Test)");
   EXPECT_THAT(plan_table(plan), HasSubstr("estimated: a run measures it first"));
   EXPECT_THAT(plan_table(plan), HasSubstr("gaps"));
@@ -50,8 +52,8 @@ TEST(GpuPlan, TakesNoHostMemoryForTheDeviceTier) {
   config::TrainConfig config = some_config();
   config.sluice.micro_batches_per_pass = config.gradient_accumulation_steps;
   const Plan plan = make_plan(config, model_config(4, 256), Placement::configured, machine);
-  machine.available_memory_bytes = plan.planned.host + plan.runtime_bytes;
-  config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, plan.planned.host};
+  machine.available_memory_bytes = plan.planned.tiers.host + plan.planned.runtime_bytes;
+  config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, plan.planned.tiers.host};
   EXPECT_EQ(refusal_of(config, machine), "");
   machine.available_memory_bytes -= 1;
   EXPECT_THAT(refusal_of(config, machine), HasSubstr("host tier and the program itself need"));
@@ -64,7 +66,7 @@ TEST(GpuPlan, ABudgetBeyondTheFreeMemoryIsHeldAgainstWhatIsPlanned) {
       make_plan(config, model_config(4, 256), Placement::configured, with_gpu(8 * kGiB));
   // Another program has taken most of it.
   config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, 8 * kGiB};
-  const std::string text = refusal_of(config, with_gpu(plan.planned.device - 1));
+  const std::string text = refusal_of(config, with_gpu(plan.planned.tiers.device - 1));
   EXPECT_THAT(text, HasSubstr("cuda:0 (NVIDIA Test)"));
   EXPECT_THAT(text, HasSubstr("are free: lower"));
   EXPECT_THAT(text, HasSubstr("nvidia-smi"));
@@ -79,15 +81,15 @@ TEST(GpuPlan, PinsHostMemoryUnlessToldOtherwise) {
   config::TrainConfig config = some_config();
   MachineFacts machine = with_gpu(8 * kGiB);
   const Plan pinned = make_plan(config, model_config(4, 256), Placement::configured, machine);
-  EXPECT_TRUE(pinned.pinned_staging);
-  EXPECT_EQ(pinned.pinned_bytes, pinned.planned.host);
+  EXPECT_TRUE(pinned.planned.pinned_staging);
+  EXPECT_EQ(pinned.planned.pinned_bytes, pinned.planned.tiers.host);
   machine.memlock_bytes = 64 * kKiB;
   const std::string text = refusal_of(config, machine);
   EXPECT_THAT(text, HasSubstr("RLIMIT_MEMLOCK is 64.0 KiB"));
   EXPECT_THAT(text, HasSubstr("ulimit -l"));
   config.zero.offload_optimizer.pin_memory = false;
   const Plan pageable = make_plan(config, model_config(4, 256), Placement::configured, machine);
-  EXPECT_FALSE(pageable.pinned_staging);
+  EXPECT_FALSE(pageable.planned.pinned_staging);
   EXPECT_THAT(pageable.choices, testing::Contains(HasSubstr("pageable")));
 }
 
@@ -95,20 +97,20 @@ TEST(GpuPlan, WhatIsMeasuredIsTakenInsteadOfTheEstimate) {
   MachineFacts machine = with_gpu(8 * kGiB);
   const Plan estimated =
       make_plan(some_config(), model_config(4, 256), Placement::configured, machine);
-  machine.workspaces = *estimated.workspaces;
-  machine.workspaces->measured = true;
-  machine.workspaces->held_bytes += 100 * kMiB;
-  machine.workspaces->micro_batch = some_config().micro_batch_size;
-  machine.workspaces->n_positions = model_config(4, 256).n_positions;
+  machine.device.workspaces = *estimated.device.workspaces;
+  machine.device.workspaces->measured = true;
+  machine.device.workspaces->held_bytes += 100 * kMiB;
+  machine.device.workspaces->micro_batch = some_config().micro_batch_size;
+  machine.device.workspaces->n_positions = model_config(4, 256).n_positions;
   const Plan measured =
       make_plan(some_config(), model_config(4, 256), Placement::configured, machine);
   // With an eighth of it for gaps.
-  EXPECT_NEAR(static_cast<double>(measured.planned.device - estimated.planned.device),
+  EXPECT_NEAR(static_cast<double>(measured.planned.tiers.device - estimated.planned.tiers.device),
               100 * kMiB * 1.125, kMiB);
   // Another micro-batch takes something else.
-  machine.workspaces->micro_batch *= 2;
+  machine.device.workspaces->micro_batch *= 2;
   const Plan other = make_plan(some_config(), model_config(4, 256), Placement::configured, machine);
-  EXPECT_EQ(other.planned.device, estimated.planned.device);
+  EXPECT_EQ(other.planned.tiers.device, estimated.planned.tiers.device);
 }
 
 // A tenth of the activations fit.

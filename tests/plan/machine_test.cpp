@@ -10,7 +10,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
 #include "sluice/nvme/file.hpp"
-#include "sluice/plan/plan.hpp"
+#include "sluice/plan/machine.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice::plan {
@@ -44,8 +44,8 @@ TEST(Machine, CountsTheSpaceOfAnEarlierRunInEachDirectory) {
 TEST(Machine, SaysWhyItComputesOnTheHost) {
   config::TrainConfig config;
   const MachineFacts chosen = probe_machine(config);
-  EXPECT_FALSE(chosen.gpu.has_value());
-  EXPECT_TRUE(chosen.device_in_reach);
+  EXPECT_FALSE(chosen.device.gpu.has_value());
+  EXPECT_TRUE(chosen.device.host_addressable);
   EXPECT_THAT(chosen.device_choice, testing::StartsWith("device: the host (auto): "));
   config.sluice.device.kind = config::ComputeDevice::Kind::host;
   EXPECT_EQ(probe_machine(config).device_choice, "");

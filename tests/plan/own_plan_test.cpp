@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "plans.hpp"
+#include "sluice/plan/make_plan.hpp"
+#include "sluice/plan/plan_text.hpp"
 
 namespace sluice::plan {
 namespace {
@@ -34,14 +36,14 @@ Plan planned(const config::TrainConfig& config, const OwnModel& model) {
 }
 
 const PlanRow& row(const Plan& plan, const std::string& component) {
-  return *std::find_if(plan.rows.begin(), plan.rows.end(),
+  return *std::find_if(plan.planned.rows.begin(), plan.planned.rows.end(),
                        [&](const PlanRow& each) { return each.component == component; });
 }
 
 TEST(OwnPlan, FrozenUnitsHaveWeightsAndNothingElse) {
   const Plan plan = planned(train_config(Device::cpu, Device::cpu, 64, 64), three_calls());
-  EXPECT_EQ(plan.parameters, 4 * kCount);
-  EXPECT_EQ(plan.state_bytes, 2 * 16 * kCount + 2 * 2 * kCount);
+  EXPECT_EQ(plan.model_size.parameters, 4 * kCount);
+  EXPECT_EQ(plan.model_size.state_bytes, 2 * 16 * kCount + 2 * 2 * kCount);
   EXPECT_EQ(row(plan, "weights").bytes.host, 4 * 2 * kCount);
   EXPECT_EQ(row(plan, "gradients").bytes.host, 2 * 2 * kCount);
   EXPECT_EQ(row(plan, "optimizer states").bytes.host, 2 * 10 * kCount);
@@ -54,8 +56,8 @@ TEST(OwnPlan, AllFrozenIsForEvaluationAndHasNoStatesOnNvme) {
   model.calls = {{0}};
   const Plan plan = planned(train_config(Device::nvme, Device::cpu, 64, 64), model);
   EXPECT_FALSE(plan.states_all_on_nvme());
-  EXPECT_EQ(plan.planned.nvme, 0U);
-  EXPECT_EQ(plan.update_tile_bytes, 0U);
+  EXPECT_EQ(plan.planned.tiers.nvme, 0U);
+  EXPECT_EQ(plan.rings.update.tile_bytes, 0U);
 }
 
 // Four micro-batches; each unit is gathered once for both directions where its uses are as near as
@@ -69,15 +71,15 @@ TEST(OwnPlan, TrafficCountsEveryMicroBatch) {
   const std::uint64_t gathers = 4 * (3 + 2 + 2 + 1) * bytes;
   // Sums of a come from two calls, of c from one; all but a step's first are brought back.
   const std::uint64_t sends = (8 + 4) * bytes;
-  EXPECT_EQ(plan.h2d_per_step, gathers + sends - 2 * bytes);
-  EXPECT_EQ(plan.d2h_per_step, sends);
+  EXPECT_EQ(plan.traffic.h2d_bytes, gathers + sends - 2 * bytes);
+  EXPECT_EQ(plan.traffic.d2h_bytes, sends);
 }
 
 TEST(OwnPlan, GivenActivationsAreCountedAndLetWeightsStay) {
   OwnModel model = three_calls();
   const auto kept = [](const Plan& plan) {
     return std::count_if(plan.units.begin(), plan.units.end(),
-                         [](const UnitPlacement& unit) { return unit.keep_gathered; });
+                         [](const UnitPlacement& unit) { return unit.gathered_until_backward; });
   };
   const config::TrainConfig config = train_config(Device::cpu, Device::cpu, 16, 64);
   const Plan unknown = planned(config, model);
@@ -86,7 +88,7 @@ TEST(OwnPlan, GivenActivationsAreCountedAndLetWeightsStay) {
   const Plan known = planned(config, model);
   EXPECT_GT(kept(known), 0);
   EXPECT_GE(row(known, "workspace").bytes.device, 4 * kMiB);
-  EXPECT_LE(known.planned.device, 16 * kMiB);
+  EXPECT_LE(known.planned.tiers.device, 16 * kMiB);
   model.activation_bytes = 15 * kMiB;
   EXPECT_THROW(planned(config, model), DoesNotFit);
 }
@@ -96,8 +98,8 @@ TEST(OwnPlan, EveryUnitHasAHomeForItsGradients) {
   config::TrainConfig config = train_config(Device::cpu, Device::cpu, 64, 64);
   config.gradient_clipping = 0;
   const Plan plan = planned(config, three_calls());
-  EXPECT_EQ(plan.gradient_slots, 0);
-  for (const UnitPlacement& unit : plan.units) EXPECT_FALSE(unit.lends_gradients);
+  EXPECT_EQ(plan.rings.gradient_slots, 0);
+  for (const UnitPlacement& unit : plan.units) EXPECT_FALSE(unit.gradients_use_slots);
 }
 
 }  // namespace

@@ -1,6 +1,11 @@
 // The plan: what fits is within its budgets, what does not is refused with changes that fit.
 
 #include "sluice/plan/plan.hpp"
+#include "sluice/plan/machine.hpp"
+#include "sluice/plan/make_plan.hpp"
+#include "sluice/plan/stages.hpp"
+#include "sluice/plan/tier_bytes.hpp"
+#include "sluice/plan/unit_placement.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,7 +43,7 @@ TEST(Plan, BuffersOfSwappingHaveNoEffectWhereNothingIsSwapped) {
   config.zero.offload_param.buffer_count = 64;
   config.zero.offload_param.buffer_size = 1 << 20;
   const auto with = make_plan(config, model_config(2, 64), Placement::configured, roomy_machine());
-  EXPECT_EQ(with.planned.host, without.planned.host);
+  EXPECT_EQ(with.planned.tiers.host, without.planned.tiers.host);
   EXPECT_EQ(with.choices, without.choices);
 }
 
@@ -51,19 +56,19 @@ TEST(Plan, PutsEveryClassOfBytesWhereTheConfigurationAsksForIt) {
     EXPECT_EQ(unit.gradients, Tier::host);
     for (const Tier input : unit.inputs) EXPECT_EQ(input, Tier::device);
   }
-  EXPECT_EQ(plan.state_bytes, 16 * plan.parameters);
-  EXPECT_EQ(plan.states_directory, "/drive");
-  EXPECT_TRUE(plan.scratch_directory.empty());
+  EXPECT_EQ(plan.model_size.state_bytes, 16 * plan.model_size.parameters);
+  EXPECT_EQ(plan.directories.states, "/drive");
+  EXPECT_TRUE(plan.directories.scratch.empty());
 }
 
 TEST(Plan, KeepsActivationsAsFarAsTheDeviceBudgetGoes) {
   const auto kept = [](const Plan& plan) {
     return std::count_if(plan.units.begin(), plan.units.end(),
-                         [](const UnitPlacement& unit) { return unit.keep_activations; });
+                         [](const UnitPlacement& unit) { return unit.activations_saved; });
   };
   const auto row = [](const Plan& plan) {
     std::uint64_t bytes = 0;
-    for (const PlanRow& each : plan.rows)
+    for (const PlanRow& each : plan.planned.rows)
       if (each.component == "activations") bytes += each.bytes.device;
     return bytes;
   };
@@ -76,24 +81,24 @@ TEST(Plan, KeepsActivationsAsFarAsTheDeviceBudgetGoes) {
   };
   const Plan all = plan_with(config::Activations::automatic, 1024);
   EXPECT_EQ(kept(all), 7);  // the head's backward follows at once
-  EXPECT_FALSE(all.units.back().keep_activations);
+  EXPECT_FALSE(all.units.back().activations_saved);
   EXPECT_GT(row(all), 0U);
   const Plan forced = plan_with(config::Activations::keep, 1024);
   EXPECT_EQ(kept(forced), 7);
-  EXPECT_EQ(forced.planned.device, all.planned.device);
+  EXPECT_EQ(forced.planned.tiers.device, all.planned.tiers.device);
 
   const Plan none = plan_with(config::Activations::recompute, 1024);
   EXPECT_EQ(kept(none), 0);
   EXPECT_EQ(row(none), 0U);
 
-  const std::uint64_t between = (none.planned.device + all.planned.device) / 2 / kMiB;
+  const std::uint64_t between = (none.planned.tiers.device + all.planned.tiers.device) / 2 / kMiB;
   const Plan some = plan_with(config::Activations::automatic, between);
   EXPECT_GT(kept(some), 0);
   EXPECT_LT(kept(some), 7);
-  EXPECT_LE(some.planned.device, between * kMiB);
+  EXPECT_LE(some.planned.tiers.device, between * kMiB);
   // The last ones are kept: theirs are held for the shortest time.
-  EXPECT_TRUE(some.units[6].keep_activations);
-  EXPECT_FALSE(some.units[0].keep_activations);
+  EXPECT_TRUE(some.units[6].activations_saved);
+  EXPECT_FALSE(some.units[0].activations_saved);
   EXPECT_THROW(plan_with(config::Activations::keep, between), DoesNotFit);
 
   const Plan offloaded = plan_with(config::Activations::offload, 1024);
@@ -111,29 +116,30 @@ TEST(Plan, WithoutClippingGradientsShareAFewHomes) {
   };
   const auto lending = [](const Plan& plan) {
     return std::count_if(plan.units.begin(), plan.units.end(),
-                         [](const UnitPlacement& unit) { return unit.lends_gradients; });
+                         [](const UnitPlacement& unit) { return unit.gradients_use_slots; });
   };
   const Plan clipped = plan_with(Device::cpu, 1, 512);
-  EXPECT_EQ(clipped.gradient_slots, 0);
+  EXPECT_EQ(clipped.rings.gradient_slots, 0);
   EXPECT_EQ(lending(clipped), 0);
 
   const Plan in_memory = plan_with(Device::cpu, 0, 512);
-  EXPECT_EQ(in_memory.gradient_slots, 3);
+  EXPECT_EQ(in_memory.rings.gradient_slots, 3);
   EXPECT_EQ(lending(in_memory), 8);  // the blocks
-  EXPECT_FALSE(in_memory.units[0].lends_gradients) << "the head borrows from it";
-  EXPECT_FALSE(in_memory.units[9].lends_gradients) << "it would leave the slot empty";
-  EXPECT_LT(in_memory.planned.host, clipped.planned.host);
+  EXPECT_FALSE(in_memory.units[0].gradients_use_slots) << "the head borrows from it";
+  EXPECT_FALSE(in_memory.units[9].gradients_use_slots) << "it would leave the slot empty";
+  EXPECT_LT(in_memory.planned.tiers.host, clipped.planned.tiers.host);
   // What a plan says it needs is enough to plan with.
-  EXPECT_EQ(plan_with(Device::cpu, 0, in_memory.planned.host / kMiB + 1).gradient_slots, 3);
+  EXPECT_EQ(plan_with(Device::cpu, 0, in_memory.planned.tiers.host / kMiB + 1).rings.gradient_slots,
+            3);
 
   // Updates from a drive may be slower than backward: as many wait as there is room for.
   const Plan roomy = plan_with(Device::nvme, 0, 512);
-  EXPECT_EQ(roomy.gradient_slots, 8);
+  EXPECT_EQ(roomy.rings.gradient_slots, 8);
   bool some = false;
-  for (std::uint64_t host_mib = roomy.planned.host / kMiB; host_mib > 30; --host_mib) {
+  for (std::uint64_t host_mib = roomy.planned.tiers.host / kMiB; host_mib > 30; --host_mib) {
     const Plan plan = plan_with(Device::nvme, 0, host_mib);
-    EXPECT_LE(plan.planned.host, host_mib * kMiB);
-    some = some || (plan.gradient_slots > 2 && plan.gradient_slots < 8);
+    EXPECT_LE(plan.planned.tiers.host, host_mib * kMiB);
+    some = some || (plan.rings.gradient_slots > 2 && plan.rings.gradient_slots < 8);
   }
   EXPECT_TRUE(some);
 }
@@ -148,16 +154,18 @@ TEST(Plan, ReadsStatesAheadWithWhatIsLeftOfHostMemory) {
   const Plan roomy = plan_with(Device::nvme, 2048, true);
   std::uint64_t largest = 0;
   for (const auto& layout : roomy.layouts) largest = std::max(largest, layout.flat_count);
-  EXPECT_EQ(roomy.read_ahead_tiles, (largest - 1) / roomy.update_tile_count + 1);  // one unit's
-  EXPECT_EQ(plan_with(Device::nvme, 2048, false).read_ahead_tiles, 0);
-  EXPECT_EQ(plan_with(Device::cpu, 2048, true).read_ahead_tiles, 0);
+  EXPECT_EQ(roomy.rings.update.read_ahead_tiles,
+            (largest - 1) / roomy.rings.update.tile_elements + 1);  // one unit's
+  EXPECT_EQ(plan_with(Device::nvme, 2048, false).rings.update.read_ahead_tiles, 0);
+  EXPECT_EQ(plan_with(Device::cpu, 2048, true).rings.update.read_ahead_tiles, 0);
   bool some = false;
   bool none = false;
-  for (std::uint64_t host_mib = roomy.planned.host / kMiB; host_mib > 50; --host_mib) {
+  for (std::uint64_t host_mib = roomy.planned.tiers.host / kMiB; host_mib > 50; --host_mib) {
     const Plan plan = plan_with(Device::nvme, host_mib, true);
-    EXPECT_LE(plan.planned.host, host_mib * kMiB);
-    some = some || (plan.read_ahead_tiles > 0 && plan.read_ahead_tiles < roomy.read_ahead_tiles);
-    none = none || plan.read_ahead_tiles == 0;
+    EXPECT_LE(plan.planned.tiers.host, host_mib * kMiB);
+    some = some || (plan.rings.update.read_ahead_tiles > 0 &&
+                    plan.rings.update.read_ahead_tiles < roomy.rings.update.read_ahead_tiles);
+    none = none || plan.rings.update.read_ahead_tiles == 0;
   }
   EXPECT_TRUE(some);
   EXPECT_TRUE(none);
@@ -167,16 +175,16 @@ TEST(Plan, SumsItsRows) {
   const auto plan = make_plan(train_config(Device::nvme, Device::nvme, 128, 64),
                               model_config(6, 256), Placement::configured, roomy_machine());
   TierBytes sum;
-  for (const PlanRow& row : plan.rows) {
+  for (const PlanRow& row : plan.planned.rows) {
     sum.device += row.bytes.device;
     sum.host += row.bytes.host;
     sum.nvme += row.bytes.nvme;
   }
-  EXPECT_EQ(sum.device, plan.planned.device);
-  EXPECT_EQ(sum.host, plan.planned.host);
-  EXPECT_EQ(sum.nvme, plan.planned.nvme);
-  ASSERT_EQ(plan.disks.size(), 1U);
-  EXPECT_EQ(plan.disks[0].needed_bytes, plan.planned.nvme);
+  EXPECT_EQ(sum.device, plan.planned.tiers.device);
+  EXPECT_EQ(sum.host, plan.planned.tiers.host);
+  EXPECT_EQ(sum.nvme, plan.planned.tiers.nvme);
+  ASSERT_EQ(plan.directories.disks.size(), 1U);
+  EXPECT_EQ(plan.directories.disks[0].needed_bytes, plan.planned.tiers.nvme);
 }
 
 TEST(Plan, MovesTwiceTheWeightsAndOnceTheGradients) {
@@ -188,11 +196,11 @@ TEST(Plan, MovesTwiceTheWeightsAndOnceTheGradients) {
   for (const auto& layout : plan.layouts) elements += layout.flat_count;
   // Weights twice less the units used once (head) or twice in a row (last block), plus the tied
   // embedding's extra trips.
-  EXPECT_GT(plan.h2d_per_step, 3 * elements);
-  EXPECT_LT(plan.h2d_per_step, 5 * elements);
-  EXPECT_GE(plan.d2h_per_step, 2 * elements);
-  EXPECT_LT(plan.d2h_per_step, 3 * elements);
-  EXPECT_EQ(plan.nvme_read_per_step, 0U);
+  EXPECT_GT(plan.traffic.h2d_bytes, 3 * elements);
+  EXPECT_LT(plan.traffic.h2d_bytes, 5 * elements);
+  EXPECT_GE(plan.traffic.d2h_bytes, 2 * elements);
+  EXPECT_LT(plan.traffic.d2h_bytes, 3 * elements);
+  EXPECT_EQ(plan.traffic.nvme_read_bytes, 0U);
 }
 
 TEST(Plan, WithOneSlotNeedsHalfTheDisk) {
@@ -200,16 +208,16 @@ TEST(Plan, WithOneSlotNeedsHalfTheDisk) {
   const auto two = make_plan(config, model_config(4, 256), Placement::configured, roomy_machine());
   config.sluice.durability = config::Durability::none;
   const auto one = make_plan(config, model_config(4, 256), Placement::configured, roomy_machine());
-  EXPECT_EQ(two.planned.nvme, 2 * one.planned.nvme);
+  EXPECT_EQ(two.planned.tiers.nvme, 2 * one.planned.tiers.nvme);
 }
 
 TEST(Plan, ResidentHasNoBudgetsAndNoDrive) {
   const auto plan = make_plan(train_config(Device::nvme, Device::nvme, 1, 1), model_config(4, 256),
                               Placement::resident, roomy_machine());
-  EXPECT_FALSE(plan.device_budget_bytes.has_value());
-  EXPECT_TRUE(plan.disks.empty());
-  EXPECT_EQ(plan.planned.host, 0U);
-  EXPECT_EQ(plan.planned.nvme, 0U);
+  EXPECT_FALSE(plan.budget.device_bytes.has_value());
+  EXPECT_TRUE(plan.directories.disks.empty());
+  EXPECT_EQ(plan.planned.tiers.host, 0U);
+  EXPECT_EQ(plan.planned.tiers.nvme, 0U);
 }
 
 TEST(Plan, ComparesWithTheMachine) {
@@ -232,27 +240,27 @@ TEST(Plan, ComparesWithTheMachine) {
 TEST(Plan, KeysOfDeepSpeedShapeIt) {
   auto config = train_config(Device::nvme, Device::nvme, 512, 512);
   const auto base = make_plan(config, model_config(8, 512), Placement::configured, roomy_machine());
-  EXPECT_EQ(base.prefetch_units, 1);
+  EXPECT_EQ(base.schedule.prefetch_units, 1);
   config.zero.prefetch_bucket_size = 0;
   EXPECT_EQ(make_plan(config, model_config(8, 512), Placement::configured, roomy_machine())
-                .prefetch_units,
+                .schedule.prefetch_units,
             0);
   config = train_config(Device::nvme, Device::nvme, 512, 512);
   config.zero.sub_group_size = 600000;
   EXPECT_EQ(make_plan(config, model_config(8, 512), Placement::configured, roomy_machine())
-                .update_tile_count,
+                .rings.update.tile_elements,
             524288U);
   config.zero.offload_param.buffer_count = 7;
   config.zero.offload_param.buffer_size = 1 << 20;
   config.zero.offload_optimizer.buffer_count = 20;
   const auto buffers =
       make_plan(config, model_config(8, 512), Placement::configured, roomy_machine());
-  EXPECT_EQ(buffers.mover_tiles, 7);
-  EXPECT_EQ(buffers.mover_tile_bytes, 2U << 20U);
-  EXPECT_EQ(buffers.update_tiles, 5);
+  EXPECT_EQ(buffers.rings.mover.tiles, 7);
+  EXPECT_EQ(buffers.rings.mover.tile_bytes, 2U << 20U);
+  EXPECT_EQ(buffers.rings.update.tiles, 5);
   const auto kept = [](const Plan& plan) {
     return std::count_if(plan.units.begin(), plan.units.end(),
-                         [](const UnitPlacement& u) { return u.keep_gathered; });
+                         [](const UnitPlacement& u) { return u.gathered_until_backward; });
   };
   EXPECT_GT(kept(base), 0);
   config = train_config(Device::nvme, Device::nvme, 512, 512);
@@ -272,7 +280,7 @@ TEST(Plan, OfThousandsOfLayersIsMadeInSeconds) {
   const auto fits = make_plan(train_config(Device::nvme, Device::nvme, 512, 512), model,
                               Placement::configured, roomy_machine());
   EXPECT_GT(std::count_if(fits.units.begin(), fits.units.end(),
-                          [](const UnitPlacement& unit) { return unit.keep_gathered; }),
+                          [](const UnitPlacement& unit) { return unit.gathered_until_backward; }),
             10'000);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
@@ -299,9 +307,9 @@ std::uint64_t gathered_by_the_rule(const Plan& plan, std::size_t stage) {
     for (std::size_t s = 0; s < stages.size(); ++s) {
       if (!uses(s, u)) continue;
       (s <= stage ? before : after) = true;
-      present |= s >= stage && s <= stage + static_cast<std::size_t>(plan.prefetch_units);
+      present |= s >= stage && s <= stage + static_cast<std::size_t>(plan.schedule.prefetch_units);
     }
-    present |= plan.units[u].keep_gathered && before && after;
+    present |= plan.units[u].gathered_until_backward && before && after;
     if (present && plan.units[u].weights != Tier::device) {
       sum += offload::pool_bytes(plan.layouts[u].flat_count * size_of(plan.compute_dtype));
     }
@@ -320,10 +328,10 @@ TEST(Plan, CountsTheGatheredUnitsOfItsWorstStage) {
       std::vector<std::uint64_t> by_stage;
       for (std::size_t s = 0; s < step_stages(plan.layouts).size(); ++s)
         by_stage.push_back(gathered_by_the_rule(plan, s));
-      const auto row = std::find_if(plan.rows.begin(), plan.rows.end(), [](const PlanRow& r) {
-        return r.component == "gathered units";
-      });
-      ASSERT_NE(row, plan.rows.end());
+      const auto row =
+          std::find_if(plan.planned.rows.begin(), plan.planned.rows.end(),
+                       [](const PlanRow& r) { return r.component == "gathered units"; });
+      ASSERT_NE(row, plan.planned.rows.end());
       // The worst stage by all that it holds: not always the one with most gathered units.
       EXPECT_THAT(by_stage, ::testing::Contains(row->bytes.device));
     }
@@ -393,8 +401,8 @@ TEST(Plan, IsNeverBeyondItsBudgets) {
     try {
       const Plan plan = make_plan(config, model, Placement::configured, roomy_machine());
       ++fitted;
-      EXPECT_LE(plan.planned.device, *plan.device_budget_bytes);
-      EXPECT_LE(plan.planned.host, *plan.host_budget_bytes);
+      EXPECT_LE(plan.planned.tiers.device, *plan.budget.device_bytes);
+      EXPECT_LE(plan.planned.tiers.host, *plan.budget.host_bytes);
     } catch (const DoesNotFit& error) {
       EXPECT_NE(std::string(error.what()).find("does not fit"), std::string::npos);
     }

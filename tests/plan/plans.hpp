@@ -6,6 +6,8 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/offload/memory_pool.hpp"
+#include "sluice/plan/machine.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::plan {

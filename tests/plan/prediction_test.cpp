@@ -1,6 +1,8 @@
 // Predictions: what bounds a step is what it takes, and what can overlap does.
 
 #include "sluice/plan/prediction.hpp"
+#include "sluice/plan/make_plan.hpp"
+#include "sluice/plan/plan.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -50,7 +52,7 @@ TEST(Prediction, AStepThatOnlyComputesTakesThatLong) {
 
 TEST(Prediction, KeptActivationsAreNotComputedAgain) {
   Plan plan = plan_of(Device::cpu, 0);
-  for (std::size_t u = 0; u + 1 < plan.units.size(); ++u) plan.units[u].keep_activations = true;
+  for (std::size_t u = 0; u + 1 < plan.units.size(); ++u) plan.units[u].activations_saved = true;
   EXPECT_NEAR(predict(plan, compute_only()).step_seconds, 6.0, 1e-9);
 }
 
@@ -77,13 +79,13 @@ TEST(Prediction, OnTheHostTheOptimizerTakesTheCoresFromTheModel) {
 MachineRates with_drive(const Plan& plan, double seconds) {
   MachineRates rates = compute_only();
   rates.read_bytes_per_second = rates.write_bytes_per_second = rates.swap_bytes_per_second =
-      static_cast<double>(plan.nvme_read_per_step + plan.nvme_written_per_step) / seconds;
+      static_cast<double>(plan.traffic.nvme_read_bytes + plan.traffic.nvme_written_bytes) / seconds;
   return rates;
 }
 
 TEST(Prediction, WithoutClippingADriveIsHiddenBehindComputingAndTheOtherWayRound) {
   Plan plan = plan_of(Device::nvme, 0);
-  plan.read_ahead_tiles = 0;
+  plan.rings.update.read_ahead_tiles = 0;
   const Prediction fast = predict(plan, with_drive(plan, 6));
   EXPECT_NEAR(fast.drive_seconds, 6, 0.01);
   // The first units' gradients come last and their weights are needed first: about one of their
@@ -98,9 +100,9 @@ TEST(Prediction, WithoutClippingADriveIsHiddenBehindComputingAndTheOtherWayRound
 
 TEST(Prediction, StatesThatAreReadAheadHideTheFirstUnitsUpdates) {
   const Plan ahead = plan_of(Device::nvme, 0);
-  ASSERT_GT(ahead.read_ahead_tiles, 0);
+  ASSERT_GT(ahead.rings.update.read_ahead_tiles, 0);
   Plan none = ahead;
-  none.read_ahead_tiles = 0;
+  none.rings.update.read_ahead_tiles = 0;
   EXPECT_NEAR(predict(ahead, with_drive(ahead, 6)).step_seconds, 8, 0.1);
   for (const double seconds : {4, 6, 8, 10, 16}) {
     const MachineRates rates = with_drive(ahead, seconds);

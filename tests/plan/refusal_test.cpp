@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plans.hpp"
+#include "sluice/plan/make_plan.hpp"
 
 namespace sluice::plan {
 namespace {
@@ -52,13 +53,13 @@ TEST(Refusal, TheLeastPossibleIsEnoughAndNoLessIs) {
         random() % 4 == 0 ? config::Activations::keep : config::Activations::automatic;
     const auto model = model_config(one_of({1, 2, 7}), one_of({64, 256, 512}));
     const auto plan = make_plan(config, model, Placement::configured, roomy_machine());
-    config.sluice.device_bytes = exactly(plan.least_device_bytes);
-    config.sluice.host_bytes = exactly(plan.least_host_bytes);
+    config.sluice.device_bytes = exactly(plan.least.device_bytes);
+    config.sluice.host_bytes = exactly(plan.least.host_bytes);
     EXPECT_EQ(refusal(config, model, roomy_machine()), "") << "round " << round;
-    config.sluice.host_bytes = exactly(plan.least_host_bytes - 1);
+    config.sluice.host_bytes = exactly(plan.least.host_bytes - 1);
     EXPECT_NE(refusal(config, model, roomy_machine()), "") << "round " << round;
-    config.sluice.host_bytes = exactly(plan.least_host_bytes);
-    config.sluice.device_bytes = exactly(plan.least_device_bytes - 1);
+    config.sluice.host_bytes = exactly(plan.least.host_bytes);
+    config.sluice.device_bytes = exactly(plan.least.device_bytes - 1);
     EXPECT_NE(refusal(config, model, roomy_machine()), "") << "round " << round;
   }
 }
@@ -159,7 +160,8 @@ TEST(Refusal, SuggestsToLeaveOutBuffersThatDoNotFit) {
 TEST(Refusal, SuggestsWhatHelpsWhenTheDiskIsShort) {
   const auto config = train_config(Device::nvme, Device::nvme, 512, 512);
   const config::ModelConfig model = model_config(4, 256);
-  const auto need = make_plan(config, model, Placement::configured, roomy_machine()).planned.nvme;
+  const auto need =
+      make_plan(config, model, Placement::configured, roomy_machine()).planned.tiers.nvme;
   const std::string elsewhere =
       "set \"nvme_path\" of \"offload_optimizer\" and \"nvme_path\" of \"offload_param\" to a "
       "directory with " +
@@ -180,7 +182,7 @@ TEST(Refusal, SuggestsWhatHelpsWhenTheDiskIsShort) {
 TEST(Refusal, SuggestsAnotherDirectoryForEachThatIsShort) {
   auto config = train_config(Device::nvme, Device::nvme, 512, 512);
   config.zero.offload_param.nvme_path = "/other";
-  config.sluice.checkpoint_dir = "/saved";
+  config.sluice.checkpoints.directory = "/saved";
   MachineFacts machine = roomy_machine();
   machine.free_disk_bytes = {{"/drive", kMiB}, {"/other", 1024 * kGiB}, {"/saved", kMiB}};
   const std::string text = refusal(config, model_config(4, 256), machine);
@@ -204,7 +206,7 @@ TEST(LeastBudgets, HoldWithMoreDeviceMemoryToo) {
   config.sluice.activations = config::Activations::keep;
   config.sluice.host_bytes.value = 8 * kMiB;
   const Plan plan = make_plan(config, narrow_model(12), Placement::configured, roomy_machine());
-  config.sluice.host_bytes.value = plan.least_host_bytes;
+  config.sluice.host_bytes.value = plan.least.host_bytes;
   EXPECT_EQ(refusal(config, narrow_model(12), roomy_machine()), "");
 }
 
@@ -217,8 +219,8 @@ TEST(LeastBudgets, HoldBothAtOnceWhereInputsMustStayOnTheDevice) {
   config.zero.max_reuse_distance = config.zero.prefetch_bucket_size = 0;
   config.sluice.activations = config::Activations::keep;
   const Plan plan = make_plan(config, narrow_model(2), Placement::configured, roomy_machine());
-  config.sluice.device_bytes.value = plan.least_device_bytes;
-  config.sluice.host_bytes.value = plan.least_host_bytes;
+  config.sluice.device_bytes.value = plan.least.device_bytes;
+  config.sluice.host_bytes.value = plan.least.host_bytes;
   EXPECT_EQ(refusal(config, narrow_model(2), roomy_machine()), "");
   config.sluice.device_bytes.value -= 1;
   EXPECT_NE(refusal(config, narrow_model(2), roomy_machine()), "");

@@ -3,8 +3,9 @@
 #include <gmock/gmock.h>
 
 #include "engine_support.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "sluice/plan/plan.hpp"
-#include "user_loop/keep_choice.hpp"
+#include "user_loop/activation_choice.hpp"
 
 namespace sluice::test {
 namespace {
@@ -56,10 +57,11 @@ TEST_P(OwnLoopTraffic, OfAStepIsWhatThePlanSays) {
     for (int i = 0; i < 2 * setup.accumulation; ++i) trained.train(index++);
     trained.engine.finish();
     const train::EngineCounters after = trained.engine.counters();
-    EXPECT_EQ(after.h2d_bytes - before.h2d_bytes, 2 * plan.h2d_per_step);
-    EXPECT_EQ(after.d2h_bytes - before.d2h_bytes, 2 * plan.d2h_per_step);
-    EXPECT_EQ(after.nvme_read_bytes - before.nvme_read_bytes, 2 * plan.nvme_read_per_step);
-    EXPECT_EQ(after.nvme_written_bytes - before.nvme_written_bytes, 2 * plan.nvme_written_per_step);
+    EXPECT_EQ(after.h2d_bytes - before.h2d_bytes, 2 * plan.traffic.h2d_bytes);
+    EXPECT_EQ(after.d2h_bytes - before.d2h_bytes, 2 * plan.traffic.d2h_bytes);
+    EXPECT_EQ(after.nvme_read_bytes - before.nvme_read_bytes, 2 * plan.traffic.nvme_read_bytes);
+    EXPECT_EQ(after.nvme_written_bytes - before.nvme_written_bytes,
+              2 * plan.traffic.nvme_written_bytes);
   }
 }
 INSTANTIATE_TEST_SUITE_P(Placements, OwnLoopTraffic,
@@ -103,18 +105,18 @@ TEST(OwnLoopMemory, AutoKeepsTheGraphsThatTheBudgetHasRoomFor) {
   EXPECT_LT(chosen.second.recomputed_calls, 5U * 8U);
 }
 
-TEST(KeepChoice, KeepsTheLastUnitsFirstAndWholeOnes) {
-  train::KeepChoice choice(config::Activations::automatic, 1000, 3);
+TEST(ActivationChoice, SavesTheLastUnitsFirstAndWholeOnes) {
+  train::ActivationChoice choice(config::Activations::automatic, 1000, 3);
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
     for (const std::size_t unit : {0U, 1U, 2U, 1U}) {
-      EXPECT_FALSE(choice.keep(unit));
+      EXPECT_FALSE(choice.saves(unit));
       choice.measured(unit, 100);
     }
     choice.end_micro_batch(650);
   }
-  EXPECT_FALSE(choice.keep(0));  // 650 + 200 + 100 + 100
-  EXPECT_TRUE(choice.keep(1));   // called twice
-  EXPECT_TRUE(choice.keep(2));
+  EXPECT_FALSE(choice.saves(0));  // 650 + 200 + 100 + 100
+  EXPECT_TRUE(choice.saves(1));   // called twice
+  EXPECT_TRUE(choice.saves(2));
 }
 
 TEST(OwnLoopMemory, NothingGrowsOverManySteps) {

@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "far_device.hpp"
+#include "measure/unit_workspaces.hpp"
 #include "run/initial_weights.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/run_source.hpp"
-#include "sluice/config/lr_schedule.hpp"
+#include "saved/saved_state.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
 #include "step/step_runner.hpp"
 #include "temp_dir.hpp"
@@ -78,16 +80,17 @@ class FarRun : public testing::TestWithParam<Case> {
     plan::MachineFacts machine = plan::probe_machine(config);
     machine.device_choice.clear();
     if (far) {
-      machine.device_in_reach = false;
-      machine.gpu = plan::GpuFacts{0, "stand-in", 1U << 30U, 1U << 30U};
-      machine.workspaces =
+      machine.device.host_addressable = false;
+      machine.device.gpu = plan::GpuFacts{0, "stand-in", 1U << 30U, 1U << 30U};
+      machine.device.workspaces =
           measure_workspaces(config, model_of(each), test::make_far_device(1U << 28U));
     }
     return plan::make_plan(config, model_of(each), each.placement, machine);
   }
 
   static RunDevice device_of(const plan::Plan& plan) {
-    return plan.gpu ? test::make_far_device(plan.planned.device) : make_run_device(plan, nullptr);
+    return plan.device.gpu ? test::make_far_device(plan.planned.tiers.device)
+                           : make_run_device(plan, nullptr);
   }
   models::Dataset data() const {
     models::Dataset data(dir_.file("data.txt"), 32, 256);
@@ -101,19 +104,14 @@ class FarRun : public testing::TestWithParam<Case> {
       work.push_back(resources.updater->begin_initialise(u, initial.fill_of(u)));
     finish_all(work);
   }
-  BackwardResult take_step(RunResources& resources, StepRunner& runner, int step) const {
-    const config::TrainConfig& config = resources.plan.config;
-    UpdateSettings update = settings_of_update(config, step);
-    update.commits = commits_step(resources, step, false);
-    const bool waits = config.updates_need_all_gradients();
-    const BackwardResult backward = runner.forward_backward(
-        data(), step, /*loss_scale=*/1, waits ? std::nullopt : std::optional(update), [] {});
-    EXPECT_EQ(backward.not_finite, "");
-    if (waits) {
-      update.step.gradient_factor =
-          gradient_factor(config.gradient_clipping, backward.gradient_norm, 1);
-      runner.begin_updates(update);
-    }
+  BackwardResult take_step(RunResources& resources, StepRunner& runner, Progress& progress) const {
+    const bool waits = resources.plan.config.updates_need_all_gradients();
+    const UpdateSettings update = next_update(resources, progress, false);
+    const BackwardResult backward =
+        runner.forward_backward(data(), progress.step + 1, progress.loss_scaler.scale(),
+                                waits ? std::nullopt : std::optional(update), [] {});
+    EXPECT_EQ(backward.non_finite, "");
+    EXPECT_TRUE(runner.end_step(backward, update, progress).updated);
     return backward;
   }
 
@@ -123,16 +121,17 @@ class FarRun : public testing::TestWithParam<Case> {
     RunResources resources(plan, SwapMode::create, nullptr, device_of(plan));
     initialise(resources);
     StepRunner runner(resources, 5);
+    Progress progress;
     Result result;
     for (int step = 1; step <= kSteps; ++step) {
-      const BackwardResult backward = take_step(resources, runner, step);
+      const BackwardResult backward = take_step(resources, runner, progress);
       result.losses.push_back(backward.loss);
       result.norms.push_back(backward.gradient_norm);
     }
     runner.finish_updates();
     result.evaluation = *runner.evaluate(data(), 4, [](auto, auto) { return true; });
-    EXPECT_LE(resources.device->memory().usage().peak_live_bytes, plan.planned.device);
-    EXPECT_LE(resources.host_pool->usage().peak_live_bytes, plan.planned.host);
+    EXPECT_LE(resources.device->memory().usage().peak_live_bytes, plan.planned.tiers.device);
+    EXPECT_LE(resources.host_pool->usage().peak_live_bytes, plan.planned.tiers.host);
     return result;
   }
 
@@ -217,42 +216,33 @@ TEST_F(FarRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
     RunResources resources(plan, SwapMode::create, nullptr, device_of(plan));
     initialise(resources);
     StepRunner runner(resources, 5);
+    Progress progress;
     for (int step = 1; step < kSteps; ++step) {
-      take_step(resources, runner, step);
+      take_step(resources, runner, progress);
       runner.finish_updates();
-      const models::RunState state{.model = model_text(plan),
-                                   .units = stored_units(plan),
-                                   .step = step,
-                                   .updates = step,
-                                   .seed = 5,
-                                   .compute_dtype = std::string(name_of(plan.compute_dtype)),
-                                   .loss_scale = {},
-                                   .format = plan.state_format,
-                                   .compute_threads = plan.threads.compute,
-                                   .version = "test",
-                                   .settings = {}};
+      const models::RunState state = make_run_state(plan, progress, {.seed = 5, .settings = {}});
       EXPECT_TRUE(commit_step(resources, state, false));
     }
     offload::MemoryPool& memory = resources.device->memory();
     const offload::Buffer others = memory.allocate(
-        (plan.planned.device - memory.usage().live_bytes) / 2, "what others have taken");
+        (plan.planned.tiers.device - memory.usage().live_bytes) / 2, "what others have taken");
     try {
-      take_step(resources, runner, kSteps);
+      take_step(resources, runner, progress);
       FAIL() << "half of the memory was gone";
     } catch (const OutOfMemory& e) {
       EXPECT_EQ(e.tier(), "device");
       EXPECT_GT(e.requested_bytes(), e.available_bytes());
     }
   }
-  TrainRequest request;
-  request.resume = true;
-  const RunSource source = find_source(request, plan.config);
+  const RunSource source = find_source(plan.config, plan::Placement::configured, Resume::yes);
   ASSERT_TRUE(source.state.has_value());
   EXPECT_EQ(source.state->step, kSteps - 1);
   RunResources resources(plan, SwapMode::open, nullptr, device_of(plan));
   restore_states(resources, source);
   StepRunner runner(resources, 5);
-  EXPECT_EQ(take_step(resources, runner, kSteps).loss, expected.losses.back());
+  Progress progress;
+  resume_progress(progress, source);
+  EXPECT_EQ(take_step(resources, runner, progress).loss, expected.losses.back());
   runner.finish_updates();
 }
 
@@ -263,8 +253,8 @@ TEST_F(FarRun, PassesAreAsLargeAsActivationsFit) {
   config.gradient_accumulation_steps = 8;
   config.train_batch_size = 16;
   plan::MachineFacts machine = plan::probe_machine(config);
-  machine.device_in_reach = false;
-  machine.gpu = plan::GpuFacts{0, "stand-in", 1U << 30U, 1U << 30U};
+  machine.device.host_addressable = false;
+  machine.device.gpu = plan::GpuFacts{0, "stand-in", 1U << 30U, 1U << 30U};
   const auto plan_with = [&](std::uint64_t device_bytes) {
     config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, device_bytes};
     return plan::make_plan(config, model_of(each), plan::Placement::configured, machine);
@@ -273,14 +263,14 @@ TEST_F(FarRun, PassesAreAsLargeAsActivationsFit) {
   EXPECT_EQ(roomy.passes(), 1);
   plan::Plan tight = roomy;
   std::size_t most_passes = 1;
-  for (std::uint64_t bytes = roomy.planned.device; bytes > roomy.least_device_bytes;
+  for (std::uint64_t bytes = roomy.planned.tiers.device; bytes > roomy.least.device_bytes;
        bytes -= 64U << 10U) {
     tight = plan_with(bytes);
-    EXPECT_LE(tight.planned.device, bytes);
+    EXPECT_LE(tight.planned.tiers.device, bytes);
     if (tight.passes() == 1) continue;
     most_passes = std::max(most_passes, tight.passes());
     for (std::size_t u = 0; u + 1 < tight.units.size(); ++u) {
-      EXPECT_TRUE(tight.units[u].keep_activations) << u;
+      EXPECT_TRUE(tight.units[u].activations_saved) << u;
       EXPECT_EQ(tight.units[u].gradients, offload::Tier::device);
     }
   }
@@ -291,11 +281,11 @@ TEST_F(FarRun, PassesAreAsLargeAsActivationsFit) {
 TEST_F(FarRun, APlanIsMadeFromWhatTheUnitsWereSeenToHold) {
   const Case each{.activations = Activations::keep, .dropout = 0.1};
   const plan::Plan plan = plan_of(each, true);
-  ASSERT_TRUE(plan.workspaces.has_value());
-  EXPECT_TRUE(plan.workspaces->measured);
+  ASSERT_TRUE(plan.device.workspaces.has_value());
+  EXPECT_TRUE(plan.device.workspaces->measured);
   const models::UnitWorkspace formula =
-      models::unit_workspace(plan.model, 1, 2, 2, plan.threads.compute);
-  const models::UnitWorkspace& seen = plan.workspaces->block;
+      models::unit_workspace(plan.model, 1, 2, 2, plan.schedule.threads.compute);
+  const models::UnitWorkspace& seen = plan.device.workspaces->block;
   // The formula is for these very kernels, and says no less than they take, but for scratch.
   constexpr double kScratchBytes = 1U << 20U;
   EXPECT_NEAR(static_cast<double>(seen.backward_bytes), static_cast<double>(formula.backward_bytes),

@@ -11,6 +11,7 @@
 
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
 
 namespace sluice::train {
@@ -68,11 +69,11 @@ class GradientFlowTest : public ::testing::Test {
 
 TEST_F(GradientFlowTest, UpdatesBeginAsGradientsArrive) {
   flow_.begin_step();
-  flow_.update_at_once(kUpdate);
+  flow_.update_immediately(kUpdate);
   for (std::size_t u = last() + 1; u-- > 0;) send(u);
-  flow_.end_step();
+  flow_.finish_moves();
   EXPECT_TRUE(flow_.updates_begun());
-  EXPECT_TRUE(flow_.not_finite().empty());
+  EXPECT_TRUE(flow_.non_finite().empty());
   for (std::size_t u = 0; u <= last(); ++u) EXPECT_EQ(weight_of(u), 0.5F) << u;
   double elements = 0;
   for (const auto& layout : plan_.layouts) elements += static_cast<double>(layout.param_count);
@@ -85,8 +86,8 @@ TEST_F(GradientFlowTest, UpdatesThatWaitAreSkippedAndTheParameterIsNamed) {
   send(2, "transformer.h.1.mlp.c_fc.weight");
   send(1);
   send(0);
-  flow_.end_step();
-  EXPECT_EQ(flow_.not_finite(), "transformer.h.1.mlp.c_fc.weight");
+  flow_.finish_moves();
+  EXPECT_EQ(flow_.non_finite(), "transformer.h.1.mlp.c_fc.weight");
   EXPECT_FALSE(flow_.updates_begun());
   flow_.drop();
   for (std::size_t u = 0; u <= last(); ++u) EXPECT_EQ(weight_of(u), 1.0F) << u;
@@ -94,11 +95,11 @@ TEST_F(GradientFlowTest, UpdatesThatWaitAreSkippedAndTheParameterIsNamed) {
 
 TEST_F(GradientFlowTest, TheFirstGradientThatIsNotFiniteSkipsTheStep) {
   flow_.begin_step();
-  flow_.update_at_once(kUpdate);
+  flow_.update_immediately(kUpdate);
   send(last(), "transformer.ln_f.bias");
   for (std::size_t u = last(); u-- > 0;) send(u);
-  flow_.end_step();
-  EXPECT_EQ(flow_.not_finite(), "transformer.ln_f.bias");
+  flow_.finish_moves();
+  EXPECT_EQ(flow_.non_finite(), "transformer.ln_f.bias");
   EXPECT_FALSE(flow_.updates_begun());
   flow_.drop();
   for (std::size_t u = 0; u <= last(); ++u) EXPECT_EQ(weight_of(u), 1.0F) << u;
@@ -106,26 +107,26 @@ TEST_F(GradientFlowTest, TheFirstGradientThatIsNotFiniteSkipsTheStep) {
 
 // More steps than there are slots, skipped and not: every slot comes back.
 TEST_F(GradientFlowTest, SlotsOfGradientsComeBack) {
-  ASSERT_GT(plan_.gradient_slots, 0);
+  ASSERT_GT(plan_.rings.gradient_slots, 0);
   for (int step = 1; step <= 12; ++step) {
     flow_.begin_step();
     UpdateSettings update = kUpdate;
     update.step.step = step;
-    if (step % 3 != 0) flow_.update_at_once(update);
+    if (step % 3 != 0) flow_.update_immediately(update);
     for (std::size_t u = last() + 1; u-- > 0;)
       send(u, step % 4 == 0 && u == last() ? "transformer.ln_f.bias" : "");
-    flow_.end_step();
+    flow_.finish_moves();
     if (!flow_.updates_begun()) flow_.drop();
     for (std::size_t u = 0; u <= last(); ++u) weight_of(u);
   }
   std::vector<offload::TileLease> all;
-  for (int i = 0; i < plan_.gradient_slots; ++i)
+  for (int i = 0; i < plan_.rings.gradient_slots; ++i)
     all.push_back(resources_.gradient_slots->acquire());
 }
 
 TEST_F(GradientFlowTest, ALaterOneStopsTheRunAndNamesTheParameter) {
   flow_.begin_step();
-  flow_.update_at_once(kUpdate);
+  flow_.update_immediately(kUpdate);
   send(last());
   try {
     send(2, "transformer.h.1.ln_2.weight");

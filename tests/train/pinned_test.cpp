@@ -7,6 +7,7 @@
 #include <string>
 
 #include "sluice/base/bytes.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
 #include "step/run_resources.hpp"
 
@@ -32,13 +33,13 @@ TEST(PinnedMemory, IsExactlyWhatIsPlanned) {
   model.vocab_size = 251;
   const plan::Plan plan =
       plan::make_plan(config, model, plan::Placement::configured, plan::probe_machine(config));
-  ASSERT_GT(plan.pinned_bytes, 0U);
+  ASSERT_GT(plan.planned.pinned_bytes, 0U);
   const std::uint64_t before = locked_bytes();
   {
     RunResources resources(plan, SwapMode::create);
-    EXPECT_EQ(locked_bytes() - before, align_up(plan.pinned_bytes, offload::kPageBytes));
-    EXPECT_EQ(resources.pinned_pool->usage().live_bytes, plan.pinned_bytes);
-    EXPECT_EQ(resources.host_pool->usage().live_bytes, plan.pinned_bytes);
+    EXPECT_EQ(locked_bytes() - before, align_up(plan.planned.pinned_bytes, offload::kPageBytes));
+    EXPECT_EQ(resources.pinned_pool->usage().live_bytes, plan.planned.pinned_bytes);
+    EXPECT_EQ(resources.host_pool->usage().live_bytes, plan.planned.pinned_bytes);
   }
   EXPECT_EQ(locked_bytes(), before);
 }

@@ -1,4 +1,4 @@
-// Which states are read before their gradients are there, and when.
+// ReadAhead: which states are read before their gradients exist, and when.
 
 #include "update/read_ahead.hpp"
 
@@ -22,10 +22,10 @@ using Tile = std::pair<std::size_t, std::size_t>;  // unit, index
 
 constexpr std::uint64_t kTileCount = 10;
 
-// Four units: of two tiles, of none, of a tile and a half, of three tiles; room for three.
+// Four units have two tiles, none, one and a half, and three; the ring has three tiles.
 class ReadAheadTest : public ::testing::Test {
  protected:
-  // Reads end when the test says so.
+  // Reads end in end_reads().
   offload::Tickets begin(const TileRange& range) {
     if (broken_) throw Error("the drive is gone");
     read_.emplace_back(range.unit, range.begin / kTileCount);
@@ -46,7 +46,7 @@ class ReadAheadTest : public ::testing::Test {
     sources_.clear();
   }
   void TearDown() override { end_reads(); }
-  // What it has begun to read since the last call.
+  // Tiles whose reads have begun since the last call.
   std::vector<Tile> started() {
     ahead_.start();
     return std::exchange(read_, {});
@@ -73,7 +73,7 @@ TEST_F(ReadAheadTest, ReadsTheFirstUnitsAsFarAsThereAreTiles) {
   end_reads();
   ahead_.begin_work(0, true);
   EXPECT_TRUE(take(0, 0));
-  EXPECT_THAT(started(), ElementsAre());  // its tile is in use
+  EXPECT_THAT(started(), ElementsAre());  // the taken tile is still in use
   used_.clear();
   EXPECT_THAT(started(), ElementsAre(Tile(2, 1)));
   EXPECT_THAT(counts_, ElementsAre(10, 10, 10, 5));
@@ -97,7 +97,7 @@ TEST_F(ReadAheadTest, ReadsAUnitOnceForEachTimeItIsExpected) {
   for (const std::size_t unit : {3, 2, 1, 0}) ahead_.begin_work(unit, true);
   for (const std::size_t unit : {0, 1, 2, 3}) ahead_.end_work(unit);
   EXPECT_THAT(started(), ElementsAre());
-  ahead_.begin_work(0, true);  // of this step; the next one is expected already
+  ahead_.begin_work(0, true);  // an update of this step, while the next step is expected already
   ahead_.expect_updates();
   EXPECT_THAT(started(), ElementsAre());
   ahead_.end_work(0);

@@ -40,7 +40,7 @@ TEST(SlowdownWatch, TakesShortStepsTogether) {
   SlowdownWatch watch;
   std::int64_t since = 0;
   for (int step = 1; step <= 600 && since == 0; ++step) {
-    // Every other step of a hundredth of a second says nothing.
+    // Rates of single steps alternate; the mean of consecutive steps does not.
     const double rate = (step % 2 == 0 ? 1.9e9 : 0.1e9) * (step < 400 ? 1 : 0.1);
     if (const auto slowdown = watch.add(step, rate * 0.01, 0.01)) since = slowdown->since_step;
   }

@@ -7,6 +7,7 @@
 
 #include "sluice/config/model_config.hpp"
 #include "sluice/config/train_config.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "sluice/plan/plan.hpp"
 #include "train_support.hpp"
 

@@ -1,4 +1,4 @@
-// When a unit's weights are current, when its states are, and who is told of an error.
+// UnitCountdown: when a unit's weights and states are current, and who is told of an error.
 
 #include "update/tile_work.hpp"
 
@@ -26,7 +26,7 @@ std::string message_of(const std::exception_ptr& error) {
   }
 }
 
-// A unit of two tiles.
+// One unit with two tiles.
 class TileWorkTest : public ::testing::Test {
  protected:
   TileWorkTest() {
@@ -51,7 +51,7 @@ class TileWorkTest : public ::testing::Test {
     return "";
   }
 
-  std::optional<std::string> weights_;  // the error they came with
+  std::optional<std::string> weights_;  // message of the error; empty: none
   bool finished_ = false;
   bool ended_ = false;
   std::shared_ptr<UnitCountdown> countdown_;

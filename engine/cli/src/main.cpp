@@ -13,15 +13,15 @@
 #include <variant>
 #include <vector>
 
-#include "arguments.hpp"
-#include "commands.hpp"
-#include "exit_code.hpp"
-#include "memory_settings.hpp"
-#include "session.hpp"
-#include "signals.hpp"
+#include "command/commands.hpp"
+#include "command/parse_arguments.hpp"
+#include "command/session.hpp"
+#include "process/exit_code.hpp"
+#include "process/memory_settings.hpp"
+#include "process/signals.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
-#include "text_format.hpp"
+#include "terminal/text_format.hpp"
 
 namespace sluice::cli {
 
@@ -65,15 +65,15 @@ int run(const std::vector<std::string>& argv) {
   const Invocation invocation = parse_arguments({argv.begin() + 1, argv.end()});
   Session session(argv, invocation.json);
   set_log_sink(session.console().make_log_sink());
-  // The sink points into the session.
+  // The sink points into the session, so the guard removes the sink first.
   struct SinkGuard {
     ~SinkGuard() { set_log_sink(nullptr); }
   } guard;
   const int code = std::visit(Run{session}, invocation.command);
-  // What was asked for went to standard output: lost, it is not done.
+  // The command's result went to standard output; a failed write there fails the command.
   if (code != kExitDone) return code;
   const bool is_whole = std::ferror(stdout) == 0;
-  if (!is_whole) std::fputc('\n', stdout);  // its failing says once more why
+  if (!is_whole) std::fputc('\n', stdout);  // the flush then fails again and sets errno
   if (std::fflush(stdout) != 0) throw IoError(errno, "write", "standard output");
   if (!is_whole) throw IoError(EIO, "write", "standard output");
   return code;
@@ -92,11 +92,12 @@ int report_failure(const std::exception_ptr& error, bool json) {
   return failure.exit_code;
 }
 
-// A closed standard stream would otherwise become the next file that is opened, and be written to.
+// Opens closed standard streams on /dev/null. Otherwise the next opened file would take the
+// stream's number and receive the program's output.
 void open_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-    // The lowest free number is this one.
+    // open() takes the lowest free number, which is `fd`.
     [[maybe_unused]] const int opened = ::open("/dev/null", O_RDWR);
   }
 }
@@ -111,7 +112,7 @@ int main(int argc, char** argv) {
   sluice::cli::ignore_file_size_signal();
   std::vector<std::string> arguments(argv, argv + argc);
   if (arguments.empty()) arguments.emplace_back("sluice");  // execve with no arguments at all
-  // Found without parsing: a usage error is reported as JSON too.
+  // Searched without parsing, because a usage error is reported as JSON too.
   const bool json = std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
   try {
     return sluice::cli::run(arguments);

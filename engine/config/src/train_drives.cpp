@@ -56,8 +56,8 @@ void check_lists(Checker& checker, const TrainConfig& config) {
 
 // A checkpoint is a swap directory of its own; one in the run's own would be in its way.
 void check_checkpoint_dir(Checker& checker, const TrainConfig& config) {
-  if (config.sluice.checkpoint_dir.empty()) return;
-  const std::string checkpoints = normal(config.sluice.checkpoint_dir);
+  if (config.sluice.checkpoints.directory.empty()) return;
+  const std::string checkpoints = normal(config.sluice.checkpoints.directory);
   for (const OffloadConfig* offload :
        {&config.zero.offload_optimizer, &config.zero.offload_param}) {
     const std::vector<std::string> paths = directories_of(*offload);

@@ -63,16 +63,16 @@ void read_budget(Checker& checker, const std::string& path, ByteBudget& budget) 
 }
 
 void read_checkpoint(Checker& checker, SluiceConfig& sluice) {
-  if (checker.is_null("sluice.checkpoint_dir")) sluice.checkpoint_dir.clear();
-  checker.read("sluice.checkpoint_dir", sluice.checkpoint_dir);
-  checker.read("sluice.checkpoint_every", sluice.checkpoint_every);
-  checker.read("sluice.keep", sluice.keep);
-  if (sluice.checkpoint_every > 0 && sluice.checkpoint_dir.empty() &&
+  if (checker.is_null("sluice.checkpoint_dir")) sluice.checkpoints.directory.clear();
+  checker.read("sluice.checkpoint_dir", sluice.checkpoints.directory);
+  checker.read("sluice.checkpoint_every", sluice.checkpoints.every);
+  checker.read("sluice.keep", sluice.checkpoints.keep);
+  if (sluice.checkpoints.every > 0 && sluice.checkpoints.directory.empty() &&
       !checker.wrong("sluice.checkpoint_dir")) {
     checker.add_problem("sluice.checkpoint_every",
                         "needs a directory; add \"checkpoint_dir\": \"/a/directory\"");
   }
-  if (sluice.checkpoint_dir.empty())
+  if (sluice.checkpoints.directory.empty())
     checker.note_without_effect("sluice.keep", "checkpoint_dir is set");
 }
 

@@ -43,20 +43,20 @@ Attempt attempt(Plan plan, const StepModel& model, const Preferences& preference
 }
 
 void find_least(Plan& plan, const StepModel& model) {
-  if (plan.sums_on_device() && !plan.config.sluice.micro_batches_per_pass) {
+  if (plan.gradients_summed_on_device() && !plan.config.sluice.micro_batches_per_pass) {
     Plan one_pass = plan;
-    one_pass.micro_batches_per_pass = plan.passes() * plan.micro_batches_per_pass;
+    one_pass.schedule.micro_batches_per_pass = plan.passes() * plan.schedule.micro_batches_per_pass;
     find_least(one_pass, StepModel(one_pass));
-    plan.least_device_bytes = one_pass.least_device_bytes;
-    plan.least_host_bytes = one_pass.least_host_bytes;
+    plan.least.device_bytes = one_pass.least.device_bytes;
+    plan.least.host_bytes = one_pass.least.host_bytes;
     return;
   }
   const Overlap overlap = overlap_ladder(plan.config).back();
   const std::vector<Rings> rings = ring_ladder(plan);
   const LeastBytes plain = least_bytes(plan, model, overlap, rings.back());
   const LeastBytes first = least_bytes(plan, model, overlap, first_rings(plan, rings));
-  plan.least_device_bytes = plain.device;
-  plan.least_host_bytes = std::min(plain.host, first.host);
+  plan.least.device_bytes = plain.device_bytes;
+  plan.least.host_bytes = std::min(plain.host_bytes, first.host_bytes);
 }
 
 }  // namespace sluice::plan

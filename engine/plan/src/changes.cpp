@@ -92,7 +92,7 @@ std::string move_directory(config::TrainConfig& config, const std::string& direc
   };
   move_offload(config.zero.offload_optimizer, "\"nvme_path\" of \"offload_optimizer\"");
   move_offload(config.zero.offload_param, "\"nvme_path\" of \"offload_param\"");
-  move(config.sluice.checkpoint_dir, "\"checkpoint_dir\" of \"sluice\"");
+  move(config.sluice.checkpoints.directory, "\"checkpoint_dir\" of \"sluice\"");
   return join(keys);
 }
 
@@ -100,7 +100,7 @@ void add_disk_changes(const Variant& refused, const Plan& shape, const TryPlan& 
                       std::vector<Candidate>& candidates) {
   Variant elsewhere = refused;
   std::vector<std::string> moves;
-  for (const Plan::Disk& disk : shape.disks) {
+  for (const DiskNeed& disk : shape.directories.disks) {
     if (!disk.is_short()) continue;
     const std::string to = kSomeDirectory + std::to_string(moves.size());
     moves.push_back("set " + move_directory(elsewhere.config, disk.directory, to) +
@@ -144,11 +144,11 @@ std::uint64_t least_budget(const Variant& base, ByteBudget config::SluiceConfig:
 void add_budget_changes(const Variant& refused, const Plan& shape, const MachineFacts& machine,
                         const TryPlan& try_plan, std::vector<Candidate>& candidates) {
   const std::uint64_t most = machine.available_memory_bytes;
-  const std::uint64_t most_device = machine.gpu ? machine.gpu->free_bytes : most;
+  const std::uint64_t most_device = machine.device.gpu ? machine.device.gpu->free_bytes : most;
   const std::uint64_t device = least_budget(refused, &config::SluiceConfig::device_bytes,
-                                            *shape.device_budget_bytes, most_device, try_plan);
+                                            *shape.budget.device_bytes, most_device, try_plan);
   const std::uint64_t host = least_budget(refused, &config::SluiceConfig::host_bytes,
-                                          *shape.host_budget_bytes, most, try_plan);
+                                          *shape.budget.host_bytes, most, try_plan);
   if (device > 0) {
     Variant variant = refused;
     variant.config.sluice.device_bytes = exactly(device);
@@ -163,9 +163,9 @@ void add_budget_changes(const Variant& refused, const Plan& shape, const Machine
   if (device > 0 || host > 0) return;
   Variant variant = refused;
   variant.config.sluice.device_bytes =
-      exactly(std::max(shape.least_device_bytes, *shape.device_budget_bytes));
+      exactly(std::max(shape.least.device_bytes, *shape.budget.device_bytes));
   const std::uint64_t host_too = least_budget(variant, &config::SluiceConfig::host_bytes,
-                                              *shape.host_budget_bytes, most, try_plan);
+                                              *shape.budget.host_bytes, most, try_plan);
   if (host_too == 0) return;
   variant.config.sluice.host_bytes = exactly(host_too);
   candidates.push_back(
@@ -232,8 +232,8 @@ void add_automatic_budgets(const Variant& refused, const TryPlan& try_plan,
   if (!plan) return;
   candidates.push_back(
       {"set \"sluice\": {\"device_bytes\": \"auto\", \"host_bytes\": \"auto\"} (here " +
-           format_bytes(*plan->device_budget_bytes) + " and " +
-           format_bytes(*plan->host_budget_bytes) + ")",
+           format_bytes(*plan->budget.device_bytes) + " and " +
+           format_bytes(*plan->budget.host_bytes) + ")",
        variant});
 }
 

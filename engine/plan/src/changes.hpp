@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sluice/plan/plan.hpp"
+#include "sluice/plan/make_plan.hpp"
 
 namespace sluice::plan {
 

@@ -32,7 +32,7 @@ Items items_on(Plan& plan, Tier tier) {
     UnitPlacement& unit = plan.units[u];
     if (unit.weights == tier)
       items.weights.push_back({Kind::weights, &unit.weights, compute_bytes(plan, u)});
-    if (unit.gradients == tier && !unit.lends_gradients && !unit.frozen)
+    if (unit.gradients == tier && !unit.gradients_use_slots && !unit.frozen)
       items.gradients.push_back({Kind::gradients, &unit.gradients, compute_bytes(plan, u)});
     if (unit.states == tier && !unit.frozen)
       items.states.push_back({Kind::states, &unit.states, state_memory_bytes(plan, u)});
@@ -54,7 +54,7 @@ std::vector<Item> items_in_order(Plan& plan, Tier from, const Preferences& prefe
   if (from == Tier::device) {
     // Activations that must be kept hold the inputs; between passes gradients are summed here.
     if (plan.config.sluice.activations != config::Activations::keep) append(items.inputs);
-    if (!plan.sums_on_device()) append(items.gradients);
+    if (!plan.gradients_summed_on_device()) append(items.gradients);
     append(items.states);
     append(items.weights);
     return all;

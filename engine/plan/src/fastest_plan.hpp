@@ -6,6 +6,7 @@
 
 #include "preferences.hpp"
 #include "sluice/plan/plan.hpp"
+#include "sluice/plan/rates.hpp"
 
 namespace sluice::plan {
 

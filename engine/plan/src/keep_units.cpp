@@ -55,7 +55,7 @@ class Keeper {
       : plan_(plan),
         model_(model),
         overlap_(overlap),
-        room_bytes_(*plan.device_budget_bytes - homes_bytes),
+        room_bytes_(*plan.budget.device_bytes - homes_bytes),
         totals_(model.by_stage(plan.units, overlap)) {}
 
   // Keeps the unit's weights if max_live_parameters and the device budget allow it.
@@ -64,7 +64,7 @@ class Keeper {
     if (live_count_ + count > plan_.config.zero.max_live_parameters) return false;
     if (!fits(model_.kept_weights(unit, overlap_))) return false;
     live_count_ += count;
-    plan_.units[unit].keep_gathered = true;
+    plan_.units[unit].gathered_until_backward = true;
     return true;
   }
   // Keeps its activations if the device budget allows it. The graph holds input and output, so
@@ -72,7 +72,7 @@ class Keeper {
   bool try_keep_activations(std::size_t unit) {
     if (!inputs_on_device(unit) || !inputs_on_device(unit + 1)) return false;
     if (!fits(model_.kept_activations(unit))) return false;
-    plan_.units[unit].keep_activations = true;
+    plan_.units[unit].activations_saved = true;
     return true;
   }
 
@@ -108,7 +108,7 @@ void keep_weights(const Plan& plan, Keeper& keeper) {
   for (std::size_t u = plan.units.size() - 1; u-- > 0;) {
     distance += 2 * plan.layouts[u + 1].flat_count;
     if (distance > plan.config.zero.max_reuse_distance) break;
-    if (plan.units[u].weights == Tier::device || plan.units[u].keep_gathered) continue;
+    if (plan.units[u].weights == Tier::device || plan.units[u].gathered_until_backward) continue;
     if (!keeper.try_keep(u)) break;
   }
 }
@@ -119,7 +119,7 @@ void keep_units(Plan& plan, const StepModel& model, const Overlap& overlap,
                 const Preferences& preferences, std::uint64_t homes_bytes) {
   const config::ZeroConfig& zero = plan.config.zero;
   // What nobody planned for needs the room.
-  if (plan.own_loop() && !plan.activation_bytes) return;
+  if (plan.own_loop() && !plan.own.activation_bytes) return;
   Keeper keeper(plan, model, overlap, homes_bytes);
   std::uint64_t persistent = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {

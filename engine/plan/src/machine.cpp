@@ -1,3 +1,5 @@
+#include "sluice/plan/machine.hpp"
+
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -14,7 +16,6 @@
 #include "sluice/offload/cuda_device.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "sluice/offload/swap_store.hpp"
-#include "sluice/plan/plan.hpp"
 
 namespace sluice::plan {
 
@@ -152,11 +153,11 @@ void choose_device(MachineFacts& facts, const config::ComputeDevice& asked) {
     return;
   }
   const offload::CudaDeviceFacts& gpu = found.devices[index];
-  facts.gpu =
+  facts.device.gpu =
       GpuFacts{asked.index, gpu.name, gpu.total_bytes, offload::cuda_free_bytes(asked.index)};
-  facts.device_in_reach = false;
+  facts.device.host_addressable = false;
   if (asked.kind == Kind::automatic)
-    facts.device_choice = "device: " + name_of(*facts.gpu) + ", the first GPU (auto)";
+    facts.device_choice = "device: " + name_of(*facts.device.gpu) + ", the first GPU (auto)";
 }
 
 }  // namespace
@@ -181,7 +182,7 @@ MachineFacts probe_machine(const config::TrainConfig& config) {
           directory, nvme::free_disk_bytes(directory) + reusable_bytes(directory));
     }
   }
-  const std::string& checkpoints = config.sluice.checkpoint_dir;
+  const std::string& checkpoints = config.sluice.checkpoints.directory;
   if (!checkpoints.empty()) {
     note_file_system(facts, checkpoints);
     facts.free_disk_bytes.emplace_back(

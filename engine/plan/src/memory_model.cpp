@@ -5,6 +5,8 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/models/gpt2_layout.hpp"
 #include "sluice/offload/memory_pool.hpp"
+#include "sluice/plan/stages.hpp"
+#include "sluice/plan/tile_layout.hpp"
 
 namespace sluice::plan {
 
@@ -45,8 +47,8 @@ std::vector<std::vector<std::size_t>> step_stages(const std::vector<zero::UnitLa
 
 std::vector<std::vector<std::size_t>> pass_stages(const Plan& plan) {
   if (!plan.own_loop()) return step_stages(plan.layouts);
-  auto stages = plan.own_calls;
-  stages.insert(stages.end(), plan.own_calls.rbegin(), plan.own_calls.rend());
+  auto stages = plan.own.calls;
+  stages.insert(stages.end(), plan.own.calls.rbegin(), plan.own.calls.rend());
   return stages;
 }
 
@@ -67,14 +69,14 @@ std::vector<models::UnitWorkspace> workspaces_of(const Plan& plan) {
   if (plan.own_loop()) return workspaces;
   const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
   const std::uint64_t element_bytes = size_of(plan.compute_dtype);
-  const std::optional<models::UnitWorkspaces>& known = plan.workspaces;
+  const std::optional<models::UnitWorkspaces>& known = plan.device.workspaces;
   const std::size_t last = plan.layouts.size() - 1;
   for (std::size_t u = 0; u < plan.layouts.size(); ++u) {
     workspaces.push_back(known ? (u == 0      ? known->embedding
                                   : u == last ? known->head
                                               : known->block)
                                : models::unit_workspace(plan.model, u, micro_batch, element_bytes,
-                                                        plan.threads.compute));
+                                                        plan.schedule.threads.compute));
   }
   return workspaces;
 }
@@ -85,9 +87,9 @@ std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
                                             const std::vector<models::UnitWorkspace>& workspaces) {
   if (plan.own_loop()) {
     DeviceTransient every;
-    every.workspace_bytes = plan.activation_bytes.value_or(0);
+    every.workspace_bytes = plan.own.activation_bytes.value_or(0);
     // What is given is what the loop computes with, not what a GPU's libraries keep.
-    if (plan.gpu && plan.activation_bytes)
+    if (plan.device.gpu && plan.own.activation_bytes)
       every.workspace_bytes = checked_add(every.workspace_bytes, models::kGpuHeldBytes);
     return std::vector<DeviceTransient>(stages.size(), every);
   }
@@ -101,8 +103,9 @@ std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
   const std::size_t last_unit = plan.layouts.size() - 1;
   // On a GPU the tokens of a whole step are brought there at once.
   const std::uint64_t token_buffers =
-      plan.gpu ? 3 + 2 * static_cast<std::uint64_t>(plan.config.gradient_accumulation_steps) : 3;
-  const std::uint64_t held = plan.workspaces ? plan.workspaces->held_bytes : 0;
+      plan.device.gpu ? 3 + 2 * static_cast<std::uint64_t>(plan.config.gradient_accumulation_steps)
+                      : 3;
+  const std::uint64_t held = plan.device.workspaces ? plan.device.workspaces->held_bytes : 0;
   std::vector<DeviceTransient> fixed(stages.size());
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     const std::size_t unit = stages[stage].front();
@@ -127,11 +130,11 @@ StepModel::StepModel(const Plan& plan)
       uses_(stages_by_unit(stages_, plan.layouts.size())),
       workspaces_(workspaces_of(plan)),
       fixed_(fixed_by_stage(plan, stages_, workspaces_)),
-      micro_batches_(plan.micro_batches_per_pass),
+      micro_batches_(plan.schedule.micro_batches_per_pass),
       last_unit_(plan.layouts.size() - 1),
-      first_backward_(plan.own_loop() ? plan.own_calls.size() : last_unit_),
-      one_rank_(plan.world_size == 1),
-      one_block_(plan.gpu.has_value()) {
+      first_backward_(plan.own_loop() ? plan.own.calls.size() : last_unit_),
+      one_rank_(plan.config.world_size == 1),
+      one_block_(plan.device.gpu.has_value()) {
   for (const zero::UnitLayout& layout : plan.layouts) {
     full_bytes_.push_back(pool_bytes(checked_mul(layout.flat_count, size_of(plan.compute_dtype))));
   }
@@ -234,8 +237,8 @@ std::vector<DeviceTransient> StepModel::by_stage(const std::vector<UnitPlacement
   KeptByStage activations(stages_.size());
   for (std::size_t u = 0; u < units.size(); ++u) {
     const bool in_place = units[u].weights == Tier::device && one_rank_;
-    if (units[u].keep_gathered && !in_place) weights.add(kept_weights(u, overlap));
-    if (units[u].keep_activations) activations.add(kept_activations(u));
+    if (units[u].gathered_until_backward && !in_place) weights.add(kept_weights(u, overlap));
+    if (units[u].activations_saved) activations.add(kept_activations(u));
   }
   std::vector<DeviceTransient> stages = fixed_;
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
@@ -257,7 +260,7 @@ DeviceTransient StepModel::peak(const std::vector<UnitPlacement>& units,
 }
 
 std::uint64_t shard_count(const Plan& plan, std::size_t unit) {
-  return plan.layouts[unit].flat_count / static_cast<std::uint64_t>(plan.world_size);
+  return plan.layouts[unit].flat_count / static_cast<std::uint64_t>(plan.config.world_size);
 }
 
 std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part) {
@@ -265,13 +268,13 @@ std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part) {
       checked_mul(shard_count(plan, unit), plan.state_format.part(part).element_bytes));
 }
 
-bool states_are_far(const UnitPlacement& unit) {
-  return unit.states == Tier::device && !unit.device_in_reach;
+bool states_copied_to_tile(const UnitPlacement& unit) {
+  return unit.states == Tier::device && !unit.device_host_addressable;
 }
 
 PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& format,
                         std::size_t part) {
-  if (states_are_far(unit)) return PartPlace::tile;
+  if (states_copied_to_tile(unit)) return PartPlace::tile;
   const bool weights_at_hand =
       unit.weights == Tier::host || (unit.weights == Tier::device && unit.states == Tier::device);
   if (format.is_split() && part == 0 && weights_at_hand) return PartPlace::weights;
@@ -279,7 +282,7 @@ PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& fo
   return PartPlace::tile;
 }
 
-bool reads_states(const UnitPlacement& unit, const models::StateFormat& format) {
+bool reads_states_from_nvme(const UnitPlacement& unit, const models::StateFormat& format) {
   if (unit.states != Tier::nvme) return false;
   for (std::size_t part = 0; part < format.part_count(); ++part) {
     if (!unit.frozen && place_of_part(unit, format, part) == PartPlace::tile) return true;
@@ -287,26 +290,28 @@ bool reads_states(const UnitPlacement& unit, const models::StateFormat& format) 
   return false;
 }
 
-bool weight_leaves(const UnitPlacement& unit) {
+bool update_sends_weights(const UnitPlacement& unit) {
   return unit.weights == Tier::nvme ||
-         (unit.weights == Tier::device && (unit.states != Tier::device || states_are_far(unit)));
+         (unit.weights == Tier::device &&
+          (unit.states != Tier::device || states_copied_to_tile(unit)));
 }
 
-bool gradient_in_tile(const UnitPlacement& unit) {
-  return unit.gradients == Tier::nvme || (unit.gradients == Tier::device && !unit.device_in_reach);
+bool tile_holds_gradient(const UnitPlacement& unit) {
+  return unit.gradients == Tier::nvme ||
+         (unit.gradients == Tier::device && !unit.device_host_addressable);
 }
 
-bool weight_in_tile(const UnitPlacement& unit, const models::StateFormat& format) {
-  return !format.is_split() && weight_leaves(unit);
+bool tile_holds_weights(const UnitPlacement& unit, const models::StateFormat& format) {
+  return !format.is_split() && update_sends_weights(unit);
 }
 
-UpdateTile update_tile(const std::vector<UnitPlacement>& units, const models::StateFormat& format,
+TileLayout tile_layout(const std::vector<UnitPlacement>& units, const models::StateFormat& format,
                        DType dtype, std::uint64_t count) {
   const auto any = [&](const auto& needs) {
     return std::any_of(units.begin(), units.end(),
                        [&](const UnitPlacement& unit) { return !unit.frozen && needs(unit); });
   };
-  UpdateTile tile;
+  TileLayout tile;
   const auto add = [&](bool needed, std::size_t element_bytes) {
     const std::uint64_t offset = tile.total;
     if (needed) tile.total += align_up(checked_mul(count, element_bytes), offload::kPageBytes);
@@ -318,12 +323,14 @@ UpdateTile update_tile(const std::vector<UnitPlacement>& units, const models::St
     });
     tile.states[part] = add(needed, format.part(part).element_bytes);
   }
-  tile.gradient = add(any(gradient_in_tile), size_of(dtype));
-  tile.weight = add(any([&](const UnitPlacement& unit) { return weight_in_tile(unit, format); }),
-                    size_of(dtype));
+  tile.gradient = add(any(tile_holds_gradient), size_of(dtype));
+  tile.weight =
+      add(any([&](const UnitPlacement& unit) { return tile_holds_weights(unit, format); }),
+          size_of(dtype));
   // What is all in memory and moves still: a tile stands for a transfer.
-  const bool moves = any(
-      [](const UnitPlacement& unit) { return unit.states == Tier::nvme || weight_leaves(unit); });
+  const bool moves = any([](const UnitPlacement& unit) {
+    return unit.states == Tier::nvme || update_sends_weights(unit);
+  });
   if (tile.total == 0 && moves) tile.total = offload::kPageBytes;
   return tile;
 }

@@ -7,6 +7,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/offload/memory_pool.hpp"
+#include "sluice/plan/tile_layout.hpp"
 #include "spare_memory.hpp"
 
 namespace sluice::plan {
@@ -33,14 +34,14 @@ Tier tier_of(Device device) {
 std::uint64_t gradient_slot_bytes(const Plan& plan) {
   std::uint64_t largest = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
-    if (plan.units[u].lends_gradients)
+    if (plan.units[u].gradients_use_slots)
       largest = std::max(largest, align_up(compute_bytes(plan, u), offload::kPageBytes));
   }
   return largest;
 }
 
 std::uint64_t update_tile_bytes(const Plan& plan, std::uint64_t count) {
-  return update_tile(plan.units, plan.state_format, plan.compute_dtype, count).total;
+  return tile_layout(plan.units, plan.state_format, plan.compute_dtype, count).total;
 }
 
 std::uint64_t ring_bytes(const Plan& plan, const Rings& rings) {
@@ -85,19 +86,21 @@ void ask_for(Plan& plan, const Rings& rings, const Preferences& preferences) {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     UnitPlacement& unit = plan.units[u];
     unit.frozen = plan.layouts[u].frozen;
-    unit.device_in_reach = plan.device_in_reach;
+    unit.device_host_addressable = plan.device.host_addressable;
     unit.weights = weights;
     unit.states = states;
-    const bool on_device = states == Tier::device || plan.sums_on_device();
+    const bool on_device = states == Tier::device || plan.gradients_summed_on_device();
     unit.gradients = on_device ? Tier::device : Tier::host;
-    unit.lends_gradients = rings.gradient_slots > 0 && unit.gradients == Tier::host && for_slots[u];
+    unit.gradients_use_slots =
+        rings.gradient_slots > 0 && unit.gradients == Tier::host && for_slots[u];
     const config::Activations activations = plan.config.sluice.activations;
     const bool to_host =
         activations == config::Activations::offload ||
         (activations == config::Activations::automatic && preferences.inputs_in_host);
     if (plan.own_loop()) continue;
-    if (u > 0) unit.inputs.assign(plan.micro_batches_per_pass, to_host ? Tier::host : Tier::device);
-    unit.keep_activations = activations == config::Activations::keep && u + 1 < plan.units.size();
+    if (u > 0)
+      unit.inputs.assign(plan.schedule.micro_batches_per_pass, to_host ? Tier::host : Tier::device);
+    unit.activations_saved = activations == config::Activations::keep && u + 1 < plan.units.size();
   }
 }
 
@@ -132,7 +135,7 @@ void note_choices(Plan& plan, const Overlap& overlap, const Preferences& prefere
   note_spill(plan, "optimizer states", tier_of(plan.config.zero.offload_optimizer.device),
              &UnitPlacement::states);
   const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
-  const bool on_device = states == Tier::device || plan.sums_on_device();
+  const bool on_device = states == Tier::device || plan.gradients_summed_on_device();
   note_spill(plan, "gradients waiting for the norm", on_device ? Tier::device : Tier::host,
              &UnitPlacement::gradients);
   std::size_t counts[4] = {0, 0, 0, 0};
@@ -141,7 +144,7 @@ void note_choices(Plan& plan, const Overlap& overlap, const Preferences& prefere
   }
   const std::size_t all = counts[0] + counts[2] + counts[3];
   const auto kept = std::count_if(plan.units.begin(), plan.units.end(),
-                                  [](const UnitPlacement& unit) { return unit.keep_activations; });
+                                  [](const UnitPlacement& unit) { return unit.activations_saved; });
   const std::size_t units = plan.units.size() - 1;  // the head's backward follows at once
   if (!plan.own_loop() && plan.config.sluice.activations == config::Activations::automatic) {
     plan.choices.push_back("activations: kept of " + std::to_string(kept) + " of " +
@@ -168,15 +171,15 @@ void note_choices(Plan& plan, const Overlap& overlap, const Preferences& prefere
 }
 
 void use_overlap_and_rings(Plan& plan, const Overlap& overlap, const Rings& rings) {
-  plan.prefetch_units = overlap.prefetch_units;
-  plan.gradients_in_flight = overlap.gradients_in_flight;
-  plan.update_tile_bytes = update_tile_bytes(plan, rings.update_tile_count);
-  plan.mover_tile_bytes = moves_files(plan) ? rings.mover_tile_bytes : 0;
-  plan.mover_tiles = rings.mover_tiles;
-  plan.update_tile_count = rings.update_tile_count;
-  plan.update_tiles = rings.update_tiles;
-  plan.gradient_slot_bytes = gradient_slot_bytes(plan);
-  plan.gradient_slots = plan.gradient_slot_bytes > 0 ? rings.gradient_slots : 0;
+  plan.schedule.prefetch_units = overlap.prefetch_units;
+  plan.schedule.gradients_in_flight = overlap.gradients_in_flight;
+  plan.rings.update.tile_bytes = update_tile_bytes(plan, rings.update_tile_count);
+  plan.rings.mover.tile_bytes = moves_files(plan) ? rings.mover_tile_bytes : 0;
+  plan.rings.mover.tiles = rings.mover_tiles;
+  plan.rings.update.tile_elements = rings.update_tile_count;
+  plan.rings.update.tiles = rings.update_tiles;
+  plan.rings.gradient_slot_bytes = gradient_slot_bytes(plan);
+  plan.rings.gradient_slots = plan.rings.gradient_slot_bytes > 0 ? rings.gradient_slots : 0;
 }
 
 }  // namespace
@@ -186,7 +189,7 @@ std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit) {
   std::uint64_t sum = 0;
   for (std::size_t part = 0; part < plan.state_format.part_count(); ++part) {
     const bool in_weights = plan.state_format.is_split() && part == 0 && of.weights != Tier::nvme;
-    const bool far = states_are_far(of) && !in_weights;
+    const bool far = states_copied_to_tile(of) && !in_weights;
     if (far || place_of_part(of, plan.state_format, part) == PartPlace::memory)
       sum += part_bytes(plan, unit, part);
   }
@@ -241,23 +244,23 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
     return checked_add(checked_add(staying, from_device.left_bytes()),
                        model.peak(plan.units, overlap).total());
   };
-  from_device.until(device_need, preferences.least_on_device ? 0 : *plan.device_budget_bytes);
-  shortfall.device_bytes = over(device_need(), *plan.device_budget_bytes);
+  from_device.until(device_need, preferences.least_on_device ? 0 : *plan.budget.device_bytes);
+  shortfall.device_bytes = over(device_need(), *plan.budget.device_bytes);
 
   Demotion from_host(items_in_order(plan, Tier::host, preferences), Tier::host, Tier::nvme);
   const auto host_need = [&] {
     return checked_add(from_host.left_bytes(), ring_bytes(plan, rings));
   };
-  from_host.until(host_need, *plan.host_budget_bytes);
+  from_host.until(host_need, *plan.budget.host_bytes);
   if (from_host.count() > 0 && !has_directory(plan)) {
     shortfall.no_directory = true;
     from_host.demote(0);  // what host memory would have to be for nothing to spill
   }
-  shortfall.host_bytes = over(host_need(), *plan.host_budget_bytes);
+  shortfall.host_bytes = over(host_need(), *plan.budget.host_bytes);
 
   use_overlap_and_rings(plan, overlap, rings);
   if (!shortfall.fits()) return shortfall;
-  use_spare_memory(plan, preferences, *plan.host_budget_bytes - host_need());
+  use_spare_memory(plan, preferences, *plan.budget.host_bytes - host_need());
   keep_units(plan, model, overlap, preferences, checked_add(staying, from_device.left_bytes()));
   note_choices(plan, overlap, preferences);
   return shortfall;
@@ -270,10 +273,10 @@ void place_resident(Plan& plan) {
       activations == config::Activations::automatic || activations == config::Activations::keep;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     plan.units[u].frozen = plan.layouts[u].frozen;
-    plan.units[u].device_in_reach = plan.device_in_reach;
+    plan.units[u].device_host_addressable = plan.device.host_addressable;
     if (plan.own_loop()) continue;
-    if (u > 0) plan.units[u].inputs.assign(plan.micro_batches_per_pass, Tier::device);
-    plan.units[u].keep_activations = keep && u + 1 < plan.units.size();
+    if (u > 0) plan.units[u].inputs.assign(plan.schedule.micro_batches_per_pass, Tier::device);
+    plan.units[u].activations_saved = keep && u + 1 < plan.units.size();
   }
   use_overlap_and_rings(plan, {plan.config.sluice.overlap ? 1 : 0, 1}, ring_ladder(plan).front());
 }

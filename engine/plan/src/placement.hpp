@@ -25,10 +25,6 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
                 const Preferences& preferences);
 
 // What is left of each tier's need when everything has left it whose leaving makes it less.
-struct LeastBytes {
-  std::uint64_t device = 0;
-  std::uint64_t host = 0;
-};
 LeastBytes least_bytes(Plan plan, const StepModel& model, const Overlap& overlap,
                        const Rings& rings);
 

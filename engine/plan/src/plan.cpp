@@ -1,4 +1,4 @@
-#include "sluice/plan/plan.hpp"
+#include "sluice/plan/make_plan.hpp"
 
 #include <algorithm>
 
@@ -13,6 +13,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/models/gpt2_layout.hpp"
 #include "sluice/offload/memory_pool.hpp"
+#include "sluice/plan/plan_text.hpp"
 #include "traffic.hpp"
 
 namespace sluice::plan {
@@ -59,32 +60,33 @@ void describe_units(Plan& plan, const Subject& subject) {
   plan.model = subject.model;
   if (subject.own != nullptr) {
     plan.layouts = subject.own->layouts;
-    plan.own_calls = subject.own->calls;
-    plan.activation_bytes = subject.own->activation_bytes;
+    plan.own.calls = subject.own->calls;
+    plan.own.activation_bytes = subject.own->activation_bytes;
   } else {
-    plan.layouts = models::gpt2_units(subject.model, plan.world_size);
+    plan.layouts = models::gpt2_units(subject.model, plan.config.world_size);
   }
   for (const zero::UnitLayout& layout : plan.layouts) {
-    plan.parameters += layout.param_count;
+    plan.model_size.parameters += layout.param_count;
     const std::uint64_t each = layout.frozen ? size_of(plan.compute_dtype) : 16;
-    plan.state_bytes = checked_add(plan.state_bytes, checked_mul(each, layout.param_count));
+    plan.model_size.state_bytes =
+        checked_add(plan.model_size.state_bytes, checked_mul(each, layout.param_count));
   }
 }
 
 void set_budgets(Plan& plan, const MachineFacts& machine) {
   const config::SluiceConfig& sluice = plan.config.sluice;
   const std::uint64_t memory = machine.available_memory_bytes;
-  if (plan.gpu) {
+  if (plan.device.gpu) {
     // The rest of the GPU's memory is for the kernels of LibTorch and its libraries, which are
     // loaded as they are used.
-    plan.device_budget_bytes = resolve(sluice.device_bytes, plan.gpu->free_bytes, 90);
-    plan.host_budget_bytes = resolve(sluice.host_bytes, memory, 80);
+    plan.budget.device_bytes = resolve(sluice.device_bytes, plan.device.gpu->free_bytes, 90);
+    plan.budget.host_bytes = resolve(sluice.host_bytes, memory, 80);
     return;
   }
   // Of what is free now, the device tier (weights in use, activations) may take 45 %, the host tier
   // 35 %; the rest is for the program itself and the page cache.
-  plan.device_budget_bytes = resolve(sluice.device_bytes, memory, 45);
-  plan.host_budget_bytes = resolve(sluice.host_bytes, memory, 35);
+  plan.budget.device_bytes = resolve(sluice.device_bytes, memory, 45);
+  plan.budget.host_bytes = resolve(sluice.host_bytes, memory, 35);
 }
 
 Plan describe(const config::TrainConfig& config, const Subject& subject, Placement placement,
@@ -92,20 +94,20 @@ Plan describe(const config::TrainConfig& config, const Subject& subject, Placeme
   Plan plan;
   plan.config = config;
   plan.placement = placement;
-  plan.world_size = config.world_size;
+  plan.config.world_size = config.world_size;
   plan.compute_dtype = config.compute_dtype();
   plan.state_format = models::state_format(config);
   describe_units(plan, subject);
-  plan.threads = choose_threads(config, machine.cores);
-  plan.device_in_reach = machine.device_in_reach;
-  plan.gpu = machine.gpu;
-  plan.runtime_bytes = plan.gpu ? kGpuRuntimeBytes : kRuntimeBytes;
-  const bool of_this_shape = machine.workspaces &&
-                             machine.workspaces->micro_batch == config.micro_batch_size &&
-                             machine.workspaces->n_positions == subject.model.n_positions;
-  if (of_this_shape) plan.workspaces = machine.workspaces;
-  if (plan.gpu && !plan.workspaces && subject.own == nullptr) {
-    plan.workspaces = models::estimate_gpu_workspaces(
+  plan.schedule.threads = choose_threads(config, machine.cores);
+  plan.device.host_addressable = machine.device.host_addressable;
+  plan.device.gpu = machine.device.gpu;
+  plan.planned.runtime_bytes = plan.device.gpu ? kGpuRuntimeBytes : kRuntimeBytes;
+  const bool of_this_shape = machine.device.workspaces &&
+                             machine.device.workspaces->micro_batch == config.micro_batch_size &&
+                             machine.device.workspaces->n_positions == subject.model.n_positions;
+  if (of_this_shape) plan.device.workspaces = machine.device.workspaces;
+  if (plan.device.gpu && !plan.device.workspaces && subject.own == nullptr) {
+    plan.device.workspaces = models::estimate_gpu_workspaces(
         subject.model, static_cast<std::uint64_t>(config.micro_batch_size),
         size_of(plan.compute_dtype));
   }
@@ -122,20 +124,21 @@ void note_automatic(Plan& plan, const std::string& device_choice) {
     }
   };
   if (!device_choice.empty()) plan.choices.push_back(device_choice);
-  note("device_bytes", plan.config.sluice.device_bytes, plan.device_budget_bytes);
-  note("host_bytes", plan.config.sluice.host_bytes, plan.host_budget_bytes);
+  note("device_bytes", plan.config.sluice.device_bytes, plan.budget.device_bytes);
+  note("host_bytes", plan.config.sluice.host_bytes, plan.budget.host_bytes);
   const config::ThreadsConfig& threads = plan.config.sluice.threads;
   if (!threads.compute || !threads.optimizer || !threads.io) {
-    plan.choices.push_back("threads: " + std::to_string(plan.threads.compute) + " compute, " +
-                           std::to_string(plan.threads.optimizer) + " optimizer, " +
-                           std::to_string(plan.threads.io) + " I/O");
+    plan.choices.push_back("threads: " + std::to_string(plan.schedule.threads.compute) +
+                           " compute, " + std::to_string(plan.schedule.threads.optimizer) +
+                           " optimizer, " + std::to_string(plan.schedule.threads.io) + " I/O");
   }
 }
 
 std::vector<std::string> complete(Plan& plan, const StepModel& model, const MachineFacts& machine) {
   std::vector<std::string> problems;
   fill_rows(plan, model);
-  if (plan.gpu || plan.placement == Placement::configured) choose_pinning(plan, machine, problems);
+  if (plan.device.gpu || plan.placement == Placement::configured)
+    choose_pinning(plan, machine, problems);
   fill_disks(plan, machine);
   fill_traffic(plan);
   if (plan.placement == Placement::configured) {
@@ -151,11 +154,11 @@ std::vector<std::string> shortfall_lines(const Plan& plan, const Shortfall& shor
   std::vector<std::string> lines;
   if (shortfall.device_bytes > 0) {
     lines.push_back("the device tier is short by " + format_bytes(shortfall.device_bytes) +
-                    " (budget " + format_bytes(*plan.device_budget_bytes) + ")");
+                    " (budget " + format_bytes(*plan.budget.device_bytes) + ")");
   }
   if (shortfall.host_bytes > 0) {
     lines.push_back("the host tier is short by " + format_bytes(shortfall.host_bytes) +
-                    " (budget " + format_bytes(*plan.host_budget_bytes) + ")");
+                    " (budget " + format_bytes(*plan.budget.host_bytes) + ")");
   }
   if (shortfall.no_directory) {
     lines.push_back(
@@ -222,7 +225,7 @@ constexpr std::size_t kTokensThatHideWeights = 16'384;
 // Whether nothing is computed again, and weights that have to be moved for each pass hide behind
 // it.
 bool costs_nothing_more(const Plan& plan) {
-  const auto tokens_per_pass = plan.micro_batches_per_pass *
+  const auto tokens_per_pass = plan.schedule.micro_batches_per_pass *
                                static_cast<std::size_t>(plan.config.micro_batch_size) *
                                static_cast<std::size_t>(plan.model.n_positions);
   const bool hides_weights = plan.passes() == 1 || tokens_per_pass >= kTokensThatHideWeights;
@@ -230,7 +233,7 @@ bool costs_nothing_more(const Plan& plan) {
   for (std::size_t u = 0; u <= last; ++u) {
     const UnitPlacement& unit = plan.units[u];
     if (unit.weights != Tier::device && !hides_weights) return false;
-    if (u < last && !unit.keep_activations) return false;
+    if (u < last && !unit.activations_saved) return false;
   }
   return true;
 }
@@ -239,27 +242,28 @@ Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Pla
                   const MachineFacts& machine, const Preferences& preferences = {}) {
   Plan plan = describe(config, subject, placement, machine);
   const auto all = static_cast<std::size_t>(config.gradient_accumulation_steps);
-  plan.micro_batches_per_pass = all;
+  plan.schedule.micro_batches_per_pass = all;
   if (plan.own_loop()) {
-    plan.micro_batches_per_pass = 1;
+    plan.schedule.micro_batches_per_pass = 1;
   } else if (config.sluice.micro_batches_per_pass) {
-    plan.micro_batches_per_pass = static_cast<std::size_t>(*config.sluice.micro_batches_per_pass);
-  } else if (plan.gpu) {
+    plan.schedule.micro_batches_per_pass =
+        static_cast<std::size_t>(*config.sluice.micro_batches_per_pass);
+  } else if (plan.device.gpu) {
     // The largest that needs nothing to be computed again.
     for (std::size_t passes = 1; passes <= all; ++passes) {
       if (all % passes != 0) continue;
-      plan.micro_batches_per_pass = all / passes;
+      plan.schedule.micro_batches_per_pass = all / passes;
       Outcome tried = plan_passes(plan, preferences, machine);
       if (!tried.problems.empty() || !costs_nothing_more(tried.plan)) continue;
       if (passes > 1) {
-        tried.plan.choices.push_back(
-            "micro_batches_per_pass: " + std::to_string(tried.plan.micro_batches_per_pass) +
-            " of " + std::to_string(all) +
-            ": all activations of so many fit, none is computed again");
+        tried.plan.choices.push_back("micro_batches_per_pass: " +
+                                     std::to_string(tried.plan.schedule.micro_batches_per_pass) +
+                                     " of " + std::to_string(all) +
+                                     ": all activations of so many fit, none is computed again");
       }
       return tried;
     }
-    plan.micro_batches_per_pass = all;
+    plan.schedule.micro_batches_per_pass = all;
   }
   return plan_passes(std::move(plan), preferences, machine);
 }
@@ -299,7 +303,7 @@ std::string name_of(const GpuFacts& gpu) {
 }
 
 std::string compute_name(const Plan& plan) {
-  return plan.gpu ? name_of(*plan.gpu) : "the host";
+  return plan.device.gpu ? name_of(*plan.device.gpu) : "the host";
 }
 
 bool Plan::states_all_on_nvme() const {
@@ -313,11 +317,12 @@ bool Plan::states_all_on_nvme() const {
 }
 
 std::vector<std::string> Plan::swap_directories() const {
-  const bool states = !states_directory.empty();
-  const std::string& first = states ? states_directory : scratch_directory;
+  const bool states = !directories.states.empty();
+  const std::string& first = states ? directories.states : directories.scratch;
   if (first.empty()) return {};
   std::vector<std::string> all = {first};
-  const std::vector<std::string>& further = states ? states_further : scratch_further;
+  const std::vector<std::string>& further =
+      states ? directories.states_further : directories.scratch_further;
   all.insert(all.end(), further.begin(), further.end());
   return all;
 }

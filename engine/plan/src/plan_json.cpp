@@ -1,6 +1,7 @@
 #include <json/json.h>
 
 #include "sluice/plan/plan.hpp"
+#include "sluice/plan/plan_text.hpp"
 #include "sluice/plan/prediction.hpp"
 
 namespace sluice::plan {
@@ -20,26 +21,26 @@ Json::Value to_value(const TierBytes& bytes) {
 std::string plan_json(const Plan& plan, const std::optional<Prediction>& prediction) {
   Json::Value root(Json::objectValue);
   root["computes_on"] = compute_name(plan);
-  root["parameters"] = Json::UInt64(plan.parameters);
-  root["state_bytes"] = Json::UInt64(plan.state_bytes);
-  root["planned_bytes"] = to_value(plan.planned);
-  root["pinned_bytes"] = Json::UInt64(plan.pinned_bytes);
-  root["runtime_bytes"] = Json::UInt64(plan.runtime_bytes);
-  if (plan.device_budget_bytes) {
-    root["budget_bytes"]["device"] = Json::UInt64(*plan.device_budget_bytes);
-    root["budget_bytes"]["host"] = Json::UInt64(*plan.host_budget_bytes);
-    root["least_bytes"]["device"] = Json::UInt64(plan.least_device_bytes);
-    root["least_bytes"]["host"] = Json::UInt64(plan.least_host_bytes);
+  root["parameters"] = Json::UInt64(plan.model_size.parameters);
+  root["state_bytes"] = Json::UInt64(plan.model_size.state_bytes);
+  root["planned_bytes"] = to_value(plan.planned.tiers);
+  root["pinned_bytes"] = Json::UInt64(plan.planned.pinned_bytes);
+  root["runtime_bytes"] = Json::UInt64(plan.planned.runtime_bytes);
+  if (plan.budget.device_bytes) {
+    root["budget_bytes"]["device"] = Json::UInt64(*plan.budget.device_bytes);
+    root["budget_bytes"]["host"] = Json::UInt64(*plan.budget.host_bytes);
+    root["least_bytes"]["device"] = Json::UInt64(plan.least.device_bytes);
+    root["least_bytes"]["host"] = Json::UInt64(plan.least.host_bytes);
   }
   root["rows"] = Json::Value(Json::arrayValue);
-  for (const PlanRow& row : plan.rows) {
+  for (const PlanRow& row : plan.planned.rows) {
     Json::Value value = to_value(row.bytes);
     value["component"] = row.component;
     value["note"] = row.note;
     root["rows"].append(value);
   }
   root["disks"] = Json::Value(Json::arrayValue);
-  for (const Plan::Disk& disk : plan.disks) {
+  for (const DiskNeed& disk : plan.directories.disks) {
     Json::Value value(Json::objectValue);
     value["directory"] = disk.directory;
     value["needed_bytes"] = Json::UInt64(disk.needed_bytes);
@@ -47,16 +48,16 @@ std::string plan_json(const Plan& plan, const std::optional<Prediction>& predict
         disk.free_bytes ? Json::Value(Json::UInt64(*disk.free_bytes)) : Json::Value();
     root["disks"].append(value);
   }
-  root["bytes_per_step"]["h2d"] = Json::UInt64(plan.h2d_per_step);
-  root["bytes_per_step"]["d2h"] = Json::UInt64(plan.d2h_per_step);
-  root["bytes_per_step"]["nvme_read"] = Json::UInt64(plan.nvme_read_per_step);
-  root["bytes_per_step"]["nvme_write"] = Json::UInt64(plan.nvme_written_per_step);
+  root["bytes_per_step"]["h2d"] = Json::UInt64(plan.traffic.h2d_bytes);
+  root["bytes_per_step"]["d2h"] = Json::UInt64(plan.traffic.d2h_bytes);
+  root["bytes_per_step"]["nvme_read"] = Json::UInt64(plan.traffic.nvme_read_bytes);
+  root["bytes_per_step"]["nvme_write"] = Json::UInt64(plan.traffic.nvme_written_bytes);
   root["bytes_per_step"]["nvme_write_between_commits"] =
-      Json::UInt64(plan.nvme_written_between_commits_per_step);
-  root["bytes_per_step"]["nvme_cached"] = Json::UInt64(plan.nvme_cached_per_step);
-  root["threads"]["compute"] = plan.threads.compute;
-  root["threads"]["optimizer"] = plan.threads.optimizer;
-  root["threads"]["io"] = plan.threads.io;
+      Json::UInt64(plan.traffic.nvme_written_between_commits_bytes);
+  root["bytes_per_step"]["nvme_cached"] = Json::UInt64(plan.traffic.nvme_cached_bytes);
+  root["threads"]["compute"] = plan.schedule.threads.compute;
+  root["threads"]["optimizer"] = plan.schedule.threads.optimizer;
+  root["threads"]["io"] = plan.schedule.threads.io;
   if (prediction) {
     root["predicted"]["step_seconds"] = prediction->step_seconds;
     root["predicted"]["tokens_per_second"] = prediction->tokens_per_second;

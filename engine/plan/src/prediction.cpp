@@ -9,6 +9,8 @@
 
 #include "memory_model.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/plan/plan.hpp"
+#include "sluice/plan/stages.hpp"
 #include "traffic.hpp"
 
 namespace sluice::plan {
@@ -92,19 +94,19 @@ class Costs {
     update.write_seconds =
         over(static_cast<double>(traffic.written_bytes), rates_.write_bytes_per_second);
     if (update.read_seconds > 0)
-      update.tiles = count / static_cast<double>(plan_.update_tile_count);
+      update.tiles = count / static_cast<double>(plan_.rings.update.tile_elements);
     return update;
   }
 
  private:
   double compute_seconds(const Stage& stage) const {
     const std::size_t last = plan_.layouts.size() - 1;
-    const bool keeps = plan_.units[stage.unit].keep_activations;
+    const bool keeps = plan_.units[stage.unit].activations_saved;
     const UnitRates& of = stage.unit == 0      ? rates_.embedding
                           : stage.unit == last ? rates_.head
                                                : rates_.block;
     const auto all = [&](double UnitSeconds::*pass) {
-      const auto next = static_cast<double>(plan_.micro_batches_per_pass - 1);
+      const auto next = static_cast<double>(plan_.schedule.micro_batches_per_pass - 1);
       return of.first.*pass + next * of.next.*pass;
     };
     const auto gradient_bytes =
@@ -130,9 +132,10 @@ class Schedule {
       : stages_(costs.stages()),
         waits_for_norm_(plan.config.updates_need_all_gradients()),
         overlap_(plan.config.sluice.overlap),
-        shares_cores_(!plan.gpu),
-        slots_(plan.gradient_slots > 0 ? static_cast<std::size_t>(plan.gradient_slots) : kNoLimit),
-        free_tiles_(plan.read_ahead_tiles),
+        shares_cores_(!plan.device.gpu),
+        slots_(plan.rings.gradient_slots > 0 ? static_cast<std::size_t>(plan.rings.gradient_slots)
+                                             : kNoLimit),
+        free_tiles_(plan.rings.update.read_ahead_tiles),
         ahead_(plan.units.size(), 0) {
     for (std::size_t u = 0; u < plan.units.size(); ++u) updates_.push_back(costs.update(u));
   }
@@ -307,7 +310,8 @@ Prediction predict(const Plan& plan, const MachineRates& rates) {
     prediction.drive_seconds += update.drive_seconds;
   }
   prediction.copy_seconds =
-      over(static_cast<double>(plan.h2d_per_step + plan.d2h_per_step), rates.copy_bytes_per_second);
+      over(static_cast<double>(plan.traffic.h2d_bytes + plan.traffic.d2h_bytes),
+           rates.copy_bytes_per_second);
   const auto links = prediction.links();
   prediction.bound_by =
       std::max_element(links.begin(), links.end(), [](const auto& a, const auto& b) {

@@ -13,6 +13,7 @@
 #include "sluice/base/fd.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/plan/plan.hpp"
+#include "sluice/plan/plan_text.hpp"
 #include "sluice/plan/rates.hpp"
 
 namespace sluice::plan {
@@ -106,12 +107,12 @@ std::string rates_key(const Plan& plan) {
   std::ostringstream key;
   key << SLUICE_VERSION << "; " << system.nodename << ", " << processor_name() << ", " << pages
       << " pages; " << compute_name(plan)
-      << (plan.gpu && config.sluice.deterministic ? ", deterministic" : "")
-      << (plan.gpu && config.sluice.tf32 ? ", TF32" : "") << "; threads " << plan.threads.compute
-      << ' ' << plan.threads.optimizer << ' ' << plan.threads.io << ", "
-      << cpu_adam::kernel_in_use() << "; width " << plan.model.n_embd << ", inner width "
-      << plan.model.inner_size() << ", heads " << plan.model.n_head << ", activation "
-      << static_cast<int>(plan.model.activation_function)
+      << (plan.device.gpu && config.sluice.deterministic ? ", deterministic" : "")
+      << (plan.device.gpu && config.sluice.tf32 ? ", TF32" : "") << "; threads "
+      << plan.schedule.threads.compute << ' ' << plan.schedule.threads.optimizer << ' '
+      << plan.schedule.threads.io << ", " << cpu_adam::kernel_in_use() << "; width "
+      << plan.model.n_embd << ", inner width " << plan.model.inner_size() << ", heads "
+      << plan.model.n_head << ", activation " << static_cast<int>(plan.model.activation_function)
       << (plan.model.tie_word_embeddings ? "" : ", untied") << ", sequence "
       << plan.model.n_positions << ", vocabulary " << plan.model.vocab_size << ", micro-batch "
       << config.micro_batch_size << ", dropout " << plan.model.embd_pdrop << ' '

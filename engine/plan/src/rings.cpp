@@ -76,7 +76,7 @@ Rings first_rings(const Plan& plan, std::vector<Rings> ladder) {
     const std::uint64_t both =
         static_cast<std::uint64_t>(rings.update_tiles) * rings.update_tile_count * 16 +
         2 * static_cast<std::uint64_t>(rings.mover_tiles) * rings.mover_tile_bytes;
-    if (both <= *plan.host_budget_bytes / 2) return rings;
+    if (both <= *plan.budget.host_bytes / 2) return rings;
   }
   return ladder.back();
 }
@@ -86,25 +86,25 @@ std::vector<std::string> raised_limits(const Plan& plan) {
   const char* const why_three = ": one is read, one used and one written at the same time";
   std::vector<std::string> lines;
   // A unit that is smaller than the limit is updated whole, within it.
-  if (zero.sub_group_size < std::min(plan.update_tile_count, largest_unit(plan))) {
+  if (zero.sub_group_size < std::min(plan.rings.update.tile_elements, largest_unit(plan))) {
     lines.push_back(raised("sub_group_size", zero.sub_group_size,
-                           std::to_string(plan.update_tile_count) +
+                           std::to_string(plan.rings.update.tile_elements) +
                                " elements are updated at a time: no less has a checksum of its "
                                "own"));
   }
   const auto update_buffers = buffer_count(zero.offload_optimizer);
-  if (plan.update_tile_bytes > 0 && update_buffers &&
+  if (plan.rings.update.tile_bytes > 0 && update_buffers &&
       *update_buffers < kBuffersPerTile * kTilesInFlight) {
     lines.push_back(raised("offload_optimizer.buffer_count",
                            static_cast<std::uint64_t>(*update_buffers),
-                           std::to_string(kBuffersPerTile * plan.update_tiles) + " used (" +
-                               std::to_string(plan.update_tiles) + " tiles of " +
+                           std::to_string(kBuffersPerTile * plan.rings.update.tiles) + " used (" +
+                               std::to_string(plan.rings.update.tiles) + " tiles of " +
                                std::to_string(kBuffersPerTile) + ")" + why_three));
   }
   const auto mover_buffers = buffer_count(zero.offload_param);
-  if (plan.mover_tile_bytes > 0 && mover_buffers && *mover_buffers < kTilesInFlight) {
+  if (plan.rings.mover.tile_bytes > 0 && mover_buffers && *mover_buffers < kTilesInFlight) {
     lines.push_back(raised("offload_param.buffer_count", static_cast<std::uint64_t>(*mover_buffers),
-                           std::to_string(plan.mover_tiles) + " used" + why_three));
+                           std::to_string(plan.rings.mover.tiles) + " used" + why_three));
   }
   return lines;
 }

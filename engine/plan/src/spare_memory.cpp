@@ -7,6 +7,7 @@
 #include "rings.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/plan/tile_layout.hpp"
 
 namespace sluice::plan {
 
@@ -64,20 +65,20 @@ std::uint64_t fill_cache(Plan& plan, std::uint64_t room_bytes) {
 // Gradients wait while updates are slower than backward: with states on NVMe as many as the budget
 // has room for. Returns the bytes of those that it adds.
 std::uint64_t add_gradient_slots(Plan& plan, std::uint64_t room_bytes) {
-  if (plan.gradient_slots == 0) return 0;
-  const auto lend = [](const UnitPlacement& unit) { return unit.lends_gradients; };
+  if (plan.rings.gradient_slots == 0) return 0;
+  const auto lend = [](const UnitPlacement& unit) { return unit.gradients_use_slots; };
   const auto on_nvme = [](const UnitPlacement& unit) { return unit.states == Tier::nvme; };
   const auto units = std::count_if(plan.units.begin(), plan.units.end(), lend);
   // States in memory are updated faster than any backward pass goes: one more evens it out.
   const auto most = std::any_of(plan.units.begin(), plan.units.end(), on_nvme)
                         ? units
                         : std::min<std::ptrdiff_t>(units, kLeastGradientSlots + 1);
-  const std::uint64_t slot_bytes = pool_bytes(plan.gradient_slot_bytes);
+  const std::uint64_t slot_bytes = pool_bytes(plan.rings.gradient_slot_bytes);
   const int slots = static_cast<int>(std::min<std::uint64_t>(
       static_cast<std::uint64_t>(most),
-      static_cast<std::uint64_t>(plan.gradient_slots) + room_bytes / slot_bytes));
-  const int more = std::max(0, slots - plan.gradient_slots);
-  plan.gradient_slots += more;
+      static_cast<std::uint64_t>(plan.rings.gradient_slots) + room_bytes / slot_bytes));
+  const int more = std::max(0, slots - plan.rings.gradient_slots);
+  plan.rings.gradient_slots += more;
   return static_cast<std::uint64_t>(more) * slot_bytes;
 }
 
@@ -85,8 +86,8 @@ std::uint64_t add_gradient_slots(Plan& plan, std::uint64_t room_bytes) {
 std::uint64_t tiles_to_read(const Plan& plan) {
   std::uint64_t tiles = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
-    if (reads_states(plan.units[u], plan.state_format))
-      tiles = std::max(tiles, ceil_div(shard_count(plan, u), plan.update_tile_count));
+    if (reads_states_from_nvme(plan.units[u], plan.state_format))
+      tiles = std::max(tiles, ceil_div(shard_count(plan, u), plan.rings.update.tile_elements));
   }
   return tiles;
 }
@@ -94,19 +95,20 @@ std::uint64_t tiles_to_read(const Plan& plan) {
 // Tiles for states that are read while their gradients are computed: up to those of one unit, which
 // is all that can be waited for at once. Returns their bytes.
 std::uint64_t add_read_ahead(Plan& plan, std::uint64_t room_bytes) {
-  if (!plan.config.sluice.overlap || plan.update_tile_bytes == 0) return 0;
-  const std::uint64_t tile_bytes = pool_bytes(plan.update_tile_bytes);
+  if (!plan.config.sluice.overlap || plan.rings.update.tile_bytes == 0) return 0;
+  const std::uint64_t tile_bytes = pool_bytes(plan.rings.update.tile_bytes);
   const std::uint64_t tiles = std::min(tiles_to_read(plan), room_bytes / tile_bytes);
-  plan.read_ahead_tiles = static_cast<int>(tiles);
+  plan.rings.update.read_ahead_tiles = static_cast<int>(tiles);
   return tiles * tile_bytes;
 }
 
 // Returns its bytes. Parts that are cached have no place in a tile, and are not read ahead.
 std::uint64_t add_cache(Plan& plan, std::uint64_t room_bytes) {
   const std::uint64_t used = fill_cache(plan, room_bytes);
-  plan.update_tile_bytes =
-      update_tile(plan.units, plan.state_format, plan.compute_dtype, plan.update_tile_count).total;
-  if (tiles_to_read(plan) == 0) plan.read_ahead_tiles = 0;
+  plan.rings.update.tile_bytes = tile_layout(plan.units, plan.state_format, plan.compute_dtype,
+                                             plan.rings.update.tile_elements)
+                                     .total;
+  if (tiles_to_read(plan) == 0) plan.rings.update.read_ahead_tiles = 0;
   return used;
 }
 
@@ -115,7 +117,7 @@ std::uint64_t add_cache(Plan& plan, std::uint64_t room_bytes) {
 void use_spare_memory(Plan& plan, const Preferences& preferences, std::uint64_t room_bytes) {
   const bool asked = plan.config.sluice.cache_bytes.kind != config::ByteBudget::Kind::automatic;
   const bool cache_first = asked || !preferences.cache_last;
-  plan.read_ahead_tiles = 0;
+  plan.rings.update.read_ahead_tiles = 0;
   if (cache_first) room_bytes -= add_cache(plan, room_bytes);
   if (preferences.read_ahead_first) room_bytes -= add_read_ahead(plan, room_bytes);
   room_bytes -= add_gradient_slots(plan, room_bytes);

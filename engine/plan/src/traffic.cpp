@@ -20,8 +20,9 @@ int gathers_per_step(const Plan& plan, std::size_t unit, const std::vector<std::
   std::size_t last_use = 0;
   for (const std::size_t stage : uses) {
     const bool still_there =
-        gathers > 0 && (plan.units[unit].keep_gathered ||
-                        stage - last_use <= static_cast<std::size_t>(plan.prefetch_units) + 1);
+        gathers > 0 &&
+        (plan.units[unit].gathered_until_backward ||
+         stage - last_use <= static_cast<std::size_t>(plan.schedule.prefetch_units) + 1);
     if (!still_there) ++gathers;
     last_use = stage;
   }
@@ -32,7 +33,7 @@ int gathers_per_step(const Plan& plan, std::size_t unit, const std::vector<std::
 // loop of the user's own every call of every micro-batch does.
 std::vector<std::uint64_t> gradient_sends(const Plan& plan) {
   std::vector<std::uint64_t> sends(plan.layouts.size(), plan.own_loop() ? 0 : 1);
-  for (const auto& call : plan.own_calls) {
+  for (const auto& call : plan.own.calls) {
     for (const std::size_t unit : call)
       sends[unit] += static_cast<std::uint64_t>(plan.config.gradient_accumulation_steps);
   }
@@ -114,10 +115,10 @@ UnitTraffic committed_traffic(const Plan& plan, std::size_t u, CachedTraffic& ca
   const std::uint64_t compute = shard_count(plan, u) * size_of(plan.compute_dtype);
   UnitTraffic traffic = state_traffic(plan, u, cached);
   if (unit.weights == Tier::nvme) traffic.written_bytes += compute;
-  if (unit.weights == Tier::device && weight_leaves(unit)) traffic.h2d_bytes += compute;
+  if (unit.weights == Tier::device && update_sends_weights(unit)) traffic.h2d_bytes += compute;
   if (unit.gradients == Tier::nvme) traffic.read_bytes += compute;
-  if (unit.gradients == Tier::device && gradient_in_tile(unit)) traffic.d2h_bytes += compute;
-  if (states_are_far(unit)) {
+  if (unit.gradients == Tier::device && tile_holds_gradient(unit)) traffic.d2h_bytes += compute;
+  if (states_copied_to_tile(unit)) {
     const std::uint64_t states = plan.state_format.element_bytes() * shard_count(plan, u);
     traffic.d2h_bytes += states;
     // The weights of a split master go as weights do.
@@ -151,17 +152,17 @@ void fill_traffic(Plan& plan) {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     CachedTraffic cached;
     for (const UnitTraffic& traffic : {visits[u], committed_traffic(plan, u, cached)}) {
-      plan.h2d_per_step += traffic.h2d_bytes;
-      plan.d2h_per_step += traffic.d2h_bytes;
-      plan.nvme_read_per_step += traffic.read_bytes;
-      plan.nvme_written_per_step += traffic.written_bytes;
+      plan.traffic.h2d_bytes += traffic.h2d_bytes;
+      plan.traffic.d2h_bytes += traffic.d2h_bytes;
+      plan.traffic.nvme_read_bytes += traffic.read_bytes;
+      plan.traffic.nvme_written_bytes += traffic.written_bytes;
     }
-    plan.nvme_cached_per_step += cached.cached_bytes;
+    plan.traffic.nvme_cached_bytes += cached.cached_bytes;
     kept_until_commit += cached.kept_bytes;
   }
-  plan.nvme_written_between_commits_per_step = plan.nvme_written_per_step;
+  plan.traffic.nvme_written_between_commits_bytes = plan.traffic.nvme_written_bytes;
   if (plan.config.sluice.commit_every > 1)
-    plan.nvme_written_between_commits_per_step -= kept_until_commit;
+    plan.traffic.nvme_written_between_commits_bytes -= kept_until_commit;
 }
 
 }  // namespace sluice::plan

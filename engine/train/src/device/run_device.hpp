@@ -11,6 +11,7 @@
 #include "device/gpu_compute.hpp"
 #include "sluice/base/trace.hpp"
 #include "sluice/offload/device.hpp"
+#include "sluice/plan/machine.hpp"
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::train {
@@ -34,16 +35,5 @@ void set_arithmetic(const config::SluiceConfig& sluice);
 // The one that a plan is for: of a GPU as many bytes as are planned, or in a loop of the user's own
 // the budget. Sets what "deterministic" and "tf32" say.
 RunDevice make_run_device(const plan::Plan& plan, Trace* trace);
-
-// What LibTorch holds on the device for each kind of unit, as it is seen to: by running a
-// micro-batch through each. Takes up to nine tenths of the GPU's free memory for that long. Throws
-// OutOfMemory when a micro-batch does not fit there, and what make_run_device() does.
-models::UnitWorkspaces measure_workspaces(const config::TrainConfig& config,
-                                          const config::ModelConfig& model,
-                                          const plan::GpuFacts& gpu);
-// The same on a device.
-models::UnitWorkspaces measure_workspaces(const config::TrainConfig& config,
-                                          const config::ModelConfig& model,
-                                          const RunDevice& device);
 
 }  // namespace sluice::train

@@ -7,7 +7,7 @@
 
 namespace sluice::train {
 
-// Of an even number of values the upper one of the two in the middle. `values` is not empty.
+// The upper middle value if the number of values is even. `values` is not empty.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -29,15 +29,15 @@ using torch::Tensor;
 
 namespace {
 
-// Of `work`, without what comes `before` it: the median of several calls, at least three and for
-// about a second.
+// Median time of several calls of `work`: at least three, for about a second. `before` runs before
+// each call and is not measured.
 template <typename Before, typename Work>
 double median_seconds(const Before& before, const Work& work) {
   constexpr std::size_t kLeast = 3;
   constexpr std::size_t kMost = 40;
   constexpr double kEnough = 1.0;
   before();
-  work();  // memory is touched, kernels are chosen
+  work();  // first use: touches memory, chooses kernels
   std::vector<double> seconds;
   double sum = 0;
   while (seconds.size() < kLeast || (sum < kEnough && seconds.size() < kMost)) {
@@ -56,13 +56,14 @@ double median_seconds(const Work& work) {
   return median_seconds([] {}, work);
 }
 
-// Twice the largest cache of the processor, as far as it says.
+// Twice the size of the processor's largest cache, and at least 64 MiB: not every processor reports
+// its caches.
 std::int64_t beyond_caches_bytes() {
   constexpr long kLeast = 32 << 20;
   return 2 * std::max(kLeast, ::sysconf(_SC_LEVEL3_CACHE_SIZE));
 }
 
-// Seconds of the units.
+// Times the units of a model.
 class TimedUnits {
  public:
   TimedUnits(const SampleShape& shape, const RunDevice& device)
@@ -80,11 +81,11 @@ class TimedUnits {
   }
 
  private:
-  // `forget` is called before each thing that is measured.
+  // `forget` runs before each measured call.
   template <typename Forget>
   plan::UnitSeconds measure(std::size_t unit, const Forget& forget) {
     const Tensor x = units_.input(unit);
-    const Tensor of_output = units_.output_gradient(unit);
+    const Tensor output_gradient = units_.output_gradient(unit);
     const auto input = [&] { return unit == 0 ? x : x.detach().requires_grad_(true); };
     plan::UnitSeconds seconds;
     if (units_.is_head(unit)) {
@@ -101,11 +102,11 @@ class TimedUnits {
       y = units_.run(unit, input());
       forget();
     };
-    seconds.backward = settled_seconds(forward, [&] { y.backward(of_output); });
+    seconds.backward = settled_seconds(forward, [&] { y.backward(output_gradient); });
     return seconds;
   }
 
-  // With what a GPU still has to do when the calls have returned.
+  // Includes the work that a GPU finishes after the calls have returned.
   template <typename Before, typename Work>
   double settled_seconds(const Before& before, const Work& work) {
     const auto settle = [this] {
@@ -124,13 +125,13 @@ class TimedUnits {
 
   const RunDevice& device_;
   const UnitSamples units_;
-  Tensor elsewhere_;  // takes the caches of the processor when it is written
+  Tensor elsewhere_;  // writing it evicts the processor's caches; undefined on a GPU
 };
 
-// Larger than the caches of most machines.
+// Elements of the optimizer's probes: beyond the caches of most machines.
 constexpr std::uint64_t kElements = 16U << 20U;
 
-// As StateUpdater does it, with everything in memory.
+// Elements per second of the optimizer step, with everything in memory.
 double update_rate(const plan::Plan& plan, Executor& executor) {
   const models::StateFormat& format = plan.state_format;
   const std::size_t compute_bytes = kElements * size_of(plan.compute_dtype);
@@ -148,6 +149,7 @@ double update_rate(const plan::Plan& plan, Executor& executor) {
          });
 }
 
+// Bytes per second of zeroing a gradient and computing its norm.
 double gradient_rate(const plan::Plan& plan, const RunDevice& device, Executor& executor) {
   const Tensor gradient = torch::zeros(
       {static_cast<std::int64_t>(kElements)},
@@ -165,6 +167,7 @@ double gradient_rate(const plan::Plan& plan, const RunDevice& device, Executor& 
          });
 }
 
+// Bytes per second of copies from host memory to the device.
 double copy_rate(offload::Device& device, bool pinned) {
   constexpr std::size_t kBytes = 64 * kMiB;
   const offload::Buffer there = device.memory().allocate(kBytes, "probe");
@@ -176,14 +179,16 @@ double copy_rate(offload::Device& device, bool pinned) {
          median_seconds([&] { device.begin_copy_in(there.bytes(), here.bytes()).finish(); });
 }
 
+// Bytes per second.
 double checksum_rate() {
   const std::vector<std::byte> bytes(64 * kMiB, std::byte{1});
-  volatile std::uint64_t kept = 0;  // so that the hash is computed
+  volatile std::uint64_t sink = 0;  // keeps the compiler from dropping the hash
   return static_cast<double>(bytes.size()) /
-         median_seconds([&] { kept = offload::checksum_of(bytes); });
+         median_seconds([&] { sink = offload::checksum_of(bytes); });
 }
 
-// Of a stripe the drive that is slowest for its share counts.
+// Rate of a stripe over drives with these rates. The drive that is slowest for its share bounds it.
+// stripe_weights() chooses the weights unless there is one for each drive.
 double together(const std::vector<double>& rates, std::vector<unsigned> weights) {
   if (weights.size() != rates.size()) weights = nvme::stripe_weights(rates);
   double all = 0;
@@ -200,11 +205,11 @@ void measure_drives(const plan::Plan& plan, plan::MachineRates& rates) {
   constexpr nvme::LoadPattern kPatterns[] = {nvme::LoadPattern::read, nvme::LoadPattern::write,
                                              nvme::LoadPattern::swap};
   const config::TrainConfig& config = plan.config;
-  // As large as what will be swapped, as far as that is soon written: small files may be in caches
-  // behind the drive.
-  const std::uint64_t file_bytes = std::clamp(plan.planned.nvme, 64 * kMiB, 2 * kGiB);
+  // The size of the swapped files, up to 2 GiB because writing takes time. Small files may lie in
+  // caches behind the drive.
+  const std::uint64_t file_bytes = std::clamp(plan.planned.tiers.nvme, 64 * kMiB, 2 * kGiB);
   nvme::DriveRatesOptions options{.backend = nvme::parse_backend(config.sluice.io.backend),
-                                  .io_threads = static_cast<unsigned>(plan.threads.io),
+                                  .io_threads = static_cast<unsigned>(plan.schedule.threads.io),
                                   .file_bytes = file_bytes,
                                   .seconds = 2};
   options.engine = {static_cast<std::uint32_t>(config.aio.block_size),
@@ -229,14 +234,13 @@ plan::MachineRates probe_rates(const plan::Plan& plan, const ProbeProgress& prog
     if (stop != 0) throw Interrupted(stop);
     progress(what, piece++ / kPieces);
   };
-  at::set_num_threads(plan.threads.compute);
+  at::set_num_threads(plan.schedule.threads.compute);
   models::check_parallel_work();
   plan::MachineRates rates;
-  // As in a run.
-  if (plan.gpu) set_arithmetic(plan.config.sluice);
-  const RunDevice device =
-      make_run_device(plan.gpu, plan.gpu ? plan.device_budget_bytes : std::nullopt, nullptr);
-  const auto executor = make_executor(plan.threads.optimizer);
+  if (plan.device.gpu) set_arithmetic(plan.config.sluice);
+  const RunDevice device = make_run_device(
+      plan.device.gpu, plan.device.gpu ? plan.budget.device_bytes : std::nullopt, nullptr);
+  const auto executor = make_executor(plan.schedule.threads.optimizer);
   {
     TimedUnits units({plan.model, plan.compute_dtype, plan.config.micro_batch_size}, device);
     next("the embedding");
@@ -251,7 +255,7 @@ plan::MachineRates probe_rates(const plan::Plan& plan, const ProbeProgress& prog
   next("the optimizer");
   rates.update_elements_per_second = update_rate(plan, *executor);
   next("copies");
-  rates.copy_bytes_per_second = copy_rate(*device.device, plan.pinned_staging);
+  rates.copy_bytes_per_second = copy_rate(*device.device, plan.planned.pinned_staging);
   next("checksums");
   rates.checksum_bytes_per_second = checksum_rate();
   next("drives");

@@ -1,5 +1,5 @@
 #pragma once
-// Notices when a drive has become much slower than it was.
+// SlowdownWatch: notices that a drive has become much slower than before.
 
 #include <algorithm>
 #include <array>
@@ -9,18 +9,18 @@
 
 namespace sluice::train {
 
-// Of rates over at least a twentieth of a second each: the median of the last few against the best
-// such median before. Thread-compatible: callers synchronise.
+// Compares the median of the last few rates with the best such median so far. Each rate covers at
+// least a twentieth of a second. Thread-compatible: callers synchronise.
 class SlowdownWatch {
  public:
   struct Slowdown {
     std::int64_t since_step = 0;
-    double before = 0;  // bytes a second
-    double now = 0;
+    double before = 0;  // bytes per second
+    double now = 0;     // bytes per second
   };
 
-  // One more step, in which the drive moved so many bytes while it was busy for so long. A slowdown
-  // is told once, and again after the drive has recovered.
+  // Adds a step in which the drive moved `bytes` during `busy_seconds`. Returns a slowdown once,
+  // and again only after the drive has recovered.
   std::optional<Slowdown> add(std::int64_t step, double bytes, double busy_seconds) {
     bytes_ += bytes;
     busy_seconds_ += busy_seconds;
@@ -44,12 +44,12 @@ class SlowdownWatch {
 
  private:
   static constexpr std::size_t kRates = 5;
-  static constexpr double kLeastSeconds = 0.05;  // what is shorter is noise
-  // Drives that share a machine differ by two from one minute to the next.
+  static constexpr double kLeastSeconds = 0.05;  // shorter times are noise
+  // Rates of drives that share a machine vary by a factor of two from minute to minute.
   static constexpr double kTimes = 4;
 
   struct Rate {
-    std::int64_t step = 0;  // the last of those that it is of
+    std::int64_t step = 0;  // the last step that the rate covers
     double bytes_per_second = 0;
   };
   std::array<Rate, kRates> rates_{};

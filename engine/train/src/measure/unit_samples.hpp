@@ -1,6 +1,6 @@
 #pragma once
-// UnitSamples: one unit of each kind of a model - embedding, a block, head - with weights and
-// gradients of its own: to measure what a unit takes, of time and of memory. Not installed.
+// UnitSamples: one unit of each kind of a model (embedding, block, head) with weights and gradients
+// of its own. Time and memory of units are measured with these. Not installed.
 
 #include <torch/torch.h>
 
@@ -14,7 +14,7 @@
 
 namespace sluice::train {
 
-// What is computed on them.
+// Model, type and batch of the samples.
 struct SampleShape {
   config::ModelConfig model;
   DType dtype = DType::bf16;
@@ -33,9 +33,9 @@ class UnitSamples {
   bool is_head(std::size_t unit) const { return unit + 1 == modules_.size(); }
   // Tokens for the embedding, random activations for the others.
   torch::Tensor input(std::size_t unit) const;
-  // Of the unit's output: random activations, or one for the head's loss.
+  // Gradient of the unit's output: random activations, or 1 for the head's loss.
   torch::Tensor output_gradient(std::size_t unit) const;
-  // Its output, with dropout as in training; of the head its loss.
+  // The unit's output, or the head's loss; with dropout as in training.
   torch::Tensor run(std::size_t unit, const torch::Tensor& input) const;
 
  private:

@@ -17,6 +17,7 @@
 #include "sluice/models/philox.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/io_engine.hpp"
+#include "sluice/plan/machine.hpp"
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::train {

@@ -12,6 +12,8 @@ namespace sluice::train {
 
 namespace {
 
+constexpr const char* kMicroBatchesPerPass = "number of micro-batches per pass";
+
 std::string shortest(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.9g", value);
@@ -25,7 +27,7 @@ std::string optimizer_text(const config::OptimizerConfig& optimizer) {
          (optimizer.bias_correction ? "" : ", no bias correction");
 }
 
-// The schedule is told by its values.
+// The schedule as its values at some updates.
 std::string learning_rate_text(const config::TrainConfig& config) {
   std::string text;
   for (const std::int64_t update : {1, 10, 100, 1000, 10'000, 100'000})
@@ -52,17 +54,28 @@ std::string held_out_text(const TrainRequest& request, const Data& data) {
   return shortest(100 * *request.eval_fraction) + " % of the training data";
 }
 
+// Where it computes, and how: "the host", "NVIDIA H200, deterministic".
+std::string device_text(const plan::Plan& plan) {
+  if (!plan.device.gpu) return "the host";
+  const config::SluiceConfig& sluice = plan.config.sluice;
+  return plan.device.gpu->name + (sluice.deterministic ? ", deterministic" : "") +
+         (sluice.tf32 && plan.compute_dtype == DType::fp32 ? ", TF32" : "");
+}
+
 }  // namespace
 
-models::RunSettings settings_of(const TrainRequest& request, const config::TrainConfig& config,
-                                const config::ModelConfig& model, const Data& data) {
+models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& plan,
+                                const Data& data) {
+  const config::TrainConfig& config = plan.config;
   models::RunSettings settings = {
       {"batch", "micro-batches of " + std::to_string(config.micro_batch_size) + ", " +
                     std::to_string(config.gradient_accumulation_steps) + " a step"},
-      {"dropout", dropout_text(model)},
+      {"device", device_text(plan)},
+      {"dropout", dropout_text(plan.model)},
       {"gradient clipping", shortest(config.gradient_clipping)},
       {"held-out data", held_out_text(request, data)},
       {"learning rate", learning_rate_text(config)},
+      {kMicroBatchesPerPass, std::to_string(plan.schedule.micro_batches_per_pass)},
       {"optimizer", optimizer_text(config.optimizer)},
       {"training data", data.train->identity()}};
   if (config.fp16.enabled) settings["loss scale"] = loss_scale_text(config.fp16);
@@ -83,14 +96,7 @@ void compare_settings(const models::RunSettings& saved, const models::RunSetting
   SLUICE_CHECK(!strict || differences.empty(), "\"strict\": true does not allow: " + differences);
 }
 
-std::string device_text(const plan::Plan& plan) {
-  if (!plan.gpu) return "the host";
-  const config::SluiceConfig& sluice = plan.config.sluice;
-  return plan.gpu->name + (sluice.deterministic ? ", deterministic" : "") +
-         (sluice.tf32 && plan.compute_dtype == DType::fp32 ? ", TF32" : "");
-}
-
-void keep_passes(config::TrainConfig& config, const RunSource& source) {
+void adopt_passes(config::TrainConfig& config, const RunSource& source) {
   std::optional<std::int64_t>& asked = config.sluice.micro_batches_per_pass;
   if (!source.state || asked) return;
   const models::RunSettings& settings = source.state->settings;
@@ -101,7 +107,7 @@ void keep_passes(config::TrainConfig& config, const RunSource& source) {
   const auto read = std::from_chars(text.data(), text.data() + text.size(), per_pass);
   const bool divides = read.ptr == text.data() + text.size() && per_pass > 0 &&
                        config.gradient_accumulation_steps % per_pass == 0;
-  if (!divides) return;  // the batch has changed, which is compared
+  if (!divides) return;  // the batch has changed; compare_settings() says so
   asked = per_pass;
   if (per_pass < config.gradient_accumulation_steps)
     log(LogLevel::info, "micro_batches_per_pass: " + text + ", as the run was begun");

@@ -1,7 +1,6 @@
 #pragma once
-// The settings that a run's losses follow from, as texts for people: kept with every commit, so
-// that a run that goes on otherwise than it began is told so. Thread-safe: free functions without
-// state.
+// The settings that a run's losses follow from, as text for people. Every commit keeps them, so a
+// run that is resumed with other settings is told so. Thread-safe: free functions without state.
 
 #include <string>
 
@@ -13,22 +12,18 @@
 
 namespace sluice::train {
 
-// Not in it: model, seed, data type and threads, which a run state has and check_source compares;
-// where things lie, which changes no bit.
-models::RunSettings settings_of(const TrainRequest& request, const config::TrainConfig& config,
-                                const config::ModelConfig& model, const Data& data);
+// Not among them: model, seed, data type and threads, which a run state has and check_source()
+// compares; and where bytes live, which changes no bit.
+models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& plan,
+                                const Data& data);
 
-// One warning for each setting that differs between what `saved` has and `now`; nothing where
-// either does not have it. Throws InvalidArgument with all of them when `strict`.
+// Logs one warning for each setting that differs between `saved` and `now`; a setting that either
+// lacks is not compared. Throws InvalidArgument listing all differences when `strict`.
 void compare_settings(const models::RunSettings& saved, const models::RunSettings& now,
                       bool strict);
 
-// The setting that has them.
-inline constexpr const char* kMicroBatchesPerPass = "number of micro-batches per pass";
-// Where it computes, and how: "the host", "NVIDIA H200, deterministic".
-std::string device_text(const plan::Plan& plan);
-// A resumed run goes on with those that it was begun with, where the configuration names none:
-// bits may depend on them.
-void keep_passes(config::TrainConfig& config, const RunSource& source);
+// A resumed run takes over the number of micro-batches per pass, which bits may depend on, where
+// the configuration leaves it open.
+void adopt_passes(config::TrainConfig& config, const RunSource& source);
 
 }  // namespace sluice::train

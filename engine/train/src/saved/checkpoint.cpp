@@ -27,9 +27,9 @@ void sync_tree(const fs::path& directory) {
   sync_path(directory);
 }
 
-// With the files in it, as far as that goes. Not std::filesystem::remove_all: the wheel's
-// libtorch.so exports one that calls a function it lacks, which a program that links it gets
-// instead.
+// Removes a folder and the files in it; ignores errors. std::filesystem::remove_all is not usable:
+// libtorch.so of the wheel exports a version of it that calls a missing function, and a program
+// that links libtorch.so gets that version.
 void remove_folder(const fs::path& path) {
   std::error_code error;
   std::vector<fs::path> files;
@@ -40,7 +40,8 @@ void remove_folder(const fs::path& path) {
   fs::remove(path, error);
 }
 
-// The manifest first: what a kill leaves half removed must not look like a checkpoint.
+// Removes the manifest first, so that a kill in between leaves nothing that looks like a
+// checkpoint.
 void remove_checkpoint(const fs::path& path) {
   fs::remove(path / "manifest.json");
   remove_folder(path);
@@ -81,7 +82,7 @@ void write_checkpoint(RunResources& resources, const models::RunState& state,
   if (error) throw IoError(error.value(), "create directory", temporary.string());
   try {
     std::string ignored;
-    // Its own engine: a checkpoint on another drive must not queue behind the run's reads.
+    // The checkpoint gets an I/O engine of its own, so it does not queue behind the run's reads.
     const auto io = make_io_engine(resources.plan, ignored, resources.trace);
     const auto store = offload::SwapStore::create(
         temporary.string(), *io, models::state_shards(state.units, state.format, state.world_size),
@@ -103,32 +104,26 @@ void write_checkpoint(RunResources& resources, const models::RunState& state,
   fs::rename(temporary, final_path, error);
   if (error) throw IoError(error.value(), "rename", final_path.string());
   if (options.durability == config::Durability::power) sync_path(parent);
-  remove_old(parent, options.keep);
+  remove_old(parent, options.checkpoints.keep);
   log(LogLevel::info,
       "checkpoint of step " + std::to_string(state.step) + " in " + final_path.string());
 }
 
-bool commits_step(const RunResources& resources, std::int64_t step, bool ending) {
-  return resources.store && resources.states_are_durable() &&
-         (ending || step % resources.plan.config.sluice.commit_every == 0);
-}
-
 bool commit_step(RunResources& resources, const models::RunState& state, bool ending) {
   const config::SluiceConfig& options = resources.plan.config.sluice;
-  const bool durable = resources.store && resources.states_are_durable();
   bool survives = false;
-  if (commits_step(resources, state.step, ending)) {
+  if (resources.commits(state.step, ending)) {
     std::vector<Ticket> writes;
     for (std::size_t u = 0; u < resources.units.size(); ++u)
       writes.push_back(resources.updater->begin_write_back(u));
     finish_all(writes);
-    resources.store->commit(state.step, models::to_json(state));
+    resources.files.store->commit(state.step, models::to_json(state));
     survives = true;
   }
-  if (options.checkpoint_dir.empty()) return survives;
-  const bool due = options.checkpoint_every > 0 && state.step % options.checkpoint_every == 0;
-  if (!due && !(ending && !durable)) return survives;
-  write_checkpoint(resources, state, options.checkpoint_dir);
+  if (options.checkpoints.directory.empty()) return survives;
+  const bool due = options.checkpoints.every > 0 && state.step % options.checkpoints.every == 0;
+  if (!due && !(ending && !resources.commits_swap())) return survives;
+  write_checkpoint(resources, state, options.checkpoints.directory);
   return true;
 }
 
@@ -140,7 +135,7 @@ void restore_states(RunResources& resources, const RunSource& source) {
     io = make_io_engine(resources.plan, ignored, resources.trace);
     opened = offload::SwapStore::open_read_only(source.directory, *io);
   }
-  offload::SwapStore& store = source.own_swap ? *resources.store : *opened;
+  offload::SwapStore& store = source.own_swap ? *resources.files.store : *opened;
   std::vector<Ticket> work;
   for (std::size_t u = 0; u < resources.units.size(); ++u) {
     if (!resources.plan.units[u].frozen) work.push_back(resources.updater->begin_restore(u, store));

@@ -12,10 +12,10 @@ namespace sluice::train {
 
 namespace {
 
-// The directory where all optimizer states may be committed: the optimizer's, else the parameters'
-// (states that spill go there, as the plan has it). Empty when the configuration names none.
-std::string swap_directory(const TrainRequest& request, const config::TrainConfig& config) {
-  if (request.placement == plan::Placement::resident) return "";
+// The directory where all optimizer states may be committed: the optimizer's, otherwise the
+// parameters' (where states spill to). Empty when the configuration names none.
+std::string swap_directory(const config::TrainConfig& config, plan::Placement placement) {
+  if (placement == plan::Placement::resident) return "";
   const std::string& own = config.zero.offload_optimizer.nvme_path;
   return own.empty() ? config.zero.offload_param.nvme_path : own;
 }
@@ -34,7 +34,7 @@ bool same_layout(const std::vector<zero::UnitLayout>& a, const std::vector<zero:
   return true;
 }
 
-// A manifest whose parts contradict each other was not written by a run.
+// Throws StorageError when the manifest's parts contradict each other: no run writes that.
 void check_complete(const models::RunState& state, const offload::CommittedState& committed,
                     const std::string& path) {
   if (state.step != committed.step) {
@@ -75,7 +75,7 @@ void check_format(const models::RunState& saved, const plan::Plan& plan,
   check("moments", saved.format.moments, plan.state_format.moments);
 }
 
-// The keys with which a model computes in `dtype`.
+// The configuration keys that select `dtype`.
 std::string enabling(const std::string& dtype) {
   if (dtype == "fp32") return R"("bf16" and "fp16" to {"enabled": false})";
   return "\"" + dtype + R"(": {"enabled": true} and no other type)";
@@ -94,7 +94,7 @@ void check_directory(const std::string& directory) {
 
 }  // namespace
 
-void keep_compute_threads(config::TrainConfig& config, const RunSource& source) {
+void adopt_compute_threads(config::TrainConfig& config, const RunSource& source) {
   if (!source.state) return;
   const int saved = source.state->compute_threads;
   std::optional<int>& asked = config.sluice.threads.compute;
@@ -109,7 +109,7 @@ void keep_compute_threads(config::TrainConfig& config, const RunSource& source) 
   asked = saved;
 }
 
-void keep_state_format(config::TrainConfig& config, const RunSource& source) {
+void adopt_state_format(config::TrainConfig& config, const RunSource& source) {
   if (!source.state) return;
   config::SluiceConfig& sluice = config.sluice;
   if (!sluice.master) sluice.master = source.state->format.master;
@@ -145,27 +145,27 @@ RunSource read_source(const std::string& directory) {
   return source;
 }
 
-RunSource find_source(const TrainRequest& request, const config::TrainConfig& config) {
+RunSource find_source(const config::TrainConfig& config, plan::Placement placement, Resume resume) {
   RunSource source;
-  const std::string swap = swap_directory(request, config);
-  const std::string& checkpoints = config.sluice.checkpoint_dir;
+  const std::string swap = swap_directory(config, placement);
+  const std::string& checkpoints = config.sluice.checkpoints.directory;
   if (!swap.empty() && offload::SwapStore::holds_committed(swap)) {
     source.directory = swap;
     source.own_swap = true;
   } else if (!checkpoints.empty() && std::filesystem::is_directory(checkpoints)) {
     source.directory = models::newest_checkpoint(checkpoints);
   }
-  // A run at work there is the news; this throws naming its process.
+  // Throws and names the process if another run is active there.
   if (!checkpoints.empty() && std::filesystem::is_directory(checkpoints)) {
     const offload::DirectoryLock free(checkpoints, offload::DirectoryLock::Mode::shared);
   }
   if (source.directory.empty()) {
-    if (request.resume) {
+    if (resume == Resume::yes) {
       log(LogLevel::info, "--resume: nothing has been committed yet, the run begins at step 1");
     }
     return source;
   }
-  if (!request.resume) {
+  if (resume == Resume::no) {
     const std::int64_t step = offload::SwapStore::read_committed(source.directory).step;
     const offload::DirectoryLock free(source.directory, offload::DirectoryLock::Mode::shared);
     refuse_existing(source.directory, step);

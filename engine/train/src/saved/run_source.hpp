@@ -1,5 +1,5 @@
 #pragma once
-// What a run goes on from: nothing, its own swap directory, or a checkpoint.
+// Where a run continues from: nothing, its own swap directory, or a checkpoint.
 
 #include <optional>
 #include <string>
@@ -8,7 +8,6 @@
 #include "sluice/config/train_config.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/plan/plan.hpp"
-#include "sluice/train/library.hpp"
 
 namespace sluice::train {
 
@@ -18,31 +17,33 @@ struct RunSource {
   std::optional<models::RunState> state;
 };
 
-// The swap directories must be there: creating them could fill the wrong disk. Throws IoError.
+// Whether a committed state that is found is continued from, or is an error.
+enum class Resume { no, yes };
+
+// Throws IoError when a swap directory of the configuration is absent. Sluice does not create swap
+// directories: a directory that is created below a missing mount fills the wrong disk.
 void check_directories(const config::TrainConfig& config, plan::Placement placement);
 
-// LibTorch's thread count is part of the bits: a run keeps the one it began with, unless the
-// configuration asks for another.
-void keep_compute_threads(config::TrainConfig& config, const RunSource& source);
-// The format of the states is the run's for its life: what the configuration leaves open.
-void keep_state_format(config::TrainConfig& config, const RunSource& source);
-
-// What a run's model is called in its states: the text of its file, or that it is of a loop of the
-// user's own.
-std::string model_text(const plan::Plan& plan);
-// The units that have states.
-std::vector<zero::UnitLayout> stored_units(const plan::Plan& plan);
+// Finds the committed state where the configuration would keep one: in the optimizer's swap
+// directory, otherwise the newest checkpoint. Resume::no and a state that exists: throws
+// StorageError with both ways out. Resume::yes and no state: logs that the run starts over.
+RunSource find_source(const config::TrainConfig& config, plan::Placement placement, Resume resume);
 // The committed state in `directory`, a run's swap directory or a checkpoint. Throws StorageError.
 RunSource read_source(const std::string& directory);
-
-// Looks for a committed state where the configuration would keep one: the swap directory of the
-// optimizer, then the newest checkpoint. Without --resume, one that exists is an error
-// (StorageError, with both ways out). With --resume and none, the run begins anew, which the log
-// says.
-RunSource find_source(const TrainRequest& request, const config::TrainConfig& config);
-
-// Throws StorageError or InvalidArgument when the state in `source` is of another model, layout,
-// data type or seed.
+// Throws StorageError or InvalidArgument when the state in `source` has another model, layout, data
+// type or seed.
 void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t seed);
+
+// A resumed run takes over LibTorch's thread count, which the bits depend on, unless the
+// configuration sets another one: then logs that losses may differ in their last bits.
+void adopt_compute_threads(config::TrainConfig& config, const RunSource& source);
+// A resumed run takes over the format of its states where the configuration leaves it open.
+void adopt_state_format(config::TrainConfig& config, const RunSource& source);
+
+// The model's name in a saved state: the text of its file, or a fixed text for a loop of the user's
+// own.
+std::string model_text(const plan::Plan& plan);
+// The units that have optimizer states.
+std::vector<zero::UnitLayout> stored_units(const plan::Plan& plan);
 
 }  // namespace sluice::train

@@ -19,24 +19,24 @@ GradientFlow::GradientFlow(RunResources& resources)
       squared_norms_(resources.plan.layouts.size()),
       states_(resources.plan.layouts.size()),
       slots_(resources.plan.layouts.size()) {
-  if (!plan_.device_in_reach)
-    norms_.emplace(resources.compute, plan_.layouts.size(), plan_.pinned_staging);
+  if (!plan_.device.host_addressable)
+    norms_.emplace(resources.compute, plan_.layouts.size(), plan_.planned.pinned_staging);
 }
 
 void GradientFlow::begin_step() {
   std::fill(squared_norms_.begin(), squared_norms_.end(), 0.0);
-  not_finite_.clear();
-  at_once_.reset();
+  non_finite_.clear();
+  immediate_.reset();
 }
 
-void GradientFlow::update_at_once(const UpdateSettings& settings) {
-  at_once_ = settings;
+void GradientFlow::update_immediately(const UpdateSettings& settings) {
+  immediate_ = settings;
 }
 
 void GradientFlow::begin_buffer(std::size_t unit) {
   zero::ShardedUnit& target = *resources_.units[unit];
-  target.finish_reduce(
-      stall_seconds_);  // a tied parameter's first contribution may still be leaving
+  // A tied parameter's first contribution may still be on its way home.
+  target.finish_reduce(stall_seconds_);
   const std::span<std::byte> fresh = target.begin_accumulate();
   if (!fresh.empty()) tensor_over(fresh, plan_.compute_dtype, resources_.compute.where).zero_();
   target.restore_accumulated(stall_seconds_);
@@ -49,11 +49,12 @@ std::vector<std::size_t> GradientFlow::units_of(std::size_t unit) const {
 }
 
 void GradientFlow::begin(const std::vector<std::size_t>& units) {
-  while (leaving_.size() >= static_cast<std::size_t>(plan_.gradients_in_flight)) finish_front();
+  while (moves_.size() >= static_cast<std::size_t>(plan_.schedule.gradients_in_flight))
+    finish_front();
   for (const std::size_t unit : units) begin_buffer(unit);
 }
 
-// Adds to the norm; finds what is not finite.
+// Squared norm and finite check of the unit's shard.
 void GradientFlow::begin_check(std::size_t unit) {
   const std::span<std::byte> shard = resources_.units[unit]->gradient_shard();
   if (norms_) {
@@ -63,23 +64,23 @@ void GradientFlow::begin_check(std::size_t unit) {
   const cpu_adam::GradientStats stats =
       cpu_adam::gradient_stats(gradient_span(shard, plan_.compute_dtype), *resources_.executor);
   squared_norms_[unit] = stats.squared_norm;
-  if (!stats.finite) found_not_finite(unit);
+  if (!stats.finite) found_non_finite(unit);
 }
 
 void GradientFlow::finish_check(std::size_t unit) {
   if (!norms_) return;
   squared_norms_[unit] = norms_->finish(unit, resources_.unit_context.stalls, stall_seconds_);
-  if (!std::isfinite(squared_norms_[unit])) found_not_finite(unit);
+  if (!std::isfinite(squared_norms_[unit])) found_non_finite(unit);
 }
 
-// The parameter, where the host can look; else the unit.
-std::string GradientFlow::first_not_finite(std::size_t unit) const {
+// The parameter's name where the host can read the gradient; otherwise the unit's name.
+std::string GradientFlow::first_non_finite(std::size_t unit) const {
   const zero::ShardedUnit& own = *resources_.units[unit];
   const offload::TieredBytes& home = own.gradients_home();
   std::span<std::byte> gradient;
   if (!norms_) {
     gradient = own.gradient_shard();
-  } else if (plan_.world_size == 1 && home.tier() == offload::Tier::host) {
+  } else if (plan_.config.world_size == 1 && home.tier() == offload::Tier::host) {
     gradient = home.memory();
   }
   const std::size_t element = size_of(plan_.compute_dtype);
@@ -94,19 +95,20 @@ std::string GradientFlow::first_not_finite(std::size_t unit) const {
   return plan_.layouts[unit].name;
 }
 
-void GradientFlow::found_not_finite(std::size_t unit) {
-  if (!not_finite_.empty()) return;
-  not_finite_ = first_not_finite(unit);
-  if (!at_once_) return;
+void GradientFlow::found_non_finite(std::size_t unit) {
+  if (!non_finite_.empty()) return;
+  non_finite_ = first_non_finite(unit);
+  if (!immediate_) return;
   const bool first = unit + 1 == plan_.layouts.size();
   if (!first) {
-    throw Error("the gradient of " + not_finite_ +
-                " is not finite. Without gradient_clipping updates begin as gradients arrive, so "
-                "this step cannot be skipped any more: the units behind this one have theirs. What "
-                "was committed is whole; to have such steps skipped, set gradient_clipping (1e9 "
-                "clips nothing) and go on from there with --resume");
+    throw Error(
+        "the gradient of " + non_finite_ +
+        " is not finite. Without gradient_clipping each update begins when its gradient "
+        "arrives, and later layers are already updated, so this step cannot be skipped. The "
+        "last commit stays valid: continue from it with --resume. To have such steps "
+        "skipped, set gradient_clipping (1e9 clips nothing)");
   }
-  at_once_.reset();  // nothing has been updated yet
+  immediate_.reset();  // no unit has been updated yet
 }
 
 void GradientFlow::send(const std::vector<std::size_t>& units, std::size_t counted) {
@@ -114,24 +116,25 @@ void GradientFlow::send(const std::vector<std::size_t>& units, std::size_t count
     zero::ShardedUnit& unit = *resources_.units[units[i]];
     unit.reduce();
     if (i < counted) begin_check(units[i]);
-    if (plan_.units[units[i]].lends_gradients) lend_home(units[i]);
+    if (plan_.units[units[i]].gradients_use_slots) lend_home(units[i]);
     unit.begin_reduce_home();
   }
-  leaving_.push_back({units, counted});
-  if (!plan_.config.sluice.overlap) end_step();
+  moves_.push_back({units, counted});
+  if (!plan_.config.sluice.overlap) finish_moves();
 }
 
-// The last units first, as a backward pass sends them.
+// Summed from the last unit to the first, in the order in which backward sends them.
 double GradientFlow::squared_norm() const {
   return std::accumulate(squared_norms_.rbegin(), squared_norms_.rend(), 0.0);
 }
 
-// A slot that nobody uses; waits for the update that frees one.
+// Gives the unit a free gradient slot as its home; waits for the update that frees one.
 void GradientFlow::lend_home(std::size_t unit) {
   offload::BufferRing& slots = *resources_.gradient_slots;
   std::optional<offload::TileLease> slot = slots.try_acquire();
   if (!slot) {
-    end_step();  // what has arrived holds its slot until its update, which begins here
+    // A gradient that has arrived holds its slot until its update, which finish_moves() begins.
+    finish_moves();
     const auto begin = std::chrono::steady_clock::now();
     slot = slots.acquire();
     const auto end = std::chrono::steady_clock::now();
@@ -144,14 +147,14 @@ void GradientFlow::lend_home(std::size_t unit) {
 }
 
 void GradientFlow::finish_front() {
-  const auto [units, counted] = std::move(leaving_.front());
-  leaving_.pop_front();
+  const auto [units, counted] = std::move(moves_.front());
+  moves_.pop_front();
   for (const std::size_t unit : units) resources_.units[unit]->finish_reduce(stall_seconds_);
   for (std::size_t i = 0; i < counted; ++i) finish_check(units[i]);
-  if (at_once_) {
-    begin_update(units.front(), *at_once_);
+  if (immediate_) {
+    begin_update(units.front(), *immediate_);
   } else if (slots_[units.front()]) {
-    forget(units.front());  // the step will be skipped, and others need the slot
+    forget(units.front());  // the step will be skipped, and other units need the slot
   }
 }
 
@@ -161,19 +164,19 @@ void GradientFlow::forget(std::size_t unit) {
 }
 
 void GradientFlow::begin_arrived_updates() {
-  if (!at_once_) return;
+  if (!immediate_) return;
   const auto reduced = [&](std::size_t unit) { return resources_.units[unit]->reduce_done(); };
-  const auto arrived = [&](const Leaving& leaving) {
-    for (std::size_t i = 0; i < leaving.counted; ++i) {
-      if (norms_ && !norms_->done(leaving.units[i])) return false;
+  const auto arrived = [&](const Move& move) {
+    for (std::size_t i = 0; i < move.counted; ++i) {
+      if (norms_ && !norms_->done(move.units[i])) return false;
     }
-    return std::all_of(leaving.units.begin(), leaving.units.end(), reduced);
+    return std::all_of(move.units.begin(), move.units.end(), reduced);
   };
-  while (!leaving_.empty() && arrived(leaving_.front())) finish_front();
+  while (!moves_.empty() && arrived(moves_.front())) finish_front();
 }
 
-void GradientFlow::end_step() {
-  while (!leaving_.empty()) finish_front();
+void GradientFlow::finish_moves() {
+  while (!moves_.empty()) finish_front();
 }
 
 void GradientFlow::begin_update(std::size_t unit, const UpdateSettings& settings) {
@@ -189,8 +192,8 @@ void GradientFlow::begin_update(std::size_t unit, const UpdateSettings& settings
 }
 
 void GradientFlow::begin_updates(const UpdateSettings& asked) {
-  // Whoever calls may have computed with the weights meanwhile. Updates at once wait for nothing:
-  // a gradient that has arrived was the last use of what its update copies.
+  // The caller may have computed with the weights since backward, so the updates' copies wait for
+  // that work. Immediate updates need no such wait: the gradient that arrived was the last use.
   UpdateSettings settings = asked;
   settings.after = resources_.device->mark_compute();
   for (std::size_t u = 0; u < resources_.units.size(); ++u) {
@@ -225,7 +228,7 @@ void GradientFlow::drop() {
 }
 
 void GradientFlow::abandon() {
-  leaving_.clear();
+  moves_.clear();
   for (const auto& unit : resources_.units) unit->abandon_gradients();
   for (offload::TileLease& slot : slots_) slot = offload::TileLease();
 }

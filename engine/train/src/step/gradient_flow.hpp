@@ -1,7 +1,8 @@
 #pragma once
-// GradientFlow: what becomes of gradients in a step: a flat buffer on the device while a unit's
-// backward accumulates into it; norm and finite check; on its way home; there, until the update.
-// Updates wait for the norm of all units, or begin as each unit's gradients arrive.
+// GradientFlow: the way of gradients through a step. A unit's backward accumulates into a flat
+// buffer on the device. Then the norm and the finite check are computed, the buffer moves to the
+// gradient's home, and the gradient waits there for its update. Updates wait for the norm of all
+// units, or each begins when its gradient is at home.
 
 #include <torch/torch.h>
 
@@ -22,45 +23,51 @@ class GradientFlow {
  public:
   explicit GradientFlow(RunResources& resources);
 
+  // Forgets the norms, the finite check and the update settings of the step before.
   void begin_step();
-  // Before the first unit's gradients are sent: updates of this step begin as gradients arrive.
-  void update_at_once(const UpdateSettings& settings);
+  // From now on a unit's update begins when its gradient is at home. Called before the first unit's
+  // gradients are sent.
+  void update_immediately(const UpdateSettings& settings);
 
-  // Buffers for the gradients of units that one backward adds to, on the device; what they have
-  // from before is in them. Waits for room.
+  // Prepares flat gradient buffers on the device for the units that one backward accumulates into.
+  // A buffer starts with what the unit accumulated earlier in this step. Waits for room.
   void begin(const std::vector<std::size_t>& units);
-  // The buffers leave for home. The first `counted` units' gradients count in the norm, in place of
-  // what these units counted before; with updates at once only the first is, and it is complete.
-  // Throws Error when one is not finite and updates of this step have begun; on a device that the
-  // host does not address that shows later, when they have arrived: what waits for them throws it.
+  // Starts moving the buffers home. The first `counted` units replace their earlier share of the
+  // norm. When updating immediately, only units[0] is counted; its gradient must be final. Throws
+  // Error when a counted gradient is non-finite and updates of this step have begun. On a device
+  // that is not host-addressable the check ends after the move, and the call that waits for the
+  // move throws.
   void send(const std::vector<std::size_t>& units, std::size_t counted);
-  // The same for a unit and those that it borrows from: its gradients are complete, theirs are not.
+  // begin() and send() for a unit and the units that it borrows parameters from. The unit's own
+  // gradient is final; the borrowed parameters' gradients are not.
   void begin_unit(std::size_t unit) { begin(units_of(unit)); }
   void send_unit(std::size_t unit) { send(units_of(unit), 1); }
-  // More comes to its gradients in this step.
-  void keep_unit(std::size_t unit) { send(units_of(unit), 0); }
-  // Begins the updates of what has arrived. Does not block.
+  // Like send_unit(), but a later pass of this step adds to the unit's gradient.
+  void send_partial(std::size_t unit) { send(units_of(unit), 0); }
+  // Begins the updates of the gradients that are at home. Does not block.
   void begin_arrived_updates();
   // Blocks until all gradients are at home.
-  void end_step();
+  void finish_moves();
 
-  // Begins the update of every unit that trains, in forward order. Not after update_at_once.
+  // Begins the update of every unit that trains, in forward order. Not after update_immediately().
   void begin_updates(const UpdateSettings& settings);
-  // Blocks until every update that was begun has ended; throws the first error. `stall` grows by
-  // the wait.
+  // Blocks until every update that was begun has ended; throws the first error. Adds the wait to
+  // `stall`.
   void finish_updates(zero::GatherStall& stall);
-  // Forgets the gradients of a skipped step that still wait.
+  // Forgets the gradients of a skipped step that wait for their update.
   void drop();
-  // Forgets all gradients, also those that are on the device or on their way: after an error.
+  // After an error: forgets all gradients, also those on the device and on their way home.
   void abandon();
 
+  // Sum over the units' squared norms. Complete after finish_moves().
   double squared_norm() const;
-  // Empty, or the first parameter whose gradient is not finite.
-  const std::string& not_finite() const { return not_finite_; }
-  // Whether the updates of this step have begun.
-  bool updates_begun() const { return at_once_.has_value(); }
-  // Waiting for gradients to leave; and, without overlap, for updates.
+  // Empty, or the name of the first parameter that was found with a non-finite gradient.
+  const std::string& non_finite() const { return non_finite_; }
+  // True when updates of this step have begun before end_step().
+  bool updates_begun() const { return immediate_.has_value(); }
+  // Seconds that the calling thread waited for gradients to leave the device.
   double stall_seconds() const { return stall_seconds_; }
+  // Seconds that it waited for updates: for a gradient slot, and without overlap for all of them.
   double update_stall_seconds() const { return update_stall_.update_seconds; }
 
  private:
@@ -68,8 +75,8 @@ class GradientFlow {
   void begin_buffer(std::size_t unit);
   void begin_check(std::size_t unit);
   void finish_check(std::size_t unit);
-  void found_not_finite(std::size_t unit);
-  std::string first_not_finite(std::size_t unit) const;
+  void found_non_finite(std::size_t unit);
+  std::string first_non_finite(std::size_t unit) const;
   void lend_home(std::size_t unit);
   void forget(std::size_t unit);
   void finish_front();
@@ -81,18 +88,18 @@ class GradientFlow {
   double stall_seconds_ = 0;
   zero::GatherStall update_stall_;
   std::vector<double> squared_norms_;  // by unit
-  std::vector<Ticket> states_;  // by unit: the rest of its update, once its weights are current
-  std::string not_finite_;
-  std::optional<UpdateSettings> at_once_;
-  // Units whose gradients are on their way home, by stage: the one whose are complete, and those
-  // that it borrows from. Of the first `counted` the norm is known then.
-  struct Leaving {
+  std::vector<Ticket> states_;  // by unit: the part of its update after its weights are current
+  std::string non_finite_;
+  std::optional<UpdateSettings> immediate_;  // set: updates begin as gradients arrive
+  // The buffers of one backward on their way home: units[0] is the unit whose backward it was, the
+  // others are those that it borrows from. The first `counted` enter the norm on arrival.
+  struct Move {
     std::vector<std::size_t> units;
     std::size_t counted = 0;
   };
-  std::deque<Leaving> leaving_;
-  std::optional<DeviceNorms> norms_;       // where the host does not address the device
-  std::vector<offload::TileLease> slots_;  // by unit: of gradients that leave or wait
+  std::deque<Move> moves_;
+  std::optional<DeviceNorms> norms_;       // set when the device is not host-addressable
+  std::vector<offload::TileLease> slots_;  // by unit: the slot its gradient moves to or waits in
 };
 
 }  // namespace sluice::train

@@ -43,7 +43,7 @@ void InputStore::put(std::size_t unit, std::size_t micro_batch, torch::Tensor te
   to.sizes = tensor.sizes().vec();
   to.tensor = std::move(tensor);
   if (to.tier == offload::Tier::device) {
-    to.state = Slot::State::kept;
+    to.state = Slot::State::resident;
     return;
   }
   const auto most = static_cast<std::size_t>(std::max(1, puts_in_flight_));
@@ -68,15 +68,15 @@ void InputStore::begin_get(std::size_t unit, std::size_t micro_batch) {
   if (elsewhere) start_fetch(from);
 }
 
-torch::Tensor InputStore::get(std::size_t unit, std::size_t micro_batch, Keep keep) {
+torch::Tensor InputStore::get(std::size_t unit, std::size_t micro_batch, AfterGet after) {
   Slot& from = slot(unit, micro_batch);
-  if (from.state == Slot::State::kept) {
-    if (keep == Keep::yes) return from.tensor;
+  if (from.state == Slot::State::resident) {
+    if (after == AfterGet::retain) return from.tensor;
     from.state = Slot::State::empty;
     return std::move(from.tensor);
   }
   if (from.state != Slot::State::fetching) start_fetch(from);
-  from.state = keep == Keep::yes ? Slot::State::home : Slot::State::empty;
+  from.state = after == AfterGet::retain ? Slot::State::home : Slot::State::empty;
   stalls_.finish(from.fetch, get_stall_seconds_, "input", {});
   return std::exchange(from.tensor, torch::Tensor());
 }

@@ -1,7 +1,7 @@
 #pragma once
-// InputStore: the inputs of the units, kept for recompute, by unit and micro-batch, each at the
-// tier the plan gave it. In the backward pass a slot takes the gradient of its input instead: its
-// input is not needed any more.
+// InputStore: the inputs of the units, kept for recompute, by unit and micro-batch, each on the
+// tier that the plan gave it. In the backward pass a slot takes the gradient of its input, which
+// replaces the input.
 
 #include <torch/torch.h>
 
@@ -20,8 +20,8 @@ namespace sluice::train {
 // Confined to the computing thread.
 class InputStore {
  public:
-  // `homes[unit][micro_batch]`: on Tier::device the slot keeps the tensor itself and the home is
-  // empty.
+  // Place of one unit's input of one micro-batch. On Tier::device the slot holds the tensor itself
+  // and the home is empty.
   struct Slot {
     offload::Tier tier = offload::Tier::device;
     offload::TieredBytes home;
@@ -29,25 +29,25 @@ class InputStore {
     std::vector<std::int64_t> sizes;
     Ticket store;
     Ticket fetch;
-    enum class State { empty, kept, storing, home, fetching } state = State::empty;
+    enum class State { empty, resident, storing, home, fetching } state = State::empty;
   };
 
-  // `kind`: data type and device of the tensors. `puts_in_flight`: tensors that may be on their way
-  // out at a time; 0: put() blocks until its tensor is at home. `stalls`: where its waits are
-  // recorded.
+  // `kind`: data type and device of the tensors. `puts_in_flight`: how many tensors may be on their
+  // way home at a time; 0: put() blocks until its tensor is at home. `stalls` records the waits.
   InputStore(offload::Mover& mover, const torch::TensorOptions& kind, int puts_in_flight,
              std::vector<std::vector<Slot>> slots, const offload::StallMeter& stalls = {});
   ~InputStore();
 
-  // Takes over the tensor: contiguous, of the store's data type and device.
+  // Takes ownership of the tensor, which is contiguous and has the store's data type and device.
   void put(std::size_t unit, std::size_t micro_batch, torch::Tensor tensor);
-  // Starts bringing a slot back, into device memory taken here; nothing when it is on the device.
+  // Starts bringing a slot back, into device memory taken here; does nothing when it is on the
+  // device.
   void begin_get(std::size_t unit, std::size_t micro_batch);
-  // The tensor of a slot; blocks until it is on the device. The slot is empty afterwards unless
-  // `keep`: then its bytes stay (for a slot on the device, the tensor is shared).
-  enum class Keep { no, yes };
-  torch::Tensor get(std::size_t unit, std::size_t micro_batch, Keep keep);
-  // Forgets everything, after waiting for what is on its way.
+  // The tensor of a slot; blocks until it is on the device. `release` empties the slot; `retain`
+  // leaves its bytes there (a slot on the device then shares the tensor).
+  enum class AfterGet { release, retain };
+  torch::Tensor get(std::size_t unit, std::size_t micro_batch, AfterGet after);
+  // Waits for transfers in flight, then forgets everything.
   void clear();
 
   double get_stall_seconds() const { return get_stall_seconds_; }

@@ -1,22 +1,20 @@
 #include "step/step_runner.hpp"
 
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "device/tensor_bytes.hpp"
-#include "sluice/base/error.hpp"
-#include "sluice/cpu_adam/optimizer.hpp"
+#include "sluice/plan/stages.hpp"
 
 namespace sluice::train {
 
-using Keep = InputStore::Keep;
+using AfterGet = InputStore::AfterGet;
 
 StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
     : resources_(resources),
       plan_(resources.plan),
       seed_(seed),
-      micro_batches_(resources.plan.micro_batches_per_pass),
+      micro_batches_(resources.plan.schedule.micro_batches_per_pass),
       last_(resources.plan.layouts.size() - 1),
       modules_(models::make_gpt2_modules(resources.plan.model,
                                          torch_dtype(resources.plan.compute_dtype),
@@ -24,16 +22,10 @@ StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
       gradients_(resources),
       compute_row_(resources.trace, "compute"),
       timeline_(*resources.device, resources.trace),
-      kept_(last_) {
+      saved_(last_) {
   for (std::size_t u = 0; u < last_; ++u) {
-    if (plan_.units[u].keep_activations) kept_[u].resize(micro_batches_);
+    if (plan_.units[u].activations_saved) saved_[u].resize(micro_batches_);
   }
-}
-
-// (B, T + 1) to inputs and targets.
-StepRunner::Batch StepRunner::batch_of(const torch::Tensor& windows) const {
-  const std::int64_t length = plan_.model.n_positions;
-  return {windows.narrow(1, 0, length).contiguous(), windows.narrow(1, 1, length).contiguous()};
 }
 
 // Modules hold views of the resources' buffers.
@@ -41,41 +33,11 @@ StepRunner::~StepRunner() {
   for (const auto& module : modules_) module->unbind();
 }
 
-// (B, T + 1) int64, in host memory.
-torch::Tensor StepRunner::draw_windows(const models::Dataset& data, std::int64_t step,
-                                       std::size_t micro_batch) const {
-  const std::int64_t rows = plan_.config.micro_batch_size;
-  const std::int64_t length = plan_.model.n_positions;
-  torch::Tensor windows = torch::empty({rows, length + 1}, torch::kInt64);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    // Samples are numbered over micro-batches and ranks, so neither changes what a step trains on.
-    const auto sample = static_cast<std::uint64_t>(micro_batch) * static_cast<std::uint64_t>(rows) +
-                        static_cast<std::uint64_t>(row);
-    data.draw(seed_, step, sample,
-              {windows.data_ptr<std::int64_t>() + row * (length + 1),
-               static_cast<std::size_t>(length + 1)});
-  }
-  return windows;
-}
-
-// All of a step's at once: a copy that is waited for would stop a GPU at every micro-batch.
-void StepRunner::bring_tokens(const models::Dataset& data, std::int64_t step) {
-  if (!plan_.gpu) return;
-  std::vector<torch::Tensor> drawn;
-  for (std::size_t m = 0; m < plan_.passes() * micro_batches_; ++m)
-    drawn.push_back(draw_windows(data, step, m));
-  tokens_ = torch::stack(drawn).to(resources_.compute.where);
-}
-
-StepRunner::Batch StepRunner::training_batch(const models::Dataset& data, std::int64_t step,
-                                             std::size_t micro_batch) const {
-  const torch::Tensor windows = tokens_.defined() ? tokens_[static_cast<std::int64_t>(micro_batch)]
-                                                  : draw_windows(data, step, micro_batch);
-  return batch_of(windows);
-}
-
-models::DropoutKey StepRunner::dropout_key(std::int64_t step, std::int64_t micro_batch) const {
-  return {.training = true, .seed = seed_, .step = step, .micro_batch = micro_batch};
+models::DropoutKey StepRunner::dropout_key(const Step& step, std::size_t micro_batch) const {
+  return {.training = true,
+          .seed = seed_,
+          .step = step.number,
+          .micro_batch = static_cast<std::int64_t>(index_of(step, micro_batch))};
 }
 
 StepRunner::Span StepRunner::span(const char* what, std::size_t unit, std::int64_t step) {
@@ -126,38 +88,41 @@ void StepRunner::leave_stage(std::size_t unit) {
   resources_.prefetcher->leave_stage();
 }
 
-torch::Tensor StepRunner::input_of(const models::Dataset& data, std::int64_t step, std::size_t unit,
-                                   std::size_t micro_batch, Keep keep) {
-  if (unit == 0) return training_batch(data, step, number_of(micro_batch)).inputs;
-  return resources_.inputs->get(unit, micro_batch, keep);
+torch::Tensor StepRunner::input_of(const Step& step, const Cell& cell, AfterGet after) {
+  if (cell.unit == 0) return step.batches.at(index_of(step, cell.micro_batch)).inputs;
+  return resources_.inputs->get(cell.unit, cell.micro_batch, after);
 }
 
-// The graph refers to the module's parameters, not to the bytes that they are bound to now: those
-// may be gone until backward binds others.
-StepRunner::Graph StepRunner::run_with_gradients(std::size_t unit, torch::Tensor x,
-                                                 std::int64_t step, std::size_t micro_batch) {
+// Begins to bring the input of the micro-batch after this one to the device.
+void StepRunner::prefetch_input(const Cell& cell) {
+  if (plan_.config.sluice.overlap && cell.micro_batch + 1 < micro_batches_)
+    resources_.inputs->begin_get(cell.unit, cell.micro_batch + 1);
+}
+
+// The graph refers to the module's parameters, not to the bytes that they are bound to now. Those
+// bytes may be evicted before backward, which binds the parameters anew.
+StepRunner::Graph StepRunner::run_with_gradients(const Step& step, const Cell& cell,
+                                                 torch::Tensor x) {
   Graph graph;
-  graph.x = unit == 0 ? std::move(x) : x.detach().requires_grad_(true);
-  graph.y = modules_[unit]->forward(
-      graph.x, dropout_key(step, static_cast<std::int64_t>(number_of(micro_batch))));
+  graph.x = cell.unit == 0 ? std::move(x) : x.detach().requires_grad_(true);
+  graph.y = modules_[cell.unit]->forward(graph.x, dropout_key(step, cell.micro_batch));
   return graph;
 }
 
-void StepRunner::forward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit) {
-  const bool keep = plan_.units[unit].keep_activations;
+void StepRunner::forward_unit(Step& step, std::size_t unit) {
+  const bool save = plan_.units[unit].activations_saved;
   enter_stage(unit);
-  const Span computing = span("forward", unit, step);
+  const Span computing = span("forward", unit, step.number);
   for (std::size_t m = 0; m < micro_batches_; ++m) {
-    torch::Tensor x = input_of(data, step, unit, m, Keep::yes);
-    if (unit > 0 && plan_.config.sluice.overlap && m + 1 < micro_batches_)
-      resources_.inputs->begin_get(unit, m + 1);
+    torch::Tensor x = input_of(step, {unit, m}, AfterGet::retain);
+    if (unit > 0) prefetch_input({unit, m});
     torch::Tensor y;
-    if (keep) {
-      kept_[unit][m] = run_with_gradients(unit, std::move(x), step, m);
-      y = kept_[unit][m].y.detach();
+    if (save) {
+      saved_[unit][m] = run_with_gradients(step, {unit, m}, std::move(x));
+      y = saved_[unit][m].y.detach();
     } else {
       const torch::NoGradGuard no_grad;
-      y = modules_[unit]->forward(x, dropout_key(step, static_cast<std::int64_t>(number_of(m))));
+      y = modules_[unit]->forward(x, dropout_key(step, m));
       x = torch::Tensor();
     }
     resources_.inputs->put(unit + 1, m, std::move(y));
@@ -165,55 +130,51 @@ void StepRunner::forward_unit(const models::Dataset& data, std::int64_t step, st
   leave_stage(unit);
 }
 
-void StepRunner::last_unit(const models::Dataset& data, std::int64_t step, double loss_scale) {
+void StepRunner::last_unit(Step& step) {
   enter_stage(last_);
-  const Span computing = span("loss", last_, step);
+  const Span computing = span("loss", last_, step.number);
   begin_gradients(last_);
   const double share = 1.0 / static_cast<double>(plan_.config.gradient_accumulation_steps);
   for (std::size_t m = 0; m < micro_batches_; ++m) {
-    const Batch batch = training_batch(data, step, number_of(m));
-    torch::Tensor x = resources_.inputs->get(last_, m, Keep::no);
-    if (plan_.config.sluice.overlap && m + 1 < micro_batches_)
-      resources_.inputs->begin_get(last_, m + 1);
+    const Batch batch = step.batches.at(index_of(step, m));
+    torch::Tensor x = resources_.inputs->get(last_, m, AfterGet::release);
+    prefetch_input({last_, m});
     x = x.detach().requires_grad_(true);
-    torch::Tensor loss = modules_[last_]->loss(x, batch.targets, share * loss_scale);
-    loss_sum_.add_(loss.detach());
+    torch::Tensor loss = modules_[last_]->loss(x, batch.targets, share * step.loss_scale);
+    step.loss_sum.add_(loss.detach());
     loss.backward();
     loss = torch::Tensor();
     torch::Tensor gradient = x.grad();
     x = torch::Tensor();
     resources_.inputs->put(last_, m, gradient.contiguous());
   }
-  // Reading it waits for all that was issued, so it is read here only where updates depend on it.
-  if (at_once_ && is_last_pass() && std::isfinite(loss_sum_.item<double>()))
-    gradients_.update_at_once(*at_once_);
-  send_gradients(last_);
+  // Reading the loss waits for all issued work, so it is read here only if updates depend on it.
+  if (step.immediate && is_last_pass(step) && std::isfinite(step.loss_sum.item<double>()))
+    gradients_.update_immediately(*step.immediate);
+  send_gradients(step, last_);
   leave_stage(last_);
 }
 
-// Of a pass that others follow they stay, and count in no norm yet.
-void StepRunner::send_gradients(std::size_t unit) {
-  if (is_last_pass()) {
+void StepRunner::send_gradients(const Step& step, std::size_t unit) {
+  if (is_last_pass(step)) {
     gradients_.send_unit(unit);
   } else {
-    gradients_.keep_unit(unit);
+    gradients_.send_partial(unit);
   }
 }
 
-void StepRunner::backward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit) {
+void StepRunner::backward_unit(Step& step, std::size_t unit) {
   enter_stage(unit);
-  const bool kept = plan_.units[unit].keep_activations;
-  const Span computing = span(kept ? "backward" : "recompute+backward", unit, step);
+  const bool saved = plan_.units[unit].activations_saved;
+  const Span computing = span(saved ? "backward" : "recompute+backward", unit, step.number);
   begin_gradients(unit);
   for (std::size_t m = 0; m < micro_batches_; ++m) {
-    torch::Tensor x = kept ? torch::Tensor() : input_of(data, step, unit, m, Keep::no);
-    torch::Tensor dy = resources_.inputs->get(unit + 1, m, Keep::no);
-    if (plan_.config.sluice.overlap && m + 1 < micro_batches_) {
-      if (unit > 0 && !kept) resources_.inputs->begin_get(unit, m + 1);
-      resources_.inputs->begin_get(unit + 1, m + 1);
-    }
-    Graph graph = kept ? std::exchange(kept_[unit][m], Graph{})
-                       : run_with_gradients(unit, std::move(x), step, m);
+    torch::Tensor x = saved ? torch::Tensor() : input_of(step, {unit, m}, AfterGet::release);
+    torch::Tensor dy = resources_.inputs->get(unit + 1, m, AfterGet::release);
+    if (unit > 0 && !saved) prefetch_input({unit, m});
+    prefetch_input({unit + 1, m});
+    Graph graph = saved ? std::exchange(saved_[unit][m], Graph{})
+                        : run_with_gradients(step, {unit, m}, std::move(x));
     graph.y.backward(dy);
     graph.y = torch::Tensor();
     dy = torch::Tensor();
@@ -223,56 +184,42 @@ void StepRunner::backward_unit(const models::Dataset& data, std::int64_t step, s
     graph.x = torch::Tensor();
     resources_.inputs->put(unit, m, dx.contiguous());
   }
-  send_gradients(unit);
+  send_gradients(step, unit);
   leave_stage(unit);
 }
 
-void StepRunner::run_pass(const models::Dataset& data, std::int64_t step, double loss_scale,
-                          const BetweenHook& between) {
+void StepRunner::run_pass(Step& step, const BetweenHook& between) {
   resources_.prefetcher->begin_pass(plan::step_stages(plan_.layouts));
-  for (std::size_t u = 0; u < last_; ++u) forward_unit(data, step, u);
-  if (pass_ == 0) {
-    // The last unit's weights are the last to be updated: once they are current, the step before
-    // has ended.
+  for (std::size_t u = 0; u < last_; ++u) forward_unit(step, u);
+  if (step.pass == 0) {
+    // The last unit's weights are updated last: once they are current, the step before has ended.
     finish_updates();
     if (between) between();
   }
-  last_unit(data, step, loss_scale);
-  for (std::size_t u = last_; u-- > 0;) backward_unit(data, step, u);
-  gradients_.end_step();
+  last_unit(step);
+  for (std::size_t u = last_; u-- > 0;) backward_unit(step, u);
+  gradients_.finish_moves();
   resources_.prefetcher->end_pass();
   resources_.inputs->clear();
 }
 
-BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::int64_t step,
+BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::int64_t number,
                                             double loss_scale,
-                                            const std::optional<UpdateSettings>& at_once,
+                                            const std::optional<UpdateSettings>& immediate,
                                             const BetweenHook& between) {
   gradients_.begin_step();
   resources_.updater->expect_updates();
-  bring_tokens(data, step);
-  at_once_ = at_once;
-  loss_sum_ = torch::zeros(
-      {}, torch::TensorOptions().dtype(torch::kFloat64).device(resources_.compute.where));
-  for (pass_ = 0; pass_ < plan_.passes(); ++pass_) run_pass(data, step, loss_scale, between);
-
-  BackwardResult result;
-  const double share = 1.0 / static_cast<double>(plan_.config.gradient_accumulation_steps);
-  result.loss = loss_sum_.item<double>() * share;  // waits for the last work of the step
+  const torch::Device device = resources_.compute.where;
+  Step step{
+      .number = number,
+      .batches = MicroBatches(plan_, data, seed_, number, device),
+      .loss_scale = loss_scale,
+      .immediate = immediate,
+      .loss_sum = torch::zeros({}, torch::TensorOptions().dtype(torch::kFloat64).device(device))};
+  for (; step.pass < plan_.passes(); ++step.pass) run_pass(step, between);
+  const double loss_sum = step.loss_sum.item<double>();  // waits for the last work of the step
   timeline_.flush();
-
-  double totals[] = {gradients_.squared_norm(), gradients_.not_finite().empty() ? 0.0 : 1.0};
-  resources_.communicator->all_reduce(totals);
-  result.gradient_norm = std::sqrt(totals[0]) / loss_scale;
-  if (!std::isfinite(result.loss)) {
-    result.not_finite = "the loss";
-  } else if (totals[1] != 0.0) {
-    result.not_finite = "the gradient of " + gradients_.not_finite();
-  }
-  result.updates_begun = gradients_.updates_begun();
-  result.tokens = static_cast<std::uint64_t>(plan_.config.train_batch_size) *
-                  static_cast<std::uint64_t>(plan_.model.n_positions);
-  return result;
+  return result_of_backward(resources_, gradients_, loss_sum, loss_scale);
 }
 
 void StepRunner::finish_updates() {
@@ -289,19 +236,13 @@ RunnerStalls StepRunner::stalls() const {
 double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t window_limit,
                                  std::uint64_t first, std::uint64_t count) {
   const torch::NoGradGuard no_grad;
-  const std::int64_t length = plan_.model.n_positions;
   const auto rows = static_cast<std::uint64_t>(plan_.config.micro_batch_size);
   const std::uint64_t batches = (count + rows - 1) / rows;
   const auto batch = [&](std::uint64_t index) {
     const std::uint64_t begin = index * rows;
     const auto here = static_cast<std::int64_t>(std::min(rows, count - begin));
-    torch::Tensor windows = torch::empty({here, length + 1}, torch::kInt64);
-    for (std::int64_t row = 0; row < here; ++row) {
-      data.eval_window(first + begin + static_cast<std::uint64_t>(row), window_limit,
-                       {windows.data_ptr<std::int64_t>() + row * (length + 1),
-                        static_cast<std::size_t>(length + 1)});
-    }
-    return batch_of(windows.to(resources_.compute.where));
+    return evaluation_batch(plan_, data, window_limit, first + begin, here,
+                            resources_.compute.where);
   };
   resources_.prefetcher->begin_pass(plan::evaluation_stages(plan_.layouts));
   double loss_sum = 0;
@@ -309,7 +250,7 @@ double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t wind
     enter_stage(u);
     const TraceSpan computing(compute_row_, "evaluate", plan_.layouts[u].name);
     for (std::uint64_t m = 0; m < batches; ++m) {
-      torch::Tensor x = u == 0 ? batch(m).inputs : resources_.inputs->get(u, m, Keep::no);
+      torch::Tensor x = u == 0 ? batch(m).inputs : resources_.inputs->get(u, m, AfterGet::release);
       if (u == last_) {
         const torch::Tensor targets = batch(m).targets;
         loss_sum +=

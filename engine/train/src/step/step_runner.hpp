@@ -1,21 +1,22 @@
 #pragma once
-// StepRunner: one optimizer step, layer by layer over the micro-batches of a pass, and evaluation.
-// The same code for every tier: where bytes are is the units', the input store's and the updater's
-// business.
+// StepRunner: forward and backward of one optimizer step, layer by layer over the micro-batches of
+// a pass, and evaluation. One code path for every tier: the units, the input store and the updater
+// know where bytes are.
 //
-// A step is one pass or several (Plan::passes); of several, gradients are summed on the device.
+// A step is one pass or several (Plan::passes). With several passes, gradients stay on the device
+// between passes.
 //
 //   forward, unit u    gather (the prefetcher began it) · every micro-batch · its output is the
 //                      next unit's input · release
 //   last unit          forward and backward at once
 //   backward, unit u   gather · per micro-batch backward, accumulate · norm · gradients go home ·
 //                      release
-//   step               norm over all units · skip or clip · updates begin, in forward order; the
-//                      next forward overtakes none. Where they need not wait for the norm (neither
-//                      clipping nor fp16) each began when its gradients were at home
+//   end of the step    norm over all units · skip or clip · updates begin in forward order
+//                      (step_end.hpp). Without clipping and fp16 each unit's update begins earlier:
+//                      when its gradient is at home
 //
-// Forward keeps the activations of the units that the plan says; those of the others are computed
-// again in backward, from the unit's input.
+// Forward keeps LibTorch's graph for the units that the plan names (activations_saved). Backward
+// computes the other units again from their inputs.
 
 #include <torch/torch.h>
 
@@ -29,24 +30,18 @@
 #include "sluice/models/dataset.hpp"
 #include "sluice/models/gpt2.hpp"
 #include "step/gradient_flow.hpp"
+#include "step/micro_batches.hpp"
 #include "step/run_resources.hpp"
+#include "step/step_end.hpp"
 
 namespace sluice::train {
 
-// Seconds the computing thread waited, by what for; grows over the runner's life.
+// Seconds the computing thread waited, by cause; they grow over the runner's life.
 struct RunnerStalls {
   zero::GatherStall gather;
   double inputs_in_seconds = 0;
   double inputs_out_seconds = 0;
   double gradients_seconds = 0;
-};
-
-struct BackwardResult {
-  double loss = 0;             // mean over the micro-batches
-  double gradient_norm = 0;    // global, before clipping, without the loss scale
-  std::string not_finite;      // empty, or what was not: the loss, or a parameter's gradient
-  bool updates_begun = false;  // with what at_once said
-  std::uint64_t tokens = 0;
 };
 
 // Confined to the thread that trains.
@@ -57,80 +52,83 @@ class StepRunner {
   StepRunner(const StepRunner&) = delete;
   StepRunner& operator=(const StepRunner&) = delete;
 
-  // Called after each stage of a pass; for sampling memory. May be empty.
+  // Called after each stage of a pass, to sample memory. May be empty.
   void set_stage_hook(std::function<void()> hook) { stage_hook_ = std::move(hook); }
-  // Called between the forward and the backward part of every step: the updates of the step before
-  // are all done then.
+  // Called between the forward and the backward part of every step. The updates of the step before
+  // have ended then.
   using BetweenHook = std::function<void()>;
 
-  // Forward and backward of step `step` (from 1), of the loss times `loss_scale`. Afterwards every
-  // unit's gradients wait at their homes; or, with `at_once`, have been used: then each unit's
-  // update began when its gradients had arrived, unless the loss, or the first gradient, was not
-  // finite. A later one that is not makes it throw Error.
-  BackwardResult forward_backward(const models::Dataset& data, std::int64_t step, double loss_scale,
-                                  const std::optional<UpdateSettings>& at_once,
+  // Forward and backward of step `number` (from 1); the loss is multiplied by `loss_scale`.
+  // Without `immediate`, every unit's gradients wait at their homes afterwards. With it, each
+  // unit's update begins when its gradient is at home, unless the loss or the first gradient is
+  // non-finite: then no update begins. A later non-finite gradient throws Error.
+  BackwardResult forward_backward(const models::Dataset& data, std::int64_t number,
+                                  double loss_scale, const std::optional<UpdateSettings>& immediate,
                                   const BetweenHook& between);
-  // Begins the update of every unit, in forward order.
-  void begin_updates(const UpdateSettings& settings) { gradients_.begin_updates(settings); }
-  // Forgets the gradients of a skipped step.
-  void drop_gradients() { gradients_.drop(); }
+  // As sluice::train::end_step(), for the gradients of that step.
+  StepEnd end_step(const BackwardResult& backward, const UpdateSettings& update,
+                   Progress& progress) {
+    return train::end_step(plan_.config, backward, update, gradients_, progress);
+  }
   // Blocks until every update that was begun has ended; throws its error.
   void finish_updates();
 
-  // Mean cross-entropy over the evaluation windows. `progress` gets windows done and all; when it
-  // returns false the evaluation ends there, without a result.
+  // Mean cross-entropy over the evaluation windows. `progress` gets the windows done and the total;
+  // when it returns false the evaluation ends there, without a result.
   std::optional<double> evaluate(const models::Dataset& data, std::uint64_t window_limit,
                                  const std::function<bool(std::uint64_t, std::uint64_t)>& progress);
 
   RunnerStalls stalls() const;
 
  private:
-  struct Batch {
-    torch::Tensor inputs;   // (B, T) int64
-    torch::Tensor targets;  // (B, T) int64
+  // The step in progress.
+  struct Step {
+    std::int64_t number;  // from 1
+    MicroBatches batches;
+    double loss_scale;
+    std::optional<UpdateSettings> immediate;  // settings of updates that begin during backward
+    torch::Tensor loss_sum;                   // one fp64 element on the device, unscaled
+    std::size_t pass = 0;
   };
-  torch::Tensor draw_windows(const models::Dataset& data, std::int64_t step,
-                             std::size_t micro_batch) const;
-  Batch batch_of(const torch::Tensor& windows) const;
-  void bring_tokens(const models::Dataset& data, std::int64_t step);
-  Batch training_batch(const models::Dataset& data, std::int64_t step,
-                       std::size_t micro_batch) const;
-  models::DropoutKey dropout_key(std::int64_t step, std::int64_t micro_batch) const;
-
-  // What a unit's stage computes, in the trace, until its end: on the host when it is issued, and
+  // One unit and micro-batch of it.
+  struct Cell {
+    std::size_t unit;
+    std::size_t micro_batch;  // of the pass
+  };
+  // A unit's computation in the trace, until the end of the scope: on the host when it is issued,
   // on a GPU when it runs.
   struct Span {
     TraceSpan issued;
     ComputeTimeline::Span runs;
   };
   Span span(const char* what, std::size_t unit, std::int64_t step);
-  // Views of the parameters that a unit borrows, in the flat buffers of their owners.
-  template <typename FlatOf>
-  std::vector<torch::Tensor> borrowed_views(std::size_t unit, const FlatOf& flat_of) const;
-  // Of a pass's micro-batch, in the step.
-  std::size_t number_of(std::size_t micro_batch) const {
-    return pass_ * micro_batches_ + micro_batch;
-  }
-  bool is_last_pass() const { return pass_ + 1 == plan_.passes(); }
-  void send_gradients(std::size_t unit);
-  void bind(std::size_t unit);
-  void begin_gradients(std::size_t unit);
-  void enter_stage(std::size_t unit);
-  void leave_stage(std::size_t unit);
-  // A unit's input as backward needs it, and its output with what LibTorch keeps for it.
+  // A unit's input, and its output with the graph that LibTorch keeps for backward.
   struct Graph {
     torch::Tensor x;
     torch::Tensor y;
   };
-  Graph run_with_gradients(std::size_t unit, torch::Tensor x, std::int64_t step,
-                           std::size_t micro_batch);
-  torch::Tensor input_of(const models::Dataset& data, std::int64_t step, std::size_t unit,
-                         std::size_t micro_batch, InputStore::Keep keep);
-  void forward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit);
-  void last_unit(const models::Dataset& data, std::int64_t step, double loss_scale);
-  void run_pass(const models::Dataset& data, std::int64_t step, double loss_scale,
-                const BetweenHook& between);
-  void backward_unit(const models::Dataset& data, std::int64_t step, std::size_t unit);
+
+  bool is_last_pass(const Step& step) const { return step.pass + 1 == plan_.passes(); }
+  // Index in the step of a pass's micro-batch.
+  std::size_t index_of(const Step& step, std::size_t micro_batch) const {
+    return step.pass * micro_batches_ + micro_batch;
+  }
+  models::DropoutKey dropout_key(const Step& step, std::size_t micro_batch) const;
+  // Views of the parameters that a unit borrows, in the flat buffers of their owners.
+  template <typename FlatOf>
+  std::vector<torch::Tensor> borrowed_views(std::size_t unit, const FlatOf& flat_of) const;
+  void bind(std::size_t unit);
+  void enter_stage(std::size_t unit);
+  void leave_stage(std::size_t unit);
+  void begin_gradients(std::size_t unit);
+  void send_gradients(const Step& step, std::size_t unit);
+  Graph run_with_gradients(const Step& step, const Cell& cell, torch::Tensor x);
+  torch::Tensor input_of(const Step& step, const Cell& cell, InputStore::AfterGet after);
+  void prefetch_input(const Cell& cell);
+  void forward_unit(Step& step, std::size_t unit);
+  void last_unit(Step& step);
+  void backward_unit(Step& step, std::size_t unit);
+  void run_pass(Step& step, const BetweenHook& between);
   double evaluate_pass(const models::Dataset& data, std::uint64_t window_limit, std::uint64_t first,
                        std::uint64_t count);
 
@@ -145,13 +143,7 @@ class StepRunner {
   const TraceRow compute_row_;
   ComputeTimeline timeline_;
   zero::GatherStall gather_stall_;
-  // Of the step: the pass, how updates begin, and the sum of the losses so far, one fp64 element on
-  // the device.
-  std::size_t pass_ = 0;
-  std::optional<UpdateSettings> at_once_;
-  torch::Tensor loss_sum_;
-  std::vector<std::vector<Graph>> kept_;  // by unit and micro-batch; empty: not kept
-  torch::Tensor tokens_;                  // on a GPU: (micro-batches, B, T + 1) int64, of the step
+  std::vector<std::vector<Graph>> saved_;  // by unit and micro-batch; empty: computed again
 };
 
 }  // namespace sluice::train

@@ -1,6 +1,6 @@
 #pragma once
-// A tile's bytes as the optimizer takes them, in the types that the plan gives them.
-// Thread-safe: free functions without state.
+// Views of a tile's bytes in the types that the optimizer takes. The plan says which types these
+// are. Thread-safe: free functions without state.
 
 #include <array>
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace sluice::train {
 
-// By part of the format.
+// Bytes of a tile's states, by part of the format.
 using StateSpans = std::array<std::span<std::byte>, models::kMostStateParts>;
 
 template <typename T>
@@ -21,9 +21,10 @@ std::span<T> as(std::span<std::byte> bytes) {
 }
 
 cpu_adam::GradientSpan gradient_span(std::span<std::byte> bytes, DType dtype);
-// Of states in the split format.
+// The master of states in the split format.
 cpu_adam::SplitMaster split_master(const StateSpans& states);
-// All of the same number of elements; `weight` is not used where it is half of a split master.
+// All arguments have the same number of elements. `weight` is not used if the master is split,
+// because the weight is then half of the master.
 cpu_adam::Tile tile_of(const plan::Plan& plan, const StateSpans& states,
                        std::span<std::byte> gradient, std::span<std::byte> weight);
 

@@ -33,7 +33,8 @@ void ReadAhead::end_work(std::size_t unit) {
   --at_work_[unit];
 }
 
-// Units that come after one at work are left out: there will be no room for them.
+// The expected units before the first one at work. Later units are left out, because no tiles will
+// be free for them.
 std::vector<std::size_t> ReadAhead::readable_units() const {
   MutexLock lock(mutex_);
   const auto end = std::find_if(expected_.begin(), expected_.end(),
@@ -52,7 +53,7 @@ void ReadAhead::start() {
             begin_reads_(tile_at(unit, begin, counts_[unit], tile_count_), lease->bytes());
         tiles_.emplace(Key(unit, begin), Tile{std::move(*lease), std::move(reads)});
       } catch (const std::exception&) {
-        return;  // the update will ask again, and say what is wrong
+        return;  // the update reads again, and reports the error
       }
       lease = ring_.try_acquire();
       if (!lease) return;

@@ -1,9 +1,8 @@
 #pragma once
-// ReadAhead: brings states of the units whose weights will be needed first to tiles of its own
-// while the drive has nothing else to do: their gradients come last, and their updates are what
-// computing waits for.
+// ReadAhead: reads states of the first units in forward order into tiles of its own while the drive
+// is idle. Gradients of these units come last, and the next forward pass waits for their updates.
+// Not installed.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -17,47 +16,38 @@
 #include "sluice/base/mutex.hpp"
 #include "sluice/offload/buffer_ring.hpp"
 #include "sluice/offload/tile_pipeline.hpp"
+#include "update/tile_range.hpp"
 
 namespace sluice::train {
 
-// One tile's place in its unit.
-struct TileRange {
-  std::size_t unit = 0;
-  std::uint64_t begin = 0;  // element of the shard
-  std::uint64_t count = 0;
-};
-// The tile that begins there, of a shard of `shard_count` elements.
-inline TileRange tile_at(std::size_t unit, std::uint64_t begin, std::uint64_t shard_count,
-                         std::uint64_t tile_count) {
-  return {unit, begin, std::min(tile_count, shard_count - begin)};
-}
-
-// Thread-safe where it says so, else confined to the updater's thread.
+// Confined to the updater's thread, except for the functions marked thread-safe.
 class ReadAhead {
  public:
-  // Starts the reads of a tile's states.
+  // Begins the reads of a tile's states.
   using BeginReads = std::function<offload::Tickets(const TileRange&, std::span<std::byte> tile)>;
   struct Tile {
     offload::TileLease lease;
     offload::Tickets reads;
   };
 
-  // `ring`: used by nobody else. `counts`: elements of each unit's shard; 0 where nothing is read.
+  // `ring`: shared with nobody; it outlives this. `counts`: elements of each unit's shard; 0 for a
+  // unit whose updates read no states. `tile_count`: elements of a tile.
   ReadAhead(offload::BufferRing& ring, std::vector<std::uint64_t> counts, std::uint64_t tile_count,
             BeginReads begin_reads);
 
-  // Every unit will be updated once more: the first ones are worth reading ahead. Thread-safe.
+  // Announces one more update of every unit. Thread-safe.
   void expect_updates();
-  // A unit's states are about to change or be used, and have been. What is not updated is still
-  // expected. Thread-safe.
+  // Work on a unit's states begins, and has ended. With `updates`, the announced update has come;
+  // otherwise it stays expected. Thread-safe.
   void begin_work(std::size_t unit, bool updates);
   void end_work(std::size_t unit);
 
-  // Begins as many reads as there are free tiles.
+  // Begins as many reads as tiles are free. Does not block.
   void start();
-  // What was read of this tile; none when it was not.
+  // The tile's memory with its reads, which may still be pending; none if the tile was not read
+  // ahead.
   std::optional<Tile> take(const TileRange& range);
-  // Drops what was read of a unit that is written anew.
+  // Drops the tiles of a unit whose states are overwritten.
   void forget(std::size_t unit);
 
  private:
@@ -70,8 +60,8 @@ class ReadAhead {
   const BeginReads begin_reads_;
   std::map<Key, Tile> tiles_;
   mutable Mutex mutex_;
-  std::deque<std::size_t> expected_ SLUICE_GUARDED_BY(mutex_);
-  std::vector<int> at_work_ SLUICE_GUARDED_BY(mutex_);  // by unit
+  std::deque<std::size_t> expected_ SLUICE_GUARDED_BY(mutex_);  // units, in forward order
+  std::vector<int> at_work_ SLUICE_GUARDED_BY(mutex_);  // by unit: works begun and not ended
 };
 
 }  // namespace sluice::train

@@ -5,7 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "update/update_tiles.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
+#include "update/tile_placement.hpp"
+#include "update/tile_scheduler.hpp"
+#include "update/tile_work.hpp"
 
 namespace sluice::train {
 
@@ -17,7 +20,7 @@ using Parts = TileWork::Parts;
 
 namespace {
 
-// The weight as it follows from an fp32 master: rounded to nearest even, as the update writes it.
+// Rounds an fp32 master to the weights: to nearest even, as an update does.
 void write_weights(std::span<const float> master, Bytes weights, DType dtype) {
   if (dtype == DType::fp32) {
     std::copy(master.begin(), master.end(), as<float>(weights).begin());
@@ -32,7 +35,7 @@ void write_weights(std::span<const float> master, Bytes weights, DType dtype) {
                  [](float value) { return to_bf16(value); });
 }
 
-// Sets a split master from values that are made a piece at a time.
+// Sets a split master from `fill`, one piece at a time.
 void fill_split(const StateUpdater::Fill& fill, std::uint64_t offset_count,
                 const cpu_adam::SplitMaster& master) {
   constexpr std::size_t kPiece = 16'384;  // 64 KiB of values
@@ -48,7 +51,7 @@ void fill_split(const StateUpdater::Fill& fill, std::uint64_t offset_count,
   }
 }
 
-// The shards of a unit in a store of the same format.
+// Index of each part of a unit in `store`, which has the plan's format.
 std::vector<std::size_t> shards_in(const offload::SwapStore& store, const plan::Plan& plan,
                                    std::size_t unit) {
   std::vector<std::size_t> shards;
@@ -59,7 +62,8 @@ std::vector<std::size_t> shards_in(const offload::SwapStore& store, const plan::
   return shards;
 }
 
-// Reads after this see the new bytes of the parts that were written.
+// Makes the written parts valid in the store: later reads see the new bytes. Empty if `written`
+// includes no part.
 std::function<void()> publish(offload::SwapStore* store, const StateHome& home, Parts written) {
   std::vector<std::size_t> shards;
   for (const PartHome& part : home) {
@@ -74,37 +78,38 @@ std::function<void()> publish(offload::SwapStore* store, const StateHome& home, 
 }  // namespace
 
 StateUpdater::StateUpdater(const UpdaterResources& resources)
-    : tiles_(std::make_unique<UpdateTiles>(resources)),
+    : resources_(resources),
+      placement_(std::make_unique<TilePlacement>(resources_)),
+      scheduler_(std::make_unique<TileScheduler>(resources_, *placement_)),
       only_in_memory_(resources.plan->units.size(), false) {}
 StateUpdater::~StateUpdater() = default;
 UpdateCounters StateUpdater::counters() const {
-  return tiles_->counters();
+  return scheduler_->counters();
 }
 
 const std::string& StateUpdater::why_unregistered() const {
-  return tiles_->why_unregistered();
+  return scheduler_->why_unregistered();
 }
 
 void StateUpdater::expect_updates() {
-  tiles_->expect_updates();
+  scheduler_->expect_updates();
 }
 
 StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSettings& settings,
                                                 offload::TileLease gradients) {
-  UpdateTiles& tiles = *tiles_;
   TileWork work;
   work.what = "update";
   work.after = settings.after;
-  work.read_states = Parts::in_store_only;
-  work.write_states = settings.commits ? Parts::all : Parts::in_store_only;
+  work.read_states = Parts::uncached;
+  work.write_states = settings.commits ? Parts::all : Parts::uncached;
   work.read_gradient = work.write_weight = true;
-  work.compute = [&tiles, settings, first = tiles.first_element(unit)](
+  work.compute = [this, settings, first = placement_->first_element(unit)](
                      const TileRange& range, const States& states, Bytes gradient, Bytes weight) {
-    cpu_adam::Tile tile = tile_of(tiles.plan(), states, gradient, weight);
+    cpu_adam::Tile tile = tile_of(*resources_.plan, states, gradient, weight);
     tile.first_element = first + range.begin;
-    cpu_adam::step(settings.optimizer, settings.step, tile, *tiles.resources().executor);
+    cpu_adam::step(settings.optimizer, settings.step, tile, *resources_.executor);
   };
-  work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
+  work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
   auto current = std::make_shared<TicketSource>();
   Update update;
   update.weights = current->ticket();
@@ -114,29 +119,27 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
     current->complete(error);
   };
   only_in_memory_[unit] = !settings.commits;
-  update.states = tiles.begin(unit, std::move(work));
+  update.states = scheduler_->begin(unit, std::move(work));
   return update;
 }
 
 Ticket StateUpdater::begin_write_back(std::size_t unit) {
   if (!only_in_memory_[unit]) return {};
   only_in_memory_[unit] = false;
-  UpdateTiles& tiles = *tiles_;
   TileWork work;
   work.what = "write back";
-  work.write_states = Parts::in_memory_too;
-  work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
-  return tiles.begin(unit, std::move(work));
+  work.write_states = Parts::cached;
+  work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
+  return scheduler_->begin(unit, std::move(work));
 }
 
 Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
-  UpdateTiles& tiles = *tiles_;
   TileWork work;
   work.what = "initialise";
-  work.after = tiles.resources().device->mark_compute();
+  work.after = resources_.device->mark_compute();
   work.write_states = Parts::all;
   work.write_weight = true;
-  work.compute = [&plan = tiles.plan(), fill = std::move(fill)](
+  work.compute = [&plan = *resources_.plan, fill = std::move(fill)](
                      const TileRange& range, const States& states, Bytes, Bytes weight) {
     if (plan.state_format.is_split()) {
       fill_split(fill, range.begin, split_master(states));
@@ -147,18 +150,17 @@ Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
     for (std::size_t i = plan.state_format.first_moment(); i < states.size(); ++i)
       std::fill(states[i].begin(), states[i].end(), std::byte{0});
   };
-  work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
-  return tiles.begin(unit, std::move(work));
+  work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
+  return scheduler_->begin(unit, std::move(work));
 }
 
 Ticket StateUpdater::begin_restore(std::size_t unit, offload::SwapStore& source) {
-  UpdateTiles& tiles = *tiles_;
-  const plan::Plan& plan = tiles.plan();
-  const bool own = &source == tiles.resources().store && plan.units[unit].states == Tier::nvme;
+  const plan::Plan& plan = *resources_.plan;
+  const bool own = &source == resources_.store && plan.units[unit].states == Tier::nvme;
   only_in_memory_[unit] = false;
   TileWork work;
   work.what = "restore";
-  work.after = tiles.resources().device->mark_compute();
+  work.after = resources_.device->mark_compute();
   work.read_states = own ? Parts::all : Parts::none;
   work.write_states = own ? Parts::none : Parts::all;
   work.write_weight = true;
@@ -178,18 +180,17 @@ Ticket StateUpdater::begin_restore(std::size_t unit, offload::SwapStore& source)
     if (!plan.state_format.is_split())
       write_weights(as<float>(states[0]), weight, plan.compute_dtype);
   };
-  if (!own) work.finish = publish(tiles.resources().store, tiles.home(unit), work.write_states);
-  return tiles.begin(unit, std::move(work));
+  if (!own) work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
+  return scheduler_->begin(unit, std::move(work));
 }
 
 Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target) {
-  UpdateTiles& tiles = *tiles_;
-  const plan::Plan& plan = tiles.plan();
+  const plan::Plan& plan = *resources_.plan;
   const std::vector<std::size_t> shards = shards_in(target, plan, unit);
   TileWork work;
   work.what = "copy";
-  work.after = tiles.resources().device->mark_compute();
-  work.read_states = Parts::in_store_only;
+  work.after = resources_.device->mark_compute();
+  work.read_states = Parts::uncached;
   work.compute = [&target, shards, &plan](const TileRange& range, const States& states, Bytes,
                                           Bytes) {
     Tickets writes;
@@ -202,7 +203,7 @@ Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target)
   work.finish = [&target, shards] {
     for (const std::size_t shard : shards) target.finish_update(shard);
   };
-  return tiles.begin(unit, std::move(work));
+  return scheduler_->begin(unit, std::move(work));
 }
 
 }  // namespace sluice::train

@@ -1,11 +1,13 @@
 #pragma once
-// StateUpdater: owns the optimizer states (master, first and second moment) of every unit, at the
-// tier the plan gave them, and steps them on a thread of its own, unit by unit in the order asked
-// for: per tile read, Adam (which also writes the 16-bit weights), write back, several tiles in
-// flight.
+// StateUpdater: owns the optimizer states (master, first and second moment) of every unit, on the
+// tier that the plan chose, and steps them on a thread of its own. Each tile is read, stepped by
+// Adam, which also writes the 16-bit weights, and written back. Several tiles are in flight; units
+// that wait are taken in forward order. It neither computes gradients nor decides when a step is
+// committed.
 //
-// The cache: parts of states on NVMe that memory has as well (and weights in host memory, which are
-// half of a split master) are not read for an update, and written only where it is to be committed.
+// The cache: some parts of states on NVMe are in host memory as well. Weights in host memory are
+// such a part where they are half of a split master. An update does not read cached parts, and
+// writes cached parts to the store only in a step that is committed.
 
 #include <cstdint>
 #include <functional>
@@ -14,89 +16,69 @@
 #include <string>
 #include <vector>
 
-#include "sluice/base/executor.hpp"
 #include "sluice/base/ticket.hpp"
-#include "sluice/base/trace.hpp"
-#include "sluice/cpu_adam/optimizer.hpp"
-#include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/buffer_ring.hpp"
-#include "sluice/offload/device.hpp"
 #include "sluice/offload/swap_store.hpp"
-#include "sluice/plan/plan.hpp"
-#include "sluice/zero/sharded_unit.hpp"
 #include "update/update_settings.hpp"
+#include "update/updater_resources.hpp"
 
 namespace sluice::train {
 
-struct UpdaterResources {
-  const plan::Plan* plan = nullptr;
-  std::vector<zero::ShardedUnit*> units;
-  offload::Device* device = nullptr;
-  offload::MemoryPool* host_pool = nullptr;  // states in host memory, tiles
-  nvme::IoEngine* io = nullptr;              // null when nothing is in files
-  offload::SwapStore* store = nullptr;       // null when no states are on NVMe
-  Executor* executor = nullptr;
-  Trace* trace = nullptr;  // row "update": what is done to each tile
-};
+class TilePlacement;
+class TileScheduler;
 
-class UpdateTiles;
-
-// Traffic and time of updates, as far as they have ended.
-struct UpdateCounters {
-  std::uint64_t nvme_read_bytes = 0;
-  std::uint64_t nvme_cached_bytes = 0;  // not read, since the cache has them
-  std::uint64_t nvme_written_bytes = 0;
-  std::uint64_t h2d_bytes = 0;
-  std::uint64_t d2h_bytes = 0;
-  double compute_seconds = 0;
-};
-
-// Thread-safe for the caller's side: begin_x may be called by one thread while work runs.
+// One thread at a time calls the begin_x functions and expect_updates(), also while work runs;
+// counters() is thread-safe.
 class StateUpdater {
  public:
-  // Takes the memory for states and tiles. Throws OutOfMemory.
+  // Allocates states and tiles. Throws OutOfMemory.
   explicit StateUpdater(const UpdaterResources& resources);
-  ~StateUpdater();  // waits for what was begun
+  ~StateUpdater();  // blocks until the work that was begun has ended
   StateUpdater(const StateUpdater&) = delete;
   StateUpdater& operator=(const StateUpdater&) = delete;
 
-  // An error is told by one of the two.
+  // An error goes to exactly one of the two tickets.
   struct Update {
-    Ticket weights;  // ends when the weights are at their home, and the gradients were used
+    Ticket weights;  // ends when the weights are at their home and the gradients have been used
     Ticket states;   // ends when the states are at their home too
   };
-  // Steps unit `unit` with the gradients at its home. `gradients`: that home, if it is a slot;
-  // given back when they were used, also after a failure.
+  // Steps a unit with the gradients at its home. `gradients`: the lease of that home if it is a
+  // slot; the updater returns the slot when the gradients have been used, also after a failure.
   Update begin_update(std::size_t unit, const UpdateSettings& settings,
                       offload::TileLease gradients = {});
 
-  // Every unit will be updated once more, after what was begun: while there is nothing else to do,
-  // states are read ahead as far as the plan has room. Nothing depends on whether it comes true.
+  // Announces one more update of every unit, after the updates already begun. While idle, the
+  // updater prefetches the earliest units' states into the tiles that the plan has for that. The
+  // announcement is a hint: the updates may fail to come.
   void expect_updates();
 
-  // Writes to the store what updates that were not to be committed left in memory only. Before a
-  // commit; does nothing where nothing was left.
+  // Writes the cached parts of a unit to the store, if its last update left their new bytes in
+  // memory only; does nothing otherwise. Call it before a commit.
   Ticket begin_write_back(std::size_t unit);
 
-  // Sets the master weights of a unit from `fill(offset_count, values)`, called for consecutive
-  // parts on the updater's thread, the moments to zero, and writes the weights.
+  // Sets the master weights of a unit from `fill` and the moments to zero, and writes the weights.
+  // `fill(offset_count, values)` is called for consecutive parts on the updater's thread;
+  // `offset_count` counts elements.
   using Fill = std::function<void(std::uint64_t offset_count, std::span<float> values)>;
   Ticket begin_initialise(std::size_t unit, Fill fill);
 
-  // Brings back a unit's states from what `source` has committed, verifying every checksum, and
-  // writes the weights. When `source` is the updater's own store the states stay where they are.
+  // Restores a unit's states from the committed bytes in `source`, verifies every checksum, and
+  // writes the weights. If `source` is the updater's own store, the states stay there.
   Ticket begin_restore(std::size_t unit, offload::SwapStore& source);
 
   // Copies a unit's states into the shards of `target` (a checkpoint).
   Ticket begin_copy_to(std::size_t unit, offload::SwapStore& target);
 
   UpdateCounters counters() const;
-  // Empty, or why the tiles could not be registered with the I/O engine.
+  // Empty, or why the tiles are not registered with the I/O engine.
   const std::string& why_unregistered() const;
 
  private:
-  std::unique_ptr<UpdateTiles> tiles_;
-  std::vector<bool> only_in_memory_;  // by unit: what begin_write_back writes
+  const UpdaterResources resources_;
+  std::unique_ptr<TilePlacement> placement_;
+  std::unique_ptr<TileScheduler> scheduler_;
+  // By unit: whether the store lacks the bytes that the last update gave to the cached parts.
+  std::vector<bool> only_in_memory_;
 };
 
 }  // namespace sluice::train

@@ -4,15 +4,15 @@
 
 namespace sluice::train {
 
-bool in_tile_only(TileWork::Parts parts) {
-  return parts == TileWork::Parts::in_store_only || parts == TileWork::Parts::all;
+bool includes_uncached(TileWork::Parts parts) {
+  return parts == TileWork::Parts::uncached || parts == TileWork::Parts::all;
 }
 
 bool includes(TileWork::Parts parts, const PartHome& home) {
   if (!home.shard || parts == TileWork::Parts::none) return false;
   if (parts == TileWork::Parts::all) return true;
-  const bool in_store_only = home.place == plan::PartPlace::tile;
-  return in_store_only == (parts == TileWork::Parts::in_store_only);
+  const bool cached = home.place != plan::PartPlace::tile;
+  return cached == (parts == TileWork::Parts::cached);
 }
 
 UnitCountdown::UnitCountdown(std::size_t tiles, TileWork work)

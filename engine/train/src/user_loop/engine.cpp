@@ -5,6 +5,7 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/plan/plan_text.hpp"
 #include "user_loop/loop.hpp"
 
 namespace sluice::train {

@@ -1,14 +1,12 @@
 #include "user_loop/loop.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
-#include "saved/checkpoint.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/config/lr_schedule.hpp"
-#include "update/update_settings.hpp"
+#include "step/step_end.hpp"
 
 namespace sluice::train {
 
@@ -33,12 +31,12 @@ class Setting {
 
 }  // namespace
 
-// While it lives a unit's parameters are bound to gathered weights.
+// A unit's parameters are bound to gathered weights while this object lives.
 class Loop::Bound {
  public:
   Bound(Loop& loop, std::size_t unit, UnitOrder::Pass pass)
       : loop_(loop), unit_(unit), any_(!loop.units_[unit].gathers.empty()) {
-    // Parameters are ordinary tensors, whatever the caller computes with.
+    // Parameters are ordinary tensors even where the caller uses InferenceMode.
     const c10::InferenceMode ordinary(false);
     loop_.units_.check_unbound(unit_, loop_.torch_dtype_);
     if (!any_) return;
@@ -61,7 +59,9 @@ class Loop::Bound {
 };
 
 Loop::Loop(config::TrainConfig config, const EngineOptions& options)
-    : config_(std::move(config)), options_(options), loss_scaler_(config_.fp16) {
+    : config_(std::move(config)),
+      options_(options),
+      progress_{.loss_scaler = LossScaler(config_.fp16)} {
   SLUICE_CHECK(config_.world_size == 1, "an Engine trains with one rank");
   SLUICE_CHECK(
       config_.sluice.activations != Activations::offload,
@@ -96,7 +96,8 @@ void Loop::check_usable() const {
                "the engine is in use: a unit must not call another unit, nor the engine");
 }
 
-// Outputs as the caller may keep them: outside of the unit's graph, and not in its weights.
+// Outputs as the caller may keep them: detached from the unit's graph, and copied where they alias
+// its weights.
 Tensors Loop::visible(const Tensors& outputs) const {
   Tensors seen;
   for (const Tensor& output : outputs) {
@@ -126,9 +127,9 @@ Tensors Loop::forward(std::size_t unit, const Tensors& inputs) {
 
 UnitCall Loop::describe(std::size_t unit, const Tensors& inputs) {
   UnitCall call;
-  call.loop = weak_from_this();
+  call.owner = weak_from_this();
   call.unit = unit;
-  call.generation = generation_;
+  call.weights_version = weights_version_;
   call.training_mode = units_[unit].module->is_training();
   call.versions = versions_of(inputs);
   for (const Tensor& input : inputs) {
@@ -138,11 +139,11 @@ UnitCall Loop::describe(std::size_t unit, const Tensors& inputs) {
   return call;
 }
 
-// The unit runs with gradients whether its graph is kept or not: so it is computed in the same way.
+// The unit runs with gradients whether its graph is saved or not, so both compute the same way.
 Tensors Loop::forward_with_gradients(std::size_t unit, const Tensors& inputs) {
   UnitCall call = describe(unit, inputs);
-  const bool keep = keep_->keep(unit);
-  if (!keep) call.random_state = random_state(resources_->compute.where);
+  const bool save = activations_->saves(unit);
+  if (!save) call.random_state = random_state(resources_->compute.where);
   Tensors outputs;
   {
     const Bound bound(*this, unit, UnitOrder::Pass::training);
@@ -150,14 +151,14 @@ Tensors Loop::forward_with_gradients(std::size_t unit, const Tensors& inputs) {
     const offload::MemoryPool& memory = resources_->device->memory();
     const std::uint64_t before = memory.usage().live_bytes;
     UnitGraph graph = run_unit(called.name, called.forward, call.inputs, call.wants_gradient);
-    keep_->measured(unit, std::max(memory.usage().live_bytes, before) - before);
+    activations_->measured(unit, std::max(memory.usage().live_bytes, before) - before);
     outputs = visible(graph.outputs);
     for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
       if (graph.outputs[i].requires_grad()) call.has_history.push_back(i);
     }
-    if (keep) {
+    if (save) {
       call.inputs.clear();
-      call.kept = std::move(graph);
+      call.saved = std::move(graph);
     }
   }
   if (call.has_history.empty()) return outputs;
@@ -170,10 +171,10 @@ void Loop::check_call(const UnitCall& call) const {
                                               ": call Engine::backward(loss), not loss.backward()");
   SLUICE_CHECK(!call.used, "backward was called before on this call of unit " + name +
                                ": a loss has one backward");
-  SLUICE_CHECK(call.generation == generation_,
+  SLUICE_CHECK(call.weights_version == weights_version_,
                "the weights of unit " + name +
                    " have changed since it was called: backward comes before the step");
-  if (call.kept.outputs.empty()) {
+  if (call.saved.outputs.empty()) {
     SLUICE_CHECK(versions_of(call.inputs) == call.versions,
                  "an input of unit " + name +
                      " was changed in place after the call; its backward needs it as it was");
@@ -184,7 +185,7 @@ void Loop::check_call(const UnitCall& call) const {
 }
 
 UnitGraph Loop::graph_of(UnitCall& call) {
-  if (!call.kept.outputs.empty()) return std::exchange(call.kept, {});
+  if (!call.saved.outputs.empty()) return std::exchange(call.saved, {});
   const OwnUnit& unit = units_[call.unit];
   const RandomState now = random_state(resources_->compute.where);
   set_random_state(call.random_state);
@@ -240,7 +241,7 @@ void Loop::backward(const Tensor& loss) {
   finish_step(false);
   resources_->updater->expect_updates();
   const Tensor value = loss.detach().to(torch::kFloat64).reshape({});
-  losses_ = losses_.defined() ? losses_ + value : value;
+  step_.loss_sum = step_.loss_sum.defined() ? step_.loss_sum + value : value;
   used_.erase(
       std::remove_if(used_.begin(), used_.end(), [](const auto& used) { return used.expired(); }),
       used_.end());
@@ -251,15 +252,16 @@ void Loop::backward(const Tensor& loss) {
     forget_gradients();
     throw;
   }
-  ++backwards_;
+  ++step_.backwards;
 }
 
 void Loop::run_backward(const Tensor& loss) {
   const Setting doing(doing_, Doing::backward);
   units_ran_ = 0;
   const double share =
-      loss_scaler_.scale() / static_cast<double>(config_.gradient_accumulation_steps);
-  // By way of fp64: a scale that the loss's type does not hold is infinite there, an overflow.
+      progress_.loss_scaler.scale() / static_cast<double>(config_.gradient_accumulation_steps);
+  // Converted by way of fp64: a scale beyond the range of the loss's type becomes infinite there,
+  // which is an overflow.
   const Tensor gradient = torch::full_like(loss.detach(), share, torch::kFloat64);
   torch::autograd::backward({loss}, {gradient.to(loss.scalar_type())});
   SLUICE_CHECK(units_ran_ > 0, "the loss depends on no unit that trains");
@@ -269,68 +271,56 @@ void Loop::forget_gradients() {
   gradients_->abandon();
   gradients_->begin_step();
   order_->restart();
-  micro_batch_ = 0;
-  backwards_ = 0;
-  losses_.reset();
+  step_ = {};
 }
 
 StepResult Loop::step() {
   check_usable();
-  SLUICE_CHECK(backwards_ > 0, "step() without a backward() since the last one");
+  SLUICE_CHECK(step_.backwards > 0, "step() without a backward() since the last one");
   order_->end_micro_batch();
-  keep_->end_micro_batch(resources_->device->memory().usage().peak_live_bytes);
-  backwards_ = 0;
-  ++micro_batch_;
+  activations_->end_micro_batch(resources_->device->memory().usage().peak_live_bytes);
+  step_.backwards = 0;
+  ++step_.micro_batch;
   StepResult result = last_;
   result.updated = false;
   result.not_finite.clear();
-  if (micro_batch_ < config_.gradient_accumulation_steps) return result;
-  update(result);
+  if (step_.micro_batch < config_.gradient_accumulation_steps) return result;
+  end_step(result);
   last_ = result;
-  unfinished_ = true;
+  updates_running_ = true;
   return result;
 }
 
-void Loop::update(StepResult& result) {
-  // What nobody used has a gradient of zero.
+// A layout that no unit used in this step has a gradient of zero, as in DeepSpeed.
+void Loop::send_zero_gradients() {
   for (std::size_t l = 0; l < plan_.units.size(); ++l) {
     if (plan_.units[l].frozen) continue;
     if (resources_->units[l]->gradient_state() != zero::GradientState::none) continue;
     gradients_->begin({l});
     gradients_->send({l}, 1);
   }
-  gradients_->end_step();
-  result.step = ++step_;
-  // Read here: a GPU would have nothing to do while the host waits for it before a backward.
-  const double losses = std::exchange(losses_, {}).item<double>();
-  result.loss = losses / static_cast<double>(config_.gradient_accumulation_steps);
-  result.loss_scale = loss_scaler_.scale();
-  result.gradient_norm = std::sqrt(gradients_->squared_norm()) / result.loss_scale;
-  result.learning_rate = config::learning_rate(config_, updates_ + 1);
-  if (!std::isfinite(losses)) {
-    result.not_finite = "the loss";
-  } else if (!gradients_->not_finite().empty()) {
-    result.not_finite = "the gradient of " + gradients_->not_finite();
-  }
-  result.updated = result.not_finite.empty();
+}
+
+void Loop::end_step(StepResult& result) {
+  send_zero_gradients();
+  gradients_->finish_moves();
+  const double loss_scale = progress_.loss_scaler.scale();
+  // Read after all work was issued: a GPU would be idle if the host waited for it before backward.
+  const double loss_sum = std::exchange(step_, {}).loss_sum.item<double>();
+  const BackwardResult backward =
+      result_of_backward(*resources_, *gradients_, loss_sum, loss_scale);
   gradients_->begin_step();
-  micro_batch_ = 0;
-  if (result.updated) {
-    UpdateSettings settings = settings_of_update(config_, ++updates_);
-    settings.commits = commits_step(*resources_, step_, false);
-    settings.step.gradient_factor =
-        gradient_factor(config_.gradient_clipping, result.gradient_norm, result.loss_scale);
-    loss_scaler_.updated();
-    gradients_->begin_updates(settings);
-    ++generation_;
-  } else {
-    gradients_->drop();
-    const std::string line =
-        "step " + std::to_string(step_) + ": " + result.not_finite + " is not finite; no update";
-    if (const auto stop = loss_scaler_.why_stop(config_.sluice.non_finite))
-      throw Error(line + ", and " + stop->reason + "; " + stop->advice);
-    log(LogLevel::warn, line + loss_scaler_.overflowed());
-  }
+  const UpdateSettings update = next_update(*resources_, progress_, /*ending=*/false);
+  result.loss = backward.loss;
+  result.loss_scale = loss_scale;
+  result.gradient_norm = backward.gradient_norm;
+  result.learning_rate = config::learning_rate(config_, progress_.updates + 1);
+  result.not_finite = backward.non_finite;
+  const StepEnd end = train::end_step(config_, backward, update, *gradients_, progress_);
+  if (!end.why_stop.empty()) throw Error(end.why_stop);
+  result.step = progress_.step;
+  result.updated = end.updated;
+  if (end.updated) ++weights_version_;
 }
 
 }  // namespace sluice::train

@@ -1,12 +1,13 @@
 #pragma once
-// Loop: what Engine does. The user's loop decides what is computed and in which order; gathering,
-// gradients, updates, commits are the same parts that the built-in model trains with.
+// Loop: the implementation of Engine. The user's loop decides what is computed and in which order.
+// Gathering, gradients, the end of a step, updates and commits are the parts that the built-in
+// model trains with.
 //
 //   forward of a unit    gather (begun early if the order is known) · bind · compute · release
-//   backward of a unit   gather · compute again, or use what was kept · gradients are added to what
-//                        the units have from before · go home · release
+//   backward of a unit   gather · compute again, or use the saved graph · add to the gradients that
+//                        the units have from before · gradients go home · release
 //   step                 at the last micro-batch: norm over all units · skip or clip · updates
-//   begin
+//                        begin (step/step_end.hpp)
 //
 // Confined to the thread that trains.
 
@@ -20,21 +21,22 @@
 #include "saved/run_source.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/train/engine.hpp"
+#include "sluice/train/report.hpp"
 #include "step/gradient_flow.hpp"
-#include "step/loss_scaler.hpp"
+#include "step/progress.hpp"
 #include "step/run_resources.hpp"
-#include "user_loop/keep_choice.hpp"
+#include "user_loop/activation_choice.hpp"
 #include "user_loop/own_units.hpp"
 #include "user_loop/unit_call.hpp"
 #include "user_loop/unit_order.hpp"
 
 namespace sluice::train {
 
-// The functions are those of Engine.
-class Loop : public std::enable_shared_from_this<Loop> {
+// Functions with a name of Engine's have its contract.
+class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop> {
  public:
   Loop(config::TrainConfig config, const EngineOptions& options);
-  ~Loop();
+  ~Loop() override;
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
@@ -48,13 +50,12 @@ class Loop : public std::enable_shared_from_this<Loop> {
   void save_checkpoint(const std::string& directory);
   std::int64_t load_checkpoint(const std::string& directory);
   EngineCounters counters() const;
-  std::int64_t steps() const { return step_; }
+  std::int64_t steps() const { return progress_.step; }
   const plan::Plan& plan() const;
   torch::Device device() const;
   const std::string& name_of(std::size_t unit) const { return units_[unit].name; }
 
-  // Called by a node of LibTorch's graph: the gradients of a call's outputs in, of its inputs out.
-  Tensors backward_of(UnitCall& call, const Tensors& gradients);
+  Tensors backward_of(UnitCall& call, const Tensors& gradients) override;
 
  private:
   class Bound;
@@ -69,9 +70,18 @@ class Loop : public std::enable_shared_from_this<Loop> {
   UnitGraph graph_of(UnitCall& call);
   void run_backward(const torch::Tensor& loss);
   void forget_gradients();
-  void update(StepResult& result);
+  void send_zero_gradients();
+  void end_step(StepResult& result);
   void finish_step(bool ending);
-  models::RunState run_state() const;
+  void commit(bool ending);
+
+  // The step in progress: its micro-batches so far.
+  struct Step {
+    std::int64_t micro_batch = 0;  // of the step
+    std::int64_t backwards = 0;    // since the last step()
+    torch::Tensor loss_sum;        // one fp64 element on the device, unscaled
+  };
+  enum class Doing { nothing, unit, backward, unit_in_backward };
 
   config::TrainConfig config_;
   const EngineOptions options_;
@@ -82,23 +92,18 @@ class Loop : public std::enable_shared_from_this<Loop> {
   std::unique_ptr<RunResources> resources_;  // null before initialize()
   std::unique_ptr<GradientFlow> gradients_;
   std::unique_ptr<UnitOrder> order_;
-  std::unique_ptr<KeepChoice> keep_;
+  std::unique_ptr<ActivationChoice> activations_;
   LinkBytes before_;  // moved by initialize()
   zero::GatherStall gather_stall_;
 
-  enum class Doing { nothing, unit, backward, unit_in_backward } doing_ = Doing::nothing;
-  std::int64_t generation_ = 0;   // of the weights: grows whenever they change
-  std::int64_t micro_batch_ = 0;  // of the step
-  std::int64_t backwards_ = 0;    // since the last step()
-  std::int64_t units_ran_ = 0;    // in this backward
-  std::vector<std::weak_ptr<torch::autograd::Node>> used_;  // losses that backward was called on
+  Doing doing_ = Doing::nothing;
+  std::int64_t weights_version_ = 0;                        // grows when the weights change
+  std::int64_t units_ran_ = 0;                              // in this backward
+  std::vector<std::weak_ptr<torch::autograd::Node>> used_;  // losses that had their backward
   std::uint64_t recomputed_calls_ = 0;
-  torch::Tensor losses_;  // of the step so far, one fp64 element on the device
-  std::int64_t step_ = 0;
-  std::int64_t updates_ = 0;
-  LossScaler loss_scaler_;
-  std::int64_t committed_step_ = 0;
-  bool unfinished_ = false;  // the last step's updates may still run
+  Progress progress_;
+  Step step_;
+  bool updates_running_ = false;  // of the last step; finish_step() waits for them
   StepResult last_;
 };
 

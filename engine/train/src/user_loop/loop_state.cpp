@@ -1,16 +1,18 @@
-// What a Loop holds, and how it survives: everything but the passes through the units.
+// Loop: construction, commits, checkpoints and counters. loop.cpp has the passes through the units.
 
 #include <filesystem>
 #include <utility>
 
 #include "device/tensor_bytes.hpp"
 #include "saved/checkpoint.hpp"
+#include "saved/saved_state.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/models/bound_params.hpp"
 #include "sluice/models/parallel_check.hpp"
 #include "sluice/models/vector_math.hpp"
-#include "sluice/train/library.hpp"
+#include "sluice/plan/make_plan.hpp"
+#include "sluice/train/report.hpp"
 #include "user_loop/loop.hpp"
 
 namespace sluice::train {
@@ -29,18 +31,17 @@ LinkBytes bytes_moved(const RunResources& resources) {
 
 }  // namespace
 
-// Plans, and says what the loop goes on from.
+// Makes the plan; returns the state that the loop continues from.
 RunSource Loop::plan_units() {
   plan::OwnModel model = units_.lay_out(config_.world_size);
   model.activation_bytes = options_.activation_bytes;
-  TrainRequest request;
-  request.resume = options_.resume;
-  if (options_.resident) request.placement = plan::Placement::resident;
-  check_directories(config_, request.placement);
-  RunSource source = find_source(request, config_);
-  keep_compute_threads(config_, source);
-  keep_state_format(config_, source);
-  plan_ = plan::make_plan(config_, model, request.placement, plan::probe_machine(config_));
+  const plan::Placement placement =
+      options_.resident ? plan::Placement::resident : plan::Placement::configured;
+  check_directories(config_, placement);
+  RunSource source = find_source(config_, placement, options_.resume ? Resume::yes : Resume::no);
+  adopt_compute_threads(config_, source);
+  adopt_state_format(config_, source);
+  plan_ = plan::make_plan(config_, model, placement, plan::probe_machine(config_));
   check_source(source, plan_, source.state ? source.state->seed : 0);
   torch_dtype_ = sluice::train::torch_dtype(plan_.compute_dtype);
   for (const std::string& note : config_.notes) log(LogLevel::info, note);
@@ -52,14 +53,14 @@ void Loop::initialize() {
   SLUICE_CHECK(units_.layouts().empty(), "initialize() has failed before: make another Engine");
   const c10::InferenceMode ordinary(false);
   const RunSource source = plan_units();
-  at::set_num_threads(plan_.threads.compute);
+  at::set_num_threads(plan_.schedule.threads.compute);
   models::check_parallel_work();
   models::settle_vector_math();
-  const std::string& checkpoints = config_.sluice.checkpoint_dir;
+  const std::string& checkpoints = config_.sluice.checkpoints.directory;
   if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
   resources_ =
       std::make_unique<RunResources>(plan_, source.own_swap ? SwapMode::open : SwapMode::create);
-  if (!resources_->io_choice.empty()) plan_.choices.push_back(resources_->io_choice);
+  if (!resources_->files.choice.empty()) plan_.choices.push_back(resources_->files.choice);
   units_.use_device(resources_->compute.where);
   try {
     bring_in_states(source);
@@ -70,9 +71,10 @@ void Loop::initialize() {
   gradients_ = std::make_unique<GradientFlow>(*resources_);
   gradients_->begin_step();
   order_ = std::make_unique<UnitOrder>(*resources_->prefetcher);
-  std::optional<std::uint64_t> room = plan_.device_budget_bytes;
-  if (room && plan_.gpu) *room -= *room / 8;  // for gaps between the blocks of its memory
-  keep_ = std::make_unique<KeepChoice>(config_.sluice.activations, room, units_.size());
+  std::optional<std::uint64_t> room = plan_.budget.device_bytes;
+  if (room && plan_.device.gpu) *room -= *room / 8;  // for gaps between the blocks of its memory
+  activations_ =
+      std::make_unique<ActivationChoice>(config_.sluice.activations, room, units_.size());
   resources_->device->memory().reset_peak();
   resources_->host_pool->reset_peak();
   before_ = bytes_moved(*resources_);
@@ -82,10 +84,7 @@ void Loop::bring_in_states(const RunSource& source) {
   std::vector<Ticket> fills(units_.layouts().size());
   if (source.state) {
     restore_states(*resources_, source);
-    step_ = committed_step_ = source.state->step;
-    updates_ = source.state->updates;
-    loss_scaler_.restore(source.state->loss_scale);
-    log(LogLevel::info, "resumed from step " + std::to_string(step_) + " in " + source.directory);
+    resume_progress(progress_, source);
   }
   for (std::size_t l = 0; l < fills.size(); ++l) {
     if (!source.state && !plan_.units[l].frozen)
@@ -114,16 +113,21 @@ void Loop::bring_in_frozen(std::size_t layout) {
   if (buffer) resources_->mover->begin_store(bytes, home).finish();
 }
 
+// Waits for the updates of the last step and commits it. Does nothing when that is done.
 void Loop::finish_step(bool ending) {
   gradients_->finish_updates(gather_stall_);
-  if (unfinished_ || (ending && step_ > committed_step_)) {
-    if (commit_step(*resources_, run_state(), ending)) committed_step_ = step_;
-  }
-  if (unfinished_ && config_.steps_per_print && step_ % *config_.steps_per_print == 0) {
-    log(LogLevel::info, "step " + std::to_string(step_) + ": loss " + std::to_string(last_.loss) +
+  if (updates_running_ || (ending && progress_.step > progress_.committed_step)) commit(ending);
+  const std::int64_t step = progress_.step;
+  if (updates_running_ && config_.steps_per_print && step % *config_.steps_per_print == 0) {
+    log(LogLevel::info, "step " + std::to_string(step) + ": loss " + std::to_string(last_.loss) +
                             ", gradient norm " + std::to_string(last_.gradient_norm));
   }
-  unfinished_ = false;
+  updates_running_ = false;
+}
+
+void Loop::commit(bool ending) {
+  if (commit_step(*resources_, make_run_state(plan_, progress_, {}), ending))
+    progress_.committed_step = progress_.step;
 }
 
 void Loop::finish() {
@@ -131,23 +135,8 @@ void Loop::finish() {
   check_usable();
   order_->pause();
   finish_step(true);
-  if (resources_->store && resources_->states_are_durable() && committed_step_ > 0)
-    resources_->store->close_cleanly();
-}
-
-models::RunState Loop::run_state() const {
-  return {.model = model_text(plan_),
-          .units = stored_units(plan_),
-          .step = step_,
-          .updates = updates_,
-          .seed = 0,
-          .compute_dtype = std::string(sluice::name_of(plan_.compute_dtype)),
-          .loss_scale = loss_scaler_.state(),
-          .format = plan_.state_format,
-          .compute_threads = plan_.threads.compute,
-          .world_size = plan_.world_size,
-          .version = SLUICE_VERSION,
-          .settings = {}};
+  if (resources_->commits_swap() && progress_.committed_step > 0)
+    resources_->files.store->close_cleanly();
 }
 
 Tensor Loop::parameter(const std::string& name) {
@@ -171,11 +160,11 @@ void Loop::save_checkpoint(const std::string& directory) {
   order_->pause();
   finish_step(false);
   std::error_code unknown;
-  const std::string& held = config_.sluice.checkpoint_dir;
+  const std::string& held = config_.sluice.checkpoints.directory;
   std::unique_ptr<offload::DirectoryLock> lock;
   if (held.empty() || !std::filesystem::equivalent(directory, held, unknown))
     lock = hold_checkpoint_directory(directory);
-  write_checkpoint(*resources_, run_state(), directory);
+  write_checkpoint(*resources_, make_run_state(plan_, progress_, {}), directory);
 }
 
 std::int64_t Loop::load_checkpoint(const std::string& directory) {
@@ -185,12 +174,10 @@ std::int64_t Loop::load_checkpoint(const std::string& directory) {
   const RunSource source = read_source(models::find_run(directory));
   check_source(source, plan_, source.state->seed);
   restore_states(*resources_, source);
-  ++generation_;
-  step_ = source.state->step;
-  updates_ = source.state->updates;
-  loss_scaler_.restore(source.state->loss_scale);
-  committed_step_ = 0;
-  return step_;
+  ++weights_version_;
+  resume_progress(progress_, source);
+  progress_.committed_step = 0;
+  return progress_.step;
 }
 
 EngineCounters Loop::counters() const {

@@ -7,6 +7,7 @@
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/bound_params.hpp"
+#include "sluice/plan/make_plan.hpp"
 
 namespace sluice::train {
 

@@ -14,7 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sluice/plan/plan.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "sluice/train/engine.hpp"
 #include "sluice/zero/sharded_unit.hpp"
 #include "update/state_updater.hpp"

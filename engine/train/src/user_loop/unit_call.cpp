@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
-#include "user_loop/loop.hpp"
 
 namespace sluice::train {
 
@@ -23,14 +22,14 @@ class UnitNode final : public torch::autograd::Node {
       : Node(std::move(edges)), call_(std::move(call)) {}
 
   variable_list apply(variable_list&& gradients) override {
-    const std::shared_ptr<Loop> loop = call_.loop.lock();
-    SLUICE_CHECK(loop != nullptr, "backward through a unit of an engine that is gone");
-    return loop->backward_of(call_, gradients);
+    const std::shared_ptr<UnitBackward> owner = call_.owner.lock();
+    SLUICE_CHECK(owner != nullptr, "backward through a unit of an engine that is gone");
+    return owner->backward_of(call_, gradients);
   }
-  // LibTorch calls it when a backward has used the graph up.
+  // LibTorch calls it after the backward that consumes the graph.
   void release_variables() override {
     call_.inputs.clear();
-    call_.kept = {};
+    call_.saved = {};
     call_.used = true;
   }
   std::string name() const override { return "SluiceUnit"; }
@@ -43,7 +42,7 @@ class UnitNode final : public torch::autograd::Node {
 
 std::vector<std::uint32_t> versions_of(const Tensors& tensors) {
   std::vector<std::uint32_t> versions;
-  // What was made in InferenceMode has none.
+  // A tensor that was made in InferenceMode has no version counter.
   for (const Tensor& tensor : tensors)
     versions.push_back(tensor.is_inference()
                            ? 0

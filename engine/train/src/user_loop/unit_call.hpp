@@ -1,7 +1,7 @@
 #pragma once
-// UnitCall: what one call of a unit leaves for its backward pass, and the node of LibTorch's graph
-// that runs it. The outputs of a call belong to the user's graph; what the unit computed inside is
-// a graph of its own, kept or made again.
+// UnitCall: one call of a unit, as its backward needs it, and the node of LibTorch's graph that
+// runs that backward. The outputs of a call belong to the user's graph. The unit's own computation
+// is a separate graph, saved or made again.
 //
 // Confined to the computing thread.
 
@@ -15,13 +15,13 @@
 
 namespace sluice::train {
 
-// The unit's own graph: leaves that stand for the call's inputs, and what came out.
+// The unit's own graph: leaves that stand for the call's inputs, and its outputs.
 struct UnitGraph {
   Tensors inputs;
   Tensors outputs;
 };
 
-// Of LibTorch's generators, which dropout draws from: the CPU's, and a GPU's.
+// State of LibTorch's generators, which dropout draws from: the CPU's, and a GPU's.
 struct RandomState {
   torch::Tensor cpu;
   torch::Tensor device;  // undefined where that is the CPU
@@ -30,17 +30,27 @@ struct RandomState {
 RandomState random_state(torch::Device device);
 void set_random_state(const RandomState& state);
 
+struct UnitCall;
+
+// Runs the backward of a unit's call: gradients of the call's outputs in, gradients of its inputs
+// out. Loop implements it.
+class UnitBackward {
+ public:
+  virtual ~UnitBackward() = default;
+  virtual Tensors backward_of(UnitCall& call, const Tensors& gradients) = 0;
+};
+
 struct UnitCall {
-  std::weak_ptr<Loop> loop;  // the user's graph may outlive the engine
+  std::weak_ptr<UnitBackward> owner;  // weak: the user's graph may outlive the engine
   std::size_t unit = 0;
-  Tensors inputs;                        // outside of any graph
+  Tensors inputs;                        // detached
   std::vector<bool> wants_gradient;      // by input
-  std::vector<std::size_t> has_history;  // the outputs that gradients arrive for
-  std::vector<std::uint32_t> versions;   // of the inputs, when they were used
-  std::int64_t generation = 0;           // of the weights
+  std::vector<std::size_t> has_history;  // indices of the outputs that have a gradient
+  std::vector<std::uint32_t> versions;   // of the inputs at the call
+  std::int64_t weights_version = 0;      // of the loop, at the call
   bool training_mode = false;            // of the module
-  RandomState random_state;              // before the call; when it runs again
-  UnitGraph kept;                        // empty: it runs again
+  RandomState random_state;              // before the call; set when it runs again
+  UnitGraph saved;                       // empty: the unit runs again
   bool used = false;
 };
 
@@ -48,9 +58,10 @@ struct UnitCall {
 // InvalidArgument when it changes an input in place, or returns an undefined tensor.
 UnitGraph run_unit(const std::string& name, const UnitFunction& forward, const Tensors& inputs,
                    const std::vector<bool>& wants_gradient);
+// Version counters of the tensors; they grow when a tensor is changed in place.
 std::vector<std::uint32_t> versions_of(const Tensors& tensors);
 
-// The outputs as the user sees them, part of the user's graph by `call`.
+// The outputs as the user sees them: part of the user's graph, with `call` as their backward.
 Tensors attach(const Tensors& user_inputs, const Tensors& outputs, UnitCall call);
 
 }  // namespace sluice::train

@@ -161,6 +161,13 @@ struct ComputeDevice {
 // As in the file: "auto", "host", "cuda:1".
 std::string name_of(const ComputeDevice& device);
 
+// Full checkpoints.
+struct CheckpointConfig {
+  std::string directory;   // empty: no full checkpoints
+  std::int64_t every = 0;  // steps between checkpoints; 0: never
+  std::int64_t keep = 2;   // number of checkpoints that are kept
+};
+
 struct SluiceConfig {
   ComputeDevice device;
   bool deterministic = false;  // LibTorch's algorithms on a GPU; on the host they always are
@@ -168,10 +175,8 @@ struct SluiceConfig {
   ByteBudget device_bytes;
   ByteBudget host_bytes;
   Durability durability = Durability::process;
-  std::int64_t commit_every = 1;      // steps
-  std::string checkpoint_dir;         // empty: no full checkpoints
-  std::int64_t checkpoint_every = 0;  // steps; 0: never
-  std::int64_t keep = 2;              // full checkpoints kept
+  std::int64_t commit_every = 1;  // steps
+  CheckpointConfig checkpoints;
   bool strict = false;
   bool overlap = true;
   NonFinite non_finite = NonFinite::skip;

@@ -10,10 +10,11 @@
 #include <string>
 #include <utility>
 
-#include "sluice/plan/plan.hpp"
 #include "sluice/plan/rates.hpp"
 
 namespace sluice::plan {
+
+struct Plan;
 
 // Seconds of a step in the long run.
 struct Prediction {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "sluice/plan/plan.hpp"
 #include "sluice/plan/prediction.hpp"
+#include "sluice/plan/tier_bytes.hpp"
 
 namespace sluice::train {
 

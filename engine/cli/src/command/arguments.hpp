@@ -1,0 +1,94 @@
+#pragma once
+// The command line as checked values, one struct for each command. This header knows nothing of the
+// work of the commands.
+// Thread-safe: values and free functions without state.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "sluice/base/dtype.hpp"
+#include "sluice/nvme/io_backend.hpp"
+#include "sluice/nvme/io_engine.hpp"
+#include "sluice/nvme/load.hpp"
+#include "sluice/train/library.hpp"
+
+namespace sluice::cli {
+
+// A text to print, without a command: a help text or the version.
+struct ShowText {
+  std::string text;
+};
+struct TrainArguments {
+  train::TrainRequest request;
+};
+// `request` is the run to plan; its data_path may be empty.
+struct PlanArguments {
+  train::TrainRequest request;
+  bool probe = false;    // measure the machine first
+  bool largest = false;  // plan the largest number of blocks that fits
+};
+struct GenerateArguments {
+  train::GenerateRequest request;
+};
+struct ExportArguments {
+  std::string run_directory;
+  std::string out_path;
+  DType dtype = DType::fp32;
+};
+struct ReportArguments {
+  std::string directory;
+  std::string out_path;    // empty: report.html in the directory
+  std::string trace_path;  // empty: trace.json in the directory, if present
+  std::optional<std::int64_t> step;
+};
+struct DoctorArguments {};
+struct ConfigCheckArguments {
+  std::vector<std::string> paths;  // the configuration, then files over it
+};
+struct ConfigKeysArguments {};
+// Arguments that nvme bench and nvme tune share.
+struct DriveArguments {
+  std::vector<std::string> paths;           // directories, or existing regular files
+  std::optional<std::uint64_t> size_bytes;  // absent: 1 GiB in a directory, else the file's
+  nvme::BackendKind backend = nvme::BackendKind::automatic;
+  unsigned io_threads = 8;  // for the threads backend
+  bool overwrite = false;
+  bool clean = false;
+  std::string html_path;
+};
+struct NvmeBenchArguments : DriveArguments {
+  nvme::LoadPattern pattern = nvme::LoadPattern::read;
+  nvme::LoadAccess access = nvme::LoadAccess::sequential;
+  std::uint32_t block_bytes = 256U << 10U;
+  unsigned depth = 32;
+  std::optional<unsigned> reads_per_write;  // mixed and swap; absent: the engine's default
+  std::optional<unsigned> tensors;          // swap; absent: tiles that fill the file
+  double seconds = 5;
+  bool fio = false;
+  double slice_seconds = 1;  // with fio: length of one slice
+};
+struct NvmeTuneArguments : DriveArguments {
+  std::string out_path;  // receives the tuned part of a configuration
+  double seconds = 45;
+};
+struct NvmeVerifyArguments {
+  std::string directory;
+};
+struct NvmeCleanArguments {
+  std::string directory;
+  bool committed = false;
+  bool dry_run = false;
+};
+
+struct Invocation {
+  std::variant<ShowText, TrainArguments, PlanArguments, GenerateArguments, ExportArguments,
+               ReportArguments, DoctorArguments, ConfigCheckArguments, ConfigKeysArguments,
+               NvmeBenchArguments, NvmeTuneArguments, NvmeVerifyArguments, NvmeCleanArguments>
+      command;
+  bool json = false;
+};
+
+}  // namespace sluice::cli

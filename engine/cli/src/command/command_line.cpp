@@ -1,0 +1,258 @@
+#include "command/command_line.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+constexpr std::size_t kHelpColumns = 80;
+
+std::string quoted(const std::string& text) {
+  return "\"" + text + "\"";
+}
+
+// Breaks at spaces so that no line is longer than `columns`; a longer word stays whole.
+std::vector<std::string> wrap(const std::string& text, std::size_t columns) {
+  std::vector<std::string> lines;
+  std::string line;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    const std::string word = text.substr(at, end - at);
+    if (!line.empty() && line.size() + 1 + word.size() > columns)
+      lines.push_back(std::exchange(line, ""));
+    line += (line.empty() ? "" : " ") + word;
+    at = end + 1;
+  }
+  if (!line.empty()) lines.push_back(line);
+  return lines;
+}
+
+std::string shown_name(const CLI::Option& option) {
+  if (option.get_positional()) return option.get_type_name();
+  std::string shown;
+  for (const std::string& name : option.get_snames()) shown += "-" + name + ", ";
+  shown += "--" + option.get_lnames().front();
+  if (option.get_type_size() != 0) shown += " " + option.get_type_name();
+  return shown;
+}
+
+// The rows as two columns; the second column is wrapped.
+std::string two_columns(const std::vector<std::pair<std::string, std::string>>& rows) {
+  std::size_t width = 0;
+  for (const auto& [name, text] : rows) width = std::max(width, name.size());
+  const std::size_t indent = width + 4;
+  std::string out;
+  for (const auto& [name, text] : rows) {
+    std::string lead = "  " + name + std::string(indent - 2 - name.size(), ' ');
+    for (const std::string& line : wrap(text, kHelpColumns - indent)) {
+      out += std::exchange(lead, std::string(indent, ' ')) + line + "\n";
+    }
+  }
+  return out;
+}
+
+std::string usage_line(const CLI::App& command) {
+  std::string line = "usage: " + full_name(command);
+  if (!command.get_subcommands({}).empty()) line += " COMMAND";
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_required()) line += " " + shown_name(*option);
+  }
+  line += " [options]";
+  std::string out;
+  std::string lead;
+  for (const std::string& part : wrap(line, kHelpColumns - 4)) {
+    out += lead + part + "\n";
+    lead = "    ";
+  }
+  return out;
+}
+
+std::vector<std::string> flag_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::vector<std::string> command_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : command.get_subcommands({})) names.push_back(sub->get_name());
+  return names;
+}
+
+std::string nearest(const std::string& name, const std::vector<std::string>& candidates) {
+  const std::vector<std::string_view> views(candidates.begin(), candidates.end());
+  const std::string found = nearest_name(name, views);
+  return found.empty() ? "" : "; did you mean " + quoted(found) + "?";
+}
+
+std::string unexpected_argument(const CLI::App& command, const std::string& argument) {
+  if (argument.rfind('-', 0) == 0) {
+    const std::string flag = argument.substr(0, argument.find('='));
+    return "unknown flag " + quoted(flag) + nearest(flag, flag_names(command));
+  }
+  const std::vector<std::string> commands = command_names(command);
+  if (!commands.empty()) return "unknown command " + quoted(argument) + nearest(argument, commands);
+  return "unexpected argument " + quoted(argument) +
+         "; values follow their flag, as in --flag VALUE";
+}
+
+// CLI11's text starts with the option's name.
+std::string wrong_number_of_values(const CLI::App& command, const CLI::ParseError& error) {
+  const std::string text = error.what();
+  const std::string name = text.substr(0, text.find(':'));
+  const CLI::Option* option = command.get_option_no_throw(name);
+  const bool repeated = option != nullptr && option->count() > 1;
+  return name +
+         (repeated ? " was given " + std::to_string(option->count()) + " times" : " needs a value");
+}
+
+std::string missing_options(const CLI::App& command) {
+  std::string missing;
+  for (const CLI::Option* option : command.get_options()) {
+    if (!option->get_required() || option->count() > 0) continue;
+    missing += (missing.empty() ? "" : ", ") + shown_name(*option);
+  }
+  return missing;
+}
+
+}  // namespace
+
+void add_option(CLI::App& command, const std::string& flag, const std::string& placeholder,
+                Need need, const std::string& help, std::function<void(const std::string&)> store) {
+  CLI::Option* option = command.add_option_function<std::string>(flag, std::move(store), help);
+  option->type_name(placeholder);
+  if (need == Need::required) option->required();
+}
+
+void add_text(CLI::App& command, const std::string& flag, const std::string& placeholder, Need need,
+              const std::string& help, std::string& target) {
+  add_option(command, flag, placeholder, need, help, [flag, &target](const std::string& text) {
+    if (text.empty()) throw InvalidArgument(flag + ": the value is empty");
+    target = text;
+  });
+}
+
+void add_texts(CLI::App& command, const std::string& flag, const std::string& placeholder,
+               Need need, const std::string& help, std::vector<std::string>& target) {
+  CLI::Option* option = command.add_option(flag, target, help);
+  option->allow_extra_args(false)->type_name(placeholder);
+  option->each([flag](const std::string& text) {
+    if (text.empty()) throw InvalidArgument(flag + ": the value is empty");
+  });
+  if (need == Need::required) option->required();
+}
+
+void add_flag(CLI::App& command, const std::string& flag, const std::string& help, bool& target) {
+  command.add_flag(flag, target, help);
+}
+
+std::int64_t to_integer(const std::string& flag, const std::string& text, std::int64_t at_least) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, problem] = std::from_chars(text.data(), end, value);
+  if (problem != std::errc() || stopped != end || value < at_least) {
+    throw InvalidArgument(flag + ": expected a whole number of at least " +
+                          std::to_string(at_least) + ", found " + quoted(text));
+  }
+  return value;
+}
+
+unsigned to_count(const std::string& flag, const std::string& text, unsigned most) {
+  const std::int64_t value = to_integer(flag, text, 1);
+  SLUICE_CHECK(value <= most,
+               flag + ": expected 1 to " + std::to_string(most) + ", found " + quoted(text));
+  return static_cast<unsigned>(value);
+}
+
+std::uint64_t to_unsigned(const std::string& flag, const std::string& text) {
+  std::uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, problem] = std::from_chars(text.data(), end, value);
+  if (problem != std::errc() || stopped != end) {
+    throw InvalidArgument(
+        flag + ": expected a whole number from 0 to 18446744073709551615, found " + quoted(text));
+  }
+  return value;
+}
+
+double to_real(const std::string& flag, const std::string& text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, problem] = std::from_chars(text.data(), end, value);
+  if (problem != std::errc() || stopped != end || !std::isfinite(value)) {
+    throw InvalidArgument(flag + ": expected a number, found " + quoted(text));
+  }
+  return value;
+}
+
+std::string help_text(const CLI::App& command) {
+  std::string out =
+      full_name(command) + ": " + command.get_description() + "\n\n" + usage_line(command);
+  std::vector<std::pair<std::string, std::string>> rows;
+  for (const CLI::App* sub : command.get_subcommands({})) {
+    rows.emplace_back(sub->get_name(), sub->get_description());
+  }
+  if (!rows.empty()) out += "\ncommands:\n" + two_columns(rows);
+  rows.clear();
+  for (const CLI::Option* option : command.get_options()) {
+    rows.emplace_back(shown_name(*option), option->get_description());
+  }
+  out += "\noptions:\n" + two_columns(rows);
+  return out + "\nexample:\n  " + command.get_footer() + "\n";
+}
+
+std::string usage_message(const CLI::App& root, const CLI::ParseError& error) {
+  const CLI::App& command = named_command(root);
+  std::string message;
+  const std::vector<std::string> extras = root.remaining(true);
+  // A mistyped flag leaves its value behind too; the message is about the flag.
+  const auto flag = std::find_if(extras.begin(), extras.end(),
+                                 [](const std::string& text) { return text.rfind('-', 0) == 0; });
+  // A mistyped command leaves its flags behind; the message is about the command.
+  const bool named = command.get_subcommands({}).empty();
+  if (!extras.empty()) {
+    message = unexpected_argument(command, flag == extras.end() || !named ? extras.front() : *flag);
+  } else if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    message = wrong_number_of_values(command, error);
+  } else if (const std::string missing = missing_options(command); !missing.empty()) {
+    message = "missing " + missing;
+  } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    message = "a command is missing";
+  } else {
+    message = error.what();
+  }
+  return in_command(command, message) + " (" + full_name(command) + " --help lists what there is)";
+}
+
+const CLI::App& named_command(const CLI::App& root) {
+  const CLI::App* command = &root;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  return *command;
+}
+
+std::string in_command(const CLI::App& command, const std::string& message) {
+  if (command.get_parent() == nullptr) return message;
+  const std::string name = full_name(command);
+  return name.substr(name.find(' ') + 1) + ": " + message;
+}
+
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return (parent == nullptr ? "" : full_name(*parent) + " ") + command.get_name();
+}
+
+}  // namespace sluice::cli

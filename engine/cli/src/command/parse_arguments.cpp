@@ -1,0 +1,196 @@
+#include "command/parse_arguments.hpp"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "command/command_builder.hpp"
+#include "command/command_line.hpp"
+#include "command/nvme_arguments.hpp"
+#include "command/run_arguments.hpp"
+#include "command/version.hpp"
+#include "sluice/base/error.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+void add_generate(CLI::App& root, Building& building) {
+  CLI::App& command = add_command(
+      root, building, "generate", "continue a text with trained weights",
+      "sluice generate --model config.json --weights weights.safetensors --prompt \"The \"");
+  train::GenerateRequest& request = building.generate;
+  add_text(command, "--model", "FILE", Need::required, "model, Hugging Face config.json (gpt2)",
+           request.model_path);
+  add_text(command, "--weights", "FILE|RUN", Need::required,
+           "safetensors weights, or the directory of a run (its last committed step)",
+           request.weights_path);
+  add_text(command, "--prompt", "TEXT", Need::required,
+           "text to continue; its bytes are the tokens", request.prompt);
+  add_option(command, "--max-new-tokens", "N", Need::optional, "tokens to generate (default 200)",
+             [&request](const std::string& text) {
+               request.max_new_tokens = to_integer("--max-new-tokens", text, 1);
+             });
+  add_option(
+      command, "--temperature", "T", Need::optional,
+      "0 takes the likeliest token; higher is more random (default 0.8)",
+      [&request](const std::string& text) {
+        request.temperature = to_real("--temperature", text);
+        if (request.temperature < 0) {
+          throw InvalidArgument("--temperature: expected at least 0, found \"" + text + "\"");
+        }
+      });
+  add_option(
+      command, "--top-k", "K", Need::optional,
+      "draw from the K likeliest tokens; 0 for all (default 0)",
+      [&request](const std::string& text) { request.top_k = to_integer("--top-k", text, 0); });
+  add_option(command, "--seed", "N", Need::optional, "seed of the draw (default 0)",
+             [&request](const std::string& text) { request.seed = to_unsigned("--seed", text); });
+  command.parse_complete_callback([&building] {
+    building.select = [&building] {
+      building.invocation.command = GenerateArguments{building.generate};
+    };
+  });
+}
+
+void add_export(CLI::App& root, Building& building) {
+  CLI::App& command = add_command(
+      root, building, "export", "write a run's weights as safetensors, in Hugging Face naming",
+      "sluice export /mnt/nvme/swap --out weights.safetensors --dtype bf16");
+  ExportArguments& arguments = building.export_arguments;
+  add_text(command, "DIR", "DIR", Need::required, "swap directory of the run, or a checkpoint",
+           arguments.run_directory);
+  add_text(command, "--out", "FILE", Need::required, "file to write; replaced when complete",
+           arguments.out_path);
+  add_option(
+      command, "--dtype", "TYPE", Need::optional, "fp32 (default), bf16 or fp16",
+      [&arguments](const std::string& text) {
+        try {
+          arguments.dtype = parse_dtype(text);
+        } catch (const InvalidArgument&) {
+          throw InvalidArgument("--dtype: expected fp32, bf16 or fp16, found \"" + text + "\"");
+        }
+      });
+  command.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = building.export_arguments; };
+  });
+}
+
+void add_report(CLI::App& root, Building& building) {
+  CLI::App& command = add_command(
+      root, building, "report",
+      "turn the report directory of a run into one page: loss, speed, memory, links, a timeline",
+      "sluice report run1 --out run1.html");
+  ReportArguments& arguments = building.report;
+  add_text(command, "DIR", "DIR", Need::required, "directory given to train --report",
+           arguments.directory);
+  add_text(command, "--out", "FILE", Need::optional, "page to write (default DIR/report.html)",
+           arguments.out_path);
+  add_text(command, "--trace", "FILE", Need::optional,
+           "trace of the run, written by train --trace (default DIR/trace.json, if present)",
+           arguments.trace_path);
+  add_option(
+      command, "--step", "N", Need::optional,
+      "step of the trace that is shown (default: one of median duration)",
+      [&arguments](const std::string& text) { arguments.step = to_integer("--step", text, 1); });
+  command.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = building.report; };
+  });
+}
+
+void add_doctor(CLI::App& root, Building& building) {
+  CLI::App& command = add_command(
+      root, building, "doctor",
+      "show what this machine and this build offer, each on or off and why", "sluice doctor");
+  command.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = DoctorArguments{}; };
+  });
+}
+
+void add_config(CLI::App& root, Building& building) {
+  CLI::App& config =
+      *root.add_subcommand("config", "check a training configuration; list its keys");
+  config.set_help_flag("-h,--help", "this text");
+  config.footer("sluice config check ds.json");
+  config.require_subcommand(1);
+  CLI::App& check =
+      add_command(config, building, "check",
+                  "check a training configuration, list all mistakes, and show the resolved values",
+                  "sluice config check ds.json");
+  CLI::Option* files = check.add_option(
+      "FILE", building.check.paths,
+      "training configuration, DeepSpeed JSON; then files whose keys of \"aio\" and \"sluice\" "
+      "replace those before");
+  files->type_name("FILE...");
+  files->required();
+  check.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = building.check; };
+  });
+  CLI::App& keys = add_command(
+      config, building, "keys",
+      "list every key of the configuration and of the model file, and each key's effect",
+      "sluice config keys");
+  keys.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = ConfigKeysArguments{}; };
+  });
+}
+
+std::unique_ptr<CLI::App> make_root(Building& building) {
+  auto root = std::make_unique<CLI::App>("trains models whose states do not fit in device memory",
+                                         "sluice");
+  root->set_help_flag("-h,--help", "this text");
+  root->set_version_flag("--version", version_text(), "version of this program");
+  root->footer("sluice train --config ds.json --model config.json --data text.txt --steps 1000");
+  root->require_subcommand(1);
+  add_train(*root, building);
+  add_generate(*root, building);
+  add_export(*root, building);
+  add_plan(*root, building);
+  add_report(*root, building);
+  add_doctor(*root, building);
+  add_config(*root, building);
+  add_nvme(*root, building);
+  return root;
+}
+
+// "help COMMAND" as "COMMAND --help".
+std::vector<std::string> without_help_command(std::vector<std::string> arguments) {
+  if (arguments.empty() || arguments.front() != "help") return arguments;
+  arguments.erase(arguments.begin());
+  arguments.emplace_back("--help");
+  return arguments;
+}
+
+// Arguments that the program itself does not know. --json is not counted: the program without a
+// command has no such option, but scripts add --json to every line, also when they ask for help.
+std::vector<std::string> unknown_arguments(const CLI::App& root) {
+  std::vector<std::string> unknown = root.remaining(true);
+  std::erase(unknown, "--json");
+  return unknown;
+}
+
+}  // namespace
+
+Invocation parse_arguments(const std::vector<std::string>& given) {
+  const std::vector<std::string> arguments = without_help_command(given);
+  Building building;
+  const std::unique_ptr<CLI::App> root = make_root(building);
+  if (arguments.empty()) return {ShowText{help_text(*root)}, false};
+  try {
+    root->parse(std::vector<std::string>(arguments.rbegin(),
+                                         arguments.rend()));  // CLI11 takes from the back
+    building.select();
+  } catch (const CLI::CallForHelp& help) {
+    // An unknown command has no help text.
+    if (!unknown_arguments(*root).empty()) throw InvalidArgument(usage_message(*root, help));
+    return {ShowText{help_text(named_command(*root))}, false};
+  } catch (const CLI::CallForVersion&) {
+    return {ShowText{version_text() + "\n"}, false};
+  } catch (const CLI::ParseError& error) {
+    throw InvalidArgument(usage_message(*root, error));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(in_command(named_command(*root), error.what()));
+  }
+  return building.invocation;
+}
+
+}  // namespace sluice::cli

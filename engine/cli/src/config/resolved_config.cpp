@@ -1,0 +1,221 @@
+#include "config/resolved_config.hpp"
+
+#include <cstdint>
+#include <optional>
+
+#include "sluice/base/bytes.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+using Values = std::vector<std::pair<std::string, Json::Value>>;
+
+Json::Value number(std::int64_t value) {
+  return Json::Int64(value);
+}
+Json::Value count(std::uint64_t value) {
+  return Json::UInt64(value);
+}
+
+template <typename T>
+Json::Value or_auto(const std::optional<T>& value) {
+  if (!value) return "auto";
+  if constexpr (std::is_same_v<T, bool>) {
+    return *value;
+  } else {
+    return static_cast<Json::Int64>(*value);
+  }
+}
+
+std::string name_of(config::WarmupType type) {
+  return type == config::WarmupType::log ? "log" : "linear";
+}
+
+// Adds a schedule's parameters; one overload for each type.
+struct AddSchedule {
+  Values& values;
+  double base_lr;
+
+  void add(const char* key, Json::Value value) {
+    values.emplace_back(std::string("scheduler.params.") + key, std::move(value));
+  }
+  void operator()(const std::monostate&) {
+    values.emplace_back("scheduler.type", "none: the rate is constant");
+  }
+  void operator()(const config::WarmupLR& schedule) {
+    values.emplace_back("scheduler.type", "WarmupLR");
+    add("warmup_min_lr", schedule.warmup_min_lr);
+    add("warmup_max_lr", schedule.warmup_max_lr.value_or(base_lr));
+    add("warmup_num_steps", number(schedule.warmup_num_steps));
+    add("warmup_type", name_of(schedule.warmup_type));
+  }
+  void operator()(const config::WarmupDecayLR& schedule) {
+    values.emplace_back("scheduler.type", "WarmupDecayLR");
+    add("total_num_steps", number(schedule.total_num_steps));
+    add("warmup_min_lr", schedule.warmup_min_lr);
+    add("warmup_max_lr", schedule.warmup_max_lr);
+    add("warmup_num_steps", number(schedule.warmup_num_steps));
+    add("warmup_type", name_of(schedule.warmup_type));
+  }
+  void operator()(const config::WarmupCosineLR& schedule) {
+    values.emplace_back("scheduler.type", "WarmupCosineLR");
+    add("total_num_steps", number(schedule.total_num_steps));
+    add("warmup_min_ratio", schedule.warmup_min_ratio);
+    add("warmup_num_steps", number(schedule.warmup_num_steps));
+    add("cos_min_ratio", schedule.cos_min_ratio);
+    add("warmup_type", name_of(schedule.warmup_type));
+  }
+};
+
+void add_optimizer(const config::TrainConfig& config, Values& values) {
+  const config::OptimizerConfig& optimizer = config.optimizer;
+  values.emplace_back("optimizer.type",
+                      optimizer.type == config::OptimizerType::adam ? "Adam" : "AdamW");
+  values.emplace_back("optimizer.params.lr", optimizer.lr);
+  Json::Value betas(Json::arrayValue);
+  betas.append(optimizer.beta1);
+  betas.append(optimizer.beta2);
+  values.emplace_back("optimizer.params.betas", betas);
+  values.emplace_back("optimizer.params.eps", optimizer.eps);
+  values.emplace_back("optimizer.params.weight_decay", optimizer.weight_decay);
+  values.emplace_back("optimizer.params.bias_correction", optimizer.bias_correction);
+}
+
+void add_offload(const std::string& section, const config::OffloadConfig& offload, Values& values) {
+  using Device = config::OffloadConfig::Device;
+  const std::string path = "zero_optimization." + section + ".";
+  const char* device = offload.device == Device::nvme  ? "nvme"
+                       : offload.device == Device::cpu ? "cpu"
+                                                       : "none";
+  values.emplace_back(path + "device", device);
+  if (offload.device == Device::none) return;
+  if (offload.device == Device::nvme) {
+    Json::Value paths(offload.nvme_path);
+    if (!offload.further_nvme_paths.empty()) {
+      paths = Json::Value(Json::arrayValue);
+      for (const std::string& directory : offload.directories()) paths.append(directory);
+    }
+    values.emplace_back(path + "nvme_path", paths);
+  }
+  values.emplace_back(path + "pin_memory", or_auto(offload.pin_memory));
+  values.emplace_back(path + "buffer_count", or_auto(offload.buffer_count));
+  if (section == "offload_param")
+    values.emplace_back(path + "buffer_size", or_auto(offload.buffer_size));
+}
+
+void add_zero(const config::TrainConfig& config, Values& values) {
+  const config::ZeroConfig& zero = config.zero;
+  values.emplace_back("zero_optimization.stage", zero.stage);
+  add_offload("offload_param", zero.offload_param, values);
+  add_offload("offload_optimizer", zero.offload_optimizer, values);
+  if (zero.stage < 3) return;
+  const std::string path = "zero_optimization.";
+  values.emplace_back(path + "sub_group_size", count(zero.sub_group_size));
+  values.emplace_back(path + "stage3_prefetch_bucket_size", count(zero.prefetch_bucket_size));
+  values.emplace_back(path + "stage3_max_live_parameters", count(zero.max_live_parameters));
+  values.emplace_back(path + "stage3_max_reuse_distance", count(zero.max_reuse_distance));
+  values.emplace_back(path + "stage3_param_persistence_threshold",
+                      count(zero.param_persistence_threshold));
+  values.emplace_back(path + "stage3_model_persistence_threshold",
+                      count(zero.model_persistence_threshold));
+}
+
+void add_precision(const config::TrainConfig& config, Values& values) {
+  values.emplace_back("bf16.enabled", config.bf16);
+  const config::Fp16Config& fp16 = config.fp16;
+  values.emplace_back("fp16.enabled", fp16.enabled);
+  if (!fp16.enabled) return;
+  values.emplace_back("fp16.loss_scale", fp16.loss_scale);
+  if (!fp16.is_dynamic()) return;
+  values.emplace_back("fp16.initial_scale_power", fp16.initial_scale_power);
+  values.emplace_back("fp16.loss_scale_window", number(fp16.loss_scale_window));
+  values.emplace_back("fp16.hysteresis", fp16.hysteresis);
+  values.emplace_back("fp16.consecutive_hysteresis", fp16.consecutive_hysteresis);
+  values.emplace_back("fp16.min_loss_scale", fp16.min_loss_scale);
+}
+
+void add_aio(const config::TrainConfig& config, Values& values) {
+  values.emplace_back("aio.block_size", count(config.aio.block_size));
+  values.emplace_back("aio.queue_depth", config.aio.queue_depth);
+  values.emplace_back("aio.intra_op_parallelism", config.aio.intra_op_parallelism);
+}
+
+Json::Value budget(const config::ByteBudget& budget) {
+  switch (budget.kind) {
+    case config::ByteBudget::Kind::automatic:
+      return "auto";
+    case config::ByteBudget::Kind::bytes:
+      return count(budget.value);
+    case config::ByteBudget::Kind::percent:
+      return std::to_string(budget.value) + "%";
+  }
+  return "auto";
+}
+
+const char* name_of(config::Durability durability) {
+  switch (durability) {
+    case config::Durability::process:
+      return "process";
+    case config::Durability::power:
+      return "power";
+    case config::Durability::none:
+      return "none";
+  }
+  return "process";
+}
+
+void add_sluice(const config::TrainConfig& config, Values& values) {
+  const config::SluiceConfig& sluice = config.sluice;
+  values.emplace_back("sluice.device", config::name_of(sluice.device));
+  values.emplace_back("sluice.deterministic", sluice.deterministic);
+  values.emplace_back("sluice.tf32", sluice.tf32);
+  values.emplace_back("sluice.device_bytes", budget(sluice.device_bytes));
+  values.emplace_back("sluice.host_bytes", budget(sluice.host_bytes));
+  values.emplace_back("sluice.durability", name_of(sluice.durability));
+  values.emplace_back("sluice.commit_every", number(sluice.commit_every));
+  if (!sluice.checkpoints.directory.empty()) {
+    values.emplace_back("sluice.checkpoint_dir", sluice.checkpoints.directory);
+    values.emplace_back("sluice.checkpoint_every", number(sluice.checkpoints.every));
+    values.emplace_back("sluice.keep", number(sluice.checkpoints.keep));
+  }
+  values.emplace_back("sluice.strict", sluice.strict);
+  values.emplace_back("sluice.overlap", sluice.overlap);
+  values.emplace_back("sluice.micro_batches_per_pass", or_auto(sluice.micro_batches_per_pass));
+  values.emplace_back("sluice.threads.compute", or_auto(sluice.threads.compute));
+  values.emplace_back("sluice.threads.optimizer", or_auto(sluice.threads.optimizer));
+  values.emplace_back("sluice.threads.io", or_auto(sluice.threads.io));
+  values.emplace_back("sluice.io.backend", sluice.io.backend);
+  values.emplace_back("sluice.io.reads_per_write", number(sluice.io.reads_per_write));
+  values.emplace_back("sluice.io.submit_polling", sluice.io.submit_polling);
+  if (!sluice.io.drive_weights.empty()) {
+    Json::Value weights(Json::arrayValue);
+    for (const unsigned weight : sluice.io.drive_weights) weights.append(weight);
+    values.emplace_back("sluice.io.drive_weights", weights);
+  }
+  if (sluice.drive_endurance_bytes > 0)
+    values.emplace_back("sluice.drive_endurance", count(sluice.drive_endurance_bytes));
+  values.emplace_back("sluice.seed", count(sluice.seed));
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, Json::Value>> resolved_values(
+    const config::TrainConfig& config) {
+  Values values;
+  values.emplace_back("train_batch_size", number(config.train_batch_size));
+  values.emplace_back("train_micro_batch_size_per_gpu", number(config.micro_batch_size));
+  values.emplace_back("gradient_accumulation_steps", number(config.gradient_accumulation_steps));
+  add_optimizer(config, values);
+  std::visit(AddSchedule{values, config.optimizer.lr}, config.scheduler);
+  values.emplace_back("gradient_clipping", config.gradient_clipping);
+  add_precision(config, values);
+  values.emplace_back("steps_per_print",
+                      config.steps_per_print ? number(*config.steps_per_print) : Json::Value());
+  add_zero(config, values);
+  add_aio(config, values);
+  add_sluice(config, values);
+  return values;
+}
+
+}  // namespace sluice::cli

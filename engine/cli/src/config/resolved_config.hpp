@@ -1,0 +1,18 @@
+#pragma once
+// A checked configuration as key paths and values. Thread-safe: a free function without state.
+
+#include <json/value.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sluice/config/train_config.hpp"
+
+namespace sluice::cli {
+
+// The values that a run with this configuration uses, by key path, in the order of the file's
+// sections. A value that the planner chooses is "auto". Sections without effect are left out.
+std::vector<std::pair<std::string, Json::Value>> resolved_values(const config::TrainConfig& config);
+
+}  // namespace sluice::cli

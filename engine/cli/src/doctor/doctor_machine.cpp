@@ -1,0 +1,207 @@
+// doctor: processor, memory, limits.
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+
+#include "doctor/doctor.hpp"
+#include "doctor/system_files.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
+#include "terminal/text_format.hpp"
+
+#if defined(SLUICE_HAVE_HWLOC)
+#include <hwloc.h>
+#endif
+
+namespace sluice::cli {
+
+namespace {
+
+DoctorRow fact(std::string name, std::string detail,
+               std::vector<std::pair<std::string, std::uint64_t>> numbers = {}) {
+  return {std::move(name), DoctorState::fact, std::move(detail), std::move(numbers)};
+}
+
+// The CPU flags of the kernel's list that matter to training, oldest first.
+std::string simd_features(const std::string& cpuinfo) {
+  std::string flags = field_of(cpuinfo, "flags");
+  if (flags.empty()) flags = field_of(cpuinfo, "Features");
+  flags = " " + flags + " ";
+  std::string found;
+  for (const char* name :
+       {"sse4_2", "avx", "f16c", "fma", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni",
+        "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_tile", "asimd", "bf16", "sve", "sve2"}) {
+    if (flags.find(" " + std::string(name) + " ") != std::string::npos) {
+      found += (found.empty() ? "" : " ") + std::string(name);
+    }
+  }
+  return found.empty() ? "none that matters here" : found;
+}
+
+DoctorRow adam_row() {
+  try {
+    std::string names;
+    for (const std::string& name : cpu_adam::kernel_names())
+      names += (names.empty() ? "" : ", ") + name;
+    return {"cpu_adam",
+            DoctorState::on,
+            std::string(cpu_adam::kernel_in_use()) + " (this build has: " + names + ")",
+            {}};
+  } catch (const InvalidArgument& error) {  // SLUICE_SIMD names a kernel that does not exist
+    return {"cpu_adam", DoctorState::off, error.what(), {}};
+  }
+}
+
+DoctorRow cores_row() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
+  const int usable =
+      ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(online);
+  std::string detail = std::to_string(usable) + " for this process, of " + std::to_string(online);
+  const std::string quota =
+      read_small_file("/sys/fs/cgroup/cpu.max");  // "200000 100000" or "max 100000"
+  std::istringstream parts(quota);
+  double used = 0;
+  double period = 0;
+  if (parts >> used >> period && period > 0) {
+    detail += "; the container's quota is " + format_number("%.1f", used / period);
+  }
+  return fact("cores", detail,
+              {{"usable", static_cast<std::uint64_t>(usable)},
+               {"online", static_cast<std::uint64_t>(online)}});
+}
+
+std::uint64_t meminfo_bytes(const std::string& meminfo, const std::string& key) {
+  return std::strtoull(field_of(meminfo, key).c_str(), nullptr, 10) * kKiB;  // "16318480 kB"
+}
+
+// The smallest memory limit of this process's control groups, version 2 and version 1.
+std::optional<std::uint64_t> cgroup_limit() {
+  std::optional<std::uint64_t> least;
+  const auto consider = [&](const std::string& file) {
+    // Version 1 writes "no limit" as a number near 2^63.
+    constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60U;
+    if (const auto value = read_number(file); value && *value < kNoLimit)
+      least = std::min(least.value_or(*value), *value);
+  };
+  std::istringstream lines(read_small_file("/proc/self/cgroup"));
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t second = line.find(':', line.find(':') + 1);
+    if (second == std::string::npos) continue;
+    const bool version2 = line.rfind("0::", 0) == 0;
+    if (!version2 && line.find(":memory:") == std::string::npos) continue;
+    const std::string root = version2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    const std::string file = version2 ? "/memory.max" : "/memory.limit_in_bytes";
+    for (std::string path = line.substr(second + 1); !path.empty(); path.erase(path.rfind('/'))) {
+      consider(root + path + file);
+      if (path.find('/') == std::string::npos) break;
+    }
+    consider(root + file);
+  }
+  return least;
+}
+
+DoctorRow memory_row() {
+  const std::string meminfo = read_small_file("/proc/meminfo");
+  const std::uint64_t total = meminfo_bytes(meminfo, "MemTotal");
+  const std::uint64_t available = meminfo_bytes(meminfo, "MemAvailable");
+  std::string detail = format_bytes(available) + " available, of " + format_bytes(total);
+  std::vector<std::pair<std::string, std::uint64_t>> numbers = {{"total_bytes", total},
+                                                                {"available_bytes", available}};
+  if (const auto limit = cgroup_limit()) {
+    detail += "; control group limit " + format_bytes(*limit);
+    numbers.emplace_back("cgroup_limit_bytes", *limit);
+  } else {
+    detail += "; no control group limit";
+  }
+  return fact("memory", detail, numbers);
+}
+
+DoctorRow huge_pages_row() {
+  const std::string modes = read_small_file("/sys/kernel/mm/transparent_hugepage/enabled");
+  const std::size_t open = modes.find('[');
+  const std::size_t close = modes.find(']');
+  const std::string mode = open < close && close != std::string::npos
+                               ? modes.substr(open + 1, close - open - 1)
+                               : "not offered by this kernel";
+  const std::string meminfo = read_small_file("/proc/meminfo");
+  const std::string reserved = field_of(meminfo, "HugePages_Total");
+  return fact("huge pages", "transparent: " + mode +
+                                "; reserved: " + (reserved.empty() ? "0" : reserved) + " of " +
+                                format_bytes(meminfo_bytes(meminfo, "Hugepagesize")));
+}
+
+#if defined(SLUICE_HAVE_HWLOC)
+DoctorRow numa_row() {
+  hwloc_topology_t topology = nullptr;
+  if (hwloc_topology_init(&topology) != 0)
+    return {"NUMA", DoctorState::off, "hwloc did not start", {}};
+  std::string detail;
+  std::uint64_t nodes = 0;
+  if (hwloc_topology_load(topology) == 0) {
+    for (hwloc_obj_t node = nullptr;
+         (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
+      detail += "; node " + std::to_string(node->os_index) + ": " +
+                std::to_string(hwloc_bitmap_weight(node->cpuset)) + " cores, " +
+                format_bytes(node->attr->numanode.local_memory);
+      ++nodes;
+    }
+    const hwloc_obj_t cache = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_L3CACHE, nullptr);
+    if (cache != nullptr) detail += "; L3 cache " + format_bytes(cache->attr->cache.size);
+  }
+  hwloc_topology_destroy(topology);
+  return fact("NUMA", std::to_string(nodes) + (nodes == 1 ? " node" : " nodes") + detail,
+              {{"nodes", nodes}});
+}
+#else
+DoctorRow numa_row() {
+  return {"NUMA", DoctorState::off, "built without hwloc (package libhwloc-dev)", {}};
+}
+#endif
+
+DoctorRow memlock_row() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return fact("memlock", "unknown");
+  if (limit.rlim_cur == RLIM_INFINITY) return fact("memlock", "no limit on pinned memory");
+  return fact("memlock",
+              "at most " + format_bytes(limit.rlim_cur) + " can be pinned (ulimit -l" +
+                  (::geteuid() == 0 ? "; root is not held to it)" : "; limits.conf: memlock)"),
+              {{"limit_bytes", limit.rlim_cur}});
+}
+
+DoctorRow shm_row() {
+  struct statvfs facts = {};
+  if (::statvfs("/dev/shm", &facts) != 0) return {"/dev/shm", DoctorState::off, "not mounted", {}};
+  const std::uint64_t total = std::uint64_t{facts.f_frsize} * facts.f_blocks;
+  const std::uint64_t free = std::uint64_t{facts.f_frsize} * facts.f_bavail;
+  return fact("/dev/shm", format_bytes(free) + " free, of " + format_bytes(total),
+              {{"total_bytes", total}, {"free_bytes", free}});
+}
+
+}  // namespace
+
+std::vector<DoctorRow> probe_cpu_and_memory() {
+  const std::string cpuinfo = read_small_file("/proc/cpuinfo");
+  std::string model = field_of(cpuinfo, "model name");
+  if (model.empty()) model = "not named by the kernel";
+  return {fact("processor", model),
+          fact("SIMD", simd_features(cpuinfo)),
+          adam_row(),
+          cores_row(),
+          memory_row(),
+          huge_pages_row(),
+          numa_row(),
+          memlock_row(),
+          shm_row()};
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,35 @@
+#include "files/input_file.hpp"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "sluice/base/error.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+// The reason why `path` cannot be read; empty for a readable file.
+std::string why_unreadable(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) return "there is no such file";
+  if (std::filesystem::is_directory(status)) return "this is a directory, expected a file";
+  return ::access(path.c_str(), R_OK) == 0 ? "" : "cannot be read (permissions?)";
+}
+
+}  // namespace
+
+void require_file(const std::string& path) {
+  if (const std::string why = why_unreadable(path); !why.empty())
+    throw InvalidArgument(path + ": " + why);
+}
+
+void require_file(const std::string& flag, const std::string& path) {
+  if (const std::string why = why_unreadable(path); !why.empty())
+    throw InvalidArgument(flag + ": " + path + ": " + why);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,13 @@
+#pragma once
+// Files that a command was told to read. Thread-safe: free functions without state.
+
+#include <string>
+
+namespace sluice::cli {
+
+// Throws InvalidArgument "FLAG: PATH: why" when the file cannot be read. Called first, so that the
+// user learns it before anything is loaded. Without a flag: "PATH: why".
+void require_file(const std::string& flag, const std::string& path);
+void require_file(const std::string& path);
+
+}  // namespace sluice::cli

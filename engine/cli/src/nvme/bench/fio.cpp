@@ -1,0 +1,171 @@
+#include "nvme/bench/fio.hpp"
+
+#include <fcntl.h>
+#include <json/json.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
+#include "terminal/text_format.hpp"
+
+extern char** environ;
+
+namespace sluice::cli {
+
+namespace {
+
+constexpr std::string_view kTunables = "GLIBC_TUNABLES=";
+constexpr std::string_view kHugePages = "glibc.malloc.hugetlb=1";
+
+std::string fio_pattern(const NvmeBenchArguments& arguments) {
+  const bool random = arguments.access == nvme::LoadAccess::random;
+  switch (arguments.pattern) {
+    case nvme::LoadPattern::read:
+      return random ? "randread" : "read";
+    case nvme::LoadPattern::write:
+      return random ? "randwrite" : "write";
+    case nvme::LoadPattern::mixed:
+    case nvme::LoadPattern::swap:  // fio's nearest pattern: as many bytes each way
+      break;
+  }
+  return random ? "randrw" : "rw";
+}
+
+std::vector<std::string> command_line(const NvmeBenchArguments& arguments,
+                                      const BenchTarget& target, std::string_view backend) {
+  std::vector<std::string> line = {
+      "fio",
+      "--name=peer",
+      "--filename=" + target.file_path(),
+      "--rw=" + fio_pattern(arguments),
+      "--bs=" + std::to_string(arguments.block_bytes),
+      "--size=" + std::to_string(target.size_bytes()),
+      "--direct=" + std::string(target.file().direct() ? "1" : "0"),
+      "--runtime=" + format_number("%.0f", 1e3 * arguments.slice_seconds) + "ms",
+      "--time_based",
+      "--invalidate=0",
+      "--norandommap",
+      "--randrepeat=0",
+      "--group_reporting",
+      "--thread",
+      "--output-format=json"};
+  if (backend == "threads") {
+    // As many threads as our backend has, each with one request.
+    line.insert(
+        line.end(),
+        {"--ioengine=psync", "--iodepth=1", "--numjobs=" + std::to_string(arguments.io_threads),
+         "--offset_increment=" + std::to_string(target.size_bytes() / arguments.io_threads /
+                                                arguments.block_bytes * arguments.block_bytes)});
+  } else {
+    line.insert(line.end(), {"--ioengine=" + std::string(backend),
+                             "--iodepth=" + std::to_string(arguments.depth)});
+  }
+  return line;
+}
+
+// fio's buffers lie on huge pages, as our buffers do. Otherwise the drive splits fio's large
+// blocks, and the figure is not the drive's limit. This setting replaces the user's setting of the
+// allocator, if any.
+std::vector<std::string> fio_environment() {
+  std::vector<std::string> environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!std::string_view(*variable).starts_with(kTunables)) environment.emplace_back(*variable);
+  }
+  environment.push_back(std::string(kTunables) + std::string(kHugePages));
+  return environment;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+struct Output {
+  int status = 0;
+  std::string out;
+};
+
+// Runs the command line and collects standard output and standard error together.
+Output run_and_read(std::vector<std::string> line) {
+  std::array<int, 2> ends{};
+  SLUICE_SYSCALL(::pipe2(ends.data(), O_CLOEXEC), "pipe");
+  UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, writing.get(), STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, writing.get(), STDERR_FILENO);
+  std::vector<std::string> environment = fio_environment();
+  pid_t child = 0;
+  const int error = ::posix_spawnp(&child, line[0].c_str(), &actions, nullptr,
+                                   pointers_to(line).data(), pointers_to(environment).data());
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error == ENOENT) throw InvalidArgument("--fio: fio is not installed (package fio)");
+  if (error != 0) throw IoError(error, "posix_spawn", "fio");
+  writing.reset();
+  Output output;
+  std::array<char, 4096> block{};
+  for (;;) {
+    const ssize_t got = ::read(reading.get(), block.data(), block.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    output.out.append(block.data(), static_cast<std::size_t>(got));
+  }
+  while (::waitpid(child, &output.status, 0) < 0 && errno == EINTR) {
+  }
+  return output;
+}
+
+}  // namespace
+
+void FioSlice::add(const FioSlice& other) {
+  seconds += other.seconds;
+  bytes += other.bytes;
+  requests += other.requests;
+  cpu_seconds += other.cpu_seconds;
+}
+
+std::string fio_line(const NvmeBenchArguments& arguments, const BenchTarget& target,
+                     std::string_view backend) {
+  return std::string(kTunables) + std::string(kHugePages) + " " +
+         shell_line(command_line(arguments, target, backend));
+}
+
+FioSlice run_fio(const NvmeBenchArguments& arguments, const BenchTarget& target,
+                 std::string_view backend) {
+  const Output output = run_and_read(command_line(arguments, target, backend));
+  // fio may print notes before the object.
+  const std::size_t begin = output.out.find('{');
+  Json::Value root;
+  std::string errors;
+  const std::unique_ptr<Json::CharReader> reader(Json::CharReaderBuilder().newCharReader());
+  const bool parsed = begin != std::string::npos &&
+                      reader->parse(output.out.data() + begin,
+                                    output.out.data() + output.out.size(), &root, &errors);
+  if (output.status != 0 || !parsed || !root["jobs"].isArray() || root["jobs"].empty())
+    throw Error("fio failed: " + valid_utf8(output.out.substr(0, 2000)));
+  const Json::Value& job = root["jobs"][0];
+  FioSlice slice;
+  for (const char* direction : {"read", "write"}) {
+    const Json::Value& side = job[direction];
+    slice.bytes += side["io_bytes"].asDouble();
+    slice.requests += side["total_ios"].asDouble();
+    slice.seconds = std::max(slice.seconds, 1e-3 * side["runtime"].asDouble());
+  }
+  // fio reports percent of one thread's time; for several threads the figure is their mean.
+  const double threads = backend == "threads" ? arguments.io_threads : 1;
+  slice.cpu_seconds =
+      0.01 * (job["usr_cpu"].asDouble() + job["sys_cpu"].asDouble()) * slice.seconds * threads;
+  return slice;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,38 @@
+#include "process/exit_code.hpp"
+
+#include <new>
+
+#include "sluice/base/error.hpp"
+#include "sluice/config/config_error.hpp"
+
+namespace sluice::cli {
+
+Failure classify(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const config::ConfigError& e) {
+    return {kExitUsage, e.what(), true};
+  } catch (const InvalidArgument& e) {
+    return {kExitUsage, e.what()};
+  } catch (const DoesNotFit& e) {
+    return {kExitDoesNotFit, e.what()};
+  } catch (const OutOfMemory& e) {
+    return {kExitDoesNotFit, e.what()};
+  } catch (const IoError& e) {
+    return {kExitStorage, e.what()};
+  } catch (const StorageError& e) {
+    return {kExitStorage, e.what()};
+  } catch (const Interrupted& e) {
+    return {exit_code_of_signal(e.signal_number()), e.what()};
+  } catch (const std::bad_alloc&) {
+    return {kExitOther,
+            "the machine refused an allocation: it is out of memory, or a limit (ulimit -v, a "
+            "container's) is below what the plan needs"};
+  } catch (const std::exception& e) {
+    return {kExitOther, e.what()};
+  } catch (...) {
+    return {kExitOther, "an exception of an unknown type"};
+  }
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,93 @@
+#include "process/signals.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+
+#include "process/exit_code.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+// A signal handler reaches only globals. All of them except g_stop are written before the handlers
+// are installed.
+volatile int g_stop = 0;
+bool g_installed = false;
+
+// Text for a handler: a fixed buffer, since a handler may not allocate.
+struct Message {
+  char text[8192];
+  std::size_t size = 0;
+  void set(const std::string& from) {
+    size = std::min(from.size(), sizeof(text));
+    std::memcpy(text, from.data(), size);
+  }
+};
+Message g_stopping;
+Message g_at_once;
+
+void write_to_stderr(const Message& message) {
+  // A failed write to standard error has nowhere to be reported.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, message.text, message.size);
+}
+
+extern "C" void on_stop_signal(int number) {
+  const int saved = errno;
+  // The reader of the output is gone. The run ends as after a stop request, without a message,
+  // because nobody would read one.
+  if (number == SIGPIPE) {
+    if (g_stop == 0) g_stop = number;
+    return;
+  }
+  if (g_stop != 0) {
+    write_to_stderr(g_at_once);
+    ::_exit(exit_code_of_signal(number));
+  }
+  g_stop = number;
+  write_to_stderr(g_stopping);
+  errno = saved;
+}
+
+void set_action(void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;  // reads and waits of the libraries go on; the loop polls stop()
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+  ::sigaction(SIGPIPE, &action, nullptr);
+}
+
+}  // namespace
+
+StopSignals::StopSignals(const std::string& finishes, const std::string& at_once_message) {
+  assert(!g_installed);
+  g_installed = true;
+  g_stop = 0;
+  g_stopping.set("\nsluice: stopping" + (finishes.empty() ? "" : " after " + finishes) +
+                 "; the same signal again stops at once\n");
+  g_at_once.set(at_once_message);
+  set_action(&on_stop_signal);
+}
+
+StopSignals::~StopSignals() {
+  // After a signal the handlers stay: a second signal must end the process with the same exit code,
+  // also while LibTorch is being torn down.
+  if (g_stop == 0) set_action(SIG_DFL);
+  g_installed = false;
+}
+
+const volatile int& StopSignals::stop() const {
+  return g_stop;
+}
+
+void ignore_file_size_signal() {
+  ::signal(SIGXFSZ, SIG_IGN);
+}
+
+}  // namespace sluice::cli

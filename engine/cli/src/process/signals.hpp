@@ -1,0 +1,31 @@
+#pragma once
+// Signals that the program handles itself. SIGINT and SIGTERM become a number that the training
+// loop polls: the first signal requests a stop after the step in progress, a second one ends the
+// process at once. SIGPIPE also ends a run after its step.
+
+#include <string>
+
+namespace sluice::cli {
+
+// Installs the handlers for the life of the object; after a signal the handlers stay for the life
+// of the process. Only one object may exist at a time. The signals may arrive on any thread.
+// Confined to thread: main.
+class StopSignals {
+ public:
+  // Messages go to standard error. The first signal's message says that the process stops after it
+  // `finishes` its current work ("the step in progress"; empty: the message names none). A second
+  // signal writes `at_once_message` and ends the process.
+  explicit StopSignals(const std::string& finishes = "", const std::string& at_once_message = "\n");
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  // 0, or the number of the signal that arrived.
+  const volatile int& stop() const;
+};
+
+// After this call, growing a file beyond RLIMIT_FSIZE fails that write with EFBIG instead of ending
+// the process.
+void ignore_file_size_signal();
+
+}  // namespace sluice::cli

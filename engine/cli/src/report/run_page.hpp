@@ -1,0 +1,25 @@
+#pragma once
+// The page of `sluice report`: charts over the steps, and the tables of report.json.
+// Thread-safe: values and free functions without state.
+
+#include <json/value.h>
+
+#include <optional>
+#include <string>
+
+#include "report/run_record.hpp"
+#include "report/trace_step.hpp"
+
+namespace sluice::cli {
+
+struct RunRecord {
+  std::string directory;
+  RunSteps steps;
+  Json::Value report;      // null when the run has no report.json (yet)
+  std::string trace_path;  // empty: no trace
+  std::optional<TracedStep> traced;
+};
+
+std::string run_page(const RunRecord& run);
+
+}  // namespace sluice::cli

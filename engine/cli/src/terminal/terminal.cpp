@@ -1,0 +1,54 @@
+#include "terminal/terminal.hpp"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+namespace sluice::cli {
+
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Without any locale variable (containers, services) the reader almost always takes UTF-8. A locale
+// that is set, "C" included, decides.
+bool locale_takes_unicode() {
+  std::string locale;
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    locale = variable(name);
+    if (!locale.empty()) break;
+  }
+  if (locale.empty()) return true;
+  std::transform(locale.begin(), locale.end(), locale.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+}
+
+}  // namespace
+
+TerminalFacts probe_terminal(std::FILE* stream) {
+  constexpr int kNarrowest = 40;
+  constexpr int kWidest = 160;  // a longer line is hard to read
+  const int fd = ::fileno(stream);
+  const std::string term = variable("TERM");
+  TerminalFacts facts;
+  facts.is_terminal = ::isatty(fd) == 1 && term != "dumb";
+  facts.unicode = locale_takes_unicode() && term != "linux";  // the kernel's console has no braille
+  facts.colour = facts.is_terminal && variable("NO_COLOR").empty();
+  winsize size = {};
+  if (facts.is_terminal && ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    facts.columns = size.ws_col;
+  } else if (const int asked = std::atoi(variable("COLUMNS").c_str()); asked > 0) {
+    facts.columns = asked;
+  }
+  facts.columns = std::clamp(facts.columns, kNarrowest, kWidest);
+  return facts;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,18 @@
+#pragma once
+// Facts about the terminal. The environment variables TERM, COLUMNS, NO_COLOR, LC_ALL, LC_CTYPE and
+// LANG are read here and nowhere else. Thread-safe: values and free functions without state.
+
+#include <cstdio>
+#include <string>
+
+namespace sluice::cli {
+
+struct TerminalFacts {
+  bool is_terminal = false;  // a line can be rewritten in place
+  int columns = 80;
+  bool unicode = false;  // block and braille characters are shown
+  bool colour = false;
+};
+TerminalFacts probe_terminal(std::FILE* stream);
+
+}  // namespace sluice::cli

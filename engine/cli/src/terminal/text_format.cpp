@@ -1,0 +1,101 @@
+#include "terminal/text_format.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdio>
+
+#include "sluice/base/text.hpp"
+
+namespace sluice::cli {
+
+std::string format_number(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof(text), format, value);
+  return text;
+}
+
+std::string format_gigabytes(double bytes_per_second) {
+  return format_number("%.2f", 1e-9 * bytes_per_second);
+}
+
+std::string format_duration(double seconds) {
+  constexpr double kLongest = 1e9;  // thirty years; a longer duration says nothing
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > kLongest) return "?";
+  const auto whole = static_cast<long long>(std::llround(seconds));
+  const auto pair = [](long long major, char major_unit, long long minor, char minor_unit) {
+    char text[48];
+    std::snprintf(text, sizeof(text), "%lld%c%02lld%c", major, major_unit, minor, minor_unit);
+    return std::string(text);
+  };
+  if (whole < 60) return std::to_string(whole) + "s";
+  if (whole < 3600) return pair(whole / 60, 'm', whole % 60, 's');
+  if (whole < 86400) return pair(whole / 3600, 'h', whole % 3600 / 60, 'm');
+  return pair(whole / 86400, 'd', whole % 86400 / 3600, 'h');
+}
+
+std::string format_rate(double per_second, const std::string& unit) {
+  if (!std::isfinite(per_second) || per_second < 0) return "? " + unit;
+  const std::string number = per_second < 100
+                                 ? format_number("%.1f", per_second)
+                                 : format_count(static_cast<unsigned long long>(per_second + 0.5));
+  return number + " " + unit;
+}
+
+namespace {
+
+// Length of the valid UTF-8 sequence at the start of `text` (RFC 3629, section 4), or 0.
+std::size_t utf8_sequence(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x80) return 1;
+  const std::size_t length = byte(0) < 0xC2   ? 0
+                             : byte(0) < 0xE0 ? 2
+                             : byte(0) < 0xF0 ? 3
+                             : byte(0) < 0xF5 ? 4
+                                              : 0;
+  if (length == 0 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0U) != 0x80) return 0;
+  }
+  const bool overlong = (byte(0) == 0xE0 && byte(1) < 0xA0) || (byte(0) == 0xF0 && byte(1) < 0x90);
+  const bool outside = (byte(0) == 0xED && byte(1) > 0x9F) || (byte(0) == 0xF4 && byte(1) > 0x8F);
+  return overlong || outside ? 0 : length;
+}
+
+}  // namespace
+
+std::string valid_utf8(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t length = utf8_sequence(text);
+    out += length == 0 ? std::string_view("\xEF\xBF\xBD") : text.substr(0, length);
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return out;
+}
+
+std::string shell_quote(const std::string& argument) {
+  const bool plain = !argument.empty() && std::all_of(argument.begin(), argument.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("-_./=:,@%+").find(c) != std::string_view::npos;
+  });
+  if (plain) return argument;
+  std::string quoted = "'";
+  for (const char c : argument) {
+    if (c == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "'";
+}
+
+std::string shell_line(const std::vector<std::string>& arguments) {
+  std::string line;
+  for (const std::string& argument : arguments)
+    line += (line.empty() ? "" : " ") + shell_quote(argument);
+  return line;
+}
+
+}  // namespace sluice::cli

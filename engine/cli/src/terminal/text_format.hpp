@@ -1,0 +1,29 @@
+#pragma once
+// Formats of numbers for the commands, and text for shells. Thread-safe: free functions without
+// state.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice::cli {
+
+// printf of one number: format_number("%.3f", 1.5).
+std::string format_number(const char* format, double value);
+// Decimal GB/s with two digits, "3.07"; without the unit.
+std::string format_gigabytes(double bytes_per_second);
+// "42s", "7m42s", "3h05m", "2d04h"; "?" when not finite or negative.
+std::string format_duration(double seconds);
+// "1,043 tok/s", "12.3 tok/s".
+std::string format_rate(double per_second, const std::string& unit);
+
+// Replaces every byte that is not part of valid UTF-8 by U+FFFD, as JSON needs.
+std::string valid_utf8(std::string_view text);
+
+// The argument as typed into a POSIX shell: plain text unchanged, other text in single quotes.
+std::string shell_quote(const std::string& argument);
+// A whole command line, each argument quoted where needed.
+std::string shell_line(const std::vector<std::string>& arguments);
+
+}  // namespace sluice::cli

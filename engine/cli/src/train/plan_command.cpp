@@ -1,0 +1,160 @@
+// plan: shows where every byte of a run would live; with known rates also the time of a step.
+
+#include <cerrno>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "command/commands.hpp"
+#include "config/training_config.hpp"
+#include "process/exit_code.hpp"
+#include "process/signals.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/config/model_config.hpp"
+#include "sluice/models/dataset.hpp"
+#include "sluice/models/safetensors.hpp"
+#include "sluice/plan/make_plan.hpp"
+#include "sluice/plan/plan.hpp"
+#include "sluice/plan/plan_text.hpp"
+#include "sluice/plan/prediction.hpp"
+#include "train/run_files.hpp"
+#include "train/train_library_loader.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+// Checks the data as training would.
+void check_data(const train::TrainRequest& run, const config::ModelConfig& model) {
+  const auto length = static_cast<std::uint64_t>(model.n_positions);
+  const auto vocabulary = static_cast<std::uint64_t>(model.vocab_size);
+  if (!run.data_path.empty()) {
+    models::Dataset data(run.data_path, length, vocabulary);
+    if (run.eval_fraction) data.hold_out(*run.eval_fraction);
+  }
+  if (run.eval_data_path) models::Dataset(*run.eval_data_path, length, vocabulary).evaluate_all();
+  if (run.init_path) models::SafetensorsReader{*run.init_path};
+}
+
+// Plans the model, or with --max the largest number of blocks of its shape that fits. Throws
+// DoesNotFit, which says what is short, when the model or a single block does not fit.
+plan::Plan plan_run(const PlanArguments& arguments, const config::TrainConfig& config,
+                    config::ModelConfig model, const plan::FindRates& find_rates) {
+  const plan::Placement placement = arguments.request.placement;
+  const plan::MachineFacts machine = plan::probe_machine(config);
+  if (arguments.largest) {
+    if (auto plan = plan::largest_plan(config, model, placement, machine, find_rates))
+      return std::move(*plan);
+    model.n_layer = 1;
+  }
+  try {
+    return plan::make_plan(config, model, placement, machine, find_rates);
+  } catch (const DoesNotFit& refusal) {
+    if (!arguments.largest) throw;
+    throw DoesNotFit(std::string("one block of this shape (n_layer 1) is too many already: ") +
+                     refusal.what());
+  }
+}
+
+std::string largest_line(const config::ModelConfig& asked, const plan::Plan& plan) {
+  return "the largest model of this shape that fits has " + std::to_string(plan.model.n_layer) +
+         (plan.model.n_layer == 1 ? " block" : " blocks") + " (n_layer; the file has " +
+         std::to_string(asked.n_layer) + ")";
+}
+
+// Measures the rates that predict this plan, and saves them.
+plan::SavedRates probe_rates(const PlanArguments& arguments, const plan::Plan& plan,
+                             Session& session) {
+  for (const std::string& directory : {plan.directories.states, plan.directories.scratch}) {
+    if (!directory.empty() && !std::filesystem::is_directory(directory))
+      throw IoError(ENOENT, "swap directory", directory, 0, 0,
+                    "--probe measures its drive: create it first");
+  }
+  const StopSignals signals;
+  plan::SavedRates saved;
+  saved.rates = load_train_library().probe(
+      plan,
+      [&](const std::string& what, double done) {
+        session.console().status("measuring " + what + " (" +
+                                 std::to_string(static_cast<int>(100 * done)) + " %)");
+      },
+      signals.stop());
+  session.console().status("");
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts);
+  saved.measured = text;
+  const std::string& path = arguments.request.rates_path;
+  if (!path.empty()) plan::save_rates(path, plan::rates_key(plan), saved);
+  return saved;
+}
+
+// Rates of this machine: those that --probe measured, else those that a file has.
+class KnownRates {
+ public:
+  explicit KnownRates(std::string path) : path_(std::move(path)) {}
+
+  void set_probed(std::string key, plan::SavedRates rates) {
+    probed_key_ = std::move(key);
+    probed_ = std::move(rates);
+  }
+  std::optional<plan::SavedRates> find(const plan::Plan& plan) const {
+    const std::string key = plan::rates_key(plan);
+    return probed_ && key == probed_key_ ? probed_ : plan::load_rates(path_, key);
+  }
+
+ private:
+  const std::string path_;
+  std::string probed_key_;
+  std::optional<plan::SavedRates> probed_;
+};
+
+void show_plan(const plan::Plan& plan, const config::TrainConfig& config,
+               const train::TrainRequest& request, Console& console) {
+  for (const std::string& note : config.notes) console.print(note);
+  console.print(plan::plan_table(plan));
+  for (const std::string& choice : plan.choices) console.print("chosen: " + choice);
+  if (request.steps && plan.traffic.nvme_written_bytes > 0) {
+    const std::uint64_t written =
+        checked_mul(plan.traffic.nvme_written_bytes, static_cast<std::uint64_t>(*request.steps));
+    console.print("all " + std::to_string(*request.steps) + " steps write " +
+                  format_bytes(written) + " to the drive");
+  }
+}
+
+}  // namespace
+
+int run_plan(const PlanArguments& arguments, Session& session) {
+  const train::TrainRequest& request = arguments.request;
+  require_files(request);
+  const config::TrainConfig config = load_training_config(request.config_path, request.tuned_paths);
+  const config::ModelConfig model = config::load_model_config(request.model_path);
+  check_data(request, model);
+  KnownRates rates(request.rates_path);
+  if (arguments.probe) {
+    if (!request.rates_path.empty()) plan::check_rates_path(request.rates_path);
+    const plan::Plan usual = plan_run(arguments, config, model, {});
+    rates.set_probed(plan::rates_key(usual), probe_rates(arguments, usual, session));
+  }
+  const plan::Plan plan = plan_run(arguments, config, model, [&](const plan::Plan& candidate) {
+    const std::optional<plan::SavedRates> saved = rates.find(candidate);
+    return saved ? std::optional(saved->rates) : std::nullopt;
+  });
+  Console& console = session.console();
+  if (arguments.largest) console.print(largest_line(model, plan));
+  show_plan(plan, config, request, console);
+  std::optional<plan::Prediction> prediction;
+  if (const std::optional<plan::SavedRates> saved = rates.find(plan)) {
+    prediction = plan::predict(plan, saved->rates);
+    console.print("\n" + plan::prediction_text(*prediction, *saved));
+  }
+  session.emit_text(plan::plan_json(plan, prediction));
+  return kExitDone;
+}
+
+}  // namespace sluice::cli

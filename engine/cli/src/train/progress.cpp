@@ -1,0 +1,194 @@
+#include "train/progress.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "sluice/base/text.hpp"
+#include "sluice/plan/plan_text.hpp"
+#include "terminal/byte_progress.hpp"
+#include "terminal/text_format.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+// Steps that the shown speed averages over: a run slows down and recovers with its machine.
+constexpr std::size_t kRecentSteps = 32;
+// A memory of about twenty steps, which follows the loss and not the batches.
+constexpr double kSmoothing = 0.95;
+constexpr double kSecondsBetweenLines = 10;
+constexpr double kSecondsBetweenRedraws = 0.1;
+constexpr std::size_t kStepsForCurve = 10;
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string out;
+  for (const std::string& part : parts) out += (out.empty() ? "" : "  ") + part;
+  return out;
+}
+
+}  // namespace
+
+std::string progress_line(const ProgressView& view, const TerminalFacts& terminal) {
+  constexpr int kShortestBar = 8;
+  constexpr int kLongestBar = 30;
+  constexpr int kBarExtra = 2 + 2;  // the bar's ends, and the gap before the next part
+  const auto columns =
+      static_cast<int>(terminal.columns) - 1;  // the last column would wrap on some terminals
+  const std::string total = std::to_string(view.total);
+  std::string step = std::to_string(view.step);
+  step.insert(0, total.size() - std::min(total.size(), step.size()),
+              ' ');  // so that the line does not jump
+  std::string left;
+  if (view.seconds_left) left = format_duration(*view.seconds_left) + " left";
+  // On a narrow terminal the last parts are left out first.
+  std::vector<std::string> parts = {"step " + step + "/" + total,
+                                    "loss " + format_number("%.4f", view.loss),
+                                    left,
+                                    format_rate(view.tokens_per_second, "tok/s"),
+                                    "lr " + format_number("%.2e", view.lr),
+                                    view.eta.empty() ? "" : "done at " + view.eta};
+  const auto width = [&] {
+    int sum = 0;
+    for (const std::string& part : parts)
+      sum += part.empty() ? 0 : static_cast<int>(part.size()) + 2;
+    return sum - 2;
+  };
+  while (parts.size() > 2 && width() + kBarExtra + kShortestBar > columns) parts.pop_back();
+  const int room = std::min(columns - width() - kBarExtra, kLongestBar);
+  const double share =
+      view.total > 0 ? static_cast<double>(view.step) / static_cast<double>(view.total) : 0;
+  // The shown order differs: lr and speed come before the times.
+  std::vector<std::string> shown = {parts[0]};
+  if (room >= kShortestBar) shown.push_back(progress_bar(share, room, terminal.unicode));
+  for (const std::size_t index : {1U, 4U, 3U, 2U, 5U}) {
+    if (index < parts.size() && !parts[index].empty()) shown.push_back(parts[index]);
+  }
+  std::string line = joined(shown);
+  if (display_width(line) > static_cast<std::size_t>(columns)) line = parts[0];
+  return line;
+}
+
+void SmoothedLoss::add(double loss) {
+  if (!std::isfinite(loss)) return;
+  sum_ = kSmoothing * sum_ + loss;
+  weight_ = kSmoothing * weight_ + 1;
+}
+
+TrainProgress::TrainProgress(Console& console, ProgressClock clock)
+    : console_(console), clock_(std::move(clock)) {}
+
+void TrainProgress::on_plan(const plan::Plan& plan) {
+  plan_ = plan;
+  steps_per_print_ = plan.config.steps_per_print.value_or(0);
+  for (const std::string& note : plan.config.notes) console_.print(note);
+  console_.print(plan::plan_table(plan));
+  for (const std::string& choice : plan.choices) console_.print("chosen: " + choice);
+}
+
+void TrainProgress::on_begin(std::int64_t first_step, std::int64_t total_steps) {
+  first_step_ = first_step;
+  total_steps_ = total_steps;
+  printed_at_seconds_ = clock_.seconds();
+  const std::string steps = std::to_string(first_step) + " to " + std::to_string(total_steps);
+  console_.print(first_step > total_steps
+                     ? (total_steps == 0 ? "evaluating, without training"
+                                         : "nothing to train: step " + std::to_string(total_steps) +
+                                               " is reached")
+                     : "\ntraining: steps " + steps);
+  if (first_step <= total_steps)
+    console_.status("step " + std::to_string(first_step) + " is running");
+}
+
+void TrainProgress::on_step(const train::StepRecord& record) {
+  loss_.add(record.loss);
+  train_losses_.push_back({static_cast<double>(record.step), record.loss});
+  const double now = clock_.seconds();
+  recent_.push_back({now, record.seconds, record.tokens});
+  if (recent_.size() > kRecentSteps) recent_.pop_front();
+  if (record.skipped) {
+    console_.print("step " + std::to_string(record.step) +
+                   ": gradients were not finite, update skipped");
+  }
+  if (wants_line(record)) {
+    console_.print(plain_line(record));
+    printed_at_seconds_ = now;
+  }
+  if (record.eval_loss) {
+    eval_losses_.push_back({static_cast<double>(record.step), *record.eval_loss});
+    console_.print("step " + std::to_string(record.step) + "/" + std::to_string(total_steps_) +
+                   "  eval loss " + format_number("%.4f", *record.eval_loss) + "  (training loss " +
+                   format_number("%.4f", loss_.value()) + ", smoothed)");
+  }
+  if (now - drawn_at_seconds_ >= kSecondsBetweenRedraws || record.step == total_steps_) {
+    last_status_ = progress_line(view(record), console_.terminal());
+    console_.status(record.step == total_steps_ ? "" : last_status_);
+    drawn_at_seconds_ = now;
+  }
+}
+
+void TrainProgress::on_eval_progress(std::uint64_t done, std::uint64_t total) {
+  const double now = clock_.seconds();
+  if (now - drawn_at_seconds_ < kSecondsBetweenRedraws && done < total) return;
+  drawn_at_seconds_ = now;
+  console_.status(done < total ? "evaluating: window " + std::to_string(done) + " of " +
+                                     std::to_string(total)
+                               : last_status_);
+}
+
+ProgressView TrainProgress::view(const train::StepRecord& record) const {
+  ProgressView view;
+  view.step = record.step;
+  view.total = total_steps_;
+  view.loss = loss_.value();
+  view.lr = record.lr;
+  double step_seconds = 0;
+  std::uint64_t tokens = 0;
+  for (const Mark& mark : recent_) {
+    step_seconds += mark.step_seconds;
+    tokens += mark.tokens;
+  }
+  view.tokens_per_second = step_seconds > 0 ? static_cast<double>(tokens) / step_seconds : 0;
+  if (recent_.size() >= 2) {
+    // Measured by the clock, so that evaluations count.
+    const double each = (recent_.back().at_seconds - recent_.front().at_seconds) /
+                        static_cast<double>(recent_.size() - 1);
+    view.seconds_left = each * static_cast<double>(total_steps_ - record.step);
+    view.eta = clock_.time_of_day(*view.seconds_left);
+  }
+  return view;
+}
+
+bool TrainProgress::wants_line(const train::StepRecord& record) const {
+  if (steps_per_print_ > 0 && record.step % steps_per_print_ == 0) return true;
+  if (console_.terminal().is_terminal) return false;
+  if (record.step == first_step_ || record.step == total_steps_) return true;
+  return steps_per_print_ == 0 && clock_.seconds() - printed_at_seconds_ >= kSecondsBetweenLines;
+}
+
+std::string TrainProgress::plain_line(const train::StepRecord& record) const {
+  const ProgressView now = view(record);
+  std::vector<std::string> parts = {
+      "step " + std::to_string(record.step) + "/" + std::to_string(total_steps_),
+      "loss " + format_number("%.4f", record.loss), "lr " + format_number("%.3e", record.lr),
+      "grad norm " + format_number("%.3f", record.grad_norm),
+      format_rate(now.tokens_per_second, "tok/s")};
+  if (record.loss_scale)
+    parts.push_back("loss scale " + format_number("%.10g", *record.loss_scale));
+  if (now.seconds_left && record.step < total_steps_) {
+    parts.push_back(format_duration(*now.seconds_left) + " left");
+  }
+  return joined(parts);
+}
+
+std::string TrainProgress::loss_curve() const {
+  if (train_losses_.size() < kStepsForCurve) return "";
+  PlotOptions options;
+  options.columns = std::min(console_.terminal().columns, 100);
+  options.unicode = console_.terminal().unicode;
+  options.x_label = "step";
+  return plot({{"training loss", PlotSeries::Style::line, train_losses_},
+               {"evaluation loss", PlotSeries::Style::marks, eval_losses_}},
+              options);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,86 @@
+#pragma once
+// The display of `train` while it runs: the plan and its choices, then one line that is rewritten
+// in place on a terminal, or plain lines elsewhere. TrainProgress also records the losses for the
+// curve at the end.
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sluice/train/library.hpp"
+#include "terminal/ascii_plot.hpp"
+#include "terminal/clock.hpp"
+#include "terminal/console.hpp"
+
+namespace sluice::cli {
+
+// The values of one progress line.
+struct ProgressView {
+  std::int64_t step = 0;
+  std::int64_t total = 0;
+  double loss = 0;
+  double lr = 0;
+  double tokens_per_second = 0;
+  std::optional<double> seconds_left;
+  std::string eta;  // time of day; empty when not known
+};
+
+// Exactly one line of at most terminal.columns - 1 characters. On a narrow terminal the least
+// important parts are left out first.
+std::string progress_line(const ProgressView& view, const TerminalFacts& terminal);
+
+// An exponential average that starts at its first value, without a bias towards zero.
+class SmoothedLoss {
+ public:
+  void add(double loss);
+  double value() const { return weight_ > 0 ? sum_ / weight_ : 0; }
+
+ private:
+  double sum_ = 0;
+  double weight_ = 0;
+};
+
+// Confined to thread: the training thread.
+class TrainProgress : public train::TrainObserver {
+ public:
+  TrainProgress(Console& console, ProgressClock clock);
+
+  void on_plan(const plan::Plan& plan) override;
+  void on_begin(std::int64_t first_step, std::int64_t total_steps) override;
+  void on_step(const train::StepRecord& record) override;
+  void on_eval_progress(std::uint64_t done, std::uint64_t total) override;
+
+  // The plan of the run, once on_plan was called.
+  const std::optional<plan::Plan>& plan() const { return plan_; }
+  // The chart of the losses; empty before the tenth step.
+  std::string loss_curve() const;
+
+ private:
+  // The times and tokens of a step, for its speed.
+  struct Mark {
+    double at_seconds;  // clock
+    double step_seconds;
+    std::uint64_t tokens;
+  };
+  ProgressView view(const train::StepRecord& record) const;
+  bool wants_line(const train::StepRecord& record) const;
+  std::string plain_line(const train::StepRecord& record) const;
+
+  Console& console_;
+  const ProgressClock clock_;
+  std::optional<plan::Plan> plan_;
+  std::int64_t first_step_ = 1;
+  std::int64_t total_steps_ = 0;
+  std::int64_t steps_per_print_ = 0;  // 0: not asked for
+  double printed_at_seconds_ = 0;
+  double drawn_at_seconds_ = 0;
+  SmoothedLoss loss_;
+  std::deque<Mark> recent_;
+  std::vector<PlotPoint> train_losses_;
+  std::vector<PlotPoint> eval_losses_;
+  std::string last_status_;
+};
+
+}  // namespace sluice::cli

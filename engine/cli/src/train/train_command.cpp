@@ -1,0 +1,120 @@
+// train: checks the files, loads LibTorch, trains, and shows how to continue.
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "command/commands.hpp"
+#include "config/training_config.hpp"
+#include "files/output_file.hpp"
+#include "process/exit_code.hpp"
+#include "process/signals.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/trace.hpp"
+#include "sluice/config/model_config.hpp"
+#include "terminal/clock.hpp"
+#include "terminal/text_format.hpp"
+#include "train/progress.hpp"
+#include "train/run_files.hpp"
+#include "train/train_library_loader.hpp"
+#include "train/train_summary.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+// The report is written last, so its path is checked first.
+void check_report(const std::string& directory) {
+  const std::string path = directory + "/report.json";
+  SLUICE_CHECK(directory.empty() || !std::filesystem::is_directory(path),
+               "--report: " + path + ": this is a directory, expected a file");
+}
+
+// Checks that the trace can be written.
+void check_trace(const train::TrainRequest& run) {
+  if (run.trace_path.empty()) return;
+  check_trace_path(run.trace_path);
+  namespace fs = std::filesystem;
+  const fs::path path(run.trace_path);
+  const auto as_folder = [](const fs::path& folder) { return (folder / "").lexically_normal(); };
+  if (!run.report_dir.empty() && as_folder(path.parent_path()) == as_folder(run.report_dir)) {
+    SLUICE_CHECK(path.filename() != "steps.jsonl" && path.filename() != "report.json",
+                 "--trace: " + run.trace_path + ": this is a file that --report writes");
+    // Training creates this folder for the report.
+    if (!fs::exists(run.report_dir)) return;
+  }
+  check_writable("--trace", run.trace_path, {});
+}
+
+// The command line that continues this run: its own arguments, and --resume.
+std::string resume_line(std::vector<std::string> argv) {
+  if (std::find(argv.begin(), argv.end(), "--resume") == argv.end()) argv.emplace_back("--resume");
+  return shell_line(argv);
+}
+
+void show_resume_line(const train::RunReport& report, const std::string& line, Session& session) {
+  const std::string what =
+      report.committed_step > 0
+          ? "step " + std::to_string(report.committed_step) + " is committed; to go on:"
+          : "nothing is committed; the next run starts over:";
+  session.console().print("\n" + what + "\n  " + line);
+}
+
+void show_end(const TrainArguments& arguments, const TrainProgress& progress,
+              const train::RunReport& report, Session& session) {
+  Console& console = session.console();
+  if (const std::string curve = progress.loss_curve(); !curve.empty()) console.print("\n" + curve);
+  console.print("\n" + run_summary(report));
+  if (const std::string& directory = arguments.request.report_dir; !directory.empty()) {
+    console.print(
+        "report:   " + directory + "/report.json, one line per step in " + directory +
+        "/steps.jsonl; as a page: " + shell_line({session.argv().front(), "report", directory}));
+  }
+  if (const std::string& trace = arguments.request.trace_path; !trace.empty())
+    console.print("trace:    " + trace + ", for ui.perfetto.dev or chrome://tracing");
+  if (progress.plan())
+    console.print(
+        next_steps(session.argv().front(), report, *progress.plan(), arguments.request.model_path));
+}
+
+}  // namespace
+
+int run_train(const TrainArguments& arguments, Session& session) {
+  train::TrainRequest request = arguments.request;
+  request.command_line = valid_utf8(shell_line(session.argv()));
+  require_files(request);
+  check_report(request.report_dir);
+  check_trace(request);
+  // Read here as well, so that mistakes show before LibTorch is loaded. A pipe is not read here,
+  // because it can be read only once.
+  const auto is_file = [](const std::string& path) {
+    return std::filesystem::is_regular_file(path);
+  };
+  if (is_file(request.config_path) && std::ranges::all_of(request.tuned_paths, is_file))
+    load_training_config(request.config_path, request.tuned_paths);
+  if (std::filesystem::is_regular_file(request.model_path))
+    config::load_model_config(request.model_path);
+
+  train::TrainLibrary& library = load_train_library();
+  library.set_log_sink(session.console().make_log_sink(), LogLevel::info);
+  const std::string line = resume_line(session.argv());
+  TrainProgress progress(session.console(), system_clock());
+  const StopSignals signals(
+      "the step in progress",
+      "\nsluice: stopped at once; to go on from the last committed step:\n  " + line + "\n");
+  try {
+    const train::RunReport report = library.train(request, progress, signals.stop());
+    session.console().status("");
+    show_end(arguments, progress, report, session);
+    session.emit_text(train::to_json(report));
+    if (report.stopped_by_signal == 0) return kExitDone;
+    show_resume_line(report, line, session);
+    return exit_code_of_signal(report.stopped_by_signal);
+  } catch (const Interrupted&) {
+    show_resume_line(train::RunReport{}, line, session);
+    throw;
+  }
+}
+
+}  // namespace sluice::cli

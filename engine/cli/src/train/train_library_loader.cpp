@@ -1,0 +1,108 @@
+#include "train/train_library_loader.hpp"
+
+#include <dlfcn.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/plan/machine.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+constexpr const char* kFileName = "libsluice_train.so";
+
+std::string last_dl_error() {
+  const char* text = ::dlerror();
+  return text == nullptr ? "no reason given" : text;
+}
+
+}  // namespace
+
+std::string find_train_library(std::string& why) {
+  std::error_code error;
+  const std::filesystem::path executable = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) {
+    why = "/proc/self/exe: " + error.message();
+    return "";
+  }
+  const std::filesystem::path root = executable.parent_path().parent_path();
+  // The build's folder, and where the library is installed (lib, lib64, lib/x86_64-linux-gnu).
+  const std::array<std::filesystem::path, 2> candidates = {
+      root / "lib" / kFileName, root / SLUICE_INSTALL_LIBDIR / kFileName};
+  for (const std::filesystem::path& candidate : candidates) {
+    if (std::filesystem::exists(candidate, error)) return candidate.string();
+  }
+  why = "there is no " + candidates.front().string();
+  return "";
+}
+
+namespace {
+
+// LibTorch ends the process when it cannot map its memory, so the limit is checked before loading.
+void check_address_space() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (limit.rlim_cur >= plan::kProgramAddressSpaceBytes) return;
+  throw DoesNotFit("this process may map " + format_bytes(limit.rlim_cur) +
+                   " of address space (ulimit -v), its libraries need about " +
+                   format_bytes(plan::kProgramAddressSpaceBytes) + ": raise the limit");
+}
+
+// LibTorch's kernels divide their work by the number of threads that they request. With fewer
+// threads the kernels silently skip part of the work; the loss is then off in its third digit.
+void check_openmp() {
+  for (const char* name : {"OMP_THREAD_LIMIT", "OMP_DYNAMIC"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr ||
+        (std::string_view(name) == "OMP_DYNAMIC" &&
+         (std::string_view(value) == "false" || std::string_view(value) == "FALSE"))) {
+      continue;
+    }
+    throw InvalidArgument(
+        std::string(name) + "=" + value +
+        " is set in the environment: with fewer threads than they ask for LibTorch's "
+        "kernels give wrong results; unset it, and choose the threads with \"sluice\": "
+        "{\"threads\": {\"compute\": N}}");
+  }
+}
+
+}  // namespace
+
+train::TrainLibrary& load_train_library() {
+  check_address_space();
+  check_openmp();
+  std::string why;
+  const std::string path = find_train_library(why);
+  if (path.empty()) {
+    throw Error("this build has no LibTorch: " + why +
+                ". Install LibTorch with scripts/setup.sh, then build again with scripts/build.sh");
+  }
+  // By default LibTorch's OpenMP threads spin while they wait, on the cores that the updates, the
+  // copies and the I/O need. With more runs than cores a step then takes ten times as long. OpenMP
+  // reads the variable once, when LibTorch is loaded. A user's own setting stays.
+  ::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
+  // RTLD_LOCAL: LibTorch's symbols must not replace the program's own.
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    throw Error("cannot load " + path + ": " + last_dl_error() +
+                ". If LibTorch was moved or removed: scripts/setup.sh, then scripts/build.sh");
+  }
+  // dlsym returns an object pointer by definition; POSIX guarantees the conversion.
+  const auto entry =
+      reinterpret_cast<train::TrainLibraryEntry>(::dlsym(library, train::kTrainLibraryEntryName));
+  if (entry == nullptr) {
+    throw Error(path + " is not this program's training library: " + last_dl_error() +
+                ". Build again with scripts/build.sh");
+  }
+  return *entry();
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,125 @@
+#include "train/train_summary.hpp"
+
+#include <vector>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/text.hpp"
+#include "terminal/text_format.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+std::string budget_cell(std::uint64_t size_bytes) {
+  return size_bytes == 0 ? "-" : format_bytes(size_bytes);  // 0: not limited
+}
+
+std::string tier_table(const train::RunReport& report) {
+  const auto row = [](const char* tier, std::uint64_t budget, std::uint64_t planned,
+                      std::uint64_t peak) {
+    return std::vector<std::string>{tier, budget_cell(budget), format_bytes(planned),
+                                    format_bytes(peak)};
+  };
+  std::vector<std::vector<std::string>> rows = {{"tier", "budget", "planned", "peak"}};
+  rows.push_back(row("device", report.budget_bytes.device, report.planned_bytes.device,
+                     report.peak_bytes.device));
+  if (report.device_gap_peak_bytes > 0)
+    rows.push_back({"  free in gaps", "", "", format_bytes(report.device_gap_peak_bytes)});
+  rows.push_back(
+      row("host", report.budget_bytes.host, report.planned_bytes.host, report.peak_bytes.host));
+  rows.push_back({"  of it pinned", "", "", format_bytes(report.pinned_peak_bytes)});
+  rows.push_back(
+      row("nvme", report.budget_bytes.nvme, report.planned_bytes.nvme, report.peak_bytes.nvme));
+  rows.push_back(row("runtime", 0, report.runtime_planned_bytes, report.runtime_peak_bytes));
+  return format_table(rows) + "memory of the process: " + format_bytes(report.rss_peak_bytes) +
+         " at its peak; runtime is what LibTorch and the program hold outside the tiers\n";
+}
+
+std::string limit_table(const train::RunReport& report) {
+  if (report.bound_by.empty()) return "";  // no step was made
+  const std::vector<std::pair<const char*, double>> links = {
+      {"compute", report.limits_seconds.compute},
+      {"update", report.limits_seconds.update},
+      {"host to device", report.limits_seconds.h2d},
+      {"device to host", report.limits_seconds.d2h},
+      {"nvme read", report.limits_seconds.nvme_read},
+      {"nvme write", report.limits_seconds.nvme_written},
+  };
+  std::vector<std::vector<std::string>> rows = {{"limit of a step", "seconds", "of the step"}};
+  for (const auto& [name, seconds] : links) {
+    const double share = report.step_seconds > 0 ? 100 * seconds / report.step_seconds : 0;
+    rows.push_back({name, format_number("%.3f", seconds), format_number("%.0f %%", share)});
+  }
+  std::string text = format_table(rows) + "bound by " + report.bound_by + ": a step takes " +
+                     format_number("%.3f s", report.step_seconds) + " (median), " +
+                     format_rate(report.tokens_per_second, "tokens/s");
+  if (report.predicted)
+    text += "; predicted: " + format_number("%.3f s", report.predicted->step_seconds) +
+            ", bound by " + report.predicted->bound_by;
+  return text + "\n\n";
+}
+
+std::string byte_table(const train::RunReport& report) {
+  if (report.last_step == 0 || report.bound_by.empty()) return "";
+  const train::LinkBytes& planned = report.planned_step_bytes;
+  const train::LinkBytes& measured = report.measured_step_bytes;
+  const auto row = [](const char* link, std::uint64_t of_plan, std::uint64_t of_step) {
+    return std::vector<std::string>{link, format_bytes(of_plan), format_bytes(of_step)};
+  };
+  return format_table({{"bytes of a step", "planned", "measured"},
+                       row("host to device", planned.h2d, measured.h2d),
+                       row("device to host", planned.d2h, measured.d2h),
+                       row("nvme read", planned.nvme_read, measured.nvme_read),
+                       row("nvme write", planned.nvme_written, measured.nvme_written)}) +
+         "\n";
+}
+
+// Written bytes wear a drive out, so the line shows their share of the drive's rating.
+std::string endurance_line(const train::RunReport& report) {
+  if (report.rated_bytes == 0) return "";
+  const double share = 100.0 * static_cast<double>(report.life_written_bytes) /
+                       static_cast<double>(report.rated_bytes);
+  return "written to this swap directory so far: " + format_bytes(report.life_written_bytes) +
+         ", " + format_number("%.3g %%", share) + " of the " + format_bytes(report.rated_bytes) +
+         " that its drive" + (report.drives.size() > 1 ? "s are" : " is") + " rated for\n";
+}
+
+std::string drive_table(const train::RunReport& report) {
+  if (report.drives.size() < 2) return "";
+  std::vector<std::vector<std::string>> rows = {{"drive", "read", "written", "busy"}};
+  for (const train::DriveUse& drive : report.drives) {
+    rows.push_back({drive.directory, format_bytes(drive.read_bytes),
+                    format_bytes(drive.written_bytes),
+                    format_number("%.1f s", drive.busy_seconds)});
+  }
+  return format_table(rows) + "\n";
+}
+
+}  // namespace
+
+std::string run_summary(const train::RunReport& report) {
+  std::string text = tier_table(report) + "\n" + limit_table(report) + byte_table(report) +
+                     drive_table(report) + endurance_line(report);
+  text += "step " + std::to_string(report.last_step) + ", committed " +
+          std::to_string(report.committed_step);
+  if (report.last_loss) text += "; loss " + format_number("%.4f", *report.last_loss);
+  if (report.eval_loss) text += ", eval loss " + format_number("%.4f", *report.eval_loss);
+  return text + "\n";
+}
+
+std::string next_steps(const std::string& program, const train::RunReport& report,
+                       const plan::Plan& plan, const std::string& model_path) {
+  const std::string& run = plan.directories.states.empty()
+                               ? plan.config.sluice.checkpoints.directory
+                               : plan.directories.states;
+  if (run.empty() || report.committed_step == 0) {
+    return "the weights are not kept: no step was committed to a directory\n";
+  }
+  return "export:   " + shell_line({program, "export", run, "--out", "weights.safetensors"}) +
+         "\ngenerate: " +
+         shell_line(
+             {program, "generate", "--model", model_path, "--weights", run, "--prompt", "TEXT"}) +
+         "\n";
+}
+
+}  // namespace sluice::cli

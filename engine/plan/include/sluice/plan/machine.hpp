@@ -1,0 +1,66 @@
+#pragma once
+// Facts about the machine that a plan is made for: cores, memory, limits, drives, and the device
+// that computes. Not here: the budgets, which the configuration sets within these facts. No
+// LibTorch. Thread-safe: values and free functions without state.
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sluice/config/train_config.hpp"
+#include "sluice/models/gpt2_layout.hpp"
+
+namespace sluice::plan {
+
+// One GPU.
+struct GpuFacts {
+  int index = 0;  // among the GPUs that CUDA_VISIBLE_DEVICES leaves
+  std::string name;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t free_bytes = 0;
+};
+// Returns "cuda:0 (NVIDIA H200)", for example.
+std::string name_of(const GpuFacts& gpu);
+
+// The device that computes.
+struct DeviceFacts {
+  // The CPU can read and write the device's memory. True for the host device, false for a GPU.
+  bool host_addressable = true;
+  std::optional<GpuFacts> gpu;  // empty: the host device computes
+  // Device memory that one unit of each kind needs for a micro-batch, as measured. Empty: the
+  // planner uses a formula.
+  std::optional<models::UnitWorkspaces> workspaces;
+};
+
+// The planner's view of the machine. probe_machine() fills it in; tests may write it by hand.
+struct MachineFacts {
+  std::uint64_t total_memory_bytes = 0;
+  std::uint64_t available_memory_bytes = 0;  // see available_memory_bytes()
+  std::uint64_t memlock_bytes = 0;           // RLIMIT_MEMLOCK; kUnlimited for root
+  std::uint64_t address_space_bytes =
+      std::numeric_limits<std::uint64_t>::max();  // RLIMIT_AS (ulimit -v)
+  int cores = 1;                                  // cores that this process may use
+  DeviceFacts device;
+  std::string device_choice;  // the reason for the device; empty when the configuration names it
+  // Free bytes of the file system below each directory that the configuration names. A missing
+  // directory has no entry: the trainer reports it, with exit code 4.
+  std::vector<std::pair<std::string, std::uint64_t>> free_disk_bytes;
+  // The file system's id for each of these directories.
+  std::vector<std::pair<std::string, std::uint64_t>> file_systems;
+};
+
+// Address space that the program maps beside its budgets: LibTorch's libraries, thread stacks and
+// the heap. Measured: 0.6 GB.
+inline constexpr std::uint64_t kProgramAddressSpaceBytes = std::uint64_t{1} << 30U;
+
+// Bytes of memory that this process can still get: MemAvailable, limited by its cgroups.
+std::uint64_t available_memory_bytes();
+
+// Chooses the device by the configuration and reads the machine's facts. Throws InvalidArgument
+// when the configuration names a missing GPU, and CudaError when a GPU does not answer.
+MachineFacts probe_machine(const config::TrainConfig& config);
+
+}  // namespace sluice::plan

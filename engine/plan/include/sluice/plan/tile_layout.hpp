@@ -1,0 +1,28 @@
+#pragma once
+// The layout of one tile of the optimizer step in host memory. Thread-safe: values and a free
+// function without state.
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "sluice/base/dtype.hpp"
+#include "sluice/models/state_format.hpp"
+#include "sluice/plan/unit_placement.hpp"
+
+namespace sluice::plan {
+
+// Byte offsets of the parts in a tile. The tile has room for a part when some unit needs the part.
+struct TileLayout {
+  std::array<std::uint64_t, models::kMostStateParts> states{};
+  std::uint64_t gradient = 0;
+  std::uint64_t weight = 0;
+  std::uint64_t total = 0;  // bytes of the whole tile; 0: no update needs a tile
+};
+
+// Lays out a tile of `tile_elements` elements for these units. `dtype` is the type of weights and
+// gradients. Every part begins on a page.
+TileLayout tile_layout(const std::vector<UnitPlacement>& units, const models::StateFormat& format,
+                       DType dtype, std::uint64_t tile_elements);
+
+}  // namespace sluice::plan

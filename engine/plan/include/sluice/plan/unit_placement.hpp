@@ -1,0 +1,53 @@
+#pragma once
+// The placement of one unit: the tier of its weights, gradients, optimizer states and inputs, and
+// where an update finds each of them. Thread-safe: values and free functions without state.
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "sluice/models/state_format.hpp"
+#include "sluice/offload/tier.hpp"
+
+namespace sluice::plan {
+
+// Where an update finds one part of a unit's states.
+// - weights: in the unit's weights, which are one half of a split master.
+// - memory: in memory of its own, on the tier of the states, or in the cache of states on NVMe.
+// - tile: in the tile. The update reads the part from NVMe, or copies it from a device whose memory
+//   is not host_addressable, and writes it back.
+enum class PartPlace { weights, memory, tile };
+
+// The tiers of one unit's bytes. A frozen unit has weights only.
+struct UnitPlacement {
+  bool frozen = false;
+  bool device_host_addressable = true;              // as DeviceFacts::host_addressable
+  offload::Tier weights = offload::Tier::device;    // 16-bit (or fp32) weights
+  offload::Tier gradients = offload::Tier::device;  // gradients that wait for the norm
+  offload::Tier states = offload::Tier::device;     // master, first and second moment
+  // By part of the states: host memory caches the part, whose home is NVMe.
+  std::array<bool, models::kMostStateParts> cached{};
+  std::vector<offload::Tier> inputs;  // the unit's input, by micro-batch; empty for the embedding
+  bool gradients_use_slots = false;   // gradients use one of the shared slots, not a home
+  bool gathered_until_backward = false;  // gathered weights stay from forward to backward
+  bool activations_saved = false;        // every micro-batch's activations stay until backward
+};
+
+// Where an update of the unit finds part `part` of its states.
+PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& format,
+                        std::size_t part);
+// The states are on a device whose memory is not host_addressable: an update copies them to the
+// tile and back.
+bool states_copied_to_tile(const UnitPlacement& unit);
+// An update reads states from NVMe. It does not read parts that the cache holds.
+bool reads_states_from_nvme(const UnitPlacement& unit, const models::StateFormat& format);
+// An update sends the new weights to another tier: to a file, or over the link to the device.
+bool update_sends_weights(const UnitPlacement& unit);
+// The tile holds the new weights before the update sends them. The weights of a split master are a
+// part of the states instead.
+bool tile_holds_weights(const UnitPlacement& unit, const models::StateFormat& format);
+// The tile holds the gradient: it comes from a file, or from a device whose memory is not
+// host_addressable.
+bool tile_holds_gradient(const UnitPlacement& unit);
+
+}  // namespace sluice::plan

@@ -1,0 +1,232 @@
+#include "record/run_meter.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "measure/median.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/log.hpp"
+#include "sluice/nvme/drive_rates.hpp"
+
+namespace sluice::train {
+
+using offload::Tier;
+
+namespace {
+
+LinkBytes minus(const LinkBytes& a, const LinkBytes& b) {
+  return {a.h2d - b.h2d, a.d2h - b.d2h, a.nvme_read - b.nvme_read, a.nvme_written - b.nvme_written,
+          a.nvme_cached - b.nvme_cached};
+}
+void add(LinkBytes& to, const LinkBytes& more) {
+  to.h2d += more.h2d;
+  to.d2h += more.d2h;
+  to.nvme_read += more.nvme_read;
+  to.nvme_written += more.nvme_written;
+  to.nvme_cached += more.nvme_cached;
+}
+double sum(const LinkSeconds& s) {
+  return s.h2d + s.d2h + s.nvme_read + s.nvme_written + s.update;
+}
+LinkSeconds minus(const LinkSeconds& a, const LinkSeconds& b) {
+  return {a.h2d - b.h2d,
+          a.d2h - b.d2h,
+          a.nvme_read - b.nvme_read,
+          a.nvme_written - b.nvme_written,
+          a.update - b.update,
+          a.compute - b.compute};
+}
+void add(LinkSeconds& to, const LinkSeconds& more) {
+  to = minus(to, minus(LinkSeconds{}, more));
+}
+
+double median_of(const std::deque<LinkSeconds>& steps, double LinkSeconds::*link) {
+  std::vector<double> values;
+  for (const LinkSeconds& step : steps) values.push_back(step.*link);
+  return median(std::move(values));
+}
+
+}  // namespace
+
+RunMeter::RunMeter(RunResources& resources, const StepRunner& runner)
+    : resources_(resources), runner_(runner) {}
+
+RunMeter::Totals RunMeter::totals() const {
+  Totals now;
+  now.update = resources_.updater->counters();
+  const offload::MoverBytes moved = resources_.mover->bytes();
+  now.bytes = {moved.to_device, moved.from_device, moved.read, moved.written, 0};
+  const offload::CopyCounters copies = resources_.device->counters();
+  now.busy.h2d = copies.in_busy_seconds;
+  now.busy.d2h = copies.out_busy_seconds;
+  if (resources_.files.io) {
+    const nvme::IoCounters io = resources_.files.io->counters();
+    now.busy.nvme_read = io.read_busy_seconds;
+    now.busy.nvme_written = io.write_busy_seconds;
+  }
+  now.busy.update = now.update.compute_seconds;
+  now.stalls = runner_.stalls();
+  return now;
+}
+
+// A stall belongs to the slowest link that its bytes pass.
+LinkSeconds RunMeter::stalls_between(const RunnerStalls& before, const RunnerStalls& after) const {
+  bool weights_in_files = false;
+  bool gradients_in_files = false;
+  bool inputs_in_files = false;
+  for (const plan::UnitPlacement& unit : resources_.plan.units) {
+    weights_in_files = weights_in_files || unit.weights == Tier::nvme;
+    gradients_in_files = gradients_in_files || unit.gradients == Tier::nvme;
+    inputs_in_files =
+        inputs_in_files || std::count(unit.inputs.begin(), unit.inputs.end(), Tier::nvme) > 0;
+  }
+  LinkSeconds stalls;
+  stalls.update = after.gather.update_seconds - before.gather.update_seconds;
+  (weights_in_files ? stalls.nvme_read : stalls.h2d) +=
+      after.gather.fetch_seconds - before.gather.fetch_seconds;
+  (inputs_in_files ? stalls.nvme_read : stalls.h2d) +=
+      after.inputs_in_seconds - before.inputs_in_seconds;
+  (inputs_in_files ? stalls.nvme_written : stalls.d2h) +=
+      after.inputs_out_seconds - before.inputs_out_seconds;
+  (gradients_in_files ? stalls.nvme_written : stalls.d2h) +=
+      after.gradients_seconds - before.gradients_seconds;
+  return stalls;
+}
+
+void RunMeter::start() {
+  backward_ = totals();
+  updated_ = backward_.update;
+  busy_ = backward_.busy;
+}
+
+void RunMeter::end_backward() {
+  const Totals now = totals();
+  pending_ = StepRecord{};
+  pending_.bytes = minus(now.bytes, backward_.bytes);
+  pending_.stall_seconds = stalls_between(backward_.stalls, now.stalls);
+  backward_ = now;
+}
+
+void RunMeter::begin_evaluation() {
+  busy_before_evaluation_ = totals().busy;
+}
+
+void RunMeter::end_evaluation() {
+  const Totals now = totals();
+  add(busy_, minus(now.busy, busy_before_evaluation_));
+  backward_ = now;
+}
+
+void RunMeter::end_updates(StepRecord& record) {
+  const Totals all = totals();
+  const UpdateCounters& now = all.update;
+  record.bytes = pending_.bytes;
+  record.stall_seconds = pending_.stall_seconds;
+  add(record.bytes, {now.h2d_bytes - updated_.h2d_bytes, now.d2h_bytes - updated_.d2h_bytes,
+                     now.nvme_read_bytes - updated_.nvme_read_bytes,
+                     now.nvme_written_bytes - updated_.nvme_written_bytes,
+                     now.nvme_cached_bytes - updated_.nvme_cached_bytes});
+  updated_ = now;
+  LinkSeconds busy = minus(all.busy, busy_);
+  record.compute_seconds =
+      std::max(0.0, record.seconds - sum(record.stall_seconds) - record.commit_seconds);
+  busy.compute = record.compute_seconds;
+  busy_ = all.busy;
+  watch_drive(record, busy);
+  step_busy_.push_back(busy);
+  if (step_busy_.size() > kKeptSteps) step_busy_.pop_front();
+}
+
+void RunMeter::watch_drive(const StepRecord& record, const LinkSeconds& busy) {
+  const double seconds = std::max(busy.nvme_read, busy.nvme_written);
+  const auto bytes = static_cast<double>(record.bytes.nvme_read + record.bytes.nvme_written);
+  if (bytes == 0 || seconds <= 0) return;
+  const auto slowdown = drive_.add(record.step, bytes, seconds);
+  if (!slowdown) return;
+  const auto rate = [](double bytes_per_second) {
+    return format_bytes(static_cast<std::uint64_t>(bytes_per_second));
+  };
+  notices_.push_back("from about step " + std::to_string(slowdown->since_step) +
+                     " on the drive of " + resources_.plan.swap_directories().front() + " moves " +
+                     rate(slowdown->now) + " a second, before it was " + rate(slowdown->before) +
+                     ": another program may use it, or it is full, hot or failing");
+  log(LogLevel::warn, notices_.back());
+}
+
+// Drives are numbered as the directories are; of states and scratch on different drives the first
+// ones share a queue.
+void RunMeter::fill_drives(RunReport& report) const {
+  if (!resources_.files.io) return;
+  const plan::Plan& plan = resources_.plan;
+  std::vector<std::string> names(resources_.files.io->drives());
+  const auto add = [&](std::size_t drive, const std::string& directory) {
+    if (directory.empty() || names[drive].find(directory) != std::string::npos) return;
+    names[drive] += (names[drive].empty() ? "" : ", ") + directory;
+  };
+  add(0, plan.directories.states);
+  add(0, plan.directories.scratch);
+  for (const auto* further :
+       {&plan.directories.states_further, &plan.directories.scratch_further}) {
+    for (std::size_t i = 0; i < further->size(); ++i) add(i + 1, (*further)[i]);
+  }
+  for (std::size_t drive = 0; drive < names.size(); ++drive) {
+    const nvme::IoCounters counters = resources_.files.io->drive_counters(drive);
+    report.drives.push_back({names[drive], counters.read_bytes, counters.written_bytes,
+                             std::max(counters.read_busy_seconds, counters.write_busy_seconds)});
+  }
+}
+
+void RunMeter::fill(RunReport& report) const {
+  report.peak_bytes.device = resources_.device->memory().usage().peak_live_bytes;
+  report.peak_bytes.host = resources_.host_pool->usage().peak_live_bytes;
+  if (resources_.pinned_pool)
+    report.pinned_peak_bytes = resources_.pinned_pool->usage().peak_live_bytes;
+  if (resources_.files.store) {
+    report.peak_bytes.nvme += resources_.files.store->file_bytes();
+    report.life_written_bytes = resources_.files.store->written_bytes();
+    report.rated_bytes = resources_.plan.config.sluice.drive_endurance_bytes *
+                         resources_.files.store->place().directories().size();
+  }
+  if (resources_.files.scratch) {
+    for (const nvme::SwapFile& part : resources_.files.scratch->file().parts())
+      report.peak_bytes.nvme += part.size_bytes();
+  }
+  fill_drives(report);
+  report.notices = notices_;
+  if (step_busy_.empty()) return;
+
+  LinkSeconds& limits = report.limits_seconds;
+  for (const auto link :
+       {&LinkSeconds::h2d, &LinkSeconds::d2h, &LinkSeconds::nvme_read, &LinkSeconds::nvme_written,
+        &LinkSeconds::update, &LinkSeconds::compute}) {
+    limits.*link = median_of(step_busy_, link);
+  }
+  const std::pair<const char*, double> links[] = {{"compute", limits.compute},
+                                                  {"h2d", limits.h2d},
+                                                  {"d2h", limits.d2h},
+                                                  {"nvme_read", limits.nvme_read},
+                                                  {"nvme_write", limits.nvme_written},
+                                                  {"update", limits.update}};
+  report.bound_by =
+      std::max_element(std::begin(links), std::end(links), [](const auto& a, const auto& b) {
+        return a.second < b.second;
+      })->first;
+}
+
+void warn_of_slow_drive(const RunReport& report) {
+  std::vector<double> busy_seconds;
+  for (const DriveUse& drive : report.drives) busy_seconds.push_back(drive.busy_seconds);
+  const std::optional<std::size_t> slow = nvme::slow_drive(busy_seconds);
+  if (!slow) return;
+  const DriveUse& drive = report.drives[*slow];
+  const double rate =
+      static_cast<double>(drive.read_bytes + drive.written_bytes) / drive.busy_seconds;
+  log(LogLevel::warn, "the other drives wait for that of " + drive.directory + ", which moves " +
+                          format_bytes(static_cast<std::uint64_t>(rate)) +
+                          " a second: look at it, give it a smaller share (\"sluice\": {\"io\": "
+                          "{\"drive_weights\"}}) and begin anew, or leave it out");
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,87 @@
+#include "run/run_report.hpp"
+
+#include <torch/version.h>
+
+#include <numeric>
+#include <string>
+
+#include "measure/median.hpp"
+#include "sluice/cpu_adam/optimizer.hpp"
+
+namespace sluice::train {
+
+namespace {
+
+std::string norms_by(const RunDevice& device) {
+  if (!device.gpu) return "host";
+  return device.gpu->has_kernels() ? "own kernel" : "LibTorch (built without nvcc)";
+}
+
+std::vector<std::pair<std::string, std::string>> versions_of(const RunResources& resources) {
+  return {{"sluice", SLUICE_VERSION},
+          {"libtorch", TORCH_VERSION},
+          {"adam_kernel", std::string(cpu_adam::kernel_in_use())},
+          {"device", resources.compute.gpu ? std::string(resources.device->name()) : "host"},
+          {"gpu_norms", norms_by(resources.compute)},
+          {"executor", std::string(resources.executor->name())},
+          {"io", resources.files.io ? std::string(resources.files.io->backend_name()) : "none"},
+          {"compiler", __VERSION__}};
+}
+
+void fill_memory(RunReport& report, const ReportSources& from) {
+  const plan::Plan& plan = from.setup.plan;
+  report.budget_bytes = {plan.budget.device_bytes.value_or(0), plan.budget.host_bytes.value_or(0),
+                         0};
+  report.planned_bytes = plan.planned.tiers;
+  report.runtime_planned_bytes = plan.planned.runtime_bytes;
+  report.runtime_peak_bytes = from.sampler.runtime_peak_bytes();
+  report.rss_peak_bytes = from.sampler.resident_peak_bytes();
+  report.device_gap_peak_bytes = from.sampler.device_gap_peak_bytes();
+}
+
+void fill_speed(RunReport& report, const ReportSources& from) {
+  const plan::Plan& plan = from.setup.plan;
+  const RunTally& tally = from.tally;
+  if (!tally.step_seconds.empty()) {
+    const double sum = std::accumulate(tally.step_seconds.begin(), tally.step_seconds.end(), 0.0);
+    report.tokens_per_second = static_cast<double>(tally.tokens) / sum;
+    report.step_seconds = median(tally.step_seconds);
+  }
+  if (const auto saved = plan::load_rates(from.request.rates_path, plan::rates_key(plan)))
+    report.predicted = plan::predict(plan, saved->rates);
+  report.planned_step_bytes = {plan.traffic.h2d_bytes, plan.traffic.d2h_bytes,
+                               plan.traffic.nvme_read_bytes, plan.traffic.nvme_written_bytes,
+                               plan.traffic.nvme_cached_bytes};
+  report.measured_step_bytes = tally.last_bytes;
+}
+
+}  // namespace
+
+void RunTally::add(const StepRecord& record) {
+  step_seconds.push_back(record.seconds);
+  tokens += record.tokens;
+  last_loss = record.loss;
+  last_bytes = record.bytes;
+}
+
+RunReport make_report(const ReportSources& from) {
+  RunReport report;
+  report.parameters = from.setup.plan.model_size.parameters;
+  report.state_bytes = from.setup.plan.model_size.state_bytes;
+  from.meter.fill(report);
+  fill_memory(report, from);
+  fill_speed(report, from);
+  report.eval_loss = from.tally.eval_loss;
+  report.last_loss = from.tally.last_loss;
+  report.loss_scale = from.progress.loss_scaler.reported();
+  report.last_step = from.progress.step;
+  report.committed_step = from.progress.committed_step;
+  report.choices = from.setup.plan.choices;
+  report.versions = versions_of(from.resources);
+  report.commit = SLUICE_COMMIT;
+  report.command_line = from.request.command_line;
+  report.stopped_by_signal = from.stopped_by_signal;
+  return report;
+}
+
+}  // namespace sluice::train

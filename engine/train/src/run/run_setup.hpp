@@ -1,0 +1,29 @@
+#pragma once
+// RunSetup: everything that a run decides before it allocates anything: its configuration, its
+// data, where it continues from, and its plan. Not installed.
+
+#include <cstdint>
+#include <string>
+
+#include "run/run_inputs.hpp"
+#include "saved/run_source.hpp"
+#include "saved/saved_state.hpp"
+#include "sluice/plan/plan.hpp"
+#include "sluice/train/library.hpp"
+
+namespace sluice::train {
+
+// Constant after set_up_run(), except that `plan.choices` grows as files are opened.
+struct RunSetup {
+  std::int64_t total_steps = 0;
+  Data data;
+  RunSource source;
+  plan::Plan plan;
+  RunIdentity identity;
+};
+
+// Reads and checks the files that `request` names, finds the state to continue from, and plans.
+// Throws InvalidArgument, StorageError, IoError, DoesNotFit.
+RunSetup set_up_run(const TrainRequest& request);
+
+}  // namespace sluice::train

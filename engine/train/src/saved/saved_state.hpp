@@ -1,0 +1,30 @@
+#pragma once
+// The saved state of a run: what a commit and a checkpoint keep beside the optimizer states, and
+// how a resumed run takes it over. Every loop uses these functions. Thread-safe: free functions
+// without state.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "saved/run_source.hpp"
+#include "sluice/models/run_state.hpp"
+#include "sluice/plan/plan.hpp"
+#include "step/progress.hpp"
+
+namespace sluice::train {
+
+// What a loop saves beside the plan and its progress.
+struct RunIdentity {
+  std::uint64_t seed = 0;        // 0 in a loop of the user's own, which draws its own data
+  models::RunSettings settings;  // settings that the losses follow from; may be empty
+};
+
+// The state of `plan` after `progress.step` steps.
+models::RunState make_run_state(const plan::Plan& plan, const Progress& progress,
+                                const RunIdentity& identity);
+
+// Sets `progress` to that of `source`, which has a state, and logs where training continues.
+void resume_progress(Progress& progress, const RunSource& source);
+
+}  // namespace sluice::train

@@ -1,0 +1,204 @@
+#include "step/run_files.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+#include "sluice/models/run_state.hpp"
+#include "sluice/nvme/drive_rates.hpp"
+#include "sluice/nvme/file_system.hpp"
+#include "sluice/offload/swap_directory.hpp"
+
+namespace sluice::train {
+
+using offload::Tier;
+
+namespace {
+
+offload::Durability to_store(config::Durability durability) {
+  switch (durability) {
+    case config::Durability::process:
+      return offload::Durability::process;
+    case config::Durability::power:
+      return offload::Durability::power;
+    case config::Durability::none:
+      return offload::Durability::none;
+  }
+  return offload::Durability::process;
+}
+
+bool has_files(const plan::Plan& plan) {
+  return !plan.directories.states.empty() || !plan.directories.scratch.empty();
+}
+
+// Bytes of the scratch file: everything on NVMe but the optimizer states, each range on whole
+// pages.
+std::uint64_t scratch_bytes(const plan::Plan& plan) {
+  std::uint64_t sum = 0;
+  const std::uint64_t hidden = align_up(unit_input_bytes(plan), offload::kPageBytes);
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const plan::UnitPlacement& unit = plan.units[u];
+    const std::uint64_t shard =
+        align_up(plan.layouts[u].flat_count / static_cast<std::uint64_t>(plan.config.world_size) *
+                     size_of(plan.compute_dtype),
+                 offload::kPageBytes);
+    if (unit.weights == Tier::nvme) sum += shard;
+    if (unit.gradients == Tier::nvme && !unit.frozen) sum += shard;
+    sum +=
+        static_cast<std::uint64_t>(std::count(unit.inputs.begin(), unit.inputs.end(), Tier::nvme)) *
+        hidden;
+  }
+  return sum;
+}
+
+// The drives' shares decide where bytes lie, so they are fixed for the life of a run.
+void check_weights(const plan::Plan& plan, const std::vector<unsigned>& weights) {
+  const std::vector<unsigned>& wanted = plan.config.sluice.io.drive_weights;
+  if (wanted.empty() || wanted == weights || plan.directories.states_further.empty()) return;
+  std::string kept;
+  for (const unsigned weight : weights)
+    kept += (kept.empty() ? "[" : ", ") + std::to_string(weight);
+  const std::string text =
+      "\"drive_weights\" are fixed for the life of a run: this run began with " + kept +
+      "] and continues with these";
+  SLUICE_CHECK(!plan.config.sluice.strict, "\"strict\": true does not allow: " + text);
+  log(LogLevel::warn, text);
+}
+
+}  // namespace
+
+std::uint64_t unit_input_bytes(const plan::Plan& plan) {
+  return checked_mul(checked_mul(static_cast<std::uint64_t>(plan.config.micro_batch_size),
+                                 static_cast<std::uint64_t>(plan.model.n_positions)),
+                     static_cast<std::uint64_t>(plan.model.n_embd) * size_of(plan.compute_dtype));
+}
+
+std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice,
+                                               Trace* trace) {
+  const config::AioConfig& aio = plan.config.aio;
+  const auto depth = static_cast<unsigned>(aio.queue_depth);
+  const config::IoConfig& io = plan.config.sluice.io;
+  const std::size_t drives =
+      1 + std::max(plan.directories.states_further.size(), plan.directories.scratch_further.size());
+  std::vector<std::unique_ptr<nvme::IoBackend>> backends;
+  for (std::size_t i = 0; i < drives; ++i) {
+    nvme::BackendChoice backend = nvme::make_backend(
+        nvme::parse_backend(io.backend), depth, static_cast<unsigned>(plan.schedule.threads.io),
+        io.submit_polling ? nvme::SubmitPolling::on : nvme::SubmitPolling::off);
+    choice = "I/O by " + std::string(backend.backend->name()) +
+             (backend.why_not_better.empty() ? "" : ": " + backend.why_not_better);
+    SLUICE_CHECK(!plan.config.sluice.strict || backend.why_not_better.empty(),
+                 "\"strict\": true does not allow: " + choice);
+    backends.push_back(std::move(backend.backend));
+  }
+  return std::make_unique<nvme::IoEngine>(
+      std::move(backends), nvme::IoEngineOptions{static_cast<std::uint32_t>(aio.block_size), depth,
+                                                 static_cast<unsigned>(io.reads_per_write), trace});
+}
+
+RunFiles::RunFiles(const plan::Plan& plan, SwapMode mode, Trace* trace) {
+  if (!has_files(plan)) return;
+  io = make_io_engine(plan, choice, trace);
+  open_store(plan, mode);
+  open_scratch(plan);
+}
+
+void RunFiles::note_place(const plan::Plan& plan, const std::string& directory,
+                          const std::string& why_buffered) {
+  const std::string caution = nvme::file_system_caution(directory);
+  if (!caution.empty()) choice += "; " + caution;
+  if (why_buffered.empty()) return;
+  choice += "; through the page cache, since " + why_buffered;
+  SLUICE_CHECK(!plan.config.sluice.strict, "\"strict\": true does not allow: " + choice);
+}
+
+// The directories and each drive's share of the bytes: as configured, otherwise in proportion to
+// the measured rates.
+offload::SwapPlace RunFiles::make_place(const plan::Plan& plan, const std::string& directory,
+                                        const std::vector<std::string>& further) {
+  offload::SwapPlace place(directory);
+  place.further = further;
+  if (further.empty()) return place;
+  const config::IoConfig& configured = plan.config.sluice.io;
+  place.weights = configured.drive_weights;
+  std::string why = "as configured";
+  const std::vector<std::string> directories = place.directories();
+  if (place.weights.empty()) {
+    // Measuring must not disturb a run that is active in one of the directories.
+    std::vector<offload::DirectoryLock> held;
+    for (const std::string& each : directories)
+      held.emplace_back(each, offload::DirectoryLock::Mode::exclusive);
+    constexpr nvme::LoadPattern kPatterns[] = {nvme::LoadPattern::mixed};
+    const auto measured =
+        nvme::measure_drive_rates(directories, kPatterns,
+                                  {.backend = nvme::parse_backend(configured.backend),
+                                   .io_threads = static_cast<unsigned>(plan.schedule.threads.io)});
+    const std::vector<double> rates = measured.empty() ? std::vector<double>{} : measured.front();
+    if (rates.empty()) {
+      place.weights.assign(directories.size(), 1);
+      why = "in equal shares: one has too little space to measure in";
+    } else {
+      place.weights = nvme::stripe_weights(rates);
+      why = "by their rates, measured together:";
+      for (std::size_t i = 0; i < rates.size(); ++i)
+        why += (i == 0 ? " " : " and ") + format_bytes(static_cast<std::uint64_t>(rates[i]));
+      why += " a second";
+    }
+  }
+  choice += "; striped over";
+  for (std::size_t i = 0; i < directories.size(); ++i)
+    choice += (i == 0 ? " " : " : ") + directories[i] + " x" + std::to_string(place.weights[i]);
+  choice += ", " + why;
+  log(LogLevel::info, choice);
+  return place;
+}
+
+void RunFiles::open_store(const plan::Plan& plan, SwapMode mode) {
+  if (plan.directories.states.empty()) return;
+  std::vector<zero::UnitLayout> stored;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    if (plan.units[u].states == Tier::nvme) stored.push_back(plan.layouts[u]);
+  }
+  // With some states in memory the directory alone cannot be resumed from, so one slot is enough.
+  const offload::Durability durability = plan.states_all_on_nvme()
+                                             ? to_store(plan.config.sluice.durability)
+                                             : offload::Durability::none;
+  offload::SwapPlace place(plan.directories.states);
+  place.further = plan.directories.states_further;
+  if (mode == SwapMode::create)
+    place = make_place(plan, plan.directories.states, plan.directories.states_further);
+  store =
+      mode == SwapMode::open
+          ? offload::SwapStore::open(place, *io, durability, nvme::DirectIo::automatic)
+          : offload::SwapStore::create(
+                place, *io, models::state_shards(stored, plan.state_format, plan.config.world_size),
+                durability, nvme::DirectIo::automatic);
+  check_weights(plan, store->place().weights);
+  note_place(plan, plan.directories.states, store->why_buffered());
+  for (const std::string& further : plan.directories.states_further) note_place(plan, further, "");
+}
+
+void RunFiles::open_scratch(const plan::Plan& plan) {
+  const std::uint64_t needed = scratch_bytes(plan);
+  if (needed == 0) return;
+  const bool own_directory = plan.directories.scratch != plan.directories.states;
+  offload::SwapPlace place(plan.directories.scratch);
+  if (own_directory) {
+    place = make_place(plan, plan.directories.scratch, plan.directories.scratch_further);
+    for (const std::string& directory : place.directories()) {
+      scratch_locks.emplace_back(directory, offload::DirectoryLock::Mode::exclusive);
+      offload::remove_dead_files(directory);
+    }
+  } else if (store) {
+    place = store->place();
+  }
+  scratch =
+      std::make_unique<offload::ScratchFile>(place, "spill", needed, nvme::DirectIo::automatic);
+  for (const nvme::SwapFile& part : scratch->file().parts())
+    scratch_registrations.push_back(io->register_file(part));
+  if (own_directory) note_place(plan, plan.directories.scratch, scratch->file().why_buffered());
+}
+
+}  // namespace sluice::train

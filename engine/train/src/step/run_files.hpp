@@ -1,0 +1,55 @@
+#pragma once
+// RunFiles: the files of a run and the I/O engine that moves their bytes: the swap store with the
+// optimizer states, and the scratch file with everything else that spills to NVMe. In the order of
+// construction; destroyed in reverse.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sluice/base/trace.hpp"
+#include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/swap_store.hpp"
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::train {
+
+// `create`: the swap directory begins empty. `open`: it holds a committed state to continue from.
+enum class SwapMode { create, open };
+
+// The I/O engine of a run, as the "aio" section says. Appends to `choice` which backend it took and
+// why not a better one. `trace` may be null. Throws InvalidArgument when "strict" forbids the
+// choice.
+std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice,
+                                               Trace* trace);
+
+// Bytes of one unit input: micro-batch x sequence x n_embd elements.
+std::uint64_t unit_input_bytes(const plan::Plan& plan);
+
+// Confined to the thread that trains.
+struct RunFiles {
+  // Opens what the plan places on NVMe; everything stays null when that is nothing. Throws IoError,
+  // StorageError, InvalidArgument; then the files that were there before are unchanged.
+  RunFiles(const plan::Plan& plan, SwapMode mode, Trace* trace);
+  RunFiles(const RunFiles&) = delete;
+  RunFiles& operator=(const RunFiles&) = delete;
+
+  // One line for people: the backend, the striping, the file systems, and why not a better choice.
+  std::string choice;
+  std::unique_ptr<nvme::IoEngine> io;
+  std::unique_ptr<offload::SwapStore> store;
+  std::vector<offload::DirectoryLock> scratch_locks;
+  std::unique_ptr<offload::ScratchFile> scratch;
+  std::vector<nvme::Registration> scratch_registrations;
+
+ private:
+  void open_store(const plan::Plan& plan, SwapMode mode);
+  void open_scratch(const plan::Plan& plan);
+  offload::SwapPlace make_place(const plan::Plan& plan, const std::string& directory,
+                                const std::vector<std::string>& further);
+  void note_place(const plan::Plan& plan, const std::string& directory,
+                  const std::string& why_buffered);
+};
+
+}  // namespace sluice::train

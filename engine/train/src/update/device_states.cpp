@@ -1,0 +1,30 @@
+#include "update/device_states.hpp"
+
+namespace sluice::train {
+
+std::uint64_t begin_state_copies_out(const DeviceStates& states, const TileCopy& copy,
+                                     offload::Tickets& tickets) {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < states.home.size(); ++i) {
+    const bool is_weight = states.format.is_split() && i == 0;
+    const auto from = bytes_in(is_weight ? states.weights : states.home[i].memory, copy.range,
+                               states.format.part(i).element_bytes);
+    tickets.push_back(states.device.begin_copy_out(copy.tile[i], from, copy.after));
+    bytes += from.size();
+  }
+  return bytes;
+}
+
+std::uint64_t begin_state_copies_in(const DeviceStates& states, const TileCopy& copy,
+                                    offload::Tickets& tickets) {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = states.format.is_split() ? 1 : 0; i < states.home.size(); ++i) {
+    const auto to =
+        bytes_in(states.home[i].memory, copy.range, states.format.part(i).element_bytes);
+    tickets.push_back(states.device.begin_copy_in(to, copy.tile[i], copy.after));
+    bytes += to.size();
+  }
+  return bytes;
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,40 @@
+#pragma once
+// Copies of optimizer states whose home is a device that is not host addressable: to the tile for
+// an update, and back. Free functions without state. Not installed.
+
+#include <cstdint>
+
+#include "sluice/models/state_format.hpp"
+#include "sluice/offload/device.hpp"
+#include "sluice/offload/tiered_bytes.hpp"
+#include "sluice/offload/tile_pipeline.hpp"
+#include "update/optimizer_tile.hpp"
+#include "update/tile_placement.hpp"
+#include "update/tile_range.hpp"
+
+namespace sluice::train {
+
+// One unit's states on the device.
+struct DeviceStates {
+  offload::Device& device;
+  const models::StateFormat& format;
+  const StateHome& home;
+  const offload::TieredBytes& weights;  // home of the unit's weights: half of a split master
+};
+
+// One tile's copies.
+struct TileCopy {
+  TileRange range;
+  StateSpans tile;              // the parts in the tile's memory
+  offload::ComputePoint after;  // the copies begin after this point
+};
+
+// Adds the copies of all parts to `tickets`. Returns the number of bytes.
+std::uint64_t begin_state_copies_out(const DeviceStates& states, const TileCopy& copy,
+                                     offload::Tickets& tickets);
+// The other direction, without the weights of a split master: TileIo sends weights the same way for
+// every format.
+std::uint64_t begin_state_copies_in(const DeviceStates& states, const TileCopy& copy,
+                                    offload::Tickets& tickets);
+
+}  // namespace sluice::train

@@ -1,0 +1,144 @@
+#include "update/tile_io.hpp"
+
+namespace sluice::train {
+
+using offload::Tickets;
+using offload::Tier;
+using Parts = TileWork::Parts;
+
+TileIo::TileIo(const UpdaterResources& resources, const TilePlacement& placement)
+    : resources_(resources),
+      placement_(placement),
+      plan_(*resources.plan),
+      format_(plan_.state_format) {}
+
+Tickets TileIo::begin_reads(const TileRange& range, const TileWork& work, Bytes tile) {
+  Tickets tickets = begin_state_reads(range, work.read_states, tile, work.after);
+  count_state_reads(range, work.read_states);
+  if (work.read_gradient) add_gradient_read(range, tile, work.after, tickets);
+  return tickets;
+}
+
+Tickets TileIo::begin_read_ahead(const TileRange& range, Bytes tile) {
+  return begin_state_reads(range, Parts::uncached, tile, {});
+}
+
+void TileIo::begin_rest_of_reads(const TileRange& range, const TileWork& work, Bytes tile,
+                                 Tickets& reads) {
+  count_state_reads(range, work.read_states);
+  add_gradient_read(range, tile, work.after, reads);
+}
+
+DeviceStates TileIo::device_states(std::size_t unit) const {
+  return {*resources_.device, format_, placement_.home(unit),
+          resources_.units[unit]->weights_home()};
+}
+
+Tickets TileIo::begin_state_reads(const TileRange& range, Parts parts, Bytes tile,
+                                  const offload::ComputePoint& after) {
+  Tickets tickets;
+  const StateHome& home = placement_.home(range.unit);
+  const StateSpans spans = placement_.states(range, tile);
+  for (std::size_t i = 0; i < home.size(); ++i) {
+    if (!includes(parts, home[i])) continue;
+    const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
+    tickets.push_back(resources_.store->begin_read(*home[i].shard, offset_bytes, spans[i]));
+  }
+  if (includes_uncached(parts) && plan::states_copied_to_tile(plan_.units[range.unit])) {
+    UpdateCounters moved;
+    moved.d2h_bytes =
+        begin_state_copies_out(device_states(range.unit), {range, spans, after}, tickets);
+    count(moved);
+  }
+  return tickets;
+}
+
+void TileIo::count_state_reads(const TileRange& range, Parts parts) {
+  UpdateCounters moved;
+  const StateHome& home = placement_.home(range.unit);
+  for (std::size_t i = 0; i < home.size(); ++i) {
+    const std::uint64_t bytes = range.count * format_.part(i).element_bytes;
+    if (includes(parts, home[i])) {
+      moved.nvme_read_bytes += bytes;
+    } else if (parts != Parts::none && home[i].shard && home[i].place == plan::PartPlace::memory) {
+      moved.nvme_cached_bytes += bytes;
+    }
+  }
+  count(moved);
+}
+
+void TileIo::add_gradient_read(const TileRange& range, Bytes tile,
+                               const offload::ComputePoint& after, Tickets& tickets) {
+  if (!plan::tile_holds_gradient(plan_.units[range.unit])) return;
+  const offload::TieredBytes& home = resources_.units[range.unit]->gradients_home();
+  const Bytes data = placement_.gradient(range, tile);
+  const std::size_t element_bytes = size_of(plan_.compute_dtype);
+  UpdateCounters moved;
+  if (home.in_memory()) {
+    tickets.push_back(
+        resources_.device->begin_copy_out(data, bytes_in(home, range, element_bytes), after));
+    moved.d2h_bytes = data.size();
+  } else {
+    const offload::FileRange part = home.range().part(range.begin * element_bytes, data.size());
+    tickets.push_back(resources_.io->begin_read(*part.file, part.offset_bytes, data));
+    moved.nvme_read_bytes = data.size();
+  }
+  count(moved);
+}
+
+Tickets TileIo::begin_writes(const TileRange& range, const TileWork& work, Bytes tile) {
+  Tickets tickets;
+  UpdateCounters moved;
+  const StateHome& home = placement_.home(range.unit);
+  const StateSpans spans = placement_.states(range, tile);
+  for (std::size_t i = 0; i < home.size(); ++i) {
+    if (!includes(work.write_states, home[i])) continue;
+    const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
+    tickets.push_back(resources_.store->begin_write(*home[i].shard, offset_bytes, spans[i]));
+    moved.nvme_written_bytes += spans[i].size();
+  }
+  if (includes_uncached(work.write_states) &&
+      plan::states_copied_to_tile(plan_.units[range.unit])) {
+    moved.h2d_bytes +=
+        begin_state_copies_in(device_states(range.unit), {range, spans, work.after}, tickets);
+  }
+  if (work.write_weight) {
+    add_weight_write(range, format_.is_split() ? spans[0] : placement_.weight(range, tile),
+                     work.after, tickets, moved);
+  }
+  count(moved);
+  return tickets;
+}
+
+void TileIo::add_weight_write(const TileRange& range, Bytes data,
+                              const offload::ComputePoint& after, Tickets& tickets,
+                              UpdateCounters& moved) const {
+  if (!plan::update_sends_weights(plan_.units[range.unit])) return;
+  const offload::TieredBytes& weights = resources_.units[range.unit]->weights_home();
+  const std::uint64_t offset_bytes = range.begin * size_of(plan_.compute_dtype);
+  if (weights.tier() == Tier::nvme) {
+    const offload::FileRange part = weights.range().part(offset_bytes, data.size());
+    tickets.push_back(resources_.io->begin_write(*part.file, part.offset_bytes, data));
+    moved.nvme_written_bytes += data.size();
+  } else {
+    tickets.push_back(resources_.device->begin_copy_in(
+        weights.memory().subspan(offset_bytes, data.size()), data, after));
+    moved.h2d_bytes += data.size();
+  }
+}
+
+void TileIo::count(const UpdateCounters& moved) {
+  MutexLock lock(mutex_);
+  counters_.nvme_read_bytes += moved.nvme_read_bytes;
+  counters_.nvme_cached_bytes += moved.nvme_cached_bytes;
+  counters_.nvme_written_bytes += moved.nvme_written_bytes;
+  counters_.h2d_bytes += moved.h2d_bytes;
+  counters_.d2h_bytes += moved.d2h_bytes;
+}
+
+UpdateCounters TileIo::counters() const {
+  MutexLock lock(mutex_);
+  return counters_;
+}
+
+}  // namespace sluice::train

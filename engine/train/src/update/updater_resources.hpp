@@ -1,0 +1,41 @@
+#pragma once
+// UpdaterResources, what a StateUpdater works with, and UpdateCounters, what it reports. Both are
+// plain values.
+
+#include <cstdint>
+#include <vector>
+
+#include "sluice/base/executor.hpp"
+#include "sluice/base/trace.hpp"
+#include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/device.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "sluice/offload/swap_store.hpp"
+#include "sluice/plan/plan.hpp"
+#include "sluice/zero/sharded_unit.hpp"
+
+namespace sluice::train {
+
+// Everything named here outlives the updater.
+struct UpdaterResources {
+  const plan::Plan* plan = nullptr;
+  std::vector<zero::ShardedUnit*> units;
+  offload::Device* device = nullptr;
+  offload::MemoryPool* host_pool = nullptr;  // holds tiles, and states in host memory
+  nvme::IoEngine* io = nullptr;              // null: nothing is in files
+  offload::SwapStore* store = nullptr;       // null: no states are on NVMe
+  Executor* executor = nullptr;
+  Trace* trace = nullptr;  // row "update": the computation of each tile; may be null
+};
+
+// Traffic and time of updates.
+struct UpdateCounters {
+  std::uint64_t nvme_read_bytes = 0;
+  std::uint64_t nvme_cached_bytes = 0;  // not read, because the cache holds them
+  std::uint64_t nvme_written_bytes = 0;
+  std::uint64_t h2d_bytes = 0;
+  std::uint64_t d2h_bytes = 0;
+  double compute_seconds = 0;
+};
+
+}  // namespace sluice::train

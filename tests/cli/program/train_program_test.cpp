@@ -1,0 +1,238 @@
+// `sluice train` and `sluice generate` around the training library: a copy of the program with a
+// library beside it that trains nothing (fake_train_library.cpp).
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <json/json.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "run_program.hpp"
+
+namespace sluice::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class TrainProgram : public ::testing::Test {
+ protected:
+  TrainProgram() {
+    std::filesystem::create_directories(directory_.file("bin"));
+    std::filesystem::create_directories(directory_.file("lib"));
+    std::filesystem::copy_file(SLUICE_PROGRAM, directory_.file("bin/sluice"));
+    write_file(directory_.file("model.json"), kModelJson);
+    write_file(directory_.file("it's ds.json"), kConfigJson);
+    write_file(directory_.file("text"), std::string(4096, 'x'));
+  }
+  void add_library() {
+    std::filesystem::copy_file(SLUICE_FAKE_TRAIN_LIBRARY,
+                               directory_.file("lib/libsluice_train.so"));
+  }
+  std::vector<std::string> train_line() const {
+    return {directory_.file("bin/sluice"),
+            "train",
+            "--config",
+            directory_.file("it's ds.json"),
+            "--model",
+            directory_.file("model.json"),
+            "--data",
+            directory_.file("text")};
+  }
+  // The line to resume, as it must be printed.
+  std::string resume_line() const {
+    return directory_.file("bin/sluice") + " train --config '" +
+           directory_.file("it'\\''s ds.json") + "' --model " + directory_.file("model.json") +
+           " --data " + directory_.file("text");
+  }
+  ProgramResult train(const std::string& scenario,
+                      const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> line = train_line();
+    line.insert(line.end(), more.begin(), more.end());
+    return run_program(line, {{"SLUICE_FAKE_SCENARIO", scenario}, {"LC_ALL", "C.UTF-8"}});
+  }
+  TempDir directory_;
+};
+
+TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {
+  add_library();
+  write_file(directory_.file("ds.json"), kConfigJson);
+  std::vector<std::string> line = {directory_.file("bin/sluice"),
+                                   "plan",
+                                   "--config",
+                                   directory_.file("ds.json"),
+                                   "--model",
+                                   directory_.file("model.json"),
+                                   "--rates",
+                                   directory_.file("rates.json")};
+  const ProgramResult before = run_program(line, {{"LC_ALL", "C.UTF-8"}});
+  EXPECT_EQ(before.exit_code, 0) << before.err;
+  EXPECT_THAT(before.out, Not(HasSubstr("predicted")));
+  line.emplace_back("--probe");
+  const ProgramResult probed = run_program(line, {{"LC_ALL", "C.UTF-8"}});
+  EXPECT_EQ(probed.exit_code, 0) << probed.err;
+  EXPECT_THAT(probed.out, HasSubstr("predicted: "));
+  // Without measuring, and for another number of blocks too, the saved rates are used.
+  line.back() = "--max";
+  const ProgramResult largest = run_program(line, {{"LC_ALL", "C.UTF-8"}});
+  EXPECT_EQ(largest.exit_code, 0) << largest.err;
+  EXPECT_THAT(largest.out, HasSubstr("the largest model of this shape that fits has"));
+  EXPECT_THAT(largest.out, HasSubstr("predicted: "));
+  line.back() = "--json";
+  const ProgramResult json = run_program(line, {{"LC_ALL", "C.UTF-8"}});
+  EXPECT_THAT(json.out, HasSubstr("\"predicted\":{\"bound_by\":\"compute\""));
+}
+
+TEST_F(TrainProgram, SaysWhatToDoWithoutTheLibrary) {
+  const ProgramResult result = train("");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("this build has no LibTorch"));
+  EXPECT_THAT(result.err, HasSubstr("scripts/setup.sh"));
+}
+
+TEST_F(TrainProgram, SaysSoWhenTheLibraryCannotBeLoaded) {
+  write_file(directory_.file("lib/libsluice_train.so"), "this is not a library");
+  const ProgramResult result = train("");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("cannot load " + directory_.file("lib/libsluice_train.so")));
+}
+
+TEST_F(TrainProgram, ShowsPlanStepsCurveAndSummary) {
+  add_library();
+  const ProgramResult result = train("", {"--steps", "12", "--report", "somewhere"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("optimizer states"));
+  EXPECT_THAT(result.out, HasSubstr("step 1/12  loss 5.0000"));
+  EXPECT_THAT(result.out, HasSubstr("step 12/12  eval loss 1.2500"));
+  EXPECT_THAT(result.out, HasSubstr("training loss"));
+  EXPECT_THAT(result.out, HasSubstr("bound by compute"));
+  EXPECT_THAT(result.out, HasSubstr("somewhere/report.json"));
+  EXPECT_THAT(result.err, HasSubstr("warning: a warning of the library"));
+  EXPECT_THAT(result.out, Not(HasSubstr("\r")))
+      << "nothing is rewritten in place outside a terminal";
+}
+
+TEST_F(TrainProgram, KeepsStandardOutputForTheObjectWithJson) {
+  add_library();
+  const ProgramResult result = train("", {"--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1);
+  Json::Value object;
+  std::istringstream stream(result.out);
+  std::string errors;
+  ASSERT_TRUE(Json::parseFromStream(Json::CharReaderBuilder(), stream, &object, &errors)) << errors;
+  EXPECT_EQ(object["bound_by"].asString(), "compute");
+  EXPECT_THAT(result.err, HasSubstr("optimizer states"));
+}
+
+TEST_F(TrainProgram, EndsAfterTheStepOnInterruptAndPrintsTheLineToResume) {
+  add_library();
+  const ProgramResult result = train("interrupt");
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_THAT(result.out,
+              HasSubstr("step 3 is committed; to go on:\n  " + resume_line() + " --resume\n"));
+  EXPECT_THAT(result.err, HasSubstr("stopping after the step in progress"));
+}
+
+TEST_F(TrainProgram, EndsWith143WhenTerminated) {
+  add_library();
+  EXPECT_EQ(train("terminate").exit_code, 143);
+}
+
+TEST_F(TrainProgram, EndsAtOnceOnTheSecondSignalAndStillPrintsTheLine) {
+  add_library();
+  const ProgramResult result = train("interrupt_twice");
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_THAT(result.err, HasSubstr("  " + resume_line() + " --resume\n"));
+}
+
+TEST_F(TrainProgram, KeepsTheExitCodeWhenTheSecondSignalComesAsTheProcessEnds) {
+  add_library();
+  EXPECT_EQ(train("interrupt_then_at_exit").exit_code, 130);
+}
+
+TEST_F(TrainProgram, DoesNotRepeatTheResumeFlag) {
+  add_library();
+  const ProgramResult result = train("interrupt", {"--resume"});
+  EXPECT_THAT(result.out, HasSubstr(resume_line() + " --resume\n"));
+}
+
+TEST_F(TrainProgram, SaysThatNothingWasCommitted) {
+  add_library();
+  const ProgramResult result = train("interrupt_uncommitted");
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_THAT(result.out, HasSubstr("nothing is committed"));
+}
+
+TEST_F(TrainProgram, MapsTheLibrarysErrorsToExitCodes) {
+  add_library();
+  EXPECT_EQ(train("io_error").exit_code, 4);
+  EXPECT_EQ(train("out_of_memory").exit_code, 3);
+  EXPECT_EQ(train("unknown_error").exit_code, 1);
+}
+
+TEST_F(TrainProgram, RefusesAMistakenConfigurationBeforeLoadingTheLibrary) {
+  write_file(directory_.file("it's ds.json"), R"({"train_batch_size": 0})");
+  EXPECT_EQ(train("").exit_code, 2);
+}
+
+TEST_F(TrainProgram, ShowsThePromptOnlyWhenTheWeightsAreGoodAndErrorsOnALineOfTheirOwn) {
+  add_library();
+  const std::vector<std::string> line = {directory_.file("bin/sluice"),
+                                         "generate",
+                                         "--model",
+                                         directory_.file("model.json"),
+                                         "--weights",
+                                         directory_.file("text"),
+                                         "--prompt",
+                                         "Once "};
+  ProgramResult result = run_program(line, {{"SLUICE_FAKE_SCENARIO", "bad_weights"}});
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_EQ(result.out, "");
+  result = run_program(line, {{"SLUICE_FAKE_SCENARIO", "fails_at_a_token"}});
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_EQ(result.out, "Once a\n");
+}
+
+TEST_F(TrainProgram, RefusesAReportThatIsADirectoryBeforeItTrains) {
+  add_library();
+  std::filesystem::create_directories(directory_.file("report/report.json"));
+  const ProgramResult result = train("", {"--report", directory_.file("report")});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err, "sluice: --report: " + directory_.file("report/report.json") +
+                            ": this is a directory, expected a file\n");
+}
+
+TEST_F(TrainProgram, StreamsGeneratedBytesAndListsTokensAsJson) {
+  add_library();
+  const std::vector<std::string> line = {directory_.file("bin/sluice"),
+                                         "generate",
+                                         "--model",
+                                         directory_.file("model.json"),
+                                         "--weights",
+                                         directory_.file("text"),
+                                         "--prompt",
+                                         "Once ",
+                                         "--max-new-tokens",
+                                         "5"};
+  EXPECT_EQ(run_program(line).out, "Once abc\xC3(\n");
+  std::vector<std::string> json_line = line;
+  json_line.emplace_back("--json");
+  const ProgramResult json = run_program(json_line);
+  // The byte C3 alone is no character.
+  EXPECT_EQ(json.out,
+            "{\"prompt\":\"Once \",\"text\":\"abc\xEF\xBF\xBD(\",\"tokens\":[97,98,99,195,40]}\n");
+}
+
+TEST_F(TrainProgram, NamesAbsentWeights) {
+  add_library();
+  const ProgramResult result =
+      run_program({directory_.file("bin/sluice"), "generate", "--model",
+                   directory_.file("model.json"), "--weights", "absent", "--prompt", "x"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--weights: absent"));
+}
+
+}  // namespace
+}  // namespace sluice::test
