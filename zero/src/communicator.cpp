@@ -32,8 +32,8 @@ const char* name_of(Operation operation) {
   return "?";
 }
 
-// What a rank brings to a collective. `detail` is what must agree besides operation and size: data
-// type or root.
+// The arguments of one rank. Operation, size and `detail` (data type or root) must agree over
+// ranks.
 struct Contribution {
   Operation operation = Operation::barrier;
   std::byte* data = nullptr;

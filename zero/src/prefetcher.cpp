@@ -7,10 +7,10 @@
 
 namespace sluice::zero {
 
-Prefetcher::Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> keep,
+Prefetcher::Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> retained,
                        PrefetchLimits limits)
-    : units_(std::move(units)), keep_(std::move(keep)), limits_(limits) {
-  SLUICE_CHECK(keep_.size() == units_.size(), "one keep flag for each unit");
+    : units_(std::move(units)), retained_(std::move(retained)), limits_(limits) {
+  SLUICE_CHECK(retained_.size() == units_.size(), "one retained flag for each unit");
 }
 
 void Prefetcher::begin_pass(std::vector<std::vector<std::size_t>> stages) {
@@ -55,7 +55,7 @@ void Prefetcher::leave_stage() {
   const std::size_t soon = next_ + static_cast<std::size_t>(limits_.units_ahead);
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (units_[u]->weight_state() != WeightState::gathered) continue;
-    const bool needed = keep_[u] ? used_in(u, next_, stages_.size()) : used_in(u, next_, soon);
+    const bool needed = retained_[u] ? used_in(u, next_, stages_.size()) : used_in(u, next_, soon);
     if (!needed) units_[u]->release();
   }
 }

@@ -37,7 +37,7 @@ void ShardedUnit::check_home(const offload::TieredBytes& home) const {
 }
 
 ShardedUnit::~ShardedUnit() {
-  // What is in flight uses the buffers: wait, whatever came of it.
+  // Transfers in flight use the buffers: wait for them, and ignore their errors.
   gather_ = Ticket();
   reduce_ = Ticket();
 }
@@ -84,7 +84,7 @@ void ShardedUnit::begin_gather() {
   current_at_ = std::chrono::steady_clock::now();
   if (in_place && !update) return;
   const offload::DeviceSpan full = gathered_.device_span();
-  // What used this memory before may still run; what is issued from now on does not use it.
+  // Earlier compute work may still use this memory; work issued from now on does not.
   const offload::ComputePoint unused = context_.device->mark_compute();
   gather_ = context_.gather_worker->begin([this, update, full, in_place, unused] {
     if (update) update->finish();
@@ -161,8 +161,8 @@ offload::DeviceSpan ShardedUnit::begin_accumulate() {
 }
 
 void ShardedUnit::restore_accumulated(double& stall_seconds) {
-  // Only this rank's shard comes back: at its place the other ranks start from zero, so the next
-  // reduction adds what is new to the sum so far.
+  // Only this rank's shard comes back. In its place the other ranks start from zero, so the next
+  // reduction adds the new gradients to the sum so far.
   if (waited_ == Waited::at_home && accumulated_) {
     Ticket fetch = context_.mover->begin_fetch(gradients_home_, gradient_shard());
     context_.stalls.finish(fetch, stall_seconds, "gradients", layout_.name);
@@ -219,7 +219,7 @@ void ShardedUnit::consume_gradients() {
 }
 
 void ShardedUnit::abandon_gradients() {
-  reduce_ = Ticket();  // waits, whatever came of it
+  reduce_ = Ticket();  // waits, and ignores an error
   accumulated_.reset();
   waited_ = Waited::nothing;
   gradient_state_ = GradientState::none;

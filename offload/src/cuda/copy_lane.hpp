@@ -1,6 +1,6 @@
 #pragma once
-// CopyLane: the copies of one direction: a stream, and a thread that ends their tickets in order.
-// Not installed.
+// CopyLane: the copies of one direction. It has a stream, and a thread that completes the tickets
+// in order. Not installed.
 
 #include <cstdint>
 #include <deque>
@@ -31,7 +31,7 @@ class CopyLane {
  public:
   struct Moved {
     std::uint64_t bytes = 0;
-    double busy_seconds = 0;  // by the device's clock, without what a copy waited for
+    double busy_seconds = 0;  // by the device's clock, without the time a copy waited
   };
 
   // Copies on `device`; `row` also names its thread. Throws CudaError.
@@ -40,9 +40,9 @@ class CopyLane {
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
 
-  // Queues a copy. What fails, now or on the device, is the ticket's error.
+  // Queues a copy. A failure, now or later on the device, is the ticket's error.
   Ticket begin(const Copy& copy, const ComputePoint& after);
-  // Of copies that use the link.
+  // Counts only the copies that use the link.
   Moved moved() const;
 
  private:

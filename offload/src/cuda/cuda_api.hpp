@@ -1,7 +1,7 @@
 #pragma once
-// CudaApi: the part of the CUDA runtime that Sluice calls, one function for each of its own, so
-// that tests can order, delay and fail the calls. Every call of the runtime goes through it.
-// Results must not be ignored: the compiler sees to that. Not installed.
+// CudaApi: the part of the CUDA runtime that Sluice calls, one function per function of the
+// runtime. Every call of the runtime goes through it, so tests can order, delay and fail the calls.
+// The compiler rejects an ignored result. Not installed.
 
 #include <cuda_runtime_api.h>
 
@@ -11,8 +11,8 @@
 
 namespace sluice::offload::cuda {
 
-// A cudaError_t that must be looked at. A type, because GCC 12 does not see the attribute of a
-// virtual function.
+// A cudaError_t that must not be ignored. A type, because GCC 12 ignores [[nodiscard]] on a virtual
+// function.
 class [[nodiscard]] Result {
  public:
   Result(cudaError_t error) : error_(error) {}     // NOLINT(google-explicit-constructor): it is one
@@ -30,14 +30,14 @@ class CudaApi {
   virtual std::string error_name(cudaError_t error) = 0;
   virtual std::string error_text(cudaError_t error) = 0;
 
-  // Forgets the calling thread's last error: whoever asks the runtime next, as LibTorch does after
-  // its own calls, would take it for theirs.
+  // Clears the calling thread's last error. LibTorch asks for the last error after its own calls,
+  // and would take this one for its own.
   virtual void forget_error() = 0;
   virtual Result driver_get_version(int* version) = 0;
   virtual Result runtime_get_version(int* version) = 0;
   virtual Result get_device_count(int* count) = 0;
   virtual Result get_device_properties(cudaDeviceProp* properties, int device) = 0;
-  // Of the calling thread.
+  // Sets the device of the calling thread.
   virtual Result set_device(int device) = 0;
 
   virtual Result mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) = 0;
@@ -62,15 +62,15 @@ class CudaApi {
                               cudaMemcpyKind kind, cudaStream_t stream) = 0;
 };
 
-// The runtime's library, loaded; it stays loaded for the life of the process. Null when it cannot
-// be: then `why_not` says why.
+// Loads the runtime's library, which stays loaded for the life of the process. Null when loading
+// fails, with the reason in `why_not`.
 std::unique_ptr<CudaApi> load_cuda_runtime(std::string& why_not);
 
-// Throws CudaError: what the call was for, the call, the runtime's text and name of the error.
+// Throws CudaError with the purpose, the call, and the runtime's text and name of the error.
 [[noreturn]] void throw_cuda_failed(CudaApi& api, cudaError_t error, const char* call,
                                     const std::string& what_for);
 
-// Where nothing may be thrown: logs it.
+// Logs the error; for code that must not throw.
 void log_cuda_failed(CudaApi& api, cudaError_t error, const char* call) noexcept;
 
 }  // namespace sluice::offload::cuda

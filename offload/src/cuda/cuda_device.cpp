@@ -19,7 +19,7 @@ namespace cuda {
 
 namespace {
 
-// What LibTorch's kernels expect of a tensor's address.
+// LibTorch's kernels expect tensors at multiples of this address.
 constexpr std::size_t kGranuleBytes = 512;
 constexpr const char* kMarking = "marking a point in the GPU's work";
 
@@ -124,8 +124,8 @@ class CudaDevice final : public GpuDevice {
     SLUICE_CUDA(*api_, set_device(index_), kMarking);
     auto event = std::make_shared<Event>(pool.take());
     SLUICE_CUDA(*api_, event_record(event->get(), compute_stream_), kMarking);
-    // Recorded anew only when no copy will be made to wait for it; those that were are not
-    // disturbed.
+    // The event is recorded again only when no new copy can be made to wait for it. Copies that
+    // already wait keep the earlier recording.
     return ComputePoint(
         {event->get(), [&pool, event](void*) { pool.give_back(std::move(*event)); }});
   }

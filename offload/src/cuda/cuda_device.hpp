@@ -1,5 +1,5 @@
 #pragma once
-// The functions of sluice/offload/cuda_device.hpp over any CudaApi, so that tests bring their own.
+// The functions of sluice/offload/cuda_device.hpp over any CudaApi: tests pass one of their own.
 // Not installed.
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace sluice::offload::cuda {
 
-// What make_device makes: a device whose runtime others of this component may call.
+// The device that make_device() makes; other classes of this component may call its runtime.
 class GpuDevice : public Device {
  public:
   virtual const std::shared_ptr<CudaApi>& api() const = 0;  // shared with what it makes

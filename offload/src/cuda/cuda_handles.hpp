@@ -18,7 +18,7 @@ class Stream {
   explicit Stream(CudaApi& api) : api_(&api) {
     SLUICE_CUDA(api, stream_create(&stream_, cudaStreamNonBlocking), "a stream of copies");
   }
-  // What was queued must have ended.
+  // The queued work must have ended.
   ~Stream() {
     if (const cudaError_t error = api_->stream_destroy(stream_); error != cudaSuccess)
       log_cuda_failed(*api_, error, "stream_destroy");
@@ -62,7 +62,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Events that are used again: making one takes longer than recording it. Thread-safe.
+// Reuses events, because creating an event takes longer than recording it. Thread-safe.
 class EventPool {
  public:
   EventPool(CudaApi& api, unsigned flags) : api_(api), flags_(flags) {}

@@ -64,7 +64,7 @@ std::string name_of(CUfileOpError error) {
   return "CUfileOpError " + std::to_string(static_cast<int>(error));
 }
 
-// What to do about the errors that a machine without GPUDirect Storage answers with.
+// Remedies for the errors of a machine without GPUDirect Storage.
 std::string_view advice(CUfileOpError error) {
   switch (error) {
     case CU_FILE_DRIVER_NOT_INITIALIZED:

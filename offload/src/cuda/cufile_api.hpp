@@ -1,7 +1,7 @@
 #pragma once
-// CufileApi: the part of cuFile (GPUDirect Storage) that Sluice calls, one function for each of its
-// own, so that tests can order, delay and fail the calls. Every call of cuFile goes through it.
-// Results must not be ignored: the compiler sees to that. Not installed.
+// CufileApi: the part of cuFile (GPUDirect Storage) that Sluice calls, one function per function of
+// cuFile. Every call of cuFile goes through it, so tests can order, delay and fail the calls. The
+// compiler rejects an ignored result. Not installed.
 
 #include <cufile.h>
 
@@ -12,14 +12,15 @@
 
 namespace sluice::offload::cuda {
 
-// A CUfileError_t that must be looked at. A type, because GCC 12 does not see the attribute of a
+// A CUfileError_t that must not be ignored. A type, because GCC 12 ignores [[nodiscard]] on a
 // virtual function.
 struct [[nodiscard]] CufileResult {
   CUfileOpError error = CU_FILE_SUCCESS;
-  CUresult cuda_error = CUDA_SUCCESS;  // of the driver, where that failed
+  CUresult cuda_error = CUDA_SUCCESS;  // the driver's error, if the driver failed
 };
 
-// What a read says: bytes, 0 at the end of the file, -1 with an errno, or a negative CUfileOpError.
+// The result of a read: bytes, 0 at the end of the file, -1 with an errno, or a negative
+// CUfileOpError.
 struct [[nodiscard]] CufileRead {
   std::int64_t result = 0;
   int error_number = 0;
@@ -41,14 +42,14 @@ class CufileApi {
                           std::uint64_t offset_bytes) = 0;
 };
 
-// The library, loaded; it stays loaded for the life of the process. Null when it cannot be: then
-// `why_not` says why.
+// Loads the library, which stays loaded for the life of the process. Null when loading fails, with
+// the reason in `why_not`.
 std::unique_ptr<CufileApi> load_cufile(std::string& why_not);
 
-// What a CUfileOpError means and, where something can be done, what.
+// The meaning of a CUfileOpError and, if there is one, a remedy.
 std::string cufile_error_text(CUfileOpError error);
 
-// Throws CudaError: what the call was for, the call, text and name of the error.
+// Throws CudaError with the purpose, the call, and the text and name of the error.
 [[noreturn]] void throw_cufile_failed(CufileResult result, const char* call,
                                       const std::string& what_for);
 

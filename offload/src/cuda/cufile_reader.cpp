@@ -24,7 +24,7 @@ std::shared_ptr<CudaApi> use(std::shared_ptr<CudaApi> api, int index) {
   return api;
 }
 
-// Whole blocks, to the pages that device memory is given out in.
+// Whether the read is of whole blocks, to memory that starts at a page.
 bool fits(const FileRange& from, DeviceSpan to) {
   const std::uint64_t block = std::max<std::uint64_t>(kPageBytes, from.file->offset_alignment());
   return from.offset_bytes % block == 0 && to.size_bytes() % block == 0 &&
@@ -106,7 +106,7 @@ std::vector<CUfileHandle_t> CufileReader::handles_of(const nvme::StripedFile& fi
   return handles;
 }
 
-// An event of our own behind the point, which is waited for without spinning.
+// An event of this reader behind the point; a thread waits for it without spinning.
 std::shared_ptr<Event> CufileReader::mark_reached(const ComputePoint& after) {
   if (after.event() == nullptr) return nullptr;
   constexpr const char* kWhy = "ordering a direct read";

@@ -1,6 +1,6 @@
 #pragma once
-// CufileReader: a DirectReader by cuFile. A large read is cut into pieces, which a few threads read
-// at the same time, since a call of cuFile ends only with its bytes. Not installed.
+// CufileReader: a DirectReader by cuFile. A call of cuFile blocks until its bytes have arrived; so
+// a large read is cut into pieces, which a few threads read at the same time. Not installed.
 
 #include <atomic>
 #include <cstdint>
@@ -59,18 +59,19 @@ class CufileReader final : public DirectReader {
   std::optional<Ticket> begin_read(const FileRange& from, DeviceSpan to,
                                    const ComputePoint& after) override;
   std::string why_not() const override;
-  // After this they may go although the reader stays. Every ticket has ended before.
+  // Deregisters all files; after this a file may be closed before the reader is destroyed. Every
+  // ticket must have ended.
   void forget_files();
 
  private:
-  // What one thread reads at once.
+  // One thread reads a piece with one loop of calls.
   struct Piece {
     const nvme::SwapFile* file = nullptr;
     CUfileHandle_t handle = nullptr;
     std::uint64_t offset_bytes = 0;
     DeviceSpan to;
   };
-  // Of its parts; none when one of them cannot be read directly.
+  // One handle for each part of the file; empty when a part cannot be read directly.
   std::vector<CUfileHandle_t> handles_of(const nvme::StripedFile& file);
   CUfileHandle_t handle_of(const nvme::SwapFile& file) SLUICE_REQUIRES(mutex_);
   std::shared_ptr<Event> mark_reached(const ComputePoint& after);
@@ -80,10 +81,10 @@ class CufileReader final : public DirectReader {
   const std::shared_ptr<CudaApi> cuda_;     // shared with the device
   const int device_;
   const CufileDriver driver_;
-  const Stream stream_;  // of nothing but waits
+  const Stream stream_;  // carries only waits
   EventPool reached_;
   mutable Mutex mutex_;
-  // Null: cannot be read directly.
+  // Null: the file cannot be read directly.
   std::map<const nvme::SwapFile*, std::unique_ptr<CufileHandle>> handles_ SLUICE_GUARDED_BY(mutex_);
   std::string why_not_ SLUICE_GUARDED_BY(mutex_);
   std::atomic<std::size_t> next_{0};

@@ -25,7 +25,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// What `work()` fails with; empty when it does not.
+// The message of the exception that `work()` throws; empty without one.
 template <typename Work>
 std::string why_fails(Work&& work) {
   try {
@@ -41,7 +41,7 @@ MoverOptions through_tiles(MoverOptions options) {
   return options;
 }
 
-// The file, the device's memory and the usual way. Confined to the thread that measures.
+// The file, the device's memory and the host tiles. Confined to the thread that measures.
 class Bench {
  public:
   Bench(const StorageRoute& route, const DirectStorageOptions& options, const Clock& now)
@@ -56,7 +56,7 @@ class Bench {
         mover_(device_, &route.io, &route.staging, through_tiles(route.mover)) {
     for (const nvme::SwapFile& part : range_.file->parts())
       registrations_.push_back(route.io.register_file(part));
-    // What was only allocated would be read without the drive.
+    // Blocks that are allocated but not written would be read without the drive.
     for (std::uint64_t at = 0; at < range_.size_bytes; at += kChunkBytes)
       route.io.begin_write(*range_.file, range_.offset_bytes + at, pattern_.at(at, kChunkBytes))
           .finish();
@@ -91,7 +91,7 @@ class Bench {
     return std::chrono::duration<double>(now_() - begin).count();
   }
 
-  // So that what was there before is not taken for what was read.
+  // Clears the memory, so that bytes of an earlier read do not count as read now.
   void clear() {
     std::fill(chunk_.begin(), chunk_.end(), std::byte{0});
     for (std::uint64_t at = 0; at < to_.size_bytes(); at += kChunkBytes)
@@ -126,7 +126,7 @@ class Bench {
   Mover mover_;
 };
 
-// Directly, or else in compatibility mode.
+// Tries direct reads first, then compatibility mode.
 void measure(const std::shared_ptr<CufileApi>& files, GpuDevice& device, Bench& bench,
              DirectStorage& found) {
   for (const CompatMode mode : {CompatMode::refused, CompatMode::allowed}) {

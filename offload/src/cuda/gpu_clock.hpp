@@ -17,7 +17,7 @@ class GpuClock {
   // On the calling thread's device. Throws CudaError.
   explicit GpuClock(CudaApi& api);
 
-  // Of an event with timing, recorded before; nullopt when it has not been reached. The calling
+  // The time of a recorded event with timing; nullopt when the GPU has not reached it. The calling
   // thread uses the clock's device. Throws CudaError.
   std::optional<Time> time_of(cudaEvent_t event);
 
@@ -27,7 +27,7 @@ class GpuClock {
   CudaApi& api_;
   const Stream stream_;  // always idle, so that an event is reached when it is recorded
   Mutex mutex_;
-  // The GPU only tells how long it is between two events: this one's time is known.
+  // The GPU reports only the time between two events; the host's time of this one is known.
   Event reference_ SLUICE_GUARDED_BY(mutex_);
   Time reference_at_ SLUICE_GUARDED_BY(mutex_);
 };

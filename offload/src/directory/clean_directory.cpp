@@ -8,6 +8,7 @@
 #include "sluice/base/log.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
 #include "sluice/offload/swap_directory.hpp"
+#include "sluice/offload/swap_store.hpp"
 #include "swap/manifest.hpp"
 #include "swap/store_files.hpp"
 #include "swap/stripe.hpp"
@@ -17,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the manifest says of the files beside it.
+// The files beside a manifest that the committed state needs.
 struct Committed {
   std::optional<std::int64_t> step;
   std::set<std::string> needed_paths;  // files in which a committed shard lies, and labels
@@ -234,6 +235,17 @@ CleanReport clean_directory(const std::string& directory, CleanScope scope, Clea
     std::erase_if(report.files, [&](const RemovableFile& file) { return file.path == path; });
   }
   return report;
+}
+
+bool is_run_file(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path file =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+  if (error) throw IoError(error.value(), "realpath", path);
+  if (!is_store_file(file.string())) return false;
+  const std::string directory = file.parent_path().string();
+  return file_exists(lock_path(directory)) || file_exists(manifest_path(directory)) ||
+         file_exists(label_path(directory));
 }
 
 void remove_dead_files(const std::string& directory) {

@@ -4,6 +4,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/offload/swap_directory.hpp"
+#include "sluice/offload/swap_store.hpp"
 #include "swap/manifest.hpp"
 #include "swap/shard_verify.hpp"
 #include "swap/slot_files.hpp"

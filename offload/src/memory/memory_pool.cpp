@@ -59,7 +59,7 @@ void* MemoryPool::allocate_raw(std::size_t size_bytes, const char* what_for) {
   if (need_bytes == 0) return nullptr;
   {
     MutexLock lock(mutex_);
-    if (void* kept = take_kept(need_bytes)) return kept;
+    if (void* cached = take_cached(need_bytes)) return cached;
     if (const auto shortage = reserve(need_bytes)) {
       const bool own = shortage->pool == this;
       throw OutOfMemory(std::string(name_of(shortage->pool->tier_)), need_bytes,
@@ -69,7 +69,7 @@ void* MemoryPool::allocate_raw(std::size_t size_bytes, const char* what_for) {
                                   " counts in this budget)");
     }
   }
-  // Outside the lock: locking or registering pages takes long, and others may go on with kept
+  // Outside the lock: locking or registering pages takes long, and others may continue with cached
   // blocks.
   void* block = nullptr;
   try {
@@ -100,7 +100,7 @@ void MemoryPool::free_raw(void* block, std::size_t size_bytes) noexcept {
   }
   try {
     free_blocks_[held_bytes].push_back(block);
-  } catch (...) {  // no memory for the list: then the block is not kept
+  } catch (...) {  // no memory for the list: then the block is not cached
     give_back(block, held_bytes);
   }
 }
@@ -129,7 +129,7 @@ void MemoryPool::trim_locked() {
   free_blocks_.clear();
 }
 
-void* MemoryPool::take_kept(std::uint64_t size_bytes) {
+void* MemoryPool::take_cached(std::uint64_t size_bytes) {
   const auto found = free_blocks_.find(size_bytes);
   if (found == free_blocks_.end() || found->second.empty()) return nullptr;
   void* block = found->second.back();
@@ -143,7 +143,7 @@ void* MemoryPool::allocate_from_source(std::uint64_t size_bytes) {
   try {
     if (void* block = source_->allocate(size_bytes)) return block;
   } catch (const OutOfMemory&) {
-    // A limit of the source; what is kept for reuse may be what fills it. The second try reports.
+    // A limit of the source; cached blocks may be what fills it. The second try reports.
   }
   trim();
   return source_->allocate(size_bytes);
@@ -155,12 +155,12 @@ std::optional<MemoryPool::Shortage> MemoryPool::reserve(std::uint64_t size_bytes
     return Shortage{this, available};
   }
   while (size_bytes > usage_.limit_bytes - usage_.held_bytes) {
-    give_back_kept(size_bytes - (usage_.limit_bytes - usage_.held_bytes));
+    give_back_cached(size_bytes - (usage_.limit_bytes - usage_.held_bytes));
   }
   if (parent_ != nullptr) {
     while (const auto shortage = parent_->reserve_for_child(size_bytes)) {
       if (usage_.held_bytes == usage_.live_bytes) return shortage;
-      give_back_kept(size_bytes - std::min(size_bytes, shortage->available_bytes));
+      give_back_cached(size_bytes - std::min(size_bytes, shortage->available_bytes));
     }
   }
   usage_.held_bytes += size_bytes;
@@ -187,7 +187,7 @@ void MemoryPool::give_back(void* block, std::uint64_t size_bytes) noexcept {
   if (parent_ != nullptr) parent_->unreserve(size_bytes);
 }
 
-void MemoryPool::give_back_kept(std::uint64_t missing_bytes) {
+void MemoryPool::give_back_cached(std::uint64_t missing_bytes) {
   auto chosen = free_blocks_.end();
   for (auto it = free_blocks_.begin(); it != free_blocks_.end(); ++it) {
     if (it->second.empty()) continue;

@@ -1,4 +1,4 @@
-// What can be said of a swap directory without opening the store.
+// The functions of SwapStore that do not open the store.
 
 #include <utility>
 

@@ -58,7 +58,7 @@ void append_json_string(std::string& out, std::string_view text) {
   out += '"';
 }
 
-// What every text begins with, of this version or another.
+// The begin of every manifest, of this version or another.
 std::string opening() {
   return "{\"format\": \"" + std::string(kFormat) + "\"";
 }

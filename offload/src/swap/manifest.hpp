@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sluice/offload/swap_store.hpp"
+#include "sluice/offload/swap_state.hpp"
 
 namespace sluice::offload {
 
@@ -40,8 +40,8 @@ struct Manifest {
 
 std::uint64_t chunk_count(std::uint64_t shard_bytes);
 
-// Where shards lie, in the order given, and what that adds up to. Throws InvalidArgument on more
-// than 64 bits.
+// The offsets of the shards, in the order given, and their sum. Throws InvalidArgument when the sum
+// exceeds 64 bits.
 struct StoreLayout {
   std::vector<std::uint64_t> offset_bytes;
   std::uint64_t file_bytes = 0;  // of each slot file
@@ -64,7 +64,7 @@ std::optional<Manifest> load_manifest(const std::string& directory);
 // Whether the text of a file begins as that of every manifest, whatever follows. Throws IoError.
 bool begins_as_manifest(const std::string& path);
 
-// The same as load_manifest; StorageError when there is none.
+// Like load_manifest, but throws StorageError when there is no manifest.
 Manifest require_manifest(const std::string& directory);
 std::vector<ShardSpec> specs_of(const Manifest& manifest);
 StoreLayout layout_of(const Manifest& manifest);

@@ -20,7 +20,7 @@
 #include <span>
 #include <vector>
 
-#include "sluice/offload/swap_store.hpp"
+#include "sluice/offload/swap_state.hpp"
 #include "swap/manifest.hpp"
 #include "swap/store_files.hpp"
 

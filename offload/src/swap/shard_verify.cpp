@@ -90,7 +90,7 @@ class DamageList {
         return;
       }
     }
-    // Of a striped file, the part that the range begins in.
+    // In a striped file: the part in which the range begins.
     const nvme::StripeLayout::Piece piece =
         shard.file->layout().first_piece(shard.file_offset_bytes + offset_bytes, size_bytes);
     ranges_.push_back({shard.spec->name, shard.file->parts()[piece.part].path(), offset_bytes,

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "sluice/nvme/io_engine.hpp"
+#include "sluice/nvme/striped_file.hpp"
 #include "sluice/offload/memory_pool.hpp"
-#include "sluice/offload/swap_directory.hpp"
+#include "sluice/offload/swap_state.hpp"
 
 namespace sluice::offload {
 

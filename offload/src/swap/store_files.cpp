@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <string_view>
 
@@ -115,15 +114,8 @@ bool is_part_file(const std::string& path) {
   return is_part_name(std::string_view(path).substr(path.rfind('/') + 1));
 }
 
-bool is_run_file(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::path file =
-      std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
-  if (error) throw IoError(error.value(), "realpath", path);
-  if (!is_store_name(file.filename().string())) return false;
-  const std::string directory = file.parent_path().string();
-  return file_exists(lock_path(directory)) || file_exists(manifest_path(directory)) ||
-         file_exists(label_path(directory));
+bool is_store_file(const std::string& path) {
+  return is_store_name(std::string_view(path).substr(path.rfind('/') + 1));
 }
 
 std::string scratch_path(const std::string& directory, const std::string& name) {

@@ -10,24 +10,26 @@
 namespace sluice::offload {
 
 inline constexpr int kSlotCount = 2;
-// Of a lock, at most: a process id of fixed width, so that one write replaces the whole text and a
-// reader never sees a mixture of two.
+// The most bytes of a lock file: a process id of fixed width. So one write replaces the whole text,
+// and a reader never sees a mixture of two.
 inline constexpr std::size_t kLockBytes = 12;
 
 std::string lock_path(const std::string& directory);
 std::string manifest_path(const std::string& directory);
 // Where a manifest is written before it replaces the old one.
 std::string manifest_draft_path(const std::string& directory);
-// Of a striped store: which part of it this directory has.
+// The label of a directory of a striped store: which part of the store it holds.
 std::string label_path(const std::string& directory);
-// In a further directory of a stripe the file says which part it is: without its label nobody takes
-// it for a leftover. `part` counts from 0, the names from 1.
+// In a further directory of a stripe, the file's name contains the part. So without its label, the
+// file is not taken for a leftover. `part` counts from 0, the names from 1.
 std::string slot_path(const std::string& directory, int slot, std::size_t part = 0);
-// Whether a file there is that of a further part, whatever the label says.
+// Whether the directory has a file of a further part, whatever its label says.
 bool has_part_files(const std::string& directory);
 bool is_part_file(const std::string& path);
+// Whether the file is named like one that a store or a ScratchFile makes.
+bool is_store_file(const std::string& path);
 std::string scratch_path(const std::string& directory, const std::string& name);
-// Where a bench of the drive keeps its file; no store's.
+// The file of a drive's bench; it belongs to no store.
 std::string bench_path(const std::string& directory);
 
 struct StoreFile {
@@ -38,8 +40,8 @@ struct StoreFile {
 // Files that a store or a ScratchFile made and that are there now, the lock excepted, sorted by
 // path. Throws IoError when the directory cannot be read.
 std::vector<StoreFile> list_store_files(const std::string& directory);
-// Of those: what a run leaves behind when it is killed and what nobody reads again (scratch files,
-// a draft).
+// Those of list_store_files() that a killed run leaves and nobody reads again: scratch files and
+// drafts.
 std::vector<StoreFile> list_dead_files(const std::string& directory);
 std::uint64_t disk_bytes_of(const std::vector<StoreFile>& files);
 

@@ -135,7 +135,8 @@ bool is_part_of(const std::optional<Label>& label, const std::string& store_id, 
   return label && label->store_id == store_id && label->part == part;
 }
 
-// What the first directory of the label's store says, if it is there under this name.
+// The state of the label's store by its first directory, if that directory is there under this
+// name.
 enum class AtFirst { unknown, committed, given_up };
 AtFirst state_at(const std::string& first, const Label& label) {
   if (!is_there(first)) return AtFirst::unknown;

@@ -70,12 +70,11 @@ class SwapStore::Impl {
   std::vector<DamagedRange> verify(MemoryPool& staging);
 
  private:
-  // What DIR/manifest.json is to this store.
+  // The state of DIR/manifest.json.
   //   current     it names the last commit
-  //   outdated    Durability::none: it names an earlier commit of the same bytes, or was removed,
-  //   but not yet
-  //               for good
-  //   absent      there is none: nothing committed yet, or removed before the first write in place
+  //   outdated    Durability::none: it names an earlier commit of the same bytes, or its removal is
+  //               not durable yet
+  //   absent      nothing is committed yet, or it was removed before the first write in place
   //   in_doubt    it names a commit that loss of power may take back: both slots are in use
   enum class OnDisk { current, outdated, absent, in_doubt };
 

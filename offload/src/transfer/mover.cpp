@@ -27,7 +27,7 @@ namespace {
 struct Transfer {
   FileRange range;
   DeviceSpan device;   // only read by a store
-  ComputePoint after;  // of its copies
+  ComputePoint after;  // its copies begin after this
   TicketSource ticket;
   std::uint64_t tiles_left = 0;
   std::exception_ptr error;
@@ -183,7 +183,7 @@ class Lane {
                                          transfer->after));
     };
     job.compute = [piece](std::span<std::byte> tile) {
-      // What a tile held before never reaches a file.
+      // Earlier content of the tile never reaches a file.
       std::memset(tile.data() + piece.size_bytes, 0, piece.file_bytes - piece.size_bytes);
     };
     job.begin_write = [this, transfer, piece](std::span<std::byte> tile) {

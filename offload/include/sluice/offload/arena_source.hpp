@@ -1,10 +1,11 @@
 #pragma once
-// ArenaSource: cuts the blocks of a pool from one large block of another source. For memory whose
-// blocks are dear: a GPU's, where taking and giving back waits for all that runs, or host memory
-// that is registered with a GPU. Nothing is taken from the system after construction.
+// ArenaSource: cuts the blocks of a pool from one large block of another source. It serves memory
+// whose allocations are expensive: a GPU's, where allocating and freeing wait for all running work,
+// and host memory that is registered with a GPU. After construction it takes nothing from the
+// system.
 //
-// Best fit; free neighbours become one. Small blocks (below kPageBytes) are cut from the end of a
-// free run and large ones from its begin, so that they mix less.
+// Best fit; adjacent free runs are merged. Small blocks (below kPageBytes) are cut from the end of
+// a free run, large blocks from its begin, so that the two sizes mix less.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,25 +22,26 @@ namespace sluice::offload {
 struct ArenaUsage {
   std::uint64_t size_bytes = 0;
   std::uint64_t free_bytes = 0;
-  std::uint64_t largest_free_bytes = 0;  // the largest block that can be had; less: fragmentation
+  std::uint64_t largest_free_bytes = 0;  // largest block available; the rest is fragmented
 };
 
 // Thread-safe.
 class ArenaSource final : public MemorySource {
  public:
-  // Takes `size_bytes`, rounded up to whole pages, from `backing` at once and for its life. Blocks
-  // start at a multiple of `granule_bytes` (a power of two from 64 to kPageBytes) and take up whole
-  // ones. Throws OutOfMemory, for `tier`, when `backing` has no such block; what `backing` throws.
+  // Takes `size_bytes`, rounded up to whole pages, from `backing` and holds them until destruction.
+  // Blocks start at a multiple of `granule_bytes` (a power of two from 64 to kPageBytes) and are a
+  // whole number of granules long. Throws OutOfMemory for `tier` when `backing` has no such block,
+  // and passes on the exceptions of `backing`.
   ArenaSource(std::unique_ptr<MemorySource> backing, std::uint64_t size_bytes, Tier tier,
               std::size_t granule_bytes = 64);
   ~ArenaSource() override;
 
-  // Throws OutOfMemory when no free run is as large, although several together may be; what it
-  // calls available is the largest run.
+  // Throws OutOfMemory when no single free run is large enough, even if several together are. The
+  // error's available bytes are the largest run.
   void* allocate(std::size_t size_bytes) override;
   void free(void* block, std::size_t size_bytes) noexcept override;
 
-  // Kept ones would lie between the others.
+  // A cached free block would split the free runs around it.
   bool wants_blocks_back() const override { return true; }
   std::uint64_t gap_bytes() const override;
 

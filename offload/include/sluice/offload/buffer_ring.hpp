@@ -1,6 +1,6 @@
 #pragma once
-// BufferRing: a fixed number of equal tiles, handed out as leases. All of a ring's memory is taken
-// once, at construction, so that nothing in a step allocates.
+// BufferRing: a fixed number of tiles of one size in host memory, handed out as leases. A ring
+// takes all its memory at construction, so a step allocates nothing.
 
 #include <cstddef>
 #include <memory>
@@ -17,7 +17,8 @@ namespace sluice::offload {
 
 class BufferRing;
 
-// One tile in use; returns it on destruction. Move-only. Thread-compatible: callers synchronise.
+// One tile in use; the destructor returns it to the ring. Move-only. Thread-compatible: callers
+// synchronise.
 class TileLease {
  public:
   TileLease() = default;
@@ -38,10 +39,10 @@ class TileLease {
   std::span<std::byte> bytes_;
 };
 
-// Thread-safe. Outlives its leases: the destructor checks that.
+// Thread-safe. Outlives its leases; the destructor checks this.
 class BufferRing {
  public:
-  // `count` of at least 1; tiles start at a page. Throws OutOfMemory.
+  // `count`: at least 1. `pool`: of host memory. Tiles start at a page. Throws OutOfMemory.
   BufferRing(MemoryPool& pool, std::size_t tile_bytes, std::size_t count,
              const std::string& what_for);
   ~BufferRing();
@@ -50,13 +51,13 @@ class BufferRing {
 
   std::size_t tile_bytes() const { return tile_bytes_; }
   std::size_t count() const { return buffers_.size(); }
-  // Registers the tiles with an engine that outlives the ring, so that its transfers are cheaper.
-  // Returns an empty text, or in one line why they stay unregistered. Call once, before the first
+  // Registers the tiles with `io`, whose transfers then cost less. `io` outlives the ring. Returns
+  // an empty text, or in one line why the tiles stay unregistered. Call once, before the first
   // acquire.
   std::string register_with(nvme::IoEngine& io);
   // Blocks until a tile is free.
   TileLease acquire();
-  // Does not block; empty when all tiles are out.
+  // Does not block; empty when every tile is in use.
   std::optional<TileLease> try_acquire();
 
  private:

@@ -1,7 +1,9 @@
 #pragma once
-// The folders of full checkpoints below a directory: step-00000026, and step-00000026.tmp while it
-// is being written; renamed when it is whole. Each has the format of a swap directory
-// (swap_store.hpp). Only names and what is there; what is in one is SwapStore's.
+// The folders of full checkpoints below a directory. A folder is step-00000026.tmp while it is
+// written, and is renamed to step-00000026 when complete. Each has the format of a swap directory
+// (swap_store.hpp). These functions know names and which folders exist; SwapStore knows the
+// contents.
+//
 // Thread-safe: values and free functions without state.
 
 #include <cstdint>
@@ -14,16 +16,17 @@ namespace sluice::offload {
 struct CheckpointFolder {
   std::string path;
   std::int64_t step = 0;
-  bool is_draft = false;  // being written, or left by a run that was killed while it wrote it
+  bool is_draft = false;  // being written, or left by a run that was killed while writing
 };
 
 std::string checkpoint_path(const std::string& directory, std::int64_t step);
 std::string checkpoint_draft_path(const std::string& directory, std::int64_t step);
 
-// What the last part of `path` says; empty when that is no such name. The folder need not exist.
+// Parses the last part of `path`; empty when it is not a checkpoint's name. The folder need not
+// exist.
 std::optional<CheckpointFolder> checkpoint_folder_of(const std::string& path);
-// Those below `directory`, the oldest step first, whatever is in them. None where it cannot be
-// read.
+// The checkpoint folders below `directory`, oldest step first, whatever they contain. Empty when
+// `directory` cannot be read.
 std::vector<CheckpointFolder> list_checkpoint_folders(const std::string& directory);
 
 }  // namespace sluice::offload

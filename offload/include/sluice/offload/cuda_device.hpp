@@ -1,7 +1,7 @@
 #pragma once
-// The device that is an NVIDIA GPU. The CUDA runtime is loaded when it is first asked for, so that
-// a machine without one runs everything else. A build without CUDA's headers has these functions
-// too; they say so.
+// The device that is an NVIDIA GPU. The first call loads the CUDA runtime, so a machine without the
+// runtime runs everything else. A build without CUDA's headers has these functions too; they report
+// that CUDA is missing.
 
 #include <cstdint>
 #include <memory>
@@ -22,29 +22,29 @@ struct CudaDeviceFacts {
 };
 
 struct CudaDevices {
-  std::vector<CudaDeviceFacts> devices;  // by index, as CUDA_VISIBLE_DEVICES leaves them
-  std::string why_none;                  // when there is none: what to do about it
+  std::vector<CudaDeviceFacts> devices;  // by index, after CUDA_VISIBLE_DEVICES
+  std::string why_none;                  // without a device: the reason and the remedy
 };
 
-// What is there; makes no context on any GPU, so it takes none of their memory. Does not throw for
-// what the machine lacks.
+// Lists the GPUs. Makes no context on any GPU, and so takes no GPU memory. A machine without a GPU,
+// driver or runtime is a result, not an exception.
 CudaDevices find_cuda_devices();
 
-// Free memory of a GPU that find_cuda_devices() found. Makes a context on it, which takes some
-// hundreds of MiB of that. Throws CudaError.
+// Free memory of a GPU that find_cuda_devices() found. Makes a context on the GPU, which takes some
+// hundreds of MiB of that memory. Throws CudaError.
 std::uint64_t cuda_free_bytes(int index);
 
 struct CudaDeviceOptions {
   int index = 0;
-  // Taken from the GPU at once, as one block, and never more.
+  // Allocated on the GPU as one block, at construction; the device never takes more.
   std::uint64_t memory_bytes = 0;
-  // The stream (a cudaStream_t) whose work ComputePoints mark; outlives the device.
+  // A cudaStream_t: ComputePoints mark the work on this stream. Outlives the device.
   void* compute_stream = nullptr;
   Trace* trace = nullptr;  // rows "h2d" and "d2h"
 };
 
-// Throws InvalidArgument when there is no such GPU, saying why; OutOfMemory when it has less free
-// memory than `memory_bytes`; CudaError.
+// Throws InvalidArgument, with the reason, when the GPU does not exist; OutOfMemory when the GPU
+// has less free memory than `memory_bytes`; CudaError.
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options);
 
 }  // namespace sluice::offload

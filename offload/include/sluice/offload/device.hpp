@@ -1,14 +1,16 @@
 #pragma once
-// Device: where the model computes. It has memory under a budget and in-order queues of copies that
-// run asynchronously to the caller, as streams do.
+// Device: where the model computes. A device has memory under a budget, and queues of copies. A
+// queue runs its copies in order and asynchronously to the caller, as a stream does.
 //
-// Compute work is what the caller issues elsewhere (LibTorch, on a stream of the device); it may
-// still run when the call that issued it has returned. Copies are ordered with it by ComputePoint;
-// compute work that is issued after a copy's ticket has finished comes after that copy.
+// Compute work is issued elsewhere (by LibTorch, on a stream of the device), and may still run
+// after the issuing call has returned. A ComputePoint orders a copy after earlier compute work.
+// Compute work issued after a copy's ticket has finished runs after that copy.
 //
-// The host device stands in where there is no GPU: its memory is a budgeted host pool, its copies
-// run in order on a thread of their own, with an optional bandwidth limit, so that ordering and
-// lifetime mistakes show without a GPU.
+// Device memory is a DeviceSpan, host memory a std::span<std::byte>.
+//
+// The host device stands in where there is no GPU. Its memory is a budgeted host pool. Its copies
+// run in order on one thread, optionally at a limited bandwidth, so mistakes of ordering and
+// lifetime show without a GPU.
 
 #include <chrono>
 #include <cstddef>
@@ -33,14 +35,14 @@ struct CopyCounters {
   double out_busy_seconds = 0;
 };
 
-// A point in the order of a device's compute work. Copyable: it is shared by the copies that wait
-// for it. The device outlives it.
+// A point in the order of a device's compute work. Copyable: the copies that wait for a point share
+// it. The device outlives its points.
 class ComputePoint {
  public:
   // Before all compute work: nothing to wait for.
   ComputePoint() = default;
   explicit ComputePoint(std::shared_ptr<void> event) : event_(std::move(event)) {}
-  // What the device that made the point knows it by; null: nothing to wait for.
+  // The event of the device that made the point; null: nothing to wait for.
   void* event() const { return event_.get(); }
 
  private:
@@ -58,16 +60,16 @@ class Device {
   // Device memory as host memory, where it is both. Throws InvalidArgument unless
   // host_addressable().
   std::span<std::byte> host_view(DeviceSpan memory) const;
-  // Where a pool of host memory gets blocks that copies of this device run fastest from:
-  // page-locked, and known to the device. The device outlives it. Its allocate() throws OutOfMemory
-  // that names the limit and what to change.
+  // A source of host memory from which this device copies fastest: page-locked, and registered with
+  // the device. The device outlives the source. The source's allocate() throws an OutOfMemory that
+  // names the limit and what to change.
   virtual std::unique_ptr<MemorySource> make_pinned_source() = 0;
-  // After all compute work that has been issued so far, by whichever thread. Throws CudaError.
+  // The point after all compute work issued so far, by any thread. Throws CudaError.
   virtual ComputePoint mark_compute() = 0;
-  // The same, and when it is reached can be asked. Throws CudaError.
+  // Like mark_compute(), but timed: query it with time_of(). Throws CudaError.
   virtual ComputePoint mark_time() = 0;
-  // When compute work reached such a point, by the host's clock; nullopt: not yet. Throws
-  // CudaError.
+  // When compute work reached a point of mark_time(), by the host's clock; nullopt: not yet
+  // reached. Throws CudaError.
   virtual std::optional<std::chrono::steady_clock::time_point> time_of(
       const ComputePoint& timed) = 0;
   // Queue a copy of equal-sized, non-overlapping spans that begins after `after`; never block on
@@ -82,7 +84,7 @@ class Device {
   virtual Ticket begin_copy_within(DeviceSpan to, DeviceSpan from, const ComputePoint& after) = 0;
   virtual CopyCounters counters() const = 0;
 
-  // After all compute work issued so far.
+  // These begin after all compute work issued so far.
   Ticket begin_copy_in(DeviceSpan to, std::span<const std::byte> from) {
     return begin_copy_in(to, from, mark_compute());
   }
@@ -96,7 +98,8 @@ class Device {
 
 struct HostDeviceOptions {
   std::uint64_t memory_bytes = kUnlimited;
-  // Copies take at least bytes / this; for showing on one machine what a slower link does.
+  // A copy takes at least its bytes divided by this; shows on one machine the effect of a slower
+  // link.
   std::optional<double> bandwidth_bytes_per_second;
   Trace* trace = nullptr;  // rows "h2d" and "d2h"
 };

@@ -1,15 +1,17 @@
 #pragma once
-// GPUDirect Storage: a drive moves bytes into a GPU's memory by itself, through cuFile, whose
-// library is loaded when it is first asked for. Whether a machine can do that depends on its GPU,
-// kernel modules, file system and drive, and whether it pays on how they are wired. So it is tried
-// and measured beside the usual way, and used when it is faster and the bytes are right.
+// GPUDirect Storage: a drive writes into a GPU's memory by DMA, through cuFile, whose library is
+// loaded at the first use. Support depends on the machine's GPU, kernel modules, file system and
+// drive; the gain depends on how these are wired. So the probe measures cuFile and host tiles side
+// by side, and uses cuFile when it is faster and its bytes are right.
 //
-// cuFile has a compatibility mode, in which it reads into host memory and copies from there. It is
-// refused at first, so that what then works is direct. Where nothing does, cuFile is measured in
-// that mode; it is used only if it is faster even so, and the line says that it is not direct.
+// cuFile has a compatibility mode, which reads into host memory and copies from there. The probe
+// refuses this mode at first, so a read that works is direct. If no direct read works, the probe
+// measures cuFile in compatibility mode; it uses that mode only if it is faster than host tiles,
+// and the line says that it is not direct.
 //
-// What cuFile itself takes from its configuration (/etc/cufile.json, CUFILE_ENV_PATH_JSON) stays as
-// it is. It logs to ./cufile.log unless CUFILE_LOGFILE_PATH names another file.
+// cuFile's own configuration (/etc/cufile.json, CUFILE_ENV_PATH_JSON) stays as it is. cuFile logs
+// to
+// ./cufile.log unless CUFILE_LOGFILE_PATH names another file.
 
 #include <cstdint>
 #include <memory>
@@ -26,27 +28,27 @@ namespace sluice::offload {
 
 struct DirectStorageOptions {
   std::uint64_t file_bytes = 64U << 20U;  // a multiple of 1 MiB
-  int rounds = 5;                         // at least 1; a round before them is not counted
+  int rounds = 5;                         // at least 1; one more round before them is not counted
 };
 
 struct DirectStorage {
   // Medians; 0: not measured.
   double cufile_bytes_per_second = 0;
   double staged_bytes_per_second = 0;  // through host tiles, as a Mover does
-  bool bytes_right = true;             // false: a read through cuFile brought others
+  bool bytes_right = true;             // false: a read through cuFile returned other bytes
   // Empty, or why cuFile does not read directly.
   std::string why_not_direct;
-  // For people: what is used, and why not the other.
+  // For people: which way is used, and why not the other.
   std::string line;
-  // Where cuFile is used, else null. The device and the files that it reads outlive it. One at a
-  // time in a process: its mode is the library's.
+  // Null unless cuFile is used. The device and the files it reads outlive the reader. One reader at
+  // a time in a process: the mode belongs to the library.
   std::unique_ptr<DirectReader> reader;
 };
 
-// Writes a file in `place`, reads it into the device's memory in both ways in turn, and removes it.
-// Blocks. Takes `options.file_bytes` of the device's memory and what a Mover takes of `staging`,
-// and gives them back. The caller holds the directories (DirectoryLock, SwapStore). Throws
-// InvalidArgument on options out of range; whatever the machine lacks is in the result.
+// Writes a file in `place`, reads it into device memory by cuFile and by host tiles in turn, and
+// removes it. Blocks. Takes `options.file_bytes` of device memory, and of `staging` as much as a
+// Mover does; gives both back. The caller holds the directories (DirectoryLock, SwapStore). Throws
+// InvalidArgument on options out of range; a feature that the machine lacks is in the result.
 DirectStorage probe_direct_storage(Device& device, nvme::IoEngine& io, MemoryPool& staging,
                                    const MoverOptions& mover, const SwapPlace& place,
                                    const DirectStorageOptions& options = {});

@@ -1,8 +1,7 @@
 #pragma once
-// MemoryPool: the memory of one tier under a budget that cannot be exceeded. Freed blocks are kept
-// for the next request of the same size (a training step asks for the same sizes again and again)
-// and given back to the system when the budget needs their room, so what the pool holds is never
-// above its limit.
+// MemoryPool: the memory of one tier under a hard budget. The pool caches freed blocks for the next
+// request of the same size, because a training step repeats its sizes. When the budget needs the
+// room, cached blocks go back to the system; so the pool never holds more than its limit.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,51 +20,51 @@
 namespace sluice::offload {
 
 inline constexpr std::uint64_t kUnlimited = ~0ULL;
-// Blocks from this size on start at a page, so that direct I/O needs no bounce buffer; all start at
-// 64 bytes.
+// Blocks of at least this size start at a page, so direct I/O needs no bounce buffer. Every block
+// starts at a multiple of 64 bytes.
 inline constexpr std::size_t kPageBytes = 4096;
 
-// What a request of `size_bytes` takes from a pool: rounded up to 64 bytes, from kPageBytes on to
-// pages. The planner counts with this very function.
+// The bytes that a request of `size_bytes` takes from a pool: rounded up to 64 bytes, and to whole
+// pages from kPageBytes on. The planner counts with this function.
 std::uint64_t pool_bytes(std::uint64_t size_bytes);
 
-// Where a pool gets its blocks: the system's memory, page-locked memory, a GPU's. `size_bytes` is a
-// value of pool_bytes(). Thread-safe.
+// The source of a pool's blocks: system memory, page-locked memory, or GPU memory. `size_bytes` is
+// a value of pool_bytes(). Thread-safe.
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
   // Returns null when the system has no more.
   virtual void* allocate(std::size_t size_bytes) = 0;
   virtual void free(void* block, std::size_t size_bytes) noexcept = 0;
-  // Whether blocks that are not used are better given back at once than kept for reuse.
+  // Whether the pool should give back freed blocks at once instead of caching them.
   virtual bool wants_blocks_back() const { return false; }
-  // Free, but not in one piece with the largest part of it.
+  // Free bytes outside the largest free run.
   virtual std::uint64_t gap_bytes() const { return 0; }
 };
 // Pages from mmap (blocks below 64 KiB from malloc); freed mappings leave the resident set at once.
 std::unique_ptr<MemorySource> make_host_source();
-// The same, locked into memory (mlock). allocate() throws OutOfMemory that names RLIMIT_MEMLOCK,
-// its value and what to change when the limit does not allow it.
+// Like make_host_source(), but locked into memory (mlock). When RLIMIT_MEMLOCK is too low,
+// allocate() throws an OutOfMemory that names the limit, its value and what to change.
 std::unique_ptr<MemorySource> make_pinned_source();
 
 struct PoolUsage {
   std::uint64_t limit_bytes = 0;      // kUnlimited: none
   std::uint64_t live_bytes = 0;       // in use now
   std::uint64_t peak_live_bytes = 0;  // since construction or the last reset_peak()
-  std::uint64_t held_bytes = 0;       // in use or kept for reuse; never above the limit
-  std::uint64_t gap_bytes = 0;        // free, but not in one piece with the largest part of it
+  std::uint64_t held_bytes = 0;       // in use or cached; never above the limit
+  std::uint64_t gap_bytes = 0;        // free in the source, outside its largest free run
 };
 
 class Buffer;
 
-// Thread-safe. Outlives its buffers: the destructor checks that.
+// Thread-safe. Outlives its buffers; the destructor checks this.
 class MemoryPool {
  public:
-  // A pool with a `parent` also counts against the parent's limit (pinned memory against the host
-  // budget): what the child holds, in use or kept, is live and held in the parent, and leaves it
-  // when the child gives it back to the system. A child that needs room makes the parent give back
-  // what it keeps; a parent does not take what a child keeps (trim the child). The parent outlives
-  // the child.
+  // A pool with a `parent` also counts against the parent's limit (pinned memory counts against the
+  // host budget). Bytes that the child holds, in use or cached, are live and held in the parent
+  // until the child gives them back to the system. A child that needs room makes the parent give
+  // back its cached blocks; a parent never takes a child's cached blocks (trim the child). The
+  // parent outlives the child.
   MemoryPool(Tier tier, std::uint64_t limit_bytes, std::unique_ptr<MemorySource> source,
              MemoryPool* parent = nullptr);
   ~MemoryPool();
@@ -73,10 +72,10 @@ class MemoryPool {
   MemoryPool& operator=(const MemoryPool&) = delete;
 
   Tier tier() const { return tier_; }
-  // An uninitialised block; `what_for` names it in the error. Throws OutOfMemory with requested and
-  // available bytes when the budget (also after giving back what is kept for reuse) or the system
-  // has no room; tier() of the error is the tier whose budget is short, the parent's perhaps. A
-  // size of 0 gives an empty buffer.
+  // An uninitialised block; `what_for` names it in the error. Throws OutOfMemory, with requested
+  // and available bytes, when the budget has no room even after giving back cached blocks, or when
+  // the system has none. The error's tier() is the tier whose budget is short: this pool's or the
+  // parent's. A size of 0 gives an empty buffer.
   Buffer allocate(std::size_t size_bytes, const std::string& what_for);
   // The raw form, for allocator hooks. `size_bytes` of free_raw is that of allocate_raw.
   void* allocate_raw(std::size_t size_bytes, const char* what_for);
@@ -85,27 +84,27 @@ class MemoryPool {
   PoolUsage usage() const;
   // Starts a new peak from what is live now.
   void reset_peak();
-  // Gives back everything kept for reuse to the system.
+  // Gives all cached blocks back to the system.
   void trim();
 
  private:
-  // The pool that is short, and what it could still give.
+  // The pool whose budget is short, and the bytes that it has left.
   struct Shortage {
     const MemoryPool* pool;
     std::uint64_t available_bytes;
   };
 
-  void* take_kept(std::uint64_t size_bytes) SLUICE_REQUIRES(mutex_);
-  // Outside the lock; null when the system has no more, also after a trim.
+  void* take_cached(std::uint64_t size_bytes) SLUICE_REQUIRES(mutex_);
+  // Outside the lock; null when the system has no more, even after a trim.
   void* allocate_from_source(std::uint64_t size_bytes) SLUICE_EXCLUDES(mutex_);
-  // Counts `size_bytes` as live here and in the parents, giving back kept blocks where that makes
-  // room. Locks go from child to parent, never back.
+  // Counts `size_bytes` as live here and in the parents; gives back cached blocks to make room.
+  // Locks are taken from child to parent, never the other way.
   std::optional<Shortage> reserve(std::uint64_t size_bytes) SLUICE_REQUIRES(mutex_);
   std::optional<Shortage> reserve_for_child(std::uint64_t size_bytes) SLUICE_EXCLUDES(mutex_);
   void unreserve(std::uint64_t size_bytes) noexcept SLUICE_EXCLUDES(mutex_);
   void give_back(void* block, std::uint64_t size_bytes) noexcept SLUICE_REQUIRES(mutex_);
-  // Gives one kept block back: the smallest that frees `missing_bytes`, else the largest.
-  void give_back_kept(std::uint64_t missing_bytes) SLUICE_REQUIRES(mutex_);
+  // Gives back one cached block: the smallest that frees `missing_bytes`, else the largest.
+  void give_back_cached(std::uint64_t missing_bytes) SLUICE_REQUIRES(mutex_);
   void trim_locked() SLUICE_REQUIRES(mutex_);
 
   const Tier tier_;
@@ -113,12 +112,12 @@ class MemoryPool {
   MemoryPool* const parent_;
   mutable Mutex mutex_;
   PoolUsage usage_ SLUICE_GUARDED_BY(mutex_);
-  // Free blocks by exact size; the blocks of one size are interchangeable. A list that a reuse has
-  // emptied stays, so that a step that repeats itself allocates nothing.
+  // Cached blocks by exact size; blocks of one size are interchangeable. An emptied list stays in
+  // the map, so a step that repeats its sizes allocates nothing.
   std::map<std::uint64_t, std::vector<void*>> free_blocks_ SLUICE_GUARDED_BY(mutex_);
 };
 
-// The owner of one block of a pool; move-only, gives the block back on destruction.
+// The owner of one block of a pool. Move-only; the destructor gives the block back.
 // Thread-compatible: callers synchronise.
 class Buffer {
  public:
@@ -144,11 +143,11 @@ class Buffer {
 
   explicit operator bool() const { return block_ != nullptr; }
   std::size_t size_bytes() const { return size_bytes_; }
-  // The block of a pool in host memory. Throws InvalidArgument on Tier::device, also where the CPU
-  // could address it: Device::host_view() gives that.
+  // The block, in host memory. Throws InvalidArgument on Tier::device, even on a device that is
+  // host_addressable(): use device_span() and Device::host_view() there.
   std::span<std::byte> bytes() const;
   std::byte* data() const { return bytes().data(); }
-  // The block of a pool on Tier::device. Throws InvalidArgument on another tier.
+  // The block, in device memory. Throws InvalidArgument on any tier but Tier::device.
   DeviceSpan device_span() const;
   // The tier of the pool; Tier::host without a pool.
   Tier tier() const { return pool_ == nullptr ? Tier::host : pool_->tier(); }

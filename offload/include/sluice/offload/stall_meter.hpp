@@ -1,7 +1,7 @@
 #pragma once
-// StallMeter: what the waits of the computing thread cost. On the host compute work stands still
-// while its thread waits; a GPU still has work that was issued before, and only the time after that
-// is lost.
+// StallMeter: how long compute work was idle while the computing thread waited. On the host,
+// compute work is idle for the whole wait. On a GPU, it is idle only for the part of the wait after
+// previously issued kernels finished, measured with events.
 
 #include <chrono>
 #include <string_view>
@@ -12,24 +12,24 @@
 
 namespace sluice::offload {
 
-// Confined to the computing thread, but for copies of it.
+// Confined to the computing thread; another thread may have a copy of its own.
 class StallMeter {
  public:
-  // Of no device: as on the host, without a trace.
+  // Without a device: measures as on the host, and records no trace.
   StallMeter() = default;
-  // `device` outlives it. Stalls that are named go to `row`.
+  // `device` outlives the meter. finish() records its stalls in `row`.
   StallMeter(Device& device, const TraceRow& row) : device_(&device), row_(row) {}
 
-  // When compute work stood still.
+  // The time in which compute work was idle.
   struct Stall {
     TraceClock::time_point begin;
     TraceClock::time_point end;
     double seconds() const { return std::chrono::duration<double>(end - begin).count(); }
   };
-  // Waits for the ticket. Throws what it does, and CudaError.
+  // Waits for the ticket. Throws the ticket's error, and CudaError.
   Stall wait(Ticket& ticket) const;
-  // The same; `stall_seconds` grows by it, and it is recorded, if it is any, as "what subject".
-  // Throws what the ticket does after that.
+  // Like wait(), but adds the stall to `stall_seconds` and records a stall above zero as
+  // "what subject". Throws the ticket's error after that.
   void finish(Ticket& ticket, double& stall_seconds, std::string_view what,
               std::string_view subject) const;
 

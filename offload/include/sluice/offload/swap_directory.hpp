@@ -1,26 +1,22 @@
 #pragma once
-// What can be done with a swap directory or a checkpoint (swap_store.hpp) while no run is at work
-// in it: check it, and clear away what a dead run left. Not a way to read or change states: that is
-// SwapStore's.
+// Maintenance of a swap directory or a checkpoint (swap_store.hpp) that no run is using: check it,
+// and remove the files of dead runs. Only SwapStore reads or changes states.
 //
-// verify_directory and clean_directory hold the DirectoryLock while they work, and throw
-// StorageError naming the process of a run that has it.
+// verify_directory and clean_directory hold the DirectoryLock while they work. They throw a
+// StorageError that names the process of a run that has the directory.
+//
 // Thread-safe: free functions without state.
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/memory_pool.hpp"
-#include "sluice/offload/swap_store.hpp"
+#include "sluice/offload/swap_state.hpp"
 
 namespace sluice::offload {
-
-// Called on the caller's thread, after every chunk; what it throws ends the check.
-using VerifyProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
 
 struct VerifyReport {
   std::int64_t step = 0;
@@ -29,61 +25,63 @@ struct VerifyReport {
   std::vector<DamagedRange> damaged;  // by shard, then offset; empty: all is well
 };
 
-// Reads everything that is committed and compares lengths and checksums; blocks. Changes nothing,
-// needs no right to write, and holds the lock shared. A slot file that is absent or cut off is
-// damage like any other, and the rest is still checked. Throws StorageError when nothing is
-// committed or the manifest is damaged, IoError, OutOfMemory when `staging` has no room for one
-// chunk of kChecksumChunkBytes; it uses up to sixteen.
+// Reads all committed bytes and compares lengths and checksums; blocks. Changes nothing, needs no
+// right to write, and holds the lock shared. An absent or truncated slot file is reported as
+// damage, and the other files are still checked. Throws StorageError when nothing is committed or
+// the manifest is damaged; IoError; OutOfMemory when `staging` has no room for one chunk of
+// kChecksumChunkBytes. Uses up to sixteen chunks of `staging`.
 VerifyReport verify_directory(const std::string& directory, nvme::IoEngine& io, MemoryPool& staging,
                               const VerifyProgress& progress);
 
-// leftovers: what no committed state needs: scratch files, a manifest that was not finished, slot
-// files in which no committed shard lies, the file of a bench; and, with their folders, checkpoints
-// below the directory that were not finished. everything: also what is committed, the lock and the
-// checkpoints; the directory holds no run then, and goes too when it is a checkpoint's own folder.
+// leftovers: the files that no committed state needs: scratch files, an unfinished manifest, slot
+// files without a committed shard, the file of a bench, and unfinished checkpoints below the
+// directory with their folders. everything: also the committed state, the lock and the finished
+// checkpoints; the directory itself is removed if it is a checkpoint's own folder.
 enum class CleanScope { leftovers, everything };
 enum class CleanMode { list, remove };
 
 struct RemovableFile {
-  std::string path;  // of a file, or of a folder that is empty when its turn comes
+  std::string path;  // a file, or a folder that is empty when its turn comes
   std::uint64_t size_bytes = 0;
-  std::uint64_t disk_bytes = 0;  // blocks it occupies: what its removal frees
+  std::uint64_t disk_bytes = 0;  // blocks it occupies, which its removal frees
   std::string what;              // "scratch of a run", for people
   bool is_folder = false;
 };
 
 struct CleanReport {
   std::vector<RemovableFile> files;  // in the order in which they are removed
-  // What was committed: it stays with CleanScope::leftovers, and goes with everything. Empty:
-  // nothing was, or (everything) the manifest is damaged.
+  // The committed step, which CleanScope::leftovers preserves and CleanScope::everything removes.
+  // Empty: nothing is committed; with CleanScope::everything, also when the manifest is damaged.
   std::optional<std::int64_t> committed_step;
-  // Of a striped run: further directories that are not there, or have no part of it, and keep what
-  // they have.
+  // Further directories of a striped run that are absent or hold no part of it; their files stay.
   std::vector<std::string> missing_directories;
-  // The same of the checkpoints below the directory, the oldest first.
+  // The committed steps of the checkpoints below the directory, oldest first; they stay or go as
+  // committed_step does.
   std::vector<std::int64_t> checkpoint_steps;
 };
 
-// Finds the files of `scope`, and removes them unless `mode` says otherwise: the manifest first, so
-// that nothing half removed looks committed, the lock last. Files that are not a store's, a
-// ScratchFile's or a bench's, whatever is no regular file, and folders that hold any of these are
-// left alone. Throws StorageError, before anything is removed, when a run or a reader
-// (CleanMode::list: a run) has the directory or a checkpoint of which something is to go, when with
-// CleanScope::leftovers the manifest is damaged, so that nobody knows what is committed,
-// and when it is not the manifest of a store; IoError naming what could not be removed.
+// Finds the files of `scope`, and with CleanMode::remove removes them: the manifest first, so that
+// a half removed store never looks committed, and the lock last. Leaves alone: files that no store,
+// ScratchFile or bench made, anything that is not a regular file, and folders that hold either.
+// Throws StorageError, before anything is removed,
+// - when a run or a reader has the directory, or a checkpoint from which something is to go (with
+//   CleanMode::list: a run only);
+// - when the manifest is damaged and the scope is CleanScope::leftovers, because the committed
+// files
+//   are unknown then;
+// - when the manifest is not that of a store.
+// Throws IoError naming a file that could not be removed.
 CleanReport clean_directory(const std::string& directory, CleanScope scope, CleanMode mode);
 
-// Whether the file is one of those that a run keeps in its directory: named like them, beside a
-// lock, a manifest or a label of a stripe; links are followed. Throws IoError when that cannot be
-// found out.
+// Whether `path` is a file of a run: it has the name of one and lies beside a lock, a manifest or a
+// stripe.json. Follows links. Throws IoError when the answer cannot be found out.
 bool is_run_file(const std::string& path);
 
-// For a directory whose DirectoryLock the caller holds exclusively: removes the scratch files and
-// unfinished manifests that a killed run left, with one line in the log. SwapStore does so itself.
-// Throws IoError.
+// Removes the scratch files and unfinished manifests of a killed run, with one line in the log. The
+// caller holds the DirectoryLock exclusively. SwapStore does this itself. Throws IoError.
 void remove_dead_files(const std::string& directory);
-// The same for a directory of checkpoints: removes those that a killed run did not finish. Throws
-// IoError.
+// Removes the checkpoints below `directory` that a killed run did not finish, with one line in the
+// log. The caller holds the DirectoryLock exclusively. Throws IoError.
 void remove_dead_checkpoints(const std::string& directory);
 
 }  // namespace sluice::offload

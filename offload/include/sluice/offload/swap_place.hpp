@@ -1,6 +1,6 @@
 #pragma once
-// SwapPlace: the directory of a store or a scratch file; or several, each on a drive of its own,
-// over which its files are striped (sluice/nvme/striped_file.hpp).
+// SwapPlace: the directory of a store or a scratch file. With several directories, each on its own
+// drive, the files are striped over all of them (sluice/nvme/striped_file.hpp).
 //
 // A value; thread-compatible.
 
@@ -14,7 +14,8 @@ struct SwapPlace {
   // Not explicit: most places are one directory.
   SwapPlace(std::string the_directory) : directory(std::move(the_directory)) {}  // NOLINT
   SwapPlace(const char* the_directory) : directory(the_directory) {}             // NOLINT
-  // The first has the lock and the manifest. `the_weights`: of all of them, empty: equal.
+  // The first directory holds the lock and the manifest. `the_weights`: one for each directory;
+  // empty: equal.
   SwapPlace(std::vector<std::string> directories, std::vector<unsigned> the_weights)
       : weights(std::move(the_weights)) {
     if (directories.empty()) return;

@@ -1,5 +1,5 @@
 #pragma once
-// The tiers that bytes can live on, from fastest to largest.
+// The tiers on which bytes can live, from fastest to largest.
 
 #include <string_view>
 
@@ -9,7 +9,7 @@ enum class Tier {
   device,  // memory of the compute device (GPU memory, or the host device's pool)
   pinned,  // page-locked host memory; counts in the host budget
   host,    // pageable host memory
-  nvme,    // files, through the page cache never
+  nvme,    // files, read and written past the page cache
 };
 
 std::string_view name_of(Tier tier);

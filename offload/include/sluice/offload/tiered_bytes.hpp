@@ -1,9 +1,8 @@
 #pragma once
-// TieredBytes: a run of bytes with a fixed home on one tier, memory or a range of a file. A handle:
-// bytes that are not in memory cannot be touched, only fetched (sluice/offload/mover.hpp).
+// TieredBytes: a run of bytes with a fixed home on one tier: host memory, device memory or a range
+// of a file. Bytes in a file cannot be accessed, only fetched (sluice/offload/mover.hpp).
 //
-// Thread-compatible: callers synchronise; the bytes themselves belong to whoever holds the handle's
-// owner.
+// Thread-compatible: callers synchronise. The owner of the handle decides who may access the bytes.
 
 #include <cstdint>
 #include <span>
@@ -23,14 +22,14 @@ struct FileRange {
   std::uint64_t offset_bytes = 0;
   std::uint64_t size_bytes = 0;
 
-  // The part [offset, offset + size); throws InvalidArgument when it is not inside.
+  // The part [offset, offset + size). Throws InvalidArgument unless it lies inside the range.
   FileRange part(std::uint64_t part_offset_bytes, std::uint64_t part_size_bytes) const;
 };
 
 class TieredBytes {
  public:
   TieredBytes() = default;
-  // Owns the buffer; the tier is its pool's.
+  // Owns the buffer. `tier`: the tier of the buffer's pool.
   TieredBytes(Tier tier, Buffer buffer);
   explicit TieredBytes(FileRange range);
   // Memory with another owner, which outlives the handle: of the host (`tier` is host or pinned) or
@@ -41,13 +40,13 @@ class TieredBytes {
   Tier tier() const { return tier_; }
   std::uint64_t size_bytes() const { return size_bytes_; }
   bool in_memory() const { return tier_ != Tier::nvme; }
-  // The bytes, by where they are. Each throws InvalidArgument on another tier than its own.
+  // The bytes, by tier. Each throws InvalidArgument on any other tier.
   std::span<std::byte> host_memory() const;  // Tier::host and Tier::pinned
   DeviceSpan device_memory() const;          // Tier::device
   const FileRange& range() const;            // Tier::nvme
-  // Bytes in memory that the CPU can address: host_memory(), or device_memory() by
-  // Device::host_view(), which throws where the device is not host_addressable(). Throws
-  // InvalidArgument on Tier::nvme.
+  // Bytes that the CPU can address: host_memory(), or device_memory() through Device::host_view().
+  // Throws InvalidArgument on Tier::nvme, and on Tier::device unless the device is
+  // host_addressable().
   std::span<std::byte> host_view(const Device& device) const;
 
  private:

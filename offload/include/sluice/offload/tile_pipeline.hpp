@@ -1,7 +1,7 @@
 #pragma once
-// TilePipeline: read, compute, write over tiles, with several tiles in flight, so that the drive
-// reads the next tiles and writes the last ones while this one is computed. It knows neither files
-// nor optimizers: the three stages are callables.
+// TilePipeline: reads, computes and writes tiles, with several tiles in flight. While one tile is
+// computed, the drive reads the next tiles and writes the previous ones. The pipeline knows neither
+// files nor optimizers: its three stages are callables.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,18 +22,19 @@ using Tickets = std::vector<Ticket>;
 struct TileJob {
   // Begins filling the tile; called as soon as a tile is free.
   std::function<Tickets(std::span<std::byte> tile)> begin_read;
-  // Runs on the thread that drives the pipeline, after the reads have finished, in the order of
-  // push().
+  // Runs after the reads have finished, in the order of push(), on the thread that drives the
+  // pipeline.
   std::function<void(std::span<std::byte> tile)> compute;
-  // Begins emptying the tile; the tile is free again when these have finished.
+  // Begins emptying the tile; the tile is free again when its tickets have finished.
   std::function<Tickets(std::span<std::byte> tile)> begin_write;
-  // Called once, after the last stage has ended and the tile is free again; the error, if a stage
-  // failed (later stages of that job are then left out). Jobs end in the order of push(). Must not
-  // throw and must not call the pipeline.
+  // Called once, after the last stage has ended and the tile is free again. The argument is the
+  // error of the stage that failed, if any; the stages after it are skipped. Jobs end in the order
+  // of push(). Must not throw, and must not call the pipeline.
   std::function<void(std::exception_ptr)> done;
 };
 
-// Seconds that the driving thread spent waiting; what it waited for is what bounds the pipeline.
+// Seconds that the driving thread waited, by stage: the longest wait names the stage that bounds
+// the pipeline.
 struct PipelineStalls {
   double read_seconds = 0;
   double write_seconds = 0;
@@ -43,26 +44,26 @@ struct PipelineStalls {
 // Confined to one thread at a time: the one that calls push and drain.
 class TilePipeline {
  public:
-  // Uses the tiles of `ring`, which it shares with nobody; at least 3 tiles, so that one is read,
-  // one computed and one written at the same time (throws InvalidArgument otherwise).
+  // Uses the tiles of `ring`; nobody else takes tiles of this ring. Throws InvalidArgument unless
+  // the ring has at least 3 tiles: one is read, one computed and one written at the same time.
   explicit TilePipeline(BufferRing& ring);
   // Drains.
   ~TilePipeline();
   TilePipeline(const TilePipeline&) = delete;
   TilePipeline& operator=(const TilePipeline&) = delete;
 
-  // Takes a job: starts its reads as soon as a tile is free, working on earlier jobs until then
-  // (blocks). Computes whatever has been read by then. Does not throw what stages throw: see
-  // TileJob::done.
+  // Takes a job and starts its reads as soon as a tile is free. Works on earlier jobs until then,
+  // and so blocks. Computes the tiles that have been read meanwhile. The exceptions of stages go to
+  // TileJob::done, not to the caller.
   void push(TileJob job);
-  // The same with a tile that the caller has, of any ring; it is given back with the job. Waits for
-  // nothing.
+  // Like push(job), but with a tile that the caller has, of any ring. The tile is returned when the
+  // job ends. Waits for no tile and no transfer.
   void push(TileJob job, TileLease tile);
   // Works until every pushed job has ended. Blocks.
   void drain();
-  // One piece of that work: retires or computes one job, waiting for the transfer that was begun
-  // first when none has ended. False when no job is in flight. For callers that look for new jobs
-  // in between.
+  // One piece of the work of drain(): retires or computes one job. If no transfer has ended, waits
+  // for the transfer that was begun first. False when no job is in flight. For callers that look
+  // for new jobs between pieces.
   bool step();
   PipelineStalls stalls() const { return stalls_; }
 

@@ -1,7 +1,7 @@
 #pragma once
-// Prefetcher: walks the units in the order in which a pass uses them, gathers each before it is
-// needed, starts the ones after it early, and releases what is not needed soon. The order of a step
-// is known beforehand, so nothing is guessed.
+// Prefetcher: gathers the units in the order in which a pass uses them. It starts the gathers of
+// later units early, and releases units that no later stage soon needs. The order of a step is
+// known beforehand, so the prefetcher predicts nothing.
 //
 // Confined to the computing thread.
 
@@ -15,25 +15,26 @@ namespace sluice::zero {
 
 struct PrefetchLimits {
   int units_ahead = 1;  // entries of the pass that may be gathered early; 0: none
-  std::uint64_t elements_ahead =
-      ~0ULL;  // no further unit is begun once this many are on their way early
-  std::uint64_t live_elements = ~0ULL;  // gathered or on their way, the current ones included
+  // Once this many elements are gathering early, no further unit is begun.
+  std::uint64_t elements_ahead = ~0ULL;
+  // Limit of elements gathered or gathering, those of the current stage included.
+  std::uint64_t live_elements = ~0ULL;
 };
 
 class Prefetcher {
  public:
-  // The units outlive it. `keep[u]`: once gathered, unit u stays until its last use in the pass.
-  Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> keep, PrefetchLimits limits);
+  // The units outlive the prefetcher. `retained[u]`: once gathered, unit u stays gathered until its
+  // last use in the pass.
+  Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> retained, PrefetchLimits limits);
 
-  // A pass: entry i lists the units that are used together at its i-th stage. Nothing may be
-  // gathered before.
+  // Begins a pass: entry i lists the units that stage i uses together. No unit may be gathered.
   void begin_pass(std::vector<std::vector<std::size_t>> stages);
-  // Blocks until the units of the next stage are on the device, and starts those of the stages
-  // after it. `stall` grows by the time it blocked.
+  // Blocks until the units of the next stage are gathered; starts the gathers of the stages after
+  // it. Adds the time that compute work was idle to `stall`.
   void enter_stage(GatherStall& stall);
-  // The stage's units are not used any more: releases what no stage soon needs.
+  // Ends the stage: releases the units that no stage soon needs.
   void leave_stage();
-  // Releases everything, also in the middle of a pass (after an error).
+  // Releases all units, even in the middle of a pass (after an error).
   void end_pass();
 
  private:
@@ -41,7 +42,7 @@ class Prefetcher {
   void start_ahead();
 
   std::vector<ShardedUnit*> units_;
-  std::vector<bool> keep_;
+  std::vector<bool> retained_;
   PrefetchLimits limits_;
   std::vector<std::vector<std::size_t>> stages_;
   std::size_t next_ = 0;  // the stage that enter_stage enters

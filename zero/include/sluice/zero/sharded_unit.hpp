@@ -1,11 +1,12 @@
 #pragma once
-// ShardedUnit: one unit's weights and gradients, and which of their bytes exist where. Between uses
-// a unit is only its shard, at its home tier; gathering brings all of its weights to the device,
-// releasing drops them; gradients are accumulated on the device, reduced over the ranks, and sent
-// to their home, where they wait for the update.
+// ShardedUnit: one unit's weights and gradients, and which of their bytes exist where. Between
+// uses, a unit is only its shard, at its home tier. A gather brings all weights to the device; a
+// release drops them. Gradients accumulate on the device, are reduced over the ranks, and go to
+// their home, where they wait for the update.
 //
-// It is neither the optimizer (master and moments are the updater's) nor the model (it knows
-// elements, not layers). Starting and finishing are two calls; a prefetch is an early start.
+// A ShardedUnit is not the optimizer: master and moments belong to the updater. It is not the
+// model: it knows elements, not layers. Starting and finishing are two calls; a prefetch is an
+// early start.
 
 #include <chrono>
 #include <cstddef>
@@ -25,14 +26,13 @@
 namespace sluice::zero {
 
 enum class WeightState {
-  sharded,    // the shard at its home, nothing on the device (but a home on the device). Legal:
-              // begin_gather.
-  gathering,  // a device buffer is taken and being filled. Legal: finish_gather.
+  sharded,    // the shard is at its home; nothing else is on the device. Legal: begin_gather.
+  gathering,  // a device buffer is allocated and being filled. Legal: finish_gather.
   gathered,   // all weights are on the device. Legal: weights, release.
 };
 
 enum class GradientState {
-  none,          // no bytes, or what is at home has been used up. Legal: begin_accumulate.
+  none,          // no bytes, or the bytes at home have been consumed. Legal: begin_accumulate.
   accumulating,  // the full flat gradient is on the device. Legal: gradients, reduce,
                  // begin_reduce_home.
   reducing,      // this rank's shard is on its way home; the device buffer still exists. Legal:
@@ -40,37 +40,36 @@ enum class GradientState {
   waiting,       // the shard is at home. Legal: begin_accumulate (adds to it), consume_gradients.
 };
 
-// Why the computing thread waited for a unit.
+// How long compute work was idle for a unit's weights, by reason.
 struct GatherStall {
   double update_seconds = 0;  // the optimizer had not made the weights current yet
-  double fetch_seconds = 0;   // they were on their way
+  double fetch_seconds = 0;   // the weights were being fetched and gathered
 };
 
-// Moves what units need. One for all units of a rank; outlives them.
+// The services that units use. One for all units of a rank; outlives them.
 struct UnitContext {
   offload::Device* device = nullptr;
   offload::Mover* mover = nullptr;
-  // Gathers run on this worker, in order: it waits for the unit's update, fetches the shard, and
-  // calls all_gather.
+  // Runs the gathers, in order. A gather waits for the unit's update, fetches the shard, and calls
+  // all_gather.
   Worker* gather_worker = nullptr;
-  // Two communicators over the same ranks: gathers on the worker's thread, the rest on the
-  // computing thread.
+  // Two communicators over the same ranks: the worker's thread uses the first, the computing thread
+  // the second.
   Communicator* gather_communicator = nullptr;
   Communicator* communicator = nullptr;
   DType dtype = DType::bf16;
-  TraceRow gathers{};            // per unit, from when its weights are current
-  offload::StallMeter stalls{};  // of the computing thread
+  TraceRow gathers{};            // one entry per gather, from when the weights are current
+  offload::StallMeter stalls{};  // measures the waits of the computing thread
 };
 
-// Confined to the computing thread, except that update_done may be set by any thread before the
-// next begin_gather.
+// Confined to the computing thread.
 class ShardedUnit {
  public:
-  // `weights_home` and `gradients_home` hold this rank's shard of the layout in context.dtype; an
-  // empty `gradients_home` is lent later.
+  // `weights_home` and `gradients_home` hold this rank's shard of the layout, in context.dtype. If
+  // `gradients_home` is empty, lend_gradients_home() gives one later.
   ShardedUnit(const UnitLayout& layout, const UnitContext& context,
               offload::TieredBytes weights_home, offload::TieredBytes gradients_home);
-  ~ShardedUnit();  // waits for what is in flight
+  ~ShardedUnit();  // waits for transfers in flight
   ShardedUnit(const ShardedUnit&) = delete;
   ShardedUnit& operator=(const ShardedUnit&) = delete;
 
@@ -79,49 +78,51 @@ class ShardedUnit {
   GradientState gradient_state() const { return gradient_state_; }
   const offload::TieredBytes& weights_home() const { return weights_home_; }
   const offload::TieredBytes& gradients_home() const { return gradients_home_; }
-  // Bytes of the full weights, and of the full gradient, on the device.
+  // Size of the full weights, and of the full gradient, on the device.
   std::size_t full_bytes() const;
 
-  // The update that makes the weights at home current; the next gather waits for it. Takes the
-  // ticket.
+  // Takes the ticket of the update that makes the weights at home current. The next gather waits
+  // for this update.
   void set_update(Ticket update);
-  // Blocks until the weights at home are current; throws what the update threw. `stall` grows by
-  // the wait.
+  // Blocks until the weights at home are current. Throws the update's error. Adds the wait to
+  // `stall`.
   void wait_current(GatherStall& stall);
 
-  // Takes device memory and starts filling it; does not block. A home on the device, with one rank,
-  // is used where it lies. Throws OutOfMemory.
+  // Allocates device memory and starts filling it; does not block. With one rank, a home on the
+  // device is used in place. Throws OutOfMemory.
   void begin_gather();
-  // Blocks until all weights are on the device; begins first if nobody has. Throws IoError and what
-  // the update threw. `stall` grows by the time it blocked.
+  // Blocks until all weights are on the device; calls begin_gather() first if needed. Throws
+  // IoError and the update's error. Adds the wait to `stall`.
   void finish_gather(GatherStall& stall);
-  // The full weights on the device; valid until release.
+  // The full weights on the device; valid until release().
   offload::DeviceSpan weights() const;
   // Drops the gathered copy. Throws nothing.
   void release();
 
-  // Takes a flat gradient buffer on the device; returns the part that the caller must zero (may be
-  // empty), before it calls restore_accumulated. Throws OutOfMemory.
+  // Allocates a flat gradient buffer on the device. Returns the part (may be empty) that the caller
+  // must zero before it calls restore_accumulated(). Throws OutOfMemory.
   offload::DeviceSpan begin_accumulate();
-  // Brings back what was accumulated before and waited at home, so that it is added to; blocks,
-  // and `stall_seconds` grows by that. Nothing otherwise.
+  // Brings gradients that wait at home back to the device, so that new ones are added to them.
+  // Blocks, and adds the wait to `stall_seconds`. Does nothing if none wait.
   void restore_accumulated(double& stall_seconds);
-  // The full flat gradient on the device; valid until finish_reduce.
+  // The full flat gradient on the device; valid until finish_reduce().
   offload::DeviceSpan gradients() const;
-  // This rank's part of it.
+  // This rank's shard of gradients().
   offload::DeviceSpan gradient_shard() const;
-  // Where this step's gradients wait, for a unit without a home of its own. Legal: accumulating.
+  // Gives this step's gradients a home to wait in, for a unit without one. Legal: accumulating.
   void lend_gradients_home(offload::TieredBytes home);
-  // Sums over ranks (blocks for that), then starts sending this rank's shard home.
+  // Sums the gradients over ranks; blocks.
   void reduce();
+  // Starts moving this rank's shard home.
   void begin_reduce_home();
-  // Blocks until the shard is at home and the device buffer is free.
+  // Blocks until the shard is at home, and frees the device buffer. Adds the wait to
+  // `stall_seconds`.
   void finish_reduce(double& stall_seconds);
-  // Whether finish_reduce would not block.
+  // Whether finish_reduce() would return without blocking.
   bool reduce_done() const;
-  // The gradients at home have been used (or are not wanted any more).
+  // Marks the gradients at home as consumed: used by an update, or not needed.
   void consume_gradients();
-  // Drops the gradients, wherever they are, after what is on its way has ended. Legal in any state;
+  // Waits for transfers in flight, then drops the gradients, wherever they are. Legal in any state;
   // throws nothing.
   void abandon_gradients();
 
@@ -140,15 +141,15 @@ class ShardedUnit {
   WeightState weight_state_ = WeightState::sharded;
   offload::Buffer gathered_;
   Ticket gather_;
-  // Shared with the gather task, which waits for it.
+  // Shared with the gather task, which waits for this ticket.
   std::shared_ptr<Ticket> update_;
-  // When the gather task had waited for the update; written by the task, read after its ticket has
-  // finished.
+  // When the gather task had finished waiting for the update. The task writes it; readers wait for
+  // the task's ticket first.
   std::chrono::steady_clock::time_point current_at_;
 
   GradientState gradient_state_ = GradientState::none;
   enum class Waited { nothing, at_home };
-  Waited waited_ = Waited::nothing;  // what begin_accumulate found at home
+  Waited waited_ = Waited::nothing;  // whether begin_accumulate() found gradients at home
   offload::Buffer accumulated_;
   Ticket reduce_;
 };

@@ -1,12 +1,14 @@
 #pragma once
-// UnitLayout: what a unit's parameters are called, how they are shaped and where they lie in the
-// unit's flat buffer. A unit is what is gathered together: a transformer block, the embedding, the
-// head.
+// UnitLayout: the names and shapes of a unit's parameters, and their offsets in the unit's flat
+// buffer. All parameters of a unit are gathered together; a unit is a transformer block, the
+// embedding or the head.
 //
-// The flat buffer of a unit holds its parameters one after the other, each starting at a multiple
-// of kParamAlignment elements (64 bytes in 16-bit types: kernels give other bits for other
-// alignments), padded at the end so that it splits evenly over the ranks. Padding is zero and stays
-// zero. Thread-safe: values without state.
+// The flat buffer of a unit holds its parameters one after the other. Each starts at a multiple of
+// kParamAlignment elements (64 bytes in 16-bit types), because kernels give different bits for
+// different alignments. The end is padded so that the buffer splits evenly over the ranks. Padding
+// is zero and stays zero.
+//
+// Thread-safe: values without state.
 
 #include <cstdint>
 #include <string>
@@ -15,8 +17,8 @@
 namespace sluice::zero {
 
 inline constexpr std::uint64_t kParamAlignment = 32;
-// Every shard is whole pages (4096 bytes) in 16-bit types, so that direct I/O of its last tile
-// needs no bounce buffer.
+// In 16-bit types, every shard is a whole number of pages (4096 bytes), so direct I/O of its last
+// tile needs no bounce buffer.
 inline constexpr std::uint64_t kShardAlignment = 2048;
 
 struct ParamLayout {
@@ -32,8 +34,8 @@ struct UnitLayout {
   std::uint64_t param_count = 0;  // elements of all parameters, without padding
   std::uint64_t flat_count = 0;   // elements of the flat buffer, padding included
   bool frozen = false;            // weights only: no gradients, no optimizer states
-  // Parameters of other units that this one also computes with (a tied head: the embedding's). They
-  // are owned, updated and saved by the unit that has them in `params`.
+  // Parameters of other units with which this unit also computes (a tied head uses the
+  // embedding's). The unit that has a parameter in `params` owns, updates and saves it.
   struct Borrowed {
     std::size_t unit = 0;   // index of the owner
     std::size_t param = 0;  // index in the owner's params
@@ -41,10 +43,10 @@ struct UnitLayout {
   std::vector<Borrowed> borrowed;
 };
 
-// Appends a parameter after the last one, aligned; call finish_layout when all are in.
+// Appends a parameter, aligned; call finish_layout after the last one.
 void add_param(UnitLayout& layout, std::string name, std::vector<std::int64_t> shape);
-// Pads the flat buffer so that it splits into `world_size` shards of whole kShardAlignment
-// elements.
+// Pads the flat buffer so that it splits into `world_size` equal shards, each a multiple of
+// kShardAlignment elements.
 void finish_layout(UnitLayout& layout, int world_size);
 
 // Elements [begin, begin + count) of a unit's flat buffer that `rank` owns.
