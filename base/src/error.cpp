@@ -3,8 +3,8 @@
 #include <csignal>
 #include <utility>
 
-#include "sluice/base/bytes.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice {
 

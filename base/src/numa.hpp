@@ -5,8 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "sluice/base/executor.hpp"
-
 namespace sluice {
 
 class Numa {
@@ -28,8 +26,5 @@ class Numa {
 std::unique_ptr<Numa> read_numa();
 // The same, read once.
 const Numa& machine_numa();
-
-// make_executor() of the public header, on another machine. `numa` must live longer.
-std::unique_ptr<Executor> make_executor_on(const Numa& numa, int threads, ExecutorKind kind);
 
 }  // namespace sluice

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "sluice/base/text.hpp"  // format_bytes
+
 namespace sluice {
 
 inline constexpr std::uint64_t kKiB = 1024;
@@ -28,9 +30,6 @@ constexpr std::uint64_t align_down(std::uint64_t value, std::uint64_t alignment)
 constexpr std::uint64_t ceil_div(std::uint64_t value, std::uint64_t by) {
   return value / by + (value % by != 0 ? 1 : 0);
 }
-
-// "1.50 GiB", "64.0 MiB", "17 B": three digits, binary units.
-std::string format_bytes(std::uint64_t size_bytes);
 
 // Parses "64MiB", "1.5GB", "4096", "2 GiB", "64k". Units B, KB, MB, GB, TB (decimal) and KiB, MiB,
 // GiB, TiB or K, M, G, T (binary), in any case, optional space before. Throws InvalidArgument that

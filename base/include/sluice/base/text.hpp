@@ -1,6 +1,8 @@
 #pragma once
 // Small text helpers for messages that people read. Thread-safe: free functions without state.
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +14,10 @@ namespace sluice {
 // `name`, compared without case; empty when none is near (more than a third of the longer name must
 // change).
 std::string nearest_name(std::string_view name, std::span<const std::string_view> candidates);
+
+// "1.50 GiB", "64.0 MiB", "17 B": three digits, binary units. parse_bytes (sluice/base/bytes.hpp)
+// reads it back.
+std::string format_bytes(std::uint64_t size_bytes);
 
 // "1,234,567".
 std::string format_count(unsigned long long count);

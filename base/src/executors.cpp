@@ -1,4 +1,4 @@
-#include "sluice/base/executor.hpp"
+#include "executors.hpp"
 
 #include <cstdint>
 #include <string>
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "loop.hpp"
-#include "numa.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
 
