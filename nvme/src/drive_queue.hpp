@@ -17,7 +17,10 @@
 #include "pump.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/ticket.hpp"
-#include "sluice/nvme/io_engine.hpp"
+#include "sluice/nvme/io_backend.hpp"
+#include "sluice/nvme/io_counters.hpp"
+#include "sluice/nvme/io_engine_options.hpp"
+#include "sluice/nvme/io_ranges.hpp"
 
 namespace sluice::nvme {
 

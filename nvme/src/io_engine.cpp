@@ -1,6 +1,5 @@
 #include "sluice/nvme/io_engine.hpp"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -183,22 +182,6 @@ void Registration::end() noexcept {
     // The backend is gone, and what was registered with it.
     log(LogLevel::debug, std::string("end of a registration: ") + error.what());
   }
-}
-
-void IoLatency::add(const IoLatency& other) {
-  reads.add(other.reads);
-  writes.add(other.writes);
-}
-
-void IoCounters::add(const IoCounters& other) {
-  read_bytes += other.read_bytes;
-  written_bytes += other.written_bytes;
-  bounce_bytes += other.bounce_bytes;
-  requests += other.requests;
-  short_transfers += other.short_transfers;
-  retries += other.retries;
-  read_busy_seconds = std::max(read_busy_seconds, other.read_busy_seconds);
-  write_busy_seconds = std::max(write_busy_seconds, other.write_busy_seconds);
 }
 
 }  // namespace sluice::nvme

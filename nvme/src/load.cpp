@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -15,7 +14,6 @@
 #include "pages.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/base/text.hpp"
 #include "sluice/nvme/bench_file.hpp"
 
 namespace sluice::nvme {
@@ -33,37 +31,7 @@ double cpu_seconds_so_far() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-constexpr std::array<std::string_view, 4> kPatternNames{"read", "write", "mixed", "swap"};
-constexpr std::array<std::string_view, 2> kAccessNames{"sequential", "random"};
-
-template <std::size_t count>
-std::size_t index_of(std::string_view what, std::string_view name,
-                     const std::array<std::string_view, count>& names) {
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
-  std::string expected;
-  for (const std::string_view known : names)
-    expected += (expected.empty() ? "" : ", ") + std::string(known);
-  const std::string nearest = nearest_name(name, names);
-  throw InvalidArgument("unknown " + std::string(what) + " \"" + std::string(name) +
-                        "\": expected one of " + expected +
-                        (nearest.empty() ? "" : " (did you mean " + nearest + "?)"));
-}
-
 }  // namespace
-
-LoadPattern parse_load_pattern(std::string_view name) {
-  return static_cast<LoadPattern>(index_of("pattern", name, kPatternNames));
-}
-LoadAccess parse_load_access(std::string_view name) {
-  return static_cast<LoadAccess>(index_of("access", name, kAccessNames));
-}
-std::string_view name_of(LoadPattern pattern) {
-  return kPatternNames.at(static_cast<std::size_t>(pattern));
-}
-std::string_view name_of(LoadAccess access) {
-  return kAccessNames.at(static_cast<std::size_t>(access));
-}
 
 double LoadResult::bytes_per_second() const {
   return seconds > 0 ? static_cast<double>(read_bytes + written_bytes) / seconds : 0;

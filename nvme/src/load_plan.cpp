@@ -1,7 +1,6 @@
 #include "load_plan.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "sluice/base/bytes.hpp"
@@ -12,7 +11,6 @@ namespace sluice::nvme {
 namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
-constexpr std::uint64_t kStates = 3;  // p, m and v
 constexpr std::uint64_t kRangesInFlight = 16;
 constexpr std::uint64_t kFewestTiles = 4;  // one is read, one touched, one written, one spare
 // More than the queue holds are begun, or it would run empty while an ended job is looked at; but
@@ -36,38 +34,6 @@ std::uint64_t blocks_in_flight(const IoEngineOptions& engine, bool random) {
 
 }  // namespace
 
-// Sizes largest^(u^a) for u from 0 to 1 in equal steps: any a gives the smallest and the largest,
-// and the more it is above 1, the more of them are small. It is found by bisection.
-std::vector<std::uint64_t> swap_tensor_sizes(std::size_t count, std::uint64_t size_bytes) {
-  const std::uint64_t region_bytes = align_down(size_bytes / kStates, kPageBytes);
-  const auto largest =
-      static_cast<double>(std::clamp<std::uint64_t>(region_bytes / 8, 1, 64 * kMiB));
-  std::vector<std::uint64_t> sizes(count);
-  const auto pages_of = [&](double exponent) {
-    std::uint64_t sum = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      const double u = count == 1 ? 1 : static_cast<double>(i) / static_cast<double>(count - 1);
-      sizes[i] = static_cast<std::uint64_t>(std::pow(largest, std::pow(u, exponent)));
-      sum += align_up(sizes[i], kPageBytes);
-    }
-    return sum;
-  };
-  double most = 1e-3;  // nearly all of them are large
-  double least = 1e3;  // nearly all of them are of 1 byte
-  SLUICE_CHECK(count > 0 && pages_of(least) <= region_bytes && pages_of(most) >= region_bytes,
-               "three states of " + std::to_string(count) +
-                   " tensors of 1 byte to 64 MiB cannot fill " + format_bytes(size_bytes) +
-                   "; change the number of tensors or the size");
-  for (int i = 0; i < 60; ++i) {
-    const double middle = std::sqrt(most * least);
-    (pages_of(middle) <= region_bytes ? least : most) = middle;
-  }
-  pages_of(least);
-  std::mt19937_64 random(1);
-  std::shuffle(sizes.begin(), sizes.end(), random);
-  return sizes;
-}
-
 LoadPlan::LoadPlan(const LoadOptions& options, const IoEngineOptions& engine)
     : pattern_(options.pattern),
       access_(options.access),
@@ -82,14 +48,14 @@ LoadPlan::LoadPlan(const LoadOptions& options, const IoEngineOptions& engine)
   const std::uint64_t blocks = blocks_in_flight(engine, random);
   if (pattern_ == LoadPattern::swap) {
     SLUICE_CHECK(access_ == LoadAccess::sequential, "the pattern swap is sequential");
-    region_bytes_ = align_down(size_bytes_ / kStates, kPageBytes);
+    region_bytes_ = align_down(size_bytes_ / kSwapStates, kPageBytes);
     const std::uint64_t range_blocks = std::max<std::uint64_t>(1, blocks / kRangesInFlight);
     range_bytes_ = std::min(range_blocks * block_bytes_, region_bytes_);
     SLUICE_CHECK(range_bytes_ > 0,
                  "too small a size for three states: " + format_bytes(size_bytes_));
-    jobs_ =
-        static_cast<std::size_t>(std::max(kFewestTiles, ceil_div(blocks, kStates * range_blocks)));
-    job_bytes_ = kStates * range_bytes_;
+    jobs_ = static_cast<std::size_t>(
+        std::max(kFewestTiles, ceil_div(blocks, kSwapStates * range_blocks)));
+    job_bytes_ = kSwapStates * range_bytes_;
     std::uint64_t at = 0;
     for (const std::uint64_t bytes : options.tensor_bytes) {
       const std::uint64_t padded = align_up(std::max<std::uint64_t>(bytes, 1), kPageBytes);
@@ -148,7 +114,7 @@ LoadStep LoadPlan::next_tile() {
   while (room > 0) {
     const LoadRange& tensor = tensors_[tensor_];
     const std::uint64_t bytes = std::min(room, tensor.size_bytes - in_tensor_);
-    for (std::uint64_t state = 0; state < kStates; ++state) {
+    for (std::uint64_t state = 0; state < kSwapStates; ++state) {
       step.ranges.push_back({state * region_bytes_ + tensor.offset_bytes + in_tensor_, bytes});
     }
     room -= bytes;

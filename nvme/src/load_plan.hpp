@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "sluice/base/bytes.hpp"
-#include "sluice/nvme/load.hpp"
+#include "sluice/nvme/io_backend.hpp"
+#include "sluice/nvme/io_engine_options.hpp"
+#include "sluice/nvme/load_options.hpp"
 
 namespace sluice::nvme {
 

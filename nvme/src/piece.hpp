@@ -15,7 +15,7 @@
 #include "sluice/base/ticket.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/nvme/io_backend.hpp"
-#include "sluice/nvme/io_engine.hpp"
+#include "sluice/nvme/io_counters.hpp"
 
 namespace sluice::nvme {
 

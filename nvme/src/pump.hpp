@@ -15,7 +15,8 @@
 #include "fixed_queue.hpp"
 #include "piece.hpp"
 #include "sluice/nvme/io_backend.hpp"
-#include "sluice/nvme/io_engine.hpp"
+#include "sluice/nvme/io_counters.hpp"
+#include "sluice/nvme/io_engine_options.hpp"
 
 namespace sluice::nvme {
 

@@ -19,39 +19,16 @@
 #include <vector>
 
 #include "sluice/base/ticket.hpp"
-#include "sluice/base/trace.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/nvme/io_backend.hpp"
-#include "sluice/nvme/latency.hpp"
+#include "sluice/nvme/io_counters.hpp"
+#include "sluice/nvme/io_engine_options.hpp"
+#include "sluice/nvme/io_ranges.hpp"
 #include "sluice/nvme/striped_file.hpp"
 
 namespace sluice::nvme {
 
 class IoEngine;
-
-struct IoEngineOptions {
-  std::uint32_t block_bytes = 256U << 10U;  // a multiple of 4096; DeepSpeed's aio.block_size
-  unsigned depth = 32;  // blocks in flight on each drive, 1 to 4096; DeepSpeed's aio.queue_depth
-  // Blocks read in a row while a write waits, 1 to 1024. What is best is the drive's: some do both
-  // at once, others lose time at every turn.
-  unsigned reads_per_write = 3;
-  // Rows "read" and "write": every transfer from its begin_x until its last block has come back.
-  Trace* trace = nullptr;
-};
-
-// Counted where it happens; monotonic over the engine's life.
-struct IoCounters {
-  std::uint64_t read_bytes = 0;     // bytes of finished reads as asked for
-  std::uint64_t written_bytes = 0;  // bytes of finished writes as asked for
-  std::uint64_t bounce_bytes = 0;   // bytes copied because address, offset or size were not aligned
-  std::uint64_t requests = 0;       // requests handed to the backend, continuations included
-  std::uint64_t short_transfers = 0;
-  std::uint64_t retries = 0;      // EINTR, EAGAIN; 1000 in a row become an error
-  double read_busy_seconds = 0;   // wall time with at least one read / write in flight
-  double write_busy_seconds = 0;  // of several drives: of the one that was busy longest
-
-  void add(const IoCounters& other);  // of another drive
-};
 
 // What IoEngine::register_memory or register_file registered; ends that on destruction, which must
 // come before the memory is freed, the file closed or the engine destroyed, and after every ticket
@@ -78,24 +55,6 @@ class Registration {
   int fd_ = -1;
   std::size_t drive_ = 0;
   std::string why_not_;
-};
-
-// One of several ranges of a file that are moved together.
-struct ReadRange {
-  std::uint64_t offset_bytes = 0;
-  std::span<std::byte> data;
-};
-struct WriteRange {
-  std::uint64_t offset_bytes = 0;
-  std::span<const std::byte> data;
-};
-
-// Of finished requests to the backend: from their submission until their completion was taken.
-struct IoLatency {
-  LatencyHistogram reads;
-  LatencyHistogram writes;
-
-  void add(const IoLatency& other);
 };
 
 class IoEngine {
