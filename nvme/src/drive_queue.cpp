@@ -69,13 +69,22 @@ void DriveQueue::check_range(const SwapFile& file, std::uint64_t offset_bytes,
                    " is not supported with this block size; raise it or switch direct I/O off");
 }
 
-// One that nobody uses; throws before it has changed anything.
-Transfer& DriveQueue::unused_transfer() {
-  if (unused_.empty()) {
-    transfers_.push_back(std::make_unique<Transfer>());
-    unused_.push(*transfers_.back());
+// Idle transfers, made where there are too few. A throw leaves all of them idle.
+TransferList DriveQueue::take_unused(std::size_t count) {
+  TransferList taken;
+  try {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (unused_.empty()) {
+        transfers_.push_back(std::make_unique<Transfer>());
+        unused_.push(*transfers_.back());
+      }
+      taken.push(*unused_.pop());
+    }
+  } catch (...) {
+    unused_.append(taken);
+    throw;
   }
-  return *unused_.pop();
+  return taken;
 }
 
 template <typename Range>
@@ -93,14 +102,23 @@ Ticket DriveQueue::begin_all(IoOp op, const SwapFile& file, std::span<const Rang
     source.complete(broken_);
     return ticket;
   }
-  TransferList begun;
-  try {
-    for (std::size_t i = 0; i < count; ++i) begun.push(unused_transfer());
-  } catch (...) {
-    unused_.append(begun);
-    throw;
-  }
+  TransferList begun = take_unused(count);
   Ticket ticket = source.ticket();  // nothing throws from here on: a dropped ticket would wait
+  Transfer* const leader = begun.front();
+  fill_inbox(op, file, ranges, begun);
+  if (read_row_.on()) leader->begun_at = TraceClock::now();
+  leader->source = std::move(source);
+  leader->group_left = count;
+  if (hungry_) {
+    hungry_ = false;
+    backend_->wake();
+  }
+  return ticket;
+}
+
+template <typename Range>
+void DriveQueue::fill_inbox(IoOp op, const SwapFile& file, std::span<const Range> ranges,
+                            TransferList& begun) {
   Transfer* const leader = begun.front();
   for (const Range& range : ranges) {
     if (range.data.empty()) continue;
@@ -116,14 +134,6 @@ Ticket DriveQueue::begin_all(IoOp op, const SwapFile& file, std::span<const Rang
     leader->group_bytes += transfer->size_bytes;
     inbox_.push(*transfer);
   }
-  if (read_row_.on()) leader->begun_at = TraceClock::now();
-  leader->source = std::move(source);
-  leader->group_left = count;
-  if (hungry_) {
-    hungry_ = false;
-    backend_->wake();
-  }
-  return ticket;
 }
 
 Ticket DriveQueue::begin(const SwapFile& file, std::span<const ReadRange> ranges) {

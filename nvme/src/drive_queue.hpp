@@ -63,7 +63,10 @@ class DriveQueue {
   };
   template <typename Range>
   Ticket begin_all(IoOp op, const SwapFile& file, std::span<const Range> ranges);
-  Transfer& unused_transfer() SLUICE_REQUIRES(mutex_);
+  template <typename Range>
+  void fill_inbox(IoOp op, const SwapFile& file, std::span<const Range> ranges, TransferList& begun)
+      SLUICE_REQUIRES(mutex_);
+  TransferList take_unused(std::size_t count) SLUICE_REQUIRES(mutex_);
   void check_range(const SwapFile& file, std::uint64_t offset_bytes,
                    std::uint64_t size_bytes) const;
   void run();

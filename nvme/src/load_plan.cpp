@@ -44,35 +44,42 @@ LoadPlan::LoadPlan(const LoadOptions& options, const IoEngineOptions& engine)
                "a size of " + format_bytes(size_bytes_) +
                    " to measure on: expected at least one block of " + format_bytes(block_bytes_) +
                    " and a multiple of 4096 bytes");
-  const bool random = access_ == LoadAccess::random;
-  const std::uint64_t blocks = blocks_in_flight(engine, random);
+  const std::uint64_t blocks = blocks_in_flight(engine, access_ == LoadAccess::random);
   if (pattern_ == LoadPattern::swap) {
-    SLUICE_CHECK(access_ == LoadAccess::sequential, "the pattern swap is sequential");
-    region_bytes_ = align_down(size_bytes_ / kSwapStates, kPageBytes);
-    const std::uint64_t range_blocks = std::max<std::uint64_t>(1, blocks / kRangesInFlight);
-    range_bytes_ = std::min(range_blocks * block_bytes_, region_bytes_);
-    SLUICE_CHECK(range_bytes_ > 0,
-                 "too small a size for three states: " + format_bytes(size_bytes_));
-    jobs_ = static_cast<std::size_t>(
-        std::max(kFewestTiles, ceil_div(blocks, kSwapStates * range_blocks)));
-    job_bytes_ = kSwapStates * range_bytes_;
-    std::uint64_t at = 0;
-    for (const std::uint64_t bytes : options.tensor_bytes) {
-      const std::uint64_t padded = align_up(std::max<std::uint64_t>(bytes, 1), kPageBytes);
-      tensors_.push_back({at, padded});
-      at = checked_add(at, padded);
-    }
-    if (tensors_.empty()) tensors_.push_back({0, at = region_bytes_});
-    SLUICE_CHECK(at <= region_bytes_, "three states of the tensors take " + format_bytes(3 * at) +
-                                          ", more than the size of " + format_bytes(size_bytes_));
-    return;
+    plan_tiles(options.tensor_bytes, blocks);
+  } else {
+    plan_ranges(engine.depth, blocks);
   }
+}
+
+void LoadPlan::plan_tiles(const std::vector<std::uint64_t>& tensor_bytes, std::uint64_t blocks) {
+  SLUICE_CHECK(access_ == LoadAccess::sequential, "the pattern swap is sequential");
+  region_bytes_ = align_down(size_bytes_ / kSwapStates, kPageBytes);
+  const std::uint64_t range_blocks = std::max<std::uint64_t>(1, blocks / kRangesInFlight);
+  range_bytes_ = std::min(range_blocks * block_bytes_, region_bytes_);
+  SLUICE_CHECK(range_bytes_ > 0, "too small a size for three states: " + format_bytes(size_bytes_));
+  jobs_ = static_cast<std::size_t>(
+      std::max(kFewestTiles, ceil_div(blocks, kSwapStates * range_blocks)));
+  job_bytes_ = kSwapStates * range_bytes_;
+  std::uint64_t at = 0;
+  for (const std::uint64_t bytes : tensor_bytes) {
+    const std::uint64_t padded = align_up(std::max<std::uint64_t>(bytes, 1), kPageBytes);
+    tensors_.push_back({at, padded});
+    at = checked_add(at, padded);
+  }
+  if (tensors_.empty()) tensors_.push_back({0, at = region_bytes_});
+  SLUICE_CHECK(at <= region_bytes_, "three states of the tensors take " + format_bytes(3 * at) +
+                                        ", more than the size of " + format_bytes(size_bytes_));
+}
+
+void LoadPlan::plan_ranges(unsigned depth, std::uint64_t blocks) {
+  const bool random = access_ == LoadAccess::random;
   const std::uint64_t blocks_per_range =
       random ? 1
              : std::clamp<std::uint64_t>(blocks / kRangesInFlight, 1, size_bytes_ / block_bytes_);
-  ranges_per_job_ = random ? std::clamp<std::uint64_t>(kRandomJobBytes / block_bytes_, 1,
-                                                       std::max(1U, engine.depth / 4))
-                           : 1;
+  ranges_per_job_ =
+      random ? std::clamp<std::uint64_t>(kRandomJobBytes / block_bytes_, 1, std::max(1U, depth / 4))
+             : 1;
   range_bytes_ = blocks_per_range * block_bytes_;
   job_bytes_ = ranges_per_job_ * range_bytes_;
   jobs_ = static_cast<std::size_t>(ceil_div(blocks, ranges_per_job_ * blocks_per_range));

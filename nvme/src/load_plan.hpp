@@ -45,6 +45,9 @@ class LoadPlan {
   LoadStep next();
 
  private:
+  // swap, and every other pattern: ranges, jobs and memory from the number of blocks in flight.
+  void plan_tiles(const std::vector<std::uint64_t>& tensor_bytes, std::uint64_t blocks);
+  void plan_ranges(unsigned depth, std::uint64_t blocks);
   LoadRange next_sequential(std::uint64_t& cursor) const;
   LoadRange next_random();
   LoadStep next_tile();
