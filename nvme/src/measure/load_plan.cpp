@@ -1,4 +1,4 @@
-#include "load_plan.hpp"
+#include "measure/load_plan.hpp"
 
 #include <algorithm>
 #include <string>

@@ -20,8 +20,8 @@
 #include <fstream>
 #include <string>
 
-#include "backends.hpp"
-#include "fixed_queue.hpp"
+#include "backend/backends.hpp"
+#include "backend/fixed_queue.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
 #include "sluice/base/log.hpp"

@@ -1,4 +1,4 @@
-#include "drive_queue.hpp"
+#include "engine/drive_queue.hpp"
 
 #include <pthread.h>
 

@@ -11,7 +11,7 @@
 #include <exception>
 #include <optional>
 
-#include "bounce_pool.hpp"
+#include "engine/bounce_pool.hpp"
 #include "sluice/base/ticket.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/nvme/io_backend.hpp"

@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "load_plan.hpp"
-#include "pages.hpp"
+#include "measure/load_plan.hpp"
+#include "measure/pages.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/bench_file.hpp"

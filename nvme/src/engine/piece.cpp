@@ -1,4 +1,4 @@
-#include "piece.hpp"
+#include "engine/piece.hpp"
 
 #include <algorithm>
 #include <cassert>

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "backends.hpp"
-#include "fixed_queue.hpp"
+#include "backend/backends.hpp"
+#include "backend/fixed_queue.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
 

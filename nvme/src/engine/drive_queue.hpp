@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "pump.hpp"
+#include "engine/pump.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/ticket.hpp"
 #include "sluice/nvme/io_backend.hpp"

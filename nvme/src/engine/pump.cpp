@@ -1,4 +1,4 @@
-#include "pump.hpp"
+#include "engine/pump.hpp"
 
 #include <unistd.h>
 

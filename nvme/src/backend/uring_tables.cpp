@@ -1,4 +1,4 @@
-#include "uring_tables.hpp"
+#include "backend/uring_tables.hpp"
 
 #include <sys/resource.h>
 

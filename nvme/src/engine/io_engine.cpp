@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "drive_queue.hpp"
+#include "engine/drive_queue.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 

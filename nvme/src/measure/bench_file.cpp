@@ -12,7 +12,7 @@
 #include <random>
 #include <utility>
 
-#include "pages.hpp"
+#include "measure/pages.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 

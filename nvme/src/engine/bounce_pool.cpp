@@ -1,4 +1,4 @@
-#include "bounce_pool.hpp"
+#include "engine/bounce_pool.hpp"
 
 #include <utility>
 

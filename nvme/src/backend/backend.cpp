@@ -1,7 +1,7 @@
 #include <array>
 #include <string>
 
-#include "backends.hpp"
+#include "backend/backends.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/nvme/io_backend.hpp"

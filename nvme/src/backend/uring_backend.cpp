@@ -18,12 +18,12 @@
 #include <fstream>
 #include <string>
 
-#include "backends.hpp"
+#include "backend/backends.hpp"
+#include "backend/uring_tables.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
 #include "sluice/base/log.hpp"
-#include "uring_tables.hpp"
 
 namespace sluice::nvme {
 

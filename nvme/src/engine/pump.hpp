@@ -11,9 +11,9 @@
 #include <exception>
 #include <vector>
 
-#include "bounce_pool.hpp"
-#include "fixed_queue.hpp"
-#include "piece.hpp"
+#include "backend/fixed_queue.hpp"
+#include "engine/bounce_pool.hpp"
+#include "engine/piece.hpp"
 #include "sluice/nvme/io_backend.hpp"
 #include "sluice/nvme/io_counters.hpp"
 #include "sluice/nvme/io_engine_options.hpp"
