@@ -1,7 +1,7 @@
 #include <liburing.h>
 #include <sys/uio.h>
 
-#include "bare_swap_slots.hpp"
+#include "bare/bare_swap_slots.hpp"
 
 namespace sluice::bench {
 

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "copy_limit.hpp"
+#include "copy/copy_limit.hpp"
 #include "slices.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"

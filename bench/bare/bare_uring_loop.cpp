@@ -3,7 +3,7 @@
 
 #include <cerrno>
 
-#include "bare_loop.hpp"
+#include "bare/bare_loop.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::bench {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "bare_swap_slots.hpp"
+#include "bare/bare_swap_slots.hpp"
 
 namespace sluice::bench {
 

@@ -1,4 +1,4 @@
-#include "copy_limit.hpp"
+#include "copy/copy_limit.hpp"
 
 #include <cstring>
 #include <vector>

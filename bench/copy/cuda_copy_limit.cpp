@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "copy_limit.hpp"
+#include "copy/copy_limit.hpp"
 #include "slices.hpp"
 #include "sluice/base/error.hpp"
 

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "bare_swap.hpp"
+#include "bare/bare_swap.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 
