@@ -62,7 +62,8 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
   return true;
 }
 
-// The unit that was meant. One of another letter is another size: "PB" is no mistyped "B".
+// The unit that a typing mistake meant. A unit with another first letter is another size: "PB" is
+// no mistyped "B".
 std::string nearest_unit(std::string_view name, const std::vector<std::string_view>& names) {
   const std::string nearest = nearest_name(name, names);
   return nearest.empty() || equal_ignoring_case(nearest.substr(0, 1), name.substr(0, 1)) ? nearest

@@ -19,7 +19,8 @@ namespace sluice {
 
 namespace {
 
-// Threads that sleep between loops. Thread-safe; loops of several callers run one after the other.
+// Plain threads that sleep between loops. Thread-safe: loops of several callers run one after the
+// other.
 class PlainExecutor final : public Executor {
  public:
   PlainExecutor(const Numa& numa, int threads) : numa_(numa), threads_(threads) {
@@ -129,7 +130,7 @@ class TbbExecutor final : public Executor {
     if (numa_.nodes() == 1) return for_each(count, body);
     NearLoop loop(numa_, count, memory_of, body);
     arena_.execute([&] {
-      // The loop chooses the bodies: oneTBB only brings the threads to it, one for each place.
+      // The loop chooses the bodies: oneTBB only supplies threads, one for each call.
       oneapi::tbb::parallel_for(
           0, threads_, [&](int) { loop.run(); }, oneapi::tbb::simple_partitioner());
     });
