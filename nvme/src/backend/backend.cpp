@@ -17,7 +17,8 @@ bool IoBackend::add_file(int /*fd*/, std::string& why_not) {
   why_not = std::string(name()) + " has no registered files";
   return false;
 }
-// What this build does without; nothing is made that is not available.
+
+// Stubs for backends that this build lacks. try_make() asks for availability first.
 #if !SLUICE_HAVE_URING
 std::unique_ptr<IoBackend> make_uring_backend(unsigned /*depth*/, SubmitPolling /*polling*/) {
   return nullptr;
@@ -39,7 +40,7 @@ bool libaio_available(std::string& why) {
 
 namespace {
 
-// A backend that the machine or the build may not have.
+// A backend that the machine or the build may lack.
 struct Candidate {
   BackendKind kind;
   const char* name;
@@ -51,19 +52,19 @@ std::unique_ptr<IoBackend> make_libaio(unsigned depth, SubmitPolling /*polling*/
   return make_libaio_backend(depth);
 }
 
-// Best first; plain threads come after them and can always be had.
+// Best first. Plain threads come after these and are always available.
 constexpr std::array<Candidate, 2> kCandidates{
     Candidate{BackendKind::io_uring, "io_uring", io_uring_available, make_uring_backend},
     Candidate{BackendKind::libaio, "libaio", libaio_available, make_libaio}};
 
-// Null, and the reason in `why`, when it cannot be had.
+// Null, with the reason in `why`, when the backend is unavailable.
 std::unique_ptr<IoBackend> try_make(const Candidate& candidate, unsigned depth,
                                     SubmitPolling polling, std::string& why) {
   if (!candidate.available(why)) return nullptr;
   try {
     return candidate.make(depth, polling);
   } catch (const IoError& error) {
-    why = error.what();  // the probe's queue was short; this one may be over a limit
+    why = error.what();  // the probe's queue was short; this one may exceed a limit
     return nullptr;
   }
 }

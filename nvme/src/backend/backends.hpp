@@ -1,5 +1,5 @@
 #pragma once
-// The backends that make_backend chooses from. Private to the component.
+// The backends that make_backend() chooses from. Thread-safe: free functions without state.
 
 #include <cstdint>
 #include <memory>
@@ -9,17 +9,17 @@
 
 namespace sluice::nvme {
 
-// So many requests at most enter the kernel at once. A drive that gets its whole queue in one go
-// ends it in one go: of 4 KiB random reads at depth 64, 7 % fewer a second than in small batches.
+// The most requests that enter the kernel at once. A drive that gets its whole queue at once ends
+// the queue at once: 4 KiB random reads at depth 64 are 7 % slower than in small batches.
 constexpr unsigned kSubmitBatch = 8;
 
-// A request of so many bytes enters alone. Of neighbours that come together the kernel makes one
-// transfer of some MiB, which a drive does as a whole, while several would overlap.
+// A request of at least this size enters alone. The kernel merges neighbouring requests that enter
+// together into one transfer of some MiB, whose parts a drive cannot overlap.
 constexpr std::uint32_t kAloneBytes = 128 * kKiB;
 
 std::unique_ptr<IoBackend> make_threads_backend(unsigned depth, unsigned io_threads);
 
-// The others may be made only where they are available.
+// The two below: only where they are available.
 
 // Throws IoError, with advice, when the kernel refuses the ring.
 std::unique_ptr<IoBackend> make_uring_backend(unsigned depth, SubmitPolling polling);

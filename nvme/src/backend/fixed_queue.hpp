@@ -1,6 +1,6 @@
 #pragma once
-// A first-in first-out queue with room for a fixed number of items; never allocates after
-// construction. Thread-compatible: callers synchronise.
+// FixedQueue: a first-in first-out queue of fixed capacity. It allocates in its constructor only.
+// Thread-compatible: callers synchronise.
 
 #include <cassert>
 #include <cstddef>

@@ -1,7 +1,7 @@
 // IoBackend over the kernel's older asynchronous I/O (libaio), for machines that deny io_uring.
 //
-// It is asynchronous for direct I/O only: the kernel does a transfer through the page cache inside
-// submit, which then blocks.
+// Only direct I/O is asynchronous: the kernel does a transfer through the page cache inside
+// submit(), which then blocks.
 
 #include <fcntl.h>
 #include <libaio.h>
@@ -65,7 +65,7 @@ class AioContext {
       throw IoError(-result, "io_setup", "libaio", 0, 0, explain_setup_error(-result));
     }
   }
-  // Waits for what is in flight, and some 30 ms for the kernel's own sake (an RCU grace period).
+  // Waits for requests in flight, and about 30 ms more for the kernel (an RCU grace period).
   ~AioContext() {
     const int result = ::io_destroy(context_);
     if (result < 0) log(LogLevel::error, std::string("io_destroy: ") + std::strerror(-result));
@@ -79,9 +79,9 @@ class AioContext {
   io_context_t context_ = nullptr;
 };
 
-// Completions and wakes signal one eventfd, so that a wait is one read of it, on every kernel that
-// has AIO. A pending IOCB_CMD_POLL would end io_getevents too, but a wake costs twice as much with
-// it, and it needs Linux 4.18 and a place in the queue.
+// Completions and wakes signal one eventfd. A wait is one read of the eventfd, on every kernel with
+// AIO. A pending IOCB_CMD_POLL would end io_getevents too, but doubles the cost of a wake, takes a
+// place in the queue and needs Linux 4.18.
 //
 // Confined to thread: the caller's, except wake().
 class LibaioBackend final : public IoBackend {
@@ -104,12 +104,12 @@ class LibaioBackend final : public IoBackend {
       const int result = submit_once(first_batch(requests.subspan(taken, room)));
       if (result == -EAGAIN) break;
       if (result < 0) {
-        // Nothing was taken, because of the first request (a closed descriptor, say): its own end,
-        // as with the other backends.
+        // The kernel took nothing because of the first request (for example a closed descriptor).
+        // The request completes with that error, as with the other backends.
         finished_.push(IoCompletion{requests[taken].tag, result});
       }
-      // Fewer than asked when a later request is bad or the kernel is out of room; asked again, it
-      // says which.
+      // The kernel takes fewer requests when a later one is bad or its queue is full; the next
+      // submission tells which.
       const unsigned moved = result < 0 ? 1 : static_cast<unsigned>(result);
       taken += moved;
       in_flight_ += moved;
@@ -127,8 +127,9 @@ class LibaioBackend final : public IoBackend {
   }
 
   void wait() override {
-    // The kernel queues a completion before it signals, and wake() sets its flag before: after a
-    // read there is something to find, or it was reaped already and the next read blocks.
+    // The kernel queues a completion before it signals, and wake() sets its flag before it signals.
+    // So after a read there is something to find, or it was reaped earlier and the next read
+    // blocks.
     while (!woken_ && finished_.empty() && fetch() == 0) {
       std::uint64_t signals = 0;
       if (::read(event_fd_.get(), &signals, sizeof(signals)) < 0 && errno != EINTR) {
@@ -141,13 +142,13 @@ class LibaioBackend final : public IoBackend {
   void wake() override {
     woken_ = true;
     const std::uint64_t one = 1;
-    // Blocks only at 2^64 - 2 signals that no wait has read.
+    // Blocks only at 2^64 - 2 unread signals.
     while (::write(event_fd_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
     }
   }
 
  private:
-  // A large request, or small ones.
+  // The first request alone when it is large, else the small ones before the first large request.
   static std::span<const IoRequest> first_batch(std::span<const IoRequest> requests) {
     const auto most = requests.first(std::min(requests.size(), std::size_t{kSubmitBatch}));
     const auto large = std::find_if(most.begin(), most.end(), [](const IoRequest& request) {
@@ -156,10 +157,10 @@ class LibaioBackend final : public IoBackend {
     return most.first(std::max<std::size_t>(1, static_cast<std::size_t>(large - most.begin())));
   }
 
-  // How many of the first requests the kernel has taken, at least one, or -errno of the first.
+  // The number of first requests that the kernel took, at least one, or -errno of the first.
   int submit_once(std::span<const IoRequest> requests) {
     for (std::size_t i = 0; i < requests.size(); ++i) prepare(prepared_[i], requests[i]);
-    // Blocks for files that are not opened with O_DIRECT, until the bytes are copied.
+    // Blocks until the bytes are copied for files opened without O_DIRECT.
     return ::io_submit(context_.get(), static_cast<long>(requests.size()),
                        prepared_pointers_.data());
   }
@@ -175,8 +176,8 @@ class LibaioBackend final : public IoBackend {
     prepared.data = std::bit_cast<void*>(request.tag);
   }
 
-  // Takes what the kernel has finished, up to a batch; returns how many. An empty queue costs no
-  // system call: libaio looks into the shared memory.
+  // Takes finished requests from the kernel, up to a batch; returns their number. An empty queue
+  // costs no system call: libaio reads the shared memory.
   std::size_t fetch() {
     std::array<io_event, kReapBatch> events;
     timespec no_time{};
@@ -195,12 +196,12 @@ class LibaioBackend final : public IoBackend {
 
   const unsigned depth_;
   UniqueFd event_fd_;
-  FixedQueue<IoCompletion> finished_;  // fetched, or failed in submit, and not reaped
+  FixedQueue<IoCompletion> finished_;  // fetched or failed in submit(), not yet reaped
   std::array<iocb, kSubmitBatch> prepared_{};
   std::array<iocb*, kSubmitBatch> prepared_pointers_{};
-  unsigned in_flight_ = 0;  // submitted and not reaped
+  unsigned in_flight_ = 0;  // submitted, not yet reaped
   std::atomic<bool> woken_{false};
-  AioContext context_;  // last, so that it goes first: the kernel may still signal until then
+  AioContext context_;  // last member, destroyed first: the kernel signals until then
 };
 
 }  // namespace

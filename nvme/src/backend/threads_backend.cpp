@@ -1,4 +1,5 @@
-// IoBackend over plain threads: each takes a request from a queue and does one pread or pwrite.
+// IoBackend over plain threads: each thread takes requests from a queue and does one pread or
+// pwrite for each request.
 
 #include <pthread.h>
 #include <unistd.h>
@@ -40,7 +41,7 @@ class ThreadsBackend final : public IoBackend {
       }
     } catch (const std::system_error& error) {
       const std::size_t started = threads_.size();
-      stop();  // the threads that did start must be joined before the members go
+      stop();  // joins the started threads before the members are destroyed
       throw IoError(error.code().value(), "start a thread", "threads", 0, 0,
                     std::to_string(started) + " of " + std::to_string(io_threads) +
                         " were started; ask for fewer, or raise the limit of processes or of "
@@ -50,7 +51,7 @@ class ThreadsBackend final : public IoBackend {
       throw;
     }
   }
-  // Finishes what was submitted, then joins.
+  // Finishes the submitted requests, then joins the threads.
   ~ThreadsBackend() override { stop(); }
 
   std::string_view name() const override { return "threads"; }
@@ -122,7 +123,7 @@ class ThreadsBackend final : public IoBackend {
   CondVar completions_changed_;
   FixedQueue<IoRequest> requests_ SLUICE_GUARDED_BY(mutex_);
   FixedQueue<IoCompletion> completions_ SLUICE_GUARDED_BY(mutex_);
-  unsigned in_flight_ SLUICE_GUARDED_BY(mutex_) = 0;  // submitted and not reaped
+  unsigned in_flight_ SLUICE_GUARDED_BY(mutex_) = 0;  // submitted, not yet reaped
   bool woken_ SLUICE_GUARDED_BY(mutex_) = false;
   bool stopping_ SLUICE_GUARDED_BY(mutex_) = false;
 

@@ -1,7 +1,7 @@
 // IoBackend over io_uring (liburing 2.3).
 //
-// The ring is set up by the constructor, on any thread, and disabled; the first verb enables it,
-// which makes its caller the one submitting task that IORING_SETUP_SINGLE_ISSUER asks for.
+// The constructor sets up the ring on any thread, disabled. The first verb enables the ring; its
+// caller becomes the only submitting task that IORING_SETUP_SINGLE_ISSUER allows.
 
 #include <liburing.h>
 #include <poll.h>
@@ -29,10 +29,10 @@ namespace sluice::nvme {
 
 namespace {
 
-// The tag of the poll that wake() ends; the engine's tags are small numbers.
+// Tag of the poll request that wake() completes. The engine's tags are small numbers.
 constexpr std::uint64_t kWakeTag = ~std::uint64_t{0};
 
-// How long the kernel's polling thread looks for more after the last request.
+// How long the kernel's polling thread polls after the last request.
 constexpr unsigned kPollIdleMilliseconds = 10;
 
 std::string explain_denied() {
@@ -63,8 +63,8 @@ std::string explain_setup_error(int error_number) {
   return "";
 }
 
-// Owns one ring. Tries the cheapest completion mode first; an older kernel answers EINVAL to a flag
-// it does not know. Thread-compatible: callers synchronise.
+// Owns one ring. Tries the cheapest completion mode first; an older kernel answers an unknown flag
+// with EINVAL. Thread-compatible: callers synchronise.
 class Ring {
  public:
   Ring(unsigned entries, SubmitPolling polling) {
@@ -79,7 +79,7 @@ class Ring {
       }
       return;
     }
-    // With TASKRUN_FLAG a peek sees that completions wait for this task to enter the kernel.
+    // With TASKRUN_FLAG, a peek sees completions that wait for this task to enter the kernel.
     constexpr std::array<unsigned, 4> kFlags{
         IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
             IORING_SETUP_TASKRUN_FLAG,  // Linux 6.1
@@ -120,23 +120,23 @@ class Ring {
   bool enabled_ = false;
 };
 
-// Not errors of the ring: what was not submitted stays in the submission queue for the next
-// attempt.
+// Whether a submission failed only for now: entries that were not submitted stay in the submission
+// queue for the next attempt.
 bool try_again_later(int result) {
   return result == -EINTR || result == -EAGAIN || result == -EBUSY;
 }
 
-// Confined to thread: the first that calls a verb, except wake(). Destroyed by any thread once
-// nothing is in flight.
+// Confined to thread: the first that calls a verb, except wake(). Any thread may destroy the
+// backend when nothing is in flight.
 class UringBackend final : public IoBackend {
  public:
   UringBackend(unsigned depth, SubmitPolling polling)
       : depth_(depth),
         wake_fd_(SLUICE_SYSCALL(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
-        ring_(depth + 1, polling) {}  // one more for the poll of wake_fd_
+        ring_(depth + 1, polling) {}  // one more entry for the poll of wake_fd_
 
   ~UringBackend() override {
-    // The caller's buffers may be freed after this. With a single issuer only the thread that
+    // The caller may free its buffers afterwards. With a single issuer, only the thread that
     // enabled the ring can drain it.
     std::array<IoCompletion, 16> dropped;
     try {
@@ -253,11 +253,11 @@ class UringBackend final : public IoBackend {
     }
   }
 
-  // A poll, not a read: nothing of ours is written to when the ring goes while it is pending.
+  // A poll instead of a read: destroying the ring while a poll is pending writes to no memory.
   void arm_wake() {
     if (wake_armed_) return;
-    // depth + 1 entries, and at most depth requests are in flight; but a polling kernel may not
-    // have taken the last ones yet.
+    // At most depth of the depth + 1 entries are requests in flight, but a polling kernel may not
+    // have taken the last entries yet.
     io_uring_sqe* sqe = ::io_uring_get_sqe(ring_.get());
     while (sqe == nullptr) {
       flush();
@@ -282,7 +282,7 @@ class UringBackend final : public IoBackend {
   Ring ring_;
   RegisteredMemory memory_;
   RegisteredFiles files_;
-  unsigned in_flight_ = 0;  // submitted and not reaped
+  unsigned in_flight_ = 0;  // submitted, not yet reaped
   bool wake_armed_ = false;
   bool woken_ = false;
 };

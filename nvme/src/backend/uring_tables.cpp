@@ -14,9 +14,9 @@ namespace sluice::nvme {
 
 namespace {
 
-// Of each table. Few arenas and files are expected, so slots are searched one by one.
+// Slots of each table. Few arenas and files are expected, so slots are searched linearly.
 constexpr unsigned kSlots = 256;
-// The kernel takes at most this in one registered buffer (io_uring/rsrc.c).
+// The kernel's limit for one registered buffer (io_uring/rsrc.c).
 constexpr std::size_t kMaxSlotBytes = std::size_t{1} << 30U;
 
 std::string explain(const char* what, int error_number) {
@@ -36,7 +36,7 @@ std::string explain(const char* what, int error_number) {
 
 }  // namespace
 
-// Returns 0 or -errno. An empty span empties the slot.
+// Puts `bytes` into a slot; an empty span empties the slot. Returns 0 or -errno.
 int RegisteredMemory::fill(io_uring& ring, std::uint16_t index, std::span<std::byte> bytes) {
   const iovec entry{bytes.data(), bytes.size()};
   const __u64 tag = 0;

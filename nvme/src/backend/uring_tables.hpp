@@ -1,7 +1,7 @@
 #pragma once
-// What is registered with one ring: memory that its requests use (its pages are pinned once, not
-// for every request) and files (their reference is taken once). Both tables are made sparse when
-// first used and filled slot by slot.
+// Registrations with one ring: memory, whose pages are pinned once instead of for every request,
+// and files, whose reference is taken once. Both tables are created sparse on first use and filled
+// slot by slot.
 //
 // Confined to thread: the one that submits to the ring.
 
@@ -18,10 +18,11 @@ namespace sluice::nvme {
 
 class RegisteredMemory {
  public:
-  // Pins `region`, in slots of at most 1 GiB; all of it or nothing. Returns whether, else why not.
+  // Pins `region` in slots of at most 1 GiB, completely or not at all. Returns false with the
+  // reason in `why_not` when the kernel refuses.
   bool add(io_uring& ring, std::span<std::byte> region, std::string& why_not);
   void remove(io_uring& ring, std::span<std::byte> region);
-  // The slot that holds all of [data, data + size_bytes), if one does.
+  // The slot that holds all of [data, data + size_bytes); empty when there is none.
   std::optional<std::uint16_t> slot_of(const std::byte* data, std::uint32_t size_bytes) const;
 
  private:

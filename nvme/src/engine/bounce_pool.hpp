@@ -1,5 +1,6 @@
 #pragma once
-// Aligned staging buffers for what cannot go directly between the caller's memory and the file.
+// Aligned staging buffers for bytes that cannot move directly between the caller's memory and the
+// file.
 
 #include <cstddef>
 #include <cstdlib>
@@ -13,8 +14,8 @@ struct FreeMemory {
 };
 using AlignedMemory = std::unique_ptr<std::byte, FreeMemory>;
 
-// Makes buffers when first needed, keeps them, at most `max_count`.
-// Confined to thread: the engine's.
+// Allocates at most `max_count` buffers, each on first need, and reuses returned ones. Owns the
+// returned buffers only; AlignedMemory frees itself. Confined to thread: the engine's.
 class BouncePool {
  public:
   // Satisfies the memory alignment of every file whose memory_alignment() is no larger.
@@ -22,8 +23,8 @@ class BouncePool {
 
   BouncePool(std::size_t buffer_bytes, std::size_t max_count);
 
-  // A buffer, or null when all are out: wait until one comes back. Throws OutOfMemory when memory
-  // for the only buffer cannot be had.
+  // A buffer, or null while all are in use. Throws OutOfMemory when memory for even the first
+  // buffer is missing.
   AlignedMemory try_take();
   void give_back(AlignedMemory buffer);
 

@@ -57,7 +57,7 @@ DriveQueue::~DriveQueue() {
 void DriveQueue::check_range(const SwapFile& file, std::uint64_t offset_bytes,
                              std::uint64_t size_bytes) const {
   constexpr auto kMaxOffset = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  // Rounded up to whole blocks, the end must still be an offset.
+  // The end, rounded up to whole blocks, must still be a valid offset.
   SLUICE_CHECK(offset_bytes <= kMaxOffset - options_.block_bytes &&
                    size_bytes <= kMaxOffset - options_.block_bytes - offset_bytes,
                file.path() + ": " + std::to_string(size_bytes) + " bytes at offset " +
@@ -69,7 +69,7 @@ void DriveQueue::check_range(const SwapFile& file, std::uint64_t offset_bytes,
                    " is not supported with this block size; raise it or switch direct I/O off");
 }
 
-// Idle transfers, made where there are too few. A throw leaves all of them idle.
+// `count` idle transfers; allocates missing ones. When it throws, all transfers stay idle.
 TransferList DriveQueue::take_unused(std::size_t count) {
   TransferList taken;
   try {
@@ -103,7 +103,7 @@ Ticket DriveQueue::begin_all(IoOp op, const SwapFile& file, std::span<const Rang
     return ticket;
   }
   TransferList begun = take_unused(count);
-  Ticket ticket = source.ticket();  // nothing throws from here on: a dropped ticket would wait
+  Ticket ticket = source.ticket();  // nothing below throws: a dropped ticket would wait
   Transfer* const leader = begun.front();
   fill_inbox(op, file, ranges, begun);
   if (read_row_.on()) leader->begun_at = TraceClock::now();
@@ -126,7 +126,7 @@ void DriveQueue::fill_inbox(IoOp op, const SwapFile& file, std::span<const Range
     *transfer = Transfer{};
     transfer->op = op;
     transfer->file = &file;
-    // Written from, never to, by a write: a request has one pointer for both directions.
+    // A write only reads this memory; a request has one pointer for both directions.
     transfer->data = const_cast<std::byte*>(range.data.data());
     transfer->offset_bytes = range.offset_bytes;
     transfer->size_bytes = range.data.size();
@@ -185,7 +185,7 @@ void DriveQueue::run_errand(Errand errand) {
   ticket.finish();
 }
 
-// An errand's failure is its caller's; the engine goes on.
+// An errand's exception goes to its caller; the queue continues.
 void DriveQueue::run_errands() {
   std::deque<PostedErrand> errands;
   IoBackend* backend = nullptr;
@@ -219,7 +219,7 @@ void DriveQueue::run() {
   }
 }
 
-// Takes what callers have begun; returns whether the engine is being destroyed.
+// Gives begun transfers to the pump; returns whether the queue is being destroyed.
 bool DriveQueue::admit() {
   MutexLock lock(mutex_);
   while (Transfer* transfer = inbox_.pop()) pump_.add(*transfer);
@@ -227,7 +227,7 @@ bool DriveQueue::admit() {
   return stopping_;
 }
 
-// One round of the pump, then a wait when that has left nothing to do.
+// One round of the pump; then a wait when the round left nothing to do.
 void DriveQueue::drive() {
   const Pump::Progress progress = pump_.step();
   complete_finished();
@@ -242,8 +242,8 @@ void DriveQueue::drive() {
   pump_.wait();
 }
 
-// The backend itself has failed. Its destructor waits for what it holds, so the buffers are free
-// again when the tickets end; from now on every transfer ends with the same error.
+// Handles a failed backend. The backend's destructor waits for its requests, so no buffer is in use
+// when the tickets end. Every transfer from now on ends with `error`.
 void DriveQueue::break_down(const std::exception_ptr& error) {
   std::unique_ptr<IoBackend> failed;
   std::deque<PostedErrand> errands;
@@ -266,7 +266,7 @@ void DriveQueue::publish() {
   published_ = counters;
 }
 
-// With the name of the file, without its folder.
+// Records the leader's transfers in the trace, with the file's name without its folder.
 void DriveQueue::record(const Transfer& leader) const {
   const TraceRow& row = leader.op == IoOp::read ? read_row_ : write_row_;
   if (!row.on()) return;
@@ -280,7 +280,7 @@ void DriveQueue::record(const Transfer& leader) const {
 void DriveQueue::complete_finished() {
   TransferList finished = pump_.take_finished();
   if (finished.empty()) return;
-  publish();  // before the tickets end: who has waited for a ticket finds its bytes counted
+  publish();  // before the tickets end: whoever waited for a ticket finds its bytes counted
   TransferList unused;
   while (Transfer* transfer = finished.pop()) {
     Transfer& leader = *transfer->leader;
@@ -288,8 +288,8 @@ void DriveQueue::complete_finished() {
     if (!leader.group_error) leader.group_error = std::move(error);
     if (transfer != &leader) unused.push(*transfer);
     if (--leader.group_left > 0) continue;
-    // Nothing of the transfers is touched once their ticket has ended, but for our own memory of
-    // them.
+    // The caller may free file and memory once the ticket has ended; only the Transfer is used
+    // afterwards.
     record(leader);
     leader.source->complete(std::exchange(leader.group_error, nullptr));
     leader.source.reset();

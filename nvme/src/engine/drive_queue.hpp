@@ -1,6 +1,6 @@
 #pragma once
-// DriveQueue: the transfers of one drive: what callers have begun and a thread that moves it
-// through a backend. IoEngine has one for each drive.
+// DriveQueue: the transfers of one drive, and the thread that moves them through the backend.
+// IoEngine has one queue for each drive. Owns the backend and all Transfers.
 //
 // Thread-safe.
 
@@ -28,7 +28,7 @@ class DriveQueue {
  public:
   // Throws InvalidArgument on options out of range.
   DriveQueue(std::unique_ptr<IoBackend> backend, IoEngineOptions options);
-  ~DriveQueue();  // waits for everything in flight
+  ~DriveQueue();  // blocks until every transfer has ended
   DriveQueue(const DriveQueue&) = delete;
   DriveQueue& operator=(const DriveQueue&) = delete;
 
@@ -44,8 +44,9 @@ class DriveQueue {
     return published_;
   }
 
-  IoLatency latency();  // blocks until the thread has answered
-  // Whether; else why not.
+  // Each call below blocks until the thread has answered, and throws the error of a failed backend.
+  IoLatency latency();
+  // Return false when the backend refuses, with the reason in `why_not`.
   bool add_memory(std::span<std::byte> memory, std::string& why_not);
   bool add_file(int fd, std::string& why_not);
   void remove_memory(std::span<std::byte> memory);
@@ -53,8 +54,8 @@ class DriveQueue {
 
  private:
   using Errand = std::function<void(Pump& pump, IoBackend& backend)>;
-  // Has the thread do something between two rounds; blocks until it has. Throws what the
-  // errand throws, or why the backend has failed.
+  // Runs `errand` on the thread between two rounds. Blocks until it has run. Throws the errand's
+  // exception, or the error of a failed backend.
   void run_errand(Errand errand);
 
   struct PostedErrand {
@@ -63,6 +64,7 @@ class DriveQueue {
   };
   template <typename Range>
   Ticket begin_all(IoOp op, const SwapFile& file, std::span<const Range> ranges);
+  // Moves the transfers of `begun` to the inbox, one for each range that is not empty.
   template <typename Range>
   void fill_inbox(IoOp op, const SwapFile& file, std::span<const Range> ranges, TransferList& begun)
       SLUICE_REQUIRES(mutex_);
@@ -88,13 +90,13 @@ class DriveQueue {
   TransferList unused_ SLUICE_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Transfer>> transfers_ SLUICE_GUARDED_BY(mutex_);  // owns all of them
   std::deque<PostedErrand> errands_ SLUICE_GUARDED_BY(mutex_);
-  // The engine waits and could start another transfer at once: a new one must wake it. While its
-  // queue is full it looks for new ones at the next completion anyway.
+  // Set while the thread waits with room for another transfer: a new transfer must wake the thread.
+  // With a full queue, the thread looks for new transfers at the next completion anyway.
   bool hungry_ SLUICE_GUARDED_BY(mutex_) = false;
   bool stopping_ SLUICE_GUARDED_BY(mutex_) = false;
-  std::exception_ptr broken_ SLUICE_GUARDED_BY(mutex_);  // why there is no backend any more
+  std::exception_ptr broken_ SLUICE_GUARDED_BY(mutex_);  // the error of the failed backend
   IoCounters published_ SLUICE_GUARDED_BY(mutex_);
-  // For wake(); its other verbs are the pump's.
+  // The queue calls wake(); the pump calls the other verbs.
   std::unique_ptr<IoBackend> backend_ SLUICE_GUARDED_BY(mutex_);
 
   Pump pump_;  // confined to the thread

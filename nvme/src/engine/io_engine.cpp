@@ -19,10 +19,10 @@ class IoEngine::Impl {
   }
 
   const std::vector<std::unique_ptr<DriveQueue>>& queues() const { return queues_; }
-  // Files of more drives than there are queues share them.
+  // With more drives than queues, drives share queues.
   DriveQueue& queue_of(std::size_t drive) const { return *queues_[drive % queues_.size()]; }
 
-  // The ranges of each part, in its drive's queue, with one ticket.
+  // Begins ranges[i] of part i in the part's queue; one ticket for all.
   template <typename Range>
   Ticket begin_parts(const StripedFile& file, const std::vector<std::vector<Range>>& ranges) const {
     std::vector<Ticket> tickets;
@@ -45,8 +45,8 @@ std::vector<std::unique_ptr<IoBackend>> alone(std::unique_ptr<IoBackend> backend
   return backends;
 }
 
-// The ranges of each part that [offset_bytes, offset_bytes + data.size()) lies in. What follows on
-// in the part and in memory is one range.
+// The ranges of each part that make up [offset_bytes, offset_bytes + data.size()). Neighbouring
+// ranges of a part that are adjacent in memory are one range.
 template <typename Range, typename Bytes>
 std::vector<std::vector<Range>> ranges_by_part(const StripeLayout& layout,
                                                std::uint64_t offset_bytes, Bytes data) {
@@ -136,7 +136,7 @@ IoLatency IoEngine::latency() const {
   return sum;
 }
 
-// With every drive's queue, or with none.
+// Registers with every drive's queue, or with none.
 Registration IoEngine::register_memory(std::span<std::byte> memory) {
   Registration made;
   made.memory_ = memory;
@@ -179,7 +179,7 @@ void Registration::end() noexcept {
     }
     for (const auto& queue : engine->impl_->queues()) queue->remove_memory(memory_);
   } catch (const std::exception& error) {
-    // The backend is gone, and what was registered with it.
+    // The failed backend took its registrations with it.
     log(LogLevel::debug, std::string("end of a registration: ") + error.what());
   }
 }

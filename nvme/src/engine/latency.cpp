@@ -9,7 +9,7 @@ std::uint64_t LatencyHistogram::count() const {
   return std::accumulate(counts_.begin(), counts_.end(), std::uint64_t{0});
 }
 
-// The largest value of the bucket.
+// The largest value of a bucket.
 std::uint64_t LatencyHistogram::end_of(std::size_t bucket) {
   if (bucket < kPerOctave) return bucket;
   const std::size_t octave = bucket / kPerOctave - 1;

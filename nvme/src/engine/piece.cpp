@@ -31,8 +31,8 @@ void TransferList::append(TransferList& other) {
 
 namespace {
 
-// A request of this piece may begin at multiples of this, counted from the piece's beginning. Both
-// are powers of two.
+// A request of this piece begins at a multiple of the result, counted from the piece's beginning.
+// Both alignments are powers of two, so the larger one satisfies both.
 std::uint32_t continuation_bytes(const Piece& piece) {
   const SwapFile& file = *piece.transfer->file;
   return std::max(file.offset_alignment(), file.memory_alignment());
@@ -61,10 +61,10 @@ std::string free_space_advice(const std::string& path) {
            std::to_string(piece.file_offset_bytes));
 }
 
-// `reached_bytes`: the offset in the file up to which bytes were seen.
+// `reached_bytes`: the file offset up to which bytes arrived.
 [[noreturn]] void fail_at_end_of_file(const Piece& piece, std::uint64_t reached_bytes) {
   const Transfer& transfer = *piece.transfer;
-  // Blocks come back in any order: the first one beyond the end does not know where the end is.
+  // Blocks complete in any order, so the first block beyond the end may be far from the end.
   const std::uint64_t end = std::min(reached_bytes, transfer.file->size_bytes());
   const std::uint64_t seen = end > transfer.offset_bytes ? end - transfer.offset_bytes : 0;
   fail(piece, EIO, "end of file after " + std::to_string(seen) + " bytes");
@@ -81,8 +81,8 @@ void begin_write_phase(Piece& piece, IoCounters& counters) {
   }
 }
 
-// A write of a part of a block: what else the block holds is kept, and a block that reaches beyond
-// the end of the file is padded with zeros that a trim takes off again.
+// Begins the write of a part of a block. The other bytes of the block stay. A block that reaches
+// beyond the end of the file is padded with zeros, which a trim removes.
 void begin_partial_write(Piece& piece, IoCounters& counters) {
   Transfer& transfer = *piece.transfer;
   const std::uint64_t file_bytes = transfer.file->size_bytes();
@@ -116,7 +116,7 @@ Piece next_piece(Transfer& transfer, std::uint32_t block_bytes) {
   piece.file_offset_bytes = align_down(at, alignment);
   piece.skip_bytes = static_cast<std::uint32_t>(at - piece.file_offset_bytes);
   if (piece.skip_bytes != 0 || left < alignment) {
-    // The first or last block, covered in part.
+    // The first or last block, partly covered.
     piece.io_bytes = alignment;
     piece.user_bytes =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(left, alignment - piece.skip_bytes));
@@ -146,8 +146,8 @@ void begin_phases(Piece& piece, IoCounters& counters) {
 }
 
 IoRequest request_of(Piece& piece, std::uint64_t tag) {
-  // With direct I/O a short transfer may end where the next cannot begin: what lies before is moved
-  // again.
+  // With direct I/O, a short transfer may end at an offset where no request may begin. The bytes
+  // since the last allowed offset are moved again.
   const auto from =
       static_cast<std::uint32_t>(align_down(piece.done_bytes, continuation_bytes(piece)));
   piece.requested_from_bytes = from;
@@ -163,7 +163,7 @@ IoRequest request_of(Piece& piece, std::uint64_t tag) {
 
 namespace {
 
-// Repeats of the same request are bounded, so that nothing loops for ever.
+// Counts a repeat of the request. The number of repeats is bounded, so that nothing loops for ever.
 PieceOutcome repeat(Piece& piece, int error_number, const std::string& advice) {
   if (++piece.repeats > kMaxRepeats) {
     fail(piece, error_number, advice + " " + std::to_string(kMaxRepeats) + " times in a row");
@@ -183,8 +183,8 @@ PieceOutcome continue_short(Piece& piece, std::uint32_t reached_bytes, IoCounter
     piece.repeats = 0;
     return PieceOutcome::again;
   }
-  // Only what was there already came again: with direct I/O, how a file that ends inside a block
-  // reads.
+  // The request brought no new byte: a file that ends inside a block reads like this with direct
+  // I/O.
   if (piece.phase != PiecePhase::write && piece.transfer->file->size_bytes() <= reached_in_file) {
     fail_at_end_of_file(piece, reached_in_file);
   }

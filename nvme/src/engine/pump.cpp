@@ -16,14 +16,12 @@ namespace sluice::nvme {
 
 namespace {
 
-// Enough to copy one block while others are on their way; memory stays small however deep the queue
-// is.
+// Enough to copy one block while others are in flight. Memory stays small for any depth.
 constexpr std::size_t kMaxBounceBuffers = 8;
 
-// Takes the padding of a partly covered last block off the file again. Nothing may be in flight: a
-// write beyond could be cut off, and ftruncate waits for direct I/O whose completion this very
-// thread may have to run. Whoever has made the file longer meanwhile has made the padding part of
-// it.
+// Truncates the padding of a partly covered last block. Nothing may be in flight: the truncation
+// could cut off a later write, and ftruncate waits for direct I/O whose completion this very thread
+// may have to run. A file that became longer meanwhile keeps the padding.
 void trim_file(const Transfer& transfer) {
   const SwapFile& file = *transfer.file;
   const std::uint64_t size_bytes = file.size_bytes();
@@ -56,8 +54,8 @@ TransferList Pump::take_finished() {
 
 Pump::Progress Pump::step() {
   count_busy_time();
-  // A few at a time, so that the drive has the next requests while the completions of the others
-  // are still being looked at; and not for ever: who waits for a transfer is told between rounds.
+  // Reaps in small batches, so that the drive gets new requests while other completions are being
+  // processed. The loop is bounded, because waiters are told between rounds.
   bool more = true;
   for (std::size_t reaped = 0; more && reaped < pieces_.size(); reaped += kBatch) {
     more = reap_batch();
@@ -65,15 +63,15 @@ Pump::Progress Pump::step() {
     start_pieces();
     submit_ready();
   }
-  // A request that is ready although the backend holds nothing was refused: only asking again
-  // helps.
+  // A request that is ready although the backend holds nothing was refused; it must be submitted
+  // again.
   const bool refused = !ready_.empty() && in_backend_ == 0;
-  // Pieces that fail before they are submitted may leave a trim with nothing in flight.
+  // Pieces that fail before submission may leave a trim with nothing in flight.
   const bool trims = !trims_.empty() && reads_.pieces_in_flight + writes_.pieces_in_flight == 0;
   return refused || trims || more ? Progress::moved : Progress::blocked;
 }
 
-// Attributes the time since the last call to the directions that had something in flight.
+// Adds the time since the last call to each direction that had a piece in flight.
 void Pump::count_busy_time() {
   const Clock::time_point now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - counted_until_).count();
@@ -82,7 +80,7 @@ void Pump::count_busy_time() {
   counted_until_ = now;
 }
 
-// Reads first, since someone waits for them.
+// The direction of the next piece: reads first, because someone waits for a read.
 IoOp Pump::preferred() const {
   if (reads_.queue.empty()) return IoOp::write;
   const bool writes_turn = reads_in_a_row_ >= reads_per_write_ && !writes_.queue.empty();
@@ -90,7 +88,7 @@ IoOp Pump::preferred() const {
 }
 
 void Pump::start_pieces() {
-  // A trim waits for an empty queue, so nothing new is started before it.
+  // A trim needs an empty backend, so no piece starts before it.
   while (trims_.empty() && !free_slots_.empty()) {
     const IoOp op = preferred();
     const IoOp other = op == IoOp::read ? IoOp::write : IoOp::read;
@@ -98,7 +96,7 @@ void Pump::start_pieces() {
   }
 }
 
-// Starts the next piece of this direction; false when there is none or no bounce buffer for it.
+// Starts the next piece of this direction. False when there is no piece, or no bounce buffer.
 bool Pump::start_piece(IoOp op) {
   Direction& direction = direction_of(op);
   if (direction.queue.empty()) return false;
@@ -138,7 +136,7 @@ void Pump::submit_ready() {
     const std::size_t taken = backend_.submit({requests_.data(), count});
     assert(taken <= count);
     for (std::size_t i = 0; i < taken; ++i) ready_.pop();
-    // counted_until_ is the present, as of this round's start.
+    // counted_until_ is the time at the start of this round.
     for (std::size_t i = 0; i < taken; ++i) pieces_[requests_[i].tag].submitted_at = counted_until_;
     in_backend_ += taken;
     counters_.requests += taken;
@@ -154,7 +152,7 @@ void Pump::submit_ready() {
   std::this_thread::yield();
 }
 
-// Returns whether there may be more.
+// Processes one batch of completions; returns whether there may be more.
 bool Pump::reap_batch() {
   if (in_backend_ == 0) return false;
   const std::size_t count = backend_.reap(completions_);
@@ -172,7 +170,7 @@ void Pump::take_completion(const IoCompletion& completion, Clock::time_point now
   (piece.phase == PiecePhase::write ? latency_.writes : latency_.reads)
       .record(now - piece.submitted_at);
   try {
-    // Of a transfer that has failed elsewhere nothing more is submitted.
+    // A transfer that has failed submits nothing more.
     if (advance(piece, completion.result, counters_) == PieceOutcome::again &&
         !piece.transfer->error) {
       ready_.push(slot);
@@ -197,7 +195,7 @@ void Pump::end_piece(std::uint32_t slot, std::exception_ptr error) {
 
 void Pump::fail_transfer(Transfer& transfer, std::exception_ptr error) {
   if (transfer.error) return;
-  // Only the front of a queue has pieces out and pieces to come.
+  // Only the front transfer of a queue has both pieces in flight and pieces to cut.
   TransferList& queue = queue_of(transfer.op);
   if (queue.front() == &transfer) queue.pop();
   transfer.error = std::move(error);

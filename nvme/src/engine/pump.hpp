@@ -1,7 +1,7 @@
 #pragma once
-// Pump: moves transfers through a backend, piece by piece: which piece is next, how many are in
-// flight, what a completion means for its transfer. It has no thread of its own; IoEngine gives it
-// one.
+// Pump: moves transfers through a backend, piece by piece. It chooses the next piece, bounds the
+// pieces in flight and applies completions to their transfers. It has no thread; a DriveQueue runs
+// it. It owns neither backend nor transfers.
 //
 // Confined to thread: the engine's.
 
@@ -27,32 +27,33 @@ class Pump {
   void add(Transfer& transfer) { queue_of(transfer.op).push(transfer); }
 
   enum class Progress {
-    moved,    // call again
-    blocked,  // nothing to do before the backend has a completion or a transfer is added
+    moved,    // call step() again
+    blocked,  // nothing to do until the backend has a completion or a transfer is added
   };
-  // One round: takes what has come back, starts and submits what fits. Does not block, but for a
-  // trim of a file. Throws what the backend throws; after that only abandon() may be called.
+  // One round: reaps completions, then starts and submits as many pieces as fit. Blocks only for
+  // the trim of a file. Throws the backend's exception; afterwards only abandon() may be called.
   Progress step();
-  // Blocks until the backend has a completion or was woken; throws what it throws.
+  // Blocks until the backend has a completion or was woken. Throws the backend's exception.
   void wait() { backend_.wait(); }
-  // Whether one more transfer could be started now; else the next completion comes first anyway.
+  // Whether another transfer could start now; if not, a completion must come first.
   bool has_room() const { return !free_slots_.empty(); }
-  // No transfer is queued or in flight. Finished ones may wait to be taken.
+  // Whether no transfer is queued or in flight. Finished transfers may still wait to be taken.
   bool idle() const;
 
-  // The transfers that have ended: nothing of theirs is in flight.
+  // The transfers that have ended since the last call. None of their pieces is in flight.
   TransferList take_finished();
-  // As of the last step.
+  // Totals as of the last step().
   IoCounters counters() const { return counters_; }
   IoLatency latency() const { return latency_; }
 
-  // Ends everything with `error`. The backend has been destroyed: nothing is in flight any more.
+  // Ends every transfer with `error`. The backend must have been destroyed, so nothing is in
+  // flight.
   void abandon(const std::exception_ptr& error);
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Direction {
-    TransferList queue;  // begun; pieces are cut from the front only
+    TransferList queue;  // begun transfers; pieces are cut from the front one only
     unsigned pieces_in_flight = 0;
   };
   static constexpr std::size_t kBatch = 8;
@@ -79,15 +80,15 @@ class Pump {
   Direction writes_;
   unsigned reads_in_a_row_ = 0;
 
-  std::vector<Piece> pieces_;  // by slot; as many as may be in flight
+  std::vector<Piece> pieces_;  // indexed by slot; one slot for each piece in flight
   std::vector<std::uint32_t> free_slots_;
-  FixedQueue<std::uint32_t> ready_;  // slots whose request waits to be submitted, the oldest first
-  std::size_t in_backend_ = 0;       // requests submitted and not reaped
-  unsigned refusals_ = 0;            // in a row, by a backend that holds nothing
+  FixedQueue<std::uint32_t> ready_;  // slots whose request awaits submission, oldest first
+  std::size_t in_backend_ = 0;       // requests submitted, not yet reaped
+  unsigned refusals_ = 0;            // consecutive refusals by a backend that holds nothing
   BouncePool bounce_;
 
-  TransferList trims_;     // ended, but for the file's length
-  TransferList finished_;  // ended
+  TransferList trims_;     // transfers that only await the trim of their file
+  TransferList finished_;  // transfers that have ended
 
   IoCounters counters_;
   IoLatency latency_;

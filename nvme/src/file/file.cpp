@@ -16,8 +16,8 @@ namespace sluice::nvme {
 
 namespace {
 
-// Where the kernel does not say: the page size, which satisfies every drive with sectors of up to 4
-// KiB.
+// Alignment where the kernel does not tell: the page size, which suits every drive with sectors of
+// up to 4 KiB.
 constexpr std::uint32_t kFallbackAlignment = 4096;
 
 int open_flags(OpenMode mode) {
@@ -49,9 +49,9 @@ std::string open_advice(int error_number, OpenMode mode) {
   }
 }
 
-// -1 with errno. Repeats EINTR.
+// open(2) that repeats EINTR; -1 with errno on failure.
 int try_open(const std::string& path, int flags) {
-  // O_NONBLOCK: a FIFO in place of the file is refused, not waited for; files do not know it.
+  // O_NONBLOCK: opening a FIFO fails instead of waiting. Regular files ignore the flag.
   int fd = -1;
   do {
     fd = ::open(path.c_str(), flags | O_NONBLOCK, 0600);
@@ -61,12 +61,12 @@ int try_open(const std::string& path, int flags) {
 
 struct DirectAlignment {
   std::uint32_t memory_bytes = kFallbackAlignment;
-  std::uint32_t offset_bytes =
-      kFallbackAlignment;  // 0: the kernel says there is no direct I/O here
+  // 0 when the file has no direct I/O.
+  std::uint32_t offset_bytes = kFallbackAlignment;
 };
 
-// statx STATX_DIOALIGN (Linux 6.1). The fields are read by their place in the kernel's ABI
-// (include/uapi/linux/stat.h), since the headers of many distributions are older than that.
+// Alignment from statx STATX_DIOALIGN (Linux 6.1). The fields are read at their offsets in the
+// kernel's ABI (include/uapi/linux/stat.h), because the headers of many distributions are older.
 DirectAlignment direct_alignment(int fd) {
   constexpr unsigned kStatxDioAlign = 0x2000U;
   constexpr std::size_t kMemoryAlignAt = 0x98;
@@ -82,15 +82,15 @@ DirectAlignment direct_alignment(int fd) {
   return alignment;
 }
 
-// Reserves blocks in [0, size_bytes); returns 0 or an errno.
+// Allocates the blocks of [0, size_bytes); returns 0 or an errno.
 int reserve_blocks(int fd, const std::string& path, std::uint64_t size_bytes) {
   int result = 0;
   do {
     result = ::fallocate(fd, 0, 0, static_cast<off_t>(size_bytes)) == 0 ? 0 : errno;
   } while (result == EINTR);
   if (result != EOPNOTSUPP) return result;
-  // No fallocate here: glibc writes a zero byte into every block that is a hole, with transfers too
-  // small for O_DIRECT, hence through a descriptor of its own.
+  // Without fallocate, glibc writes a zero byte into every hole. These writes are too small for
+  // O_DIRECT and need a buffered descriptor.
   const UniqueFd buffered(try_open(path, O_RDWR | O_CLOEXEC));
   if (!buffered) return errno;
   return ::posix_fallocate(buffered.get(), 0, static_cast<off_t>(size_bytes));
@@ -127,7 +127,7 @@ SwapFile::SwapFile(std::string path, OpenMode mode, DirectIo direct, std::size_t
   SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
   if (!S_ISREG(info.st_mode))
     throw IoError(EINVAL, "open", path_, 0, 0, "is not a regular file; remove it");
-  // io_uring gives up on a request that would wait when the descriptor is non-blocking.
+  // Clears O_NONBLOCK: on a non-blocking descriptor, io_uring fails requests that would wait.
   SLUICE_SYSCALL(::fcntl(fd_.get(), F_SETFL, direct_ ? O_DIRECT : 0), path_);
 }
 
@@ -157,7 +157,7 @@ void SwapFile::allocate(std::uint64_t size_bytes) {
   if (size_bytes > 0) {
     const int error_number = reserve_blocks(fd_.get(), path_, size_bytes);
     if (error_number != 0) {
-      // What a failed attempt left beyond the old end is given back.
+      // Returns the blocks that a failed attempt left beyond the old end.
       if (this->size_bytes() > old_bytes) {
         SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(old_bytes)), path_);
       }
@@ -181,7 +181,7 @@ void SwapFile::sync_data() const {
 std::uint64_t free_disk_bytes(const std::string& path) {
   struct statvfs info {};
   SLUICE_SYSCALL(::statvfs(path.c_str(), &info), path);
-  // A file system that has no block count (ramfs, some network file systems) does not tell.
+  // File systems without a block count (ramfs, some network file systems) do not tell.
   if (info.f_blocks == 0) return kUnknownFreeBytes;
   return checked_mul(info.f_bavail, info.f_frsize);
 }

@@ -29,8 +29,8 @@ struct Known {
   FileSystemKind kind;
 };
 
-// The numbers are the kernel's (statfs(2), include/uapi/linux/magic.h) and of file systems outside
-// of it.
+// Magic numbers of the kernel (statfs(2), include/uapi/linux/magic.h) and of file systems outside
+// of the kernel.
 constexpr auto kKnown = std::to_array<Known>({
     {0xEF53, {"ext4", ""}},
     {0x58465342, {"xfs", ""}},

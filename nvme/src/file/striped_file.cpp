@@ -16,8 +16,8 @@ constexpr unsigned kMostWeight = 64;
 constexpr std::uint64_t kMostChunkBytes = 1U << 30U;
 constexpr unsigned kMostInTurn = 16;
 
-// How far the shares that weights give are from those wanted, as a part of the wanted ones: the
-// drive that is given too much is the one that the others wait for.
+// The largest ratio of a drive's share under `weights` to its share of `rates`. The others wait for
+// the drive with the largest ratio.
 double overload(const std::vector<unsigned>& weights, std::span<const double> rates) {
   const double all_weights = std::accumulate(weights.begin(), weights.end(), 0U);
   const double all_rates = std::accumulate(rates.begin(), rates.end(), 0.0);
@@ -49,7 +49,7 @@ StripeLayout::StripeLayout(std::vector<unsigned> weights, std::uint64_t chunk_by
     SLUICE_CHECK(weight >= 1 && weight <= kMostWeight,
                  "a stripe weight of " + std::to_string(weight) + ": expected 1 to 64");
   }
-  // Smooth weighted round robin: every drive's chunks are spread over the turn as evenly as can be.
+  // Smooth weighted round robin spreads every drive's chunks evenly over the turn.
   const auto turn = std::accumulate(weights_.begin(), weights_.end(), std::int64_t{0});
   std::vector<std::int64_t> credit(weights_.size(), 0);
   std::vector<unsigned> given(weights_.size(), 0);
@@ -105,7 +105,8 @@ std::vector<unsigned> stripe_weights(std::span<const double> rates) {
     SLUICE_CHECK(std::isfinite(rate) && rate > 0, "a drive with a rate of " + std::to_string(rate));
   const auto [least, most] = std::minmax_element(rates.begin(), rates.end());
   if (*most < 1.1 * *least) return std::vector<unsigned>(rates.size(), 1);
-  // The shortest turn that loads no drive by more than a sixteenth above its share; else the best.
+  // Takes the shortest turn that loads no drive by more than a sixteenth above its share, else the
+  // best turn.
   std::vector<unsigned> best;
   double best_overload = std::numeric_limits<double>::infinity();
   for (unsigned turn = static_cast<unsigned>(rates.size());

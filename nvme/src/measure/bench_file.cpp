@@ -55,7 +55,7 @@ void write_whole(const SwapFile& file, std::uint64_t size_bytes, IoEngine& engin
     }
     while (!writes.empty()) finish_oldest();
   } catch (...) {
-    // The first error says it all: those behind it met the same disk.
+    // The first error is enough: later writes met the same disk.
     for (auto& [end, ticket] : writes) discard_error(ticket);
     throw;
   }
@@ -97,7 +97,7 @@ bool holds_pattern(const SwapFile& file, std::uint64_t size_bytes, IoEngine& eng
   };
   const auto page = std::make_unique<Page>();
   for (unsigned i = 0; i < count && i < pages; ++i) {
-    // The last page too.
+    // The first and the last page are among the samples.
     const std::uint64_t index = count == 1 ? 0 : (pages - 1) * i / (count - 1);
     const std::uint64_t at = index * kPageBytes;
     engine.begin_read(file, at, page->bytes).finish();
@@ -132,7 +132,7 @@ SwapFile open_bench_file(const std::string& directory, std::uint64_t size_bytes,
     file.allocate(std::max(whole, present));
     write_whole(file, whole, engine, progress);
   } catch (...) {
-    if (present == 0) ::unlink(file.path().c_str());  // it was made just now
+    if (present == 0) ::unlink(file.path().c_str());  // this call created it
     throw;
   }
   return file;

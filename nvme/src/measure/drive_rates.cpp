@@ -14,9 +14,9 @@ namespace sluice::nvme {
 
 namespace {
 
-constexpr std::uint64_t kLeastFileBytes = 8 * kMiB;  // less says nothing of a drive
+constexpr std::uint64_t kLeastFileBytes = 8 * kMiB;  // a smaller file does not measure a drive
 
-// A file that has a descriptor and no name.
+// An unlinked file, open for direct I/O where possible.
 SwapFile make_nameless(const std::string& directory, std::uint64_t size_bytes) {
   const std::string path = directory + "/rate.sluice." + std::to_string(::getpid());
   SwapFile file(path, OpenMode::create, DirectIo::automatic);
@@ -30,7 +30,7 @@ SwapFile make_nameless(const std::string& directory, std::uint64_t size_bytes) {
   return file;
 }
 
-// The same of all drives, and at most a quarter of what the fullest of them has free.
+// One size for all drives: at most a quarter of the free bytes on the fullest drive.
 std::uint64_t file_bytes_for(std::span<const std::string> directories, std::uint64_t most_bytes) {
   std::uint64_t size_bytes = most_bytes;
   for (const std::string& directory : directories)
@@ -47,7 +47,7 @@ class Drive {
                 options.engine),
         file_(make_nameless(directory, size_bytes)) {}
 
-  // Extents that were only allocated read as zeros without the drive.
+  // Writes the file: reads of extents that were only allocated do not touch the drive.
   Ticket begin_fill() {
     return worker_.begin([this] {
       Load load(engine_, file_, load_of(LoadPattern::write));
@@ -92,7 +92,7 @@ std::vector<std::vector<double>> measure_drive_rates(std::span<const std::string
   finish_all(filled);
   std::vector<std::vector<double>> rates;
   for (const LoadPattern pattern : patterns) {
-    // The rate that counts is the one beside the others.
+    // All drives run at once: the rate beside the others counts.
     std::vector<double>& of_drives = rates.emplace_back(drives.size());
     std::vector<Ticket> measured;
     for (std::size_t i = 0; i < drives.size(); ++i)

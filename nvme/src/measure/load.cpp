@@ -52,15 +52,16 @@ void LoadResult::add(const LoadResult& other) {
   latency.add(other.latency);
 }
 
-// The longest range that is asked of the pattern: to write, or to compare samples of what was read.
+// The longest range that the load takes from the pattern: to write, or to compare samples of reads.
 std::uint64_t pattern_bytes(const LoadPlan& plan) {
   return plan.written_from_bytes() > 0 ? plan.largest_bytes() : 4096;
 }
 
-// A job is a few transfers in flight: one, or for swap the three states of a tile, which are read,
-// touched and written. There are so many of them that the engine's queue stays full while the
-// oldest is waited for. Reads and swap take a place in the memory, the one used last first, because
-// it is still in the processor's caches; other writes go through the pattern.
+// A job is a list of ranges in flight together; for swap, the three states of a tile, which are
+// read, touched and written back. There are enough jobs to keep the engine's queue full while the
+// load waits for the oldest one. Reads and swap take a place in the memory, the most recently used
+// first, because the processor's caches still hold it. Other writes take their bytes from the
+// pattern.
 class Load::Impl {
  public:
   Impl(IoEngine& engine, const SwapFile& file, LoadOptions options)
@@ -72,7 +73,7 @@ class Load::Impl {
         memory_bytes_(plan_.memory_bytes()),
         memory_(memory_bytes_ > 0 ? make_pages(memory_bytes_, "buffers of the load") : nullptr) {
     if (memory_bytes_ > 0) {
-      // So that no page is made while the clock runs.
+      // Faults the pages in before the clock runs.
       std::memset(memory_.get(), 0, memory_bytes_);
       registered_memory_ = engine_.register_memory({memory_.get(), memory_bytes_});
     }
@@ -116,7 +117,7 @@ class Load::Impl {
  private:
   static constexpr std::uint64_t kPageBytes = 4096;
   static constexpr std::size_t kSampleBytes = 64;
-  static constexpr std::size_t kSampleStride = 1'234'567'891;  // any odd number that is large
+  static constexpr std::size_t kSampleStride = 1'234'567'891;  // any large odd number
   struct Job {
     LoadStep step;
     std::span<std::byte> memory;
@@ -145,7 +146,7 @@ class Load::Impl {
     return job;
   }
 
-  // The job's ranges one after the other in its memory, each from a page on; fills `places`.
+  // Fills `places` with the job's ranges, one after another in the job's memory, each on a page.
   template <typename Range>
   std::span<const Range> places_of(const Job& job, std::vector<Range>& places) const {
     places.clear();
@@ -157,7 +158,7 @@ class Load::Impl {
     return places;
   }
 
-  // One that has ended; else the oldest, when it has.
+  // Finishes a job that has ended; if there is none, waits for the oldest.
   void finish_next(std::deque<Job>& jobs, LoadResult& result) {
     const auto ended = std::find_if(jobs.begin(), jobs.end(),
                                     [](const Job& candidate) { return candidate.ticket.done(); });
@@ -179,8 +180,7 @@ class Load::Impl {
     jobs.push_back(std::move(job));
   }
 
-  // What an optimizer does to the memory, without the arithmetic: every cache line is read and
-  // written.
+  // An optimizer's memory accesses without its arithmetic: reads and writes every cache line.
   static void touch(std::span<std::byte> memory) {
     constexpr std::size_t kLine = 64;
     for (std::size_t at = 0; at < memory.size(); at += kLine) {
@@ -189,7 +189,7 @@ class Load::Impl {
     }
   }
 
-  // Some bytes of each block, every time others.
+  // Compares a sample of each block with the pattern; the sampled place varies.
   void verify(const Job& job) {
     for (const ReadRange& place : places_of(job, reads_)) {
       const std::size_t block_bytes = engine_.options().block_bytes;
@@ -218,9 +218,9 @@ class Load::Impl {
   Registration registered_memory_;
   Registration registered_pattern_;
   Registration registered_file_;
-  std::vector<std::byte*> free_places_;  // the last is taken next
-  std::size_t sampled_ = 0;              // modulo a block's size, where the next sample begins
-  std::vector<ReadRange> reads_;         // of the call in progress
+  std::vector<std::byte*> free_places_;  // taken from the end
+  std::size_t sampled_ = 0;              // position of the last sample, modulo a block's size
+  std::vector<ReadRange> reads_;         // scratch for the call in progress
   std::vector<WriteRange> writes_;
 };
 

@@ -47,8 +47,8 @@ std::string_view name_of(LoadAccess access) {
   return kAccessNames.at(static_cast<std::size_t>(access));
 }
 
-// Sizes largest^(u^a) for u from 0 to 1 in equal steps: any a gives the smallest and the largest,
-// and the more it is above 1, the more of them are small. It is found by bisection.
+// The sizes are largest^(u^a) for u from 0 to 1 in equal steps. Every exponent a includes the
+// smallest and the largest size; a larger a makes more sizes small. Bisection finds a.
 std::vector<std::uint64_t> swap_tensor_sizes(std::size_t count, std::uint64_t size_bytes) {
   const std::uint64_t region_bytes = align_down(size_bytes / kSwapStates, kPageBytes);
   const auto largest =
@@ -63,8 +63,8 @@ std::vector<std::uint64_t> swap_tensor_sizes(std::size_t count, std::uint64_t si
     }
     return sum;
   };
-  double most = 1e-3;  // nearly all of them are large
-  double least = 1e3;  // nearly all of them are of 1 byte
+  double most = 1e-3;  // nearly all sizes are large
+  double least = 1e3;  // nearly all sizes are 1 byte
   SLUICE_CHECK(count > 0 && pages_of(least) <= region_bytes && pages_of(most) >= region_bytes,
                "three states of " + std::to_string(count) +
                    " tensors of 1 byte to 64 MiB cannot fill " + format_bytes(size_bytes) +

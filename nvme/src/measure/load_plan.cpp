@@ -12,16 +12,16 @@ namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kRangesInFlight = 16;
-constexpr std::uint64_t kFewestTiles = 4;  // one is read, one touched, one written, one spare
-// More than the queue holds are begun, or it would run empty while an ended job is looked at; but
-// few more, so that the processor's caches hold the memory: a drive that copies, as those of
-// virtual machines do, is slower where they do not. At least a few megabytes where blocks are
-// small.
+constexpr std::uint64_t kFewestTiles = 4;  // reading, touching, writing, spare
+// The load begins more blocks than the queue holds; otherwise the queue would run empty while an
+// ended job is processed. It begins only a few more, so that the processor's caches hold the
+// memory: drives that copy, as in virtual machines, are slower on uncached memory. Small blocks
+// take at least a few MiB in all.
 constexpr std::uint64_t kFewestSpareBlocks = 4;
 constexpr std::uint64_t kWantedBytes = 4 * kMiB;
 constexpr std::uint64_t kMostBytes = 512 * kMiB;
-// Random blocks are begun in lists, but of no more than a quarter of the queue, and only so many
-// that the processor's caches hold their memory.
+// Random blocks begin in lists of at most a quarter of the queue, bounded so that the processor's
+// caches hold the memory.
 constexpr std::uint64_t kRandomJobBytes = 64 * kKiB;
 
 std::uint64_t blocks_in_flight(const IoEngineOptions& engine, bool random) {
@@ -84,7 +84,7 @@ void LoadPlan::plan_ranges(unsigned depth, std::uint64_t blocks) {
   job_bytes_ = ranges_per_job_ * range_bytes_;
   jobs_ = static_cast<std::size_t>(ceil_div(blocks, ranges_per_job_ * blocks_per_range));
   if (pattern_ != LoadPattern::read) written_from_bytes_ = checked_mul(jobs_, job_bytes_);
-  // The two streams of mixed keep half the file apart.
+  // The read and write streams of mixed stay half the file apart.
   write_cursor_ = pattern_ == LoadPattern::mixed ? align_down(size_bytes_ / 2, kPageBytes) : 0;
 }
 
@@ -114,7 +114,8 @@ LoadRange LoadPlan::next_random() {
   return {blocks(random_) * block_bytes_, block_bytes_};
 }
 
-// Tensors, or the next part of a large one, until the tile is full; of each the three states.
+// A tile of tensors, or of the next part of a large tensor, until the tile is full; with three
+// states of each range.
 LoadStep LoadPlan::next_tile() {
   LoadStep step{IoOp::read, {}};
   std::uint64_t room = range_bytes_;

@@ -1,6 +1,6 @@
 #pragma once
-// LoadPlan: which ranges of the file a Load moves, one job after the other, and how many jobs keep
-// the engine's queue full. Without memory or I/O of its own.
+// LoadPlan: the ranges of the file that each job of a Load moves, and the number of jobs that keeps
+// the engine's queue full. It has neither memory nor I/O.
 //
 // Thread-compatible: callers synchronise.
 
@@ -15,12 +15,12 @@
 
 namespace sluice::nvme {
 
-// Whole pages of the file.
+// A range of whole pages of the file.
 struct LoadRange {
   std::uint64_t offset_bytes = 0;
   std::uint64_t size_bytes = 0;
 };
-// Of one job: moved together. swap: read first, then written back.
+// One job: ranges that move together. For swap, the ranges are read first, then written back.
 struct LoadStep {
   IoOp op = IoOp::read;
   std::vector<LoadRange> ranges;
@@ -33,11 +33,11 @@ class LoadPlan {
 
   std::size_t jobs_in_flight() const { return jobs_; }
   std::uint64_t job_bytes() const { return job_bytes_; }
-  // What other writes than swap's should come from, in turn: memory as large as if every job had
-  // its own.
+  // Size of the memory that writes other than swap's take their bytes from, in turn: as if every
+  // job had memory of its own.
   std::uint64_t written_from_bytes() const { return written_from_bytes_; }
-  std::uint64_t largest_bytes() const { return range_bytes_; }  // of one range
-  // For what is read, and what swap writes back.
+  std::uint64_t largest_bytes() const { return range_bytes_; }  // of a range
+  // Memory of all jobs that read, or swap.
   std::uint64_t memory_bytes() const {
     return pattern_ == LoadPattern::write ? 0 : checked_mul(jobs_, job_bytes_);
   }
@@ -45,7 +45,8 @@ class LoadPlan {
   LoadStep next();
 
  private:
-  // swap, and every other pattern: ranges, jobs and memory from the number of blocks in flight.
+  // Derive ranges, jobs and memory from the blocks in flight: plan_tiles() for swap, plan_ranges()
+  // for the other patterns.
   void plan_tiles(const std::vector<std::uint64_t>& tensor_bytes, std::uint64_t blocks);
   void plan_ranges(unsigned depth, std::uint64_t blocks);
   LoadRange next_sequential(std::uint64_t& cursor) const;
@@ -57,19 +58,19 @@ class LoadPlan {
   const std::uint64_t size_bytes_;
   std::uint64_t block_bytes_;
   std::uint64_t range_bytes_ = 0;
-  std::uint64_t ranges_per_job_ = 1;  // swap: as many as fit
+  std::uint64_t ranges_per_job_ = 1;  // not for swap, whose jobs take as many ranges as fit
   std::uint64_t job_bytes_ = 0;
   std::size_t jobs_ = 0;
   std::uint64_t written_from_bytes_ = 0;
   std::uint64_t read_cursor_ = 0;
   std::uint64_t write_cursor_ = 0;
-  bool write_next_ = false;  // mixed
+  bool write_next_ = false;  // for mixed
   std::mt19937_64 random_;
-  // swap: tensors by the page at which each begins in its region.
+  // For swap: each tensor's place in a region.
   std::vector<LoadRange> tensors_;
   std::uint64_t region_bytes_ = 0;
-  std::size_t tensor_ = 0;       // the next one,
-  std::uint64_t in_tensor_ = 0;  // from this byte on
+  std::size_t tensor_ = 0;       // index of the next tensor
+  std::uint64_t in_tensor_ = 0;  // next byte of that tensor
 };
 
 }  // namespace sluice::nvme

@@ -1,6 +1,6 @@
 #pragma once
-// Memory for transfers: from a huge page on, so that the kernel describes a block to the drive in
-// few pieces.
+// Memory for transfers, aligned to huge pages, so that the kernel describes a block to the drive in
+// few segments. Thread-safe: a free function without state.
 
 #include <sys/mman.h>
 
@@ -19,13 +19,14 @@ struct FreePages {
 };
 using Pages = std::unique_ptr<std::byte, FreePages>;
 
-// `size_bytes` of at least 1, rounded up to huge pages. Throws OutOfMemory.
+// Memory of `size_bytes`, at least 1, rounded up to huge pages; the caller owns it. Throws
+// OutOfMemory.
 inline Pages make_pages(std::uint64_t size_bytes, const char* what_for) {
   constexpr std::uint64_t kHugePageBytes = 2 * kMiB;
   const std::uint64_t whole = align_up(size_bytes, kHugePageBytes);
   Pages pages(static_cast<std::byte*>(std::aligned_alloc(kHugePageBytes, whole)));
   if (!pages) throw OutOfMemory("host", whole, 0, what_for);
-  // Advice: where it is refused, nothing else changes.
+  // Only advice: a refusal changes nothing else.
   ::madvise(pages.get(), whole, MADV_HUGEPAGE);
   return pages;
 }

@@ -11,9 +11,9 @@ namespace sluice::nvme {
 
 namespace {
 
-constexpr double kTie = 1.02;  // settings whose ratio is less are as good as each other
+constexpr double kTie = 1.02;  // settings with a smaller ratio are equally good
 
-// How many go on from a round with `count`.
+// The number of settings that stay after a round with `count` settings.
 std::size_t next_count(std::size_t count, std::size_t finalists) {
   return std::max(std::min(count, finalists), count / 2);
 }
@@ -27,7 +27,8 @@ struct Candidate {
   double rate;
 };
 
-// Of those within kTie of the fastest: the one with the least in flight, then the faster one.
+// The candidate within kTie of the fastest that has the fewest bytes in flight; among equals, the
+// fastest.
 const TunePoint& least_in_flight(const std::vector<Candidate>& candidates) {
   const double most = std::ranges::max_element(candidates, {}, &Candidate::rate)->rate;
   const Candidate* best = nullptr;

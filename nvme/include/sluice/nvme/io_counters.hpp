@@ -7,21 +7,23 @@
 
 namespace sluice::nvme {
 
-// Counted where it happens; monotonic over the engine's life.
+// Totals since the construction of the engine.
 struct IoCounters {
-  std::uint64_t read_bytes = 0;     // bytes of finished reads as asked for
-  std::uint64_t written_bytes = 0;  // bytes of finished writes as asked for
-  std::uint64_t bounce_bytes = 0;   // bytes copied because address, offset or size were not aligned
-  std::uint64_t requests = 0;       // requests handed to the backend, continuations included
+  std::uint64_t read_bytes = 0;     // requested bytes of the reads that succeeded
+  std::uint64_t written_bytes = 0;  // requested bytes of the writes that succeeded
+  std::uint64_t bounce_bytes = 0;   // bytes copied because address, offset or size was unaligned
+  std::uint64_t requests = 0;       // requests taken by the backend, including continuations
   std::uint64_t short_transfers = 0;
-  std::uint64_t retries = 0;      // EINTR, EAGAIN; 1000 in a row become an error
-  double read_busy_seconds = 0;   // wall time with at least one read / write in flight
-  double write_busy_seconds = 0;  // of several drives: of the one that was busy longest
+  std::uint64_t retries = 0;  // EINTR, EAGAIN; 1000 in a row become an error
+  // Wall time with at least one read, or write, in flight; for several drives, the longest time of
+  // any drive.
+  double read_busy_seconds = 0;
+  double write_busy_seconds = 0;
 
-  void add(const IoCounters& other);  // of another drive
+  void add(const IoCounters& other);  // adds the totals of another drive
 };
 
-// Of finished requests to the backend: from their submission until their completion was taken.
+// Latencies of the requests to the backend, from submission until their completion was reaped.
 struct IoLatency {
   LatencyHistogram reads;
   LatencyHistogram writes;

@@ -7,7 +7,7 @@
 
 namespace sluice::nvme {
 
-// One of several ranges of a file that are moved together.
+// One of several ranges of a file that move together.
 struct ReadRange {
   std::uint64_t offset_bytes = 0;
   std::span<std::byte> data;

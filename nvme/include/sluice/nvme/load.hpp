@@ -1,6 +1,6 @@
 #pragma once
-// Load: a pattern of transfers kept going on one file through an IoEngine, and what it cost: what
-// `sluice nvme bench` and `sluice nvme tune` measure.
+// Load: keeps a pattern of transfers going on one file through an IoEngine, and measures bytes,
+// time and latency. `sluice nvme bench` and `sluice nvme tune` run loads.
 
 #include <cstdint>
 #include <functional>
@@ -11,39 +11,41 @@
 
 namespace sluice::nvme {
 
-// About what a Load with these takes of host memory. Throws InvalidArgument as Load does.
+// Host memory of a Load with these options, in bytes. Throws InvalidArgument as Load does.
+// Thread-safe.
 std::uint64_t load_memory_bytes(const LoadOptions& options, const IoEngineOptions& engine);
 
-// Of one run. Bytes are those of transfers that have ended in it.
+// The result of one run. It counts transfers that ended in the run.
 struct LoadResult {
   double seconds = 0;
-  double cpu_seconds = 0;  // of the whole process, user and system
+  double cpu_seconds = 0;  // user and system time of the whole process
   std::uint64_t read_bytes = 0;
   std::uint64_t written_bytes = 0;
-  std::uint64_t requests = 0;  // of the engine to the backend
+  std::uint64_t requests = 0;  // from the engine to the backend
   std::uint64_t bounce_bytes = 0;
-  IoLatency latency;  // of the requests to the backend
+  IoLatency latency;  // of requests to the backend
 
   double bytes_per_second() const;
   double cpu_seconds_per_gib() const;
-  void add(const LoadResult& other);  // one after the other
+  void add(const LoadResult& other);  // adds a run that did not overlap with this one
 };
 
-// Thread-compatible: callers synchronise. Engine and file outlive it.
+// Engine and file outlive the load, which owns its memory. Thread-compatible: callers synchronise.
 class Load {
  public:
-  // Takes memory for an eighth more than the queue, at least some megabytes, registers it with the
-  // engine. Throws InvalidArgument, OutOfMemory.
+  // Takes memory for an eighth more blocks than the queue holds, at least some MiB, and registers
+  // it with the engine. Throws InvalidArgument when the options do not fit the file or the engine's
+  // block, OutOfMemory.
   Load(IoEngine& engine, const SwapFile& file, LoadOptions options);
   ~Load();
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
 
-  // Goes on where the last call ended, for at least `seconds`; blocks until nothing is in flight.
-  // Throws IoError, also (EIO) when what was read is not what the file should hold, with the
-  // offset.
+  // Continues where the last call ended, for at least `seconds`, or until `stop` returns true.
+  // Blocks until nothing is in flight. Throws IoError; EIO with the offset when the bytes read
+  // differ from the pattern.
   LoadResult run(double seconds, const std::function<bool()>& stop = {});
-  // Memory for transfers, the pattern included.
+  // Bytes of memory for transfers, including the pattern.
   std::uint64_t memory_bytes() const;
 
  private:
