@@ -14,5 +14,5 @@ case "${1:-}" in
   *) fail "usage: scripts/sanitize.sh thread|address|address-torch [ARGUMENT OF CTEST...]" ;;
 esac
 
-stage "build ($preset)" scripts/build.sh "$preset" && stage "tests ($preset)" run_tests "$preset" "${@:2}" || true
+build_and_test "$preset" "$preset" "${@:2}" || true
 finish

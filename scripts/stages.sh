@@ -30,9 +30,11 @@ run_tests() {
   return "$result"
 }
 
-# Builds a preset and runs its tests, in two stages: build_and_test PRESET WHAT.
+# Builds a preset and runs its tests, in two stages: build_and_test PRESET WHAT [ARGUMENT OF CTEST...].
 build_and_test() {
-  stage "build ($2)" scripts/build.sh "$1" && stage "tests ($2)" run_tests "$1"
+  local preset="$1" what="$2"
+  shift 2
+  stage "build ($what)" scripts/build.sh "$preset" && stage "tests ($what)" run_tests "$preset" "$@"
 }
 
 # Prints the summary; fails if a stage failed.
