@@ -91,8 +91,7 @@ function(sluice_add_test name)
   cmake_parse_arguments(arg "NO_PCH" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
   sluice_add_program(${name} SOURCES ${arg_SOURCES}
     LINK ${arg_LINK} sluice_test_support GTest::gtest GTest::gmock GTest::gtest_main)
-  # Tests are compiled once and run once: what the optimizer would gain is less than what it takes.
-  target_compile_options(${name} PRIVATE -O1)
+  target_compile_options(${name} PRIVATE ${SLUICE_TEST_OPTIMIZATION})
   if(NOT arg_NO_PCH)
     target_precompile_headers(${name} REUSE_FROM sluice_test_pch)
   endif()
