@@ -1,4 +1,4 @@
-#include "changes.hpp"
+#include "search/suggestions.hpp"
 
 #include <algorithm>
 #include <filesystem>

@@ -4,7 +4,7 @@
 #include <functional>
 #include <optional>
 
-#include "preferences.hpp"
+#include "placement/preferences.hpp"
 #include "sluice/plan/plan.hpp"
 #include "sluice/plan/rates.hpp"
 

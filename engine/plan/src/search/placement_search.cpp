@@ -1,10 +1,10 @@
-#include "attempt.hpp"
+#include "search/placement_search.hpp"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "rings.hpp"
+#include "placement/ring_sizes.hpp"
 
 namespace sluice::plan {
 

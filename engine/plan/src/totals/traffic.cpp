@@ -1,11 +1,11 @@
-#include "traffic.hpp"
+#include "totals/traffic.hpp"
 
 #include <vector>
 
-#include "memory_model.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/dtype.hpp"
 #include "sluice/offload/memory_pool.hpp"
+#include "step/step_model.hpp"
 
 namespace sluice::plan {
 

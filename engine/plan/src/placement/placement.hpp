@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "memory_model.hpp"
-#include "preferences.hpp"
-#include "rings.hpp"
+#include "placement/preferences.hpp"
+#include "placement/ring_sizes.hpp"
 #include "sluice/plan/plan.hpp"
+#include "step/step_model.hpp"
 
 namespace sluice::plan {
 

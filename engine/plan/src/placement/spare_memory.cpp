@@ -1,13 +1,13 @@
-#include "spare_memory.hpp"
+#include "placement/spare_memory.hpp"
 
 #include <algorithm>
 #include <string>
 
-#include "memory_model.hpp"
-#include "rings.hpp"
+#include "placement/ring_sizes.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/plan/tile_layout.hpp"
+#include "step/step_model.hpp"
 
 namespace sluice::plan {
 

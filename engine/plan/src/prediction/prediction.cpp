@@ -7,11 +7,11 @@
 #include <optional>
 #include <vector>
 
-#include "memory_model.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/plan/plan.hpp"
 #include "sluice/plan/stages.hpp"
-#include "traffic.hpp"
+#include "step/step_model.hpp"
+#include "totals/traffic.hpp"
 
 namespace sluice::plan {
 

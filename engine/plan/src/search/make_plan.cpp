@@ -2,19 +2,19 @@
 
 #include <algorithm>
 
-#include "attempt.hpp"
-#include "changes.hpp"
-#include "fastest_plan.hpp"
-#include "machine_checks.hpp"
-#include "placement.hpp"
-#include "plan_text.hpp"
-#include "rings.hpp"
+#include "machine/machine_checks.hpp"
+#include "placement/placement.hpp"
+#include "placement/ring_sizes.hpp"
+#include "search/fastest_plan.hpp"
+#include "search/placement_search.hpp"
+#include "search/suggestions.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/gpt2_layout.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "sluice/plan/plan_text.hpp"
-#include "traffic.hpp"
+#include "totals/planned_rows.hpp"
+#include "totals/traffic.hpp"
 
 namespace sluice::plan {
 

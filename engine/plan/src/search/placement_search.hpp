@@ -2,10 +2,10 @@
 // Tries at a placement: with less and less overlap and smaller rings, until one fits. Not
 // installed.
 
-#include "memory_model.hpp"
-#include "placement.hpp"
-#include "preferences.hpp"
+#include "placement/placement.hpp"
+#include "placement/preferences.hpp"
 #include "sluice/plan/plan.hpp"
+#include "step/step_model.hpp"
 
 namespace sluice::plan {
 

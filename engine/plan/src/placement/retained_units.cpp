@@ -1,4 +1,4 @@
-#include "keep_units.hpp"
+#include "placement/retained_units.hpp"
 
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "machine_checks.hpp"
+#include "machine/machine_checks.hpp"
 
 #include <optional>
 

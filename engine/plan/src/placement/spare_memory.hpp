@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "preferences.hpp"
+#include "placement/preferences.hpp"
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::plan {

@@ -1,14 +1,14 @@
-#include "placement.hpp"
+#include "placement/placement.hpp"
 
 #include <algorithm>
 
-#include "demotion.hpp"
-#include "keep_units.hpp"
+#include "placement/demotion.hpp"
+#include "placement/retained_units.hpp"
+#include "placement/spare_memory.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "sluice/plan/tile_layout.hpp"
-#include "spare_memory.hpp"
 
 namespace sluice::plan {
 

@@ -1,4 +1,4 @@
-#include "rings.hpp"
+#include "placement/ring_sizes.hpp"
 
 #include <algorithm>
 

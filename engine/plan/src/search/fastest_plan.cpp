@@ -1,4 +1,4 @@
-#include "fastest_plan.hpp"
+#include "search/fastest_plan.hpp"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "memory_model.hpp"
+#include "step/step_model.hpp"
 
 #include <algorithm>
 

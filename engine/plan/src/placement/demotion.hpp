@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "preferences.hpp"
+#include "placement/preferences.hpp"
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::plan {

@@ -1,8 +1,8 @@
 #pragma once
 // The rows of the plan's table, and the plan as text.
 
-#include "memory_model.hpp"
 #include "sluice/plan/plan.hpp"
+#include "step/step_model.hpp"
 
 namespace sluice::plan {
 

@@ -1,11 +1,10 @@
-#include "plan_text.hpp"
+#include "totals/planned_rows.hpp"
 
 #include <algorithm>
 #include <filesystem>
 #include <optional>
 
-#include "memory_model.hpp"
-#include "placement.hpp"
+#include "placement/placement.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/models/run_state.hpp"
@@ -13,6 +12,7 @@
 #include "sluice/offload/swap_store.hpp"
 #include "sluice/plan/plan_text.hpp"
 #include "sluice/plan/prediction.hpp"
+#include "step/step_model.hpp"
 
 namespace sluice::plan {
 

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "memory_model.hpp"
-#include "preferences.hpp"
+#include "placement/preferences.hpp"
 #include "sluice/plan/plan.hpp"
+#include "step/step_model.hpp"
 
 namespace sluice::plan {
 

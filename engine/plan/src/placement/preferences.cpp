@@ -1,4 +1,4 @@
-#include "preferences.hpp"
+#include "placement/preferences.hpp"
 
 #include <utility>
 

@@ -1,11 +1,11 @@
-#include "demotion.hpp"
+#include "placement/demotion.hpp"
 
 #include <utility>
 
-#include "memory_model.hpp"
-#include "placement.hpp"
+#include "placement/placement.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/offload/memory_pool.hpp"
+#include "step/step_model.hpp"
 
 namespace sluice::plan {
 
