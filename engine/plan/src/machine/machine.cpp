@@ -34,7 +34,7 @@ std::uint64_t meminfo_bytes(const std::string& key) {
   return 0;
 }
 
-// A number in a one-line file; nothing when the file is absent or says "max".
+// The number in a one-line file; nullopt when the file is missing or says "max".
 std::optional<std::uint64_t> number_in(const std::string& path) {
   std::ifstream file(path);
   std::uint64_t value = 0;
@@ -42,7 +42,7 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
   return value;
 }
 
-// What the memory cgroups of this process leave, version 2; every ancestor may have a limit.
+// Memory that the cgroups (version 2) of this process leave. Every ancestor may have a limit.
 std::uint64_t cgroup_available() {
   std::ifstream file("/proc/self/cgroup");
   std::string line;
@@ -71,7 +71,7 @@ int usable_cores() {
 }
 
 std::uint64_t memlock_limit() {
-  // CAP_IPC_LOCK, which root has unless it was dropped, lifts the limit.
+  // CAP_IPC_LOCK lifts the limit. Root has the capability unless it was dropped.
   if (geteuid() == 0) return offload::kUnlimited;
   rlimit limit{};
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
@@ -86,10 +86,10 @@ std::uint64_t address_space_limit() {
   return limit.rlim_cur;
 }
 
-// What an earlier run left in the directory: its space is used again.
+// Disk bytes of an earlier run's files in the directory. The next run reuses their space.
 std::uint64_t reusable_bytes(const std::string& directory) {
   std::uint64_t sum = 0;
-  if (access(directory.c_str(), R_OK | X_OK) != 0) return sum;  // the run will say so
+  if (access(directory.c_str(), R_OK | X_OK) != 0) return sum;  // the run reports it
   for (const std::string& path : offload::SwapStore::list_files(directory)) {
     struct stat status {};
     if (stat(path.c_str(), &status) == 0)
@@ -98,8 +98,8 @@ std::uint64_t reusable_bytes(const std::string& directory) {
   return sum;
 }
 
-// The checkpoint directory is made when it is absent: on the file system of what there is of its
-// path.
+// The longest existing prefix of `path`. The run creates a missing checkpoint directory, which is
+// then on the file system of this prefix.
 std::string existing_part(const std::string& path) {
   std::error_code ignored;
   std::filesystem::path part = std::filesystem::absolute(path, ignored);
@@ -108,7 +108,7 @@ std::string existing_part(const std::string& path) {
   return part.empty() ? "." : part.string();
 }
 
-// What earlier checkpoints take: old ones go as new ones come.
+// Bytes of the files below a directory. Earlier checkpoints make room for new ones.
 std::uint64_t tree_bytes(const std::string& directory) {
   namespace fs = std::filesystem;
   std::uint64_t sum = 0;
@@ -120,7 +120,7 @@ std::uint64_t tree_bytes(const std::string& directory) {
   return sum;
 }
 
-// Returns whether the directory is there.
+// Records the directory's file system. Returns false when the directory is missing.
 bool note_file_system(MachineFacts& facts, const std::string& directory) {
   struct stat status {};
   if (stat(directory.c_str(), &status) != 0) return false;

@@ -8,7 +8,7 @@
 namespace sluice::plan {
 
 void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::string>& problems) {
-  // What the configuration says of it; where it says nothing, a GPU's copies are worth it.
+  // "pin_memory" of the configuration. Without it, host buffers are pinned for a GPU.
   std::optional<bool> asked;
   for (const config::OffloadConfig* offload :
        {&plan.config.zero.offload_optimizer, &plan.config.zero.offload_param}) {
@@ -38,7 +38,7 @@ void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::st
 
 namespace {
 
-// What the plan takes of the machine's memory: not a GPU's.
+// Bytes of the machine's memory that the plan takes. Excludes a GPU's memory.
 std::uint64_t host_need(const Plan& plan) {
   return checked_add(plan.device.gpu ? 0 : plan.planned.tiers.device, plan.planned.tiers.host);
 }

@@ -1,5 +1,6 @@
 #pragma once
-// A plan beside what the machine has: its memory, the GPU's, limits, disks. Not installed.
+// Checks of a plan against the machine: memory, GPU memory, limits, disks. Thread-safe: free
+// functions without state.
 
 #include <string>
 #include <vector>
@@ -8,10 +9,11 @@
 
 namespace sluice::plan {
 
-// Whether host buffers are pinned, and how many bytes that is; a problem when the limit is too low.
+// Chooses whether host buffers are pinned. Sets pinned_staging and pinned_bytes of plan.planned,
+// and adds a choice. Adds a problem when RLIMIT_MEMLOCK is too low.
 void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::string>& problems);
 
-// Adds a problem for each thing that the machine has too little of.
+// Adds a problem for each resource of which the machine has too little.
 void check_machine(const Plan& plan, const MachineFacts& machine,
                    std::vector<std::string>& problems);
 

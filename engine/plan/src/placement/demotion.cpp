@@ -2,28 +2,23 @@
 
 #include <utility>
 
-#include "placement/placement.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/offload/memory_pool.hpp"
-#include "step/step_model.hpp"
+#include "step/home_bytes.hpp"
 
 namespace sluice::plan {
 
 using offload::pool_bytes;
 using offload::Tier;
 
-std::uint64_t compute_bytes(const Plan& plan, std::size_t unit) {
-  return pool_bytes(checked_mul(shard_count(plan, unit), size_of(plan.compute_dtype)));
-}
-
 namespace {
 
-// By kind, the last units first.
+// Items by kind; within a kind, the last unit comes first.
 struct Items {
   std::vector<Item> weights, gradients, states, inputs;
 };
 
-// All that have their home on a tier.
+// All items on a tier.
 Items items_on(Plan& plan, Tier tier) {
   Items items;
   const std::uint64_t hidden = pool_bytes(hidden_bytes(
@@ -52,7 +47,7 @@ std::vector<Item> items_in_order(Plan& plan, Tier from, const Preferences& prefe
     all.insert(all.end(), more.begin(), more.end());
   };
   if (from == Tier::device) {
-    // Activations that must be kept hold the inputs; between passes gradients are summed here.
+    // Saved activations hold the inputs. Gradients that several passes add up stay here.
     if (plan.config.sluice.activations != config::Activations::keep) append(items.inputs);
     if (!plan.gradients_summed_on_device()) append(items.gradients);
     append(items.states);
@@ -85,7 +80,8 @@ void Demotion::until(const std::function<std::uint64_t()>& need, std::uint64_t b
   demote(0);
   std::uint64_t least = need();
   if (least <= budget) return;
-  // The rings for what is demoted can be larger than it, so that fewer fit where all do not.
+  // Rings for the demoted items can be larger than the items. So demoting fewer kinds may fit where
+  // demoting all does not.
   std::size_t high = 0;
   for (const std::size_t count : counts_of_kinds()) {
     demote(count);
@@ -96,7 +92,7 @@ void Demotion::until(const std::function<std::uint64_t()>& need, std::uint64_t b
   }
   demote(high);
   if (least > budget) return;
-  std::size_t low = 1;  // beyond the first demotion, fewer bytes are left with each
+  std::size_t low = 1;  // each demotion after the first makes the need smaller
   while (low < high) {
     const std::size_t middle = (low + high) / 2;
     demote(middle);
@@ -120,7 +116,7 @@ void Demotion::demote(std::size_t count) {
   }
 }
 
-// With how many demotions the last item of each kind has left.
+// The numbers of demotions after which all items of a kind have left.
 std::vector<std::size_t> Demotion::counts_of_kinds() const {
   std::vector<std::size_t> counts;
   for (std::size_t count = 1; count <= items_.size(); ++count) {

@@ -1,5 +1,6 @@
 #pragma once
-// What leaves a tier when its budget is used up, and in which order. Not installed.
+// Demotion: which items leave a tier when its budget is used up, and in which order.
+// Thread-compatible: callers synchronise.
 
 #include <cstdint>
 #include <functional>
@@ -10,37 +11,35 @@
 
 namespace sluice::plan {
 
-// Of a rank's weights of a unit, or its gradients, in a pool.
-std::uint64_t compute_bytes(const Plan& plan, std::size_t unit);
-
 enum class Kind { weights, gradients, states, inputs };
 
-// One thing with a home: where it is now, how large it is.
+// Bytes of one unit and kind, with their home in a plan.
 struct Item {
   Kind kind;
-  offload::Tier* home;
+  offload::Tier* home;  // in the plan, which outlives the item
   std::uint64_t size_bytes;
 };
 
-// Those that may leave a tier when its budget is used up, in that order: what moves least per byte
-// held leaves first. Unit inputs are demoted last from host (four transfers a step), but first from
-// the device, where weights and states were asked for by the configuration and inputs were not.
+// The items that may leave tier `from`, in order: items with the least traffic per byte held leave
+// first. Unit inputs leave host memory last, because they move four times a step. They leave the
+// device first, because the configuration asked for weights and states there, not for inputs.
 std::vector<Item> items_in_order(Plan& plan, offload::Tier from, const Preferences& preferences);
 
-// Of all that has its home on a tier, whether it may leave it or not.
+// Bytes of all items on a tier, including those that may not leave it.
 std::uint64_t home_bytes(Plan& plan, offload::Tier tier);
 
-// Items that leave one tier for the next, the first ones first.
+// Moves items from one tier to the next, in the order of the list.
 class Demotion {
  public:
   Demotion(std::vector<Item> items, offload::Tier from, offload::Tier to);
 
-  // Demotes as few as make the need at most `budget`, or where none do those that leave the least.
+  // Demotes the fewest items that bring `need` down to `budget`. Where no number of items does, it
+  // demotes as many as bring `need` to its minimum.
   void until(const std::function<std::uint64_t()>& need, std::uint64_t budget);
-  // Demotes the first `count` and no others; touches what changes only.
+  // Demotes the first `count` items and brings the others back.
   void demote(std::size_t count);
   std::size_t count() const { return count_; }
-  // Of the items that are not demoted.
+  // Bytes of the items that are not demoted.
   std::uint64_t left_bytes() const { return left_bytes_; }
 
  private:

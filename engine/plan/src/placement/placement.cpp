@@ -9,6 +9,7 @@
 #include "sluice/base/text.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "sluice/plan/tile_layout.hpp"
+#include "step/home_bytes.hpp"
 
 namespace sluice::plan {
 
@@ -30,7 +31,7 @@ Tier tier_of(Device device) {
   return Tier::device;
 }
 
-// Of the largest of the units whose gradients use them.
+// The largest gradient that uses a slot, rounded up to whole pages.
 std::uint64_t gradient_slot_bytes(const Plan& plan) {
   std::uint64_t largest = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
@@ -44,9 +45,9 @@ std::uint64_t update_tile_bytes(const Plan& plan, std::uint64_t count) {
   return tile_layout(plan.units, plan.state_format, plan.compute_dtype, count).total;
 }
 
-std::uint64_t ring_bytes(const Plan& plan, const Rings& rings) {
+std::uint64_t ring_bytes(const Plan& plan, const RingSizes& rings) {
   const std::uint64_t update = static_cast<std::uint64_t>(rings.update_tiles) *
-                               pool_bytes(update_tile_bytes(plan, rings.update_tile_count));
+                               pool_bytes(update_tile_bytes(plan, rings.update_tile_elements));
   const std::uint64_t mover =
       moves_files(plan)
           ? 2 * static_cast<std::uint64_t>(rings.mover_tiles) * pool_bytes(rings.mover_tile_bytes)
@@ -56,7 +57,8 @@ std::uint64_t ring_bytes(const Plan& plan, const Rings& rings) {
   return update + mover + gradients;
 }
 
-// Units that others borrow from get gradients from both, at different times: these wait at home.
+// Units that others borrow from. Such a unit gets gradients from both units at different times, so
+// the gradients wait in a home of their own.
 std::vector<bool> are_borrowed_from(const Plan& plan) {
   std::vector<bool> borrowed(plan.layouts.size(), false);
   for (const zero::UnitLayout& layout : plan.layouts)
@@ -64,21 +66,22 @@ std::vector<bool> are_borrowed_from(const Plan& plan) {
   return borrowed;
 }
 
-// Units whose gradients use slots: not those that others borrow from, and not those whose gradient
-// would leave most of a slot empty, which has room for the largest.
+// Units whose gradients use slots. Excludes units that others borrow from. Excludes gradients that
+// would leave most of a slot empty: a slot has room for the largest gradient.
 std::vector<bool> are_for_slots(const Plan& plan) {
-  std::vector<bool> lend = are_borrowed_from(plan);
-  lend.flip();
+  std::vector<bool> use = are_borrowed_from(plan);
+  use.flip();
   std::uint64_t largest = 0;
-  for (std::size_t u = 0; u < lend.size(); ++u) {
-    if (lend[u]) largest = std::max(largest, compute_bytes(plan, u));
+  for (std::size_t u = 0; u < use.size(); ++u) {
+    if (use[u]) largest = std::max(largest, compute_bytes(plan, u));
   }
-  for (std::size_t u = 0; u < lend.size(); ++u)
-    lend[u] = lend[u] && compute_bytes(plan, u) >= largest / 4;
-  return lend;
+  for (std::size_t u = 0; u < use.size(); ++u)
+    use[u] = use[u] && compute_bytes(plan, u) >= largest / 4;
+  return use;
 }
 
-void ask_for(Plan& plan, const Rings& rings, const Preferences& preferences) {
+// Gives every byte the tier that the configuration asks for.
+void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& preferences) {
   const std::vector<bool> for_slots = are_for_slots(plan);
   const Tier weights = tier_of(plan.config.zero.offload_param.device);
   const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
@@ -170,13 +173,13 @@ void note_choices(Plan& plan, const Overlap& overlap, const Preferences& prefere
   }
 }
 
-void use_overlap_and_rings(Plan& plan, const Overlap& overlap, const Rings& rings) {
+void use_overlap_and_rings(Plan& plan, const Overlap& overlap, const RingSizes& rings) {
   plan.schedule.prefetch_units = overlap.prefetch_units;
   plan.schedule.gradients_in_flight = overlap.gradients_in_flight;
-  plan.rings.update.tile_bytes = update_tile_bytes(plan, rings.update_tile_count);
+  plan.rings.update.tile_bytes = update_tile_bytes(plan, rings.update_tile_elements);
   plan.rings.mover.tile_bytes = moves_files(plan) ? rings.mover_tile_bytes : 0;
   plan.rings.mover.tiles = rings.mover_tiles;
-  plan.rings.update.tile_elements = rings.update_tile_count;
+  plan.rings.update.tile_elements = rings.update_tile_elements;
   plan.rings.update.tiles = rings.update_tiles;
   plan.rings.gradient_slot_bytes = gradient_slot_bytes(plan);
   plan.rings.gradient_slots = plan.rings.gradient_slot_bytes > 0 ? rings.gradient_slots : 0;
@@ -184,39 +187,10 @@ void use_overlap_and_rings(Plan& plan, const Overlap& overlap, const Rings& ring
 
 }  // namespace
 
-std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit) {
-  const UnitPlacement& of = plan.units[unit];
-  std::uint64_t sum = 0;
-  for (std::size_t part = 0; part < plan.state_format.part_count(); ++part) {
-    const bool in_weights = plan.state_format.is_split() && part == 0 && of.weights != Tier::nvme;
-    const bool far = states_copied_to_tile(of) && !in_weights;
-    if (far || place_of_part(of, plan.state_format, part) == PartPlace::memory)
-      sum += part_bytes(plan, unit, part);
-  }
-  return sum;
-}
-
-bool uses_files(const Plan& plan) {
-  for (const UnitPlacement& unit : plan.units) {
-    if (unit.states == Tier::nvme) return true;
-  }
-  return moves_files(plan);
-}
-
-bool moves_files(const Plan& plan) {
-  for (const UnitPlacement& unit : plan.units) {
-    if (unit.weights == Tier::nvme || unit.gradients == Tier::nvme) return true;
-    for (const Tier input : unit.inputs) {
-      if (input == Tier::nvme) return true;
-    }
-  }
-  return false;
-}
-
 LeastBytes least_bytes(Plan plan, const StepModel& model, const Overlap& overlap,
-                       const Rings& rings) {
+                       const RingSizes& rings) {
   const Preferences usual;
-  ask_for(plan, rings, usual);
+  place_as_asked(plan, rings, usual);
   Demotion from_device(items_in_order(plan, Tier::device, usual), Tier::device, Tier::host);
   const std::uint64_t staying = home_bytes(plan, Tier::device) - from_device.left_bytes();
   const auto device_need = [&] {
@@ -232,9 +206,9 @@ LeastBytes least_bytes(Plan plan, const StepModel& model, const Overlap& overlap
   return {device_need(), host_need()};
 }
 
-Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const Rings& rings,
+Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const RingSizes& rings,
                 const Preferences& preferences) {
-  ask_for(plan, rings, preferences);
+  place_as_asked(plan, rings, preferences);
   plan.choices.clear();
   Shortfall shortfall;
 
@@ -254,14 +228,14 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
   from_host.until(host_need, *plan.budget.host_bytes);
   if (from_host.count() > 0 && !has_directory(plan)) {
     shortfall.no_directory = true;
-    from_host.demote(0);  // what host memory would have to be for nothing to spill
+    from_host.demote(0);  // the shortfall is for a host budget without spills
   }
   shortfall.host_bytes = over(host_need(), *plan.budget.host_bytes);
 
   use_overlap_and_rings(plan, overlap, rings);
   if (!shortfall.fits()) return shortfall;
   use_spare_memory(plan, preferences, *plan.budget.host_bytes - host_need());
-  keep_units(plan, model, overlap, preferences, checked_add(staying, from_device.left_bytes()));
+  retain_units(plan, model, overlap, preferences, checked_add(staying, from_device.left_bytes()));
   note_choices(plan, overlap, preferences);
   return shortfall;
 }
@@ -269,16 +243,17 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
 void place_resident(Plan& plan) {
   plan.units.assign(plan.layouts.size(), UnitPlacement{});
   const config::Activations activations = plan.config.sluice.activations;
-  const bool keep =
+  const bool save =
       activations == config::Activations::automatic || activations == config::Activations::keep;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     plan.units[u].frozen = plan.layouts[u].frozen;
     plan.units[u].device_host_addressable = plan.device.host_addressable;
     if (plan.own_loop()) continue;
     if (u > 0) plan.units[u].inputs.assign(plan.schedule.micro_batches_per_pass, Tier::device);
-    plan.units[u].activations_saved = keep && u + 1 < plan.units.size();
+    plan.units[u].activations_saved = save && u + 1 < plan.units.size();
   }
-  use_overlap_and_rings(plan, {plan.config.sluice.overlap ? 1 : 0, 1}, ring_ladder(plan).front());
+  use_overlap_and_rings(plan, {plan.config.sluice.overlap ? 1 : 0, 1},
+                        ring_size_ladder(plan).front());
 }
 
 }  // namespace sluice::plan

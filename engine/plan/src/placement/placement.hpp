@@ -1,6 +1,6 @@
 #pragma once
-// Which tier each unit's bytes get: what the configuration asks for, moved down tier by tier where
-// a budget is used up.
+// The tier of each unit's bytes: the configuration's tier, or a lower one where a budget is used
+// up. Thread-safe: free functions without state.
 
 #include <cstdint>
 
@@ -11,33 +11,25 @@
 
 namespace sluice::plan {
 
-// What a placement is short of; all zero: it fits.
+// What a placement lacks. It fits when nothing is missing.
 struct Shortfall {
   std::uint64_t device_bytes = 0;
   std::uint64_t host_bytes = 0;
-  bool no_directory = false;  // bytes would have to spill to NVMe, and no nvme_path is configured
+  bool no_directory = false;  // bytes would spill to NVMe, but no nvme_path is configured
   bool fits() const { return device_bytes == 0 && host_bytes == 0 && !no_directory; }
 };
 
-// Places everything for this overlap and these rings; fills in plan.units, overlap and rings (also
-// of a placement that is short, for its table) and, when it fits, the choices.
-Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const Rings& rings,
+// Places everything for this overlap and these ring sizes. Sets plan.units, plan.rings and the
+// overlap in plan.schedule, also when the placement is short: the refusal's table shows them. Sets
+// plan.choices when it fits.
+Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const RingSizes& rings,
                 const Preferences& preferences);
 
-// What is left of each tier's need when everything has left it whose leaving makes it less.
+// The least need of each tier: the need when every item has left that makes it smaller by leaving.
 LeastBytes least_bytes(Plan plan, const StepModel& model, const Overlap& overlap,
-                       const Rings& rings);
+                       const RingSizes& rings);
 
-// Everything on the device tier, whatever it takes.
+// Places everything on the device, without budgets.
 void place_resident(Plan& plan);
-
-// Memory that a unit's states take on their tier, or as a cache of what is on NVMe: what is neither
-// in files only nor half of the weights.
-std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit);
-
-// Whether some bytes of the plan have their home in a file.
-bool uses_files(const Plan& plan);
-// The same without the optimizer states: bytes that move between a file and the device.
-bool moves_files(const Plan& plan);
 
 }  // namespace sluice::plan

@@ -1,36 +1,37 @@
 #pragma once
-// What a placement may do one way or another where a budget does not hold everything. Which way is
-// faster depends on the machine. Not installed.
+// Choices of a placement where a budget cannot hold everything. Which choice is faster depends on
+// the machine. Thread-safe: values and free functions without state.
 
 #include <string>
 #include <vector>
 
 namespace sluice::plan {
 
-// The usual ones, all false: what moves least per byte held leaves a tier first.
+// All false by default: items with the least traffic per byte held leave a tier first.
 struct Preferences {
   // Weights leave host memory before gradients and optimizer states do.
   bool weights_leave_first = false;
-  // Inputs of units wait for the backward pass in host memory, all units are computed again, and
-  // the device keeps more weights. Only where the configuration leaves activations to the plan.
+  // Unit inputs wait for the backward pass in host memory and all units are recomputed, so the
+  // device retains more weights. Only with "activations": "auto".
   bool inputs_in_host = false;
-  // From forward to backward the device keeps weights rather than activations. As above.
-  bool keep_weights_first = false;
-  // Of host memory that is left, tiles to read states ahead get theirs before gradients that wait.
+  // From forward to backward, the device retains weights before activations. Only with
+  // "activations": "auto".
+  bool retain_weights_first = false;
+  // Tiles for reading states ahead get spare host memory before gradients that wait.
   bool read_ahead_first = false;
-  // And the cache gets what these leave; only where the configuration leaves its size to the plan.
+  // The cache gets spare host memory last. Only with "cache_bytes": "auto".
   bool cache_last = false;
 
-  // As little as can be has its home on the device. A last resort, which nobody is asked about.
+  // Moves everything movable off the device. Tried only when all else fails; never a search option.
   bool least_on_device = false;
 
   bool operator==(const Preferences&) const = default;
 };
 
-// Those that differ in one of them.
+// All preferences that differ from these in one choice.
 std::vector<Preferences> neighbours(const Preferences& preferences);
 
-// How they differ from the usual ones; empty for those.
+// The differences from the defaults, as text; empty for the defaults.
 std::string text_of(const Preferences& preferences);
 
 }  // namespace sluice::plan

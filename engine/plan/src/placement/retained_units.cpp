@@ -9,8 +9,8 @@ using offload::Tier;
 
 namespace {
 
-// A number for each stage, and the largest of them: a segment tree, so that adding to a run of
-// stages costs their logarithm. Every unit is tried, and each may be kept over most of the step.
+// A number for each stage, and the largest of them. It is a segment tree: adding to a run of S
+// stages costs O(log S). The planner tries every unit, each over most of the stages.
 class StageTotals {
  public:
   explicit StageTotals(const std::vector<DeviceTransient>& stages) : count_(stages.size()) {
@@ -22,7 +22,7 @@ class StageTotals {
   void add(const StepModel::Span& span, std::uint64_t size_bytes) {
     change(kRoot, {0, count_}, span, size_bytes);
   }
-  // What was added to the same span before.
+  // Subtracts bytes that add() added to this span before.
   void take_back(const StepModel::Span& span, std::uint64_t size_bytes) {
     change(kRoot, {0, count_}, span, 0 - size_bytes);  // unsigned: modulo 2^64, as the sums
   }
@@ -45,33 +45,34 @@ class StageTotals {
   }
 
   std::size_t count_;
-  std::vector<std::uint64_t> highest_;  // by node: of its stages, without what its ancestors add
-  std::vector<std::uint64_t> added_;    // by node: to all of its stages
+  std::vector<std::uint64_t>
+      highest_;  // by node: maximum over its stages, without its ancestors' added_
+  std::vector<std::uint64_t> added_;  // by node: added to each of its stages
 };
 
-class Keeper {
+class Retainer {
  public:
-  Keeper(Plan& plan, const StepModel& model, const Overlap& overlap, std::uint64_t homes_bytes)
+  Retainer(Plan& plan, const StepModel& model, const Overlap& overlap, std::uint64_t homes_bytes)
       : plan_(plan),
         model_(model),
         overlap_(overlap),
         room_bytes_(*plan.budget.device_bytes - homes_bytes),
         totals_(model.by_stage(plan.units, overlap)) {}
 
-  // Keeps the unit's weights if max_live_parameters and the device budget allow it.
-  bool try_keep(std::size_t unit) {
+  // Retains the unit's gathered weights if max_live_parameters and the device budget allow it.
+  bool try_weights(std::size_t unit) {
     const std::uint64_t count = plan_.layouts[unit].flat_count;
     if (live_count_ + count > plan_.config.zero.max_live_parameters) return false;
-    if (!fits(model_.kept_weights(unit, overlap_))) return false;
+    if (!fits(model_.retained_weights(unit, overlap_))) return false;
     live_count_ += count;
     plan_.units[unit].gathered_until_backward = true;
     return true;
   }
-  // Keeps its activations if the device budget allows it. The graph holds input and output, so
-  // these must be on the device anyway.
-  bool try_keep_activations(std::size_t unit) {
+  // Saves the unit's activations if the device budget allows it. LibTorch's graph holds the unit's
+  // input and output, so both must have their home on the device.
+  bool try_activations(std::size_t unit) {
     if (!inputs_on_device(unit) || !inputs_on_device(unit + 1)) return false;
-    if (!fits(model_.kept_activations(unit))) return false;
+    if (!fits(model_.saved_activations(unit))) return false;
     plan_.units[unit].activations_saved = true;
     return true;
   }
@@ -81,11 +82,11 @@ class Keeper {
     const std::vector<Tier>& inputs = plan_.units[unit].inputs;
     return std::all_of(inputs.begin(), inputs.end(), [](Tier t) { return t == Tier::device; });
   }
-  // Counts what is kept, unless it is too much.
-  bool fits(const std::vector<StepModel::Kept>& kept) {
-    for (const auto& [span, size_bytes] : kept) totals_.add(span, model_.with_gaps(size_bytes));
+  // Adds these bytes if they fit into the room.
+  bool fits(const std::vector<StepModel::Retained>& spans) {
+    for (const auto& [span, size_bytes] : spans) totals_.add(span, model_.with_gaps(size_bytes));
     if (totals_.highest() <= room_bytes_) return true;
-    for (const auto& [span, size_bytes] : kept)
+    for (const auto& [span, size_bytes] : spans)
       totals_.take_back(span, model_.with_gaps(size_bytes));
     return false;
   }
@@ -98,44 +99,44 @@ class Keeper {
   std::uint64_t live_count_ = 0;
 };
 
-void keep_activations(const Plan& plan, Keeper& keeper) {
+void save_activations(const Plan& plan, Retainer& retainer) {
   for (std::size_t u = plan.units.size() - 1; u-- > 0;)
-    if (!keeper.try_keep_activations(u)) break;
+    if (!retainer.try_activations(u)) break;
 }
 
-void keep_weights(const Plan& plan, Keeper& keeper) {
+void retain_weights(const Plan& plan, Retainer& retainer) {
   std::uint64_t distance = 0;  // elements used between a unit's forward and its backward
   for (std::size_t u = plan.units.size() - 1; u-- > 0;) {
     distance += 2 * plan.layouts[u + 1].flat_count;
     if (distance > plan.config.zero.max_reuse_distance) break;
     if (plan.units[u].weights == Tier::device || plan.units[u].gathered_until_backward) continue;
-    if (!keeper.try_keep(u)) break;
+    if (!retainer.try_weights(u)) break;
   }
 }
 
 }  // namespace
 
-void keep_units(Plan& plan, const StepModel& model, const Overlap& overlap,
-                const Preferences& preferences, std::uint64_t homes_bytes) {
+void retain_units(Plan& plan, const StepModel& model, const Overlap& overlap,
+                  const Preferences& preferences, std::uint64_t homes_bytes) {
   const config::ZeroConfig& zero = plan.config.zero;
-  // What nobody planned for needs the room.
+  // The loop's activations, whose size is unknown, need the room.
   if (plan.own_loop() && !plan.own.activation_bytes) return;
-  Keeper keeper(plan, model, overlap, homes_bytes);
+  Retainer retainer(plan, model, overlap, homes_bytes);
   std::uint64_t persistent = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const std::uint64_t count = plan.layouts[u].flat_count;
     if (plan.units[u].weights == Tier::device || count > zero.param_persistence_threshold) continue;
     if (persistent + count > zero.model_persistence_threshold) break;
-    if (keeper.try_keep(u)) persistent += count;
+    if (retainer.try_weights(u)) persistent += count;
   }
-  // A unit that is not computed again saves a quarter of its time, one that is not fetched again
-  // what no computing hides.
+  // Saved activations spare a unit's recompute, a quarter of its time. Retained weights spare the
+  // part of a gather that computing does not hide.
   const bool automatic =
       !plan.own_loop() && plan.config.sluice.activations == config::Activations::automatic;
-  const bool weights_first = automatic && preferences.keep_weights_first;
-  if (weights_first) keep_weights(plan, keeper);
-  if (automatic) keep_activations(plan, keeper);
-  if (!weights_first) keep_weights(plan, keeper);
+  const bool weights_first = automatic && preferences.retain_weights_first;
+  if (weights_first) retain_weights(plan, retainer);
+  if (automatic) save_activations(plan, retainer);
+  if (!weights_first) retain_weights(plan, retainer);
 }
 
 }  // namespace sluice::plan

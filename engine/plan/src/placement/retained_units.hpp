@@ -1,5 +1,6 @@
 #pragma once
-// Which units stay on the device from the forward pass to the backward pass.
+// Units that stay on the device from the forward pass to the backward pass: their gathered weights,
+// their activations. Thread-safe: a free function without state.
 
 #include <cstdint>
 
@@ -9,11 +10,12 @@
 
 namespace sluice::plan {
 
-// Uses room that is left on the device to keep units between forward and backward, those that are
-// used again soonest first; small ones (stage3_param_persistence_threshold) before all others.
-// Whether activations or weights come first the preferences say.
-// `homes_bytes`: what has its home on the device. The plan fits its device budget before and after.
-void keep_units(Plan& plan, const StepModel& model, const Overlap& overlap,
-                const Preferences& preferences, std::uint64_t homes_bytes);
+// Uses spare device memory to retain units from forward to backward. Small units come first
+// (stage3_param_persistence_threshold), then the units that backward uses soonest. The preferences
+// say whether activations or weights come first.
+// `homes_bytes`: bytes with their home on the device. The plan fits its device budget before and
+// after.
+void retain_units(Plan& plan, const StepModel& model, const Overlap& overlap,
+                  const Preferences& preferences, std::uint64_t homes_bytes);
 
 }  // namespace sluice::plan

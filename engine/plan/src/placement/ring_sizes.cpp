@@ -9,12 +9,13 @@ namespace sluice::plan {
 
 namespace {
 
-// Large enough that the drive sees whole blocks, small enough that several fit a small budget.
-constexpr std::uint64_t kUpdateTileCounts[] = {kLargestUpdateTileCount, kLargestUpdateTileCount / 2,
-                                               kLargestUpdateTileCount / 4};
+// Tiles are large enough for a drive's whole blocks, and small enough that several fit a small
+// budget.
+constexpr std::uint64_t kUpdateTileElements[] = {
+    kLargestUpdateTileElements, kLargestUpdateTileElements / 2, kLargestUpdateTileElements / 4};
 constexpr std::uint64_t kMoverTileBytes[] = {4 * kMiB, 2 * kMiB, kMiB};
 constexpr int kTilesInFlight = 3;  // one read, one computed, one written
-// DeepSpeed's buffers hold master, two moments and a gradient: four make one of our tiles.
+// DeepSpeed has one buffer each for master, two moments and gradient. Four of them are one tile.
 constexpr int kBuffersPerTile = 4;
 
 std::uint64_t largest_unit(const Plan& plan) {
@@ -24,7 +25,7 @@ std::uint64_t largest_unit(const Plan& plan) {
   return largest;
 }
 
-// Buffers are those of swapping: elsewhere what is asked of them has no effect.
+// buffer_count and buffer_size take effect with the device "nvme" only.
 bool swaps(const config::OffloadConfig& offload) {
   return offload.device == config::OffloadConfig::Device::nvme;
 }
@@ -38,17 +39,17 @@ std::string raised(const char* key, std::uint64_t asked, const std::string& used
 
 }  // namespace
 
-std::vector<Rings> ring_ladder(const Plan& plan) {
+std::vector<RingSizes> ring_size_ladder(const Plan& plan) {
   const std::uint64_t granularity = plan.state_format.granularity_count();
-  const std::uint64_t largest = largest_unit(plan);  // a tile that ends its unit may have any size
+  const std::uint64_t largest = largest_unit(plan);  // the last tile of a unit may have any size
   const config::ZeroConfig& zero = plan.config.zero;
   const std::uint64_t sub_group =
       std::max(granularity, align_down(zero.sub_group_size, granularity));
-  std::vector<Rings> ladder;
-  for (std::size_t level = 0; level < std::size(kUpdateTileCounts); ++level) {
-    Rings rings;
-    rings.update_tile_count =
-        std::min({std::max(kUpdateTileCounts[level], granularity), sub_group, largest});
+  std::vector<RingSizes> ladder;
+  for (std::size_t level = 0; level < std::size(kUpdateTileElements); ++level) {
+    RingSizes rings;
+    rings.update_tile_elements =
+        std::min({std::max(kUpdateTileElements[level], granularity), sub_group, largest});
     const auto buffers = buffer_count(zero.offload_optimizer).value_or(0);
     rings.update_tiles = std::max(kTilesInFlight, static_cast<int>(buffers / kBuffersPerTile));
     rings.mover_tile_bytes = kMoverTileBytes[level];
@@ -68,13 +69,13 @@ std::vector<Rings> ring_ladder(const Plan& plan) {
   return ladder;
 }
 
-Rings first_rings(const Plan& plan, std::vector<Rings> ladder) {
-  for (Rings& rings : ladder) {
-    // A step that comes when the user says needs the gradients of all units at once too.
+RingSizes first_ring_sizes(const Plan& plan, std::vector<RingSizes> ladder) {
+  for (RingSizes& rings : ladder) {
+    // A step of the user's own loop updates all units at once, so it needs all gradients as well.
     if (!plan.config.updates_need_all_gradients() && !plan.own_loop())
       rings.gradient_slots = kLeastGradientSlots;
     const std::uint64_t both =
-        static_cast<std::uint64_t>(rings.update_tiles) * rings.update_tile_count * 16 +
+        static_cast<std::uint64_t>(rings.update_tiles) * rings.update_tile_elements * 16 +
         2 * static_cast<std::uint64_t>(rings.mover_tiles) * rings.mover_tile_bytes;
     if (both <= *plan.budget.host_bytes / 2) return rings;
   }
@@ -85,7 +86,7 @@ std::vector<std::string> raised_limits(const Plan& plan) {
   const config::ZeroConfig& zero = plan.config.zero;
   const char* const why_three = ": one is read, one used and one written at the same time";
   std::vector<std::string> lines;
-  // A unit that is smaller than the limit is updated whole, within it.
+  // A unit smaller than the limit is one tile, which is within the limit.
   if (zero.sub_group_size < std::min(plan.rings.update.tile_elements, largest_unit(plan))) {
     lines.push_back(raised("sub_group_size", zero.sub_group_size,
                            std::to_string(plan.rings.update.tile_elements) +

@@ -7,7 +7,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/plan/tile_layout.hpp"
-#include "step/step_model.hpp"
+#include "step/home_bytes.hpp"
 
 namespace sluice::plan {
 
@@ -16,7 +16,7 @@ using offload::Tier;
 
 namespace {
 
-// What the configuration asks for, of states on NVMe that hold `stored_bytes`.
+// The cache size that the configuration asks for. `stored_bytes`: the states on NVMe.
 std::uint64_t cache_asked_for(const config::ByteBudget& budget, std::uint64_t stored_bytes) {
   switch (budget.kind) {
     case config::ByteBudget::Kind::bytes:
@@ -29,8 +29,8 @@ std::uint64_t cache_asked_for(const config::ByteBudget& budget, std::uint64_t st
   return 0;
 }
 
-// What the cache holds: the first units first, whose updates are waited for first. Returns its
-// bytes.
+// Fills the cache in unit order: the next step waits for the first units' updates first. Returns
+// the cache's bytes.
 std::uint64_t fill_cache(Plan& plan, std::uint64_t room_bytes) {
   const models::StateFormat& format = plan.state_format;
   const auto each_part = [&](const auto& visit) {
@@ -62,14 +62,14 @@ std::uint64_t fill_cache(Plan& plan, std::uint64_t room_bytes) {
   return used;
 }
 
-// Gradients wait while updates are slower than backward: with states on NVMe as many as the budget
-// has room for. Returns the bytes of those that it adds.
+// Gradients wait while updates are slower than backward. With states on NVMe, adds as many slots as
+// the room holds. Returns the bytes of the slots that it adds.
 std::uint64_t add_gradient_slots(Plan& plan, std::uint64_t room_bytes) {
   if (plan.rings.gradient_slots == 0) return 0;
-  const auto lend = [](const UnitPlacement& unit) { return unit.gradients_use_slots; };
+  const auto use_slots = [](const UnitPlacement& unit) { return unit.gradients_use_slots; };
   const auto on_nvme = [](const UnitPlacement& unit) { return unit.states == Tier::nvme; };
-  const auto units = std::count_if(plan.units.begin(), plan.units.end(), lend);
-  // States in memory are updated faster than any backward pass goes: one more evens it out.
+  const auto units = std::count_if(plan.units.begin(), plan.units.end(), use_slots);
+  // States in memory: an update is faster than any backward pass, so one more slot is enough.
   const auto most = std::any_of(plan.units.begin(), plan.units.end(), on_nvme)
                         ? units
                         : std::min<std::ptrdiff_t>(units, kLeastGradientSlots + 1);
@@ -82,7 +82,7 @@ std::uint64_t add_gradient_slots(Plan& plan, std::uint64_t room_bytes) {
   return static_cast<std::uint64_t>(more) * slot_bytes;
 }
 
-// Of the unit whose states take most.
+// Tiles of the unit whose states take the most tiles to read.
 std::uint64_t tiles_to_read(const Plan& plan) {
   std::uint64_t tiles = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
@@ -92,8 +92,8 @@ std::uint64_t tiles_to_read(const Plan& plan) {
   return tiles;
 }
 
-// Tiles for states that are read while their gradients are computed: up to those of one unit, which
-// is all that can be waited for at once. Returns their bytes.
+// Adds tiles for states that are read while their gradients are computed. One unit's tiles are the
+// most, because an update waits for one unit at a time. Returns the tiles' bytes.
 std::uint64_t add_read_ahead(Plan& plan, std::uint64_t room_bytes) {
   if (!plan.config.sluice.overlap || plan.rings.update.tile_bytes == 0) return 0;
   const std::uint64_t tile_bytes = pool_bytes(plan.rings.update.tile_bytes);
@@ -102,7 +102,7 @@ std::uint64_t add_read_ahead(Plan& plan, std::uint64_t room_bytes) {
   return tiles * tile_bytes;
 }
 
-// Returns its bytes. Parts that are cached have no place in a tile, and are not read ahead.
+// Fills the cache and returns its bytes. Cached parts need no room in a tile and no read-ahead.
 std::uint64_t add_cache(Plan& plan, std::uint64_t room_bytes) {
   const std::uint64_t used = fill_cache(plan, room_bytes);
   plan.rings.update.tile_bytes = tile_layout(plan.units, plan.state_format, plan.compute_dtype,

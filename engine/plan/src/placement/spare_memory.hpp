@@ -1,5 +1,5 @@
 #pragma once
-// What host memory beyond a plan's needs is used for. Not installed.
+// Uses of spare host memory. Thread-safe: a free function without state.
 
 #include <cstdint>
 
@@ -8,8 +8,9 @@
 
 namespace sluice::plan {
 
-// Of `room_bytes`: the cache that is asked for, gradients that wait, tiles to read states ahead, in
-// this order unless the preferences say otherwise. Sizes of rings are known.
+// Spends `room_bytes` of host memory on the cache of states, on slots for gradients that wait, and
+// on tiles for reading states ahead. That is the default order; the preferences may change it.
+// Needs plan.units and plan.rings.
 void use_spare_memory(Plan& plan, const Preferences& preferences, std::uint64_t room_bytes);
 
 }  // namespace sluice::plan

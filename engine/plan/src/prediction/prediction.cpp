@@ -10,7 +10,7 @@
 #include "sluice/base/text.hpp"
 #include "sluice/plan/plan.hpp"
 #include "sluice/plan/stages.hpp"
-#include "step/step_model.hpp"
+#include "step/home_bytes.hpp"
 #include "totals/traffic.hpp"
 
 namespace sluice::plan {

@@ -9,7 +9,7 @@ namespace sluice::plan {
 
 namespace {
 
-// A smaller gain is not worth a plan that changes with each measurement of the rates.
+// Below this gain, the choice would change with each measurement of the rates.
 constexpr double kLeastGain = 0.01;
 
 struct Candidate {
@@ -22,7 +22,7 @@ bool is_faster(const Prediction& a, const Prediction& b) {
   return a.step_seconds < (1 - kLeastGain) * b.step_seconds;
 }
 
-// Nothing that the plan could do otherwise makes a step shorter than computing alone.
+// Computing alone bounds a step from below, whatever the plan.
 bool could_be_faster(const Prediction& prediction) {
   return prediction.compute_seconds < (1 - kLeastGain) * prediction.step_seconds;
 }
@@ -45,10 +45,11 @@ Plan fastest_plan(Plan usual, const FindRates& find_rates, const TryPreferences&
     improved = false;
     for (const Preferences& preferences : neighbours(best.preferences)) {
       std::optional<Plan> plan = try_preferences(preferences);
-      // A swap directory that can be resumed from stays one, whatever the rates are by then.
+      // Only candidates from which a run can resume alike: whether the swap directory alone is
+      // enough must not depend on the rates.
       if (!plan || plan->states_all_on_nvme() != best.plan.states_all_on_nvme()) continue;
       const std::optional<MachineRates> its_rates = find_rates(*plan);
-      if (!its_rates) continue;  // it uses other drives
+      if (!its_rates) continue;  // other drives, without measured rates
       const Prediction its_prediction = predict(*plan, *its_rates);
       if (!is_faster(its_prediction, best.prediction)) continue;
       best = {preferences, std::move(*plan), its_prediction};

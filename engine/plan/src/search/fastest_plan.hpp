@@ -1,5 +1,6 @@
 #pragma once
-// The fastest of the plans that fit, on a machine whose rates are known. Not installed.
+// The fastest plan that fits, on a machine with measured rates. Thread-safe: a free function
+// without state.
 
 #include <functional>
 #include <optional>
@@ -10,11 +11,12 @@
 
 namespace sluice::plan {
 
-// The plan that has these preferences; nullopt when it does not fit.
+// Plans with these preferences. Returns nullopt when the plan does not fit.
 using TryPreferences = std::function<std::optional<Plan>(const Preferences&)>;
 
-// `usual`, or a plan of other preferences for which a step is predicted to be shorter, by more than
-// what a prediction can tell apart; it says so in its choices. Where rates are not known: `usual`.
+// Returns a plan with other preferences if its predicted step is shorter than that of `usual` by
+// more than the prediction's error; its choices then say so. Otherwise, and without rates, returns
+// `usual`.
 Plan fastest_plan(Plan usual, const FindRates& find_rates, const TryPreferences& try_preferences);
 
 }  // namespace sluice::plan

@@ -7,12 +7,14 @@
 #include "placement/ring_sizes.hpp"
 #include "search/fastest_plan.hpp"
 #include "search/placement_search.hpp"
+#include "search/refusal.hpp"
 #include "search/suggestions.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/gpt2_layout.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "sluice/plan/plan_text.hpp"
+#include "totals/disk_needs.hpp"
 #include "totals/planned_rows.hpp"
 #include "totals/traffic.hpp"
 
@@ -23,10 +25,10 @@ using offload::Tier;
 
 namespace {
 
-// Measured on x86-64 with LibTorch 2.11.0: the training program after two steps of a one-layer
-// model of width 64, less its tiers (RssAnon + RssShmem), rounded up.
+// Memory of the training program outside its tiers (RssAnon + RssShmem), rounded up. Measured on
+// x86-64 with LibTorch 2.11.0, after two steps of a one-layer model of width 64.
 constexpr std::uint64_t kRuntimeBytes = 192 * kMiB;
-// With the CUDA driver and LibTorch's CUDA half: an estimate, not measured yet.
+// With the CUDA driver and LibTorch's CUDA libraries. An estimate, not measured.
 constexpr std::uint64_t kGpuRuntimeBytes = 3 * kGiB;
 
 Threads choose_threads(const config::TrainConfig& config, int cores) {
@@ -50,10 +52,10 @@ std::uint64_t resolve(const ByteBudget& budget, std::uint64_t available,
   return 0;
 }
 
-// A model of a file, or of a loop of the user's own.
+// The model to plan for: from a file, or of a loop of the user's own.
 struct Subject {
   config::ModelConfig model;
-  const OwnModel* own = nullptr;
+  const OwnModel* own = nullptr;  // null: from a file
 };
 
 void describe_units(Plan& plan, const Subject& subject) {
@@ -77,14 +79,13 @@ void set_budgets(Plan& plan, const MachineFacts& machine) {
   const config::SluiceConfig& sluice = plan.config.sluice;
   const std::uint64_t memory = machine.available_memory_bytes;
   if (plan.device.gpu) {
-    // The rest of the GPU's memory is for the kernels of LibTorch and its libraries, which are
-    // loaded as they are used.
+    // The remaining 10 % hold the kernels of LibTorch and its libraries, which load lazily.
     plan.budget.device_bytes = resolve(sluice.device_bytes, plan.device.gpu->free_bytes, 90);
     plan.budget.host_bytes = resolve(sluice.host_bytes, memory, 80);
     return;
   }
-  // Of what is free now, the device tier (weights in use, activations) may take 45 %, the host tier
-  // 35 %; the rest is for the program itself and the page cache.
+  // The device tier (gathered weights, activations) may take 45 % of the free memory, the host tier
+  // 35 %. The rest is for the program itself and the page cache.
   plan.budget.device_bytes = resolve(sluice.device_bytes, memory, 45);
   plan.budget.host_bytes = resolve(sluice.host_bytes, memory, 35);
 }
@@ -150,50 +151,6 @@ std::vector<std::string> complete(Plan& plan, const StepModel& model, const Mach
   return problems;
 }
 
-std::vector<std::string> shortfall_lines(const Plan& plan, const Shortfall& shortfall) {
-  std::vector<std::string> lines;
-  if (shortfall.device_bytes > 0) {
-    lines.push_back("the device tier is short by " + format_bytes(shortfall.device_bytes) +
-                    " (budget " + format_bytes(*plan.budget.device_bytes) + ")");
-  }
-  if (shortfall.host_bytes > 0) {
-    lines.push_back("the host tier is short by " + format_bytes(shortfall.host_bytes) +
-                    " (budget " + format_bytes(*plan.budget.host_bytes) + ")");
-  }
-  if (shortfall.no_directory) {
-    lines.push_back(
-        "what host memory cannot hold would go to NVMe, but the configuration names no nvme_path");
-  }
-  return lines;
-}
-
-std::string refusal(const Plan& plan, const std::vector<std::string>& reasons,
-                    const std::vector<std::string>& changes) {
-  std::string text = "the run does not fit\n\n" + plan_table(plan) + "\n";
-  for (const std::string& reason : reasons) text += "  " + reason + "\n";
-  text += changes.empty() ? "\nno single change would fit: use a smaller model or a larger machine"
-                          : "\nchanges that would fit, each alone:\n";
-  for (std::size_t i = 0; i < changes.size(); ++i) {
-    text += "  " + std::to_string(i + 1) + ". " + changes[i] + (i + 1 < changes.size() ? "\n" : "");
-  }
-  return text;
-}
-
-// Downgrades of what the configuration asks for by name. Spilled gradients and inputs are nobody's
-// request; limits that are raised keep to the budgets, and DeepSpeed's usual ones are below ours.
-std::vector<std::string> downgrades(const Plan& plan) {
-  const std::string refuse = "\"strict\": true does not allow: ";
-  std::vector<std::string> lines;
-  for (const std::string& choice : plan.choices) {
-    if (choice.starts_with("weights: ") || choice.starts_with("optimizer states: ") ||
-        choice.starts_with("no prefetch") ||
-        (choice.starts_with("cache: ") && choice.ends_with("no more room"))) {
-      lines.push_back(refuse + choice);
-    }
-  }
-  return lines;
-}
-
 struct Outcome {
   Plan plan;
   std::vector<std::string> problems;
@@ -205,7 +162,7 @@ Outcome plan_passes(Plan plan, const Preferences& preferences, const MachineFact
   if (plan.placement == Placement::resident) {
     place_resident(plan);
   } else {
-    Attempt result = attempt(std::move(plan), step, preferences);
+    PlacedPlan result = find_placement(std::move(plan), step, preferences);
     plan = std::move(result.plan);
     problems = shortfall_lines(plan, result.shortfall);
   }
@@ -216,15 +173,14 @@ Outcome plan_passes(Plan plan, const Preferences& preferences, const MachineFact
   return {std::move(plan), std::move(problems)};
 }
 
-// Weights that are not on the device are brought there twice a pass, 2 bytes of a parameter each
-// time, for 6 operations of a parameter and token: a GPU that computes 10,000 operations in the
-// time that a byte takes (500 TFLOP/s beside 50 GB/s) does not wait for them from some 7,000 tokens
-// on.
+// Weights off the device are copied to it twice a pass: 4 bytes per parameter, for 6 operations per
+// parameter and token. A GPU that computes 10,000 operations per byte copied (500 TFLOP/s beside
+// 50 GB/s) hides the copies from some 7,000 tokens per pass on.
 constexpr std::size_t kTokensThatHideWeights = 16'384;
 
-// Whether nothing is computed again, and weights that have to be moved for each pass hide behind
-// it.
-bool costs_nothing_more(const Plan& plan) {
+// More passes cost this plan no time: nothing is recomputed, and each pass hides the copies of its
+// weights.
+bool passes_are_free(const Plan& plan) {
   const auto tokens_per_pass = plan.schedule.micro_batches_per_pass *
                                static_cast<std::size_t>(plan.config.micro_batch_size) *
                                static_cast<std::size_t>(plan.model.n_positions);
@@ -249,12 +205,12 @@ Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Pla
     plan.schedule.micro_batches_per_pass =
         static_cast<std::size_t>(*config.sluice.micro_batches_per_pass);
   } else if (plan.device.gpu) {
-    // The largest that needs nothing to be computed again.
+    // The most micro-batches per pass without recompute.
     for (std::size_t passes = 1; passes <= all; ++passes) {
       if (all % passes != 0) continue;
       plan.schedule.micro_batches_per_pass = all / passes;
       Outcome tried = plan_passes(plan, preferences, machine);
-      if (!tried.problems.empty() || !costs_nothing_more(tried.plan)) continue;
+      if (!tried.problems.empty() || !passes_are_free(tried.plan)) continue;
       if (passes > 1) {
         tried.plan.choices.push_back("micro_batches_per_pass: " +
                                      std::to_string(tried.plan.schedule.micro_batches_per_pass) +
@@ -268,7 +224,7 @@ Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Pla
   return plan_passes(std::move(plan), preferences, machine);
 }
 
-// `usual` fits; a plan for the same that is faster, where rates are known.
+// Returns the fastest plan for the same run; `usual` fits. See fastest_plan().
 Plan faster_plan(Plan usual, const config::TrainConfig& config, const Subject& subject,
                  const MachineFacts& machine, const FindRates& find_rates) {
   const Placement placement = usual.placement;
@@ -291,7 +247,7 @@ Plan make_plan_of(const config::TrainConfig& config, const Subject& subject, Pla
       if (!tried.problems.empty()) return std::nullopt;
       return std::move(tried.plan);
     };
-    changes = changes_that_fit({config, subject.model}, outcome.plan, machine, attempt_variant, 4);
+    changes = suggest_changes({config, subject.model}, outcome.plan, machine, attempt_variant, 4);
   }
   throw DoesNotFit(refusal(outcome.plan, outcome.problems, changes));
 }
@@ -300,31 +256,6 @@ Plan make_plan_of(const config::TrainConfig& config, const Subject& subject, Pla
 
 std::string name_of(const GpuFacts& gpu) {
   return "cuda:" + std::to_string(gpu.index) + " (" + gpu.name + ")";
-}
-
-std::string compute_name(const Plan& plan) {
-  return plan.device.gpu ? name_of(*plan.device.gpu) : "the host";
-}
-
-bool Plan::states_all_on_nvme() const {
-  bool any = false;
-  for (const UnitPlacement& unit : units) {
-    if (unit.frozen) continue;
-    if (unit.states != Tier::nvme) return false;
-    any = true;
-  }
-  return any;
-}
-
-std::vector<std::string> Plan::swap_directories() const {
-  const bool states = !directories.states.empty();
-  const std::string& first = states ? directories.states : directories.scratch;
-  if (first.empty()) return {};
-  std::vector<std::string> all = {first};
-  const std::vector<std::string>& further =
-      states ? directories.states_further : directories.scratch_further;
-  all.insert(all.end(), further.begin(), further.end());
-  return all;
 }
 
 Plan make_plan(const config::TrainConfig& config, const OwnModel& model, Placement placement,

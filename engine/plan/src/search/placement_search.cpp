@@ -19,11 +19,11 @@ std::vector<Overlap> overlap_ladder(const config::TrainConfig& config) {
 
 }  // namespace
 
-Attempt attempt(Plan plan, const StepModel& model, const Preferences& preferences) {
-  Attempt last{std::move(plan), {}};
-  const std::vector<Rings> rings = ring_ladder(last.plan);
+PlacedPlan find_placement(Plan plan, const StepModel& model, const Preferences& preferences) {
+  PlacedPlan last{std::move(plan), {}};
+  const std::vector<RingSizes> rings = ring_size_ladder(last.plan);
   const auto fits = [&](const Overlap& overlap, const Preferences& asked) {
-    for (const Rings& chosen : {first_rings(last.plan, rings), rings.back()}) {
+    for (const RingSizes& chosen : {first_ring_sizes(last.plan, rings), rings.back()}) {
       last.shortfall = place(last.plan, model, overlap, chosen, asked);
       if (last.shortfall.fits()) return true;
     }
@@ -33,9 +33,9 @@ Attempt attempt(Plan plan, const StepModel& model, const Preferences& preference
   for (const Overlap& overlap : overlaps) {
     if (fits(overlap, preferences)) return last;
   }
-  // What leaves the device for host memory can need less there than the tiles it is updated
-  // through.
-  Attempt refused = last;
+  // Items that leave the device may need less host memory than the tiles that update them on the
+  // device, so moving everything off the device may fit.
+  PlacedPlan refused = last;
   Preferences as_little = preferences;
   as_little.least_on_device = true;
   if (fits(overlaps.back(), as_little)) return last;
@@ -52,9 +52,9 @@ void find_least(Plan& plan, const StepModel& model) {
     return;
   }
   const Overlap overlap = overlap_ladder(plan.config).back();
-  const std::vector<Rings> rings = ring_ladder(plan);
+  const std::vector<RingSizes> rings = ring_size_ladder(plan);
   const LeastBytes plain = least_bytes(plan, model, overlap, rings.back());
-  const LeastBytes first = least_bytes(plan, model, overlap, first_rings(plan, rings));
+  const LeastBytes first = least_bytes(plan, model, overlap, first_ring_sizes(plan, rings));
   plan.least.device_bytes = plain.device_bytes;
   plan.least.host_bytes = std::min(plain.host_bytes, first.host_bytes);
 }

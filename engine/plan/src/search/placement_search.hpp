@@ -1,6 +1,6 @@
 #pragma once
-// Tries at a placement: with less and less overlap and smaller rings, until one fits. Not
-// installed.
+// Search for a placement that fits: less and less overlap, smaller and smaller rings. Thread-safe:
+// free functions without state.
 
 #include "placement/placement.hpp"
 #include "placement/preferences.hpp"
@@ -9,17 +9,19 @@
 
 namespace sluice::plan {
 
-struct Attempt {
+// A placed plan, and what it lacks.
+struct PlacedPlan {
   Plan plan;
   Shortfall shortfall;
 };
 
-// Goes down the ladders of overlap and ring sizes until the plan fits; otherwise the least
-// demanding attempt.
-Attempt attempt(Plan plan, const StepModel& model, const Preferences& preferences);
+// Returns the first placement that fits, from the most overlap and the largest rings down. Where
+// none fits, returns the one with the least overlap and the smallest rings, with its shortfall.
+PlacedPlan find_placement(Plan plan, const StepModel& model, const Preferences& preferences);
 
-// Fills in the least budgets, of those that attempt() comes to last; where the configuration leaves
-// it open, with one pass, which needs no gradients on the device.
+// Sets plan.least: the budgets that the last placement of find_placement() needs. Where the
+// configuration leaves the number of passes open, assumes one pass, which needs no gradients on the
+// device.
 void find_least(Plan& plan, const StepModel& model);
 
 }  // namespace sluice::plan

@@ -24,7 +24,7 @@ struct Candidate {
   Variant variant;
 };
 
-// Stands for a directory that is to be chosen.
+// Placeholder for a directory of the user's choice.
 constexpr const char* kSomeDirectory = "/path/on/nvme";
 
 std::string join(const std::vector<std::string>& words) {
@@ -33,8 +33,8 @@ std::string join(const std::vector<std::string>& words) {
   return text;
 }
 
-// Keys that ask for more than the machine has: each left out alone, and all of them where that is
-// not enough.
+// Suggests leaving out keys that ask for more than the machine has: each key alone, or all of them
+// where one is not enough.
 void add_limit_changes(const Variant& refused, const TryPlan& try_plan,
                        std::vector<Candidate>& candidates) {
   if (refused.config.sluice.micro_batches_per_pass) {
@@ -73,7 +73,7 @@ void add_limit_changes(const Variant& refused, const TryPlan& try_plan,
   }
 }
 
-// Gives every key that names `directory` another one; returns those keys.
+// Replaces `directory` with `to` in every key that names it. Returns these keys.
 std::string move_directory(config::TrainConfig& config, const std::string& directory,
                            const std::string& to) {
   std::vector<std::string> keys;
@@ -83,7 +83,7 @@ std::string move_directory(config::TrainConfig& config, const std::string& direc
     path = to;
     keys.emplace_back(key);
   };
-  // Of a list only this entry.
+  // In a list of directories, replaces this entry only.
   const auto move_offload = [&](config::OffloadConfig& offload, const std::string& key) {
     const bool list = !offload.further_nvme_paths.empty();
     const std::string shown = list ? "\"" + directory + "\" in the list " + key : key;
@@ -118,8 +118,8 @@ void add_disk_changes(const Variant& refused, const Plan& shape, const TryPlan& 
        one_slot});
 }
 
-// The least budget, in MiB, of one tier that makes the variant fit, everything else unchanged; 0
-// when none up to `most` does.
+// The least budget of one tier, in bytes, that makes the variant fit with everything else
+// unchanged: a multiple of 1 MiB above `now` and at most `most`. 0: none.
 std::uint64_t least_budget(const Variant& base, ByteBudget config::SluiceConfig::*budget,
                            std::uint64_t now, std::uint64_t most, const TryPlan& try_plan) {
   const auto fits = [&](std::uint64_t mib) {
@@ -252,9 +252,9 @@ void add_sequence_changes(const Variant& refused, const TryPlan& try_plan,
 
 }  // namespace
 
-std::vector<std::string> changes_that_fit(const Variant& refused, const Plan& shape,
-                                          const MachineFacts& machine, const TryPlan& try_plan,
-                                          std::size_t limit) {
+std::vector<std::string> suggest_changes(const Variant& refused, const Plan& shape,
+                                         const MachineFacts& machine, const TryPlan& try_plan,
+                                         std::size_t limit) {
   std::vector<Candidate> candidates;
   add_limit_changes(refused, try_plan, candidates);
   add_disk_changes(refused, shape, try_plan, candidates);

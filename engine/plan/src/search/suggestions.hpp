@@ -1,5 +1,6 @@
 #pragma once
-// Changes to a configuration that would make a plan fit, each tried by planning again.
+// Suggestions: changes to a refused configuration that would make it fit, each tried by planning
+// again. Thread-safe: free functions without state.
 
 #include <functional>
 #include <string>
@@ -9,17 +10,18 @@
 
 namespace sluice::plan {
 
-// A configuration and model, as a change leaves them.
+// A configuration and a model, after a change.
 struct Variant {
   config::TrainConfig config;
   config::ModelConfig model;
 };
-// Plans a variant without asking for further changes; nullopt when it does not fit.
+// Plans a variant, without suggestions. Returns nullopt when it does not fit.
 using TryPlan = std::function<std::optional<Plan>(const Variant&)>;
 
-// At most `limit` lines, smallest change first, each naming key and value.
-std::vector<std::string> changes_that_fit(const Variant& refused, const Plan& shape,
-                                          const MachineFacts& machine, const TryPlan& try_plan,
-                                          std::size_t limit);
+// Returns at most `limit` suggestions, smallest change first. Each names key and value. `shape` is
+// the plan of the refused variant.
+std::vector<std::string> suggest_changes(const Variant& refused, const Plan& shape,
+                                         const MachineFacts& machine, const TryPlan& try_plan,
+                                         std::size_t limit);
 
 }  // namespace sluice::plan

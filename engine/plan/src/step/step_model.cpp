@@ -1,69 +1,31 @@
 #include "step/step_model.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/models/gpt2_layout.hpp"
 #include "sluice/offload/memory_pool.hpp"
-#include "sluice/plan/stages.hpp"
-#include "sluice/plan/tile_layout.hpp"
+#include "step/home_bytes.hpp"
+#include "step/pass_stages.hpp"
 
 namespace sluice::plan {
 
 using offload::pool_bytes;
 using offload::Tier;
 
-// Of what comes and goes in one block of memory, the part that is left between blocks at most: a
-// test watches it over the steps of models.
+// Gaps between the blocks of an arena are at most 1/8 of the transient bytes. A test watches the
+// gaps over the steps of models.
 constexpr std::uint64_t kGapShare = 8;
 
 InputsInFlight inputs_in_flight(bool overlap) {
   return overlap ? InputsInFlight{2, 2} : InputsInFlight{1, 1};
 }
 
-std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro_batch,
-                           DType dtype) {
-  const std::uint64_t tokens =
-      checked_mul(micro_batch, static_cast<std::uint64_t>(model.n_positions));
-  return checked_mul(checked_mul(tokens, static_cast<std::uint64_t>(model.n_embd)), size_of(dtype));
-}
-
-std::vector<std::vector<std::size_t>> evaluation_stages(
-    const std::vector<zero::UnitLayout>& layouts) {
-  std::vector<std::vector<std::size_t>> stages;
-  for (std::size_t u = 0; u < layouts.size(); ++u) {
-    std::vector<std::size_t> used = {u};
-    for (const auto& borrowed : layouts[u].borrowed) used.push_back(borrowed.unit);
-    stages.push_back(std::move(used));
-  }
-  return stages;
-}
-
-std::vector<std::vector<std::size_t>> step_stages(const std::vector<zero::UnitLayout>& layouts) {
-  auto stages = evaluation_stages(layouts);
-  for (std::size_t u = layouts.size() - 1; u-- > 0;) stages.push_back({u});
-  return stages;
-}
-
-std::vector<std::vector<std::size_t>> pass_stages(const Plan& plan) {
-  if (!plan.own_loop()) return step_stages(plan.layouts);
-  auto stages = plan.own.calls;
-  stages.insert(stages.end(), plan.own.calls.rbegin(), plan.own.calls.rend());
-  return stages;
-}
-
-std::vector<std::vector<std::size_t>> stages_by_unit(
-    const std::vector<std::vector<std::size_t>>& stages, std::size_t unit_count) {
-  std::vector<std::vector<std::size_t>> uses(unit_count);
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    for (const std::size_t unit : stages[s]) uses[unit].push_back(s);
-  }
-  return uses;
-}
-
 namespace {
 
-// What is measured, else the formula of the host device, else a GPU's estimate.
+// The plan's measured or estimated workspaces, by unit; where it has none, the host device's
+// formula.
 std::vector<models::UnitWorkspace> workspaces_of(const Plan& plan) {
   std::vector<models::UnitWorkspace> workspaces;
   if (plan.own_loop()) return workspaces;
@@ -81,14 +43,14 @@ std::vector<models::UnitWorkspace> workspaces_of(const Plan& plan) {
   return workspaces;
 }
 
-// Workspace and inputs in flight of each stage; they depend on no placement.
+// Workspace and inputs in flight of each stage. They are independent of the placement.
 std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
                                             const std::vector<std::vector<std::size_t>>& stages,
                                             const std::vector<models::UnitWorkspace>& workspaces) {
   if (plan.own_loop()) {
     DeviceTransient every;
     every.workspace_bytes = plan.own.activation_bytes.value_or(0);
-    // What is given is what the loop computes with, not what a GPU's libraries keep.
+    // The given size excludes memory that a GPU's libraries hold.
     if (plan.device.gpu && plan.own.activation_bytes)
       every.workspace_bytes = checked_add(every.workspace_bytes, models::kGpuHeldBytes);
     return std::vector<DeviceTransient>(stages.size(), every);
@@ -101,7 +63,7 @@ std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
                  sizeof(std::int64_t));
   const InputsInFlight flight = inputs_in_flight(plan.config.sluice.overlap);
   const std::size_t last_unit = plan.layouts.size() - 1;
-  // On a GPU the tokens of a whole step are brought there at once.
+  // A GPU gets the tokens of a whole step at once.
   const std::uint64_t token_buffers =
       plan.device.gpu ? 3 + 2 * static_cast<std::uint64_t>(plan.config.gradient_accumulation_steps)
                       : 3;
@@ -113,8 +75,8 @@ std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
     const bool backward = stage >= last_unit;
     fixed[stage].workspace_bytes =
         checked_add(held, backward ? workspace.backward_bytes : workspace.forward_bytes);
-    // Backward holds a unit's input and the gradient of its output; both may have a successor on
-    // its way.
+    // Backward holds a unit's input and the gradient of its output; the next of each may already be
+    // in transfer.
     const int per_get = backward && unit != last_unit ? 2 : 1;
     fixed[stage].input_bytes =
         static_cast<std::uint64_t>(per_get * flight.gets + flight.puts) * hidden +
@@ -134,13 +96,13 @@ StepModel::StepModel(const Plan& plan)
       last_unit_(plan.layouts.size() - 1),
       first_backward_(plan.own_loop() ? plan.own.calls.size() : last_unit_),
       one_rank_(plan.config.world_size == 1),
-      one_block_(plan.device.gpu.has_value()) {
+      is_arena_(plan.device.gpu.has_value()) {
   for (const zero::UnitLayout& layout : plan.layouts) {
     full_bytes_.push_back(pool_bytes(checked_mul(layout.flat_count, size_of(plan.compute_dtype))));
   }
 }
 
-// Copies of the units that this stage uses, and of those that the stages ahead use.
+// Gathered copies of the units that this stage and the `units_ahead` stages after it use.
 std::uint64_t StepModel::gathered_at(const std::vector<UnitPlacement>& units, std::size_t stage,
                                      int units_ahead) const {
   const std::size_t last =
@@ -157,8 +119,7 @@ std::uint64_t StepModel::gathered_at(const std::vector<UnitPlacement>& units, st
   return sum;
 }
 
-// Flat gradients at a backward stage: its own, and those of the stages before that are still
-// leaving.
+// Flat gradients at a backward stage: its own and those of earlier stages that are still leaving.
 std::uint64_t StepModel::gradients_at(const std::vector<UnitPlacement>& units, std::size_t stage,
                                       int in_flight) const {
   std::uint64_t sum = 0;
@@ -174,26 +135,27 @@ std::uint64_t StepModel::gradients_at(const std::vector<UnitPlacement>& units, s
   return sum;
 }
 
-std::vector<StepModel::Kept> StepModel::kept_activations(std::size_t unit) const {
+std::vector<StepModel::Retained> StepModel::saved_activations(std::size_t unit) const {
   if (unit == last_unit_) return {};  // its backward follows at once
   const models::UnitWorkspace& of = workspaces_[unit];
   const std::uint64_t others = checked_mul(micro_batches_ - 1, of.kept_bytes);
   const std::size_t forward = uses_[unit].front();
   const std::size_t backward = uses_[unit].back();
-  // At its own stages one micro-batch's are the workspace's: in the forward one it grows.
+  // At the unit's own stages, the workspace already counts one micro-batch. Saving activations
+  // enlarges the forward workspace.
   return {{{forward, forward + 1}, checked_add(others, of.keeping_bytes - of.forward_bytes)},
           {{forward + 1, backward}, checked_add(others, of.kept_bytes)},
           {{backward, backward + 1}, others}};
 }
 
-std::uint64_t StepModel::with_gaps(std::uint64_t kept_bytes) const {
-  return one_block_ ? checked_add(kept_bytes, kept_bytes / kGapShare + 1) : kept_bytes;
+std::uint64_t StepModel::with_gaps(std::uint64_t retained_bytes) const {
+  return is_arena_ ? checked_add(retained_bytes, retained_bytes / kGapShare + 1) : retained_bytes;
 }
 
-std::vector<StepModel::Kept> StepModel::kept_weights(std::size_t unit,
-                                                     const Overlap& overlap) const {
+std::vector<StepModel::Retained> StepModel::retained_weights(std::size_t unit,
+                                                             const Overlap& overlap) const {
   const auto ahead = static_cast<std::size_t>(overlap.prefetch_units);
-  std::vector<Kept> spans;
+  std::vector<Retained> spans;
   for (std::size_t i = 0; i + 1 < uses_[unit].size(); ++i) {
     const std::size_t after_use = uses_[unit][i] + 1;
     const std::size_t next_use = uses_[unit][i + 1];
@@ -205,27 +167,27 @@ std::vector<StepModel::Kept> StepModel::kept_weights(std::size_t unit,
 
 namespace {
 
-// What is kept at each stage, from spans of stages.
-class KeptByStage {
+// Sums retained bytes by stage, from spans of stages.
+class RetainedByStage {
  public:
-  explicit KeptByStage(std::size_t stages) : begins_(stages + 1, 0), ends_(stages + 1, 0) {}
-  void add(const std::vector<StepModel::Kept>& more) {
-    for (const auto& [span, size_bytes] : more) {
+  explicit RetainedByStage(std::size_t stages) : begins_(stages + 1, 0), ends_(stages + 1, 0) {}
+  void add(const std::vector<StepModel::Retained>& spans) {
+    for (const auto& [span, size_bytes] : spans) {
       begins_[span.begin] = checked_add(begins_[span.begin], size_bytes);
       ends_[span.end] = checked_add(ends_[span.end], size_bytes);
     }
   }
-  // Of the stages, one after the other.
+  // Bytes retained at the next stage. The first call returns those of stage 0.
   std::uint64_t next() {
-    kept_ = checked_add(kept_, begins_[stage_]) - ends_[stage_];
+    retained_ = checked_add(retained_, begins_[stage_]) - ends_[stage_];
     ++stage_;
-    return kept_;
+    return retained_;
   }
 
  private:
-  std::vector<std::uint64_t> begins_;  // how much more than at the stage before
-  std::vector<std::uint64_t> ends_;    // how much less
-  std::uint64_t kept_ = 0;
+  std::vector<std::uint64_t> begins_;  // by stage: bytes that are retained from it on
+  std::vector<std::uint64_t> ends_;    // by stage: bytes that are retained no longer
+  std::uint64_t retained_ = 0;
   std::size_t stage_ = 0;
 };
 
@@ -233,12 +195,12 @@ class KeptByStage {
 
 std::vector<DeviceTransient> StepModel::by_stage(const std::vector<UnitPlacement>& units,
                                                  const Overlap& overlap) const {
-  KeptByStage weights(stages_.size());
-  KeptByStage activations(stages_.size());
+  RetainedByStage weights(stages_.size());
+  RetainedByStage activations(stages_.size());
   for (std::size_t u = 0; u < units.size(); ++u) {
     const bool in_place = units[u].weights == Tier::device && one_rank_;
-    if (units[u].gathered_until_backward && !in_place) weights.add(kept_weights(u, overlap));
-    if (units[u].activations_saved) activations.add(kept_activations(u));
+    if (units[u].gathered_until_backward && !in_place) weights.add(retained_weights(u, overlap));
+    if (units[u].activations_saved) activations.add(saved_activations(u));
   }
   std::vector<DeviceTransient> stages = fixed_;
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
@@ -246,7 +208,7 @@ std::vector<DeviceTransient> StepModel::by_stage(const std::vector<UnitPlacement
         checked_add(weights.next(), gathered_at(units, stage, overlap.prefetch_units));
     stages[stage].activation_bytes = activations.next();
     stages[stage].gradient_bytes = gradients_at(units, stage, overlap.gradients_in_flight);
-    if (one_block_) stages[stage].gap_bytes = stages[stage].total() / kGapShare;
+    if (is_arena_) stages[stage].gap_bytes = stages[stage].total() / kGapShare;
   }
   return stages;
 }
@@ -257,82 +219,6 @@ DeviceTransient StepModel::peak(const std::vector<UnitPlacement>& units,
   return *std::max_element(
       stages.begin(), stages.end(),
       [](const DeviceTransient& a, const DeviceTransient& b) { return a.total() < b.total(); });
-}
-
-std::uint64_t shard_count(const Plan& plan, std::size_t unit) {
-  return plan.layouts[unit].flat_count / static_cast<std::uint64_t>(plan.config.world_size);
-}
-
-std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part) {
-  return pool_bytes(
-      checked_mul(shard_count(plan, unit), plan.state_format.part(part).element_bytes));
-}
-
-bool states_copied_to_tile(const UnitPlacement& unit) {
-  return unit.states == Tier::device && !unit.device_host_addressable;
-}
-
-PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& format,
-                        std::size_t part) {
-  if (states_copied_to_tile(unit)) return PartPlace::tile;
-  const bool weights_at_hand =
-      unit.weights == Tier::host || (unit.weights == Tier::device && unit.states == Tier::device);
-  if (format.is_split() && part == 0 && weights_at_hand) return PartPlace::weights;
-  if (unit.states != Tier::nvme || unit.cached[part]) return PartPlace::memory;
-  return PartPlace::tile;
-}
-
-bool reads_states_from_nvme(const UnitPlacement& unit, const models::StateFormat& format) {
-  if (unit.states != Tier::nvme) return false;
-  for (std::size_t part = 0; part < format.part_count(); ++part) {
-    if (!unit.frozen && place_of_part(unit, format, part) == PartPlace::tile) return true;
-  }
-  return false;
-}
-
-bool update_sends_weights(const UnitPlacement& unit) {
-  return unit.weights == Tier::nvme ||
-         (unit.weights == Tier::device &&
-          (unit.states != Tier::device || states_copied_to_tile(unit)));
-}
-
-bool tile_holds_gradient(const UnitPlacement& unit) {
-  return unit.gradients == Tier::nvme ||
-         (unit.gradients == Tier::device && !unit.device_host_addressable);
-}
-
-bool tile_holds_weights(const UnitPlacement& unit, const models::StateFormat& format) {
-  return !format.is_split() && update_sends_weights(unit);
-}
-
-TileLayout tile_layout(const std::vector<UnitPlacement>& units, const models::StateFormat& format,
-                       DType dtype, std::uint64_t count) {
-  const auto any = [&](const auto& needs) {
-    return std::any_of(units.begin(), units.end(),
-                       [&](const UnitPlacement& unit) { return !unit.frozen && needs(unit); });
-  };
-  TileLayout tile;
-  const auto add = [&](bool needed, std::size_t element_bytes) {
-    const std::uint64_t offset = tile.total;
-    if (needed) tile.total += align_up(checked_mul(count, element_bytes), offload::kPageBytes);
-    return offset;
-  };
-  for (std::size_t part = 0; part < format.part_count(); ++part) {
-    const bool needed = any([&](const UnitPlacement& unit) {
-      return place_of_part(unit, format, part) == PartPlace::tile;
-    });
-    tile.states[part] = add(needed, format.part(part).element_bytes);
-  }
-  tile.gradient = add(any(tile_holds_gradient), size_of(dtype));
-  tile.weight =
-      add(any([&](const UnitPlacement& unit) { return tile_holds_weights(unit, format); }),
-          size_of(dtype));
-  // What is all in memory and moves still: a tile stands for a transfer.
-  const bool moves = any([](const UnitPlacement& unit) {
-    return unit.states == Tier::nvme || update_sends_weights(unit);
-  });
-  if (tile.total == 0 && moves) tile.total = offload::kPageBytes;
-  return tile;
 }
 
 }  // namespace sluice::plan

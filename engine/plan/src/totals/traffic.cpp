@@ -5,7 +5,8 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/dtype.hpp"
 #include "sluice/offload/memory_pool.hpp"
-#include "step/step_model.hpp"
+#include "step/home_bytes.hpp"
+#include "step/pass_stages.hpp"
 
 namespace sluice::plan {
 
@@ -13,9 +14,9 @@ using offload::Tier;
 
 namespace {
 
-// How often a unit is gathered in a step: it stays between stages that follow within the prefetch
-// distance, or always when it is kept.
-int gathers_per_step(const Plan& plan, std::size_t unit, const std::vector<std::size_t>& uses) {
+// Gathers of a unit in a pass. The unit stays gathered between stages within the prefetch distance,
+// or for the whole pass when it stays until backward.
+int gathers_per_pass(const Plan& plan, std::size_t unit, const std::vector<std::size_t>& uses) {
   int gathers = 0;
   std::size_t last_use = 0;
   for (const std::size_t stage : uses) {
@@ -29,8 +30,9 @@ int gathers_per_step(const Plan& plan, std::size_t unit, const std::vector<std::
   return gathers;
 }
 
-// A unit whose weights are borrowed sends its gradients home twice and brings them back once; in a
-// loop of the user's own every call of every micro-batch does.
+// By unit, how often its gradient goes home in a step; before each send but the first, it comes
+// back. A borrowed unit sends once more per borrower. In a loop of the user's own, every call of
+// every micro-batch sends.
 std::vector<std::uint64_t> gradient_sends(const Plan& plan) {
   std::vector<std::uint64_t> sends(plan.layouts.size(), plan.own_loop() ? 0 : 1);
   for (const auto& call : plan.own.calls) {
@@ -43,7 +45,7 @@ std::vector<std::uint64_t> gradient_sends(const Plan& plan) {
   return sends;
 }
 
-// Between the tiers, for the computing thread's visits to a unit.
+// Bytes that the computing thread's visits to a unit move.
 UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::size_t>& uses,
                       std::uint64_t sends) {
   const UnitPlacement& unit = plan.units[u];
@@ -51,7 +53,7 @@ UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::si
   UnitTraffic traffic;
   if (unit.weights != Tier::device) {
     const std::uint64_t gathers =
-        plan.passes() * static_cast<std::uint64_t>(gathers_per_step(plan, u, uses));
+        plan.passes() * static_cast<std::uint64_t>(gathers_per_pass(plan, u, uses));
     traffic.h2d_bytes += gathers * compute;
     if (unit.weights == Tier::nvme) traffic.read_bytes += gathers * compute;
   }
@@ -61,15 +63,16 @@ UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::si
     traffic.h2d_bytes += (sends - 1) * compute;
     if (unit.gradients == Tier::nvme) {
       traffic.written_bytes += sends * compute;
-      traffic.read_bytes += (sends - 1) * compute;  // back for the sum
+      traffic.read_bytes += (sends - 1) * compute;  // back to the device, to be added to
     }
   }
   const std::uint64_t hidden = hidden_bytes(
       plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype);
   for (const Tier input : unit.inputs) {
     if (input == Tier::device) continue;
-    // Out as the unit's input, back for the backward pass; for all but the last use the same for
-    // its gradient. The forward pass reads it as well.
+    // Out: the unit's input, then the gradient of it. In: the input for forward and for backward,
+    // and the gradient of it for the backward of the unit before. The last unit uses its input
+    // once, for both.
     const std::uint64_t in = plan.passes() * (u + 1 == plan.units.size() ? 2 : 3);
     const std::uint64_t out = plan.passes() * 2;
     traffic.d2h_bytes += out * hidden;
@@ -82,10 +85,10 @@ UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::si
   return traffic;
 }
 
-// Of what is on NVMe and in memory as well, in one update.
+// Bytes of states on NVMe that memory holds too, in one update.
 struct CachedTraffic {
-  std::uint64_t cached_bytes = 0;  // not read, since the cache has them
-  std::uint64_t kept_bytes = 0;    // not written between commits
+  std::uint64_t cached_bytes = 0;    // read from the cache, not from NVMe
+  std::uint64_t deferred_bytes = 0;  // written at commits only
 };
 
 UnitTraffic state_traffic(const Plan& plan, std::size_t unit, CachedTraffic& cached) {
@@ -98,17 +101,17 @@ UnitTraffic state_traffic(const Plan& plan, std::size_t unit, CachedTraffic& cac
     traffic.written_bytes += bytes;
     if (place == PartPlace::tile) traffic.read_bytes += bytes;
     if (place == PartPlace::memory) cached.cached_bytes += bytes;
-    if (place != PartPlace::tile) cached.kept_bytes += bytes;
+    if (place != PartPlace::tile) cached.deferred_bytes += bytes;
   }
-  // States of which some are in memory only are never committed in their directory.
+  // A swap directory without all states is never committed, so deferred bytes are never written.
   if (!plan.states_all_on_nvme()) {
-    traffic.written_bytes -= cached.kept_bytes;
-    cached.kept_bytes = 0;
+    traffic.written_bytes -= cached.deferred_bytes;
+    cached.deferred_bytes = 0;
   }
   return traffic;
 }
 
-// Of an update that is committed.
+// Bytes that a committed update moves.
 UnitTraffic committed_traffic(const Plan& plan, std::size_t u, CachedTraffic& cached) {
   const UnitPlacement& unit = plan.units[u];
   if (unit.frozen) return {};
@@ -121,7 +124,7 @@ UnitTraffic committed_traffic(const Plan& plan, std::size_t u, CachedTraffic& ca
   if (states_copied_to_tile(unit)) {
     const std::uint64_t states = plan.state_format.element_bytes() * shard_count(plan, u);
     traffic.d2h_bytes += states;
-    // The weights of a split master go as weights do.
+    // The weights are a part of a split master; they are counted above.
     traffic.h2d_bytes += states - (plan.state_format.is_split() ? compute : 0);
   }
   return traffic;
@@ -133,7 +136,7 @@ UnitTraffic update_traffic(const Plan& plan, std::size_t unit) {
   CachedTraffic cached;
   UnitTraffic traffic = committed_traffic(plan, unit, cached);
   const auto every = static_cast<std::uint64_t>(plan.config.sluice.commit_every);
-  traffic.written_bytes -= cached.kept_bytes - cached.kept_bytes / every;
+  traffic.written_bytes -= cached.deferred_bytes - cached.deferred_bytes / every;
   return traffic;
 }
 
@@ -148,7 +151,7 @@ std::vector<UnitTraffic> visits_traffic(const Plan& plan) {
 
 void fill_traffic(Plan& plan) {
   const std::vector<UnitTraffic> visits = visits_traffic(plan);
-  std::uint64_t kept_until_commit = 0;
+  std::uint64_t deferred_until_commit = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     CachedTraffic cached;
     for (const UnitTraffic& traffic : {visits[u], committed_traffic(plan, u, cached)}) {
@@ -158,11 +161,11 @@ void fill_traffic(Plan& plan) {
       plan.traffic.nvme_written_bytes += traffic.written_bytes;
     }
     plan.traffic.nvme_cached_bytes += cached.cached_bytes;
-    kept_until_commit += cached.kept_bytes;
+    deferred_until_commit += cached.deferred_bytes;
   }
   plan.traffic.nvme_written_between_commits_bytes = plan.traffic.nvme_written_bytes;
   if (plan.config.sluice.commit_every > 1)
-    plan.traffic.nvme_written_between_commits_bytes -= kept_until_commit;
+    plan.traffic.nvme_written_between_commits_bytes -= deferred_until_commit;
 }
 
 }  // namespace sluice::plan
