@@ -26,6 +26,7 @@
 
 #include "sluice/base/ticket.hpp"
 #include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/swap_place.hpp"
 #include "sluice/offload/swap_state.hpp"
 #include "sluice/offload/tiered_bytes.hpp"
@@ -162,21 +163,6 @@ class ScratchFile {
   nvme::StripedFile file_;
   std::uint64_t size_bytes_;
   std::uint64_t used_bytes_ = 0;
-};
-
-// Holds `directory` for this process, by a flock on DIR/lock as SwapStore does; for a directory
-// with scratch files only. Mode::exclusive: one run; the file holds its process id. Mode::shared:
-// any number of readers and no run; needs no right to write. Throws StorageError naming the holder,
-// and when DIR/lock is a file of something else; IoError when the directory is absent, not a
-// directory, or cannot be written. The system releases the lock when the process ends, however it
-// ends; the file stays. Thread-compatible: callers synchronise.
-class DirectoryLock {
- public:
-  enum class Mode { exclusive, shared };
-  DirectoryLock(const std::string& directory, Mode mode);
-
- private:
-  UniqueFd fd_;
 };
 
 }  // namespace sluice::offload
