@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 preset="${1:-release}"
 if [[ "$preset" == -* ]]; then
-  fail "usage: scripts/build.sh [PRESET [TARGET...]]; presets: $(grep -oP '"configurePreset": "\K[a-z]+' CMakePresets.json | sort -u | xargs)"
+  fail "usage: scripts/build.sh [PRESET [TARGET...]]; presets: $(grep -oP '"configurePreset": "\K[a-z0-9-]+' CMakePresets.json | sort -u | xargs)"
 fi
 for tool in cmake ninja c++; do
   command -v "$tool" >/dev/null || fail "$tool is not installed; run scripts/setup.sh"

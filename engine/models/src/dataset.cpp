@@ -21,9 +21,10 @@
 namespace sluice::models {
 namespace {
 
-// Every mistake in a data file is the user's (exit code 2), also those that show as errno.
+// Opens the data file. Every problem of a data file is the user's mistake (exit code 2), also one
+// that shows as errno.
 UniqueFd open_data(const std::string& path, std::uint64_t& size_bytes) {
-  // Not blocking: the opening of a FIFO would wait for a writer.
+  // O_NONBLOCK: opening a FIFO would otherwise wait for a writer.
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   SLUICE_CHECK(fd, "data file " + path + ": cannot be opened: " + std::strerror(errno));
   struct stat info {};
@@ -43,7 +44,7 @@ bool ends_with_bin(const std::string& path) {
   return path.ends_with(".bin");
 }
 
-// floor(random * count / 2^64): uniform to within count / 2^64.
+// floor(random * count / 2^64): a number below count, uniform to within count / 2^64.
 std::uint64_t scale_to(std::uint64_t random, std::uint64_t count) {
   __extension__ using Wide = unsigned __int128;
   return static_cast<std::uint64_t>((static_cast<Wide>(random) * count) >> 64U);
@@ -100,7 +101,7 @@ void Dataset::draw(std::uint64_t seed, std::int64_t step, std::uint64_t sample,
       philox_stream(PhiloxDomain::windows, seed, {static_cast<std::uint64_t>(step), sample, 0, 0});
   const PhiloxBlock block = stream.block(0);
   const std::uint64_t random = (static_cast<std::uint64_t>(block[1]) << 32U) | block[0];
-  // Starts 0 ... train_end - (sequence_length + 1).
+  // Possible starts: 0 ... train_end - (sequence_length + 1).
   read_tokens(scale_to(random, train_end_ - sequence_length_), window);
 }
 

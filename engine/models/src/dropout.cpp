@@ -17,7 +17,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Elements of one piece of work; a multiple of the four numbers of a block.
+// Elements per unit of work: a multiple of the four numbers of a block.
 constexpr std::int64_t kGrain = 16 * 1024;
 
 class Dropout : public torch::autograd::Function<Dropout> {
@@ -30,7 +30,7 @@ class Dropout : public torch::autograd::Function<Dropout> {
     return dropped(x, p, stream);
   }
 
-  // The same mask again, so none is kept.
+  // Draws the forward's mask again, so no mask is saved.
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const std::vector<std::int64_t> words = ctx->saved_data["stream"].toIntVector();
     const auto word = [&](std::size_t i) { return static_cast<std::uint32_t>(words[i]); };
@@ -67,13 +67,13 @@ void drop_range(Scalar* x, std::int64_t begin, std::int64_t end, at::opmath_type
   }
 }
 
-// One number for all that a mask depends on.
+// A seed that depends on everything a mask depends on.
 std::uint64_t seed_of(const PhiloxStream& stream, std::uint64_t first_index) {
   const PhiloxBlock words = stream.block(first_index / 4);
   return (std::uint64_t{words[0]} << 32U) | words[1];
 }
 
-// The device's default generator, which nothing else draws from.
+// Draws from the device's default generator, which has no other user.
 void drop_on_device(torch::Tensor& x, double p, std::uint64_t seed) {
   at::Generator generator = at::globalContext().defaultGenerator(x.device());
   generator.set_current_seed(seed);
@@ -84,7 +84,7 @@ void drop_on_device(torch::Tensor& x, double p, std::uint64_t seed) {
 }  // namespace
 
 PhiloxStream dropout_stream(const DropoutKey& key, std::int64_t unit, std::int64_t site) {
-  // Sites are few: they share a word with the unit.
+  // There are few sites, so unit and site share a word.
   const auto place = (static_cast<std::uint64_t>(unit) << 8U) | static_cast<std::uint64_t>(site);
   return philox_stream(PhiloxDomain::dropout, key.seed,
                        {static_cast<std::uint64_t>(key.step), place,

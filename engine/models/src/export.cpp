@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint64_t kTileBytes = 4 * kMiB;  // whole checksum chunks
 
-// Copies the parameters that lie in elements [begin, begin + values.size()) of the unit's flat
+// Writes the parameters' elements that lie in [begin, begin + values.size()) of the unit's flat
 // buffer.
 void write_params(SafetensorsWriter& writer, std::size_t first_tensor, const zero::UnitLayout& unit,
                   std::uint64_t begin, std::span<const float> values) {
@@ -33,7 +33,7 @@ void write_params(SafetensorsWriter& writer, std::size_t first_tensor, const zer
   }
 }
 
-// A name in the run's own directory could be one of its files.
+// Throws when `out_path` lies in the run's own directory: its name could be one of the run's files.
 void check_outside(const std::string& out_path, const std::string& directory) {
   std::error_code error;
   const auto parent = std::filesystem::weakly_canonical(out_path, error).parent_path();

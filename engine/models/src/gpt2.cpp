@@ -99,7 +99,7 @@ class Block final : public UnitModule {
                                   dropout_stream(key, unit_, kAttentionSite));
   }
 
-  // Attention of new tokens to all cached ones and to the new ones before them.
+  // Attention of the new tokens to all cached tokens and to the new tokens before each.
   Tensor attended_cached(const Tensor& qkv, std::int64_t batch) {
     Heads all = split_heads(qkv, batch, model_.n_head);
     const std::int64_t past = keys_.defined() ? keys_.size(2) : 0;
@@ -120,7 +120,7 @@ class Block final : public UnitModule {
     return dropout(h, model_.resid_pdrop, key, unit_, kFeedForwardOutSite).add_(x);
   }
 
-  // In place where no gradient needs the input; the same bits either way.
+  // Works in place where no gradient needs the input; the bits are equal either way.
   Tensor activated(Tensor h) const {
     if (model_.activation_function == config::Activation::relu) return h.relu_();
     const char* approximate =
@@ -143,7 +143,7 @@ class Block final : public UnitModule {
   const Tensor fc_bias_;           // (inner)
   const Tensor fc_proj_weight_;    // (inner, C)
   const Tensor fc_proj_bias_;      // (C)
-  Tensor keys_;                    // (B, H, tokens so far, D); undefined: none
+  Tensor keys_;                    // (B, H, cached tokens, D); undefined while empty
   Tensor values_;
 };
 
@@ -176,7 +176,8 @@ class Head final : public UnitModule {
   const Tensor weight_;     // (V, C)
 };
 
-// Parameter views in the order of a module's parameters, after checking what was given.
+// Views in the order of a module's parameters: own ones of `flat`, then `borrowed`. Throws
+// InvalidArgument when they do not fit the layout.
 std::vector<Tensor> views_of(const zero::UnitLayout& layout, const Tensor& flat,
                              const std::vector<Tensor>& borrowed, std::size_t param_count,
                              const char* what) {
@@ -215,7 +216,7 @@ Tensor UnitModule::forward_cached(const Tensor&, std::int64_t) {
 void UnitModule::clear_cache() {}
 
 Tensor UnitModule::declare(const std::string& name, const torch::TensorOptions& kind) {
-  // A module's parameter names hold no dots.
+  // LibTorch allows no dots in parameter names.
   std::string key = name;
   std::replace(key.begin(), key.end(), '.', '_');
   params_.push_back(register_parameter(key, torch::empty({0}, kind)));

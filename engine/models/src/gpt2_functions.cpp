@@ -21,7 +21,7 @@ using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The gradient of a parameter, made on first use when no flat buffer is bound.
+// The gradient of a parameter, allocated on first use when no flat buffer is bound.
 Tensor& gradient_of(const Tensor& parameter) {
   Tensor& gradient = parameter.mutable_grad();
   if (!gradient.defined()) gradient = torch::zeros_like(parameter);
@@ -47,9 +47,9 @@ class Linear : public torch::autograd::Function<Linear> {
   }
 };
 
-// Adds the rows of `gradient` (N, C) to the rows of `into` (V, C) that `tokens` (N) name. A row's
-// sum is taken in the order of N and in fp32, and rounded once; rows are shared out, so the number
-// of threads does not matter.
+// Adds row n of `gradient` (N, C) to row tokens[n] of `into` (V, C). Each row's sum is taken in the
+// order of N, in fp32, and rounded once. One thread sums a row, so the number of threads does not
+// matter.
 template <typename Scalar>
 void add_rows(Tensor& into, const Tensor& tokens, const Tensor& gradient) {
   const std::int64_t width = gradient.size(1);
@@ -60,7 +60,7 @@ void add_rows(Tensor& into, const Tensor& tokens, const Tensor& gradient) {
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](std::int64_t a, std::int64_t b) { return token[a] < token[b]; });
-  std::vector<std::size_t> groups;  // where in `order` another token begins
+  std::vector<std::size_t> groups;  // positions in `order` where a new token begins
   for (std::size_t i = 0; i < order.size(); ++i) {
     if (i == 0 || token[order[i]] != token[order[i - 1]]) groups.push_back(i);
   }
@@ -103,8 +103,8 @@ class Embed : public torch::autograd::Function<Embed> {
         AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, rows.scalar_type(), "add_rows",
                                         [&] { add_rows<scalar_t>(of_tokens, tokens, rows); });
       } else {
-        // Sorts the tokens, too: sums in fp32 and in an order that does not change. Takes a matrix
-        // of the weight's size.
+        // LibTorch sorts the tokens too: it sums in fp32, in a fixed order. It takes a temporary of
+        // the weight's size.
         of_tokens.add_(at::embedding_dense_backward(rows, tokens, of_tokens.size(0),
                                                     /*padding_idx=*/-1,
                                                     /*scale_grad_by_freq=*/false));
@@ -126,7 +126,7 @@ torch::Dtype loss_dtype(const Tensor& logits) {
   return logits.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
 }
 
-// The loss of each row of logits; with `scale` they become their gradient:
+// The loss of each row of `logits`. With `scale`, replaces the logits by their gradient:
 // d loss / d logits = (softmax - one at the target) * scale.
 Tensor losses_of(const Tensor& logits, const Tensor& targets, std::int64_t step,
                  std::optional<double> scale) {
@@ -151,8 +151,8 @@ Tensor losses_of(const Tensor& logits, const Tensor& targets, std::int64_t step,
   return losses;
 }
 
-// Works on a chunk of rows at a time, so that the logits never exist whole. The gradients of a
-// chunk are taken at once: its logits are gone when backward runs.
+// Processes a chunk of rows at a time, so that the logits never exist as a whole. Forward also
+// computes the gradients, because the logits are gone when backward runs.
 class ProjectedCrossEntropy : public torch::autograd::Function<ProjectedCrossEntropy> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
@@ -181,7 +181,7 @@ class ProjectedCrossEntropy : public torch::autograd::Function<ProjectedCrossEnt
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    // Elsewhere the host would wait for all that was issued.
+    // Not checked on a GPU, where reading the value would wait for all issued work.
     TORCH_CHECK(!gradients[0].is_cpu() || gradients[0].item<double>() == 1.0,
                 "the loss has its gradients already: give their scale to loss()");
     return {ctx->get_saved_variables()[0], {}, {}, {}};
@@ -231,7 +231,7 @@ class DroppedAttention : public torch::autograd::Function<DroppedAttention> {
       Tensor of_weights = of_out[b].bmm(all.v[b].transpose(1, 2));
       drop(of_weights, p, stream, b);
       of_weights = at::_softmax_backward_data(of_weights, weights, -1, weights.scalar_type());
-      of_weights.mul_(scale_of(all));  // where the mask is, the weights and so these are 0
+      of_weights.mul_(scale_of(all));  // masked weights are 0, and so are their gradients
       of_all.q[b].copy_(of_weights.bmm(all.k[b]));
       of_all.k[b].copy_(of_weights.transpose(1, 2).bmm(all.q[b]));
     }
@@ -243,7 +243,7 @@ class DroppedAttention : public torch::autograd::Function<DroppedAttention> {
     return 1.0 / std::sqrt(static_cast<double>(all.q.size(3)));
   }
 
-  // softmax(q k^T / sqrt(D)) of sequence b, no token looking ahead: (H, T, T).
+  // softmax(q k^T / sqrt(D)) of sequence b with a causal mask: (H, T, T).
   static Tensor weights_of(const Heads& all, std::int64_t b) {
     const std::int64_t length = all.q.size(2);
     const Tensor ahead =

@@ -1,11 +1,11 @@
 #pragma once
-// The operations of GPT-2 whose backward is our own. Two reasons: gradients of weights are added to
-// what the parameter's gradient holds in place (rounded once, and without a temporary of the
-// weight's size), and less is kept for the backward pass. Parameters must be leaves: their gradient
-// is never returned, so torch::autograd::grad does not see it; one backward for each forward.
+// Operations of GPT-2 with a backward of their own, for two reasons. Weight gradients accumulate in
+// place into the parameter's gradient, rounded once, without a temporary of the weight's size. Less
+// is saved for backward. Parameters must be leaves: their gradient is never returned, so
+// torch::autograd::grad does not see it. Each forward allows one backward.
 //
 // Shapes: N = B * T rows, C = n_embd, H = n_head, D = C / H, V = vocab_size.
-// On the device of their arguments. Confined to the thread that computes.
+// Results are on the arguments' device. Confined to thread: the one that computes.
 
 #include <torch/torch.h>
 
@@ -24,9 +24,9 @@ torch::Tensor embed(const torch::Tensor& tokens, const torch::Tensor& wte, const
                     std::int64_t position);
 
 // Mean cross-entropy of x (N, C) @ weight (V, C)^T against targets (N), in fp32 (fp64 for fp64
-// weights). The logits never exist whole. With gradients they are those of `scale` times the mean,
-// taken here and now: the weight's are added when this returns, x's are handed over by a backward
-// that must be given 1.
+// weights). The logits never exist as a whole. Gradients, if enabled, are those of `scale` times
+// the mean. The weight's gradient is added before this returns; backward, whose gradient must be 1,
+// returns that of x.
 torch::Tensor projected_cross_entropy(const torch::Tensor& x, const torch::Tensor& weight,
                                       const torch::Tensor& targets, double scale);
 
@@ -41,8 +41,8 @@ Heads split_heads(const torch::Tensor& qkv, std::int64_t batch, std::int64_t hea
 // Causal attention of qkv (N, 3 * C) over H heads, without dropout: (N, C).
 torch::Tensor attention(const torch::Tensor& qkv, std::int64_t batch, std::int64_t heads);
 
-// The same with dropout of the attention weights. Works on one sequence after the other and
-// computes the weights again in the backward pass: holds (H, T, T) a few times, never (B, H, T, T).
+// attention() with dropout of the attention weights. Processes one sequence at a time and
+// recomputes the weights in backward: holds a few (H, T, T), never (B, H, T, T).
 torch::Tensor attention_with_dropout(const torch::Tensor& qkv, std::int64_t batch,
                                      std::int64_t heads, double p, const PhiloxStream& stream);
 

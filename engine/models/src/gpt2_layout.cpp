@@ -62,8 +62,8 @@ std::uint64_t fnv1a(std::string_view text) {
   return hash;
 }
 
-// Four standard normal numbers from one block (Box and Muller 1958). 24 bits each, so that both the
-// logarithm's argument (0, 1] and the angle are exact floats.
+// Four standard normal numbers from one block (Box and Muller 1958). Each uses 24 bits, so that the
+// logarithm's argument in (0, 1] and the angle's fraction are exact floats.
 std::array<float, 4> normals(const PhiloxBlock& block) {
   constexpr float kUnit = 0x1p-24F;
   std::array<float, 4> values{};
@@ -96,14 +96,13 @@ void fill_param(const config::ModelConfig& model, const zero::ParamLayout& param
                 std::uint64_t seed, std::uint64_t begin, std::span<float> values) {
   const std::string_view name = param.name;
   if (param.shape.size() == 1) {
-    // Of the vectors only the scales of the layer norms are not biases.
+    // Vectors are biases, except the scales of the layer norms.
     std::fill(values.begin(), values.end(), name.ends_with(".weight") ? 1.0F : 0.0F);
     return;
   }
   double deviation = model.initializer_range;
   if (name.ends_with(".c_proj.weight")) {
-    // GPT-2 (Radford et al. 2019), section 2.3: 1 / sqrt(N) for N residual layers, two in each
-    // block.
+    // GPT-2 (Radford et al. 2019), section 2.3: 1 / sqrt(N) for N residual layers; a block has two.
     deviation /= std::sqrt(2.0 * static_cast<double>(model.n_layer));
   }
   fill_normal(param, seed, static_cast<float>(deviation), begin, values);

@@ -12,9 +12,9 @@ namespace {
 
 using Bytes = std::uint64_t;
 
-// Every number below is a tensor that gpt2.cpp and gpt2_functions.cpp hold, or a buffer that a
+// Every term below is a tensor that gpt2.cpp and gpt2_functions.cpp hold, or a buffer that a
 // LibTorch kernel takes from the allocator. A unit is a sequence of stages; its peak is the largest
-// sum of what is alive in one stage. N = B * T rows; "r" in a comment: one tensor (N, C).
+// sum of the tensors alive in one stage. N = B * T rows; "r" in a comment: one tensor (N, C).
 class Workspace {
  public:
   Workspace(const config::ModelConfig& model, Bytes micro_batch, Bytes element_bytes, int threads)
@@ -32,8 +32,8 @@ class Workspace {
   UnitWorkspace embedding() const {
     const Bytes r = tensor(rows_, width_);
     const Bytes dropped = model_.embd_pdrop > 0 ? r : 0;
-    // Looked up, dropped; backward: output, masked gradient, its sum over the batch for the
-    // positions.
+    // Forward: looked-up rows, dropped rows. Backward: output, masked gradient, and the gradient's
+    // sum over the batch for the positions.
     return {r + dropped, r + dropped + tensor(length_, width_) + kScalars, r + dropped,
             offload::pool_bytes(rows_ * sizeof(std::int64_t))};
   }
@@ -48,8 +48,8 @@ class Workspace {
 
   UnitWorkspace head() const {
     const Bytes r = tensor(rows_, width_);
-    // Logits of a chunk of rows; of these two pieces in fp32: the logits and their exponentials.
-    // fp32 logits are not copied.
+    // A chunk of rows has logits; a piece of the chunk has fp32 logits and their exponentials. fp32
+    // logits are not copied.
     const Bytes chunk = std::clamp<Bytes>(Bytes{kLogitsChunkCount} / vocabulary_, 1, rows_);
     const Bytes step = std::clamp<Bytes>(Bytes{kLossChunkCount} / vocabulary_, 1, chunk);
     const Bytes held = r + stats() + tensor(chunk, vocabulary_) + stats() + kScalars;
@@ -67,7 +67,7 @@ class Workspace {
   enum class Mode { forward_only, with_gradients };
   // Means, losses, counts: a handful of one-element tensors of 64 bytes.
   static constexpr Bytes kScalars = 512;
-  static constexpr Bytes kLargestScratch = 1'114'112;  // of one thread, whatever the sizes
+  static constexpr Bytes kLargestScratch = 1'114'112;  // of one thread, for any size
   static constexpr Bytes kLargestAvx512Scratch = 1'721'344;
 
   Bytes tensor(Bytes count, Bytes row_count) const {
@@ -75,17 +75,17 @@ class Workspace {
   }
   // Mean and reciprocal deviation of each row.
   Bytes stats() const { return 2 * offload::pool_bytes(rows_ * sizeof(float)); }
-  // Gradients of scale and bias, summed by each thread in fp32 first.
+  // Gradients of scale and bias; each thread first sums them in fp32.
   Bytes norm_scratch() const {
     return 2 * tensor(1, width_) + 2 * offload::pool_bytes(threads_ * width_ * sizeof(float));
   }
 
-  // oneDNN's scratch for (rows, depth) x (depth, any) in bf16, an upper bound of what 3.10 takes
-  // with AMX and 1 to 8 threads: each thread packs 64 columns of the second operand, whole while
-  // they are short, else in parts with sums in fp32. AVX-512 without AMX takes less, but for large
-  // sizes. fp32 is MKL's, which does not use the allocator. fp16 counts as bf16: oneDNN multiplies
-  // it where the processor does (not measured there); elsewhere LibTorch's own products take
-  // nothing, and the plan has this much too much.
+  // oneDNN's scratch for (rows, depth) x (depth, any) in bf16: an upper bound for oneDNN 3.10 with
+  // AMX and 1 to 8 threads. Each thread packs 64 columns of the second operand, short columns
+  // completely, longer ones in parts with fp32 sums. AVX-512 without AMX takes less, except for
+  // large sizes. fp32 uses MKL, which does not use the allocator. fp16 counts as bf16: oneDNN
+  // multiplies fp16 where the processor supports it (not measured there); elsewhere LibTorch's own
+  // products take no scratch and this bound is too high.
   Bytes matmul_scratch(Bytes rows, Bytes depth) const {
     if (element_ != 2) return 0;
     const Bytes whole = 128 * align_up(depth, 64) + 6144;
@@ -97,7 +97,8 @@ class Workspace {
     if (rows >= 1024 && depth > 3072) each = kLargestAvx512Scratch;
     return offload::pool_bytes(threads_ * each);
   }
-  // The same for x^T g, with `columns` of g: both operands are packed, the first transposed.
+  // Scratch of x^T g, where g has `columns` columns: both operands are packed, the first
+  // transposed.
   Bytes weight_gradient_scratch(Bytes rows, Bytes columns) const {
     if (element_ != 2) return 0;
     const Bytes sums = rows >= 512 ? 81'920 : 0;
@@ -106,13 +107,13 @@ class Workspace {
     return offload::pool_bytes(threads_ * std::max(amx, avx512));
   }
 
-  // Query rows and key rows that LibTorch's flash attention takes at a time.
+  // Query rows and key rows that LibTorch's flash attention processes at a time.
   Bytes flash_queries() const {
     return std::min<Bytes>(length_, length_ >= 768 ? 256 : length_ >= 192 ? 64 : 32);
   }
   Bytes flash_keys() const { return std::min<Bytes>(length_, 512); }
-  // Log-sums of the rows; for each thread scores, sums and output in fp32, in bf16 scores again and
-  // packed keys; in bf16, from 64 rows on, keys and values packed.
+  // Log-sums of the rows; for each thread, scores, sums and output in fp32. In bf16 also: for each
+  // thread, bf16 scores and packed keys; from 64 rows on, packed keys and values.
   Bytes flash_forward() const {
     const Bytes q = flash_queries();
     const Bytes k = flash_keys();
@@ -122,8 +123,8 @@ class Workspace {
     const Bytes packed = length_ >= 64 ? 2 * tensor(rows_, width_) : 0;
     return log_sums + fp32 + packed + tensor(threads_ * q, k) + tensor(threads_ * k, depth_);
   }
-  // For each thread weights and their gradient in fp32, in bf16 again, and the scratch of its
-  // products.
+  // For each thread, weights and their gradient in fp32. In bf16 also: bf16 copies of both, and the
+  // scratch of the products.
   Bytes flash_backward() const {
     const Bytes q = flash_queries();
     const Bytes k = flash_keys();
@@ -136,11 +137,10 @@ class Workspace {
 
   bool drops_attention() const { return model_.attn_pdrop > 0; }
   Bytes residual_copy() const { return model_.resid_pdrop > 0 ? tensor(rows_, width_) : 0; }
-  // (H, T, T), one sequence.
+  // Attention weights of one sequence: (H, T, T).
   Bytes weights() const { return tensor(heads_ * length_, length_); }
   Bytes mask() const { return offload::pool_bytes(length_ * length_); }
-  // Copies that the batched products make of one sequence's queries, keys, values or their
-  // gradients.
+  // A copy, made by a batched product, of one sequence's queries, keys, values or of a gradient.
   Bytes sequence() const { return tensor(length_, width_); }
 
   // Scratch of one attention beyond its input and output.
@@ -151,7 +151,7 @@ class Workspace {
     return 2 * weights() + mask() + 3 * sequence() + products;
   }
 
-  // ln_1, attention, projection. With gradients every intermediate stays.
+  // Peak of ln_1, attention and projection. With gradients, every intermediate stays.
   Bytes attention_half(Mode mode) const {
     const Bytes r = tensor(rows_, width_);
     const Bytes r3 = tensor(rows_, 3 * width_);
@@ -167,24 +167,22 @@ class Workspace {
     return drops_attention() ? 0 : offload::pool_bytes(rows_ * heads_ * sizeof(float));
   }
 
-  // What the attention half leaves for the backward pass: ln_1's result, qkv, the attention's
-  // result.
+  // Saved by the attention half for backward: the results of ln_1 and attention, and qkv.
   Bytes attention_kept() const {
     return 2 * tensor(rows_, width_) + stats() + tensor(rows_, 3 * width_) + log_sums();
   }
-  // One inner tensor with relu (its result), two with gelu (its input too).
+  // Saved inner tensors: one with relu (the result), two with gelu (input and result).
   Bytes inner_kept() const {
     const Bytes inner = tensor(rows_, inner_);
     return model_.activation_function == config::Activation::relu ? inner : 2 * inner;
   }
 
-  // What a block leaves for its backward pass, without input and output: x1 and ln_2's result are
-  // 2 r.
+  // Saved by a block for backward, without input and output. x1 and ln_2's result are 2 r.
   Bytes feed_forward_kept() const {
     return attention_kept() + 2 * tensor(rows_, width_) + stats() + inner_kept();
   }
 
-  // ln_2, network; x1 and ln_2's result are 2 r.
+  // Peak of ln_2 and the network. x1 and ln_2's result are 2 r.
   Bytes feed_forward_half(Mode mode) const {
     const Bytes r = tensor(rows_, width_);
     const Bytes inner = tensor(rows_, inner_);
@@ -198,7 +196,7 @@ class Workspace {
          before + inner_kept() + r + std::max(matmul_scratch(rows_, inner_), residual_copy())});
   }
 
-  // From the output's gradient back to x1. The output itself is still held by the caller.
+  // Peak of backward from the output's gradient to x1. The caller still holds the output.
   Bytes feed_forward_backward() const {
     const Bytes r = tensor(rows_, width_);
     const Bytes inner = tensor(rows_, inner_);
@@ -211,18 +209,21 @@ class Workspace {
     const Bytes first = before + inner +
                         std::max(std::max(weight_gradient_scratch(rows_, inner_), bias),
                                  r + matmul_scratch(rows_, inner_));
-    const Bytes norm = before - r + 3 * r + norm_scratch();  // gradients in, out, and their sum
+    const Bytes norm =
+        before - r + 3 * r + norm_scratch();  // incoming and outgoing gradient, and their sum
     return std::max({second, activation, first, norm}) + kScalars;
   }
 
-  // From x1's gradient back to x: output, x1's gradient and the input's are 3 r at most.
+  // Peak of backward from x1's gradient to x: output, x1's gradient and the input's are at most 3
+  // r.
   Bytes attention_backward() const {
     const Bytes r = tensor(rows_, width_);
     const Bytes r3 = tensor(rows_, 3 * width_);
     const Bytes project_out =
         attention_kept() + 2 * r + residual_copy() +
         std::max(weight_gradient_scratch(rows_, width_), r + matmul_scratch(rows_, width_));
-    const Bytes gradients = 3 * r + residual_copy();  // output, x1's, the attention result's
+    const Bytes gradients =
+        3 * r + residual_copy();  // output, gradients of x1 and of the attention result
     const Bytes attend = attention_kept() + gradients + r3 + attention_backward_scratch();
     const Bytes join = attention_kept() + 2 * r + 2 * r3;
     const Bytes project_in =
@@ -268,8 +269,7 @@ UnitWorkspaces estimate_gpu_workspaces(const config::ModelConfig& model, std::ui
                                        std::uint64_t element_bytes) {
   const std::uint64_t rows =
       checked_mul(micro_batch, static_cast<std::uint64_t>(model.n_positions));
-  // The tensors are those of the CPU; beside them the fused attention sums its gradients in fp32,
-  // in blocks of 128 rows.
+  // The CPU's tensors, plus the fused attention's fp32 sums of gradients, in blocks of 128 rows.
   const std::uint64_t sums =
       checked_mul(align_up(rows, 128), static_cast<std::uint64_t>(model.n_embd) * sizeof(float));
   const auto of = [&](std::size_t unit) {
@@ -283,8 +283,7 @@ UnitWorkspaces estimate_gpu_workspaces(const config::ModelConfig& model, std::ui
   UnitWorkspaces all{
       .embedding = of(0), .block = of(1), .head = of(last), .held_bytes = kGpuHeldBytes};
   all.block.backward_bytes = checked_add(all.block.backward_bytes, checked_mul(sums, 3));
-  // Logits are taken in larger pieces than on the CPU: half as many of them
-  // are converted to fp32, twice.
+  // Chunks of logits are larger than on the CPU. Half a chunk is in fp32 at a time, twice.
   const std::uint64_t logits = std::min(
       Bytes{kGpuLogitsChunkCount}, checked_mul(rows, static_cast<std::uint64_t>(model.vocab_size)));
   for (std::uint64_t* bytes : {&all.head.forward_bytes, &all.head.backward_bytes})

@@ -10,8 +10,8 @@ namespace sluice::models {
 
 void check_parallel_work() {
   const torch::NoGradGuard no_grad;
-  // Enough work for two threads, which show that the second one is absent; every element of the
-  // product is the size, and 16 bits hold it exactly.
+  // Large enough for two threads, so that a missing second thread shows. Every element of the
+  // product is kSize, which 16 bits hold exactly.
   constexpr std::int64_t kSize = 64;
   const torch::Tensor ones = torch::ones({kSize, kSize}, torch::kBFloat16);
   const auto missed = kSize * kSize - ones.mm(ones).eq(kSize).sum().item<std::int64_t>();

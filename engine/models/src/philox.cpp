@@ -38,7 +38,7 @@ PhiloxStream philox_stream(PhiloxDomain domain, std::uint64_t seed,
   PhiloxBlock state =
       philox4x32({static_cast<std::uint32_t>(domain), 0, 0, 0}, {low(seed), high(seed)});
   for (const std::uint64_t id : ids) {
-    // The whole state goes into the next block: half of it as key, half of it as counter.
+    // The whole state enters the next block: half as key, half as counter.
     state = philox4x32({low(id), high(id), state[2], state[3]}, {state[0], state[1]});
   }
   return PhiloxStream{{state[0], state[1]}, {state[2], state[3]}};

@@ -12,7 +12,7 @@ namespace sluice::models {
 
 namespace {
 
-// A manifest without it was written when there was one format.
+// An absent value means fp32: older manifests had one format only.
 template <typename Format>
 Format parse_format(const Json::Value& value, std::string_view other_name, Format other) {
   const std::string name = value.isNull() ? "fp32" : value.asString();

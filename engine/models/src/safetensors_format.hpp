@@ -1,5 +1,5 @@
 #pragma once
-// What reader and writer of safetensors files share.
+// Constants and checks shared by the reader and the writer of safetensors files.
 // Thread-safe: free functions without state.
 
 #include <bit>
@@ -17,11 +17,11 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 inline constexpr std::uint64_t kHeaderLengthBytes = 8;
 // The format's own limit for the JSON header.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
-// Elements converted at a time.
+// Elements converted to or from 16 bits at a time.
 inline constexpr std::size_t kConvertCount = 64 * 1024;
 
-// Elements of a shape; no dimension means one. Throws InvalidArgument when negative or beyond 64
-// bits.
+// Elements of a shape; a shape without dimensions has one. Throws InvalidArgument when a dimension
+// is negative, or when the product exceeds 64 bits.
 inline std::uint64_t element_count(const std::vector<std::int64_t>& shape) {
   std::uint64_t count = 1;
   for (const std::int64_t dimension : shape) {

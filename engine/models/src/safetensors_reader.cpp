@@ -14,7 +14,7 @@
 namespace sluice::models {
 namespace {
 
-// Reads all of [offset_bytes, offset_bytes + bytes.size()), which lies inside the file.
+// Reads bytes.size() bytes at `offset_bytes`. Throws StorageError when the file ends before.
 void read_exactly(int fd, const std::string& path, std::span<std::byte> bytes,
                   std::uint64_t offset_bytes) {
   std::size_t done = 0;
@@ -31,7 +31,7 @@ void read_exactly(int fd, const std::string& path, std::span<std::byte> bytes,
   }
 }
 
-// Bytes of an element of the data types that the format knows; empty for others.
+// Bytes per element of the format's data types; empty for an unknown type.
 std::optional<std::uint64_t> element_bytes_of(const std::string& dtype) {
   static constexpr std::array<std::pair<const char*, std::uint64_t>, 15> kTypes{{{"BOOL", 1},
                                                                                  {"U8", 1},
@@ -63,10 +63,10 @@ std::optional<DType> dtype_of(const std::string& dtype) {
 
 struct HeaderEntry {
   TensorEntry tensor;
-  std::string dtype;  // as the file has it
+  std::string dtype;  // the file's text
 };
 
-// Turns the JSON header into entries; every complaint names the file and the tensor.
+// Parses the JSON header into entries. Every error names the file and the tensor.
 class HeaderReader {
  public:
   HeaderReader(const std::string& path, std::uint64_t data_begin_bytes, std::uint64_t data_bytes)
@@ -162,7 +162,7 @@ class HeaderReader {
   void check_overlap(std::vector<HeaderEntry>& entries) const {
     const auto begin_of = [](const HeaderEntry& e) { return e.tensor.offset_bytes; };
     std::sort(entries.begin(), entries.end(), [&](const HeaderEntry& a, const HeaderEntry& b) {
-      // An empty tensor may share its place with the one that begins there.
+      // An empty tensor may have the offset of the tensor that begins there.
       return std::pair(begin_of(a), a.tensor.size_bytes) <
              std::pair(begin_of(b), b.tensor.size_bytes);
     });
@@ -180,7 +180,7 @@ class HeaderReader {
   const std::uint64_t data_bytes_;
 };
 
-// The header's text, after its length has been checked against the file's.
+// Reads the header's text. Throws StorageError when its length exceeds the file's or the limit.
 std::string read_header(int fd, const std::string& path, std::uint64_t file_bytes) {
   if (file_bytes < kHeaderLengthBytes) {
     throw StorageError(path, "is no safetensors file: " + std::to_string(file_bytes) +
@@ -203,7 +203,7 @@ std::string read_header(int fd, const std::string& path, std::uint64_t file_byte
 }  // namespace
 
 SafetensorsReader::SafetensorsReader(const std::string& path)
-    // Not blocking: the opening of a FIFO would wait for a writer.
+    // O_NONBLOCK: opening a FIFO would otherwise wait for a writer.
     : path_(path),
       fd_(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path)) {
   struct stat info {};

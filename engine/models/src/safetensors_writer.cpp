@@ -38,8 +38,8 @@ void write_exactly(int fd, const std::string& path, std::span<const std::byte> b
   }
 }
 
-// The JSON header, padded with spaces so that the data that follow start at a multiple of 8 (as the
-// format's own writer does). `begins_bytes` are relative to the data.
+// The JSON header, padded with spaces so that the data start at a multiple of 8, as the format's
+// own writer does. `begins_bytes` count from the beginning of the data.
 std::string make_header(const std::vector<TensorSpec>& tensors,
                         const std::vector<std::uint64_t>& counts,
                         const std::vector<std::uint64_t>& begins_bytes, DType dtype) {
@@ -62,7 +62,7 @@ std::string make_header(const std::vector<TensorSpec>& tensors,
   return header;
 }
 
-// Space is taken up front, so that a full disk is known before the work.
+// Allocates all blocks, so that a full disk fails before the work.
 void allocate_file(int fd, const std::string& path, std::uint64_t size_bytes) {
   const int error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
   if (error != 0) {
@@ -70,12 +70,13 @@ void allocate_file(int fd, const std::string& path, std::uint64_t size_bytes) {
   }
 }
 
-// The file that is replaced in the end: what a symbolic link points to, not the link. Throws when
-// there is something that is not a file: renaming over a device would remove it.
+// The file that finish() replaces: the target of a symbolic link, not the link. Throws
+// InvalidArgument when the target exists and is not a regular file: renaming over a device would
+// remove the device.
 std::string replaced_file(const std::string& path) {
   std::error_code error;
   std::filesystem::path target = path;
-  // By hand, since a link may point to what is not there yet; as many as the kernel follows.
+  // Resolved by hand, because the target may not exist yet. The limit is the kernel's.
   for (int links = 0; links < 40 && std::filesystem::is_symlink(target, error); ++links)
     target = target.parent_path() / std::filesystem::read_symlink(target, error);
   const auto status = std::filesystem::status(target, error);
@@ -115,7 +116,7 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<TensorSpec> t
     write_exactly(fd_.get(), path_, std::as_bytes(std::span(&header_bytes, 1)), 0);
     write_exactly(fd_.get(), path_, std::as_bytes(std::span(header)), kHeaderLengthBytes);
   } catch (...) {
-    // No destructor runs for an object that was never made.
+    // The destructor does not run after a throw in the constructor.
     ::unlink(temporary_path_.c_str());
     throw;
   }
@@ -158,7 +159,7 @@ void SafetensorsWriter::write_fp32(std::size_t index, std::uint64_t offset_count
 
 void SafetensorsWriter::note_written(std::size_t index, std::uint64_t begin, std::uint64_t end) {
   auto& ranges = written_[index];
-  // Swallows every range that overlaps or touches [begin, end).
+  // Merges every range that overlaps or touches [begin, end).
   auto next = ranges.upper_bound(begin);
   if (next != ranges.begin() && std::prev(next)->second >= begin) --next;
   while (next != ranges.end() && next->first <= end) {

@@ -7,7 +7,7 @@ namespace sluice::models {
 void settle_vector_math() {
   static const bool settled = [] {
     const torch::NoGradGuard no_grad;
-    // One element: one thread. Either data type may have a choice of its own.
+    // One element uses one thread. Each data type may choose its kernels separately.
     for (const torch::Dtype dtype : {torch::kFloat32, torch::kFloat64})
       torch::ones({1}, torch::dtype(dtype)).exp_().log_();
     return true;

@@ -1,6 +1,7 @@
 #pragma once
-// Parameters that own no bytes: while their unit computes they point at views of its flat buffers,
-// otherwise they are empty. No copies. Confined to the thread that computes.
+// Binds parameters to a unit's flat buffers. Bound parameters are views of the buffers and own no
+// bytes; unbound parameters are empty. Nothing is copied. Confined to thread: the one that
+// computes.
 
 #include <torch/torch.h>
 
@@ -10,18 +11,18 @@
 
 namespace sluice::models {
 
-// The view of a unit's flat buffer that holds a parameter, in its shape.
+// A parameter's view, in its shape, of its unit's flat buffer.
 torch::Tensor view_of(const zero::ParamLayout& param, const torch::Tensor& flat);
 
-// Points each parameter at the view with the same index, without a gradient; the views' bytes must
-// outlive the binding.
+// Binds each parameter to the view with the same index, and removes its gradient. The views' bytes
+// outlive the binding. Throws InvalidArgument unless there is one view for each parameter.
 void bind_params(const std::vector<torch::Tensor>& params, const std::vector<torch::Tensor>& views);
-// Points each parameter's gradient at the view with the same index, so that backward adds to it; an
-// undefined view leaves the parameter without. Views have the shapes and data types of the bound
-// weights.
+// Binds each parameter's gradient to the view with the same index, so that backward accumulates
+// into the view. An undefined view means no gradient. Views have the shapes and data types of the
+// bound weights. Throws InvalidArgument unless there is one view for each parameter.
 void bind_gradients(const std::vector<torch::Tensor>& params,
                     const std::vector<torch::Tensor>& views);
-// Back to empty tensors, of their data type, without gradients.
+// Replaces the parameters by empty tensors of their data type, and removes their gradients.
 void unbind_params(const std::vector<torch::Tensor>& params);
 
 }  // namespace sluice::models

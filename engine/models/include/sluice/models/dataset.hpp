@@ -1,7 +1,7 @@
 #pragma once
-// Training and evaluation data: a file read as bytes (vocabulary 256), or as little-endian uint16
-// tokens (.bin). Read window by window, never whole. Which windows a step trains on depends on seed
-// and step only. No LibTorch.
+// Dataset: training and evaluation data from a file of bytes (vocabulary 256), or of little-endian
+// uint16 tokens (.bin). It reads windows, never the whole file. The windows of a step depend on
+// seed and step only. No LibTorch.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,43 +13,46 @@
 
 namespace sluice::models {
 
-// Thread-safe after construction.
+// Owns the open file. Thread-safe after construction, hold_out() and evaluate_all().
 class Dataset {
  public:
-  // Throws InvalidArgument naming the file: absent, empty, unreadable, a directory, a .bin of odd
-  // length, a token that is not below `vocabulary_size` (bytes need at least 256 unless all bytes
-  // of the file are smaller: checked while drawing, with the offset), or shorter than one sequence
-  // of `sequence_length` + 1 tokens.
+  // Throws InvalidArgument naming the file when it is absent, empty, unreadable, not a regular
+  // file, a .bin of odd length, or shorter than `sequence_length` + 1 tokens. Tokens are compared
+  // with `vocabulary_size` when a window is read.
   Dataset(const std::string& path, std::uint64_t sequence_length, std::uint64_t vocabulary_size);
 
   const std::string& path() const { return path_; }
-  // uint16 tokens, not bytes.
+  // Whether the file holds uint16 tokens instead of bytes.
   bool is_tokens() const { return token_bytes_ == sizeof(std::uint16_t); }
   std::uint64_t token_count() const { return token_count_; }
-  // "1,234 tokens, sample 0123456789abcdef": its length, and a checksum of 64 places of 1 KiB
-  // spread over it, by which another file is told from it in a moment. Reads the file.
+  // Text that distinguishes files quickly: "1,234 tokens, sample 0123456789abcdef", the length and
+  // a checksum of 64 places of 1 KiB spread over the file. Reads the file. Throws InvalidArgument.
   std::string identity() const;
-  // Restricts training to the first part and evaluation to the last `fraction` of the tokens (0 <
-  // fraction < 1). Throws InvalidArgument when either part is shorter than one sequence + 1.
+  // Reserves the last `fraction` (0 < fraction < 1) of the tokens for evaluation, the rest for
+  // training. Throws InvalidArgument when either part is shorter than a sequence plus one token.
   void hold_out(double fraction);
-  // [begin, end) in tokens of each part; without hold_out training is everything and evaluation is
-  // empty.
+  // Training uses tokens [0, train_end()), evaluation [eval_begin(), token_count()). Without
+  // hold_out(), training uses all tokens and evaluation none.
   std::uint64_t train_end() const { return train_end_; }
   std::uint64_t eval_begin() const { return eval_begin_; }
 
-  // Tokens of one training window: inputs are the first sequence_length, targets the last
-  // sequence_length of `window`, which has sequence_length + 1 elements. Throws InvalidArgument, as
-  // eval_window does, when the file has been cut short meanwhile. The start is drawn
-  // uniformly with Philox 4x32-10 keyed by (seed, step, sample), with replacement.
+  // Fills `window` (sequence_length + 1) with a training window: its first sequence_length elements
+  // are the inputs, its last sequence_length the targets. The start is drawn uniformly, with
+  // replacement, by Philox 4x32-10 keyed by (seed, step, sample). Throws InvalidArgument for
+  // another length of `window`, for a token not below the vocabulary size (with its offset), and
+  // when the file was truncated meanwhile or cannot be read.
   void draw(std::uint64_t seed, std::int64_t step, std::uint64_t sample,
             std::span<std::int64_t> window) const;
 
-  // Evaluation windows do not overlap: window i of a part that begins at `begin` starts at begin +
-  // i * sequence_length. `count_limit` windows at most, spread evenly over the part; 0 means all.
+  // Number of evaluation windows, at most `count_limit`; 0 means all. All windows: window i starts
+  // at eval_begin() + i * sequence_length, so their inputs do not overlap. A smaller number is
+  // spread evenly over them.
   std::uint64_t eval_window_count(std::uint64_t count_limit) const;
+  // Fills `window` (sequence_length + 1) with evaluation window `index`, below
+  // eval_window_count(count_limit). Throws InvalidArgument as draw(), and for a larger index.
   void eval_window(std::uint64_t index, std::uint64_t count_limit,
                    std::span<std::int64_t> window) const;
-  // Makes the whole file the evaluation part (for --eval-data).
+  // Makes the whole file the evaluation part, for --eval-data.
   void evaluate_all();
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
-// A run's committed state (a swap directory, or a checkpoint) as safetensors weights in Hugging
-// Face naming. Bounded memory: one tile. No LibTorch.
+// Exports a run's committed state (a swap directory, or a checkpoint) as safetensors weights with
+// Hugging Face's names. Memory is bounded by two tiles of 4 MiB. No LibTorch. Thread-safe: a free
+// function without state.
 
 #include <cstdint>
 #include <functional>
@@ -17,10 +18,11 @@ struct ExportResult {
   std::uint64_t file_bytes = 0;
 };
 
-// Writes the fp32 master weights of the last committed step in `run_directory` to `out_path`, as
-// fp32 or rounded to nearest even to bf16 / fp16. Every chunk's checksum is verified. `progress`
-// (may be empty) gets bytes done and bytes in all. Throws StorageError (no committed state,
-// damaged), IoError.
+// Writes the master weights of the last committed step in `run_directory` to `out_path`, as fp32,
+// or rounded to nearest even to bf16 or fp16. Verifies every chunk's checksum. `progress` may be
+// empty; it gets the bytes done and the bytes in all. Blocks. Throws InvalidArgument when
+// `out_path` lies in the run's own directory or is not a regular file, StorageError without a
+// committed state or when the state is damaged, IoError.
 ExportResult export_weights(const std::string& run_directory, const std::string& out_path,
                             DType dtype,
                             const std::function<void(std::uint64_t, std::uint64_t)>& progress);

@@ -1,7 +1,7 @@
 #pragma once
-// GPT-2 as units: embedding, n_layer blocks, head. Names and shapes as Hugging Face's
-// GPT2LMHeadModel saves them (linear weights are Conv1D: (in, out)). No LibTorch. Thread-safe: free
-// functions without state.
+// GPT-2 as units: embedding, n_layer blocks, head. Names and shapes are those that Hugging Face's
+// GPT2LMHeadModel saves (linear weights are Conv1D: (in, out)). No LibTorch. Thread-safe: values
+// and free functions without state.
 
 #include <cstdint>
 #include <span>
@@ -17,44 +17,48 @@ namespace sluice::models {
 // embedding's wte borrowed).
 std::vector<zero::UnitLayout> gpt2_units(const config::ModelConfig& model, int world_size);
 
-// Initial values of elements [offset_count, offset_count + values.size()) of the unit's flat
-// buffer: normal with initializer_range, c_proj weights scaled by 1 / sqrt(2 n_layer) (GPT-2
-// paper, 2.3), biases 0, layer norms 1 and 0, padding 0. Each element depends on seed, parameter
-// name and index only (Philox 4x32-10 and Box-Muller), so it does not matter who fills which part.
+// Fills `values` with the initial values of elements [offset_count, offset_count + values.size())
+// of the unit's flat buffer. Normal with standard deviation initializer_range; c_proj weights
+// scaled by 1 / sqrt(2 n_layer) (GPT-2 paper, 2.3); biases 0, layer norms 1 and 0, padding 0. Each
+// element depends only on seed, parameter name and index (Philox 4x32-10 and Box-Muller), so any
+// split into calls gives equal values.
 void fill_initial(const config::ModelConfig& model, const zero::UnitLayout& unit,
                   std::uint64_t seed, std::uint64_t offset_count, std::span<float> values);
 
-// What LibTorch holds on the device while a unit computes one micro-batch of `tokens` = micro-batch
-// x sequence elements of data type `element_bytes` wide, beyond its input, its weights and its flat
-// gradient buffer. Formulas name the tensors that are alive at the peak; a test compares them with
-// the allocator's peak.
+// Peak bytes that LibTorch holds on the device while a unit computes one micro-batch, beyond the
+// unit's input, weights and flat gradient buffer. The formulas name the tensors alive at the peak;
+// a test compares them with the allocator's peak.
 struct UnitWorkspace {
-  std::uint64_t forward_bytes = 0;  // without gradients, its output included
-  std::uint64_t backward_bytes =
-      0;  // recompute with gradients, then backward; the gradient of its input included
-  // With its activations kept for the backward pass: while it runs, its output included, and after,
-  // without input and output. Its backward then takes backward_bytes in all, what was kept
-  // included. The head keeps none: its backward follows at once.
+  // Forward without gradients, including the output.
+  std::uint64_t forward_bytes = 0;
+  // Recompute with gradients, then backward; including the gradient of the input. Also the total of
+  // a backward with saved activations, including these.
+  std::uint64_t backward_bytes = 0;
+  // Forward that saves its activations for backward, including the output. 0 for the head, whose
+  // backward follows at once.
   std::uint64_t keeping_bytes = 0;
+  // The saved activations after that forward, without input and output. 0 for the head.
   std::uint64_t kept_bytes = 0;
 };
+// `element_bytes`: of the compute data type, 2 or 4. `threads`: LibTorch's. Throws InvalidArgument
+// for other values or a unit beyond the model, and when a product exceeds 64 bits.
 UnitWorkspace unit_workspace(const config::ModelConfig& model, std::size_t unit_index,
                              std::uint64_t micro_batch, std::uint64_t element_bytes, int threads);
 
-// The same for each kind of unit: all blocks are alike.
+// The workspaces of a model's kinds of units; all blocks are equal.
 struct UnitWorkspaces {
   UnitWorkspace embedding;
   UnitWorkspace block;
   UnitWorkspace head;
-  std::uint64_t held_bytes = 0;  // what LibTorch's libraries keep between the units
-  bool measured = false;         // with these:
+  std::uint64_t held_bytes = 0;  // held by LibTorch's libraries between units
+  bool measured = false;         // by running a micro-batch of the two sizes below
   std::int64_t micro_batch = 0;
   std::int64_t n_positions = 0;
 };
-// On a GPU that was not watched: cuBLAS's workspaces and tables that stay, an estimate.
+// Estimate of held_bytes on a GPU without measurement: cuBLAS's workspaces, and tables that stay.
 inline constexpr std::uint64_t kGpuHeldBytes = 96U << 20U;
-// For a GPU whose libraries were not watched: they take other scratch memory than those of the CPU,
-// so this is an estimate, meant to be too high.
+// Estimate for a GPU without measurement, meant to be too high: a GPU's libraries take other
+// scratch memory than the CPU's. Throws as unit_workspace().
 UnitWorkspaces estimate_gpu_workspaces(const config::ModelConfig& model, std::uint64_t micro_batch,
                                        std::uint64_t element_bytes);
 

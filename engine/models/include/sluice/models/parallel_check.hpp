@@ -1,12 +1,12 @@
 #pragma once
-// Whether LibTorch's kernels do all of their work here.
+// A check that LibTorch's kernels do all of their work on this machine.
 
 namespace sluice::models {
 
-// Kernels of oneDNN, by which LibTorch multiplies 16-bit matrices, divide their work by the number
-// of threads they ask OpenMP for. Where OpenMP gives them fewer (OMP_THREAD_LIMIT,
-// OMP_MAX_ACTIVE_LEVELS=0), the rest is not done, and nothing says so. This multiplies two small
-// matrices with the threads set at present, and throws InvalidArgument when the product is wrong.
+// Multiplies two small matrices with the current number of threads. Throws InvalidArgument when the
+// product is wrong. LibTorch multiplies 16-bit matrices with oneDNN, whose kernels divide their
+// work by the number of threads requested from OpenMP. Where OpenMP gives fewer threads
+// (OMP_THREAD_LIMIT, OMP_MAX_ACTIVE_LEVELS=0), the missing threads' work is silently not done.
 // Thread-compatible: as at::set_num_threads.
 void check_parallel_work();
 

@@ -1,7 +1,7 @@
 #pragma once
 // Philox 4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3"): a
 // counter-based generator. A number depends on key and counter only, so any part of a sequence can
-// be made by anyone, in any order. Thread-safe: pure functions and plain values.
+// be generated in any order. Thread-safe: values and pure functions.
 
 #include <array>
 #include <cstdint>
@@ -9,12 +9,13 @@
 namespace sluice::models {
 
 using PhiloxBlock = std::array<std::uint32_t, 4>;
+// The block of four numbers for `counter` and `key`.
 PhiloxBlock philox4x32(const PhiloxBlock& counter, const std::array<std::uint32_t, 2>& key);
 
-// What numbers are drawn for: streams of different domains are unrelated, whatever the seed.
+// The purpose of numbers. Streams of different domains are unrelated for every seed.
 enum class PhiloxDomain : std::uint32_t { initial_values = 1, windows = 2, dropout = 3 };
 
-// A sequence of blocks of one purpose, by index.
+// A sequence of blocks, by index.
 struct PhiloxStream {
   std::array<std::uint32_t, 2> key{};
   std::array<std::uint32_t, 2> high{};  // upper half of every counter
@@ -25,9 +26,8 @@ struct PhiloxStream {
                       key);
   }
 };
-// The stream of (domain, seed, ids): key and upper half of the counter are themselves drawn from
-// Philox, so streams whose ids differ anywhere share no numbers but by chance (2^-128 for each
-// pair).
+// The stream of (domain, seed, ids). Philox generates the key and the upper half of the counter, so
+// streams with different ids coincide only by chance (2^-128 for each pair).
 PhiloxStream philox_stream(PhiloxDomain domain, std::uint64_t seed,
                            const std::array<std::uint64_t, 4>& ids);
 

@@ -1,7 +1,7 @@
 #pragma once
-// What a committed step says about itself beside the bytes: which model, how its parameters lie in
-// the shards, how far the run is. Stored as the metadata of a SwapStore; read by resume, export and
-// generate. No LibTorch. Thread-safe: values and free functions without state.
+// RunState: the description of a committed step: the model, the layout of its parameters in the
+// shards, the progress of the run. A SwapStore holds it as metadata; resume, export and generate
+// read it. No LibTorch. Thread-safe: values and free functions without state.
 
 #include <cstdint>
 #include <map>
@@ -15,49 +15,48 @@
 
 namespace sluice::models {
 
-// Settings that the losses follow from, by name, as texts for people.
+// Settings that determine the losses: name to text, for people.
 using RunSettings = std::map<std::string, std::string>;
 
-// Of a dynamic loss scale, which follows from the overflows so far.
+// State of a dynamic loss scale, which depends on the overflows so far.
 struct LossScaleState {
   double scale = 1;
   std::int64_t good_steps = 0;  // since the last overflow
-  int hysteresis_left = 1;      // overflows until the scale is lowered, that one included
+  int hysteresis_left = 1;      // overflows until the scale is lowered, including the last one
 
   friend bool operator==(const LossScaleState&, const LossScaleState&) = default;
 };
 
 struct RunState {
   std::string model;                    // config::canonical_model_text
-  std::vector<zero::UnitLayout> units;  // those that train
-  std::int64_t step = 0;  // steps taken; also the data cursor: windows depend on seed and step only
-  std::int64_t updates = 0;  // steps that were not skipped: the optimizer's own count
+  std::vector<zero::UnitLayout> units;  // without frozen units
+  std::int64_t step = 0;                // steps taken; determines the data with the seed
+  std::int64_t updates = 0;             // steps that were not skipped: the optimizer's count
   std::uint64_t seed = 0;
   std::string compute_dtype;                 // "bf16", "fp16", "fp32"
-  std::optional<LossScaleState> loss_scale;  // of fp16 with a dynamic one
+  std::optional<LossScaleState> loss_scale;  // only for fp16 with a dynamic scale
   StateFormat format;
-  int compute_threads = 1;  // LibTorch's, part of the bits
+  int compute_threads = 1;  // LibTorch's threads, which determine the bits
   int world_size = 1;
-  std::string version;   // of the program that wrote it
-  RunSettings settings;  // empty when written by a version that did not keep them
+  std::string version;   // version of the writing program
+  RunSettings settings;  // empty when that version recorded none
 };
 
 std::string to_json(const RunState& state);
-// Throws StorageError naming `path` when the text is not what to_json makes.
+// Reads the text of to_json(). Throws StorageError naming `path` for any other text.
 RunState parse_run_state(const std::string& json, const std::string& path);
 
-// The complete checkpoints below a directory (folders step-NNNNNNNN that hold a committed state),
-// the oldest first.
+// A complete checkpoint: a folder step-NNNNNNNN that holds a committed state.
 struct CheckpointPath {
   std::int64_t step = 0;
   std::string path;
 };
+// The complete checkpoints in `directory`, oldest first.
 std::vector<CheckpointPath> list_checkpoints(const std::string& directory);
-// The newest complete checkpoint below `directory` (folders step-NNNNNNNN); empty when there is
-// none.
+// Path of the newest complete checkpoint in `directory`; empty when there is none.
 std::string newest_checkpoint(const std::string& directory);
-// `directory` itself when it holds a committed state, else its newest checkpoint. Throws
-// StorageError when there is neither.
+// `directory` when it holds a committed state, else its newest complete checkpoint. Throws
+// StorageError when it has neither.
 std::string find_run(const std::string& directory);
 
 }  // namespace sluice::models

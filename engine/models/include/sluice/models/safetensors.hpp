@@ -1,7 +1,6 @@
 #pragma once
-// Reading and writing safetensors files (8-byte header length, JSON header, data), with bounded
-// memory: nothing but the header is held. The format: https://github.com/huggingface/safetensors.
-// No LibTorch.
+// Readers and writers of safetensors files (8-byte header length, JSON header, data) that hold only
+// the header in memory. Format: https://github.com/huggingface/safetensors. No LibTorch.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,19 +23,20 @@ struct TensorEntry {
   std::uint64_t size_bytes = 0;
 };
 
-// Thread-compatible: callers synchronise.
+// Owns the open file. Thread-compatible: callers synchronise; any number of threads may use a const
+// reader.
 class SafetensorsReader {
  public:
-  // Throws IoError (absent, unreadable), StorageError (not a safetensors file, truncated, a header
-  // whose ranges overlap or leave the file; a tensor of a data type other than F32, BF16, F16 is
-  // listed in skipped()).
+  // Reads the header. Tensors of data types other than F32, BF16 and F16 go to skipped(). Throws
+  // IoError when the file is absent or unreadable. Throws StorageError when it is not a safetensors
+  // file, is truncated, or its header's ranges overlap or leave the file.
   explicit SafetensorsReader(const std::string& path);
   const std::string& path() const { return path_; }
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
-  // Data types, as the file has them, of the tensors whose type is not a floating type known here.
+  // Tensors of unsupported data types: name to the file's data type.
   const std::map<std::string, std::string>& skipped() const { return skipped_; }
-  // Elements [offset_count, offset_count + values.size()) of a tensor as fp32. Throws
-  // InvalidArgument beyond its end.
+  // Reads elements [offset_count, offset_count + values.size()) of a tensor as fp32. Blocks. Throws
+  // InvalidArgument beyond the tensor's end, StorageError when the file was truncated, IoError.
   void read_fp32(const TensorEntry& tensor, std::uint64_t offset_count,
                  std::span<float> values) const;
 
@@ -52,23 +52,25 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;
 };
 
-// Writes to a temporary file beside `path` and renames it in finish(): a failed export leaves
-// nothing and does not touch what was there. Tensors are written in the given order, all of one
+// Writes a safetensors file. The data go to a temporary file beside `path`, which finish() renames:
+// a failure leaves no file and keeps an earlier one. Tensors lie in the given order, all of one
 // data type. Thread-compatible: callers synchronise.
 class SafetensorsWriter {
  public:
-  // Throws InvalidArgument on a name given twice or a shape without elements, IoError when the file
-  // cannot be made.
+  // Allocates the file. Throws InvalidArgument for a name given twice, a shape without elements, or
+  // a `path` that exists and is not a regular file. Throws IoError when the file cannot be created
+  // or the disk is full.
   SafetensorsWriter(std::string path, std::vector<TensorSpec> tensors, DType dtype);
-  ~SafetensorsWriter();  // removes the temporary file when finish() was not reached
+  ~SafetensorsWriter();  // removes the temporary file unless finish() succeeded
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  // Puts elements [offset_count, ...) of tensor `index`, rounded to nearest even to the file's data
-  // type. Any order. Throws InvalidArgument beyond the tensor's end, IoError.
+  // Writes `values` as the elements from offset_count on of tensor `index`, rounded to nearest even
+  // to the file's data type. Calls may come in any order. Blocks. Throws InvalidArgument beyond the
+  // tensor's end or after finish(), IoError.
   void write_fp32(std::size_t index, std::uint64_t offset_count, std::span<const float> values);
-  // Writes the data through to the disk and makes the file appear under its name. Call once, last.
-  // Throws InvalidArgument when an element was never written, IoError.
+  // Syncs the data to the disk and gives the file its name. Call once, last. Blocks. Throws
+  // InvalidArgument when an element was never written, IoError.
   void finish();
 
  private:
@@ -80,8 +82,8 @@ class SafetensorsWriter {
   DType dtype_;
   std::vector<TensorSpec> tensors_;
   std::vector<std::uint64_t> counts_;         // elements of each tensor
-  std::vector<std::uint64_t> offsets_bytes_;  // of each tensor, in the file
-  // Elements written so far: begin -> end of disjoint ranges that do not touch.
+  std::vector<std::uint64_t> offsets_bytes_;  // offset of each tensor in the file
+  // For each tensor, the written elements: begin to end of disjoint ranges that do not touch.
   std::vector<std::map<std::uint64_t, std::uint64_t>> written_;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
-// What the optimizer keeps of a parameter, part by part: each part is a run of bytes of its own (a
-// shard on a drive, an array in memory). No LibTorch. Thread-safe: values and free functions
-// without state.
+// StateFormat: the parts of the optimizer's states. Each part is a run of bytes of its own: a shard
+// on a drive, or an array in memory. No LibTorch. Thread-safe: values and free functions without
+// state.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,42 +17,44 @@
 namespace sluice::models {
 
 struct StatePart {
-  std::string_view name;  // ends the name of its shards
+  std::string_view name;  // the last part of its shards' names
   std::size_t element_bytes = 0;
 };
 inline constexpr std::size_t kMostStateParts = 4;
 
-// fp32 master: master, moment1, moment2. Split master: weight, the 16-bit weight that the model
-// computes with; low, the lower halves (cpu_adam::SplitMaster); moment1, moment2.
+// The formats of master and moments. Parts with an fp32 master: master, moment1, moment2. Parts
+// with a split master (cpu_adam::SplitMaster): weight (the bf16 weight that the model computes
+// with), low (the lower halves), moment1, moment2.
 struct StateFormat {
   config::MasterFormat master = config::MasterFormat::fp32;
   config::MomentFormat moments = config::MomentFormat::fp32;
 
   bool is_split() const { return master == config::MasterFormat::split; }
   std::size_t part_count() const { return is_split() ? 4 : 3; }
-  // In this order, part_count() of them.
+  // Part `index`, below part_count(), in the order above.
   StatePart part(std::size_t index) const;
   std::size_t first_moment() const { return is_split() ? 2 : 1; }
-  // Of one element, all parts together.
+  // Bytes of one element in all parts together.
   std::size_t element_bytes() const;
-  // Elements of the smallest run whose every part begins and ends with a chunk that has a checksum.
+  // Elements of the smallest run that is whole checksum chunks in every part.
   std::uint64_t granularity_count() const;
 
   friend bool operator==(const StateFormat&, const StateFormat&) = default;
 };
-// What the configuration asks for; where it leaves the choice, a split master for bf16 weights, and
-// moments in fp32.
+// The format that the configuration sets. Defaults: a split master for bf16 weights, else an fp32
+// master; fp32 moments.
 StateFormat state_format(const config::TrainConfig& config);
 
+// Name of the shard that holds a part of a unit: "UNIT/PART".
 std::string shard_name(const zero::UnitLayout& unit, const StatePart& part);
-// Shards of all units, unit by unit, part by part. Frozen units have none.
+// One rank's shards of all units, unit by unit, part by part. Frozen units have none.
 std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>& units,
                                              const StateFormat& format, int world_size);
 
-// Reads fp32 master values of a unit from what `store` has committed, and compares checksums.
-// `offset_count` is a multiple of granularity_count(), the count too unless it ends the unit.
-// `halves`: room for as many bytes as `values` has; used with a split master. Blocks. Throws
-// IoError, StorageError.
+// Reads master values of a unit, as fp32, from the committed step of `store`, and verifies their
+// checksums. `offset_count` is a multiple of granularity_count(); values.size() too, unless it ends
+// the unit. `halves`: scratch of values.size_bytes() for a split master, else unused. Blocks.
+// Throws StorageError when a checksum differs, IoError.
 void read_master(offload::SwapStore& store, const zero::UnitLayout& unit, const StateFormat& format,
                  std::uint64_t offset_count, std::span<float> values, std::span<std::byte> halves);
 

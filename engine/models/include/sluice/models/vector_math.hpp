@@ -1,13 +1,13 @@
 #pragma once
-// Makes LibTorch's vector functions (exp, log) give the same bits in every process.
+// Makes LibTorch's vector functions (exp, log) give equal bits in every process.
 
 namespace sluice::models {
 
-// To be called before two threads compute with LibTorch. oneMKL chooses the kernels of its vector
-// functions by the processor at the first call, and what it keeps is for a moment the number of
-// another processor's kernels: a second thread that calls then computes with those, once, and the
-// last digit of an exp differs from run to run (docs/decisions/0003-same-bits.md). This makes that
-// first call while one thread runs. Costs microseconds, again is harmless. Thread-safe.
+// Makes the first call of oneMKL's vector functions. Call it before two threads compute with
+// LibTorch. The first call chooses kernels by the processor, and for a moment stores the number of
+// another processor's kernels. A second thread that calls at that moment computes once with those,
+// and the last digit of an exp differs from run to run (docs/decisions/0003-same-bits.md). Takes
+// microseconds; further calls do nothing. Thread-safe.
 void settle_vector_math();
 
 }  // namespace sluice::models
