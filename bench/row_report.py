@@ -111,7 +111,16 @@ def cells_of(line: dict) -> list[str]:
     if "bar" not in line:
         return [*texts, "", ""]
     sign, digits = "<=" if line.get("at_most") else ">=", 2 if ratio else DIGITS[line["unit"]]
-    return [*texts, f"{sign} {line['bar']:.{digits}f}", "met" if line["met"] else "short"]
+    return [*texts, f"{sign} {line['bar']:.{digits}f}", verdict(line)]
+
+
+def verdict(line: dict) -> str:
+    """met: the median is at the bar or better. within noise: the interval reaches the bar. short: neither."""
+    if not line["met"]:
+        return "short"
+    median, bar = line["ratio"]["median"] if "ratio" in line else line["ours"], line["bar"]
+    at_bar = median <= bar if line.get("at_most") else median >= bar
+    return "met" if at_bar else "within noise"
 
 
 def median_text(summary: dict | None) -> str:
