@@ -1,6 +1,6 @@
 #pragma once
-// DirectoryLock: holds a directory for this process, by a flock on DIR/lock. The system releases the
-// lock when the process ends, however it ends; the file stays.
+// DirectoryLock: holds a directory for this process, by a flock on DIR/lock. The system releases
+// the lock when the process ends, however it ends; the file stays.
 
 #include <string>
 
@@ -11,8 +11,8 @@ namespace sluice::offload {
 // Thread-compatible: callers synchronise.
 class DirectoryLock {
  public:
-  // `exclusive`: one run; the file names its process id. `shared`: any number of readers and no run;
-  // needs no right to write.
+  // `exclusive`: one run; the file names its process id. `shared`: any number of readers and no
+  // run; needs no right to write.
   enum class Mode { exclusive, shared };
   // Throws StorageError naming the process that holds the lock, and when DIR/lock is a file of
   // another program. Throws IoError when the directory is absent, not a directory, or cannot be

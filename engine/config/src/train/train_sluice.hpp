@@ -1,7 +1,7 @@
 #pragma once
 // The section "sluice". Not installed.
 
-#include "checker.hpp"
+#include "check/checker.hpp"
 #include "sluice/config/train_config.hpp"
 
 namespace sluice::config {

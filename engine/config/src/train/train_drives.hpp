@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "checker.hpp"
+#include "check/checker.hpp"
 #include "sluice/config/train_config.hpp"
 
 namespace sluice::config {

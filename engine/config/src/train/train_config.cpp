@@ -1,12 +1,12 @@
 #include "sluice/config/train_config.hpp"
 
-#include "checker.hpp"
+#include "check/checker.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
-#include "train_drives.hpp"
-#include "train_optimizer.hpp"
-#include "train_precision.hpp"
-#include "train_sluice.hpp"
+#include "train/train_drives.hpp"
+#include "train/train_optimizer.hpp"
+#include "train/train_precision.hpp"
+#include "train/train_sluice.hpp"
 
 namespace sluice::config {
 

@@ -13,10 +13,10 @@
 #include <string_view>
 #include <vector>
 
-#include "json_document.hpp"
+#include "check/type_rule.hpp"
+#include "json/json_document.hpp"
 #include "sluice/config/config_error.hpp"
 #include "sluice/config/key_table.hpp"
-#include "type_rule.hpp"
 
 namespace sluice::config {
 

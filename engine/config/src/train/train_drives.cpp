@@ -1,4 +1,4 @@
-#include "train_drives.hpp"
+#include "train/train_drives.hpp"
 
 #include <algorithm>
 #include <filesystem>

@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-#include "checker.hpp"
+#include "check/checker.hpp"
 #include "sluice/base/text.hpp"
 
 namespace sluice::config {

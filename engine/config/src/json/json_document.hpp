@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "json_scan.hpp"
+#include "json/json_scan.hpp"
 #include "sluice/config/config_error.hpp"
 
 namespace sluice::config {

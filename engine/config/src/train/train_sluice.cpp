@@ -1,8 +1,8 @@
-#include "train_sluice.hpp"
+#include "train/train_sluice.hpp"
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
-#include "train_drives.hpp"
+#include "train/train_drives.hpp"
 
 namespace sluice::config {
 

@@ -1,4 +1,4 @@
-#include "train_precision.hpp"
+#include "train/train_precision.hpp"
 
 #include <cmath>
 #include <string>

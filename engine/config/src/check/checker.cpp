@@ -1,4 +1,4 @@
-#include "checker.hpp"
+#include "check/checker.hpp"
 
 #include <json/reader.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 // The sections "optimizer" and "scheduler" of the training configuration.
 
-#include "checker.hpp"
+#include "check/checker.hpp"
 #include "sluice/config/train_config.hpp"
 
 namespace sluice::config {

@@ -1,4 +1,4 @@
-#include "train_optimizer.hpp"
+#include "train/train_optimizer.hpp"
 
 #include <algorithm>
 #include <cctype>

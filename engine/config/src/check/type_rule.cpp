@@ -1,4 +1,4 @@
-#include "type_rule.hpp"
+#include "check/type_rule.hpp"
 
 #include <algorithm>
 #include <cassert>

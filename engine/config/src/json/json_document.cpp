@@ -1,4 +1,4 @@
-#include "json_document.hpp"
+#include "json/json_document.hpp"
 
 #include <fcntl.h>
 #include <json/reader.h>

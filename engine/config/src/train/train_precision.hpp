@@ -1,7 +1,7 @@
 #pragma once
 // The sections "bf16" and "fp16" of the training configuration.
 
-#include "checker.hpp"
+#include "check/checker.hpp"
 #include "sluice/config/train_config.hpp"
 
 namespace sluice::config {
