@@ -1,7 +1,7 @@
 #pragma once
 // Engine: trains a model of the user's own, made of LibTorch modules, in a loop of the user's own,
-// with the tiers, budgets and updates of the built-in model. A DeepSpeed JSON file says where
-// weights and optimizer states live, how they are updated and how many micro-batches make a step.
+// with the tiers, budgets and updates of the built-in model. A DeepSpeed JSON file sets where
+// weights and optimizer states live, the optimizer, and the number of micro-batches of a step.
 //
 //   Engine engine("ds.json");
 //   Unit block = engine.add_unit("h.0", module);  // in forward order; then the others
@@ -12,18 +12,19 @@
 //     engine.step();  // after every micro-batch
 //   }
 //
-// A unit is what is gathered together: while it is called its parameters are views of gathered
-// bytes, in the configuration's data type; at any other time they are empty. What is not a unit's
-// parameter (buffers, inputs, further modules) stays with the user, in whatever data type it has.
+// The parameters of a unit are gathered together. During a call of the unit they are views of
+// gathered bytes, in the configuration's data type; at any other time they are empty. Buffers,
+// inputs and modules outside of units stay with the user, in their own data type.
 //
-// Frozen parameters (requires_grad is false at initialize) have weights and nothing else: no
-// gradients, no optimizer states. A unit may have both kinds. A parameter of several units (the
-// same tensor) belongs to the first; its gradients add up, as do those of a unit that is called
-// more than once. What a step did not use has a gradient of zero, as in DeepSpeed's ZeRO: momentum
-// and weight decay still move it. Freeze what must not move.
+// Frozen parameters (requires_grad is false at initialize) have weights, but no gradients and no
+// optimizer states. A unit may have frozen and trained parameters. A parameter of several units
+// (one tensor) belongs to the first unit, and its gradients add up. So do the gradients of a unit
+// that is called more than once. A parameter that a step does not use has a gradient of zero, as in
+// DeepSpeed's ZeRO: momentum and weight decay still change it. Freeze parameters that must not
+// change.
 //
-// One Engine at a time in a process. While it lives LibTorch's tensors on the device come from
-// its tier's budget; what does not fit throws OutOfMemory. Confined to one thread.
+// One Engine at a time in a process. While it lives, LibTorch's tensors on the device come from the
+// device tier's budget; a tensor beyond it throws OutOfMemory. Confined to one thread.
 
 #include <torch/torch.h>
 
@@ -45,52 +46,54 @@ namespace sluice::train {
 class Loop;
 
 using Tensors = std::vector<torch::Tensor>;
-// Computes a unit: inputs in, outputs out, by the module's parameters. It runs again for the
-// backward pass, so it must do the same then: it changes no input in place and no state of its own
-// that its result depends on. Random numbers of LibTorch's generators of the CPU and the device are
-// repeated.
+// Computes a unit's outputs from its inputs and its module's parameters. It runs again for the
+// backward pass and must then give the same outputs: it changes no input in place, and no state
+// that its result depends on. Random numbers of LibTorch's generators, on the CPU and the device,
+// are repeated for that second run.
 using UnitFunction = std::function<Tensors(const Tensors&)>;
 
 struct EngineOptions {
-  // Everything on the device, no budgets, no drive: the same bits, for comparing.
+  // Places everything on the device, without budgets and drives. Gives the bits of an offloaded
+  // run, for comparing.
   bool resident = false;
-  // Bytes of the device budget that the loop's own tensors may take (activations, inputs, losses):
-  // then the plan counts them, and weights that are used again stay on the device as far as the
-  // rest goes. Empty: not known; they may take all that homes and buffers leave.
+  // Bytes of the device budget for the loop's own tensors (activations, inputs, losses). The plan
+  // counts them, and uses the rest to leave weights gathered until backward. Empty: unknown; the
+  // tensors may take all bytes that homes and buffers leave.
   std::optional<std::uint64_t> activation_bytes = std::nullopt;
-  // Go on at the last step that the configuration's nvme_path or checkpoint_dir has; from the
-  // modules' values when there is none. False: a state that is there is an error.
+  // True: continues from the last committed step in the configuration's nvme_path or
+  // checkpoint_dir; without one, from the modules' values. False: a committed state there is an
+  // error.
   bool resume = false;
 };
 
-// What a step did.
+// Result of a call of Engine::step().
 struct StepResult {
   bool updated = false;      // false: more micro-batches belong to the step, or it was skipped
-  std::int64_t step = 0;     // steps taken so far; those that were skipped count
+  std::int64_t step = 0;     // steps taken so far; skipped steps count
   double loss = 0;           // of the last whole step: the sum of its losses / micro-batches
   double gradient_norm = 0;  // global, before clipping, without the loss scale
   double learning_rate = 0;  // of the last whole step
   double loss_scale = 1;     // of the last whole step; 1 without fp16
-  std::string not_finite;    // why it was skipped: the loss, or the first parameter's gradient
+  std::string not_finite;    // reason of a skip: the loss, or a parameter's gradient; else empty
 };
 
-// Since initialize().
+// Totals since initialize().
 struct EngineCounters {
   std::uint64_t h2d_bytes = 0;
   std::uint64_t d2h_bytes = 0;
   std::uint64_t nvme_read_bytes = 0;
   std::uint64_t nvme_written_bytes = 0;
-  // Seconds that the calling thread waited: for updates, for weights on their way, for gradients to
+  // Seconds that the calling thread waited: for updates, for weights in transfer, for gradients to
   // leave the device.
   double update_stall_seconds = 0;
   double fetch_stall_seconds = 0;
   double gradient_stall_seconds = 0;
-  std::uint64_t recomputed_calls = 0;  // of units, for backward
+  std::uint64_t recomputed_calls = 0;  // calls of units that backward computed again
   std::uint64_t device_peak_bytes = 0;
   std::uint64_t host_peak_bytes = 0;
 };
 
-// A handle of a unit; may be copied, and outlive its engine.
+// A handle of a unit. Copyable; it may outlive its engine.
 class __attribute__((visibility("default"))) Unit {
  public:
   // Engine::forward; throws InvalidArgument when the engine is gone.
@@ -119,8 +122,8 @@ Tensors to_tensors(const std::tuple<Each...>& all) {
 [[noreturn]] __attribute__((visibility("default"))) void refuse_inputs(const std::string& unit,
                                                                        std::size_t given);
 
-// Calls module.forward with as many tensors as there are, or with the vector if it takes no
-// tensors.
+// Calls module.forward with the tensors of `x` as arguments, or with the vector when forward takes
+// no tensors.
 template <typename Module>
 Tensors call_forward(Module& module, const std::string& unit, const Tensors& x) {
   constexpr bool takes_one = requires {
@@ -157,13 +160,13 @@ class __attribute__((visibility("default"))) Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Before initialize(), in forward order. `also_uses`: parameters of units before this one that it
-  // computes with and that its module has not registered (registered ones are found). Throws
-  // InvalidArgument on a name that is taken.
+  // Called before initialize(), in forward order. `also_uses`: parameters of earlier units that
+  // this unit computes with and that its module has not registered (registered ones are found).
+  // Throws InvalidArgument on a name that is taken.
   Unit add_unit(const std::string& name, std::shared_ptr<torch::nn::Module> module,
                 UnitFunction forward, const Tensors& also_uses = {});
-  // The same, with the module's own forward of one to three tensors, or of a vector of them, that
-  // returns a tensor, a tuple or a vector of tensors.
+  // Like the first add_unit(), with the module's own forward. It takes one to three tensors, or a
+  // vector of tensors, and returns a tensor, a tuple or a vector of tensors.
   template <typename Module>
   Unit add_unit(const std::string& name, std::shared_ptr<Module> module,
                 const Tensors& also_uses = {}) {
@@ -179,53 +182,54 @@ class __attribute__((visibility("default"))) Engine {
     return add_unit(name, module.ptr(), also_uses);
   }
 
-  // On a GPU: before LibTorch does anything else there, once in a process at a time.
-  // Plans, takes all memory and files, and brings the parameters' values (fp32, bf16, fp16 or fp64,
-  // in CPU memory) to their homes; from here on the modules own no parameter bytes, also when it
-  // fails on the way; then this engine is of no more use. Blocks. Throws
-  // DoesNotFit with the plan as a table, OutOfMemory, IoError, StorageError, InvalidArgument.
+  // Plans, takes all memory and files, and moves the parameters' values (fp32, bf16, fp16 or fp64,
+  // in CPU memory) to their homes. From then on the modules own no parameter bytes, also after an
+  // error, which makes this engine unusable. On a GPU: call it before LibTorch does anything else
+  // there, once in a process at a time. Blocks. Throws DoesNotFit with the plan as a table,
+  // OutOfMemory, IoError, StorageError, InvalidArgument.
   void initialize();
-  // Where the units compute, after initialize(): inputs and targets have to be there.
+  // The device that the units compute on, after initialize(). Inputs and targets must be there.
   torch::Device device() const;
-  // Steps taken, of the runs before too.
+  // Steps taken, including those before a resume.
   std::int64_t steps() const;
-  // The plan as a table, for people.
+  // The plan as a table for people.
   std::string plan_table() const;
 
-  // Calls a unit. With gradients enabled what backward needs is kept as "sluice": {"activations"}
-  // says: `keep` keeps LibTorch's graph, `recompute` the inputs, and calls the unit again; `auto`
-  // keeps the graphs that the device budget has room for, as two micro-batches tell. Without
-  // (torch::NoGradGuard, c10::InferenceMode) nothing is kept. Throws InvalidArgument when a
-  // parameter was replaced or an input changed in place, OutOfMemory, and what the unit's last
-  // update threw.
+  // Calls a unit. With gradients enabled, "sluice": {"activations"} chooses what is saved for
+  // backward: `keep` saves LibTorch's graph; `recompute` saves the inputs and calls the unit again;
+  // `auto` measures two micro-batches, then saves the graphs that the device budget has room for.
+  // Without gradients (torch::NoGradGuard, c10::InferenceMode) nothing is saved. Throws
+  // InvalidArgument when a parameter was replaced or an input changed in place, OutOfMemory, and
+  // the error of the unit's last update.
   Tensors forward(const Unit& unit, const Tensors& inputs);
-  // Of a unit with one input and one output.
+  // Calls a unit with one input and one output.
   torch::Tensor forward(const Unit& unit, const torch::Tensor& input);
 
-  // Backward of a scalar loss, divided by gradient_accumulation_steps and, with fp16, multiplied by
-  // the loss scale: pass it as it is, preferably in fp32. May be called several times
-  // before step(), for different losses. Throws InvalidArgument when the loss depends on no unit
-  // that trains, when it was done before, and when the weights have changed since its forward;
-  // Error of the units. After an error the step's gradients are dropped: begin its first
-  // micro-batch anew.
+  // Backward of a scalar loss. Pass the loss unscaled, preferably in fp32: backward divides it by
+  // gradient_accumulation_steps and, with fp16, multiplies it by the loss scale. May be called
+  // several times before step(), for different losses. Throws InvalidArgument when the loss depends
+  // on no unit that trains, when this loss had its backward, and when the weights have changed
+  // since its forward; also the errors of the units. After an error the step's gradients are
+  // dropped: start the step over at its first micro-batch.
   void backward(const torch::Tensor& loss);
-  // After every micro-batch; at the last one of a step begins the updates, which run while the next
-  // forward does. A step with a loss or gradient that is not finite is skipped, and lowers a
-  // dynamic loss scale; with "sluice": {"non_finite": "stop"}, or when that scale cannot be
-  // lowered, it throws Error, weights untouched. Throws InvalidArgument when no backward came
-  // before.
+  // Called after every micro-batch. The last one of a step begins the updates, which run during the
+  // next forward. A non-finite loss or gradient skips the step and lowers a dynamic loss scale.
+  // With "sluice": {"non_finite": "stop"}, or when that scale is at its minimum, such a step throws
+  // Error instead; the weights are unchanged. Throws InvalidArgument without a backward() since the
+  // last call.
   StepResult step();
 
-  // Waits for updates and commits the last step as the configuration says. The engine can go on.
+  // Waits for updates and commits the last step as the configuration says. Training may continue.
   void finish();
 
   // A copy of a parameter's current weights, by its name ("h.0.fc.weight").
   torch::Tensor parameter(const std::string& name);
-  // Writes DIRECTORY/step-NNNNNNNN (`sluice export` reads it), of the last whole step; frozen
-  // parameters are not in it. Blocks.
+  // Writes the last whole step to DIRECTORY/step-NNNNNNNN, without frozen parameters. `sluice
+  // export` reads it. Blocks.
   void save_checkpoint(const std::string& directory);
-  // Goes on from the newest checkpoint below `directory`, or from a run's swap directory; gradients
-  // so far are dropped. Returns its step. Throws StorageError when it is of other units. Blocks.
+  // Continues from the newest checkpoint below `directory`, or from a run's swap directory; drops
+  // the gradients so far. Returns the step. Throws StorageError when the state has other units.
+  // Blocks.
   std::int64_t load_checkpoint(const std::string& directory);
 
   EngineCounters counters() const;

@@ -32,14 +32,14 @@ struct TrainRequest {
   std::string report_dir;           // empty: no report files
   std::string rates_path;           // where rates are kept (plan::load_rates); empty: nowhere
   std::string trace_path;           // empty: no trace (sluice/base/trace.hpp)
-  // The trace has these steps, from the beginning of the first until the last is committed; absent:
-  // the whole run.
+  // Steps in the trace, from the beginning of the first until the last is committed. Absent: the
+  // whole run.
   struct Steps {
     std::int64_t first = 1;
     std::int64_t last = 1;
   };
   std::optional<Steps> trace_steps;
-  std::string command_line;  // as the report names it; may be empty
+  std::string command_line;  // for the report; may be empty
 };
 
 // Called on the thread that trains, between steps. Thread-compatible.
@@ -48,10 +48,10 @@ class TrainObserver {
   virtual ~TrainObserver() = default;
   // Before anything is allocated.
   virtual void on_plan(const plan::Plan& plan) = 0;
-  // Training begins (or goes on) after `first_step - 1` steps of `total_steps`.
+  // Training begins, or continues, after `first_step - 1` steps of `total_steps`.
   virtual void on_begin(std::int64_t first_step, std::int64_t total_steps) = 0;
   virtual void on_step(const StepRecord& record) = 0;
-  // While evaluating: windows done of all.
+  // During an evaluation: windows done, and the total.
   virtual void on_eval_progress(std::uint64_t done, std::uint64_t total) = 0;
 };
 
@@ -72,23 +72,24 @@ class GenerateObserver {
   virtual void on_token(std::int64_t token) = 0;
 };
 
-// Called before each thing is measured, with its name and how much of the probe is done (0 to 1).
+// Called before each measurement, with its name and the fraction of the probe that is done (0 to
+// 1).
 using ProbeProgress = std::function<void(const std::string& what, double done)>;
 
 class TrainLibrary {
  public:
   virtual ~TrainLibrary() = default;
-  // The library has its own copy of the log: give it the program's sink first.
+  // Sets the sink of the library's own log. Call it first, with the program's sink.
   virtual void set_log_sink(LogSink sink, LogLevel most_verbose) = 0;
-  // Trains; blocks. Throws the types of sluice/base/error.hpp. SIGINT and SIGTERM end it after the
-  // step in progress: the report says so. `stop` is polled between steps: nonzero is the signal's
-  // number.
+  // Trains. Blocks. Throws the types of sluice/base/error.hpp. `stop` is polled between steps; a
+  // nonzero value, the number of SIGINT or SIGTERM, ends training after the step in progress, and
+  // the report says so.
   virtual RunReport train(const TrainRequest& request, TrainObserver& observer,
                           const volatile int& stop) = 0;
   virtual void generate(const GenerateRequest& request, GenerateObserver& observer,
                         const volatile int& stop) = 0;
-  // Measures the rates that predictions for this plan are made from; blocks for up to a minute, in
-  // which the machine should have nothing else to do. Throws IoError, Interrupted.
+  // Measures the rates that predictions for this plan use. Blocks for up to a minute; the machine
+  // should be idle otherwise. Throws IoError, Interrupted.
   virtual plan::MachineRates probe(const plan::Plan& plan, const ProbeProgress& progress,
                                    const volatile int& stop) = 0;
 };
