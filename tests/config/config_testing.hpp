@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of the configuration share: building files from key paths, and reading errors.
+// Shared by the tests of the configuration: files from key paths, and errors as text.
 
 #include <map>
 #include <string>

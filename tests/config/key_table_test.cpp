@@ -17,7 +17,7 @@ namespace {
 using testing::HasSubstr;
 using Values = std::vector<std::pair<std::string, std::string>>;
 
-// Every field of a configuration as text; what a key changes shows here.
+// Every field of a configuration as text, so that the effect of every key shows.
 std::string describe(const OffloadConfig& o) {
   std::ostringstream out;
   out << static_cast<int>(o.device) << ' ' << o.nvme_path << ' '
@@ -322,7 +322,7 @@ TEST(ModelKeyTable, EveryRefusedKeyIsRefusedAndEveryDefaultAccepted) {
   }
 }
 
-// A row of docs/config.md as the table in the code gives it.
+// The row of docs/config.md for a row of the table in the code.
 std::string document_row(const KeyInfo& info) {
   const auto code = [](std::string_view text) { return "`" + std::string(text) + "`"; };
   std::string key = code(info.path);

@@ -1,5 +1,5 @@
-// Plans on a machine whose rates are known: never slower than the usual one as predicted, and
-// within the same budgets.
+// Plans on a machine with measured rates: never predicted slower than the default plan, and within
+// the same budgets.
 
 #include <gtest/gtest.h>
 
@@ -15,11 +15,10 @@
 namespace sluice::plan {
 namespace {
 
-// A second of computing per block and step when it is computed again, three quarters when not.
+// One second of computing per block and step with recompute, three quarters without.
 MachineRates rates_of(double drive_bytes_per_second) {
   MachineRates rates;
-  rates.block.first =
-      rates.block.next = {.forward = 0.25, .forward_keeping = 0.25, .backward = 0.5};
+  rates.block.first = rates.block.next = {.forward = 0.25, .forward_saving = 0.25, .backward = 0.5};
   rates.copy_bytes_per_second = 4e9;
   rates.update_elements_per_second = 1e9;
   rates.read_bytes_per_second = rates.write_bytes_per_second = rates.swap_bytes_per_second =
@@ -71,8 +70,7 @@ TEST(FastestPlan, IsTheUsualOneWhereOnlyComputingTakesTime) {
   EXPECT_EQ(line_of(plan), "");
 }
 
-// With a fast drive what is computed again costs more than what is fetched again, and with a slow
-// one the other way round.
+// With a fast drive, a recompute costs more than another gather. With a slow drive, it costs less.
 TEST(FastestPlan, KeepsWeightsRatherThanActivationsWhereTheDriveIsSlow) {
   const auto config = one_micro_batch(Device::nvme, Device::nvme, 24, 1024);
   const Plan usual = plan_of(config);

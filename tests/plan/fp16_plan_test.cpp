@@ -1,4 +1,4 @@
-// What fp16 changes in a plan.
+// Plans in fp16.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Plans for a GPU: whose memory is the device tier's, and not the machine's.
+// Plans for a GPU: the device tier is the GPU's memory, not the machine's.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST(GpuPlan, ABudgetBeyondTheFreeMemoryIsHeldAgainstWhatIsPlanned) {
   config.sluice.micro_batches_per_pass = config.gradient_accumulation_steps;
   const Plan plan =
       make_plan(config, model_config(4, 256), Placement::configured, with_gpu(8 * kGiB));
-  // Another program has taken most of it.
+  // Another program holds most of the GPU's memory.
   config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, 8 * kGiB};
   const std::string text = refusal_of(config, with_gpu(plan.planned.tiers.device - 1));
   EXPECT_THAT(text, HasSubstr("cuda:0 (NVIDIA Test)"));
@@ -104,10 +104,10 @@ TEST(GpuPlan, WhatIsMeasuredIsTakenInsteadOfTheEstimate) {
   machine.device.workspaces->n_positions = model_config(4, 256).n_positions;
   const Plan measured =
       make_plan(some_config(), model_config(4, 256), Placement::configured, machine);
-  // With an eighth of it for gaps.
+  // Plus an eighth for gaps.
   EXPECT_NEAR(static_cast<double>(measured.planned.tiers.device - estimated.planned.tiers.device),
               100 * kMiB * 1.125, kMiB);
-  // Another micro-batch takes something else.
+  // Another micro-batch size has other workspaces.
   machine.device.workspaces->micro_batch *= 2;
   const Plan other = make_plan(some_config(), model_config(4, 256), Placement::configured, machine);
   EXPECT_EQ(other.planned.tiers.device, estimated.planned.tiers.device);

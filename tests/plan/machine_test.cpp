@@ -1,4 +1,4 @@
-// What the planner is told of the drives and of GPUs.
+// The planner's facts about drives and GPUs.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@
 namespace sluice::plan {
 namespace {
 
-// A run that goes on uses the space of its own files again, in every directory of a stripe.
+// A resumed run reuses the space of its own files, in every directory of a stripe.
 TEST(Machine, CountsTheSpaceOfAnEarlierRunInEachDirectory) {
   constexpr std::uint64_t kBytes = 64U << 20U;
   const test::TempDir first;
@@ -33,7 +33,7 @@ TEST(Machine, CountsTheSpaceOfAnEarlierRunInEachDirectory) {
   const MachineFacts facts = probe_machine(config);
   ASSERT_EQ(facts.free_disk_bytes.size(), 2U);
   for (const auto& [directory, free_bytes] : facts.free_disk_bytes) {
-    // Others use the drive too, but not half of this in a moment.
+    // Other programs use the drive too, but not half of this at once.
     EXPECT_GT(free_bytes, nvme::free_disk_bytes(directory) + kBytes / 2) << directory;
   }
   ASSERT_EQ(facts.file_systems.size(), 2U);

@@ -60,16 +60,17 @@ TEST(OwnPlan, AllFrozenIsForEvaluationAndHasNoStatesOnNvme) {
   EXPECT_EQ(plan.rings.update.tile_bytes, 0U);
 }
 
-// Four micro-batches; each unit is gathered once for both directions where its uses are as near as
-// what is gathered ahead.
+// Four micro-batches. A unit is gathered once for both directions when its uses are within the
+// prefetch distance.
 TEST(OwnPlan, TrafficCountsEveryMicroBatch) {
   config::TrainConfig config = train_config(Device::cpu, Device::cpu, 64, 64);
-  config.sluice.overlap = false;  // nothing ahead: stages 0 1 2 2 1 0
+  config.sluice.overlap = false;  // no prefetch: stages 0 1 2 2 1 0
   const Plan plan = planned(config, three_calls());
   const std::uint64_t bytes = 2 * kCount;
   // Unit a in stages 0, 2 to 3 and 5; its frozen part in 0 and 5; b in 1 and 4; c in 2 to 3.
   const std::uint64_t gathers = 4 * (3 + 2 + 2 + 1) * bytes;
-  // Sums of a come from two calls, of c from one; all but a step's first are brought back.
+  // Two calls add to the gradient of a, one to that of c. All but the first of a step bring the sum
+  // back first.
   const std::uint64_t sends = (8 + 4) * bytes;
   EXPECT_EQ(plan.traffic.h2d_bytes, gathers + sends - 2 * bytes);
   EXPECT_EQ(plan.traffic.d2h_bytes, sends);
@@ -93,7 +94,7 @@ TEST(OwnPlan, GivenActivationsAreCountedAndLetWeightsStay) {
   EXPECT_THROW(planned(config, model), DoesNotFit);
 }
 
-// Updates wait for step(), so gradients of all units wait for it, clipping or not.
+// Updates wait for step(), so the gradients of all units wait, with and without clipping.
 TEST(OwnPlan, EveryUnitHasAHomeForItsGradients) {
   config::TrainConfig config = train_config(Device::cpu, Device::cpu, 64, 64);
   config.gradient_clipping = 0;

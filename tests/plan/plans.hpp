@@ -52,7 +52,7 @@ inline config::ModelConfig model_config(std::int64_t layers, std::int64_t width)
   return model;
 }
 
-// What a refused plan says; empty when it fits.
+// The message of a refused plan; empty when the plan fits.
 inline std::string refusal(const config::TrainConfig& config, const config::ModelConfig& model,
                            const MachineFacts& machine) {
   try {

@@ -1,4 +1,4 @@
-// Predictions: what bounds a step is what it takes, and what can overlap does.
+// Predictions: the slowest resource bounds a step, and the others overlap with it.
 
 #include "sluice/plan/prediction.hpp"
 #include "sluice/plan/make_plan.hpp"
@@ -20,8 +20,7 @@ namespace {
 // A second of computing per block and step: 0.25 forward, 0.25 + 0.5 backward.
 MachineRates compute_only() {
   MachineRates rates;
-  rates.block.first =
-      rates.block.next = {.forward = 0.25, .forward_keeping = 0.25, .backward = 0.5};
+  rates.block.first = rates.block.next = {.forward = 0.25, .forward_saving = 0.25, .backward = 0.5};
   return rates;
 }
 
@@ -35,7 +34,7 @@ Plan plan_of(Device optimizer, double clipping, bool overlap = true, int layers 
   return make_plan(config, model_config(layers, 256), Placement::configured, roomy_machine());
 }
 
-// Of the blocks' elements.
+// Elements of the blocks.
 double elements(const Plan& plan) {
   return std::accumulate(
       plan.layouts.begin(), plan.layouts.end(), 0.0,
@@ -61,9 +60,9 @@ TEST(Prediction, MicroBatchesAfterTheFirstFindTheWeightsInTheCaches) {
   config.gradient_clipping = 0;
   config.sluice.activations = config::Activations::recompute;
   MachineRates rates = compute_only();
-  rates.block.first = {.forward = 0.5, .forward_keeping = 0.5, .backward = 1.0};
+  rates.block.first = {.forward = 0.5, .forward_saving = 0.5, .backward = 1.0};
   const Plan plan = make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
-  EXPECT_NEAR(predict(plan, rates).compute_seconds, 8 * (2 + 3), 1e-9);  // of four
+  EXPECT_NEAR(predict(plan, rates).compute_seconds, 8 * (2 + 3), 1e-9);  // four micro-batches
 }
 
 TEST(Prediction, OnTheHostTheOptimizerTakesTheCoresFromTheModel) {
@@ -75,7 +74,7 @@ TEST(Prediction, OnTheHostTheOptimizerTakesTheCoresFromTheModel) {
   EXPECT_NEAR(prediction.step_seconds, 10.0, 0.05);
 }
 
-// Rates with which the states of `plan` take `seconds` on the drive.
+// Rates at which the drive takes `seconds` for the states of `plan`.
 MachineRates with_drive(const Plan& plan, double seconds) {
   MachineRates rates = compute_only();
   rates.read_bytes_per_second = rates.write_bytes_per_second = rates.swap_bytes_per_second =
@@ -88,8 +87,8 @@ TEST(Prediction, WithoutClippingADriveIsHiddenBehindComputingAndTheOtherWayRound
   plan.rings.update.read_ahead_tiles = 0;
   const Prediction fast = predict(plan, with_drive(plan, 6));
   EXPECT_NEAR(fast.drive_seconds, 6, 0.01);
-  // The first units' gradients come last and their weights are needed first: about one of their
-  // updates, a ninth of them all, hides behind nothing.
+  // The first units' gradients come last, and the next step needs their weights first. So about one
+  // of their updates, a ninth of all, overlaps with nothing.
   EXPECT_NEAR(fast.step_seconds, 8 + 6.0 / 9, 0.3);
   EXPECT_EQ(fast.bound_by, "compute");
   const Prediction slow = predict(plan, with_drive(plan, 16));

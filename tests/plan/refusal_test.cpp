@@ -1,4 +1,4 @@
-// What a plan that does not fit says: one story, and changes that do fit.
+// Refusals: table and reasons agree, and the suggested changes fit.
 
 #include <gtest/gtest.h>
 
@@ -33,8 +33,8 @@ TEST(Refusal, RefusesASpillWithoutADriveAndUnderStrict) {
             std::string::npos);
 }
 
-// What is called the least possible is what the refusals of smaller budgets are short of, and
-// enough.
+// The least possible budgets are sufficient, and the refusals of smaller budgets fall short by the
+// difference.
 TEST(Refusal, TheLeastPossibleIsEnoughAndNoLessIs) {
   std::mt19937 random(20261122);
   const auto one_of = [&](const std::vector<std::int64_t>& values) {
@@ -78,7 +78,7 @@ std::string said(const std::string& text, const std::string& tier) {
   return std::regex_search(text, found, sentence) ? found[1].str() : "";
 }
 
-// What each tier is short by, where table and sentences agree on it.
+// Bytes that each tier is short by, when table and sentences agree.
 std::vector<std::string> cells_of_one_story(const std::string& text) {
   std::vector<std::string> table = cells(text, "short by");
   table.resize(2);
@@ -130,7 +130,7 @@ TEST(Refusal, NamesEveryTierThatIsShort) {
   }
 }
 
-// The advice is the shortage, in whole MiB.
+// The suggestion equals the shortage, in whole MiB.
 TEST(Refusal, SuggestsTheBudgetThatTheShortageMakes) {
   const auto config = train_config(Device::nvme, Device::nvme, 40, 72);
   const config::ModelConfig model = model_config(6, 896);
@@ -172,7 +172,7 @@ TEST(Refusal, SuggestsWhatHelpsWhenTheDiskIsShort) {
   std::string text = refusal(config, model, machine);
   EXPECT_NE(text.find(elsewhere), std::string::npos) << text;
   EXPECT_NE(text.find(one_slot), std::string::npos) << text;
-  // One slot is not enough here either, so it is not suggested.
+  // One slot is too large here too, so the refusal does not suggest it.
   machine.free_disk_bytes = {{"/drive", need / 4}};
   text = refusal(config, model, machine);
   EXPECT_NE(text.find(elsewhere), std::string::npos) << text;
@@ -199,7 +199,8 @@ config::ModelConfig narrow_model(std::int64_t layers) {
   return model;
 }
 
-// Weights on the device are updated through tiles in host memory, those in host memory are not.
+// Weights on the device are updated through tiles in host memory. Weights in host memory need no
+// tiles.
 TEST(LeastBudgets, HoldWithMoreDeviceMemoryToo) {
   config::TrainConfig config = train_config(Device::cpu, Device::none, 4096, 0);
   config.gradient_clipping = 0;

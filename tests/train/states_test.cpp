@@ -112,7 +112,7 @@ void write_slow_rates(const TrainFolder& folder, const std::string& path) {
   const plan::Plan plan = plan::make_plan(config, config::load_model_config(folder.model()),
                                           plan::Placement::configured, plan::probe_machine(config));
   plan::MachineRates rates;
-  rates.block.first = {.forward = 0.01, .forward_keeping = 0.01, .backward = 0.02};
+  rates.block.first = {.forward = 0.01, .forward_saving = 0.01, .backward = 0.02};
   rates.read_bytes_per_second = rates.write_bytes_per_second = rates.swap_bytes_per_second = 1e6;
   plan::save_rates(path, plan::rates_key(plan), {rates, "today"});
 }

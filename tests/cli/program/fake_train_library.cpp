@@ -58,7 +58,7 @@ class FakeLibrary : public TrainLibrary {
                            const volatile int&) override {
     progress("a block", 0.5);
     plan::MachineRates rates;
-    rates.block.first = {.forward = 0.25, .forward_keeping = 0.25, .backward = 0.5};
+    rates.block.first = {.forward = 0.25, .forward_saving = 0.25, .backward = 0.5};
     return rates;
   }
 

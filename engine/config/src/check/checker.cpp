@@ -43,7 +43,7 @@ const Json::Value* find_member(const Json::Value& object, std::string_view name)
   return object.find(name.data(), name.data() + name.size());
 }
 
-// {} and {"enabled": false, ...}: a section that asks for nothing.
+// {} and {"enabled": false, ...} are sections without an effect.
 bool asks_for_nothing(const Json::Value& value) {
   if (!value.isObject()) return false;
   if (value.empty()) return true;
@@ -93,7 +93,7 @@ void Checker::build_rules() {
       add_child(parent, info.alias);
       aliases_.emplace(joined(parent, info.alias), info.path);
     }
-    // A section without a row of its own is known by its keys.
+    // A section may have no row of its own; its keys show that it exists.
     for (std::string_view section = info.path; section.rfind('.') != std::string_view::npos;) {
       section = section.substr(0, section.rfind('.'));
       add_child(parent_of(section), name_in(section));
@@ -122,7 +122,7 @@ std::string Checker::canonical_name(const std::string& parent, const std::string
 void Checker::check_member(const Json::Value& value, const Member& member, Section section) {
   Entry entry{&value, document_.position_of_key(value), joined(member.written_parent, member.name),
               false};
-  // Compared as a name of this section: a name with dots in it never reaches into a subsection.
+  // Compares with names of this section only: a name with dots never reaches into a subsection.
   const std::string name = canonical_name(member.parent, member.name);
   const std::vector<std::string_view>& siblings = children_.find(member.parent)->second;
   if (std::find(siblings.begin(), siblings.end(), name) == siblings.end()) {
@@ -180,7 +180,7 @@ void Checker::check_value(const Rule& rule, const Json::Value& value, Entry& ent
     report(entry, refusal(info, document_.shown(value)));
 }
 
-// Inside a section that is switched off, supported or not, no value has an effect.
+// In a section that is switched off, no value has an effect, supported or not.
 bool Checker::is_disabled(const Json::Value& object, const std::string& path) const {
   for (const char* name : {"enabled", "deepcompile"}) {
     const Rule* rule = rule_of(joined(path, name));
@@ -205,7 +205,7 @@ std::string Checker::unknown_message(const std::string& parent, const std::strin
   for (const KeyHint& hint : schema_.hints) {
     if (hint.path == path) return std::string(hint.message);
   }
-  // Names of keys are short; a long one has no near neighbour and would be slow to compare.
+  // Key names are short. A long name has no near neighbour, and comparing it would be slow.
   if (name.size() <= 64) {
     const auto siblings = children_.find(parent);
     if (siblings != children_.end()) {

@@ -2,8 +2,8 @@
 // Compares a JSON document with a key table: finds unknown keys, wrong types, ranges and
 // unsupported values, and collects them. Afterwards the accepted values are read by key path.
 //
-// Key paths are those of the table ("zero_optimization.stage3_prefetch_bucket_size"), whatever name
-// the file uses; messages show the file's name.
+// Key paths are the table's ("zero_optimization.stage3_prefetch_bucket_size"), even where the file
+// uses an alias. Messages show the file's name of the key.
 
 #include <cstdint>
 #include <map>
@@ -20,7 +20,7 @@
 
 namespace sluice::config {
 
-// What to say about a key that is not in the table but is often seen.
+// The message for a frequent key that is not in the table.
 struct KeyHint {
   std::string_view path;
   std::string_view message;
@@ -36,23 +36,23 @@ struct Schema {
 // Thread-compatible: callers synchronise.
 class Checker {
  public:
-  // Checks everything at once; problems are kept for throw_if_wrong(). Both arguments must outlive
-  // this.
+  // Checks everything at once and collects the problems for throw_if_wrong(). Both arguments must
+  // outlive the checker.
   Checker(const JsonDocument& document, const Schema& schema);
 
-  // Whether the file has the key, with a good value or a bad one.
+  // The file has the key, with a good value or a bad one.
   bool given(std::string_view path) const;
-  // Whether the key has a problem of its own; what depends on it cannot be judged then.
+  // The key has a problem, so checks that depend on its value do not apply.
   bool wrong(std::string_view path) const;
   // The accepted value; null when the key is absent or wrong, or its value is null or "auto".
   const Json::Value* find(std::string_view path) const;
-  // Whether the file has the key with the accepted value null: as if it were not there.
+  // The file has the key with the accepted value null, which means an absent key.
   bool is_null(std::string_view path) const {
     return given(path) && !wrong(path) && find(path) == nullptr;
   }
   std::string shown(const Json::Value& value) const { return document_.shown(value); }
 
-  // Replace `out` by the accepted value, if there is one. Null empties what is optional.
+  // Replaces `out` by the accepted value, if there is one. Null empties an optional.
   void read(std::string_view path, bool& out) const;
   void read(std::string_view path, double& out) const;
   void read(std::string_view path, int& out) const;
@@ -65,10 +65,10 @@ class Checker {
     if (is_null(path)) out.reset();
   }
 
-  // At the key, or at the nearest section around it that the file has.
+  // Adds a problem at the key, or at the nearest enclosing section in the file.
   void add_problem(std::string_view path, const std::string& message);
   void add_note(std::string_view path, const std::string& message);
-  // A note when the key is given.
+  // Adds a note when the file has the key.
   void note_without_effect(std::string_view path, const std::string& unless) {
     if (find(path) != nullptr) add_note(path, "no effect unless " + unless);
   }
@@ -83,7 +83,7 @@ class Checker {
     TypeRule type;
   };
   struct Entry {
-    const Json::Value* value = nullptr;  // null: not to be read
+    const Json::Value* value = nullptr;  // null: unreadable
     Position position;
     std::string written;  // the path as the file has it
     bool wrong = false;

@@ -14,7 +14,7 @@ double number_of(std::string_view text) {
   return std::strtod(std::string(text).c_str(), nullptr);
 }
 
-// Removes and returns what stands before `separator`, or all.
+// Removes and returns the text before `separator`, or all of it without one.
 std::string_view take_until(std::string_view& text, std::string_view separator) {
   const std::size_t at = text.find(separator);
   const std::string_view part = text.substr(0, at);

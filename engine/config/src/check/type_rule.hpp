@@ -1,6 +1,6 @@
 #pragma once
-// The type column of the key table, as a check. The text is the rule: alternatives joined by " or "
-// of
+// The type column of the key table, as a check. The text is the rule: alternatives joined by " or
+// ". Alternatives are
 //   bool  integer  number  string  list  object  bytes  one of a, b, c
 // where integer and number may carry a range: ">= 0", "> 0", "in [0, 1)".
 // Thread-safe: constant after construction.
@@ -15,7 +15,7 @@ namespace sluice::config {
 
 class TypeRule {
  public:
-  // `text` is one of the table; a text that does not follow the grammar is a programming error.
+  // `text` comes from the table. A text outside the grammar is a programming error.
   explicit TypeRule(std::string_view text);
 
   bool accepts(const Json::Value& value) const;

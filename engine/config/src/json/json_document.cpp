@@ -17,8 +17,8 @@ namespace sluice::config {
 
 namespace {
 
-// Real configurations have a few KiB; a data file given by mistake is named as one instead of
-// parsed.
+// Real configurations have a few KiB. A larger file is a data file given by mistake, so it is
+// reported instead of parsed.
 constexpr std::size_t kMaxFileBytes = kMiB;
 constexpr std::size_t kMaxShownBytes = 60;
 
@@ -42,7 +42,7 @@ const char* type_name(const Json::Value& value) {
   return "value";
 }
 
-// Control characters as spaces; cut at a character boundary.
+// Replaces control characters by spaces and cuts the text at a character boundary.
 std::string on_one_line(std::string_view text) {
   std::size_t length = std::min(text.size(), kMaxShownBytes);
   while (length < text.size() && length > 0 &&
@@ -91,7 +91,7 @@ JsonDocument::JsonDocument(std::string_view text, std::string shown_path)
     fail(0, "the file is empty; expected a JSON object: { ... }");
   }
   if (scan_.error) fail(scan_.error->offset, "not JSON: " + scan_.error->message);
-  // A key repeated through an escape is not seen by the scan; JsonCpp then refuses it.
+  // The scan misses a key repeated through an escape; JsonCpp refuses it.
   parse(scan_.repeated_keys.empty());
   if (!root_.isObject()) {
     fail(static_cast<std::size_t>(root_.getOffsetStart()),
@@ -112,7 +112,7 @@ void JsonDocument::parse(bool refuse_repeated_keys) {
   const std::string& text = scan_.blanked;
   std::string errors;
   if (reader->parse(text.data(), text.data() + text.size(), &root_, &errors)) return;
-  // JsonCpp's answer: "* Line 3, Column 5\n  Missing ',' ...\n", lines and bytes from 1.
+  // JsonCpp's message: "* Line 3, Column 5\n  Missing ',' ...\n", lines and bytes from 1.
   std::size_t line = 1, column = 1;
   std::sscanf(errors.c_str(), "* Line %zu, Column %zu", &line, &column);
   std::string message = errors.substr(std::min(errors.find('\n'), errors.size() - 1) + 1);
@@ -170,8 +170,9 @@ std::string read_config_file(const std::string& path) {
     throw InvalidArgument("cannot read " + path + ": " +
                           std::generic_category().message(error_number));
   };
-  // Not blocking: the opening of a FIFO without a writer would wait for one. Without O_NONBLOCK it
-  // then reads as empty, while what a shell's <(command) writes is waited for.
+  // Opens with O_NONBLOCK, because opening a FIFO without a writer would block. Clears the flag for
+  // reading: a FIFO without a writer then reads as empty, and a shell's <(command) is read to its
+  // end.
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) fail(errno);
   struct stat info {};

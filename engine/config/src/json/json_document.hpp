@@ -20,19 +20,19 @@ struct Position {
 // Immutable after construction. Thread-compatible: callers synchronise.
 class JsonDocument {
  public:
-  // Throws ConfigError when the text is not JSON with an object on top. Keys given twice are kept
-  // as problems, so that the rest can be checked as well.
+  // Throws ConfigError when the text is not JSON with an object on top. Repeated keys become
+  // problems instead, so that the rest is checked too.
   JsonDocument(std::string_view text, std::string shown_path);
 
   const std::string& shown_path() const { return shown_path_; }
   const Json::Value& root() const { return root_; }
   const std::vector<Problem>& repeated_keys() const { return repeated_keys_; }
 
-  // Of the key that `value`, a member of an object of this document, belongs to.
+  // The position of the key of `value`, which is a member of an object of this document.
   Position position_of_key(const Json::Value& value) const;
-  // Of the value itself.
+  // The position of the value itself.
   Position position_of(const Json::Value& value) const;
-  // The value as it is written in the file, shortened, with its type: `"abc" (string)`.
+  // The value as in the file, shortened, with its type: `"abc" (string)`.
   std::string shown(const Json::Value& value) const;
 
  private:
@@ -49,7 +49,7 @@ class JsonDocument {
   std::vector<Problem> repeated_keys_;
 };
 
-// The text of a file of at most 1 MiB. Throws InvalidArgument that names the path and the reason.
+// Reads a file of at most 1 MiB. Throws InvalidArgument with the path and the reason.
 std::string read_config_file(const std::string& path);
 
 // `text` in quotes, on one line, at most about 60 characters.

@@ -58,7 +58,7 @@ class Scanner {
   struct Level {
     bool is_object = false;
     bool expects_key = false;
-    std::size_t key_offset = 0;                 // of the member whose value comes next
+    std::size_t key_offset = 0;                 // key of the member whose value comes next
     std::unordered_set<std::string_view> keys;  // as written, between the quotes
   };
 
@@ -175,7 +175,7 @@ class Scanner {
   ScanResult result_;
 };
 
-// Length of the well-formed sequence that `text` begins with, 0 when there is none (RFC 3629, 4).
+// Length of the well-formed UTF-8 sequence at the start of `text`; 0: none (RFC 3629, section 4).
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) -> unsigned {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;

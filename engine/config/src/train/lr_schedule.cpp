@@ -10,8 +10,8 @@ namespace sluice::config {
 
 namespace {
 
-// DeepSpeed's `last_batch_iteration` in force at optimizer step `step`. The scheduler is
-// constructed with -1 and advances after every step, so step 1 runs at -1, step 2 at 0.
+// DeepSpeed's `last_batch_iteration` at optimizer step `step`. The scheduler starts with -1 and
+// advances after every step, so step 1 runs at -1, step 2 at 0.
 std::int64_t iteration_at(std::int64_t step) {
   return step - 2;
 }
@@ -21,7 +21,7 @@ std::int64_t warmup_steps(std::int64_t configured) {
 }
 
 // The warm-up's progress, in [0, 1), for 0 <= i < n. The order of operations is DeepSpeed's, so
-// that the doubles are too.
+// that the doubles are equal.
 double warmup_gamma(WarmupType type, std::int64_t i, std::int64_t n) {
   if (type == WarmupType::linear) return static_cast<double>(i) / static_cast<double>(n);
   return 1.0 / std::log(static_cast<double>(n)) * std::log(static_cast<double>(i + 1));

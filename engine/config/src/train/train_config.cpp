@@ -12,7 +12,7 @@ namespace sluice::config {
 
 namespace {
 
-// The sections that DeepSpeed reads through pydantic models, which drop "auto".
+// Sections that DeepSpeed reads through pydantic models, which drop "auto".
 constexpr std::string_view kAutoSections[] = {
     "zero_optimization", "fp16",          "bf16",
     "comms_logger",      "tensorboard",   "wandb",
@@ -41,8 +41,8 @@ constexpr const char* kTrainBatch = "train_batch_size";
 constexpr const char* kMicroBatch = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulation = "gradient_accumulation_steps";
 
-// The missing ones of the three batch sizes, as DeepSpeed derives them: floor division first, then
-// the check that the product is right.
+// Derives the missing ones of the three batch sizes, as DeepSpeed does: floor division first, then
+// the check of the product.
 void derive_batch(TrainConfig& config, bool has_train, bool has_micro, bool has_accumulation) {
   std::int64_t& train = config.train_batch_size;
   std::int64_t& micro = config.micro_batch_size;
@@ -55,7 +55,7 @@ void derive_batch(TrainConfig& config, bool has_train, bool has_micro, bool has_
     micro = train / ranks / accumulation;
   } else {
     if (!has_accumulation) accumulation = 1;
-    // Both factors are at most 1e9 in the table, so only the ranks can carry it over 64 bits.
+    // The table limits both factors to 1e9, so only the ranks can overflow 64 bits.
     if (__builtin_mul_overflow(micro * accumulation, ranks, &train)) train = kMaxBatch + 1;
   }
 }
@@ -82,7 +82,7 @@ void read_batch(Checker& checker, TrainConfig& config) {
                                     " sequences");
     return;
   }
-  // Compared by division, which cannot overflow.
+  // Division cannot overflow.
   const std::int64_t per_rank = config.train_batch_size / config.world_size;
   if (config.micro_batch_size > 0 && config.gradient_accumulation_steps > 0 &&
       config.train_batch_size % config.world_size == 0 && per_rank % config.micro_batch_size == 0 &&
@@ -101,7 +101,8 @@ OffloadConfig::Device device_of(const std::string& name) {
   return name == "nvme" ? OffloadConfig::Device::nvme : OffloadConfig::Device::none;
 }
 
-// `section` is offload_param or offload_optimizer; `deprecated` the bool that once stood for it.
+// `section`: offload_param or offload_optimizer. `deprecated`: the older bool key with this
+// meaning.
 OffloadConfig read_offload(Checker& checker, const std::string& section,
                            const std::string& deprecated) {
   const std::string path = "zero_optimization." + section;
@@ -183,7 +184,7 @@ void read_aio(Checker& checker, AioConfig& aio) {
   checker.read("aio.intra_op_parallelism", aio.intra_op_parallelism);
 }
 
-// The weights are half of a split master: they must be what the model computes with.
+// A split master needs bf16 weights: they are its upper half.
 void check_master(Checker& checker, const TrainConfig& config) {
   if (config.sluice.master != MasterFormat::split || config.compute_dtype() == DType::bf16) return;
   checker.add_problem("sluice.master",
@@ -191,7 +192,7 @@ void check_master(Checker& checker, const TrainConfig& config) {
                       "leave it out");
 }
 
-// Every pass has as many.
+// Every pass has the same number of micro-batches.
 void check_passes(Checker& checker, const TrainConfig& config) {
   constexpr const char* kPath = "sluice.micro_batches_per_pass";
   const std::optional<std::int64_t>& per_pass = config.sluice.micro_batches_per_pass;
@@ -202,7 +203,7 @@ void check_passes(Checker& checker, const TrainConfig& config) {
                                  std::to_string(*per_pass));
 }
 
-// The sections "aio" and "sluice" of one more file, over what `config` has.
+// Applies the sections "aio" and "sluice" of one more file to `config`.
 void add_tuned(std::string_view text, const std::string& shown_path, TrainConfig& config) {
   const JsonDocument document(text, shown_path);
   const Schema schema = train_schema();

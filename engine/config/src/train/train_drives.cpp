@@ -22,7 +22,7 @@ std::vector<std::string> directories_of(const OffloadConfig& offload) {
   return paths;
 }
 
-// A directory that is in both lists would be locked twice.
+// Refuses a directory in both lists: the run would lock it twice.
 void check_lists(Checker& checker, const TrainConfig& config) {
   const std::vector<std::string> states = directories_of(config.zero.offload_optimizer);
   const std::vector<std::string> params = directories_of(config.zero.offload_param);
@@ -54,7 +54,8 @@ void check_lists(Checker& checker, const TrainConfig& config) {
   }
 }
 
-// A checkpoint is a swap directory of its own; one in the run's own would be in its way.
+// Refuses one of the run's swap directories as the checkpoint directory: each checkpoint is a swap
+// directory itself.
 void check_checkpoint_dir(Checker& checker, const TrainConfig& config) {
   if (config.sluice.checkpoints.directory.empty()) return;
   const std::string checkpoints = normal(config.sluice.checkpoints.directory);
@@ -71,11 +72,11 @@ void check_checkpoint_dir(Checker& checker, const TrainConfig& config) {
 
 }  // namespace
 
-// One directory, or a list of them to stripe over.
+// Reads one directory, or a list of directories to stripe over.
 void read_nvme_path(Checker& checker, const std::string& key, OffloadConfig& offload) {
   const Json::Value* value = checker.find(key);
   if (value == nullptr) return;
-  if (value->isString() && value->asString().empty()) return;  // as if it were absent
+  if (value->isString() && value->asString().empty()) return;  // means an absent key
   std::vector<std::string> paths;
   if (value->isString()) paths.push_back(value->asString());
   if (value->isArray()) {

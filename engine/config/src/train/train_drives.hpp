@@ -1,5 +1,5 @@
 #pragma once
-// The keys of the configuration that are about drives and directories.
+// The keys of the configuration for drives and directories.
 // Thread-safe: free functions without state.
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace sluice::config {
 
-// `key` is the path of an "nvme_path": one directory, or a list of them to stripe over.
+// Reads an "nvme_path": one directory, or a list of directories to stripe over. `key` is its path.
 void read_nvme_path(Checker& checker, const std::string& key, OffloadConfig& offload);
 
-// sluice.io.drive_weights and sluice.drive_endurance.
+// Reads sluice.io.drive_weights and sluice.drive_endurance.
 void read_drives(Checker& checker, SluiceConfig& sluice);
 
-// That no directory is asked for twice in ways that are at odds.
+// Checks that no directory has two conflicting uses.
 void check_directories(Checker& checker, const TrainConfig& config);
 
 }  // namespace sluice::config

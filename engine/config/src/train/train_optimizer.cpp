@@ -79,7 +79,7 @@ void read_optimizer_type(Checker& checker, OptimizerConfig& optimizer) {
   }
 }
 
-// Names of scheduler.params that a type reads.
+// The keys of scheduler.params that a type reads.
 std::vector<std::string_view> parameters_of(std::string_view type) {
   if (type == "WarmupLR") {
     return {"warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type"};

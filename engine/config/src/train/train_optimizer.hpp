@@ -6,7 +6,7 @@
 
 namespace sluice::config {
 
-// Both add what is wrong to the checker.
+// Both add problems to the checker.
 OptimizerConfig read_optimizer(Checker& checker);
 SchedulerConfig read_scheduler(Checker& checker);
 

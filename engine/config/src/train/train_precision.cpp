@@ -7,7 +7,7 @@ namespace sluice::config {
 
 namespace {
 
-// Gradients are divided by the scale in fp32: its reciprocal must be a number there.
+// Gradients are divided by the scale in fp32, so the scale's reciprocal must be finite in fp32.
 constexpr double kLeastScale = 1e-30;
 
 void check_scales(Checker& checker, const Fp16Config& fp16) {

@@ -6,7 +6,7 @@
 
 namespace sluice::config {
 
-// Adds what is wrong to the checker.
+// Adds problems to the checker.
 void read_precision(Checker& checker, TrainConfig& config);
 
 }  // namespace sluice::config

@@ -26,7 +26,7 @@ std::string_view name_of(MomentFormat format) {
 
 namespace {
 
-// "80%" as 80; 0 when it is not a whole percentage from 1 to 100.
+// Parses "80%" as 80. Returns 0 unless the text is a whole percentage from 1 to 100.
 std::uint64_t percent_of(const std::string& text) {
   const std::string digits = text.substr(0, text.size() - 1);
   if (digits.empty() || digits.size() > 3) return 0;

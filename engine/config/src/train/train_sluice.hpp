@@ -1,12 +1,12 @@
 #pragma once
-// The section "sluice". Not installed.
+// The section "sluice" of the training configuration.
 
 #include "check/checker.hpp"
 #include "sluice/config/train_config.hpp"
 
 namespace sluice::config {
 
-// Reads and checks it, but for what depends on other sections.
+// Reads and checks the section. Checks that depend on other sections are not here.
 void read_sluice(Checker& checker, SluiceConfig& sluice);
 
 }  // namespace sluice::config

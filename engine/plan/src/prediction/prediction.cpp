@@ -26,23 +26,23 @@ struct Stage {
   bool last_pass = false;
   double compute_seconds = 0;
   double copy_seconds = 0;   // between host and device
-  double drive_seconds = 0;  // of what it fetches and spills
+  double drive_seconds = 0;  // for the bytes that it fetches and spills
 };
 
-// One unit's update, each resource alone.
+// Seconds of one unit's update, each resource alone.
 struct Update {
   double cpu_seconds = 0;
   double drive_seconds = 0;
-  double read_seconds = 0;  // reading and writing by themselves
+  double read_seconds = 0;  // reads alone; drive_seconds has both
   double write_seconds = 0;
-  double tiles = 0;  // that its states take, if they are read at all
+  double tiles = 0;  // tiles of its states; 0 when an update reads none
 };
 
 double over(double amount, double rate) {
   return amount > 0 && rate > 0 ? amount / rate : 0;
 }
 
-// Of an update: what is read and written together, and the rest.
+// Drive seconds of an update: bytes both read and written at the swap rate, the rest at its own.
 double swap_seconds(const MachineRates& rates, const UnitTraffic& traffic) {
   const std::uint64_t both = std::min(traffic.read_bytes, traffic.written_bytes);
   return over(2.0 * static_cast<double>(both), rates.swap_bytes_per_second) +
@@ -50,8 +50,7 @@ double swap_seconds(const MachineRates& rates, const UnitTraffic& traffic) {
          over(static_cast<double>(traffic.written_bytes - both), rates.write_bytes_per_second);
 }
 
-// What one thread does beside LibTorch's costs them all as long as it takes: they share out their
-// work evenly, and wait for the one whose core is taken.
+// Seconds of each visit and update, alone.
 class Costs {
  public:
   Costs(const Plan& plan, const MachineRates& rates)
@@ -101,7 +100,7 @@ class Costs {
  private:
   double compute_seconds(const Stage& stage) const {
     const std::size_t last = plan_.layouts.size() - 1;
-    const bool keeps = plan_.units[stage.unit].activations_saved;
+    const bool saves = plan_.units[stage.unit].activations_saved;
     const UnitRates& of = stage.unit == 0      ? rates_.embedding
                           : stage.unit == last ? rates_.head
                                                : rates_.block;
@@ -113,10 +112,10 @@ class Costs {
         static_cast<double>(plan_.layouts[stage.unit].flat_count * size_of(plan_.compute_dtype));
     const double gradient =
         stage.last_pass ? over(gradient_bytes, rates_.gradient_bytes_per_second) : 0;
-    const double keeping = all(&UnitSeconds::forward_keeping);
+    const double with_saving = all(&UnitSeconds::forward_saving);
     if (stage.unit == last) return all(&UnitSeconds::backward) + gradient;
-    if (!stage.backward) return keeps ? keeping : all(&UnitSeconds::forward);
-    return all(&UnitSeconds::backward) + (keeps ? 0 : keeping) + gradient;
+    if (!stage.backward) return saves ? with_saving : all(&UnitSeconds::forward);
+    return all(&UnitSeconds::backward) + (saves ? 0 : with_saving) + gradient;
   }
 
   const Plan& plan_;
@@ -124,8 +123,9 @@ class Costs {
   const std::vector<UnitTraffic> visits_;
 };
 
-// The computing thread and the updater, side by side. Where the device is the host they share its
-// cores: each gets what it asks for up to a half, and what the other leaves.
+// The computing thread and the updater, side by side. On the host device they share the cores: each
+// gets what it asks for, up to a half, and whatever the other leaves. Work on one core delays all
+// of LibTorch's threads: they split their work evenly and wait for the slowest.
 class Schedule {
  public:
   Schedule(const Plan& plan, const Costs& costs)
@@ -140,7 +140,7 @@ class Schedule {
     for (std::size_t u = 0; u < plan.units.size(); ++u) updates_.push_back(costs.update(u));
   }
 
-  // When `steps` more steps have been computed, on the clock that began with the first.
+  // Computes `steps` more steps. Returns the seconds since the first step began.
   double run(int steps) {
     for (int step = 0; step < steps; ++step) {
       expect_updates();
@@ -156,22 +156,22 @@ class Schedule {
   static constexpr double kRounding = 1e-9;
   static constexpr double kForever = std::numeric_limits<double>::infinity();
 
-  // What the updater does next. States that were read ahead are written when their update has
-  // ended, and its weights are current.
+  // The updater's kinds of work. States that were read ahead are written after their update, when
+  // the weights are current already.
   enum class Kind { read_ahead, update, write };
   struct Job {
     Kind kind = Kind::update;
     std::size_t unit = 0;
-    double seconds = 0;    // all of it, at its best
-    double cpu_share = 0;  // of the cores, while it goes at its best
+    double seconds = 0;    // of the whole job, undisturbed
+    double cpu_share = 0;  // of the cores, undisturbed
     bool uses_drive = false;
   };
 
   void visit(const Stage& stage) {
     const bool first_backward = stage.unit + 1 == updates_.size();
-    if (first_backward) drain();  // the step before ends here
+    if (first_backward) drain();  // the previous step ends here
     while (left_.count(stage.unit) > 0) advance(kForever, 0);
-    // A GPU's copies take no part of what it computes with.
+    // Copies of a GPU take no computing power from it.
     const bool at_once = overlap_ && !shares_cores_;
     double left = at_once ? std::max(stage.compute_seconds, stage.copy_seconds)
                           : stage.compute_seconds + stage.copy_seconds;
@@ -198,13 +198,13 @@ class Schedule {
     }
   }
 
-  // The share of a unit's states that can still be read ahead now.
+  // The share of a unit's states that read-ahead can still take now.
   double can_be_ahead(std::size_t unit) const {
     return std::min(free_tiles_ / updates_[unit].tiles, 1 - ahead_[unit]);
   }
 
-  // Updates that wait first, of them the first unit's; then the writes that nobody waits for; then
-  // the first units' states for the next time.
+  // The updater takes the waiting update earliest in forward order. Without one, it writes states
+  // that were read ahead. When idle, it reads the earliest units' states ahead.
   std::optional<Job> next_job() const {
     if (!left_.empty()) {
       const std::size_t unit = left_.begin()->first;
@@ -235,7 +235,7 @@ class Schedule {
     return 0;
   }
 
-  // `ends`: all of it, whatever rounding says.
+  // Advances a job. `ends`: the job is complete, whatever rounding says.
   void progress(const Job& job, double seconds, bool ends) {
     double share = job.seconds > 0 ? seconds / job.seconds : 0;
     double& ahead = ahead_[job.unit];
@@ -259,8 +259,9 @@ class Schedule {
     }
   }
 
-  // Until the computing thread has done `left` seconds of work or the updater's job ends, whichever
-  // is first; an infinite `left`: it waits. Returns the work that it has done.
+  // Advances the clock until the computing thread has done `left` seconds of work, or the updater's
+  // job ends, whichever is first. With an infinite `left` the thread waits. Returns the seconds of
+  // work that the thread has done.
   double advance(double left, double drive_share) {
     const std::optional<Job> job = next_job();
     const bool computes = left != kForever;
@@ -287,10 +288,10 @@ class Schedule {
   const bool overlap_;
   const bool shares_cores_;
   const std::size_t slots_;
-  std::map<std::size_t, double> left_;  // by unit whose update was begun: the share to be done
+  std::map<std::size_t, double> left_;  // by unit with a begun update: its remaining share
   std::deque<std::size_t> expected_;
-  double free_tiles_;          // of those to read ahead
-  std::vector<double> ahead_;  // by unit: the share of its states that was read ahead
+  double free_tiles_;          // read-ahead tiles that are free
+  std::vector<double> ahead_;  // by unit: the share of its states that is read ahead
   double unwritten_seconds_ = 0;
   double now_ = 0;
 };
@@ -317,7 +318,7 @@ Prediction predict(const Plan& plan, const MachineRates& rates) {
       std::max_element(links.begin(), links.end(), [](const auto& a, const auto& b) {
         return a.second < b.second;
       })->first;
-  // The first steps have no updates before them.
+  // The first steps have no updates of earlier steps to wait for.
   constexpr int kWarm = 2;
   constexpr int kCounted = 2;
   Schedule schedule(plan, costs);

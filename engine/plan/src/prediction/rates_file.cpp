@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Machines and shapes that one file remembers.
+// Entries of one file: machines and shapes.
 constexpr Json::ArrayIndex kMostEntries = 64;
 constexpr std::uint64_t kMostFileBytes = kMiB;
 
@@ -34,12 +34,12 @@ std::string processor_name() {
   return "unknown processor";
 }
 
-// Each number of the rates with its name.
+// Visits each number of the rates with its name in the file.
 template <typename Rates, typename Visit>
 void each_number(Rates& rates, const Visit& visit) {
   const auto unit = [&](const std::string& name, auto& seconds) {
     visit(name + ".forward", seconds.forward);
-    visit(name + ".forward_keeping", seconds.forward_keeping);
+    visit(name + ".forward_keeping", seconds.forward_saving);
     visit(name + ".backward", seconds.backward);
   };
   const auto both = [&](const std::string& name, auto& of) {
@@ -58,17 +58,17 @@ void each_number(Rates& rates, const Visit& visit) {
   visit("swap_bytes_per_second", rates.swap_bytes_per_second);
 }
 
-// What no machine does: the probe and what is predicted from it stay far from both.
+// Limits of plausible numbers, far beyond any machine and any prediction.
 constexpr double kMostSeconds = 1e6;
 constexpr double kMostPerSecond = 1e18;
 
-// Zero is what was not measured.
+// 0 means that the number was not measured.
 bool is_plausible(const std::string& name, double number) {
   if (!name.ends_with("_per_second")) return number >= 0 && number <= kMostSeconds;
   return number == 0 || (number >= 1 && number <= kMostPerSecond);
 }
 
-// The entries of a file, oldest first; nullopt when it is something else.
+// The entries of a file, oldest first. Returns nullopt when the file holds something else.
 std::optional<Json::Value> entries_of(const std::string& path) {
   std::error_code error;
   if (!fs::exists(path, error)) return Json::Value(Json::arrayValue);

@@ -96,7 +96,7 @@ class TimedUnits {
       const torch::NoGradGuard no_grad;
       units_.run(unit, x);
     });
-    seconds.forward_keeping = settled_seconds(forget, [&] { units_.run(unit, input()); });
+    seconds.forward_saving = settled_seconds(forget, [&] { units_.run(unit, input()); });
     Tensor y;
     const auto forward = [&] {
       y = units_.run(unit, input());

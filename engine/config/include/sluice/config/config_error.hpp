@@ -1,6 +1,6 @@
 #pragma once
-// What is wrong with a configuration file: every mistake of the file in one exception, each with
-// the line and column of its key. Thread-compatible: callers synchronise.
+// The error of a configuration file: one exception with every mistake, each with the line and
+// column of its key. Thread-compatible: callers synchronise.
 
 #include <string>
 #include <vector>
@@ -9,17 +9,17 @@
 
 namespace sluice::config {
 
-// One mistake. `line` and `column` count from 1 and point at the key (at the section's key where a
-// key is missing, at the offending text where the JSON itself is broken); columns count characters.
+// One mistake. `line` and `column` count from 1 and point at the key; columns count characters. For
+// a missing key they point at the section's key, for broken JSON at the offending text.
 struct Problem {
   int line = 1;
   int column = 1;
-  std::string key_path;  // "zero_optimization.stage"; empty when no key is concerned
+  std::string key_path;  // "zero_optimization.stage"; empty when the mistake is in no key
   std::string message;
 };
 
-// what() is one line per problem, `file:line:column: key: message`, sorted by position, then a line
-// with their number.
+// Every mistake of a file. what() has one line per problem, `file:line:column: key: message`,
+// sorted by position, then a line with the number of problems.
 class ConfigError : public InvalidArgument {
  public:
   ConfigError(const std::string& shown_path, std::vector<Problem> problems);

@@ -11,11 +11,13 @@
 
 namespace sluice::config {
 
-// gelu: exact, by erf. gelu_new: the tanh approximation (also named gelu_pytorch_tanh).
+// The activation function of the MLPs. gelu: exact, by erf. gelu_new: the tanh approximation, also
+// named gelu_pytorch_tanh.
 enum class Activation { gelu_new, gelu, relu };
+// The name in the file: "gelu_new", "gelu", "relu".
 std::string_view name_of(Activation activation);
 
-// Defaults are Hugging Face's, except dropout: absent means 0.
+// The model's shape. Defaults are Hugging Face's, except for dropout: an absent key means 0.
 struct ModelConfig {
   std::int64_t n_layer = 12;
   std::int64_t n_head = 12;
@@ -35,17 +37,17 @@ struct ModelConfig {
   std::int64_t head_size() const { return n_embd / n_head; }
 };
 
-// Elements of all parameters; a tied head counts once.
+// The number of elements of all parameters. A tied head counts once.
 std::uint64_t parameter_count(const ModelConfig& model);
 
-// One line that is equal for two models exactly when weights of the one are weights of the other:
-// sizes, activation, normalisation, tying. Not in it: initialisation and dropout.
+// One line with the sizes, activation, normalisation and tying. Two models have equal lines exactly
+// when the weights of one fit the other. Excludes initialisation and dropout.
 std::string canonical_model_text(const ModelConfig& model);
 
-// Reads and checks a file. Throws ConfigError with every mistake of the file, and InvalidArgument
-// that names the path when it cannot be read.
+// Reads and checks a file. Throws ConfigError with every mistake of the file. Throws
+// InvalidArgument, with the path, when the file is unreadable.
 ModelConfig load_model_config(const std::string& path);
-// The same for text in memory; `shown_path` stands for the file in messages.
+// Checks text in memory. Messages show `shown_path` as the file. Throws ConfigError as above.
 ModelConfig parse_model_config(std::string_view text, const std::string& shown_path);
 
 }  // namespace sluice::config

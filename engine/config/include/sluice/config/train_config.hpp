@@ -1,8 +1,8 @@
 #pragma once
-// The training configuration: DeepSpeed's JSON schema plus the section "sluice", as plain structs
+// The training configuration: DeepSpeed's JSON schema and the section "sluice", as plain structs
 // with defaults, read and checked once. docs/config.md lists every key.
 //
-// Not here: whether the machine can provide what is asked for (the planner), and the model file
+// Not here: whether the machine has the resources (the planner checks that), and the model file
 // (sluice/config/model_config.hpp).
 // Thread-compatible: plain values; the functions are thread-safe.
 
@@ -18,11 +18,11 @@
 
 namespace sluice::config {
 
-// adamw: decoupled weight decay. adam: weight decay added to the gradient.
+// adamw: decoupled weight decay. adam: weight decay is added to the gradient.
 enum class OptimizerType { adam, adamw };
 
 struct OptimizerConfig {
-  // DeepSpeed's "Adam" without "adam_w_mode": false is adamw too.
+  // DeepSpeed's "Adam" is adamw too, unless "adam_w_mode" is false.
   OptimizerType type = OptimizerType::adamw;
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -57,31 +57,32 @@ struct WarmupCosineLR {
 // monostate: the learning rate is constant. Evaluated by sluice/config/lr_schedule.hpp.
 using SchedulerConfig = std::variant<std::monostate, WarmupLR, WarmupDecayLR, WarmupCosineLR>;
 
-// Compute in fp16 with a loss scale: DeepSpeed's rules, which docs/numerics.md has.
+// Computing in fp16 with a loss scale, by DeepSpeed's rules (docs/numerics.md).
 struct Fp16Config {
   bool enabled = false;
-  double loss_scale = 0;                  // the scale of every step; 0: dynamic, as the rest says
-  int initial_scale_power = 16;           // the first scale is 2 to this power
-  std::int64_t loss_scale_window = 1000;  // steps without overflow until the scale is doubled
-  int hysteresis = 2;                     // overflows until the scale is halved for the first time
-  bool consecutive_hysteresis = false;    // counted anew after every step without overflow
+  double loss_scale = 0;                  // scale of every step; 0: dynamic, by the fields below
+  int initial_scale_power = 16;           // the first scale is 2^initial_scale_power
+  std::int64_t loss_scale_window = 1000;  // steps without overflow until the scale doubles
+  int hysteresis = 2;                     // overflows until the scale halves for the first time
+  bool consecutive_hysteresis = false;  // a step without overflow restarts the count of hysteresis
   double min_loss_scale = 1;
 
   bool is_dynamic() const { return loss_scale == 0; }
   double initial_scale() const;
 };
 
+// Where parameters or optimizer states have their home.
 struct OffloadConfig {
   enum class Device { none, cpu, nvme };
   Device device = Device::none;
   std::string nvme_path;                        // not empty exactly when the device is nvme
-  std::vector<std::string> further_nvme_paths;  // of a list: directories to stripe over as well
+  std::vector<std::string> further_nvme_paths;  // more directories to stripe over, from a list
   std::optional<bool> pin_memory;               // empty: pinned where the machine's limits allow
   std::optional<std::int64_t> buffer_count;     // empty: chosen by the planner
   // Elements per buffer; offload_param only. Empty: chosen by the planner.
   std::optional<std::uint64_t> buffer_size;
 
-  // nvme_path and the further ones; none when the device is not nvme.
+  // nvme_path and further_nvme_paths. Empty unless the device is nvme.
   std::vector<std::string> directories() const {
     std::vector<std::string> all;
     if (!nvme_path.empty()) all.push_back(nvme_path);
@@ -90,7 +91,7 @@ struct OffloadConfig {
   }
 };
 
-// Sizes and thresholds are counts of elements, as in DeepSpeed.
+// The section "zero_optimization". Sizes and thresholds count elements, as in DeepSpeed.
 struct ZeroConfig {
   int stage = 0;
   OffloadConfig offload_param;      // other than none only with stage 3
@@ -103,62 +104,66 @@ struct ZeroConfig {
   std::uint64_t model_persistence_threshold = 9'223'372'036'854'775'807;  // INT64_MAX: no limit
 };
 
+// The section "aio".
 struct AioConfig {
   std::uint64_t block_size = 262'144;  // bytes, a multiple of 4096
   int queue_depth = 32;
   int intra_op_parallelism = 1;
 };
 
+// A budget of memory.
 struct ByteBudget {
   enum class Kind { automatic, bytes, percent };
   Kind kind = Kind::automatic;
-  std::uint64_t value =
-      0;  // bytes, or whole percent of what the machine has (1 to 100); 0 when automatic
+  // Bytes, or whole percent (1 to 100): of the tier's free memory; for cache_bytes, of the states
+  // on NVMe. 0 when automatic.
+  std::uint64_t value = 0;
 };
 
-// What a committed step survives: a killed process, loss of power, nothing.
+// The failures that a committed step survives: a killed process; loss of power too; none.
 enum class Durability { process, power, none };
 
-// Empty: chosen by the engine.
+// Numbers of threads. Empty: the engine chooses.
 struct ThreadsConfig {
   std::optional<int> compute;
   std::optional<int> optimizer;
   std::optional<int> io;
 };
 
-// How the I/O engine works on the drives.
+// Settings of the I/O engine.
 struct IoConfig {
   std::string backend = "auto";  // or "io_uring", "libaio", "threads"
-  // Shares of the directories of a list of nvme_path; empty: as fast as they are measured to be.
+  // By directory of a list in nvme_path, its share of the bytes. Empty: by measured speed.
   std::vector<unsigned> drive_weights;
   bool submit_polling = false;
   int reads_per_write = 3;  // blocks read in a row while a write waits
 };
 
-// What becomes of activations between a unit's forward and its backward: kept as far as the device
-// budget goes (automatic); all kept; none, recomputed from the unit's input; none, and the inputs
-// wait in host memory.
+// Activations between a unit's forward and its backward.
+// - automatic: saved as far as the device budget allows; the other units are recomputed.
+// - keep: all saved.
+// - recompute: none saved; backward recomputes them from the unit's input.
+// - offload: as recompute, and the inputs wait in host memory.
 enum class Activations { automatic, keep, recompute, offload };
 
-// How master weights are kept: fp32 beside the 16-bit weights, or the 16-bit weights and the lower
-// halves (4 bytes of a parameter instead of 6).
+// The format of master weights. fp32: fp32 master beside the 16-bit weights, 6 bytes per parameter.
+// split: the 16-bit weights and the lower halves, 4 bytes per parameter.
 enum class MasterFormat { fp32, split };
 enum class MomentFormat { fp32, bf16 };
-// As in the file: "fp32", "split", "bf16".
+// The name in the file: "fp32", "split", "bf16".
 std::string_view name_of(MasterFormat format);
 std::string_view name_of(MomentFormat format);
 
-// What becomes of a step whose loss or gradients are not finite.
+// A step with a non-finite loss or gradient is skipped, or stops the run.
 enum class NonFinite { skip, stop };
 
-// Where the model computes: a GPU by its index among those that CUDA_VISIBLE_DEVICES leaves, or the
-// host; automatic: the first GPU when there is one.
+// The device that computes: the host, or a GPU. automatic: the first GPU, or the host without one.
 struct ComputeDevice {
   enum class Kind { automatic, host, cuda };
   Kind kind = Kind::automatic;
-  int index = 0;  // of a GPU
+  int index = 0;  // of the GPU, among those that CUDA_VISIBLE_DEVICES leaves
 };
-// As in the file: "auto", "host", "cuda:1".
+// The name in the file: "auto", "host", "cuda:1".
 std::string name_of(const ComputeDevice& device);
 
 // Full checkpoints.
@@ -168,9 +173,10 @@ struct CheckpointConfig {
   std::int64_t keep = 2;   // number of checkpoints that are kept
 };
 
+// The section "sluice".
 struct SluiceConfig {
   ComputeDevice device;
-  bool deterministic = false;  // LibTorch's algorithms on a GPU; on the host they always are
+  bool deterministic = false;  // LibTorch's algorithms on a GPU; always on the host
   bool tf32 = false;           // fp32 matrix products of a GPU
   ByteBudget device_bytes;
   ByteBudget host_bytes;
@@ -181,17 +187,18 @@ struct SluiceConfig {
   bool overlap = true;
   NonFinite non_finite = NonFinite::skip;
   Activations activations = Activations::automatic;
-  // That go forward and backward together; divides gradient_accumulation_steps. Empty: chosen.
+  // Micro-batches that go forward and backward together. Divides gradient_accumulation_steps.
+  // Empty: the planner chooses.
   std::optional<std::int64_t> micro_batches_per_pass;
-  // Empty: what a resumed run was begun with; else a split master for bf16 weights, fp32 moments.
+  // Empty: a resumed run keeps its format. A new run has a split master for bf16 weights, otherwise
+  // an fp32 master; moments in fp32.
   std::optional<MasterFormat> master;
   std::optional<MomentFormat> moments;
-  // Host memory, part of host_bytes, for states whose home is on NVMe. Automatic: what is left of
-  // host_bytes.
+  // Host memory that caches states on NVMe. Part of host_bytes. Automatic: the rest of host_bytes.
   ByteBudget cache_bytes{ByteBudget::Kind::bytes, 0};
   ThreadsConfig threads;
   IoConfig io;
-  std::uint64_t drive_endurance_bytes = 0;  // rated, of each directory's drive; 0: not given
+  std::uint64_t drive_endurance_bytes = 0;  // rated writes of each directory's drive; 0: unknown
   std::uint64_t seed = 0;
 };
 
@@ -209,34 +216,36 @@ struct TrainConfig {
   double gradient_clipping = 1.0;  // 0: none
   bool bf16 = false;
   Fp16Config fp16;                              // never enabled together with bf16
-  std::optional<std::int64_t> steps_per_print;  // empty: nothing is printed
+  std::optional<std::int64_t> steps_per_print;  // empty: no printing
   ZeroConfig zero;
   AioConfig aio;
   SluiceConfig sluice;
 
-  // Of the weights that the model computes with, activations and gradients.
+  // The type of the weights that compute, of activations and of gradients.
   DType compute_dtype() const;
-  // Whether no update of a step may begin before all its gradients are there: clipping needs their
-  // norm, and in fp16 one that has overflowed skips the step. Else updates begin as they arrive.
+  // True when updates of a step begin only after all its gradients have arrived: clipping needs the
+  // global norm, and in fp16 an overflow in any gradient skips the step. False: each update begins
+  // when its gradient arrives.
   bool updates_need_all_gradients() const;
 
-  // One line for each mapped key of the file, "mapped: KEY: what it means here", and for each
-  // doubtful but valid value, "note: KEY: ...". To be shown once.
+  // Lines to show once: "mapped: KEY: meaning here" for each mapped key of the file, and
+  // "note: KEY: ..." for each valid but doubtful value.
   std::vector<std::string> notes;
 };
 
 struct LoadOptions {
   int world_size = 1;  // ranks that share a training batch
-  // More files with the sections "aio" and "sluice" only, as `sluice nvme tune` writes them: their
-  // keys replace those of the file, the last one's last.
+  // More files with the sections "aio" and "sluice" only, as `sluice nvme tune` writes them. Their
+  // keys replace those of the file; later files replace earlier ones.
   std::vector<std::string> tuned_paths = {};
 };
 
-// Reads and checks a file, and those of `tuned_paths`. Throws ConfigError with every mistake of the
-// file, or of the first of `tuned_paths` that has one, and InvalidArgument that names the path when
-// one cannot be read or world_size is below 1.
+// Reads and checks a file, and the files of `tuned_paths`. Throws ConfigError with every mistake of
+// the file, or of the first file of `tuned_paths` with a mistake. Throws InvalidArgument, with the
+// path, when a file is unreadable, and InvalidArgument when world_size is below 1.
 TrainConfig load_train_config(const std::string& path, const LoadOptions& options = {});
-// The same for text in memory; `shown_path` stands for the file in messages.
+// Checks text in memory in place of the first file. Messages show `shown_path` as its name. Throws
+// as load_train_config() does.
 TrainConfig parse_train_config(std::string_view text, const std::string& shown_path,
                                const LoadOptions& options = {});
 

@@ -1,9 +1,9 @@
 #pragma once
-// What a step of a plan will cost on a machine whose rates are known: the schedule of the engine,
-// unit by unit, with the seconds that each piece takes alone.
+// The predicted time of a plan's step on a machine with measured rates. It follows the engine's
+// schedule unit by unit, with the seconds that each piece takes alone.
 //
-// A weakness: tiles and micro-batches are not told apart, and how threads get in each other's way
-// is a simple rule; so it is a prediction, within some per cent, not a bound.
+// Limitations: tiles and micro-batches are not modelled one by one, and contention between threads
+// is a simple rule. So a prediction is right within some per cent; it is not a bound.
 // Thread-safe: values and free functions without state.
 
 #include <array>
@@ -16,17 +16,17 @@ namespace sluice::plan {
 
 struct Plan;
 
-// Seconds of a step in the long run.
+// The predicted seconds of a step, in the long run.
 struct Prediction {
   double step_seconds = 0;
   double tokens_per_second = 0;
-  // What each would take alone.
+  // Seconds of each resource, alone.
   double compute_seconds = 0;
   double update_seconds = 0;
   double copy_seconds = 0;
   double drive_seconds = 0;
-  std::string bound_by;  // the largest of these: "compute", "update", "copies", "drive"
-  // These, by name.
+  std::string bound_by;  // the largest of them: "compute", "update", "copies", "drive"
+  // The seconds above, by name.
   std::array<std::pair<const char*, double>, 4> links() const {
     return {{{"compute", compute_seconds},
              {"update", update_seconds},
@@ -34,7 +34,9 @@ struct Prediction {
              {"drive", drive_seconds}}};
   }
 };
+// Predicts a step of `plan`.
 Prediction predict(const Plan& plan, const MachineRates& rates);
+// The prediction as a table for people, with the date of the rates.
 std::string prediction_text(const Prediction& prediction, const SavedRates& saved);
 
 }  // namespace sluice::plan

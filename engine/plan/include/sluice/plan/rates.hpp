@@ -1,7 +1,7 @@
 #pragma once
-// What a machine does in a second with a model of some shape: measured by the training library
-// (sluice/train/library.hpp), kept in a file, used to predict steps (prediction.hpp) and to choose
-// between plans. Thread-safe: values and free functions without state.
+// The rates of a machine for a model of some shape. The training library measures them
+// (sluice/train/library.hpp), a file stores them, and they predict steps (prediction.hpp) and
+// choose between plans. Thread-safe: values and free functions without state.
 
 #include <functional>
 #include <optional>
@@ -11,20 +11,20 @@ namespace sluice::plan {
 
 struct Plan;
 
-// Of one micro-batch in one unit.
+// Seconds of one micro-batch in one unit.
 struct UnitSeconds {
-  double forward = 0;          // without gradients
-  double forward_keeping = 0;  // with what backward needs; 0 for the head
-  double backward = 0;         // after that; the head: forward and backward together
+  double forward = 0;         // without saving activations
+  double forward_saving = 0;  // saving the activations that backward needs; 0 for the head
+  double backward = 0;        // after forward_saving; for the head, forward and backward together
 };
-// The first micro-batch of a visit finds the unit's weights in memory, the next ones in the
-// processor's caches, as far as these hold them.
+// The first micro-batch of a visit finds the unit's weights in memory. The next ones find them in
+// the processor's caches, as far as they fit.
 struct UnitRates {
   UnitSeconds first;
   UnitSeconds next;
 };
 
-// What a machine does in a second, each thing alone, with the threads of the plan.
+// The rates of each kind of work, measured alone, with the threads of the plan.
 struct MachineRates {
   UnitRates embedding;
   UnitRates block;
@@ -32,33 +32,36 @@ struct MachineRates {
   double update_elements_per_second = 0;  // the optimizer's step in memory
   double gradient_bytes_per_second = 0;   // clearing a gradient, then its norm and finite check
   double copy_bytes_per_second = 0;       // between host memory and the device
-  double checksum_bytes_per_second = 0;   // of states that are written
-  // The drives of the swap directories, all together; 0: no state is on NVMe.
+  double checksum_bytes_per_second = 0;   // of written states
+  // All drives of the swap directories together. 0: no state is on NVMe.
   double read_bytes_per_second = 0;
   double write_bytes_per_second = 0;
-  double swap_bytes_per_second = 0;  // as an update does it, tiles read and written back, together
+  // Reads and writes added, in an update's pattern: tiles read and written back.
+  double swap_bytes_per_second = 0;
 };
 
-// Everything that rates depend on: machine, program, shapes, threads, directories, as one line.
+// One line with everything that the rates depend on: machine, program, shapes, threads,
+// directories.
 std::string rates_key(const Plan& plan);
 
-// The rates that were saved under `key`; nullopt when there are none, the file is not readable as
-// one of rates, or they are not those of a machine (a speed of nothing, seconds without end).
+// Measured rates and the time of the measurement.
 struct SavedRates {
   MachineRates rates;
-  std::string measured;  // when: "2026-11-22 10:30"
+  std::string measured;  // "2026-11-22 10:30"
 };
+// Loads the rates stored under `key`. Returns nullopt when there are none, when the file is not a
+// rates file, or when a number is implausible (a speed of nothing, seconds without end).
 std::optional<SavedRates> load_rates(const std::string& path, const std::string& key);
-// Throws InvalidArgument where something else than rates would be replaced at `path`. An absent or
-// empty file is fine.
+// Throws InvalidArgument when `path` is a file with other content than rates: save_rates() would
+// replace it. A missing or empty file passes.
 void check_rates_path(const std::string& path);
-// Replaces the file with one that has these, and the newest others. Throws IoError, and what
-// check_rates_path() does.
+// Adds the rates to the file, in place of those under the same key. The file keeps the newest
+// entries, 64 at most. Throws IoError, and InvalidArgument as check_rates_path() does.
 void save_rates(const std::string& path, const std::string& key, const SavedRates& saved);
 
-// The rates that are known for such a plan, if any.
+// Finds the rates for a plan. Returns nullopt when they are unknown.
 using FindRates = std::function<std::optional<MachineRates>(const Plan&)>;
-// Those of a file; it may be absent.
+// Finds rates in a file, which may be missing.
 FindRates rates_in(std::string path);
 
 }  // namespace sluice::plan
