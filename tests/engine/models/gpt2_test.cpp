@@ -287,7 +287,7 @@ TEST_P(Gpt2Bits, TheSameUnitTwiceGivesTheSameBits) {
   std::vector<Tensor> losses;
   std::vector<std::vector<Tensor>> gradients;
   for (int time = 0; time < 2; ++time) {
-    // Between the two, memory is used for something else, so that buffers lie elsewhere.
+    // Allocates memory between the two runs, so that buffers get other addresses.
     const Tensor filler = torch::ones({1000 * (time + 1) + 17});
     BoundGpt2 gpt2(medium_model(GetParam().p), GetParam().dtype);
     gpt2.bind_gradients();
