@@ -165,7 +165,7 @@ class Bench:
 
 
 def exposed_line(case: Case, runs: list[Run]) -> dict:
-    """Exposed transfer time of the median step, in percent, summed over all links."""
+    """Exposed transfer time of all links, in percent of a step: the median over the steps."""
     shares = [
         100 * sum(step["stall_seconds"].values()) / step["seconds"]
         for run in runs
