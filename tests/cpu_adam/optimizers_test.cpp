@@ -102,6 +102,25 @@ struct Case {
   OptimizerConfig config;
 };
 
+// Compares the states with the reference; returns the widest bound of a master.
+double expect_within_bounds(const OptimizerConfig& config, MasterLayout master, AdamState& state,
+                            const std::vector<Element>& reference) {
+  double widest = 0;
+  const test::Guarded<float>* moments[] = {&state.m, &state.v, &state.most};
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    const Element& r = reference[i];
+    const float p = master == MasterLayout::fp32
+                        ? state.p.span()[i]
+                        : join({state.high.span()[i], state.low.span()[i]});
+    // Second-order terms are far below 1 % of the first-order terms.
+    EXPECT_NEAR(p, r.p.value, 1.01 * r.p.bound) << i;
+    for (std::size_t k = 0; k < moment_count(config); ++k)
+      EXPECT_NEAR(moments[k]->span()[i], r.moments[k].value, 1.01 * r.moments[k].bound) << i;
+    widest = std::max(widest, r.p.bound);
+  }
+  return widest;
+}
+
 class AgainstDoubleToo : public ::testing::TestWithParam<Case> {};
 
 TEST_P(AgainstDoubleToo, StaysWithinTheRoundingBoundFor1000Steps) {
@@ -131,19 +150,7 @@ TEST_P(AgainstDoubleToo, StaysWithinTheRoundingBoundFor1000Steps) {
           config, Step{.step = t, .gradient_factor = kFactor},
           state.tile(config, {master, DType::fp32}, DType::bf16, WeightType::none, 0, kCount));
     }
-    double widest = 0;
-    const test::Guarded<float>* moments[] = {&state.m, &state.v, &state.most};
-    for (std::size_t i = 0; i < kCount; ++i) {
-      const Element& r = reference[i];
-      const float p = master == MasterLayout::fp32
-                          ? state.p.span()[i]
-                          : join({state.high.span()[i], state.low.span()[i]});
-      // Second-order terms are far below 1 % of the first-order terms.
-      EXPECT_NEAR(p, r.p.value, 1.01 * r.p.bound) << i;
-      for (std::size_t k = 0; k < moment_count(config); ++k)
-        EXPECT_NEAR(moments[k]->span()[i], r.moments[k].value, 1.01 * r.moments[k].bound) << i;
-      widest = std::max(widest, r.p.bound);
-    }
+    const double widest = expect_within_bounds(config, master, state, reference);
     EXPECT_LT(widest, std::max(rate, 1e-3)) << "a bound that sees no wrong formula";
   }
 }
