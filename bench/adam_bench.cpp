@@ -1,14 +1,14 @@
-// The optimizers on the host against the memory's own speed.
+// Measures the optimizers on the host against the memory's own speed.
 //
 // One step:
 //   <optimizer>/<state>/<gradient>/<weight>/<parameters>[/tensors:<n>[/apart]]/threads:<n>
 // Squared norm and finite check:
 //   GradientStats/<gradient>/<parameters>/threads:<n>
 //
-// Counters: GBps and Gparam_s of ours, bound_GBps of a loop with the same reads and writes and no
-// arithmetic, ratio of the two. Both sides run in slices in this process, order swapped at every
-// pair; the counters are medians, the ratio is the median of the paired ratios. The label is the
-// kernel.
+// Counters: GBps and Gparam_s of the optimizer; bound_GBps of a loop with equal reads and writes
+// but no arithmetic; the ratio of the two. Both sides run in slices in this process, in swapped
+// order at every pair. Counters are medians; the ratio is the median of the paired ratios. The
+// label is the kernel.
 
 #include <benchmark/benchmark.h>
 
@@ -41,8 +41,8 @@ using bench::WeightStore;
 
 constexpr int kPairs = 15;                          // slices of each side per iteration
 constexpr std::size_t kSliceElements = 1 << 20;     // small sizes repeat to fill a slice
-constexpr std::size_t kChunk = 65'536;              // as step() splits
-constexpr std::size_t kStreamingCount = 1'048'576;  // from here on step() streams the weight
+constexpr std::size_t kChunk = 65'536;              // the chunk of step()
+constexpr std::size_t kStreamingCount = 1'048'576;  // from this size on, step() streams the weight
 
 double seconds_of(const std::function<void()>& work, std::size_t repeats) {
   const auto start = std::chrono::steady_clock::now();
@@ -56,7 +56,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Runs both sides alternately and reports. `bytes` and `count` are of one call of either side.
+// Runs both sides alternately and reports. `bytes` and `count`: of one call of either side.
 void compare(benchmark::State& state, const std::function<void()>& ours,
              const std::function<void()>& bound, double bytes, std::size_t count) {
   const std::size_t repeats = std::max<std::size_t>(1, kSliceElements / count);
@@ -172,8 +172,8 @@ std::size_t bytes_per_element(const Bytes& bytes) {
          bytes.gradient_bytes * (bytes.weight == nullptr ? 1 : 2);
 }
 
-// Sizes of `tensors` tensors that have `count` elements together: equal ones, or, of thousands,
-// spread over all orders of magnitude as a model's matrices and vectors are.
+// Sizes of `tensors` tensors with `count` elements in all. Equal sizes; thousands of tensors are
+// spread over all orders of magnitude, like a model's matrices and vectors.
 std::vector<std::size_t> tensor_sizes(std::size_t count, std::size_t tensors) {
   std::vector<std::size_t> sizes(tensors, count / tensors);
   if (tensors < 1'000) return sizes;
@@ -194,7 +194,7 @@ std::vector<std::size_t> tensor_sizes(std::size_t count, std::size_t tensors) {
   return sizes;
 }
 
-// In one flat buffer, or with something between any two.
+// Tensors in one flat buffer, or with a gap between any two.
 struct Tensors {
   std::size_t number = 1;
   bool apart = false;
@@ -296,7 +296,7 @@ void add_type(const std::string& type, const std::vector<int>& thread_counts) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  kernel_in_use();  // a wrong SLUICE_SIMD is reported before anything runs
+  kernel_in_use();  // reports a wrong SLUICE_SIMD before anything runs
   std::vector<int> thread_counts{1, 2};
   const auto all = static_cast<int>(std::thread::hardware_concurrency());
   if (all > 2) thread_counts.push_back(all);

@@ -1,6 +1,6 @@
 #pragma once
-// What adam_bench measures on and against: memory, and loops that move the same bytes as an
-// optimizer's step, or read those of a gradient, without arithmetic. Thread-compatible.
+// Memory and bounds of adam_bench: loops that move the bytes of an optimizer's step, or read the
+// bytes of a gradient, without arithmetic. Thread-compatible.
 
 #include <algorithm>
 #include <array>
@@ -49,15 +49,14 @@ T value_of(float value) {
   if constexpr (std::is_same_v<T, float>) return value;
 }
 
-// What the compiler cannot see is the same pointer: a value stored back where it came from is a
-// store.
+// Hides from the compiler that two pointers are equal, so that storing a value back stays a store.
 template <class T>
 T* hide(T* pointer) {
   asm volatile("" : "+r"(pointer));
   return pointer;
 }
 
-// 64 bytes of one stream. The widest registers of the machine carry it, as in the kernels.
+// Moves 64 bytes of one stream in the machine's widest registers, as the kernels do.
 constexpr std::size_t kLineBytes = 64;
 using Line = unsigned char __attribute__((vector_size(kLineBytes)));
 
@@ -67,7 +66,7 @@ using Line = unsigned char __attribute__((vector_size(kLineBytes)));
   std::memcpy(to, &line, kLineBytes);
 }
 
-// Around the caches where there is such a store.
+// Bypasses the caches where the machine has such a store.
 [[gnu::always_inline]] inline void stream_line(void* to, const void* from) {
 #if defined(__SSE2__)
   auto* out = static_cast<__m128i*>(to);
@@ -85,18 +84,18 @@ using Line = unsigned char __attribute__((vector_size(kLineBytes)));
 
 enum class WeightStore { cached, streaming };
 
-// The bytes of a run of elements: streams of 4 and of 2 bytes an element that are changed in place,
-// one that is read, one that is written (of a split master none is).
+// The memory of a run of elements: streams of 4 and of 2 bytes per element that are changed in
+// place, one that is read, and one that is written (absent with a split master).
 constexpr std::size_t kBlock = 32;  // elements: a line of 2-byte ones, two of 4-byte ones
 struct Bytes {
-  std::array<std::byte*, 4> wide{};    // 4 bytes an element, in place
-  std::array<std::byte*, 5> narrow{};  // 2 bytes an element, in place
+  std::array<std::byte*, 4> wide{};    // 4 bytes per element, in place
+  std::array<std::byte*, 5> narrow{};  // 2 bytes per element, in place
   std::size_t wides = 0;
   std::size_t narrows = 0;
   const std::byte* gradient = nullptr;
   std::byte* weight = nullptr;
-  std::size_t gradient_bytes = 2;  // of an element, and of the weight's
-  std::size_t count = 0;           // of elements, a multiple of kBlock
+  std::size_t gradient_bytes = 2;  // per element of gradient and weight
+  std::size_t count = 0;           // elements, a multiple of kBlock
 };
 
 [[gnu::always_inline]] inline void copy_lines(std::byte* to, const std::byte* from,
@@ -110,7 +109,7 @@ struct Bytes {
 // The bound of a step: its reads and writes.
 [[gnu::target_clones("arch=x86-64-v4,arch=x86-64-v3,default")]] static void move_bytes(
     const Bytes& bytes, WeightStore store) {
-  // Copies, which the stores of the loop cannot be seen as changing.
+  // Copies, so that the compiler knows that the loop's stores leave them unchanged.
   const auto wide = bytes.wide;
   const auto narrow = bytes.narrow;
   const std::size_t wides = bytes.wides, narrows = bytes.narrows;
@@ -134,11 +133,11 @@ struct Bytes {
       }
     }
   }
-  asm volatile("" : : "r"(&sum) : "memory");  // so that what is only read is read
+  asm volatile("" : : "r"(&sum) : "memory");  // so that the compiler keeps the reads
 }
 
-// The bound of the statistics: every byte read, combined by the cheapest operation that keeps the
-// read.
+// The bound of the statistics: reads every byte and combines all by the cheapest operation that
+// keeps the reads.
 [[gnu::target_clones("arch=x86-64-v4,arch=x86-64-v3,default")]] static void read_bytes(
     const std::byte* from, std::size_t size_bytes) {
   Line sum[4] = {};

@@ -15,7 +15,7 @@ from paired import MIB, size_text
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked of both sides."""
+    """A load for both sides."""
 
     op: str
     backend: str

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from drive_sides import run
 
 SECONDS = (1, 3)
-# What is counted: inclusive costs of the engine's thread, and of what its callers call.
+# Counted functions, with inclusive costs: the engine's thread, and the calls of its users.
 COUNTED = {
     "thread": "sluice::nvme::DriveQueue::run()",
     "begin": "sluice::nvme::IoEngine::begin_reads(",

@@ -210,7 +210,7 @@ def wait_for(process: subprocess.Popen, limit: float) -> tuple[str, str]:
 
 
 def end_group(process: subprocess.Popen) -> None:
-    """Of a process that may have ended, and what it started; it is given time to clean up."""
+    """Ends a process, if it still runs, and its group, after some time to clean up."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         try:

@@ -1,11 +1,10 @@
-// What IoEngine's software costs: its rate on a file in memory against a bare loop over the same
-// interface of the kernel, where nothing but software counts.
+// Measures the cost of IoEngine's software: its rate on a file in memory beside a bare loop over
+// the kernel's interface. On such a file only software counts.
 //
-// Both sides move the same slice of the file to or from the same memory in turn, the order swapped
-// at every pair; `ratio` is the median of the ratios of the pairs. `tensor`: the slice is one
-// transfer. `tensors`: every block is a transfer of its own, twice the queue of them begun ahead;
-// `lists`: in lists of 16. The file lies in SLUICE_BENCH_DIR, else /dev/shm; there it is buffered.
-// It is removed at the end.
+// Both sides move one slice of the file to or from one memory in turn, in swapped order at every
+// pair; `ratio` is the median of the paired ratios. `tensor`: the slice is one transfer. `tensors`:
+// every block is a transfer, with twice the queue begun ahead. `lists`: lists of 16 blocks. The
+// file lies in SLUICE_BENCH_DIR, else in /dev/shm, where it is buffered. The program removes it.
 
 #include <benchmark/benchmark.h>
 #include <unistd.h>

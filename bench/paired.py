@@ -1,4 +1,4 @@
-"""What scripts that compare two programs share: ratios of pairs, progress, facts of the machine."""
+"""Helpers of scripts that compare two programs: ratios of pairs, progress, facts of the machine."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def machine(directory: Path) -> dict:
         "memory_GiB": round(int(memory[1]) / MIB, 1) if memory else None,
         "kernel": os.uname().release,
         "file_system": output_of("findmnt", "-no", "FSTYPE", "-T", directory),
-        # Of a partition or a mapped device, the drive under it.
+        # The drive under a partition or a mapped device.
         "drive": output_of("lsblk", "-sno", "MODEL,SIZE", device).split("\n")[-1].strip(),
     }
 
@@ -109,7 +109,7 @@ def parse_size(text: str) -> int:
 
 
 def size_text(count: int) -> str:
-    """Of a whole number of some unit, as parse_size takes it."""
+    """A size as a whole number of its largest unit, in the form that parse_size takes."""
     power = 0
     while power + 1 < len(UNITS) and count % 1024 ** (power + 1) == 0:
         power += 1

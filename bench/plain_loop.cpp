@@ -1,6 +1,6 @@
-// What a user would write without offload: the same GPT-2, all of it in memory, in a plain LibTorch
-// loop. bf16 weights and gradients, fp32 master and moments, LibTorch's fused AdamW. Micro-batches
-// one after the other through the whole model, activations kept.
+// The baseline without offload: GPT-2, entirely in memory, in a plain LibTorch loop. bf16 weights
+// and gradients, fp32 master and moments, LibTorch's fused AdamW. Each micro-batch goes through the
+// whole model, with saved activations.
 //
 //   plain_loop MODEL.json MICRO_BATCH ACCUMULATION STEPS [--device cpu|cuda]
 //
@@ -52,7 +52,7 @@ class PlainGpt2 {
     }
   }
 
-  // One step on random tokens, to its end; the mean loss.
+  // Takes one step on random tokens and waits for its end. Returns the mean loss.
   double step(std::int64_t micro_batch, std::int64_t accumulation) {
     std::vector<Tensor> losses;
     for (std::int64_t m = 0; m < accumulation; ++m) {
@@ -87,7 +87,7 @@ class PlainGpt2 {
     return values;
   }
 
-  // Memory is what a GPU is short of: there one buffer serves all units, one after the other.
+  // A GPU is short of memory: there, one buffer serves all units in turn.
   void make_gradient32() {
     std::int64_t largest = 0;
     for (const Tensor& master : master_) largest = std::max(largest, master.numel());
@@ -136,7 +136,7 @@ class PlainGpt2 {
   std::vector<Tensor> steps_;
 };
 
-// Of this process, in bytes: anonymous and shared memory, at its peak or now.
+// Anonymous and shared memory of this process in bytes, at its peak or now.
 long long status_bytes(const char* field) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -145,7 +145,7 @@ long long status_bytes(const char* field) {
   return 0;
 }
 
-// The CUDA half is no library that this links: a program without a GPU starts without it.
+// Loads LibTorch's CUDA library, which the program does not link, so that it starts without a GPU.
 torch::Device device_of(const std::string& name) {
   if (name == "cpu") return torch::kCPU;
   SLUICE_CHECK(name == "cuda", "--device " + name + ": expected cpu or cuda");

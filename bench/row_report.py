@@ -48,7 +48,7 @@ def ratio_line(
 def slices_line(
     case: str, rates: dict[str, list[float]], bar: float | None, unit: str = "GB/s", **more
 ) -> dict:
-    """Of what alternate() gave for one case: ours, the peer's, and the peer's again."""
+    """Line for a case of alternate(): ours, the peer's, and the peer's again."""
     ours, peer, again = rates.values()
     ratio, control = summarize(quotients(ours, peer)), summarize(quotients(again, peer))
     ours_median, peer_median = statistics.median(ours), statistics.median(peer)
@@ -59,7 +59,7 @@ def slices_line(
 def calls_line(
     case: str, ours: list[dict], key: str, unit: str, bar: float | None, command: list[str]
 ) -> dict:
-    """Of the objects that calls of `sluice nvme bench --fio` gave."""
+    """Line for the results of several calls of `sluice nvme bench --fio`."""
     fio = [call["fio"] for call in ours]
     ratios = [ratio for one in fio for ratio in one["ratio"]["all"]]
     controls = [ratio for one in fio for ratio in one["control"]["all"]]

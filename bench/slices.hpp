@@ -1,6 +1,6 @@
 #pragma once
-// Slices of two sides that take turns: ours, the peer's, and the peer's again, which shows what the
-// machine's own changes do; in the opposite order every other round. Free functions without state.
+// Slices of two sides in turn: Sluice, the peer, and the peer again, which shows the machine's own
+// variation; in the opposite order every other round. Thread-safe: free functions without state.
 
 #include <chrono>
 #include <cstdio>
@@ -16,10 +16,10 @@ double seconds_of(const Work& work) {
 }
 
 struct Slices {
-  std::vector<double> ours, peer, again;  // of each round, GB/s
+  std::vector<double> ours, peer, again;  // GB/s, one for each round
 };
 
-// `ours` and `peer` measure a slice each and return its GB/s.
+// Runs the rounds. `ours` and `peer` measure one slice and return its GB/s.
 template <typename Ours, typename Peer>
 void take_round(int round, Slices& slices, const Ours& ours, const Peer& peer) {
   for (int i = 0; i < 3; ++i) {
@@ -40,7 +40,7 @@ inline void print_values(const char* name, const std::vector<double>& values) {
   std::printf("]");
 }
 
-// A JSON object.
+// The slices as a JSON object.
 inline void print_slices(const Slices& slices) {
   std::printf("{");
   print_values("ours", slices.ours);

@@ -85,7 +85,7 @@ def write_inputs(folder: Path) -> None:
 
 
 def output_of(line: list[str]) -> str:
-    """What a command prints; ends the script when it fails."""
+    """Output of a command; ends the script when the command fails."""
     done = subprocess.run(line, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{Path(sys.argv[0]).name}: {shlex.join(line)} failed: {done.stderr.strip()}")

@@ -26,7 +26,7 @@ MODEL = {
     "vocab_size": 256,
 }
 SMALLEST = MODEL | {"n_layer": 1, "n_embd": 64, "n_head": 1}
-# What the plan calls what a step computes with; the rest is homes and buffers.
+# The plan's names for memory of computing; all other memory is homes and buffers.
 ACTIVATIONS = ("activations", "workspace", "unit inputs", "inputs in flight")
 
 

@@ -1,12 +1,12 @@
-// An optimizer's swap on a drive, as `sluice nvme bench --op swap` has it, beside a bare loop over
-// the same interface of the kernel that reads and writes as much in blocks of the same size. For
+// Measures an optimizer's swap on a drive, as `sluice nvme bench --op swap` does, beside a bare
+// loop over the kernel's interface that reads and writes equally much in blocks of equal size. For
 // machines without fio.
 //
 //   swap_bench DIR MIB ROUNDS SLICE_SECONDS BACKEND
 //
-// BACKEND: io_uring or libaio. On so many MiB of DIR/bench.sluice, which is made where it is not
-// there. A round is a slice of ours, of the bare loop, and of the bare loop again, in the opposite
-// order every other round. Prints a JSON object: GB/s of every slice, read and written together.
+// BACKEND: io_uring or libaio. Uses the first MIB of DIR/bench.sluice and creates a missing file. A
+// round is a slice of Sluice, of the bare loop, and of the bare loop again, in the opposite order
+// every other round. Prints a JSON object: GB/s of every slice, read and written together.
 
 #include <cstdio>
 #include <exception>
@@ -75,7 +75,7 @@ int run(const Arguments& arguments) {
     const double took = seconds_of([&] { moved = static_cast<double>(bare->run(seconds)); });
     return 1e-9 * moved / took;
   };
-  ours_rate(arguments.slice_seconds);  // the first requests of either are slow
+  ours_rate(arguments.slice_seconds);  // the first requests of either side are slow
   bare_rate(arguments.slice_seconds);
   bench::Slices slices;
   for (int round = 0; round < arguments.rounds; ++round) {

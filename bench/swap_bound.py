@@ -1,4 +1,4 @@
-"""What `sluice nvme bench --op swap --tensors N` can reach, given what fio does by block."""
+"""Bound of `sluice nvme bench --op swap --tensors N`, from fio's rates by block size."""
 
 from __future__ import annotations
 

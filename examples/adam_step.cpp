@@ -1,5 +1,5 @@
-// AdamW on host memory: fp32 master and moments, a bf16 gradient in, the bf16 weight for the device
-// out. Minimises the sum of squares of w - 3.
+// AdamW on host memory: reads a bf16 gradient, updates fp32 master and moments, writes the bf16
+// weight for the device. Minimises the sum of squares of w - 3.
 
 #include <cstdio>
 #include <exception>
@@ -28,7 +28,7 @@ int main() try {
   for (int t = 1; t <= 100; ++t) {
     for (std::size_t i = 0; i < kCount; ++i) gradient[i] = to_bf16(2 * (master[i] - 3.0F));
     const GradientStats stats = gradient_stats(std::span<const Bf16>(gradient), *executor);
-    if (!stats.finite) continue;  // a step that is skipped does not count
+    if (!stats.finite) continue;  // a skipped step does not count
     step(config, Step{.step = ++updates}, tile, *executor);
     if (t % 20 == 0) {
       std::printf("step %3d  squared gradient norm %10.4g  weight %.4f\n", t, stats.squared_norm,

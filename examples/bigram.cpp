@@ -1,7 +1,7 @@
-// The baseline of scripts/demo.sh: how well the byte before predicts the next one. Counts pairs of
-// bytes in the part of a file that `sluice train --eval-fraction` trains on, adds one to every
-// count (Laplace), and prints the cross-entropy on the rest, in nats per byte, twice: on the
-// windows that `sluice train --eval-windows` evaluates on, and on all of it.
+// The baseline of scripts/demo.sh: predicts each byte from the byte before. Counts pairs of bytes
+// in the part of a file that `sluice train --eval-fraction` trains on, and adds one to every count
+// (Laplace). Prints two cross-entropies in nats per byte: on the windows of `sluice train
+// --eval-windows`, and on the whole rest of the file.
 
 #include <array>
 #include <cmath>
@@ -30,7 +30,7 @@ std::vector<unsigned char> read_file(const char* path, std::uint64_t size) {
   return text;
 }
 
-// What counting pairs in the training part predicts.
+// Predictions from the counts of pairs in the training part.
 class Bigram {
  public:
   explicit Bigram(std::span<const unsigned char> text) {

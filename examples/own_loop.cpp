@@ -1,6 +1,6 @@
-// Trains a model of its own in a loop of its own, offloaded as a DeepSpeed JSON file says: predicts
-// the next letter of a text from the 16 before it. A residual network whose output projection is
-// its embedding. own_loop DS_JSON [STEPS]
+// Trains its own model in its own loop, offloaded according to a DeepSpeed JSON file. The model
+// predicts the next letter of a text from the 16 letters before: a residual network whose output
+// projection is its embedding. own_loop DS_JSON [STEPS]
 
 #include <cstdio>
 #include <cstdlib>
@@ -39,7 +39,7 @@ struct LayerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Layer);
 
-// (B, kWidth) -> (B, kLetters), by weights of another unit
+// (B, kWidth) -> (B, kLetters), with weights of another unit
 struct OutputImpl : torch::nn::Module {
   explicit OutputImpl(const Tensor& tied)
       : norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})))),

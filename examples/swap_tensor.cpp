@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   namespace nvme = sluice::nvme;
   try {
     const std::string path = argc > 1 ? argv[1] : "tensors.swap";
-    // Three tensors; any size, address and place in the file will do.
+    // Three tensors; size, address and offset in the file may be arbitrary.
     std::vector<std::vector<float>> tensors{std::vector<float>(1'000'000), std::vector<float>(333),
                                             std::vector<float>(5'000'001)};
     for (auto& tensor : tensors) std::iota(tensor.begin(), tensor.end(), 0.5F);

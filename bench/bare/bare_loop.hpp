@@ -1,7 +1,7 @@
 #pragma once
 // The bound of the engine's software: the fewest instructions that keep `depth` requests of one
-// size in flight over a file, in order, on the calling thread. It splits nothing, waits for nobody
-// and takes no request that comes back short.
+// size in flight over a file, in order, on the calling thread. It neither splits transfers nor
+// continues short ones, and has no other thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,8 +20,8 @@ class BareLoop {
                     std::uint32_t block_bytes) = 0;
 };
 
-// `memory` (at most 1 GiB) and `fd` are registered; `data` of every move lies in it. Both outlive
-// the loop.
+// Registers `memory` (at most 1 GiB) and `fd`, which outlive the loop. `data` of every move lies in
+// `memory`.
 std::unique_ptr<BareLoop> make_bare_uring_loop(int fd, std::span<std::byte> memory, unsigned depth);
 std::unique_ptr<BareLoop> make_bare_libaio_loop(int fd, unsigned depth);
 

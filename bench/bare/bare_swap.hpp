@@ -1,6 +1,6 @@
 #pragma once
-// The bound of an optimizer's swap on a drive: blocks are read and, as soon as each is there,
-// written back, with `depth` of them on their way. No tensors, no tiles, nothing is touched.
+// The bound of an optimizer's swap on a drive: reads blocks and writes each back as soon as it has
+// arrived, with `depth` blocks in flight. It has neither tensors nor tiles, and touches no memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace sluice::bench {
 
 struct SwapRange {
   int fd = -1;                   // open for direct I/O; outlives the loop
-  std::uint64_t size_bytes = 0;  // of the file's beginning, a multiple of block_bytes
+  std::uint64_t size_bytes = 0;  // used bytes from the file's beginning, a multiple of block_bytes
   std::uint32_t block_bytes = 0;
   unsigned depth = 0;
 };
@@ -19,8 +19,8 @@ struct SwapRange {
 class BareSwap {
  public:
   virtual ~BareSwap() = default;
-  // Goes on where the last call ended, for at least `seconds`; blocks until nothing is in flight.
-  // Returns what was read and written together, in bytes. Throws IoError, also on a short transfer.
+  // Continues where the last call ended, for at least `seconds`. Blocks until nothing is in flight.
+  // Returns the bytes read and written. Throws IoError, also on a short transfer.
   virtual std::uint64_t run(double seconds) = 0;
 };
 

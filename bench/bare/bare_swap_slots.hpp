@@ -1,6 +1,6 @@
 #pragma once
-// What both loops of bare_swap.hpp keep of the blocks on their way: a buffer for each, where it is
-// in the file, and which way it goes.
+// The blocks in flight of both loops of bare_swap.hpp: for each block a buffer, its offset in the
+// file and its direction.
 
 #include <sys/mman.h>
 
@@ -38,7 +38,8 @@ class SwapSlots {
             2 * kMiB, align_up(std::uint64_t{range.depth} * range.block_bytes, 2 * kMiB)))),
         slots_(range.depth) {
     if (memory_ == nullptr) throw std::bad_alloc();
-    // On huge pages, as ours are: on small ones drives split large blocks. Refused: it is slower.
+    // Uses huge pages, as Load does: with small pages, drives split large blocks. A refusal only
+    // costs speed.
     static_cast<void>(::madvise(memory_.get(), memory().size(), MADV_HUGEPAGE));
     for (std::size_t i = 0; i < slots_.size(); ++i)
       slots_[i].buffer = memory_.get() + i * range.block_bytes;
@@ -61,7 +62,7 @@ class SwapSlots {
     next_ += range_.block_bytes;
     if (next_ == range_.size_bytes) next_ = 0;
   }
-  // What comes of a slot whose transfer has ended: its write, the next read, or nothing more.
+  // The next transfer of a slot whose transfer has ended: its write, the next read, or none.
   bool goes_on(SwapSlot& slot, long moved) {
     checked(moved, slot.reading ? "read" : "write");
     if (moved != static_cast<long>(range_.block_bytes)) checked(-EIO, "short transfer");

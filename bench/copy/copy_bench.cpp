@@ -1,12 +1,12 @@
-// Copies between host and device through Sluice's device, its pinned memory cut from one arena,
-// beside the driver's limit: one large cudaMemcpyAsync between pinned and device memory. Without a
-// GPU the host device beside memcpy, which shows that the program works.
+// Measures copies between host and device through Sluice's device, with pinned memory from one
+// arena, beside the driver's limit: one large cudaMemcpyAsync between pinned and device memory.
+// Without a GPU it measures the host device beside memcpy, which shows that the program works.
 //
 //   copy_bench DEVICE MIB ROUNDS
 //
-// DEVICE: host or cuda. A round moves so many MiB on each side, in one copy or in several of 16
-// MiB: ours, the limit, and the limit again, in the opposite order every other round. Prints a JSON
-// object: by case the GB/s of every slice, both directions together where both run at once.
+// DEVICE: host or cuda. A round moves MIB on each side, in one copy or in several of 16 MiB:
+// Sluice, the limit, and the limit again, in the opposite order every other round. Prints a JSON
+// object: for each case the GB/s of every slice; both directions are summed where both run at once.
 
 #include <cstdio>
 #include <cstring>
@@ -50,7 +50,7 @@ std::unique_ptr<offload::Device> make_device(const std::string& name, std::size_
   return offload::make_cuda_device(options);
 }
 
-// Our side: as the engine copies, whose weights and gradients lie in one arena.
+// Sluice's side copies like the engine, whose weights and gradients lie in one arena.
 class Ours {
  public:
   Ours(const std::string& device, std::size_t size_bytes)

@@ -1,5 +1,5 @@
 #pragma once
-// What copies of copy_bench are compared with: the driver's own, with nothing of Sluice.
+// The peer of copy_bench: the driver's own copies, without Sluice.
 
 #include <cstddef>
 #include <memory>
@@ -12,15 +12,16 @@ enum class Direction { in, out, both };  // to the device, to the host, both at 
 class CopyLimit {
  public:
   virtual ~CopyLimit() = default;
-  // Of one copy of all bytes, or one each way. Blocks until they have been moved.
+  // Seconds of one copy of all bytes, or of one in each direction. Blocks until the bytes have
+  // moved.
   virtual double seconds(Direction direction) = 0;
 };
 
-// memcpy; both directions one after the other.
+// memcpy; both directions run one after the other.
 std::unique_ptr<CopyLimit> make_memcpy_limit(std::size_t size_bytes);
-// cudaMemcpyAsync on the first GPU, from and to memory of cudaHostAlloc, a stream for each
-// direction. Throws CudaError; InvalidArgument where there is no CUDA runtime, or in a build
-// without its headers.
+// cudaMemcpyAsync on the first GPU, from and to memory of cudaHostAlloc, with a stream for each
+// direction. Throws CudaError, and InvalidArgument without a CUDA runtime or in a build without its
+// headers.
 std::unique_ptr<CopyLimit> make_cuda_limit(std::size_t size_bytes);
 
 }  // namespace sluice::bench

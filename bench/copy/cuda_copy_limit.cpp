@@ -12,7 +12,7 @@ namespace sluice::bench {
 
 namespace {
 
-// The runtime as LibTorch's wheel brings it, found where the loader looks.
+// The runtime from LibTorch's wheel, found by the loader.
 class Runtime {
  public:
   Runtime() : library_(::dlopen("libcudart.so.13", RTLD_NOW | RTLD_LOCAL)) {
@@ -62,11 +62,10 @@ class Runtime {
   decltype(&::cudaGetErrorString) error_text_ = nullptr;
 };
 
-// Pinned and device memory and a stream, for one direction. Its errors on the way out are of no
-// use.
+// Pinned and device memory and a stream for one direction. Its destructor ignores errors.
 class Lane {
  public:
-  // Delegates, so that what was had is given back where the rest cannot be.
+  // Delegates, so that the destructor frees what was allocated when the rest fails.
   Lane(const Runtime& runtime, std::size_t size_bytes) : Lane(&runtime, size_bytes) {
     runtime.check(runtime.stream_create_(&stream_, cudaStreamNonBlocking),
                   "cudaStreamCreateWithFlags");

@@ -19,13 +19,13 @@ SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
 
 
 def torch_folder() -> Path | None:
-    """Of the torch that this Python has; it is not loaded, which would take seconds."""
+    """Folder of this Python's torch. Does not load torch, which would take seconds."""
     found = importlib.util.find_spec("torch")
     return Path(found.origin).parent if found and found.origin else None
 
 
 def environment_for(binaries: Path) -> dict[str, str]:
-    """What the programs need to find the bundle's libraries, LibTorch's and CUDA's."""
+    """Environment in which programs find the libraries of the bundle, LibTorch and CUDA."""
     folders = [binaries.parent / "lib"]
     if torch := torch_folder():
         folders += [torch / "lib", *sorted(torch.parent.glob("nvidia/*/lib"))]
@@ -35,7 +35,7 @@ def environment_for(binaries: Path) -> dict[str, str]:
 
 
 def gpu_query(fields: str) -> list[str] | None:
-    """Of the first GPU; None where there is none."""
+    """Values of `fields` for the first GPU; None without a GPU."""
     try:
         line = [SMI[0], f"--query-gpu={fields}", *SMI[1:]]
         done = subprocess.run(line, capture_output=True, text=True, timeout=30)
@@ -67,7 +67,7 @@ def torch_facts() -> dict[str, str]:
 
 
 def cuda_version() -> str:
-    """Of the runtime that LibTorch's wheel brings."""
+    """Version of the runtime in LibTorch's wheel."""
     for name in ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13"):
         try:
             return importlib.metadata.version(name)

@@ -98,7 +98,7 @@ class Row:
                 print(text_table(table), end="\n\n", flush=True)
 
     def output_of(self, line: list[str], **environment: str) -> str:
-        """What a program prints. Throws Failed, also when the row's time is up."""
+        """Output of a program. Throws Failed, also when the row's time is up."""
         command = shlex.join(line)
         self.commands.append(command)
         print(f"$ {command}", flush=True)
@@ -124,7 +124,7 @@ def write_json(path: Path, document: dict) -> None:
 
 
 def read_result(path: Path) -> dict:
-    """What write_json() wrote; ends the program where it is something else."""
+    """Reads a result of write_json(); ends the program for any other file."""
     try:
         document = json.loads(path.read_text())
         if {"state", "rehearsal"} <= document.keys():
@@ -152,7 +152,7 @@ def last(text: str) -> str:
 
 
 def few(ratios: list[float]) -> dict:
-    """Of too few for an interval worth the name: their range."""
+    """Summary of few ratios: their range instead of an interval."""
     return {
         "median": statistics.median(ratios),
         "quartiles": [quantile(ratios, 0.25), quantile(ratios, 0.75)],
@@ -164,7 +164,7 @@ def few(ratios: list[float]) -> dict:
 def few_line(
     case: str, sides: dict[str, list[float]], unit: str, bar: float | None, **more
 ) -> dict:
-    """As slices_line, of a few runs: ours, the peer's, and perhaps the peer's again."""
+    """slices_line() for few runs: ours, the peer's, and perhaps the peer's again."""
     if again := sides.get("again"):
         more["control"] = few(quotients(again, sides["peer"]))
     ours, peer = sides["ours"], sides["peer"]
@@ -174,7 +174,7 @@ def few_line(
 
 
 def many_line(case: str, sides: dict[str, list[float]], unit: str, bar: float | None) -> dict:
-    """Of the three sides that copy_bench and swap_bench print."""
+    """Line for the three sides that copy_bench and swap_bench print."""
     return slices_line(case, {side: sides[side] for side in ("ours", "peer", "again")}, bar, unit)
 
 

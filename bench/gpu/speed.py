@@ -74,7 +74,7 @@ def no_rates() -> dict[str, list[float]]:
 
 @dataclass
 class Measured:
-    """Of a case, over the rounds until now."""
+    """Results of a case in all rounds so far."""
 
     rates: dict[str, list[float]] = field(default_factory=no_rates)
     runs: list[Run] = field(default_factory=list)  # ours
@@ -165,7 +165,7 @@ class Bench:
 
 
 def exposed_line(case: Case, runs: list[Run]) -> dict:
-    """Of all links together, of the median step."""
+    """Exposed transfer time of all links, in percent of a step: the median over the steps."""
     shares = [
         100 * sum(step["stall_seconds"].values()) / step["seconds"]
         for run in runs

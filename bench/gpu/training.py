@@ -56,8 +56,8 @@ class Model:
 
     @property
     def flop_per_token(self) -> float:
-        """Of the model: 6 for each parameter that is multiplied, and attention's 12 x blocks x
-        width x length (PaLM, Chowdhery et al. 2022, appendix B). Nothing counts twice."""
+        """FLOP of the model per token: 6 for each multiplied parameter, plus 12 x blocks x width x
+        length for attention (PaLM, Chowdhery et al. 2022, appendix B). Recomputes do not count."""
         multiplied = self.parameters - self.length * self.width
         return 6 * multiplied + 12 * self.layers * self.width * self.length
 

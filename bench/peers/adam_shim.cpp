@@ -1,4 +1,4 @@
-// sluice::cpu_adam for a program that is not C++: adam_peer.py measures it in its own process, on
+// sluice::cpu_adam for programs in other languages: adam_peer.py measures it in its own process, on
 // its own arrays. Every function returns 0, or -1 with a message in sluice_error().
 
 #include <cstdint>
@@ -36,8 +36,8 @@ int guarded(Work work) {
 
 }  // namespace
 
-// What a step works on and with; null where a layout has no such array. `low` makes the master a
-// split one, whose upper half is `master`.
+// Memory and settings of a step; a pointer is null where the layout has no such array. With `low`,
+// the master is split and its upper half is `master`.
 struct SluiceStep {
   void* master;
   std::uint16_t* low;

@@ -23,7 +23,7 @@ SWAP_TILES = 3  # one is read, one is computed on, one is written
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured, and what of DeepSpeed's is given."""
+    """A measured operation, with DeepSpeed's fixed settings."""
 
     op: str
     memory: str
@@ -41,7 +41,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Settings:
-    """Of DeepSpeed's handles, and the size of the tensors that they are given."""
+    """Settings of DeepSpeed's handles, and the size of their tensors."""
 
     block_size: int = MIB
     queue_depth: int = 32
@@ -67,7 +67,7 @@ class Buffers:
         self.pattern = make(source_bytes(largest_tile) + largest_tile).fill_(0)
 
     def contents(self, offset: int, count: int) -> torch.Tensor:
-        """What the file holds there: writes leave it as it was, so both sides can check it."""
+        """The file's content there. Writes do not change it, so both sides can check it."""
         begin = offset % source_bytes(count)
         return self.pattern[begin : begin + count]
 

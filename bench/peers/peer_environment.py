@@ -1,4 +1,4 @@
-"""What the comparisons with DeepSpeed begin with: where things are, and what bench/peers/setup.sh made.
+"""Start of the comparisons with DeepSpeed: the folders, and the environment of bench/peers/setup.sh.
 
 To be imported first: the modules of bench/ are found, and DeepSpeed finds its operators, only then.
 """

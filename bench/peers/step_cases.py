@@ -1,4 +1,4 @@
-"""What step_peers.py compares: sides with their configurations, and cases with their bars."""
+"""The cases of step_peers.py: sides with their configurations, and bars."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATE_BYTES = {"fp32": 12, "split": 10}
 
 @dataclass(frozen=True)
 class Settings:
-    """What of DeepSpeed's configuration for NVMe is tried out."""
+    """Settings of DeepSpeed's configuration for NVMe that the search varies."""
 
     groups: int = 1  # sub-groups, which are read, updated and written one after the other
     block_size: int = MIB

@@ -1,4 +1,4 @@
-"""What every side of step_peers.py is given: the model, its initial weights, each step's tokens.
+"""Inputs of every side of step_peers.py: the model, its initial weights, each step's tokens.
 
 The weights are a safetensors file in Hugging Face naming, which `sluice train --init` takes. The
 tokens are the bytes of a text, and the windows are those that `sluice train` draws from it.

@@ -61,7 +61,7 @@ class Bench:
         return self._run(side, configuration, self.inputs, self.model, steps)
 
     def idle_bytes(self, program: str) -> int:
-        """Of a process that trains the smallest model: little but the program and its libraries."""
+        """Resident bytes of a process that trains the smallest model: the program and its libraries."""
         side = IDLE[program]
         parameters = parameter_count(SMALLEST)
         configuration = side.configuration(parameters, self.folder / "swap", Settings())
@@ -232,7 +232,7 @@ def check(arguments: argparse.Namespace, fail: Callable[[str], NoReturn]) -> Non
 
 
 def idle_bytes(bench: Bench, cases: list[Case], progress: Progress) -> dict[str, int]:
-    """Of each program of the cases. Those whose program does not even run so have failed."""
+    """Idle bytes of each program of the cases. A side whose program does not run has failed."""
     idle = {}
     for program in {side.program: None for case in cases for side in (case.ours, case.peer)}:
         progress.show(f"an idle process of {program}")

@@ -14,7 +14,7 @@ Runs = dict[str, list[Run]]  # of a case: ours, peer, again
 
 LIMIT = 1.15  # of a step of ours to its busiest link
 COMPARED_LOSSES = 10
-# The same weights, tokens and formulas are some 0.0005 apart, by what bf16 rounds. Other tokens, or
+# Equal weights, tokens and formulas are some 0.0005 apart, by what bf16 rounds. Other tokens, or
 # a gradient that is not used, are ten times this.
 LOSS_TOLERANCE = 0.01
 

@@ -34,8 +34,8 @@ struct Format {
                          : std::ldexp(1.0 + fraction, exponent - bias());
   }
 
-  // The pattern nearest to a finite `value`, ties to even: scaled so that neighbours are one apart,
-  // where nearbyint in the default rounding mode does just that; the pattern is found by value.
+  // The pattern nearest to a finite `value`, ties to even. Scaling makes neighbours one apart, so
+  // that nearbyint rounds to even in the default mode; a search by value finds the pattern.
   std::uint32_t encode(double value) const {
     const std::uint32_t sign = std::signbit(value) ? 0x8000U : 0U;
     const double magnitude = std::fabs(value);
@@ -47,7 +47,7 @@ struct Format {
     return sign | static_cast<std::uint32_t>(found - finite.begin());  // past the end: infinity
   }
 
-  std::vector<double> finite;  // of the non-negative patterns, ascending
+  std::vector<double> finite;  // values of the non-negative patterns, ascending
 };
 
 Format make_format(int exponent_bits, int mantissa_bits) {
@@ -112,7 +112,7 @@ TYPED_TEST(SixteenBits, RoundsToNearestEvenBetweenAllNeighbours) {
   for (std::size_t i = 0; i < finite.size(); ++i) {
     const double spacing =
         i + 1 < finite.size() ? finite[i + 1] - finite[i] : finite[i] - finite[i - 1];
-    // Exact in fp32, save half of the least bf16 subnormal, which is one too.
+    // Exact in fp32; half of the smallest bf16 subnormal is an fp32 subnormal.
     const float middle = static_cast<float>(finite[i] + spacing / 2);
     const float infinity = std::numeric_limits<float>::infinity();
     for (const float value :
@@ -140,8 +140,7 @@ TYPED_TEST(SixteenBits, OverflowAndInfinityGoToInfinity) {
 }
 
 TYPED_TEST(SixteenBits, NanStaysNanWhateverItsPayload) {
-  // The lowest payload bit is beyond what 16 bits keep: cut off without care, this would be
-  // infinity.
+  // 16 bits have no room for the lowest payload bit: plain truncation would give infinity.
   for (const std::uint32_t bits : {0x7F800001U, 0xFF800001U, 0x7FC00000U, 0x7FFFFFFFU}) {
     const std::uint32_t result = TypeParam::encode(std::bit_cast<float>(bits)).bits;
     EXPECT_GT(result & 0x7FFFU, this->format_.infinity());

@@ -125,7 +125,7 @@ TEST(PlainThreadsDeathTest, ThatTheSystemRefusesAreAnError) {
 TEST(PlainThreads, RunBodiesAtTheSameTime) {
   const auto executor = make_executor(2, ExecutorKind::plain_threads);
   EXPECT_EQ(executor->name(), "threads");
-  // Each body waits for the other: one after the other, this would never end.
+  // Each body waits for the other: sequential bodies would never end.
   std::atomic<int> inside{0};
   executor->for_each(2, [&](std::size_t) {
     ++inside;

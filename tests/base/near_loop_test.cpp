@@ -1,4 +1,4 @@
-// Loops near their memory, on machines of several NUMA nodes that exist only here.
+// Loops near their memory, on imaginary machines with several NUMA nodes.
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -20,7 +20,7 @@ namespace {
 
 using Nodes = std::vector<int>;
 
-// Memory is an index into `node_of_memory`; a thread is where it says it is.
+// Addresses are indices into `node_of_memory`; each thread sets its own node.
 class FakeNuma final : public Numa {
  public:
   FakeNuma(int nodes, Nodes node_of_memory)
@@ -161,7 +161,7 @@ TEST(MachineNuma, GivesEveryProcessorOneNode) {
   struct Machine {
     const char* text;
     int nodes;
-    std::vector<int> of_cpu;  // 0 and 1, which this machine has
+    std::vector<int> of_cpu;  // for processors 0 and 1, which this machine has
   };
   const Machine machines[] = {{"numa:2 core:1 pu:1", 2, {0, 1}},
                               {"numa:1 core:2 pu:1", 1, {0, 0}},
@@ -179,7 +179,8 @@ TEST(MachineNuma, GivesEveryProcessorOneNode) {
       cpu_set_t one;
       CPU_ZERO(&one);
       CPU_SET(cpu, &one);
-      if (sched_setaffinity(0, sizeof one, &one) != 0) continue;  // not one of ours
+      if (sched_setaffinity(0, sizeof one, &one) != 0)
+        continue;  // this process may not use the processor
       EXPECT_EQ(numa->current_node(), machine.of_cpu[cpu]) << machine.text << ", cpu " << cpu;
     }
   }
@@ -187,7 +188,7 @@ TEST(MachineNuma, GivesEveryProcessorOneNode) {
 }
 #endif
 
-// What is asked of the system, on whatever machine this is.
+// Queries of the system, on any machine.
 TEST(MachineNuma, KnowsWhereTouchedMemoryIs) {
   const Numa& numa = machine_numa();
   ASSERT_GE(numa.nodes(), 1);

@@ -19,7 +19,8 @@ TEST(NearestName, FindsMisspellings) {
 
 TEST(NearestName, CountsASwapOfNeighboursAsOneChange) {
   constexpr std::array<std::string_view, 2> kPair = {"abd", "bac"};
-  // "abc" is one change from both; from "bac" only because a swap counts once, and the first wins.
+  // "abc" is one change from both candidates; from "bac" only because a swap counts once. The first
+  // candidate wins.
   EXPECT_EQ(nearest_name("abc", kPair), "abd");
   constexpr std::array<std::string_view, 1> kSwapped = {"bac"};
   EXPECT_EQ(nearest_name("abc", kSwapped), "bac");

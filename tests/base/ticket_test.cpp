@@ -65,7 +65,7 @@ TEST(Ticket, ThrowsTheErrorOnce) {
   TicketSource source;
   Ticket ticket = source.ticket();
   source.complete(failure("broken"));
-  ticket.wait();  // takes nothing
+  ticket.wait();  // leaves the error
   EXPECT_THROW(ticket.finish(), std::runtime_error);
   EXPECT_NO_THROW(ticket.finish());
 }

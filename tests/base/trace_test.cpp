@@ -37,7 +37,7 @@ void write_text(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// Files may not grow beyond `size_bytes` while it lives: a disk that is full, for any user.
+// Limits the size of files to `size_bytes` while it lives: a full disk, for any user.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t size_bytes) {

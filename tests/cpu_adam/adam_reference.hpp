@@ -1,9 +1,8 @@
 #pragma once
-// Adam in double, written from the papers, with a running bound on how far an fp32 implementation
-// may be from it: each operation of docs/numerics.md adds at most u = 2^-24 of its result, each
-// constant rounded to fp32 adds u of itself, and errors of the operands pass through to first
-// order. (Higham, Accuracy and Stability of Numerical Algorithms, section 3.3: running error
-// analysis.)
+// Adam in double, written from the papers, with a running bound on the error of an fp32
+// implementation (Higham, Accuracy and Stability of Numerical Algorithms, section 3.3). Each
+// operation of docs/numerics.md adds at most u = 2^-24 of its result, each constant rounded to fp32
+// adds u of itself, and errors of the operands propagate to first order. Thread-compatible.
 
 #include <cmath>
 
@@ -51,7 +50,7 @@ struct AdamReference {
                std::abs(update) * (denominator_bound / denominator + 3 * u) + u * std::abs(p);
   }
 
-  // The terms of second order are far below 1 % of those of the first.
+  // Second-order terms are far below 1 % of the first-order terms.
   static double margin(double bound) { return 1.01 * bound; }
 };
 

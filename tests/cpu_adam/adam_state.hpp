@@ -1,6 +1,6 @@
 #pragma once
-// The memory of a step in every combination of types, with guard elements around each span, and its
-// comparison bit by bit.
+// Memory of a step in every combination of types, with guard elements around each span, and its
+// bitwise comparison.
 
 #include <array>
 #include <bit>
@@ -24,7 +24,7 @@ inline constexpr DType kGradientTypes[] = {DType::fp32, DType::bf16, DType::fp16
 inline constexpr WeightType kWeightTypes[] = {WeightType::none, WeightType::fp32, WeightType::bf16,
                                               WeightType::fp16};
 
-// `count` elements after `offset` elements of guard and before 16 more. Elements are 0 at first.
+// `count` zeroed elements behind `offset` guard elements and before 16 more.
 template <class T>
 class Guarded {
  public:
@@ -61,7 +61,7 @@ inline std::string name_of(const Layout& layout) {
          (layout.moments == DType::bf16 ? ", bf16 moments" : "");
 }
 
-// One of each rule, with the decay that it has.
+// One optimizer of each rule, with its decay.
 inline std::vector<OptimizerConfig> every_optimizer() {
   return {AdamConfig{.weight_decay = 0.1, .decay = WeightDecay::l2},
           AdamConfig{.weight_decay = 0.1},
@@ -92,7 +92,7 @@ struct AdamState {
         wfp(count, offset) {}
 
   Guarded<float> p, m, v, most;  // fp32: master and up to three moments
-  Guarded<Bf16> high;            // the same as a split master
+  Guarded<Bf16> high;            // the master as a split master
   Guarded<std::uint16_t> low;
   std::array<Guarded<Bf16>, kMostMoments> m16;  // and bf16 moments
   Guarded<float> g32;
@@ -104,7 +104,7 @@ struct AdamState {
 
   std::size_t count() const { return p.span().size(); }
 
-  // The same gradient in each type, as near as the type allows.
+  // One gradient, rounded to each type.
   void set_gradient(std::size_t i, float value) {
     g32.span()[i] = value;
     gbf.span()[i] = to_bf16(value);
@@ -121,7 +121,7 @@ struct AdamState {
     m16[1].span()[i] = m16[2].span()[i] = to_bf16(moment2);
     set_gradient(i, gradient);
   }
-  // States as they are in the middle of a training, with a sign change in one moment of two.
+  // States as in the middle of a training, with a sign change in every second moment.
   void fill(unsigned seed) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
@@ -142,14 +142,14 @@ struct AdamState {
     if (type == WeightType::fp16) return wfp.span().subspan(first, length);
     return std::monostate{};
   }
-  // Adam's, with fp32 states.
+  // A tile of Adam with fp32 states.
   Tile tile(DType g, WeightType w, std::size_t first, std::size_t length) {
     return tile(AdamConfig{}, {}, g, w, first, length);
   }
   Tile tile(DType g = DType::fp32, WeightType w = WeightType::none) {
     return tile(g, w, 0, count());
   }
-  // A split master has no other weight, whatever `w` is.
+  // A split master takes no other weight, for any `w`.
   Tile tile(const OptimizerConfig& config, const Layout& layout, DType g, WeightType w,
             std::size_t first, std::size_t length) {
     Tile out{.master = p.span().subspan(first, length),

@@ -1,4 +1,4 @@
-// What is refused is refused before anything is written, with the value in the message.
+// Invalid arguments are refused before anything is written, with the value in the message.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ TEST(AdamConfig, ValuesOutOfRangeAreRefusedByName) {
   }
 }
 
-// At every step alike: of a subnormal epsilon the bias correction may leave nothing.
+// A subnormal epsilon works at every step, although the bias correction could round it to 0.
 TEST(AdamConfig, AnEpsilonThatFp32HasIsKeptAboveZero) {
   for (const double epsilon : {1e-46, 1e-60})
     expect_refused(AdamConfig{.epsilon = epsilon}, {}, {"epsilon", "0 in fp32"});
@@ -178,7 +178,7 @@ TEST(Tile, AnEmptyTileIsFineAndItsConfigIsStillChecked) {
   EXPECT_THAT(message_of(AdamConfig{.beta1 = 2}, {}, empty), HasSubstr("beta1"));
 }
 
-// A length that was subtracted below 0: no address arithmetic may wrap.
+// A length from an underflow: no address arithmetic may wrap.
 TEST(Tile, LengthsBeyondMemoryAreRefused) {
   AdamState state(kCount);
   state.fill(1);

@@ -1,5 +1,5 @@
-// A tile of more than 2^31 elements. Its memory is a small file, mapped one time after the other,
-// so that every element of the file is stepped as often as it is mapped.
+// A tile of more than 2^31 elements. Its memory is a small file mapped repeatedly, so that every
+// element of the file is stepped once for each mapping.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -19,11 +19,11 @@ namespace sluice::cpu_adam {
 namespace {
 
 constexpr std::size_t kPeriod = 1U << 20U;  // elements of the file
-constexpr std::size_t kRepeats = 2'048;     // 2^31 elements,
-constexpr std::size_t kMore = 1'001;        // and these
+constexpr std::size_t kRepeats = 2'048;     // mappings: 2^31 elements
+constexpr std::size_t kMore = 1'001;        // elements of one more mapping
 constexpr std::size_t kCount = kPeriod * kRepeats + kMore;
 
-// kCount elements of T, of which those kPeriod apart are the same memory.
+// kCount elements of T; elements kPeriod apart share memory.
 template <class T>
 class Repeated {
  public:
@@ -62,7 +62,7 @@ TEST(HugeTile, StepsEveryElementBeyond2To31) {
              .moments = {m.span()},
              .gradient = std::span<const Bf16>(gradient.span())});
 
-  // The same on two elements of their own, as many times as theirs are mapped; the first once more.
+  // Steps two separate elements as often as the file's are mapped, the first one once more.
   std::vector<float> expected_p(2, 1.0F), expected_m(2, 0.01F);
   const std::vector<Bf16> expected_gradient(2, to_bf16(0.5F));
   const auto step_first = [&](std::size_t count) {

@@ -1,4 +1,4 @@
-// Every kernel gives the bits of the scalar one, whatever it is given.
+// Every kernel gives the bits of the scalar one for every input.
 
 #include <gtest/gtest.h>
 
@@ -113,14 +113,14 @@ TEST_P(EveryKernel, GivesTheScalarBitsForSpecialValues) {
   }
 }
 
-// A kernel may have a root of its own. The numerator makes every quotient just less than a power of
-// two, where the last place of a root is one of the quotient.
+// A kernel may compute its own root. The numerator makes every quotient slightly less than a power
+// of two, so that a change in the root's last place changes the quotient.
 TEST_P(EveryKernel, TakesTheRootOfEveryMantissaAsTheScalarKernel) {
   if (kernel_->name == scalar_kernel().name)
     GTEST_SKIP() << "it is what the others are compared with";
   constexpr std::uint32_t kCount = 1U << 20U;
-  constexpr std::uint32_t kOne = 0x3F800000;     // 1.0: from here to 4.0 once each,
-  constexpr std::uint32_t kBinade = 0x00800000;  // and at the ends of the exponents
+  constexpr std::uint32_t kOne = 0x3F800000;     // 1.0: every value up to 4.0,
+  constexpr std::uint32_t kBinade = 0x00800000;  // and values at the ends of the exponents
   const AdamConfig config{
       .learning_rate = 1, .beta1 = 0.5, .beta2 = 0.5, .epsilon = 0, .bias_correction = false};
   const std::vector<float> gradient(kCount, 0.0F);
@@ -166,9 +166,9 @@ TEST_P(EveryKernel, ReadsEvery16BitGradientAsTheScalarKernel) {
   expect_scalar_bits(again, AdamConfig{}, DType::fp16, WeightType::none);
 }
 
-// With a learning rate of 0 the master stays, so the weight shows the rounding alone. The masters
-// are all 16-bit upper halves with tails around every tie, of bf16 (bit 15) and of normal fp16 (bit
-// 12); fp16 subnormals have their ties at higher bits, which the upper halves sweep.
+// A learning rate of 0 leaves the master unchanged, so the weight shows the rounding alone. The
+// masters are all 16-bit upper halves, with tails around every tie of bf16 (bit 15) and of normal
+// fp16 (bit 12). Ties of fp16 subnormals are at higher bits, which the upper halves sweep.
 TEST_P(EveryKernel, WritesTheMasterRoundedToNearestEven) {
   for (const std::uint32_t tail :
        {0x0000U, 0x0001U, 0x0FFFU, 0x1000U, 0x1001U, 0x3000U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
@@ -192,7 +192,7 @@ TEST_P(EveryKernel, WritesTheMasterRoundedToNearestEven) {
   }
 }
 
-// Large and aligned: the weight goes around the caches.
+// A large, aligned weight is streamed around the caches.
 TEST_P(EveryKernel, GivesTheScalarBitsForLargeTiles) {
   constexpr std::size_t kLarge = 1'048'576 + 37;
   std::vector<Bf16> storage(kLarge + 32), expected_storage(kLarge);

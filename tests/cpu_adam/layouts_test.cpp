@@ -1,4 +1,4 @@
-// Split masters are fp32 masters in other memory; bf16 moments are fp32 moments rounded without
+// Split masters are fp32 masters in another layout; bf16 moments are fp32 moments, rounded without
 // bias.
 
 #include <gtest/gtest.h>
@@ -28,12 +28,12 @@ TEST(SplitMaster, IsExactlyTheValueAndItsNearestBf16) {
     if (std::isnan(value)) continue;
     const SplitValue halves = split(value);
     ASSERT_EQ(bits_of(join(halves)), bits_of(value)) << std::hex << bits;
-    // To nearest even, but for ties, which go away from zero.
+    // Rounded to nearest, ties away from zero.
     const bool tie = (bits & 0xFFFFU) == 0x8000U;
     const auto up = static_cast<std::uint16_t>((bits >> 16U) + 1);
     ASSERT_EQ(halves.weight.bits, tie ? up : to_bf16(value).bits) << std::hex << bits;
   }
-  // Of no payload: some would carry into the weight and make it a number.
+  // NaN with any payload: some payloads would carry into the weight and make it a number.
   for (const std::uint32_t bits : {0x7FC00000U, 0x7FFFFFFFU, 0xFFFFFFFFU, 0x7F800001U}) {
     const SplitValue nan = split(std::bit_cast<float>(bits));
     EXPECT_EQ(nan.weight.bits, 0x7FC0U) << std::hex << bits;
@@ -71,8 +71,8 @@ TEST(StochasticRounding, KeepsWhatBf16HoldsAndWhatIsNotFinite) {
   }
 }
 
-// A moment that is the same in every element: beta1 = 0 makes m the gradient. Of n elements the
-// share that is rounded up is binomial, with a standard deviation of at most 0.5 / sqrt(n).
+// All elements have an equal moment: beta1 = 0 makes m the gradient. The share of n elements that
+// is rounded up is binomial, with a standard deviation of at most 0.5 / sqrt(n).
 TEST(StochasticRounding, RoundsUpWithTheProbabilityOfWhatIsCutOff) {
   constexpr std::size_t kCount = 400'000;
   const AdamConfig config{.beta1 = 0};
@@ -93,10 +93,11 @@ TEST(StochasticRounding, RoundsUpWithTheProbabilityOfWhatIsCutOff) {
   }
 }
 
-// A v of 1 without gradients falls to 0.999^1000 = 0.3677; rounded to nearest it would stay at 1,
-// since 0.001 is less than half a unit in the last place of bf16. Each step's error has a standard
-// deviation of at most 2^-8 of v, of which 0.999 a step lasts: at most 2^-8 / sqrt(1 - 0.999^2) =
-// 8.8 % of the largest v, 1, in the end; of the mean of n elements 1 / sqrt(n) of that.
+// Without gradients, v falls from 1 to 0.999^1000 = 0.3677. Rounding to nearest would leave v at 1,
+// because 0.001 is less than half a unit in the last place of bf16. Each step's error has a
+// standard deviation of at most 2^-8 of v, and decays by 0.999 a step: in the end at most 2^-8 /
+// sqrt(1 - 0.999^2) = 8.8 % of the largest v, which is 1. The mean of n elements has 1 / sqrt(n) of
+// that deviation.
 TEST(StochasticRounding, SlowDecayIsNotLost) {
   constexpr std::size_t kCount = 20'000;
   const AdamConfig config{.learning_rate = 0};
@@ -118,10 +119,10 @@ TEST(StochasticRounding, SlowDecayIsNotLost) {
   EXPECT_GT(deviation, 0.001) << "elements have noise of their own";
 }
 
-// Every optimizer's bf16 moments stay near the fp32 ones over 1,000 steps: a moment that lasts with
-// `beta` a step has an error with a standard deviation of at most 2^-8 / sqrt(1 - beta^2) of the
-// largest it has been (above); Adagrad's sum lasts whole, and its largest error a step is that of
-// its end: 2^-8 sqrt(1000) = 12 %. Six deviations, and none of 2,000 elements is outside.
+// Every optimizer's bf16 moments stay near the fp32 moments over 1,000 steps. A moment that decays
+// by `beta` a step has an error with a standard deviation of at most 2^-8 / sqrt(1 - beta^2) of its
+// largest value so far (above). Adagrad's sum does not decay, and its error per step is largest at
+// the end: 2^-8 sqrt(1000) = 12 %. Within six deviations lie all of 2,000 elements.
 TEST(StochasticRounding, MomentsStayNearThoseInFp32) {
   constexpr std::size_t kCount = 2'000;
   for (const OptimizerConfig& config : test::every_optimizer()) {
@@ -155,8 +156,8 @@ TEST(StochasticRounding, MomentsStayNearThoseInFp32) {
   }
 }
 
-// Neighbours, the moments of one element, and steps after each other share no noise: of n products
-// of independent signs the mean has a standard deviation of 1 / sqrt(n).
+// Neighbours, the moments of one element, and consecutive steps have independent noise: the mean of
+// n products of independent signs has a standard deviation of 1 / sqrt(n).
 TEST(StochasticRounding, NoiseIsNotCorrelated) {
   constexpr std::uint32_t kCount = 1U << 18U;
   const double limit = 5 / std::sqrt(double{kCount});
@@ -203,7 +204,7 @@ TEST(StochasticRounding, IsTheSameForAnySplitIntoTiles) {
   }
 }
 
-// The numbers of the elements pass 2^32 in the middle of the tile.
+// The elements' numbers pass 2^32 in the middle of the tile.
 TEST(StochasticRounding, GoesOnBeyondFourBillionElements) {
   constexpr std::size_t kCount = 1'000;
   const AdamConfig config;

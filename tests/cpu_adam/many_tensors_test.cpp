@@ -1,4 +1,4 @@
-// A step of many tensors in groups is the step of each of them.
+// A step of many tensors in groups equals a step of each tensor.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 using test::AdamState;
 
-// Sizes from none to several chunks of 65,536, at every alignment of a common buffer.
+// Sizes from 0 to several chunks of 65,536, at every alignment in a common buffer.
 std::vector<std::size_t> some_sizes() {
   std::vector<std::size_t> sizes = {0, 1, 31, 200'003, 0, 65'536, 65'535};
   std::mt19937 random(5);
@@ -59,12 +59,13 @@ TEST(ManyTensors, GiveTheBitsOfEachOfThem) {
   }
 }
 
-// Tiles that follow one another in memory are stepped as one; their noise goes by their numbers.
+// Adjacent tiles are stepped as one; their elements' numbers still key the noise.
 TEST(ManyTensors, NeighboursInMemoryKeepTheNumbersOfTheirElements) {
   const OptimizerConfig config = AdamConfig{.weight_decay = 0.1};
   const test::Layout layout{MasterLayout::split, DType::bf16};
   const std::size_t sizes[] = {100, 33, 64, 1'000, 7};
-  const std::uint64_t firsts[] = {0, 100, 5'000, 5'064, 6'065};  // of the last one more is left out
+  const std::uint64_t firsts[] = {0, 100, 5'000, 5'064,
+                                  6'065};  // before the last, one number is skipped
   AdamState start(1'204);
   start.fill(3);
   const Step how{.step = 3, .gradient_factor = 0.5F, .seed = 9};
@@ -126,7 +127,7 @@ TEST(ManyTensors, WhatIsRefusedIsNamed) {
   tiles[1'900] = tiles[776];
   const Group wrong[] = {{config, tiles}, {AdamConfig{.beta1 = 2}, tiles}};
   EXPECT_THAT(message_of(wrong), ::testing::StartsWith("group 1: Adam: beta1 is 2"));
-  // Beyond the first of two tiles that are stepped as one.
+  // Behind the first of two joined tiles.
   tiles[0] = state.tile(config, {}, DType::bf16, WeightType::bf16, 0, kSize);
   tiles[1] = state.tile(config, {}, DType::bf16, WeightType::bf16, kSize, kSize);
   for (std::size_t t = 0; t < 2; ++t)

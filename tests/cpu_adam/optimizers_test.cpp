@@ -1,7 +1,7 @@
-// Adagrad, Lion, SGD and AMSGrad against their formulas in double, with a running bound on how far
-// fp32 may be from them: as in adam_reference.hpp, each operation adds at most u = 2^-24 of its
-// result, each constant rounded to fp32 u of itself, and errors of the operands pass through to
-// first order.
+// Adagrad, Lion, SGD and AMSGrad against their formulas in double, with a running bound on the
+// error of fp32. As in adam_reference.hpp, each operation adds at most u = 2^-24 of its result,
+// each constant rounded to fp32 adds u of itself, and errors of the operands propagate to first
+// order.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr double kU = 0x1p-24;
 
-// A value in double, and how far the fp32 one may be from it.
+// A value in double, and a bound on the distance of the fp32 value.
 struct Bounded {
   double value = 0;
   double bound = 0;
@@ -76,7 +76,7 @@ struct Element {
     const Bounded rate = constant(c.learning_rate / (1 + (t - 1) * c.learning_rate_decay));
     p = p - rate * g / (root(moments[0]) + constant(c.epsilon));
   }
-  // Where the direction may have either sign, the master may have gone either way.
+  // Where the direction may have either sign, the master may move either way.
   void step(const LionConfig& c, int, Bounded g) {
     Bounded& m = moments[0];
     const Bounded direction = constant(c.beta1) * m + constant(1 - c.beta1) * g;
@@ -101,6 +101,25 @@ struct Case {
   const char* name;
   OptimizerConfig config;
 };
+
+// Compares the states with the reference; returns the widest bound of a master.
+double expect_within_bounds(const OptimizerConfig& config, MasterLayout master, AdamState& state,
+                            const std::vector<Element>& reference) {
+  double widest = 0;
+  const test::Guarded<float>* moments[] = {&state.m, &state.v, &state.most};
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    const Element& r = reference[i];
+    const float p = master == MasterLayout::fp32
+                        ? state.p.span()[i]
+                        : join({state.high.span()[i], state.low.span()[i]});
+    // Second-order terms are far below 1 % of the first-order terms.
+    EXPECT_NEAR(p, r.p.value, 1.01 * r.p.bound) << i;
+    for (std::size_t k = 0; k < moment_count(config); ++k)
+      EXPECT_NEAR(moments[k]->span()[i], r.moments[k].value, 1.01 * r.moments[k].bound) << i;
+    widest = std::max(widest, r.p.bound);
+  }
+  return widest;
+}
 
 class AgainstDoubleToo : public ::testing::TestWithParam<Case> {};
 
@@ -131,19 +150,7 @@ TEST_P(AgainstDoubleToo, StaysWithinTheRoundingBoundFor1000Steps) {
           config, Step{.step = t, .gradient_factor = kFactor},
           state.tile(config, {master, DType::fp32}, DType::bf16, WeightType::none, 0, kCount));
     }
-    double widest = 0;
-    const test::Guarded<float>* moments[] = {&state.m, &state.v, &state.most};
-    for (std::size_t i = 0; i < kCount; ++i) {
-      const Element& r = reference[i];
-      const float p = master == MasterLayout::fp32
-                          ? state.p.span()[i]
-                          : join({state.high.span()[i], state.low.span()[i]});
-      // The terms of second order are far below 1 % of those of the first.
-      EXPECT_NEAR(p, r.p.value, 1.01 * r.p.bound) << i;
-      for (std::size_t k = 0; k < moment_count(config); ++k)
-        EXPECT_NEAR(moments[k]->span()[i], r.moments[k].value, 1.01 * r.moments[k].bound) << i;
-      widest = std::max(widest, r.p.bound);
-    }
+    const double widest = expect_within_bounds(config, master, state, reference);
     EXPECT_LT(widest, std::max(rate, 1e-3)) << "a bound that sees no wrong formula";
   }
 }

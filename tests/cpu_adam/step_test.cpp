@@ -64,8 +64,7 @@ struct ReferenceCase {
 
 class AgainstDouble : public ::testing::TestWithParam<ReferenceCase> {};
 
-// 1,000 steps of noisy gradients, some elements with tiny ones (epsilon counts) and some with
-// large.
+// 1,000 steps of noisy gradients: tiny in some elements, where epsilon matters, large in others.
 TEST_P(AgainstDouble, StaysWithinTheRoundingBoundFor1000Steps) {
   constexpr std::size_t kCount = 203;
   const ReferenceCase& c = GetParam();
@@ -94,7 +93,7 @@ TEST_P(AgainstDouble, StaysWithinTheRoundingBoundFor1000Steps) {
     EXPECT_NEAR(state.v.span()[i], r.v, AdamReference::margin(r.v_bound)) << i;
     widest = std::max(widest, r.p_bound);
   }
-  // The bound sees a formula that is wrong: a step moves an element by about the learning rate.
+  // The bound detects a wrong formula: a step moves an element by about the learning rate.
   EXPECT_LT(widest, c.config.learning_rate);
 }
 
@@ -102,8 +101,8 @@ INSTANTIATE_TEST_SUITE_P(
     Configs, AgainstDouble,
     ::testing::Values(
         ReferenceCase{"Adam", {}, 1},
-        // As large as the smallest gradients; much larger, and the master feeds its own error back
-        // through the gradient until no bound is left.
+        // As large as the smallest gradients. A much larger decay feeds the master's error back
+        // through the gradient until the bound is useless.
         ReferenceCase{"AdamL2", {.weight_decay = 1e-5, .decay = WeightDecay::l2}, 1},
         ReferenceCase{"AdamW", {.weight_decay = 0.1}, 1},
         ReferenceCase{

@@ -22,22 +22,22 @@ torch::Tensor tensor_of(const std::vector<float>& values) {
   return torch::tensor(torch::ArrayRef<float>(values));
 }
 
-// Both follow the same operations. Where LibTorch does not fuse a multiply-add that is fused here,
-// or the reverse (its vector and its scalar loops differ), one rounding is there on one side only:
-// at most u = 2^-24 of the terms in m, and in v, per step. So after t steps, relative: |dv| <= 2tu
-// v (terms of one sign), |dm| <= 2u / (1 - beta1) G with G the largest gradient. An update of size
-// U = lr * m / denominator then differs by (t u + 9u) |U| + lr * 2u * 10 * G / denominator:
-// LibTorch rounds its step size, two divisions, a sum and a product, here it is a division less.
-// Gradients lie in [0.5, 1.5] in size, so G / denominator <= 3 and |U| <= 3 lr. L2 decay changes a
-// gradient by at most 0.01 * 2: within the factor of 2 that is left below. The two subtractions
-// from p and the decay round by 2u |p| on each side. Summed over T steps:
+// Both sides do equal operations. Where only one side fuses a multiply-add (LibTorch's vector and
+// scalar loops differ), the other side has one more rounding: at most u = 2^-24 of the terms in m,
+// and in v, per step. So after t steps, relative: |dv| <= 2tu v (terms of one sign), |dm| <= 2u /
+// (1 - beta1) G with G the largest gradient. An update of size U = lr * m / denominator then
+// differs by (t u + 9u) |U| + lr * 2u * 10 * G / denominator: LibTorch rounds its step size, two
+// divisions, a sum and a product; this code has one division less. Gradients lie in [0.5, 1.5] in
+// size, so G / denominator <= 3 and |U| <= 3 lr. L2 decay changes a gradient by at most 0.01 * 2,
+// which the factor of 2 below covers. The two subtractions from p and the decay round by 2u |p| on
+// each side. Summed over T steps:
 //   4u P T + 3 lr u (T^2 / 2 + 9T) + 60 lr u T,  twice for the margin.
 double tolerance(double lr, double largest_p) {
   const double u = 0x1p-24, t = kSteps;
   return 2 * (4 * u * largest_p * t + 3 * lr * u * (t * t / 2 + 9 * t) + 60 * lr * u * t);
 }
 
-// Steps both on the same gradients of 0.5 to 1.5 in size and either sign.
+// Steps both sides on equal gradients of 0.5 to 1.5 in size and either sign.
 template <class Optimizer, class Options>
 void compare(const OptimizerConfig& config, const Options& options, double allowed,
              const char* name) {
@@ -110,10 +110,10 @@ TEST(AgainstTorch, AmsGradFollowsTorchOptimAdam) {
       {.beta2 = 0.95, .weight_decay = 0.01, .amsgrad = true}, "AMSGrad");
 }
 
-// The sum of squares has one rounding of each step on either side, of a sum that grows: relative,
-// |ds| <= 2tu s. An update lr g / sqrt(s) is at most lr G / (g_min sqrt(t)) = 3 lr / sqrt(t) in
-// size, and differs by (t u + 4u) of itself; the subtraction rounds by u |p| on each side, and
-// decay, at most 0.01 * 2 of a gradient of at least 0.5, changes it by 2u of itself. Summed:
+// The growing sum of squares has one rounding per step on each side: relative, |ds| <= 2tu s. An
+// update lr g / sqrt(s) is at most lr G / (g_min sqrt(t)) = 3 lr / sqrt(t) in size, and differs by
+// (t u + 4u) of itself; the subtraction rounds by u |p| on each side, and decay, at most 0.01 * 2
+// of a gradient of at least 0.5, changes it by 2u of itself. Summed:
 //   2u P T + 3 lr u (2/3 T^1.5 + 12 T^0.5),  twice for the margin.
 TEST(AgainstTorch, AdagradFollowsTorchOptimAdagrad) {
   const double u = 0x1p-24, t = kSteps, lr = 0.05;
@@ -126,9 +126,9 @@ TEST(AgainstTorch, AdagradFollowsTorchOptimAdagrad) {
   }
 }
 
-// A buffer is at most B = G / (1 - momentum) in size and has two roundings a step on either side,
-// of which a share `momentum` of each lasts: |db| <= 4u B / (1 - momentum). The master moves by lr
-// of it (and as much again with nesterov) and rounds by u |p| + u lr B. Summed over T steps:
+// A buffer is at most B = G / (1 - momentum) in size and has two roundings per step on each side,
+// whose errors decay by `momentum` a step: |db| <= 4u B / (1 - momentum). The master moves by lr
+// times the buffer (twice that with nesterov) and rounds by u |p| + u lr B. Summed over T steps:
 //   T (2u P + lr (8u B / (1 - momentum) + 4u B)),  twice for the margin. P: the largest master.
 TEST(AgainstTorch, SgdFollowsTorchOptimSgd) {
   const double u = 0x1p-24, lr = 0.01;

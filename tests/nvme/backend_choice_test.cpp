@@ -43,7 +43,7 @@ TEST(MakeBackend, TakesTheLargestDepth) {
   EXPECT_EQ(make_backend(BackendKind::automatic, 4096, 1).backend->depth(), 4096U);
 }
 
-// The backends better than the one chosen are those that cannot be had, and each is named with why.
+// Every backend better than the chosen one is unavailable, and the message gives its reason.
 void expect_choice_of_auto(const BackendChoice& choice) {
   std::string why_no_uring;
   std::string why_no_libaio;
@@ -68,7 +68,7 @@ std::string name_and_why(const BackendChoice& choice) {
   return std::string(choice.backend->name()) + "|" + choice.why_not_better;
 }
 
-// What asking for the backend by name says, in this process.
+// The error of a request for the backend by name, in this process.
 std::string error_of_making(BackendKind kind, unsigned depth = 4) {
   try {
     make_backend(kind, depth, 1);
@@ -141,7 +141,7 @@ TEST(MakeBackend, AKernelWithoutAioIsNamed) {
   EXPECT_THAT(why_no_libaio_in_child(__NR_io_setup, ENOSYS), HasSubstr("CONFIG_AIO"));
 }
 
-// A filter may let the setup pass and deny what comes after it.
+// A filter may allow the setup and deny later calls.
 TEST(MakeBackend, LibaioIsProbedToTheEnd) {
   SLUICE_SKIP_WITHOUT(BackendKind::libaio);
   for (const auto& [call, name] :
@@ -150,7 +150,7 @@ TEST(MakeBackend, LibaioIsProbedToTheEnd) {
   }
 }
 
-// Injected: to use the limit up for real would deny it to the whole machine.
+// Injected, because really exhausting the limit would affect the whole machine.
 TEST(MakeBackend, ALimitOnTheQueuesOfAllProcessesIsNamedWithItsValue) {
   std::string limit;
   std::ifstream("/proc/sys/fs/aio-max-nr") >> limit;

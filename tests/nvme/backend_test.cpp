@@ -1,4 +1,4 @@
-// The conformance suite of IoBackend: every backend of this build keeps the same contract.
+// The conformance suite of IoBackend: every backend of this build obeys one contract.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ class IoBackendConformance : public ::testing::TestWithParam<BackendKind> {
   static std::vector<IoCompletion> reap_all(IoBackend& backend, std::size_t count) {
     std::vector<IoCompletion> all;
     while (all.size() < count) {
-      std::array<IoCompletion, 3> some;  // smaller than what may be there
+      std::array<IoCompletion, 3> some;  // fewer than may be available
       const std::size_t n = backend.reap(some);
       all.insert(all.end(), some.begin(), some.begin() + static_cast<std::ptrdiff_t>(n));
       if (n == 0) backend.wait();
@@ -150,8 +150,7 @@ TEST_P(IoBackendConformance, WakeEndsTheNextWaitAndOnlyThat) {
     backend->wake();
     backend->wake();
     backend->wait();
-    // A wait that still ended early would find no completion here for a while: it must not loop for
-    // long.
+    // A wait that ended early would find no completion here for a while, so the loop is bounded.
     const IoRequest read{IoOp::read, file.fd(), &byte, 1, 0, 1};
     ASSERT_EQ(backend->submit({&read, 1}), 1U);
     while (backend->reap(one) == 0) backend->wait();
@@ -206,7 +205,7 @@ TEST_P(IoBackendConformance, DestructionWaitsForWhatIsInFlight) {
     }
     ASSERT_EQ(backend->submit(writes), 8U);
     backend.reset();
-    std::fill(copy.begin(), copy.end(), std::byte{0xEE});  // ours again
+    std::fill(copy.begin(), copy.end(), std::byte{0xEE});  // the memory belongs to the test again
   }
   EXPECT_TRUE(same_bytes(read_whole_file(path), bytes));
 }

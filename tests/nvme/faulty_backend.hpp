@@ -1,5 +1,5 @@
 #pragma once
-// FaultyBackend wraps a real backend and makes it misbehave as told, and counts what is in flight.
+// FaultyBackend wraps a real backend, injects faults, and counts requests in flight.
 
 #include <algorithm>
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace sluice::nvme {
 
-// What happens to one request.
+// The treatment of one request.
 struct Fault {
   enum class Kind {
     none,
@@ -28,7 +28,7 @@ struct Fault {
   Kind kind = Kind::none;
   std::int64_t answer = 0;
   std::uint32_t shorten_to_bytes = 0;
-  bool hold = false;  // its completion is kept back until release_held()
+  bool hold = false;  // holds its completion until release_held()
 
   static Fault with(std::int64_t result) { return {Kind::answer, result, 0, false}; }
   static Fault cut_to(std::uint32_t size_bytes) { return {Kind::shorten, 0, size_bytes, false}; }
@@ -36,14 +36,14 @@ struct Fault {
 };
 
 struct FaultyOptions {
-  // Asked once for each request, with its number from 0; on the engine's thread.
+  // Called once for each request, on the engine's thread, with the request's number from 0.
   std::function<Fault(const IoRequest&, std::uint64_t index)> rule;
   std::uint32_t alignment_bytes =
       1;                             // of the file: what a shortened request is still rounded up to
   std::size_t max_taken = SIZE_MAX;  // by one submit
-  unsigned refusals = 0;             // the first so many submits take nothing
+  unsigned refusals = 0;             // number of first submits that take nothing
   std::uint64_t throw_at_submit = 0;  // the n-th submit from 1 throws; 0: none
-  std::uint64_t shuffle_seed = 0;     // 0: completions come in order and at once
+  std::uint64_t shuffle_seed = 0;     // 0: completions come in order and immediately
 };
 
 // Confined to thread: the engine's, except wake() and the methods below it.
@@ -98,7 +98,7 @@ class FaultyBackend final : public IoBackend {
   bool add_file(int fd, std::string& why_not) override { return inner_->add_file(fd, why_not); }
   void remove_file(int fd) override { inner_->remove_file(fd); }
 
-  // Thread-safe from here on.
+  // The methods below are thread-safe.
 
   void release_held() {
     {
@@ -107,14 +107,14 @@ class FaultyBackend final : public IoBackend {
     }
     inner_->wake();
   }
-  // Blocks until the engine has gone to wait, with `held` completions kept back.
+  // Blocks until the engine waits and `held` completions are held.
   void wait_until_idle_with(std::size_t held) {
     MutexLock lock(mutex_);
     while (held_.size() != held || waits_ == waits_at_hold_) waits_changed_.wait(mutex_);
   }
   unsigned in_flight() const { return in_flight_; }
   unsigned max_in_flight() const { return max_in_flight_; }
-  // What was submitted, in order. Read it when nothing is in flight.
+  // The submitted requests, in order. Read them when nothing is in flight.
   const std::vector<IoRequest>& history() const { return history_; }
 
  private:
@@ -150,7 +150,7 @@ class FaultyBackend final : public IoBackend {
     return true;
   }
 
-  // Inner completions become ours; held ones too, once they are let go.
+  // Translates inner completions, and held ones after their release.
   void collect() {
     IoCompletion completion;
     while (inner_->reap({&completion, 1}) == 1) {
@@ -178,7 +178,7 @@ class FaultyBackend final : public IoBackend {
   const FaultyOptions options_;
   std::mt19937_64 random_;
   std::uint64_t submits_ = 0;
-  std::vector<Pending> slots_;  // by the tag that the inner backend sees
+  std::vector<Pending> slots_;  // indexed by the inner backend's tag
   std::vector<IoCompletion> finished_;
   std::vector<IoRequest> history_;
   std::atomic<unsigned> in_flight_{0};

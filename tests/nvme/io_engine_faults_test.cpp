@@ -1,4 +1,4 @@
-// IoEngine over a backend that misbehaves: what it repeats, what it reports, and when.
+// IoEngine over a faulty backend: repeats, reports, and their order.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ TEST_P(IoEngineFaults, EndlessEagainBecomesAnError) {
 TEST_P(IoEngineFaults, ShortTransfersWithoutProgressBecomeAnError) {
   if (!file_->direct())
     return;  // a buffered short transfer always makes progress, or is of 0 bytes
-  // One byte of every block, again and again: the next request has to begin at the block.
+  // One byte of every block, repeatedly: the next request must begin at the block.
   auto e = engine({[](const IoRequest&, std::uint64_t) { return Fault::cut_to(1); }});
   TestBuffer buffer(4096);
   EXPECT_THAT(message_of<IoError>([&] { e->begin_read(*file_, 0, buffer.bytes()).finish(); }),
@@ -121,7 +121,7 @@ TEST_P(IoEngineFaults, AReadOfZeroBytesIsTheEndOfTheFile) {
 }
 
 TEST_P(IoEngineFaults, AWriteIntoABlockThatCannotBeReadFailsAndChangesNothing) {
-  if (!file_->direct()) return;  // only then is a block read before it is changed
+  if (!file_->direct()) return;  // only direct I/O reads a block before changing it
   for (const std::int64_t answer : {std::int64_t{-EIO}, std::int64_t{0}}) {
     auto e = engine({[answer](const IoRequest& request, std::uint64_t) {
       return request.op == IoOp::read ? Fault::with(answer) : Fault{};
@@ -164,7 +164,7 @@ TEST_P(IoEngineFaults, OtherTransfersGoOnAfterAnError) {
   EXPECT_EQ(e->counters().written_bytes, 0U);
 }
 
-// 100 blocks written and read again, in transfers of ten; the n-th request fails, for every n.
+// Writes and reads 100 blocks in transfers of ten. The n-th request fails, for every n.
 TEST_P(IoEngineFaults, EveryPlaceOfASingleErrorIsReported) {
   constexpr std::size_t kBlocks = 10;
   constexpr std::size_t kTransfers = 10;

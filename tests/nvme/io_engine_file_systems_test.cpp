@@ -1,4 +1,4 @@
-// IoEngine on small file systems made for it: full ones, in memory, with other sectors.
+// IoEngine on small file systems made for the test: full, in memory, with other sector sizes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

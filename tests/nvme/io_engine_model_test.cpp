@@ -1,5 +1,5 @@
-// IoEngine against an array in memory: random reads and writes, alone and in lists, several in
-// flight, with and without faults. With them, over all backends, 100,000 operations.
+// IoEngine against an array in memory: random reads and writes, single and in lists, several in
+// flight, with and without faults. All backends together do 100,000 operations with faults.
 
 #include <gtest/gtest.h>
 
@@ -120,7 +120,7 @@ class ModelRun {
     return const_cast<Operation&>(operation).buffer.bytes();
   }
 
-  // What fails is done again until it succeeds: until then a write's range may hold anything.
+  // Repeats failed operations until they succeed; until then, a write's range may hold anything.
   void finish(Begun& begun) {
     for (int attempt = 0; attempt < 1000; ++attempt) {
       try {
@@ -164,7 +164,7 @@ enum class Faults { none, random };
 
 class IoEngineModel : public ::testing::TestWithParam<std::tuple<BackendCase, Faults>> {};
 
-// About a third of the requests is short, interrupted or refused; one in a hundred fails.
+// About a third of the requests are short, interrupted or refused; one in a hundred fails.
 Fault random_fault(std::mt19937_64& random, const IoRequest& request) {
   if (random() % 100 == 0) return Fault::with(-EIO);
   switch (random() % 12) {

@@ -169,7 +169,7 @@ TEST_P(IoEngineTest, ManyThreadsMoveManyTransfersAtOnce) {
         out.push_back(random_bytes(kSize, t * 1000 + i));
         tickets.push_back(engine.begin_write(file, (i * kThreads + t) * kStride, out[i]));
       }
-      tickets.clear();  // waits; an error shows in what is read back
+      tickets.clear();  // waits; an error shows in the bytes read back
       for (std::size_t i = 0; i < kPerThread; ++i) {
         tickets.push_back(engine.begin_read(file, (i * kThreads + t) * kStride, in[i]));
       }
@@ -248,8 +248,8 @@ TEST_P(IoEngineTest, DepthIsTheSmallerOfTheOptionAndTheBackend) {
   EXPECT_EQ(IoEngine(backend(8), {4096, 2}).backend_name(), name_of(GetParam().kind));
 }
 
-// Begins reads and writes while the first is held back, so that they queue; returns what was
-// submitted after it, 'r' and 'w', at depth 1.
+// Begins reads and writes while the first is held, so that they queue. Returns the order in which
+// they were submitted at depth 1: 'r' and 'w'.
 std::string order_of(std::unique_ptr<IoBackend> backend, const SwapFile& file,
                      const std::string& begun, unsigned reads_per_write = 3) {
   auto wrapped = std::make_unique<FaultyBackend>(

@@ -1,4 +1,4 @@
-// The file that throughput is measured on, and the loads that measure it.
+// The file on which throughput is measured, and the loads that measure it.
 
 #include "sluice/nvme/load.hpp"
 
@@ -59,7 +59,7 @@ TEST(BenchFile, IsFilledOnceAndTakenAgainWhenItIsWhole) {
   filled = 0;
   open_bench_file(dir.path(), 10 * kMiB, engine, DirectIo::automatic, progress);
   EXPECT_EQ(filled, 0U) << "a larger one was there";
-  // Blocks that are only allocated read as zeros, which is not what was written.
+  // Blocks that were only allocated read as zeros instead of the pattern.
   std::filesystem::resize_file(dir.file("bench.sluice"), 8 * kMiB);
   std::filesystem::resize_file(dir.file("bench.sluice"), 20 * kMiB);
   const SwapFile file =
@@ -163,7 +163,7 @@ TEST_P(LoadTest, SamplesEveryBlockOfTheFileInTurn) {
   const SwapFile file = open_file(dir_, kSize, engine);
   LoadOptions options;
   options.size_bytes = kSize;
-  // One block inside what is read together, and the last one, which is short.
+  // One block inside a range of several, and the last block, which is short.
   for (const auto& [begin, size] : {std::pair{kBlock, kBlock}, std::pair{kSize - 8192, kSize}}) {
     Load load(engine, file, options);
     const auto damage = [&, at = begin, count = std::min(size, kSize - begin)] {
@@ -182,7 +182,7 @@ TEST_P(LoadTest, SamplesEveryBlockOfTheFileInTurn) {
       EXPECT_GE(error.offset_bytes(), begin);
       EXPECT_LT(error.offset_bytes(), begin + size);
     }
-    damage();  // undone
+    damage();  // restores the bytes
   }
 }
 
@@ -214,7 +214,7 @@ TEST(SwapTensorSizes, SpreadFromAByteTo64MiBAndFillTheFile) {
         << below;
   }
   EXPECT_EQ(sizes, swap_tensor_sizes(1000, 3 * kGiB));
-  EXPECT_THROW(swap_tensor_sizes(1000, kMiB), InvalidArgument);  // a page each
+  EXPECT_THROW(swap_tensor_sizes(1000, kMiB), InvalidArgument);  // each takes a page
   EXPECT_THROW(swap_tensor_sizes(3, 8 * kGiB), InvalidArgument);
   const std::vector<std::uint64_t> small = swap_tensor_sizes(100, 24 * kMiB);
   EXPECT_EQ(*std::max_element(small.begin(), small.end()), kMiB);

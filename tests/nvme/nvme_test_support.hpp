@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of nvme share: the backends of this build, aligned memory, random bytes, mounts
-// and child processes.
+// Helpers of the tests of nvme: the backends of this build, aligned memory, random bytes, mounts
+// and child processes. Thread-safe: free functions and values.
 
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -50,11 +50,11 @@ inline std::string name_of(BackendKind kind) {
   return kind == BackendKind::libaio ? "libaio" : "threads";
 }
 
-// Whether the kernel lets this process have the backend; `why` when not.
+// Whether this process can use the backend; if not, `why` has the reason.
 inline bool available(BackendKind kind, std::string& why) {
   if (kind == BackendKind::io_uring) return io_uring_available(why);
   if (kind == BackendKind::threads) return true;
-  // Asked once: destroying the kernel's context takes 30 ms.
+  // Probed once: destroying the kernel's context takes 30 ms.
   static std::string why_no_libaio;
   static const bool libaio = libaio_available(why_no_libaio);
   why = why_no_libaio;
@@ -82,14 +82,14 @@ inline void PrintTo(const BackendCase& c, std::ostream* out) {
   *out << name_of(c);
 }
 
-// Skips the test, saying why, where the kernel denies the backend.
+// Skips the test with the reason where the kernel denies the backend.
 #define SLUICE_SKIP_WITHOUT(kind)                                   \
   do {                                                              \
     std::string sluice_why;                                         \
     if (!available((kind), sluice_why)) GTEST_SKIP() << sluice_why; \
   } while (false)
 
-// Memory whose first byte lies `shift_bytes` behind a multiple of 4096.
+// Memory that begins `shift_bytes` behind a multiple of 4096.
 class TestBuffer {
  public:
   explicit TestBuffer(std::size_t size_bytes, std::size_t shift_bytes = 0)
@@ -138,7 +138,7 @@ inline std::vector<std::byte> read_whole_file(const std::string& path) {
   return bytes;
 }
 
-// Whether two ranges hold the same bytes; without printing megabytes when they do not.
+// Whether two ranges hold equal bytes. A failure does not print the ranges.
 inline ::testing::AssertionResult same_bytes(std::span<const std::byte> actual,
                                              std::span<const std::byte> expected) {
   if (actual.size() != expected.size()) {
@@ -223,7 +223,7 @@ class ScopedExt4 {
   std::string why_not_;
 };
 
-// Runs `body` in a child process and returns what it returned; a failure there is a text here.
+// Runs `body` in a child process and returns its result; a failure in the child becomes a text.
 inline std::string run_in_child(const std::function<std::string()>& body) {
   int ends[2];
   if (::pipe(ends) != 0) return std::string("pipe: ") + std::strerror(errno);
@@ -252,8 +252,8 @@ inline std::string run_in_child(const std::function<std::string()>& body) {
   return said;
 }
 
-// From now on the system call answers `error_number` in this process (a child), as in a container,
-// where its first argument is at least `from`.
+// Makes a system call fail with `error_number` in this process (a child), like a container does,
+// when its first argument is at least `from`.
 inline void deny(long system_call, int error_number, unsigned from = 0) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -269,7 +269,7 @@ inline void deny(long system_call, int error_number, unsigned from = 0) {
   SLUICE_SYSCALL(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), "prctl");
 }
 
-// The message of the error of type E that `body` throws; a failure and "" when it does not.
+// The message of the E that `body` throws; "" and a test failure when it throws none.
 template <typename E>
 std::string message_of(const std::function<void()>& body) {
   try {

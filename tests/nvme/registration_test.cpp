@@ -1,5 +1,5 @@
-// Registered memory and files: the bytes are the same with and without, in every position, and
-// nothing stays behind.
+// Registered memory and files: bytes are equal with and without registration, in every position,
+// and every registration is removed.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -38,8 +38,8 @@ TEST_P(RegistrationTest, TransfersInsideAcrossAndOutsideOfIt) {
   } else if (!memory.active()) {
     EXPECT_FALSE(memory.why_not().empty());
   }
-  // Inside; across the first and the last byte of the region, in blocks of 16 KiB; outside; at an
-  // odd address.
+  // Inside the region; across its first and last byte, in blocks of 16 KiB; outside; at an odd
+  // address.
   const std::vector<std::pair<std::size_t, std::size_t>> places{
       {64, 128}, {80, 32}, {56, 32}, {176, 32}, {0, 48}, {200, 56}, {0, 256}};
   for (const auto& [at_kib, size_kib] : places) {
@@ -59,7 +59,7 @@ TEST_P(RegistrationTest, EndsWhenItsOwnerGoesAndCanBeMadeAgain) {
   IoEngine engine = make_engine();
   SwapFile file(dir_.file("f"), OpenMode::create, DirectIo::automatic);
   file.allocate(kMiB);
-  // More than the tables have slots: each must have been given back.
+  // More registrations than the tables have slots: each slot must have been freed.
   for (int i = 0; i < 300; ++i) {
     TestBuffer buffer(16 * kKiB);
     Registration memory = engine.register_memory(buffer.bytes());
@@ -77,8 +77,7 @@ TEST_P(RegistrationTest, EndsWhenItsOwnerGoesAndCanBeMadeAgain) {
   }
 }
 
-// The same descriptor number, another file: a registration that outlived the first would write to
-// the wrong one.
+// One descriptor number for two files in turn: a stale registration would write to the first file.
 TEST_P(RegistrationTest, ADescriptorThatIsUsedAgainIsTheNewFile) {
   IoEngine engine = make_engine();
   TestBuffer buffer(16 * kKiB);
@@ -104,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(AllBackends, RegistrationTest, ::testing::ValuesIn(buil
                          [](const auto& param) { return name_of(param.param); });
 
 #if SLUICE_HAVE_URING
-// Root may lock any amount of memory, so the limit is tried as somebody else.
+// Root may lock any amount of memory, so another user tries the limit.
 TEST(Registration, WithTooLittleLockableMemoryGoesOnWithoutAndSaysWhy) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to give it up";
   std::string why;

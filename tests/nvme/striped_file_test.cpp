@@ -1,4 +1,4 @@
-// Striping: what lies where, transfers over several queues, errors that name the drive.
+// Striping: the places of bytes, transfers over several queues, errors that name the drive.
 
 #include "sluice/nvme/striped_file.hpp"
 
@@ -91,7 +91,7 @@ TEST(StripeWeights, AreInProportionToTheRates) {
   EXPECT_EQ(weights({1e9, 3e9, 2e9}), (Weights{1, 3, 2}));
   EXPECT_THROW(weights({1e9, 0}), InvalidArgument);
   EXPECT_THROW(weights({}), InvalidArgument);
-  // Whatever the rates, no drive is asked for much more than its share.
+  // For all rates, no drive gets much more than its share.
   std::mt19937 random(7);
   std::uniform_real_distribution<double> rate(1e9, 7e9);
   for (int i = 0; i < 200; ++i) {
@@ -173,7 +173,7 @@ TEST_P(StripedFileTest, AnErrorNamesTheDriveThatHadIt) {
   Ticket read = engine_->begin_read(*file_, 0, bytes);
   EXPECT_NE(message_of<IoError>([&] { read.finish(); }).find("part1"), std::string::npos);
   EXPECT_LT(file_->size_bytes(), kSize);
-  // The others go on.
+  // The other drives continue.
   engine_->begin_read(*file_, 0, std::span(bytes).first(kChunk)).finish();
 }
 
@@ -197,7 +197,7 @@ StripedFile make_two_parts(const TempDir& dir, std::uint64_t size_bytes) {
   return file;
 }
 
-// With one queue for several drives, as whoever only reads a striped file has it.
+// One queue for several drives, as for a reader of a striped file.
 TEST(StripedFile, NeedsNoQueueForEachDrive) {
   const TempDir dir;
   const StripedFile file = make_two_parts(dir, 65536);
@@ -217,7 +217,7 @@ TEST(StripedFile, NeedsAsManyPartsAsItsLayout) {
   EXPECT_THROW(StripedFile(std::move(parts), StripeLayout({1, 1}, 4096)), InvalidArgument);
 }
 
-// The ticket of a striped transfer ends when the slowest part has, and not before.
+// The ticket of a striped transfer ends with its slowest part, not before.
 TEST(StripedFile, EndsWithItsLastPart) {
   const TempDir dir;
   const StripedFile file = make_two_parts(dir, 8192);

@@ -1,4 +1,4 @@
-// io_uring with a kernel thread that polls for requests: the same results.
+// io_uring with a kernel thread that polls for requests gives equal results.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,8 @@ class SubmitPollingTest : public ::testing::Test {
   }
 };
 
-// Every queue depth: a queue of one has the fewest places for what the kernel has not taken yet.
+// Every queue depth: a queue of one has the fewest entries for requests that the kernel has not
+// taken.
 TEST_F(SubmitPollingTest, HoldsWhatWasWritten) {
   const sluice::test::TempDir dir;
   for (const unsigned depth : {1U, 3U, 32U}) {
@@ -51,7 +52,7 @@ TEST_F(SubmitPollingTest, HoldsWhatWasWritten) {
   }
 }
 
-// The kernel's thread has gone to sleep meanwhile.
+// The kernel's thread sleeps meanwhile.
 TEST_F(SubmitPollingTest, GoesOnAfterAPause) {
   const sluice::test::TempDir dir;
   SwapFile file(dir.file("data"), OpenMode::create, DirectIo::automatic);
@@ -60,7 +61,7 @@ TEST_F(SubmitPollingTest, GoesOnAfterAPause) {
   std::vector<std::byte> bytes(8192);
   for (int i = 0; i < 3; ++i) {
     engine.begin_read(file, 0, bytes).finish();
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));  // longer than it looks for more
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));  // longer than the thread polls
   }
   Ticket dropped = engine.begin_read(file, 0, bytes);
 }

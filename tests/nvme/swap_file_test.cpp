@@ -89,7 +89,7 @@ TEST_F(SwapFileTest, DirectTransfersOfTheStatedAlignmentWork) {
 }
 
 TEST_F(SwapFileTest, WhatRefusesDirectIoIsOpenedBufferedOrNotAtAll) {
-  // procfs has no direct I/O, on every kernel.
+  // procfs has no direct I/O on any kernel.
   const std::string path = "/proc/self/comm";
   const SwapFile file(path, OpenMode::read_write, DirectIo::automatic);
   EXPECT_FALSE(file.direct());
@@ -128,7 +128,7 @@ TEST_F(SwapFileTest, AFifoIsRefusedAndNotWaitedFor) {
   }
 }
 
-// io_uring ends a request that would wait with EAGAIN where the descriptor says O_NONBLOCK.
+// io_uring fails a request that would wait with EAGAIN on an O_NONBLOCK descriptor.
 TEST_F(SwapFileTest, TheDescriptorIsABlockingOne) {
   for (const DirectIo direct : {DirectIo::automatic, DirectIo::off}) {
     const SwapFile file(dir_.file("f"), OpenMode::create, direct);
@@ -139,7 +139,7 @@ TEST_F(SwapFileTest, TheDescriptorIsABlockingOne) {
 }
 
 TEST_F(SwapFileTest, AReadOnlyDirectoryIsAnErrorForWhoeverIsNotRoot) {
-  // Below the system's temporary folder, which everyone may reach.
+  // Below the system's temporary folder, which every user may access.
   std::string place = (std::filesystem::temp_directory_path() / "sluice-test-XXXXXX").string();
   ASSERT_NE(::mkdtemp(place.data()), nullptr);
   constexpr uid_t kNobody = 65534;
@@ -158,7 +158,7 @@ TEST_F(SwapFileTest, AReadOnlyDirectoryIsAnErrorForWhoeverIsNotRoot) {
       SLUICE_SYSCALL(::setuid(kNobody), "setuid");
     }
     SwapFile(place + "/open/f", OpenMode::create,
-             DirectIo::automatic);  // the limit is not elsewhere
+             DirectIo::automatic);  // no other limit applies
     try {
       SwapFile(place + "/closed/f", OpenMode::create, DirectIo::automatic);
     } catch (const IoError& error) {
@@ -192,7 +192,7 @@ TEST_F(SwapFileTest, AllocateWritesBlocksWhereThereIsNoFallocate) {
   const auto bytes = random_bytes(5000, 3);
   write_whole_file(ramfs.file("f"), bytes);
   SwapFile file(ramfs.file("f"), OpenMode::read_write, DirectIo::automatic);
-  ASSERT_EQ(::fallocate(file.fd(), 0, 0, 4096), -1);  // or this tests nothing
+  ASSERT_EQ(::fallocate(file.fd(), 0, 0, 4096), -1);  // otherwise this test is void
   file.allocate(64 * kKiB + 5);
   const auto longer = read_whole_file(ramfs.file("f"));
   ASSERT_EQ(longer.size(), 64 * kKiB + 5);

@@ -13,7 +13,7 @@
 namespace sluice::nvme {
 namespace {
 
-// A drive whose speed grows with what is in flight, up to 8 MiB, and falls slowly with the depth.
+// A drive whose speed grows with the bytes in flight, up to 8 MiB, and falls slowly with the depth.
 TuneRates true_rates(const TuneSetting& setting) {
   const double in_flight =
       std::min(1.0, static_cast<double>(setting.bytes_in_flight()) / (8 << 20));
@@ -25,7 +25,7 @@ double true_score(const TuneSetting& setting) {
   return true_rates(setting).mean();
 }
 
-// As a shared drive is: a speed of its own from second to second, and every slice off by some.
+// A shared drive: its speed changes from second to second, and every slice has noise.
 class NoisyDrive {
  public:
   explicit NoisyDrive(std::uint64_t seed) : random_(seed) {}
@@ -73,7 +73,7 @@ TEST(Tuner, FindsAGoodSettingOnADriveWhoseSpeedMoves) {
 }
 
 TEST(Tuner, LeavesAUsualSettingThatIsClearlyWorse) {
-  const TuneSetting usual{128 << 10, 8};  // an eighth of what the drive needs in flight
+  const TuneSetting usual{128 << 10, 8};  // an eighth of the bytes in flight that the drive needs
   double most = 0;
   for (const TuneSetting& setting : tune_settings()) most = std::max(most, true_score(setting));
   int good = 0;
@@ -89,7 +89,7 @@ TEST(Tuner, LeavesAUsualSettingThatIsClearlyWorse) {
   EXPECT_GE(good, 45) << "of 50 within 5 % of the best";
 }
 
-// What is chosen by luck alone: every setting is as fast as every other one.
+// A choice by luck alone: all settings are equally fast.
 TEST(Tuner, StaysWithTheUsualSettingWhereOthersAreOnlyLucky) {
   const TuneSetting usual{256 << 10, 32};
   int stayed = 0;
@@ -110,7 +110,7 @@ TEST(Tuner, StaysWithTheUsualSettingWhereOthersAreOnlyLucky) {
 }
 
 TEST(Tuner, TheUsualSettingIsMeasuredFirstAndInEveryRound) {
-  const TuneSetting usual{64 << 10, 1};  // the slowest of all
+  const TuneSetting usual{64 << 10, 1};  // the slowest setting
   Tuner tuner(tune_settings(), usual);
   EXPECT_EQ(tuner.next(), usual);
   NoisyDrive drive(3);

@@ -1,5 +1,5 @@
 #pragma once
-// Collects log messages for as long as it lives.
+// Collects log messages during its lifetime.
 
 #include <string>
 #include <string_view>

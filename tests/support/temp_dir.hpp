@@ -1,6 +1,7 @@
 #pragma once
-// A directory that lives as long as the test: below SLUICE_TEST_DIR, else below the build's folder
-// (a real disk; /tmp is a tmpfs on many machines and takes O_DIRECT differently).
+// A temporary directory that its destructor removes. It lies below SLUICE_TEST_DIR, else below the
+// build's folder: a real disk, while /tmp is a tmpfs on many machines and treats O_DIRECT
+// differently.
 
 #include <ftw.h>
 #include <unistd.h>

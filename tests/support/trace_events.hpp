@@ -1,5 +1,5 @@
 #pragma once
-// The spans of a trace file, read with a JSON parser; a failure of the test where it is no trace.
+// The spans of a trace file, read with a JSON parser. A file that is no trace fails the test.
 // Thread-safe: free functions without state.
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ inline std::vector<TraceEvent> read_trace(const std::string& path) {
   return events;
 }
 
-// Empty, or the names of two spans of one lane that overlap.
+// The names of two overlapping spans of one lane; empty when there are none.
 inline std::string first_overlap(std::vector<TraceEvent> events) {
   std::sort(events.begin(), events.end(), [](const TraceEvent& a, const TraceEvent& b) {
     return std::pair(a.lane, a.begin_us) < std::pair(b.lane, b.begin_us);

@@ -1,6 +1,6 @@
 #pragma once
-// Lets a test order itself after "that thread is now waiting", without sleeping and hoping: the
-// kernel says whether a thread sleeps.
+// Waits until a thread blocks: the kernel tells whether a thread sleeps, so a test need not guess a
+// delay.
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,8 +22,8 @@ inline bool is_blocked(long thread) {
   return name_end != std::string::npos && line.substr(name_end + 2, 1) == "S";
 }
 
-// Blocks until `thread` of this process sleeps in the kernel. Meaningful only where the one thing
-// it can sleep in is what the test is about.
+// Blocks until `thread` of this process sleeps in the kernel. Useful only where the thread can
+// sleep in one place, the one under test.
 inline void wait_until_blocked(long thread) {
   while (!is_blocked(thread)) std::this_thread::yield();
 }

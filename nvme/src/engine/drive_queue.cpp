@@ -70,18 +70,18 @@ void DriveQueue::check_range(const SwapFile& file, std::uint64_t offset_bytes,
 }
 
 // `count` idle transfers; allocates missing ones. When it throws, all transfers stay idle.
-TransferList DriveQueue::take_unused(std::size_t count) {
+TransferList DriveQueue::take_idle(std::size_t count) {
   TransferList taken;
   try {
     for (std::size_t i = 0; i < count; ++i) {
-      if (unused_.empty()) {
+      if (idle_.empty()) {
         transfers_.push_back(std::make_unique<Transfer>());
-        unused_.push(*transfers_.back());
+        idle_.push(*transfers_.back());
       }
-      taken.push(*unused_.pop());
+      taken.push(*idle_.pop());
     }
   } catch (...) {
-    unused_.append(taken);
+    idle_.append(taken);
     throw;
   }
   return taken;
@@ -102,7 +102,7 @@ Ticket DriveQueue::begin_all(IoOp op, const SwapFile& file, std::span<const Rang
     source.complete(broken_);
     return ticket;
   }
-  TransferList begun = take_unused(count);
+  TransferList begun = take_idle(count);
   Ticket ticket = source.ticket();  // nothing below throws: a dropped ticket would wait
   Transfer* const leader = begun.front();
   fill_inbox(op, file, ranges, begun);
@@ -212,7 +212,7 @@ void DriveQueue::run() {
       const bool stopping = admit();
       run_errands();
       if (stopping && pump_.idle()) return;
-      drive();
+      run_round();
     }
   } catch (...) {
     break_down(std::current_exception());
@@ -228,7 +228,7 @@ bool DriveQueue::admit() {
 }
 
 // One round of the pump; then a wait when the round left nothing to do.
-void DriveQueue::drive() {
+void DriveQueue::run_round() {
   const Pump::Progress progress = pump_.step();
   complete_finished();
   if (progress == Pump::Progress::moved) return;
@@ -281,22 +281,22 @@ void DriveQueue::complete_finished() {
   TransferList finished = pump_.take_finished();
   if (finished.empty()) return;
   publish();  // before the tickets end: whoever waited for a ticket finds its bytes counted
-  TransferList unused;
+  TransferList idle;
   while (Transfer* transfer = finished.pop()) {
     Transfer& leader = *transfer->leader;
     std::exception_ptr error = std::exchange(transfer->error, nullptr);
     if (!leader.group_error) leader.group_error = std::move(error);
-    if (transfer != &leader) unused.push(*transfer);
+    if (transfer != &leader) idle.push(*transfer);
     if (--leader.group_left > 0) continue;
     // The caller may free file and memory once the ticket has ended; only the Transfer is used
     // afterwards.
     record(leader);
     leader.source->complete(std::exchange(leader.group_error, nullptr));
     leader.source.reset();
-    unused.push(leader);
+    idle.push(leader);
   }
   MutexLock lock(mutex_);
-  unused_.append(unused);
+  idle_.append(idle);
 }
 
 }  // namespace sluice::nvme

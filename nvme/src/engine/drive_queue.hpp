@@ -68,11 +68,11 @@ class DriveQueue {
   template <typename Range>
   void fill_inbox(IoOp op, const SwapFile& file, std::span<const Range> ranges, TransferList& begun)
       SLUICE_REQUIRES(mutex_);
-  TransferList take_unused(std::size_t count) SLUICE_REQUIRES(mutex_);
+  TransferList take_idle(std::size_t count) SLUICE_REQUIRES(mutex_);
   void check_range(const SwapFile& file, std::uint64_t offset_bytes,
                    std::uint64_t size_bytes) const;
   void run();
-  void drive();
+  void run_round();
   bool admit();
   void run_errands();
   void publish();
@@ -87,7 +87,7 @@ class DriveQueue {
 
   mutable Mutex mutex_;
   TransferList inbox_ SLUICE_GUARDED_BY(mutex_);
-  TransferList unused_ SLUICE_GUARDED_BY(mutex_);
+  TransferList idle_ SLUICE_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Transfer>> transfers_ SLUICE_GUARDED_BY(mutex_);  // owns all of them
   std::deque<PostedErrand> errands_ SLUICE_GUARDED_BY(mutex_);
   // Set while the thread waits with room for another transfer: a new transfer must wake the thread.

@@ -1,6 +1,6 @@
 #pragma once
-// A whole GPT-2 for tests: its modules bound to flat buffers filled with random numbers.
-// Confined to the thread that computes.
+// A whole GPT-2 for tests: modules bound to flat buffers of random numbers. Confined to thread: the
+// one that computes.
 
 #include <torch/torch.h>
 
@@ -30,7 +30,7 @@ struct BoundGpt2 {
         modules(make_gpt2_modules(config, dtype, device)) {
     torch::manual_seed(seed);
     for (const zero::UnitLayout& unit : units) {
-      // Far from zero, so that every part of the model has a say.
+      // Far from zero, so that every part of the model matters.
       const auto count = static_cast<std::int64_t>(unit.flat_count);
       flat.push_back((0.3 * torch::randn({count}, torch::kFloat64)).to(dtype).to(device));
       gradient.push_back(torch::zeros_like(flat.back()));
@@ -45,7 +45,7 @@ struct BoundGpt2 {
     }
   }
 
-  // What unit `u` borrows, as views of the owners' buffers.
+  // The parameters that unit `u` borrows, as views of their owners' buffers.
   std::vector<torch::Tensor> lent(std::size_t u, const std::vector<torch::Tensor>& buffers) const {
     std::vector<torch::Tensor> views;
     for (const auto& borrowed : units[u].borrowed) {

@@ -1,5 +1,5 @@
 #pragma once
-// Counts what LibTorch allocates on the CPU through c10, rounded as a memory pool rounds it.
+// Counts LibTorch's CPU allocations through c10, rounded as in a memory pool.
 // Thread-safe.
 
 #include <c10/core/CPUAllocator.h>
@@ -18,7 +18,8 @@ namespace sluice::models::test {
 
 class CountingAllocator final : public c10::Allocator {
  public:
-  // The one of this process: installed on the first call, for good (LibTorch keeps the pointer).
+  // The allocator of this process. The first call installs it permanently, because LibTorch stores
+  // the pointer.
   static CountingAllocator& install() {
     static CountingAllocator& allocator = []() -> CountingAllocator& {
       static CountingAllocator instance;
@@ -28,7 +29,7 @@ class CountingAllocator final : public c10::Allocator {
     return allocator;
   }
 
-  // Live bytes become the zero of peak_bytes().
+  // Makes the live bytes the zero of peak_bytes().
   void start() {
     MutexLock lock(mutex_);
     base_bytes_ = live_bytes_;
@@ -38,12 +39,12 @@ class CountingAllocator final : public c10::Allocator {
     MutexLock lock(mutex_);
     return peak_bytes_ - base_bytes_;
   }
-  // More than at start().
+  // Peak of the live bytes since start(), minus those at start().
   std::uint64_t live_bytes() {
     MutexLock lock(mutex_);
     return live_bytes_ - base_bytes_;
   }
-  // What was live at the peak, largest first: says which tensor a formula has forgotten.
+  // Sizes that were live at the peak, largest first; they show which tensor a formula lacks.
   std::vector<std::uint64_t> blocks_at_peak() {
     MutexLock lock(mutex_);
     return blocks_at_peak_;

@@ -33,7 +33,7 @@ struct Peaks {
   std::uint64_t kept_bytes = 0;  // without the output
 };
 
-// What one unit takes beyond its input, its weights, its gradient and its output's gradient.
+// Bytes that one unit takes beyond its input, weights, gradient and its output's gradient.
 class MeasuredUnits {
  public:
   explicit MeasuredUnits(const Shape& shape)
@@ -97,12 +97,12 @@ class MeasuredUnits {
   Tensor tokens_;
 };
 
-// The formula names every tensor; oneDNN's scratch it only estimates, since that depends on the
-// processor. The planner adds this much for it and for small tensors (kSmallTensorsBytes in
+// The formula names every tensor. oneDNN's scratch depends on the processor and is an estimate. The
+// planner adds this margin for scratch and small tensors (kSmallTensorsBytes in
 // engine/plan/src/memory_model.hpp).
 constexpr std::uint64_t kAllowanceBytes = 1U << 20U;
 
-// `may_lack_bytes`: of the plan, what this processor need not take.
+// `may_lack_bytes`: planned bytes that this processor need not take.
 void expect_within(std::uint64_t measured_bytes, std::uint64_t planned_bytes,
                    std::uint64_t may_lack_bytes, const std::string& what) {
   EXPECT_LE(measured_bytes, planned_bytes + kAllowanceBytes) << what;
@@ -111,8 +111,8 @@ void expect_within(std::uint64_t measured_bytes, std::uint64_t planned_bytes,
       << what;
 }
 
-// oneDNN's scratch of a thread, at most: without fp16 products in the processor LibTorch's own take
-// none.
+// The most scratch of a thread in oneDNN. On a processor without fp16 products, LibTorch's own
+// products take no scratch.
 constexpr std::uint64_t kScratchBytes = 1'721'344;
 
 void check(const Shape& shape) {
@@ -159,7 +159,7 @@ TEST(UnitWorkspace, HoldsInBf16) {
   }
 }
 
-// Few and small: products of fp16 are slow where the processor has none.
+// Few and small sizes: fp16 products are slow on processors without them.
 TEST(UnitWorkspace, HoldsInFp16) {
   for (const std::int64_t width : {64, 256}) {
     for (const auto& [batch, length] :

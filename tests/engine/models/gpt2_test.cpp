@@ -93,8 +93,7 @@ TEST_P(Gpt2Variant, GradientsEqualCentralDifferencesOfTheReference) {
 
   test::Weights weights = weights_of(gpt2);
   const test::ReferenceGpt2 reference(gpt2.model, weights);
-  // Error of the difference: h^2 times a third derivative of order 10, and 1e-16 / h: 1e-9 and
-  // 1e-11.
+  // Error of the difference: h^2 times a third derivative (about 10), 1e-16 / h: 1e-9 and 1e-11.
   constexpr double kStep = 1e-5;
   for (std::size_t u = 0; u < gpt2.units.size(); ++u) {
     for (std::size_t i = 0; i < gpt2.units[u].params.size(); ++i) {
@@ -159,8 +158,8 @@ TEST(Gpt2, ALossInChunksEqualsTheLossOfTheWholeVocabulary) {
     const Tensor whole = torch::nn::functional::cross_entropy(
         normed.view({366, -1}).mm(weight.t()).to(torch::kFloat32), targets.flatten());
     whole.backward(torch::full({}, 0.5));
-    // fp32 sums of 50257 terms in another order; a rounding of bf16 (2^-9) on the way to the
-    // gradients, for the weight's one for each of three chunks.
+    // fp32 sums of 50257 terms in another order; bf16 (2^-9) rounds a gradient once, the weight's
+    // once for each of three chunks.
     const double tolerance = dtype == torch::kFloat32 ? 1e-5 : 0x1p-7;
     EXPECT_NEAR(loss.item<double>(), whole.item<double>(), 1e-5);
     EXPECT_TRUE(torch::allclose(x.grad(), leaf.grad(), tolerance, 1e-4 * tolerance));
@@ -287,7 +286,7 @@ TEST_P(Gpt2Bits, TheSameUnitTwiceGivesTheSameBits) {
   std::vector<Tensor> losses;
   std::vector<std::vector<Tensor>> gradients;
   for (int time = 0; time < 2; ++time) {
-    // Between the two, memory is used for something else, so that buffers lie elsewhere.
+    // Allocates memory between the two runs, so that buffers get other addresses.
     const Tensor filler = torch::ones({1000 * (time + 1) + 17});
     BoundGpt2 gpt2(medium_model(GetParam().p), GetParam().dtype);
     gpt2.bind_gradients();

@@ -1,7 +1,7 @@
 #pragma once
-// GPT-2 (Radford et al. 2019; the arithmetic of Hugging Face's GPT2LMHeadModel) in plain double
-// loops, written without LibTorch so that the modules have something independent to be compared
-// with. Thread-compatible: callers synchronise.
+// An independent reference for the modules: GPT-2 (Radford et al. 2019; the arithmetic of Hugging
+// Face's GPT2LMHeadModel) in plain double loops, without LibTorch. Thread-compatible: callers
+// synchronise.
 
 #include <cmath>
 #include <cstdint>

@@ -20,7 +20,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
 
-// A file put together by hand: length, header text, data.
+// A file built by hand: length, header text, data.
 std::string build_file(const test::TempDir& dir, const std::string& header,
                        const std::string& data) {
   const std::string path = dir.file("hand.safetensors");

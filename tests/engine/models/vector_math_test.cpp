@@ -1,6 +1,5 @@
-// oneMKL chooses its kernels at a process's first call, so each round is a process. The choice is
-// looked at where oneMKL looks it up itself: seen through the bits of an exp it differs in one run
-// of some two thousand.
+// oneMKL chooses its kernels at a process's first call, so each round is a process. The test reads
+// the choice where oneMKL stores it: in the bits of an exp, it differs in about one of 2000 runs.
 
 #include "sluice/models/vector_math.hpp"
 
@@ -19,7 +18,7 @@ namespace {
 
 using ChosenKernels = int (*)();
 
-// Whether two threads that ask together are ever told of other kernels than those that stay.
+// Whether one of two simultaneous threads ever sees other kernels than the final ones.
 bool choice_wavers(ChosenKernels chosen_kernels) {
   constexpr std::size_t kLooks = 2000;
   std::array<std::array<int, kLooks>, 2> seen{};
