@@ -10,7 +10,7 @@
 #include <cstdio>
 
 #include "sluice/base/error.hpp"
-#include "sluice/offload/swap_store.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "swap/store_files.hpp"
 
 namespace sluice::offload {

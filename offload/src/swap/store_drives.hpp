@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "swap/manifest.hpp"
 #include "swap/slot_files.hpp"
 #include "swap/stripe.hpp"

@@ -12,8 +12,8 @@
 
 namespace sluice::offload {
 
-// The events that a committed step survives. process: a killed process. power: loss of power too (fdatasync of
-// the data, then manifest, rename, fsync of the directory). none: nothing.
+// The events that a committed step survives. process: a killed process. power: loss of power too
+// (fdatasync of the data, then manifest, rename, fsync of the directory). none: nothing.
 enum class Durability { process, power, none };
 
 struct ShardSpec {
