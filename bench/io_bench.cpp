@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "bare_loop.hpp"
+#include "bare/bare_loop.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/nvme/io_engine.hpp"
 

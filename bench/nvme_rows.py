@@ -266,7 +266,7 @@ def tuned_setting(context: Context) -> tuple[Load, float, str]:
 
 
 def tune_settings() -> list[Load]:
-    """The settings that tune chooses from (tune_settings in nvme/src/tuner.cpp)."""
+    """The settings that tune chooses from (tune_settings in nvme/src/measure/tuner.cpp)."""
     settings = [(64 * KIB << i, 1 << j) for i in range(8) for j in range(8)]
     return [Load("read", "auto", *of) for of in settings if of[0] * of[1] <= 64 * MIB]
 

@@ -44,7 +44,7 @@ def quotients(above: list[float], below: list[float]) -> list[float]:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Interpolated, as in nvme/src/paired_ratios.cpp."""
+    """Interpolated, as in nvme/src/measure/paired_ratios.cpp."""
     ordered = sorted(values)
     at = share * (len(ordered) - 1)
     below = int(at)

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "bare_swap.hpp"
+#include "bare/bare_swap.hpp"
 #include "slices.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"

@@ -11,7 +11,7 @@ STATES = 3  # p, m and v
 
 
 def tensor_sizes(count: int, size: int) -> list[int]:
-    """As swap_tensor_sizes in nvme/src/load_plan.cpp, but for the order: in bytes, not padded."""
+    """As swap_tensor_sizes in nvme/src/measure/load_options.cpp, but for the order: in bytes, not padded."""
     region = size // STATES // PAGE * PAGE
     largest = min(max(region // 8, 1), 64 * MIB)
     ranks = [1.0] if count == 1 else [i / (count - 1) for i in range(count)]

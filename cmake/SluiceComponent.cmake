@@ -4,7 +4,8 @@
 #   HEADERS are relative to include/; each is also compiled alone.
 # sluice_add_program(name SOURCES ... LINK ...)  a program in build/bin
 # sluice_add_test(name SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [NO_PCH])  a GoogleTest program; NO_PCH:
-#   without the precompiled GoogleTest (it brings a precompiled header of its own)
+#   without the precompiled GoogleTest (it brings a precompiled header of its own). Labelled with its folder below
+#   tests/, and built by the target <folder>_tests: `ctest -L '^nvme$'` after `ninja nvme_tests`.
 
 # What is installed finds the libraries that it was linked to: LibTorch is in no folder of the system.
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
@@ -88,9 +89,9 @@ endfunction()
 
 function(sluice_add_test name)
   cmake_parse_arguments(arg "NO_PCH" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
-  sluice_add_program(${name} SOURCES ${arg_SOURCES} LINK ${arg_LINK} GTest::gtest GTest::gmock GTest::gtest_main)
-  # Tests are compiled once and run once: what the optimizer would gain is less than what it takes.
-  target_compile_options(${name} PRIVATE -O1)
+  sluice_add_program(${name} SOURCES ${arg_SOURCES}
+    LINK ${arg_LINK} sluice_test_support GTest::gtest GTest::gmock GTest::gtest_main)
+  target_compile_options(${name} PRIVATE ${SLUICE_TEST_OPTIMIZATION})
   if(NOT arg_NO_PCH)
     target_precompile_headers(${name} REUSE_FROM sluice_test_pch)
   endif()
@@ -99,13 +100,27 @@ function(sluice_add_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT})
-  if(arg_LABELS)
-    set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
+  file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}/tests" "${CMAKE_CURRENT_SOURCE_DIR}")
+  string(REGEX REPLACE "/.*" "" folder "${folder}")
+  set_tests_properties(${name} PROPERTIES LABELS "${folder};${arg_LABELS}")
+  if(NOT TARGET ${folder}_tests)
+    add_custom_target(${folder}_tests)
   endif()
+  add_dependencies(${folder}_tests ${name})
   # The same tests on a machine with a GPU: only those that are about one see it.
   if(NOT arg_LABELS MATCHES "gpu")
     set_tests_properties(${name} PROPERTIES ENVIRONMENT "CUDA_VISIBLE_DEVICES=")
   endif()
+endfunction()
+
+# Notes that this build has no `what`, and why: scripts/test.sh prints it beside the tests that were skipped.
+function(sluice_tests_left_out what why)
+  set_property(GLOBAL APPEND_STRING PROPERTY SLUICE_TESTS_LEFT_OUT "${what}: ${why}\n")
+endfunction()
+
+function(sluice_write_tests_left_out)
+  get_property(lines GLOBAL PROPERTY SLUICE_TESTS_LEFT_OUT)
+  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/tests_left_out.txt" CONTENT "${lines}")
 endfunction()
 
 function(sluice_install_package)

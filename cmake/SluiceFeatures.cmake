@@ -1,6 +1,8 @@
 # Optional features: each is auto | on | off. `auto` takes what is there; `on` fails when it is not;
 # the summary prints every feature with on/off and why.
 option(SLUICE_BUILD_TESTS "Build the tests" ON)
+# Tests are compiled once and run once: full optimization takes longer than it gains.
+set(SLUICE_TEST_OPTIMIZATION "-O1" CACHE STRING "Optimization of the tests")
 option(SLUICE_BUILD_BENCH "Build the benchmarks" ON)
 option(SLUICE_BUILD_EXAMPLES "Build the examples" ON)
 option(SLUICE_ASSERTIONS "Keep assert() in optimised builds" OFF)

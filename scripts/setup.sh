@@ -10,8 +10,8 @@ torch_version=2.11.0
 packages=(g++ cmake ninja-build ccache pkg-config git
   liburing-dev libaio-dev libtbb-dev libhwy-dev libcli11-dev libspdlog-dev libjsoncpp-dev libxxhash-dev libhwloc-dev
   libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv)
-# Installed where the distribution has them; only the format check needs them.
-optional_packages=(clang-format-14)
+# Installed where the distribution has them; only scripts/format.sh and scripts/lint.sh need them.
+optional_packages=(clang-format-14 clang-14 clang-tidy-14)
 
 # Prints those of its arguments that are not installed.
 not_installed() {
@@ -55,7 +55,7 @@ install_packages() {
     if has_candidate "$package"; then
       wanted+=("$package")
     elif [[ " ${optional_packages[*]} " == *" $package "* ]]; then
-      say "note: this distribution has no $package; scripts/format.sh needs it"
+      say "note: this distribution has no $package; scripts/format.sh or scripts/lint.sh needs it"
     else
       fail "this distribution has no package $package (Debian 12 and Ubuntu 24.04 do)"
     fi
@@ -131,11 +131,12 @@ fi
 
 if command -v dpkg-query >/dev/null; then
   mapfile -t missing < <(not_installed "${packages[@]}")
-  if ! command -v clang-format-14 >/dev/null && command -v apt-cache >/dev/null; then
-    for package in "${optional_packages[@]}"; do
-      if has_candidate "$package"; then missing+=("$package"); fi
-    done
-  fi
+  for package in "${optional_packages[@]}"; do
+    # The package has the name of its program.
+    if ! command -v "$package" >/dev/null && command -v apt-cache >/dev/null && has_candidate "$package"; then
+      missing+=("$package")
+    fi
+  done
 else
   missing=("${packages[@]}")
 fi

@@ -3,7 +3,6 @@
 #include <array>
 #include <cctype>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 
 #include "sluice/base/error.hpp"
@@ -28,22 +27,6 @@ std::uint64_t checked_mul(std::uint64_t a, std::uint64_t b) {
 std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
   SLUICE_CHECK(alignment > 0, "alignment of 0");
   return checked_mul(ceil_div(value, alignment), alignment);
-}
-
-std::string format_bytes(std::uint64_t size_bytes) {
-  if (size_bytes < kKiB) return std::to_string(size_bytes) + " B";
-  static constexpr std::array<const char*, 6> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  double value = static_cast<double>(size_bytes) / 1024.0;
-  std::size_t unit = 0;
-  // 999.5 would print as "1000": go to the next unit first.
-  while (value >= 999.5 && unit + 1 < kUnits.size()) {
-    value /= 1024.0;
-    ++unit;
-  }
-  const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.*f %s", decimals, value, kUnits[unit]);
-  return text;
 }
 
 namespace {
@@ -79,7 +62,8 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
   return true;
 }
 
-// The unit that was meant. One of another letter is another size: "PB" is no mistyped "B".
+// The unit that a typing mistake meant. A unit with another first letter is another size: "PB" is
+// no mistyped "B".
 std::string nearest_unit(std::string_view name, const std::vector<std::string_view>& names) {
   const std::string nearest = nearest_name(name, names);
   return nearest.empty() || equal_ignoring_case(nearest.substr(0, 1), name.substr(0, 1)) ? nearest

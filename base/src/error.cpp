@@ -3,8 +3,8 @@
 #include <csignal>
 #include <utility>
 
-#include "sluice/base/bytes.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice {
 
@@ -52,7 +52,7 @@ Interrupted::Interrupted(int signal_number)
 namespace detail {
 
 void throw_check_failed(const char* file, int line, const std::string& message) {
-  // The place in the code helps whoever debugs, not whoever reads the message.
+  // A position in the code helps debugging, not the reader of the message.
   log(LogLevel::debug, std::string(file) + ":" + std::to_string(line) + ": " + message);
   throw InvalidArgument(message);
 }

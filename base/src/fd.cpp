@@ -52,7 +52,7 @@ std::string read_regular_file(int fd, const std::string& path, std::uint64_t mos
   std::size_t done = 0;
   while (done < text.size()) {
     const ssize_t got = SLUICE_SYSCALL(::read(fd, text.data() + done, text.size() - done), path);
-    if (got == 0) break;  // cut since
+    if (got == 0) break;  // the file was truncated meanwhile
     done += static_cast<std::size_t>(got);
   }
   text.resize(done);
@@ -60,7 +60,7 @@ std::string read_regular_file(int fd, const std::string& path, std::uint64_t mos
 }
 
 std::string read_regular_file(const std::string& path, std::uint64_t most_bytes) {
-  // Not blocking: the opening of a FIFO would wait for a writer.
+  // O_NONBLOCK: opening a FIFO would otherwise wait for a writer.
   const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path));
   return read_regular_file(fd.get(), path, most_bytes);
 }

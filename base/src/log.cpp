@@ -15,7 +15,7 @@ struct LogState {
   std::atomic<int> most_verbose{static_cast<int>(LogLevel::warn)};
 };
 
-// Process-wide by definition (one sink); never destroyed, so that destructors may still log.
+// The process has one sink. The state is never destroyed, so that static destructors may log.
 LogState& state() {
   static auto* instance = new LogState;
   return *instance;

@@ -35,7 +35,7 @@ NearLoop::NearLoop(const Numa& numa, std::size_t count,
 }
 
 void NearLoop::run() {
-  // Asked again before each body: the system may have moved the thread.
+  // The node is read before each body: the system may have moved the thread.
   for (;;) {
     const auto own = static_cast<std::size_t>(numa_.current_node());
     bool ran = false;

@@ -1,6 +1,6 @@
 #pragma once
-// One loop of an executor: its bodies are claimed by the threads that run it, its error is that of
-// the lowest index. Thread-safe.
+// Loop: one loop of an executor. Its threads claim bodies until none is left; its error is that of
+// the lowest index that threw. Thread-safe.
 
 #include <atomic>
 #include <cstddef>
@@ -21,12 +21,12 @@ class Loop {
   virtual ~Loop() = default;
 
   std::size_t count() const { return count_; }
-  // Takes bodies until none is left. Every thread of the loop calls it.
+  // Runs bodies until none is left. Every thread of the loop calls it.
   virtual void run() {
     for (std::size_t i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) run_one(i);
   }
   void run_one(std::size_t index);
-  // Once all threads have left.
+  // Throws the loop's error. Call after all threads have left run().
   void rethrow();
 
  private:
@@ -38,8 +38,8 @@ class Loop {
   std::exception_ptr error_ SLUICE_GUARDED_BY(mutex_);
 };
 
-// Threads take the bodies whose memory is on their own node first, in order, then those of the
-// other nodes and those of memory on no known one: a thread that waits would help nobody.
+// A thread takes the bodies whose memory is on its own node first, in order. Then it takes bodies
+// of other nodes and of unknown nodes, so no thread idles while bodies are left.
 class NearLoop final : public Loop {
  public:
   NearLoop(const Numa& numa, std::size_t count,
@@ -55,7 +55,7 @@ class NearLoop final : public Loop {
   bool run_next_of(List& list);
 
   const Numa& numa_;
-  std::vector<List> lists_;  // of each node, and last of none
+  std::vector<List> lists_;  // one for each node, the last for unknown nodes
 };
 
 }  // namespace sluice

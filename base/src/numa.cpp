@@ -18,10 +18,10 @@ namespace {
 
 #if SLUICE_HAVE_HWLOC
 
-// Larger numbers of processors and nodes are a mistake of whoever describes the machine.
+// A description with larger numbers of processors or nodes is wrong.
 constexpr unsigned kMostIndex = 1U << 16U;
 
-// Numbers of the system (places of the vector) to ours; kUnknown between them.
+// Our node number for each of the system's numbers, which index the vector; kUnknown in gaps.
 using NodeNumbers = std::vector<int>;
 
 void set(NodeNumbers& numbers, unsigned of_system, int node) {
@@ -34,8 +34,7 @@ int number(const NodeNumbers& numbers, int of_system) {
   return numbers[static_cast<std::size_t>(of_system)];
 }
 
-// Nodes with processors of their own, smallest first: where one is part of another, its processors
-// belong to it.
+// Nodes with processors, smallest first: processors of nested nodes belong to the inner node.
 std::vector<hwloc_obj_t> nodes_by_size(hwloc_topology_t topology) {
   std::vector<hwloc_obj_t> nodes;
   for (hwloc_obj_t node = nullptr;
@@ -60,9 +59,9 @@ class MachineNuma final : public Numa {
     };
     const std::unique_ptr<hwloc_topology, Destroy> topology(loading);
     if (hwloc_topology_load(topology.get()) != 0) return;
-    // Memory with the same processors, as a package's DRAM and its HBM, is one node; memory that is
-    // nearest to the processors of several nodes is on none.
-    std::vector<hwloc_const_cpuset_t> owners;  // by our number
+    // Memories with equal processors (a package's DRAM and HBM) are one node. Memory near the
+    // processors of several nodes belongs to no node.
+    std::vector<hwloc_const_cpuset_t> owners;  // indexed by our node number
     for (const hwloc_obj_t node : nodes_by_size(topology.get())) {
       const auto same = std::find_if(owners.begin(), owners.end(), [&](hwloc_const_cpuset_t of) {
         return hwloc_bitmap_isequal(of, node->cpuset) != 0;
@@ -96,7 +95,7 @@ class MachineNuma final : public Numa {
     pages.reserve(addresses.size());
     for (const void* address : addresses)
       pages.push_back(reinterpret_cast<std::uintptr_t>(address) / page * page);
-    // Without nodes to move them to, pages stay and their nodes are written.
+    // Without target nodes, move_pages leaves the pages in place and reports their nodes.
     constexpr std::nullptr_t kMoveNowhere = nullptr;
     if (syscall(SYS_move_pages, 0, pages.size(), pages.data(), kMoveNowhere, out.data(), 0) != 0)
       return std::vector<int>(addresses.size(), kUnknown);

@@ -1,11 +1,9 @@
 #pragma once
-// Which NUMA node a thread runs on, and which one memory lies on. Thread-safe.
+// Numa: the NUMA nodes of a machine, of threads and of memory. Thread-safe.
 
 #include <memory>
 #include <span>
 #include <vector>
-
-#include "sluice/base/executor.hpp"
 
 namespace sluice {
 
@@ -14,22 +12,19 @@ class Numa {
   static constexpr int kUnknown = -1;
 
   virtual ~Numa() = default;
-  // At least 1; nodes are numbered from 0, whatever the system calls them.
+  // Number of nodes, at least 1. Nodes count from 0, independently of the system's numbers.
   virtual int nodes() const = 0;
-  // Of the processor that the calling thread is on now; 0 where the system does not say.
+  // Node of the processor that runs the calling thread now; 0 where the system does not tell.
   virtual int current_node() const = 0;
-  // Of the page at each address; kUnknown for null, for pages that nobody has touched, and for all
-  // where the system does not say (a container may deny it).
+  // Node of the page at each address. kUnknown for null and for untouched pages. kUnknown for every
+  // address where the system does not tell (a container may deny the call).
   virtual std::vector<int> nodes_of(std::span<const void* const> addresses) const = 0;
 };
 
-// The machine as hwloc sees it; a build without hwloc sees one node. Of memory without processors
-// of its own (HBM beside DRAM, CXL) that which is as near as a node's own counts as that node's.
+// The machine as hwloc describes it; one node in a build without hwloc. Memory without processors
+// of its own (HBM beside DRAM, CXL) belongs to the node whose own memory is equally near.
 std::unique_ptr<Numa> read_numa();
-// The same, read once.
+// The result of read_numa(), read once for the process.
 const Numa& machine_numa();
-
-// make_executor() of the public header, on another machine. `numa` must live longer.
-std::unique_ptr<Executor> make_executor_on(const Numa& numa, int threads, ExecutorKind kind);
 
 }  // namespace sluice

@@ -1,7 +1,9 @@
 #include "sluice/base/text.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <cstdio>
 
 namespace sluice {
 
@@ -54,6 +56,22 @@ std::string format_count(unsigned long long count) {
     digits.insert(at, ",");
   }
   return digits;
+}
+
+std::string format_bytes(std::uint64_t size_bytes) {
+  if (size_bytes < 1024) return std::to_string(size_bytes) + " B";
+  static constexpr std::array<const char*, 6> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double value = static_cast<double>(size_bytes) / 1024.0;
+  std::size_t unit = 0;
+  // 999.5 would print as "1000": go to the next unit first.
+  while (value >= 999.5 && unit + 1 < kUnits.size()) {
+    value /= 1024.0;
+    ++unit;
+  }
+  const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*f %s", decimals, value, kUnits[unit]);
+  return text;
 }
 
 std::size_t display_width(std::string_view text) {

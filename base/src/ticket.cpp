@@ -16,7 +16,7 @@ struct TicketState {
   CondVar ended_changed;
   bool ended SLUICE_GUARDED_BY(mutex) = false;
   std::exception_ptr error SLUICE_GUARDED_BY(mutex);
-  std::vector<Ticket> parts;  // of a joined one, which has ended when they have: its owner's
+  std::vector<Ticket> parts;  // of a joined ticket: all must end; the ticket's owner uses them
 
   void wait() {
     {
@@ -102,8 +102,8 @@ Ticket TicketSource::ticket() {
 void TicketSource::complete(std::exception_ptr error) {
   const auto state = std::exchange(state_, nullptr);
   assert(state != nullptr);
-  // Notified under the lock: the waiter may destroy its half as soon as it sees `ended`, but the
-  // state itself lives until both halves are gone.
+  // Notify under the lock. The waiter may drop its half once it sees `ended`; this local pointer
+  // keeps the state alive until the lock is released.
   MutexLock lock(state->mutex);
   state->ended = true;
   state->error = std::move(error);

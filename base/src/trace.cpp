@@ -19,17 +19,17 @@ namespace sluice {
 
 namespace {
 
-// By its first bytes a file is known to be a trace of ours.
+// A file with these first bytes is a trace of this program.
 constexpr std::string_view kBegin =
     "[\n{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"sluice\"}"
     "}";
 constexpr std::string_view kEnd = "\n]\n";
-constexpr std::size_t kMaxLanes = 128;           // of a row: more than are ever in flight
-constexpr std::size_t kMaxNameBytes = 120;       // of either half of a name
-constexpr std::size_t kWriteBytes = 64U << 10U;  // what is worth a write()
+constexpr std::size_t kMaxLanes = 128;           // of a row: more than ever overlap
+constexpr std::size_t kMaxNameBytes = 120;       // for each half of a name
+constexpr std::size_t kWriteBytes = 64U << 10U;  // wakes the writer's thread
 constexpr std::size_t kNoLane = static_cast<std::size_t>(-1);
 
-// One event, built without allocating; 2 KiB hold the longest one, whose names are all escapes.
+// One event, built without allocating. 2 KiB hold the longest event, whose names are all escapes.
 class Line {
  public:
   void text(std::string_view plain) {
@@ -37,7 +37,7 @@ class Line {
     std::memcpy(bytes_ + size_, plain.data(), size);
     size_ += size;
   }
-  // Inside a JSON string.
+  // Appends `name` as the inside of a JSON string.
   void escaped(std::string_view name) {
     for (const char c : name.substr(0, kMaxNameBytes)) {
       const auto byte = static_cast<unsigned char>(c);
@@ -54,7 +54,7 @@ class Line {
     const auto end = std::to_chars(digits, digits + sizeof(digits), value).ptr;
     text({digits, static_cast<std::size_t>(end - digits)});
   }
-  // Microseconds, the unit of the format, with three digits after the point.
+  // Appends microseconds, the unit of the format, with three decimals.
   void microseconds(std::int64_t nanoseconds) {
     number(nanoseconds / 1000);
     const std::int64_t rest = nanoseconds % 1000;
@@ -74,7 +74,7 @@ std::int64_t lane_id(std::size_t row, std::size_t lane) {
   return static_cast<std::int64_t>(row * kMaxLanes + lane + 1);
 }
 
-// What names a lane, and puts it at its place.
+// Events that name a lane and set its position.
 void announce_lane(Line& line, std::string_view row_name, std::int64_t id, std::size_t lane) {
   line.text(",\n{\"ph\":\"M\",\"pid\":1,\"tid\":");
   line.number(id);
@@ -113,7 +113,7 @@ void describe(Line& line, std::string_view row_name, std::string_view what,
   line.text("}}");
 }
 
-// 0, or the errno.
+// Writes all of `bytes`; returns 0 or the errno.
 int write_at(int fd, std::string_view bytes, std::uint64_t offset_bytes) {
   while (!bytes.empty()) {
     const ssize_t written =
@@ -137,7 +137,7 @@ bool is_trace_file(const std::string& path) {
 
 void check_trace_path(const std::string& path) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return;  // it will be made, or opening it says why not
+  if (::stat(path.c_str(), &status) != 0) return;  // opening creates the file, or says why not
   SLUICE_CHECK(S_ISREG(status.st_mode) || S_ISCHR(status.st_mode),
                path + ": a trace is written to a regular file, and this is none");
   SLUICE_CHECK(!S_ISREG(status.st_mode) || is_trace_file(path),
@@ -204,8 +204,8 @@ std::size_t Trace::row(std::string_view name) {
   return rows_.size() - 1;
 }
 
-// Spans arrive in about the order of their ends. One fits behind all that a lane has had when it
-// begins after the last of them has ended; of those lanes the one that has been idle shortest.
+// Spans arrive roughly in the order of their ends. A span fits into a lane whose last span has
+// ended before the new one begins. Takes the lane that has been idle for the shortest time.
 std::size_t Trace::lane_of(std::size_t row, std::int64_t begin) {
   std::vector<std::int64_t>& ends = rows_[row].lane_ends;
   std::size_t best = kNoLane;
@@ -281,7 +281,7 @@ void Trace::run() {
   }
 }
 
-// Over the bracket that closes the array, with another one behind.
+// Overwrites the bracket that closes the array, and writes another one behind the events.
 void Trace::write(std::string& events) {
   if (ended_) return;
   events.append(kEnd);
@@ -290,7 +290,7 @@ void Trace::write(std::string& events) {
   end_bytes_ += events.size() - kEnd.size();
 }
 
-// The bytes of the closing bracket were there before, so they need no room.
+// The file already had a closing bracket, so writing it back needs no new block.
 void Trace::end_here(int error_number) {
   ended_ = true;
   const bool cut = ::ftruncate(fd_.get(), static_cast<off_t>(end_bytes_)) == 0 &&

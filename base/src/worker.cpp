@@ -52,7 +52,7 @@ void Worker::run() {
     } catch (...) {
       error = std::current_exception();
     }
-    item.task = nullptr;  // what the task holds is freed before its ticket says done
+    item.task = nullptr;  // frees the task's captures before its ticket ends
     {
       MutexLock lock(mutex_);
       busy_seconds_ +=

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "executors.hpp"
 #include "loop.hpp"
-#include "numa.hpp"
 
 namespace sluice {
 namespace {

@@ -30,7 +30,7 @@ struct Calls {
     return made.size() - 1 == failing;
   }
 };
-Calls calls;  // NOLINT: the hooks below are plain functions
+Calls calls;  // global, because the hooks below are plain functions
 
 std::string name_of_fd(int fd) {
   return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd)).filename().string();

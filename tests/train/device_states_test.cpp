@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "device/tensor_bytes.hpp"
-#include "far_device.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
+#include "stand_in_gpu.hpp"
 #include "step/gradient_flow.hpp"
 
 namespace sluice::train {
@@ -29,24 +29,24 @@ void PrintTo(const Case& each, std::ostream* out) {
   *out << each.name;
 }
 
-plan::Plan plan_of(const Case& each, bool in_reach) {
+plan::Plan plan_of(const Case& each, bool on_host) {
   config::TrainConfig config = test::small_config();
   config.zero.offload_optimizer.device = each.states;
   config.zero.offload_param.device = each.weights;
   config.sluice.master = each.master;
   plan::MachineFacts machine = plan::probe_machine(config);
-  machine.device.host_addressable = in_reach;
+  machine.device.host_addressable = on_host;
   return plan::make_plan(config, test::small_model(), plan::Placement::configured, machine);
 }
 
 // Makes three updates of every unit, with gradients that differ by element.
 class Updates {
  public:
-  Updates(const Case& each, bool in_reach)
-      : plan_(plan_of(each, in_reach)),
+  Updates(const Case& each, bool on_host)
+      : plan_(plan_of(each, on_host)),
         resources_(plan_, SwapMode::create, nullptr,
-                   in_reach ? make_run_device(plan_, nullptr)
-                            : test::make_far_device(offload::kUnlimited)),
+                   on_host ? make_run_device(plan_, nullptr)
+                           : test::make_stand_in_gpu(offload::kUnlimited)),
         flow_(resources_) {
     std::vector<Ticket> work;
     for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
@@ -110,8 +110,8 @@ struct Result {
   double squared_norm = 0;
 };
 // Only one Updates exists at a time: each counts LibTorch's tensors against its own budget.
-Result result_of(const Case& each, bool in_reach) {
-  Updates updates(each, in_reach);
+Result result_of(const Case& each, bool on_host) {
+  Updates updates(each, on_host);
   Result result;
   for (std::size_t u = 0; u < updates.units(); ++u) result.weights.push_back(updates.weights(u));
   result.squared_norm = updates.squared_norm();
@@ -119,22 +119,22 @@ Result result_of(const Case& each, bool in_reach) {
 }
 
 TEST_P(DeviceStatesTest, GiveTheBitsOfHostAddressableStates) {
-  const Result in_reach = result_of(GetParam(), true);
-  const Result far = result_of(GetParam(), false);
-  EXPECT_NEAR(far.squared_norm / in_reach.squared_norm, 1, 1e-5);
-  for (std::size_t u = 0; u < far.weights.size(); ++u) {
-    EXPECT_TRUE(torch::equal(far.weights[u], in_reach.weights[u])) << u;
-    EXPECT_GT(far.weights[u].to(torch::kFloat32).std().item<double>(), 0) << u;
+  const Result on_host = result_of(GetParam(), true);
+  const Result on_gpu = result_of(GetParam(), false);
+  EXPECT_NEAR(on_gpu.squared_norm / on_host.squared_norm, 1, 1e-5);
+  for (std::size_t u = 0; u < on_gpu.weights.size(); ++u) {
+    EXPECT_TRUE(torch::equal(on_gpu.weights[u], on_host.weights[u])) << u;
+    EXPECT_GT(on_gpu.weights[u].to(torch::kFloat32).std().item<double>(), 0) << u;
   }
 }
 
 TEST_P(DeviceStatesTest, MoveThePlannedBytes) {
-  Updates far(GetParam(), false);
+  Updates on_gpu(GetParam(), false);
   // The updates' own bytes, without unit inputs and the mover's traffic.
   std::uint64_t h2d = 0;
   std::uint64_t d2h = 0;
-  for (std::size_t u = 0; u < far.units(); ++u) {
-    const std::uint64_t count = far.plan().layouts[u].flat_count;
+  for (std::size_t u = 0; u < on_gpu.units(); ++u) {
+    const std::uint64_t count = on_gpu.plan().layouts[u].flat_count;
     if (GetParam().states == Home::none) {
       // Master and moments move both ways, the gradient moves out, new weights of an fp32 master
       // move in.
@@ -144,11 +144,11 @@ TEST_P(DeviceStatesTest, MoveThePlannedBytes) {
       h2d += count * 2;
     }
   }
-  EXPECT_EQ(far.h2d_of_a_step(), h2d);
-  EXPECT_EQ(far.d2h_of_a_step(), d2h);
+  EXPECT_EQ(on_gpu.h2d_of_a_step(), h2d);
+  EXPECT_EQ(on_gpu.d2h_of_a_step(), d2h);
   if (GetParam().states != Home::none) return;
-  EXPECT_EQ(far.plan().traffic.h2d_bytes, h2d);  // nothing else moves
-  EXPECT_EQ(far.plan().traffic.d2h_bytes, d2h);
+  EXPECT_EQ(on_gpu.plan().traffic.h2d_bytes, h2d);  // nothing else moves
+  EXPECT_EQ(on_gpu.plan().traffic.d2h_bytes, d2h);
 }
 
 INSTANTIATE_TEST_SUITE_P(

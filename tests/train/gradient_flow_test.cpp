@@ -57,7 +57,7 @@ class GradientFlowTest : public ::testing::Test {
   float weight_of(std::size_t unit) {
     zero::GatherStall stall;
     resources_.units[unit]->wait_current(stall);
-    const auto home = resources_.units[unit]->weights_home().memory();
+    const auto home = resources_.units[unit]->weights_home().host_memory();
     return to_fp32(*reinterpret_cast<const Bf16*>(home.data()));
   }
 

@@ -15,8 +15,10 @@ namespace sluice::offload::cuda {
 // function.
 class [[nodiscard]] Result {
  public:
-  Result(cudaError_t error) : error_(error) {}     // NOLINT(google-explicit-constructor): it is one
-  operator cudaError_t() const { return error_; }  // NOLINT(google-explicit-constructor)
+  // NOLINTBEGIN(google-explicit-constructor): stands for the error in every expression
+  Result(cudaError_t error) : error_(error) {}
+  operator cudaError_t() const { return error_; }
+  // NOLINTEND(google-explicit-constructor)
 
  private:
   cudaError_t error_;

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "sluice/base/text.hpp"  // format_bytes
+
 namespace sluice {
 
 inline constexpr std::uint64_t kKiB = 1024;
@@ -16,29 +18,29 @@ inline constexpr std::uint64_t kGiB = 1024 * kMiB;
 // The unit of st_blocks, whatever the file system's block is (stat(2)).
 inline constexpr std::uint64_t kBytesPerStatBlock = 512;
 
-// a + b and a * b; throw InvalidArgument on overflow of 64 bits.
+// a + b and a * b. Throw InvalidArgument when the result needs more than 64 bits.
 std::uint64_t checked_add(std::uint64_t a, std::uint64_t b);
 std::uint64_t checked_mul(std::uint64_t a, std::uint64_t b);
 
-// The smallest multiple of `alignment` (a positive number, any) that is at least / at most `value`.
+// The smallest multiple of `alignment` that is at least `value`. `alignment`: any number above 0.
+// Throws InvalidArgument when it is 0, or when the result needs more than 64 bits.
 std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment);
+// The largest multiple of `alignment` that is at most `value`. `alignment`: any number above 0.
 constexpr std::uint64_t align_down(std::uint64_t value, std::uint64_t alignment) {
   return value - value % alignment;
 }
+// value / by, rounded up. `by`: above 0.
 constexpr std::uint64_t ceil_div(std::uint64_t value, std::uint64_t by) {
   return value / by + (value % by != 0 ? 1 : 0);
 }
 
-// "1.50 GiB", "64.0 MiB", "17 B": three digits, binary units.
-std::string format_bytes(std::uint64_t size_bytes);
-
-// Parses "64MiB", "1.5GB", "4096", "2 GiB", "64k". Units B, KB, MB, GB, TB (decimal) and KiB, MiB,
-// GiB, TiB or K, M, G, T (binary), in any case, optional space before. Throws InvalidArgument that
-// names what is wrong: an unknown unit with the nearest valid one, a negative or fractional byte
-// count, more than 64 bits.
+// Parses "64MiB", "1.5GB", "4096", "2 GiB", "64k" into bytes. Units: B, KB, MB, GB, TB (decimal);
+// KiB, MiB, GiB, TiB or K, M, G, T (binary); in any case, after an optional space. A fraction of a
+// larger unit is rounded down to whole bytes. Throws InvalidArgument for an unknown unit (with the
+// nearest valid one), a negative number, a fraction of a byte, or more than 64 bits.
 std::uint64_t parse_bytes(std::string_view text);
 
-// Views over memory as bytes; for crossing into interfaces that move bytes.
+// Views of `values` as bytes, for interfaces that move bytes. The views own nothing.
 template <typename T>
 std::span<const std::byte> bytes_of(std::span<const T> values) {
   return std::as_bytes(values);

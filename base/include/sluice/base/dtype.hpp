@@ -11,14 +11,16 @@ namespace sluice {
 
 enum class DType { fp32, bf16, fp16 };
 
+// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) {
   return dtype == DType::fp32 ? 4 : 2;
 }
 std::string_view name_of(DType dtype);
-// "fp32", "bf16", "fp16" (also "float32", "bfloat16", "float16"). Throws InvalidArgument.
+// Parses "fp32", "bf16", "fp16" (also "float32", "bfloat16", "float16", "half"). Throws
+// InvalidArgument for any other name.
 DType parse_dtype(std::string_view name);
 
-// A 16-bit value as its bits; distinct types so that a bf16 span is never read as fp16.
+// The bits of a 16-bit value. The types differ, so a span of bf16 is never read as fp16.
 struct Bf16 {
   std::uint16_t bits = 0;
 };
@@ -26,15 +28,16 @@ struct Fp16 {
   std::uint16_t bits = 0;
 };
 
-// Round to nearest, ties to even (IEEE 754-2019, 4.3.1). NaN stays NaN: its payload's upper bits
-// are kept and the quiet bit is set, as the hardware conversions do. Overflow goes to infinity.
+// to_bf16 and to_fp16 round to nearest, ties to even (IEEE 754-2019, 4.3.1). A NaN keeps the upper
+// bits of its payload and gets the quiet bit, as in hardware conversions. Overflow becomes
+// infinity. to_fp32 is exact.
 constexpr Bf16 to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {
     return Bf16{static_cast<std::uint16_t>((bits >> 16U) | 0x0040U)};
   }
-  // Adding 0x7FFF, and one more where the kept part is odd, carries exactly when the tail rounds
-  // up.
+  // Adding 0x7FFF, plus one where the upper half is odd, carries into the upper half exactly when
+  // the lower half rounds up.
   const std::uint32_t rounded = bits + 0x7FFFU + ((bits >> 16U) & 1U);
   return Bf16{static_cast<std::uint16_t>(rounded >> 16U)};
 }

@@ -1,9 +1,11 @@
 #pragma once
-// Typed errors. Every failure of the library is one of these; the message says what, where, how
-// much and what to do. Programs map the types to exit codes (docs/cli.md).
+// Typed errors. Every failure of the library is one of these. The message says what failed, where,
+// how much was involved and what to do. Programs map the types to exit codes (docs/cli.md).
 //
-// Completions of asynchronous work are values; they become one of these exceptions where the caller
-// finishes the work (sluice/base/ticket.hpp).
+// Completions of asynchronous work are values. A completion becomes one of these exceptions when
+// the caller finishes the work (sluice/base/ticket.hpp).
+//
+// Exceptions are values without shared mutable state; the macros are thread-safe.
 
 #include <cerrno>
 #include <cstdint>
@@ -25,9 +27,10 @@ class InvalidArgument : public Error {
   using Error::Error;
 };
 
-// A tier's budget, or the machine's memory, cannot hold what was asked for.
+// A tier's budget, or the machine's memory, cannot hold the requested bytes.
 class OutOfMemory : public Error {
  public:
+  // `what_for` begins the message: the purpose of the memory.
   OutOfMemory(std::string tier, std::uint64_t requested_bytes, std::uint64_t available_bytes,
               const std::string& what_for);
   const std::string& tier() const { return tier_; }
@@ -40,14 +43,15 @@ class OutOfMemory : public Error {
   std::uint64_t available_bytes_;
 };
 
-// A plan does not fit its budgets; nothing has been allocated. The message is the table with the
-// changes that would fit.
+// A plan does not fit its budgets; nothing has been allocated. The message is the table of the
+// budgets, with the changes that would make the plan fit.
 class DoesNotFit : public Error {
  public:
   using Error::Error;
 };
 
-// A system call on a file failed. what() holds path, offset, size and the errno text.
+// A system call on a file failed. what() holds path, offset, size, advice and the errno text;
+// code() holds the errno. A size of 0 leaves offset and size out of the message.
 class IoError : public std::system_error {
  public:
   IoError(int error_number, const std::string& operation, std::string path,
@@ -63,8 +67,8 @@ class IoError : public std::system_error {
   std::uint64_t size_bytes_;
 };
 
-// Stored data cannot be used: damaged, locked by another run, of another model. No errno belongs to
-// it.
+// Stored data is unusable: damaged, locked by another run, or of another model. It carries no
+// errno.
 class StorageError : public Error {
  public:
   StorageError(std::string path, const std::string& message);
@@ -74,8 +78,8 @@ class StorageError : public Error {
   std::string path_;
 };
 
-// A call of the CUDA runtime failed, or work that was given to a GPU did. what() holds the call,
-// what it was for and the runtime's own text.
+// A call of the CUDA runtime failed, or work given to a GPU failed. what() holds the purpose, the
+// call and the runtime's own text.
 class CudaError : public Error {
  public:
   CudaError(int code, const std::string& code_name, const std::string& code_text,
@@ -86,7 +90,7 @@ class CudaError : public Error {
   int code_;
 };
 
-// Work was stopped on request (a signal); not a failure.
+// A signal asked the work to stop. This is not a failure.
 class Interrupted : public Error {
  public:
   explicit Interrupted(int signal_number);
@@ -104,16 +108,17 @@ namespace detail {
 
 }  // namespace sluice
 
-// For anything a caller or the machine can cause; our own invariants use assert.
-// The message is built on failure only. Throws InvalidArgument.
+// Throws InvalidArgument with `message` when `condition` is false. For mistakes that a caller or
+// the machine can cause; invariants of this code use assert. `message` is evaluated on failure
+// only.
 #define SLUICE_CHECK(condition, message)                                   \
   do {                                                                     \
     if (!(condition)) [[unlikely]]                                         \
       ::sluice::detail::throw_check_failed(__FILE__, __LINE__, (message)); \
   } while (false)
 
-// Evaluates a system call that returns -1 on failure, repeating it on EINTR; throws IoError with
-// the path.
+// Result of a system call that returns -1 on failure. Repeats the call on EINTR. Throws IoError
+// with `path` on any other errno.
 #define SLUICE_SYSCALL(call, path)                                                         \
   ([&] {                                                                                   \
     auto sluice_result = (call);                                                           \

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// What `work()` throws; null when it throws nothing.
+// Calls `work()` and returns the exception it throws; null when it throws none.
 template <typename Work>
 std::exception_ptr error_of(Work&& work) noexcept {
   try {

@@ -1,7 +1,7 @@
 #pragma once
-// Runs a loop body on a fixed number of threads: a oneTBB arena, or plain threads. The split of the
-// work is the caller's (chunks); which thread runs which chunk is not specified, so results must
-// not depend on it.
+// Executor: runs the bodies of a loop on a fixed number of threads, a oneTBB arena or plain
+// threads. The caller splits the work into bodies. Which thread runs which body is unspecified, so
+// results must not depend on it.
 
 #include <cstddef>
 #include <functional>
@@ -10,21 +10,22 @@
 
 namespace sluice {
 
-// Thread-safe: several callers may run loops at once; they share the threads.
+// The creator owns the executor; no loop may run when it is destroyed. Thread-safe: several callers
+// may run loops at once; the loops share the threads.
 class Executor {
  public:
   virtual ~Executor() = default;
   virtual std::string_view name() const = 0;
-  // Threads that work on a loop, the caller's included.
+  // Threads that work on a loop, including the caller's.
   virtual int threads() const = 0;
-  // Calls body(0) ... body(count - 1), each once, and blocks until all have returned. The first
-  // exception (lowest index that threw) is rethrown here after the others have ended. A body must
-  // not start a loop on the same executor.
+  // Calls body(0) ... body(count - 1), each once, and blocks until all have returned. Then rethrows
+  // the exception of the lowest index that threw. A body must not start a loop on the same
+  // executor.
   virtual void for_each(std::size_t count, const std::function<void(std::size_t)>& body) = 0;
-  // The same for bodies that work on memory: on a machine of several NUMA nodes a thread first
-  // takes those whose `memory_of`, an address (null: anywhere), is on the node that it runs on, and
-  // then helps with the others. Threads are not bound to a node. A page counts where it was first
-  // touched, or moved to since.
+  // Like for_each(), for bodies that work on memory: on a machine with several NUMA nodes, a thread
+  // first takes the bodies whose memory lies on the thread's current node, then the others.
+  // memory_of(i): an address that body(i) works on; null means any node. A page lies on the node
+  // where it was first touched, or to which it was moved. Threads are not bound to nodes.
   virtual void for_each_near(std::size_t count,
                              const std::function<const void*(std::size_t)>& memory_of,
                              const std::function<void(std::size_t)>& body) = 0;
@@ -32,9 +33,10 @@ class Executor {
 
 enum class ExecutorKind { automatic, tbb, plain_threads };
 
-// `threads` of at least 1; with 1 the caller's thread does all. Throws InvalidArgument on less, and
-// when oneTBB is asked for and was not built in; Error when the system refuses a plain thread.
-// `automatic` takes oneTBB where it was built in.
+// Makes an executor of `threads` threads, at least 1; with 1, the caller's thread does all the
+// work. `automatic` takes oneTBB where this build has it, else plain threads. Throws
+// InvalidArgument when `threads` is below 1, or when this build lacks the requested oneTBB. Throws
+// Error when the system refuses a plain thread.
 std::unique_ptr<Executor> make_executor(int threads, ExecutorKind kind = ExecutorKind::automatic);
 
 }  // namespace sluice

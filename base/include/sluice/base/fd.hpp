@@ -1,6 +1,6 @@
 #pragma once
-// The one owner of a file descriptor. Move-only; closes on destruction.
-// Thread-compatible: callers synchronise.
+// UniqueFd: the one owner of a file descriptor, and a few operations on open files. UniqueFd is
+// move-only and closes the descriptor on destruction. Thread-compatible: callers synchronise.
 
 #include <cstdint>
 #include <string>
@@ -11,6 +11,7 @@ namespace sluice {
 class UniqueFd {
  public:
   UniqueFd() = default;
+  // Takes ownership of `fd`; -1 makes an empty owner.
   explicit UniqueFd(int fd) : fd_(fd) {}
   UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
@@ -24,32 +25,34 @@ class UniqueFd {
   UniqueFd& operator=(const UniqueFd&) = delete;
   ~UniqueFd() { reset(); }
 
-  // The descriptor, or -1 when empty. Stays owned.
+  // The descriptor, or -1 when empty. The owner keeps it.
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
-  // Closes now. A failing close is logged, not thrown: the descriptor is gone either way.
+  // Closes now. A failing close is logged, not thrown: Linux releases the descriptor either way.
   void reset() noexcept;
 
  private:
   int fd_ = -1;
 };
 
-// Whether `path` still names the open file `fd`: it was neither removed nor replaced. Throws
-// IoError when that cannot be told. Thread-safe.
+// Whether `path` still names the open file `fd`; false after the file was removed or replaced.
+// Throws IoError when the system does not tell. Thread-safe.
 bool is_file_at(int fd, const std::string& path);
 
-// Throws StorageError(path) where it is no regular file, whose end may never come, and IoError
-// where that cannot be told. Thread-safe.
+// Throws StorageError unless `path` is a regular file: reading any other kind may never end. Throws
+// IoError when the system does not tell. Thread-safe.
 void check_regular_file(const std::string& path);
 
-// The whole of an open file. Throws StorageError(path) where it is no regular file or
-// is longer than `most_bytes`; IoError where reading fails. Thread-safe.
+// The content of an open file, from its current position to its end. `path` is for messages. Throws
+// StorageError when the file is not regular or longer than `most_bytes`, IoError when reading
+// fails. Thread-safe.
 std::string read_regular_file(int fd, const std::string& path, std::uint64_t most_bytes);
-// The same, opened for it; IoError where that fails.
+// The content of the file at `path`. Throws as above, and IoError when opening fails. Thread-safe.
 std::string read_regular_file(const std::string& path, std::uint64_t most_bytes);
 
-// The first of steps.1.jsonl, steps.2.jsonl, ... that is not there, for a `path` steps.jsonl.
-// Thread-safe.
+// The first path of steps.1.jsonl, steps.2.jsonl, ... that does not exist, for a `path`
+// steps.jsonl. Another process may create it at any time. Throws std::filesystem_error when the
+// system does not tell. Thread-safe.
 std::string free_numbered_path(const std::string& path);
 
 }  // namespace sluice

@@ -1,9 +1,9 @@
 #pragma once
-// One sink, set by the application; libraries never print. Without a sink, errors and warnings go
-// to standard error and the rest nowhere.
+// The log: one sink, set by the application. Libraries never print. Without a sink, errors and
+// warnings go to standard error; info and debug are dropped.
 //
-// Levels: error, warn, info (once per run or checkpoint), debug (everything else). Numbers come out
-// of reports and counters, not out of log lines. Thread-safe.
+// Levels: error, warn, info (once per run or checkpoint), debug (everything else). Log lines carry
+// no measurements; reports and counters do. Thread-safe.
 
 #include <functional>
 #include <string_view>
@@ -14,14 +14,16 @@ enum class LogLevel { error = 0, warn = 1, info = 2, debug = 3 };
 
 using LogSink = std::function<void(LogLevel, std::string_view message)>;
 
-// Replaces the sink; `most_verbose` and everything more severe is passed on. The sink is called by
-// one thread at a time and must not log itself. An empty sink restores the default.
+// Replaces the sink. The sink gets messages of level `most_verbose` and more severe ones, from one
+// thread at a time, and must not call log(). An empty sink restores the default. Blocks while a
+// message is being written.
 void set_log_sink(LogSink sink, LogLevel most_verbose = LogLevel::info);
 
-// Never throws; blocks while another thread's message is being written.
+// Passes `message` to the sink. Blocks while another thread's message is being written. Reports an
+// exception of the sink on standard error.
 void log(LogLevel level, std::string_view message) noexcept;
 
-// Whether a message of this level would reach the sink; to avoid building it.
+// Whether the sink gets messages of this level. Ask before building a costly message.
 bool log_enabled(LogLevel level) noexcept;
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 #pragma once
-// A mutex that clang's thread-safety analysis understands (libstdc++'s is not annotated).
-// Thread-safe.
+// Mutex, MutexLock and CondVar: the standard ones, annotated for clang's thread-safety analysis
+// (libstdc++ has no annotations). Thread-safe.
 
 #include <condition_variable>
 #include <mutex>
@@ -44,8 +44,8 @@ class SLUICE_SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
-// Waits on a Mutex that the caller holds. Write the condition as a loop around wait(), so that the
-// analysis sees the guarded members read under the lock:
+// wait() blocks on a Mutex that the caller holds. Write the condition as a loop around wait(), so
+// that the analysis sees the guarded members read under the lock:
 //   while (!ready_) condition_.wait(mutex_);
 class CondVar {
  public:

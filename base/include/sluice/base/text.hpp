@@ -1,6 +1,8 @@
 #pragma once
 // Small text helpers for messages that people read. Thread-safe: free functions without state.
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -8,19 +10,23 @@
 
 namespace sluice {
 
-// The candidate with the smallest Damerau-Levenshtein (optimal string alignment) distance to
-// `name`, compared without case; empty when none is near (more than a third of the longer name must
-// change).
+// The candidate with the smallest optimal string alignment distance (restricted
+// Damerau-Levenshtein) to `name`, ignoring case. Empty when every candidate differs in more than a
+// third of the longer name.
 std::string nearest_name(std::string_view name, std::span<const std::string_view> candidates);
 
-// "1,234,567".
+// A byte count with three digits and a binary unit: "1.50 GiB", "64.0 MiB", "17 B". parse_bytes
+// (sluice/base/bytes.hpp) reads this form.
+std::string format_bytes(std::uint64_t size_bytes);
+
+// A count with separators: "1,234,567".
 std::string format_count(unsigned long long count);
 
-// A table with a header row: columns line up, numbers (cells that start with a digit, '-' or '+')
-// to the right.
+// A table of `rows`, the first of which is the header. Columns line up. A column is right-aligned
+// when every cell below the header is empty or starts with a digit, '-' or '+'.
 std::string format_table(const std::vector<std::vector<std::string>>& rows);
 
-// Width of a terminal cell sequence: bytes that are not UTF-8 continuation bytes.
+// Terminal cells that `text` takes, counted as UTF-8 code points.
 std::size_t display_width(std::string_view text);
 
 }  // namespace sluice

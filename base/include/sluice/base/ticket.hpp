@@ -1,12 +1,12 @@
 #pragma once
-// A Ticket stands for asynchronous work that was begun: a read, a write, a copy, an update. Every
-// `begin_x` of the library returns one; `finish()` is the other half of the pair.
+// Ticket: asynchronous work that was begun: a read, a write, a copy, an update. Every `begin_x` of
+// the library returns a ticket; finish() waits for the work and throws its error.
 //
-// Drain, then report: buffers given to the work stay in use until its ticket has finished, also
-// when the work failed. Destroying a pending ticket waits, and logs an error that nobody asked for.
+// Drain, then report: the work uses its buffers until the ticket has ended, also after a failure.
+// Destroying a pending ticket blocks until the work has ended, and logs an unclaimed error.
 //
-// Ticket: thread-compatible, one owner. TicketSource: thread-safe, completes its ticket exactly
-// once.
+// Ticket and TicketSource: thread-compatible, one owner each; the two halves may belong to
+// different threads.
 
 #include <chrono>
 #include <exception>
@@ -21,19 +21,19 @@ struct TicketState;
 
 class Ticket {
  public:
-  // An empty ticket: finished, without error.
+  // An empty ticket: ended, without error.
   Ticket() = default;
   Ticket(Ticket&& other) noexcept = default;
-  Ticket& operator=(Ticket&& other) noexcept;  // waits for what it held before
+  Ticket& operator=(Ticket&& other) noexcept;  // first waits for the work it held
   Ticket(const Ticket&) = delete;
   Ticket& operator=(const Ticket&) = delete;
   ~Ticket();
 
-  // Whether the work has ended, well or badly. Does not block.
+  // Whether the work has ended, with or without an error. Does not block.
   bool done() const;
-  // Blocks until the work has ended. Does not throw, does not take the error.
+  // Blocks until the work has ended. Leaves the error for finish().
   void wait() const;
-  // Blocks until the work has ended; throws its error, once. The ticket is empty afterwards.
+  // Blocks until the work has ended, then throws the work's error. The ticket is empty afterwards.
   void finish();
 
  private:
@@ -44,7 +44,8 @@ class Ticket {
   std::shared_ptr<detail::TicketState> state_;  // shared by the waiter and the worker
 };
 
-// The worker's side. A source destroyed before it completed completes with an error.
+// The worker's half of a ticket. A source destroyed before complete() ends its ticket with an
+// Error.
 class TicketSource {
  public:
   TicketSource();
@@ -52,25 +53,27 @@ class TicketSource {
   TicketSource& operator=(TicketSource&&) noexcept = default;
   ~TicketSource();
 
-  // The ticket of this source; call once.
+  // The ticket of this source. Call at most once.
   Ticket ticket();
-  // Ends the work; null means well. Wakes the waiters.
+  // Ends the work with `error`; null means success. Wakes the waiters. Call at most once.
   void complete(std::exception_ptr error = nullptr);
 
  private:
   std::shared_ptr<detail::TicketState> state_;  // shared by the waiter and the worker
 };
 
-// One ticket for several: it ends when all have ended, and has the error of the first, in their
-// order, that failed.
+// One ticket for all of `tickets`. It ends when all have ended. Its error is that of the first
+// failed ticket in the given order.
 Ticket join(std::vector<Ticket> tickets);
 
-// Finishes all, also after a failure, then throws the first error.
+// Finishes every ticket, also after a failure, then throws the first error. Blocks. `tickets` is
+// empty afterwards.
 void finish_all(std::vector<Ticket>& tickets);
 void finish_all(std::vector<Ticket>&& tickets);
+// Whether every ticket has ended. Does not block.
 bool all_done(const std::vector<Ticket>& tickets);
 
-// finish_all that adds the seconds it blocked to `stall_seconds`.
+// finish_all() that adds the seconds it blocked to `stall_seconds`.
 void finish_all(std::vector<Ticket>& tickets, double& stall_seconds);
 
 }  // namespace sluice

@@ -1,12 +1,11 @@
 #pragma once
 // Trace: a timeline of a run in the Chrome trace event format, which Perfetto (ui.perfetto.dev) and
-// chrome://tracing open. Components that are given one record spans: what ran, in which row, from
-// when to when. It is no log and no counter: numbers that are reported come from counters.
+// chrome://tracing open. Components that have a trace record spans: the work, its row, its begin
+// and its end. A trace is neither a log nor a counter: reported numbers come from counters.
 //
-// The file is an array with one event a line and is valid JSON after every write, also when the
-// run is killed. Events are gathered in memory of a fixed size and written by a thread of its own.
-// A trace is not worth a run: when the file takes no more bytes (a full disk) the trace ends there,
-// one warning says so, and the run goes on.
+// The file is a JSON array with one event per line. It is valid after every write, also when the
+// run is killed. Events are collected in a fixed amount of memory; a thread of the trace writes
+// them. A failing write (a full disk) ends the trace with one warning, never the run.
 
 #include <array>
 #include <atomic>
@@ -27,54 +26,55 @@ namespace sluice {
 
 using TraceClock = std::chrono::steady_clock;
 
-// A number that belongs to a span; `key` is a literal. Without a key: none.
+// A number of a span. `key` is a string literal; null means that the argument is absent.
 struct TraceArg {
   const char* key = nullptr;
   std::int64_t value = 0;
 };
 using TraceArgs = std::initializer_list<TraceArg>;
 
-// Whether the regular file at `path` is a trace, by its first bytes, or empty. Throws IoError.
+// Whether the regular file at `path` is empty or begins like a trace. Throws IoError.
 bool is_trace_file(const std::string& path);
 
-// Throws InvalidArgument, naming `path`, when a trace must not be written there: something that is
-// neither a regular file nor a character device, or a file that holds anything but a trace.
+// Throws InvalidArgument, naming `path`, when a trace must not be written there: `path` is neither
+// a regular file nor a character device, or the file holds anything but a trace.
 void check_trace_path(const std::string& path);
 
-// Thread-safe.
+// The creator owns the trace, which outlives every component that records in it. Thread-safe.
 class Trace {
  public:
-  // What becomes of a trace that is at `path` already.
+  // Treatment of a trace that already exists at `path`.
   enum class Old {
     replace,
-    keep,  // under another name: trace.1.json, or the next free number
+    keep,  // renamed to trace.1.json, or the next free number
   };
-  static constexpr std::size_t kBufferBytes = 4U << 20U;  // 30 thousand events
+  static constexpr std::size_t kBufferBytes = 4U << 20U;  // about 30,000 events
 
-  // Creates the file; takes twice `buffer_bytes` (at least 64 KiB) of memory and no more later.
-  // Throws as check_trace_path; StorageError when another run writes there; IoError.
+  // Creates the file and starts the writer's thread. Takes twice `buffer_bytes` (at least 64 KiB)
+  // of memory, and none later. Throws as check_trace_path(), StorageError when another run writes
+  // the file, IoError.
   Trace(const std::string& path, Old old, std::size_t buffer_bytes = kBufferBytes);
-  // Writes the rest. Every component that records must have ended.
+  // Writes the remaining events; blocks until they are written. No component may record any more.
   ~Trace();
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  // The number of the row of that name, made when it is new; rows are shown in the order in which
-  // they were made. What overlaps in a row is drawn in several lanes: "read", "read (2)".
+  // The number of the row `name`; makes the row when the name is new. Viewers show rows in the
+  // order of their creation. Overlapping spans of a row get lanes of their own: "read", "read (2)".
   std::size_t row(std::string_view name);
-  // Records a span named "WHAT SUBJECT" (ASCII; other bytes become '?'). Does not block on the
-  // file: when the memory is full because the file is too slow, the span is dropped and counted.
+  // Records a span named "WHAT SUBJECT" (ASCII; other bytes become '?'). Never waits for the file:
+  // when the file is slower than the spans and the memory is full, the span is dropped and counted.
   void add(std::size_t row, std::string_view what, std::string_view subject,
            TraceClock::time_point begin, TraceClock::time_point end, TraceArgs args) noexcept;
-  // While it does not record, spans that end are dropped. Records at first.
+  // Switches recording; on at first. Spans that end while recording is off are dropped.
   void set_recording(bool recording) { recording_ = recording; }
-  // Has what was recorded written soon; does not block.
+  // Asks the writer's thread to write the recorded spans now. Does not block.
   void flush();
 
  private:
   struct Row {
     std::string name;
-    std::vector<std::int64_t> lane_ends;  // nanoseconds; of the last span in each lane
+    std::vector<std::int64_t> lane_ends;  // end of each lane's last span, in nanoseconds
   };
   void open_and_lock();
   void open(Old old);
@@ -88,9 +88,10 @@ class Trace {
   const std::size_t buffer_bytes_;
   const TraceClock::time_point begin_ = TraceClock::now();
   UniqueFd fd_;
-  std::uint64_t end_bytes_ = 0;  // of the last whole event; the writer's, after construction
+  // Where the last whole event ends; the writer's thread uses it after construction.
+  std::uint64_t end_bytes_ = 0;
   std::atomic<bool> recording_{true};
-  std::atomic<bool> ended_{false};  // the file takes no more
+  std::atomic<bool> ended_{false};  // a write has failed
 
   Mutex mutex_;
   CondVar changed_;
@@ -99,11 +100,11 @@ class Trace {
   std::uint64_t dropped_ SLUICE_GUARDED_BY(mutex_) = 0;
   bool wanted_ SLUICE_GUARDED_BY(mutex_) = false;  // the writer has something to do
   bool stopping_ SLUICE_GUARDED_BY(mutex_) = false;
-  std::thread writer_;  // last: it starts when all it uses is there
+  std::thread writer_;  // last member: the thread uses all others
 };
 
-// Where a component records: one row of a trace, or nowhere, which costs a branch. The trace
-// outlives it. Thread-safe.
+// One row of a trace, in which a component records. A row without a trace records nothing and costs
+// a branch. The trace outlives its rows. Thread-safe.
 class TraceRow {
  public:
   TraceRow() = default;
@@ -121,8 +122,8 @@ class TraceRow {
   std::size_t row_ = 0;
 };
 
-// Records from its construction to its destruction, also when an exception ends it. The texts
-// outlive it. Confined to the thread that made it.
+// Records the time from its construction to its destruction as a span, also when an exception ends
+// the scope. The texts outlive the span. Confined to thread: its creator.
 class TraceSpan {
  public:
   TraceSpan(const TraceRow& row, std::string_view what, std::string_view subject,

@@ -1,9 +1,8 @@
 #pragma once
-// One thread that runs the tasks it is given in order: the shape of a stream. Used for the copies
-// of the host device, for fetching and storing, and for the optimizer's updates.
+// Worker: one thread that runs tasks in the order of their posting, like a stream. The host
+// device's copies, fetching, storing and the optimizer's updates run on workers.
 //
-// Thread-safe: any thread may post. Tasks run on the worker's own thread; a task must not wait for
-// a later task of the same worker.
+// Thread-safe: any thread may post. A task must not wait for a later task of its own worker.
 
 #include <deque>
 #include <functional>
@@ -17,16 +16,16 @@ namespace sluice {
 
 class Worker {
  public:
-  // `name` (at most 15 characters are kept) shows in debuggers and in /proc.
+  // `name` is the thread's name in debuggers and in /proc; Linux takes its first 15 characters.
   explicit Worker(const std::string& name);
-  // Runs what was posted, then joins.
+  // Runs the tasks that were posted, then joins the thread. Blocks.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Queues a task; does not block. What the task throws goes to its ticket.
+  // Queues a task. Does not block. The ticket gets the task's exception.
   Ticket begin(std::function<void()> task);
-  // Seconds the worker has spent inside tasks.
+  // Seconds spent in tasks that have ended.
   double busy_seconds() const;
 
  private:

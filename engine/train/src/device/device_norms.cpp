@@ -16,11 +16,11 @@ DeviceNorms::DeviceNorms(RunDevice& device, std::size_t units, bool pinned)
                             torch::TensorOptions().dtype(torch::kFloat64).device(device.where))),
       arriving_(units) {}
 
-void DeviceNorms::begin(std::size_t unit, std::span<std::byte> gradient, DType dtype) {
+void DeviceNorms::begin(std::size_t unit, offload::DeviceSpan gradient, DType dtype) {
   const torch::Tensor result = results_.narrow(0, static_cast<std::int64_t>(unit), 1);
   issue_squared_norm(device_.gpu.get(), tensor_over(gradient, dtype, device_.where), result);
   arriving_[unit] = device_.device->begin_copy_out(
-      host_.bytes().subspan(unit * sizeof(double), sizeof(double)), bytes_of_tensor(result));
+      host_.bytes().subspan(unit * sizeof(double), sizeof(double)), device_span_of(result));
 }
 
 double DeviceNorms::finish(std::size_t unit, const offload::StallMeter& stalls,

@@ -1,15 +1,16 @@
 #pragma once
-// DeviceNorms: norms of gradients on a device that the host does not address: computed there, and
-// read when the gradient has arrived at home, so that nobody waits for a norm alone. Not installed.
+// DeviceNorms: squared norms of gradients on a device that is not host-addressable. The device
+// computes them; the host reads a norm when its gradient has arrived at home, so it never waits for
+// a norm alone. Not installed.
 
 #include <torch/torch.h>
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "device/run_device.hpp"
 #include "sluice/base/ticket.hpp"
+#include "sluice/offload/device_span.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "sluice/offload/stall_meter.hpp"
 
@@ -18,22 +19,22 @@ namespace sluice::train {
 // Confined to the thread that trains. The device outlives it.
 class DeviceNorms {
  public:
-  // For so many units; results come to host memory that is pinned, or not.
+  // `pinned`: results arrive in pinned host memory.
   DeviceNorms(RunDevice& device, std::size_t units, bool pinned);
 
-  // Issues the norm of a unit's gradient. The gradient may leave, and its memory be used by work
-  // that is issued later.
-  void begin(std::size_t unit, std::span<std::byte> gradient, DType dtype);
-  // Whether finish() would not block.
+  // Issues the norm of a unit's gradient. Work that is issued later may move the gradient and reuse
+  // its memory.
+  void begin(std::size_t unit, offload::DeviceSpan gradient, DType dtype);
+  // True when finish() does not block.
   bool done(std::size_t unit) const { return arriving_[unit].done(); }
-  // Its squared norm, not finite when an element is not; blocks until it is here, and
-  // `stall_seconds` grows by what that costs. Throws CudaError.
+  // Squared norm of the unit's gradient; non-finite when an element is. Blocks until it has arrived
+  // and adds the wait to `stall_seconds`. Throws CudaError.
   double finish(std::size_t unit, const offload::StallMeter& stalls, double& stall_seconds);
 
  private:
   RunDevice& device_;
   offload::MemoryPool host_pool_;
-  offload::Buffer host_;   // one fp64 value a unit
+  offload::Buffer host_;   // one fp64 value per unit
   torch::Tensor results_;  // (units) fp64, on the device
   std::vector<Ticket> arriving_;
 };

@@ -1,5 +1,6 @@
 #pragma once
-// Tensors as bytes and bytes as tensors; no copies.
+// Tensors as bytes and bytes as tensors, without a copy. A tensor on the CPU has host bytes
+// (std::span); a tensor on the device has a DeviceSpan.
 
 #include <torch/torch.h>
 
@@ -7,11 +8,18 @@
 #include <span>
 
 #include "sluice/base/dtype.hpp"
+#include "sluice/offload/device_span.hpp"
 
 namespace sluice::train {
 
+// Bytes of a dense tensor on the CPU.
 inline std::span<std::byte> bytes_of_tensor(const torch::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+// Bytes of a dense tensor on the device. With the host device, LibTorch's CPU is the device.
+inline offload::DeviceSpan device_span_of(const torch::Tensor& tensor) {
+  return offload::DeviceSpan(tensor.data_ptr(), tensor.nbytes());
 }
 
 inline torch::Dtype torch_dtype(DType dtype) {
@@ -32,11 +40,11 @@ inline DType dtype_of(const torch::Tensor& tensor) {
                                                   : DType::fp32;
 }
 
-// A flat tensor over `bytes` of that device, which must outlive it.
-inline torch::Tensor tensor_over(std::span<std::byte> bytes, DType dtype,
+// A flat tensor over device memory, which must outlive it. `device`: LibTorch's name of the device.
+inline torch::Tensor tensor_over(offload::DeviceSpan memory, DType dtype,
                                  torch::Device device = torch::kCPU) {
-  const auto count = static_cast<std::int64_t>(bytes.size() / size_of(dtype));
-  return torch::from_blob(bytes.data(), {count},
+  const auto count = static_cast<std::int64_t>(memory.size_bytes() / size_of(dtype));
+  return torch::from_blob(memory.address(), {count},
                           torch::TensorOptions().dtype(torch_dtype(dtype)).device(device));
 }
 

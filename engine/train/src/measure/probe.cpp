@@ -154,12 +154,13 @@ double gradient_rate(const plan::Plan& plan, const RunDevice& device, Executor& 
   const Tensor gradient = torch::zeros(
       {static_cast<std::int64_t>(kElements)},
       torch::TensorOptions().dtype(torch_dtype(plan.compute_dtype)).device(device.where));
-  const std::span<std::byte> bytes = bytes_of_tensor(gradient);
+  const offload::DeviceSpan memory = device_span_of(gradient);
   const Tensor norm = torch::zeros({1}, gradient.options().dtype(torch::kFloat64));
-  return static_cast<double>(bytes.size()) / median_seconds([&] {
+  return static_cast<double>(memory.size_bytes()) / median_seconds([&] {
            gradient.zero_();
            if (device.device->host_addressable()) {
-             cpu_adam::gradient_stats(gradient_span(bytes, plan.compute_dtype), executor);
+             cpu_adam::gradient_stats(
+                 gradient_span(device.device->host_view(memory), plan.compute_dtype), executor);
            } else {
              issue_squared_norm(device.gpu.get(), gradient, norm);
              if (device.gpu) device.gpu->synchronize();
@@ -176,7 +177,7 @@ double copy_rate(offload::Device& device, bool pinned) {
   const offload::Buffer here = memory.allocate(kBytes, "probe");
   std::memset(here.data(), 1, kBytes);
   return kBytes /
-         median_seconds([&] { device.begin_copy_in(there.bytes(), here.bytes()).finish(); });
+         median_seconds([&] { device.begin_copy_in(there.device_span(), here.bytes()).finish(); });
 }
 
 // Bytes per second.

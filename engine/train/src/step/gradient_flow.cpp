@@ -37,7 +37,7 @@ void GradientFlow::begin_buffer(std::size_t unit) {
   zero::ShardedUnit& target = *resources_.units[unit];
   // A tied parameter's first contribution may still be on its way home.
   target.finish_reduce(stall_seconds_);
-  const std::span<std::byte> fresh = target.begin_accumulate();
+  const offload::DeviceSpan fresh = target.begin_accumulate();
   if (!fresh.empty()) tensor_over(fresh, plan_.compute_dtype, resources_.compute.where).zero_();
   target.restore_accumulated(stall_seconds_);
 }
@@ -56,13 +56,14 @@ void GradientFlow::begin(const std::vector<std::size_t>& units) {
 
 // Squared norm and finite check of the unit's shard.
 void GradientFlow::begin_check(std::size_t unit) {
-  const std::span<std::byte> shard = resources_.units[unit]->gradient_shard();
+  const offload::DeviceSpan shard = resources_.units[unit]->gradient_shard();
   if (norms_) {
     norms_->begin(unit, shard, plan_.compute_dtype);
     return;
   }
-  const cpu_adam::GradientStats stats =
-      cpu_adam::gradient_stats(gradient_span(shard, plan_.compute_dtype), *resources_.executor);
+  const cpu_adam::GradientStats stats = cpu_adam::gradient_stats(
+      gradient_span(resources_.device->host_view(shard), plan_.compute_dtype),
+      *resources_.executor);
   squared_norms_[unit] = stats.squared_norm;
   if (!stats.finite) found_non_finite(unit);
 }
@@ -79,9 +80,9 @@ std::string GradientFlow::first_non_finite(std::size_t unit) const {
   const offload::TieredBytes& home = own.gradients_home();
   std::span<std::byte> gradient;
   if (!norms_) {
-    gradient = own.gradient_shard();
+    gradient = resources_.device->host_view(own.gradient_shard());
   } else if (plan_.config.world_size == 1 && home.tier() == offload::Tier::host) {
-    gradient = home.memory();
+    gradient = home.host_memory();
   }
   const std::size_t element = size_of(plan_.compute_dtype);
   for (const zero::ParamLayout& param : plan_.layouts[unit].params) {

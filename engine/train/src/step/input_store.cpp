@@ -50,7 +50,7 @@ void InputStore::put(std::size_t unit, std::size_t micro_batch, torch::Tensor te
   while (storing_.size() >= most) finish_store(*storing_.front());
   to.state = Slot::State::storing;
   storing_.push_back(&to);
-  to.store = mover_.begin_store(bytes_of_tensor(to.tensor), to.home);
+  to.store = mover_.begin_store(device_span_of(to.tensor), to.home);
   if (puts_in_flight_ == 0) finish_store(to);
 }
 
@@ -59,7 +59,7 @@ void InputStore::start_fetch(Slot& slot) {
   SLUICE_CHECK(slot.state == Slot::State::home, "a unit input was asked for that is not there");
   slot.tensor = torch::empty(slot.sizes, kind_);
   slot.state = Slot::State::fetching;
-  slot.fetch = mover_.begin_fetch(slot.home, bytes_of_tensor(slot.tensor));
+  slot.fetch = mover_.begin_fetch(slot.home, device_span_of(slot.tensor));
 }
 
 void InputStore::begin_get(std::size_t unit, std::size_t micro_batch) {

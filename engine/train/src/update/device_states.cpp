@@ -7,10 +7,10 @@ std::uint64_t begin_state_copies_out(const DeviceStates& states, const TileCopy&
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < states.home.size(); ++i) {
     const bool is_weight = states.format.is_split() && i == 0;
-    const auto from = bytes_in(is_weight ? states.weights : states.home[i].memory, copy.range,
-                               states.format.part(i).element_bytes);
+    const auto from = device_span_in(is_weight ? states.weights : states.home[i].memory, copy.range,
+                                     states.format.part(i).element_bytes);
     tickets.push_back(states.device.begin_copy_out(copy.tile[i], from, copy.after));
-    bytes += from.size();
+    bytes += from.size_bytes();
   }
   return bytes;
 }
@@ -20,9 +20,9 @@ std::uint64_t begin_state_copies_in(const DeviceStates& states, const TileCopy& 
   std::uint64_t bytes = 0;
   for (std::size_t i = states.format.is_split() ? 1 : 0; i < states.home.size(); ++i) {
     const auto to =
-        bytes_in(states.home[i].memory, copy.range, states.format.part(i).element_bytes);
+        device_span_in(states.home[i].memory, copy.range, states.format.part(i).element_bytes);
     tickets.push_back(states.device.begin_copy_in(to, copy.tile[i], copy.after));
-    bytes += to.size();
+    bytes += to.size_bytes();
   }
   return bytes;
 }

@@ -76,7 +76,7 @@ void TileIo::add_gradient_read(const TileRange& range, Bytes tile,
   UpdateCounters moved;
   if (home.in_memory()) {
     tickets.push_back(
-        resources_.device->begin_copy_out(data, bytes_in(home, range, element_bytes), after));
+        resources_.device->begin_copy_out(data, device_span_in(home, range, element_bytes), after));
     moved.d2h_bytes = data.size();
   } else {
     const offload::FileRange part = home.range().part(range.begin * element_bytes, data.size());
@@ -122,7 +122,7 @@ void TileIo::add_weight_write(const TileRange& range, Bytes data,
     moved.nvme_written_bytes += data.size();
   } else {
     tickets.push_back(resources_.device->begin_copy_in(
-        weights.memory().subspan(offset_bytes, data.size()), data, after));
+        weights.device_memory().subspan(offset_bytes, data.size()), data, after));
     moved.h2d_bytes += data.size();
   }
 }

@@ -65,10 +65,11 @@ StateSpans TilePlacement::states(const TileRange& range, Bytes tile) const {
     const std::size_t element = format_.part(i).element_bytes;
     switch (home[i].place) {
       case plan::PartPlace::weights:
-        spans[i] = bytes_in(resources_.units[range.unit]->weights_home(), range, element);
+        spans[i] = host_bytes_in(*resources_.device, resources_.units[range.unit]->weights_home(),
+                                 range, element);
         break;
       case plan::PartPlace::memory:
-        spans[i] = bytes_in(home[i].memory, range, element);
+        spans[i] = host_bytes_in(*resources_.device, home[i].memory, range, element);
         break;
       case plan::PartPlace::tile:
         spans[i] = tile.subspan(offsets_.states[i], range.count * element);
@@ -82,7 +83,8 @@ TilePlacement::Bytes TilePlacement::gradient(const TileRange& range, Bytes tile)
   const std::size_t element = size_of(plan_.compute_dtype);
   if (plan::tile_holds_gradient(plan_.units[range.unit]))
     return tile.subspan(offsets_.gradient, range.count * element);
-  return bytes_in(resources_.units[range.unit]->gradients_home(), range, element);
+  return host_bytes_in(*resources_.device, resources_.units[range.unit]->gradients_home(), range,
+                       element);
 }
 
 TilePlacement::Bytes TilePlacement::weight(const TileRange& range, Bytes tile) const {
@@ -90,7 +92,8 @@ TilePlacement::Bytes TilePlacement::weight(const TileRange& range, Bytes tile) c
   const std::size_t element = size_of(plan_.compute_dtype);
   if (plan::tile_holds_weights(plan_.units[range.unit], format_))
     return tile.subspan(offsets_.weight, range.count * element);
-  return bytes_in(resources_.units[range.unit]->weights_home(), range, element);
+  return host_bytes_in(*resources_.device, resources_.units[range.unit]->weights_home(), range,
+                       element);
 }
 
 }  // namespace sluice::train

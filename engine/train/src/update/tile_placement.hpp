@@ -30,10 +30,16 @@ struct PartHome {
 // By part of the format.
 using StateHome = std::vector<PartHome>;
 
-// The bytes of `range` in a home in memory.
-inline std::span<std::byte> bytes_in(const offload::TieredBytes& home, const TileRange& range,
-                                     std::size_t element_bytes) {
-  return home.memory().subspan(range.begin * element_bytes, range.count * element_bytes);
+// The bytes of `range` in a home that the CPU can address.
+inline std::span<std::byte> host_bytes_in(const offload::Device& device,
+                                          const offload::TieredBytes& home, const TileRange& range,
+                                          std::size_t element_bytes) {
+  return home.host_view(device).subspan(range.begin * element_bytes, range.count * element_bytes);
+}
+// The bytes of `range` in a home on the device.
+inline offload::DeviceSpan device_span_in(const offload::TieredBytes& home, const TileRange& range,
+                                          std::size_t element_bytes) {
+  return home.device_memory().subspan(range.begin * element_bytes, range.count * element_bytes);
 }
 
 // Thread-safe: constant after construction.

@@ -101,16 +101,16 @@ void Loop::bring_in_frozen(std::size_t layout) {
   const zero::ShardedUnit& unit = *resources_->units[layout];
   const offload::TieredBytes& home = unit.weights_home();
   offload::Buffer buffer;
-  std::span<std::byte> bytes;
+  offload::DeviceSpan memory;
   if (home.tier() == offload::Tier::device) {
-    bytes = home.memory().first(unit.full_bytes());
+    memory = home.device_memory().first(unit.full_bytes());
   } else {
     buffer = resources_->device->memory().allocate(unit.full_bytes(),
                                                    "weights of unit " + unit.layout().name);
-    bytes = buffer.bytes();
+    memory = buffer.device_span();
   }
-  units_.write_values(layout, tensor_over(bytes, plan_.compute_dtype, resources_->compute.where));
-  if (buffer) resources_->mover->begin_store(bytes, home).finish();
+  units_.write_values(layout, tensor_over(memory, plan_.compute_dtype, resources_->compute.where));
+  if (buffer) resources_->mover->begin_store(memory, home).finish();
 }
 
 // Waits for the updates of the last step and commits it. Does nothing when that is done.

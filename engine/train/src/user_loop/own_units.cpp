@@ -48,9 +48,10 @@ void read_values(const Tensor& from, std::uint64_t begin, std::span<float> to) {
   }
 }
 
-void point(const Tensor& flat, std::span<std::byte> bytes) {
+// Makes `memory` the bytes of the tensor's storage.
+void point(const Tensor& flat, offload::DeviceSpan memory) {
   flat.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-      at::DataPtr(bytes.data(), flat.device()));
+      at::DataPtr(memory.address(), flat.device()));
 }
 
 void add_once(std::vector<std::size_t>& list, std::size_t value) {
@@ -242,7 +243,8 @@ void OwnUnits::bind_gradients(std::size_t index,
 
 void OwnUnits::unbind(std::size_t index) {
   models::unbind_params(units_[index].params);
-  for (const std::size_t layout : units_[index].gathers) point(flats_[layout], {});
+  for (const std::size_t layout : units_[index].gathers)
+    point(flats_[layout], offload::DeviceSpan());
 }
 
 void OwnUnits::unbind_all() {

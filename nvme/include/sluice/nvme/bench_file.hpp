@@ -1,7 +1,7 @@
 #pragma once
-// The file that throughput is measured on: what it holds is known at every offset, so that what
-// comes back can be checked, and it is written whole before anything is measured, because a drive
-// answers reads of blocks that were only allocated out of thin air.
+// The file on which throughput is measured. Its content is known at every offset, so reads can be
+// checked. It is written completely before any measurement: a drive answers reads of blocks that
+// were only allocated without touching its media.
 
 #include <cstdint>
 #include <functional>
@@ -15,26 +15,27 @@
 
 namespace sluice::nvme {
 
-// In the directory that is measured; kept for the next time until it is cleaned away.
+// Name of the file in the measured directory. The file stays there for later measurements.
 inline constexpr std::string_view kBenchFileName = "bench.sluice";
 
-// Random bytes that repeat after a period which no power of two divides, so a block that is read
-// from a wrong place differs. Writes take their bytes straight from the pattern: nothing is copied
-// or made while the clock runs. Thread-compatible: const after construction.
+// BenchPattern: random bytes that repeat with a period of 257 pages. No block size divides the
+// period, so a block from a wrong offset differs. Writes take their bytes directly from the
+// pattern: nothing is copied or generated while the clock runs. Owns its memory, whose views it
+// must outlive. Thread-safe after construction; whoever writes through memory() synchronises.
 class BenchPattern {
  public:
-  // 257 pages: about a megabyte.
+  // 257 pages, about 1 MiB.
   static constexpr std::uint64_t kPeriodBytes = 257 * 4096;
 
-  // `most_bytes`: the longest range that at() will be asked for. `spread_bytes`: what at() takes
-  // consecutive ranges from before it begins again, for writes that should not always come from the
-  // same, cached memory. Takes both, the latter rounded up to whole periods, from a page on.
+  // `most_bytes`: the longest range for at(). `spread_bytes`: the memory that consecutive ranges
+  // walk through before they start over, so that writes need not come from cached memory; rounded
+  // up to whole periods. Takes the sum of both, page-aligned. Throws OutOfMemory.
   explicit BenchPattern(std::uint64_t most_bytes, std::uint64_t spread_bytes = kPeriodBytes);
 
-  // What the file holds in [offset_bytes, offset_bytes + size_bytes). As aligned as the offset, up
-  // to a page.
+  // The file's content in [offset_bytes, offset_bytes + size_bytes). The address is aligned like
+  // the offset, up to a page. Throws InvalidArgument when the range is longer than the pattern has.
   std::span<const std::byte> at(std::uint64_t offset_bytes, std::size_t size_bytes) const;
-  // All of the memory, for registering it.
+  // The whole pattern, for register_memory(). Must not be written to.
   std::span<std::byte> memory() const { return {memory_.get(), size_bytes_}; }
 
  private:
@@ -46,20 +47,20 @@ class BenchPattern {
   std::unique_ptr<std::byte, Free> memory_;
 };
 
-// Called with bytes done and bytes in all.
+// Gets the bytes written so far and the bytes to write.
 using BenchFileProgress = std::function<void(std::uint64_t, std::uint64_t)>;
 
-// Opens DIR/bench.sluice with at least `size_bytes` of the pattern: takes what an earlier call left
-// there when a spot check finds the pattern in it, else writes it whole, syncs it and drops nothing
-// else. It is locked (flock) until it is closed: two programs at once would measure each other.
-// Blocks. Throws IoError (also EWOULDBLOCK when another has it, and ENOSPC with needed and free
-// bytes, before anything is written), InvalidArgument when `directory` is none, and what `progress`
-// throws; a file that it made is removed then.
+// Opens DIR/bench.sluice with at least `size_bytes` of the pattern. Reuses the file of an earlier
+// call when a spot check finds the pattern in it; else writes the whole file and syncs it. Holds
+// flock on the file until the file is closed: two programs at once would measure each other.
+// Blocks. Throws InvalidArgument when `directory` is no directory, IoError (EWOULDBLOCK when
+// another program holds the file; ENOSPC with needed and free bytes, before anything is written),
+// and any exception of `progress`. Removes a file that it created when it throws.
 SwapFile open_bench_file(const std::string& directory, std::uint64_t size_bytes, IoEngine& engine,
                          DirectIo direct, const BenchFileProgress& progress);
 
-// Whether a sample of `count` pages, spread over the first `size_bytes` of the file, holds the
-// pattern.
+// Whether `count` sample pages, spread over the first `size_bytes` of the file, hold the pattern.
+// Blocks. Throws IoError.
 bool holds_pattern(const SwapFile& file, std::uint64_t size_bytes, IoEngine& engine,
                    unsigned count);
 

@@ -1,8 +1,8 @@
 #pragma once
-// How fast drives are beside each other: for the weights of a stripe (striped_file.hpp). Not a
-// bench: a second, to see which of them is the slower one.
+// Relative speeds of several drives under simultaneous load, for the weights of a stripe
+// (striped_file.hpp). A measurement of about a second, not a bench.
 //
-// Thread-safe: a free function without state.
+// Thread-safe: free functions without state.
 
 #include <optional>
 #include <span>
@@ -19,19 +19,20 @@ struct DriveRatesOptions {
   BackendKind backend = BackendKind::automatic;
   unsigned io_threads = 1;
   IoEngineOptions engine{.depth = 16};
-  std::uint64_t file_bytes = 64U << 20U;  // of each drive's file, at most
-  double seconds = 1;                     // of each pattern
+  std::uint64_t file_bytes = 64U << 20U;  // largest file on each drive
+  double seconds = 1;                     // for each pattern
 };
-// Bytes a second that each directory's drive moves while all of them do the same: by pattern, then
-// directory. In files without a name, which are gone however this ends. Empty when one of them has
-// less than 32 MiB free. Blocks for the seconds of the patterns and the time to fill the files.
-// Throws IoError.
+// Bytes per second of each directory's drive while all drives run the same pattern: one row for
+// each pattern, one column for each directory. Uses unlinked files, which vanish in any case. Empty
+// when a drive has less than 32 MiB free. Blocks until the files are filled and every pattern has
+// run for its seconds. Throws IoError.
 std::vector<std::vector<double>> measure_drive_rates(std::span<const std::string> directories,
                                                      std::span<const LoadPattern> patterns,
                                                      const DriveRatesOptions& options);
 
-// Which of several drives, loaded by their weights, was busy half as long again as every other one
-// and more than a second longer: the one that the others waited for. Empty: none.
+// Index of the drive that the others waited for, when drives are loaded by their weights: it was
+// busy more than 1.5 times as long as every other drive, and more than a second longer. Empty when
+// there is none.
 std::optional<std::size_t> slow_drive(std::span<const double> busy_seconds);
 
 }  // namespace sluice::nvme

@@ -1,8 +1,9 @@
 #pragma once
-// SwapFile: one open file for direct I/O, with the alignment that this file asks for.
-// Not a cache and not a layout: what lies where in the file is the caller's business.
+// SwapFile: one open file for direct I/O, with the alignment that its file system demands. It is
+// neither a cache nor a layout: the caller decides which bytes lie where.
 //
-// Thread-compatible: callers synchronise; a const SwapFile may be used by any number of threads.
+// Move-only owner of the descriptor. Thread-compatible: callers synchronise; any number of threads
+// may use a const SwapFile.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,39 +13,43 @@
 
 namespace sluice::nvme {
 
-// How the page cache is avoided. `automatic`: O_DIRECT where the file system takes it, else
-// buffered, and why_buffered() says so in one line.
+// Use of O_DIRECT, which bypasses the page cache. `automatic`: O_DIRECT where the file system takes
+// it, else buffered; why_buffered() then gives the reason in one line.
 enum class DirectIo { automatic, on, off };
 enum class OpenMode { read_only, read_write, create };
 
 class SwapFile {
  public:
-  // Opens or creates (0600, kept when it exists) `path`. Throws IoError with the path; with
-  // DirectIo::on also when the file system refuses O_DIRECT (a file created by that attempt stays,
-  // empty), and when it is no regular file. `drive` says which of an IoEngine's queues moves it.
+  // Opens `path`; OpenMode::create makes a missing file with mode 0600 and keeps an existing one.
+  // `drive`: the queue of an IoEngine that moves the file's bytes. Throws IoError with the path,
+  // also for a file that is not regular. With DirectIo::on it throws when the file system refuses
+  // O_DIRECT; an empty file created by that attempt stays.
   SwapFile(std::string path, OpenMode mode, DirectIo direct, std::size_t drive = 0);
 
   const std::string& path() const { return path_; }
   std::size_t drive() const { return drive_; }
   int fd() const { return fd_.get(); }
   bool direct() const { return direct_; }
-  // Empty, or why O_DIRECT could not be had.
+  // Why the file is buffered; empty when it is direct.
   const std::string& why_buffered() const { return why_buffered_; }
-  // Offsets and sizes / addresses of a transfer must be multiples of these for it to go without a
-  // bounce buffer (statx DIOALIGN; 4096 where the kernel does not say; 1 when buffered).
+  // A transfer needs no bounce buffer when its offset and size are multiples of offset_alignment()
+  // and its address is a multiple of memory_alignment(). From statx DIOALIGN; 4096 where the kernel
+  // does not tell; 1 when buffered.
   std::uint32_t offset_alignment() const { return offset_alignment_; }
   std::uint32_t memory_alignment() const { return memory_alignment_; }
 
+  // Length of the file. Throws IoError.
   std::uint64_t size_bytes() const;
-  // What the file has of the drive: less than its size where it has holes (or is compressed).
-  // Throws IoError.
+  // Bytes that the file occupies on the drive: fewer than its length when it has holes or is
+  // compressed. Throws IoError.
   std::uint64_t disk_bytes() const;
-  // Makes the file exactly this long with all blocks allocated, so that a full disk is an error
-  // here and not at a write. Throws IoError naming needed and free bytes on ENOSPC. On a file
-  // system without fallocate the blocks are written with zeros instead. Contents up to the old size
-  // are kept.
+  // Makes the file exactly `size_bytes` long with all blocks allocated, so that a full disk fails
+  // here instead of at a write. Bytes below the old length stay. Writes zeros into the new blocks
+  // where the file system has no fallocate. Blocks. Throws IoError; on ENOSPC with needed and free
+  // bytes.
   void allocate(std::uint64_t size_bytes);
-  // fdatasync: what was written survives loss of power. Blocks.
+  // fdatasync: afterwards, the bytes written so far survive a loss of power. Blocks. Throws
+  // IoError.
   void sync_data() const;
 
  private:
@@ -59,9 +64,10 @@ class SwapFile {
   std::uint32_t memory_alignment_ = 1;
 };
 
-// Free bytes for this process on the file system that holds `path` (statvfs f_bavail);
-// kUnknownFreeBytes, more than any drive has, where the file system does not tell.
+// More than any drive has free.
 inline constexpr std::uint64_t kUnknownFreeBytes = std::uint64_t{1} << 62U;
+// Free bytes for this process on the file system that holds `path` (statvfs f_bavail);
+// kUnknownFreeBytes where the file system does not tell. Throws IoError. Thread-safe.
 std::uint64_t free_disk_bytes(const std::string& path);
 
 }  // namespace sluice::nvme

@@ -1,5 +1,5 @@
 #pragma once
-// What kind of file system a path lies on, and what that means for a swap directory.
+// The kind of file system that a path lies on, and its consequences for a swap directory.
 // Thread-safe: free functions without state.
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 namespace sluice::nvme {
 
 struct FileSystemKind {
-  std::string_view name;  // "tmpfs"; empty: not one of those that are known here
-  // One clause on speed and durability, for people; empty for a file system on a local drive.
+  std::string_view name;  // "tmpfs"; empty when unknown
+  // A clause for people about speed and durability; empty for a file system on a local drive.
   std::string_view caution;
 };
 
-// By statfs f_type, of which 32 bits count.
+// The kind with this statfs f_type; `magic` is the lower 32 bits.
 FileSystemKind file_system_kind(std::uint32_t magic);
 
-// "DIR is on tmpfs, ..."; empty when there is nothing to say. Throws IoError when `path` is
-// absent.
+// A warning for people: "DIR is on tmpfs, ..."; empty when the file system is known to suit or
+// unknown. Throws IoError, also when `path` does not exist.
 std::string file_system_caution(const std::string& path);
 
 }  // namespace sluice::nvme

@@ -1,9 +1,9 @@
 #pragma once
-// IoBackend: the three verbs of asynchronous I/O, submit, reap and wait, over io_uring,
-// libaio or plain threads. It moves bytes and reports what the kernel said; splitting, short
-// transfers, retries and errors are IoEngine's, once for all backends.
+// IoBackend: the three verbs of asynchronous I/O (submit, reap, wait) over io_uring, libaio or
+// plain threads. A backend moves bytes and reports the kernel's answers. IoEngine handles
+// splitting, short transfers, retries and errors, once for all backends.
 //
-// Confined to one thread (the engine's), except wake().
+// Confined to thread: the engine's, except wake().
 
 #include <cstddef>
 #include <cstdint>
@@ -16,18 +16,18 @@ namespace sluice::nvme {
 
 enum class IoOp { read, write };
 
-// One positioned transfer. `data` stays valid until the completion with the same tag has been
-// reaped.
+// One positioned transfer. The caller owns `data` and `fd`, and keeps both valid until the
+// completion with the same tag has been reaped.
 struct IoRequest {
   IoOp op = IoOp::read;
   int fd = -1;
   std::byte* data = nullptr;  // not written to by IoOp::write
   std::uint32_t size_bytes = 0;
   std::uint64_t offset_bytes = 0;
-  std::uint64_t tag = 0;  // the caller's; comes back in the completion
+  std::uint64_t tag = 0;  // chosen by the caller; returned in the completion
 };
 
-// What the kernel answered: bytes moved (short counts included), or -errno.
+// The kernel's answer: bytes moved, possibly fewer than requested, or -errno.
 struct IoCompletion {
   std::uint64_t tag = 0;
   std::int64_t result = 0;
@@ -37,24 +37,26 @@ class IoBackend {
  public:
   virtual ~IoBackend() = default;
   virtual std::string_view name() const = 0;
-  // Requests it can hold between submit and reap.
+  // The most requests between submit and reap.
   virtual unsigned depth() const = 0;
-  // Takes requests, in order; returns how many were taken, fewer (also 0) when the queue is full.
-  // The kernel has them at the latest after the next wait, or the next reap that finds nothing, so
-  // that one system call can hand them over and wait. Does not block, but where a backend says so.
-  // Throws IoError when the backend itself fails.
+  // Takes requests in order; returns the number taken, which is smaller (also 0) when the queue is
+  // full. The kernel has the requests at the latest after the next wait(), or after the next reap()
+  // that finds nothing; one system call can then submit and wait. Does not block, except where a
+  // backend says so. Throws IoError when the backend itself fails.
   virtual std::size_t submit(std::span<const IoRequest> requests) = 0;
-  // Takes finished requests, in any order; returns how many. Does not block.
+  // Writes finished requests to `completions`, in any order; returns their number. Does not block.
+  // Throws IoError when the backend itself fails.
   virtual std::size_t reap(std::span<IoCompletion> completions) = 0;
-  // Blocks until reap would return something or wake() was called since the last wait.
+  // Blocks until reap() would find a completion, or wake() was called since the last wait(). Throws
+  // IoError when the backend itself fails.
   virtual void wait() = 0;
   // Ends the current or the next wait. Thread-safe, does not block.
   virtual void wake() = 0;
 
-  // Prepares memory, or an open file, for cheaper requests; requests work either way. Returns
-  // whether that was done, else why not in one line. What was added must be removed before the
-  // memory is freed or the descriptor closed, and no request that uses it may be in flight then.
-  // Adding what is there already, or removing what is not, is a mistake.
+  // Register memory, or an open file, for cheaper requests; requests work without it too. Return
+  // false when that failed, with the reason in `why_not` in one line. The caller removes each
+  // registration before it frees the memory or closes the descriptor, when no request that uses the
+  // memory or file is in flight. Never add twice; never remove an absent registration.
   virtual bool add_memory(std::span<std::byte> region, std::string& why_not);
   virtual void remove_memory(std::span<std::byte> /*region*/) {}
   virtual bool add_file(int fd, std::string& why_not);
@@ -63,32 +65,34 @@ class IoBackend {
 
 enum class BackendKind { automatic, io_uring, libaio, threads };
 
-// "auto", "io_uring", "libaio", "threads"; throws InvalidArgument with the nearest valid name.
+// Parses "auto", "io_uring", "libaio" or "threads". Throws InvalidArgument with the nearest valid
+// name. Thread-safe.
 BackendKind parse_backend(std::string_view name);
 
 struct BackendChoice {
   std::unique_ptr<IoBackend> backend;
-  // One line when something better could not be had ("libaio: io_uring: io_uring_setup ..."), with
-  // the reason for each, else empty.
+  // One line with the reason for each better backend that was unavailable ("libaio: io_uring:
+  // io_uring_setup ..."); empty when this is the best one.
   std::string why_not_better;
 };
 
-// Whether io_uring can be had here, found out by doing a no-op on a ring; `why` says what failed
-// and what to change.
+// Whether io_uring works here: tries a no-op on a ring. On false, `why` tells what failed and what
+// to change. Thread-safe.
 bool io_uring_available(std::string& why);
 
-// Whether libaio can be had here, found out by reading an empty file with it; `why` as above.
+// Whether libaio works here: tries to read an empty file. On false, `why` tells what failed and
+// what to change. Thread-safe.
 bool libaio_available(std::string& why);
 
-// io_uring only: a thread of the kernel looks for new requests, so that handing them over takes no
-// system call (IORING_SETUP_SQPOLL). It takes a core while there is work and for 10 ms after.
+// io_uring only: a kernel thread polls for new requests, so submitting needs no system call
+// (IORING_SETUP_SQPOLL). The thread takes a core while there is work and for 10 ms after.
 enum class SubmitPolling { off, on };
 
-// Makes the backend asked for. `automatic` probes by doing: io_uring where it works, else libaio,
-// else threads, with the reasons. A backend asked for by name that cannot be had throws
-// InvalidArgument with the reason. `depth` of 1 to 4096; `io_threads` of 1 to 64 (used by the
-// threads backend only). Other backends have no polling: `on` is an io_uring that has it, or, with
-// another backend, InvalidArgument.
+// Makes a backend; the caller owns it. `automatic` tries io_uring, then libaio, then threads, and
+// reports the reasons. `depth`: 1 to 4096. `io_threads`: 1 to 64, for the threads backend only.
+// Throws InvalidArgument with the reason when a backend requested by name is unavailable, when a
+// number is out of range, or when `polling` is on and the backend is not io_uring. Throws IoError
+// when the system refuses a thread. Thread-safe.
 BackendChoice make_backend(BackendKind kind, unsigned depth, unsigned io_threads,
                            SubmitPolling polling = SubmitPolling::off);
 

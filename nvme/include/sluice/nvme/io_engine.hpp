@@ -1,13 +1,13 @@
 #pragma once
-// IoEngine: moves tensors of any size between memory and files. It splits transfers into blocks,
-// keeps at most `depth` of them in the backend, continues short transfers, repeats EINTR and
-// EAGAIN, and reports the first error only after every block of that transfer has come back (drain,
-// then report).
+// IoEngine: moves tensors of any size between memory and files. It splits a transfer into blocks,
+// keeps at most `depth` blocks in the backend, continues short transfers, and repeats EINTR and
+// EAGAIN. It reports a transfer's first error after every block of the transfer has come back
+// (drain, then report).
 //
-// Each drive has a backend and a thread of its own that drives it. Callers never block in begin_x.
-// Reads overtake waiting writes; a waiting write gets a block after every `reads_per_write` of
-// them. If the backend itself fails, it is destroyed and every transfer, also of the future, ends
-// with its error. Thread-safe.
+// Each drive has a backend of its own and a thread that drives it. Callers never wait for I/O in
+// begin_x. Reads overtake waiting writes: a waiting write gets one block after every
+// `reads_per_write` blocks read. A failed backend is destroyed; its error then ends every current
+// and future transfer. Thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,43 +19,22 @@
 #include <vector>
 
 #include "sluice/base/ticket.hpp"
-#include "sluice/base/trace.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/nvme/io_backend.hpp"
-#include "sluice/nvme/latency.hpp"
+#include "sluice/nvme/io_counters.hpp"
+#include "sluice/nvme/io_engine_options.hpp"
+#include "sluice/nvme/io_ranges.hpp"
 #include "sluice/nvme/striped_file.hpp"
 
 namespace sluice::nvme {
 
 class IoEngine;
 
-struct IoEngineOptions {
-  std::uint32_t block_bytes = 256U << 10U;  // a multiple of 4096; DeepSpeed's aio.block_size
-  unsigned depth = 32;  // blocks in flight on each drive, 1 to 4096; DeepSpeed's aio.queue_depth
-  // Blocks read in a row while a write waits, 1 to 1024. What is best is the drive's: some do both
-  // at once, others lose time at every turn.
-  unsigned reads_per_write = 3;
-  // Rows "read" and "write": every transfer from its begin_x until its last block has come back.
-  Trace* trace = nullptr;
-};
-
-// Counted where it happens; monotonic over the engine's life.
-struct IoCounters {
-  std::uint64_t read_bytes = 0;     // bytes of finished reads as asked for
-  std::uint64_t written_bytes = 0;  // bytes of finished writes as asked for
-  std::uint64_t bounce_bytes = 0;   // bytes copied because address, offset or size were not aligned
-  std::uint64_t requests = 0;       // requests handed to the backend, continuations included
-  std::uint64_t short_transfers = 0;
-  std::uint64_t retries = 0;      // EINTR, EAGAIN; 1000 in a row become an error
-  double read_busy_seconds = 0;   // wall time with at least one read / write in flight
-  double write_busy_seconds = 0;  // of several drives: of the one that was busy longest
-
-  void add(const IoCounters& other);  // of another drive
-};
-
-// What IoEngine::register_memory or register_file registered; ends that on destruction, which must
-// come before the memory is freed, the file closed or the engine destroyed, and after every ticket
-// that uses it has ended. Move-only. Thread-compatible: callers synchronise.
+// Registration: the owner of a registered piece of memory or file (IoEngine::register_memory,
+// register_file). Its destructor removes the registration and blocks until the engine's thread has
+// done so. Destroy it after every ticket that uses the memory or file has ended, and before the
+// memory is freed, the file is closed or the engine is destroyed. Move-only. Thread-compatible:
+// callers synchronise.
 class Registration {
  public:
   Registration() = default;
@@ -65,7 +44,7 @@ class Registration {
   Registration& operator=(const Registration&) = delete;
   ~Registration() { end(); }
 
-  // Whether transfers go the cheaper way; else why_not() says in one line why.
+  // Whether transfers use the registration; if not, why_not() gives the reason in one line.
   bool active() const { return engine_ != nullptr; }
   const std::string& why_not() const { return why_not_; }
 
@@ -80,82 +59,68 @@ class Registration {
   std::string why_not_;
 };
 
-// One of several ranges of a file that are moved together.
-struct ReadRange {
-  std::uint64_t offset_bytes = 0;
-  std::span<std::byte> data;
-};
-struct WriteRange {
-  std::uint64_t offset_bytes = 0;
-  std::span<const std::byte> data;
-};
-
-// Of finished requests to the backend: from their submission until their completion was taken.
-struct IoLatency {
-  LatencyHistogram reads;
-  LatencyHistogram writes;
-
-  void add(const IoLatency& other);
-};
-
 class IoEngine {
  public:
-  // Takes a backend (make_backend, or a wrapped one in tests). Throws InvalidArgument on options
-  // out of range; the depth used is the smaller of options.depth and the backend's.
+  // Owns `backend` (from make_backend; tests wrap one). The depth in use is the smaller of
+  // options.depth and the backend's. Throws InvalidArgument when the backend is null or an option
+  // is out of range.
   IoEngine(std::unique_ptr<IoBackend> backend, IoEngineOptions options);
-  // The same with a queue for each of several drives: a file's transfers go through the queue of
-  // SwapFile::drive(), modulo their number.
+  // Like the constructor above, with one queue for each backend. A file's transfers use the queue
+  // SwapFile::drive(), modulo the number of queues.
   IoEngine(std::vector<std::unique_ptr<IoBackend>> backends, IoEngineOptions options);
-  // Waits for everything in flight.
+  // Blocks until every transfer has ended.
   ~IoEngine();
   IoEngine(const IoEngine&) = delete;
   IoEngine& operator=(const IoEngine&) = delete;
 
   std::string_view backend_name() const;
-  // As used: `depth` is at most the backend's.
+  // The options in use.
   const IoEngineOptions& options() const;
 
-  // Reads data.size() bytes at `offset_bytes`. `data` and `file` must outlive the ticket. Any
-  // offset, size and address work; what does not fit the file's alignment goes through a bounce
-  // buffer and is counted. The ticket's error is an IoError with path, offset and size; reading
-  // beyond the end of the file is one (EIO, "end of file after n bytes"). An empty span is finished
-  // at once. Throws InvalidArgument when the range ends beyond the largest file offset, or the
-  // file's alignment exceeds a block.
+  // Reads data.size() bytes at `offset_bytes`. `data` and `file` outlive the ticket. Offset, size
+  // and address may be arbitrary; unaligned parts use a bounce buffer and are counted. The ticket's
+  // error is an IoError with path, offset and size; a read beyond the end of the file fails (EIO,
+  // "end of file after n bytes"). An empty span gives an ended ticket. Throws InvalidArgument when
+  // the range ends beyond the largest file offset, or the file's alignment exceeds a block.
   Ticket begin_read(const SwapFile& file, std::uint64_t offset_bytes, std::span<std::byte> data);
-  // Writes data.size() bytes at `offset_bytes`; the same rules. A partly covered first or last
-  // block is read, changed and written back whole, so two writes that share a block
-  // (offset_alignment()) must not be in flight together. Bytes beyond the end of the range are
-  // kept; a write may extend the file, which then ends with the range: the last block is written
-  // padded, and once the queue has drained the padding is cut off. allocate() the file first to be
-  // spared that. The ticket's error on a full disk is ENOSPC with the free bytes; a write of 0
-  // bytes is EIO.
+  // Writes data.size() bytes at `offset_bytes`, under the rules of begin_read(). A partly covered
+  // first or last block is read, changed and written back, so two writes that share a block
+  // (offset_alignment()) must not be in flight together. Bytes outside the range stay. A write may
+  // extend the file, which then ends with the range: the last block is written padded, and the
+  // padding is truncated once the queue has drained; allocate() the file first to avoid this. On a
+  // full disk the ticket's error is ENOSPC with the free bytes. A kernel that writes 0 bytes is
+  // EIO.
   Ticket begin_write(const SwapFile& file, std::uint64_t offset_bytes,
                      std::span<const std::byte> data);
 
-  // The same for several ranges of the file with one ticket, at a fraction of the cost where they
-  // are many and small. It ends when all have ended, with the error of the first that failed. The
-  // list itself may go when the call returns. Throws before any range is begun.
+  // Like begin_read() and begin_write(), for several ranges with one ticket; much cheaper when the
+  // ranges are many and small. The ticket ends when all ranges have ended, with the error of the
+  // first range that failed. `ranges` itself need not outlive the call. Throw before any range is
+  // begun.
   Ticket begin_reads(const SwapFile& file, std::span<const ReadRange> ranges);
   Ticket begin_writes(const SwapFile& file, std::span<const WriteRange> ranges);
 
-  // The same for a striped file: all drives move their chunks at once, and the ticket ends when all
-  // have.
+  // Like begin_read() and begin_write(), for a striped file: all drives move their chunks at once.
+  // The ticket ends when every chunk has ended.
   Ticket begin_read(const StripedFile& file, std::uint64_t offset_bytes, std::span<std::byte> data);
   Ticket begin_write(const StripedFile& file, std::uint64_t offset_bytes,
                      std::span<const std::byte> data);
 
-  // Tells the kernel once about memory that transfers use again and again, so that it need not pin
-  // its pages for each of them (io_uring's registered buffers), or about a file. Transfers
-  // elsewhere work as before. Blocks until the engine's thread has done it. Pinned pages count
-  // against RLIMIT_MEMLOCK where the process has no CAP_IPC_LOCK. Throws why the backend has
-  // failed, if it has.
+  // Register memory, or a file, that transfers use repeatedly: the kernel then pins the pages, or
+  // takes the file's reference, once instead of for each request (io_uring's registered buffers and
+  // files). Transfers elsewhere work as before. The memory must stay allocated, or the file open,
+  // until the Registration is gone. Block until the engine's thread has answered. Pinned pages
+  // count against RLIMIT_MEMLOCK unless the process has CAP_IPC_LOCK. Throw the error of a failed
+  // backend.
   Registration register_memory(std::span<std::byte> memory);
   Registration register_file(const SwapFile& file);
 
   std::size_t drives() const;
-  IoCounters counters() const;  // of all drives
+  // Totals of all drives, and of one.
+  IoCounters counters() const;
   IoCounters drive_counters(std::size_t drive) const;
-  // Blocks until the engine's thread has answered.
+  // Latencies of all drives. Blocks until the engine's threads have answered. Throws the error of a
+  // failed backend.
   IoLatency latency() const;
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
-// LatencyHistogram: how long requests took, from submit to completion, in buckets that are an
-// eighth of an octave wide (so a quantile is at most 9 % too high), from 1 ns to about 290 years.
-// No allocation, no lock.
+// LatencyHistogram: latencies of requests from 1 ns to about 290 years, eight equal
+// buckets for each octave, so that a quantile is at most 12.5 % too high. It neither allocates nor
+// locks.
 //
 // Thread-compatible: callers synchronise.
 
@@ -18,11 +18,11 @@ class LatencyHistogram {
   void record(std::chrono::nanoseconds latency) { ++counts_[bucket_of(latency.count())]; }
 
   std::uint64_t count() const;
-  // The smallest bucket end that at least `share` (0 to 1) of all latencies do not exceed; 0 when
-  // there are none.
+  // The smallest bucket end that at least `share` (0 to 1) of the latencies do not exceed; 0
+  // without latencies.
   std::chrono::nanoseconds quantile(double share) const;
 
-  // What was recorded after `before`, an earlier copy of this histogram.
+  // The latencies recorded after `before`, an earlier copy of this histogram.
   LatencyHistogram since(const LatencyHistogram& before) const;
   void add(const LatencyHistogram& other);
 

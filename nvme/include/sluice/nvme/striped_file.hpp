@@ -1,9 +1,9 @@
 #pragma once
-// StripedFile: one run of bytes that lies in several files, each on a drive of its own, so that all
-// drives move a transfer at once. Chunks go to the drives in turn; a drive of twice the weight gets
-// twice as many. Striping only: a drive that is lost takes its chunks with it.
+// StripedFile: one run of bytes in several files, each on a drive of its own, so that all drives
+// move a transfer at once. Chunks go to the drives in turn; a drive of twice the weight gets twice
+// as many chunks. There is no redundancy: a lost drive loses its chunks.
 //
-// With one file it is that file, and costs nothing.
+// A striped file of one part is that file, at no extra cost.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,13 +15,13 @@
 
 namespace sluice::nvme {
 
-// Which part of a striped run of bytes lies where. Immutable; thread-safe.
+// StripeLayout: the part and offset of every byte of a striped run. Thread-safe: immutable.
 class StripeLayout {
  public:
-  // Everything in one part.
+  // A layout of one part.
   StripeLayout() : StripeLayout({1}, kDefaultChunkBytes) {}
-  // `weights`: chunks of each part in every turn. Throws InvalidArgument on none, on a weight of 0
-  // or above 64, on a chunk that is no multiple of 4096 up to 1 GiB.
+  // `weights`: chunks of each part in every turn, each 1 to 64. `chunk_bytes`: a multiple of 4096
+  // up to 1 GiB. Throws InvalidArgument for other values, or without weights.
   StripeLayout(std::vector<unsigned> weights, std::uint64_t chunk_bytes);
 
   static constexpr std::uint64_t kDefaultChunkBytes = 1U << 20U;
@@ -35,47 +35,51 @@ class StripeLayout {
     std::uint64_t offset_bytes = 0;  // in the part
     std::uint64_t size_bytes = 0;
   };
-  // The part that holds the byte at `offset_bytes`, and how much of the next `size_bytes` follow
-  // there.
+  // A prefix of [offset_bytes, offset_bytes + size_bytes) that lies in one part: up to the end of
+  // its chunk, or the whole range in a layout of one part.
   Piece first_piece(std::uint64_t offset_bytes, std::uint64_t size_bytes) const;
-  // What the first `size_bytes` take of this part.
+  // Bytes in this part of the first `size_bytes` of the run.
   std::uint64_t part_bytes(std::size_t part, std::uint64_t size_bytes) const;
-  // How many of the first bytes are there when this part has only `part_size_bytes`.
+  // Length of the run's beginning that a part of `part_size_bytes` suffices for.
   std::uint64_t covered_bytes(std::size_t part, std::uint64_t part_size_bytes) const;
 
  private:
   std::vector<unsigned> weights_;
   std::uint64_t chunk_bytes_;
-  // Of one turn, by position: whose chunk it is, and which of that part's chunks.
+  // For each position of a turn: the chunk's part, and its index among that part's chunks.
   std::vector<std::size_t> part_at_;
   std::vector<unsigned> rank_at_;
 };
 
-// Small whole numbers in the proportion of `rates` (bytes a second of each drive, above 0), at most
-// 16 in all where that comes within a sixteenth; drives that differ by less than a tenth get the
-// same. Throws InvalidArgument.
+// Stripe weights in proportion to `rates` (bytes per second of each drive): small whole numbers
+// that sum to about 16 at most, or to twice the number of drives if that is more. Takes the
+// smallest sum that loads no drive by more than a sixteenth above its share, else the best sum.
+// Rates that differ by less than a tenth give equal weights. Throws InvalidArgument unless every
+// rate is finite and above 0. Thread-safe.
 std::vector<unsigned> stripe_weights(std::span<const double> rates);
 
-// Thread-compatible like SwapFile: a const one may be used by any number of threads.
+// Owns its parts. Thread-compatible: callers synchronise; any number of threads may use a const
+// StripedFile.
 class StripedFile {
  public:
-  // One part.
+  // A striped file of one part.
   explicit StripedFile(SwapFile file);
-  // Throws InvalidArgument when the layout has another number of parts.
+  // Throws InvalidArgument when `layout` has another number of parts.
   StripedFile(std::vector<SwapFile> parts, StripeLayout layout);
 
   const std::vector<SwapFile>& parts() const { return parts_; }
   const StripeLayout& layout() const { return layout_; }
-  // Of the first part.
+  // Path of the first part.
   const std::string& path() const { return parts_.front().path(); }
-  // Empty, or why O_DIRECT could not be had for one of them.
+  // Why a part is buffered, for the first such part; empty when all are direct.
   std::string why_buffered() const;
-  std::uint32_t offset_alignment() const;  // the largest of theirs
+  std::uint32_t offset_alignment() const;  // the largest of the parts' alignments
 
-  // How many of the first bytes all parts are long enough for.
+  // Length of the run that all parts are long enough for. Throws IoError.
   std::uint64_t size_bytes() const;
-  // SwapFile::allocate of every part's share.
+  // SwapFile::allocate() of every part's share of `size_bytes`. Blocks. Throws IoError.
   void allocate(std::uint64_t size_bytes);
+  // SwapFile::sync_data() of every part. Blocks. Throws IoError.
   void sync_data() const;
 
  private:

@@ -11,9 +11,10 @@
 namespace sluice::offload {
 
 struct SwapPlace {
-  // Not explicit: most places are one directory.
-  SwapPlace(std::string the_directory) : directory(std::move(the_directory)) {}  // NOLINT
-  SwapPlace(const char* the_directory) : directory(the_directory) {}             // NOLINT
+  // NOLINTBEGIN(google-explicit-constructor): most places are one directory
+  SwapPlace(std::string the_directory) : directory(std::move(the_directory)) {}
+  SwapPlace(const char* the_directory) : directory(the_directory) {}
+  // NOLINTEND(google-explicit-constructor)
   // The first directory holds the lock and the manifest. `the_weights`: one for each directory;
   // empty: equal.
   SwapPlace(std::vector<std::string> directories, std::vector<unsigned> the_weights)

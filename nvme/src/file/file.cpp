@@ -1,0 +1,189 @@
+#include "sluice/nvme/file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+
+namespace sluice::nvme {
+
+namespace {
+
+// Alignment where the kernel does not tell: the page size, which suits every drive with sectors of
+// up to 4 KiB.
+constexpr std::uint32_t kFallbackAlignment = 4096;
+
+int open_flags(OpenMode mode) {
+  switch (mode) {
+    case OpenMode::read_only:
+      return O_RDONLY | O_CLOEXEC;
+    case OpenMode::read_write:
+      return O_RDWR | O_CLOEXEC;
+    case OpenMode::create:
+      break;
+  }
+  return O_RDWR | O_CREAT | O_CLOEXEC;
+}
+
+std::string open_advice(int error_number, OpenMode mode) {
+  switch (error_number) {
+    case ENOENT:
+      return mode == OpenMode::create ? "its directory does not exist; create it first"
+                                      : "the file does not exist";
+    case EACCES:
+    case EPERM:
+      return "no permission; check the owner and mode of the file and its directory";
+    case EROFS:
+      return "the file system is mounted read-only";
+    case EMFILE:
+      return "too many open files; raise the limit (ulimit -n)";
+    default:
+      return "";
+  }
+}
+
+// open(2) that repeats EINTR; -1 with errno on failure.
+int try_open(const std::string& path, int flags) {
+  // O_NONBLOCK: opening a FIFO fails instead of waiting. Regular files ignore the flag.
+  int fd = -1;
+  do {
+    fd = ::open(path.c_str(), flags | O_NONBLOCK, 0600);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+struct DirectAlignment {
+  std::uint32_t memory_bytes = kFallbackAlignment;
+  // 0 when the file has no direct I/O.
+  std::uint32_t offset_bytes = kFallbackAlignment;
+};
+
+// Alignment from statx STATX_DIOALIGN (Linux 6.1). The fields are read at their offsets in the
+// kernel's ABI (include/uapi/linux/stat.h), because the headers of many distributions are older.
+DirectAlignment direct_alignment(int fd) {
+  constexpr unsigned kStatxDioAlign = 0x2000U;
+  constexpr std::size_t kMemoryAlignAt = 0x98;
+  constexpr std::size_t kOffsetAlignAt = 0x9c;
+  struct statx info {};
+  static_assert(sizeof(info) == 256);
+  DirectAlignment alignment;
+  if (::statx(fd, "", AT_EMPTY_PATH, kStatxDioAlign, &info) != 0) return alignment;
+  if ((info.stx_mask & kStatxDioAlign) == 0) return alignment;
+  const char* bytes = reinterpret_cast<const char*>(&info);
+  std::memcpy(&alignment.memory_bytes, bytes + kMemoryAlignAt, sizeof(std::uint32_t));
+  std::memcpy(&alignment.offset_bytes, bytes + kOffsetAlignAt, sizeof(std::uint32_t));
+  return alignment;
+}
+
+// Allocates the blocks of [0, size_bytes); returns 0 or an errno.
+int reserve_blocks(int fd, const std::string& path, std::uint64_t size_bytes) {
+  int result = 0;
+  do {
+    result = ::fallocate(fd, 0, 0, static_cast<off_t>(size_bytes)) == 0 ? 0 : errno;
+  } while (result == EINTR);
+  if (result != EOPNOTSUPP) return result;
+  // Without fallocate, glibc writes a zero byte into every hole. These writes are too small for
+  // O_DIRECT and need a buffered descriptor.
+  const UniqueFd buffered(try_open(path, O_RDWR | O_CLOEXEC));
+  if (!buffered) return errno;
+  return ::posix_fallocate(buffered.get(), 0, static_cast<off_t>(size_bytes));
+}
+
+}  // namespace
+
+SwapFile::SwapFile(std::string path, OpenMode mode, DirectIo direct, std::size_t drive)
+    : path_(std::move(path)), drive_(drive) {
+  const int flags = open_flags(mode);
+  if (direct == DirectIo::off) {
+    why_buffered_ = "direct I/O is switched off";
+  } else {
+    fd_ = UniqueFd(try_open(path_, flags | O_DIRECT));
+    if (!fd_ && errno == EINVAL) {
+      why_buffered_ = "the file system refuses O_DIRECT (open: EINVAL)";
+    } else if (!fd_) {
+      throw IoError(errno, "open", path_, 0, 0, open_advice(errno, mode));
+    }
+  }
+  if (fd_) {
+    const DirectAlignment alignment = direct_alignment(fd_.get());
+    direct_ = alignment.offset_bytes != 0;
+    if (direct_) {
+      offset_alignment_ = alignment.offset_bytes;
+      memory_alignment_ = alignment.memory_bytes;
+    } else {
+      why_buffered_ = "the file system does no direct I/O on this file (statx)";
+      fd_.reset();
+    }
+  }
+  if (!direct_) open_buffered(flags, mode, direct);
+  struct stat info {};
+  SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
+  if (!S_ISREG(info.st_mode))
+    throw IoError(EINVAL, "open", path_, 0, 0, "is not a regular file; remove it");
+  // Clears O_NONBLOCK: on a non-blocking descriptor, io_uring fails requests that would wait.
+  SLUICE_SYSCALL(::fcntl(fd_.get(), F_SETFL, direct_ ? O_DIRECT : 0), path_);
+}
+
+void SwapFile::open_buffered(int flags, OpenMode mode, DirectIo direct) {
+  if (direct == DirectIo::on) {
+    throw IoError(EINVAL, "open for direct I/O", path_, 0, 0,
+                  why_buffered_ + "; choose another file system or switch direct I/O to auto");
+  }
+  fd_ = UniqueFd(try_open(path_, flags));
+  if (!fd_) throw IoError(errno, "open", path_, 0, 0, open_advice(errno, mode));
+}
+
+std::uint64_t SwapFile::size_bytes() const {
+  struct stat info {};
+  SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
+  return static_cast<std::uint64_t>(info.st_size);
+}
+
+std::uint64_t SwapFile::disk_bytes() const {
+  struct stat info {};
+  SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
+  return static_cast<std::uint64_t>(info.st_blocks) * kBytesPerStatBlock;
+}
+
+void SwapFile::allocate(std::uint64_t size_bytes) {
+  const std::uint64_t old_bytes = this->size_bytes();
+  if (size_bytes > 0) {
+    const int error_number = reserve_blocks(fd_.get(), path_, size_bytes);
+    if (error_number != 0) {
+      // Returns the blocks that a failed attempt left beyond the old end.
+      if (this->size_bytes() > old_bytes) {
+        SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(old_bytes)), path_);
+      }
+      const std::string advice = error_number == ENOSPC
+                                     ? "needed " + format_bytes(size_bytes) +
+                                           ", of which the file had " + format_bytes(old_bytes) +
+                                           "; free on its file system are " +
+                                           format_bytes(free_disk_bytes(path_)) +
+                                           "; free some space or choose another directory"
+                                     : "";
+      throw IoError(error_number, "allocation", path_, 0, size_bytes, advice);
+    }
+  }
+  SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(size_bytes)), path_);
+}
+
+void SwapFile::sync_data() const {
+  SLUICE_SYSCALL(::fdatasync(fd_.get()), path_);
+}
+
+std::uint64_t free_disk_bytes(const std::string& path) {
+  struct statvfs info {};
+  SLUICE_SYSCALL(::statvfs(path.c_str(), &info), path);
+  // File systems without a block count (ramfs, some network file systems) do not tell.
+  if (info.f_blocks == 0) return kUnknownFreeBytes;
+  return checked_mul(info.f_bavail, info.f_frsize);
+}
+
+}  // namespace sluice::nvme

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Checks with clang 14, into build-clang/: scripts/lint.sh thread-safety [--quick] | tidy [BASE | --all | FILE...]
+#   thread-safety  compiles everything with -Werror=thread-safety (lock annotations, base/include/sluice/base/mutex.hpp)
+#                  and warnings as errors; --quick: only the libraries that need no LibTorch
+#   tidy           clang-tidy over the C++ files changed since BASE (the branch point from origin/main, or else the last
+#                  commit), over those named, or over all; a warning fails (.clang-tidy says which checks, and why)
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+build=build-clang
+usage="usage: scripts/lint.sh thread-safety [--quick] | tidy [BASE | --all | FILE...]"
+quick_targets=(sluice_base sluice_nvme sluice_cpu_adam sluice_offload sluice_zero
+  sluice_config sluice_plan sluice_models_data sluice_train_api sluice_cli)
+
+configure() {
+  command -v clang++-14 >/dev/null || fail "clang++-14 is not installed; run scripts/setup.sh"
+  local log=.cache/lint-configure.log
+  mkdir -p .cache
+  cmake --preset clang >"$log" 2>&1 || { cat "$log" >&2; fail "the configuration failed"; }
+}
+
+build_with_clang() { cmake --build "$build" --parallel "$(build_jobs)" ${1:+--target "$@"} -- -k 0; }
+
+thread_safety() {
+  configure
+  case "${1:-}" in
+    "") build_with_clang ;;
+    --quick) build_with_clang "${quick_targets[@]}" ;;
+    *) fail "$usage" ;;
+  esac
+  say "thread safety: passed"
+}
+
+branch_point() { git merge-base HEAD origin/main 2>/dev/null || git rev-parse HEAD~1; }
+
+changed_since() { git diff --name-only --diff-filter=d "$1" -- '*.cpp' '*.hpp'; }
+
+tidy() {
+  command -v clang-tidy-14 >/dev/null || fail "clang-tidy-14 is not installed; run scripts/setup.sh"
+  local files=() units headers
+  if [[ "${1:-}" == *.[ch]pp ]]; then
+    files=("$@")
+  elif [[ "${1:-}" != --all ]]; then
+    local base="${1:-$(branch_point)}"
+    git rev-parse --quiet --verify "$base^{commit}" >/dev/null || fail "$base is no commit; $usage"
+    mapfile -t files < <(changed_since "$base")
+    if ((${#files[@]} == 0)); then
+      say "tidy: no C++ file has changed since $base"
+      return
+    fi
+  fi
+  configure
+  mapfile -t units < <(scripts/tidy_units.py "$build" "${files[@]}" | grep .)
+  mapfile -t headers < <(scripts/tidy_units.py --headers "$build" "${files[@]}" | grep .)
+  if ((${#units[@]} == 0)); then fail "none of these files is compiled: ${files[*]}"; fi
+  if ((${#headers[@]} > 0)); then ninja -C "$build" "${headers[@]}" >/dev/null; fi
+  say "tidy: ${#units[@]} units"
+  printf '%s\0' "${units[@]}" | xargs -0 -P "$(build_jobs)" -n 1 \
+    clang-tidy-14 --quiet --warnings-as-errors='*' -p "$build" 2>/dev/null || fail "clang-tidy warns"
+  say "tidy: passed"
+}
+
+case "${1:-}" in
+  thread-safety) thread_safety "${@:2}" ;;
+  tidy) tidy "${@:2}" ;;
+  *) fail "$usage" ;;
+esac
