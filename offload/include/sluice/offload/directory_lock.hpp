@@ -1,7 +1,7 @@
 #pragma once
-// DirectoryLock: holds a swap directory for this process, by a flock on DIR/lock. SwapStore locks its
-// directories itself; this lock is for a directory with scratch files only, and for maintenance.
-// The system releases the lock when the process ends, however it ends; the file stays.
+// DirectoryLock: holds a swap directory for this process, by a flock on DIR/lock. SwapStore locks
+// its directories itself; this lock is for a directory with scratch files only, and for
+// maintenance. The system releases the lock when the process ends, however it ends; the file stays.
 //
 // Thread-compatible: callers synchronise.
 

@@ -1,8 +1,8 @@
 #pragma once
 // ScratchFile: a file of fixed ranges that need not survive the run: 16-bit weights, gradients that
 // wait for their update, unit inputs. The file DIR/scratch.NAME.swap is created in a directory that
-// a SwapStore or DirectoryLock holds. The destructor removes it; the next SwapStore in the directory
-// removes the scratch files of a killed run.
+// a SwapStore or DirectoryLock holds. The destructor removes it; the next SwapStore in the
+// directory removes the scratch files of a killed run.
 //
 // Thread-compatible: callers synchronise; any thread may use the ranges.
 
