@@ -1,4 +1,4 @@
-// What of an optimizer's configuration is the same for all elements of a step.
+// Constants of a step: equal for all its elements.
 
 #include "constants.hpp"
 
@@ -33,7 +33,7 @@ class Checker {
   void below_one(double value, const char* name) const {
     SLUICE_CHECK(value >= 0 && value < 1, text(value, name) + "; it must be in [0, 1)");  // NaN too
   }
-  // What fp32 makes 0 would divide by 0.
+  // A value that fp32 rounds to 0 would divide by 0.
   void not_lost(double value, float rounded, const char* name) const {
     SLUICE_CHECK(value == 0 || rounded != 0,
                  text(value, name) + ", which is 0 in fp32; give 0 or a larger one");
@@ -51,7 +51,7 @@ class Checker {
   const char* optimizer_;
 };
 
-// Decay of the weight itself: 1 - rate * decay.
+// Factor of decoupled decay: 1 - rate * decay.
 float keep_of(const Checker& check, double learning_rate, double weight_decay) {
   return check.fp32(1 - learning_rate * weight_decay, "1 - learning_rate * weight_decay");
 }
@@ -128,7 +128,7 @@ StepConstants constants(const SgdConfig& config, std::int64_t step) {
   StepConstants out{};
   out.l2 = check.fp32(config.weight_decay, "weight_decay");
   out.beta1 = check.fp32(config.momentum, "momentum");
-  // The first step's buffer is its gradient, without dampening; before it, the buffer is 0.
+  // The first step sets the buffer, which is 0 before, to its gradient without dampening.
   out.one_minus_beta1 = step == 1 ? 1 : check.fp32(1 - config.dampening, "1 - dampening");
   out.step_size = check.fp32(config.learning_rate, "learning_rate");
   out.nesterov = config.nesterov;

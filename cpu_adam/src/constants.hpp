@@ -1,13 +1,15 @@
 #pragma once
-// From a configuration to what the kernels take. Thread-safe: free functions without state.
+// Converts a configuration to the kernels' constants. Thread-safe: free functions without state.
 
 #include "kernels.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 
 namespace sluice::cpu_adam {
 
+// The update rule of the configuration.
 Rule rule_of(const OptimizerConfig& config);
-// Throws InvalidArgument with the value that is out of range, not finite, or beyond fp32.
+// The constants of a step. Throws InvalidArgument with a value that is out of range, non-finite, or
+// beyond fp32.
 StepConstants constants_of(const OptimizerConfig& config, const Step& step);
 
 }  // namespace sluice::cpu_adam

@@ -7,11 +7,11 @@ HWY_INLINE BitVec lower_half(BitVec bits) {
   return hn::And(bits, hn::Set(Bits(), 0xFFFF));
 }
 
-// Every lane is at most 0xFFFF, so the saturation of the signed conversion never acts.
+// Every lane is at most 0xFFFF, so the signed conversion never saturates.
 HWY_INLINE hn::Vec<Halves> narrow(BitVec value) {
   return hn::DemoteTo(Halves(), hn::BitCast(hn::RebindToSigned<Bits>(), value));
 }
-// How much of a vector there is in memory.
+// Lanes of a vector that exist in memory: all, or the first `count`.
 struct AllLanes {};
 struct FirstLanes {
   std::size_t count;
@@ -41,21 +41,21 @@ template <class Part>
 HWY_INLINE Vec load(const Bf16* from, Part part) {
   return float_of(hn::ShiftLeft<16>(hn::PromoteTo(Bits(), read(Halves(), &from->bits, part))));
 }
-// All convert fp16 in hardware, subnormals included.
+// All targets convert fp16 in hardware, including subnormals.
 template <class Part>
 HWY_INLINE Vec load(const Fp16* from, Part part) {
   const hn::Rebind<hwy::float16_t, Floats> halves;
   return hn::PromoteTo(Floats(), hn::BitCast(halves, read(Halves(), &from->bits, part)));
 }
 
-// to_bf16 of base/dtype.hpp for a value whose NaN is the one of one_nan: its rounding then needs no
-// exception (0x7FC00000 + 0x7FFF carries nothing into the upper half).
+// to_bf16() of base/dtype.hpp for a value whose only NaN is that of one_nan(). Rounding needs no
+// special case for this NaN: 0x7FC00000 + 0x7FFF carries nothing into the upper half.
 HWY_INLINE hn::Vec<Halves> round_to_bf16(Vec value) {
   const BitVec in = bits_of(value);
   const BitVec odd = hn::And(hn::ShiftRight<16>(in), hn::Set(Bits(), 1));
   return narrow(hn::ShiftRight<16>(hn::Add(hn::Add(in, hn::Set(Bits(), 0x7FFF)), odd)));
 }
-// VCVTPS2PH or FCVTN with round to nearest even: the bits of to_fp16.
+// VCVTPS2PH or FCVTN, round to nearest even: the bits of to_fp16().
 HWY_INLINE hn::Vec<Halves> round_to_fp16(Vec value) {
   const hn::Rebind<hwy::float16_t, Floats> halves;
   return hn::BitCast(Halves(), hn::DemoteTo(halves, value));
@@ -66,8 +66,8 @@ HWY_INLINE Vec one_nan(Vec value) {
   return hn::IfThenElse(hn::IsNaN(value), nan, value);
 }
 
-// The hardware's prefetchers stop at the end of a page. Asked for a page ahead, reads get 1.1
-// (Adam's four streams) to 1.4 (a single one) times the bandwidth (bench/adam_bench.cpp). An
+// Hardware prefetchers stop at the end of a page. Prefetching one page ahead gives reads 1.1
+// (Adam's four streams) to 1.4 times (a single stream) the bandwidth (bench/adam_bench.cpp). An
 // address past the end is harmless: a prefetch never faults.
 constexpr std::size_t kCacheLineBytes = 64;
 constexpr std::uintptr_t kPrefetchBytes = 4096;
@@ -116,7 +116,7 @@ HWY_INLINE void store_weight(const TileArguments& tile, std::size_t i, Vec value
       static_cast<std::uint16_t*>(tile.weight) + i, part);
 }
 
-// 16-bit weights of two vectors.
+// Streams the 16-bit weights of two vectors.
 HWY_INLINE void stream_weights(const TileArguments& tile, std::size_t i, Vec first, Vec second) {
   const hn::Repartition<std::uint16_t, Floats> both;
   hn::Stream(
@@ -150,7 +150,7 @@ HWY_INLINE void store_master(const TileArguments& tile, std::size_t i, Vec value
   }
 }
 
-// noise_of() of rounding.hpp. `places`: of the lanes, counted from element i of the run.
+// noise_of() of rounding.hpp. `places`: the lanes' positions, counted from element i of the run.
 HWY_INLINE BitVec noise_at(const RoundingKey& key, std::size_t i, BitVec places) {
   const BitVec number = hn::Add(places, hn::Set(Bits(), key.first + static_cast<std::uint32_t>(i)));
   BitVec x = hn::Xor(number, hn::Set(Bits(), key.keys[0]));
@@ -162,7 +162,7 @@ HWY_INLINE BitVec noise_at(const RoundingKey& key, std::size_t i, BitVec places)
   return hn::Xor(x, hn::ShiftRight<16>(x));
 }
 
-// The upper half is the value, rounded stochastically.
+// Bits whose upper half is the value, rounded stochastically.
 template <int kShift>
 HWY_INLINE BitVec with_noise(Vec value, BitVec noise) {
   const BitVec bits = hn::ShiftRight<kShift>(noise);
@@ -192,9 +192,9 @@ HWY_INLINE void store_moments(const TileArguments& tile, std::size_t i, const Mo
   if (count > 2) store_rounded<kNoiseShift[2]>(to(2), moments[2], noise, part);
 }
 
-// Makes every NaN the one of one_nan; that there is none is seen in the sum of two states. No rule
-// gives a master that is a number beside a moment that is not, but Lion's, whose moment is the
-// first.
+// no_other_nan() replaces every NaN by that of one_nan(). The sum of two states shows whether there
+// is a NaN: no rule gives a NaN moment beside a master that is a number, except Lion, whose only
+// moment is part of the sum.
 HWY_INLINE Vec sum_of_states(Vec p, const Moments& moments, std::size_t count) {
   return count == 0 ? p : hn::Add(p, moments[0]);
 }

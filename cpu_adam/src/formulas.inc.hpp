@@ -1,16 +1,17 @@
-// The update rules, written once for every instruction set: included by the scalar kernel and, for
-// each instruction set, by the vector kernels, inside their namespace. There `Vec` is a float or a
-// vector of them, with add, sub, mul, div, root, mul_add(a, b, c) = a * b + c rounded once,
-// larger_of(a, b) = b where a <= b, else a, and sign_of (0 of 0, NaN of NaN).
+// The update rules, written once for every instruction set. The scalar kernel includes this file,
+// and the vector kernels include it for each instruction set, inside their namespace. The includer
+// defines `Vec`, a float or a vector of floats, with add, sub, mul, div, root, mul_add(a, b, c) = a
+// * b + c rounded once, larger_of(a, b) = b where a <= b, else a, and sign_of (zero of zero, NaN of
+// NaN).
 //
-// A rule takes an element's gradient (already multiplied by the gradient factor) and its states,
-// and gives back the states. The order of operations is the definition: docs/numerics.md.
+// A rule takes an element's gradient, already multiplied by the gradient factor, and updates the
+// element's states. The order of operations is the definition: docs/numerics.md.
 
 // Without an include guard, on purpose.
 
 using Moments = Vec[kMostMoments];
 
-// StepConstants in every lane.
+// StepConstants broadcast to every lane.
 struct Lanes {
   explicit KERNEL_INLINE Lanes(const StepConstants& c)
       : l2(splat(c.l2)),
@@ -32,9 +33,9 @@ struct Lanes {
   KERNEL_INLINE Vec with_decay(Vec g, Vec p) const { return has_l2 ? mul_add(l2, p, g) : g; }
 };
 
-// Adam: Kingma & Ba 2015, Alg. 1 in the order of the end of section 2, which divides once: both
-// bias corrections are in step_size, and that of v is in epsilon too (constants.cpp). Decoupled
-// decay: Loshchilov & Hutter 2019, Alg. 2.
+// Adam: Kingma & Ba 2015, Alg. 1, in the order given at the end of section 2, which divides once.
+// step_size contains both bias corrections; epsilon contains that of v too (constants.cpp).
+// Decoupled decay: Loshchilov & Hutter 2019, Alg. 2.
 struct Adam {
   static constexpr Rule kRule = Rule::adam;
   static constexpr std::size_t kMoments = 2;
@@ -59,7 +60,7 @@ struct Adam {
   }
 };
 
-// Reddi, Kale & Kumar 2018, Alg. 2; like PyTorch the largest v before its bias correction.
+// Reddi, Kale & Kumar 2018, Alg. 2. Like PyTorch, takes the largest v before its bias correction.
 struct AmsGrad {
   static constexpr Rule kRule = Rule::amsgrad;
   static constexpr std::size_t kMoments = 3;

@@ -11,12 +11,12 @@ namespace sluice::cpu_adam {
 
 namespace {
 
-constexpr std::size_t kChunk = 16'384;  // elements whose squares are one term of the sum
-// Chunks per loop body of the executor: 256 KiB of 16-bit elements, so that its start is small
-// beside it.
+constexpr std::size_t kChunk = 16'384;  // elements of one term of the sum
+// Chunks per loop body of the executor: 256 KiB of 16-bit elements, so that the body's start costs
+// little.
 constexpr std::size_t kChunksPerTask = 8;
 
-// Halves are added pairwise: one order for every kernel.
+// Adds halves pairwise: one order for every kernel.
 double total_of(Accumulators sums) {
   for (std::size_t half = kAccumulators / 2; half > 0; half /= 2) {
     for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
@@ -24,7 +24,7 @@ double total_of(Accumulators sums) {
   return sums[0];
 }
 
-// Gradients end to end, in chunks of their own.
+// Gradients end to end. Each chunk lies in one gradient.
 class Chunks {
  public:
   Chunks(const Kernel& kernel, std::span<const GradientSpan> gradients)
@@ -45,7 +45,7 @@ class Chunks {
     return std::visit([&](auto values) { return squares(values, at.first); },
                       gradients_[at.gradient]);
   }
-  // The value of each gradient is the sum of its chunks' terms, that of all the sum of theirs.
+  // Sums the chunks' terms for each gradient, then the gradients' sums.
   double sum(const std::vector<double>& terms) const {
     double all = 0;
     for (std::size_t g = 0; g < begins_.size(); ++g) {
@@ -60,7 +60,7 @@ class Chunks {
  private:
   struct Place {
     std::size_t gradient;
-    std::size_t first;  // element of it
+    std::size_t first;  // element of the gradient
   };
   Place place_of(std::size_t chunk) const {
     const auto after = std::upper_bound(begins_.begin(), begins_.end(), chunk);
@@ -77,7 +77,7 @@ class Chunks {
 
   const Kernel& kernel_;
   const std::span<const GradientSpan> gradients_;
-  std::vector<std::size_t> begins_;  // the first chunk of each; an empty one has none
+  std::vector<std::size_t> begins_;  // first chunk of each gradient; an empty gradient has no chunk
   std::size_t count_ = 0;
 };
 
@@ -95,8 +95,8 @@ GradientStats gradient_stats_on(const Kernel& kernel, std::span<const GradientSp
         for (std::size_t c = task * kChunksPerTask; c < last; ++c) terms[c] = chunks.squares_of(c);
       });
   double sum = chunks.sum(terms);
-  // Squares of finite elements (at most 1.2e77 each) cannot overflow fp64, and an element that is
-  // not finite leaves no sum finite: the sum alone tells.
+  // The sum alone shows whether all elements are finite. Squares of finite elements (at most 1.2e77
+  // each) cannot overflow fp64; a non-finite element makes the sum non-finite.
   if (std::isnan(sum)) sum = std::numeric_limits<double>::quiet_NaN();
   return {sum, std::isfinite(sum)};
 }

@@ -1,11 +1,11 @@
 #pragma once
-// The kernels of this build: what each computes, and how one is chosen. Private to the component
-// (and to its tests, which run every kernel against the scalar one).
+// The kernels of this build, and the choice among them. Private to the component and to its tests,
+// which compare every kernel with the scalar one.
 //
-// A kernel does not check its arguments, allocates nothing, throws nothing, and runs on the calling
-// thread. Any length and alignment; streams do not overlap. Formulas and rounding:
-// docs/numerics.md. Thread-safe: the list is constant; a kernel touches only the memory it is
-// given.
+// A kernel does not check its arguments, allocates nothing, throws nothing and runs on the calling
+// thread. It takes any length and alignment; streams must not overlap. Formulas and rounding:
+// docs/numerics.md. Thread-safe: the list is constant; a kernel touches only the memory in its
+// arguments.
 
 #include <array>
 #include <cstddef>
@@ -23,8 +23,8 @@ namespace sluice::cpu_adam {
 enum class Rule { adam, amsgrad, adagrad, lion, momentum, sgd };
 inline constexpr std::size_t kRules = 6;
 
-// Everything about a step that is the same for all elements; computed in double, rounded to fp32
-// once. What a rule does not use is 0.
+// The constants of a step, equal for all elements: computed in double, rounded to fp32 once. Fields
+// that a rule does not use are 0.
 struct StepConstants {
   float gradient_factor;  // multiplies the gradient first; negative with maximize
   float l2;               // weight decay added to the gradient
@@ -40,31 +40,31 @@ struct StepConstants {
   bool nesterov;
 };
 
-// Ordinary stores, or stores that go around the caches: a weight that is larger than the caches is
-// not read again soon, and a streaming store does not fetch the line that it overwrites. The caller
-// flushes streams before others read (hwy::FlushStream).
+// Ordinary stores, or stores that bypass the caches. A streaming store does not fetch the line that
+// it overwrites; a weight larger than the caches is not read again soon. The caller flushes streams
+// before other threads read the weight (hwy::FlushStream).
 enum class WeightStore { cached, streaming };
 enum class WeightType { none, fp32, bf16, fp16 };
 
-// Noise for stochastic rounding: 32 bits for each element, from the low half of its number and two
-// keys (rounding_key).
+// Key of the noise for stochastic rounding: 32 bits for each element, from the low half of the
+// element's number and two keys (rounding_key()).
 struct RoundingKey {
-  std::uint32_t first = 0;  // low half of the first element's number; a run does not wrap round
+  std::uint32_t first = 0;  // low half of the first element's number; must not wrap in a run
   std::uint32_t keys[2] = {0, 0};
 };
 
 enum class MasterLayout { fp32, split };
-// What a tile's states are, whatever their values.
+// The types of a tile's states.
 struct StateLayout {
   MasterLayout master = MasterLayout::fp32;
   std::size_t moments = 0;
-  std::size_t moment_bytes = sizeof(float);  // of an element
+  std::size_t moment_bytes = sizeof(float);  // per element
 };
 
-// One run of elements.
+// One run of elements. Owns nothing.
 struct TileArguments {
   void* master;        // fp32, or the bf16 weight of a split master
-  std::uint16_t* low;  // of a split master
+  std::uint16_t* low;  // lower halves of a split master, else null
   std::array<void*, kMostMoments> moments;
   const void* gradient;
   DType gradient_type;
@@ -76,15 +76,15 @@ struct TileArguments {
 };
 using StepFunction = void (*)(const StepConstants&, const TileArguments&);
 
-// Squares are summed in this many fp64 accumulators: element i of a chunk goes to accumulator
-// i % kAccumulators. A whole number of vectors of any kernel, and enough independent sums to hide
-// the latency of the addition.
+// Number of fp64 accumulators for squares: element i of a chunk goes to accumulator
+// i % kAccumulators. It is a whole number of vectors for every kernel, and gives enough independent
+// sums to hide the latency of the addition.
 inline constexpr std::size_t kAccumulators = 32;
 using Accumulators = std::array<double, kAccumulators>;
-// Adds the squares of `count` elements, the first of which belongs to accumulator 0.
+// Adds the squares of `count` elements to `sums`; the first element belongs to accumulator 0.
 using SumFunction = void (*)(const void* gradient, std::size_t count, Accumulators& sums);
 
-// Where a type stands among the alternatives of GradientSpan.
+// Index of a type among the alternatives of GradientSpan.
 template <class G>
 inline constexpr std::size_t kGradientIndex = std::is_same_v<G, float>  ? 0
                                               : std::is_same_v<G, Bf16> ? 1
@@ -97,7 +97,7 @@ struct Kernel {
   SumFunction sum_squares[3];       // [kGradientIndex]
 };
 
-// Step<R, layout, type of the moments>::run and SumSquares<G>::run for every combination.
+// Makes a kernel of Step<R, layout, moment type>::run and SumSquares<G>::run for every combination.
 template <template <class, MasterLayout, class> class Step, template <class> class SumSquares,
           class... Rules>
 constexpr Kernel make_kernel(std::string_view name, std::int64_t highway_target) {
@@ -121,17 +121,18 @@ constexpr Kernel make_kernel(std::string_view name, std::int64_t highway_target)
 const Kernel& scalar_kernel();
 std::span<const Kernel> vector_kernels();  // best first; empty where only the scalar one exists
 
-// All of this build, best first, the scalar one last.
+// All kernels of this build, best first, the scalar one last.
 std::span<const Kernel> kernels();
+// Whether this CPU supports the kernel.
 bool runs_here(const Kernel& kernel);
-// The kernel of that name. Throws InvalidArgument with the list when it is unknown or the CPU lacks
-// it.
+// The kernel `name`. Throws InvalidArgument with the list of kernels when the name is unknown or
+// the CPU does not support the kernel.
 const Kernel& find_kernel(std::string_view name);
-// The one that SLUICE_SIMD names, else the best that runs here. The environment is read at the
-// first call that succeeds. Throws as find_kernel.
+// The kernel named by SLUICE_SIMD, else the best that this CPU supports. The environment is read at
+// the first call that succeeds. Throws as find_kernel().
 const Kernel& chosen_kernel();
 
-// The public functions on a given kernel.
+// The public functions, on a given kernel.
 void step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Step& step,
                   const Tile& tile);
 void step_on(const Kernel& kernel, std::span<const Group> groups, const Step& step,

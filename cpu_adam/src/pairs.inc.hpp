@@ -1,7 +1,7 @@
-// Steps in which everything in memory has 16 bits (split master, bf16 moments, bf16 gradient), of
-// two vectors at a time: included by vector_kernels.cpp for each instruction set, inside its
-// namespace. Elements at even places are the lower halves of 32-bit lanes, those at odd places the
-// upper ones, so that shifts and masks widen and narrow them, and nothing crosses lanes.
+// Steps in which all memory has 16-bit elements (split master, bf16 moments, bf16 gradient), two
+// vectors at a time. vector_kernels.cpp includes this file for each instruction set, inside its
+// namespace. Elements at even positions are the lower halves of 32-bit lanes, elements at odd
+// positions the upper halves. Shifts and masks widen and narrow elements; nothing crosses lanes.
 
 // Without an include guard, on purpose.
 
@@ -23,7 +23,7 @@ HWY_INLINE void store_pairs(void* to, std::size_t i, BitVec pairs) {
   const hn::Repartition<std::uint16_t, Bits> words;
   hn::StoreU(hn::BitCast(words, pairs), words, static_cast<std::uint16_t*>(to) + i);
 }
-// The upper halves of both.
+// Stores the upper halves of both vectors.
 HWY_INLINE void store_uppers(void* to, std::size_t i, BitVec even, BitVec odd) {
   store_pairs(to, i, hn::Or(hn::ShiftRight<16>(even), upper_half(odd)));
 }

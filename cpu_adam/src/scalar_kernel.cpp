@@ -1,5 +1,5 @@
-// The kernel that defines the result: one element at a time, plain C++. The vector kernels repeat
-// its operations in its order.
+// The scalar kernel defines the result: one element at a time, in plain C++. The vector kernels
+// repeat its operations in its order.
 
 #include <cmath>
 #include <limits>
@@ -104,7 +104,7 @@ void store_moment(Bf16* to, std::size_t i, float value, std::uint32_t noise) {
   to[i] = round_stochastically(value, noise);
 }
 
-// Which payload and sign survive when two NaN meet depends on the instruction and the compiler.
+// Replaces every NaN by one: payload and sign of a NaN depend on the instruction and the compiler.
 float one_nan(float value) {
   return std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : value;
 }

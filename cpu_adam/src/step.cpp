@@ -16,19 +16,19 @@ namespace sluice::cpu_adam {
 
 namespace {
 
-// The unit of work of step(): 1.75 MiB of fp32 states with 16-bit gradient and weight, so that its
-// start costs nothing beside it and the threads end together.
+// Elements per unit of work of step(): 1.75 MiB of fp32 states with 16-bit gradient and weight.
+// Large enough to hide its start, small enough that the threads end together.
 constexpr std::size_t kChunk = 65'536;
 
-// From here on (28 MiB of states, gradient and weight) the weight would be out of a core's caches
-// anyway before the copy to the device reads it.
+// From this many elements on (28 MiB of states, gradient and weight), the weight leaves a core's
+// caches anyway before the copy to the device reads it.
 constexpr std::size_t kStreamingCount = 1'048'576;
 constexpr std::uintptr_t kStreamingAlignment = 64;
-// Of a smaller tile the lines at both ends, which it shares with its neighbours, would cost more
-// than the others gain.
+// In a smaller tile, the lines at both ends, shared with neighbouring tiles, cost more than the
+// other lines gain.
 constexpr std::size_t kStreamingTile = 256;
 
-// A tile that has been checked: what to run, on which memory. Parts of it may run on any thread.
+// A checked tile: the function to run and its memory. Any thread may run parts of it.
 struct TilePlan {
   const StepConstants* constants;
   StepFunction function;
@@ -42,14 +42,14 @@ struct TilePlan {
     TileArguments part = advanced(arguments, layout, first);
     part.count = count;
     part.rounding = rounding_key(step, first_element + first);
-    // A run does not cross a multiple of 2^32 elements: the rounding's key changes there.
+    // The key of the rounding changes at multiples of 2^32 elements, so a run must not cross one.
     const std::uint64_t left = (std::uint64_t{1} << 32U) - part.rounding.first;
     if (count > left) {
       run(step, first, left);
       return run(step, first + left, count - left);
     }
     if (part.store == WeightStore::cached) return function(*constants, part);
-    // Whole lines are streamed. A line that is written in both ways would go to memory twice.
+    // Streams whole lines only. A line written both ways would go to memory twice.
     const std::size_t line = kStreamingAlignment / size_of(part.weight_type);
     const std::size_t head = std::min(count, count_to_aligned(part));
     const std::size_t body = align_down(count - head, line);
@@ -67,7 +67,7 @@ struct TilePlan {
     part.store = store;
     function(*constants, part);
   }
-  // Elements before the weight's next address that a streaming store takes.
+  // Elements before the next address of the weight that is aligned for streaming stores.
   static std::size_t count_to_aligned(const TileArguments& part) {
     const std::size_t over = reinterpret_cast<std::uintptr_t>(part.weight) % kStreamingAlignment;
     return over == 0 ? 0 : (kStreamingAlignment - over) / size_of(part.weight_type);
@@ -77,8 +77,8 @@ struct TilePlan {
 TilePlan plan_of(const Kernel& kernel, const OptimizerConfig& config,
                  const StepConstants& constants, const Tile& tile) {
   StateLayout layout{.moments = moment_count(config)};
-  // Every field is set below or here. Set to 0 as a whole first, which compilers do by a string
-  // instruction, it costs more than all the rest.
+  // Every field is set here or below. Zeroing the whole struct first, which compilers do with a
+  // string instruction, would cost more than all the rest.
   TileArguments arguments;
   arguments.low = nullptr;
   arguments.weight = nullptr;
@@ -112,8 +112,8 @@ TilePlan plan_of(const Kernel& kernel, const OptimizerConfig& config,
   return {&constants, function, arguments, layout, tile.first_element};
 }
 
-// In a step of so many elements, and where the weight's addresses can be those of streaming stores
-// at all.
+// Whether to stream the weight: in a large step, for a weight whose addresses streaming stores can
+// reach.
 bool should_stream(const TilePlan& plan, std::size_t elements_of_step) {
   const std::size_t bytes = size_of(plan.arguments.weight_type);
   return elements_of_step >= kStreamingCount && plan.count() >= kStreamingTile && bytes > 0 &&
@@ -138,8 +138,8 @@ bool begins_where_ends(const Spans& a, const Spans& b) {
       a);
 }
 
-// Whether `b` begins where `a` ends, in memory and, where they key the rounding, in its elements'
-// numbers, as the parts of a flat buffer do: one step of both together is the same.
+// Whether `b` begins where `a` ends: in memory, and in element numbers where these key the
+// rounding. Tensors of a flat buffer do. One step of both together gives equal bits.
 bool continues(const Tile& a, const Tile& b) {
   const bool rounded = std::holds_alternative<std::span<Bf16>>(a.moments[0]);
   if (rounded && a.first_element + elements_of(a.master) != b.first_element) return false;
@@ -151,9 +151,9 @@ bool continues(const Tile& a, const Tile& b) {
   return true;
 }
 
-// All tiles of a step, end to end, in chunks of the same size whatever the tiles' sizes are. Those
-// that continue one another are one place. Of a tile only its place is kept: what is kept of many
-// is written and read again at every step.
+// All tiles of a step, end to end, in chunks of equal size for any sizes of the tiles. Tiles that
+// continue one another are one place. Places are small, because with many tiles they are written
+// and read again at every step.
 class StepPlan {
  public:
   // Checks every tile, on the executor's threads.
@@ -214,34 +214,34 @@ class StepPlan {
       plan.run(step_, first, count);
       at += count;
     }
-    hwy::FlushStream();  // before whoever waits for this thread reads the weight
+    hwy::FlushStream();  // before a thread that waits for this one reads the weight
   }
 
  private:
   static constexpr std::size_t kPlacesPerTask = 256;
-  // Whole; of many small tiles the wait for the next one would show.
+  // Prefetches a whole Tile: with many small tiles, waiting for the next one would show.
   static void prefetch(const Tile& tile) {
     const auto* const begin = reinterpret_cast<const std::byte*>(&tile);
     for (std::size_t at = 0; at < sizeof(Tile); at += 64) hwy::Prefetch(begin + at);
   }
-  // While tiles are checked: so many take as long as memory does to answer.
+  // Tiles to prefetch ahead while checking: checking that many takes about one memory latency.
   static constexpr std::size_t kChecksAhead = 16;
   void prefetch_ahead_of(std::size_t t) const {
     if (t + kChecksAhead < places_.size()) prefetch(*places_[t + kChecksAhead].tile);
   }
   struct Place {
     const Tile* tile;
-    std::size_t count;    // of all tiles from this one on that continue it
-    std::uint32_t group;  // its index
-    bool continues;       // the tile before
+    std::size_t count;    // elements of this tile and of the tiles that continue it
+    std::uint32_t group;  // index of its group
+    bool continues;       // whether it continues the tile before
   };
-  // The last place that begins at or before this element; of empty ones there may be several.
+  // The last place that begins at or before this element; empty places may begin there too.
   std::size_t place_at(std::size_t element) const {
     const auto after = std::upper_bound(begins_.begin(), begins_.end(), element);
     return static_cast<std::size_t>(after - begins_.begin()) - 1;
   }
   const OptimizerConfig& config_of(const Place& place) const { return groups_[place.group].config; }
-  // Of what is refused the message says which group and tile it is about.
+  // Runs `check` for every place; an InvalidArgument names group and tile.
   template <class Check>
   void check_places(Executor& executor, const Check& check) const {
     executor.for_each(ceil_div(places_.size(), kPlacesPerTask), [&](std::size_t task) {
@@ -255,7 +255,7 @@ class StepPlan {
       }
     });
   }
-  // Of the only one nothing.
+  // Group and tile for a message; empty when there is only one tile.
   std::string name_of(const Place& place) const {
     const std::span<const Tile> tiles = groups_[place.group].tiles;
     if (groups_.size() == 1 && tiles.size() == 1) return "";
@@ -284,9 +284,9 @@ class StepPlan {
   const Kernel& kernel_;
   const std::span<const Group> groups_;
   const Step step_;
-  std::vector<StepConstants> constants_;  // of each group
+  std::vector<StepConstants> constants_;  // one for each group
   std::vector<Place> places_;
-  std::vector<std::size_t> begins_;  // of each place, in elements
+  std::vector<std::size_t> begins_;  // first element of each place
   std::size_t elements_ = 0;
 };
 

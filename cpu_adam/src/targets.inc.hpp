@@ -1,8 +1,9 @@
-// Included before any of Highway's headers: the instruction sets that have a kernel. Left out are
-// those without fused multiply-add (SSE, and Highway's own scalar one, whose MulAdd rounds twice),
-// SVE, whose vectors have no size that an array of them could have (such processors have NEON too),
-// and those never run by this project's tests (Power, RISC-V, WebAssembly): there the scalar kernel
-// is the only one. Without an include guard, on purpose: the vector kernels include themselves.
+// The instruction sets that have a kernel. Include this file before any of Highway's headers.
+// Excluded: sets without fused multiply-add (SSE, and Highway's own scalar set, whose MulAdd rounds
+// twice); SVE, whose vectors have no constant size and cannot be array elements (such processors
+// also have NEON); sets that no test of this project runs (Power, RISC-V, WebAssembly). These have
+// only the scalar kernel. Without an include guard, on purpose: the vector kernels include
+// themselves.
 
 // clang-format off
 #undef HWY_DISABLED_TARGETS

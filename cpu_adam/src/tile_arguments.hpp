@@ -1,5 +1,5 @@
 #pragma once
-// Parts of a run of elements. Thread-compatible: no shared state.
+// Parts of a run of elements. Thread-safe: values and free functions without shared state.
 
 #include <array>
 #include <cstddef>
@@ -15,7 +15,7 @@ constexpr std::size_t size_of(WeightType type) {
   return type == WeightType::fp32 ? 4 : 2;
 }
 
-// Of an element of TileArguments::master.
+// Bytes of an element of TileArguments::master.
 constexpr std::size_t master_bytes(MasterLayout layout) {
   return layout == MasterLayout::split ? sizeof(Bf16) : sizeof(float);
 }
@@ -24,7 +24,7 @@ inline void* offset(void* begin, std::size_t bytes) {
   return begin == nullptr ? nullptr : static_cast<std::byte*>(begin) + bytes;
 }
 
-// The run from element `first` on; its count is the caller's to set.
+// The run from element `first` on. The caller sets its count.
 inline TileArguments advanced(TileArguments tile, const StateLayout& layout, std::size_t first) {
   tile.master = offset(tile.master, first * master_bytes(layout.master));
   if (layout.master == MasterLayout::split) tile.low += first;
@@ -37,8 +37,8 @@ inline TileArguments advanced(TileArguments tile, const StateLayout& layout, std
   return tile;
 }
 
-// A copy of up to kMost elements, with zeros behind them, for a kernel that only knows whole
-// vectors.
+// PartOfVector: a copy of up to kMost elements, padded with zeros, for a kernel that only handles
+// whole vectors. The original tile outlives it.
 class PartOfVector {
  public:
   static constexpr std::size_t kMost = 16;

@@ -24,7 +24,7 @@ struct Stream {
   std::size_t element_bytes;
 };
 
-// Those of a tile that are used.
+// The spans of a tile that the optimizer uses.
 class Streams {
  public:
   Streams(const OptimizerConfig& config, const Tile& tile) {
@@ -45,7 +45,7 @@ class Streams {
   }
 
   void check_lengths(std::size_t elements) const {
-    // Of a length that was subtracted below 0, say; addresses beyond it would wrap.
+    // A longer length comes from a mistake, such as an underflow; its addresses would wrap.
     constexpr std::size_t kMost = std::numeric_limits<std::ptrdiff_t>::max() / sizeof(float);
     SLUICE_CHECK(elements <= kMost,
                  "master has " + std::to_string(elements) + " elements, more than memory can hold");
@@ -53,7 +53,7 @@ class Streams {
       SLUICE_CHECK(of.count == elements, std::string(of.name) + " has " + std::to_string(of.count) +
                                              " elements, master has " + std::to_string(elements));
   }
-  // That no two have memory in common, were each of them so long.
+  // Throws when two spans, each taken as `elements` long, share memory.
   void check_apart(std::size_t elements) const {
     for (const Stream& a : used())
       for (const Stream* b = streams_.data(); b != &a; ++b) check_apart(*b, a, elements);
@@ -85,7 +85,7 @@ class Streams {
   std::size_t count_ = 0;
 };
 
-// An optimizer and how many moments it has, for messages.
+// The optimizer and its number of moments, for messages.
 std::string needs_of(const OptimizerConfig& config) {
   switch (rule_of(config)) {
     case Rule::adam:
@@ -108,7 +108,7 @@ std::string type_of(const MomentSpan& moment) {
   return std::holds_alternative<std::span<float>>(moment) ? "fp32" : "bf16";
 }
 
-// That the moments are those that the optimizer has, of one type.
+// Throws unless the tile has exactly the optimizer's moments, all of one type.
 void check_moments(const OptimizerConfig& config, const Tile& tile, std::size_t elements) {
   const std::size_t moments = moment_count(config);
   for (std::size_t k = 0; k < kMostMoments; ++k) {

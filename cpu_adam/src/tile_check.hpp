@@ -1,5 +1,5 @@
 #pragma once
-// What a tile must be before anything of it is touched. Thread-safe: free functions without state.
+// Checks of a tile, before any of its memory is touched. Thread-safe: free functions without state.
 
 #include <cstddef>
 
@@ -7,14 +7,14 @@
 
 namespace sluice::cpu_adam {
 
+// Elements of a master.
 std::size_t elements_of(const MasterSpan& master);
 
-// Throws InvalidArgument unless the tile has what the optimizer needs, all of the master's length.
-// Returns that length.
+// Length of the tile's master. Throws InvalidArgument unless the tile has exactly the spans that
+// the optimizer needs, all of that length.
 std::size_t checked_count(const OptimizerConfig& config, const Tile& tile);
 
-// Throws InvalidArgument when two of the tile's spans have memory in common, or would have, were
-// each `elements` long.
+// Throws InvalidArgument when two of the tile's spans, each taken as `elements` long, share memory.
 void check_apart(const OptimizerConfig& config, const Tile& tile, std::size_t elements);
 
 }  // namespace sluice::cpu_adam

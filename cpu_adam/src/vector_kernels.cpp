@@ -1,4 +1,5 @@
-// The same formulas over Highway's vectors: this file is compiled once for every instruction set.
+// The vector kernels: the formulas over Highway's vectors. This file is compiled once for every
+// instruction set.
 
 // clang-format off
 #include "targets.inc.hpp"
@@ -67,7 +68,7 @@ HWY_INLINE Vec larger_of(Vec a, Vec b) {
 HWY_INLINE Vec sign_of(Vec a) {
   const Vec one = splat(1);
   const Vec of_number = hn::Or(one, hn::And(a, hn::SignBit(Floats())));
-  // Neither above nor below 0: a zero, which stays as it is, or a NaN.
+  // A value neither above nor below 0 is a zero or a NaN, and stays unchanged.
   const auto ordered = hn::Or(hn::Gt(a, splat(0)), hn::Lt(a, splat(0)));
   return hn::IfThenElse(ordered, of_number, a);
 }
@@ -76,12 +77,13 @@ HWY_INLINE Vec sign_of(Vec a) {
 #include "formulas.inc.hpp"
 
 #if HWY_TARGET == HWY_AVX3
-// Where division and root are most of the work the divider is what everything waits for. These get
-// the correctly rounded root from the 14-bit estimate of its reciprocal instead: a coupled Newton
-// iteration for root and half of its reciprocal, then a step from the exact residue (Markstein
-// 2000, "IA-64 and Elementary Functions", chapter 9). The scale does not matter from kLeast on,
-// below which the residue would be subnormal; kernel_conformance_test compares every mantissa.
-// Wrong, and said to be by correct(): a root of less than kLeast. That of an infinity is NaN.
+// Lanes whose square root does not use the divider, which otherwise limits a step dominated by
+// division and root. The root comes from the 14-bit estimate of its reciprocal, and is correctly
+// rounded: a coupled Newton iteration for the root and half of its reciprocal, then a step from the
+// exact residue (Markstein 2000, "IA-64 and Elementary Functions", chapter 9). From kLeast on,
+// scale does not matter; below kLeast the residue would be subnormal. kernel_conformance_test
+// compares every mantissa. A root of a value below kLeast is wrong, and correct() reports it. The
+// root of infinity is NaN.
 class LanesWithoutDivider : public Lanes {
  public:
   explicit HWY_INLINE LanesWithoutDivider(const StepConstants& constants) : Lanes(constants) {}
@@ -95,7 +97,7 @@ class LanesWithoutDivider : public Lanes {
     half = hn::MulAdd(half, error, half);
     return hn::MulAdd(hn::NegMulAdd(r, r, a), half, r);
   }
-  // Of all roots since the last call.
+  // Lanes in which all roots since the last call are correct.
   HWY_INLINE hn::Mask<Floats> correct() { return std::exchange(correct_, all()); }
 
  private:
@@ -113,7 +115,7 @@ struct StepRun {
   static constexpr StateLayout kStates{kLayout, R::kMoments, sizeof(M)};
 
   struct Vector {
-    HWY_INLINE Vector() {}  // one that the compiler makes would be of no instruction set
+    HWY_INLINE Vector() {}  // a generated constructor would lack the instruction set
     Vec p;
     Moments moments;
   };
@@ -147,8 +149,8 @@ struct StepRun {
                                    std::size_t i, Part part) {
     store_weight(tile, i, step_states(c, factor, tile, i, part), part);
   }
-  // Two vectors, whose 16-bit weights are streamed as one: on AVX-512 a whole line, which a buffer
-  // of the processor waits for.
+  // Steps two vectors and streams their 16-bit weights as one: on AVX-512, a whole line, which
+  // fills one of the processor's write-combining buffers.
   static HWY_INLINE void two_at(const Lanes& c, Vec factor, const TileArguments& tile,
                                 std::size_t i) {
     const Vec first = step_states(c, factor, tile, i, AllLanes{});
@@ -157,8 +159,8 @@ struct StepRun {
   }
 
 #if HWY_TARGET == HWY_AVX3
-  // Every third root is the divider's, which has the time. Stores nothing and returns false where
-  // that is not enough: at a NaN, and at a root that is not correct.
+  // Steps three vectors; the otherwise idle divider takes every third root. Stores nothing and
+  // returns false when a state is NaN or a root is not correct.
   static HWY_INLINE bool three_at(LanesWithoutDivider& c, Vec factor, const TileArguments& tile,
                                   std::size_t i) {
     const Vector vectors[] = {updated(c, factor, tile, i, AllLanes{}),
@@ -178,7 +180,7 @@ struct StepRun {
   }
 #endif
 
-  // Fewer elements than a vector has. Without masks they are copied, with zeros behind them.
+  // Steps fewer elements than a vector has. Without masks, the elements are copied and padded.
   static void rest(const Lanes& c, Vec factor, const TileArguments& tile) {
     if constexpr (HWY_TARGET == HWY_AVX3) {
       vector_at(c, factor, tile, 0, FirstLanes{tile.count});
@@ -192,8 +194,8 @@ struct StepRun {
   static void run(const StepConstants& constants, const TileArguments& tile) {
     const Lanes c(constants);
     const Vec factor = splat(constants.gradient_factor);
-    // A copy whose address nobody has, so that the stores of the loop cannot be seen as changing
-    // it.
+    // A copy whose address does not escape, so that the compiler knows that the loop's stores leave
+    // it unchanged.
     const TileArguments in_registers = tile;
     std::size_t i = 0;
     if constexpr (kLayout == MasterLayout::split && std::is_same_v<M, Bf16>) {
@@ -202,7 +204,7 @@ struct StepRun {
         pairs_at<R>(c, factor, in_registers, i);
     }
 #if HWY_TARGET == HWY_AVX3
-    // With 16-bit elements their conversion is more work than the divider has.
+    // With 16-bit elements, conversion takes longer than the divider.
     if constexpr (kLayout == MasterLayout::fp32 && std::is_same_v<M, float>) {
       if (tile.gradient_type == DType::fp32) {
         LanesWithoutDivider without(constants);
@@ -253,7 +255,7 @@ struct SumSquares {
       }
     }
     for (std::size_t k = 0; k < kVectors; ++k) hn::StoreU(sum[k], d, sums.data() + k * kDoubles);
-    // `i` is a multiple of kAccumulators: the rest starts at accumulator 0 again.
+    // `i` is a multiple of kAccumulators, so the rest starts at accumulator 0.
     scalar_kernel().sum_squares[kGradientIndex<G>](values + i, count - i, sums);
   }
 };

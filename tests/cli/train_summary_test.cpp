@@ -12,15 +12,15 @@ using ::testing::HasSubstr;
 
 TEST(RunSummary, LinesUpBudgetPlannedAndPeak) {
   train::RunReport report;
-  report.budget_bytes = {64 * kMiB, 0, 0};
-  report.planned_bytes = {60 * kMiB, kGiB, 0};
-  report.peak_bytes = {59 * kMiB, kGiB, 0};
-  report.bound_by = "nvme_read";
-  report.step_seconds = 2;
-  report.limits_seconds.nvme_read = 1.5;
+  report.memory.budget = {64 * kMiB, 0, 0};
+  report.memory.planned = {60 * kMiB, kGiB, 0};
+  report.memory.peak = {59 * kMiB, kGiB, 0};
+  report.speed.bound_by = "nvme_read";
+  report.speed.step_seconds = 2;
+  report.speed.limits.nvme_read = 1.5;
   report.last_step = 7;
   report.committed_step = 6;
-  report.last_loss = 1.5;
+  report.losses.last = 1.5;
   const std::string text = run_summary(report);
   EXPECT_THAT(text, HasSubstr("tier              budget   planned      peak\n"
                               "device          64.0 MiB  60.0 MiB  59.0 MiB\n"

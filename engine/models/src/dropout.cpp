@@ -1,3 +1,5 @@
+#include "sluice/models/dropout.hpp"
+
 #include <ATen/Context.h>
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
@@ -7,7 +9,6 @@
 #include <cassert>
 #include <cmath>
 
-#include "gpt2_functions.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::models {
@@ -45,17 +46,23 @@ class Dropout : public torch::autograd::Function<Dropout> {
   }
 };
 
+// Drops element i where number first_index + i of the stream is below `threshold`.
+struct Mask {
+  const PhiloxStream& stream;
+  std::uint64_t first_index;
+  std::uint32_t threshold;
+};
+
 template <typename Scalar>
-void drop_range(Scalar* x, std::int64_t begin, std::int64_t end, std::uint32_t threshold,
-                at::opmath_type<Scalar> scale, const PhiloxStream& stream,
-                std::uint64_t first_index) {
+void drop_range(Scalar* x, std::int64_t begin, std::int64_t end, at::opmath_type<Scalar> scale,
+                const Mask& mask) {
   std::int64_t i = begin;
   while (i < end) {
-    const std::uint64_t index = first_index + static_cast<std::uint64_t>(i);
-    const PhiloxBlock numbers = stream.block(index / 4);
+    const std::uint64_t index = mask.first_index + static_cast<std::uint64_t>(i);
+    const PhiloxBlock numbers = mask.stream.block(index / 4);
     for (std::size_t lane = index % 4; lane < 4 && i < end; ++lane, ++i) {
       const auto value = static_cast<at::opmath_type<Scalar>>(x[i]);
-      x[i] = numbers[lane] < threshold ? Scalar(0) : static_cast<Scalar>(value * scale);
+      x[i] = numbers[lane] < mask.threshold ? Scalar(0) : static_cast<Scalar>(value * scale);
     }
   }
 }
@@ -91,12 +98,12 @@ void drop_in_place(torch::Tensor& x, double p, const PhiloxStream& stream,
     drop_on_device(x, p, seed_of(stream, first_index));
     return;
   }
-  const auto threshold = static_cast<std::uint32_t>(std::llround(p * 0x1p32 - 0.5));
+  const Mask mask{stream, first_index, static_cast<std::uint32_t>(std::llround(p * 0x1p32 - 0.5))};
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dropout", [&] {
     auto* data = x.mutable_data_ptr<scalar_t>();
     const auto scale = static_cast<at::opmath_type<scalar_t>>(1.0 / (1.0 - p));
     at::parallel_for(0, x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-      drop_range(data, begin, end, threshold, scale, stream, first_index);
+      drop_range(data, begin, end, scale, mask);
     });
   });
 }

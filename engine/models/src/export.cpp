@@ -41,31 +41,13 @@ void check_outside(const std::string& out_path, const std::string& directory) {
                out_path + ": lies in the directory of the run itself; write it elsewhere");
 }
 
-}  // namespace
+using Progress = std::function<void(std::uint64_t, std::uint64_t)>;
 
-ExportResult export_weights(const std::string& run_directory, const std::string& out_path,
-                            DType dtype,
-                            const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
-  const std::string directory = find_run(run_directory);
-  nvme::BackendChoice choice = nvme::make_backend(nvme::BackendKind::automatic, 16, 2);
-  nvme::IoEngine io(std::move(choice.backend), {});
-  const auto store = offload::SwapStore::open_read_only(directory, io);
-  for (const std::string& each : store->place().directories()) check_outside(out_path, each);
-  const RunState state = parse_run_state(store->committed_metadata(), directory + "/manifest.json");
-
-  ExportResult result{.step = store->committed_step()};
-  std::vector<TensorSpec> tensors;
+// Writes every unit's master weights, tile by tile, in the order of the units' parameters.
+void write_units(offload::SwapStore& store, const RunState& state, SafetensorsWriter& writer,
+                 const Progress& progress) {
   std::uint64_t total_bytes = 0;
-  for (const zero::UnitLayout& unit : state.units) {
-    for (const zero::ParamLayout& param : unit.params) {
-      tensors.push_back({param.name, param.shape});
-      result.parameters += param.count;
-    }
-    total_bytes += unit.flat_count * sizeof(float);
-  }
-  result.tensors = tensors.size();
-  SafetensorsWriter writer(out_path, std::move(tensors), dtype);
-
+  for (const zero::UnitLayout& unit : state.units) total_bytes += unit.flat_count * sizeof(float);
   offload::MemoryPool pool(offload::Tier::host, 3 * kTileBytes, offload::make_host_source());
   const offload::Buffer tile = pool.allocate(kTileBytes, "export");
   const offload::Buffer halves =
@@ -79,13 +61,38 @@ ExportResult export_weights(const std::string& run_directory, const std::string&
           tile.bytes().first(std::min(kTileBytes, size_bytes - offset));
       const std::span<float> values(reinterpret_cast<float*>(bytes.data()),
                                     bytes.size() / sizeof(float));
-      read_master(*store, unit, state.format, offset / sizeof(float), values, halves.bytes());
+      read_master(store, unit, state.format, offset / sizeof(float), values, halves.bytes());
       write_params(writer, first_tensor, unit, offset / sizeof(float), values);
       done_bytes += bytes.size();
       if (progress) progress(done_bytes, total_bytes);
     }
     first_tensor += unit.params.size();
   }
+}
+
+}  // namespace
+
+ExportResult export_weights(const std::string& run_directory, const std::string& out_path,
+                            DType dtype, const Progress& progress) {
+  const std::string directory = find_run(run_directory);
+  nvme::BackendChoice choice = nvme::make_backend(nvme::BackendKind::automatic, 16, 2);
+  nvme::IoEngine io(std::move(choice.backend), {});
+  const auto store = offload::SwapStore::open_read_only(directory, io);
+  for (const std::string& each : store->place().directories()) check_outside(out_path, each);
+  const RunState state = parse_run_state(store->committed_metadata(), directory + "/manifest.json");
+
+  ExportResult result{.step = store->committed_step()};
+  std::vector<TensorSpec> tensors;
+  for (const zero::UnitLayout& unit : state.units) {
+    for (const zero::ParamLayout& param : unit.params) {
+      tensors.push_back({param.name, param.shape});
+      result.parameters += param.count;
+    }
+  }
+  result.tensors = tensors.size();
+  SafetensorsWriter writer(out_path, std::move(tensors), dtype);
+
+  write_units(*store, state, writer, progress);
   writer.finish();
   result.file_bytes = std::filesystem::file_size(out_path);
   return result;

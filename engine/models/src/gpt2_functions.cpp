@@ -11,6 +11,9 @@
 #include <optional>
 #include <vector>
 
+#include "logits_chunks.hpp"
+#include "sluice/models/dropout.hpp"
+
 namespace sluice::models {
 namespace {
 

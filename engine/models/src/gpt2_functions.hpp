@@ -11,8 +11,6 @@
 
 #include <cstdint>
 
-#include "logits_chunks.hpp"
-#include "sluice/models/gpt2.hpp"
 #include "sluice/models/philox.hpp"
 
 namespace sluice::models {
@@ -47,15 +45,5 @@ torch::Tensor attention(const torch::Tensor& qkv, std::int64_t batch, std::int64
 // computes the weights again in the backward pass: holds (H, T, T) a few times, never (B, H, T, T).
 torch::Tensor attention_with_dropout(const torch::Tensor& qkv, std::int64_t batch,
                                      std::int64_t heads, double p, const PhiloxStream& stream);
-
-// The stream of one dropout site.
-PhiloxStream dropout_stream(const DropoutKey& key, std::int64_t unit, std::int64_t site);
-
-// Drops elements of the contiguous tensor `x` in place with probability p and scales the others by
-// 1 / (1 - p), in fp32. On the CPU element i takes number first_index + i of the stream. Elsewhere
-// the numbers are those of LibTorch's generator of that device, seeded by the stream and
-// first_index: the same for the same device and call, and others than the CPU's.
-void drop_in_place(torch::Tensor& x, double p, const PhiloxStream& stream,
-                   std::uint64_t first_index);
 
 }  // namespace sluice::models

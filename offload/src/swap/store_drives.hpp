@@ -10,6 +10,7 @@
 
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/directory_lock.hpp"
+#include "sluice/offload/swap_place.hpp"
 #include "swap/manifest.hpp"
 #include "swap/slot_files.hpp"
 #include "swap/stripe.hpp"

@@ -66,7 +66,7 @@ class FakeLibrary : public TrainLibrary {
   static RunReport run_steps(std::int64_t steps, const std::string& scenario,
                              TrainObserver& observer, const volatile int& stop) {
     RunReport report;
-    report.bound_by = "compute";
+    report.speed.bound_by = "compute";
     observer.on_begin(1, steps);
     for (std::int64_t step = 1; step <= steps && stop == 0; ++step) {
       StepRecord record;

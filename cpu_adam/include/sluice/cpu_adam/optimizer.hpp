@@ -1,12 +1,14 @@
 #pragma once
-// Optimizers on host memory, one pass: gradient in, unscale and clip, update of the master and the
-// moments in fp32, 16-bit weight out. Plus the squared norm and finite check of a gradient.
+// Optimizers on host memory. One pass reads the gradient, unscales and clips it, updates master and
+// moments in fp32, and writes the 16-bit weight. Also: squared norm and finite check of a gradient.
 //
 // Formulas and rounding: docs/numerics.md (installed with the documentation). All kernels (AVX-512,
-// AVX2, NEON, scalar) give the same bits, for any number of threads and any split into tiles.
+// AVX2, NEON, scalar) give equal bits, for any number of threads and any split into tiles.
 //
-// Bf16 and Fp16 (sluice/base/dtype.hpp) are 16 bits that mean what PyTorch's types mean: memory of
-// c10::BFloat16 or uint16_t may be cast to them.
+// Bf16 and Fp16 (sluice/base/dtype.hpp) have the bits of PyTorch's types: memory of c10::BFloat16
+// or uint16_t may be cast to them.
+//
+// Thread-safe: values and free functions without mutable state, on memory that does not overlap.
 
 #include <array>
 #include <cstdint>
@@ -22,16 +24,16 @@
 
 namespace sluice::cpu_adam {
 
-// How weight decay enters. `l2`: added to the gradient (PyTorch's weight_decay). `decoupled`:
-// AdamW, Loshchilov & Hutter 2019, Alg. 2.
+// Form of weight decay. `l2`: added to the gradient (PyTorch's weight_decay). `decoupled`: AdamW,
+// Loshchilov & Hutter 2019, Alg. 2.
 enum class WeightDecay { l2, decoupled };
 
-// In all of these: every value finite; rates, decays and epsilons at least 0. `maximize` negates
-// the gradient before decay is added, as in PyTorch.
+// Rules for every configuration below: values are finite; rates, decays and epsilons are at least
+// 0. `maximize` negates the gradient before decay is added, as in PyTorch.
 
-// Adam, Kingma & Ba 2015, Alg. 1; amsgrad: Reddi, Kale & Kumar 2018, Alg. 2, as PyTorch has it.
-// Moments: m, v, and with amsgrad the largest v so far. As it stands here it is AdamW;
-// torch.optim.Adam has WeightDecay::l2.
+// Adam, Kingma & Ba 2015, Alg. 1; amsgrad: Reddi, Kale & Kumar 2018, Alg. 2, in PyTorch's form.
+// Moments: m, v, and with amsgrad the largest v so far. The defaults are AdamW; torch.optim.Adam
+// has WeightDecay::l2.
 struct AdamConfig {
   double learning_rate = 1e-3;
   double beta1 = 0.9;    // in [0, 1)
@@ -44,11 +46,11 @@ struct AdamConfig {
   bool maximize = false;
 };
 
-// Duchi, Hazan & Singer 2011, as torch.optim.Adagrad. Moment: the sum of squares, which begins at
-// what PyTorch calls initial_accumulator_value. Decay is L2.
+// Duchi, Hazan & Singer 2011, as torch.optim.Adagrad. Moment: the sum of squares; the caller
+// initialises the sum with PyTorch's initial_accumulator_value. Decay is L2.
 struct AdagradConfig {
   double learning_rate = 1e-2;
-  double learning_rate_decay = 0.0;  // the rate of step t is divided by 1 + (t - 1) * this
+  double learning_rate_decay = 0.0;  // divides the rate of step t by 1 + (t - 1) * decay
   double epsilon = 1e-10;
   double weight_decay = 0.0;
   bool maximize = false;
@@ -57,18 +59,18 @@ struct AdagradConfig {
 // Chen et al. 2023, Alg. 2. Moment: m. Decay is decoupled.
 struct LionConfig {
   double learning_rate = 1e-4;
-  double beta1 = 0.9;   // of the update, in [0, 1)
-  double beta2 = 0.99;  // of the moment, in [0, 1)
+  double beta1 = 0.9;   // for the update, in [0, 1)
+  double beta2 = 0.99;  // for the moment, in [0, 1)
   double weight_decay = 0.0;
   bool maximize = false;
 };
 
-// torch.optim.SGD. Moment: the momentum buffer, which the first step sets to its gradient; none
-// without momentum. Decay is L2.
+// torch.optim.SGD. Moment: with momentum, the momentum buffer, which the first step sets to its
+// gradient; none without momentum. Decay is L2.
 struct SgdConfig {
   double learning_rate = 1e-3;
   double momentum = 0.0;   // at least 0
-  double dampening = 0.0;  // 0 with nesterov
+  double dampening = 0.0;  // must be 0 with nesterov
   double weight_decay = 0.0;
   bool nesterov = false;  // needs momentum
   bool maximize = false;
@@ -78,19 +80,20 @@ using OptimizerConfig = std::variant<AdamConfig, AdagradConfig, LionConfig, SgdC
 
 // The most moments that any optimizer has.
 inline constexpr std::size_t kMostMoments = 3;
-// How many moments this one has: 0 to kMostMoments.
+// Number of moments of this optimizer: 0 to kMostMoments.
 std::size_t moment_count(const OptimizerConfig& config);
 
-// A master whose upper half is the bf16 weight that the device computes with: together exactly an
-// fp32 value, in 4 bytes instead of 6. `weight` is the value rounded to nearest, ties away from
-// zero (to even would need one more state than the bits have); `low` the value's lower 16 bits.
+// An fp32 master in two halves, 4 bytes per element instead of 6 for master and weight. `weight` is
+// the bf16 weight that the device computes with: the value rounded to nearest, ties away from zero
+// (ties to even would need one more state than the bits have). `low` holds the lower 16 bits of the
+// value. Both halves together give the exact value.
 struct SplitMaster {
   std::span<Bf16> weight;
   std::span<std::uint16_t> low;
 };
 
-// Exact in both directions, but for NaN: they become the one of 0x7FC00000. A new split master is
-// made with this, element by element.
+// One element of a split master. split() and join() are exact in both directions, except that every
+// NaN becomes 0x7FC00000. Initialise a split master with split(), element by element.
 struct SplitValue {
   Bf16 weight;
   std::uint16_t low = 0;
@@ -98,80 +101,84 @@ struct SplitValue {
 SplitValue split(float value);
 float join(SplitValue value);
 
-// Element types; spans never own. Gradients and weights may be fp32, bf16, fp16; std::monostate: no
-// copy of the weight is written (with a split master there is none: it is one).
+// Memory of a tile; spans never own. Gradients and weights may be fp32, bf16 or fp16.
+// std::monostate: no weight is written. A split master requires std::monostate, because it contains
+// the weight.
 using MasterSpan = std::variant<std::span<float>, SplitMaster>;
 using MomentSpan = std::variant<std::span<float>, std::span<Bf16>>;
 using GradientSpan =
     std::variant<std::span<const float>, std::span<const Bf16>, std::span<const Fp16>>;
 using WeightSpan = std::variant<std::monostate, std::span<float>, std::span<Bf16>, std::span<Fp16>>;
 
-// A run of elements of one tensor. All spans that are used have the same number of elements; none
-// overlap. Any address that suits the type will do; 64 bytes is fastest. Master and moments are
-// updated in place; the weight is only written.
+// A run of elements of one tensor. All spans in use have equal lengths and do not overlap.
+// Addresses need the alignment of their type; 64 bytes is fastest. Master and moments are updated
+// in place; the weight is only written. The caller owns the memory until the call has returned.
 struct Tile {
   MasterSpan master{};
-  // The first moment_count() of them, all of one type, 0 before the first step; the others empty.
-  // In bf16 they are rounded stochastically.
+  // The first moment_count() spans, all of one type, zeroed before the first step; the other spans
+  // are empty. bf16 moments are rounded stochastically.
   std::array<MomentSpan, kMostMoments> moments{};
   GradientSpan gradient{};
   WeightSpan weight{};
-  // The number of the first element, counted over all parameters of a model: with Step::seed and
-  // Step::step the key of stochastic rounding, so that a split into tiles changes no bit. With fp32
-  // moments it means nothing; with bf16 moments tiles of the same numbers have the same noise.
+  // Number of the first element, counted over all parameters of a model. Together with Step::seed
+  // and Step::step it keys the stochastic rounding, so that a split into tiles changes no bit.
+  // Unused with fp32 moments. With bf16 moments, tiles of equal numbers get equal noise.
   std::uint64_t first_element = 0;
 };
 
 struct Step {
-  // 1 + the updates that these tiles have had: a step that was skipped, because the gradient was
-  // not finite, does not count.
+  // 1 + the number of updates of these tiles so far. A step skipped for a non-finite gradient does
+  // not count.
   std::int64_t step = 1;
-  // What every gradient element is multiplied by first; finite. With a loss scale and clipping, of
-  // a gradient that is still scaled: norm = sqrt(squared_norm) / scale, and this is
-  // min(1, max_norm / norm) / scale.
+  // Factor for each gradient element, applied first; finite. For a gradient that is still
+  // multiplied by a loss scale: min(1, max_norm / norm) / scale, with norm = sqrt(squared_norm) /
+  // scale.
   float gradient_factor = 1.0F;
-  std::uint64_t seed = 0;  // of stochastic rounding; nothing else
+  std::uint64_t seed = 0;  // for stochastic rounding only
 };
 
-// Tensors with the same hyper-parameters, as PyTorch's parameter groups.
+// Tensors that share hyper-parameters, like PyTorch's parameter groups. Owns nothing but the
+// configuration.
 struct Group {
   OptimizerConfig config;
   std::span<const Tile> tiles;
 };
 
-// Updates one tile on the calling thread; never starts work elsewhere. Throws InvalidArgument,
-// before anything is written, for: spans of different lengths or overlapping, moments that the
-// optimizer does not have or lacks, a weight beside a split master, step < 1, a config value or
-// gradient_factor out of range, not finite, or beyond fp32. A non-finite gradient element makes its
-// own states non-finite (Lion's moment only, when it is infinite) and nothing else: whoever wants
-// steps skipped checks the norm first. A NaN is stored as 0x7FC00000; weights are rounded to
-// nearest even. Thread-safe for tiles that do not overlap.
+// Updates one tile on the calling thread; never starts work elsewhere. Weights are rounded to
+// nearest even; a NaN is stored as 0x7FC00000. A non-finite gradient element makes only its own
+// states non-finite (with Lion, an infinite element makes only the moment non-finite); check the
+// norm first to skip such steps. Throws InvalidArgument, before anything is written, for: spans of
+// different lengths or overlapping, moments that are missing or superfluous for the optimizer, a
+// weight beside a split master, step < 1, a config value or gradient_factor out of range,
+// non-finite, or beyond fp32. Thread-safe for tiles that do not overlap.
 void step_tile(const OptimizerConfig& config, const Step& step, const Tile& tile);
 
-// The same over the executor's threads, split into fixed chunks. Same bits as step_tile on each
-// tile. Blocks. Throws as step_tile, naming group and tile, before anything of any tile is written.
-// Tiles must not overlap each other; that is not checked. Those that follow each other in memory,
-// in every span and in this order (with bf16 moments in first_element too), as the tensors of a
-// flat buffer do, are stepped as one.
+// Updates all tiles on the executor's threads, in fixed chunks, with the bits of step_tile() on
+// each tile. Blocks. Throws as step_tile(), naming group and tile, before any tile is written.
+// Tiles must not overlap each other; this is not checked. Consecutive tiles that are adjacent in
+// every span (with bf16 moments also in first_element), like the tensors of a flat buffer, are
+// joined. Must not be called from a body of the executor.
 void step(const OptimizerConfig& config, const Step& step, const Tile& tile, Executor& executor);
 void step(std::span<const Group> groups, const Step& step, Executor& executor);
 
-// Sum of squares in fp64 and whether every element is finite. Split into fixed chunks of 16,384
-// elements that are added in order, so the value depends neither on threads nor on kernels.
+// Sum of squares in fp64, and whether every element is finite. The sum adds fixed chunks of 16,384
+// elements in order, so the value depends neither on threads nor on kernels. gradient_stats()
+// blocks and must not be called from a body of the executor.
 struct GradientStats {
   double squared_norm = 0;
   bool finite = true;
 };
 GradientStats gradient_stats(GradientSpan gradient, Executor& executor);
-// Of several together, as for the norm of all parameters: the sum, in their order, of the values of
-// each.
+// Statistics of several gradients together, for the norm of all parameters: the sum, in the given
+// order, of each gradient's squared norm.
 GradientStats gradient_stats(std::span<const GradientSpan> gradients, Executor& executor);
 
-// Names of the kernels this build has, best first, with "scalar" last; and the one in use: the best
-// the CPU supports, or the one that the environment variable SLUICE_SIMD names (empty: as if
-// unset). This, step() and gradient_stats() throw InvalidArgument with the list when that name is
-// unknown or not supported here.
+// Names of the kernels in this build, best first, "scalar" last.
 std::vector<std::string> kernel_names();
+// The kernel in use: the one named by the environment variable SLUICE_SIMD, else the best that the
+// CPU supports. An empty variable counts as unset. kernel_in_use(), step(), step_tile() and
+// gradient_stats() throw InvalidArgument with the list of kernels when the name is unknown or the
+// CPU does not support the kernel. The environment is read at the first call that succeeds.
 std::string_view kernel_in_use();
 
 }  // namespace sluice::cpu_adam

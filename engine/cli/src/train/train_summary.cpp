@@ -21,48 +21,51 @@ std::string tier_table(const train::RunReport& report) {
                                     format_bytes(peak)};
   };
   std::vector<std::vector<std::string>> rows = {{"tier", "budget", "planned", "peak"}};
-  rows.push_back(row("device", report.budget_bytes.device, report.planned_bytes.device,
-                     report.peak_bytes.device));
-  if (report.device_gap_peak_bytes > 0)
-    rows.push_back({"  free in gaps", "", "", format_bytes(report.device_gap_peak_bytes)});
+  rows.push_back(row("device", report.memory.budget.device, report.memory.planned.device,
+                     report.memory.peak.device));
+  if (report.memory.device_gap_peak_bytes > 0)
+    rows.push_back({"  free in gaps", "", "", format_bytes(report.memory.device_gap_peak_bytes)});
   rows.push_back(
-      row("host", report.budget_bytes.host, report.planned_bytes.host, report.peak_bytes.host));
-  rows.push_back({"  of it pinned", "", "", format_bytes(report.pinned_peak_bytes)});
+      row("host", report.memory.budget.host, report.memory.planned.host, report.memory.peak.host));
+  rows.push_back({"  of it pinned", "", "", format_bytes(report.memory.pinned_peak_bytes)});
   rows.push_back(
-      row("nvme", report.budget_bytes.nvme, report.planned_bytes.nvme, report.peak_bytes.nvme));
-  rows.push_back(row("runtime", 0, report.runtime_planned_bytes, report.runtime_peak_bytes));
-  return format_table(rows) + "memory of the process: " + format_bytes(report.rss_peak_bytes) +
+      row("nvme", report.memory.budget.nvme, report.memory.planned.nvme, report.memory.peak.nvme));
+  rows.push_back(
+      row("runtime", 0, report.memory.runtime_planned_bytes, report.memory.runtime_peak_bytes));
+  return format_table(rows) +
+         "memory of the process: " + format_bytes(report.memory.rss_peak_bytes) +
          " at its peak; runtime is what LibTorch and the program hold outside the tiers\n";
 }
 
 std::string limit_table(const train::RunReport& report) {
-  if (report.bound_by.empty()) return "";  // no step was made
+  if (report.speed.bound_by.empty()) return "";  // no step was made
   const std::vector<std::pair<const char*, double>> links = {
-      {"compute", report.limits_seconds.compute},
-      {"update", report.limits_seconds.update},
-      {"host to device", report.limits_seconds.h2d},
-      {"device to host", report.limits_seconds.d2h},
-      {"nvme read", report.limits_seconds.nvme_read},
-      {"nvme write", report.limits_seconds.nvme_written},
+      {"compute", report.speed.limits.compute},
+      {"update", report.speed.limits.update},
+      {"host to device", report.speed.limits.h2d},
+      {"device to host", report.speed.limits.d2h},
+      {"nvme read", report.speed.limits.nvme_read},
+      {"nvme write", report.speed.limits.nvme_written},
   };
   std::vector<std::vector<std::string>> rows = {{"limit of a step", "seconds", "of the step"}};
   for (const auto& [name, seconds] : links) {
-    const double share = report.step_seconds > 0 ? 100 * seconds / report.step_seconds : 0;
+    const double share =
+        report.speed.step_seconds > 0 ? 100 * seconds / report.speed.step_seconds : 0;
     rows.push_back({name, format_number("%.3f", seconds), format_number("%.0f %%", share)});
   }
-  std::string text = format_table(rows) + "bound by " + report.bound_by + ": a step takes " +
-                     format_number("%.3f s", report.step_seconds) + " (median), " +
-                     format_rate(report.tokens_per_second, "tokens/s");
-  if (report.predicted)
-    text += "; predicted: " + format_number("%.3f s", report.predicted->step_seconds) +
-            ", bound by " + report.predicted->bound_by;
+  std::string text = format_table(rows) + "bound by " + report.speed.bound_by + ": a step takes " +
+                     format_number("%.3f s", report.speed.step_seconds) + " (median), " +
+                     format_rate(report.speed.tokens_per_second, "tokens/s");
+  if (report.speed.predicted)
+    text += "; predicted: " + format_number("%.3f s", report.speed.predicted->step_seconds) +
+            ", bound by " + report.speed.predicted->bound_by;
   return text + "\n\n";
 }
 
 std::string byte_table(const train::RunReport& report) {
-  if (report.last_step == 0 || report.bound_by.empty()) return "";
-  const train::LinkBytes& planned = report.planned_step_bytes;
-  const train::LinkBytes& measured = report.measured_step_bytes;
+  if (report.last_step == 0 || report.speed.bound_by.empty()) return "";
+  const train::LinkBytes& planned = report.traffic.planned_step;
+  const train::LinkBytes& measured = report.traffic.measured_step;
   const auto row = [](const char* link, std::uint64_t of_plan, std::uint64_t of_step) {
     return std::vector<std::string>{link, format_bytes(of_plan), format_bytes(of_step)};
   };
@@ -76,18 +79,19 @@ std::string byte_table(const train::RunReport& report) {
 
 // Written bytes wear a drive out, so the line shows their share of the drive's rating.
 std::string endurance_line(const train::RunReport& report) {
-  if (report.rated_bytes == 0) return "";
-  const double share = 100.0 * static_cast<double>(report.life_written_bytes) /
-                       static_cast<double>(report.rated_bytes);
-  return "written to this swap directory so far: " + format_bytes(report.life_written_bytes) +
-         ", " + format_number("%.3g %%", share) + " of the " + format_bytes(report.rated_bytes) +
-         " that its drive" + (report.drives.size() > 1 ? "s are" : " is") + " rated for\n";
+  if (report.traffic.rated_bytes == 0) return "";
+  const double share = 100.0 * static_cast<double>(report.traffic.life_written_bytes) /
+                       static_cast<double>(report.traffic.rated_bytes);
+  return "written to this swap directory so far: " +
+         format_bytes(report.traffic.life_written_bytes) + ", " + format_number("%.3g %%", share) +
+         " of the " + format_bytes(report.traffic.rated_bytes) + " that its drive" +
+         (report.traffic.drives.size() > 1 ? "s are" : " is") + " rated for\n";
 }
 
 std::string drive_table(const train::RunReport& report) {
-  if (report.drives.size() < 2) return "";
+  if (report.traffic.drives.size() < 2) return "";
   std::vector<std::vector<std::string>> rows = {{"drive", "read", "written", "busy"}};
-  for (const train::DriveUse& drive : report.drives) {
+  for (const train::DriveUse& drive : report.traffic.drives) {
     rows.push_back({drive.directory, format_bytes(drive.read_bytes),
                     format_bytes(drive.written_bytes),
                     format_number("%.1f s", drive.busy_seconds)});
@@ -102,8 +106,9 @@ std::string run_summary(const train::RunReport& report) {
                      drive_table(report) + endurance_line(report);
   text += "step " + std::to_string(report.last_step) + ", committed " +
           std::to_string(report.committed_step);
-  if (report.last_loss) text += "; loss " + format_number("%.4f", *report.last_loss);
-  if (report.eval_loss) text += ", eval loss " + format_number("%.4f", *report.eval_loss);
+  if (report.losses.last) text += "; loss " + format_number("%.4f", *report.losses.last);
+  if (report.losses.evaluation)
+    text += ", eval loss " + format_number("%.4f", *report.losses.evaluation);
   return text + "\n";
 }
 

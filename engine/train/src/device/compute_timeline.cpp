@@ -22,7 +22,8 @@ ComputeTimeline::Span::~Span() {
   try {
     timeline_.issued_.push_back(
         {what_, subject_, std::move(begin_), timeline_.device_.mark_time()});
-  } catch (const std::exception& e) {  // a GPU that has failed: its own call says so
+  } catch (
+      const std::exception& e) {  // the GPU has failed; the call that it failed in reports that
     log(LogLevel::debug, std::string("a span of the trace is lost: ") + e.what());
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
-// ComputeTimeline: what a GPU computes, in the trace: its work runs later than the calls that issue
-// it. On the host device, where it does not, nothing is recorded here. Not installed.
+// ComputeTimeline: spans of a GPU's work in the trace. A GPU runs its work later than the calls
+// that issue it. The host device does not, so nothing is recorded for it here. Not installed.
 
 #include <deque>
 #include <string_view>
@@ -16,7 +16,7 @@ class ComputeTimeline {
   // `trace` may be null. Both outlive it.
   ComputeTimeline(offload::Device& device, Trace* trace);
 
-  // The work that is issued while it lives; the texts outlive the timeline's next flush.
+  // Covers the work that is issued while it lives. The texts outlive the timeline's next flush.
   class Span {
    public:
     Span(ComputeTimeline& timeline, std::string_view what, std::string_view subject);
@@ -30,7 +30,7 @@ class ComputeTimeline {
     const std::string_view subject_;
     offload::ComputePoint begin_;
   };
-  // Records the spans whose work is done.
+  // Records the spans whose work has ended.
   void flush();
 
  private:

@@ -14,7 +14,7 @@ namespace sluice::train {
 
 namespace {
 
-// Where a block goes back to. LibTorch frees a block by its address alone, so sizes are kept here.
+// The pool and size of a block. LibTorch frees a block by its address alone, so both are recorded.
 struct Block {
   std::shared_ptr<offload::MemoryPool> pool;  // null: the system's; shared by its tensors
   std::size_t size_bytes;
@@ -31,7 +31,7 @@ class PoolAllocator final : public c10::Allocator {
   }
   void free(void* data) noexcept;
 
-  // Returns whether there was none.
+  // Returns true when there was none.
   bool install(std::shared_ptr<offload::MemoryPool> pool);
   void uninstall();
 

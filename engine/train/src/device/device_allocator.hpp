@@ -7,13 +7,13 @@
 
 namespace sluice::train {
 
-// What pools and errors call a block of LibTorch's.
+// Name of LibTorch's blocks in pools and errors.
 inline constexpr const char* kTensorOfModel =
     "a tensor of the model (\"sluice\": {\"device_bytes\"} is its budget; a smaller micro-batch "
     "needs less)";
 
-// While it lives, tensors that LibTorch makes on the CPU take their memory from `pool`; a tensor
-// that the budget has no room for throws OutOfMemory where it is made. One at a time in a process.
+// Tensors that LibTorch makes on the CPU take their memory from `pool` while this object lives. A
+// tensor beyond the budget throws OutOfMemory where it is made. One object at a time in a process.
 // Tensors may outlive it: each shares the pool. Thread-safe.
 class DeviceAllocatorScope {
  public:

@@ -18,17 +18,17 @@ struct GpuMemory {
   std::function<void(void* block, std::size_t size_bytes)> free;
 };
 
-// Confined to the thread that computes, but for what tensors free.
+// Confined to the thread that computes; tensors may free their memory on any thread.
 class GpuCompute {
  public:
   virtual ~GpuCompute() = default;
-  // The stream (a cudaStream_t) that the making thread's work on the GPU goes to, and that of a
-  // backward pass of it.
+  // The stream (a cudaStream_t) of the GPU work that the thread which made this object issues,
+  // backward passes included.
   virtual void* stream() const = 0;
-  // From now on LibTorch's tensors on GPUs take their memory from there. What they took goes back
-  // there, also after a later call. Null: none may be made.
+  // From now on LibTorch's tensors on GPUs take their memory from `memory`, and give it back there,
+  // also after a later call. Null: making a tensor is an error.
   virtual void use_memory(std::shared_ptr<const GpuMemory> memory) = 0;
-  // Waits for what was issued to the stream. Throws what LibTorch throws.
+  // Waits for all work issued to the stream. Throws LibTorch's errors.
   virtual void synchronize() = 0;
   // False in a build without kernels of its own: no nvcc was found.
   virtual bool has_kernels() const = 0;
@@ -39,11 +39,11 @@ class GpuCompute {
 };
 
 // The library's one function: makes the GPU `index` the calling thread's, with a stream of its own.
-// Throws what LibTorch throws. Once in a process before LibTorch makes a tensor on a GPU.
+// Throws LibTorch's errors. Called once in a process, before LibTorch makes a tensor on a GPU.
 using MakeGpuCompute = void(int index, std::unique_ptr<GpuCompute>* made);
 inline constexpr const char* kMakeGpuCompute = "sluice_make_gpu_compute";
 
-// Loads the library. Throws InvalidArgument that says why it cannot be.
+// Loads the library. Throws InvalidArgument with the reason when it cannot be loaded.
 std::unique_ptr<GpuCompute> load_gpu_compute(int index);
 
 }  // namespace sluice::train

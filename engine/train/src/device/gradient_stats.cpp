@@ -8,7 +8,7 @@ using torch::Tensor;
 
 namespace {
 
-// Summed in fp32; the sums of the rows in fp64.
+// Rows are summed in fp32, their sums in fp64.
 constexpr std::int64_t kRowCount = 1 << 16;
 
 Tensor sum_of_rows(const Tensor& rows) {

@@ -33,7 +33,7 @@ RunDevice make_gpu(int index, std::uint64_t memory_bytes, Trace* trace) {
 
 void set_arithmetic(const config::SluiceConfig& sluice) {
   if (sluice.deterministic) {
-    // cuBLAS reads it when it is first used; LibTorch refuses to be deterministic without.
+    // cuBLAS reads the variable at its first use; LibTorch refuses deterministic mode without it.
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);

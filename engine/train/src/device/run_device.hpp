@@ -1,5 +1,5 @@
 #pragma once
-// RunDevice: where a run computes: the device, and LibTorch's part of it. Not installed.
+// RunDevice: the device that a run computes on, and LibTorch's part of it. Not installed.
 
 #include <torch/torch.h>
 
@@ -24,16 +24,16 @@ struct RunDevice {
   torch::Device where = torch::kCPU;                // LibTorch's name of it
 };
 
-// That GPU with `memory_bytes` of its memory, or the host device; LibTorch's tensors are in its
-// memory from now on. `trace` may be null, and outlives it. Throws InvalidArgument when LibTorch's
-// part for GPUs cannot be loaded, OutOfMemory, CudaError.
+// The device of `gpu` with `memory_bytes` of its memory; without `gpu`, the host device. LibTorch's
+// tensors are in its memory from now on. `trace` may be null, and outlives the device. Throws
+// InvalidArgument when LibTorch's part for GPUs cannot be loaded, OutOfMemory, CudaError.
 RunDevice make_run_device(const std::optional<plan::GpuFacts>& gpu,
                           std::optional<std::uint64_t> memory_bytes, Trace* trace);
-// As "deterministic" and "tf32" say. How LibTorch computes is one setting of the process, which is
-// left as it is where the configuration says nothing.
+// Sets LibTorch's arithmetic as "deterministic" and "tf32" say. These are settings of the process;
+// keys that the configuration leaves out change nothing.
 void set_arithmetic(const config::SluiceConfig& sluice);
-// The one that a plan is for: of a GPU as many bytes as are planned, or in a loop of the user's own
-// the budget. Sets what "deterministic" and "tf32" say.
+// The device that a plan is for. On a GPU it takes the planned bytes, or in a loop of the user's
+// own the whole budget. Also calls set_arithmetic().
 RunDevice make_run_device(const plan::Plan& plan, Trace* trace);
 
 }  // namespace sluice::train

@@ -1,6 +1,6 @@
 #pragma once
-// What the process holds, sampled: resident anonymous and shared memory, and how much of it is
-// outside the tiers; what a device's memory loses to gaps.
+// MemorySampler: peaks of the process's memory, sampled: resident anonymous and shared memory, the
+// part of it outside the tiers, and the bytes that a device's arena loses to gaps.
 
 #include <cstdint>
 #include <vector>
@@ -15,8 +15,8 @@ std::uint64_t resident_bytes();
 // Confined to the thread that trains.
 class MemorySampler {
  public:
-  // `host_pools` that are no one else's children, of this process's memory; `device` may be one of
-  // them. All outlive the sampler.
+  // `host_pools`: all pools of this process's memory that are not part of another pool. `device`
+  // may be one of them. All outlive the sampler.
   MemorySampler(std::vector<const offload::MemoryPool*> host_pools,
                 const offload::MemoryPool& device)
       : pools_(std::move(host_pools)), device_(device) {}

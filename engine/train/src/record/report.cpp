@@ -83,29 +83,29 @@ std::string to_json(const RunReport& report) {
   Json::Value root(Json::objectValue);
   root["parameters"] = Json::UInt64(report.parameters);
   root["state_bytes"] = Json::UInt64(report.state_bytes);
-  root["budget_bytes"] = to_value(report.budget_bytes);
-  root["planned_bytes"] = to_value(report.planned_bytes);
-  root["peak_bytes"] = to_value(report.peak_bytes);
-  root["peak_bytes"]["pinned"] = Json::UInt64(report.pinned_peak_bytes);
-  root["peak_bytes"]["device_gaps"] = Json::UInt64(report.device_gap_peak_bytes);
-  root["runtime_bytes"]["planned"] = Json::UInt64(report.runtime_planned_bytes);
-  root["runtime_bytes"]["measured"] = Json::UInt64(report.runtime_peak_bytes);
-  root["rss_peak_bytes"] = Json::UInt64(report.rss_peak_bytes);
-  root["tokens_per_second"] = finite_or_null(report.tokens_per_second);
-  root["step_seconds"] = finite_or_null(report.step_seconds);
-  const LinkSeconds& limits = report.limits_seconds;
+  root["budget_bytes"] = to_value(report.memory.budget);
+  root["planned_bytes"] = to_value(report.memory.planned);
+  root["peak_bytes"] = to_value(report.memory.peak);
+  root["peak_bytes"]["pinned"] = Json::UInt64(report.memory.pinned_peak_bytes);
+  root["peak_bytes"]["device_gaps"] = Json::UInt64(report.memory.device_gap_peak_bytes);
+  root["runtime_bytes"]["planned"] = Json::UInt64(report.memory.runtime_planned_bytes);
+  root["runtime_bytes"]["measured"] = Json::UInt64(report.memory.runtime_peak_bytes);
+  root["rss_peak_bytes"] = Json::UInt64(report.memory.rss_peak_bytes);
+  root["tokens_per_second"] = finite_or_null(report.speed.tokens_per_second);
+  root["step_seconds"] = finite_or_null(report.speed.step_seconds);
+  const LinkSeconds& limits = report.speed.limits;
   root["limits_seconds"]["h2d"] = limits.h2d;
   root["limits_seconds"]["d2h"] = limits.d2h;
   root["limits_seconds"]["nvme_read"] = limits.nvme_read;
   root["limits_seconds"]["nvme_write"] = limits.nvme_written;
   root["limits_seconds"]["update"] = limits.update;
   root["limits_seconds"]["compute"] = limits.compute;
-  root["bound_by"] = report.bound_by;
-  root["predicted"] = report.predicted ? to_value(*report.predicted) : Json::Value();
-  root["bytes_per_step"]["planned"] = to_value(report.planned_step_bytes);
-  root["bytes_per_step"]["measured"] = to_value(report.measured_step_bytes);
+  root["bound_by"] = report.speed.bound_by;
+  root["predicted"] = report.speed.predicted ? to_value(*report.speed.predicted) : Json::Value();
+  root["bytes_per_step"]["planned"] = to_value(report.traffic.planned_step);
+  root["bytes_per_step"]["measured"] = to_value(report.traffic.measured_step);
   root["drives"] = Json::Value(Json::arrayValue);
-  for (const DriveUse& drive : report.drives) {
+  for (const DriveUse& drive : report.traffic.drives) {
     Json::Value value(Json::objectValue);
     value["directory"] = drive.directory;
     value["read_bytes"] = Json::UInt64(drive.read_bytes);
@@ -113,11 +113,12 @@ std::string to_json(const RunReport& report) {
     value["busy_seconds"] = drive.busy_seconds;
     root["drives"].append(value);
   }
-  root["life_written_bytes"] = Json::UInt64(report.life_written_bytes);
-  root["rated_bytes"] = Json::UInt64(report.rated_bytes);
-  root["eval_loss"] = report.eval_loss ? finite_or_null(*report.eval_loss) : Json::Value();
-  root["last_loss"] = report.last_loss ? finite_or_null(*report.last_loss) : Json::Value();
-  if (report.loss_scale) root["loss_scale"] = *report.loss_scale;
+  root["life_written_bytes"] = Json::UInt64(report.traffic.life_written_bytes);
+  root["rated_bytes"] = Json::UInt64(report.traffic.rated_bytes);
+  root["eval_loss"] =
+      report.losses.evaluation ? finite_or_null(*report.losses.evaluation) : Json::Value();
+  root["last_loss"] = report.losses.last ? finite_or_null(*report.losses.last) : Json::Value();
+  if (report.losses.loss_scale) root["loss_scale"] = *report.losses.loss_scale;
   root["last_step"] = Json::Int64(report.last_step);
   root["committed_step"] = Json::Int64(report.committed_step);
   root["choices"] = Json::Value(Json::arrayValue);

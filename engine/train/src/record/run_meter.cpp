@@ -155,8 +155,8 @@ void RunMeter::watch_drive(const StepRecord& record, const LinkSeconds& busy) {
   log(LogLevel::warn, notices_.back());
 }
 
-// Drives are numbered as the directories are; of states and scratch on different drives the first
-// ones share a queue.
+// Drives are numbered like the directories. Where states and scratch have different directories,
+// the first drive of each shares queue 0.
 void RunMeter::fill_drives(RunReport& report) const {
   if (!resources_.files.io) return;
   const plan::Plan& plan = resources_.plan;
@@ -173,31 +173,32 @@ void RunMeter::fill_drives(RunReport& report) const {
   }
   for (std::size_t drive = 0; drive < names.size(); ++drive) {
     const nvme::IoCounters counters = resources_.files.io->drive_counters(drive);
-    report.drives.push_back({names[drive], counters.read_bytes, counters.written_bytes,
-                             std::max(counters.read_busy_seconds, counters.write_busy_seconds)});
+    report.traffic.drives.push_back(
+        {names[drive], counters.read_bytes, counters.written_bytes,
+         std::max(counters.read_busy_seconds, counters.write_busy_seconds)});
   }
 }
 
 void RunMeter::fill(RunReport& report) const {
-  report.peak_bytes.device = resources_.device->memory().usage().peak_live_bytes;
-  report.peak_bytes.host = resources_.host_pool->usage().peak_live_bytes;
+  report.memory.peak.device = resources_.device->memory().usage().peak_live_bytes;
+  report.memory.peak.host = resources_.host_pool->usage().peak_live_bytes;
   if (resources_.pinned_pool)
-    report.pinned_peak_bytes = resources_.pinned_pool->usage().peak_live_bytes;
+    report.memory.pinned_peak_bytes = resources_.pinned_pool->usage().peak_live_bytes;
   if (resources_.files.store) {
-    report.peak_bytes.nvme += resources_.files.store->file_bytes();
-    report.life_written_bytes = resources_.files.store->written_bytes();
-    report.rated_bytes = resources_.plan.config.sluice.drive_endurance_bytes *
-                         resources_.files.store->place().directories().size();
+    report.memory.peak.nvme += resources_.files.store->file_bytes();
+    report.traffic.life_written_bytes = resources_.files.store->written_bytes();
+    report.traffic.rated_bytes = resources_.plan.config.sluice.drive_endurance_bytes *
+                                 resources_.files.store->place().directories().size();
   }
   if (resources_.files.scratch) {
     for (const nvme::SwapFile& part : resources_.files.scratch->file().parts())
-      report.peak_bytes.nvme += part.size_bytes();
+      report.memory.peak.nvme += part.size_bytes();
   }
   fill_drives(report);
   report.notices = notices_;
   if (step_busy_.empty()) return;
 
-  LinkSeconds& limits = report.limits_seconds;
+  LinkSeconds& limits = report.speed.limits;
   for (const auto link :
        {&LinkSeconds::h2d, &LinkSeconds::d2h, &LinkSeconds::nvme_read, &LinkSeconds::nvme_written,
         &LinkSeconds::update, &LinkSeconds::compute}) {
@@ -209,7 +210,7 @@ void RunMeter::fill(RunReport& report) const {
                                                   {"nvme_read", limits.nvme_read},
                                                   {"nvme_write", limits.nvme_written},
                                                   {"update", limits.update}};
-  report.bound_by =
+  report.speed.bound_by =
       std::max_element(std::begin(links), std::end(links), [](const auto& a, const auto& b) {
         return a.second < b.second;
       })->first;
@@ -217,10 +218,10 @@ void RunMeter::fill(RunReport& report) const {
 
 void warn_of_slow_drive(const RunReport& report) {
   std::vector<double> busy_seconds;
-  for (const DriveUse& drive : report.drives) busy_seconds.push_back(drive.busy_seconds);
+  for (const DriveUse& drive : report.traffic.drives) busy_seconds.push_back(drive.busy_seconds);
   const std::optional<std::size_t> slow = nvme::slow_drive(busy_seconds);
   if (!slow) return;
-  const DriveUse& drive = report.drives[*slow];
+  const DriveUse& drive = report.traffic.drives[*slow];
   const double rate =
       static_cast<double>(drive.read_bytes + drive.written_bytes) / drive.busy_seconds;
   log(LogLevel::warn, "the other drives wait for that of " + drive.directory + ", which moves " +

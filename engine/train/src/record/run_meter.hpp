@@ -1,7 +1,7 @@
 #pragma once
-// RunMeter: turns the counters of the links into bytes, stalls and busy seconds of each step,
-// attributed to the step that caused them: a step's updates run while the next step's forward does,
-// so both are told apart.
+// RunMeter: turns the counters of the links into bytes, stalls and busy seconds of each step. It
+// attributes them to the step that caused them: a step's updates run during the next step's
+// forward, so the meter counts the two apart.
 
 #include <deque>
 #include <string>
@@ -18,20 +18,20 @@ namespace sluice::train {
 class RunMeter {
  public:
   RunMeter(RunResources& resources, const StepRunner& runner);
-  // Counting begins here; what bringing in the states moved is left out.
+  // Starts counting: bytes that brought in the states are not counted.
   void start();
-  // Forward and backward of a step have ended, and its updates begun; of what forward and backward
-  // moved nothing is in flight.
+  // Called when forward and backward of a step have ended and its updates have begun. No transfer
+  // of forward or backward is in flight.
   void end_backward();
-  // An evaluation begins, with nothing in flight, and has ended. Its bytes, and the time that links
-  // were busy for it, belong to no step.
+  // Called around an evaluation, with no transfer in flight. Its bytes and its links' busy time
+  // belong to no step.
   void begin_evaluation();
   void end_evaluation();
-  // The updates of the pending step have ended: fills in its bytes, its stalls, and as the
-  // computing what is left of its seconds.
+  // Called when the updates of the pending step have ended. Fills in the record's bytes and stalls;
+  // the rest of its seconds is computing.
   void end_updates(StepRecord& record);
-  // Peaks and, as the median over the last steps of the seconds that each link was busy, the
-  // limits.
+  // Fills in the peaks and the limits: each link's limit is the median of its busy seconds over the
+  // last steps.
   void fill(RunReport& report) const;
 
  private:
@@ -52,7 +52,7 @@ class RunMeter {
   const StepRunner& runner_;
   Totals backward_;         // at the last end_backward() or end_evaluation()
   UpdateCounters updated_;  // at the last end_updates()
-  StepRecord pending_;      // what is known of the step whose updates run
+  StepRecord pending_;      // bytes and stalls so far of the step whose updates run
   LinkSeconds busy_;        // at the last end_updates(), or later by what evaluations took
   LinkSeconds busy_before_evaluation_;
   std::deque<LinkSeconds> step_busy_;  // of the last kKeptSteps steps
@@ -60,7 +60,7 @@ class RunMeter {
   std::vector<std::string> notices_;
 };
 
-// Logs it where one drive was busy much longer than the others.
+// Logs a warning when one drive was busy much longer than the others.
 void warn_of_slow_drive(const RunReport& report);
 
 }  // namespace sluice::train

@@ -1,6 +1,6 @@
 #pragma once
-// RunTrace: the trace of a run (sluice train --trace), if there is one: its file, its rows in the
-// order in which they are shown, and from which step to which it records.
+// RunTrace: the trace of a run (sluice train --trace): its file, its rows in the order in which
+// they are shown, and the range of steps that it records.
 
 #include <memory>
 #include <optional>
@@ -14,14 +14,14 @@ namespace sluice::train {
 class RunTrace {
  public:
   RunTrace() = default;  // no trace
-  // The one that `request` asks for; of an earlier part of a resumed run the old one is kept.
-  // Throws as Trace.
+  // The trace that `request` asks for. A resumed run leaves the trace of its earlier part as it is.
+  // Throws the errors of Trace.
   explicit RunTrace(const TrainRequest& request);
 
   // For the components; null when there is none.
   Trace* trace() const { return trace_.get(); }
   void begin_step(std::int64_t step);
-  // From `begin` until now.
+  // Records the step, from `begin` until now.
   void end_step(const StepRecord& record, TraceClock::time_point begin);
   void end_commit(std::int64_t step, TraceClock::time_point begin);
   const TraceRow& evaluations() const { return evaluations_; }

@@ -56,7 +56,7 @@ StepsFile::StepsFile(const std::string& directory, std::int64_t committed_step) 
   open_and_lock();
   const std::uint64_t kept = length_up_to(path_, committed_step);
   if (kept == 0 && std::filesystem::file_size(path_) > 0) {
-    // Of another run: this one begins anew.
+    // The file belongs to an earlier run; this run starts a new one.
     const std::string aside = free_numbered_path(path_);
     SLUICE_SYSCALL(::rename(path_.c_str(), aside.c_str()), path_);
     log(LogLevel::info, path_ + " is of an earlier run and is now " + aside);

@@ -13,9 +13,9 @@ namespace sluice::train {
 // Confined to the thread that trains.
 class StepsFile {
  public:
-  // Creates the directory. `committed_step`: lines of later steps, and a torn last line, are cut
-  // off. A file of which nothing would be left is renamed to steps.1.jsonl (or the next free
-  // number). An empty directory name writes nothing. Throws IoError; StorageError when another run
+  // Creates the directory. Cuts off lines of steps after `committed_step`, and a torn last line. If
+  // no line would be left, the file is renamed to steps.1.jsonl (or the next free number) instead.
+  // An empty directory name: append() writes nothing. Throws IoError; StorageError when another run
   // writes there.
   StepsFile(const std::string& directory, std::int64_t committed_step);
   void append(const StepRecord& record);
@@ -27,7 +27,7 @@ class StepsFile {
   UniqueFd fd_;
 };
 
-// With those above it; one that is there is left as it is. Throws IoError.
+// Creates a directory and its parents; an existing one is unchanged. Throws IoError.
 void make_directory(const std::string& directory);
 
 // Replaces `path` by `text` atomically (temporary file, rename). Throws IoError.

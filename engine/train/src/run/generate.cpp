@@ -111,7 +111,7 @@ class Generator {
   std::vector<torch::Tensor> flats_;
 };
 
-// Of what is not finite every draw would be the same token, for ever.
+// With non-finite logits every draw would give one and the same token.
 void check_finite(const torch::Tensor& logits, const std::string& weights_path) {
   if (logits.isfinite().all().item<bool>()) return;
   throw StorageError(weights_path,

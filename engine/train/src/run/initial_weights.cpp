@@ -48,7 +48,7 @@ bool is_known_extra(const std::string& name, bool tied) {
          (tied && name == "lm_head.weight");
 }
 
-// What is wrong with a file, a line each; of a file of another model no more than tell that.
+// The mistakes of a file, one line each. A file of another model has many, so the list is cut.
 class Problems {
  public:
   void add(const std::string& problem) {

@@ -1,5 +1,5 @@
 #pragma once
-// Where the master weights of a new run come from: the model's initialisation, or a safetensors
+// InitialWeights: the master weights of a new run, from the model's initialisation or a safetensors
 // file.
 
 #include <memory>
@@ -15,9 +15,9 @@ namespace sluice::train {
 // Thread-compatible: used by the updater's thread after construction.
 class InitialWeights {
  public:
-  // With a file: checks that it has every parameter of the model in its shape (names with or
-  // without "transformer.") and nothing else; throws StorageError listing what is missing, left
-  // over or shaped otherwise.
+  // A file must have every parameter of the model in its shape (names with or without
+  // "transformer.") and nothing else. Otherwise throws StorageError listing parameters that are
+  // missing, unknown or of another shape.
   InitialWeights(const plan::Plan& plan, std::uint64_t seed,
                  const std::optional<std::string>& path);
   // Fills elements from `offset_count` on of a unit's shard.

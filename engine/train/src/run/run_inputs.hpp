@@ -1,5 +1,5 @@
 #pragma once
-// What a run is given: its two configuration files and its text. Nothing is allocated for them.
+// The inputs of a run: its two configuration files and its text. Nothing is allocated for them.
 // Thread-compatible: callers synchronise.
 
 #include <memory>
@@ -18,7 +18,7 @@ struct Configuration {
 // Throws InvalidArgument with the mistakes of both files.
 Configuration load_configuration(const TrainRequest& request);
 
-// Training text, and the evaluation text if there is one.
+// Training text, and the evaluation text when there is one.
 struct Data {
   std::unique_ptr<models::Dataset> train;
   std::unique_ptr<models::Dataset> separate_eval;

@@ -30,13 +30,13 @@ std::vector<std::pair<std::string, std::string>> versions_of(const RunResources&
 
 void fill_memory(RunReport& report, const ReportSources& from) {
   const plan::Plan& plan = from.setup.plan;
-  report.budget_bytes = {plan.budget.device_bytes.value_or(0), plan.budget.host_bytes.value_or(0),
-                         0};
-  report.planned_bytes = plan.planned.tiers;
-  report.runtime_planned_bytes = plan.planned.runtime_bytes;
-  report.runtime_peak_bytes = from.sampler.runtime_peak_bytes();
-  report.rss_peak_bytes = from.sampler.resident_peak_bytes();
-  report.device_gap_peak_bytes = from.sampler.device_gap_peak_bytes();
+  report.memory.budget = {plan.budget.device_bytes.value_or(0), plan.budget.host_bytes.value_or(0),
+                          0};
+  report.memory.planned = plan.planned.tiers;
+  report.memory.runtime_planned_bytes = plan.planned.runtime_bytes;
+  report.memory.runtime_peak_bytes = from.sampler.runtime_peak_bytes();
+  report.memory.rss_peak_bytes = from.sampler.resident_peak_bytes();
+  report.memory.device_gap_peak_bytes = from.sampler.device_gap_peak_bytes();
 }
 
 void fill_speed(RunReport& report, const ReportSources& from) {
@@ -44,15 +44,15 @@ void fill_speed(RunReport& report, const ReportSources& from) {
   const RunTally& tally = from.tally;
   if (!tally.step_seconds.empty()) {
     const double sum = std::accumulate(tally.step_seconds.begin(), tally.step_seconds.end(), 0.0);
-    report.tokens_per_second = static_cast<double>(tally.tokens) / sum;
-    report.step_seconds = median(tally.step_seconds);
+    report.speed.tokens_per_second = static_cast<double>(tally.tokens) / sum;
+    report.speed.step_seconds = median(tally.step_seconds);
   }
   if (const auto saved = plan::load_rates(from.request.rates_path, plan::rates_key(plan)))
-    report.predicted = plan::predict(plan, saved->rates);
-  report.planned_step_bytes = {plan.traffic.h2d_bytes, plan.traffic.d2h_bytes,
-                               plan.traffic.nvme_read_bytes, plan.traffic.nvme_written_bytes,
-                               plan.traffic.nvme_cached_bytes};
-  report.measured_step_bytes = tally.last_bytes;
+    report.speed.predicted = plan::predict(plan, saved->rates);
+  report.traffic.planned_step = {plan.traffic.h2d_bytes, plan.traffic.d2h_bytes,
+                                 plan.traffic.nvme_read_bytes, plan.traffic.nvme_written_bytes,
+                                 plan.traffic.nvme_cached_bytes};
+  report.traffic.measured_step = tally.last_bytes;
 }
 
 }  // namespace
@@ -71,9 +71,9 @@ RunReport make_report(const ReportSources& from) {
   from.meter.fill(report);
   fill_memory(report, from);
   fill_speed(report, from);
-  report.eval_loss = from.tally.eval_loss;
-  report.last_loss = from.tally.last_loss;
-  report.loss_scale = from.progress.loss_scaler.reported();
+  report.losses.evaluation = from.tally.eval_loss;
+  report.losses.last = from.tally.last_loss;
+  report.losses.loss_scale = from.progress.loss_scaler.reported();
   report.last_step = from.progress.step;
   report.committed_step = from.progress.committed_step;
   report.choices = from.setup.plan.choices;

@@ -14,7 +14,7 @@
 
 namespace sluice::train {
 
-// What the steps of this process add up to; steps before a resume are not in it.
+// Totals over the steps of this process; steps before a resume are not counted.
 struct RunTally {
   Progress begun_from;               // when the run began, or was resumed
   std::vector<double> step_seconds;  // by step

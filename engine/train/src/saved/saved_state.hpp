@@ -14,7 +14,7 @@
 
 namespace sluice::train {
 
-// What a loop saves beside the plan and its progress.
+// The parts of a saved state that neither the plan nor the progress has.
 struct RunIdentity {
   std::uint64_t seed = 0;        // 0 in a loop of the user's own, which draws its own data
   models::RunSettings settings;  // settings that the losses follow from; may be empty

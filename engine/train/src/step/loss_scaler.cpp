@@ -35,7 +35,7 @@ std::optional<LossScaler::Stop> LossScaler::why_stop(config::NonFinite non_finit
                 "look at the data and the learning rate, lower \"fp16\": {\"min_loss_scale\"} and "
                 "--resume, or train in bf16, which has the range of fp32"};
   }
-  // A smaller scale may be the cure.
+  // A smaller scale may cure the overflow.
   if (is_dynamic() && !at_minimum) return std::nullopt;
   if (non_finite == config::NonFinite::skip) return std::nullopt;
   return Stop{"\"sluice\": {\"non_finite\": \"stop\"} is set",
@@ -58,7 +58,7 @@ std::string LossScaler::overflowed() {
 void LossScaler::updated() {
   if (!is_dynamic()) return;
   if (config_.consecutive_hysteresis) state_.hysteresis_left = config_.hysteresis;
-  // The step that doubles the scale comes after a whole window.
+  // The scale doubles at the first good step after a whole window.
   if (state_.good_steps > 0 && state_.good_steps % config_.loss_scale_window == 0) {
     state_.hysteresis_left = config_.hysteresis;
     state_.scale = std::min(state_.scale * kFactor, kMostScale);

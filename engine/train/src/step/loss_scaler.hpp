@@ -1,8 +1,7 @@
 #pragma once
-// LossScaler: what a step's loss is multiplied with before its backward, so that small gradients
-// are not lost in fp16, and how that follows from overflows: DeepSpeed's rules, which
-// docs/numerics.md has. Without fp16 the scale is 1 and stays. Not here: what has overflowed, which
-// GradientFlow finds. No LibTorch.
+// LossScaler: the factor of a step's loss before its backward, so that small gradients are not lost
+// in fp16. A dynamic scale follows from overflows by DeepSpeed's rules (docs/numerics.md). Without
+// fp16 the scale is 1. GradientFlow finds overflows, not this class. No LibTorch.
 
 #include <optional>
 #include <string>
@@ -17,28 +16,28 @@ class LossScaler {
  public:
   explicit LossScaler(const config::Fp16Config& config = {});
 
-  // Of the step that comes; finite in fp32, and its reciprocal too.
+  // Scale of the next step. It and its reciprocal are finite in fp32.
   double scale() const { return state_.scale; }
-  // The same with fp16; empty without, where it means nothing.
+  // scale() with fp16; empty without fp16.
   std::optional<double> reported() const;
 
-  // Why a step that overflowed (its loss or a gradient is not finite) ends the run; empty: the step
-  // is skipped, and overflowed() is called.
+  // Why a step with a non-finite loss or gradient ends the run. Empty: the caller skips the step
+  // and calls overflowed().
   struct Stop {
     std::string reason;
     std::string advice;
   };
   std::optional<Stop> why_stop(config::NonFinite non_finite) const;
-  // After a step that was skipped. Returns what became of the scale, as the end of a line for
-  // people; empty without fp16.
+  // After a skipped step: lowers a dynamic scale. Returns the change as the end of a log line;
+  // empty without fp16.
   std::string overflowed();
-  // After a step that updated the weights.
+  // After a step that updated the weights: raises a dynamic scale after a whole window.
   void updated();
 
-  // What a resumed run needs to go on with the same scales; empty when the scale does not change.
+  // State that a resumed run continues from; empty when the scale is constant.
   std::optional<models::LossScaleState> state() const;
-  // Within the limits of this configuration. Empty: the state was written without a dynamic scale;
-  // begins at the configuration's.
+  // Continues from a saved state, within the limits of this configuration. Empty (saved without a
+  // dynamic scale): begins at the configuration's scale.
   void restore(const std::optional<models::LossScaleState>& state);
 
  private:

@@ -34,7 +34,7 @@ void convert(const Tensor& from, std::uint64_t begin, std::span<float> to) {
                  [](const T& value) { return static_cast<float>(value); });
 }
 
-// Elements from `begin` on, as fp32. Not by LibTorch: this is the updater's thread.
+// Converts elements from `begin` on to fp32, without LibTorch: the updater's thread calls it.
 void read_values(const Tensor& from, std::uint64_t begin, std::span<float> to) {
   switch (from.scalar_type()) {
     case torch::kFloat32:
@@ -82,7 +82,7 @@ plan::OwnModel OwnUnits::lay_out(int world_size) {
   return model;
 }
 
-// A unit's own layouts are those that its first parameters begin, so they follow each other.
+// The layouts that a unit begins follow each other in `layouts_`.
 void OwnUnits::place_params(OwnUnit& unit, int world_size) {
   std::size_t trained = kNone;
   std::size_t frozen = kNone;

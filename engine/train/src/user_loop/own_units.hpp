@@ -1,6 +1,6 @@
 #pragma once
-// OwnUnits: the units that a user's loop is made of, and the layouts that their parameters lie in:
-// one for what trains, one for what is frozen. Binds a unit's parameters to gathered bytes.
+// OwnUnits: the units of a user's loop, and the layouts of their parameters: one for the trained
+// parameters of a module, one for the frozen ones. Binds a unit's parameters to gathered bytes.
 //
 // Confined to the thread that trains.
 
@@ -21,7 +21,7 @@
 
 namespace sluice::train {
 
-// Where a parameter lies: an index of the layouts, and one of that layout's parameters.
+// Place of a parameter: index of its layout, and its index in that layout.
 struct ParamPlace {
   std::size_t layout = 0;
   std::size_t param = 0;
@@ -32,10 +32,10 @@ struct OwnUnit {
   std::shared_ptr<torch::nn::Module> module;
   UnitFunction forward;
   Tensors registered;                // the module's parameters
-  Tensors params;                    // those and what it also uses, each once
+  Tensors params;                    // these and the parameters it also uses, each once
   std::vector<ParamPlace> places;    // by params
   std::vector<std::size_t> gathers;  // layouts, ascending
-  std::vector<std::size_t> trains;   // those of them that are not frozen
+  std::vector<std::size_t> trains;   // the layouts of `gathers` that are not frozen
 };
 
 class OwnUnits {
@@ -52,27 +52,27 @@ class OwnUnits {
   // Throws InvalidArgument when there is no parameter of this name.
   ParamPlace find(const std::string& name) const;
 
-  // Where parameters are bound from now on; before that, on the CPU.
+  // Sets the device that parameters are bound on. The CPU before this call.
   void use_device(torch::Device device) { device_ = device; }
   // Initial values of a layout, from the modules' parameters, for the updater's thread.
   StateUpdater::Fill fill_of(std::size_t layout) const;
-  // The same as one flat tensor in its data type.
+  // Writes the initial values of a layout to one flat tensor, in the tensor's data type.
   void write_values(std::size_t layout, const torch::Tensor& flat) const;
-  // The parameters' values are not needed any more: they become empty tensors of `dtype`.
+  // Frees the parameters' values: the parameters become empty tensors of `dtype`.
   void drop_values(std::size_t layout, torch::Dtype dtype);
 
-  // Throws InvalidArgument when the module has other parameters than when it was added, or
-  // something else has given them bytes.
+  // Throws InvalidArgument when the module's parameters were replaced since it was added, or were
+  // given bytes by other code.
   void check_unbound(std::size_t unit, torch::Dtype dtype) const;
   // Points a unit's parameters at the gathered weights of its layouts. Tensors that LibTorch saved
-  // while it was bound before see these weights too.
+  // during an earlier binding see these weights too.
   void bind(std::size_t unit, const std::vector<std::unique_ptr<zero::ShardedUnit>>& sharded,
             torch::Dtype dtype);
   void bind_gradients(std::size_t unit,
                       const std::vector<std::unique_ptr<zero::ShardedUnit>>& sharded, DType dtype);
   void unbind(std::size_t unit);
   void unbind_all();
-  // Whether a tensor lies in the gathered weights.
+  // True when a tensor aliases the gathered weights.
   bool is_weight(const torch::Tensor& tensor) const;
 
  private:
@@ -85,8 +85,8 @@ class OwnUnits {
   std::vector<zero::UnitLayout> layouts_;
   std::vector<Tensors> values_;  // by layout and parameter
   std::unordered_map<const c10::TensorImpl*, ParamPlace> known_;
-  // By layout: over the gathered weights while they are bound, over nothing otherwise; always the
-  // same storage, which graphs that are kept refer to.
+  // By layout: a view of the gathered weights while they are bound, without bytes otherwise. Each
+  // keeps one storage for its life, because saved graphs refer to it.
   Tensors flats_;
   torch::Device device_ = torch::kCPU;
 };

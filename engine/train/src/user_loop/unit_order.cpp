@@ -11,7 +11,7 @@ void UnitOrder::end(Track& track) {
 
 void UnitOrder::enter(Pass pass, const std::vector<std::size_t>& units, zero::GatherStall& stall) {
   Track& track = pass == Pass::training ? training_ : evaluation_;
-  // Nothing says where an evaluation ends; its next batch begins as the first did.
+  // An evaluation has no announced end: its next batch begins with the unit that began the first.
   if (pass == Pass::evaluation && !track.seen.empty() && units == track.seen.front()) {
     end(track);
     pause();

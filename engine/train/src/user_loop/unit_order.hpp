@@ -1,6 +1,6 @@
 #pragma once
-// UnitOrder: in which order a user's loop uses its units, learned from the micro-batch before: so
-// units can be gathered before they are asked for. An order that differs costs time, nothing else.
+// UnitOrder: the order in which a user's loop uses its units, learned from the micro-batch before,
+// so that units are gathered ahead. A different order costs time and nothing else.
 //
 // Confined to the computing thread.
 
@@ -16,31 +16,30 @@ class UnitOrder {
  public:
   explicit UnitOrder(zero::Prefetcher& prefetcher) : prefetcher_(prefetcher) {}
 
-  // Forward and backward of micro-batches, and what runs without gradients between them, each have
-  // an order of their own.
+  // Micro-batches (forward and backward) have one order. Calls without gradients have another.
   enum class Pass { training, evaluation };
-  // Blocks until these units are on the device; one call at a time.
+  // Blocks until these units are gathered. leave() comes before the next enter().
   void enter(Pass pass, const std::vector<std::size_t>& units, zero::GatherStall& stall);
   void leave() { prefetcher_.leave_stage(); }
-  // A micro-batch has ended: the next one is expected to use the units in the same order.
+  // Called at the end of a micro-batch. The next one is expected to use the units in this order.
   void end_micro_batch();
-  // Releases everything that was gathered ahead.
+  // Releases all units that were gathered ahead.
   void pause();
-  // The same, and forgets where the micro-batch was, after an error.
+  // After an error: pause(), and the micro-batch starts over.
   void restart();
 
  private:
   using Stages = std::vector<std::vector<std::size_t>>;
   struct Track {
-    Stages expected;  // of the whole pass; empty: not known
-    Stages seen;      // so far
+    Stages expected;  // stages of the whole pass; empty: unknown
+    Stages seen;      // stages so far
   };
   static void end(Track& track);
 
   zero::Prefetcher& prefetcher_;
   Track training_;
   Track evaluation_;
-  std::optional<Pass> active_;  // what the prefetcher follows
+  std::optional<Pass> active_;  // the order that the prefetcher follows
 };
 
 }  // namespace sluice::train

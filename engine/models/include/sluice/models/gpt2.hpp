@@ -14,22 +14,10 @@
 
 #include "sluice/config/model_config.hpp"
 #include "sluice/models/bound_params.hpp"
+#include "sluice/models/dropout.hpp"
 #include "sluice/zero/unit_layout.hpp"
 
 namespace sluice::models {
-
-// Which dropout masks to draw; the same key gives the same masks, in the recompute too.
-struct DropoutKey {
-  bool training = false;
-  std::uint64_t seed = 0;
-  std::int64_t step = 0;
-  std::int64_t micro_batch = 0;
-};
-
-// Inverted dropout with a mask from Philox 4x32-10 keyed by (seed, step, unit, micro-batch, site).
-// Identity when not training or p is 0 (then nothing is drawn).
-torch::Tensor dropout(const torch::Tensor& x, double p, const DropoutKey& key, std::int64_t unit,
-                      std::int64_t site);
 
 class UnitModule : public torch::nn::Module {
  public:

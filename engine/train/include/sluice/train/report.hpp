@@ -1,5 +1,5 @@
 #pragma once
-// What a run reports: a record for each step (steps.jsonl) and one for the run (report.json). No
+// The reports of a run: a record for each step (steps.jsonl) and one for the run (report.json). No
 // LibTorch. Thread-safe: values and free functions without state.
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct LinkBytes {
   std::uint64_t d2h = 0;
   std::uint64_t nvme_read = 0;
   std::uint64_t nvme_written = 0;
-  std::uint64_t nvme_cached = 0;  // states that were not read, since the cache has them
+  std::uint64_t nvme_cached = 0;  // states that the cache served without a read
 };
 struct LinkSeconds {
   double h2d = 0;
@@ -26,7 +26,7 @@ struct LinkSeconds {
   double nvme_read = 0;
   double nvme_written = 0;
   double update = 0;   // the optimizer on the host
-  double compute = 0;  // the model; as a stall: nothing waits for it
+  double compute = 0;  // the model; 0 as a stall
 };
 
 struct StepRecord {
@@ -36,12 +36,12 @@ struct StepRecord {
   double grad_norm = 0;  // before clipping
   std::uint64_t tokens = 0;
   double seconds = 0;
-  bool skipped = false;              // gradients were not finite: no update
+  bool skipped = false;              // the loss or a gradient was non-finite: no update
   std::optional<double> loss_scale;  // with fp16
-  LinkBytes bytes;                   // moved for the step; not for an evaluation after it
+  LinkBytes bytes;                   // moved for the step, without an evaluation after it
   // These three add up to `seconds`.
-  LinkSeconds stall_seconds;   // what the computing thread waited for
-  double commit_seconds = 0;   // it spent committing the step before
+  LinkSeconds stall_seconds;   // waits of the computing thread, by link
+  double commit_seconds = 0;   // committing the step before
   double compute_seconds = 0;  // the rest: the model
   std::optional<double> eval_loss;
 };
@@ -50,7 +50,7 @@ struct StepRecord {
 // grad_norm and eval_loss as %.17g, so that equal bits give equal text.
 std::string to_json_line(const StepRecord& record);
 
-// A drive and what the engine moved on it.
+// A drive and the bytes that the engine moved on it.
 struct DriveUse {
   std::string directory;
   std::uint64_t read_bytes = 0;
@@ -58,46 +58,64 @@ struct DriveUse {
   double busy_seconds = 0;
 };
 
-struct RunReport {
-  std::uint64_t parameters = 0;
-  std::uint64_t state_bytes = 0;
-  plan::TierBytes budget_bytes;  // 0: not limited
-  plan::TierBytes planned_bytes;
-  plan::TierBytes peak_bytes;
+// Bytes that the plan allowed and the run took, by tier.
+struct ReportedMemory {
+  plan::TierBytes budget;  // 0: not limited
+  plan::TierBytes planned;
+  plan::TierBytes peak;
   std::uint64_t pinned_peak_bytes = 0;
-  // Of a GPU's memory: free, but not in one piece with the largest part of it.
+  // Free memory of a GPU outside the largest free piece of its arena.
   std::uint64_t device_gap_peak_bytes = 0;
+  // LibTorch, oneDNN and the program itself, outside the tiers.
   std::uint64_t runtime_planned_bytes = 0;
   std::uint64_t runtime_peak_bytes = 0;
   std::uint64_t rss_peak_bytes = 0;  // RssAnon + RssShmem
+};
+
+struct ReportedSpeed {
   double tokens_per_second = 0;
   double step_seconds = 0;  // median
-  LinkSeconds
-      limits_seconds;    // busy seconds per step of each link: what the step cannot be faster than
-  std::string bound_by;  // the largest of them
-  // By the rates that were measured for this machine and model; none: they were not.
+  // Busy seconds per step of each link: a step cannot be faster than the largest.
+  LinkSeconds limits;
+  std::string bound_by;  // the link with the largest limit
+  // By the measured rates of this machine and model; empty: there are none.
   std::optional<plan::Prediction> predicted;
-  LinkBytes planned_step_bytes;   // of a step that is committed
-  LinkBytes measured_step_bytes;  // of the last step
+};
+
+struct ReportedTraffic {
+  LinkBytes planned_step;   // bytes of a step that is committed
+  LinkBytes measured_step;  // bytes of the last step
   std::vector<DriveUse> drives;
-  // Written to the swap directory by all runs in it so far, and what its drives are rated for in
-  // their life; 0: no swap directory, not given.
+  // Written to the swap directory by all runs in it so far; 0: no swap directory.
   std::uint64_t life_written_bytes = 0;
-  std::uint64_t rated_bytes = 0;
-  std::optional<double> eval_loss;  // last
-  std::optional<double> last_loss;
+  std::uint64_t rated_bytes = 0;  // endurance of its drives; 0: not given
+};
+
+struct ReportedLosses {
+  std::optional<double> last;        // of the last step
+  std::optional<double> evaluation;  // of the last evaluation
   std::optional<double> loss_scale;  // with fp16: of the step that would follow
+};
+
+struct RunReport {
+  std::uint64_t parameters = 0;
+  std::uint64_t state_bytes = 0;
+  ReportedMemory memory;
+  ReportedSpeed speed;
+  ReportedTraffic traffic;
+  ReportedLosses losses;
   std::int64_t last_step = 0;
   std::int64_t committed_step = 0;
   std::vector<std::string> choices;
-  std::vector<std::string> notices;  // what happened that someone should look at
-  std::vector<std::pair<std::string, std::string>>
-      versions;  // sluice, torch, kernel, backend, compiler
+  std::vector<std::string> notices;  // events that a person should look at
+  // Name and version of sluice, LibTorch, kernel, backend, compiler.
+  std::vector<std::pair<std::string, std::string>> versions;
   std::string commit;
   std::string command_line;  // that began the run, quoted for a shell; may be empty
-  // Set when a signal ended the run: 2 (SIGINT) or 15 (SIGTERM).
+  // The signal that ended the run: 2 (SIGINT) or 15 (SIGTERM); 0: none.
   int stopped_by_signal = 0;
 };
+// One JSON object, report.json. Its keys are those of docs/cli.md.
 std::string to_json(const RunReport& report);
 
 }  // namespace sluice::train

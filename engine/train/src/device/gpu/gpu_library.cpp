@@ -22,7 +22,7 @@ namespace {
 
 namespace pluggable = torch::cuda::CUDAPluggableAllocator;
 
-// LibTorch keeps its allocator for the life of the process; where that takes memory from changes.
+// LibTorch keeps its allocator for the life of the process; the allocator's memory source changes.
 // Thread-safe.
 class Tensors {
  public:
@@ -88,7 +88,8 @@ class Compute final : public GpuCompute {
       : tensors_(installed_tensors()),  // before LibTorch makes an allocator of its own
         stream_(own_stream(static_cast<c10::DeviceIndex>(index))) {}
   ~Compute() override {
-    // LibTorch keeps them for the next product on this stream; their memory goes with the run.
+    // LibTorch keeps workspaces for the next product on this stream. The run's memory ends here, so
+    // they must go.
     at::cuda::clearCublasWorkspaces();
     tensors_.use(nullptr);
   }

@@ -10,7 +10,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 
-// Sixteen bytes at a time are read as fast as memory goes.
+// Each thread reads sixteen bytes at a time, which reaches the memory's bandwidth.
 template <typename T>
 struct alignas(16) Pack {
   T values[16 / sizeof(T)];
@@ -22,7 +22,7 @@ __device__ double squared(float value) {
 __device__ double squared(__nv_bfloat16 value) { return squared(__bfloat162float(value)); }
 __device__ double squared(__half value) { return squared(__half2float(value)); }
 
-// Of the threads of a block, in a fixed order; whole in thread 0.
+// Sum over the threads of a block, in a fixed order; thread 0 has the whole sum.
 __device__ double sum_of_block(double sum) {
   __shared__ double warps[kThreads / kWarp];
   for (int distance = kWarp / 2; distance > 0; distance /= 2)

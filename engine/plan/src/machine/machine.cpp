@@ -1,0 +1,194 @@
+#include "sluice/plan/machine.hpp"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/nvme/file.hpp"
+#include "sluice/offload/cuda_device.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "sluice/offload/swap_store.hpp"
+
+namespace sluice::plan {
+
+namespace {
+
+std::uint64_t meminfo_bytes(const std::string& key) {
+  std::ifstream file("/proc/meminfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.rfind(key + ":", 0) != 0) continue;
+    std::istringstream fields(line.substr(key.size() + 1));
+    std::uint64_t kib = 0;
+    fields >> kib;
+    return kib * 1024;
+  }
+  return 0;
+}
+
+// The number in a one-line file; nullopt when the file is missing or says "max".
+std::optional<std::uint64_t> number_in(const std::string& path) {
+  std::ifstream file(path);
+  std::uint64_t value = 0;
+  if (!(file >> value)) return std::nullopt;
+  return value;
+}
+
+// Memory that the cgroups (version 2) of this process leave. Every ancestor may have a limit.
+std::uint64_t cgroup_available() {
+  std::ifstream file("/proc/self/cgroup");
+  std::string line;
+  std::uint64_t available = offload::kUnlimited;
+  while (std::getline(file, line)) {
+    if (line.rfind("0::", 0) != 0) continue;
+    std::string group = line.substr(3);
+    for (;;) {
+      const std::string base = "/sys/fs/cgroup" + (group == "/" ? "" : group);
+      const auto limit = number_in(base + "/memory.max");
+      const auto used = number_in(base + "/memory.current");
+      if (limit && used) available = std::min(available, *limit > *used ? *limit - *used : 0);
+      const auto slash = group.find_last_of('/');
+      if (group.size() <= 1 || slash == std::string::npos) break;
+      group = slash == 0 ? "/" : group.substr(0, slash);
+    }
+  }
+  return available;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+std::uint64_t memlock_limit() {
+  // CAP_IPC_LOCK lifts the limit. Root has the capability unless it was dropped.
+  if (geteuid() == 0) return offload::kUnlimited;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return offload::kUnlimited;
+  return limit.rlim_cur;
+}
+
+std::uint64_t address_space_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return std::numeric_limits<std::uint64_t>::max();
+  return limit.rlim_cur;
+}
+
+// Disk bytes of an earlier run's files in the directory. The next run reuses their space.
+std::uint64_t reusable_bytes(const std::string& directory) {
+  std::uint64_t sum = 0;
+  if (access(directory.c_str(), R_OK | X_OK) != 0) return sum;  // the run reports it
+  for (const std::string& path : offload::SwapStore::list_files(directory)) {
+    struct stat status {};
+    if (stat(path.c_str(), &status) == 0)
+      sum += static_cast<std::uint64_t>(status.st_blocks) * kBytesPerStatBlock;
+  }
+  return sum;
+}
+
+// The longest existing prefix of `path`. The run creates a missing checkpoint directory, which is
+// then on the file system of this prefix.
+std::string existing_part(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::path part = std::filesystem::absolute(path, ignored);
+  while (!std::filesystem::exists(part, ignored) && part.has_relative_path())
+    part = part.parent_path();
+  return part.empty() ? "." : part.string();
+}
+
+// Bytes of the files below a directory. Earlier checkpoints make room for new ones.
+std::uint64_t tree_bytes(const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::uint64_t sum = 0;
+  std::error_code ignored;
+  for (auto entry = fs::recursive_directory_iterator(directory, ignored);
+       entry != fs::recursive_directory_iterator(); entry.increment(ignored)) {
+    if (entry->is_regular_file(ignored)) sum += entry->file_size(ignored);
+  }
+  return sum;
+}
+
+// Records the directory's file system. Returns false when the directory is missing.
+bool note_file_system(MachineFacts& facts, const std::string& directory) {
+  struct stat status {};
+  if (stat(directory.c_str(), &status) != 0) return false;
+  facts.file_systems.emplace_back(directory, status.st_dev);
+  return true;
+}
+
+#if SLUICE_TRAINS_ON_GPUS
+constexpr bool kTrainsOnGpus = true;
+#else
+constexpr bool kTrainsOnGpus = false;
+#endif
+
+void choose_device(MachineFacts& facts, const config::ComputeDevice& asked) {
+  using Kind = config::ComputeDevice::Kind;
+  if (asked.kind == Kind::host) return;
+  const offload::CudaDevices found =
+      kTrainsOnGpus ? offload::find_cuda_devices()
+                    : offload::CudaDevices{{}, "this build's LibTorch has no part for GPUs"};
+  const auto index = static_cast<std::size_t>(asked.index);
+  const std::string why_not =
+      found.devices.empty() ? found.why_none
+      : index < found.devices.size()
+          ? ""
+          : "the GPUs that are visible end with cuda:" + std::to_string(found.devices.size() - 1);
+  if (!why_not.empty()) {
+    SLUICE_CHECK(asked.kind != Kind::cuda,
+                 "\"sluice\": {\"device\": \"" + config::name_of(asked) + "\"}: " + why_not);
+    facts.device_choice = "device: the host (auto): " + why_not;
+    return;
+  }
+  const offload::CudaDeviceFacts& gpu = found.devices[index];
+  facts.device.gpu =
+      GpuFacts{asked.index, gpu.name, gpu.total_bytes, offload::cuda_free_bytes(asked.index)};
+  facts.device.host_addressable = false;
+  if (asked.kind == Kind::automatic)
+    facts.device_choice = "device: " + name_of(*facts.device.gpu) + ", the first GPU (auto)";
+}
+
+}  // namespace
+
+std::uint64_t available_memory_bytes() {
+  return std::min(meminfo_bytes("MemAvailable"), cgroup_available());
+}
+
+MachineFacts probe_machine(const config::TrainConfig& config) {
+  MachineFacts facts;
+  facts.total_memory_bytes = meminfo_bytes("MemTotal");
+  facts.available_memory_bytes = available_memory_bytes();
+  facts.memlock_bytes = memlock_limit();
+  facts.address_space_bytes = address_space_limit();
+  facts.cores = usable_cores();
+  choose_device(facts, config.sluice.device);
+  for (const config::OffloadConfig* offload :
+       {&config.zero.offload_optimizer, &config.zero.offload_param}) {
+    for (const std::string& directory : offload->directories()) {
+      if (!note_file_system(facts, directory)) continue;
+      facts.free_disk_bytes.emplace_back(
+          directory, nvme::free_disk_bytes(directory) + reusable_bytes(directory));
+    }
+  }
+  const std::string& checkpoints = config.sluice.checkpoints.directory;
+  if (!checkpoints.empty()) {
+    note_file_system(facts, checkpoints);
+    facts.free_disk_bytes.emplace_back(
+        checkpoints, nvme::free_disk_bytes(existing_part(checkpoints)) + tree_bytes(checkpoints));
+  }
+  return facts;
+}
+
+}  // namespace sluice::plan

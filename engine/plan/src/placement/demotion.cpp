@@ -1,0 +1,129 @@
+#include "placement/demotion.hpp"
+
+#include <utility>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "step/home_bytes.hpp"
+
+namespace sluice::plan {
+
+using offload::pool_bytes;
+using offload::Tier;
+
+namespace {
+
+// Items by kind; within a kind, the last unit comes first.
+struct Items {
+  std::vector<Item> weights, gradients, states, inputs;
+};
+
+// All items on a tier.
+Items items_on(Plan& plan, Tier tier) {
+  Items items;
+  const std::uint64_t hidden = pool_bytes(hidden_bytes(
+      plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype));
+  for (std::size_t u = plan.units.size(); u-- > 0;) {
+    UnitPlacement& unit = plan.units[u];
+    if (unit.weights == tier)
+      items.weights.push_back({Kind::weights, &unit.weights, compute_bytes(plan, u)});
+    if (unit.gradients == tier && !unit.gradients_use_slots && !unit.frozen)
+      items.gradients.push_back({Kind::gradients, &unit.gradients, compute_bytes(plan, u)});
+    if (unit.states == tier && !unit.frozen)
+      items.states.push_back({Kind::states, &unit.states, state_memory_bytes(plan, u)});
+    for (Tier& input : unit.inputs) {
+      if (input == tier) items.inputs.push_back({Kind::inputs, &input, hidden});
+    }
+  }
+  return items;
+}
+
+}  // namespace
+
+std::vector<Item> items_in_order(Plan& plan, Tier from, const Preferences& preferences) {
+  const Items items = items_on(plan, from);
+  std::vector<Item> all;
+  const auto append = [&](const std::vector<Item>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  if (from == Tier::device) {
+    // Saved activations hold the inputs. Gradients that several passes add up stay here.
+    if (plan.config.sluice.activations != config::Activations::keep) append(items.inputs);
+    if (!plan.gradients_summed_on_device()) append(items.gradients);
+    append(items.states);
+    append(items.weights);
+    return all;
+  }
+  if (preferences.weights_leave_first) append(items.weights);
+  append(items.gradients);
+  append(items.states);
+  if (!preferences.weights_leave_first) append(items.weights);
+  append(items.inputs);
+  return all;
+}
+
+std::uint64_t home_bytes(Plan& plan, Tier tier) {
+  const Items items = items_on(plan, tier);
+  std::uint64_t sum = 0;
+  for (const auto* of_kind : {&items.weights, &items.gradients, &items.states, &items.inputs}) {
+    for (const Item& item : *of_kind) sum = checked_add(sum, item.size_bytes);
+  }
+  return sum;
+}
+
+Demotion::Demotion(std::vector<Item> items, Tier from, Tier to)
+    : items_(std::move(items)), from_(from), to_(to) {
+  for (const Item& item : items_) left_bytes_ = checked_add(left_bytes_, item.size_bytes);
+}
+
+void Demotion::until(const std::function<std::uint64_t()>& need, std::uint64_t budget) {
+  demote(0);
+  std::uint64_t least = need();
+  if (least <= budget) return;
+  // Rings for the demoted items can be larger than the items. So demoting fewer kinds may fit where
+  // demoting all does not.
+  std::size_t high = 0;
+  for (const std::size_t count : counts_of_kinds()) {
+    demote(count);
+    const std::uint64_t left = need();
+    if (left >= least) continue;
+    high = count;
+    least = left;
+  }
+  demote(high);
+  if (least > budget) return;
+  std::size_t low = 1;  // each demotion after the first makes the need smaller
+  while (low < high) {
+    const std::size_t middle = (low + high) / 2;
+    demote(middle);
+    if (need() <= budget) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  demote(low);
+}
+
+void Demotion::demote(std::size_t count) {
+  for (; count_ < count; ++count_) {
+    *items_[count_].home = to_;
+    left_bytes_ -= items_[count_].size_bytes;
+  }
+  for (; count_ > count; --count_) {
+    *items_[count_ - 1].home = from_;
+    left_bytes_ += items_[count_ - 1].size_bytes;
+  }
+}
+
+// The numbers of demotions after which all items of a kind have left.
+std::vector<std::size_t> Demotion::counts_of_kinds() const {
+  std::vector<std::size_t> counts;
+  for (std::size_t count = 1; count <= items_.size(); ++count) {
+    if (count == items_.size() || items_[count].kind != items_[count - 1].kind)
+      counts.push_back(count);
+  }
+  return counts;
+}
+
+}  // namespace sluice::plan

@@ -1,0 +1,259 @@
+#include "placement/placement.hpp"
+
+#include <algorithm>
+
+#include "placement/demotion.hpp"
+#include "placement/retained_units.hpp"
+#include "placement/spare_memory.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/text.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "sluice/plan/tile_layout.hpp"
+#include "step/home_bytes.hpp"
+
+namespace sluice::plan {
+
+using offload::pool_bytes;
+using offload::Tier;
+using Device = config::OffloadConfig::Device;
+
+namespace {
+
+Tier tier_of(Device device) {
+  switch (device) {
+    case Device::none:
+      return Tier::device;
+    case Device::cpu:
+      return Tier::host;
+    case Device::nvme:
+      return Tier::nvme;
+  }
+  return Tier::device;
+}
+
+// The largest gradient that uses a slot, rounded up to whole pages.
+std::uint64_t gradient_slot_bytes(const Plan& plan) {
+  std::uint64_t largest = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    if (plan.units[u].gradients_use_slots)
+      largest = std::max(largest, align_up(compute_bytes(plan, u), offload::kPageBytes));
+  }
+  return largest;
+}
+
+std::uint64_t update_tile_bytes(const Plan& plan, std::uint64_t count) {
+  return tile_layout(plan.units, plan.state_format, plan.compute_dtype, count).total;
+}
+
+std::uint64_t ring_bytes(const Plan& plan, const RingSizes& rings) {
+  const std::uint64_t update = static_cast<std::uint64_t>(rings.update_tiles) *
+                               pool_bytes(update_tile_bytes(plan, rings.update_tile_elements));
+  const std::uint64_t mover =
+      moves_files(plan)
+          ? 2 * static_cast<std::uint64_t>(rings.mover_tiles) * pool_bytes(rings.mover_tile_bytes)
+          : 0;
+  const std::uint64_t gradients =
+      static_cast<std::uint64_t>(rings.gradient_slots) * pool_bytes(gradient_slot_bytes(plan));
+  return update + mover + gradients;
+}
+
+// Units that others borrow from. Such a unit gets gradients from both units at different times, so
+// the gradients wait in a home of their own.
+std::vector<bool> are_borrowed_from(const Plan& plan) {
+  std::vector<bool> borrowed(plan.layouts.size(), false);
+  for (const zero::UnitLayout& layout : plan.layouts)
+    for (const auto& from : layout.borrowed) borrowed[from.unit] = true;
+  return borrowed;
+}
+
+// Units whose gradients use slots. Excludes units that others borrow from. Excludes gradients that
+// would leave most of a slot empty: a slot has room for the largest gradient.
+std::vector<bool> are_for_slots(const Plan& plan) {
+  std::vector<bool> use = are_borrowed_from(plan);
+  use.flip();
+  std::uint64_t largest = 0;
+  for (std::size_t u = 0; u < use.size(); ++u) {
+    if (use[u]) largest = std::max(largest, compute_bytes(plan, u));
+  }
+  for (std::size_t u = 0; u < use.size(); ++u)
+    use[u] = use[u] && compute_bytes(plan, u) >= largest / 4;
+  return use;
+}
+
+// Gives every byte the tier that the configuration asks for.
+void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& preferences) {
+  const std::vector<bool> for_slots = are_for_slots(plan);
+  const Tier weights = tier_of(plan.config.zero.offload_param.device);
+  const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
+  plan.units.assign(plan.layouts.size(), UnitPlacement{});
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    UnitPlacement& unit = plan.units[u];
+    unit.frozen = plan.layouts[u].frozen;
+    unit.device_host_addressable = plan.device.host_addressable;
+    unit.weights = weights;
+    unit.states = states;
+    const bool on_device = states == Tier::device || plan.gradients_summed_on_device();
+    unit.gradients = on_device ? Tier::device : Tier::host;
+    unit.gradients_use_slots =
+        rings.gradient_slots > 0 && unit.gradients == Tier::host && for_slots[u];
+    const config::Activations activations = plan.config.sluice.activations;
+    const bool to_host =
+        activations == config::Activations::offload ||
+        (activations == config::Activations::automatic && preferences.inputs_in_host);
+    if (plan.own_loop()) continue;
+    if (u > 0)
+      unit.inputs.assign(plan.schedule.micro_batches_per_pass, to_host ? Tier::host : Tier::device);
+    unit.activations_saved = activations == config::Activations::keep && u + 1 < plan.units.size();
+  }
+}
+
+bool has_directory(const Plan& plan) {
+  return plan.config.zero.offload_optimizer.device == Device::nvme ||
+         plan.config.zero.offload_param.device == Device::nvme;
+}
+
+std::uint64_t over(std::uint64_t need, std::uint64_t budget) {
+  return need > budget ? need - budget : 0;
+}
+
+void note_spill(Plan& plan, const char* what, Tier asked, Tier UnitPlacement::*member) {
+  std::size_t host = 0;
+  std::size_t nvme = 0;
+  for (const UnitPlacement& unit : plan.units) {
+    if (unit.*member == asked) continue;
+    (unit.*member == Tier::nvme ? nvme : host)++;
+  }
+  if (host + nvme == 0) return;
+  std::string line =
+      std::string(what) + ": the budget of tier " + std::string(name_of(asked)) + " is used up;";
+  if (host > 0) line += " " + std::to_string(host) + " units are in host memory";
+  if (host > 0 && nvme > 0) line += ",";
+  if (nvme > 0) line += " " + std::to_string(nvme) + " units are on NVMe";
+  plan.choices.push_back(line);
+}
+
+void note_choices(Plan& plan, const Overlap& overlap, const Preferences& preferences) {
+  note_spill(plan, "weights", tier_of(plan.config.zero.offload_param.device),
+             &UnitPlacement::weights);
+  note_spill(plan, "optimizer states", tier_of(plan.config.zero.offload_optimizer.device),
+             &UnitPlacement::states);
+  const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
+  const bool on_device = states == Tier::device || plan.gradients_summed_on_device();
+  note_spill(plan, "gradients waiting for the norm", on_device ? Tier::device : Tier::host,
+             &UnitPlacement::gradients);
+  std::size_t counts[4] = {0, 0, 0, 0};
+  for (const UnitPlacement& unit : plan.units) {
+    for (const Tier tier : unit.inputs) ++counts[static_cast<std::size_t>(tier)];
+  }
+  const std::size_t all = counts[0] + counts[2] + counts[3];
+  const auto kept = std::count_if(plan.units.begin(), plan.units.end(),
+                                  [](const UnitPlacement& unit) { return unit.activations_saved; });
+  const std::size_t units = plan.units.size() - 1;  // the head's backward follows at once
+  if (!plan.own_loop() && plan.config.sluice.activations == config::Activations::automatic) {
+    plan.choices.push_back("activations: kept of " + std::to_string(kept) + " of " +
+                           std::to_string(units) + " units" +
+                           (static_cast<std::size_t>(kept) < units && !preferences.inputs_in_host
+                                ? "; the others are computed again, the device budget holds no more"
+                                : ""));
+  }
+  if (all > counts[0]) {
+    plan.choices.push_back("unit inputs kept for recompute: of " + std::to_string(all) + ", " +
+                           std::to_string(counts[0]) + " on the device, " +
+                           std::to_string(counts[2]) + " in host memory, " +
+                           std::to_string(counts[3]) + " on NVMe");
+  }
+  if (plan.config.sluice.overlap && overlap.prefetch_units == 0 &&
+      plan.config.zero.prefetch_bucket_size > 0) {
+    plan.choices.push_back("no prefetch: the device budget holds one gathered unit, not two");
+  }
+  if (plan.config.sluice.overlap && overlap.gradients_in_flight == 1) {
+    plan.choices.push_back(
+        "gradients leave the device before the next unit's backward: the device budget holds one "
+        "gradient buffer, not two");
+  }
+}
+
+void use_overlap_and_rings(Plan& plan, const Overlap& overlap, const RingSizes& rings) {
+  plan.schedule.prefetch_units = overlap.prefetch_units;
+  plan.schedule.gradients_in_flight = overlap.gradients_in_flight;
+  plan.rings.update.tile_bytes = update_tile_bytes(plan, rings.update_tile_elements);
+  plan.rings.mover.tile_bytes = moves_files(plan) ? rings.mover_tile_bytes : 0;
+  plan.rings.mover.tiles = rings.mover_tiles;
+  plan.rings.update.tile_elements = rings.update_tile_elements;
+  plan.rings.update.tiles = rings.update_tiles;
+  plan.rings.gradient_slot_bytes = gradient_slot_bytes(plan);
+  plan.rings.gradient_slots = plan.rings.gradient_slot_bytes > 0 ? rings.gradient_slots : 0;
+}
+
+}  // namespace
+
+LeastBytes least_bytes(Plan plan, const StepModel& model, const Overlap& overlap,
+                       const RingSizes& rings) {
+  const Preferences usual;
+  place_as_asked(plan, rings, usual);
+  Demotion from_device(items_in_order(plan, Tier::device, usual), Tier::device, Tier::host);
+  const std::uint64_t staying = home_bytes(plan, Tier::device) - from_device.left_bytes();
+  const auto device_need = [&] {
+    return checked_add(checked_add(staying, from_device.left_bytes()),
+                       model.peak(plan.units, overlap).total());
+  };
+  from_device.until(device_need, 0);
+  Demotion from_host(items_in_order(plan, Tier::host, usual), Tier::host, Tier::nvme);
+  const auto host_need = [&] {
+    return checked_add(from_host.left_bytes(), ring_bytes(plan, rings));
+  };
+  if (has_directory(plan)) from_host.until(host_need, 0);
+  return {device_need(), host_need()};
+}
+
+Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const RingSizes& rings,
+                const Preferences& preferences) {
+  place_as_asked(plan, rings, preferences);
+  plan.choices.clear();
+  Shortfall shortfall;
+
+  Demotion from_device(items_in_order(plan, Tier::device, preferences), Tier::device, Tier::host);
+  const std::uint64_t staying = home_bytes(plan, Tier::device) - from_device.left_bytes();
+  const auto device_need = [&] {
+    return checked_add(checked_add(staying, from_device.left_bytes()),
+                       model.peak(plan.units, overlap).total());
+  };
+  from_device.until(device_need, preferences.least_on_device ? 0 : *plan.budget.device_bytes);
+  shortfall.device_bytes = over(device_need(), *plan.budget.device_bytes);
+
+  Demotion from_host(items_in_order(plan, Tier::host, preferences), Tier::host, Tier::nvme);
+  const auto host_need = [&] {
+    return checked_add(from_host.left_bytes(), ring_bytes(plan, rings));
+  };
+  from_host.until(host_need, *plan.budget.host_bytes);
+  if (from_host.count() > 0 && !has_directory(plan)) {
+    shortfall.no_directory = true;
+    from_host.demote(0);  // the shortfall is for a host budget without spills
+  }
+  shortfall.host_bytes = over(host_need(), *plan.budget.host_bytes);
+
+  use_overlap_and_rings(plan, overlap, rings);
+  if (!shortfall.fits()) return shortfall;
+  use_spare_memory(plan, preferences, *plan.budget.host_bytes - host_need());
+  retain_units(plan, model, overlap, preferences, checked_add(staying, from_device.left_bytes()));
+  note_choices(plan, overlap, preferences);
+  return shortfall;
+}
+
+void place_resident(Plan& plan) {
+  plan.units.assign(plan.layouts.size(), UnitPlacement{});
+  const config::Activations activations = plan.config.sluice.activations;
+  const bool save =
+      activations == config::Activations::automatic || activations == config::Activations::keep;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    plan.units[u].frozen = plan.layouts[u].frozen;
+    plan.units[u].device_host_addressable = plan.device.host_addressable;
+    if (plan.own_loop()) continue;
+    if (u > 0) plan.units[u].inputs.assign(plan.schedule.micro_batches_per_pass, Tier::device);
+    plan.units[u].activations_saved = save && u + 1 < plan.units.size();
+  }
+  use_overlap_and_rings(plan, {plan.config.sluice.overlap ? 1 : 0, 1},
+                        ring_size_ladder(plan).front());
+}
+
+}  // namespace sluice::plan

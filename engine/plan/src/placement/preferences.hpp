@@ -1,0 +1,37 @@
+#pragma once
+// Choices of a placement where a budget cannot hold everything. Which choice is faster depends on
+// the machine. Thread-safe: values and free functions without state.
+
+#include <string>
+#include <vector>
+
+namespace sluice::plan {
+
+// All false by default: items with the least traffic per byte held leave a tier first.
+struct Preferences {
+  // Weights leave host memory before gradients and optimizer states do.
+  bool weights_leave_first = false;
+  // Unit inputs wait for the backward pass in host memory and all units are recomputed, so the
+  // device retains more weights. Only with "activations": "auto".
+  bool inputs_in_host = false;
+  // From forward to backward, the device retains weights before activations. Only with
+  // "activations": "auto".
+  bool retain_weights_first = false;
+  // Tiles for reading states ahead get spare host memory before gradients that wait.
+  bool read_ahead_first = false;
+  // The cache gets spare host memory last. Only with "cache_bytes": "auto".
+  bool cache_last = false;
+
+  // Moves everything movable off the device. Tried only when all else fails; never a search option.
+  bool least_on_device = false;
+
+  bool operator==(const Preferences&) const = default;
+};
+
+// All preferences that differ from these in one choice.
+std::vector<Preferences> neighbours(const Preferences& preferences);
+
+// The differences from the defaults, as text; empty for the defaults.
+std::string text_of(const Preferences& preferences);
+
+}  // namespace sluice::plan

@@ -1,0 +1,113 @@
+#include "placement/ring_sizes.hpp"
+
+#include <algorithm>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/offload/memory_pool.hpp"
+
+namespace sluice::plan {
+
+namespace {
+
+// Tiles are large enough for a drive's whole blocks, and small enough that several fit a small
+// budget.
+constexpr std::uint64_t kUpdateTileElements[] = {
+    kLargestUpdateTileElements, kLargestUpdateTileElements / 2, kLargestUpdateTileElements / 4};
+constexpr std::uint64_t kMoverTileBytes[] = {4 * kMiB, 2 * kMiB, kMiB};
+constexpr int kTilesInFlight = 3;  // one read, one computed, one written
+// DeepSpeed has one buffer each for master, two moments and gradient. Four of them are one tile.
+constexpr int kBuffersPerTile = 4;
+
+std::uint64_t largest_unit(const Plan& plan) {
+  std::uint64_t largest = 1;
+  for (const zero::UnitLayout& layout : plan.layouts)
+    largest = std::max(largest, layout.flat_count);
+  return largest;
+}
+
+// buffer_count and buffer_size take effect with the device "nvme" only.
+bool swaps(const config::OffloadConfig& offload) {
+  return offload.device == config::OffloadConfig::Device::nvme;
+}
+std::optional<std::int64_t> buffer_count(const config::OffloadConfig& offload) {
+  return swaps(offload) ? offload.buffer_count : std::nullopt;
+}
+
+std::string raised(const char* key, std::uint64_t asked, const std::string& used) {
+  return std::string(key) + ": " + std::to_string(asked) + " asked for, " + used;
+}
+
+}  // namespace
+
+std::vector<RingSizes> ring_size_ladder(const Plan& plan) {
+  const std::uint64_t granularity = plan.state_format.granularity_count();
+  const std::uint64_t largest = largest_unit(plan);  // the last tile of a unit may have any size
+  const config::ZeroConfig& zero = plan.config.zero;
+  const std::uint64_t sub_group =
+      std::max(granularity, align_down(zero.sub_group_size, granularity));
+  std::vector<RingSizes> ladder;
+  for (std::size_t level = 0; level < std::size(kUpdateTileElements); ++level) {
+    RingSizes rings;
+    rings.update_tile_elements =
+        std::min({std::max(kUpdateTileElements[level], granularity), sub_group, largest});
+    const auto buffers = buffer_count(zero.offload_optimizer).value_or(0);
+    rings.update_tiles = std::max(kTilesInFlight, static_cast<int>(buffers / kBuffersPerTile));
+    rings.mover_tile_bytes = kMoverTileBytes[level];
+    rings.mover_tiles =
+        std::max<int>(kTilesInFlight,
+                      static_cast<int>(buffer_count(zero.offload_param).value_or(kTilesInFlight)));
+    const std::uint64_t largest_bytes = checked_mul(largest, size_of(plan.compute_dtype));
+    if (swaps(zero.offload_param) && zero.offload_param.buffer_size) {
+      rings.mover_tile_bytes =
+          align_up(checked_mul(*zero.offload_param.buffer_size, size_of(plan.compute_dtype)),
+                   offload::kPageBytes);
+    }
+    rings.mover_tile_bytes =
+        std::min(rings.mover_tile_bytes, align_up(largest_bytes, offload::kPageBytes));
+    ladder.push_back(rings);
+  }
+  return ladder;
+}
+
+RingSizes first_ring_sizes(const Plan& plan, std::vector<RingSizes> ladder) {
+  for (RingSizes& rings : ladder) {
+    // A step of the user's own loop updates all units at once, so it needs all gradients as well.
+    if (!plan.config.updates_need_all_gradients() && !plan.own_loop())
+      rings.gradient_slots = kLeastGradientSlots;
+    const std::uint64_t both =
+        static_cast<std::uint64_t>(rings.update_tiles) * rings.update_tile_elements * 16 +
+        2 * static_cast<std::uint64_t>(rings.mover_tiles) * rings.mover_tile_bytes;
+    if (both <= *plan.budget.host_bytes / 2) return rings;
+  }
+  return ladder.back();
+}
+
+std::vector<std::string> raised_limits(const Plan& plan) {
+  const config::ZeroConfig& zero = plan.config.zero;
+  const char* const why_three = ": one is read, one used and one written at the same time";
+  std::vector<std::string> lines;
+  // A unit smaller than the limit is one tile, which is within the limit.
+  if (zero.sub_group_size < std::min(plan.rings.update.tile_elements, largest_unit(plan))) {
+    lines.push_back(raised("sub_group_size", zero.sub_group_size,
+                           std::to_string(plan.rings.update.tile_elements) +
+                               " elements are updated at a time: no less has a checksum of its "
+                               "own"));
+  }
+  const auto update_buffers = buffer_count(zero.offload_optimizer);
+  if (plan.rings.update.tile_bytes > 0 && update_buffers &&
+      *update_buffers < kBuffersPerTile * kTilesInFlight) {
+    lines.push_back(raised("offload_optimizer.buffer_count",
+                           static_cast<std::uint64_t>(*update_buffers),
+                           std::to_string(kBuffersPerTile * plan.rings.update.tiles) + " used (" +
+                               std::to_string(plan.rings.update.tiles) + " tiles of " +
+                               std::to_string(kBuffersPerTile) + ")" + why_three));
+  }
+  const auto mover_buffers = buffer_count(zero.offload_param);
+  if (plan.rings.mover.tile_bytes > 0 && mover_buffers && *mover_buffers < kTilesInFlight) {
+    lines.push_back(raised("offload_param.buffer_count", static_cast<std::uint64_t>(*mover_buffers),
+                           std::to_string(plan.rings.mover.tiles) + " used" + why_three));
+  }
+  return lines;
+}
+
+}  // namespace sluice::plan

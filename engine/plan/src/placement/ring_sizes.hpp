@@ -1,0 +1,39 @@
+#pragma once
+// Sizes of the host rings that carry bytes to and from files: the sizes that the configuration asks
+// for, within the engine's minimum. Thread-safe: free functions without state.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sluice/offload/swap_store.hpp"
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::plan {
+
+// The largest tile of the optimizer step, in elements. Smaller tiles are a half or a quarter of it.
+// Every tile is a multiple of StateFormat::granularity_count(), except one that holds a whole unit.
+inline constexpr std::uint64_t kLargestUpdateTileElements = 1U << 20U;
+
+// Sizes of the host rings, before a placement says which of them are needed.
+struct RingSizes {
+  std::uint64_t update_tile_elements = 0;
+  int update_tiles = 3;
+  std::uint64_t mover_tile_bytes = 0;
+  int mover_tiles = 3;
+  int gradient_slots = 0;  // 0: every unit has its own home for its gradient
+};
+// The updater reads one slot while backward fills the other.
+inline constexpr int kLeastGradientSlots = 2;
+
+// The sizes that the configuration allows, the largest first.
+std::vector<RingSizes> ring_size_ladder(const Plan& plan);
+// The first sizes of the ladder that leave half of the host budget for homes; the smallest where
+// none do. Adds gradient slots where updates begin as gradients arrive.
+RingSizes first_ring_sizes(const Plan& plan, std::vector<RingSizes> ladder);
+
+// One line for each limit of the configuration that the placed plan exceeds, because the engine
+// needs more: the value asked for, the value used, and the reason.
+std::vector<std::string> raised_limits(const Plan& plan);
+
+}  // namespace sluice::plan

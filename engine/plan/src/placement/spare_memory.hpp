@@ -1,0 +1,16 @@
+#pragma once
+// Uses of spare host memory. Thread-safe: a free function without state.
+
+#include <cstdint>
+
+#include "placement/preferences.hpp"
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::plan {
+
+// Spends `room_bytes` of host memory on the cache of states, on slots for gradients that wait, and
+// on tiles for reading states ahead. That is the default order; the preferences may change it.
+// Needs plan.units and plan.rings.
+void use_spare_memory(Plan& plan, const Preferences& preferences, std::uint64_t room_bytes);
+
+}  // namespace sluice::plan

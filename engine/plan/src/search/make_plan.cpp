@@ -1,0 +1,314 @@
+#include "sluice/plan/make_plan.hpp"
+
+#include <algorithm>
+
+#include "machine/machine_checks.hpp"
+#include "placement/placement.hpp"
+#include "placement/ring_sizes.hpp"
+#include "search/fastest_plan.hpp"
+#include "search/placement_search.hpp"
+#include "search/refusal.hpp"
+#include "search/suggestions.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/models/gpt2_layout.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "sluice/plan/plan_text.hpp"
+#include "totals/disk_needs.hpp"
+#include "totals/planned_rows.hpp"
+#include "totals/traffic.hpp"
+
+namespace sluice::plan {
+
+using config::ByteBudget;
+using offload::Tier;
+
+namespace {
+
+// Memory of the training program outside its tiers (RssAnon + RssShmem), rounded up. Measured on
+// x86-64 with LibTorch 2.11.0, after two steps of a one-layer model of width 64.
+constexpr std::uint64_t kRuntimeBytes = 192 * kMiB;
+// With the CUDA driver and LibTorch's CUDA libraries. An estimate, not measured.
+constexpr std::uint64_t kGpuRuntimeBytes = 3 * kGiB;
+
+Threads choose_threads(const config::TrainConfig& config, int cores) {
+  Threads threads;
+  threads.compute = config.sluice.threads.compute.value_or(cores);
+  threads.optimizer = config.sluice.threads.optimizer.value_or(cores);
+  threads.io = config.sluice.threads.io.value_or(std::max(1, config.aio.intra_op_parallelism));
+  return threads;
+}
+
+std::uint64_t resolve(const ByteBudget& budget, std::uint64_t available,
+                      unsigned automatic_percent) {
+  switch (budget.kind) {
+    case ByteBudget::Kind::bytes:
+      return budget.value;
+    case ByteBudget::Kind::percent:
+      return available / 100 * budget.value;
+    case ByteBudget::Kind::automatic:
+      return available / 100 * automatic_percent;
+  }
+  return 0;
+}
+
+// The model to plan for: from a file, or of a loop of the user's own.
+struct Subject {
+  config::ModelConfig model;
+  const OwnModel* own = nullptr;  // null: from a file
+};
+
+void describe_units(Plan& plan, const Subject& subject) {
+  plan.model = subject.model;
+  if (subject.own != nullptr) {
+    plan.layouts = subject.own->layouts;
+    plan.own.calls = subject.own->calls;
+    plan.own.activation_bytes = subject.own->activation_bytes;
+  } else {
+    plan.layouts = models::gpt2_units(subject.model, plan.config.world_size);
+  }
+  for (const zero::UnitLayout& layout : plan.layouts) {
+    plan.model_size.parameters += layout.param_count;
+    const std::uint64_t each = layout.frozen ? size_of(plan.compute_dtype) : 16;
+    plan.model_size.state_bytes =
+        checked_add(plan.model_size.state_bytes, checked_mul(each, layout.param_count));
+  }
+}
+
+void set_budgets(Plan& plan, const MachineFacts& machine) {
+  const config::SluiceConfig& sluice = plan.config.sluice;
+  const std::uint64_t memory = machine.available_memory_bytes;
+  if (plan.device.gpu) {
+    // The remaining 10 % hold the kernels of LibTorch and its libraries, which load lazily.
+    plan.budget.device_bytes = resolve(sluice.device_bytes, plan.device.gpu->free_bytes, 90);
+    plan.budget.host_bytes = resolve(sluice.host_bytes, memory, 80);
+    return;
+  }
+  // The device tier (gathered weights, activations) may take 45 % of the free memory, the host tier
+  // 35 %. The rest is for the program itself and the page cache.
+  plan.budget.device_bytes = resolve(sluice.device_bytes, memory, 45);
+  plan.budget.host_bytes = resolve(sluice.host_bytes, memory, 35);
+}
+
+Plan describe(const config::TrainConfig& config, const Subject& subject, Placement placement,
+              const MachineFacts& machine) {
+  Plan plan;
+  plan.config = config;
+  plan.placement = placement;
+  plan.config.world_size = config.world_size;
+  plan.compute_dtype = config.compute_dtype();
+  plan.state_format = models::state_format(config);
+  describe_units(plan, subject);
+  plan.schedule.threads = choose_threads(config, machine.cores);
+  plan.device.host_addressable = machine.device.host_addressable;
+  plan.device.gpu = machine.device.gpu;
+  plan.planned.runtime_bytes = plan.device.gpu ? kGpuRuntimeBytes : kRuntimeBytes;
+  const bool of_this_shape = machine.device.workspaces &&
+                             machine.device.workspaces->micro_batch == config.micro_batch_size &&
+                             machine.device.workspaces->n_positions == subject.model.n_positions;
+  if (of_this_shape) plan.device.workspaces = machine.device.workspaces;
+  if (plan.device.gpu && !plan.device.workspaces && subject.own == nullptr) {
+    plan.device.workspaces = models::estimate_gpu_workspaces(
+        subject.model, static_cast<std::uint64_t>(config.micro_batch_size),
+        size_of(plan.compute_dtype));
+  }
+  if (placement == Placement::configured) set_budgets(plan, machine);
+  return plan;
+}
+
+void note_automatic(Plan& plan, const std::string& device_choice) {
+  const auto note = [&](const char* key, const ByteBudget& budget,
+                        std::optional<std::uint64_t> value) {
+    if (budget.kind == ByteBudget::Kind::automatic && value) {
+      plan.choices.push_back(std::string(key) + ": " + format_bytes(*value) +
+                             " of the memory that is free now (auto)");
+    }
+  };
+  if (!device_choice.empty()) plan.choices.push_back(device_choice);
+  note("device_bytes", plan.config.sluice.device_bytes, plan.budget.device_bytes);
+  note("host_bytes", plan.config.sluice.host_bytes, plan.budget.host_bytes);
+  const config::ThreadsConfig& threads = plan.config.sluice.threads;
+  if (!threads.compute || !threads.optimizer || !threads.io) {
+    plan.choices.push_back("threads: " + std::to_string(plan.schedule.threads.compute) +
+                           " compute, " + std::to_string(plan.schedule.threads.optimizer) +
+                           " optimizer, " + std::to_string(plan.schedule.threads.io) + " I/O");
+  }
+}
+
+std::vector<std::string> complete(Plan& plan, const StepModel& model, const MachineFacts& machine) {
+  std::vector<std::string> problems;
+  fill_rows(plan, model);
+  if (plan.device.gpu || plan.placement == Placement::configured)
+    choose_pinning(plan, machine, problems);
+  fill_disks(plan, machine);
+  fill_traffic(plan);
+  if (plan.placement == Placement::configured) {
+    find_least(plan, model);
+    for (std::string& line : raised_limits(plan)) plan.choices.push_back(std::move(line));
+    note_automatic(plan, machine.device_choice);
+  }
+  check_machine(plan, machine, problems);
+  return problems;
+}
+
+struct Outcome {
+  Plan plan;
+  std::vector<std::string> problems;
+};
+
+Outcome plan_passes(Plan plan, const Preferences& preferences, const MachineFacts& machine) {
+  const StepModel step(plan);
+  std::vector<std::string> problems;
+  if (plan.placement == Placement::resident) {
+    place_resident(plan);
+  } else {
+    PlacedPlan result = find_placement(std::move(plan), step, preferences);
+    plan = std::move(result.plan);
+    problems = shortfall_lines(plan, result.shortfall);
+  }
+  for (std::string& problem : complete(plan, step, machine)) problems.push_back(std::move(problem));
+  if (plan.config.sluice.strict && plan.placement == Placement::configured) {
+    for (std::string& line : downgrades(plan)) problems.push_back(std::move(line));
+  }
+  return {std::move(plan), std::move(problems)};
+}
+
+// Weights off the device are copied to it twice a pass: 4 bytes per parameter, for 6 operations per
+// parameter and token. A GPU that computes 10,000 operations per byte copied (500 TFLOP/s beside
+// 50 GB/s) hides the copies from some 7,000 tokens per pass on.
+constexpr std::size_t kTokensThatHideWeights = 16'384;
+
+// More passes cost this plan no time: nothing is recomputed, and each pass hides the copies of its
+// weights.
+bool passes_are_free(const Plan& plan) {
+  const auto tokens_per_pass = plan.schedule.micro_batches_per_pass *
+                               static_cast<std::size_t>(plan.config.micro_batch_size) *
+                               static_cast<std::size_t>(plan.model.n_positions);
+  const bool hides_weights = plan.passes() == 1 || tokens_per_pass >= kTokensThatHideWeights;
+  const std::size_t last = plan.units.size() - 1;  // the head's backward follows at once
+  for (std::size_t u = 0; u <= last; ++u) {
+    const UnitPlacement& unit = plan.units[u];
+    if (unit.weights != Tier::device && !hides_weights) return false;
+    if (u < last && !unit.activations_saved) return false;
+  }
+  return true;
+}
+
+Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Placement placement,
+                  const MachineFacts& machine, const Preferences& preferences = {}) {
+  Plan plan = describe(config, subject, placement, machine);
+  const auto all = static_cast<std::size_t>(config.gradient_accumulation_steps);
+  plan.schedule.micro_batches_per_pass = all;
+  if (plan.own_loop()) {
+    plan.schedule.micro_batches_per_pass = 1;
+  } else if (config.sluice.micro_batches_per_pass) {
+    plan.schedule.micro_batches_per_pass =
+        static_cast<std::size_t>(*config.sluice.micro_batches_per_pass);
+  } else if (plan.device.gpu) {
+    // The most micro-batches per pass without recompute.
+    for (std::size_t passes = 1; passes <= all; ++passes) {
+      if (all % passes != 0) continue;
+      plan.schedule.micro_batches_per_pass = all / passes;
+      Outcome tried = plan_passes(plan, preferences, machine);
+      if (!tried.problems.empty() || !passes_are_free(tried.plan)) continue;
+      if (passes > 1) {
+        tried.plan.choices.push_back("micro_batches_per_pass: " +
+                                     std::to_string(tried.plan.schedule.micro_batches_per_pass) +
+                                     " of " + std::to_string(all) +
+                                     ": all activations of so many fit, none is computed again");
+      }
+      return tried;
+    }
+    plan.schedule.micro_batches_per_pass = all;
+  }
+  return plan_passes(std::move(plan), preferences, machine);
+}
+
+// Returns the fastest plan for the same run; `usual` fits. See fastest_plan().
+Plan faster_plan(Plan usual, const config::TrainConfig& config, const Subject& subject,
+                 const MachineFacts& machine, const FindRates& find_rates) {
+  const Placement placement = usual.placement;
+  if (placement == Placement::resident) return usual;
+  return fastest_plan(std::move(usual), find_rates, [&](const Preferences& preferences) {
+    Outcome tried = plan_once(config, subject, placement, machine, preferences);
+    return tried.problems.empty() ? std::optional(std::move(tried.plan)) : std::nullopt;
+  });
+}
+
+Plan make_plan_of(const config::TrainConfig& config, const Subject& subject, Placement placement,
+                  const MachineFacts& machine, const FindRates& find_rates) {
+  Outcome outcome = plan_once(config, subject, placement, machine);
+  if (outcome.problems.empty())
+    return faster_plan(std::move(outcome.plan), config, subject, machine, find_rates);
+  std::vector<std::string> changes;
+  if (placement == Placement::configured) {
+    const TryPlan attempt_variant = [&](const Variant& variant) -> std::optional<Plan> {
+      Outcome tried = plan_once(variant.config, {variant.model, subject.own}, placement, machine);
+      if (!tried.problems.empty()) return std::nullopt;
+      return std::move(tried.plan);
+    };
+    changes = suggest_changes({config, subject.model}, outcome.plan, machine, attempt_variant, 4);
+  }
+  throw DoesNotFit(refusal(outcome.plan, outcome.problems, changes));
+}
+
+}  // namespace
+
+std::string name_of(const GpuFacts& gpu) {
+  return "cuda:" + std::to_string(gpu.index) + " (" + gpu.name + ")";
+}
+
+Plan make_plan(const config::TrainConfig& config, const OwnModel& model, Placement placement,
+               const MachineFacts& machine) {
+  SLUICE_CHECK(!model.calls.empty(), "a model without units");
+  return make_plan_of(config, {{}, &model}, placement, machine, {});
+}
+
+Plan make_plan(const config::TrainConfig& config, const config::ModelConfig& model,
+               Placement placement, const MachineFacts& machine, const FindRates& find_rates) {
+  SLUICE_CHECK(config.gradient_accumulation_steps <= kMaxMicroBatches,
+               "gradient_accumulation_steps is " +
+                   std::to_string(config.gradient_accumulation_steps) + ", at most " +
+                   std::to_string(kMaxMicroBatches) +
+                   " can be planned, since every micro-batch's input of every unit has a place of "
+                   "its own: raise train_micro_batch_size_per_gpu instead");
+  return make_plan_of(config, {model, nullptr}, placement, machine, find_rates);
+}
+
+std::optional<Plan> try_plan(const config::TrainConfig& config, const config::ModelConfig& model,
+                             Placement placement, const MachineFacts& machine) {
+  Outcome tried = plan_once(config, {model, nullptr}, placement, machine);
+  if (!tried.problems.empty()) return std::nullopt;
+  return std::move(tried.plan);
+}
+
+std::optional<Plan> largest_plan(const config::TrainConfig& config, config::ModelConfig model,
+                                 Placement placement, const MachineFacts& machine,
+                                 const FindRates& find_rates) {
+  constexpr std::int64_t kMost = 10'000;  // n_layer of a model file goes so far
+  const auto plan_of = [&](std::int64_t layers) {
+    model.n_layer = layers;
+    return try_plan(config, model, placement, machine);
+  };
+  std::optional<Plan> best = plan_of(1);
+  if (!best) return best;
+  std::int64_t fits = 1;
+  std::int64_t too_many = 2;
+  for (; too_many <= kMost; too_many *= 2) {
+    std::optional<Plan> plan = plan_of(too_many);
+    if (!plan) break;
+    best = std::move(plan);
+    fits = too_many;
+  }
+  too_many = std::min(too_many, kMost + 1);
+  while (too_many - fits > 1) {
+    const std::int64_t middle = fits + (too_many - fits) / 2;
+    std::optional<Plan> plan = plan_of(middle);
+    (plan ? fits : too_many) = middle;
+    if (plan) best = std::move(plan);
+  }
+  const Subject subject{best->model, nullptr};
+  return faster_plan(std::move(*best), config, subject, machine, find_rates);
+}
+
+}  // namespace sluice::plan

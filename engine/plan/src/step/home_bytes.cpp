@@ -1,0 +1,62 @@
+#include "step/home_bytes.hpp"
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "sluice/plan/unit_placement.hpp"
+
+namespace sluice::plan {
+
+using offload::pool_bytes;
+using offload::Tier;
+
+std::uint64_t shard_count(const Plan& plan, std::size_t unit) {
+  return plan.layouts[unit].flat_count / static_cast<std::uint64_t>(plan.config.world_size);
+}
+
+std::uint64_t compute_bytes(const Plan& plan, std::size_t unit) {
+  return pool_bytes(checked_mul(shard_count(plan, unit), size_of(plan.compute_dtype)));
+}
+
+std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part) {
+  return pool_bytes(
+      checked_mul(shard_count(plan, unit), plan.state_format.part(part).element_bytes));
+}
+
+std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit) {
+  const UnitPlacement& placement = plan.units[unit];
+  std::uint64_t sum = 0;
+  for (std::size_t part = 0; part < plan.state_format.part_count(); ++part) {
+    const bool in_weights =
+        plan.state_format.is_split() && part == 0 && placement.weights != Tier::nvme;
+    const bool copied = states_copied_to_tile(placement) && !in_weights;
+    if (copied || place_of_part(placement, plan.state_format, part) == PartPlace::memory)
+      sum += part_bytes(plan, unit, part);
+  }
+  return sum;
+}
+
+std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro_batch,
+                           DType dtype) {
+  const std::uint64_t tokens =
+      checked_mul(micro_batch, static_cast<std::uint64_t>(model.n_positions));
+  return checked_mul(checked_mul(tokens, static_cast<std::uint64_t>(model.n_embd)), size_of(dtype));
+}
+
+bool moves_files(const Plan& plan) {
+  for (const UnitPlacement& unit : plan.units) {
+    if (unit.weights == Tier::nvme || unit.gradients == Tier::nvme) return true;
+    for (const Tier input : unit.inputs) {
+      if (input == Tier::nvme) return true;
+    }
+  }
+  return false;
+}
+
+bool uses_files(const Plan& plan) {
+  for (const UnitPlacement& unit : plan.units) {
+    if (unit.states == Tier::nvme) return true;
+  }
+  return moves_files(plan);
+}
+
+}  // namespace sluice::plan

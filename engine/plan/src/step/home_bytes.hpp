@@ -1,0 +1,33 @@
+#pragma once
+// Bytes that a unit's weights, gradients, optimizer states and inputs take in their homes. All but
+// hidden_bytes() and shard_count() are pool_bytes(), as the pools count them. Thread-safe: free
+// functions without state.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "sluice/base/dtype.hpp"
+#include "sluice/config/model_config.hpp"
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::plan {
+
+// Elements of a rank's shard of a unit.
+std::uint64_t shard_count(const Plan& plan, std::size_t unit);
+// A rank's weights of a unit, or its gradients.
+std::uint64_t compute_bytes(const Plan& plan, std::size_t unit);
+// One part of a rank's optimizer states of a unit.
+std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part);
+// Memory that a unit's states take on their tier, or in the cache of states on NVMe. Excludes parts
+// that are in files only, and the half of a split master that the weights are.
+std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit);
+// One unit input: (micro_batch, n_positions, n_embd) elements of `dtype`, not rounded up.
+std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro_batch,
+                           DType dtype);
+
+// Some weights, gradients or inputs have their home in a file: bytes move between files and device.
+bool moves_files(const Plan& plan);
+// moves_files(), or some optimizer states have their home in a file.
+bool uses_files(const Plan& plan);
+
+}  // namespace sluice::plan

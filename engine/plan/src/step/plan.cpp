@@ -1,0 +1,28 @@
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::plan {
+
+using offload::Tier;
+
+bool Plan::states_all_on_nvme() const {
+  bool any = false;
+  for (const UnitPlacement& unit : units) {
+    if (unit.frozen) continue;
+    if (unit.states != Tier::nvme) return false;
+    any = true;
+  }
+  return any;
+}
+
+std::vector<std::string> Plan::swap_directories() const {
+  const bool states = !directories.states.empty();
+  const std::string& first = states ? directories.states : directories.scratch;
+  if (first.empty()) return {};
+  std::vector<std::string> all = {first};
+  const std::vector<std::string>& further =
+      states ? directories.states_further : directories.scratch_further;
+  all.insert(all.end(), further.begin(), further.end());
+  return all;
+}
+
+}  // namespace sluice::plan

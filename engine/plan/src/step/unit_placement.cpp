@@ -1,0 +1,46 @@
+#include "sluice/plan/unit_placement.hpp"
+
+namespace sluice::plan {
+
+using offload::Tier;
+
+bool states_copied_to_tile(const UnitPlacement& unit) {
+  return unit.states == Tier::device && !unit.device_host_addressable;
+}
+
+PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& format,
+                        std::size_t part) {
+  if (states_copied_to_tile(unit)) return PartPlace::tile;
+  // An update works in the weights themselves where they are in host memory, or where they share
+  // the device with the states.
+  const bool weights_beside_states =
+      unit.weights == Tier::host || (unit.weights == Tier::device && unit.states == Tier::device);
+  if (format.is_split() && part == 0 && weights_beside_states) return PartPlace::weights;
+  if (unit.states != Tier::nvme || unit.cached[part]) return PartPlace::memory;
+  return PartPlace::tile;
+}
+
+bool reads_states_from_nvme(const UnitPlacement& unit, const models::StateFormat& format) {
+  if (unit.states != Tier::nvme) return false;
+  for (std::size_t part = 0; part < format.part_count(); ++part) {
+    if (!unit.frozen && place_of_part(unit, format, part) == PartPlace::tile) return true;
+  }
+  return false;
+}
+
+bool update_sends_weights(const UnitPlacement& unit) {
+  return unit.weights == Tier::nvme ||
+         (unit.weights == Tier::device &&
+          (unit.states != Tier::device || states_copied_to_tile(unit)));
+}
+
+bool tile_holds_gradient(const UnitPlacement& unit) {
+  return unit.gradients == Tier::nvme ||
+         (unit.gradients == Tier::device && !unit.device_host_addressable);
+}
+
+bool tile_holds_weights(const UnitPlacement& unit, const models::StateFormat& format) {
+  return !format.is_split() && update_sends_weights(unit);
+}
+
+}  // namespace sluice::plan

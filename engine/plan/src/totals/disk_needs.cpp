@@ -1,0 +1,114 @@
+#include "totals/disk_needs.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/models/run_state.hpp"
+#include "sluice/nvme/striped_file.hpp"
+#include "sluice/offload/swap_store.hpp"
+#include "step/home_bytes.hpp"
+
+namespace sluice::plan {
+
+const config::OffloadConfig& place_of(const config::OffloadConfig& first,
+                                      const config::OffloadConfig& second) {
+  return first.nvme_path.empty() ? second : first;
+}
+
+namespace {
+
+void add_disk(Plan& plan, const MachineFacts& machine, const std::string& directory,
+              std::uint64_t needed_bytes) {
+  if (needed_bytes == 0) return;
+  for (DiskNeed& disk : plan.directories.disks) {
+    if (disk.directory == directory) {
+      disk.needed_bytes += needed_bytes;
+      return;
+    }
+  }
+  DiskNeed disk{directory, needed_bytes, std::nullopt};
+  for (const auto& [known, free] : machine.free_disk_bytes) {
+    if (known == directory) disk.free_bytes = free;
+  }
+  plan.directories.disks.push_back(disk);
+}
+
+// Adds each directory's share of a stripe: by the configured weights, or equal shares.
+void add_striped_disk(Plan& plan, const MachineFacts& machine,
+                      const std::vector<std::string>& directories, std::uint64_t needed_bytes) {
+  std::vector<unsigned> weights = plan.config.sluice.io.drive_weights;
+  if (weights.size() != directories.size()) weights.assign(directories.size(), 1);
+  const nvme::StripeLayout layout(std::move(weights), nvme::StripeLayout::kDefaultChunkBytes);
+  for (std::size_t i = 0; i < directories.size(); ++i)
+    add_disk(plan, machine, directories[i], layout.part_bytes(i, needed_bytes));
+}
+
+// Subtracts the needs of other directories on the same file system from a directory's free space.
+void share_free_space(std::vector<DiskNeed>& disks, const MachineFacts& machine) {
+  const auto file_system_of = [&](const std::string& directory) {
+    std::optional<std::uint64_t> found;
+    for (const auto& [known, file_system] : machine.file_systems) {
+      if (known == directory) found = file_system;
+    }
+    return found;
+  };
+  for (DiskNeed& disk : disks) {
+    const std::optional<std::uint64_t> here = file_system_of(disk.directory);
+    if (!here || !disk.free_bytes) continue;
+    for (const DiskNeed& other : disks) {
+      if (&other == &disk || file_system_of(other.directory) != here) continue;
+      disk.shares_file_system = true;
+      *disk.free_bytes -= std::min(*disk.free_bytes, other.needed_bytes);
+    }
+  }
+}
+
+// Bytes of two checkpoints: the newest one, and the one being written.
+std::uint64_t checkpoint_bytes(const Plan& plan) {
+  return checked_mul(
+      2, offload::SwapStore::disk_bytes(
+             models::state_shards(plan.layouts, plan.state_format, plan.config.world_size),
+             offload::Durability::none));
+}
+
+}  // namespace
+
+void fill_disks(Plan& plan, const MachineFacts& machine) {
+  const config::ZeroConfig& zero = plan.config.zero;
+  const std::string& checkpoints = plan.config.sluice.checkpoints.directory;
+  if (!checkpoints.empty()) add_disk(plan, machine, checkpoints, checkpoint_bytes(plan));
+  if (plan.placement == Placement::resident || !uses_files(plan)) return;
+  const config::OffloadConfig& states_place = place_of(zero.offload_optimizer, zero.offload_param);
+  const config::OffloadConfig& scratch_place = place_of(zero.offload_param, zero.offload_optimizer);
+  const std::vector<std::string> states = states_place.directories();
+  std::vector<std::string> scratch = scratch_place.directories();
+  // Two names of one directory (a trailing slash, a symbolic link) become one, so that the run
+  // locks the directory once.
+  std::error_code unknown;
+  if (std::filesystem::equivalent(states.front(), scratch.front(), unknown))
+    scratch.front() = states.front();
+  std::uint64_t states_bytes = 0;
+  std::uint64_t all_bytes = 0;
+  for (const PlanRow& row : plan.planned.rows) {
+    all_bytes += row.bytes.nvme;
+    if (row.component == "optimizer states") states_bytes = row.bytes.nvme;
+  }
+  if (states_bytes > 0) {
+    plan.directories.states = states.front();
+    plan.directories.states_further = states_place.further_nvme_paths;
+  }
+  if (all_bytes > states_bytes) {
+    plan.directories.scratch = scratch.front();
+    plan.directories.scratch_further = scratch_place.further_nvme_paths;
+  }
+  add_striped_disk(plan, machine, states, states_bytes);
+  add_striped_disk(plan, machine, scratch, all_bytes - states_bytes);
+  share_free_space(plan.directories.disks, machine);
+}
+
+}  // namespace sluice::plan

@@ -1,0 +1,153 @@
+#include "totals/planned_rows.hpp"
+
+#include <string>
+#include <utility>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/text.hpp"
+#include "sluice/nvme/striped_file.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "step/home_bytes.hpp"
+#include "totals/disk_needs.hpp"
+
+namespace sluice::plan {
+
+using offload::pool_bytes;
+using offload::Tier;
+
+namespace {
+
+void add_to(TierBytes& bytes, Tier tier, std::uint64_t size_bytes) {
+  switch (tier) {
+    case Tier::device:
+      bytes.device += size_bytes;
+      break;
+    case Tier::pinned:
+    case Tier::host:
+      bytes.host += size_bytes;
+      break;
+    case Tier::nvme:
+      bytes.nvme += size_bytes;
+      break;
+  }
+}
+
+// Slots on disk for the states.
+int slots(const Plan& plan) {
+  return plan.config.sluice.durability == config::Durability::none ? 1 : 2;
+}
+
+std::string times(std::uint64_t count, std::uint64_t size_bytes) {
+  return std::to_string(count) + " x " + format_bytes(size_bytes);
+}
+
+// Bytes of one unit's states in one slot on disk. Over several drives, each part begins a new chunk
+// of the stripe.
+std::uint64_t stored_state_bytes(const Plan& plan, std::uint64_t count) {
+  const config::ZeroConfig& zero = plan.config.zero;
+  const bool striped =
+      !place_of(zero.offload_optimizer, zero.offload_param).further_nvme_paths.empty();
+  const std::uint64_t unit = striped ? nvme::StripeLayout::kDefaultChunkBytes : offload::kPageBytes;
+  std::uint64_t sum = 0;
+  for (std::size_t part = 0; part < plan.state_format.part_count(); ++part)
+    sum += align_up(count * plan.state_format.part(part).element_bytes, unit);
+  return sum;
+}
+
+std::string text_of(const models::StateFormat& format) {
+  return std::string(config::name_of(format.master)) + " master and two moments" +
+         (format.moments == config::MomentFormat::bf16 ? " in bf16" : "");
+}
+
+// Adds the rows of bytes at home.
+void add_homes(Plan& plan) {
+  const auto ranks = static_cast<std::uint64_t>(plan.config.world_size);
+  const std::uint64_t hidden = pool_bytes(hidden_bytes(
+      plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype));
+  PlanRow weights{"weights", std::string(name_of(plan.compute_dtype)), {}};
+  const bool wait = plan.config.updates_need_all_gradients() || plan.own_loop();
+  PlanRow gradients{"gradients", wait ? "waiting for the norm" : "waiting for their update", {}};
+  if (plan.gradients_summed_on_device())
+    gradients.note = "summed over " + std::to_string(plan.passes()) + " passes";
+  PlanRow states{"optimizer states", text_of(plan.state_format), {}};
+  PlanRow cache{"cache", "of states on NVMe", {}};
+  PlanRow inputs{"unit inputs", "kept for recompute", {}};
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const UnitPlacement& unit = plan.units[u];
+    const std::uint64_t count = plan.layouts[u].flat_count / ranks;
+    const std::uint64_t compute = pool_bytes(count * size_of(plan.compute_dtype));
+    const std::uint64_t state = state_memory_bytes(plan, u);
+    add_to(weights.bytes, unit.weights, compute);
+    if (unit.frozen) continue;
+    if (!unit.gradients_use_slots) add_to(gradients.bytes, unit.gradients, compute);
+    if (unit.states == Tier::nvme) {
+      cache.bytes.host += state;
+      states.bytes.nvme +=
+          stored_state_bytes(plan, count) * static_cast<std::uint64_t>(slots(plan));
+    } else {
+      add_to(states.bytes, unit.states, state);
+    }
+    for (const Tier tier : unit.inputs) add_to(inputs.bytes, tier, hidden);
+  }
+  if (states.bytes.nvme > 0) states.note += ", " + std::to_string(slots(plan)) + " slots on disk";
+  for (PlanRow* row : {&weights, &gradients, &states}) plan.planned.rows.push_back(std::move(*row));
+  if (!plan.own_loop()) plan.planned.rows.push_back(std::move(inputs));
+  if (cache.bytes.host > 0) plan.planned.rows.push_back(std::move(cache));
+}
+
+// How the planner knows the workspaces of the units; empty for the host device's formula.
+std::string how_known(const Plan& plan) {
+  if (!plan.device.workspaces) return "";
+  return plan.device.workspaces->measured ? ", measured" : ", estimated: a run measures it first";
+}
+
+// Adds the rows of transient bytes on the device, and of the rings.
+void add_transient(Plan& plan, const StepModel& model) {
+  const Overlap overlap{plan.schedule.prefetch_units, plan.schedule.gradients_in_flight};
+  const DeviceTransient transient = model.peak(plan.units, overlap);
+  const auto row = [&](const char* name, std::string note, TierBytes bytes) {
+    if (bytes.device + bytes.host + bytes.nvme > 0)
+      plan.planned.rows.push_back({name, std::move(note), bytes});
+  };
+  row("gathered units",
+      "the one in use and " + std::to_string(plan.schedule.prefetch_units) + " ahead",
+      {transient.gathered_bytes, 0, 0});
+  row("gradient buffers", std::to_string(plan.schedule.gradients_in_flight) + " in flight",
+      {transient.gradient_bytes, 0, 0});
+  row("activations", "kept for the backward pass", {transient.activation_bytes, 0, 0});
+  row("workspace",
+      !plan.own_loop()            ? "activations of one micro-batch in one unit" + how_known(plan)
+      : plan.own.activation_bytes ? "activations, as given"
+                                  : "activations are not planned: they take what is left",
+      {transient.workspace_bytes + kSmallTensorsBytes, 0, 0});
+  row("inputs in flight", "on their way to and from their home", {transient.input_bytes, 0, 0});
+  row("gaps", "between blocks of the GPU's memory, at most", {transient.gap_bytes, 0, 0});
+  const auto tiles = static_cast<std::uint64_t>(plan.rings.update.tiles);
+  const auto slots = static_cast<std::uint64_t>(plan.rings.gradient_slots);
+  row("gradient slots", times(slots, plan.rings.gradient_slot_bytes),
+      {0, slots * pool_bytes(plan.rings.gradient_slot_bytes), 0});
+  row("update tiles", times(tiles, plan.rings.update.tile_bytes),
+      {0, tiles * pool_bytes(plan.rings.update.tile_bytes), 0});
+  const auto ahead = static_cast<std::uint64_t>(plan.rings.update.read_ahead_tiles);
+  row("read-ahead tiles", times(ahead, plan.rings.update.tile_bytes),
+      {0, ahead * pool_bytes(plan.rings.update.tile_bytes), 0});
+  const auto mover = 2 * static_cast<std::uint64_t>(plan.rings.mover.tiles);
+  row("transfer tiles", times(mover, plan.rings.mover.tile_bytes),
+      {0, mover * pool_bytes(plan.rings.mover.tile_bytes), 0});
+}
+
+}  // namespace
+
+void fill_rows(Plan& plan, const StepModel& model) {
+  plan.planned.rows.clear();
+  plan.planned.tiers = {};
+  add_homes(plan);
+  add_transient(plan, model);
+  for (const PlanRow& row : plan.planned.rows) {
+    plan.planned.tiers.device = checked_add(plan.planned.tiers.device, row.bytes.device);
+    plan.planned.tiers.host = checked_add(plan.planned.tiers.host, row.bytes.host);
+    plan.planned.tiers.nvme = checked_add(plan.planned.tiers.nvme, row.bytes.nvme);
+  }
+}
+
+}  // namespace sluice::plan
