@@ -8,7 +8,9 @@
 #include <filesystem>
 
 #include "captured_log.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/swap_directory.hpp"
+#include "sluice/offload/swap_store.hpp"
 #include "swap_test_support.hpp"
 
 namespace sluice::offload::test {

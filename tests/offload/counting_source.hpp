@@ -10,7 +10,7 @@
 
 namespace sluice::offload::test {
 
-// What the sources that share it have given out. Thread-safe.
+// The counts of the sources that share it. Thread-safe.
 struct SourceCounts {
   std::atomic<std::uint64_t> outside_bytes{0};
   std::atomic<std::uint64_t> most_bytes{0};

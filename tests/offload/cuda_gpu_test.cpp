@@ -8,6 +8,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/offload/cuda_device.hpp"
 #include "sluice/offload/direct_storage.hpp"
+#include "sluice/offload/scratch_file.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "temp_dir.hpp"
 

@@ -1,5 +1,5 @@
 #pragma once
-// What every Device does. A program of tests instantiates the suite with its devices.
+// The behaviour of every Device. A program of tests instantiates the suite with its devices.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace sluice::offload::test {
 
 struct DeviceCase {
   std::string name;
-  // Of so much memory; null where the machine lacks the device: `why_not` says what.
+  // Null where the machine lacks the device, with the reason in `why_not`.
   std::function<std::shared_ptr<Device>(std::uint64_t memory_bytes, std::string& why_not)> make;
 };
 

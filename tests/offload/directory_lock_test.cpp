@@ -9,6 +9,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "sluice/offload/directory_lock.hpp"
 #include "swap_test_support.hpp"
 
 namespace sluice::offload::test {

@@ -24,7 +24,7 @@
 
 namespace sluice::offload::test {
 
-// What a call throws says; empty when it throws nothing.
+// The message of the call's exception; empty without one.
 inline std::string message_of(const std::function<void()>& call) {
   try {
     call();
@@ -64,7 +64,7 @@ class FakeCuda final : public cuda::CudaApi {
     ::close(file_);
   }
 
-  // What a test sets before it begins.
+  // A test sets these before it begins.
   int device_count = 1;
   int driver_version = 13000;
   cudaError_t count_error = cudaSuccess;
@@ -96,7 +96,7 @@ class FakeCuda final : public cuda::CudaApi {
   void launch(cudaStream_t stream, std::function<void()> kernel) {
     detach(stream, std::move(kernel));
   }
-  // What a kernel would see at an address of device memory.
+  // The memory that a kernel sees at an address of the device.
   std::byte* as_device(const void* address) const {
     const auto* at = static_cast<const std::byte*>(address);
     return is_device(at) ? shown_ + (at - device_) : const_cast<std::byte*>(at);

@@ -27,7 +27,7 @@ class FakeCufile final : public cuda::CufileApi {
  public:
   explicit FakeCufile(std::shared_ptr<FakeCuda> gpu) : gpu_(std::move(gpu)) {}
 
-  // What a test sets before it begins. A machine that does not read directly opens and registers
+  // A test sets these before it begins. A machine that does not read directly opens and registers
   // only where compatibility mode is allowed.
   std::atomic<bool> reads_directly{true};
   std::atomic<bool> reads_wrong_bytes{false};

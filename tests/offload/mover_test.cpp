@@ -79,7 +79,7 @@ class MoverTest : public ::testing::Test {
   std::span<std::byte> seen(const Buffer& buffer) const {
     return device_->host_view(buffer.device_span());
   }
-  // What lies in the file, read without the mover.
+  // Bytes of the file, read without the mover.
   std::vector<std::byte> file_bytes(std::uint64_t offset_bytes, std::size_t size_bytes) {
     std::vector<std::byte> bytes(size_bytes);
     io_->begin_read(file_, offset_bytes, bytes).finish();

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "sluice/offload/scratch_file.hpp"
 #include "swap_test_support.hpp"
 
 namespace sluice::offload::test {

@@ -1,4 +1,4 @@
-// What a wait costs where compute work goes on without the thread that waits.
+// The cost of a wait while compute work continues without the waiting thread.
 
 #include "sluice/offload/stall_meter.hpp"
 

@@ -8,6 +8,8 @@
 
 #include "captured_log.hpp"
 #include "sluice/nvme/bench_file.hpp"
+#include "sluice/offload/directory_lock.hpp"
+#include "sluice/offload/swap_store.hpp"
 #include "swap_test_support.hpp"
 
 namespace sluice::offload::test {

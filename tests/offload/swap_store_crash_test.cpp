@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "nvme/faulty_backend.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "swap_test_support.hpp"
 
 namespace sluice::offload::test {

@@ -67,7 +67,7 @@ class DamagedManifest : public SwapStoreTest {
     store->commit(21, "{\"cursor\": 1}");
     text_ = read_text(manifest_);
   }
-  // What is said about a manifest with this text, by every way in.
+  // The error for a manifest with this text, which every way to open gives.
   std::string refusal(const std::string& text) {
     write_text(manifest_, text);
     const std::string said =

@@ -1,4 +1,4 @@
-// What each durability does to the disk, in which order, and going from one to another.
+// The disk operations of each durability, their order, and changes from one durability to another.
 //
 // This program has its own fsync, fdatasync and rename: they note the call, fail when told, else
 // pass it on.

@@ -1,4 +1,4 @@
-// What a swap store does when nothing goes wrong, and what it refuses.
+// A swap store without faults, and the calls that it refuses.
 
 #include "sluice/offload/swap_store.hpp"
 

@@ -6,7 +6,10 @@
 #include <filesystem>
 #include <functional>
 
+#include "sluice/offload/directory_lock.hpp"
+#include "sluice/offload/scratch_file.hpp"
 #include "sluice/offload/swap_directory.hpp"
+#include "sluice/offload/swap_store.hpp"
 #include "swap_test_support.hpp"
 
 namespace sluice::offload::test {

@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of the swap store share: engines, shards whose bytes follow from the step, whole
+// Shared by the tests of the swap store: engines, shards whose bytes follow from the step, whole
 // updates.
 
 #include <fcntl.h>

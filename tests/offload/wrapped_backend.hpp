@@ -38,7 +38,7 @@ class WrappedBackend : public nvme::IoBackend {
   const std::unique_ptr<nvme::IoBackend> inner_;
 };
 
-// What the test decides while the engine runs. Thread-safe.
+// The settings that a test changes while the engine runs. Thread-safe.
 struct Fault {
   std::atomic<nvme::IoOp> op{nvme::IoOp::read};
   std::atomic<int> requests_until{-1};  // 0: the next request of `op` fails, once; below 0: none
@@ -92,7 +92,7 @@ class GatedBackend final : public WrappedBackend {
     pass_on();
     return inner().reap(completions);
   }
-  // What reap() has passed on may have ended within it, and then others may go.
+  // Requests that reap() passed on may have ended within it; then others may be passed on.
   void wait() override {
     pass_on();
     inner().wait();

@@ -14,6 +14,7 @@
 #include "bound_gpt2.hpp"
 #include "device/gradient_stats.hpp"
 #include "device/run_device.hpp"
+#include "device/tensor_bytes.hpp"
 #include "sluice/offload/cuda_device.hpp"
 
 namespace sluice::train {
@@ -69,8 +70,7 @@ TEST_F(OnGpu, CopiesAreOrderedWithLibTorchsWork) {
   x.add_(b[0][0] * 2048);
   const Tensor host = torch::zeros({1 << 20});
   gpu.device
-      ->begin_copy_out({static_cast<std::byte*>(host.data_ptr()), host.nbytes()},
-                       {static_cast<std::byte*>(x.data_ptr()), x.nbytes()})
+      ->begin_copy_out({static_cast<std::byte*>(host.data_ptr()), host.nbytes()}, device_span_of(x))
       .finish();
   EXPECT_NEAR(host.min().item<double>(), 1, 1e-3);
   EXPECT_NEAR(host.max().item<double>(), 1, 1e-3);

@@ -23,7 +23,7 @@ UnitLayout layout_of(const std::string& name, std::int64_t elements, int world_s
   return layout;
 }
 
-// What one rank has.
+// One rank: its communicators, device, memory and mover.
 struct Rank {
   Rank(std::unique_ptr<Communicator> main, std::unique_ptr<Communicator> gather)
       : communicator(std::move(main)),

@@ -10,6 +10,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/bench_file.hpp"
+#include "sluice/offload/scratch_file.hpp"
 #include "sluice/offload/swap_store.hpp"
 
 namespace sluice::offload {

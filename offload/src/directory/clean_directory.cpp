@@ -7,6 +7,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "swap/manifest.hpp"

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "sluice/base/bytes.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "swap/manifest.hpp"

@@ -6,7 +6,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/offload/swap_store.hpp"
+#include "sluice/offload/scratch_file.hpp"
 #include "swap/store_files.hpp"
 #include "swap/stripe.hpp"
 

@@ -8,6 +8,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "swap/manifest.hpp"
 #include "swap/shard_slots.hpp"
 #include "swap/shard_verify.hpp"

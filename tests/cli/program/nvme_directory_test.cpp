@@ -12,6 +12,8 @@
 #include "run_program.hpp"
 #include "sluice/nvme/bench_file.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
+#include "sluice/offload/directory_lock.hpp"
+#include "sluice/offload/swap_store.hpp"
 
 namespace sluice::test {
 namespace {

@@ -17,6 +17,7 @@
 #include "sluice/base/text.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "terminal/byte_progress.hpp"
 #include "terminal/clock.hpp"

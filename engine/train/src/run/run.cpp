@@ -20,6 +20,7 @@
 #include "sluice/base/log.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/models/parallel_check.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "step/step_runner.hpp"
 
 namespace sluice::train {

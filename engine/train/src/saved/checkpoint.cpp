@@ -9,7 +9,9 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/swap_directory.hpp"
+#include "sluice/offload/swap_store.hpp"
 
 namespace sluice::train {
 

@@ -8,6 +8,7 @@
 
 #include "saved/run_source.hpp"
 #include "sluice/models/run_state.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "step/run_resources.hpp"
 
 namespace sluice::train {

@@ -7,6 +7,8 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/offload/directory_lock.hpp"
+#include "sluice/offload/swap_store.hpp"
 
 namespace sluice::train {
 

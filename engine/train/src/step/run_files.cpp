@@ -9,6 +9,8 @@
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/drive_rates.hpp"
 #include "sluice/nvme/file_system.hpp"
+#include "sluice/offload/directory_lock.hpp"
+#include "sluice/offload/scratch_file.hpp"
 #include "sluice/offload/swap_directory.hpp"
 
 namespace sluice::train {

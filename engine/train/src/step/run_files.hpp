@@ -10,6 +10,8 @@
 
 #include "sluice/base/trace.hpp"
 #include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/directory_lock.hpp"
+#include "sluice/offload/scratch_file.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "sluice/plan/plan.hpp"
 

@@ -20,6 +20,7 @@
 
 #include "saved/run_source.hpp"
 #include "sluice/config/train_config.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "sluice/train/engine.hpp"
 #include "sluice/train/report.hpp"
 #include "step/gradient_flow.hpp"

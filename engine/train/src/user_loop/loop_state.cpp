@@ -11,6 +11,7 @@
 #include "sluice/models/bound_params.hpp"
 #include "sluice/models/parallel_check.hpp"
 #include "sluice/models/vector_math.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "sluice/train/report.hpp"
 #include "user_loop/loop.hpp"
