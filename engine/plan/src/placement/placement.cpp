@@ -132,6 +132,33 @@ void note_spill(Plan& plan, const char* what, Tier asked, Tier UnitPlacement::*m
   plan.choices.push_back(line);
 }
 
+// Notes saved activations, and unit inputs off the device.
+void note_activations(Plan& plan, const Preferences& preferences) {
+  std::size_t counts[4] = {0, 0, 0, 0};
+  for (const UnitPlacement& unit : plan.units) {
+    for (const Tier tier : unit.inputs) ++counts[static_cast<std::size_t>(tier)];
+  }
+  const std::size_t all = counts[0] + counts[2] + counts[3];
+  const auto saved =
+      std::count_if(plan.units.begin(), plan.units.end(),
+                    [](const UnitPlacement& unit) { return unit.activations_saved; });
+  const std::size_t units = plan.units.size() - 1;  // the head's backward follows at once
+  if (!plan.own_loop() && plan.config.sluice.activations == config::Activations::automatic) {
+    plan.choices.push_back(
+        "activations: saved for " + std::to_string(saved) + " of " + std::to_string(units) +
+        " units" +
+        (static_cast<std::size_t>(saved) < units && !preferences.inputs_in_host
+             ? "; the device budget is too small for the others, which are recomputed"
+             : ""));
+  }
+  if (all > counts[0]) {
+    plan.choices.push_back("unit inputs: of " + std::to_string(all) + ", " +
+                           std::to_string(counts[0]) + " on the device, " +
+                           std::to_string(counts[2]) + " in host memory, " +
+                           std::to_string(counts[3]) + " on NVMe");
+  }
+}
+
 void note_choices(Plan& plan, const Overlap& overlap, const Preferences& preferences) {
   note_spill(plan, "weights", tier_of(plan.config.zero.offload_param.device),
              &UnitPlacement::weights);
@@ -141,27 +168,7 @@ void note_choices(Plan& plan, const Overlap& overlap, const Preferences& prefere
   const bool on_device = states == Tier::device || plan.gradients_summed_on_device();
   note_spill(plan, "gradients waiting for the norm", on_device ? Tier::device : Tier::host,
              &UnitPlacement::gradients);
-  std::size_t counts[4] = {0, 0, 0, 0};
-  for (const UnitPlacement& unit : plan.units) {
-    for (const Tier tier : unit.inputs) ++counts[static_cast<std::size_t>(tier)];
-  }
-  const std::size_t all = counts[0] + counts[2] + counts[3];
-  const auto kept = std::count_if(plan.units.begin(), plan.units.end(),
-                                  [](const UnitPlacement& unit) { return unit.activations_saved; });
-  const std::size_t units = plan.units.size() - 1;  // the head's backward follows at once
-  if (!plan.own_loop() && plan.config.sluice.activations == config::Activations::automatic) {
-    plan.choices.push_back("activations: kept of " + std::to_string(kept) + " of " +
-                           std::to_string(units) + " units" +
-                           (static_cast<std::size_t>(kept) < units && !preferences.inputs_in_host
-                                ? "; the others are computed again, the device budget holds no more"
-                                : ""));
-  }
-  if (all > counts[0]) {
-    plan.choices.push_back("unit inputs kept for recompute: of " + std::to_string(all) + ", " +
-                           std::to_string(counts[0]) + " on the device, " +
-                           std::to_string(counts[2]) + " in host memory, " +
-                           std::to_string(counts[3]) + " on NVMe");
-  }
+  note_activations(plan, preferences);
   if (plan.config.sluice.overlap && overlap.prefetch_units == 0 &&
       plan.config.zero.prefetch_bucket_size > 0) {
     plan.choices.push_back("no prefetch: the device budget holds one gathered unit, not two");

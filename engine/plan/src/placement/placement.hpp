@@ -11,7 +11,7 @@
 
 namespace sluice::plan {
 
-// What a placement lacks. It fits when nothing is missing.
+// The missing memory of a placement. All zero: it fits.
 struct Shortfall {
   std::uint64_t device_bytes = 0;
   std::uint64_t host_bytes = 0;

@@ -9,10 +9,9 @@ namespace {
 constexpr std::pair<bool Preferences::*, const char*> kPreferences[] = {
     {&Preferences::weights_leave_first, "weights leave host memory before optimizer states"},
     {&Preferences::inputs_in_host, "inputs of units wait in host memory"},
-    {&Preferences::retain_weights_first,
-     "weights rather than activations are kept from forward to backward"},
-    {&Preferences::read_ahead_first, "spare host memory is for reading ahead before gradients"},
-    {&Preferences::cache_last, "the cache gets what gradients and reading ahead leave"},
+    {&Preferences::retain_weights_first, "weights stay on the device before activations do"},
+    {&Preferences::read_ahead_first, "reading ahead gets spare host memory before gradients"},
+    {&Preferences::cache_last, "the cache gets spare host memory last"},
 };
 
 }  // namespace

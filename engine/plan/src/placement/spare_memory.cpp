@@ -54,10 +54,10 @@ std::uint64_t fill_cache(Plan& plan, std::uint64_t room_bytes) {
     used += size_bytes;
   });
   std::string line = "cache: " + format_bytes(used) + " of " + format_bytes(stored_bytes) +
-                     " of the states on NVMe are in host memory as well";
+                     " of the states on NVMe are in host memory too";
   const bool cut =
       budget.kind != config::ByteBudget::Kind::automatic && limit < asked && limit < stored_bytes;
-  if (cut) line += "; " + format_bytes(asked) + " were asked for, and host_bytes has no more room";
+  if (cut) line += "; " + format_bytes(asked) + " were asked for, but host_bytes has no more room";
   plan.choices.push_back(line);
   return used;
 }

@@ -215,7 +215,7 @@ Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Pla
         tried.plan.choices.push_back("micro_batches_per_pass: " +
                                      std::to_string(tried.plan.schedule.micro_batches_per_pass) +
                                      " of " + std::to_string(all) +
-                                     ": all activations of so many fit, none is computed again");
+                                     ": all their activations fit, so nothing is recomputed");
       }
       return tried;
     }

@@ -9,7 +9,7 @@
 
 namespace sluice::plan {
 
-// A placed plan, and what it lacks.
+// A placed plan, with its shortfall.
 struct PlacedPlan {
   Plan plan;
   Shortfall shortfall;

@@ -17,7 +17,7 @@ std::vector<std::string> shortfall_lines(const Plan& plan, const Shortfall& shor
   }
   if (shortfall.no_directory) {
     lines.push_back(
-        "what host memory cannot hold would go to NVMe, but the configuration names no nvme_path");
+        "bytes beyond the host budget would go to NVMe, but the configuration names no nvme_path");
   }
   return lines;
 }

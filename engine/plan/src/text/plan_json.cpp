@@ -16,6 +16,40 @@ Json::Value to_value(const TierBytes& bytes) {
   return value;
 }
 
+// Bytes of a step, by link.
+void add_traffic(const Plan& plan, Json::Value& root) {
+  root["bytes_per_step"]["h2d"] = Json::UInt64(plan.traffic.h2d_bytes);
+  root["bytes_per_step"]["d2h"] = Json::UInt64(plan.traffic.d2h_bytes);
+  root["bytes_per_step"]["nvme_read"] = Json::UInt64(plan.traffic.nvme_read_bytes);
+  root["bytes_per_step"]["nvme_write"] = Json::UInt64(plan.traffic.nvme_written_bytes);
+  root["bytes_per_step"]["nvme_write_between_commits"] =
+      Json::UInt64(plan.traffic.nvme_written_between_commits_bytes);
+  root["bytes_per_step"]["nvme_cached"] = Json::UInt64(plan.traffic.nvme_cached_bytes);
+}
+
+// Disk space by directory.
+void add_disks(const Plan& plan, Json::Value& root) {
+  root["disks"] = Json::Value(Json::arrayValue);
+  for (const DiskNeed& disk : plan.directories.disks) {
+    Json::Value value(Json::objectValue);
+    value["directory"] = disk.directory;
+    value["needed_bytes"] = Json::UInt64(disk.needed_bytes);
+    value["free_bytes"] =
+        disk.free_bytes ? Json::Value(Json::UInt64(*disk.free_bytes)) : Json::Value();
+    root["disks"].append(value);
+  }
+}
+
+// The predicted step, where there is a prediction.
+void add_prediction(const std::optional<Prediction>& prediction, Json::Value& root) {
+  if (!prediction) return;
+  root["predicted"]["step_seconds"] = prediction->step_seconds;
+  root["predicted"]["tokens_per_second"] = prediction->tokens_per_second;
+  for (const auto& [link, seconds] : prediction->links())
+    root["predicted"]["limits_seconds"][link] = seconds;
+  root["predicted"]["bound_by"] = prediction->bound_by;
+}
+
 }  // namespace
 
 std::string plan_json(const Plan& plan, const std::optional<Prediction>& prediction) {
@@ -39,32 +73,12 @@ std::string plan_json(const Plan& plan, const std::optional<Prediction>& predict
     value["note"] = row.note;
     root["rows"].append(value);
   }
-  root["disks"] = Json::Value(Json::arrayValue);
-  for (const DiskNeed& disk : plan.directories.disks) {
-    Json::Value value(Json::objectValue);
-    value["directory"] = disk.directory;
-    value["needed_bytes"] = Json::UInt64(disk.needed_bytes);
-    value["free_bytes"] =
-        disk.free_bytes ? Json::Value(Json::UInt64(*disk.free_bytes)) : Json::Value();
-    root["disks"].append(value);
-  }
-  root["bytes_per_step"]["h2d"] = Json::UInt64(plan.traffic.h2d_bytes);
-  root["bytes_per_step"]["d2h"] = Json::UInt64(plan.traffic.d2h_bytes);
-  root["bytes_per_step"]["nvme_read"] = Json::UInt64(plan.traffic.nvme_read_bytes);
-  root["bytes_per_step"]["nvme_write"] = Json::UInt64(plan.traffic.nvme_written_bytes);
-  root["bytes_per_step"]["nvme_write_between_commits"] =
-      Json::UInt64(plan.traffic.nvme_written_between_commits_bytes);
-  root["bytes_per_step"]["nvme_cached"] = Json::UInt64(plan.traffic.nvme_cached_bytes);
+  add_disks(plan, root);
+  add_traffic(plan, root);
   root["threads"]["compute"] = plan.schedule.threads.compute;
   root["threads"]["optimizer"] = plan.schedule.threads.optimizer;
   root["threads"]["io"] = plan.schedule.threads.io;
-  if (prediction) {
-    root["predicted"]["step_seconds"] = prediction->step_seconds;
-    root["predicted"]["tokens_per_second"] = prediction->tokens_per_second;
-    for (const auto& [link, seconds] : prediction->links())
-      root["predicted"]["limits_seconds"][link] = seconds;
-    root["predicted"]["bound_by"] = prediction->bound_by;
-  }
+  add_prediction(prediction, root);
   root["layers"] = Json::Int64(plan.model.n_layer);
   root["choices"] = Json::Value(Json::arrayValue);
   for (const std::string& choice : plan.choices) root["choices"].append(choice);

@@ -59,10 +59,42 @@ bool any_frozen(const Plan& plan) {
                      [](const zero::UnitLayout& layout) { return layout.frozen; });
 }
 
+// Adds the rows of the budgets, the shortage and the least budgets.
+void add_budgets(const Plan& plan, std::vector<std::vector<std::string>>& rows) {
+  rows.push_back({"budget", format_bytes(*plan.budget.device_bytes),
+                  format_bytes(*plan.budget.host_bytes), "-", ""});
+  const auto short_by = [](std::uint64_t need, std::uint64_t budget) {
+    return need > budget ? format_bytes(need - budget) : std::string("-");
+  };
+  if (plan.planned.tiers.device > *plan.budget.device_bytes ||
+      plan.planned.tiers.host > *plan.budget.host_bytes) {
+    rows.push_back({"short by", short_by(plan.planned.tiers.device, *plan.budget.device_bytes),
+                    short_by(plan.planned.tiers.host, *plan.budget.host_bytes), "-", ""});
+  }
+  rows.push_back({"least possible", format_bytes(plan.least.device_bytes),
+                  format_bytes(plan.least.host_bytes), "-",
+                  "both at once: everything spilled, nothing ahead"});
+}
+
+// The lines above the table: the device, and the model's size.
+std::string headline(const Plan& plan) {
+  std::string text = "computes on: " + compute_name(plan) +
+                     "\nmodel: " + format_count(plan.model_size.parameters) +
+                     " parameters, training state " + format_bytes(plan.model_size.state_bytes) +
+                     " (16 bytes per parameter" + (any_frozen(plan) ? " that trains)" : ")");
+  if (plan.budget.device_bytes) {
+    const double ratio = static_cast<double>(plan.model_size.state_bytes) /
+                         static_cast<double>(*plan.budget.device_bytes + *plan.budget.host_bytes);
+    char times_text[48];
+    std::snprintf(times_text, sizeof times_text, ", %.1f times the budgets", ratio);
+    if (ratio >= 1) text += times_text;
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string plan_table(const Plan& plan) {
-  const bool limited = plan.budget.device_bytes.has_value();
   std::vector<std::vector<std::string>> rows = {{"", "device", "host", "nvme", ""}};
   for (const PlanRow& row : plan.planned.rows) {
     rows.push_back({row.component, cell(row.bytes.device), cell(row.bytes.host),
@@ -70,32 +102,8 @@ std::string plan_table(const Plan& plan) {
   }
   rows.push_back({"need", cell(plan.planned.tiers.device), cell(plan.planned.tiers.host),
                   cell(plan.planned.tiers.nvme), ""});
-  if (limited) {
-    rows.push_back({"budget", format_bytes(*plan.budget.device_bytes),
-                    format_bytes(*plan.budget.host_bytes), "-", ""});
-    const auto short_by = [](std::uint64_t need, std::uint64_t budget) {
-      return need > budget ? format_bytes(need - budget) : std::string("-");
-    };
-    if (plan.planned.tiers.device > *plan.budget.device_bytes ||
-        plan.planned.tiers.host > *plan.budget.host_bytes) {
-      rows.push_back({"short by", short_by(plan.planned.tiers.device, *plan.budget.device_bytes),
-                      short_by(plan.planned.tiers.host, *plan.budget.host_bytes), "-", ""});
-    }
-    rows.push_back({"least possible", format_bytes(plan.least.device_bytes),
-                    format_bytes(plan.least.host_bytes), "-",
-                    "both at once: what can be spilled, nothing ahead"});
-  }
-  std::string text = "computes on: " + compute_name(plan) +
-                     "\nmodel: " + format_count(plan.model_size.parameters) +
-                     " parameters, training state " + format_bytes(plan.model_size.state_bytes) +
-                     " (16 bytes per parameter" + (any_frozen(plan) ? " that trains)" : ")");
-  if (limited) {
-    const double ratio = static_cast<double>(plan.model_size.state_bytes) /
-                         static_cast<double>(*plan.budget.device_bytes + *plan.budget.host_bytes);
-    char times_text[48];
-    std::snprintf(times_text, sizeof times_text, ", %.1f times the budgets", ratio);
-    if (ratio >= 1) text += times_text;
-  }
+  if (plan.budget.device_bytes) add_budgets(plan, rows);
+  std::string text = headline(plan);
   text += "\n\n" + format_table(rows);
   text += "\noutside the tiers: " + format_bytes(plan.planned.runtime_bytes) +
           " (LibTorch, oneDNN, the program itself)\n";

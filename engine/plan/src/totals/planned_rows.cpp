@@ -71,7 +71,7 @@ void add_homes(Plan& plan) {
     gradients.note = "summed over " + std::to_string(plan.passes()) + " passes";
   PlanRow states{"optimizer states", text_of(plan.state_format), {}};
   PlanRow cache{"cache", "of states on NVMe", {}};
-  PlanRow inputs{"unit inputs", "kept for recompute", {}};
+  PlanRow inputs{"unit inputs", "for the backward pass", {}};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const UnitPlacement& unit = plan.units[u];
     const std::uint64_t count = plan.layouts[u].flat_count / ranks;
@@ -114,11 +114,11 @@ void add_transient(Plan& plan, const StepModel& model) {
       {transient.gathered_bytes, 0, 0});
   row("gradient buffers", std::to_string(plan.schedule.gradients_in_flight) + " in flight",
       {transient.gradient_bytes, 0, 0});
-  row("activations", "kept for the backward pass", {transient.activation_bytes, 0, 0});
+  row("activations", "saved for the backward pass", {transient.activation_bytes, 0, 0});
   row("workspace",
       !plan.own_loop()            ? "activations of one micro-batch in one unit" + how_known(plan)
-      : plan.own.activation_bytes ? "activations, as given"
-                                  : "activations are not planned: they take what is left",
+      : plan.own.activation_bytes ? "activations, of the given size"
+                                  : "activations of unknown size: they take the rest of the budget",
       {transient.workspace_bytes + kSmallTensorsBytes, 0, 0});
   row("inputs in flight", "on their way to and from their home", {transient.input_bytes, 0, 0});
   row("gaps", "between blocks of the GPU's memory, at most", {transient.gap_bytes, 0, 0});
