@@ -2,7 +2,6 @@
 #include "sluice/config/key_table.hpp"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <fstream>
@@ -13,7 +12,6 @@
 
 namespace sluice::config::test {
 namespace {
-
 using testing::HasSubstr;
 using Values = std::vector<std::pair<std::string, std::string>>;
 

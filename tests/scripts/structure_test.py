@@ -77,8 +77,8 @@ class Structure(unittest.TestCase):
         self.assertIn(" 0 findings", output)
 
     def test_a_tree_without_findings_passes(self) -> None:
-        self.include("nvme/src/file.cpp", "file.hpp", "sluice/base/base.hpp")
-        self.include("nvme/src/file.hpp", "sluice/nvme/nvme.hpp")
+        self.include("nvme/src/file/file.cpp", "file.hpp", "sluice/base/base.hpp")
+        self.include("nvme/include/sluice/nvme/file.hpp", "sluice/nvme/nvme.hpp")
         self.passes()
 
     def test_the_list_shows_the_order_as_it_was_read(self) -> None:
@@ -135,12 +135,12 @@ class Structure(unittest.TestCase):
         self.finds("upward include: 1", "engine/train/src/device/memory.cpp:1: device/ includes")
 
     def test_rooms_of_one_line_do_not_include_one_another(self) -> None:
-        self.include("engine/train/src/loop/loop.cpp", "saved/part.hpp")
+        self.include("engine/train/src/user_loop/loop.cpp", "saved/part.hpp")
         self.finds("upward include: 1", "saved/ is not below it")
 
     def test_a_room_includes_itself_and_those_below_it(self) -> None:
         self.include("engine/train/src/device/gpu/kernel.cu", "part.hpp", "device/part.hpp")
-        self.include("engine/train/src/library.cpp", "run/part.hpp", "sluice/train/train.hpp")
+        self.include("engine/train/src/run/library.cpp", "run/part.hpp", "sluice/train/train.hpp")
         self.passes()
 
     def test_a_room_inside_a_room_has_a_place_of_its_own(self) -> None:
@@ -158,8 +158,8 @@ class Structure(unittest.TestCase):
         self.finds('nvme/src has rooms, but no block below "Rooms"')
 
     def test_an_include_of_a_file_that_is_not_there_is_found(self) -> None:
-        self.include("nvme/src/file.cpp", "moved.hpp")
-        self.finds("include not found: 1", 'nvme/src/file.cpp:1: "moved.hpp"')
+        self.include("nvme/src/file/file.cpp", "moved.hpp")
+        self.finds("include not found: 1", 'nvme/src/file/file.cpp:1: "moved.hpp"')
 
     def test_a_crowded_folder_is_found(self) -> None:
         for number in range(20):
@@ -197,7 +197,7 @@ class Structure(unittest.TestCase):
         )
 
     def test_other_comments_and_strings_are_not_read(self) -> None:
-        self.write("nvme/src/file.cpp", "// What a file is.\n")
+        self.write("nvme/src/file/file.cpp", "// What a file is.\n")
         self.write("nvme/include/sluice/nvme/words.hpp", '// The size of what is\n// What kind\nauto t = "// Of";\n')
         self.passes()
 
