@@ -70,7 +70,7 @@ class Drive:
         return last_object(self.slice_line(load, size))["GBps"]
 
     def fio_line(self, load: Load, size: int) -> list[str]:
-        """As engine/cli/src/nvme_fio.cpp has it, so that both ways of comparing ask the same."""
+        """As engine/cli/src/nvme/bench/fio.cpp has it, so that both ways of comparing ask the same."""
         access = {"read": "read", "write": "write"}.get(load.op, "rw")
         line = ["fio", "--name=peer", f"--filename={self.file}"]
         line += [f"--rw={'rand' if load.access == 'random' else ''}{access}", f"--bs={load.block}"]

@@ -1,21 +1,14 @@
 #pragma once
-// Tensors as bytes and bytes as tensors, without a copy. A tensor on the CPU has host bytes
-// (std::span); a tensor on the device has a DeviceSpan.
+// Tensors on the device as bytes, and bytes of the device as tensors, without a copy.
 
 #include <torch/torch.h>
 
 #include <cstddef>
-#include <span>
 
 #include "sluice/base/dtype.hpp"
 #include "sluice/offload/device_span.hpp"
 
 namespace sluice::train {
-
-// Bytes of a dense tensor on the CPU.
-inline std::span<std::byte> bytes_of_tensor(const torch::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
-}
 
 // Bytes of a dense tensor on the device. With the host device, LibTorch's CPU is the device.
 inline offload::DeviceSpan device_span_of(const torch::Tensor& tensor) {

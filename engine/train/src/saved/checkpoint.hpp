@@ -20,7 +20,8 @@ std::unique_ptr<offload::DirectoryLock> hold_checkpoint_directory(const std::str
 
 // Writes DIRECTORY/step-NNNNNNNN from the updater's states, then removes all but the newest `keep`
 // checkpoints. The updates of `state.step` must have ended. Blocks. Throws IoError, StorageError;
-// then older checkpoints are unchanged.
+// then checkpoints of other steps are unchanged. A checkpoint of this step that exists is removed
+// before the new one gets its name, so an error in between leaves neither.
 void write_checkpoint(RunResources& resources, const models::RunState& state,
                       const std::string& directory);
 

@@ -1,7 +1,7 @@
 #pragma once
 // The saved state of a run: what a commit and a checkpoint keep beside the optimizer states, and
-// how a resumed run takes it over. Every loop uses these functions. Thread-safe: free functions
-// without state.
+// how a resumed run takes it over. Every loop uses these functions. Thread-compatible: free
+// functions without state.
 
 #include <cstdint>
 #include <string>
@@ -24,7 +24,8 @@ struct RunIdentity {
 models::RunState make_run_state(const plan::Plan& plan, const Progress& progress,
                                 const RunIdentity& identity);
 
-// Sets `progress` to that of `source`, which has a state, and logs where training continues.
+// Sets `progress`, including committed_step, to that of `source.state`, which must be set. Logs
+// where training continues.
 void resume_progress(Progress& progress, const RunSource& source);
 
 }  // namespace sluice::train

@@ -18,12 +18,17 @@
 
 namespace sluice::train {
 
-// Confined to the thread that trains.
+// One step: begin_step(), then begin() and send() for each backward, finish_moves(), and the end of
+// the step (step_end.hpp). Any call may throw IoError, OutOfMemory or CudaError of the transfers
+// that it waits for; after an error, abandon() and begin_step() make the object usable. Confined to
+// the thread that trains.
 class GradientFlow {
  public:
+  // `resources` outlive it.
   explicit GradientFlow(RunResources& resources);
 
-  // Forgets the norms, the finite check and the update settings of the step before.
+  // Called first in every step. Forgets the norms, the finite check and the update settings of the
+  // step before.
   void begin_step();
   // From now on a unit's update begins when its gradient is at home. Called before the first unit's
   // gradients are sent.
@@ -42,7 +47,8 @@ class GradientFlow {
   // gradient is final; the borrowed parameters' gradients are not.
   void begin_unit(std::size_t unit) { begin(units_of(unit)); }
   void send_unit(std::size_t unit) { send(units_of(unit), 1); }
-  // Like send_unit(), but a later pass of this step adds to the unit's gradient.
+  // Like send_unit(), but a later pass of this step adds to the unit's gradient. The norm and the
+  // finite check wait for that pass.
   void send_partial(std::size_t unit) { send(units_of(unit), 0); }
   // Begins the updates of the gradients that are at home. Does not block.
   void begin_arrived_updates();
@@ -56,12 +62,15 @@ class GradientFlow {
   void finish_updates(zero::GatherStall& stall);
   // Forgets the gradients of a skipped step that wait for their update.
   void drop();
-  // After an error: forgets all gradients, also those on the device and on their way home.
+  // After an error: forgets all gradients, also those on the device and on their way home. Norms
+  // stay until begin_step().
   void abandon();
 
-  // Sum over the units' squared norms. Complete after finish_moves().
+  // Sum over the units' squared norms, of gradients times the loss scale. Complete after
+  // finish_moves().
   double squared_norm() const;
-  // Empty, or the name of the first parameter that was found with a non-finite gradient.
+  // Empty, or the name of the first parameter that was found with a non-finite gradient; the unit's
+  // name where the host cannot read the gradient.
   const std::string& non_finite() const { return non_finite_; }
   // True when updates of this step have begun before end_step().
   bool updates_begun() const { return immediate_.has_value(); }

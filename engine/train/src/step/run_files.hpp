@@ -20,19 +20,21 @@ namespace sluice::train {
 // `create`: the swap directory begins empty. `open`: it holds a committed state to continue from.
 enum class SwapMode { create, open };
 
-// The I/O engine of a run, as the "aio" section says. Appends to `choice` which backend it took and
-// why not a better one. `trace` may be null. Throws InvalidArgument when "strict" forbids the
-// choice.
+// The I/O engine of a run, as the "aio" section says. Sets `choice` to a line that names the
+// backend and why not a better one. `trace` may be null, and outlives the engine. Throws
+// InvalidArgument when "strict" forbids the choice.
 std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice,
                                                Trace* trace);
 
-// Bytes of one unit input: micro-batch x sequence x n_embd elements.
+// Bytes of one unit input: micro-batch x sequence x n_embd elements. For a model from a file only.
 std::uint64_t unit_input_bytes(const plan::Plan& plan);
 
-// Confined to the thread that trains.
+// Made and destroyed by the thread that trains. The I/O engine and the files are used by any
+// thread, as their headers say.
 struct RunFiles {
-  // Opens what the plan places on NVMe; everything stays null when that is nothing. Throws IoError,
-  // StorageError, InvalidArgument; then the files that were there before are unchanged.
+  // Opens the files that the plan places on NVMe; a member without files stays null. May measure
+  // drives (some seconds) to share a stripe between them. Removes leftovers of killed runs. Throws
+  // IoError, StorageError, InvalidArgument; then committed states are unchanged.
   RunFiles(const plan::Plan& plan, SwapMode mode, Trace* trace);
   RunFiles(const RunFiles&) = delete;
   RunFiles& operator=(const RunFiles&) = delete;

@@ -1,6 +1,6 @@
 #pragma once
-// The end of a step, for every loop: the result of backward, then skip or clip, and the start of
-// the updates. `sluice train` and a loop of the user's own call these functions and nothing else.
+// The end of a step: the result of backward, then skip or clip, and the start of the updates. Both
+// loops, `sluice train` and a loop of the user's own, end their steps with these functions.
 // Confined to the thread that trains.
 
 #include <cstdint>
@@ -20,8 +20,9 @@ struct BackwardResult {
   bool updates_begun = false;  // each unit's update began when its gradient arrived
 };
 
-// After the backward of a step, when all gradients are at home. `loss_sum`: sum over the step's
-// micro-batches, unscaled. Sums norms over ranks: every rank calls it.
+// Called after the backward of a step, when all gradients are at home. `loss_sum`: sum over the
+// step's micro-batches on this rank, unscaled. Sums the squared norms over ranks, so every rank
+// calls it.
 BackwardResult result_of_backward(const RunResources& resources, const GradientFlow& gradients,
                                   double loss_sum, double loss_scale);
 
@@ -33,11 +34,15 @@ struct StepEnd {
   std::string why_stop;  // empty: training goes on. Else why it stops before this step's update
 };
 
-// Ends the step after `progress`. If the loss or a gradient is non-finite, drops the gradients,
-// lowers a dynamic loss scale, and logs that the step is skipped. Otherwise clips (the factor of
-// `update` is set here), and begins the update of every unit unless updates have begun. `progress`
-// then counts the step. With `why_stop` the weights and `progress` are untouched: the caller
-// commits what it has, then throws.
+// Ends the step after `progress`.
+// - The loss or a gradient is non-finite: drops the gradients, lowers a dynamic loss scale and logs
+//   that the step is skipped; `progress` counts the step. If the configuration or the scale's
+//   minimum forbids a skip, returns `why_stop` instead. Then weights and `progress` are unchanged,
+//   and the caller throws the text.
+// - Otherwise: computes the factor that clips and removes the loss scale, and begins the update of
+//   every unit with it. Updates that began during backward had no clipping and need no factor.
+//   `progress` counts the step and the update.
+// Throws the errors of StateUpdater::begin_update(); then training cannot continue.
 StepEnd end_step(const config::TrainConfig& config, const BackwardResult& backward,
                  const UpdateSettings& update, GradientFlow& gradients, Progress& progress);
 

@@ -52,16 +52,18 @@ class StepRunner {
   StepRunner(const StepRunner&) = delete;
   StepRunner& operator=(const StepRunner&) = delete;
 
-  // Called after each stage of a pass, to sample memory. May be empty.
+  // Called after each stage of a pass, to sample memory. May be empty; must not throw.
   void set_stage_hook(std::function<void()> hook) { stage_hook_ = std::move(hook); }
-  // Called between the forward and the backward part of every step. The updates of the step before
-  // have ended then.
+  // Called once per step, between forward and backward of the first pass. The updates of the step
+  // before have ended then. May be empty.
   using BetweenHook = std::function<void()>;
 
   // Forward and backward of step `number` (from 1); the loss is multiplied by `loss_scale`.
   // Without `immediate`, every unit's gradients wait at their homes afterwards. With it, each
-  // unit's update begins when its gradient is at home, unless the loss or the first gradient is
-  // non-finite: then no update begins. A later non-finite gradient throws Error.
+  // unit's update begins when its gradient is at home, unless the loss or the first gradient (the
+  // last unit's) is non-finite: then no update begins. A later non-finite gradient throws Error.
+  // Also throws IoError, OutOfMemory and CudaError; after any error the runner can only be
+  // destroyed.
   BackwardResult forward_backward(const models::Dataset& data, std::int64_t number,
                                   double loss_scale, const std::optional<UpdateSettings>& immediate,
                                   const BetweenHook& between);
@@ -73,8 +75,9 @@ class StepRunner {
   // Blocks until every update that was begun has ended; throws its error.
   void finish_updates();
 
-  // Mean cross-entropy over the evaluation windows. `progress` gets the windows done and the total;
-  // when it returns false the evaluation ends there, without a result.
+  // Mean cross-entropy over the evaluation windows, of which there is at least one. Call
+  // finish_updates() first. `progress` gets the windows done and the total; when it returns false
+  // the evaluation ends there, without a result.
   std::optional<double> evaluate(const models::Dataset& data, std::uint64_t window_limit,
                                  const std::function<bool(std::uint64_t, std::uint64_t)>& progress);
 

@@ -21,10 +21,13 @@ class TileIo {
  public:
   using Bytes = std::span<std::byte>;
 
-  // Both outlive it.
+  // `resources` and `placement` outlive it.
   TileIo(const UpdaterResources& resources, const TilePlacement& placement);
   TileIo(const TileIo&) = delete;
   TileIo& operator=(const TileIo&) = delete;
+
+  // In all calls, `tile` and the homes stay valid until the tickets have ended. Errors of a
+  // transfer are those of its ticket. A call that throws has finished the transfers it began.
 
   // Begins to read the states and the gradient that `work` needs into the tile.
   offload::Tickets begin_reads(const TileRange& range, const TileWork& work, Bytes tile);

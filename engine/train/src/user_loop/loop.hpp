@@ -9,7 +9,11 @@
 //   step                 at the last micro-batch: norm over all units · skip or clip · updates
 //                        begin (step/step_end.hpp)
 //
-// Confined to the thread that trains.
+// loop.cpp has the passes through the units, loop_state.cpp everything else. Engine and its Units
+// share the object; a Unit or a graph that outlives the Engine holds it weakly.
+//
+// Confined to the thread that trains. LibTorch may call backward_of() on its own thread for the
+// device, while that thread waits in backward().
 
 #include <torch/torch.h>
 
