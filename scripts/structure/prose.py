@@ -100,6 +100,12 @@ def check_file(tree: Tree, file: str) -> list[Finding]:
     ]
 
 
+def pages_of(tree: Tree) -> list[str]:
+    """README.md and the pages below docs/."""
+    pages = ["README.md"] + [file for file in files_below(tree.root, "docs") if file.endswith(".md")]
+    return [page for page in pages if (tree.root / page).is_file()]
+
+
 def check_prose(tree: Tree) -> list[Finding]:
     headers = [
         file
@@ -107,7 +113,4 @@ def check_prose(tree: Tree) -> list[Finding]:
         for file in files_below(tree.root, f"{component}/include")
         if file.endswith(SOURCE_SUFFIXES)
     ]
-    pages = ["README.md"] + [file for file in files_below(tree.root, "docs") if file.endswith(".md")]
-    return [
-        finding for file in headers + pages if (tree.root / file).is_file() for finding in check_file(tree, file)
-    ]
+    return [finding for file in headers + pages_of(tree) for finding in check_file(tree, file)]

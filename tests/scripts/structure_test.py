@@ -10,6 +10,9 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SCRIPT = REPOSITORY / "scripts" / "check_structure.py"
+sys.path.insert(0, str(SCRIPT.parent))
+from structure.sizes import EXCEPTIONS  # noqa: E402
+
 PAGE = """# Architecture
 
 ## Layers
@@ -50,6 +53,8 @@ class Structure(unittest.TestCase):
             self.write(f"{component}/include/sluice/{name}/{name}.hpp", f"// The contract of {name}.\n")
         for room in ("", "run/", "saved/", "loop/", "device/", "device/gpu/"):
             self.write(f"engine/train/src/{room}part.hpp", "#pragma once\n")
+        for path in EXCEPTIONS:
+            self.write(path, "")
 
     def write(self, file: str, text: str) -> None:
         path = self.root / file
@@ -78,7 +83,7 @@ class Structure(unittest.TestCase):
 
     def test_a_tree_without_findings_passes(self) -> None:
         self.include("nvme/src/file/file.cpp", "file.hpp", "sluice/base/base.hpp")
-        self.include("nvme/include/sluice/nvme/file.hpp", "sluice/nvme/nvme.hpp")
+        self.include("nvme/src/file/file.hpp", "sluice/nvme/nvme.hpp")
         self.passes()
 
     def test_the_list_shows_the_order_as_it_was_read(self) -> None:
@@ -135,7 +140,7 @@ class Structure(unittest.TestCase):
         self.finds("upward include: 1", "engine/train/src/device/memory.cpp:1: device/ includes")
 
     def test_rooms_of_one_line_do_not_include_one_another(self) -> None:
-        self.include("engine/train/src/user_loop/loop.cpp", "saved/part.hpp")
+        self.include("engine/train/src/loop/loop.cpp", "saved/part.hpp")
         self.finds("upward include: 1", "saved/ is not below it")
 
     def test_a_room_includes_itself_and_those_below_it(self) -> None:
@@ -210,6 +215,32 @@ class Structure(unittest.TestCase):
         self.write("README.md", "It runs. What it runs is small.\n\n- Of a kind.\n- **The same** again.\n")
         self.write("docs/more/page.md", "| name | text |\n|---|---|\n| size | What it takes |\n")
         self.finds("beginning of a sentence: 4", "README.md:1", "README.md:3", "README.md:4", "docs/more/page.md:3")
+
+    def test_a_file_that_a_page_names_exists(self) -> None:
+        self.write("README.md", "Run `scripts/build.sh ci` and read `nvme/src/file/file.cpp`.\n")
+        self.write("docs/more/page.md", "| `sluice/nvme/nvme.hpp` | `sluice/base/gone.hpp` |\n")
+        self.finds(
+            "file named: 3",
+            "README.md:1: scripts/build.sh does not exist",
+            "README.md:1: nvme/src/file/file.cpp does not exist",
+            "docs/more/page.md:1: sluice/base/gone.hpp does not exist",
+        )
+        self.write("scripts/build.sh", "")
+        self.include("nvme/src/file/file.cpp")
+        self.write("base/include/sluice/base/gone.hpp", "#pragma once\n")
+        self.passes()
+
+    def test_the_architecture_page_names_files_with_their_folders(self) -> None:
+        self.write("nvme/src/nvme.cpp", "")
+        self.write("docs/more/page.md", "Beside `nvme.cpp`.\n")
+        self.write("docs/architecture.md", PAGE + "\n`nvme/src/nvme.cpp` opens, `nvme.cpp` closes.\n")
+        line = PAGE.count("\n") + 2
+        self.finds("file named: 1", f"docs/architecture.md:{line}: nvme.cpp lacks its folder")
+
+    def test_placeholders_and_files_of_runs_and_builds_are_not_looked_for(self) -> None:
+        words = ["DIR/plot.py", "NAME.cpp", "tests/.../part_test.cpp", "nvme/*.hpp", "run1/plot.py", "build/a.sh", "/a.sh"]
+        self.write("docs/architecture.md", PAGE + "\n" + "\n".join(f"`{word}`" for word in words) + "\n")
+        self.passes()
 
 
 if __name__ == "__main__":
