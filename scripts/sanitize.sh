@@ -5,7 +5,6 @@
 #   address        AddressSanitizer and UndefinedBehaviorSanitizer: everything that needs no LibTorch
 #   address-torch  the same for engine/train with LibTorch, whose own library is not instrumented
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-source scripts/stages.sh
 
 case "${1:-}" in
   thread) preset=tsan ;;

@@ -3,7 +3,6 @@
 # and UndefinedBehaviorSanitizer; then compiles that with clang's thread-safety analysis. Prints the tests that were
 # skipped, and why. scripts/test.sh [--quick]; --quick leaves out all that comes after the tests.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-source scripts/stages.sh
 
 quick=no
 for argument in "$@"; do

@@ -2,7 +2,6 @@
 # The long test, for before a change is called done: what .ci/run does (scripts/test.sh, the format), then ThreadSanitizer,
 # AddressSanitizer over engine/train, clang's thread-safety analysis and clang-tidy over everything. scripts/test_all.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-source scripts/stages.sh
 
 if (($# > 0)); then fail "usage: scripts/test_all.sh (it takes no arguments)"; fi
 

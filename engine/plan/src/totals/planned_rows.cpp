@@ -118,7 +118,7 @@ void add_transient(Plan& plan, const StepModel& model) {
   row("workspace",
       !plan.own_loop()            ? "activations of one micro-batch in one unit" + how_known(plan)
       : plan.own.activation_bytes ? "activations, of the given size"
-                                  : "activations of unknown size: they take the rest of the budget",
+                                  : "activations are not planned: they take the rest of the budget",
       {transient.workspace_bytes + kSmallTensorsBytes, 0, 0});
   row("inputs in flight", "on their way to and from their home", {transient.input_bytes, 0, 0});
   row("gaps", "between blocks of the GPU's memory, at most", {transient.gap_bytes, 0, 0});
