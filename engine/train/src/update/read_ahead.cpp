@@ -37,9 +37,12 @@ void ReadAhead::end_work(std::size_t unit) {
 // be free for them.
 std::vector<std::size_t> ReadAhead::readable_units() const {
   MutexLock lock(mutex_);
-  const auto end = std::find_if(expected_.begin(), expected_.end(),
-                                [&](std::size_t unit) { return at_work_[unit] > 0; });
-  return {expected_.begin(), end};
+  std::vector<std::size_t> readable;
+  for (const std::size_t unit : expected_) {
+    if (at_work_[unit] > 0) break;
+    readable.push_back(unit);
+  }
+  return readable;
 }
 
 void ReadAhead::start() {
