@@ -143,7 +143,7 @@ offload::SwapPlace RunFiles::make_place(const plan::Plan& plan, const std::strin
       why = "in equal shares: one has too little space to measure in";
     } else {
       place.weights = nvme::stripe_weights(rates);
-      why = "by their rates, measured together:";
+      why = "because at the same time they moved";
       for (std::size_t i = 0; i < rates.size(); ++i)
         why += (i == 0 ? " " : " and ") + format_bytes(static_cast<std::uint64_t>(rates[i]));
       why += " a second";
