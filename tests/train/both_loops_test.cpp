@@ -83,11 +83,7 @@ class BothLoops : public testing::TestWithParam<Case> {
   Course run_program(const Case& each) {
     const plan::Plan plan = plan_of(config_of(each));
     RunResources resources(plan, SwapMode::create);
-    const InitialWeights initial(plan, kSeed, std::nullopt);
-    std::vector<Ticket> work;
-    for (std::size_t u = 0; u < plan.layouts.size(); ++u)
-      work.push_back(resources.updater->begin_initialise(u, initial.fill_of(u)));
-    finish_all(work);
+    initialise_states(resources, kSeed, std::nullopt);
     StepRunner runner(resources, kSeed);
     Progress progress;
     Course course;

@@ -97,13 +97,6 @@ class StandInGpuRun : public testing::TestWithParam<Case> {
     data.hold_out(0.2);
     return data;
   }
-  static void initialise(RunResources& resources) {
-    const InitialWeights initial(resources.plan, 5, std::nullopt);
-    std::vector<Ticket> work;
-    for (std::size_t u = 0; u < resources.plan.layouts.size(); ++u)
-      work.push_back(resources.updater->begin_initialise(u, initial.fill_of(u)));
-    finish_all(work);
-  }
   BackwardResult take_step(RunResources& resources, StepRunner& runner, Progress& progress) const {
     const bool waits = resources.plan.config.updates_need_all_gradients();
     const UpdateSettings update = next_update(resources, progress, false);
@@ -119,7 +112,7 @@ class StandInGpuRun : public testing::TestWithParam<Case> {
   Result run(const Case& each, bool on_gpu) {
     const plan::Plan plan = plan_of(each, on_gpu);
     RunResources resources(plan, SwapMode::create, nullptr, device_of(plan));
-    initialise(resources);
+    initialise_states(resources, 5, std::nullopt);
     StepRunner runner(resources, 5);
     Progress progress;
     Result result;
@@ -214,7 +207,7 @@ TEST_F(StandInGpuRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
   const plan::Plan plan = plan_of(each, true);
   {
     RunResources resources(plan, SwapMode::create, nullptr, device_of(plan));
-    initialise(resources);
+    initialise_states(resources, 5, std::nullopt);
     StepRunner runner(resources, 5);
     Progress progress;
     for (int step = 1; step < kSteps; ++step) {

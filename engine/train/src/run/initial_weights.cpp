@@ -120,4 +120,13 @@ void InitialWeights::fill_from_file(std::size_t unit, std::uint64_t offset_count
   }
 }
 
+void initialise_states(RunResources& resources, std::uint64_t seed,
+                       const std::optional<std::string>& init_path) {
+  const InitialWeights initial(resources.plan, seed, init_path);
+  std::vector<Ticket> work;
+  for (std::size_t u = 0; u < resources.plan.layouts.size(); ++u)
+    work.push_back(resources.updater->begin_initialise(u, initial.fill_of(u)));
+  finish_all(work);
+}
+
 }  // namespace sluice::train

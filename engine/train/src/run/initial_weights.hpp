@@ -8,6 +8,7 @@
 
 #include "sluice/models/safetensors.hpp"
 #include "sluice/plan/plan.hpp"
+#include "step/run_resources.hpp"
 #include "update/state_updater.hpp"
 
 namespace sluice::train {
@@ -30,5 +31,10 @@ class InitialWeights {
   const std::uint64_t seed_;
   std::optional<models::SafetensorsReader> file_;
 };
+
+// Brings initial states to their homes: master weights as above, moments of zero. Blocks. Throws as
+// InitialWeights, and the errors of the updater.
+void initialise_states(RunResources& resources, std::uint64_t seed,
+                       const std::optional<std::string>& init_path);
 
 }  // namespace sluice::train

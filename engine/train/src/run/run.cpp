@@ -40,15 +40,6 @@ std::unique_ptr<MemorySampler> make_sampler(const RunResources& resources) {
   return std::make_unique<MemorySampler>(std::move(host_pools), device);
 }
 
-void initialise_states(RunResources& resources, std::uint64_t seed,
-                       const std::optional<std::string>& init_path) {
-  const InitialWeights initial(resources.plan, seed, init_path);
-  std::vector<Ticket> work;
-  for (std::size_t u = 0; u < resources.plan.layouts.size(); ++u)
-    work.push_back(resources.updater->begin_initialise(u, initial.fill_of(u)));
-  finish_all(work);
-}
-
 // The steps of one `sluice train`, from allocation to report. Confined to the thread that trains.
 class Run {
  public:
