@@ -28,7 +28,7 @@ struct BoundGpt2 {
       : model(config),
         units(gpt2_units(config, 1)),
         modules(make_gpt2_modules(config, dtype, device)) {
-    torch::manual_seed(seed);
+    torch::manual_seed(static_cast<std::uint64_t>(seed));
     for (const zero::UnitLayout& unit : units) {
       // Far from zero, so that every part of the model matters.
       const auto count = static_cast<std::int64_t>(unit.flat_count);
@@ -79,7 +79,7 @@ struct BoundGpt2 {
 
 inline torch::Tensor random_tokens(const config::ModelConfig& model, std::int64_t batch,
                                    std::int64_t length, std::int64_t seed = 5) {
-  torch::manual_seed(seed);
+  torch::manual_seed(static_cast<std::uint64_t>(seed));
   return torch::randint(model.vocab_size, {batch, length}, torch::kInt64);
 }
 
