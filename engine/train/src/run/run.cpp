@@ -198,7 +198,7 @@ class Run {
     }
     sampler_->sample();
     const bool cut = progress_.step < setup_.total_steps || tally_.evaluation_cut;
-    const RunReport report =
+    RunReport report =
         make_report({request_, setup_, *resources_, *meter_, *sampler_, tally_, progress_,
                      /*stopped_by_signal=*/cut ? stop_ : 0});
     warn_of_slow_drive(report);

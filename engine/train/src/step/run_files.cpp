@@ -130,6 +130,7 @@ offload::SwapPlace RunFiles::make_place(const plan::Plan& plan, const std::strin
   if (place.weights.empty()) {
     // Measuring must not disturb a run that is active in one of the directories.
     std::vector<offload::DirectoryLock> held;
+    held.reserve(directories.size());
     for (const std::string& each : directories)
       held.emplace_back(each, offload::DirectoryLock::Mode::exclusive);
     constexpr nvme::LoadPattern kPatterns[] = {nvme::LoadPattern::mixed};

@@ -104,7 +104,11 @@ void StepRunner::prefetch_input(const Cell& cell) {
 StepRunner::Graph StepRunner::run_with_gradients(const Step& step, const Cell& cell,
                                                  torch::Tensor x) {
   Graph graph;
-  graph.x = cell.unit == 0 ? std::move(x) : x.detach().requires_grad_(true);
+  if (cell.unit == 0) {
+    graph.x = std::move(x);
+  } else {
+    graph.x = x.detach().requires_grad_(true);
+  }
   graph.y = modules_[cell.unit]->forward(graph.x, dropout_key(step, cell.micro_batch));
   return graph;
 }

@@ -233,7 +233,7 @@ Tensors Loop::backward_of(UnitCall& call, const Tensors& gradients) {
 void Loop::backward(const Tensor& loss) {
   check_usable();
   SLUICE_CHECK(loss.defined() && loss.numel() == 1, "backward needs a loss of one element");
-  const std::shared_ptr<torch::autograd::Node> node = loss.grad_fn();
+  const std::shared_ptr<torch::autograd::Node>& node = loss.grad_fn();
   SLUICE_CHECK(node != nullptr,
                "the loss depends on no unit that trains: nothing in its graph has gradients");
   for (const auto& used : used_)

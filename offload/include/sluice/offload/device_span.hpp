@@ -43,7 +43,7 @@ class DeviceSpan {
 
  private:
   void* address_at(std::size_t offset_bytes) const {
-    // On integers: the address belongs to no object of this program.
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the address belongs to no object of this program
     return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(address_) + offset_bytes);
   }
 

@@ -126,25 +126,25 @@ Tensors to_tensors(const std::tuple<Each...>& all) {
 // no tensors.
 template <typename Module>
 Tensors call_forward(Module& module, const std::string& unit, const Tensors& x) {
-  constexpr bool takes_one = requires {
+  constexpr bool kTakesOne = requires {
     module.forward(x[0]);
   };
-  constexpr bool takes_two = requires {
+  constexpr bool kTakesTwo = requires {
     module.forward(x[0], x[0]);
   };
-  constexpr bool takes_three = requires {
+  constexpr bool kTakesThree = requires {
     module.forward(x[0], x[0], x[0]);
   };
-  if constexpr (takes_one) {
+  if constexpr (kTakesOne) {
     if (x.size() == 1) return to_tensors(module.forward(x[0]));
   }
-  if constexpr (takes_two) {
+  if constexpr (kTakesTwo) {
     if (x.size() == 2) return to_tensors(module.forward(x[0], x[1]));
   }
-  if constexpr (takes_three) {
+  if constexpr (kTakesThree) {
     if (x.size() == 3) return to_tensors(module.forward(x[0], x[1], x[2]));
   }
-  if constexpr (!takes_one && !takes_two && !takes_three) return to_tensors(module.forward(x));
+  if constexpr (!kTakesOne && !kTakesTwo && !kTakesThree) return to_tensors(module.forward(x));
   refuse_inputs(unit, x.size());
 }
 
