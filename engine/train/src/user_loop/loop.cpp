@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
-#include "sluice/base/log.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "step/step_end.hpp"
 
