@@ -21,8 +21,7 @@ struct Items {
 // All items on a tier.
 Items items_on(Plan& plan, Tier tier) {
   Items items;
-  const std::uint64_t hidden = pool_bytes(hidden_bytes(
-      plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype));
+  const std::uint64_t hidden = pool_bytes(plan.unit_input_bytes());
   for (std::size_t u = plan.units.size(); u-- > 0;) {
     UnitPlacement& unit = plan.units[u];
     if (unit.weights == tier)

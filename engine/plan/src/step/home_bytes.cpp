@@ -35,13 +35,6 @@ std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit) {
   return sum;
 }
 
-std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro_batch,
-                           DType dtype) {
-  const std::uint64_t tokens =
-      checked_mul(micro_batch, static_cast<std::uint64_t>(model.n_positions));
-  return checked_mul(checked_mul(tokens, static_cast<std::uint64_t>(model.n_embd)), size_of(dtype));
-}
-
 bool moves_files(const Plan& plan) {
   for (const UnitPlacement& unit : plan.units) {
     if (unit.weights == Tier::nvme || unit.gradients == Tier::nvme) return true;

@@ -1,7 +1,6 @@
 #pragma once
-// Bytes that a unit's weights, gradients, optimizer states and inputs take in their homes. All but
-// hidden_bytes() and shard_count() are pool_bytes(), as the pools count them. Thread-safe: free
-// functions without state.
+// Bytes that a unit's weights, gradients and optimizer states take in their homes: pool_bytes(), as
+// the pools count them. shard_count() counts elements. Thread-safe: free functions without state.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,9 +20,6 @@ std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part);
 // Memory that a unit's states take on their tier, or in the cache of states on NVMe. Excludes parts
 // that are in files only, and the half of a split master that the weights are.
 std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit);
-// One unit input: (micro_batch, n_positions, n_embd) elements of `dtype`, not rounded up.
-std::uint64_t hidden_bytes(const config::ModelConfig& model, std::uint64_t micro_batch,
-                           DType dtype);
 
 // Some weights, gradients or inputs have their home in a file: bytes move between files and device.
 bool moves_files(const Plan& plan);

@@ -1,5 +1,7 @@
 #include "sluice/plan/plan.hpp"
 
+#include "sluice/base/bytes.hpp"
+
 namespace sluice::plan {
 
 using offload::Tier;
@@ -12,6 +14,13 @@ bool Plan::states_all_on_nvme() const {
     any = true;
   }
   return any;
+}
+
+std::uint64_t Plan::unit_input_bytes() const {
+  const std::uint64_t tokens = checked_mul(static_cast<std::uint64_t>(config.micro_batch_size),
+                                           static_cast<std::uint64_t>(model.n_positions));
+  return checked_mul(checked_mul(tokens, static_cast<std::uint64_t>(model.n_embd)),
+                     size_of(compute_dtype));
 }
 
 std::vector<std::string> Plan::swap_directories() const {

@@ -56,8 +56,7 @@ std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
     return std::vector<DeviceTransient>(stages.size(), every);
   }
   const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
-  const std::uint64_t hidden =
-      pool_bytes(hidden_bytes(plan.model, micro_batch, plan.compute_dtype));
+  const std::uint64_t hidden = pool_bytes(plan.unit_input_bytes());
   const std::uint64_t tokens_bytes =
       pool_bytes(checked_mul(micro_batch, static_cast<std::uint64_t>(plan.model.n_positions)) *
                  sizeof(std::int64_t));

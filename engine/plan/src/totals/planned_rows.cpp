@@ -62,8 +62,7 @@ std::string text_of(const models::StateFormat& format) {
 // Adds the rows of bytes at home.
 void add_homes(Plan& plan) {
   const auto ranks = static_cast<std::uint64_t>(plan.config.world_size);
-  const std::uint64_t hidden = pool_bytes(hidden_bytes(
-      plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype));
+  const std::uint64_t hidden = pool_bytes(plan.unit_input_bytes());
   PlanRow weights{"weights", std::string(name_of(plan.compute_dtype)), {}};
   const bool wait = plan.config.updates_need_all_gradients() || plan.own_loop();
   PlanRow gradients{"gradients", wait ? "waiting for the norm" : "waiting for their update", {}};

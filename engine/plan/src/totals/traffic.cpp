@@ -66,8 +66,7 @@ UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::si
       traffic.read_bytes += (sends - 1) * compute;  // back to the device, to be added to
     }
   }
-  const std::uint64_t hidden = hidden_bytes(
-      plan.model, static_cast<std::uint64_t>(plan.config.micro_batch_size), plan.compute_dtype);
+  const std::uint64_t hidden = plan.unit_input_bytes();
   for (const Tier input : unit.inputs) {
     if (input == Tier::device) continue;
     // Out: the unit's input, then the gradient of it. In: the input for forward and for backward,

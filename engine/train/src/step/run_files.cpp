@@ -39,7 +39,7 @@ bool has_files(const plan::Plan& plan) {
 // pages.
 std::uint64_t scratch_bytes(const plan::Plan& plan) {
   std::uint64_t sum = 0;
-  const std::uint64_t hidden = align_up(unit_input_bytes(plan), offload::kPageBytes);
+  const std::uint64_t hidden = align_up(plan.unit_input_bytes(), offload::kPageBytes);
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const plan::UnitPlacement& unit = plan.units[u];
     const std::uint64_t shard =
@@ -70,12 +70,6 @@ void check_weights(const plan::Plan& plan, const std::vector<unsigned>& weights)
 }
 
 }  // namespace
-
-std::uint64_t unit_input_bytes(const plan::Plan& plan) {
-  return checked_mul(checked_mul(static_cast<std::uint64_t>(plan.config.micro_batch_size),
-                                 static_cast<std::uint64_t>(plan.model.n_positions)),
-                     static_cast<std::uint64_t>(plan.model.n_embd) * size_of(plan.compute_dtype));
-}
 
 std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice,
                                                Trace* trace) {

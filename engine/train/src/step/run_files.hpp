@@ -26,9 +26,6 @@ enum class SwapMode { create, open };
 std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::string& choice,
                                                Trace* trace);
 
-// Bytes of one unit input: micro-batch x sequence x n_embd elements. For a model from a file only.
-std::uint64_t unit_input_bytes(const plan::Plan& plan);
-
 // Made and destroyed by the thread that trains. The I/O engine and the files are used by any
 // thread, as their headers say.
 struct RunFiles {

@@ -168,7 +168,7 @@ void RunResources::make_inputs() {
       slot.tier = tier;
       if (tier != Tier::device) {
         slot.home =
-            make_home(tier, unit_input_bytes(plan), "input of unit " + plan.layouts[u].name);
+            make_home(tier, plan.unit_input_bytes(), "input of unit " + plan.layouts[u].name);
       }
       slots[u].push_back(std::move(slot));
     }

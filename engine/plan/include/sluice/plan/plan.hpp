@@ -157,6 +157,9 @@ struct Plan {
   bool own_loop() const { return !own.calls.empty(); }
   // Every unit's optimizer states are in files, so a run can resume from the swap directory alone.
   bool states_all_on_nvme() const;
+  // Bytes of one unit input: (micro_batch_size, n_positions, n_embd) elements of compute_dtype, not
+  // rounded up. For a model from a file.
+  std::uint64_t unit_input_bytes() const;
   // The directories of the states; without states on NVMe, those of the scratch. Empty: no drive
   // is used.
   std::vector<std::string> swap_directories() const;
