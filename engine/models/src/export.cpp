@@ -7,6 +7,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/models/checkpoints.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/models/safetensors.hpp"
 #include "sluice/nvme/io_engine.hpp"

@@ -3,10 +3,11 @@
 #include <json/json.h>
 
 #include <cmath>
+#include <cstdio>
+#include <random>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/offload/checkpoint_folder.hpp"
 
 namespace sluice::models {
 
@@ -79,6 +80,8 @@ void check_ranges(const RunState& state) {
   SLUICE_CHECK(
       state.step >= 0 && state.updates >= 0 && state.updates <= state.step,
       "step " + std::to_string(state.step) + " with " + std::to_string(state.updates) + " updates");
+  SLUICE_CHECK(state.order >= state.step, "place " + std::to_string(state.order) +
+                                              " in its line at step " + std::to_string(state.step));
   SLUICE_CHECK(state.compute_threads >= 1 && state.compute_threads <= 4096,
                std::to_string(state.compute_threads) + " compute threads");
   SLUICE_CHECK(state.world_size >= 1, std::to_string(state.world_size) + " ranks");
@@ -88,6 +91,9 @@ void check_ranges(const RunState& state) {
 
 std::string to_json(const RunState& state) {
   Json::Value root(Json::objectValue);
+  root["line"] = state.line;
+  root["order"] = Json::Int64(state.order);
+  root["saved_at"] = Json::Int64(state.saved_at);
   root["model"] = state.model;
   root["step"] = Json::Int64(state.step);
   root["updates"] = Json::Int64(state.updates);
@@ -123,6 +129,9 @@ RunState parse_run_state(const std::string& json, const std::string& path) {
     RunState state;
     state.model = root["model"].asString();
     state.step = root["step"].asInt64();
+    state.line = root["line"].asString();
+    state.order = root.get("order", Json::Int64(state.step)).asInt64();
+    state.saved_at = root["saved_at"].asInt64();
     state.updates = root["updates"].asInt64();
     state.seed = root["seed"].asUInt64();
     state.compute_dtype = root["compute_dtype"].asString();
@@ -142,27 +151,11 @@ RunState parse_run_state(const std::string& json, const std::string& path) {
   }
 }
 
-std::vector<CheckpointPath> list_checkpoints(const std::string& directory) {
-  std::vector<CheckpointPath> found;
-  for (const offload::CheckpointFolder& folder : offload::list_checkpoint_folders(directory)) {
-    if (folder.is_draft || !offload::SwapStore::holds_committed(folder.path)) continue;
-    found.push_back({folder.step, folder.path});
-  }
-  return found;
-}
-
-std::string newest_checkpoint(const std::string& directory) {
-  const std::vector<CheckpointPath> found = list_checkpoints(directory);
-  return found.empty() ? "" : found.back().path;
-}
-
-std::string find_run(const std::string& directory) {
-  if (offload::SwapStore::holds_committed(directory)) return directory;
-  const std::string newest = newest_checkpoint(directory);
-  if (newest.empty()) {
-    throw StorageError(directory, "holds no committed state of a run, and no checkpoint (step-*)");
-  }
-  return newest;
+std::string new_line() {
+  std::random_device device;
+  char text[17];
+  std::snprintf(text, sizeof text, "%08x%08x", device(), device());
+  return text;
 }
 
 }  // namespace sluice::models

@@ -16,6 +16,15 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kDraftSuffix = ".tmp";
 
+// ".2" and so on: behind a checkpoint's name, of another checkpoint of that step.
+bool is_repeat(std::string_view suffix) {
+  int number = 0;
+  const char* const end = suffix.data() + suffix.size();
+  if (!suffix.starts_with('.')) return false;
+  const auto [stopped, problem] = std::from_chars(suffix.data() + 1, end, number);
+  return problem == std::errc() && stopped == end && number >= 2;
+}
+
 }  // namespace
 
 std::string checkpoint_path(const std::string& directory, std::int64_t step) {
@@ -26,6 +35,15 @@ std::string checkpoint_path(const std::string& directory, std::int64_t step) {
 
 std::string checkpoint_draft_path(const std::string& directory, std::int64_t step) {
   return checkpoint_path(directory, step) + std::string(kDraftSuffix);
+}
+
+std::string free_checkpoint_path(const std::string& directory, std::int64_t step) {
+  const std::string first = checkpoint_path(directory, step);
+  std::string path = first;
+  std::error_code error;
+  for (int number = 2; fs::exists(fs::symlink_status(path, error)); ++number)
+    path = first + "." + std::to_string(number);
+  return path;
 }
 
 std::optional<CheckpointFolder> checkpoint_folder_of(const std::string& path) {
@@ -39,7 +57,8 @@ std::optional<CheckpointFolder> checkpoint_folder_of(const std::string& path) {
   if (folder.is_draft) number.remove_suffix(kDraftSuffix.size());
   const char* const end = number.data() + number.size();
   const auto [stopped, problem] = std::from_chars(number.data(), end, folder.step);
-  if (problem != std::errc() || stopped != end || folder.step < 0) return std::nullopt;
+  if (problem != std::errc() || folder.step < 0) return std::nullopt;
+  if (stopped != end && (folder.is_draft || !is_repeat({stopped, end}))) return std::nullopt;
   return folder;
 }
 

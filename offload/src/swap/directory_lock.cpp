@@ -3,13 +3,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <thread>
+#include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
 #include "sluice/offload/directory_lock.hpp"
 #include "swap/store_files.hpp"
 
@@ -62,26 +66,61 @@ pid_t recorded_pid(int fd) {
   return pid;
 }
 
-[[noreturn]] void throw_locked(int fd, const std::string& directory) {
+std::string holder_of(int fd) {
   const pid_t pid = recorded_pid(fd);
   // Only exclusive holders leave their id. One that is gone is not the holder: then a reader is, or
   // a run in another process id namespace.
   const bool alive = pid > 0 && (::kill(pid, 0) == 0 || errno == EPERM);
-  const std::string holder =
-      alive ? "run (process " + std::to_string(pid) + ")"
-            : std::string(
-                  "process, one that verifies or exports it, or one of another "
-                  "machine or container");
-  throw StorageError(directory, "is in use by another " + holder +
+  return alive ? "run (process " + std::to_string(pid) + ")"
+               : std::string(
+                     "process, one that verifies or exports it, or one of another "
+                     "machine or container");
+}
+
+[[noreturn]] void throw_locked(int fd, const std::string& directory) {
+  throw StorageError(directory, "is in use by another " + holder_of(fd) +
                                     ": wait until it has ended, or choose another directory");
 }
 
-void lock_file(int fd, DirectoryLock::Mode mode, const std::string& directory) {
+// False when another process holds the lock.
+bool try_lock(int fd, DirectoryLock::Mode mode, const std::string& directory) {
   const int operation = (mode == DirectoryLock::Mode::exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB;
   while (::flock(fd, operation) != 0) {
-    if (errno == EWOULDBLOCK) throw_locked(fd, directory);
+    if (errno == EWOULDBLOCK) return false;
     if (errno != EINTR) throw IoError(errno, "flock", lock_path(directory));
   }
+  return true;
+}
+
+// The end of a wait that begins now, and its line in the log.
+class Patience {
+ public:
+  Patience(const LockWait& wait, const std::string& directory)
+      : wait_(wait), directory_(directory), end_(std::chrono::steady_clock::now() + wait.most) {}
+  // Sleeps a moment. Throws StorageError when the time is over or a signal has come.
+  void sleep(int fd) {
+    const bool over = std::chrono::steady_clock::now() >= end_;
+    if (over || (wait_.stop != nullptr && *wait_.stop != 0)) throw_locked(fd, directory_);
+    if (!said_) {
+      log(LogLevel::info, directory_ + " is in use by another " + holder_of(fd) +
+                              ": waiting until it has ended");
+      said_ = true;
+    }
+    std::this_thread::sleep_for(kPollInterval);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kPollInterval{20};
+  const LockWait& wait_;
+  const std::string& directory_;
+  const std::chrono::steady_clock::time_point end_;
+  bool said_ = false;
+};
+
+struct stat status_of(const std::string& directory) {
+  struct stat status {};
+  SLUICE_SYSCALL(::stat(directory.c_str(), &status), directory);
+  return status;
 }
 
 void record_pid(int fd, const std::string& path) {
@@ -92,18 +131,39 @@ void record_pid(int fd, const std::string& path) {
 
 }  // namespace
 
-DirectoryLock::DirectoryLock(const std::string& directory, Mode mode) {
+DirectoryLock::DirectoryLock(const std::string& directory, Mode mode, const LockWait& wait) {
   check_directory(directory, mode);
   const std::string path = lock_path(directory);
-  do {
+  Patience patience(wait, directory);
+  bool locked = false;
+  while (!locked) {
     fd_ = open_lock_file(path, mode);
     if (!fd_) return;
     check_lock_file(fd_.get(), path);
-    lock_file(fd_.get(), mode, directory);
+    if (!try_lock(fd_.get(), mode, directory)) {
+      patience.sleep(fd_.get());
+      continue;
+    }
     // Whoever clears a directory removes the lock while holding it; one who had opened it before
     // would then hold a lock that nobody else sees.
-  } while (!is_file_at(fd_.get(), path));
+    locked = is_file_at(fd_.get(), path);
+  }
   if (mode == Mode::exclusive) record_pid(fd_.get(), path);
+}
+
+void HeldDirectories::hold(const std::string& directory, const LockWait& wait) {
+  if (holds(directory)) return;
+  DirectoryLock lock(directory, DirectoryLock::Mode::exclusive, wait);
+  const struct stat status = status_of(directory);
+  held_.push_back({status.st_dev, status.st_ino, std::move(lock)});
+}
+
+bool HeldDirectories::holds(const std::string& directory) const {
+  struct stat status {};
+  if (::stat(directory.c_str(), &status) != 0) return false;
+  return std::any_of(held_.begin(), held_.end(), [&](const Held& held) {
+    return held.device == status.st_dev && held.inode == status.st_ino;
+  });
 }
 
 }  // namespace sluice::offload

@@ -15,6 +15,11 @@ StoreDrives::StoreDrives(SwapPlace place, DirectoryLock::Mode mode)
   hold(first());
 }
 
+void StoreDrives::hold(const std::string& directory) {
+  if (place_.held == nullptr || !place_.held->holds(directory))
+    locks_.emplace_back(directory, mode_);
+}
+
 void StoreDrives::hold_further_for_new() {
   for (const std::string& further : place_.further) {
     hold(further);

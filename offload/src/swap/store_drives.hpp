@@ -51,7 +51,7 @@ class StoreDrives {
   void sync_data() const;
 
  private:
-  void hold(const std::string& directory) { locks_.emplace_back(directory, mode_); }
+  void hold(const std::string& directory);
   void hold_further_for_new();
 
   const SwapPlace place_;

@@ -31,7 +31,10 @@ void add_run_options(CLI::App& command, Building& building, Need data_need) {
              "seed of weights, data order and dropout (default: the configuration's)",
              [&run](const std::string& text) { run.seed = to_unsigned("--seed", text); });
   add_flag(command, "--resume",
-           "continue from the last committed step of this configuration's directory", run.resume);
+           "continue from the last committed step of this configuration's directories", run.resume);
+  add_option(command, "--wait", "SECONDS", Need::optional,
+             "wait as long for another run that has these directories (default 0)",
+             [&run](const std::string& text) { run.wait_seconds = to_integer("--wait", text, 0); });
   add_option(command, "--placement", "WHERE", Need::optional,
              "configured (default): tiers as in the configuration; resident: everything in device "
              "memory, without budgets and without touching the drive",
@@ -136,6 +139,7 @@ void describe_for_plan(CLI::App& command) {
       {"--steps", "adds how much all N steps write to the drive"},
       {"--seed", "checked; changes no plan"},
       {"--resume", "changes no plan"},
+      {"--wait", "changes no plan"},
       {"--placement",
        "configured (default): tiers as in the configuration; resident: plans for everything in "
        "device memory, without budgets"},

@@ -15,6 +15,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/models/checkpoints.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/directory_lock.hpp"

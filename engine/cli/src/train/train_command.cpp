@@ -108,9 +108,10 @@ int run_train(const TrainArguments& arguments, Session& session) {
     session.console().status("");
     show_end(arguments, progress, report, session);
     session.emit_text(train::to_json(report));
-    if (report.stopped_by_signal == 0) return kExitDone;
-    show_resume_line(report, line, session);
-    return exit_code_of_signal(report.stopped_by_signal);
+    if (report.stopped_by_signal != 0) show_resume_line(report, line, session);
+    if (report.missed_checkpoints > 0) return kExitStorage;  // the summary says which
+    return report.stopped_by_signal == 0 ? kExitDone
+                                         : exit_code_of_signal(report.stopped_by_signal);
   } catch (const Interrupted&) {
     show_resume_line(train::RunReport{}, line, session);
     throw;

@@ -121,6 +121,7 @@ std::string to_json(const RunReport& report) {
   if (report.losses.loss_scale) root["loss_scale"] = *report.losses.loss_scale;
   root["last_step"] = Json::Int64(report.last_step);
   root["committed_step"] = Json::Int64(report.committed_step);
+  root["missed_checkpoints"] = Json::Int64(report.missed_checkpoints);
   root["choices"] = Json::Value(Json::arrayValue);
   for (const std::string& choice : report.choices) root["choices"].append(choice);
   root["notices"] = Json::Value(Json::arrayValue);

@@ -15,6 +15,7 @@
 #include "sluice/models/gpt2_layout.hpp"
 #include "sluice/models/parallel_check.hpp"
 #include "sluice/models/philox.hpp"
+#include "sluice/models/checkpoints.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/plan/machine.hpp"

@@ -20,7 +20,6 @@
 #include "sluice/base/log.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/models/parallel_check.hpp"
-#include "sluice/offload/directory_lock.hpp"
 #include "step/step_runner.hpp"
 
 namespace sluice::train {
@@ -44,7 +43,7 @@ std::unique_ptr<MemorySampler> make_sampler(const RunResources& resources) {
 class Run {
  public:
   Run(const TrainRequest& request, TrainObserver& observer, const volatile int& stop)
-      : request_(request), observer_(observer), stop_(stop), setup_(set_up_run(request)) {}
+      : request_(request), observer_(observer), stop_(stop), setup_(set_up_run(request, stop)) {}
 
   RunReport operator()() {
     allocate();
@@ -64,11 +63,10 @@ class Run {
     observer_.on_plan(plan);
     at::set_num_threads(plan.schedule.threads.compute);
     models::check_parallel_work();
-    const std::string& checkpoints = plan.config.sluice.checkpoints.directory;
-    if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
     trace_ = RunTrace(request_);
-    resources_ = std::make_unique<RunResources>(
-        plan, setup_.source.own_swap ? SwapMode::open : SwapMode::create, trace_.trace());
+    const SwapMode mode = setup_.source.swap_committed ? SwapMode::open : SwapMode::create;
+    resources_ = std::make_unique<RunResources>(plan, SwapStart(mode, &setup_.held),
+                                                trace_.trace());
     if (!resources_->files.choice.empty()) setup_.plan.choices.push_back(resources_->files.choice);
     sampler_ = make_sampler(*resources_);
     runner_ = std::make_unique<StepRunner>(*resources_, setup_.identity.seed);
@@ -85,6 +83,7 @@ class Run {
                                 " is not read: the run is resumed with the weights it has");
       resume_progress(progress_, setup_.source);
     } else {
+      begin_progress(progress_);
       initialise_states(*resources_, setup_.identity.seed, request_.init_path);
     }
     tally_.begun_from = progress_;
@@ -181,8 +180,7 @@ class Run {
   }
 
   void commit(bool ending) {
-    if (commit_step(*resources_, make_run_state(setup_.plan, progress_, setup_.identity), ending))
-      progress_.committed_step = progress_.step;
+    commit_step(*resources_, progress_, setup_.identity, ending);
   }
 
   // True when no step follows.
@@ -214,7 +212,6 @@ class Run {
   Progress progress_;
   RunTally tally_;
   std::optional<StepRecord> pending_;  // the last step, while its updates may run
-  std::unique_ptr<offload::DirectoryLock> checkpoint_lock_;
   RunTrace trace_;
   std::unique_ptr<RunResources> resources_;
   std::unique_ptr<MemorySampler> sampler_;

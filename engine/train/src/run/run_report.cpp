@@ -76,6 +76,8 @@ RunReport make_report(const ReportSources& from) {
   report.losses.loss_scale = from.progress.loss_scaler.reported();
   report.last_step = from.progress.step;
   report.committed_step = from.progress.committed_step;
+  report.missed_checkpoints = from.progress.missed.count;
+  if (report.missed_checkpoints > 0) report.notices.push_back(missed_text(from.progress.missed));
   report.choices = from.setup.plan.choices;
   report.versions = versions_of(from.resources);
   report.commit = SLUICE_COMMIT;

@@ -1,5 +1,7 @@
 #include "run/run_setup.hpp"
 
+#include <chrono>
+
 #include "measure/unit_workspaces.hpp"
 #include "run/run_settings.hpp"
 #include "sluice/base/error.hpp"
@@ -27,7 +29,7 @@ plan::Plan plan_run(const TrainRequest& request, const Configuration& loaded) {
 
 }  // namespace
 
-RunSetup set_up_run(const TrainRequest& request) {
+RunSetup set_up_run(const TrainRequest& request, const volatile int& stop) {
   Configuration loaded = load_configuration(request);
   RunSetup setup;
   setup.identity.seed = loaded.train.sluice.seed = request.seed.value_or(loaded.train.sluice.seed);
@@ -36,7 +38,8 @@ RunSetup set_up_run(const TrainRequest& request) {
   setup.data = open_data(request, loaded.model);
   check_directories(loaded.train, request.placement);
   setup.source =
-      find_source(loaded.train, request.placement, request.resume ? Resume::yes : Resume::no);
+      find_source(loaded.train, request.placement, request.resume ? Resume::yes : Resume::no,
+                  setup.held, {std::chrono::seconds(request.wait_seconds), &stop});
   adopt_compute_threads(loaded.train, setup.source);
   adopt_state_format(loaded.train, setup.source);
   adopt_passes(loaded.train, setup.source);

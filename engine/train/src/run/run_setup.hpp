@@ -17,13 +17,14 @@ namespace sluice::train {
 struct RunSetup {
   std::int64_t total_steps = 0;
   Data data;
+  offload::HeldDirectories held;  // its own swap and checkpoint directories
   RunSource source;
   plan::Plan plan;
   RunIdentity identity;
 };
 
 // Reads and checks the files that `request` names, finds the state to continue from, and plans.
-// Throws InvalidArgument, StorageError, IoError, DoesNotFit.
-RunSetup set_up_run(const TrainRequest& request);
+// `stop`: ends a wait for a lock. Throws InvalidArgument, StorageError, IoError, DoesNotFit.
+RunSetup set_up_run(const TrainRequest& request, const volatile int& stop);
 
 }  // namespace sluice::train

@@ -3,34 +3,37 @@
 // A checkpoint is a folder below checkpoint_dir in the format of a swap directory. It is written
 // under a draft name and renamed when it is whole.
 
-#include <memory>
 #include <string>
 
 #include "saved/run_source.hpp"
-#include "sluice/models/run_state.hpp"
-#include "sluice/offload/directory_lock.hpp"
+#include "saved/saved_state.hpp"
 #include "step/run_resources.hpp"
 
 namespace sluice::train {
 
-// Creates `directory` when it is absent and locks it for this run, so that two runs never mix their
-// checkpoints. Removes drafts that a killed run left. Throws StorageError naming the process that
-// holds the lock, IoError when the directory cannot be created or written to.
-std::unique_ptr<offload::DirectoryLock> hold_checkpoint_directory(const std::string& directory);
-
-// Writes DIRECTORY/step-NNNNNNNN from the updater's states, then removes all but the newest `keep`
-// checkpoints. The updates of `state.step` must have ended. Blocks. Throws IoError, StorageError;
-// then checkpoints of other steps are unchanged. A checkpoint of this step that exists is removed
-// before the new one gets its name, so an error in between leaves neither.
-void write_checkpoint(RunResources& resources, const models::RunState& state,
+// Writes DIRECTORY/step-NNNNNNNN from the updater's states, and syncs it with the drive. Then
+// removes older checkpoints of the run's line: the one of this step, which it replaces, and all but
+// the newest `keep`. Checkpoints of other lines are kept; when one of them has the name, the folder
+// is step-NNNNNNNN.2. Raises progress.order above the line's checkpoints in `directory`. The updates
+// of `progress.step` must have ended. The caller holds `directory` by its lock. Blocks. Throws
+// IoError, StorageError; then all checkpoints are unchanged.
+void write_checkpoint(RunResources& resources, Progress& progress, const RunIdentity& identity,
                       const std::string& directory);
 
-// After the updates of `state.step`: commits the swap directory, writes a checkpoint, or both, as
-// the configuration asks. `ending`: no step follows. Returns true when the step now survives the
-// process. Blocks.
-bool commit_step(RunResources& resources, const models::RunState& state, bool ending);
+// After the updates of `progress.step`: commits the swap directory, writes a checkpoint, or both, as
+// the configuration asks. `ending`: no step follows. Sets progress.committed_step when the step now
+// survives the process. Blocks. A checkpoint that cannot be written is an error in the log and
+// counts in progress.missed; with "strict" it is thrown. Throws IoError, StorageError when the swap
+// directory cannot be committed.
+void commit_step(RunResources& resources, Progress& progress, const RunIdentity& identity,
+                 bool ending);
 
-// Reads the states of all units that train from a source that has a state. Blocks.
+// "2 checkpoints could not be written; ...", for the end of a run. `missed.count` is positive.
+std::string missed_text(const MissedCheckpoints& missed);
+
+// Reads the states of all units that train from a source that has a state. Blocks. Throws
+// StorageError when the source is damaged or is not any more what `source` was read from; then the
+// states are a mix and must not be trained on.
 void restore_states(RunResources& resources, const RunSource& source);
 
 }  // namespace sluice::train

@@ -4,10 +4,13 @@
 #include <cerrno>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
-#include "sluice/offload/directory_lock.hpp"
+#include "sluice/models/checkpoints.hpp"
+#include "sluice/offload/checkpoint_folder.hpp"
+#include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_store.hpp"
 
 namespace sluice::train {
@@ -56,6 +59,53 @@ void check_complete(const models::RunState& state, const offload::CommittedState
   }
 }
 
+std::string parent_of(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+// Notes of the line of `source`, among `found`: the last order, and the state before this one.
+void note_line(RunSource& source, const std::vector<models::Checkpoint>& found) {
+  std::int64_t older_order = -1;
+  for (const models::Checkpoint& each : found) {
+    if (!each.damage.empty() || each.line != source.state->line) continue;
+    source.last_order = std::max(source.last_order, each.order);
+    if (each.order >= source.state->order || each.order <= older_order) continue;
+    older_order = each.order;
+    source.older = each.path;
+  }
+}
+
+// The state of the swap directory, or a checkpoint of its line that is newer. A swap directory is
+// not committed after each step.
+RunSource newest_of_line(RunSource swap, const std::string& checkpoints) {
+  if (checkpoints.empty()) return swap;
+  const std::vector<models::Checkpoint> found = models::list_checkpoints(checkpoints);
+  models::Checkpoint own;
+  own.path = swap.directory;
+  own.step = swap.state->step;
+  const models::Checkpoint* newest = &own;
+  std::int64_t newest_order = swap.state->order;
+  const models::Checkpoint* other = nullptr;
+  for (const models::Checkpoint& each : found) {
+    if (!each.damage.empty()) continue;
+    if (each.line != swap.state->line) {
+      other = &each;
+    } else if (each.order > newest_order) {
+      newest = &each;
+      newest_order = each.order;
+    }
+  }
+  models::check_none_damaged_after(found, newest);
+  if (other != nullptr) {
+    log(LogLevel::warn, other->path + " is a checkpoint of another run than that of " +
+                            swap.directory + ": it is kept and not continued from");
+  }
+  RunSource source = newest == &own ? std::move(swap) : read_source(newest->path);
+  note_line(source, found);
+  return source;
+}
+
 void refuse_existing(const std::string& directory, std::int64_t step) {
   throw StorageError(directory,
                      "holds a run that was committed at step " + std::to_string(step) +
@@ -88,6 +138,10 @@ void check_directory(const std::string& directory) {
   const auto status = std::filesystem::status(directory, error);
   const std::string advice =
       "\"nvme_path\" must name an existing directory: create it on the drive to swap to";
+  if (status.type() == std::filesystem::file_type::none) {
+    throw IoError(error.value(), "swap directory", directory, 0, 0,
+                  "this user must be allowed to enter the directories above it");
+  }
   if (!std::filesystem::exists(status))
     throw IoError(ENOENT, "swap directory", directory, 0, 0, advice);
   if (!std::filesystem::is_directory(status))
@@ -126,6 +180,19 @@ void check_directories(const config::TrainConfig& config, plan::Placement placem
   }
 }
 
+void hold_checkpoint_directory(const std::string& directory, offload::HeldDirectories& held,
+                               const offload::LockWait& wait) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error && !std::filesystem::is_directory(directory)) {
+    throw IoError(error.value(), "create directory", directory, 0, 0,
+                  "\"checkpoint_dir\" must name a directory, or where one can be made");
+  }
+  if (held.holds(directory)) return;
+  held.hold(directory, wait);
+  offload::remove_dead_checkpoints(directory);
+}
+
 std::string model_text(const plan::Plan& plan) {
   return plan.own_loop() ? "of a training loop of its own"
                          : config::canonical_model_text(plan.model);
@@ -140,54 +207,51 @@ std::vector<zero::UnitLayout> stored_units(const plan::Plan& plan) {
 }
 
 RunSource read_source(const std::string& directory) {
-  RunSource source{.directory = directory, .own_swap = false, .state = std::nullopt};
-  const offload::CommittedState committed = offload::SwapStore::read_committed(directory);
+  RunSource source;
+  source.directory = directory;
+  offload::CommittedState committed = offload::SwapStore::read_committed(directory);
   source.state = models::parse_run_state(committed.metadata, directory + "/manifest.json");
   check_complete(*source.state, committed, directory + "/manifest.json");
+  source.metadata = std::move(committed.metadata);
+  source.last_order = source.state->order;
+  if (offload::checkpoint_folder_of(directory))
+    note_line(source, models::list_checkpoints(parent_of(directory)));
   return source;
 }
 
-RunSource find_source(const config::TrainConfig& config, plan::Placement placement, Resume resume) {
-  RunSource source;
+RunSource find_source(const config::TrainConfig& config, plan::Placement placement, Resume resume,
+                      offload::HeldDirectories& held, const offload::LockWait& wait) {
   const std::string swap = swap_directory(config, placement);
   const std::string& checkpoints = config.sluice.checkpoints.directory;
-  if (!swap.empty() && offload::SwapStore::holds_committed(swap)) {
-    source.directory = swap;
-    source.own_swap = true;
-  } else if (!checkpoints.empty() && std::filesystem::is_directory(checkpoints)) {
-    source.directory = models::newest_checkpoint(checkpoints);
+  if (!swap.empty()) held.hold(swap, wait);
+  if (!checkpoints.empty()) hold_checkpoint_directory(checkpoints, held, wait);
+  const bool swap_committed = !swap.empty() && offload::SwapStore::holds_committed(swap);
+  RunSource source;
+  if (swap_committed) {
+    source = newest_of_line(read_source(swap), checkpoints);
+    source.own_swap = source.directory == swap;
+  } else if (!checkpoints.empty()) {
+    const std::string newest = models::newest_checkpoint(checkpoints);
+    if (!newest.empty()) source = read_source(newest);
   }
-  // Throws and names the process if another run is active there.
-  if (!checkpoints.empty() && std::filesystem::is_directory(checkpoints)) {
-    const offload::DirectoryLock free(checkpoints, offload::DirectoryLock::Mode::shared);
-  }
-  if (source.directory.empty()) {
-    if (resume == Resume::yes) {
-      log(LogLevel::info, "--resume: nothing has been committed yet, the run begins at step 1");
-    }
-    return source;
-  }
-  if (resume == Resume::no) {
-    const std::int64_t step = offload::SwapStore::read_committed(source.directory).step;
-    const offload::DirectoryLock free(source.directory, offload::DirectoryLock::Mode::shared);
-    refuse_existing(source.directory, step);
-  }
-  const bool own_swap = source.own_swap;
-  source = read_source(source.directory);
-  source.own_swap = own_swap;
+  source.swap_committed = swap_committed;
+  if (source.state && resume == Resume::no) refuse_existing(source.directory, source.state->step);
+  if (!source.state && resume == Resume::yes)
+    log(LogLevel::info, "--resume: nothing has been committed yet, the run begins at step 1");
   return source;
 }
 
 void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t seed) {
   if (!source.state) return;
-  if (source.own_swap && !plan.states_all_on_nvme()) {
+  if (source.swap_committed && !plan.states_all_on_nvme()) {
     throw StorageError(
-        source.directory,
+        swap_directory(plan.config, plan::Placement::configured),
         "holds a run whose optimizer states are all on NVMe, but with this configuration they "
         "would not be: resume it with the \"offload_optimizer\" and budgets it was begun with; "
         "to move the states, let that run write a checkpoint (\"checkpoint_dir\", "
         "\"checkpoint_every\"), remove it here (sluice nvme clean " +
-            source.directory + " --committed), and resume from the checkpoint");
+            swap_directory(plan.config, plan::Placement::configured) +
+            " --committed), and resume from the checkpoint");
   }
   const models::RunState& saved = *source.state;
   const std::string given = model_text(plan);

@@ -7,14 +7,19 @@
 
 #include "sluice/config/train_config.hpp"
 #include "sluice/models/run_state.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::train {
 
 struct RunSource {
-  std::string directory;  // empty: a new run
-  bool own_swap = false;  // the directory is the run's own swap directory
+  std::string directory;        // empty: a new run
+  bool own_swap = false;        // the directory is the run's own swap directory
+  bool swap_committed = false;  // the run's swap directory holds a state, this one or an earlier one
   std::optional<models::RunState> state;
+  std::string metadata;     // the text that `state` was read from
+  std::string older;        // a checkpoint of the line before this state; empty: none is known
+  std::int64_t last_order = 0;  // the largest of the line's states that are known
 };
 
 // Whether a committed state that is found is continued from, or is an error.
@@ -24,10 +29,20 @@ enum class Resume { no, yes };
 // directories: a directory that is created below a missing mount fills the wrong disk.
 void check_directories(const config::TrainConfig& config, plan::Placement placement);
 
-// Finds the committed state where the configuration would keep one: in the optimizer's swap
-// directory, otherwise the newest checkpoint. Resume::no and a state that exists: throws
-// StorageError with both ways out. Resume::yes and no state: logs that the run starts over.
-RunSource find_source(const config::TrainConfig& config, plan::Placement placement, Resume resume);
+// Locks the directories where the configuration would keep a committed state, the optimizer's swap
+// directory and the checkpoint directory, then looks for one: the newest state of the line that the
+// swap directory holds, or else of the line whose checkpoint was saved last. So what is read stays
+// as it is until the run that reads it changes it. Creates the checkpoint directory when it is
+// absent, and removes drafts in it. Resume::no and a state that exists: throws StorageError with
+// both ways out. Resume::yes and no state: logs that the run starts over. Throws StorageError naming
+// the process that holds a lock longer than `wait`.
+RunSource find_source(const config::TrainConfig& config, plan::Placement placement, Resume resume,
+                      offload::HeldDirectories& held, const offload::LockWait& wait = {});
+// Creates `directory` when it is absent and locks it for this run, so that two runs never mix their
+// checkpoints. Removes drafts that a killed run left. Throws StorageError naming the process that
+// holds the lock, IoError when the directory cannot be created or written to.
+void hold_checkpoint_directory(const std::string& directory, offload::HeldDirectories& held,
+                               const offload::LockWait& wait = {});
 // The committed state in `directory`, a run's swap directory or a checkpoint. Throws StorageError.
 RunSource read_source(const std::string& directory);
 // Throws StorageError or InvalidArgument when the state in `source` has another model, layout, data

@@ -1,12 +1,27 @@
 #include "saved/saved_state.hpp"
 
+#include <algorithm>
+#include <chrono>
+
 #include "sluice/base/log.hpp"
 
 namespace sluice::train {
 
+namespace {
+
+std::int64_t seconds_since_1970() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+}  // namespace
+
 models::RunState make_run_state(const plan::Plan& plan, const Progress& progress,
                                 const RunIdentity& identity) {
-  return {.model = model_text(plan),
+  return {.line = progress.line,
+          .order = progress.order,
+          .saved_at = seconds_since_1970(),
+          .model = model_text(plan),
           .units = stored_units(plan),
           .step = progress.step,
           .updates = progress.updates,
@@ -20,7 +35,14 @@ models::RunState make_run_state(const plan::Plan& plan, const Progress& progress
           .settings = identity.settings};
 }
 
+void begin_progress(Progress& progress) {
+  progress.line = models::new_line();
+  progress.order = 0;
+}
+
 void resume_progress(Progress& progress, const RunSource& source) {
+  progress.line = source.state->line.empty() ? models::new_line() : source.state->line;
+  progress.order = std::max(progress.order, source.last_order);
   progress.step = progress.committed_step = source.state->step;
   progress.updates = source.state->updates;
   progress.loss_scaler.restore(source.state->loss_scale);

@@ -24,8 +24,10 @@ struct RunIdentity {
 models::RunState make_run_state(const plan::Plan& plan, const Progress& progress,
                                 const RunIdentity& identity);
 
-// Sets `progress`, including committed_step, to that of `source.state`, which must be set. Logs
-// where training continues.
+// Sets `progress` to the begin of a new line.
+void begin_progress(Progress& progress);
+// Sets `progress`, including committed_step, to that of `source.state`, which must be set: the run
+// belongs to its line from here on. Logs where training continues.
 void resume_progress(Progress& progress, const RunSource& source);
 
 }  // namespace sluice::train

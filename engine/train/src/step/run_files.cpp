@@ -94,11 +94,16 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
                                                  static_cast<unsigned>(io.reads_per_write), trace});
 }
 
-RunFiles::RunFiles(const plan::Plan& plan, SwapMode mode, Trace* trace) {
+RunFiles::RunFiles(const plan::Plan& plan, const SwapStart& start, Trace* trace)
+    : held_(start.held) {
   if (!has_files(plan)) return;
   io = make_io_engine(plan, choice, trace);
-  open_store(plan, mode);
+  open_store(plan, start.mode);
   open_scratch(plan);
+}
+
+bool RunFiles::holds(const std::string& directory) const {
+  return held_ != nullptr && held_->holds(directory);
 }
 
 void RunFiles::note_place(const plan::Plan& plan, const std::string& directory,
@@ -125,8 +130,9 @@ offload::SwapPlace RunFiles::make_place(const plan::Plan& plan, const std::strin
     // Measuring must not disturb a run that is active in one of the directories.
     std::vector<offload::DirectoryLock> held;
     held.reserve(directories.size());
-    for (const std::string& each : directories)
-      held.emplace_back(each, offload::DirectoryLock::Mode::exclusive);
+    for (const std::string& each : directories) {
+      if (!holds(each)) held.emplace_back(each, offload::DirectoryLock::Mode::exclusive);
+    }
     constexpr nvme::LoadPattern kPatterns[] = {nvme::LoadPattern::mixed};
     const auto measured =
         nvme::measure_drive_rates(directories, kPatterns,
@@ -166,6 +172,7 @@ void RunFiles::open_store(const plan::Plan& plan, SwapMode mode) {
   place.further = plan.directories.states_further;
   if (mode == SwapMode::create)
     place = make_place(plan, plan.directories.states, plan.directories.states_further);
+  place.held = held_;
   store =
       mode == SwapMode::open
           ? offload::SwapStore::open(place, *io, durability, nvme::DirectIo::automatic)
@@ -185,7 +192,8 @@ void RunFiles::open_scratch(const plan::Plan& plan) {
   if (own_directory) {
     place = make_place(plan, plan.directories.scratch, plan.directories.scratch_further);
     for (const std::string& directory : place.directories()) {
-      scratch_locks.emplace_back(directory, offload::DirectoryLock::Mode::exclusive);
+      if (!holds(directory))
+        scratch_locks.emplace_back(directory, offload::DirectoryLock::Mode::exclusive);
       offload::remove_dead_files(directory);
     }
   } else if (store) {

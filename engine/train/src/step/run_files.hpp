@@ -19,6 +19,14 @@ namespace sluice::train {
 
 // `create`: the swap directory begins empty. `open`: it holds a committed state to continue from.
 enum class SwapMode { create, open };
+// `held`: directories that the run has locked already, and keeps locked; may be null.
+struct SwapStart {
+  // NOLINTNEXTLINE(google-explicit-constructor): a mode alone is a start that holds nothing
+  SwapStart(SwapMode the_mode, const offload::HeldDirectories* the_held = nullptr)
+      : mode(the_mode), held(the_held) {}
+  SwapMode mode;
+  const offload::HeldDirectories* held;
+};
 
 // The I/O engine of a run, as the "aio" section says. Sets `choice` to a line that names the
 // backend and why not a better one. `trace` may be null, and outlives the engine. Throws
@@ -32,7 +40,7 @@ struct RunFiles {
   // Opens the files that the plan places on NVMe; a member without files stays null. May measure
   // drives (some seconds) to share a stripe between them. Removes leftovers of killed runs. Throws
   // IoError, StorageError, InvalidArgument; then committed states are unchanged.
-  RunFiles(const plan::Plan& plan, SwapMode mode, Trace* trace);
+  RunFiles(const plan::Plan& plan, const SwapStart& start, Trace* trace);
   RunFiles(const RunFiles&) = delete;
   RunFiles& operator=(const RunFiles&) = delete;
 
@@ -45,7 +53,10 @@ struct RunFiles {
   std::vector<nvme::Registration> scratch_registrations;
 
  private:
+  const offload::HeldDirectories* const held_;
+
   void open_store(const plan::Plan& plan, SwapMode mode);
+  bool holds(const std::string& directory) const;
   void open_scratch(const plan::Plan& plan);
   offload::SwapPlace make_place(const plan::Plan& plan, const std::string& directory,
                                 const std::vector<std::string>& further);

@@ -45,17 +45,17 @@ RunDevice checked(RunDevice device, const plan::Plan& plan) {
 
 }  // namespace
 
-RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode, Trace* the_trace)
-    : RunResources(the_plan, mode, the_trace, make_run_device(the_plan, the_trace)) {}
+RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, Trace* the_trace)
+    : RunResources(the_plan, start, the_trace, make_run_device(the_plan, the_trace)) {}
 
-RunResources::RunResources(const plan::Plan& the_plan, SwapMode mode, Trace* the_trace,
+RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, Trace* the_trace,
                            RunDevice given)
     : plan(the_plan),
       trace(the_trace),
       compute(checked(std::move(given), the_plan)),
       host_pool(make_host_pool(the_plan)),
       pinned_pool(make_pinned_pool(the_plan, *compute.device, *host_pool)),
-      files(the_plan, mode, the_trace) {
+      files(the_plan, start, the_trace) {
   probe_direct_storage();
   mover = std::make_unique<offload::Mover>(
       *device, plan.rings.mover.tile_bytes > 0 ? files.io.get() : nullptr,

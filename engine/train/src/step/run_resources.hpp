@@ -27,11 +27,11 @@ namespace sluice::train {
 // A struct of owners, in order, without behaviour of its own; so its members are public.
 // Confined to the thread that trains.
 struct RunResources {
-  // `plan` and `trace` must outlive it; `trace` may be null. Throws OutOfMemory, IoError,
+  // `plan`, `start.held` and `trace` must outlive it; `trace` may be null. Throws OutOfMemory, IoError,
   // StorageError; then no committed state is lost.
-  RunResources(const plan::Plan& plan, SwapMode mode, Trace* trace = nullptr);
+  RunResources(const plan::Plan& plan, const SwapStart& start, Trace* trace = nullptr);
   // On a device that a test brings.
-  RunResources(const plan::Plan& plan, SwapMode mode, Trace* trace, RunDevice device);
+  RunResources(const plan::Plan& plan, const SwapStart& start, Trace* trace, RunDevice device);
   RunResources(const RunResources&) = delete;
   RunResources& operator=(const RunResources&) = delete;
 

@@ -46,6 +46,7 @@ StepEnd end_step(const config::TrainConfig& config, const BackwardResult& backwa
     }
     log(LogLevel::warn, found + "; no update" + scaler.overflowed());
     progress.step = step;
+    ++progress.order;
     return {};
   }
   UpdateSettings clipped = update;
@@ -54,6 +55,7 @@ StepEnd end_step(const config::TrainConfig& config, const BackwardResult& backwa
   scaler.updated();
   if (!backward.updates_begun) gradients.begin_updates(clipped);
   progress.step = step;
+  ++progress.order;
   ++progress.updates;
   return {.updated = true, .why_stop = {}};
 }

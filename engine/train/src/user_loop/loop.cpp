@@ -89,10 +89,18 @@ torch::Device Loop::device() const {
   return resources_->compute.where;
 }
 
-void Loop::check_usable() const {
+void Loop::check_ready() const {
   SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
   SLUICE_CHECK(doing_ == Doing::nothing,
                "the engine is in use: a unit must not call another unit, nor the engine");
+}
+
+void Loop::check_usable() const {
+  check_ready();
+  if (failed_load_.empty()) return;
+  throw StorageError(failed_load_,
+                     "was loaded in part only, so weights and states are a mix of two steps: load "
+                     "another checkpoint before anything else");
 }
 
 // Outputs as the caller may keep them: detached from the unit's graph, and copied where they alias

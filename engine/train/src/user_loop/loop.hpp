@@ -64,7 +64,8 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
 
  private:
   class Bound;
-  void check_usable() const;
+  void check_ready() const;   // initialised, and not in use
+  void check_usable() const;  // and the weights are those of one step
   RunSource plan_units();
   void bring_in_states(const RunSource& source);
   void bring_in_frozen(std::size_t layout);
@@ -93,7 +94,7 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
   OwnUnits units_;
   plan::Plan plan_;
   torch::Dtype torch_dtype_ = torch::kBFloat16;
-  std::unique_ptr<offload::DirectoryLock> checkpoint_lock_;
+  offload::HeldDirectories held_;            // its own swap and checkpoint directories
   std::unique_ptr<RunResources> resources_;  // null before initialize()
   std::unique_ptr<GradientFlow> gradients_;
   std::unique_ptr<UnitOrder> order_;
@@ -110,6 +111,8 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
   Step step_;
   bool updates_running_ = false;  // of the last step; finish_step() waits for them
   StepResult last_;
+  // Set while the weights and states are a mix, because load_checkpoint() failed on the way: why.
+  std::string failed_load_;
 };
 
 }  // namespace sluice::train

@@ -1,6 +1,5 @@
 // Loop: construction, commits, checkpoints and counters. loop.cpp has the passes through the units.
 
-#include <filesystem>
 #include <utility>
 
 #include "device/tensor_bytes.hpp"
@@ -9,9 +8,9 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/models/bound_params.hpp"
+#include "sluice/models/checkpoints.hpp"
 #include "sluice/models/parallel_check.hpp"
 #include "sluice/models/vector_math.hpp"
-#include "sluice/offload/directory_lock.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "sluice/train/report.hpp"
 #include "user_loop/loop.hpp"
@@ -39,7 +38,8 @@ RunSource Loop::plan_units() {
   const plan::Placement placement =
       options_.resident ? plan::Placement::resident : plan::Placement::configured;
   check_directories(config_, placement);
-  RunSource source = find_source(config_, placement, options_.resume ? Resume::yes : Resume::no);
+  RunSource source =
+      find_source(config_, placement, options_.resume ? Resume::yes : Resume::no, held_);
   adopt_compute_threads(config_, source);
   adopt_state_format(config_, source);
   plan_ = plan::make_plan(config_, model, placement, plan::probe_machine(config_));
@@ -57,10 +57,8 @@ void Loop::initialize() {
   at::set_num_threads(plan_.schedule.threads.compute);
   models::check_parallel_work();
   models::settle_vector_math();
-  const std::string& checkpoints = config_.sluice.checkpoints.directory;
-  if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
-  resources_ =
-      std::make_unique<RunResources>(plan_, source.own_swap ? SwapMode::open : SwapMode::create);
+  const SwapMode mode = source.swap_committed ? SwapMode::open : SwapMode::create;
+  resources_ = std::make_unique<RunResources>(plan_, SwapStart(mode, &held_));
   if (!resources_->files.choice.empty()) plan_.choices.push_back(resources_->files.choice);
   units_.use_device(resources_->compute.where);
   try {
@@ -86,6 +84,8 @@ void Loop::bring_in_states(const RunSource& source) {
   if (source.state) {
     restore_states(*resources_, source);
     resume_progress(progress_, source);
+  } else {
+    begin_progress(progress_);
   }
   for (std::size_t l = 0; l < fills.size(); ++l) {
     if (!source.state && !plan_.units[l].frozen)
@@ -127,8 +127,7 @@ void Loop::finish_step(bool ending) {
 }
 
 void Loop::commit(bool ending) {
-  if (commit_step(*resources_, make_run_state(plan_, progress_, {}), ending))
-    progress_.committed_step = progress_.step;
+  commit_step(*resources_, progress_, {}, ending);
 }
 
 void Loop::finish() {
@@ -138,6 +137,10 @@ void Loop::finish() {
   finish_step(true);
   if (resources_->commits_swap() && progress_.committed_step > 0)
     resources_->files.store->close_cleanly();
+  const MissedCheckpoints missed = std::exchange(progress_.missed, {});
+  if (missed.count > 0) {
+    throw StorageError(config_.sluice.checkpoints.directory, missed_text(missed));
+  }
 }
 
 Tensor Loop::parameter(const std::string& name) {
@@ -160,21 +163,23 @@ void Loop::save_checkpoint(const std::string& directory) {
   check_usable();
   order_->pause();
   finish_step(false);
-  std::error_code unknown;
-  const std::string& held = config_.sluice.checkpoints.directory;
-  std::unique_ptr<offload::DirectoryLock> lock;
-  if (held.empty() || !std::filesystem::equivalent(directory, held, unknown))
-    lock = hold_checkpoint_directory(directory);
-  write_checkpoint(*resources_, make_run_state(plan_, progress_, {}), directory);
+  offload::HeldDirectories held_now;
+  if (!held_.holds(directory)) hold_checkpoint_directory(directory, held_now);
+  write_checkpoint(*resources_, progress_, {}, directory);
 }
 
 std::int64_t Loop::load_checkpoint(const std::string& directory) {
-  check_usable();
-  forget_gradients();
-  finish_step(false);
+  // After a load that failed there is no step to end.
+  check_ready();
+  if (failed_load_.empty()) {
+    forget_gradients();
+    finish_step(false);
+  }
   const RunSource source = read_source(models::find_run(directory));
   check_source(source, plan_, source.state->seed);
+  failed_load_ = source.directory;
   restore_states(*resources_, source);
+  failed_load_.clear();
   ++weights_version_;
   resume_progress(progress_, source);
   progress_.committed_step = 0;

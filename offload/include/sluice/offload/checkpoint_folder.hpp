@@ -1,7 +1,7 @@
 #pragma once
 // The folders of full checkpoints below a directory. A folder is step-00000026.tmp while it is
-// written, and is renamed to step-00000026 when complete. Each has the format of a swap directory
-// (swap_store.hpp). These functions know names and which folders exist; SwapStore knows the
+// written, and is renamed to step-00000026 when complete, or to step-00000026.2 and so on when there
+// is a checkpoint of that step already. Each has the format of a swap directory (swap_store.hpp). These functions know names and which folders exist; SwapStore knows the
 // contents.
 //
 // Thread-safe: values and free functions without state.
@@ -21,6 +21,8 @@ struct CheckpointFolder {
 
 std::string checkpoint_path(const std::string& directory, std::int64_t step);
 std::string checkpoint_draft_path(const std::string& directory, std::int64_t step);
+// checkpoint_path() when nothing has this name, else the first free one with a number.
+std::string free_checkpoint_path(const std::string& directory, std::int64_t step);
 
 // Parses the last part of `path`; empty when it is not a checkpoint's name. The folder need not
 // exist.

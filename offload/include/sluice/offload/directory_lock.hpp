@@ -1,27 +1,58 @@
 #pragma once
 // DirectoryLock: holds a swap directory for this process, by a flock on DIR/lock. SwapStore locks
-// its directories itself; this lock is for a directory with scratch files only, and for
-// maintenance. The system releases the lock when the process ends, however it ends; the file stays.
+// its directories itself, except those of HeldDirectories; this lock is also for a directory with
+// scratch files only, and for maintenance. The system releases the lock when the process ends,
+// however it ends; the file stays.
 //
 // Thread-compatible: callers synchronise.
 
+#include <sys/types.h>
+
+#include <chrono>
 #include <string>
+#include <vector>
 
 #include "sluice/base/fd.hpp"
 
 namespace sluice::offload {
+
+// How long a lock that another process holds is waited for. `stop` ends the wait when it becomes
+// nonzero; may be null.
+struct LockWait {
+  std::chrono::milliseconds most{0};
+  const volatile int* stop = nullptr;
+};
 
 class DirectoryLock {
  public:
   // exclusive: one run; the file holds its process id. shared: any number of readers and no run;
   // needs no right to write.
   enum class Mode { exclusive, shared };
-  // Throws StorageError naming the holder, and when DIR/lock is a file of something else; IoError
-  // when the directory is absent, not a directory, or cannot be written.
-  DirectoryLock(const std::string& directory, Mode mode);
+  // Waits as long as `wait` says, with one line in the log. Throws StorageError naming the holder,
+  // and when DIR/lock is a file of something else; IoError when the directory is absent, not a
+  // directory, or cannot be written.
+  DirectoryLock(const std::string& directory, Mode mode, const LockWait& wait = {});
 
  private:
   UniqueFd fd_;
+};
+
+// HeldDirectories: directories that a run has locked for itself before it reads what they hold, and
+// keeps locked until it ends. Who is given them does not lock these again.
+class HeldDirectories {
+ public:
+  // Locks `directory` exclusively unless it is held already. Throws as DirectoryLock.
+  void hold(const std::string& directory, const LockWait& wait = {});
+  // Whether `directory` is held, by this or another name.
+  bool holds(const std::string& directory) const;
+
+ private:
+  struct Held {
+    dev_t device = 0;
+    ino_t inode = 0;
+    DirectoryLock lock;
+  };
+  std::vector<Held> held_;
 };
 
 }  // namespace sluice::offload

@@ -10,6 +10,8 @@
 
 namespace sluice::offload {
 
+class HeldDirectories;
+
 struct SwapPlace {
   // NOLINTBEGIN(google-explicit-constructor): most places are one directory
   SwapPlace(std::string the_directory) : directory(std::move(the_directory)) {}
@@ -33,6 +35,9 @@ struct SwapPlace {
   std::string directory;
   std::vector<std::string> further;
   std::vector<unsigned> weights;
+  // Directories that the caller has locked and keeps locked as long as the store lives: the store
+  // does not lock them again. May be null.
+  const HeldDirectories* held = nullptr;
 };
 
 }  // namespace sluice::offload

@@ -28,6 +28,13 @@ struct LossScaleState {
 };
 
 struct RunState {
+  // The line of states that this one belongs to: a run, every run that resumed it, and steps that
+  // were abandoned by a return to an earlier state. `order` grows along the line with each step
+  // taken, also after a return. Older versions recorded neither: then `line` is empty and `order`
+  // is the step.
+  std::string line;
+  std::int64_t order = 0;
+  std::int64_t saved_at = 0;            // seconds since 1970; 0: not recorded
   std::string model;                    // config::canonical_model_text
   std::vector<zero::UnitLayout> units;  // without frozen units
   std::int64_t step = 0;                // steps taken; determines the data with the seed
@@ -45,18 +52,7 @@ struct RunState {
 std::string to_json(const RunState& state);
 // Reads the text of to_json(). Throws StorageError naming `path` for any other text.
 RunState parse_run_state(const std::string& json, const std::string& path);
-
-// A complete checkpoint: a folder step-NNNNNNNN that holds a committed state.
-struct CheckpointPath {
-  std::int64_t step = 0;
-  std::string path;
-};
-// The complete checkpoints in `directory`, oldest first.
-std::vector<CheckpointPath> list_checkpoints(const std::string& directory);
-// Path of the newest complete checkpoint in `directory`; empty when there is none.
-std::string newest_checkpoint(const std::string& directory);
-// `directory` when it holds a committed state, else its newest complete checkpoint. Throws
-// StorageError when it has neither.
-std::string find_run(const std::string& directory);
+// The id of a new line: 16 random hexadecimal digits.
+std::string new_line();
 
 }  // namespace sluice::models

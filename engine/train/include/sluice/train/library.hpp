@@ -24,6 +24,7 @@ struct TrainRequest {
   std::optional<std::int64_t> steps;  // total, also after resume; absent: 1000
   std::optional<std::uint64_t> seed;  // overrides the configuration's
   bool resume = false;
+  std::int64_t wait_seconds = 0;  // for a run that has the directories; 0: an error at once
   plan::Placement placement = plan::Placement::configured;
   std::optional<std::string> eval_data_path;
   std::optional<double> eval_fraction;

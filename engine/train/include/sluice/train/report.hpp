@@ -106,6 +106,7 @@ struct RunReport {
   ReportedLosses losses;
   std::int64_t last_step = 0;
   std::int64_t committed_step = 0;
+  std::int64_t missed_checkpoints = 0;  // that could not be written; a notice says why
   std::vector<std::string> choices;
   std::vector<std::string> notices;  // events that a person should look at
   // Name and version of sluice, LibTorch, kernel, backend, compiler.

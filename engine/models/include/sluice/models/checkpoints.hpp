@@ -1,0 +1,39 @@
+#pragma once
+// The checkpoints in a directory, and which of them is the newest. A directory may hold checkpoints
+// of several lines (RunState::line). Within a line, RunState::order tells the newest; the step does
+// not, because a run may have returned to an earlier step. No LibTorch. Thread-safe: values and free
+// functions without state.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice::models {
+
+// A checkpoint: a folder step-NNNNNNNN that holds a committed state.
+struct Checkpoint {
+  std::string path;
+  std::int64_t step = 0;
+  std::string line;
+  std::int64_t order = 0;
+  std::int64_t saved_at = 0;
+  std::string damage;  // empty, or why its manifest cannot be read; then line and order are unknown
+};
+
+// The checkpoints in `directory` whose manifest is there, by step, then order. Their shards are not
+// read. Empty when `directory` cannot be read.
+std::vector<Checkpoint> list_checkpoints(const std::string& directory);
+
+// Path of the newest checkpoint in `directory`, in the line that was saved last; empty when there
+// is none. Logs a warning that names the newest of another line. Throws StorageError when a damaged
+// checkpoint may be newer; the error names the newest whole one.
+std::string newest_checkpoint(const std::string& directory);
+// Throws the StorageError of newest_checkpoint() when a damaged one among `found` has a step above
+// `newest`, which may be null.
+void check_none_damaged_after(const std::vector<Checkpoint>& found, const Checkpoint* newest);
+
+// `directory` when it holds a committed state, else its newest checkpoint. Throws StorageError when
+// it has neither.
+std::string find_run(const std::string& directory);
+
+}  // namespace sluice::models
