@@ -150,9 +150,11 @@ Trace::Trace(const std::string& path, Old old, std::size_t buffer_bytes)
     : path_(path), buffer_bytes_(std::max(buffer_bytes, kWriteBytes)) {
   open(old);
   const std::string first = std::string(kBegin) + std::string(kEnd);
-  if (const int error_number = write_at(fd_.get(), first, 0); error_number != 0)
-    throw IoError(error_number, "write the trace", path_);
-  end_bytes_ = kBegin.size();
+  if (const int error_number = write_at(fd_.get(), first, 0); error_number == 0) {
+    end_bytes_ = kBegin.size();
+  } else {
+    end_here(error_number);
+  }
   filling_.reserve(buffer_bytes_ + kEnd.size());
   writer_ = std::thread([this] { run(); });
   ::pthread_setname_np(writer_.native_handle(), "sluice-trace");
@@ -293,10 +295,12 @@ void Trace::write(std::string& events) {
 // The file already had a closing bracket, so writing it back needs no new block.
 void Trace::end_here(int error_number) {
   ended_ = true;
+  const bool empty = end_bytes_ == 0;
   const bool cut = ::ftruncate(fd_.get(), static_cast<off_t>(end_bytes_)) == 0 &&
-                   write_at(fd_.get(), kEnd, end_bytes_) == 0;
-  log(LogLevel::warn, "the trace ends here, the run goes on: " + path_ + ": " +
-                          std::strerror(error_number) + (cut ? "" : "; its end is damaged"));
+                   (empty || write_at(fd_.get(), kEnd, end_bytes_) == 0);
+  log(LogLevel::warn, std::string(empty ? "there is no trace" : "the trace ends here") +
+                          ", the run goes on: " + path_ + ": " + std::strerror(error_number) +
+                          (cut || empty ? "" : "; its end is damaged"));
 }
 
 }  // namespace sluice

@@ -32,9 +32,9 @@ class BareLibaioLoop final : public BareLoop {
     for (std::size_t at = 0; at < data.size() || free.size() < depth_;) {
       std::size_t count = 0;
       for (; !free.empty() && at < data.size(); at += block_bytes, free.pop_back()) {
-        const auto place = static_cast<long long>(offset_bytes + at);
+        const std::uint64_t place_bytes = offset_bytes + at;
         (read ? ::io_prep_pread : ::io_prep_pwrite)(free.back(), fd_, data.data() + at, block_bytes,
-                                                    place);
+                                                    static_cast<long long>(place_bytes));
         ready_[count++] = free.back();
       }
       for (std::size_t sent = 0; sent < count;) {

@@ -28,10 +28,24 @@ TEST(CheckpointFolder, IsToldByItsName) {
   EXPECT_EQ(folder->step, 26);
   EXPECT_FALSE(folder->is_draft);
   EXPECT_TRUE(checkpoint_folder_of(checkpoint_draft_path("/a", 26))->is_draft);
+  const auto second = checkpoint_folder_of("/a/step-00000026.2");
+  ASSERT_TRUE(second.has_value());
+  EXPECT_EQ(second->step, 26);
+  EXPECT_FALSE(second->is_draft);
   for (const char* path : {"/a/step-", "/a/step-.tmp", "/a/step-1a", "/a/step--1", "/a/step-1.tmp2",
+                           "/a/step-1.1", "/a/step-1.2.tmp", "/a/step-1.", "/a/step-1.2x",
                            "/a/step-00000026/states.0.swap", "/a/estep-1"}) {
     EXPECT_FALSE(checkpoint_folder_of(path).has_value()) << path;
   }
+}
+
+TEST(CheckpointFolder, AFreeNameIsThatOfNoFileAndNoFolder) {
+  const TempDir dir;
+  EXPECT_EQ(free_checkpoint_path(dir.path(), 4), dir.file("step-00000004"));
+  fs::create_directory(dir.file("step-00000004"));
+  EXPECT_EQ(free_checkpoint_path(dir.path(), 4), dir.file("step-00000004.2"));
+  write_text(dir.file("step-00000004.2"), "a file");
+  EXPECT_EQ(free_checkpoint_path(dir.path(), 4), dir.file("step-00000004.3"));
 }
 
 // A directory of checkpoints: whole ones of steps 3 and 12, and one that a killed run did not
@@ -165,6 +179,18 @@ TEST_F(CheckpointsTest, ThatWereNotFinishedAreRemovedByTheNextRunWithOneLine) {
   EXPECT_TRUE(log.contains("that an earlier run did not finish"));
   remove_dead_checkpoints(dir_.path());
   EXPECT_EQ(log.messages().size(), 1U) << "nothing removed, nothing said";
+}
+
+// A run removes the manifest first, then the other files, then the folder.
+TEST_F(CheckpointsTest, WhoseRemovalWasKilledGoWithTheNextRun) {
+  fs::remove(dir_.file("step-00000003/manifest.json"));
+  for (const char* name : {"step-00000001", "step-00000002"}) fs::create_directory(dir_.file(name));
+  write_text(dir_.file("step-00000002/lock"), "12345      \n");
+  fs::create_directory(dir_.file("step-00000005"));
+  write_text(dir_.file("step-00000005/notes"), "mine");
+  const DirectoryLock lock(dir_.path(), DirectoryLock::Mode::exclusive);
+  remove_dead_checkpoints(dir_.path());
+  EXPECT_THAT(names_there(), ElementsAre("lock", "step-00000005", "step-00000012"));
 }
 
 }  // namespace

@@ -6,9 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <thread>
 
+#include "captured_log.hpp"
 #include "sluice/offload/directory_lock.hpp"
 #include "swap_test_support.hpp"
 
@@ -239,6 +242,48 @@ TEST_F(SwapStoreTest, SaysSoWhereItMayNotWrite) {
   EXPECT_THAT(said, AllOf(HasSubstr("opening the swap directory for writing"),
                           HasSubstr("Permission denied")));
   ASSERT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
+}
+
+using std::chrono::milliseconds;
+
+TEST_F(SwapStoreTest, ALockIsWaitedForAndSaysWhoHasIt) {
+  HoldingProcess other(dir_.path(), Mode::exclusive);
+  const std::string pid = std::to_string(other.pid());
+  const sluice::test::CapturedLog log;
+  EXPECT_THAT(message_of([&] {
+                const DirectoryLock lock(dir_.path(), Mode::exclusive, {milliseconds(50), nullptr});
+              }),
+              HasSubstr("process " + pid));
+  EXPECT_TRUE(log.contains("waiting until it has ended"));
+  std::thread ends([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    other.kill_now();
+  });
+  EXPECT_NO_THROW(DirectoryLock(dir_.path(), Mode::exclusive, {std::chrono::seconds(60), nullptr}));
+  ends.join();
+}
+
+TEST_F(SwapStoreTest, ASignalEndsTheWaitForALock) {
+  const HoldingProcess other(dir_.path(), Mode::exclusive);
+  const volatile int stop = SIGTERM;
+  EXPECT_THROW(DirectoryLock(dir_.path(), Mode::exclusive, {std::chrono::hours(1), &stop}),
+               StorageError);
+}
+
+TEST_F(SwapStoreTest, WhoHoldsADirectoryOpensItsStoreWithoutASecondLock) {
+  HeldDirectories held;
+  held.hold(dir_.path());
+  held.hold(dir_.path() + "/.");  // by another name
+  EXPECT_TRUE(held.holds(dir_.path() + "/"));
+  EXPECT_FALSE(held.holds(dir_.file("absent")));
+  EXPECT_THROW(SwapStore::create(dir_.path(), *engine_, some_shards(), Durability::process,
+                                 nvme::DirectIo::automatic),
+               StorageError);
+  SwapPlace place(dir_.path());
+  place.held = &held;
+  const auto store = SwapStore::create(place, *engine_, some_shards(), Durability::process,
+                                       nvme::DirectIo::automatic);
+  EXPECT_THROW(DirectoryLock(dir_.path(), Mode::shared), StorageError);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "run/initial_weights.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/saved_state.hpp"
+#include "sluice/models/checkpoints.hpp"
 #include "sluice/models/gpt2.hpp"
 #include "sluice/models/gpt2_layout.hpp"
 #include "sluice/plan/make_plan.hpp"
@@ -98,7 +99,9 @@ class BothLoops : public testing::TestWithParam<Case> {
       course.updated.push_back(runner.end_step(backward, update, progress).updated);
     }
     runner.finish_updates();
-    write_checkpoint(resources, make_run_state(plan, progress, {kSeed, {}}), dir_.file("program"));
+    offload::HeldDirectories held;
+    hold_checkpoint_directory(dir_.file("program"), held);
+    write_checkpoint(resources, progress, {kSeed, {}}, dir_.file("program"));
     course.states = states_in(dir_.file("program"));
     return course;
   }

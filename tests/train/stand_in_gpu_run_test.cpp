@@ -213,8 +213,8 @@ TEST_F(StandInGpuRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
     for (int step = 1; step < kSteps; ++step) {
       take_step(resources, runner, progress);
       runner.finish_updates();
-      const models::RunState state = make_run_state(plan, progress, {.seed = 5, .settings = {}});
-      EXPECT_TRUE(commit_step(resources, state, false));
+      commit_step(resources, progress, {.seed = 5, .settings = {}}, false);
+      EXPECT_EQ(progress.committed_step, step);
     }
     offload::MemoryPool& memory = resources.device->memory();
     // A step's peak depends on how much overlaps; an eighth of its memory never suffices.
@@ -228,10 +228,11 @@ TEST_F(StandInGpuRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
       EXPECT_GT(e.requested_bytes(), e.available_bytes());
     }
   }
-  const RunSource source = find_source(plan.config, plan::Placement::configured, Resume::yes);
+  offload::HeldDirectories held;
+  const RunSource source = find_source(plan.config, plan::Placement::configured, Resume::yes, held);
   ASSERT_TRUE(source.state.has_value());
   EXPECT_EQ(source.state->step, kSteps - 1);
-  RunResources resources(plan, SwapMode::open, nullptr, device_of(plan));
+  RunResources resources(plan, SwapStart(SwapMode::open, &held), nullptr, device_of(plan));
   restore_states(resources, source);
   StepRunner runner(resources, 5);
   Progress progress;

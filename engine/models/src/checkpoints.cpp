@@ -74,8 +74,7 @@ void warn_of_another_line(const std::vector<Checkpoint>& found, const Checkpoint
   }
   if (other == nullptr) return;
   log(LogLevel::warn, "the folder holds checkpoints of more than one run: " + newest.path +
-                          " is taken, which was saved last; " + other->path +
-                          " is of another run");
+                          " is taken, which was saved last; " + other->path + " is of another run");
 }
 
 }  // namespace
@@ -100,8 +99,8 @@ void check_none_damaged_after(const std::vector<Checkpoint>& found, const Checkp
             ? "is the newest checkpoint and cannot be read, and no other one is whole: " +
                   each.damage
             : "is the newest checkpoint and cannot be read; the newest whole one is " +
-                  newest->path + ": to go on from it, move " + each.path + " away (" +
-                  each.damage + ")");
+                  newest->path + ": to go on from it, move " + each.path + " away (" + each.damage +
+                  ")");
   }
 }
 

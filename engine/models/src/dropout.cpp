@@ -18,7 +18,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // Elements per unit of work: a multiple of the four numbers of a block.
-constexpr std::int64_t kGrain = 16 * 1024;
+constexpr std::int64_t kGrain = 16LL * 1024;
 
 class Dropout : public torch::autograd::Function<Dropout> {
  public:

@@ -11,6 +11,7 @@
 #include "sluice/models/run_state.hpp"
 #include "sluice/models/safetensors.hpp"
 #include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/memory_pool.hpp"
 
 namespace sluice::models {
@@ -75,6 +76,8 @@ void write_units(offload::SwapStore& store, const RunState& state, SafetensorsWr
 
 ExportResult export_weights(const std::string& run_directory, const std::string& out_path,
                             DType dtype, const Progress& progress) {
+  // Before anything is read: a run that is at work there is named.
+  const offload::DirectoryLock lock(run_directory, offload::DirectoryLock::Mode::shared);
   const std::string directory = find_run(run_directory);
   nvme::BackendChoice choice = nvme::make_backend(nvme::BackendKind::automatic, 16, 2);
   nvme::IoEngine io(std::move(choice.backend), {});

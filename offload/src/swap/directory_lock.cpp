@@ -102,8 +102,8 @@ class Patience {
     const bool over = std::chrono::steady_clock::now() >= end_;
     if (over || (wait_.stop != nullptr && *wait_.stop != 0)) throw_locked(fd, directory_);
     if (!said_) {
-      log(LogLevel::info, directory_ + " is in use by another " + holder_of(fd) +
-                              ": waiting until it has ended");
+      log(LogLevel::info,
+          directory_ + " is in use by another " + holder_of(fd) + ": waiting until it has ended");
       said_ = true;
     }
     std::this_thread::sleep_for(kPollInterval);

@@ -187,15 +187,15 @@ std::string_view checked_body(std::string_view text, const std::string& path) {
   return body;
 }
 
-void write_all(int fd, std::string_view text, const std::string& path) {
+void write_all(int fd, std::string_view text, const std::string& path,
+               const std::string& advice_if_full) {
   std::size_t done_bytes = 0;
   while (done_bytes < text.size()) {
     const ssize_t written = ::write(fd, text.data() + done_bytes, text.size() - done_bytes);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      throw IoError(
-          errno, "write", path, done_bytes, text.size() - done_bytes,
-          errno == ENOSPC ? "make space and resume: what was committed before is whole" : "");
+      throw IoError(errno, "write", path, done_bytes, text.size() - done_bytes,
+                    errno == ENOSPC ? advice_if_full : "");
     }
     done_bytes += static_cast<std::size_t>(written);
   }
@@ -342,16 +342,18 @@ std::vector<ShardSpec> specs_of(const Manifest& manifest) {
   return specs;
 }
 
-void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync) {
-  replace_file(manifest_path(directory), text, sync);
+void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync,
+                      const std::string& advice_if_full) {
+  replace_file(manifest_path(directory), text, sync, advice_if_full);
 }
 
-void replace_file(const std::string& path, std::string_view text, ManifestSync sync) {
+void replace_file(const std::string& path, std::string_view text, ManifestSync sync,
+                  const std::string& advice_if_full) {
   const std::string draft = path + ".tmp";
   try {
     UniqueFd fd(SLUICE_SYSCALL(
         ::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), draft));
-    write_all(fd.get(), text, draft);
+    write_all(fd.get(), text, draft, advice_if_full);
     if (sync == ManifestSync::fsync) SLUICE_SYSCALL(::fsync(fd.get()), draft);
     fd.reset();
     SLUICE_SYSCALL(::rename(draft.c_str(), path.c_str()), path);

@@ -72,9 +72,12 @@ StoreLayout layout_of(const Manifest& manifest);
 enum class ManifestSync { none, fsync };
 // Writes PATH.tmp and renames it over `path`. Throws IoError; then `path` is as it was and the
 // draft is gone.
-void replace_file(const std::string& path, std::string_view text, ManifestSync sync);
+// On a full disk the error ends with `advice_if_full`.
+void replace_file(const std::string& path, std::string_view text, ManifestSync sync,
+                  const std::string& advice_if_full = "make space");
 // Writes a draft and renames it over the manifest. Throws IoError; then the old manifest is as it
 // was and the draft is gone. The rename survives loss of power only after sync_directory().
-void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync);
+void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync,
+                      const std::string& advice_if_full);
 
 }  // namespace sluice::offload

@@ -132,8 +132,9 @@ std::string missing_options(const CLI::App& command) {
 }  // namespace
 
 void add_option(CLI::App& command, const std::string& flag, const std::string& placeholder,
-                Need need, const std::string& help, std::function<void(const std::string&)> store) {
-  CLI::Option* option = command.add_option_function<std::string>(flag, std::move(store), help);
+                Need need, const std::string& help,
+                const std::function<void(const std::string&)>& store) {
+  CLI::Option* option = command.add_option_function<std::string>(flag, store, help);
   option->type_name(placeholder);
   if (need == Need::required) option->required();
 }

@@ -17,7 +17,8 @@ enum class Need { required, optional };
 // Adds an option with a value. `store` receives the text and throws InvalidArgument for an invalid
 // one.
 void add_option(CLI::App& command, const std::string& flag, const std::string& placeholder,
-                Need need, const std::string& help, std::function<void(const std::string&)> store);
+                Need need, const std::string& help,
+                const std::function<void(const std::string&)>& store);
 void add_text(CLI::App& command, const std::string& flag, const std::string& placeholder, Need need,
               const std::string& help, std::string& target);
 // Adds an option that may be given several times, with one value each time.

@@ -37,11 +37,11 @@ std::string unescape(const std::string& text) {
 }
 
 bool stores_bytes_here(const Mount& mount) {
-  static const std::set<std::string> kOnDrives = {"ext2",    "ext3",  "ext4",    "xfs",  "btrfs",
+  static const std::set<std::string> on_drives = {"ext2",    "ext3",  "ext4",    "xfs",  "btrfs",
                                                   "f2fs",    "zfs",   "jfs",     "vfat", "exfat",
                                                   "overlay", "ntfs3", "bcachefs"};
   // A /tmp in memory is listed, because people mistake it for a drive.
-  return kOnDrives.count(mount.file_system) > 0 ||
+  return on_drives.count(mount.file_system) > 0 ||
          (mount.file_system == "tmpfs" && mount.mount_point == "/tmp");
 }
 
@@ -182,6 +182,7 @@ std::vector<Mount> local_mounts(const std::vector<Mount>& mounts) {
     if (!added && mount.mount_point.size() < at->second.mount_point.size()) at->second = mount;
   }
   std::vector<Mount> found;
+  found.reserve(by_device.size());
   for (const auto& [number, mount] : by_device) found.push_back(mount);
   std::sort(found.begin(), found.end(),
             [](const Mount& a, const Mount& b) { return a.mount_point < b.mount_point; });

@@ -61,7 +61,8 @@ class Canvas {
   std::string row(int from_top) const {
     std::string out;
     for (int column = 0; column < columns_; ++column) {
-      const auto at = static_cast<std::size_t>(from_top * columns_ + column);
+      const auto at = static_cast<std::size_t>(from_top) * static_cast<std::size_t>(columns_) +
+                      static_cast<std::size_t>(column);
       if (!marks_[at].empty()) {
         out += marks_[at];
       } else {
@@ -77,7 +78,8 @@ class Canvas {
       {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}}};
 
   std::size_t cell(int x, int y) const {
-    return static_cast<std::size_t>((height() - 1 - y) / dots_y_ * columns_ + x / dots_x_);
+    const auto row = static_cast<std::size_t>((height() - 1 - y) / dots_y_);
+    return row * static_cast<std::size_t>(columns_) + static_cast<std::size_t>(x / dots_x_);
   }
   static std::string braille(std::uint8_t bits) {
     if (bits == 0) return " ";

@@ -36,9 +36,9 @@ std::string format_duration(double seconds) {
 
 std::string format_rate(double per_second, const std::string& unit) {
   if (!std::isfinite(per_second) || per_second < 0) return "? " + unit;
-  const std::string number = per_second < 100
-                                 ? format_number("%.1f", per_second)
-                                 : format_count(static_cast<unsigned long long>(per_second + 0.5));
+  const std::string number =
+      per_second < 100 ? format_number("%.1f", per_second)
+                       : format_count(static_cast<unsigned long long>(std::llround(per_second)));
   return number + " " + unit;
 }
 

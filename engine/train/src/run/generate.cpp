@@ -11,13 +11,14 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/config/model_config.hpp"
+#include "sluice/models/checkpoints.hpp"
 #include "sluice/models/gpt2.hpp"
 #include "sluice/models/gpt2_layout.hpp"
 #include "sluice/models/parallel_check.hpp"
 #include "sluice/models/philox.hpp"
-#include "sluice/models/checkpoints.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "sluice/plan/machine.hpp"
 #include "sluice/plan/plan.hpp"
 
@@ -35,6 +36,7 @@ class WeightSource {
       file_.emplace(shape, 0, path);
       return;
     }
+    const offload::DirectoryLock lock(path, offload::DirectoryLock::Mode::shared);
     const std::string directory = models::find_run(path);
     io_ = std::make_unique<nvme::IoEngine>(
         nvme::make_backend(nvme::BackendKind::automatic, 16, 2).backend, nvme::IoEngineOptions{});

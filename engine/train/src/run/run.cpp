@@ -65,8 +65,8 @@ class Run {
     models::check_parallel_work();
     trace_ = RunTrace(request_);
     const SwapMode mode = setup_.source.swap_committed ? SwapMode::open : SwapMode::create;
-    resources_ = std::make_unique<RunResources>(plan, SwapStart(mode, &setup_.held),
-                                                trace_.trace());
+    resources_ =
+        std::make_unique<RunResources>(plan, SwapStart(mode, &setup_.held), trace_.trace());
     if (!resources_->files.choice.empty()) setup_.plan.choices.push_back(resources_->files.choice);
     sampler_ = make_sampler(*resources_);
     runner_ = std::make_unique<StepRunner>(*resources_, setup_.identity.seed);
@@ -179,9 +179,7 @@ class Run {
     trace_.end_commit(record.step, begin);
   }
 
-  void commit(bool ending) {
-    commit_step(*resources_, progress_, setup_.identity, ending);
-  }
+  void commit(bool ending) { commit_step(*resources_, progress_, setup_.identity, ending); }
 
   // True when no step follows.
   bool ends_at(std::int64_t step) const { return step == setup_.total_steps || stop_ != 0; }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "measure/median.hpp"
+#include "saved/checkpoint.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 
 namespace sluice::train {

@@ -159,10 +159,11 @@ void commit_swap(RunResources& resources, const models::RunState& state) {
 // The manifest was read when the run chose this state; another process may have changed it since.
 void check_unchanged(const offload::SwapStore& store, const RunSource& source) {
   if (store.committed_metadata() == source.metadata) return;
-  throw StorageError(source.directory, "was changed by another process while it was read: it held "
-                                       "step " + std::to_string(source.state->step) +
-                                           ", and holds step " +
-                                           std::to_string(store.committed_step()) + " now");
+  throw StorageError(source.directory,
+                     "was changed by another process while it was read: it held "
+                     "step " +
+                         std::to_string(source.state->step) + ", and holds step " +
+                         std::to_string(store.committed_step()) + " now");
 }
 
 }  // namespace
@@ -186,8 +187,8 @@ void write_checkpoint(RunResources& resources, Progress& progress, const RunIden
     remove_folder(draft);
     throw;
   }
-  const std::string kept = remove_replaced(before, progress, path,
-                                           resources.plan.config.sluice.checkpoints.keep);
+  const std::string kept =
+      remove_replaced(before, progress, path, resources.plan.config.sluice.checkpoints.keep);
   log(LogLevel::info, "checkpoint of step " + std::to_string(progress.step) + " in " + kept +
                           (kept == offload::checkpoint_path(directory, progress.step)
                                ? ""
@@ -207,8 +208,7 @@ void commit_step(RunResources& resources, Progress& progress, const RunIdentity&
 }
 
 std::string missed_text(const MissedCheckpoints& missed) {
-  return std::to_string(missed.count) +
-         (missed.count == 1 ? " checkpoint" : " checkpoints") +
+  return std::to_string(missed.count) + (missed.count == 1 ? " checkpoint" : " checkpoints") +
          " could not be written; the last: " + missed.last_problem;
 }
 
@@ -230,10 +230,10 @@ void restore_states(RunResources& resources, const RunSource& source) {
     finish_all(work);
   } catch (const StorageError& error) {
     if (source.older.empty()) throw;
-    throw StorageError(source.directory,
-                       "cannot be continued from (" + std::string(error.what()) +
-                           "); the checkpoint before it is " + source.older +
-                           ": to go on from there, move " + source.directory + " away");
+    throw StorageError(source.directory, "cannot be continued from (" + std::string(error.what()) +
+                                             "); the checkpoint before it is " + source.older +
+                                             ": to go on from there, move " + source.directory +
+                                             " away");
   }
 }
 

@@ -14,15 +14,15 @@ namespace sluice::train {
 // Writes DIRECTORY/step-NNNNNNNN from the updater's states, and syncs it with the drive. Then
 // removes older checkpoints of the run's line: the one of this step, which it replaces, and all but
 // the newest `keep`. Checkpoints of other lines are kept; when one of them has the name, the folder
-// is step-NNNNNNNN.2. Raises progress.order above the line's checkpoints in `directory`. The updates
-// of `progress.step` must have ended. The caller holds `directory` by its lock. Blocks. Throws
-// IoError, StorageError; then all checkpoints are unchanged.
+// is step-NNNNNNNN.2. Raises progress.order above the line's checkpoints in `directory`. The
+// updates of `progress.step` must have ended. The caller holds `directory` by its lock. Blocks.
+// Throws IoError, StorageError; then all checkpoints are unchanged.
 void write_checkpoint(RunResources& resources, Progress& progress, const RunIdentity& identity,
                       const std::string& directory);
 
-// After the updates of `progress.step`: commits the swap directory, writes a checkpoint, or both, as
-// the configuration asks. `ending`: no step follows. Sets progress.committed_step when the step now
-// survives the process. Blocks. A checkpoint that cannot be written is an error in the log and
+// After the updates of `progress.step`: commits the swap directory, writes a checkpoint, or both,
+// as the configuration asks. `ending`: no step follows. Sets progress.committed_step when the step
+// now survives the process. Blocks. A checkpoint that cannot be written is an error in the log and
 // counts in progress.missed; with "strict" it is thrown. Throws IoError, StorageError when the swap
 // directory cannot be committed.
 void commit_step(RunResources& resources, Progress& progress, const RunIdentity& identity,

@@ -13,12 +13,13 @@
 namespace sluice::train {
 
 struct RunSource {
-  std::string directory;        // empty: a new run
-  bool own_swap = false;        // the directory is the run's own swap directory
-  bool swap_committed = false;  // the run's swap directory holds a state, this one or an earlier one
+  std::string directory;  // empty: a new run
+  bool own_swap = false;  // the directory is the run's own swap directory
+  bool swap_committed =
+      false;  // the run's swap directory holds a state, this one or an earlier one
   std::optional<models::RunState> state;
-  std::string metadata;     // the text that `state` was read from
-  std::string older;        // a checkpoint of the line before this state; empty: none is known
+  std::string metadata;         // the text that `state` was read from
+  std::string older;            // a checkpoint of the line before this state; empty: none is known
   std::int64_t last_order = 0;  // the largest of the line's states that are known
 };
 
@@ -34,8 +35,8 @@ void check_directories(const config::TrainConfig& config, plan::Placement placem
 // swap directory holds, or else of the line whose checkpoint was saved last. So what is read stays
 // as it is until the run that reads it changes it. Creates the checkpoint directory when it is
 // absent, and removes drafts in it. Resume::no and a state that exists: throws StorageError with
-// both ways out. Resume::yes and no state: logs that the run starts over. Throws StorageError naming
-// the process that holds a lock longer than `wait`.
+// both ways out. Resume::yes and no state: logs that the run starts over. Throws StorageError
+// naming the process that holds a lock longer than `wait`.
 RunSource find_source(const config::TrainConfig& config, plan::Placement placement, Resume resume,
                       offload::HeldDirectories& held, const offload::LockWait& wait = {});
 // Creates `directory` when it is absent and locks it for this run, so that two runs never mix their

@@ -27,8 +27,8 @@ namespace sluice::train {
 // A struct of owners, in order, without behaviour of its own; so its members are public.
 // Confined to the thread that trains.
 struct RunResources {
-  // `plan`, `start.held` and `trace` must outlive it; `trace` may be null. Throws OutOfMemory, IoError,
-  // StorageError; then no committed state is lost.
+  // `plan`, `start.held` and `trace` must outlive it; `trace` may be null. Throws OutOfMemory,
+  // IoError, StorageError; then no committed state is lost.
   RunResources(const plan::Plan& plan, const SwapStart& start, Trace* trace = nullptr);
   // On a device that a test brings.
   RunResources(const plan::Plan& plan, const SwapStart& start, Trace* trace, RunDevice device);

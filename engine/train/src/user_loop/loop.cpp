@@ -58,9 +58,8 @@ class Loop::Bound {
 };
 
 Loop::Loop(config::TrainConfig config, const EngineOptions& options)
-    : config_(std::move(config)),
-      options_(options),
-      progress_{.loss_scaler = LossScaler(config_.fp16)} {
+    : config_(std::move(config)), options_(options) {
+  progress_.loss_scaler = LossScaler(config_.fp16);
   SLUICE_CHECK(config_.world_size == 1, "an Engine trains with one rank");
   SLUICE_CHECK(
       config_.sluice.activations != Activations::offload,

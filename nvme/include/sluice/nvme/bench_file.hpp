@@ -25,7 +25,7 @@ inline constexpr std::string_view kBenchFileName = "bench.sluice";
 class BenchPattern {
  public:
   // 257 pages, about 1 MiB.
-  static constexpr std::uint64_t kPeriodBytes = 257 * 4096;
+  static constexpr std::uint64_t kPeriodBytes = 257ULL * 4096;
 
   // `most_bytes`: the longest range for at(). `spread_bytes`: the memory that consecutive ranges
   // walk through before they start over, so that writes need not come from cached memory; rounded

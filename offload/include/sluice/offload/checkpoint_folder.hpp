@@ -1,7 +1,8 @@
 #pragma once
 // The folders of full checkpoints below a directory. A folder is step-00000026.tmp while it is
-// written, and is renamed to step-00000026 when complete, or to step-00000026.2 and so on when there
-// is a checkpoint of that step already. Each has the format of a swap directory (swap_store.hpp). These functions know names and which folders exist; SwapStore knows the
+// written, and is renamed to step-00000026 when complete, or to step-00000026.2 and so on when
+// there is a checkpoint of that step already. Each has the format of a swap directory
+// (swap_store.hpp). These functions know names and which folders exist; SwapStore knows the
 // contents.
 //
 // Thread-safe: values and free functions without state.

@@ -86,6 +86,7 @@ class RunningLoad {
 void run_all(std::vector<BenchTarget>& targets, double seconds, const volatile int& stop,
              Console& console, std::vector<BenchOutcome>& outcomes) {
   std::vector<std::unique_ptr<RunningLoad>> running;
+  running.reserve(targets.size());
   const Clock::time_point begin = Clock::now();
   for (BenchTarget& target : targets)
     running.push_back(std::make_unique<RunningLoad>(target, seconds, stop));

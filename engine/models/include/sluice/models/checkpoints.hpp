@@ -1,8 +1,8 @@
 #pragma once
 // The checkpoints in a directory, and which of them is the newest. A directory may hold checkpoints
 // of several lines (RunState::line). Within a line, RunState::order tells the newest; the step does
-// not, because a run may have returned to an earlier step. No LibTorch. Thread-safe: values and free
-// functions without state.
+// not, because a run may have returned to an earlier step. No LibTorch. Thread-safe: values and
+// free functions without state.
 
 #include <cstdint>
 #include <string>

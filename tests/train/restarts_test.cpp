@@ -1,0 +1,202 @@
+// A supervisor that restarts the program at any moment, with --resume, before the old process is
+// gone and sometimes several at once: the losses are those of an undisturbed run, and at any moment
+// a whole state lies on the drive. SLUICE_RESTARTS sets the number of restarts of each case (default
+// 16).
+
+#include <gtest/gtest.h>
+#include <sys/file.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "train_support.hpp"
+
+namespace sluice::test {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+int restarts() {
+  const char* const text = std::getenv("SLUICE_RESTARTS");
+  return text != nullptr ? std::atoi(text) : 16;
+}
+
+// The processes that the supervisor has started and not yet seen the end of.
+class Processes {
+ public:
+  ~Processes() {
+    signal_all(SIGKILL);
+    while (!running_.empty()) reap();
+  }
+  void start(const std::vector<std::string>& arguments) {
+    running_.push_back(start_sluice(arguments));
+  }
+  void signal_all(int signal) const {
+    for (const pid_t process : running_) ::kill(process, signal);
+  }
+  void signal_one(std::size_t index, int signal) const {
+    if (!running_.empty()) ::kill(running_[index % running_.size()], signal);
+  }
+  // Forgets those that have ended. Each has done its work, found the directory in use, or was ended
+  // by a signal.
+  void reap() {
+    std::erase_if(running_, [](pid_t process) {
+      int status = 0;
+      if (::waitpid(process, &status, WNOHANG) != process) return false;
+      const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+      EXPECT_TRUE(code == 0 || code == 4 || code == 143 || code == -SIGKILL || code == -SIGTERM)
+          << "a process ended with " << code;
+      return true;
+    });
+  }
+  void wait_all() {
+    for (; !running_.empty(); reap()) std::this_thread::sleep_for(milliseconds(5));
+  }
+
+ private:
+  std::vector<pid_t> running_;
+};
+
+class Restarts : public ::testing::Test {
+ protected:
+  // What lies on the drive while all processes stand still. True once something is committed.
+  bool check_copy(const Processes& processes, bool committed_before) {
+    const std::string copy = folder_.path("copy");
+    fs::remove_all(copy);
+    processes.signal_all(SIGSTOP);
+    for (const std::string& part : {folder_.swap(), folder_.checkpoints()}) {
+      if (fs::exists(part)) {
+        fs::copy(part, copy + "/" + fs::path(part).filename().string(),
+                 fs::copy_options::recursive);
+      }
+    }
+    processes.signal_all(SIGCONT);
+    bool committed = false;
+    for (const char* part : {"swap", "checkpoints"}) {
+      if (!fs::exists(copy + "/" + part)) continue;
+      const ProgramResult whole = run_sluice({"nvme", "verify", copy + "/" + part});
+      committed = committed || whole.exit_code == 0;
+      EXPECT_EQ(whole.out.find("DAMAGED"), std::string::npos) << whole.out;
+    }
+    EXPECT_TRUE(committed || !committed_before) << "a state was there before, and is gone";
+    return committed;
+  }
+
+  void restart_often(TrainSetup setup, unsigned seed) {
+    const int steps = 3 * restarts() + 20;
+    folder_.set(setup);
+    ASSERT_EQ(folder_.train("undisturbed", steps).exit_code, 0);
+    folder_.clear_swap();
+    std::mt19937 random(seed);
+    const auto pick = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
+    Processes processes;
+    bool committed = false;
+    for (int i = 0; i < restarts(); ++i) {
+      const int together = 1 + pick(3);
+      for (int p = 0; p < together; ++p) {
+        std::vector<std::string> more = {"--resume"};
+        if (pick(2) == 0) more.insert(more.end(), {"--wait", "60"});
+        processes.start(folder_.arguments("report", steps, more));
+      }
+      std::this_thread::sleep_for(milliseconds(200 + pick(2500)));
+      if (i % 3 == 0) committed = check_copy(processes, committed);
+      constexpr int kSignals[] = {SIGTERM, SIGKILL, 0};
+      if (const int signal = kSignals[pick(3)]; signal != 0)
+        processes.signal_one(random(), signal);
+      processes.reap();
+    }
+    processes.signal_all(SIGTERM);
+    processes.wait_all();
+    const ProgramResult last = folder_.train("report", steps, {"--resume"});
+    ASSERT_EQ(last.exit_code, 0) << last.err;
+    EXPECT_EQ(column(folder_, "report", "step"), column(folder_, "undisturbed", "step"));
+    EXPECT_EQ(column(folder_, "report", "loss"), column(folder_, "undisturbed", "loss"));
+  }
+  std::string checkpoint_keys(int every, int keep) const {
+    return "\"checkpoint_dir\": \"" + folder_.checkpoints() + "\", \"checkpoint_every\": " +
+           std::to_string(every) + ", \"keep\": " + std::to_string(keep) + ", ";
+  }
+
+  TrainFolder folder_;
+};
+
+TEST_F(Restarts, WithStatesOnNvme) {
+  restart_often({}, 1);
+}
+
+TEST_F(Restarts, WithStatesInHostMemoryAndCheckpoints) {
+  TrainSetup setup;
+  setup.optimizer_device = setup.param_device = "cpu";
+  setup.sluice_keys = checkpoint_keys(2, 1);
+  restart_often(setup, 2);
+}
+
+TEST_F(Restarts, WithStatesOnNvmeCommittedSeldomAndCheckpointsMoreOften) {
+  TrainSetup setup;
+  setup.sluice_keys = "\"commit_every\": 10, " + checkpoint_keys(2, 2);
+  restart_often(setup, 3);
+}
+
+// The run that wrote checkpoint 18 had committed step 10: step 18 is what is gone on from, and
+// nothing is removed that the next run needs.
+TEST_F(Restarts, ACheckpointNewerThanTheSwapDirectoryIsGoneOnFrom) {
+  TrainSetup setup;
+  setup.sluice_keys = "\"commit_every\": 10, " + checkpoint_keys(2, 1);
+  folder_.set(setup);
+  ASSERT_EQ(folder_.train("undisturbed", 24).exit_code, 0);
+  folder_.clear_swap();
+  // The line of step 19 is written before its checkpoint would be.
+  ASSERT_TRUE(kill_after_line(folder_.arguments("report", 1000),
+                              folder_.path("report") + "/steps.jsonl", 19, milliseconds(0)));
+  ASSERT_TRUE(fs::exists(folder_.checkpoints() + "/step-00000018/manifest.json"));
+  const ProgramResult rest = folder_.train("report", 24, {"--resume"});
+  ASSERT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_NE(rest.err.find("resumed from step 18 in " + folder_.checkpoints()), std::string::npos)
+      << rest.err;
+  EXPECT_EQ(column(folder_, "report", "loss"), column(folder_, "undisturbed", "loss"));
+  EXPECT_TRUE(fs::exists(folder_.checkpoints() + "/step-00000024/manifest.json"));
+}
+
+// Another process has the directories: it is named, and nothing is read before it has ended.
+TEST_F(Restarts, ARunThatIsAtWorkIsNamedBeforeItsFilesAreRead) {
+  folder_.set({});
+  ASSERT_EQ(folder_.train("report", 2).exit_code, 0);
+  write_file(folder_.swap() + "/manifest.json", "torn");  // as read in the middle of something
+  const int fd = ::open((folder_.swap() + "/lock").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(fd, LOCK_EX | LOCK_NB), 0);
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--resume"}, std::vector<std::string>{"--resume", "--wait", "1"}}) {
+    const ProgramResult result = folder_.train("report", 4, more);
+    expect_refused(result, 4, {"is in use by another", folder_.swap()});
+    EXPECT_EQ(result.err.find("manifest"), std::string::npos) << result.err;
+  }
+  expect_refused(run_sluice({"export", folder_.swap(), "--out", folder_.path("w.safetensors")}), 4,
+                 {"is in use by another"});
+  ::close(fd);
+}
+
+// Steps that are trained are not lost for a checkpoint that cannot be written, and the exit code
+// says that it is missing.
+TEST_F(Restarts, ARunWithoutRoomForCheckpointsEndsWithExitCode4AndItsReport) {
+  TrainSetup setup;
+  setup.sluice_keys = checkpoint_keys(3, 1);
+  folder_.set(setup);
+  const pid_t child = start_sluice(folder_.arguments("report", 40));
+  while (line_count(folder_.path("report") + "/steps.jsonl") < 1)
+    std::this_thread::sleep_for(milliseconds(1));
+  fs::remove_all(folder_.checkpoints());
+  write_file(folder_.checkpoints(), "a file in its place");
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 4);
+  EXPECT_EQ(column(folder_, "report", "loss").size(), 40U);
+  const std::string report = folder_.report_text("report");
+  EXPECT_NE(report.find("checkpoints could not be written"), std::string::npos) << report;
+  EXPECT_NE(report.find("\"committed_step\": 40"), std::string::npos) << report;
+  fs::remove(folder_.checkpoints());
+}
+
+}  // namespace
+}  // namespace sluice::test
