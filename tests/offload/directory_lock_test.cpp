@@ -250,7 +250,7 @@ TEST_F(SwapStoreTest, ALockIsWaitedForAndSaysWhoHasIt) {
   HoldingProcess other(dir_.path(), Mode::exclusive);
   const std::string pid = std::to_string(other.pid());
   const sluice::test::CapturedLog log;
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(message_of<StorageError>([&] {
                 const DirectoryLock lock(dir_.path(), Mode::exclusive, {milliseconds(50), nullptr});
               }),
               HasSubstr("process " + pid));

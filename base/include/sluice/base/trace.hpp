@@ -50,10 +50,9 @@ class Trace {
   };
   static constexpr std::size_t kBufferBytes = 4U << 20U;  // about 30,000 events
 
-  // Creates the file and starts the writer's thread. Takes twice `buffer_bytes` (at least 64 KiB)
-  // of memory, and none later. A file that takes no bytes, now or later (a full disk), ends the
-  // trace with a warning. Throws as check_trace_path(), StorageError when another run writes the
-  // file, IoError when it cannot be opened.
+  // Creates the file and starts the writer's thread. Takes 2 x `buffer_bytes` (at least 64 KiB) of
+  // memory. A disk that is full, now or later, ends the trace with a warning. Throws as
+  // check_trace_path(); StorageError when another run writes the file; IoError.
   Trace(const std::string& path, Old old, std::size_t buffer_bytes = kBufferBytes);
   // Writes the remaining events; blocks until they are written. No component may record any more.
   ~Trace();

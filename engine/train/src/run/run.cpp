@@ -197,6 +197,7 @@ class Run {
     RunReport report =
         make_report({request_, setup_, *resources_, *meter_, *sampler_, tally_, progress_,
                      /*stopped_by_signal=*/cut ? stop_ : 0});
+    if (progress_.missed.count > 0) log(LogLevel::error, missed_text(progress_.missed));
     warn_of_slow_drive(report);
     if (!request_.report_dir.empty())
       write_file(request_.report_dir + "/report.json", to_json(report) + "\n");

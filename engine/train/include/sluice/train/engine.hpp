@@ -220,16 +220,20 @@ class __attribute__((visibility("default"))) Engine {
   StepResult step();
 
   // Waits for updates and commits the last step as the configuration says. Training may continue.
+  // Throws StorageError when everything else is done but checkpoints are missing, because they could
+  // not be written.
   void finish();
 
   // A copy of a parameter's current weights, by its name ("h.0.fc.weight").
   torch::Tensor parameter(const std::string& name);
-  // Writes the last whole step to DIRECTORY/step-NNNNNNNN, without frozen parameters. `sluice
-  // export` reads it. Blocks.
+  // Writes the last whole step to DIRECTORY/step-NNNNNNNN, without frozen parameters. Then removes
+  // all but the newest `keep` checkpoints of this run's line (docs/durability.md). `sluice export`
+  // reads it. Blocks. Throws IoError, StorageError; then all checkpoints are unchanged.
   void save_checkpoint(const std::string& directory);
   // Continues from the newest checkpoint below `directory`, or from a run's swap directory; drops
-  // the gradients so far. Returns the step. Throws StorageError when the state has other units.
-  // Blocks.
+  // the gradients so far. Returns the step. Blocks. Throws StorageError when the state has other
+  // units; then nothing has changed. Throws StorageError or IoError when it fails on the way; then
+  // every call but load_checkpoint() throws until one succeeds.
   std::int64_t load_checkpoint(const std::string& directory);
 
   EngineCounters counters() const;
