@@ -5,6 +5,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include "in_child.hpp"
 #include "train_support.hpp"
 
 namespace sluice::test {
@@ -179,6 +180,25 @@ TEST(Surroundings, AFileSystemWithoutDirectIoIsUsedThroughThePageCacheAndSaysSo)
   setup.sluice_keys = "\"strict\": true, ";
   folder.set(setup);
   expect_refused(folder.train("report", 5, {"--resume"}), 2, {"strict", "O_DIRECT"});
+}
+
+// What this process may not set in a child, the child says with its exit code.
+#define SLUICE_SKIP_IF_NOT_PERMITTED(result, what) \
+  if ((result).exit_code == kNotPermitted) GTEST_SKIP() << (what) << " is not permitted here"
+
+TEST(Surroundings, RootWithoutTheRightToLockIsRefusedByThePlan) {
+  TrainFolder folder;
+  folder.set({});
+  std::string text = file_text(folder.config());
+  const std::string section = "\"offload_param\": {";
+  text.insert(text.find(section) + section.size(), "\"pin_memory\": true, ");
+  write_file(folder.config(), text);
+  const ProgramResult result =
+      run_sluice(folder.arguments("report", 2), {}, [] { limit_locked_memory(64 * 1024); });
+  SLUICE_SKIP_IF_NOT_PERMITTED(result, "giving up CAP_IPC_LOCK");
+  expect_refused(result, 3,
+                 {"RLIMIT_MEMLOCK is 64.0 KiB", "CAP_IPC_LOCK", "\"pin_memory\": false"});
+  EXPECT_TRUE(folder.files("swap").empty()) << "the run began";
 }
 
 TEST(Surroundings, AnExportReplacesFilesOnlyAndNoneOfTheRun) {

@@ -15,6 +15,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
+#include "sluice/plan/memory_limits.hpp"
 #include "terminal/text_format.hpp"
 
 #if defined(SLUICE_HAVE_HWLOC)
@@ -84,32 +85,6 @@ std::uint64_t meminfo_bytes(const std::string& meminfo, const std::string& key) 
   return std::strtoull(field_of(meminfo, key).c_str(), nullptr, 10) * kKiB;  // "16318480 kB"
 }
 
-// The smallest memory limit of this process's control groups, version 2 and version 1.
-std::optional<std::uint64_t> cgroup_limit() {
-  std::optional<std::uint64_t> least;
-  const auto consider = [&](const std::string& file) {
-    // Version 1 writes "no limit" as a number near 2^63.
-    constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60U;
-    if (const auto value = read_number(file); value && *value < kNoLimit)
-      least = std::min(least.value_or(*value), *value);
-  };
-  std::istringstream lines(read_small_file("/proc/self/cgroup"));
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t second = line.find(':', line.find(':') + 1);
-    if (second == std::string::npos) continue;
-    const bool version2 = line.rfind("0::", 0) == 0;
-    if (!version2 && line.find(":memory:") == std::string::npos) continue;
-    const std::string root = version2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    const std::string file = version2 ? "/memory.max" : "/memory.limit_in_bytes";
-    for (std::string path = line.substr(second + 1); !path.empty(); path.erase(path.rfind('/'))) {
-      consider(root + path + file);
-      if (path.find('/') == std::string::npos) break;
-    }
-    consider(root + file);
-  }
-  return least;
-}
-
 DoctorRow memory_row() {
   const std::string meminfo = read_small_file("/proc/meminfo");
   const std::uint64_t total = meminfo_bytes(meminfo, "MemTotal");
@@ -117,9 +92,11 @@ DoctorRow memory_row() {
   std::string detail = format_bytes(available) + " available, of " + format_bytes(total);
   std::vector<std::pair<std::string, std::uint64_t>> numbers = {{"total_bytes", total},
                                                                 {"available_bytes", available}};
-  if (const auto limit = cgroup_limit()) {
-    detail += "; control group limit " + format_bytes(*limit);
-    numbers.emplace_back("cgroup_limit_bytes", *limit);
+  if (const auto group = plan::group_memory()) {
+    detail += "; control group limit " + format_bytes(group->limit_bytes) + ", of which " +
+              format_bytes(group->available_bytes) + " are left (" + group->limit_file + ")";
+    numbers.emplace_back("cgroup_limit_bytes", group->limit_bytes);
+    numbers.emplace_back("cgroup_available_bytes", group->available_bytes);
   } else {
     detail += "; no control group limit";
   }
@@ -171,10 +148,14 @@ DoctorRow numa_row() {
 DoctorRow memlock_row() {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return fact("memlock", "unknown");
-  if (limit.rlim_cur == RLIM_INFINITY) return fact("memlock", "no limit on pinned memory");
+  if (limit.rlim_cur == RLIM_INFINITY) return fact("memlock", "no limit on locked memory");
+  const bool held = plan::lockable_bytes() == limit.rlim_cur;
   return fact("memlock",
-              "at most " + format_bytes(limit.rlim_cur) + " can be pinned (ulimit -l" +
-                  (::geteuid() == 0 ? "; root is not held to it)" : "; limits.conf: memlock)"),
+              held ? "at most " + format_bytes(limit.rlim_cur) +
+                         " can be locked (ulimit -l; limits.conf: memlock; --ulimit memlock=-1 of "
+                         "a container)"
+                   : "no limit on locked memory: CAP_IPC_LOCK lifts that of " +
+                         format_bytes(limit.rlim_cur) + " (ulimit -l)",
               {{"limit_bytes", limit.rlim_cur}});
 }
 
