@@ -176,15 +176,40 @@ TEST(Surroundings, AFileSystemWithoutDirectIoIsUsedThroughThePageCacheAndSaysSo)
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(folder.report_text("report").find("refuses O_DIRECT"), std::string::npos)
       << folder.report_text("report");
+  const std::string shown = "chosen: files in " + folder.swap() + " go through the page cache: ";
+  EXPECT_NE(result.out.find(shown), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("chosen: " + folder.swap() + " is on ramfs"), std::string::npos);
   EXPECT_EQ(folder.train("report", 4, {"--resume"}).exit_code, 0);
   setup.sluice_keys = "\"strict\": true, ";
   folder.set(setup);
   expect_refused(folder.train("report", 5, {"--resume"}), 2, {"strict", "O_DIRECT"});
 }
 
+std::size_t count_of(const std::string& part, const std::string& text) {
+  std::size_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
 // What this process may not set in a child, the child says with its exit code.
 #define SLUICE_SKIP_IF_NOT_PERMITTED(result, what) \
   if ((result).exit_code == kNotPermitted) GTEST_SKIP() << (what) << " is not permitted here"
+
+TEST(Surroundings, AContainerThatDeniesIoUringTrainsAndSaysSoOnce) {
+  TrainFolder folder;
+  folder.set({});
+  const ProgramResult result =
+      run_sluice(folder.arguments("report", 2), {}, [] { deny(__NR_io_uring_setup, EPERM); });
+  SLUICE_SKIP_IF_NOT_PERMITTED(result, "a seccomp filter");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(count_of("chosen: I/O by ", result.out), 1U) << result.out;
+  EXPECT_EQ(count_of("io_uring_setup (", result.out + result.err), 1U) << result.out;
+  EXPECT_EQ(count_of("chosen: I/O by libaio: io_uring: ", result.out) +
+                count_of("chosen: I/O by threads: io_uring: ", result.out),
+            1U)
+      << result.out;
+  EXPECT_EQ(count_of("libaio: libaio", folder.report_text("report")), 0U);
+}
 
 TEST(Surroundings, RootWithoutTheRightToLockIsRefusedByThePlan) {
   TrainFolder folder;

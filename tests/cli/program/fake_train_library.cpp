@@ -41,6 +41,7 @@ class FakeLibrary : public TrainLibrary {
   }
 
   void generate(const GenerateRequest& request, GenerateObserver& observer,
+    observer.on_choices({"I/O by a fake"});
                 const volatile int&) override {
     const char* chosen = std::getenv("SLUICE_FAKE_SCENARIO");
     const std::string scenario = chosen == nullptr ? "" : chosen;

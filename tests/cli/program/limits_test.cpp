@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 
 #include <csignal>
 #include <filesystem>
@@ -13,6 +14,7 @@ namespace sluice::test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // What this process may not set in a child, the child says with its exit code.
 #define SLUICE_SKIP_IF_NOT_PERMITTED(result, what) \
@@ -61,6 +63,68 @@ TEST_F(Limits, DoctorShowsWhatRootMayLock) {
   SLUICE_SKIP_IF_NOT_PERMITTED(result, "giving up CAP_IPC_LOCK");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("at most 64.0 KiB can be locked"));
+}
+
+TEST_F(Limits, APlanNamesTheBackendAndWhyNotABetterOneOnce) {
+  const auto no_uring = [] { deny(__NR_io_uring_setup, EPERM); };
+  const ProgramResult result = plan(on_drive(), "", no_uring);
+  SLUICE_SKIP_IF_NOT_PERMITTED(result, "a seccomp filter");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ::testing::ContainsRegex("chosen: I/O by (libaio|threads): io_uring: "));
+  EXPECT_THAT(result.out, Not(HasSubstr("libaio: libaio")));
+  const ProgramResult strict = plan(on_drive(), "\"strict\": true", no_uring);
+  EXPECT_EQ(strict.exit_code, 2);
+  EXPECT_THAT(strict.err, HasSubstr("\"strict\": true does not allow: I/O by "));
+}
+
+TEST_F(Limits, APlanNamesTheThreadsWhereTheKernelsBackendsAreDenied) {
+  const ProgramResult result = plan(on_drive(), "", [] {
+    deny(__NR_io_uring_setup, EPERM);
+    deny(__NR_io_setup, EPERM);
+  });
+  SLUICE_SKIP_IF_NOT_PERMITTED(result, "a seccomp filter");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("chosen: I/O by threads: io_uring: "));
+  EXPECT_THAT(result.out, HasSubstr("; libaio: "));
+}
+
+class LimitsOfMounts : public Limits {
+ protected:
+  ~LimitsOfMounts() override {
+    if (mounted_) ::umount2(swap().c_str(), MNT_DETACH);
+  }
+  bool mount(const char* type) {
+    mounted_ = ::mount(type, swap().c_str(), type, 0, nullptr) == 0;
+    return mounted_;
+  }
+
+ private:
+  bool mounted_ = false;
+};
+
+TEST_F(LimitsOfMounts, APlanSaysThatASwapDirectoryIsMemory) {
+  if (!mount("tmpfs")) GTEST_SKIP() << "mounting is not permitted here";
+  const ProgramResult result = plan(on_drive(), "");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("chosen: " + swap() + " is on tmpfs, files there are memory"));
+  EXPECT_TRUE(std::filesystem::is_empty(swap())) << "the plan left a file";
+}
+
+TEST_F(LimitsOfMounts, APlanSaysThatFilesGoThroughThePageCache) {
+  if (!mount("ramfs")) GTEST_SKIP() << "mounting is not permitted here";
+  const ProgramResult result = plan(on_drive(), "");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("chosen: files in " + swap() + " go through the page cache"));
+  const ProgramResult strict = plan(on_drive(), "\"strict\": true");
+  EXPECT_EQ(strict.exit_code, 2);
+  EXPECT_THAT(strict.err, HasSubstr("O_DIRECT"));
+}
+
+TEST_F(Limits, APlanSaysThatASwapDirectoryIsMissing) {
+  std::filesystem::remove(swap());
+  const ProgramResult result = plan(on_drive(), "");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("chosen: " + swap() + " is no directory yet"));
 }
 
 // A control group with a memory limit, for as long as the object lives.

@@ -152,6 +152,11 @@ TEST_F(TrainProgram, KeepsTheExitCodeWhenTheSecondSignalComesAsTheProcessEnds) {
   EXPECT_EQ(train("interrupt_then_at_exit").exit_code, 130);
 }
 
+TEST_F(TrainProgram, ShowsTheChoicesThatWereMadeWhenFilesWereOpened) {
+  add_library();
+  EXPECT_THAT(train("").out, HasSubstr("chosen: I/O by a fake\n"));
+}
+
 TEST_F(TrainProgram, DoesNotRepeatTheResumeFlag) {
   add_library();
   const ProgramResult result = train("interrupt", {"--resume"});

@@ -69,7 +69,9 @@ class Run {
     trace_ = RunTrace(request_);
     resources_ = std::make_unique<RunResources>(
         plan, setup_.source.own_swap ? SwapMode::open : SwapMode::create, trace_.trace());
-    if (!resources_->files.choice.empty()) setup_.plan.choices.push_back(resources_->files.choice);
+    const std::vector<std::string>& choices = resources_->files.choices;
+    setup_.plan.choices.insert(setup_.plan.choices.end(), choices.begin(), choices.end());
+    observer_.on_choices(choices);
     sampler_ = make_sampler(*resources_);
     runner_ = std::make_unique<StepRunner>(*resources_, setup_.identity.seed);
     runner_->set_stage_hook([this] { sampler_->sample(); });

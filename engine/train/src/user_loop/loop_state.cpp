@@ -61,7 +61,10 @@ void Loop::initialize() {
   if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
   resources_ =
       std::make_unique<RunResources>(plan_, source.own_swap ? SwapMode::open : SwapMode::create);
-  if (!resources_->files.choice.empty()) plan_.choices.push_back(resources_->files.choice);
+  for (const std::string& choice : resources_->files.choices) {
+    plan_.choices.push_back(choice);
+    log(LogLevel::info, choice);
+  }
   units_.use_device(resources_->compute.where);
   try {
     bring_in_states(source);

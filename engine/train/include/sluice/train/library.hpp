@@ -48,6 +48,8 @@ class TrainObserver {
   virtual ~TrainObserver() = default;
   // Before anything is allocated.
   virtual void on_plan(const plan::Plan& plan) = 0;
+  // The files are open: what the machine chose for them, and why not better. May be empty.
+  virtual void on_choices(const std::vector<std::string>& choices) = 0;
   // Training begins, or continues, after `first_step - 1` steps of `total_steps`.
   virtual void on_begin(std::int64_t first_step, std::int64_t total_steps) = 0;
   virtual void on_step(const StepRecord& record) = 0;
