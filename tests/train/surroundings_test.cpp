@@ -226,6 +226,60 @@ TEST(Surroundings, RootWithoutTheRightToLockIsRefusedByThePlan) {
   EXPECT_TRUE(folder.files("swap").empty()) << "the run began";
 }
 
+TEST(Surroundings, AMachineThatDoesNotTellItsCoresTrains) {
+  TrainFolder folder;
+  for (const long call : {__NR_sched_getaffinity, __NR_sched_setaffinity}) {
+    folder.clear_swap();
+    folder.set({});
+    const ProgramResult result = run_sluice(folder.arguments("report", 2), {}, [call] {
+      ::alarm(60);  // a program that hangs ends
+      deny(call, EPERM);
+    });
+    SLUICE_SKIP_IF_NOT_PERMITTED(result, "a seccomp filter");
+    EXPECT_EQ(result.exit_code, 0) << call << ": " << result.err;
+  }
+}
+
+// LibTorch and OpenMP wait for threads that they cannot have.
+TEST(Surroundings, FewerProcessesThanThreadsAreAnErrorAtOnce) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.optimizer_device = setup.param_device = "cpu";
+  folder.set(setup);
+  for (const std::string name : {".", "swap"})
+    std::filesystem::permissions(folder.path(name), std::filesystem::perms::all);
+  const auto limited = [&](const std::vector<std::string>& arguments, rlim_t limit) {
+    return run_sluice(arguments, {}, [limit] {
+      ::alarm(60);  // a program that hangs ends
+      limit_processes(limit);
+    });
+  };
+  const ProgramResult version = limited({"--version"}, 1000);
+  SLUICE_SKIP_IF_NOT_PERMITTED(version, "becoming another user");
+  if (version.exit_code == 127) GTEST_SKIP() << "other users cannot reach the build's folder";
+  for (const rlim_t limit : {1, 2, 3, 4}) {
+    expect_refused(limited(folder.arguments("report", 2), limit), 1,
+                   {"threads that it needs", "RLIMIT_NPROC", "is " + std::to_string(limit)});
+  }
+}
+
+TEST(Surroundings, ASignalWhileLibTorchIsLoadedEndsTheStart) {
+  TrainFolder folder;
+  folder.set({});
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const pid_t child = start_sluice(folder.arguments("report", 100000));
+    const std::string maps = "/proc/" + std::to_string(child) + "/maps";
+    while (file_text(maps).find("libsluice_train.so") == std::string::npos)
+      std::this_thread::yield();  // polls another process
+    ::kill(child, signal);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status);
+    EXPECT_EQ(WEXITSTATUS(status), 128 + signal);
+    EXPECT_FALSE(std::filesystem::exists(folder.swap() + "/manifest.json"));
+  }
+}
+
 TEST(Surroundings, AnExportReplacesFilesOnlyAndNoneOfTheRun) {
   TrainFolder folder;
   folder.set({});

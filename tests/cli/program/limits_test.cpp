@@ -180,5 +180,18 @@ TEST_F(Limits, APlanStaysWithinTheControlGroup) {
   EXPECT_THAT(run_sluice({"doctor"}, {}, enter).out, HasSubstr("control group limit 512 MiB"));
 }
 
+// hwloc asks for the allowed cores until it gets an answer.
+TEST_F(Limits, DoctorEndsWhereCoresAreNotTold) {
+  for (const long call : {__NR_sched_getaffinity, __NR_sched_setaffinity}) {
+    const ProgramResult result = run_sluice({"doctor"}, {}, [call] {
+      ::alarm(30);  // a program that hangs ends
+      deny(call, EPERM);
+    });
+    SLUICE_SKIP_IF_NOT_PERMITTED(result, "a seccomp filter");
+    EXPECT_EQ(result.exit_code, 0) << call << ": " << result.err;
+    EXPECT_THAT(result.out, HasSubstr("NUMA"));
+  }
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -1,6 +1,5 @@
 // doctor: processor, memory, limits.
 
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include "doctor/system_files.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/plan/memory_limits.hpp"
 #include "terminal/text_format.hpp"
@@ -62,11 +62,8 @@ DoctorRow adam_row() {
 }
 
 DoctorRow cores_row() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
   const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
-  const int usable =
-      ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(online);
+  const int usable = allowed_cores().value_or(static_cast<int>(online));
   std::string detail = std::to_string(usable) + " for this process, of " + std::to_string(online);
   const std::string quota =
       read_small_file("/sys/fs/cgroup/cpu.max");  // "200000 100000" or "max 100000"
@@ -119,6 +116,9 @@ DoctorRow huge_pages_row() {
 
 #if defined(SLUICE_HAVE_HWLOC)
 DoctorRow numa_row() {
+  if (!allowed_cores())
+    return {
+        "NUMA", DoctorState::off, "the system refuses sched_getaffinity, which hwloc needs", {}};
   hwloc_topology_t topology = nullptr;
   if (hwloc_topology_init(&topology) != 0)
     return {"NUMA", DoctorState::off, "hwloc did not start", {}};

@@ -1,6 +1,5 @@
 #include "sluice/plan/machine.hpp"
 
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/offload/cuda_device.hpp"
 #include "sluice/offload/swap_store.hpp"
@@ -34,10 +34,8 @@ std::uint64_t meminfo_bytes(const std::string& key) {
 }
 
 int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+  const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  return std::max(1, allowed_cores().value_or(online));
 }
 
 std::uint64_t address_space_limit() {

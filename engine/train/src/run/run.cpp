@@ -18,6 +18,7 @@
 #include "saved/checkpoint.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/models/parallel_check.hpp"
 #include "sluice/offload/directory_lock.hpp"
@@ -47,6 +48,7 @@ class Run {
       : request_(request), observer_(observer), stop_(stop), setup_(set_up_run(request)) {}
 
   RunReport operator()() {
+    stop_at_start();
     allocate();
     bring_in_states();
     observer_.on_begin(progress_.step + 1, setup_.total_steps);
@@ -59,9 +61,15 @@ class Run {
   }
 
  private:
+  // After a signal that came while the run was set up. No file is open yet.
+  void stop_at_start() const {
+    if (stop_ != 0) throw Interrupted(stop_);
+  }
+
   void allocate() {
     const plan::Plan& plan = setup_.plan;
     observer_.on_plan(plan);
+    check_threads(plan.further_threads());
     at::set_num_threads(plan.schedule.threads.compute);
     models::check_parallel_work();
     const std::string& checkpoints = plan.config.sluice.checkpoints.directory;

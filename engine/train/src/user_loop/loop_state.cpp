@@ -8,6 +8,7 @@
 #include "saved/saved_state.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/models/bound_params.hpp"
 #include "sluice/models/parallel_check.hpp"
 #include "sluice/models/vector_math.hpp"
@@ -54,6 +55,7 @@ void Loop::initialize() {
   SLUICE_CHECK(units_.layouts().empty(), "initialize() has failed before: make another Engine");
   const c10::InferenceMode ordinary(false);
   const RunSource source = plan_units();
+  check_threads(plan_.further_threads());
   at::set_num_threads(plan_.schedule.threads.compute);
   models::check_parallel_work();
   models::settle_vector_math();

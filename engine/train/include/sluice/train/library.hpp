@@ -85,7 +85,7 @@ class TrainLibrary {
   virtual void set_log_sink(LogSink sink, LogLevel most_verbose) = 0;
   // Trains. Blocks. Throws the types of sluice/base/error.hpp. `stop` is polled between steps; a
   // nonzero value, the number of SIGINT or SIGTERM, ends training after the step in progress, and
-  // the report says so.
+  // the report says so. Throws Interrupted when the number is there before a file is opened.
   virtual RunReport train(const TrainRequest& request, TrainObserver& observer,
                           const volatile int& stop) = 0;
   virtual void generate(const GenerateRequest& request, GenerateObserver& observer,
