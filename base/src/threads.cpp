@@ -88,7 +88,8 @@ void check_threads(int count) {
     if (error_number == 0) continue;
     throw Error("the system gives this process " + std::to_string(threads.size()) + " of the " +
                 std::to_string(count) + " threads that it needs beside the main one (" +
-                std::strerror(error_number) + "). RLIMIT_NPROC, which counts all processes of user " +
+                std::strerror(error_number) +
+                "). RLIMIT_NPROC, which counts all processes of user " +
                 std::to_string(::getuid()) + ", is " + process_limit() +
                 "; a control group may have a lower pids.max. Raise the limit (ulimit -u; "
                 "--pids-limit of a container; TasksMax= of a service), or ask for fewer with "

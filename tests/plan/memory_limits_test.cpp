@@ -70,8 +70,7 @@ TEST(GroupMemory, OfVersion1IsTheLeastOfAllAncestors) {
   ASSERT_TRUE(memory);
   EXPECT_EQ(memory->limit_bytes, 512 * kMiB);
   EXPECT_EQ(memory->available_bytes, 412 * kMiB);
-  EXPECT_EQ(memory->limit_file,
-            system.root() + "/sys/fs/cgroup/memory/jobs/memory.limit_in_bytes");
+  EXPECT_EQ(memory->limit_file, system.root() + "/sys/fs/cgroup/memory/jobs/memory.limit_in_bytes");
 }
 
 TEST(GroupMemory, OfVersion1IsEmptyWithTheNumberThatMeansUnlimited) {
@@ -111,10 +110,9 @@ TEST(GroupMemory, OfVersion2IsEmptyWithMax) {
 
 // Version 2 without controllers beside version 1, as systemd mounts both.
 TEST(GroupMemory, IsFoundWhereBothVersionsAreMounted) {
-  const FakeSystem system(
-      std::string(kMountsOfVersion1) +
-          "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
-      "5:cpu,memory:/job\n0::/elsewhere\n");
+  const FakeSystem system(std::string(kMountsOfVersion1) +
+                              "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+                          "5:cpu,memory:/job\n0::/elsewhere\n");
   system.version1("/job", mib(512), 12 * kMiB);
   system.write("/sys/fs/cgroup/unified/elsewhere/memory.max", mib(2048));
   const auto memory = group_memory(system.root());

@@ -1,6 +1,6 @@
 #pragma once
-// For tests in a child process: limits as a container sets them. A limit that cannot be set ends the
-// child with exit code 126. Thread-safe: free functions.
+// For tests in a child process: limits as a container sets them. A limit that cannot be set ends
+// the child with exit code 126. Thread-safe: free functions.
 
 #include <grp.h>
 #include <linux/capability.h>

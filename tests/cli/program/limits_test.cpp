@@ -36,21 +36,19 @@ class Limits : public ::testing::Test {
                    "bf16": {"enabled": true}, "zero_optimization": {"stage": 3,
                    "offload_optimizer": {)" +
                    offload + R"(}}, "sluice": {)" + sluice_keys + "}}");
-    return run_sluice({"plan", "--config", directory_.file("ds.json"), "--model",
-                       directory_.file("model.json")},
-                      {}, before);
+    return run_sluice(
+        {"plan", "--config", directory_.file("ds.json"), "--model", directory_.file("model.json")},
+        {}, before);
   }
-  std::string on_drive() const {
-    return R"("device": "nvme", "nvme_path": ")" + swap() + "\"";
-  }
+  std::string on_drive() const { return R"("device": "nvme", "nvme_path": ")" + swap() + "\""; }
 
  private:
   TempDir directory_;
 };
 
 TEST_F(Limits, APlanRefusesToPinMemoryThatRootMayNotLock) {
-  const ProgramResult result = plan(R"("device": "cpu", "pin_memory": true)", "",
-                                    [] { limit_locked_memory(kLockLimit); });
+  const ProgramResult result =
+      plan(R"("device": "cpu", "pin_memory": true)", "", [] { limit_locked_memory(kLockLimit); });
   SLUICE_SKIP_IF_NOT_PERMITTED(result, "giving up CAP_IPC_LOCK");
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_THAT(result.err, HasSubstr("RLIMIT_MEMLOCK is 64.0 KiB"));
@@ -58,8 +56,7 @@ TEST_F(Limits, APlanRefusesToPinMemoryThatRootMayNotLock) {
 }
 
 TEST_F(Limits, DoctorShowsWhatRootMayLock) {
-  const ProgramResult result =
-      run_sluice({"doctor"}, {}, [] { limit_locked_memory(kLockLimit); });
+  const ProgramResult result = run_sluice({"doctor"}, {}, [] { limit_locked_memory(kLockLimit); });
   SLUICE_SKIP_IF_NOT_PERMITTED(result, "giving up CAP_IPC_LOCK");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("at most 64.0 KiB can be locked"));

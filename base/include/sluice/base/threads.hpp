@@ -10,8 +10,8 @@ namespace sluice {
 // then asks without end, so it must not be used.
 std::optional<int> allowed_cores();
 
-// Starts `count` threads at once, which do nothing, and ends them. Throws Error with the limits when
-// the system refuses one. Blocks for some 20 microseconds a thread.
+// Starts `count` threads at once, which do nothing, and ends them. Throws Error with the limits
+// when the system refuses one. Blocks for some 20 microseconds a thread.
 void check_threads(int count);
 
 }  // namespace sluice

@@ -165,8 +165,7 @@ std::optional<GroupMemory> group_memory(const std::string& root) {
 
 std::uint64_t lockable_bytes(const std::string& root) {
   rlimit limit{};
-  const bool limited =
-      ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  const bool limited = ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   return !limited || may_lock_all(root) ? offload::kUnlimited : limit.rlim_cur;
 }
 

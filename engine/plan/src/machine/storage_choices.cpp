@@ -90,7 +90,8 @@ std::vector<std::string> storage_choices(const Plan& plan) {
                          static_cast<unsigned>(plan.schedule.threads.io),
                          io.submit_polling ? nvme::SubmitPolling::on : nvme::SubmitPolling::off))};
   for (const std::string& directory : directories) {
-    for (std::string& line : tried_choices(plan.config, directory)) lines.push_back(std::move(line));
+    for (std::string& line : tried_choices(plan.config, directory))
+      lines.push_back(std::move(line));
   }
   return lines;
 }
