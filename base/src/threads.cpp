@@ -32,7 +32,7 @@ class WaitingThreads {
   // Starts one more; returns 0 or an errno.
   int add() {
     // Small stacks, so that a limit on address space (ulimit -v) does not count here.
-    constexpr std::size_t kStackBytes = 128 * 1024;
+    constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
     threads_.reserve(threads_.size() + 1);
     pthread_attr_t attributes;
     ::pthread_attr_init(&attributes);
