@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "sluice/base/threads.hpp"
+
 #if SLUICE_HAVE_HWLOC
 #include <hwloc.h>
 #endif
@@ -52,6 +54,7 @@ std::vector<hwloc_obj_t> nodes_by_size(hwloc_topology_t topology) {
 class MachineNuma final : public Numa {
  public:
   MachineNuma() {
+    if (!allowed_cores()) return;
     hwloc_topology_t loading = nullptr;
     if (hwloc_topology_init(&loading) != 0) return;
     struct Destroy {

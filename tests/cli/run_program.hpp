@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <stdexcept>
 #include <string>
@@ -37,8 +38,9 @@ inline void write_file(const std::string& path, const std::string& text) {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
-inline ProgramResult run_program(std::vector<std::string> argv,
-                                 const Environment& environment = {}) {
+// `before` runs in the child before the program is executed: it sets limits (in_child.hpp).
+inline ProgramResult run_program(std::vector<std::string> argv, const Environment& environment = {},
+                                 const std::function<void()>& before = {}) {
   const TempDir directory;
   const std::string out = directory.file("out");
   const std::string err = directory.file("err");
@@ -54,6 +56,7 @@ inline ProgramResult run_program(std::vector<std::string> argv,
     std::vector<char*> pointers;
     for (std::string& argument : argv) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
+    if (before) before();
     ::execv(pointers[0], pointers.data());
     ::_exit(127);
   }
@@ -75,9 +78,10 @@ inline std::string sluice_program() {
 
 // Runs `sluice` with these arguments.
 inline ProgramResult run_sluice(std::vector<std::string> arguments,
-                                const Environment& environment = {}) {
+                                const Environment& environment = {},
+                                const std::function<void()>& before = {}) {
   arguments.insert(arguments.begin(), sluice_program());
-  return run_program(std::move(arguments), environment);
+  return run_program(std::move(arguments), environment, before);
 }
 
 inline std::string last_line(std::string text) {

@@ -3,10 +3,7 @@
 // and child processes. Thread-safe: free functions and values.
 
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "in_child.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/nvme/io_backend.hpp"
@@ -223,51 +221,8 @@ class ScopedExt4 {
   std::string why_not_;
 };
 
-// Runs `body` in a child process and returns its result; a failure in the child becomes a text.
-inline std::string run_in_child(const std::function<std::string()>& body) {
-  int ends[2];
-  if (::pipe(ends) != 0) return std::string("pipe: ") + std::strerror(errno);
-  const pid_t child = ::fork();
-  if (child < 0) return std::string("fork: ") + std::strerror(errno);
-  if (child == 0) {
-    std::string said;
-    try {
-      said = body();
-    } catch (const std::exception& error) {
-      said = std::string("threw ") + error.what();
-    }
-    const ssize_t written = ::write(ends[1], said.data(), said.size());
-    ::_exit(written == static_cast<ssize_t>(said.size()) ? 0 : 1);
-  }
-  ::close(ends[1]);
-  std::string said;
-  char chunk[512];
-  for (ssize_t n = 0; (n = ::read(ends[0], chunk, sizeof(chunk))) > 0;) {
-    said.append(chunk, static_cast<std::size_t>(n));
-  }
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) said += " (the child died)";
-  return said;
-}
-
-// Makes a system call fail with `error_number` in this process (a child), like a container does,
-// when its first argument is at least `from`.
-inline void deny(long system_call, int error_number, unsigned from = 0) {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(system_call), 0, 3),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),  // its lower half
-      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, from, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K,
-               SECCOMP_RET_ERRNO | (static_cast<unsigned>(error_number) & SECCOMP_RET_DATA)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog filter{std::size(program), program};
-  SLUICE_SYSCALL(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl");
-  SLUICE_SYSCALL(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), "prctl");
-}
+using test::deny;
+using test::run_in_child;
 
 // The message of the E that `body` throws; "" and a test failure when it throws none.
 template <typename E>

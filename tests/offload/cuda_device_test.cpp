@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <memory>
@@ -13,6 +14,8 @@
 #include "cuda/cuda_memory.hpp"
 #include "device_conformance.hpp"
 #include "fake_cuda.hpp"
+#include "in_child.hpp"
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/offload/stall_meter.hpp"
 
@@ -323,6 +326,21 @@ TEST(RegisteredSource, RegistersWhatItHandsOut) {
   EXPECT_EQ(api->registered_blocks(), 1U);
   source->free(block, kPageBytes);
   EXPECT_EQ(api->registered_blocks(), 0U);
+}
+
+// The GPU's driver pins the memory, beside RLIMIT_MEMLOCK.
+TEST(RegisteredSource, NeedsNoRightToLock) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to give up a capability";
+  const std::string said = ::sluice::test::run_in_child([] {
+    ::sluice::test::limit_locked_memory(64 * kKiB);
+    const auto api = std::make_shared<FakeCuda>();
+    const auto source = cuda::make_registered_source(api, 0);
+    void* block = source->allocate(128 * kKiB);
+    const bool registered = block != nullptr && api->registered_blocks() == 1;
+    source->free(block, 128 * kKiB);
+    return std::string(registered ? "registered" : "refused");
+  });
+  EXPECT_EQ(said, "registered");
 }
 
 TEST(RegisteredSource, HandsNothingOutThatIsNotRegistered) {

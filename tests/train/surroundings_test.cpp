@@ -5,6 +5,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include "in_child.hpp"
 #include "train_support.hpp"
 
 namespace sluice::test {
@@ -175,10 +176,108 @@ TEST(Surroundings, AFileSystemWithoutDirectIoIsUsedThroughThePageCacheAndSaysSo)
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(folder.report_text("report").find("refuses O_DIRECT"), std::string::npos)
       << folder.report_text("report");
+  const std::string shown = "chosen: files in " + folder.swap() + " go through the page cache: ";
+  EXPECT_NE(result.out.find(shown), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("chosen: " + folder.swap() + " is on ramfs"), std::string::npos);
   EXPECT_EQ(folder.train("report", 4, {"--resume"}).exit_code, 0);
   setup.sluice_keys = "\"strict\": true, ";
   folder.set(setup);
   expect_refused(folder.train("report", 5, {"--resume"}), 2, {"strict", "O_DIRECT"});
+}
+
+std::size_t count_of(const std::string& part, const std::string& text) {
+  std::size_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// What this process may not set in a child, the child says with its exit code.
+#define SLUICE_SKIP_IF_NOT_PERMITTED(result, what) \
+  if ((result).exit_code == kNotPermitted) GTEST_SKIP() << (what) << " is not permitted here"
+
+TEST(Surroundings, AContainerThatDeniesIoUringTrainsAndSaysSoOnce) {
+  TrainFolder folder;
+  folder.set({});
+  const ProgramResult result =
+      run_sluice(folder.arguments("report", 2), {}, [] { deny(__NR_io_uring_setup, EPERM); });
+  SLUICE_SKIP_IF_NOT_PERMITTED(result, "a seccomp filter");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(count_of("chosen: I/O by ", result.out), 1U) << result.out;
+  EXPECT_EQ(count_of("io_uring_setup (", result.out + result.err), 1U) << result.out;
+  EXPECT_EQ(count_of("chosen: I/O by libaio: io_uring: ", result.out) +
+                count_of("chosen: I/O by threads: io_uring: ", result.out),
+            1U)
+      << result.out;
+  EXPECT_EQ(count_of("libaio: libaio", folder.report_text("report")), 0U);
+}
+
+TEST(Surroundings, RootWithoutTheRightToLockIsRefusedByThePlan) {
+  TrainFolder folder;
+  folder.set({});
+  std::string text = file_text(folder.config());
+  const std::string section = "\"offload_param\": {";
+  text.insert(text.find(section) + section.size(), "\"pin_memory\": true, ");
+  write_file(folder.config(), text);
+  const ProgramResult result =
+      run_sluice(folder.arguments("report", 2), {}, [] { limit_locked_memory(64 * 1024); });
+  SLUICE_SKIP_IF_NOT_PERMITTED(result, "giving up CAP_IPC_LOCK");
+  expect_refused(result, 3,
+                 {"RLIMIT_MEMLOCK is 64.0 KiB", "CAP_IPC_LOCK", "\"pin_memory\": false"});
+  EXPECT_TRUE(folder.files("swap").empty()) << "the run began";
+}
+
+TEST(Surroundings, AMachineThatDoesNotTellItsCoresTrains) {
+  TrainFolder folder;
+  for (const long call : {__NR_sched_getaffinity, __NR_sched_setaffinity}) {
+    folder.clear_swap();
+    folder.set({});
+    const ProgramResult result = run_sluice(folder.arguments("report", 2), {}, [call] {
+      ::alarm(60);  // a program that hangs ends
+      deny(call, EPERM);
+    });
+    SLUICE_SKIP_IF_NOT_PERMITTED(result, "a seccomp filter");
+    EXPECT_EQ(result.exit_code, 0) << call << ": " << result.err;
+  }
+}
+
+// LibTorch and OpenMP wait for threads that they cannot have.
+TEST(Surroundings, FewerProcessesThanThreadsAreAnErrorAtOnce) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.optimizer_device = setup.param_device = "cpu";
+  folder.set(setup);
+  for (const std::string name : {".", "swap"})
+    std::filesystem::permissions(folder.path(name), std::filesystem::perms::all);
+  const auto limited = [&](const std::vector<std::string>& arguments, rlim_t limit) {
+    return run_sluice(arguments, {}, [limit] {
+      ::alarm(60);  // a program that hangs ends
+      limit_processes(limit);
+    });
+  };
+  const ProgramResult version = limited({"--version"}, 1000);
+  SLUICE_SKIP_IF_NOT_PERMITTED(version, "becoming another user");
+  if (version.exit_code == 127) GTEST_SKIP() << "other users cannot reach the build's folder";
+  for (const rlim_t limit : {1, 2, 3}) {
+    expect_refused(limited(folder.arguments("report", 2), limit), 1,
+                   {"threads that it needs", "RLIMIT_NPROC", "is " + std::to_string(limit)});
+  }
+}
+
+TEST(Surroundings, ASignalWhileLibTorchIsLoadedEndsTheStart) {
+  TrainFolder folder;
+  folder.set({});
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const pid_t child = start_sluice(folder.arguments("report", 100000));
+    const std::string maps = "/proc/" + std::to_string(child) + "/maps";
+    int status = 0;
+    while (file_text(maps).find("libsluice_train.so") == std::string::npos)  // another process
+      ASSERT_EQ(::waitpid(child, &status, WNOHANG), 0) << "ended without loading LibTorch";
+    ::kill(child, signal);
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status);
+    EXPECT_EQ(WEXITSTATUS(status), 128 + signal);
+    EXPECT_FALSE(std::filesystem::exists(folder.swap() + "/manifest.json"));
+  }
 }
 
 TEST(Surroundings, AnExportReplacesFilesOnlyAndNoneOfTheRun) {

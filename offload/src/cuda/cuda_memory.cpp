@@ -46,7 +46,7 @@ class DeviceSource final : public MemorySource {
 class RegisteredSource final : public MemorySource {
  public:
   RegisteredSource(std::shared_ptr<CudaApi> api, int device)
-      : api_(std::move(api)), device_(device), pages_(make_pinned_source()) {}
+      : api_(std::move(api)), device_(device), pages_(make_page_source()) {}
 
   void* allocate(std::size_t size_bytes) override {
     const std::string what_for = "registering " + format_bytes(size_bytes) + " of host memory";
@@ -70,7 +70,7 @@ class RegisteredSource final : public MemorySource {
  private:
   const std::shared_ptr<CudaApi> api_;  // shared with the device
   const int device_;
-  // Locked as well: io_uring registers the same pages, and a limit shows before the GPU is asked.
+  // Not locked with mlock: the driver pins the pages that it registers, beside RLIMIT_MEMLOCK.
   const std::unique_ptr<MemorySource> pages_;
 };
 

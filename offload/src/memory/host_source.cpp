@@ -50,6 +50,14 @@ class HostSource final : public MemorySource {
   }
 };
 
+class PageSource final : public MemorySource {
+ public:
+  void* allocate(std::size_t size_bytes) override { return map_pages(size_bytes); }
+  void free(void* block, std::size_t size_bytes) noexcept override {
+    unmap_pages(block, size_bytes);
+  }
+};
+
 // Bytes this process has locked (VmLck); 0 where /proc does not say.
 std::uint64_t locked_bytes() {
   std::ifstream status("/proc/self/status");
@@ -97,6 +105,9 @@ class PinnedSource final : public MemorySource {
 
 std::unique_ptr<MemorySource> make_host_source() {
   return std::make_unique<HostSource>();
+}
+std::unique_ptr<MemorySource> make_page_source() {
+  return std::make_unique<PageSource>();
 }
 std::unique_ptr<MemorySource> make_pinned_source() {
   return std::make_unique<PinnedSource>();

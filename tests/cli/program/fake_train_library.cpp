@@ -19,6 +19,12 @@ namespace {
 
 constexpr std::int64_t kSignalStep = 3;
 
+// Runs while the program loads the library.
+__attribute__((constructor)) void on_load() {
+  const char* chosen = std::getenv("SLUICE_FAKE_SCENARIO");
+  if (chosen != nullptr && std::string(chosen) == "signal_while_loading") ::raise(SIGTERM);
+}
+
 // Confined to thread: main.
 class FakeLibrary : public TrainLibrary {
  public:
@@ -32,7 +38,10 @@ class FakeLibrary : public TrainLibrary {
         config::load_train_config(request.config_path, {.tuned_paths = request.tuned_paths});
     const plan::Plan plan = plan::make_plan(config, config::load_model_config(request.model_path),
                                             request.placement, plan::probe_machine(config));
+    if (scenario == "signal_before_the_plan") ::raise(SIGTERM);
+    if (stop != 0) throw Interrupted(stop);
     observer.on_plan(plan);
+    observer.on_choices({"I/O by a fake"});
     sink_(LogLevel::warn, "a warning of the library");
     if (scenario == "io_error") throw IoError(ENOSPC, "pwrite", "swap/data", 4096, 512);
     if (scenario == "out_of_memory") throw OutOfMemory("host", 100, 10, "a tile");

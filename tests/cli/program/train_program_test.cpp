@@ -152,6 +152,23 @@ TEST_F(TrainProgram, KeepsTheExitCodeWhenTheSecondSignalComesAsTheProcessEnds) {
   EXPECT_EQ(train("interrupt_then_at_exit").exit_code, 130);
 }
 
+TEST_F(TrainProgram, EndsBeforeTheFirstStepOnASignalDuringTheStart) {
+  add_library();
+  for (const char* moment : {"signal_while_loading", "signal_before_the_plan"}) {
+    const ProgramResult result = train(moment);
+    EXPECT_EQ(result.exit_code, 143) << moment << ": " << result.err;
+    EXPECT_THAT(result.out, HasSubstr("stopped before the first step; to begin, or to go on:\n  " +
+                                      resume_line() + " --resume\n"))
+        << moment;
+    EXPECT_THAT(result.out, Not(HasSubstr("step 1/"))) << moment;
+  }
+}
+
+TEST_F(TrainProgram, ShowsTheChoicesThatWereMadeWhenFilesWereOpened) {
+  add_library();
+  EXPECT_THAT(train("").out, HasSubstr("chosen: I/O by a fake\n"));
+}
+
 TEST_F(TrainProgram, DoesNotRepeatTheResumeFlag) {
   add_library();
   const ProgramResult result = train("interrupt", {"--resume"});

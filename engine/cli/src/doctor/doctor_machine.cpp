@@ -1,6 +1,5 @@
 // doctor: processor, memory, limits.
 
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -14,7 +13,9 @@
 #include "doctor/system_files.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
+#include "sluice/plan/memory_limits.hpp"
 #include "terminal/text_format.hpp"
 
 #if defined(SLUICE_HAVE_HWLOC)
@@ -61,11 +62,8 @@ DoctorRow adam_row() {
 }
 
 DoctorRow cores_row() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
   const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
-  const int usable =
-      ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(online);
+  const int usable = allowed_cores().value_or(static_cast<int>(online));
   std::string detail = std::to_string(usable) + " for this process, of " + std::to_string(online);
   const std::string quota =
       read_small_file("/sys/fs/cgroup/cpu.max");  // "200000 100000" or "max 100000"
@@ -84,32 +82,6 @@ std::uint64_t meminfo_bytes(const std::string& meminfo, const std::string& key) 
   return std::strtoull(field_of(meminfo, key).c_str(), nullptr, 10) * kKiB;  // "16318480 kB"
 }
 
-// The smallest memory limit of this process's control groups, version 2 and version 1.
-std::optional<std::uint64_t> cgroup_limit() {
-  std::optional<std::uint64_t> least;
-  const auto consider = [&](const std::string& file) {
-    // Version 1 writes "no limit" as a number near 2^63.
-    constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60U;
-    if (const auto value = read_number(file); value && *value < kNoLimit)
-      least = std::min(least.value_or(*value), *value);
-  };
-  std::istringstream lines(read_small_file("/proc/self/cgroup"));
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t second = line.find(':', line.find(':') + 1);
-    if (second == std::string::npos) continue;
-    const bool version2 = line.rfind("0::", 0) == 0;
-    if (!version2 && line.find(":memory:") == std::string::npos) continue;
-    const std::string root = version2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    const std::string file = version2 ? "/memory.max" : "/memory.limit_in_bytes";
-    for (std::string path = line.substr(second + 1); !path.empty(); path.erase(path.rfind('/'))) {
-      consider(root + path + file);
-      if (path.find('/') == std::string::npos) break;
-    }
-    consider(root + file);
-  }
-  return least;
-}
-
 DoctorRow memory_row() {
   const std::string meminfo = read_small_file("/proc/meminfo");
   const std::uint64_t total = meminfo_bytes(meminfo, "MemTotal");
@@ -117,9 +89,11 @@ DoctorRow memory_row() {
   std::string detail = format_bytes(available) + " available, of " + format_bytes(total);
   std::vector<std::pair<std::string, std::uint64_t>> numbers = {{"total_bytes", total},
                                                                 {"available_bytes", available}};
-  if (const auto limit = cgroup_limit()) {
-    detail += "; control group limit " + format_bytes(*limit);
-    numbers.emplace_back("cgroup_limit_bytes", *limit);
+  if (const auto group = plan::group_memory()) {
+    detail += "; control group limit " + format_bytes(group->limit_bytes) + ", of which " +
+              format_bytes(group->available_bytes) + " are left (" + group->limit_file + ")";
+    numbers.emplace_back("cgroup_limit_bytes", group->limit_bytes);
+    numbers.emplace_back("cgroup_available_bytes", group->available_bytes);
   } else {
     detail += "; no control group limit";
   }
@@ -142,6 +116,9 @@ DoctorRow huge_pages_row() {
 
 #if defined(SLUICE_HAVE_HWLOC)
 DoctorRow numa_row() {
+  if (!allowed_cores())
+    return {
+        "NUMA", DoctorState::off, "the system refuses sched_getaffinity, which hwloc needs", {}};
   hwloc_topology_t topology = nullptr;
   if (hwloc_topology_init(&topology) != 0)
     return {"NUMA", DoctorState::off, "hwloc did not start", {}};
@@ -171,10 +148,14 @@ DoctorRow numa_row() {
 DoctorRow memlock_row() {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return fact("memlock", "unknown");
-  if (limit.rlim_cur == RLIM_INFINITY) return fact("memlock", "no limit on pinned memory");
+  if (limit.rlim_cur == RLIM_INFINITY) return fact("memlock", "no limit on locked memory");
+  const bool held = plan::lockable_bytes() == limit.rlim_cur;
   return fact("memlock",
-              "at most " + format_bytes(limit.rlim_cur) + " can be pinned (ulimit -l" +
-                  (::geteuid() == 0 ? "; root is not held to it)" : "; limits.conf: memlock)"),
+              held ? "at most " + format_bytes(limit.rlim_cur) +
+                         " can be locked (ulimit -l; limits.conf: memlock; --ulimit memlock=-1 of "
+                         "a container)"
+                   : "no limit on locked memory: CAP_IPC_LOCK lifts that of " +
+                         format_bytes(limit.rlim_cur) + " (ulimit -l)",
               {{"limit_bytes", limit.rlim_cur}});
 }
 

@@ -20,6 +20,7 @@
 #include "sluice/plan/plan.hpp"
 #include "sluice/plan/plan_text.hpp"
 #include "sluice/plan/prediction.hpp"
+#include "sluice/plan/storage_choices.hpp"
 #include "train/run_files.hpp"
 #include "train/train_library_loader.hpp"
 
@@ -141,10 +142,11 @@ int run_plan(const PlanArguments& arguments, Session& session) {
     const plan::Plan usual = plan_run(arguments, config, model, {});
     rates.set_probed(plan::rates_key(usual), probe_rates(arguments, usual, session));
   }
-  const plan::Plan plan = plan_run(arguments, config, model, [&](const plan::Plan& candidate) {
+  plan::Plan plan = plan_run(arguments, config, model, [&](const plan::Plan& candidate) {
     const std::optional<plan::SavedRates> saved = rates.find(candidate);
     return saved ? std::optional(saved->rates) : std::nullopt;
   });
+  for (std::string& line : plan::storage_choices(plan)) plan.choices.push_back(std::move(line));
   Console& console = session.console();
   if (arguments.largest) console.print(largest_line(model, plan));
   show_plan(plan, config, request, console);

@@ -85,6 +85,10 @@ void TrainProgress::on_plan(const plan::Plan& plan) {
   for (const std::string& choice : plan.choices) console_.print("chosen: " + choice);
 }
 
+void TrainProgress::on_choices(const std::vector<std::string>& choices) {
+  for (const std::string& choice : choices) console_.print("chosen: " + choice);
+}
+
 void TrainProgress::on_begin(std::int64_t first_step, std::int64_t total_steps) {
   first_step_ = first_step;
   total_steps_ = total_steps;

@@ -48,6 +48,7 @@ class TrainProgress : public train::TrainObserver {
   TrainProgress(Console& console, ProgressClock clock);
 
   void on_plan(const plan::Plan& plan) override;
+  void on_choices(const std::vector<std::string>& choices) override;
   void on_begin(std::int64_t first_step, std::int64_t total_steps) override;
   void on_step(const train::StepRecord& record) override;
   void on_eval_progress(std::uint64_t done, std::uint64_t total) override;

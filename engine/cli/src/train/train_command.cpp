@@ -81,6 +81,11 @@ void show_end(const TrainArguments& arguments, const TrainProgress& progress,
 }  // namespace
 
 int run_train(const TrainArguments& arguments, Session& session) {
+  // First of all, so that a signal during the start ends the run as one at a step does.
+  const std::string line = resume_line(session.argv());
+  const StopSignals signals(
+      "the step in progress",
+      "\nsluice: stopped at once; to go on from the last committed step:\n  " + line + "\n");
   train::TrainRequest request = arguments.request;
   request.command_line = valid_utf8(shell_line(session.argv()));
   require_files(request);
@@ -98,11 +103,7 @@ int run_train(const TrainArguments& arguments, Session& session) {
 
   train::TrainLibrary& library = load_train_library();
   library.set_log_sink(session.console().make_log_sink(), LogLevel::info);
-  const std::string line = resume_line(session.argv());
   TrainProgress progress(session.console(), system_clock());
-  const StopSignals signals(
-      "the step in progress",
-      "\nsluice: stopped at once; to go on from the last committed step:\n  " + line + "\n");
   try {
     const train::RunReport report = library.train(request, progress, signals.stop());
     session.console().status("");
@@ -113,7 +114,7 @@ int run_train(const TrainArguments& arguments, Session& session) {
     return report.stopped_by_signal == 0 ? kExitDone
                                          : exit_code_of_signal(report.stopped_by_signal);
   } catch (const Interrupted&) {
-    show_resume_line(train::RunReport{}, line, session);
+    session.console().print("\nstopped before the first step; to begin, or to go on:\n  " + line);
     throw;
   }
 }

@@ -1,6 +1,5 @@
 #include "sluice/plan/machine.hpp"
 
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,9 +11,9 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/offload/cuda_device.hpp"
-#include "sluice/offload/memory_pool.hpp"
 #include "sluice/offload/swap_store.hpp"
 
 namespace sluice::plan {
@@ -34,49 +33,9 @@ std::uint64_t meminfo_bytes(const std::string& key) {
   return 0;
 }
 
-// The number in a one-line file; nullopt when the file is missing or says "max".
-std::optional<std::uint64_t> number_in(const std::string& path) {
-  std::ifstream file(path);
-  std::uint64_t value = 0;
-  if (!(file >> value)) return std::nullopt;
-  return value;
-}
-
-// Memory that the cgroups (version 2) of this process leave. Every ancestor may have a limit.
-std::uint64_t cgroup_available() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string line;
-  std::uint64_t available = offload::kUnlimited;
-  while (std::getline(file, line)) {
-    if (line.rfind("0::", 0) != 0) continue;
-    std::string group = line.substr(3);
-    for (;;) {
-      const std::string base = "/sys/fs/cgroup" + (group == "/" ? "" : group);
-      const auto limit = number_in(base + "/memory.max");
-      const auto used = number_in(base + "/memory.current");
-      if (limit && used) available = std::min(available, *limit > *used ? *limit - *used : 0);
-      const auto slash = group.find_last_of('/');
-      if (group.size() <= 1 || slash == std::string::npos) break;
-      group = slash == 0 ? "/" : group.substr(0, slash);
-    }
-  }
-  return available;
-}
-
 int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
-}
-
-std::uint64_t memlock_limit() {
-  // CAP_IPC_LOCK lifts the limit. Root has the capability unless it was dropped.
-  if (geteuid() == 0) return offload::kUnlimited;
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-    return offload::kUnlimited;
-  return limit.rlim_cur;
+  const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  return std::max(1, allowed_cores().value_or(online));
 }
 
 std::uint64_t address_space_limit() {
@@ -160,17 +119,23 @@ void choose_device(MachineFacts& facts, const config::ComputeDevice& asked) {
     facts.device_choice = "device: " + name_of(*facts.device.gpu) + ", the first GPU (auto)";
 }
 
+std::uint64_t available_within(const std::optional<GroupMemory>& group) {
+  const std::uint64_t machine = meminfo_bytes("MemAvailable");
+  return group ? std::min(machine, group->available_bytes) : machine;
+}
+
 }  // namespace
 
 std::uint64_t available_memory_bytes() {
-  return std::min(meminfo_bytes("MemAvailable"), cgroup_available());
+  return available_within(group_memory());
 }
 
 MachineFacts probe_machine(const config::TrainConfig& config) {
   MachineFacts facts;
   facts.total_memory_bytes = meminfo_bytes("MemTotal");
-  facts.available_memory_bytes = available_memory_bytes();
-  facts.memlock_bytes = memlock_limit();
+  facts.group_memory = group_memory();
+  facts.available_memory_bytes = available_within(facts.group_memory);
+  facts.memlock_bytes = lockable_bytes();
   facts.address_space_bytes = address_space_limit();
   facts.cores = usable_cores();
   choose_device(facts, config.sluice.device);

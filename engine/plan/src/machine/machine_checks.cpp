@@ -27,12 +27,14 @@ void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::st
     return;
   }
   plan.planned.pinned_bytes = plan.planned.tiers.host;
-  if (plan.planned.pinned_bytes > machine.memlock_bytes) {
-    problems.push_back(
-        std::string(asked ? "\"pin_memory\": true asks for " : "copies of a GPU need ") +
-        format_bytes(plan.planned.pinned_bytes) + " of locked memory, but RLIMIT_MEMLOCK is " +
-        format_bytes(machine.memlock_bytes) +
-        ": raise it (ulimit -l, or LimitMEMLOCK= of the service), or set \"pin_memory\": false");
+  // A GPU's driver pins the memory that is registered with it, beside RLIMIT_MEMLOCK.
+  if (!plan.device.gpu && plan.planned.pinned_bytes > machine.memlock_bytes) {
+    problems.push_back("\"pin_memory\": true asks for " + format_bytes(plan.planned.pinned_bytes) +
+                       " of locked memory, but RLIMIT_MEMLOCK is " +
+                       format_bytes(machine.memlock_bytes) +
+                       " and this process lacks CAP_IPC_LOCK: raise the limit (ulimit -l, "
+                       "LimitMEMLOCK= of the service, --ulimit memlock=-1 of the container), or "
+                       "set \"pin_memory\": false");
   }
 }
 
@@ -52,17 +54,45 @@ void check_gpu(const Plan& plan, std::vector<std::string>& problems) {
                      "GPU (nvidia-smi shows it)");
 }
 
+// Refuses a budget in bytes that no run of this process could use.
+void check_budgets(const Plan& plan, const MachineFacts& machine,
+                   std::vector<std::string>& problems) {
+  if (!machine.group_memory || plan.placement != Placement::configured) return;
+  const GroupMemory& group = *machine.group_memory;
+  const auto check = [&](const char* key, const config::ByteBudget& budget) {
+    if (budget.kind != config::ByteBudget::Kind::bytes || budget.value <= group.limit_bytes) return;
+    problems.push_back("\"sluice\": {\"" + std::string(key) + "\"} is " +
+                       format_bytes(budget.value) +
+                       ", but the control group of this process allows " +
+                       format_bytes(group.limit_bytes) + " of memory (" + group.limit_file +
+                       "): lower the budget, or raise the limit (--memory of the container, "
+                       "MemoryMax= of the service)");
+  };
+  if (!plan.device.gpu) check("device_bytes", plan.config.sluice.device_bytes);
+  check("host_bytes", plan.config.sluice.host_bytes);
+}
+
+// Where the free memory ends when a control group is the reason; else empty.
+std::string group_text(const MachineFacts& machine) {
+  if (!machine.group_memory ||
+      machine.group_memory->available_bytes > machine.available_memory_bytes)
+    return "";
+  return " (its control group allows " + format_bytes(machine.group_memory->limit_bytes) + ": " +
+         machine.group_memory->limit_file + ")";
+}
+
 }  // namespace
 
 void check_machine(const Plan& plan, const MachineFacts& machine,
                    std::vector<std::string>& problems) {
   check_gpu(plan, problems);
+  check_budgets(plan, machine, problems);
   const std::string tiers = plan.device.gpu ? "host tier" : "device tier, host tier";
   const std::uint64_t need = checked_add(host_need(plan), plan.planned.runtime_bytes);
   if (need > machine.available_memory_bytes) {
-    problems.push_back("the machine has " + format_bytes(machine.available_memory_bytes) +
-                       " of free memory; " + tiers + " and the program itself need " +
-                       format_bytes(need));
+    problems.push_back("this process has " + format_bytes(machine.available_memory_bytes) +
+                       " of free memory" + group_text(machine) + "; " + tiers +
+                       " and the program itself need " + format_bytes(need));
   }
   const std::uint64_t mapped = checked_add(host_need(plan), kProgramAddressSpaceBytes);
   if (mapped > machine.address_space_bytes) {

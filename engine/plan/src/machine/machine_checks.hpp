@@ -10,7 +10,7 @@
 namespace sluice::plan {
 
 // Chooses whether host buffers are pinned. Sets pinned_staging and pinned_bytes of plan.planned,
-// and adds a choice. Adds a problem when RLIMIT_MEMLOCK is too low.
+// and adds a choice. Adds a problem when the memory of the host device may not be locked.
 void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::string>& problems);
 
 // Adds a problem for each resource of which the machine has too little.

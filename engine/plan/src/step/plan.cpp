@@ -34,4 +34,13 @@ std::vector<std::string> Plan::swap_directories() const {
   return all;
 }
 
+int Plan::further_threads() const {
+  // Copies of the host device, gathers, updates. The main thread is one of the compute threads and
+  // one of the optimizer's.
+  constexpr int kWorkers = 3;
+  const int of_mover = rings.mover.tile_bytes > 0 ? 2 : 0;  // fetch, store
+  return kWorkers + of_mover + (schedule.threads.compute - 1) + (schedule.threads.optimizer - 1) +
+         static_cast<int>(swap_directories().size());  // one for I/O each
+}
+
 }  // namespace sluice::plan

@@ -16,6 +16,7 @@
 #include "measure/unit_samples.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/models/parallel_check.hpp"
 #include "sluice/nvme/drive_rates.hpp"
@@ -235,6 +236,7 @@ plan::MachineRates probe_rates(const plan::Plan& plan, const ProbeProgress& prog
     if (stop != 0) throw Interrupted(stop);
     progress(what, piece++ / kPieces);
   };
+  check_threads(plan.further_threads());
   at::set_num_threads(plan.schedule.threads.compute);
   models::check_parallel_work();
   plan::MachineRates rates;

@@ -10,6 +10,7 @@
 #include "run/run.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/models/checkpoints.hpp"
 #include "sluice/models/gpt2.hpp"
@@ -168,6 +169,7 @@ void run_generation(const GenerateRequest& request, GenerateObserver& observer,
   SLUICE_CHECK(request.top_k >= 0 && request.max_new_tokens >= 0,
                "--top-k and --max-new-tokens must not be negative");
   SLUICE_CHECK(!request.prompt.empty(), "--prompt must not be empty: the model goes on from it");
+  check_threads(at::get_num_threads() - 1);
   models::check_parallel_work();
   const torch::NoGradGuard no_grad;
   const plan::Plan shape = shape_of(config::load_model_config(request.model_path));

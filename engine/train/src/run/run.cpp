@@ -18,6 +18,7 @@
 #include "saved/checkpoint.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/models/parallel_check.hpp"
 #include "step/step_runner.hpp"
@@ -46,6 +47,7 @@ class Run {
       : request_(request), observer_(observer), stop_(stop), setup_(set_up_run(request, stop)) {}
 
   RunReport operator()() {
+    stop_at_start();
     allocate();
     bring_in_states();
     observer_.on_begin(progress_.step + 1, setup_.total_steps);
@@ -58,16 +60,24 @@ class Run {
   }
 
  private:
+  // After a signal that came while the run was set up. No file is open yet.
+  void stop_at_start() const {
+    if (stop_ != 0) throw Interrupted(stop_);
+  }
+
   void allocate() {
     const plan::Plan& plan = setup_.plan;
     observer_.on_plan(plan);
+    check_threads(plan.further_threads());
     at::set_num_threads(plan.schedule.threads.compute);
     models::check_parallel_work();
     trace_ = RunTrace(request_);
     const SwapMode mode = setup_.source.swap_committed ? SwapMode::open : SwapMode::create;
     resources_ =
         std::make_unique<RunResources>(plan, SwapStart(mode, &setup_.held), trace_.trace());
-    if (!resources_->files.choice.empty()) setup_.plan.choices.push_back(resources_->files.choice);
+    const std::vector<std::string>& choices = resources_->files.choices;
+    setup_.plan.choices.insert(setup_.plan.choices.end(), choices.begin(), choices.end());
+    observer_.on_choices(choices);
     sampler_ = make_sampler(*resources_);
     runner_ = std::make_unique<StepRunner>(*resources_, setup_.identity.seed);
     runner_->set_stage_hook([this] { sampler_->sample(); });

@@ -8,10 +8,10 @@
 #include "sluice/base/log.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/drive_rates.hpp"
-#include "sluice/nvme/file_system.hpp"
 #include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/scratch_file.hpp"
 #include "sluice/offload/swap_directory.hpp"
+#include "sluice/plan/storage_choices.hpp"
 
 namespace sluice::train {
 
@@ -65,7 +65,7 @@ void check_weights(const plan::Plan& plan, const std::vector<unsigned>& weights)
   const std::string text =
       "\"drive_weights\" are fixed for the life of a run: this run began with " + kept +
       "] and continues with these";
-  SLUICE_CHECK(!plan.config.sluice.strict, "\"strict\": true does not allow: " + text);
+  plan::refuse_if_strict(plan.config, text);
   log(LogLevel::warn, text);
 }
 
@@ -83,10 +83,7 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
     nvme::BackendChoice backend = nvme::make_backend(
         nvme::parse_backend(io.backend), depth, static_cast<unsigned>(plan.schedule.threads.io),
         io.submit_polling ? nvme::SubmitPolling::on : nvme::SubmitPolling::off);
-    choice = "I/O by " + std::string(backend.backend->name()) +
-             (backend.why_not_better.empty() ? "" : ": " + backend.why_not_better);
-    SLUICE_CHECK(!plan.config.sluice.strict || backend.why_not_better.empty(),
-                 "\"strict\": true does not allow: " + choice);
+    choice = plan::backend_choice(plan.config, backend);
     backends.push_back(std::move(backend.backend));
   }
   return std::make_unique<nvme::IoEngine>(
@@ -97,7 +94,7 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
 RunFiles::RunFiles(const plan::Plan& plan, const SwapStart& start, Trace* trace)
     : held_(start.held) {
   if (!has_files(plan)) return;
-  io = make_io_engine(plan, choice, trace);
+  io = make_io_engine(plan, choices.emplace_back(), trace);
   open_store(plan, start.mode);
   open_scratch(plan);
 }
@@ -108,11 +105,8 @@ bool RunFiles::holds(const std::string& directory) const {
 
 void RunFiles::note_place(const plan::Plan& plan, const std::string& directory,
                           const std::string& why_buffered) {
-  const std::string caution = nvme::file_system_caution(directory);
-  if (!caution.empty()) choice += "; " + caution;
-  if (why_buffered.empty()) return;
-  choice += "; through the page cache, since " + why_buffered;
-  SLUICE_CHECK(!plan.config.sluice.strict, "\"strict\": true does not allow: " + choice);
+  for (std::string& line : plan::directory_choices(plan.config, directory, why_buffered))
+    choices.push_back(std::move(line));
 }
 
 // The directories and each drive's share of the bytes: as configured, otherwise in proportion to
@@ -150,11 +144,10 @@ offload::SwapPlace RunFiles::make_place(const plan::Plan& plan, const std::strin
       why += " a second";
     }
   }
-  choice += "; striped over";
+  std::string line = "striped over";
   for (std::size_t i = 0; i < directories.size(); ++i)
-    choice += (i == 0 ? " " : " : ") + directories[i] + " x" + std::to_string(place.weights[i]);
-  choice += ", " + why;
-  log(LogLevel::info, choice);
+    line += (i == 0 ? " " : " : ") + directories[i] + " x" + std::to_string(place.weights[i]);
+  choices.push_back(line + ", " + why);
   return place;
 }
 

@@ -44,8 +44,8 @@ struct RunFiles {
   RunFiles(const RunFiles&) = delete;
   RunFiles& operator=(const RunFiles&) = delete;
 
-  // One line for people: the backend, the striping, the file systems, and why not a better choice.
-  std::string choice;
+  // Lines for people: the backend, the striping, the file systems, and why not a better choice.
+  std::vector<std::string> choices;
   std::unique_ptr<nvme::IoEngine> io;
   std::unique_ptr<offload::SwapStore> store;
   std::vector<offload::DirectoryLock> scratch_locks;

@@ -7,6 +7,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/offload/arena_source.hpp"
 #include "sluice/offload/direct_storage.hpp"
+#include "sluice/plan/storage_choices.hpp"
 
 namespace sluice::train {
 
@@ -95,8 +96,8 @@ void RunResources::note_registration() {
   const std::string why =
       updater->why_unregistered().empty() ? mover->why_unregistered() : updater->why_unregistered();
   if (why.empty()) return;
-  files.choice += "; memory is not registered with it: " + why;
-  SLUICE_CHECK(!plan.config.sluice.strict, "\"strict\": true does not allow: " + files.choice);
+  files.choices.push_back("memory is not registered with io_uring: " + why);
+  plan::refuse_if_strict(plan.config, files.choices.back());
 }
 
 // Called while nothing else holds memory of the device or of the tiles.
@@ -107,7 +108,7 @@ void RunResources::probe_direct_storage() {
   place.weights.assign(place.directories().size(), 1);
   offload::DirectStorage storage = offload::probe_direct_storage(
       *device, *files.io, staging(), mover_options(plan, nullptr), place);
-  files.choice += "; " + storage.line;
+  files.choices.push_back(storage.line);
   direct_reader = std::move(storage.reader);
 }
 

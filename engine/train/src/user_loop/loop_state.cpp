@@ -7,6 +7,7 @@
 #include "saved/saved_state.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/models/bound_params.hpp"
 #include "sluice/models/checkpoints.hpp"
 #include "sluice/models/parallel_check.hpp"
@@ -54,12 +55,16 @@ void Loop::initialize() {
   SLUICE_CHECK(units_.layouts().empty(), "initialize() has failed before: make another Engine");
   const c10::InferenceMode ordinary(false);
   const RunSource source = plan_units();
+  check_threads(plan_.further_threads());
   at::set_num_threads(plan_.schedule.threads.compute);
   models::check_parallel_work();
   models::settle_vector_math();
   const SwapMode mode = source.swap_committed ? SwapMode::open : SwapMode::create;
   resources_ = std::make_unique<RunResources>(plan_, SwapStart(mode, &held_));
-  if (!resources_->files.choice.empty()) plan_.choices.push_back(resources_->files.choice);
+  for (const std::string& choice : resources_->files.choices) {
+    plan_.choices.push_back(choice);
+    log(LogLevel::info, choice);
+  }
   units_.use_device(resources_->compute.where);
   try {
     bring_in_states(source);

@@ -43,6 +43,9 @@ class MemorySource {
 };
 // Pages from mmap (blocks below 64 KiB from malloc); freed mappings leave the resident set at once.
 std::unique_ptr<MemorySource> make_host_source();
+// Like make_host_source(), but no two blocks share a page, so that each can be registered with a
+// GPU.
+std::unique_ptr<MemorySource> make_page_source();
 // Like make_host_source(), but locked into memory (mlock). When RLIMIT_MEMLOCK is too low,
 // allocate() throws an OutOfMemory that names the limit, its value and what to change.
 std::unique_ptr<MemorySource> make_pinned_source();

@@ -12,6 +12,7 @@
 
 #include "sluice/config/train_config.hpp"
 #include "sluice/models/gpt2_layout.hpp"
+#include "sluice/plan/memory_limits.hpp"
 
 namespace sluice::plan {
 
@@ -39,7 +40,8 @@ struct DeviceFacts {
 struct MachineFacts {
   std::uint64_t total_memory_bytes = 0;
   std::uint64_t available_memory_bytes = 0;  // see available_memory_bytes()
-  std::uint64_t memlock_bytes = 0;           // RLIMIT_MEMLOCK; kUnlimited for root
+  std::optional<GroupMemory> group_memory;   // empty: no control group has a limit
+  std::uint64_t memlock_bytes = 0;           // see lockable_bytes()
   std::uint64_t address_space_bytes =
       std::numeric_limits<std::uint64_t>::max();  // RLIMIT_AS (ulimit -v)
   int cores = 1;                                  // cores that this process may use
@@ -56,7 +58,8 @@ struct MachineFacts {
 // the heap. Measured: 0.6 GB.
 inline constexpr std::uint64_t kProgramAddressSpaceBytes = std::uint64_t{1} << 30U;
 
-// Bytes of memory that this process can still get: MemAvailable, limited by its cgroups.
+// Bytes of memory that this process can still get: MemAvailable, limited by its control
+// groups.
 std::uint64_t available_memory_bytes();
 
 // Chooses the device by the configuration and reads the machine's facts. Throws InvalidArgument

@@ -163,6 +163,8 @@ struct Plan {
   // The directories of the states; without states on NVMe, those of the scratch. Empty: no drive
   // is used.
   std::vector<std::string> swap_directories() const;
+  // Threads that a run has beside its main thread, at the least.
+  int further_threads() const;
 };
 
 }  // namespace sluice::plan

@@ -49,6 +49,8 @@ class TrainObserver {
   virtual ~TrainObserver() = default;
   // Before anything is allocated.
   virtual void on_plan(const plan::Plan& plan) = 0;
+  // The files are open: what the machine chose for them, and why not better. May be empty.
+  virtual void on_choices(const std::vector<std::string>& choices) = 0;
   // Training begins, or continues, after `first_step - 1` steps of `total_steps`.
   virtual void on_begin(std::int64_t first_step, std::int64_t total_steps) = 0;
   virtual void on_step(const StepRecord& record) = 0;
@@ -84,7 +86,7 @@ class TrainLibrary {
   virtual void set_log_sink(LogSink sink, LogLevel most_verbose) = 0;
   // Trains. Blocks. Throws the types of sluice/base/error.hpp. `stop` is polled between steps; a
   // nonzero value, the number of SIGINT or SIGTERM, ends training after the step in progress, and
-  // the report says so.
+  // the report says so. Throws Interrupted when the number is there before a file is opened.
   virtual RunReport train(const TrainRequest& request, TrainObserver& observer,
                           const volatile int& stop) = 0;
   virtual void generate(const GenerateRequest& request, GenerateObserver& observer,

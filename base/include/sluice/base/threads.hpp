@@ -1,0 +1,17 @@
+#pragma once
+// Threads and cores that the system gives this process, asked before a library that would wait for
+// them for ever asks. Thread-safe: free functions without state.
+
+#include <optional>
+
+namespace sluice {
+
+// The number of cores that this process may run on. Empty where the system refuses to say; hwloc
+// then asks without end, so it must not be used.
+std::optional<int> allowed_cores();
+
+// Starts `count` threads at once, which do nothing, and ends them. Throws Error with the limits
+// when the system refuses one. Blocks for some 20 microseconds a thread.
+void check_threads(int count);
+
+}  // namespace sluice

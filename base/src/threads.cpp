@@ -1,0 +1,100 @@
+#include "sluice/base/threads.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/mutex.hpp"
+
+namespace sluice {
+
+namespace {
+
+// Threads that wait until the object is destroyed. Confined to thread: its maker.
+class WaitingThreads {
+ public:
+  ~WaitingThreads() {
+    {
+      MutexLock lock(mutex_);
+      ending_ = true;
+      changed_.notify_all();
+    }
+    for (const pthread_t thread : threads_) ::pthread_join(thread, nullptr);
+  }
+
+  // Starts one more; returns 0 or an errno.
+  int add() {
+    // Small stacks, so that a limit on address space (ulimit -v) does not count here.
+    constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
+    threads_.reserve(threads_.size() + 1);
+    pthread_attr_t attributes;
+    ::pthread_attr_init(&attributes);
+    ::pthread_attr_setstacksize(&attributes, kStackBytes);
+    pthread_t thread{};
+    const int error_number = ::pthread_create(&thread, &attributes, &wait, this);
+    ::pthread_attr_destroy(&attributes);
+    if (error_number == 0) threads_.push_back(thread);
+    return error_number;
+  }
+  std::size_t size() const { return threads_.size(); }
+
+ private:
+  static void* wait(void* self) {
+    auto& group = *static_cast<WaitingThreads*>(self);
+    MutexLock lock(group.mutex_);
+    while (!group.ending_) group.changed_.wait(group.mutex_);
+    return nullptr;
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool ending_ SLUICE_GUARDED_BY(mutex_) = false;
+  std::vector<pthread_t> threads_;
+};
+
+std::string process_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NPROC, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return "not limited";
+  return std::to_string(limit.rlim_cur);
+}
+
+}  // namespace
+
+std::optional<int> allowed_cores() {
+  // The kernel answers EINVAL when the set is smaller than its own.
+  constexpr int kMostCores = 1 << 16;
+  for (int cores = CPU_SETSIZE; cores <= kMostCores; cores *= 4) {
+    const std::size_t size_bytes = CPU_ALLOC_SIZE(cores);
+    std::vector<cpu_set_t> set(size_bytes / sizeof(cpu_set_t));
+    if (::sched_getaffinity(0, size_bytes, set.data()) == 0)
+      return CPU_COUNT_S(size_bytes, set.data());
+    if (errno != EINVAL) break;
+  }
+  return std::nullopt;
+}
+
+void check_threads(int count) {
+  WaitingThreads threads;
+  for (int i = 0; i < count; ++i) {
+    const int error_number = threads.add();
+    if (error_number == 0) continue;
+    throw Error("the system gives this process " + std::to_string(threads.size()) + " of the " +
+                std::to_string(count) + " threads that it needs beside the main one (" +
+                std::strerror(error_number) +
+                "). RLIMIT_NPROC, which counts all processes of user " +
+                std::to_string(::getuid()) + ", is " + process_limit() +
+                "; a control group may have a lower pids.max. Raise the limit (ulimit -u; "
+                "--pids-limit of a container; TasksMax= of a service), or ask for fewer with "
+                "\"sluice\": {\"threads\"}");
+  }
+}
+
+}  // namespace sluice

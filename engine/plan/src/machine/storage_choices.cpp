@@ -1,0 +1,99 @@
+#include "sluice/plan/storage_choices.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "sluice/base/error.hpp"
+#include "sluice/nvme/file.hpp"
+#include "sluice/nvme/file_system.hpp"
+
+namespace sluice::plan {
+
+namespace {
+
+// Why files in the directory go through the page cache; empty when they do not. Throws IoError.
+std::string why_buffered_in(const std::string& directory) {
+  const std::string path = directory + "/.sluice-plan-" + std::to_string(::getpid());
+  struct Remove {
+    const std::string& path;
+    ~Remove() { ::unlink(path.c_str()); }
+  } const remove{path};
+  return nvme::SwapFile(path, nvme::OpenMode::create, nvme::DirectIo::automatic).why_buffered();
+}
+
+// The directories of states and scratch, each once.
+std::vector<std::string> directories_of(const Plan& plan) {
+  const DriveDirectories& used = plan.directories;
+  std::vector<std::string> all;
+  const auto add = [&](const std::string& directory) {
+    if (!directory.empty() && std::find(all.begin(), all.end(), directory) == all.end())
+      all.push_back(directory);
+  };
+  add(used.states);
+  for (const std::string& directory : used.states_further) add(directory);
+  add(used.scratch);
+  for (const std::string& directory : used.scratch_further) add(directory);
+  return all;
+}
+
+std::vector<std::string> tried_choices(const config::TrainConfig& config,
+                                       const std::string& directory) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(directory, ignored))
+    return {directory + " is no directory yet: a run needs it"};
+  std::string why_buffered;
+  try {
+    why_buffered = why_buffered_in(directory);
+  } catch (const IoError& error) {
+    return {std::string("a run could not write to its directory: ") + error.what()};
+  }
+  return directory_choices(config, directory, why_buffered);
+}
+
+}  // namespace
+
+void refuse_if_strict(const config::TrainConfig& config, const std::string& line) {
+  SLUICE_CHECK(!config.sluice.strict, "\"strict\": true does not allow: " + line);
+}
+
+std::string backend_choice(const config::TrainConfig& config, const nvme::BackendChoice& backend) {
+  // The reason begins with the name of the backend.
+  if (backend.why_not_better.empty()) return "I/O by " + std::string(backend.backend->name());
+  std::string line = "I/O by " + backend.why_not_better;
+  refuse_if_strict(config, line);
+  return line;
+}
+
+std::vector<std::string> directory_choices(const config::TrainConfig& config,
+                                           const std::string& directory,
+                                           const std::string& why_buffered) {
+  std::vector<std::string> lines;
+  std::string caution = nvme::file_system_caution(directory);
+  if (!caution.empty()) lines.push_back(std::move(caution));
+  if (!why_buffered.empty()) {
+    lines.push_back("files in " + directory + " go through the page cache: " + why_buffered);
+    refuse_if_strict(config, lines.back());
+  }
+  return lines;
+}
+
+std::vector<std::string> storage_choices(const Plan& plan) {
+  const std::vector<std::string> directories = directories_of(plan);
+  if (directories.empty()) return {};
+  const config::IoConfig& io = plan.config.sluice.io;
+  std::vector<std::string> lines = {backend_choice(
+      plan.config,
+      nvme::make_backend(nvme::parse_backend(io.backend),
+                         static_cast<unsigned>(plan.config.aio.queue_depth),
+                         static_cast<unsigned>(plan.schedule.threads.io),
+                         io.submit_polling ? nvme::SubmitPolling::on : nvme::SubmitPolling::off))};
+  for (const std::string& directory : directories) {
+    for (std::string& line : tried_choices(plan.config, directory))
+      lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+}  // namespace sluice::plan

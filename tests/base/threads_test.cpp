@@ -1,0 +1,56 @@
+#include "sluice/base/threads.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "in_child.hpp"
+#include "sluice/base/error.hpp"
+
+namespace sluice {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(CheckThreads, PassesWithTheThreadsOfThisMachine) {
+  EXPECT_NO_THROW(check_threads(0));
+  EXPECT_NO_THROW(check_threads(8));
+}
+
+TEST(CheckThreads, NamesTheLimitAndWhatWasStarted) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const std::string said = test::run_in_child([] {
+    test::limit_processes(4);
+    try {
+      check_threads(3);
+      check_threads(4);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr("gives this process 3 of the 4 threads"),
+                          HasSubstr("RLIMIT_NPROC"), HasSubstr("is 4;"), HasSubstr("ulimit -u")));
+}
+
+TEST(AllowedCores, AreThoseOfTheMask) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  ASSERT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);
+  EXPECT_EQ(allowed_cores(), CPU_COUNT(&set));
+}
+
+TEST(AllowedCores, AreEmptyWhereTheSystemRefusesToSay) {
+  const std::string said = test::run_in_child([] {
+    test::deny(__NR_sched_getaffinity, EPERM);
+    return std::string(allowed_cores() ? "told" : "refused");
+  });
+  EXPECT_EQ(said, "refused");
+}
+
+}  // namespace
+}  // namespace sluice

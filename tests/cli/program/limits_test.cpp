@@ -1,0 +1,194 @@
+// `sluice plan` and `sluice doctor` under the limits of containers: they show what a run meets.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "in_child.hpp"
+#include "run_program.hpp"
+
+namespace sluice::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// What this process may not set in a child, the child says with its exit code.
+#define SLUICE_SKIP_IF_NOT_PERMITTED(result, what) \
+  if ((result).exit_code == kNotPermitted) GTEST_SKIP() << (what) << " is not permitted here"
+
+constexpr rlim_t kLockLimit = 64 * 1024;
+
+class Limits : public ::testing::Test {
+ protected:
+  Limits() {
+    write_file(directory_.file("model.json"), kModelJson);
+    std::filesystem::create_directory(swap());
+  }
+  std::string swap() const { return directory_.file("swap"); }
+  ProgramResult plan(const std::string& offload, const std::string& sluice_keys,
+                     const std::function<void()>& before = {}) const {
+    write_file(directory_.file("ds.json"),
+               R"({"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+                   "bf16": {"enabled": true}, "zero_optimization": {"stage": 3,
+                   "offload_optimizer": {)" +
+                   offload + R"(}}, "sluice": {)" + sluice_keys + "}}");
+    return run_sluice(
+        {"plan", "--config", directory_.file("ds.json"), "--model", directory_.file("model.json")},
+        {}, before);
+  }
+  std::string on_drive() const { return R"("device": "nvme", "nvme_path": ")" + swap() + "\""; }
+
+ private:
+  TempDir directory_;
+};
+
+TEST_F(Limits, APlanRefusesToPinMemoryThatRootMayNotLock) {
+  const ProgramResult result =
+      plan(R"("device": "cpu", "pin_memory": true)", "", [] { limit_locked_memory(kLockLimit); });
+  SLUICE_SKIP_IF_NOT_PERMITTED(result, "giving up CAP_IPC_LOCK");
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("RLIMIT_MEMLOCK is 64.0 KiB"));
+  EXPECT_THAT(result.err, HasSubstr("lacks CAP_IPC_LOCK"));
+}
+
+TEST_F(Limits, DoctorShowsWhatRootMayLock) {
+  const ProgramResult result = run_sluice({"doctor"}, {}, [] { limit_locked_memory(kLockLimit); });
+  SLUICE_SKIP_IF_NOT_PERMITTED(result, "giving up CAP_IPC_LOCK");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("at most 64.0 KiB can be locked"));
+}
+
+TEST_F(Limits, APlanNamesTheBackendAndWhyNotABetterOneOnce) {
+  const auto no_uring = [] { deny(__NR_io_uring_setup, EPERM); };
+  const ProgramResult result = plan(on_drive(), "", no_uring);
+  SLUICE_SKIP_IF_NOT_PERMITTED(result, "a seccomp filter");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ::testing::ContainsRegex("chosen: I/O by (libaio|threads): io_uring: "));
+  EXPECT_THAT(result.out, Not(HasSubstr("libaio: libaio")));
+  const ProgramResult strict = plan(on_drive(), "\"strict\": true", no_uring);
+  EXPECT_EQ(strict.exit_code, 2);
+  EXPECT_THAT(strict.err, HasSubstr("\"strict\": true does not allow: I/O by "));
+}
+
+TEST_F(Limits, APlanNamesTheThreadsWhereTheKernelsBackendsAreDenied) {
+  const ProgramResult result = plan(on_drive(), "", [] {
+    deny(__NR_io_uring_setup, EPERM);
+    deny(__NR_io_setup, EPERM);
+  });
+  SLUICE_SKIP_IF_NOT_PERMITTED(result, "a seccomp filter");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("chosen: I/O by threads: io_uring: "));
+  EXPECT_THAT(result.out, HasSubstr("; libaio: "));
+}
+
+class LimitsOfMounts : public Limits {
+ protected:
+  ~LimitsOfMounts() override {
+    if (mounted_) ::umount2(swap().c_str(), MNT_DETACH);
+  }
+  bool mount(const char* type) {
+    mounted_ = ::mount(type, swap().c_str(), type, 0, nullptr) == 0;
+    return mounted_;
+  }
+
+ private:
+  bool mounted_ = false;
+};
+
+TEST_F(LimitsOfMounts, APlanSaysThatASwapDirectoryIsMemory) {
+  if (!mount("tmpfs")) GTEST_SKIP() << "mounting is not permitted here";
+  const ProgramResult result = plan(on_drive(), "");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("chosen: " + swap() + " is on tmpfs, files there are memory"));
+  EXPECT_TRUE(std::filesystem::is_empty(swap())) << "the plan left a file";
+}
+
+TEST_F(LimitsOfMounts, APlanSaysThatFilesGoThroughThePageCache) {
+  if (!mount("ramfs")) GTEST_SKIP() << "mounting is not permitted here";
+  const ProgramResult result = plan(on_drive(), "");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("chosen: files in " + swap() + " go through the page cache"));
+  const ProgramResult strict = plan(on_drive(), "\"strict\": true");
+  EXPECT_EQ(strict.exit_code, 2);
+  EXPECT_THAT(strict.err, HasSubstr("O_DIRECT"));
+}
+
+TEST_F(Limits, APlanSaysThatASwapDirectoryIsMissing) {
+  std::filesystem::remove(swap());
+  const ProgramResult result = plan(on_drive(), "");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("chosen: " + swap() + " is no directory yet"));
+}
+
+// A control group with a memory limit, for as long as the object lives.
+class ScopedGroup {
+ public:
+  explicit ScopedGroup(std::uint64_t limit_bytes) {
+    const std::string name = "/sluice-test-" + std::to_string(::getpid());
+    for (const auto& [top, file] : {std::pair{"/sys/fs/cgroup/memory", "/memory.limit_in_bytes"},
+                                    std::pair{"/sys/fs/cgroup", "/memory.max"}}) {
+      path_ = top + name;
+      std::error_code error;
+      if (!std::filesystem::create_directory(path_, error)) continue;
+      limit_file_ = path_ + file;
+      if (std::filesystem::exists(limit_file_)) {
+        write_file(limit_file_, std::to_string(limit_bytes));
+        good_ = file_text(limit_file_) == std::to_string(limit_bytes) + "\n";
+        return;
+      }
+      std::filesystem::remove(path_, error);
+    }
+  }
+  ~ScopedGroup() { ::rmdir(path_.c_str()); }
+  ScopedGroup(const ScopedGroup&) = delete;
+  ScopedGroup& operator=(const ScopedGroup&) = delete;
+
+  bool good() const { return good_; }
+  const std::string& limit_file() const { return limit_file_; }
+  // For a child.
+  void enter() const {
+    std::ofstream tasks(path_ + "/cgroup.procs");
+    tasks << ::getpid() << std::flush;
+    in_child_check(tasks.good());
+  }
+
+ private:
+  std::string path_;
+  std::string limit_file_;
+  bool good_ = false;
+};
+
+TEST_F(Limits, APlanStaysWithinTheControlGroup) {
+  const ScopedGroup group(512U << 20U);
+  if (!group.good()) GTEST_SKIP() << "a control group with a memory limit cannot be made here";
+  const auto enter = [&] { group.enter(); };
+  const ProgramResult large = plan(R"("device": "cpu")", R"("host_bytes": "10GiB")", enter);
+  SLUICE_SKIP_IF_NOT_PERMITTED(large, "entering a control group");
+  EXPECT_EQ(large.exit_code, 3) << large.out;
+  EXPECT_THAT(large.err, HasSubstr("\"host_bytes\"} is 10.0 GiB"));
+  EXPECT_THAT(large.err, HasSubstr("512 MiB of memory (" + group.limit_file() + ")"));
+  const ProgramResult automatic = plan(R"("device": "cpu")", "", enter);
+  EXPECT_EQ(automatic.exit_code, 0) << automatic.err;
+  EXPECT_THAT(automatic.out, ::testing::ContainsRegex("host_bytes: 1[0-9][0-9] MiB of the memory"));
+  EXPECT_THAT(run_sluice({"doctor"}, {}, enter).out, HasSubstr("control group limit 512 MiB"));
+}
+
+// hwloc asks for the allowed cores until it gets an answer.
+TEST_F(Limits, DoctorEndsWhereCoresAreNotTold) {
+  for (const long call : {__NR_sched_getaffinity, __NR_sched_setaffinity}) {
+    const ProgramResult result = run_sluice({"doctor"}, {}, [call] {
+      ::alarm(30);  // a program that hangs ends
+      deny(call, EPERM);
+    });
+    SLUICE_SKIP_IF_NOT_PERMITTED(result, "a seccomp filter");
+    EXPECT_EQ(result.exit_code, 0) << call << ": " << result.err;
+    EXPECT_THAT(result.out, HasSubstr("NUMA"));
+  }
+}
+
+}  // namespace
+}  // namespace sluice::test

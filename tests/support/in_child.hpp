@@ -1,0 +1,101 @@
+#pragma once
+// For tests in a child process: limits as a container sets them. A limit that cannot be set ends
+// the child with exit code 126. Thread-safe: free functions.
+
+#include <grp.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <iterator>
+#include <string>
+
+namespace sluice::test {
+
+inline constexpr int kNotPermitted = 126;
+
+inline void in_child_check(bool done) {
+  if (!done) ::_exit(kNotPermitted);
+}
+
+// Runs `body` in a child process and returns its result; a failure in the child becomes a text.
+inline std::string run_in_child(const std::function<std::string()>& body) {
+  int ends[2];
+  if (::pipe(ends) != 0) return std::string("pipe: ") + std::strerror(errno);
+  const pid_t child = ::fork();
+  if (child < 0) return std::string("fork: ") + std::strerror(errno);
+  if (child == 0) {
+    std::string said;
+    try {
+      said = body();
+    } catch (const std::exception& error) {
+      said = std::string("threw ") + error.what();
+    }
+    const ssize_t written = ::write(ends[1], said.data(), said.size());
+    ::_exit(written == static_cast<ssize_t>(said.size()) ? 0 : 1);
+  }
+  ::close(ends[1]);
+  std::string said;
+  char chunk[512];
+  for (ssize_t n = 0; (n = ::read(ends[0], chunk, sizeof(chunk))) > 0;) {
+    said.append(chunk, static_cast<std::size_t>(n));
+  }
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) said += " (the child died)";
+  return said;
+}
+
+// Makes a system call fail with `error_number` in this process and the programs that it executes,
+// like a container does, when the call's first argument is at least `from`.
+inline void deny(long system_call, int error_number, unsigned from = 0) {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(system_call), 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),  // its lower half
+      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, from, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K,
+               SECCOMP_RET_ERRNO | (static_cast<unsigned>(error_number) & SECCOMP_RET_DATA)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{std::size(program), program};
+  in_child_check(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  in_child_check(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+}
+
+// Takes the right to lock memory beyond RLIMIT_MEMLOCK from this process and the programs that it
+// executes, and sets that limit. The user stays root.
+inline void limit_locked_memory(rlim_t limit_bytes) {
+  in_child_check(::prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0) == 0);
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2] = {};
+  in_child_check(::syscall(SYS_capget, &header, sets) == 0);
+  for (unsigned* set : {&sets[0].effective, &sets[0].permitted, &sets[0].inheritable})
+    *set &= ~(1U << unsigned{CAP_IPC_LOCK});
+  in_child_check(::syscall(SYS_capset, &header, sets) == 0);
+  const rlimit limit{limit_bytes, limit_bytes};
+  in_child_check(::setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+}
+
+// Makes this process that of a user without other processes, who may have `limit` processes and
+// threads.
+inline void limit_processes(rlim_t limit) {
+  constexpr uid_t kFirstUnusedUser = 64'000;
+  const uid_t user = kFirstUnusedUser + static_cast<uid_t>(::getpid()) % 1000;
+  const rlimit processes{limit, limit};
+  in_child_check(::setrlimit(RLIMIT_NPROC, &processes) == 0);
+  in_child_check(::setgroups(0, nullptr) == 0 && ::setgid(user) == 0 && ::setuid(user) == 0);
+}
+
+}  // namespace sluice::test
