@@ -18,7 +18,7 @@ inline constexpr std::uint64_t kHeaderLengthBytes = 8;
 // The format's own limit for the JSON header.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 // Elements converted to or from 16 bits at a time.
-inline constexpr std::size_t kConvertCount = 64 * 1024;
+inline constexpr std::size_t kConvertCount = 64ULL * 1024;
 
 // Elements of a shape; a shape without dimensions has one. Throws InvalidArgument when a dimension
 // is negative, or when the product exceeds 64 bits.

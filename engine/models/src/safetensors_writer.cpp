@@ -88,7 +88,8 @@ std::string replaced_file(const std::string& path) {
 
 }  // namespace
 
-SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<TensorSpec> tensors, DType dtype)
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorSpec> tensors,
+                                     DType dtype)
     : path_(replaced_file(path)),
       temporary_path_(path_ + ".partial-" + std::to_string(::getpid())),
       dtype_(dtype),

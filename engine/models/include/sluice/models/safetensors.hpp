@@ -60,7 +60,7 @@ class SafetensorsWriter {
   // Allocates the file. Throws InvalidArgument for a name given twice, a shape without elements, or
   // a `path` that exists and is not a regular file. Throws IoError when the file cannot be created
   // or the disk is full.
-  SafetensorsWriter(std::string path, std::vector<TensorSpec> tensors, DType dtype);
+  SafetensorsWriter(const std::string& path, std::vector<TensorSpec> tensors, DType dtype);
   ~SafetensorsWriter();  // removes the temporary file unless finish() succeeded
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
