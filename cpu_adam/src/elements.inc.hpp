@@ -238,4 +238,3 @@ HWY_INLINE void store_moments(const TileArguments& tile, std::size_t i, const Mo
   if (count > 1) store_rounded<kNoiseShift[1]>(to(1), moments[1], noise, part);
   if (count > 2) store_rounded<kNoiseShift[2]>(to(2), moments[2], noise, part);
 }
-

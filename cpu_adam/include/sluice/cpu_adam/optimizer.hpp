@@ -148,12 +148,13 @@ struct Group {
 // moment or weight that it wrote is non-finite: a damaged state, which a caller must not save.
 // Finite inputs can give it: an epsilon of 0 where every gradient was 0 (0 / 0), or a rate that is
 // too large. Not noticed: a second or third moment that alone becomes infinite, which takes a
-// gradient element beyond 1e19. Weights are rounded to nearest even; a NaN is stored as 0x7FC00000. A
-// non-finite gradient element makes only its own states non-finite (with Lion, an infinite element
-// makes only the moment non-finite); check the norm first to skip such steps. Throws InvalidArgument, before anything is written, for: spans of
-// different lengths or overlapping, moments that are missing or superfluous for the optimizer, a
-// weight beside a split master, step < 1, a config value or gradient_factor out of range,
-// non-finite, or beyond fp32. Thread-safe for tiles that do not overlap.
+// gradient element beyond 1e19. Weights are rounded to nearest even; a NaN is stored as 0x7FC00000.
+// A non-finite gradient element makes only its own states non-finite (with Lion, an infinite
+// element makes only the moment non-finite); check the norm first to skip such steps. Throws
+// InvalidArgument, before anything is written, for: spans of different lengths or overlapping,
+// moments that are missing or superfluous for the optimizer, a weight beside a split master, step <
+// 1, a config value or gradient_factor out of range, non-finite, or beyond fp32. Thread-safe for
+// tiles that do not overlap.
 bool step_tile(const OptimizerConfig& config, const Step& step, const Tile& tile);
 
 // Updates all tiles on the executor's threads, in fixed chunks, with the bits of step_tile() on

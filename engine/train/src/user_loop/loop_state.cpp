@@ -171,7 +171,13 @@ void Loop::save_checkpoint(const std::string& directory) {
 std::int64_t Loop::load_checkpoint(const std::string& directory) {
   check_usable();
   forget_gradients();
-  finish_step(false);
+  try {
+    finish_step(false);
+  } catch (const std::exception& error) {
+    if (!resources_->updater->has_failed()) throw;
+    log(LogLevel::warn, std::string("replaced by a checkpoint: ") + error.what());
+    updates_running_ = false;
+  }
   const RunSource source = read_source(models::find_run(directory));
   check_source(source, plan_, source.state->seed);
   restore_states(*resources_, source);
