@@ -90,6 +90,48 @@ HWY_INLINE Vec load_gradient(const TileArguments& tile, std::size_t i, Part part
   return load_ahead<float>(tile.gradient, i, part);
 }
 
+// The finite check of a run (finite_check.hpp). Its sums also show where one_nan() has work.
+class FiniteCheck {
+ public:
+  HWY_INLINE FiniteCheck() {}  // a generated constructor would lack the instruction set
+
+  // Non-finite if the master or the first moment is. Also NaN if another moment is NaN: no rule
+  // gives a NaN moment beside a master that is a number, except Lion, which has one moment. Sums of
+  // several elements may be added up.
+  template <std::size_t kMoments>
+  static HWY_INLINE Vec sum_of(Vec p, const Moments& moments) {
+    if constexpr (kMoments == 0) return p;
+    return hn::Add(p, moments[0]);
+  }
+  // Lanes in which the sum is an infinity or a NaN.
+  static HWY_INLINE hn::Mask<Floats> bad_lanes(Vec sum) {
+#if HWY_TARGET == HWY_AVX3
+    constexpr int kInfinities = 0x18, kNans = 0x81;  // one instruction; hn::IsFinite takes two
+    return hn::Mask<Floats>{_mm512_fpclass_ps_mask(sum.raw, kInfinities | kNans)};
+#else
+    return hn::IsNaN(hn::Sub(sum, sum));
+#endif
+  }
+  // Records an alarm, and replaces every NaN of an element by that of one_nan().
+  template <std::size_t kMoments>
+  HWY_INLINE void alarm(Vec& p, Moments& moments) {
+    finite_ = false;
+    p = one_nan(p);
+    for (std::size_t k = 0; k < kMoments; ++k) moments[k] = one_nan(moments[k]);
+  }
+  HWY_INLINE void add_fp16(hn::Vec<Halves> weight) {
+    fp16_ = hn::Max(fp16_, hn::And(weight, hn::Set(Halves(), 0x7FFF)));
+  }
+  HWY_INLINE bool finite() const {
+    constexpr std::uint16_t kInfinity = 0x7C00;
+    return finite_ && hn::AllTrue(Halves(), hn::Lt(fp16_, hn::Set(Halves(), kInfinity)));
+  }
+
+ private:
+  bool finite_ = true;
+  hn::Vec<Halves> fp16_ = hn::Zero(Halves());  // the largest magnitudes of weights in fp16
+};
+
 template <class D, class T>
 HWY_INLINE void put(WeightStore how, hn::Vec<D> value, D d, T* to, AllLanes part) {
   if (how == WeightStore::streaming) {
@@ -103,25 +145,30 @@ HWY_INLINE void put(WeightStore, hn::Vec<D> value, D d, T* to, FirstLanes part) 
   write(value, d, to, part);
 }
 
-HWY_INLINE hn::Vec<Halves> round_to(WeightType type, Vec value) {
-  return type == WeightType::bf16 ? round_to_bf16(value) : round_to_fp16(value);
+HWY_INLINE hn::Vec<Halves> round_to(WeightType type, Vec value, FiniteCheck& check) {
+  if (type == WeightType::bf16) return round_to_bf16(value);
+  const hn::Vec<Halves> weight = round_to_fp16(value);
+  check.add_fp16(weight);
+  return weight;
 }
 
 template <class Part>
-HWY_INLINE void store_weight(const TileArguments& tile, std::size_t i, Vec value, Part part) {
+HWY_INLINE void store_weight(const TileArguments& tile, std::size_t i, Vec value, Part part,
+                             FiniteCheck& check) {
   if (tile.weight_type == WeightType::none) return;
   if (tile.weight_type == WeightType::fp32)
     return put(tile.store, value, Floats(), static_cast<float*>(tile.weight) + i, part);
-  put(tile.store, round_to(tile.weight_type, value), Halves(),
+  put(tile.store, round_to(tile.weight_type, value, check), Halves(),
       static_cast<std::uint16_t*>(tile.weight) + i, part);
 }
 
 // Streams the 16-bit weights of two vectors.
-HWY_INLINE void stream_weights(const TileArguments& tile, std::size_t i, Vec first, Vec second) {
+HWY_INLINE void stream_weights(const TileArguments& tile, std::size_t i, Vec first, Vec second,
+                               FiniteCheck& check) {
   const hn::Repartition<std::uint16_t, Floats> both;
-  hn::Stream(
-      hn::Combine(both, round_to(tile.weight_type, second), round_to(tile.weight_type, first)),
-      both, static_cast<std::uint16_t*>(tile.weight) + i);
+  hn::Stream(hn::Combine(both, round_to(tile.weight_type, second, check),
+                         round_to(tile.weight_type, first, check)),
+             both, static_cast<std::uint16_t*>(tile.weight) + i);
 }
 
 // split() and join() of the public header.
@@ -190,17 +237,4 @@ HWY_INLINE void store_moments(const TileArguments& tile, std::size_t i, const Mo
   store_rounded<kNoiseShift[0]>(to(0), moments[0], noise, part);
   if (count > 1) store_rounded<kNoiseShift[1]>(to(1), moments[1], noise, part);
   if (count > 2) store_rounded<kNoiseShift[2]>(to(2), moments[2], noise, part);
-}
-
-// no_other_nan() replaces every NaN by that of one_nan(). The sum of two states shows whether there
-// is a NaN: no rule gives a NaN moment beside a master that is a number, except Lion, whose only
-// moment is part of the sum.
-HWY_INLINE Vec sum_of_states(Vec p, const Moments& moments, std::size_t count) {
-  return count == 0 ? p : hn::Add(p, moments[0]);
-}
-HWY_INLINE void no_other_nan(Vec& p, Moments& moments, std::size_t count) {
-  const Vec sum = sum_of_states(p, moments, count);
-  if (HWY_LIKELY(hn::AllFalse(Floats(), hn::IsNaN(sum)))) return;
-  p = one_nan(p);
-  for (std::size_t k = 0; k < count; ++k) moments[k] = one_nan(moments[k]);
 }

@@ -74,7 +74,8 @@ struct TileArguments {
   WeightStore store;
   RoundingKey rounding;
 };
-using StepFunction = void (*)(const StepConstants&, const TileArguments&);
+// Returns true if every value that it wrote is finite; false if one may not be (finite_check.hpp).
+using StepFunction = bool (*)(const StepConstants&, const TileArguments&);
 
 // Number of fp64 accumulators for squares: element i of a chunk goes to accumulator
 // i % kAccumulators. It is a whole number of vectors for every kernel, and gives enough independent
@@ -133,9 +134,9 @@ const Kernel& find_kernel(std::string_view name);
 const Kernel& chosen_kernel();
 
 // The public functions, on a given kernel.
-void step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Step& step,
+bool step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Step& step,
                   const Tile& tile);
-void step_on(const Kernel& kernel, std::span<const Group> groups, const Step& step,
+bool step_on(const Kernel& kernel, std::span<const Group> groups, const Step& step,
              Executor& executor);
 GradientStats gradient_stats_on(const Kernel& kernel, std::span<const GradientSpan> gradients,
                                 Executor& executor);

@@ -56,7 +56,8 @@ HWY_INLINE void store_rounded_pairs(void* to, std::size_t i, Vec even, Vec odd, 
 }
 
 template <class R>
-HWY_INLINE void pairs_at(const Lanes& c, Vec factor, const TileArguments& tile, std::size_t i) {
+HWY_INLINE void pairs_at(const Lanes& c, Vec factor, const TileArguments& tile, std::size_t i,
+                         FiniteCheck& check) {
   Moments even, odd;
   for (std::size_t k = 0; k < R::kMoments; ++k) {
     const Pair moment = load_bf16_pairs(tile.moments[k], i);
@@ -67,8 +68,12 @@ HWY_INLINE void pairs_at(const Lanes& c, Vec factor, const TileArguments& tile, 
   const Pair gradient = load_bf16_pairs(tile.gradient, i);
   R::update(c, hn::Mul(gradient.even, factor), p.even, even);
   R::update(c, hn::Mul(gradient.odd, factor), p.odd, odd);
-  no_other_nan(p.even, even, R::kMoments);
-  no_other_nan(p.odd, odd, R::kMoments);
+  const Vec sum = hn::Add(FiniteCheck::sum_of<R::kMoments>(p.even, even),
+                          FiniteCheck::sum_of<R::kMoments>(p.odd, odd));
+  if (HWY_UNLIKELY(!hn::AllFalse(Floats(), FiniteCheck::bad_lanes(sum)))) {
+    check.alarm<R::kMoments>(p.even, even);
+    check.alarm<R::kMoments>(p.odd, odd);
+  }
   store_split_pairs(tile, i, p);
   if constexpr (R::kMoments > 0) {
     const BitVec twice = hn::ShiftLeft<1>(hn::Iota(Bits(), 0));

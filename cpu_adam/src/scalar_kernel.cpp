@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "finite_check.hpp"
 #include "kernels.hpp"
 #include "rounding.hpp"
 
@@ -104,6 +105,10 @@ void store_moment(Bf16* to, std::size_t i, float value, std::uint32_t noise) {
   to[i] = round_stochastically(value, noise);
 }
 
+bool finite_as_fp16(WeightType type, float value) {
+  return type != WeightType::fp16 || std::isfinite(to_fp32(to_fp16(value)));
+}
+
 // Replaces every NaN by one: payload and sign of a NaN depend on the instruction and the compiler.
 float one_nan(float value) {
   return std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : value;
@@ -111,14 +116,17 @@ float one_nan(float value) {
 
 template <class R, MasterLayout kLayout, class M>
 struct StepRun {
-  static void run(const StepConstants& constants, const TileArguments& tile) {
+  static bool run(const StepConstants& constants, const TileArguments& tile) {
     const Lanes c(constants);
+    bool finite = true;
     for (std::size_t i = 0; i < tile.count; ++i) {
       Moments moments{};
       for (std::size_t k = 0; k < R::kMoments; ++k)
         moments[k] = load_moment(static_cast<const M*>(tile.moments[k]), i);
       float p = load_master<kLayout>(tile, i);
       R::update(c, load_gradient(tile, i) * constants.gradient_factor, p, moments);
+      const float sum = R::kMoments == 0 ? p : p + moments[0];
+      finite = finite && std::isfinite(sum) && finite_as_fp16(tile.weight_type, p);
       p = one_nan(p);
       store_master<kLayout>(tile, i, p);
       const std::uint32_t noise =
@@ -128,6 +136,7 @@ struct StepRun {
                      noise_of_moment(noise, k));
       store_weight(tile, i, p);
     }
+    return finite;
   }
 };
 

@@ -1,10 +1,12 @@
 #include <hwy/cache_control.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <vector>
 
 #include "constants.hpp"
+#include "finite_check.hpp"
 #include "kernels.hpp"
 #include "rounding.hpp"
 #include "sluice/base/bytes.hpp"
@@ -38,34 +40,35 @@ struct TilePlan {
 
   std::size_t count() const { return arguments.count; }
 
-  void run(const Step& step, std::size_t first, std::size_t count) const {
+  // Returns whether every value that was written is finite.
+  bool run(const Step& step, std::size_t first, std::size_t count) const {
     TileArguments part = advanced(arguments, layout, first);
     part.count = count;
     part.rounding = rounding_key(step, first_element + first);
     // The key of the rounding changes at multiples of 2^32 elements, so a run must not cross one.
     const std::uint64_t left = (std::uint64_t{1} << 32U) - part.rounding.first;
     if (count > left) {
-      run(step, first, left);
-      return run(step, first + left, count - left);
+      const bool finite = run(step, first, left);
+      return run(step, first + left, count - left) && finite;
     }
-    if (part.store == WeightStore::cached) return function(*constants, part);
+    if (part.store == WeightStore::cached) return run_part(part, 0, count, WeightStore::cached);
     // Streams whole lines only. A line written both ways would go to memory twice.
     const std::size_t line = kStreamingAlignment / size_of(part.weight_type);
     const std::size_t head = std::min(count, count_to_aligned(part));
     const std::size_t body = align_down(count - head, line);
-    run_part(part, 0, head, WeightStore::cached);
-    run_part(part, head, body, WeightStore::streaming);
-    run_part(part, head + body, count - head - body, WeightStore::cached);
+    bool finite = run_part(part, 0, head, WeightStore::cached);
+    finite = run_part(part, head, body, WeightStore::streaming) && finite;
+    return run_part(part, head + body, count - head - body, WeightStore::cached) && finite;
   }
 
  private:
-  void run_part(const TileArguments& tile, std::size_t first, std::size_t count,
+  bool run_part(const TileArguments& tile, std::size_t first, std::size_t count,
                 WeightStore store) const {
-    if (count == 0) return;
+    if (count == 0) return true;
     TileArguments part = advanced(tile, layout, first);
     part.count = count;
     part.store = store;
-    function(*constants, part);
+    return function(*constants, part) || first_non_finite(part, layout) == count;
   }
   // Elements before the next address of the weight that is aligned for streaming stores.
   static std::size_t count_to_aligned(const TileArguments& part) {
@@ -199,7 +202,9 @@ class StepPlan {
     return std::get<SplitMaster>(master).weight.data() + first;
   }
 
-  void run(std::size_t chunk) const {
+  // Returns whether every value that was written is finite.
+  bool run(std::size_t chunk) const {
+    bool finite = true;
     std::size_t at = chunk * kChunk;
     const std::size_t end = std::min(at + kChunk, elements_);
     for (std::size_t t = place_at(at); at < end; ++t) {
@@ -211,10 +216,11 @@ class StepPlan {
       TilePlan plan = plan_of(kernel_, config_of(place), constants_[place.group], *place.tile);
       plan.arguments.count = place.count;
       if (should_stream(plan, elements_)) plan.arguments.store = WeightStore::streaming;
-      plan.run(step_, first, count);
+      finite = plan.run(step_, first, count) && finite;
       at += count;
     }
     hwy::FlushStream();  // before a thread that waits for this one reads the weight
+    return finite;
   }
 
  private:
@@ -292,38 +298,50 @@ class StepPlan {
 
 }  // namespace
 
-void step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Step& step,
+bool step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Step& step,
                   const Tile& tile) {
   const StepConstants constants = constants_of(config, step);
   const std::size_t count = checked_count(config, tile);
   check_apart(config, tile, count);
-  if (count == 0) return;
+  if (count == 0) return true;
   TilePlan plan = plan_of(kernel, config, constants, tile);
   if (should_stream(plan, count)) plan.arguments.store = WeightStore::streaming;
-  plan.run(step, 0, count);
+  const bool finite = plan.run(step, 0, count);
   hwy::FlushStream();
+  return finite;
 }
 
-void step_on(const Kernel& kernel, std::span<const Group> groups, const Step& step,
+bool step_on(const Kernel& kernel, std::span<const Group> groups, const Step& step,
              Executor& executor) {
   const StepPlan plan(kernel, groups, step, executor);
+  std::atomic<bool> finite = true;
   executor.for_each_near(
       plan.chunks(), [&](std::size_t chunk) { return plan.memory_of(chunk); },
-      [&](std::size_t chunk) { plan.run(chunk); });
+      [&](std::size_t chunk) {
+        if (!plan.run(chunk)) finite = false;
+      });
+  return finite;
 }
 
-void step_tile(const OptimizerConfig& config, const Step& step, const Tile& tile) {
-  step_tile_on(chosen_kernel(), config, step, tile);
+std::size_t first_non_finite(const OptimizerConfig& config, const Tile& tile) {
+  const std::size_t count = checked_count(config, tile);
+  const StepConstants unused{};
+  const TilePlan plan = plan_of(scalar_kernel(), config, unused, tile);
+  return count == 0 ? 0 : first_non_finite(plan.arguments, plan.layout);
 }
 
-void step(const OptimizerConfig& config, const Step& step, const Tile& tile, Executor& executor) {
+bool step_tile(const OptimizerConfig& config, const Step& step, const Tile& tile) {
+  return step_tile_on(chosen_kernel(), config, step, tile);
+}
+
+bool step(const OptimizerConfig& config, const Step& step, const Tile& tile, Executor& executor) {
   if (elements_of(tile.master) <= kChunk) return step_tile(config, step, tile);  // nothing to share
   const Group group{config, {&tile, 1}};
-  step_on(chosen_kernel(), {&group, 1}, step, executor);
+  return step_on(chosen_kernel(), {&group, 1}, step, executor);
 }
 
-void step(std::span<const Group> groups, const Step& step, Executor& executor) {
-  step_on(chosen_kernel(), groups, step, executor);
+bool step(std::span<const Group> groups, const Step& step, Executor& executor) {
+  return step_on(chosen_kernel(), groups, step, executor);
 }
 
 }  // namespace sluice::cpu_adam

@@ -15,6 +15,7 @@
 #include <limits>
 #include <utility>
 
+#include "finite_check.hpp"
 #include "kernels.hpp"
 #include "rounding.hpp"
 #include "tile_arguments.hpp"
@@ -135,64 +136,74 @@ struct StepRun {
     store_master<kLayout>(tile, i, vector.p, part);
     store_moments(tile, i, vector.moments, R::kMoments, M{}, part);
   }
-  // Updates master and moments; returns the master.
-  template <class Part>
-  static HWY_INLINE Vec step_states(const Lanes& c, Vec factor, const TileArguments& tile,
-                                    std::size_t i, Part part) {
-    Vector vector = updated(c, factor, tile, i, part);
-    no_other_nan(vector.p, vector.moments, R::kMoments);
-    store_states(tile, i, vector, part);
-    return vector.p;
-  }
   template <class Part>
   static HWY_INLINE void vector_at(const Lanes& c, Vec factor, const TileArguments& tile,
-                                   std::size_t i, Part part) {
-    store_weight(tile, i, step_states(c, factor, tile, i, part), part);
+                                   std::size_t i, Part part, FiniteCheck& check) {
+    Vector vector = updated(c, factor, tile, i, part);
+    const Vec sum = FiniteCheck::sum_of<R::kMoments>(vector.p, vector.moments);
+    if (HWY_UNLIKELY(!hn::AllFalse(Floats(), FiniteCheck::bad_lanes(sum))))
+      check.alarm<R::kMoments>(vector.p, vector.moments);
+    store_states(tile, i, vector, part);
+    store_weight(tile, i, vector.p, part, check);
   }
-  // Steps two vectors and streams their 16-bit weights as one: on AVX-512, a whole line, which
-  // fills one of the processor's write-combining buffers.
+  // Steps two vectors with one check. `streams`: streams their 16-bit weights as one: on AVX-512, a
+  // whole line, which fills one of the processor's write-combining buffers.
+  template <bool streams>
   static HWY_INLINE void two_at(const Lanes& c, Vec factor, const TileArguments& tile,
-                                std::size_t i) {
-    const Vec first = step_states(c, factor, tile, i, AllLanes{});
-    const Vec second = step_states(c, factor, tile, i + kLanes, AllLanes{});
-    stream_weights(tile, i, first, second);
+                                std::size_t i, FiniteCheck& check) {
+    Vector first = updated(c, factor, tile, i, AllLanes{});
+    Vector second = updated(c, factor, tile, i + kLanes, AllLanes{});
+    const Vec sum = hn::Add(FiniteCheck::sum_of<R::kMoments>(first.p, first.moments),
+                            FiniteCheck::sum_of<R::kMoments>(second.p, second.moments));
+    if (HWY_UNLIKELY(!hn::AllFalse(Floats(), FiniteCheck::bad_lanes(sum)))) {
+      check.alarm<R::kMoments>(first.p, first.moments);
+      check.alarm<R::kMoments>(second.p, second.moments);
+    }
+    store_states(tile, i, first, AllLanes{});
+    store_states(tile, i + kLanes, second, AllLanes{});
+    if constexpr (streams) {
+      stream_weights(tile, i, first.p, second.p, check);
+    } else {
+      store_weight(tile, i, first.p, AllLanes{}, check);
+      store_weight(tile, i + kLanes, second.p, AllLanes{}, check);
+    }
   }
 
 #if HWY_TARGET == HWY_AVX3
   // Steps three vectors; the otherwise idle divider takes every third root. Stores nothing and
-  // returns false when a state is NaN or a root is not correct.
+  // returns false when a state may be non-finite or a root is not correct.
   static HWY_INLINE bool three_at(LanesWithoutDivider& c, Vec factor, const TileArguments& tile,
-                                  std::size_t i) {
+                                  std::size_t i, FiniteCheck& check) {
     const Vector vectors[] = {updated(c, factor, tile, i, AllLanes{}),
                               updated(c, factor, tile, i + kLanes, AllLanes{}),
                               updated<const Lanes>(c, factor, tile, i + 2 * kLanes, AllLanes{})};
-    hn::Mask<Floats> good = c.correct();
-    for (const Vector& of : vectors) {
-      const Vec sum = sum_of_states(of.p, of.moments, R::kMoments);
-      good = hn::And(good, hn::Eq(sum, sum));
-    }
+    Vec sum = FiniteCheck::sum_of<R::kMoments>(vectors[0].p, vectors[0].moments);
+    for (std::size_t j = 1; j < 3; ++j)
+      sum = hn::Add(sum, FiniteCheck::sum_of<R::kMoments>(vectors[j].p, vectors[j].moments));
+    const hn::Mask<Floats> good = hn::AndNot(FiniteCheck::bad_lanes(sum), c.correct());
     if (HWY_UNLIKELY(!hn::AllTrue(Floats(), good))) return false;
     for (std::size_t j = 0; j < 3; ++j) {
       store_states(tile, i + j * kLanes, vectors[j], AllLanes{});
-      store_weight(tile, i + j * kLanes, vectors[j].p, AllLanes{});
+      store_weight(tile, i + j * kLanes, vectors[j].p, AllLanes{}, check);
     }
     return true;
   }
 #endif
 
   // Steps fewer elements than a vector has. Without masks, the elements are copied and padded.
-  static void rest(const Lanes& c, Vec factor, const TileArguments& tile) {
+  static void rest(const Lanes& c, Vec factor, const TileArguments& tile, FiniteCheck& check) {
     if constexpr (HWY_TARGET == HWY_AVX3) {
-      vector_at(c, factor, tile, 0, FirstLanes{tile.count});
+      vector_at(c, factor, tile, 0, FirstLanes{tile.count}, check);
     } else {
       PartOfVector part(tile, kStates);
-      vector_at(c, factor, part.arguments(), 0, AllLanes{});
+      vector_at(c, factor, part.arguments(), 0, AllLanes{}, check);
       part.copy_back();
     }
   }
 
-  static void run(const StepConstants& constants, const TileArguments& tile) {
+  static bool run(const StepConstants& constants, const TileArguments& tile) {
     const Lanes c(constants);
+    FiniteCheck check;
     const Vec factor = splat(constants.gradient_factor);
     // A copy whose address does not escape, so that the compiler knows that the loop's stores leave
     // it unchanged.
@@ -201,7 +212,7 @@ struct StepRun {
     if constexpr (kLayout == MasterLayout::split && std::is_same_v<M, Bf16>) {
       const bool all_16_bits = in_registers.gradient_type == DType::bf16;
       for (; all_16_bits && i + 2 * kLanes <= in_registers.count; i += 2 * kLanes)
-        pairs_at<R>(c, factor, in_registers, i);
+        pairs_at<R>(c, factor, in_registers, i, check);
     }
 #if HWY_TARGET == HWY_AVX3
     // With 16-bit elements, conversion takes longer than the divider.
@@ -209,23 +220,29 @@ struct StepRun {
       if (tile.gradient_type == DType::fp32) {
         LanesWithoutDivider without(constants);
         for (; i + 3 * kLanes <= in_registers.count; i += 3 * kLanes) {
-          if (HWY_LIKELY(three_at(without, factor, in_registers, i))) continue;
+          if (HWY_LIKELY(three_at(without, factor, in_registers, i, check))) continue;
           for (std::size_t j = 0; j < 3; ++j)
-            vector_at(c, factor, in_registers, i + j * kLanes, AllLanes{});
+            vector_at(c, factor, in_registers, i + j * kLanes, AllLanes{}, check);
         }
       }
     }
 #endif
     if (tile.store == WeightStore::streaming && size_of(tile.weight_type) == sizeof(Bf16)) {
       for (; i + 2 * kLanes <= in_registers.count; i += 2 * kLanes)
-        two_at(c, factor, in_registers, i);
+        two_at<true>(c, factor, in_registers, i, check);
+    }
+    // Measured on AVX-512: two at a time gain 7 % with a split master, and lose 5 % otherwise.
+    if constexpr (kLayout == MasterLayout::split) {
+      for (; i + 2 * kLanes <= in_registers.count; i += 2 * kLanes)
+        two_at<false>(c, factor, in_registers, i, check);
     }
     for (; i + kLanes <= in_registers.count; i += kLanes)
-      vector_at(c, factor, in_registers, i, AllLanes{});
-    if (i == tile.count) return;
+      vector_at(c, factor, in_registers, i, AllLanes{}, check);
+    if (i == tile.count) return check.finite();
     TileArguments last = advanced(tile, kStates, i);
     last.count = tile.count - i;
-    rest(c, factor, last);
+    rest(c, factor, last, check);
+    return check.finite();
   }
 };
 

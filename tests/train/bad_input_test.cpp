@@ -5,6 +5,8 @@
 #include <sys/mount.h>
 #include <sys/wait.h>
 
+#include <tuple>
+
 #include "train_support.hpp"
 
 namespace sluice::test {
@@ -86,7 +88,7 @@ TEST(BadInput, DamagedStatesAreNamedAndNothingIsOverwritten) {
   expect_refused(folder.train("report", 6, {"--resume"}), 4, {manifest});
 }
 
-// A batch of weights that are not numbers: the loss of the first step is none.
+// Weights near the end of fp32: the loss of the first step is no number.
 TEST(BadInput, ALossThatIsNotFiniteSkipsTheStepOrStopsTheRunAsConfigured) {
   TrainFolder folder;
   folder.set({});
@@ -94,7 +96,7 @@ TEST(BadInput, ALossThatIsNotFiniteSkipsTheStepOrStopsTheRunAsConfigured) {
   exported(folder, folder.swap());
   const std::string weights = folder.path("weights.safetensors");
   std::string text = file_text(weights);
-  text.replace(text.size() / 2, text.size() / 2, text.size() / 2, '\xFF');  // NaN
+  text.replace(text.size() / 2, text.size() / 2, text.size() / 2, '\x7F');  // 3.4e38
   write_file(weights, text);
   for (const double clipping : {0.0, 1.0}) {
     SCOPED_TRACE(clipping);
@@ -111,6 +113,88 @@ TEST(BadInput, ALossThatIsNotFiniteSkipsTheStepOrStopsTheRunAsConfigured) {
     expect_refused(folder.train("stopped", 2, {"--init", weights}), 1,
                    {"step 1: the loss is not finite", "non_finite"});
   }
+}
+
+// Of an untied embedding, the rows of bytes that never occur have gradients of exactly 0.
+class ZeroEpsilon : public ::testing::TestWithParam<std::tuple<double, bool, bool>> {
+ protected:
+  ZeroEpsilon() {
+    std::string model = kTrainModelJson;
+    model.insert(model.size() - 1, ", \"tie_word_embeddings\": false");
+    write_file(folder_.model(), model);
+    setup_.clipping = std::get<0>(GetParam());
+    setup_.bf16 = std::get<1>(GetParam());
+    if (!std::get<2>(GetParam())) setup_.sluice_keys = "\"overlap\": false, ";
+  }
+  void set(const std::string& epsilon) {
+    std::string text = config_json(setup_, folder_.swap());
+    const std::string lr = "\"lr\": 1e-3";
+    text.insert(text.find(lr) + lr.size(), ", \"eps\": " + epsilon);
+    write_file(folder_.config(), text);
+  }
+  TrainFolder folder_;
+  TrainSetup setup_;
+};
+
+TEST_P(ZeroEpsilon, EndsTheRunBeforeACommitAndTheLastCommitGoesOn) {
+  set("1e-8");
+  ASSERT_EQ(folder_.train("whole", 4).exit_code, 0);
+  const std::string whole = exported(folder_, folder_.swap());
+  folder_.clear_swap();
+  ASSERT_EQ(folder_.train("report", 2).exit_code, 0);
+  set("0");
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    expect_refused(folder_.train("report", 4, {"--resume"}), 1,
+                   {"step 3: the update of transformer.wte.weight (element ",
+                    "gave a non-finite value from finite gradients", "\"eps\": 0",
+                    "The commit of step 2 stays valid", "--resume"});
+    EXPECT_EQ(column(folder_, "report", "loss").size(), 2U);
+    const ProgramResult verified = run_sluice({"nvme", "verify", folder_.swap()});
+    EXPECT_EQ(verified.exit_code, 0) << verified.err;
+  }
+  set("1e-8");
+  const ProgramResult result = folder_.train("report", 4, {"--resume"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(column(folder_, "report", "loss"), column(folder_, "whole", "loss"));
+  EXPECT_TRUE(exported(folder_, folder_.swap()) == whole);
+}
+INSTANTIATE_TEST_SUITE_P(ClippingBf16AndOverlap, ZeroEpsilon,
+                         ::testing::Values(std::tuple(1.0, true, true), std::tuple(0.0, true, true),
+                                           std::tuple(0.0, false, false),
+                                           std::tuple(1.0, false, true)));
+
+TEST_P(ZeroEpsilon, OfStatesInHostMemoryNamesTheLastCheckpoint) {
+  setup_.optimizer_device = setup_.param_device = "cpu";
+  const std::string keys = setup_.sluice_keys;
+  set("0");
+  expect_refused(folder_.train("none", 2), 1,
+                 {"step 1: the update of ", "The states were updated in place",
+                  "Nothing was committed before"});
+  setup_.sluice_keys = keys + "\"checkpoint_dir\": \"" + folder_.checkpoints() + "\", ";
+  set("1e-8");
+  ASSERT_EQ(folder_.train("report", 2).exit_code, 0);
+  const std::vector<std::string> before = folder_.files("checkpoints");
+  set("0");
+  expect_refused(folder_.train("report", 4, {"--resume"}), 1,
+                 {"step 3: the update of ", "The states were updated in place",
+                  "The last checkpoint is " + folder_.checkpoints() + "/step-00000002"});
+  EXPECT_EQ(folder_.files("checkpoints"), before);
+}
+
+TEST(BadInput, ALearningRateThatOverflowsTheWeightsEndsTheRunBeforeACommit) {
+  TrainFolder folder;
+  folder.set({});
+  std::string text = file_text(folder.config());
+  const std::string scheduler = ", \"scheduler\"";
+  const auto from = text.find(scheduler);
+  text.erase(from, text.find(", \"gradient_clipping\"") - from);
+  const std::string lr = "\"lr\": 1e-3, \"weight_decay\": 0.1";
+  text.replace(text.find(lr), lr.size(), "\"lr\": 1e10, \"weight_decay\": 1e10");
+  write_file(folder.config(), text);
+  expect_refused(folder.train("report", 6), 1,
+                 {": the update of transformer.", "a learning rate that is too large, 1e+10",
+                  "The commit of step "});
+  EXPECT_EQ(run_sluice({"nvme", "verify", folder.swap()}).exit_code, 0);
 }
 
 TEST(BadInput, AnotherModelThanTheSavedOneIsRefused) {

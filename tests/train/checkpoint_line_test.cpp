@@ -31,8 +31,9 @@ class CheckpointLine : public ::testing::Test {
     return config_of(setup);
   }
   std::string checkpoint_keys(int every, int keep) const {
-    return "\"checkpoint_dir\": \"" + folder_.path() + "\", \"checkpoint_every\": " +
-           std::to_string(every) + ", \"keep\": " + std::to_string(keep) + ", ";
+    return "\"checkpoint_dir\": \"" + folder_.path() +
+           "\", \"checkpoint_every\": " + std::to_string(every) +
+           ", \"keep\": " + std::to_string(keep) + ", ";
   }
   static std::vector<double> train(Trained& trained, int begin, int end) {
     std::vector<double> losses;
@@ -217,7 +218,8 @@ TEST_F(CheckpointLine, OneThatCannotBeWrittenIsMissingAndTrainingGoesOn) {
   EXPECT_THAT(names(), ElementsAre("step-00000002"));
   train(run, 5, 7);
   EXPECT_THAT(names(), ElementsAre("step-00000002", "step-00000006"));
-  EXPECT_THAT(error_of([&] { run.engine.finish(); }), HasSubstr("1 checkpoint could not be written"));
+  EXPECT_THAT(error_of([&] { run.engine.finish(); }),
+              HasSubstr("1 checkpoint could not be written"));
   EXPECT_THAT(names(), ElementsAre("step-00000002", "step-00000006", "step-00000007"))
       << "the last state is saved in spite of the error";
 }

@@ -204,6 +204,32 @@ TEST_P(NotFinite, AGradientThatIsNotFiniteSkipsTheStepAndNamesTheParameter) {
 }
 INSTANTIATE_TEST_SUITE_P(Clipping, NotFinite, ::testing::Values(0.0, 1.0));
 
+// Inputs of zero: the weight's gradient is 0, so with an epsilon of 0 its update is 0 / 0.
+TEST_F(OwnLoopErrors, ANonFiniteUpdateEndsTrainingUntilACheckpointReplacesIt) {
+  trained_.reset();
+  const TempDir checkpoints;
+  Engine engine(config_of({.accumulation = 1, .epsilon = 0}));
+  const Unit unit = engine.add_unit("linear", torch::nn::Linear(4, 4));
+  engine.initialize();
+  engine.save_checkpoint(checkpoints.path());
+  const std::string before = bytes_of(engine.parameter("linear.weight"));
+  const auto step_of = [&](const Tensor& x) {
+    engine.backward(engine.forward(unit, x).sum());
+    engine.step();
+  };
+  const auto failure =
+      AllOf(HasSubstr("step 1: the update of linear.weight (element 0 of 16)"),
+            HasSubstr("\"eps\": 0"), HasSubstr("The states were updated in place"));
+  step_of(torch::zeros({2, 4}, torch::kBFloat16));
+  EXPECT_THAT(error_of([&] { engine.finish(); }), failure);
+  EXPECT_THAT(error_of([&] { engine.finish(); }), failure) << "no later call saves it";
+  EXPECT_THAT(error_of([&] { engine.save_checkpoint(checkpoints.path()); }), failure);
+  EXPECT_EQ(engine.load_checkpoint(checkpoints.path()), 0);
+  EXPECT_TRUE(bytes_of(engine.parameter("linear.weight")) == before);
+  step_of(torch::ones({2, 4}, torch::kBFloat16));
+  EXPECT_NO_THROW(engine.finish());
+}
+
 TEST_F(OwnLoopErrors, AnErrorInABackwardDropsTheStepsGradients) {
   trained_.reset();
   const Course undisturbed = run({}, 0, 4);

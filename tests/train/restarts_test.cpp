@@ -1,7 +1,7 @@
 // A supervisor that restarts the program at any moment, with --resume, before the old process is
 // gone and sometimes several at once: the losses are those of an undisturbed run, and at any moment
-// a whole state lies on the drive. SLUICE_RESTARTS sets the number of restarts of each case (default
-// 16).
+// a whole state lies on the drive. SLUICE_RESTARTS sets the number of restarts of each case
+// (default 16).
 
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -90,7 +90,9 @@ class Restarts : public ::testing::Test {
     ASSERT_EQ(folder_.train("undisturbed", steps).exit_code, 0);
     folder_.clear_swap();
     std::mt19937 random(seed);
-    const auto pick = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
+    const auto pick = [&](int count) {
+      return static_cast<int>(random() % static_cast<unsigned>(count));
+    };
     Processes processes;
     bool committed = false;
     for (int i = 0; i < restarts(); ++i) {
@@ -103,8 +105,7 @@ class Restarts : public ::testing::Test {
       std::this_thread::sleep_for(milliseconds(200 + pick(2500)));
       if (i % 3 == 0) committed = check_copy(processes, committed);
       constexpr int kSignals[] = {SIGTERM, SIGKILL, 0};
-      if (const int signal = kSignals[pick(3)]; signal != 0)
-        processes.signal_one(random(), signal);
+      if (const int signal = kSignals[pick(3)]; signal != 0) processes.signal_one(random(), signal);
       processes.reap();
     }
     processes.signal_all(SIGTERM);
@@ -115,8 +116,9 @@ class Restarts : public ::testing::Test {
     EXPECT_EQ(column(folder_, "report", "loss"), column(folder_, "undisturbed", "loss"));
   }
   std::string checkpoint_keys(int every, int keep) const {
-    return "\"checkpoint_dir\": \"" + folder_.checkpoints() + "\", \"checkpoint_every\": " +
-           std::to_string(every) + ", \"keep\": " + std::to_string(keep) + ", ";
+    return "\"checkpoint_dir\": \"" + folder_.checkpoints() +
+           "\", \"checkpoint_every\": " + std::to_string(every) +
+           ", \"keep\": " + std::to_string(keep) + ", ";
   }
 
   TrainFolder folder_;
@@ -167,7 +169,8 @@ TEST_F(Restarts, ARunThatIsAtWorkIsNamedBeforeItsFilesAreRead) {
   const int fd = ::open((folder_.swap() + "/lock").c_str(), O_RDWR);
   ASSERT_EQ(::flock(fd, LOCK_EX | LOCK_NB), 0);
   for (const std::vector<std::string>& more :
-       {std::vector<std::string>{"--resume"}, std::vector<std::string>{"--resume", "--wait", "1"}}) {
+       {std::vector<std::string>{"--resume"},
+        std::vector<std::string>{"--resume", "--wait", "1"}}) {
     const ProgramResult result = folder_.train("report", 4, more);
     expect_refused(result, 4, {"is in use by another", folder_.swap()});
     EXPECT_EQ(result.err.find("manifest"), std::string::npos) << result.err;

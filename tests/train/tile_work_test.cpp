@@ -35,7 +35,7 @@ class TileWorkTest : public ::testing::Test {
       weights_ = message_of(error);
     };
     work.finish = [this] { finished_ = true; };
-    work.ended = [this] { ended_ = true; };
+    work.ended = [this](const std::exception_ptr&) { ended_ = true; };
     countdown_ = std::make_shared<UnitCountdown>(2, std::move(work));
     ticket_ = countdown_->ticket();
     first_.emplace(countdown_);

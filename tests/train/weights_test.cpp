@@ -78,6 +78,34 @@ TEST(Weights, ThatAreNotFiniteGenerateNothing) {
   EXPECT_EQ(result.out, "");
 }
 
+// One NaN in the middle of the file, in each type; and a value that only fp16 makes infinite.
+TEST(Weights, WithOneNonFiniteValueStartNoRun) {
+  TrainFolder folder;
+  exported_weights(folder);
+  const std::string weights = folder.path("typed.safetensors");
+  for (const std::string type : {"fp32", "bf16", "fp16"}) {
+    SCOPED_TRACE(type);
+    folder.set({});
+    ASSERT_EQ(run_sluice({"export", folder.swap(), "--out", weights, "--dtype", type}).exit_code,
+              0);
+    const std::string good = file_text(weights);
+    const std::size_t bytes = type == "fp32" ? 4 : 2;
+    std::string bad = good;
+    const std::size_t at = bad.size() - bytes * ((bad.size() / 2) / bytes);
+    bad.replace(at, bytes, bytes, '\x7F');
+    bad[at + bytes - 2] = '\xFF';  // 0x7FFF: NaN in every type
+    write_file(weights, bad);
+    const std::string swap = folder.path("other-" + type);
+    std::filesystem::create_directory(swap);
+    write_file(folder.config(), config_json({}, swap));
+    expect_refused(folder.train("report", 1, {"--init", weights}), 4,
+                   {weights, "tensor ", " has the value nan at element ", "non-finite"});
+    EXPECT_FALSE(std::filesystem::exists(swap + "/manifest.json"));
+    write_file(weights, good);
+    EXPECT_EQ(folder.train("report", 1, {"--init", weights}).exit_code, 0);
+  }
+}
+
 TEST(Weights, OfAnotherModelAreNamedInTenLines) {
   TrainFolder folder;
   const std::string weights = exported_weights(folder);

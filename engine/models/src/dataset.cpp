@@ -44,6 +44,12 @@ bool ends_with_bin(const std::string& path) {
   return path.ends_with(".bin");
 }
 
+std::string hexadecimal(std::uint64_t value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(value));
+  return text.data();
+}
+
 // floor(random * count / 2^64): a number below count, uniform to within count / 2^64.
 std::uint64_t scale_to(std::uint64_t random, std::uint64_t count) {
   __extension__ using Wide = unsigned __int128;
@@ -130,21 +136,60 @@ void Dataset::read_tokens(std::uint64_t begin, std::span<std::int64_t> window) c
   std::vector<unsigned char> bytes(window.size() * token_bytes_);
   read_bytes(begin * token_bytes_, bytes);
   for (std::size_t i = 0; i < window.size(); ++i) {
-    std::uint32_t token = bytes[i * token_bytes_];
-    if (token_bytes_ == 2) token |= static_cast<std::uint32_t>(bytes[2 * i + 1]) << 8U;
-    SLUICE_CHECK(token < vocabulary_size_,
-                 "data file " + path_ + ": token " + std::to_string(token) + " at byte " +
-                     format_count((begin + i) * token_bytes_) + " (token " +
-                     format_count(begin + i) + ") is not below the model's vocabulary of " +
-                     format_count(vocabulary_size_));
+    const std::uint32_t token = token_at(bytes, i);
+    check_token(token, begin + i);
     window[i] = static_cast<std::int64_t>(token);
   }
+}
+
+std::uint32_t Dataset::token_at(std::span<const unsigned char> bytes, std::size_t i) const {
+  if (token_bytes_ == 1) return bytes[i];
+  return bytes[2 * i] | static_cast<std::uint32_t>(bytes[2 * i + 1]) << 8U;
+}
+
+void Dataset::check_token(std::uint32_t token, std::uint64_t number) const {
+  SLUICE_CHECK(token < vocabulary_size_,
+               "data file " + path_ + ": token " + std::to_string(token) + " at byte " +
+                   format_count(number * token_bytes_) + " (token " + format_count(number) +
+                   ") is not below the model's vocabulary of " + format_count(vocabulary_size_));
+}
+
+// Tokens from number `first` on. The largest token is found first: a loop without branches.
+void Dataset::check_tokens(std::span<const unsigned char> bytes, std::uint64_t first) const {
+  if (vocabulary_size_ >> (8 * token_bytes_) != 0) return;  // every token is below it
+  const std::size_t count = bytes.size() / token_bytes_;
+  std::uint32_t largest = 0;
+  if (token_bytes_ == 1) {
+    for (const unsigned char byte : bytes) largest = std::max<std::uint32_t>(largest, byte);
+  } else {
+    for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, token_at(bytes, i));
+  }
+  if (largest < vocabulary_size_) return;
+  for (std::size_t i = 0; i < count; ++i) check_token(token_at(bytes, i), first + i);
+}
+
+std::optional<std::string> Dataset::checksum(const std::atomic<bool>& stop) const {
+  constexpr std::uint64_t kPieceBytes = 1U << 20U;
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
+                                                                              &XXH3_freeState);
+  SLUICE_CHECK(state != nullptr && XXH3_64bits_reset(state.get()) == XXH_OK,
+               "no memory for a checksum");
+  std::vector<unsigned char> piece(std::min(kPieceBytes, size_bytes()));
+  for (std::uint64_t at = 0; at < size_bytes(); at += piece.size()) {
+    if (stop) return std::nullopt;
+    const std::span<unsigned char> part(piece.data(),
+                                        std::min<std::uint64_t>(piece.size(), size_bytes() - at));
+    read_bytes(at, part);
+    check_tokens(part, at / token_bytes_);
+    XXH3_64bits_update(state.get(), part.data(), part.size());
+  }
+  return hexadecimal(XXH3_64bits_digest(state.get()));
 }
 
 std::string Dataset::identity() const {
   constexpr std::uint64_t kPlaces = 64;
   constexpr std::uint64_t kPlaceBytes = 1024;
-  const std::uint64_t all_bytes = token_count_ * token_bytes_;
+  const std::uint64_t all_bytes = size_bytes();
   std::vector<unsigned char> sample;
   std::vector<unsigned char> place(std::min(kPlaceBytes, all_bytes));
   for (std::uint64_t i = 0; i < kPlaces; ++i) {
@@ -153,10 +198,8 @@ std::string Dataset::identity() const {
     read_bytes(i + 1 < kPlaces ? at : all_bytes - place.size(), place);
     sample.insert(sample.end(), place.begin(), place.end());
   }
-  std::array<char, 32> checksum{};
-  std::snprintf(checksum.data(), checksum.size(), "%016llx",
-                static_cast<unsigned long long>(XXH3_64bits(sample.data(), sample.size())));
-  return format_count(token_count_) + " tokens, sample " + checksum.data();
+  return format_count(token_count_) + " tokens, sample " +
+         hexadecimal(XXH3_64bits(sample.data(), sample.size()));
 }
 
 void Dataset::read_bytes(std::uint64_t offset_bytes, std::span<unsigned char> bytes) const {

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -69,6 +71,45 @@ TEST(Dataset, IsToldFromAnotherByItsIdentity) {
   bytes.back() ^= 1U;
   EXPECT_NE(identity(bytes), first);
   EXPECT_THAT(identity(counting(7)), HasSubstr("7 tokens"));
+}
+
+TEST(Dataset, HasAChecksumOfEveryByte) {
+  const test::TempDir dir;
+  const std::atomic<bool> go_on = false, stop = true;
+  const auto checksum = [&](const std::vector<unsigned char>& bytes) {
+    return Dataset(write_bytes(dir, "data.txt", bytes), 4, 256).checksum(go_on);
+  };
+  std::vector<unsigned char> bytes = counting(3'000'001);  // pieces of a MiB, and a rest
+  const std::optional<std::string> first = checksum(bytes);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->size(), 16U);
+  EXPECT_EQ(checksum(bytes), first);
+  for (const std::size_t at : {std::size_t{0}, std::size_t{1'234'567}, bytes.size() - 1}) {
+    bytes[at] ^= 1U;
+    EXPECT_NE(checksum(bytes), first);
+    bytes[at] ^= 1U;
+  }
+  EXPECT_EQ(Dataset(write_bytes(dir, "data.txt", bytes), 4, 256).checksum(stop), std::nullopt);
+}
+
+TEST(Dataset, ComparesEveryTokenWithTheVocabularyForItsChecksum) {
+  const test::TempDir dir;
+  const std::atomic<bool> go_on = false;
+  std::vector<unsigned char> bytes(3'000'000, 127);
+  bytes[2'345'678] = 128;
+  const auto refusal_of = [&](const std::string& name, std::uint64_t vocabulary) -> std::string {
+    try {
+      (void)Dataset(write_bytes(dir, name, bytes), 4, vocabulary).checksum(go_on);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal_of("text", 129), "");
+  EXPECT_THAT(refusal_of("text", 128), HasSubstr("token 128 at byte 2,345,678 "));
+  EXPECT_EQ(refusal_of("tokens.bin", 127 * 257 + 2), "");
+  EXPECT_THAT(refusal_of("tokens.bin", 127 * 257 + 1),
+              HasSubstr("token 32640 at byte 2,345,678 (token 1,172,839)"));
 }
 
 TEST(Dataset, ReadsBytesAsTokens) {

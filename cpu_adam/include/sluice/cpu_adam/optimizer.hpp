@@ -144,22 +144,31 @@ struct Group {
   std::span<const Tile> tiles;
 };
 
-// Updates one tile on the calling thread; never starts work elsewhere. Weights are rounded to
-// nearest even; a NaN is stored as 0x7FC00000. A non-finite gradient element makes only its own
-// states non-finite (with Lion, an infinite element makes only the moment non-finite); check the
-// norm first to skip such steps. Throws InvalidArgument, before anything is written, for: spans of
-// different lengths or overlapping, moments that are missing or superfluous for the optimizer, a
-// weight beside a split master, step < 1, a config value or gradient_factor out of range,
-// non-finite, or beyond fp32. Thread-safe for tiles that do not overlap.
-void step_tile(const OptimizerConfig& config, const Step& step, const Tile& tile);
+// Updates one tile on the calling thread; never starts work elsewhere. Returns false if a master,
+// moment or weight that it wrote is non-finite: a damaged state, which a caller must not save.
+// Finite inputs can give it: an epsilon of 0 where every gradient was 0 (0 / 0), or a rate that is
+// too large. Not noticed: a second or third moment that alone becomes infinite, which takes a
+// gradient element beyond 1e19. Weights are rounded to nearest even; a NaN is stored as 0x7FC00000.
+// A non-finite gradient element makes only its own states non-finite (with Lion, an infinite
+// element makes only the moment non-finite); check the norm first to skip such steps. Throws
+// InvalidArgument, before anything is written, for: spans of different lengths or overlapping,
+// moments that are missing or superfluous for the optimizer, a weight beside a split master, step <
+// 1, a config value or gradient_factor out of range, non-finite, or beyond fp32. Thread-safe for
+// tiles that do not overlap.
+bool step_tile(const OptimizerConfig& config, const Step& step, const Tile& tile);
 
 // Updates all tiles on the executor's threads, in fixed chunks, with the bits of step_tile() on
 // each tile. Blocks. Throws as step_tile(), naming group and tile, before any tile is written.
 // Tiles must not overlap each other; this is not checked. Consecutive tiles that are adjacent in
 // every span (with bf16 moments also in first_element), like the tensors of a flat buffer, are
 // joined. Must not be called from a body of the executor.
-void step(const OptimizerConfig& config, const Step& step, const Tile& tile, Executor& executor);
-void step(std::span<const Group> groups, const Step& step, Executor& executor);
+bool step(const OptimizerConfig& config, const Step& step, const Tile& tile, Executor& executor);
+bool step(std::span<const Group> groups, const Step& step, Executor& executor);
+
+// The first element of a tile whose master, moments or weight is non-finite; the number of elements
+// if there is none. For the message after a step that returned false. Reads the whole tile, on the
+// calling thread. Throws InvalidArgument as step_tile().
+std::size_t first_non_finite(const OptimizerConfig& config, const Tile& tile);
 
 // Sum of squares in fp64, and whether every element is finite. The sum adds fixed chunks of 16,384
 // elements in order, so the value depends neither on threads nor on kernels. gradient_stats()

@@ -1,9 +1,12 @@
 #include "run/initial_weights.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
+#include <sstream>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/models/gpt2_layout.hpp"
 
 namespace sluice::train {
@@ -46,6 +49,13 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 bool is_known_extra(const std::string& name, bool tied) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
          (tied && name == "lm_head.weight");
+}
+
+// Whether `value` stays finite when it is rounded to the type that computes.
+bool is_finite_as(DType dtype, float value) {
+  if (dtype == DType::bf16) return std::isfinite(to_fp32(to_bf16(value)));
+  if (dtype == DType::fp16) return std::isfinite(to_fp32(to_fp16(value)));
+  return std::isfinite(value);
 }
 
 // The mistakes of a file, one line each. A file of another model has many, so the list is cut.
@@ -115,9 +125,26 @@ void InitialWeights::fill_from_file(std::size_t unit, std::uint64_t offset_count
     const std::uint64_t from = std::max(offset_count, param.offset_count);
     const std::uint64_t to = std::min(end, param.offset_count + param.count);
     if (from >= to) continue;
-    file_->read_fp32(*find_tensor(*file_, param.name), from - param.offset_count,
-                     values.subspan(from - offset_count, to - from));
+    const models::TensorEntry& tensor = *find_tensor(*file_, param.name);
+    const std::span<float> part = values.subspan(from - offset_count, to - from);
+    file_->read_fp32(tensor, from - param.offset_count, part);
+    check_finite(tensor, from - param.offset_count, part);
   }
+}
+
+void InitialWeights::check_finite(const models::TensorEntry& tensor, std::uint64_t offset_count,
+                                  std::span<const float> values) const {
+  const DType dtype = plan_.compute_dtype;
+  const auto bad = std::find_if(values.begin(), values.end(),
+                                [&](float value) { return !is_finite_as(dtype, value); });
+  if (bad == values.end()) return;
+  const auto element = offset_count + static_cast<std::uint64_t>(bad - values.begin());
+  std::ostringstream text;
+  text << "tensor " << tensor.name << " has the value " << *bad << " at element "
+       << format_count(element) << ", which is non-finite"
+       << (std::isfinite(*bad) ? " in " + std::string(name_of(dtype)) : "")
+       << ": a run cannot start from these weights; repair the file, or export it anew";
+  throw StorageError(file_->path(), text.str());
 }
 
 void initialise_states(RunResources& resources, std::uint64_t seed,

@@ -21,11 +21,15 @@ class InitialWeights {
   // missing, unknown or of another shape.
   InitialWeights(const plan::Plan& plan, std::uint64_t seed,
                  const std::optional<std::string>& path);
-  // Fills elements from `offset_count` on of a unit's shard.
+  // Fills elements from `offset_count` on of a unit's shard. The fill throws StorageError for a
+  // value of the file that is non-finite, or becomes so in the type that computes.
   StateUpdater::Fill fill_of(std::size_t unit) const;
 
  private:
   void fill_from_file(std::size_t unit, std::uint64_t offset_count, std::span<float> values) const;
+
+  void check_finite(const models::TensorEntry& tensor, std::uint64_t offset_count,
+                    std::span<const float> values) const;
 
   const plan::Plan& plan_;
   const std::uint64_t seed_;

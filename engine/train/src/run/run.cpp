@@ -12,8 +12,10 @@
 #include "record/run_meter.hpp"
 #include "record/run_trace.hpp"
 #include "record/steps_file.hpp"
+#include "run/data_check.hpp"
 #include "run/initial_weights.hpp"
 #include "run/run_report.hpp"
+#include "run/run_settings.hpp"
 #include "run/run_setup.hpp"
 #include "saved/checkpoint.hpp"
 #include "sluice/base/error.hpp"
@@ -48,6 +50,7 @@ class Run {
 
   RunReport operator()() {
     stop_at_start();
+    data_check_ = std::make_unique<DataCheck>(setup_.data);
     allocate();
     bring_in_states();
     observer_.on_begin(progress_.step + 1, setup_.total_steps);
@@ -189,12 +192,37 @@ class Run {
     trace_.end_commit(record.step, begin);
   }
 
-  void commit(bool ending) { commit_step(*resources_, progress_, setup_.identity, ending); }
+  // True when the step in `progress_` is committed or written to a checkpoint.
+  bool saves(bool ending) const {
+    const config::CheckpointConfig& checkpoints = setup_.plan.config.sluice.checkpoints;
+    const bool due = checkpoints.every > 0 && progress_.step % checkpoints.every == 0;
+    return resources_->commits(progress_.step, ending) ||
+           (!checkpoints.directory.empty() && (due || ending));
+  }
+
+  // Takes the verdict on the data: `waits`, or if it is there. Nothing is saved before.
+  void settle_data(bool waits) {
+    if (!data_check_ || !(waits || data_check_->done())) return;
+    const std::unique_ptr<DataCheck> check = std::move(data_check_);
+    models::RunSettings checksums = check->finish();
+    models::RunSettings& settings = setup_.identity.settings;
+    if (setup_.source.state) {
+      compare_checksums(setup_.source.state->settings, settings, checksums,
+                        setup_.plan.config.sluice.strict);
+    }
+    settings.merge(checksums);
+  }
+
+  void commit(bool ending) {
+    settle_data(saves(ending));
+    commit_step(*resources_, progress_, setup_.identity, ending);
+  }
 
   // True when no step follows.
   bool ends_at(std::int64_t step) const { return step == setup_.total_steps || stop_ != 0; }
 
   RunReport finish() {
+    settle_data(true);
     if (resources_->commits_swap() && progress_.committed_step > 0)
       resources_->files.store->close_cleanly();
     if (progress_.step > tally_.begun_from.step && progress_.updates == tally_.begun_from.updates) {
@@ -220,7 +248,8 @@ class Run {
   RunSetup setup_;
   Progress progress_;
   RunTally tally_;
-  std::optional<StepRecord> pending_;  // the last step, while its updates may run
+  std::optional<StepRecord> pending_;      // the last step, while its updates may run
+  std::unique_ptr<DataCheck> data_check_;  // null after its verdict
   RunTrace trace_;
   std::unique_ptr<RunResources> resources_;
   std::unique_ptr<MemorySampler> sampler_;

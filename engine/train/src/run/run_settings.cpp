@@ -96,6 +96,15 @@ void compare_settings(const models::RunSettings& saved, const models::RunSetting
   SLUICE_CHECK(!strict || differences.empty(), "\"strict\": true does not allow: " + differences);
 }
 
+void compare_checksums(const models::RunSettings& saved, const models::RunSettings& now,
+                       const models::RunSettings& checksums, bool strict) {
+  for (const char* data : {"training data", "held-out data"}) {
+    const auto before = saved.find(data);
+    if (before == saved.end() || before->second != now.at(data)) return;
+  }
+  compare_settings(saved, checksums, strict);
+}
+
 void adopt_passes(config::TrainConfig& config, const RunSource& source) {
   std::optional<std::int64_t>& asked = config.sluice.micro_batches_per_pass;
   if (!source.state || asked) return;

@@ -22,6 +22,11 @@ models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& p
 void compare_settings(const models::RunSettings& saved, const models::RunSettings& now,
                       bool strict);
 
+// Compares checksums of whole data files, known later than the settings of the run. Data whose
+// samples differ were reported by compare_settings(). States of older versions have no checksums.
+void compare_checksums(const models::RunSettings& saved, const models::RunSettings& now,
+                       const models::RunSettings& checksums, bool strict);
+
 // A resumed run takes over the number of micro-batches per pass, which bits may depend on, where
 // the configuration leaves it open.
 void adopt_passes(config::TrainConfig& config, const RunSource& source);

@@ -13,7 +13,8 @@
 
 namespace sluice::train {
 
-// Constant after set_up_run(), except that `plan.choices` grows as files are opened.
+// Constant after set_up_run(), except that `plan.choices` grows as files are opened, and
+// `identity.settings` by the checksums of the data (DataCheck).
 struct RunSetup {
   std::int64_t total_steps = 0;
   Data data;

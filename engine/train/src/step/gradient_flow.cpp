@@ -105,9 +105,9 @@ void GradientFlow::found_non_finite(std::size_t unit) {
     throw Error(
         "the gradient of " + non_finite_ +
         " is not finite. Without gradient_clipping each update begins when its gradient "
-        "arrives, and later layers are already updated, so this step cannot be skipped. The "
-        "last commit stays valid: continue from it with --resume. To have such steps "
-        "skipped, set gradient_clipping (1e9 clips nothing)");
+        "arrives, and later layers are already updated, so this step cannot be skipped. To have "
+        "such steps skipped, set gradient_clipping (1e9 clips nothing). " +
+        remaining_state(plan_, resources_.files.store.get()));
   }
   immediate_.reset();  // no unit has been updated yet
 }
@@ -220,6 +220,7 @@ void GradientFlow::finish_updates(zero::GatherStall& stall) {
     }
   }
   if (first) std::rethrow_exception(first);
+  resources_.updater->check_updates();
 }
 
 void GradientFlow::drop() {

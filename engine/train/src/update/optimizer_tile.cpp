@@ -1,5 +1,13 @@
 #include "update/optimizer_tile.hpp"
 
+#include <algorithm>
+#include <sstream>
+#include <string>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
+#include "sluice/models/run_state.hpp"
+
 namespace sluice::train {
 
 namespace {
@@ -15,6 +23,65 @@ cpu_adam::WeightSpan weight_span(Bytes bytes, DType dtype) {
 cpu_adam::MomentSpan moment_span(Bytes bytes, const models::StateFormat& format) {
   if (format.moments == config::MomentFormat::bf16) return as<Bf16>(bytes);
   return as<float>(bytes);
+}
+
+// Elements [first, first + count) of a tile of Adam.
+cpu_adam::Tile part_of(const cpu_adam::Tile& tile, std::size_t first, std::size_t count) {
+  cpu_adam::Tile part;
+  if (const auto* split = std::get_if<cpu_adam::SplitMaster>(&tile.master)) {
+    part.master = cpu_adam::SplitMaster{split->weight.subspan(first, count),
+                                        split->low.subspan(first, count)};
+  } else {
+    part.master = std::get<std::span<float>>(tile.master).subspan(first, count);
+  }
+  for (const std::size_t k : {0U, 1U}) {
+    part.moments[k] = std::visit(
+        [&](auto moment) -> cpu_adam::MomentSpan { return moment.subspan(first, count); },
+        tile.moments[k]);
+  }
+  part.gradient = std::visit(
+      [&](auto gradient) -> cpu_adam::GradientSpan { return gradient.subspan(first, count); },
+      tile.gradient);
+  part.weight = std::visit(
+      [&]<class W>(W weight) -> cpu_adam::WeightSpan {
+        if constexpr (std::is_same_v<W, std::monostate>) {
+          return weight;
+        } else {
+          return weight.subspan(first, count);
+        }
+      },
+      tile.weight);
+  return part;
+}
+
+// The first element of a parameter, among elements [begin, begin + count) of the unit's flat
+// buffer, that is non-finite in `tile`. Empty when there is none: padding does not count.
+std::string first_non_finite(const zero::UnitLayout& layout, const cpu_adam::AdamConfig& optimizer,
+                             std::uint64_t begin, std::uint64_t count, const cpu_adam::Tile& tile) {
+  for (const zero::ParamLayout& param : layout.params) {
+    const std::uint64_t from = std::max(begin, param.offset_count);
+    const std::uint64_t to = std::min(begin + count, param.offset_count + param.count);
+    if (from >= to) continue;
+    const std::size_t bad =
+        cpu_adam::first_non_finite(optimizer, part_of(tile, from - begin, to - from));
+    if (bad == to - from) continue;
+    return param.name + " (element " + format_count(from - param.offset_count + bad) + " of " +
+           format_count(param.count) + ")";
+  }
+  return "";
+}
+
+std::string likely_cause(const plan::Plan& plan, const cpu_adam::AdamConfig& optimizer) {
+  if (optimizer.epsilon == 0) {
+    return "The likely cause is \"eps\": 0: an element whose gradient has always been 0 becomes "
+           "0 / 0. Set optimizer.params.eps above 0, for example to 1e-8";
+  }
+  std::ostringstream text;
+  text << "The likely cause is a learning rate that is too large, " << optimizer.learning_rate
+       << " in this step: lower it";
+  if (plan.config.gradient_clipping == 0) text << ", or set gradient_clipping";
+  if (plan.compute_dtype == DType::fp16) text << "; weights in fp16 end at 65504";
+  return text.str();
 }
 
 }  // namespace
@@ -43,6 +110,36 @@ cpu_adam::Tile tile_of(const plan::Plan& plan, const StateSpans& states, Bytes g
   tile.moments = {moment_span(states[first], format), moment_span(states[first + 1], format)};
   tile.gradient = gradient_span(gradient, plan.compute_dtype);
   return tile;
+}
+
+std::string remaining_state(const plan::Plan& plan, const offload::SwapStore* store) {
+  const config::SluiceConfig& options = plan.config.sluice;
+  const bool two_slots = store != nullptr && plan.states_all_on_nvme() &&
+                         options.durability != config::Durability::none;
+  if (two_slots && store->committed_step() > 0) {
+    return "The commit of step " + std::to_string(store->committed_step()) +
+           " stays valid: continue from it with --resume (in a loop of one's own: "
+           "EngineOptions::resume)";
+  }
+  std::string lost;
+  if (!two_slots) lost = "The states were updated in place, so they are lost with this run. ";
+  const std::string& directory = options.checkpoints.directory;
+  const std::string newest = directory.empty() ? "" : models::newest_checkpoint(directory);
+  if (newest.empty()) return lost + "Nothing was committed before: begin anew";
+  return lost + "The last checkpoint is " + newest + ": continue from it with --resume";
+}
+
+void check_update(const plan::Plan& plan, const offload::SwapStore* store,
+                  const UpdateSettings& settings, const TileRange& range,
+                  const cpu_adam::Tile& tile) {
+  const zero::UnitLayout& layout = plan.layouts[range.unit];
+  const std::uint64_t begin =
+      zero::shard_range(layout, 0, plan.config.world_size).begin + range.begin;
+  const std::string bad = first_non_finite(layout, settings.optimizer, begin, range.count, tile);
+  if (bad.empty()) return;
+  throw Error("step " + std::to_string(settings.training_step) + ": the update of " + bad +
+              " gave a non-finite value from finite gradients, so this step is not committed. " +
+              likely_cause(plan, settings.optimizer) + ". " + remaining_state(plan, store));
 }
 
 }  // namespace sluice::train

@@ -1,14 +1,18 @@
 #pragma once
-// Views of a tile's bytes in the types that the optimizer takes. The plan says which types these
-// are. Thread-safe: free functions without state.
+// Views of a tile's bytes in the types that the optimizer takes, and its step. The plan says which
+// types these are. Thread-safe: free functions without state.
 
 #include <array>
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/models/state_format.hpp"
+#include "sluice/offload/swap_store.hpp"
 #include "sluice/plan/plan.hpp"
+#include "update/tile_range.hpp"
+#include "update/update_settings.hpp"
 
 namespace sluice::train {
 
@@ -27,5 +31,16 @@ cpu_adam::SplitMaster split_master(const StateSpans& states);
 // because the weight is then half of the master.
 cpu_adam::Tile tile_of(const plan::Plan& plan, const StateSpans& states,
                        std::span<std::byte> gradient, std::span<std::byte> weight);
+
+// The state from which training can continue after a step that failed, as a sentence without its
+// point. `store`: holds the states; may be null.
+std::string remaining_state(const plan::Plan& plan, const offload::SwapStore* store);
+
+// For a tile whose update gave a non-finite value: throws the error, which names the parameter, the
+// likely cause and the state that remains. Does nothing when only padding has such values: its
+// gradients are always 0, so with an epsilon of 0 it is 0 / 0. `store`: as above.
+void check_update(const plan::Plan& plan, const offload::SwapStore* store,
+                  const UpdateSettings& settings, const TileRange& range,
+                  const cpu_adam::Tile& tile);
 
 }  // namespace sluice::train

@@ -95,6 +95,21 @@ void StateUpdater::expect_updates() {
   scheduler_->expect_updates();
 }
 
+void StateUpdater::check_updates() const {
+  MutexLock lock(mutex_);
+  if (!failed_.empty()) std::rethrow_exception(failed_.begin()->second);
+}
+
+bool StateUpdater::has_failed() const {
+  MutexLock lock(mutex_);
+  return !failed_.empty();
+}
+
+void StateUpdater::forget_failure(std::size_t unit) {
+  MutexLock lock(mutex_);
+  failed_.erase(unit);
+}
+
 StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSettings& settings,
                                                 offload::TileLease gradients) {
   TileWork work;
@@ -107,7 +122,13 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
                      const TileRange& range, const States& states, Bytes gradient, Bytes weight) {
     cpu_adam::Tile tile = tile_of(*resources_.plan, states, gradient, weight);
     tile.first_element = first + range.begin;
-    cpu_adam::step(settings.optimizer, settings.step, tile, *resources_.executor);
+    if (!cpu_adam::step(settings.optimizer, settings.step, tile, *resources_.executor))
+      check_update(*resources_.plan, resources_.store, settings, range, tile);
+  };
+  work.ended = [this, unit](const std::exception_ptr& error) {
+    if (!error) return;
+    MutexLock lock(mutex_);
+    failed_.emplace(unit, error);
   };
   work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
   auto current = std::make_shared<TicketSource>();
@@ -158,6 +179,7 @@ Ticket StateUpdater::begin_restore(std::size_t unit, offload::SwapStore& source)
   const plan::Plan& plan = *resources_.plan;
   const bool own = &source == resources_.store && plan.units[unit].states == Tier::nvme;
   only_in_memory_[unit] = false;
+  forget_failure(unit);
   TileWork work;
   work.what = "restore";
   work.after = resources_.device->mark_compute();

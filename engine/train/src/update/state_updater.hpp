@@ -10,12 +10,15 @@
 // writes cached parts to the store only in a step that is committed.
 
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "sluice/base/mutex.hpp"
 #include "sluice/base/ticket.hpp"
 #include "sluice/offload/buffer_ring.hpp"
 #include "sluice/offload/swap_store.hpp"
@@ -47,6 +50,12 @@ class StateUpdater {
   Update begin_update(std::size_t unit, const UpdateSettings& settings,
                       offload::TileLease gradients = {});
 
+  // Throws the error of an update that failed, again and again: the unit's states are then no state
+  // of any step, until begin_restore() replaces them. Call it after the updates have ended and
+  // before a commit. Thread-safe, as has_failed().
+  void check_updates() const;
+  bool has_failed() const;
+
   // Announces one more update of every unit, after the updates already begun. While idle, the
   // updater prefetches the earliest units' states into the tiles that the plan has for that. The
   // announcement is a hint: the updates may fail to come.
@@ -74,7 +83,11 @@ class StateUpdater {
   const std::string& why_unregistered() const;
 
  private:
+  void forget_failure(std::size_t unit);
+
   const UpdaterResources resources_;
+  mutable Mutex mutex_;
+  std::map<std::size_t, std::exception_ptr> failed_ SLUICE_GUARDED_BY(mutex_);  // by unit
   std::unique_ptr<TilePlacement> placement_;
   std::unique_ptr<TileScheduler> scheduler_;
   // By unit: whether the store lacks the bytes that the last update gave to the cached parts.

@@ -62,7 +62,10 @@ void TileScheduler::post(std::function<void()> task) {
 Ticket TileScheduler::begin(std::size_t unit, TileWork work) {
   if (ahead_) {
     ahead_->begin_work(unit, work.is_update());
-    work.ended = [this, unit] { ahead_->end_work(unit); };
+    work.ended = [this, unit, then = std::move(work.ended)](const std::exception_ptr& error) {
+      ahead_->end_work(unit);
+      if (then) then(error);
+    };
   }
   auto countdown = std::make_shared<UnitCountdown>(placement_.tiles_of(unit), std::move(work));
   Ticket ticket = countdown->ticket();

@@ -33,7 +33,7 @@ void UnitCountdown::end_one(const std::exception_ptr& error) {
   } catch (...) {
     first_error_ = std::current_exception();
   }
-  if (work_.ended) work_.ended();
+  if (work_.ended) work_.ended(first_error_);
   source_.complete(told_ ? nullptr : first_error_);
 }
 

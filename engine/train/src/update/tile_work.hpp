@@ -42,8 +42,8 @@ struct TileWork {
   std::function<void(std::exception_ptr)> weights_current;
   // Called after all tiles have ended without an error.
   std::function<void()> finish;
-  // Called last, with or without an error.
-  std::function<void()> ended;
+  // Called last, with the first error, or null.
+  std::function<void(const std::exception_ptr&)> ended;
   bool is_update() const { return read_gradient; }
 };
 

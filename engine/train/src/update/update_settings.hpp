@@ -11,10 +11,11 @@
 namespace sluice::train {
 
 struct UpdateSettings {
-  cpu_adam::OptimizerConfig optimizer;
+  cpu_adam::AdamConfig optimizer;
   cpu_adam::Step step;
-  bool commits = true;            // the step is committed: the store needs cached parts too
-  offload::ComputePoint after{};  // copies of device memory begin after this point
+  std::int64_t training_step = 0;  // the step that updates, for messages; skipped steps count
+  bool commits = true;             // the step is committed: the store needs cached parts too
+  offload::ComputePoint after{};   // copies of device memory begin after this point
 };
 
 // Settings of update number `update`, counted from 1: the schedule's learning rate, and stochastic

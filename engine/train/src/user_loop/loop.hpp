@@ -79,6 +79,7 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
   void send_zero_gradients();
   void end_step(StepResult& result);
   void finish_step(bool ending);
+  void end_step_before_load();
   void commit(bool ending);
 
   // The step in progress: its micro-batches so far.

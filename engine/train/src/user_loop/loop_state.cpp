@@ -173,13 +173,21 @@ void Loop::save_checkpoint(const std::string& directory) {
   write_checkpoint(*resources_, progress_, {}, directory);
 }
 
-std::int64_t Loop::load_checkpoint(const std::string& directory) {
-  // After a load that failed there is no step to end.
-  check_ready();
-  if (failed_load_.empty()) {
-    forget_gradients();
+// The checkpoint replaces what an update that failed left; other failures are the caller's.
+void Loop::end_step_before_load() {
+  forget_gradients();
+  try {
     finish_step(false);
+  } catch (const std::exception& error) {
+    if (!resources_->updater->has_failed()) throw;
+    log(LogLevel::warn, std::string("replaced by a checkpoint: ") + error.what());
+    updates_running_ = false;
   }
+}
+
+std::int64_t Loop::load_checkpoint(const std::string& directory) {
+  check_ready();
+  if (failed_load_.empty()) end_step_before_load();
   const RunSource source = read_source(models::find_run(directory));
   check_source(source, plan_, source.state->seed);
   failed_load_ = source.directory;

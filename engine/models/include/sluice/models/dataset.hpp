@@ -3,9 +3,11 @@
 // uint16 tokens (.bin). It reads windows, never the whole file. The windows of a step depend on
 // seed and step only. No LibTorch.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -18,13 +20,18 @@ class Dataset {
  public:
   // Throws InvalidArgument naming the file when it is absent, empty, unreadable, not a regular
   // file, a .bin of odd length, or shorter than `sequence_length` + 1 tokens. Tokens are compared
-  // with `vocabulary_size` when a window is read.
+  // with `vocabulary_size` when a window is read; checksum() compares them all.
   Dataset(const std::string& path, std::uint64_t sequence_length, std::uint64_t vocabulary_size);
 
   const std::string& path() const { return path_; }
   // Whether the file holds uint16 tokens instead of bytes.
   bool is_tokens() const { return token_bytes_ == sizeof(std::uint16_t); }
   std::uint64_t token_count() const { return token_count_; }
+  std::uint64_t size_bytes() const { return token_count_ * token_bytes_; }
+  // Reads the whole file. Returns its checksum (XXH3, 16 hexadecimal digits); nothing once `stop`
+  // is true, which is looked at for every MiB. Throws InvalidArgument for a token not below the
+  // vocabulary size (with its offset), and when the file was truncated meanwhile or cannot be read.
+  std::optional<std::string> checksum(const std::atomic<bool>& stop) const;
   // Text that distinguishes files quickly: "1,234 tokens, sample 0123456789abcdef", the length and
   // a checksum of 64 places of 1 KiB spread over the file. Reads the file. Throws InvalidArgument.
   std::string identity() const;
@@ -58,6 +65,9 @@ class Dataset {
  private:
   void read_tokens(std::uint64_t begin, std::span<std::int64_t> window) const;
   void read_bytes(std::uint64_t offset_bytes, std::span<unsigned char> bytes) const;
+  std::uint32_t token_at(std::span<const unsigned char> bytes, std::size_t i) const;
+  void check_token(std::uint32_t token, std::uint64_t number) const;
+  void check_tokens(std::span<const unsigned char> bytes, std::uint64_t first) const;
 
   std::string path_;
   UniqueFd fd_;

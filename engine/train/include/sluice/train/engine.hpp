@@ -220,8 +220,8 @@ class __attribute__((visibility("default"))) Engine {
   StepResult step();
 
   // Waits for updates and commits the last step as the configuration says. Training may continue.
-  // Throws StorageError when everything else is done but checkpoints are missing, because they could
-  // not be written.
+  // Throws StorageError when everything else is done but checkpoints are missing, because they
+  // could not be written.
   void finish();
 
   // A copy of a parameter's current weights, by its name ("h.0.fc.weight").

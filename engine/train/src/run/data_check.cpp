@@ -1,0 +1,43 @@
+#include "run/data_check.hpp"
+
+#include <chrono>
+#include <cstdio>
+
+#include "sluice/base/log.hpp"
+#include "sluice/base/text.hpp"
+
+namespace sluice::train {
+
+DataCheck::DataCheck(const Data& data) : worker_("sluice-data") {
+  files_.push_back({data.train.get(), "checksum of the training data"});
+  if (data.separate_eval)
+    files_.push_back({data.separate_eval.get(), "checksum of the held-out data"});
+  reading_ = worker_.begin([this] {
+    for (File& file : files_) read(file);
+  });
+}
+
+DataCheck::~DataCheck() {
+  stop_ = true;
+}
+
+void DataCheck::read(File& file) {
+  const auto begin = std::chrono::steady_clock::now();
+  file.checksum = file.data->checksum(stop_).value_or("");
+  file.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+models::RunSettings DataCheck::finish() {
+  reading_.finish();
+  models::RunSettings checksums;
+  for (const File& file : files_) {
+    char seconds[32];
+    std::snprintf(seconds, sizeof(seconds), "%.1f", file.seconds);
+    log(LogLevel::info, file.data->path() + ": all " + format_count(file.data->size_bytes()) +
+                            " bytes checked in " + seconds + " s, checksum " + file.checksum);
+    checksums[file.setting] = file.checksum;
+  }
+  return checksums;
+}
+
+}  // namespace sluice::train
