@@ -6,7 +6,7 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
-#include "sluice/models/run_state.hpp"
+#include "sluice/models/checkpoints.hpp"
 
 namespace sluice::train {
 
