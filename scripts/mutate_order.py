@@ -31,6 +31,7 @@ FOLDERS = ("zero/src", "offload/src", "engine/train/src")
 CACHE = ROOT / ".cache" / "mutants"
 SAVED = CACHE / "original"  # the file that is changed now: its path, then its text
 SURVIVORS = ROOT / "tests" / "mutants" / "survivors.md"
+NO_POINT = "(static_cast<void>(%s), std::decay_t<decltype(%s)>{})"  # names the point, which would be unused else
 LEAK = "static_cast<void>(new auto(std::move(%s)))"
 
 
@@ -76,13 +77,18 @@ def expression_begin(code, end):
         at = len(before) - len(joiner)
 
 
-def first_argument(code, begin, end):
+def leak_of_call(text, code, begin, end):
+    """Leaks the first argument of a call and names the others, which would be unused else."""
     depth = 0
+    cuts = [begin - 1]
     for i in range(begin, end):
         depth += (code[i] in "([{") - (code[i] in ")]}")
         if depth == 0 and code[i] == ",":
-            return i
-    return end
+            cuts.append(i)
+    cuts.append(end)
+    arguments = [text[a + 1:b].strip() for a, b in zip(cuts, cuts[1:])]
+    named = [f"static_cast<void>({a})" for a in arguments[1:] if not a.startswith("{")]
+    return ", ".join([LEAK % arguments[0]] + named)
 
 
 def ticket_mutants(text, code):
@@ -94,23 +100,21 @@ def ticket_mutants(text, code):
         yield "ticket", begin, found.end(), LEAK % (f"*({owner})" if found.group(1) == "->" else owner)
     for found in re.finditer(r"(?<![\w.>])finish_all\(", code):
         end = closing(code, found.end() - 1)
-        argument = text[found.end():first_argument(code, found.end(), end)]
-        yield "tickets", found.start(), end + 1, LEAK % argument
+        yield "tickets", found.start(), end + 1, f"({leak_of_call(text, code, found.end(), end)})"
     for found in re.finditer(r"\bstalls_?\.(wait|finish)\(", code):
         end = closing(code, found.end() - 1)
         begin = expression_begin(code, end + 1)
-        argument = text[found.end():first_argument(code, found.end(), end)]
-        leak = LEAK % argument
+        leak = leak_of_call(text, code, found.end(), end)
         value = f"({leak}, decltype({text[begin:end + 1]}){{}})"
-        yield "stall", begin, end + 1, value if found.group(1) == "wait" else leak
+        yield "stall", begin, end + 1, value if found.group(1) == "wait" else f"({leak})"
 
 
 def point_mutants(_, code):
-    for found in re.finditer(r"(?<=[^=!<>]=)\s*[\w.>()-]*\bmark_compute\(\)(?=\s*;)", code):
-        yield "point", found.start(), found.end(), " {}"
+    for found in re.finditer(r"(?<=[^=!<>]=)\s*([\w.>()-]*\bmark_compute\(\))(?=\s*;)", code):
+        yield "point", found.start(1), found.end(1), NO_POINT % (found.group(1), found.group(1))
     for found in re.finditer(r"(?<=[(,{])\s*((?:[\w.]|->)*\b(?:after|unused)|(?:[\w.]|->)+mark_compute\(\))(?=\s*[),}])", code):
         if not is_capture(code, found.start(1)):
-            yield "after", found.start(1), found.end(1), "{}"
+            yield "after", found.start(1), found.end(1), NO_POINT % (found.group(1), found.group(1))
     for found in re.finditer(r"\bafter\.event\(\) (!=|==) nullptr", code):
         yield "event", found.start(), found.end(), "false" if found.group(1) == "!=" else "true"
 

@@ -94,10 +94,12 @@ __attribute__((visibility("default"))) void* realloc(void* memory, std::size_t s
   released(memory);
   return counted(__libc_realloc(memory, size_bytes), size_bytes);
 }
-__attribute__((visibility("default"))) void* memalign(std::size_t alignment, std::size_t size_bytes) {
+__attribute__((visibility("default"))) void* memalign(std::size_t alignment,
+                                                      std::size_t size_bytes) {
   return counted(__libc_memalign(alignment, size_bytes), size_bytes);
 }
-__attribute__((visibility("default"))) void* aligned_alloc(std::size_t alignment, std::size_t size_bytes) {
+__attribute__((visibility("default"))) void* aligned_alloc(std::size_t alignment,
+                                                           std::size_t size_bytes) {
   return counted(__libc_memalign(alignment, size_bytes), size_bytes);
 }
 __attribute__((visibility("default"))) int posix_memalign(void** memory, std::size_t alignment,

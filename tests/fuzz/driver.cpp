@@ -3,12 +3,13 @@
 //   TARGET CORPUS only N SEED [OUT]      mutation N again; its bytes are written to OUT
 //   TARGET FILE...                       these files
 // A run fails when the target crashes or throws, works longer than the limit on one file, or takes
-// more memory than the file's size allows. The failing mutation is named, so that `only` repeats it.
+// more memory than the file's size allows. The failing mutation is named, so that `only` repeats
+// it.
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -87,7 +88,8 @@ bool run_one(const std::string& bytes, const std::string& name) {
   try {
     LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
   } catch (const std::exception& error) {
-    std::cerr << "fuzz: " << name << ": an error that is none of Sluice's: " << error.what() << "\n";
+    std::cerr << "fuzz: " << name << ": an error that is none of Sluice's: " << error.what()
+              << "\n";
     good = false;
   }
   const Allocations taken = end_counting_allocations();
@@ -103,12 +105,14 @@ std::string read_file(const std::string& path) {
 
 std::vector<std::string> files_of(const std::string& folder) {
   std::vector<std::string> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) paths.push_back(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   return paths;
 }
 
-std::string mutation(const std::vector<std::string>& seeds, std::uint64_t seed, std::uint64_t number) {
+std::string mutation(const std::vector<std::string>& seeds, std::uint64_t seed,
+                     std::uint64_t number) {
   return Mutator(seed * 1'000'003 + number, kMostInputBytes).mutated(seeds);
 }
 
@@ -121,7 +125,8 @@ int run_folder(const std::string& folder, const std::vector<std::string>& argume
   }
   if (seeds.empty()) throw std::runtime_error(folder + " has no files");
   if (arguments.at(0) == "only") {
-    const std::string bytes = mutation(seeds, std::stoull(arguments.at(2)), std::stoull(arguments.at(1)));
+    const std::string bytes =
+        mutation(seeds, std::stoull(arguments.at(2)), std::stoull(arguments.at(1)));
     if (arguments.size() > 3) std::ofstream(arguments[3], std::ios::binary) << bytes;
     return run_one(bytes, "this mutation") ? 0 : 1;
   }

@@ -14,11 +14,34 @@ bool is_digit(char c) {
 }
 
 // Pieces of JSON, invalid UTF-8 (overlong, a surrogate, cut off), zero bytes.
-const std::array<std::string, 28> kPieces = {
-    "{"s,        "}"s,        "["s,        "]"s,       "\""s,      ":"s,          ","s,
-    "//"s,       "/*"s,       "\\u0000"s,  "\\ud800"s, "null"s,    "true"s,       "-"s,
-    "\n"s,       "1e999"s,    "\xFF"s,     "\xC0\x80"s, "\xED\xA0\x80"s, "\xF0\x9F"s, "\0"s,
-    "\0\0\0\0"s, "\"a\": 0,"s, "\"\": {},"s, "\xEF\xBB\xBF"s, "\\"s, "../"s,       "%s%n"s};
+const std::array<std::string, 28> kPieces = {"{"s,
+                                             "}"s,
+                                             "["s,
+                                             "]"s,
+                                             "\""s,
+                                             ":"s,
+                                             ","s,
+                                             "//"s,
+                                             "/*"s,
+                                             "\\u0000"s,
+                                             "\\ud800"s,
+                                             "null"s,
+                                             "true"s,
+                                             "-"s,
+                                             "\n"s,
+                                             "1e999"s,
+                                             "\xFF"s,
+                                             "\xC0\x80"s,
+                                             "\xED\xA0\x80"s,
+                                             "\xF0\x9F"s,
+                                             "\0"s,
+                                             "\0\0\0\0"s,
+                                             "\"a\": 0,"s,
+                                             "\"\": {},"s,
+                                             "\xEF\xBB\xBF"s,
+                                             "\\"s,
+                                             "../"s,
+                                             "%s%n"s};
 
 const std::array<std::string, 14> kNumbers = {"0"s,
                                               "-1"s,
@@ -105,7 +128,8 @@ void Mutator::splice(std::string& text, const std::string& other) {
 
 void Mutator::replace_number(std::string& text) {
   const std::size_t from = below(text.size() + 1);
-  const auto begin = std::find_if(text.begin() + static_cast<std::ptrdiff_t>(from), text.end(), is_digit);
+  const auto begin =
+      std::find_if(text.begin() + static_cast<std::ptrdiff_t>(from), text.end(), is_digit);
   const auto end = std::find_if_not(begin, text.end(), is_digit);
   if (begin == end) return;
   text.replace(begin, end, kNumbers[below(kNumbers.size())]);

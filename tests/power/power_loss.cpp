@@ -1,6 +1,7 @@
 #include "power_loss.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -45,7 +46,8 @@ void overwrite(std::string& bytes, std::uint64_t offset_bytes, std::string_view 
   std::memcpy(bytes.data() + offset_bytes, data.data(), size);
 }
 
-void write_arrived(std::string& bytes, std::uint64_t offset_bytes, std::string_view data, Arrival& arrives) {
+void write_arrived(std::string& bytes, std::uint64_t offset_bytes, std::string_view data,
+                   Arrival& arrives) {
   while (!data.empty()) {
     const std::uint64_t to_end = kSectorBytes - offset_bytes % kSectorBytes;
     const std::string_view sector = data.substr(0, to_end);
@@ -67,12 +69,26 @@ std::vector<Entry> read_record(const std::string& path) {
   };
   EntryHeader header;
   while (file.read(reinterpret_cast<char*>(&header), sizeof(header))) {
-    Entry entry{header.op, text(header.name_bytes), text(header.second_bytes), header.inode,
-                header.offset_bytes, text(header.data_bytes)};
+    Entry entry{header.op,    text(header.name_bytes), text(header.second_bytes),
+                header.inode, header.offset_bytes,     text(header.data_bytes)};
     if (!file) throw std::runtime_error(path + " ends within an entry");
     entries.push_back(std::move(entry));
   }
   return entries;
+}
+
+std::size_t moment(const std::vector<Entry>& record, std::size_t made, std::mt19937_64& random) {
+  std::vector<std::size_t> turns;
+  for (std::size_t i = made; i < record.size(); ++i) {
+    if (record[i].op != Op::write && record[i].op != Op::mark) turns.push_back(i);
+  }
+  if (below(random, 2) == 0) return made + below(random, record.size() - made + 1);
+  return std::min(record.size(), turns[below(random, turns.size())] + below(random, 3));
+}
+
+std::size_t cut_count() {
+  const char* const asked = std::getenv("SLUICE_POWER_CUTS");
+  return asked == nullptr ? 30 : static_cast<std::size_t>(std::atol(asked));
 }
 
 LostPower::LostPower(const std::vector<Entry>& record, std::size_t count) {
@@ -88,7 +104,9 @@ std::size_t LostPower::folder_at(const std::string& path) const {
 
 std::size_t LostPower::node_of(std::uint64_t inode) const {
   const auto found = node_of_inode_.find(inode);
-  return found == node_of_inode_.end() ? 0 : found->second;  // 0: the root, whose making is not recorded
+  return found == node_of_inode_.end()
+             ? 0
+             : found->second;  // 0: the root, whose making is not recorded
 }
 
 void LostPower::take(const Entry& entry) {
@@ -104,7 +122,8 @@ void LostPower::take(const Entry& entry) {
     case Op::sync_file: {
       Node& node = nodes_[node_of(entry.inode)];
       for (const Change& change : node.pending) {
-        const std::uint64_t end = change.offset_bytes + (change.op == Op::write ? change.data->size() : 0);
+        const std::uint64_t end =
+            change.offset_bytes + (change.op == Op::write ? change.data->size() : 0);
         if (change.op == Op::resize || end > node.durable.size()) node.durable.resize(end);
         if (change.op == Op::write) overwrite(node.durable, change.offset_bytes, *change.data);
       }
@@ -125,7 +144,8 @@ void LostPower::take_names(const Entry& entry) {
   NameChange change{entry.op, folder_at(parent_of(entry.name)), last_of(entry.name), 0, 0, ""};
   if (entry.op == Op::create || entry.op == Op::make_folder) {
     change.node = nodes_.size();
-    nodes_.push_back({.is_folder = entry.op == Op::make_folder, .durable = {}, .pending = {}, .names = {}});
+    nodes_.push_back(
+        {.is_folder = entry.op == Op::make_folder, .durable = {}, .pending = {}, .names = {}});
     live_.emplace_back();
     node_of_inode_[entry.inode] = change.node;
   }
@@ -156,7 +176,8 @@ void LostPower::sync_folder(std::size_t folder) {
   for (const Node& node : nodes_) durable.push_back(node.names);
   std::vector<NameChange> rest;
   for (NameChange& change : pending_names_) {
-    const bool concerns = change.folder == folder || (change.op == Op::rename && change.second_folder == folder);
+    const bool concerns =
+        change.folder == folder || (change.op == Op::rename && change.second_folder == folder);
     if (concerns) {
       apply(change, durable);
     } else {
@@ -189,10 +210,12 @@ LostPower::Folders LostPower::names_after(Names names, std::mt19937_64& random) 
 std::string LostPower::bytes_of(const Node& node, std::mt19937_64& random) const {
   std::string bytes = node.durable;
   Arrival arrives(random);
-  const std::size_t lengths = below(random, node.pending.size() + 1);  // changes of the length that happened
+  const std::size_t lengths =
+      below(random, node.pending.size() + 1);  // changes of the length that happened
   for (std::size_t i = 0; i < node.pending.size(); ++i) {
     const Change& change = node.pending[i];
-    const std::uint64_t end = change.offset_bytes + (change.op == Op::write ? change.data->size() : 0);
+    const std::uint64_t end =
+        change.offset_bytes + (change.op == Op::write ? change.data->size() : 0);
     if (i < lengths && (change.op == Op::resize || end > bytes.size())) bytes.resize(end);
     if (change.op == Op::write) write_arrived(bytes, change.offset_bytes, *change.data, arrives);
   }

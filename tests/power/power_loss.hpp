@@ -2,7 +2,8 @@
 // What a file system may hold after loss of power, from a record of the changes to a folder
 // (recorder.cpp). Synced bytes and names are there; of all others, any part may be.
 //
-//   data    fsync and fdatasync of a file make its bytes and its length durable. Of later writes any
+//   data    fsync and fdatasync of a file make its bytes and its length durable. Of later writes
+//   any
 //           512-byte sectors may have arrived, whatever their order, and the length may be that
 //           after any of them.
 //   names   fsync of a folder makes its names durable; a rename happens as a whole or not at all.
@@ -32,6 +33,13 @@ struct Entry {
 };
 
 std::vector<Entry> read_record(const std::string& path);
+
+// A moment at which power is lost, as a number of entries of which the first `made` are past: in
+// half of the cases close to where names change or something is synced.
+std::size_t moment(const std::vector<Entry>& record, std::size_t made, std::mt19937_64& random);
+
+// How many moments a test tries: SLUICE_POWER_CUTS, or as many as CI has the time for.
+std::size_t cut_count();
 
 // in_order: those of one folder as far as some moment, as in a journal. any: each of them or not.
 enum class Names { in_order, any };

@@ -1,6 +1,7 @@
 // Power is lost at any moment of a run that commits steps to a swap store, or of several runs that
-// were killed. With "power" the last step that was committed is there, whole; with every durability,
-// wrong bytes are never taken for good. SLUICE_POWER_CUTS: how many moments each test tries.
+// were killed. With "power" the last step that was committed is there, whole; with every
+// durability, wrong bytes are never taken for good. SLUICE_POWER_CUTS: how many moments each test
+// tries.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +10,9 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
 
 #include "power_loss.hpp"
 #include "store_steps.hpp"
@@ -18,11 +22,6 @@ namespace sluice::power {
 namespace {
 
 using test::TempDir;
-
-std::size_t cuts() {
-  const char* const asked = std::getenv("SLUICE_POWER_CUTS");
-  return asked == nullptr ? 40 : static_cast<std::size_t>(std::atol(asked));
-}
 
 struct WriterRun {
   std::string durability;
@@ -38,7 +37,8 @@ int record(const WriterRun& run, const std::string& root, const std::string& log
     ::setenv("LD_PRELOAD", SLUICE_RECORDER, 1);
     ::setenv("SLUICE_RECORD_ROOT", root.c_str(), 1);
     ::setenv("SLUICE_RECORD_LOG", log.c_str(), 1);
-    if (run.end_before > 0) ::setenv("SLUICE_RECORD_END", std::to_string(run.end_before).c_str(), 1);
+    if (run.end_before > 0)
+      ::setenv("SLUICE_RECORD_END", std::to_string(run.end_before).c_str(), 1);
     if (std::freopen("/dev/null", "w", stdout) == nullptr) ::_exit(3);
     const std::string steps = std::to_string(run.steps);
     std::vector<std::string> words = {SLUICE_STORE_WRITER, run.durability, steps};
@@ -87,17 +87,8 @@ class PowerLoss : public ::testing::Test {
     return status.st_ino;
   }
 
-  // A moment: in half of the cases close to where names change or something is synced.
-  std::size_t moment(std::mt19937_64& random) const {
-    std::vector<std::size_t> turns;
-    for (std::size_t i = made_.size(); i < record_.size(); ++i) {
-      if (record_[i].op != Op::write && record_[i].op != Op::mark) turns.push_back(i);
-    }
-    if (random() % 2 == 0) return made_.size() + random() % (record_.size() - made_.size() + 1);
-    return std::min(record_.size(), turns[random() % turns.size()] + random() % 3);
-  }
-
-  // The step that a program finds in the folder; 0: none; -1: what is there is damaged, and said to be.
+  // The step that a program finds in the folder; 0: none; -1: what is there is damaged, and said to
+  // be.
   std::int64_t step_found(const std::string& root) const {
     const std::string folder = root + "/" + folders_.front();
     try {
@@ -122,8 +113,8 @@ class PowerLoss : public ::testing::Test {
   void at_any_moment(Names names, const Judge& judge) {
     constexpr std::uint64_t kSeed = 20261123;
     std::mt19937_64 random(kSeed + (names == Names::any ? 1 : 0));
-    for (std::size_t i = 0; i < cuts() && !HasFailure(); ++i) {
-      const std::size_t count = moment(random);
+    for (std::size_t i = 0; i < cut_count() && !HasFailure(); ++i) {
+      const std::size_t count = moment(record_, made_.size(), random);
       const LostPower lost(record_, count);
       const TempDir after;
       lost.write_state(after.path(), names, random);
@@ -180,12 +171,14 @@ TEST_F(PowerLoss, KeepsTheLastCommitWhenARunWasKilledAtAnyOfItsChanges) {
     if (entry.op == Op::rename) renames.push_back(changes);
   }
   ASSERT_EQ(renames.size(), 2U);
-  ASSERT_EQ(renames[1], changes - 1) << "after the second manifest got its name, its folder is synced";
+  ASSERT_EQ(renames[1], changes - 1)
+      << "after the second manifest got its name, its folder is synced";
   for (const long end_before : {changes - 2, changes - 1, changes}) {
     SCOPED_TRACE("killed before change " + std::to_string(end_before));
     std::filesystem::remove(aside_.file("record"));
     made_.clear();
-    record_runs({{.durability = "power", .steps = 2, .end_before = end_before}, {.durability = "power", .steps = 2}});
+    record_runs({{.durability = "power", .steps = 2, .end_before = end_before},
+                 {.durability = "power", .steps = 2}});
     if (HasFatalFailure()) return;
     expect_last_commit_kept();
   }
@@ -200,11 +193,49 @@ TEST_F(PowerLoss, NeverTakesWrongBytesForGoodWithoutDurabilityPower) {
     if (HasFatalFailure()) return;
     std::size_t lost = 0;
     for (const Names names : {Names::in_order, Names::any}) {
-      at_any_moment(names, [&](std::int64_t committed, std::int64_t found) { lost += found < committed ? 1 : 0; });
+      at_any_moment(names, [&](std::int64_t committed, std::int64_t found) {
+        lost += found < committed ? 1 : 0;
+      });
     }
     // Else the tests above would pass whatever the store does.
     EXPECT_GT(lost, 0U) << "nothing was ever lost";
   }
+}
+
+// What the file `a` holds in a hundred states after the first `count` entries; "none": it is not
+// there.
+std::set<std::string> contents_of_a(const std::vector<Entry>& record, std::size_t count) {
+  std::mt19937_64 random(7);
+  std::set<std::string> found;
+  for (int i = 0; i < 100; ++i) {
+    const TempDir after;
+    LostPower(record, count)
+        .write_state(after.path(), i % 2 == 0 ? Names::in_order : Names::any, random);
+    std::ifstream file(after.file("a"), std::ios::binary);
+    found.insert(file ? std::string(std::istreambuf_iterator<char>(file), {}) : "none");
+  }
+  return found;
+}
+
+TEST(LostPower, KeepsWhatWasSyncedAndAnyPartOfTheRest) {
+  using ::testing::ElementsAre;
+  const std::string zeros(4, '\0');
+  const std::vector<Entry> record = {
+      {Op::create, "a", "", 1, 0, ""},     {Op::write, "", "", 1, 0, "old!"},
+      {Op::sync_file, "", "", 1, 0, ""},   {Op::sync_folder, "", "", 0, 0, ""},
+      {Op::create, "b", "", 2, 0, ""},     {Op::write, "", "", 2, 0, "new!"},
+      {Op::rename, "b", "a", 0, 0, ""},    {Op::sync_file, "", "", 2, 0, ""},
+      {Op::sync_folder, "", "", 0, 0, ""},
+  };
+  EXPECT_THAT(contents_of_a(record, 0), ElementsAre("none"));
+  EXPECT_THAT(contents_of_a(record, 2), ElementsAre("", zeros, "none", "old!"))
+      << "nothing is synced";
+  EXPECT_THAT(contents_of_a(record, 3), ElementsAre("none", "old!")) << "the name is not synced";
+  EXPECT_THAT(contents_of_a(record, 6), ElementsAre("old!"));
+  EXPECT_THAT(contents_of_a(record, 7), ElementsAre("", zeros, "new!", "old!"))
+      << "a rename is atomic, bytes are not";
+  EXPECT_THAT(contents_of_a(record, 8), ElementsAre("new!", "old!"));
+  EXPECT_THAT(contents_of_a(record, 9), ElementsAre("new!"));
 }
 
 }  // namespace

@@ -127,12 +127,15 @@ std::uint64_t inode_at(const char* path) {
 }
 
 std::uint64_t inode_of(int fd) {
-  return fd >= 0 && static_cast<std::size_t>(fd) < kMostFds ? recorder().inode_of[static_cast<std::size_t>(fd)] : 0;
+  return fd >= 0 && static_cast<std::size_t>(fd) < kMostFds
+             ? recorder().inode_of[static_cast<std::size_t>(fd)]
+             : 0;
 }
 
 bool says(int fd) {
   if (fd == STDOUT_FILENO || fd == STDERR_FILENO) return true;
-  return fd >= 0 && static_cast<std::size_t>(fd) < kMostFds && recorder().says[static_cast<std::size_t>(fd)];
+  return fd >= 0 && static_cast<std::size_t>(fd) < kMostFds &&
+         recorder().says[static_cast<std::size_t>(fd)];
 }
 
 void remember(int fd, const char* path) {
@@ -166,7 +169,8 @@ int open_recorded(const char* call, const char* path, int flags, mode_t mode) {
 
 // Runs `call`, which writes at an offset, and records as much as it wrote.
 template <typename Call>
-ssize_t write_recorded(int fd, const iovec* pieces, int count, std::int64_t offset, const Call& call) {
+ssize_t write_recorded(int fd, const iovec* pieces, int count, std::int64_t offset,
+                       const Call& call) {
   if (!is_recording()) return call();
   const Locked locked;
   const std::uint64_t inode = inode_of(fd);
@@ -188,7 +192,10 @@ ssize_t write_recorded(int fd, const iovec* pieces, int count, std::int64_t offs
   data.resize(static_cast<std::size_t>(written));
   if (said) put({.op = Op::mark, .data_bytes = data.size()}, "", "", data.data());
   if (inode != 0) {
-    put({.op = Op::write, .inode = inode, .offset_bytes = static_cast<std::uint64_t>(offset), .data_bytes = data.size()},
+    put({.op = Op::write,
+         .inode = inode,
+         .offset_bytes = static_cast<std::uint64_t>(offset),
+         .data_bytes = data.size()},
         "", "", data.data());
   }
   errno = error_number;
@@ -202,7 +209,8 @@ int size_recorded(int fd, Op op, std::int64_t size_bytes, const Call& call) {
   if (inode_of(fd) != 0) count_change();
   const int result = call();
   if (result == 0 && inode_of(fd) != 0) {
-    put({.op = op, .inode = inode_of(fd), .offset_bytes = static_cast<std::uint64_t>(size_bytes)}, "", "", nullptr);
+    put({.op = op, .inode = inode_of(fd), .offset_bytes = static_cast<std::uint64_t>(size_bytes)},
+        "", "", nullptr);
   }
   return result;
 }
@@ -295,8 +303,9 @@ SLUICE_EXPORT ssize_t write(int fd, const void* data, size_t size) {
   return write_recorded(fd, &piece, 1, -1, [&] { return real<Write>("write")(fd, data, size); });
 }
 SLUICE_EXPORT ssize_t writev(int fd, const iovec* pieces, int count) {
-  return write_recorded(fd, pieces, count, -1,
-                        [&] { return real<ssize_t(int, const iovec*, int)>("writev")(fd, pieces, count); });
+  return write_recorded(fd, pieces, count, -1, [&] {
+    return real<ssize_t(int, const iovec*, int)>("writev")(fd, pieces, count);
+  });
 }
 SLUICE_EXPORT ssize_t pwrite(int fd, const void* data, size_t size, off_t offset) {
   const iovec piece{const_cast<void*>(data), size};
@@ -313,22 +322,25 @@ SLUICE_EXPORT ssize_t pwritev(int fd, const iovec* pieces, int count, off_t offs
   });
 }
 SLUICE_EXPORT int ftruncate(int fd, off_t size) {
-  return size_recorded(fd, Op::resize, size, [&] { return real<int(int, off_t)>("ftruncate")(fd, size); });
+  return size_recorded(fd, Op::resize, size,
+                       [&] { return real<int(int, off_t)>("ftruncate")(fd, size); });
 }
 SLUICE_EXPORT int ftruncate64(int fd, off_t size) {
   return ftruncate(fd, size);
 }
 SLUICE_EXPORT int fallocate(int fd, int mode, off_t offset, off_t size) {
   if (mode != 0) std::abort();  // holes and the like are not modelled
-  return size_recorded(fd, Op::allocate, offset + size,
-                       [&] { return real<int(int, int, off_t, off_t)>("fallocate")(fd, mode, offset, size); });
+  return size_recorded(fd, Op::allocate, offset + size, [&] {
+    return real<int(int, int, off_t, off_t)>("fallocate")(fd, mode, offset, size);
+  });
 }
 SLUICE_EXPORT int fallocate64(int fd, int mode, off_t offset, off_t size) {
   return fallocate(fd, mode, offset, size);
 }
 SLUICE_EXPORT int posix_fallocate(int fd, off_t offset, off_t size) {
-  return size_recorded(fd, Op::allocate, offset + size,
-                       [&] { return real<int(int, off_t, off_t)>("posix_fallocate")(fd, offset, size); });
+  return size_recorded(fd, Op::allocate, offset + size, [&] {
+    return real<int(int, off_t, off_t)>("posix_fallocate")(fd, offset, size);
+  });
 }
 SLUICE_EXPORT int posix_fallocate64(int fd, off_t offset, off_t size) {
   return posix_fallocate(fd, offset, size);
@@ -343,24 +355,30 @@ SLUICE_EXPORT int rename(const char* from, const char* to) {
   return names_recorded(Op::rename, from, to,
                         [&] { return real<int(const char*, const char*)>("rename")(from, to); });
 }
-SLUICE_EXPORT int renameat2(int from_fd, const char* from, int to_fd, const char* to, unsigned flags) {
+SLUICE_EXPORT int renameat2(int from_fd, const char* from, int to_fd, const char* to,
+                            unsigned flags) {
   // RENAME_NOREPLACE changes nothing about what is durable; an exchange would.
   if (from_fd != AT_FDCWD || to_fd != AT_FDCWD || (flags & ~1U) != 0) std::abort();
   return names_recorded(Op::rename, from, to, [&] {
-    return real<int(int, const char*, int, const char*, unsigned)>("renameat2")(from_fd, from, to_fd, to, flags);
+    return real<int(int, const char*, int, const char*, unsigned)>("renameat2")(from_fd, from,
+                                                                                to_fd, to, flags);
   });
 }
 SLUICE_EXPORT int unlink(const char* path) {
-  return names_recorded(Op::unlink, path, nullptr, [&] { return real<int(const char*)>("unlink")(path); });
+  return names_recorded(Op::unlink, path, nullptr,
+                        [&] { return real<int(const char*)>("unlink")(path); });
 }
 SLUICE_EXPORT int rmdir(const char* path) {
-  return names_recorded(Op::unlink, path, nullptr, [&] { return real<int(const char*)>("rmdir")(path); });
+  return names_recorded(Op::unlink, path, nullptr,
+                        [&] { return real<int(const char*)>("rmdir")(path); });
 }
 SLUICE_EXPORT int remove(const char* path) {
-  return names_recorded(Op::unlink, path, nullptr, [&] { return real<int(const char*)>("remove")(path); });
+  return names_recorded(Op::unlink, path, nullptr,
+                        [&] { return real<int(const char*)>("remove")(path); });
 }
 SLUICE_EXPORT int mkdir(const char* path, mode_t mode) {
-  return names_recorded(Op::make_folder, path, nullptr, [&] { return real<int(const char*, mode_t)>("mkdir")(path, mode); });
+  return names_recorded(Op::make_folder, path, nullptr,
+                        [&] { return real<int(const char*, mode_t)>("mkdir")(path, mode); });
 }
 // Calls that the project does not make below its folders: a new use must be modelled first.
 SLUICE_EXPORT int link(const char* from, const char* to) {

@@ -1,6 +1,6 @@
 #pragma once
-// A small swap store whose bytes follow from the step: what store_writer.cpp writes, and the test of
-// loss of power compares.
+// A small swap store whose bytes follow from the step: what store_writer.cpp writes, and the test
+// of loss of power compares.
 //
 // Thread-compatible: callers synchronise.
 
@@ -49,7 +49,8 @@ inline std::vector<std::byte> bytes_of(std::size_t shard, std::int64_t step) {
   return bytes;
 }
 
-inline std::unique_ptr<offload::SwapStore> open_or_create(const offload::SwapPlace& place, nvme::IoEngine& io,
+inline std::unique_ptr<offload::SwapStore> open_or_create(const offload::SwapPlace& place,
+                                                          nvme::IoEngine& io,
                                                           offload::Durability durability) {
   using offload::SwapStore;
   return SwapStore::holds_committed(place.directory)
@@ -63,7 +64,8 @@ inline void write_step(offload::SwapStore& store, std::int64_t step) {
     const std::span<const std::byte> bytes = content;
     std::vector<Ticket> writes;
     for (std::size_t at = 0; at < bytes.size(); at += offload::kChecksumChunkBytes) {
-      const std::size_t size = std::min<std::size_t>(offload::kChecksumChunkBytes, bytes.size() - at);
+      const std::size_t size =
+          std::min<std::size_t>(offload::kChecksumChunkBytes, bytes.size() - at);
       writes.push_back(store.begin_write(i, at, bytes.subspan(at, size)));
     }
     finish_all(writes);
@@ -71,8 +73,8 @@ inline void write_step(offload::SwapStore& store, std::int64_t step) {
   }
 }
 
-// Reads everything and compares checksums, as a resumed run does. Throws StorageError when the store
-// does not hold what its manifest says. Then true when the bytes are those of `step`.
+// Reads everything and compares checksums, as a resumed run does. Throws StorageError when the
+// store does not hold what its manifest says. Then true when the bytes are those of `step`.
 inline bool holds_step(offload::SwapStore& store, std::int64_t step) {
   bool same = store.committed_metadata() == metadata_of(step);
   for (std::size_t i = 0; i < store.shard_count(); ++i) {

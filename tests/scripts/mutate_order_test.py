@@ -51,11 +51,14 @@ class MutateOrder(unittest.TestCase):
     def test_leaks_a_ticket_because_its_destructor_waits(self):
         self.assertEqual(self.changed(0), ["if (update) static_cast<void>(new auto(std::move(*(update))));"])
         self.assertEqual(self.changed(3),
-                         ["error = error_of([&] { static_cast<void>(new auto(std::move(tile.pending))); });"])
+                         ["error = error_of([&] { (static_cast<void>(new auto(std::move(tile.pending))), "
+                          "static_cast<void>(stalls.seconds)); });"])
 
     def test_empties_a_point(self):
-        self.assertIn("->begin_fetch(home, full.subspan(range.begin * 2, 4), {})", self.changed(2))
-        self.assertEqual(self.changed(4), ["const ComputePoint unused = {};"])
+        self.assertEqual(self.changed(2), ["->begin_fetch(home, full.subspan(range.begin * 2, 4), "
+                                           "(static_cast<void>(after), std::decay_t<decltype(after)>{}))"])
+        self.assertEqual(self.changed(4), ["const ComputePoint unused = (static_cast<void>(device->mark_compute()), "
+                                           "std::decay_t<decltype(device->mark_compute())>{});"])
         self.assertEqual(self.changed(6), ['if (false) order("update->finish();");'])
 
     def test_takes_back_what_a_killed_call_left(self):
