@@ -29,6 +29,19 @@ void sync_tree(const fs::path& directory) {
   sync_path(directory);
 }
 
+// Makes a directory and its missing parents. Their names survive loss of power: else a checkpoint
+// that is durable itself could be out of reach.
+void make_directories(const fs::path& directory, std::error_code& error) {
+  std::vector<fs::path> made;
+  std::error_code ignored;
+  for (fs::path path = fs::absolute(directory, error); !error && !fs::exists(path, ignored);
+       path = path.parent_path())
+    made.push_back(path);
+  fs::create_directories(directory, error);
+  if (error) return;
+  for (const fs::path& path : made) sync_path(path.parent_path());
+}
+
 // Removes a folder and the files in it; ignores errors. std::filesystem::remove_all is not usable:
 // libtorch.so of the wheel exports a version of it that calls a missing function, and a program
 // that links libtorch.so gets that version.
@@ -59,7 +72,7 @@ void remove_old(const fs::path& directory, std::int64_t keep) {
 
 std::unique_ptr<offload::DirectoryLock> hold_checkpoint_directory(const std::string& directory) {
   std::error_code error;
-  fs::create_directories(directory, error);
+  make_directories(directory, error);
   if (error && !fs::is_directory(directory)) {
     throw IoError(error.value(), "create directory", directory, 0, 0,
                   "\"checkpoint_dir\" must name a directory, or where one can be made");
