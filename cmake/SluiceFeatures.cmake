@@ -7,6 +7,7 @@ option(SLUICE_BUILD_BENCH "Build the benchmarks" ON)
 option(SLUICE_BUILD_EXAMPLES "Build the examples" ON)
 option(SLUICE_ASSERTIONS "Keep assert() in optimised builds" OFF)
 option(SLUICE_WERROR "Warnings are errors" OFF)
+option(SLUICE_LIBFUZZER "Build the fuzz targets as programs of libFuzzer (needs clang)" OFF)
 set(SLUICE_SANITIZE "" CACHE STRING "Comma-separated sanitizers for every target, e.g. address,undefined")
 
 set(_sluice_summary "" CACHE INTERNAL "")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The long test, for before a change is called done: what .ci/run does (scripts/test.sh, the format), then ThreadSanitizer,
-# AddressSanitizer over engine/train, clang's thread-safety analysis and clang-tidy over everything. scripts/test_all.sh
+# AddressSanitizer over engine/train, a minute of libFuzzer for each kind of file, clang's thread-safety analysis and
+# clang-tidy over everything. scripts/test_all.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 if (($# > 0)); then fail "usage: scripts/test_all.sh (it takes no arguments)"; fi
@@ -9,6 +10,7 @@ stage "scripts/test.sh" scripts/test.sh || true
 stage "format" scripts/format.sh --check || true
 build_and_test tsan tsan || true
 build_and_test asan-torch "asan, ubsan, LibTorch" || true
+stage "fuzz (libFuzzer)" scripts/fuzz.sh 60 || true
 stage "thread safety (clang)" scripts/lint.sh thread-safety || true
 stage "clang-tidy" scripts/lint.sh tidy --all || true
 finish

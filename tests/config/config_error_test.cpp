@@ -32,6 +32,24 @@ constexpr const char* kTenMistakes = R"({
 }
 )";
 
+// One long line: columns of 50,000 keys in it, and the nearest names to them, must not add up.
+TEST(ConfigError, NamesTheFirstHundredOfFiftyThousandMistakes) {
+  for (const bool repeated : {false, true}) {
+    std::string text = "{";
+    for (int i = 0; i < 50'000; ++i) {
+      text +=
+          (i == 0 ? "\"" : ", \"") + (repeated ? "zero" : "no_such_" + std::to_string(i)) + "\": 1";
+    }
+    text += "}";
+    const auto problems = problems_of(text);
+    EXPECT_EQ(problems.size(), 100U);
+    EXPECT_EQ(problems.back().line, 1);
+    EXPECT_GT(problems.back().column, 100);
+    EXPECT_THAT(ConfigError("ds.json", problems).what(),
+                HasSubstr("the first 100 problems in ds.json"));
+  }
+}
+
 TEST(ConfigError, ReportsTenMistakesInOneAnswerWithTheirPositions) {
   const auto problems = problems_of(std::string(kTenMistakes));
   struct Expected {

@@ -11,6 +11,7 @@
 
 #include "run/initial_weights.hpp"
 #include "saved/checkpoint.hpp"
+#include "saved/checkpoint_directory.hpp"
 #include "saved/saved_state.hpp"
 #include "sluice/models/checkpoints.hpp"
 #include "sluice/models/gpt2.hpp"

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "sluice/base/error.hpp"
 #include "sluice/zero/prefetcher.hpp"
+#include "wait_until_blocked.hpp"
 
 namespace sluice::zero {
 namespace {
@@ -66,6 +68,37 @@ std::span<float> floats(const Rank& rank, const offload::TieredBytes& home) {
 }
 void set_zero(const Rank& rank, offload::DeviceSpan memory) {
   std::ranges::fill(rank.device->host_view(memory), std::byte{0});
+}
+
+// So large that the copy to the device is still under way when a gather that does not wait for it
+// ends.
+TEST(ShardedUnit, IsGatheredOnceItsLastElementHasArrived) {
+  constexpr std::int64_t kElements = 16 << 20;
+  const UnitLayout layout = layout_of("u", kElements, 1);
+  Rank rank = single();
+  const auto unit = rank.unit(layout);
+  for (int i = 1; i <= 5; ++i) {
+    std::ranges::fill(floats(rank, unit->weights_home()), static_cast<float>(i));
+    GatherStall stall;
+    unit->finish_gather(stall);
+    EXPECT_EQ(floats(rank, unit->weights())[kElements - 1], static_cast<float>(i));
+    unit->release();
+  }
+}
+
+TEST(ShardedUnit, IsCurrentOnceItsUpdateHasEnded) {
+  Rank rank = single();
+  const auto unit = rank.unit(layout_of("u", 5000, 1));
+  const long waiting = test::thread_id();
+  std::atomic<bool> updated = false;
+  Worker updater("updater");
+  unit->set_update(updater.begin([&] {
+    test::wait_until_blocked(waiting);
+    updated = true;
+  }));
+  GatherStall stall;
+  unit->wait_current(stall);
+  EXPECT_TRUE(updated);
 }
 
 TEST(ShardedUnit, GathersReleasesAndGathersAgain) {

@@ -123,7 +123,9 @@ class HeaderReader {
     std::vector<std::int64_t> shape;
     for (const Json::Value& dimension : value) {
       if (!dimension.isInt64() || dimension.asInt64() < 0) {
-        fail(name, "has a dimension that is no number from 0 on: " + dimension.toStyledString());
+        // Only a number is shown: a nested list, indented, would be far longer than the file.
+        fail(name, "has a dimension that is no number from 0 on" +
+                       (dimension.isNumeric() ? ": " + dimension.asString() : ""));
       }
       shape.push_back(dimension.asInt64());
     }

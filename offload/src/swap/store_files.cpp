@@ -205,6 +205,11 @@ void sync_directory(const std::string& directory) {
   SLUICE_SYSCALL(::fsync(fd.get()), directory);
 }
 
+void sync_file(const std::string& path) {
+  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path));
+  SLUICE_SYSCALL(::fsync(fd.get()), path);
+}
+
 void check_free_disk(const std::string& directory, std::uint64_t needed_bytes,
                      std::uint64_t reclaimed_bytes) {
   const std::uint64_t free_bytes = checked_add(nvme::free_disk_bytes(directory), reclaimed_bytes);

@@ -60,6 +60,8 @@ void remove_leftovers(const std::string& directory, const std::vector<StoreFile>
 void remove_file_quietly(const std::string& path) noexcept;
 // fsync of the directory: creations, renames and removals in it survive loss of power. Blocks.
 void sync_directory(const std::string& directory);
+// fsync of the file: its bytes survive loss of power. Blocks.
+void sync_file(const std::string& path);
 
 // Throws IoError naming needed and free bytes when `needed_bytes` more do not fit on the
 // directory's file system, of which `reclaimed_bytes` are about to be freed.

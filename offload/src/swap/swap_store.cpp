@@ -76,8 +76,11 @@ class SwapStore::Impl {
   //   outdated    Durability::none: it names an earlier commit of the same bytes, or its removal is
   //               not durable yet
   //   absent      nothing is committed yet, or it was removed before the first write in place
+  //   unsynced    Durability::power: it names the commit of an earlier run, which may have ended
+  //   before
+  //               it was durable
   //   in_doubt    it names a commit that loss of power may take back: both slots are in use
-  enum class OnDisk { current, outdated, absent, in_doubt };
+  enum class OnDisk { current, outdated, absent, unsynced, in_doubt };
 
   void check_index(std::size_t index) const;
   void check_writable(const char* operation) const;
@@ -142,7 +145,7 @@ void SwapStore::Impl::start_committed(nvme::DirectIo direct) {
   drives_.register_with(io_);
   index_names();
   MutexLock lock(mutex_);
-  on_disk_ = OnDisk::current;
+  on_disk_ = durability_ == Durability::power ? OnDisk::unsynced : OnDisk::current;
 }
 
 void SwapStore::Impl::index_names() {
@@ -197,6 +200,14 @@ void SwapStore::Impl::prepare_write() {
         directory_,
         "the last commit is in doubt, because the directory could not be synced, and "
         "writing now could damage it: commit again first");
+  }
+  if (on_disk_ == OnDisk::unsynced) {
+    // Else loss of power could bring back the manifest before this one, whose slots are written
+    // now.
+    drives_.sync_data();
+    sync_file(manifest_path(directory_));
+    sync_directory(directory_);
+    on_disk_ = OnDisk::current;
   }
   if (durability_ != Durability::none || on_disk_ == OnDisk::absent) return;
   on_disk_ = OnDisk::outdated;

@@ -126,6 +126,8 @@ void Checker::check_member(const Json::Value& value, const Member& member, Secti
   const std::string name = canonical_name(member.parent, member.name);
   const std::vector<std::string_view>& siblings = children_.find(member.parent)->second;
   if (std::find(siblings.begin(), siblings.end(), name) == siblings.end()) {
+    // Looking for the nearest name takes time, which a file of 100,000 unknown keys adds up.
+    if (has_enough_problems()) return;
     return report(entry, unknown_message(member.parent, member.name));
   }
   const std::string path = joined(member.parent, name);
@@ -225,6 +227,7 @@ std::string Checker::unknown_message(const std::string& parent, const std::strin
 void Checker::report(Entry& entry, const std::string& message) {
   entry.wrong = true;
   entry.value = nullptr;
+  if (has_enough_problems()) return;
   const std::string shown_key = quoted(entry.written);
   problems_.push_back({entry.position.line, entry.position.column,
                        shown_key.substr(1, shown_key.size() - 2), message});
@@ -266,6 +269,7 @@ void Checker::read(std::string_view path, std::string& out) const {
 void Checker::add_problem(std::string_view path, const std::string& message) {
   const auto found = entries_.find(path);
   if (found != entries_.end()) return report(found->second, message);
+  if (has_enough_problems()) return;
   Position position = document_.position_of(document_.root());
   for (std::string section = parent_of(path); !section.empty(); section = parent_of(section)) {
     const auto around = entries_.find(section);

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "check/problem_limit.hpp"
 #include "check/type_rule.hpp"
 #include "json/json_document.hpp"
 #include "sluice/config/config_error.hpp"
@@ -107,6 +108,7 @@ class Checker {
   std::string unknown_message(const std::string& parent, const std::string& name) const;
   const Rule* rule_of(std::string_view path) const;
   void report(Entry& entry, const std::string& message);
+  bool has_enough_problems() const { return problems_.size() >= kMostProblems; }
 
   const JsonDocument& document_;
   const Schema& schema_;

@@ -4,6 +4,8 @@
 #include <cassert>
 #include <tuple>
 
+#include "check/problem_limit.hpp"
+
 namespace sluice::config {
 
 namespace {
@@ -23,8 +25,8 @@ std::string text_of(const std::string& shown_path, const std::vector<Problem>& p
             ": " + (problem.key_path.empty() ? "" : problem.key_path + ": ") + problem.message +
             "\n";
   }
-  text += std::to_string(problems.size()) + (problems.size() == 1 ? " problem" : " problems") +
-          " in " + shown_path;
+  text += (problems.size() < kMostProblems ? "" : "the first ") + std::to_string(problems.size()) +
+          (problems.size() == 1 ? " problem" : " problems") + " in " + shown_path;
   return text;
 }
 

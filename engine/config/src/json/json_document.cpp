@@ -11,7 +11,6 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/fd.hpp"
-#include "sluice/base/text.hpp"
 
 namespace sluice::config {
 
@@ -56,16 +55,6 @@ std::string on_one_line(std::string_view text) {
   return length < text.size() ? out + "..." : out;
 }
 
-std::vector<std::size_t> offsets_of_lines(std::string_view text) {
-  std::vector<std::size_t> offsets = {0};
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool ends =
-        text[i] == '\n' || (text[i] == '\r' && (i + 1 == text.size() || text[i + 1] != '\n'));
-    if (ends) offsets.push_back(i + 1);
-  }
-  return offsets;
-}
-
 std::string blank_byte_order_mark(std::string_view text) {
   std::string copy(text);
   if (copy.starts_with("\xEF\xBB\xBF")) copy.replace(0, 3, "   ");
@@ -84,7 +73,7 @@ JsonDocument::JsonDocument(std::string_view text, std::string shown_path)
     fail(0, "larger than " + format_bytes(kMaxFileBytes) + ": not a configuration file");
   }
   text_ = blank_byte_order_mark(text);
-  line_offsets_ = offsets_of_lines(text_);
+  positions_ = TextPositions(text_);
   if (const auto offset = find_invalid_utf8(text_)) fail(*offset, "not UTF-8 from here on");
   scan_ = scan_json(text_);
   if (scan_.blanked.find_first_not_of(" \t\r\n") == std::string::npos && !scan_.error) {
@@ -118,8 +107,7 @@ void JsonDocument::parse(bool refuse_repeated_keys) {
   std::string message = errors.substr(std::min(errors.find('\n'), errors.size() - 1) + 1);
   message = message.substr(0, message.find('\n'));
   message.erase(0, message.find_first_not_of(' '));
-  line = std::clamp<std::size_t>(line, 1, line_offsets_.size());
-  fail(line_offsets_[line - 1] + column - 1, "not JSON: " + message);
+  fail(positions_.offset_of_line(line) + column - 1, "not JSON: " + message);
 }
 
 void JsonDocument::collect_repeated_keys() {
@@ -138,18 +126,12 @@ void JsonDocument::fail(std::size_t offset, const std::string& message) const {
 }
 
 Position JsonDocument::position_at(std::size_t offset) const {
-  offset = std::min(offset, text_.size());
-  if (line_offsets_.empty()) return {};
-  const auto after = std::upper_bound(line_offsets_.begin(), line_offsets_.end(), offset);
-  const std::size_t begin = *(after - 1);
-  const std::string_view before = std::string_view(text_).substr(begin, offset - begin);
-  return {static_cast<int>(after - line_offsets_.begin()),
-          static_cast<int>(display_width(before)) + 1};
+  return positions_.at(offset);
 }
 
 Position JsonDocument::position_of_key(const Json::Value& value) const {
-  const auto found = scan_.key_offsets.find(static_cast<std::size_t>(value.getOffsetStart()));
-  return found == scan_.key_offsets.end() ? position_of(value) : position_at(found->second);
+  const auto key = scan_.key_offset_of(static_cast<std::size_t>(value.getOffsetStart()));
+  return key ? position_at(*key) : position_of(value);
 }
 
 Position JsonDocument::position_of(const Json::Value& value) const {

@@ -8,14 +8,10 @@
 #include <vector>
 
 #include "json/json_scan.hpp"
+#include "json/text_positions.hpp"
 #include "sluice/config/config_error.hpp"
 
 namespace sluice::config {
-
-struct Position {
-  int line = 1;
-  int column = 1;  // characters, from 1
-};
 
 // Immutable after construction. Thread-compatible: callers synchronise.
 class JsonDocument {
@@ -23,6 +19,8 @@ class JsonDocument {
   // Throws ConfigError when the text is not JSON with an object on top. Repeated keys become
   // problems instead, so that the rest is checked too.
   JsonDocument(std::string_view text, std::string shown_path);
+  JsonDocument(const JsonDocument&) = delete;  // the positions refer to the text
+  JsonDocument& operator=(const JsonDocument&) = delete;
 
   const std::string& shown_path() const { return shown_path_; }
   const Json::Value& root() const { return root_; }
@@ -43,7 +41,7 @@ class JsonDocument {
 
   std::string shown_path_;
   std::string text_;
-  std::vector<std::size_t> line_offsets_;
+  TextPositions positions_;  // in text_
   ScanResult scan_;
   Json::Value root_;
   std::vector<Problem> repeated_keys_;

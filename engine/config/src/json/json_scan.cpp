@@ -1,6 +1,7 @@
 #include "json/json_scan.hpp"
 
-#include <unordered_set>
+#include <algorithm>
+#include <set>
 
 namespace sluice::config {
 
@@ -58,8 +59,8 @@ class Scanner {
   struct Level {
     bool is_object = false;
     bool expects_key = false;
-    std::size_t key_offset = 0;                 // key of the member whose value comes next
-    std::unordered_set<std::string_view> keys;  // as written, between the quotes
+    std::size_t key_offset = 0;       // key of the member whose value comes next
+    std::set<std::string_view> keys;  // as written, between the quotes
   };
 
   void fail(std::size_t offset, std::string message) {
@@ -142,7 +143,8 @@ class Scanner {
     level.expects_key = false;
     level.key_offset = begin;
     const auto name = text_.substr(begin + 1, at_ - begin - 2);
-    if (!level.keys.insert(name).second) result_.repeated_keys.push_back(begin);
+    if (!level.keys.insert(name).second && result_.repeated_keys.size() < kMostRepeatedKeys)
+      result_.repeated_keys.push_back(begin);
   }
 
   void take_word() {
@@ -165,7 +167,7 @@ class Scanner {
   void note_value() { note_value_at(at_); }
   void note_value_at(std::size_t offset) {
     if (!levels_.empty() && levels_.back().is_object) {
-      result_.key_offsets.emplace(offset, levels_.back().key_offset);
+      result_.members.push_back({offset, levels_.back().key_offset});
     }
   }
 
@@ -198,6 +200,14 @@ std::size_t utf8_length(std::string_view text) {
 }
 
 }  // namespace
+
+std::optional<std::size_t> ScanResult::key_offset_of(std::size_t value_offset) const {
+  const auto found = std::lower_bound(
+      members.begin(), members.end(), value_offset,
+      [](const MemberOffsets& member, std::size_t offset) { return member.value < offset; });
+  if (found == members.end() || found->value != value_offset) return std::nullopt;
+  return found->key;
+}
 
 ScanResult scan_json(std::string_view text) {
   return Scanner(text).run();

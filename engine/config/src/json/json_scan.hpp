@@ -5,10 +5,10 @@
 // JsonCpp checks the grammar itself. Thread-safe: free functions without state.
 
 #include <cstddef>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 namespace sluice::config {
@@ -20,11 +20,20 @@ struct ScanError {
 
 struct ScanResult {
   std::string blanked;  // the text with comments as spaces: same length, same lines
-  // Offset of a member's value -> offset of its key.
-  std::unordered_map<std::size_t, std::size_t> key_offsets;
-  std::vector<std::size_t> repeated_keys;  // offset of each key that repeats one of its object
-  std::optional<ScanError> error;          // the first error; the scan stops there
+  // Offset of the key of the member whose value begins at `value_offset`.
+  std::optional<std::size_t> key_offset_of(std::size_t value_offset) const;
+  struct MemberOffsets {
+    std::size_t value = 0;
+    std::size_t key = 0;
+  };
+  std::deque<MemberOffsets> members;  // in the order of the text
+  // Offsets of the first keys that repeat one of their object.
+  std::vector<std::size_t> repeated_keys;
+  std::optional<ScanError> error;  // the first error; the scan stops there
 };
+
+// Repeated keys that a scan notes; people mend a few, and a hostile file has 200,000.
+inline constexpr std::size_t kMostRepeatedKeys = 100;
 
 ScanResult scan_json(std::string_view text);
 

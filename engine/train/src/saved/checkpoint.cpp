@@ -1,13 +1,11 @@
 #include "saved/checkpoint.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <vector>
 
+#include "saved/checkpoint_directory.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/models/checkpoints.hpp"
@@ -19,11 +17,6 @@ namespace sluice::train {
 namespace fs = std::filesystem;
 
 namespace {
-
-void sync_path(const fs::path& path) {
-  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path.string()));
-  SLUICE_SYSCALL(::fsync(fd.get()), path.string());
-}
 
 void sync_tree(const fs::path& directory) {
   for (const auto& entry : fs::directory_iterator(directory)) sync_path(entry.path());

@@ -6,11 +6,11 @@
 #include <optional>
 #include <utility>
 
+#include "saved/checkpoint_directory.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/models/checkpoints.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
-#include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_store.hpp"
 
 namespace sluice::train {
@@ -178,19 +178,6 @@ void check_directories(const config::TrainConfig& config, plan::Placement placem
        {&config.zero.offload_optimizer, &config.zero.offload_param}) {
     for (const std::string& directory : offload->directories()) check_directory(directory);
   }
-}
-
-void hold_checkpoint_directory(const std::string& directory, offload::HeldDirectories& held,
-                               const offload::LockWait& wait) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error && !std::filesystem::is_directory(directory)) {
-    throw IoError(error.value(), "create directory", directory, 0, 0,
-                  "\"checkpoint_dir\" must name a directory, or where one can be made");
-  }
-  if (held.holds(directory)) return;
-  held.hold(directory, wait);
-  offload::remove_dead_checkpoints(directory);
 }
 
 std::string model_text(const plan::Plan& plan) {

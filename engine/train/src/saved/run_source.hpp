@@ -39,11 +39,6 @@ void check_directories(const config::TrainConfig& config, plan::Placement placem
 // naming the process that holds a lock longer than `wait`.
 RunSource find_source(const config::TrainConfig& config, plan::Placement placement, Resume resume,
                       offload::HeldDirectories& held, const offload::LockWait& wait = {});
-// Creates `directory` when it is absent and locks it for this run, so that two runs never mix their
-// checkpoints. Removes drafts that a killed run left. Throws StorageError naming the process that
-// holds the lock, IoError when the directory cannot be created or written to.
-void hold_checkpoint_directory(const std::string& directory, offload::HeldDirectories& held,
-                               const offload::LockWait& wait = {});
 // The committed state in `directory`, a run's swap directory or a checkpoint. Throws StorageError.
 RunSource read_source(const std::string& directory);
 // Throws StorageError or InvalidArgument when the state in `source` has another model, layout, data

@@ -4,6 +4,7 @@
 
 #include "device/tensor_bytes.hpp"
 #include "saved/checkpoint.hpp"
+#include "saved/checkpoint_directory.hpp"
 #include "saved/saved_state.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"

@@ -18,8 +18,8 @@ struct Problem {
   std::string message;
 };
 
-// Every mistake of a file. what() has one line per problem, `file:line:column: key: message`,
-// sorted by position, then a line with the number of problems.
+// Every mistake of a file, or 100 of them. what() has one line per problem, `file:line:column: key:
+// message`, sorted by position, then a line with the number of problems.
 class ConfigError : public InvalidArgument {
  public:
   ConfigError(const std::string& shown_path, std::vector<Problem> problems);
