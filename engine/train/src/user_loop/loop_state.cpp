@@ -42,7 +42,7 @@ RunSource Loop::plan_units() {
   RunSource source = find_source(config_, placement, options_.resume ? Resume::yes : Resume::no);
   adopt_compute_threads(config_, source);
   adopt_state_format(config_, source);
-  plan_ = plan::make_plan(config_, model, placement, plan::probe_machine(config_));
+  plan_ = plan::make_plan(config_, model, placement, device_.facts(config_));
   check_source(source, plan_, source.state ? source.state->seed : 0);
   torch_dtype_ = sluice::train::torch_dtype(plan_.compute_dtype);
   for (const std::string& note : config_.notes) log(LogLevel::info, note);
@@ -60,7 +60,8 @@ void Loop::initialize() {
   const std::string& checkpoints = config_.sluice.checkpoints.directory;
   if (!checkpoints.empty()) checkpoint_lock_ = hold_checkpoint_directory(checkpoints);
   resources_ =
-      std::make_unique<RunResources>(plan_, source.own_swap ? SwapMode::open : SwapMode::create);
+      std::make_unique<RunResources>(plan_, source.own_swap ? SwapMode::open : SwapMode::create,
+                                     /*the_trace=*/nullptr, device_.make(plan_));
   if (!resources_->files.choice.empty()) plan_.choices.push_back(resources_->files.choice);
   units_.use_device(resources_->compute.where);
   try {
