@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# The long test, for before a change is called done: what .ci/run does (scripts/test.sh, the format), then ThreadSanitizer,
-# AddressSanitizer over engine/train, clang's thread-safety analysis and clang-tidy over everything. scripts/test_all.sh
+# The long test, for before a change is called done: what .ci/run does (scripts/test.sh, the format), then steps on 2,000
+# schedules of a device that is late, ThreadSanitizer, AddressSanitizer over engine/train, clang's thread-safety analysis and
+# clang-tidy over everything. scripts/test_all.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 if (($# > 0)); then fail "usage: scripts/test_all.sh (it takes no arguments)"; fi
 
 stage "scripts/test.sh" scripts/test.sh || true
 stage "format" scripts/format.sh --check || true
+stage "2,000 late schedules" env SLUICE_SCHEDULES=2000 build/bin/late_gpu_test || true
 build_and_test tsan tsan || true
 build_and_test asan-torch "asan, ubsan, LibTorch" || true
 stage "thread safety (clang)" scripts/lint.sh thread-safety || true

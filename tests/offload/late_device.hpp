@@ -26,7 +26,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +33,7 @@
 #include <utility>
 #include <vector>
 
+#include "late_schedule.hpp"
 #include "sleeping_threads.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
@@ -58,14 +58,6 @@ struct MemoryUse {
   }
 };
 using MemoryUses = std::vector<MemoryUse>;
-
-struct LateOptions {
-  std::uint64_t memory_bytes = 16U << 20U;  // one arena, as a GPU's
-  std::uint64_t seed = 0;
-  // Compute work goes on only when nothing else can: every copy that may run has run, and every
-  // thread sleeps.
-  bool compute_last = false;
-};
 
 // Thread-safe.
 class LateDevice final : public Device {
@@ -207,36 +199,7 @@ class LateDevice final : public Device {
     ArenaSource arena_;
   };
 
-  // The choices of a seed. Confined to the device's thread.
-  class Schedule {
-   public:
-    explicit Schedule(const LateOptions& options)
-        : random_(options.seed), compute_last_(options.compute_last) {
-      patience_percent_ = compute_last_ ? 100 : std::array{0U, 30U, 100U}[random_() % 3];
-      // Some seeds have a slow copy lane, or slow compute work, and some none.
-      for (unsigned& weight : weights_) weight = std::array{1U, 8U, 64U}[random_() % 3];
-    }
-    bool waits_for_sleep() { return random_() % 100 < patience_percent_; }
-    bool compute_last() const { return compute_last_; }
-    // One of the events that can happen.
-    std::size_t choose(const std::vector<std::size_t>& possible) {
-      std::size_t sum = 0;
-      for (const std::size_t event : possible) sum += weights_[event];
-      std::size_t left = random_() % sum;
-      for (const std::size_t event : possible) {
-        if (left < weights_[event]) return event;
-        left -= weights_[event];
-      }
-      return possible.back();
-    }
-
-   private:
-    std::mt19937_64 random_;
-    const bool compute_last_;
-    unsigned patience_percent_ = 0;
-    std::array<unsigned, 5> weights_{};
-  };
-  static constexpr std::size_t kCompute = 4;  // the event after those of the four lanes
+  static constexpr std::size_t kCompute = LateSchedule::kEvents - 1;  // behind the four lanes
 
   static bool conflict(const MemoryUses& some, const MemoryUses& others) {
     return std::any_of(some.begin(), some.end(), [&](const MemoryUse& use) {
@@ -398,7 +361,7 @@ class LateDevice final : public Device {
     }
   }
 
-  Schedule schedule_;
+  LateSchedule schedule_;
   mutable Mutex mutex_;
   CondVar changed_;
   std::uint64_t issued_ SLUICE_GUARDED_BY(mutex_) = 0;

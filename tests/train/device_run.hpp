@@ -34,6 +34,7 @@ struct RunCase {
   bool tied = true;
   bool fp16 = false;  // with a scale that overflows at first
   int layers = 2;
+  std::uint64_t host_bytes = 64U << 20U;
 };
 inline void PrintTo(const RunCase& each, std::ostream* out) {
   *out << each.name;
@@ -57,6 +58,7 @@ class DeviceRun : public testing::TestWithParam<RunCase> {
     config.gradient_clipping = each.clipping;
     config.optimizer.lr = 1e-2;
     config.sluice.activations = each.activations;
+    config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, each.host_bytes};
     config.sluice.micro_batches_per_pass = each.per_pass;
     config.zero.offload_optimizer.device = each.states;
     config.zero.offload_param.device = each.weights;

@@ -101,6 +101,7 @@ class LateRun : public test::DeviceRun {
     const plan::Plan on_host = plan_of(each, false);
     return run(on_host, make_run_device(on_host, nullptr), kSteps, false);
   }
+  void expect_bits_of_one_that_computes_at_once(const Case& each) const;
 };
 
 using Events = std::vector<sluice::test::TraceEvent>;
@@ -128,14 +129,18 @@ void expect_same(const Result& late, const Result& at_once) {
     EXPECT_TRUE(torch::equal(late.weights[u], at_once.weights[u])) << "weights of unit " << u;
 }
 
-TEST_P(LateRun, HasTheBitsOfADeviceThatComputesAtOnce) {
-  const plan::Plan plan = plan_of(GetParam(), true);
-  const Result expected = run_at_once(GetParam(), plan);
+void LateRun::expect_bits_of_one_that_computes_at_once(const Case& each) const {
+  const plan::Plan plan = plan_of(each, true);
+  const Result expected = run_at_once(each, plan);
   for (const std::uint64_t seed : test::schedules(10)) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
     expect_same(run_late(plan, seed), expected);
     if (HasFailure()) return;
   }
+}
+
+TEST_P(LateRun, HasTheBitsOfADeviceThatComputesAtOnce) {
+  expect_bits_of_one_that_computes_at_once(GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -155,6 +160,19 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.name = "resident", .states = Home::none, .weights = Home::none, .clipping = 0},
         Case{.name = "fp16", .clipping = 0, .fp16 = true}),
     [](const auto& each) { return each.param.name; });
+
+// With the least host memory, gradients and inputs go to the drive as well.
+TEST_F(LateRun, HasTheBitsWhereGradientsAndInputsAreSpilled) {
+  Case each{.states = Home::nvme,
+            .weights = Home::nvme,
+            .activations = Activations::offload,
+            .clipping = 1};
+  each.host_bytes = plan_of(each, true).least.host_bytes;
+  const plan::Plan plan = plan_of(each, true);
+  EXPECT_EQ(plan.units[1].gradients, offload::Tier::nvme);
+  EXPECT_EQ(plan.units[1].inputs.front(), offload::Tier::nvme);
+  expect_bits_of_one_that_computes_at_once(each);
+}
 
 TEST_F(LateRun, ContinuesFromACommittedStep) {
   const Case each{.states = Home::nvme, .weights = Home::none, .clipping = 0};
