@@ -40,6 +40,7 @@ class OwnLoop {
                               },
                           .make = [made = std::make_shared<RunDevice>(std::move(device))](
                                       const plan::Plan&) { return std::move(*made); }})) {
+    model_.blocks[2]->up->weight.set_requires_grad(false);  // frozen
     add("embed", model_.embed);
     for (std::size_t i = 0; i < model_.blocks.size(); ++i)
       add("h." + std::to_string(i), model_.blocks[i]);
