@@ -171,6 +171,51 @@ TEST_F(CudaDevice, CopiesBothWaysAtTheSameTime) {
   out.finish();
 }
 
+// As an update does during backward: its tiles must not wait for a gradient of a later unit.
+TEST_F(CudaDevice, ACopyWithNothingToWaitForPassesTheOnesThatWait) {
+  const Buffer b = device->memory().allocate(kBytes, "b");
+  const auto from = filled(kBytes, 3);
+  auto to = filled(kBytes, 0);
+  Gate gate;
+  fill(a, 7, gate);
+  Ticket out = device->begin_copy_out(to, a.device_span());
+  Ticket in = device->begin_copy_in(a.device_span(), from);
+  device->begin_copy_in(b.device_span(), from, ComputePoint()).finish();
+  auto now = filled(kBytes, 0);
+  device->begin_copy_out(now, b.device_span(), ComputePoint()).finish();
+  EXPECT_EQ(now, from);
+  EXPECT_FALSE(out.done());
+  EXPECT_FALSE(in.done());
+  gate.open();
+  in.finish();
+  out.finish();
+  const CopyCounters counters = device->counters();
+  EXPECT_EQ(counters.in_bytes, 2 * kBytes);
+  EXPECT_EQ(counters.out_bytes, 2 * kBytes);
+}
+
+// LibTorch computes on the default stream, and a thread of the user's that was told of no stream
+// copies on it: what such a thread has issued is compute work as well.
+TEST_F(CudaDevice, WaitsForWhatOtherThreadsIssueToTheStreamThatComputes) {
+  const auto on_default =
+      cuda::make_device(api, {.memory_bytes = 1U << 20U, .compute_stream = nullptr});
+  const Buffer b = on_default->memory().allocate(kBytes, "b");
+  const auto from = filled(kBytes, 5);
+  Gate gate;
+  std::thread([&] {
+    api->launch(nullptr, gate.waiter());
+    EXPECT_EQ(api->memcpy_async(b.device_span().address(), from.data(), kBytes,
+                                cudaMemcpyHostToDevice, nullptr),
+              cudaSuccess);
+  }).join();
+  auto to = filled(kBytes, 0);
+  Ticket out = on_default->begin_copy_out(to, b.device_span());
+  EXPECT_FALSE(out.done());
+  gate.open();
+  out.finish();
+  EXPECT_EQ(to, from);
+}
+
 TEST_F(CudaDevice, MakesNoMoreEventsThanAreInUse) {
   const auto from = filled(kBytes, 3);
   for (int i = 0; i < 100; ++i) device->begin_copy_in(a.device_span(), from).finish();
@@ -256,8 +301,9 @@ TEST(MakeCudaDevice, SaysHowMuchMemoryIsFreeWhenTheBudgetIsMore) {
 
 TEST(MakeCudaDevice, GivesEverythingBackWhicheverCallFails) {
   for (const char* function : {"set_device", "malloc", "stream_create"}) {
-    for (int nth = 1; nth <= 2; ++nth) {
-      if (std::string(function) == "malloc" && nth > 1) continue;  // there is one
+    for (int nth = 1; nth <= 4; ++nth) {
+      if (std::string(function) == "malloc" && nth > 1) continue;      // there is one
+      if (std::string(function) == "set_device" && nth > 2) continue;  // threads of copies, later
       const auto api = std::make_shared<FakeCuda>();
       api->fail(function, nth, cudaErrorUnknown);
       EXPECT_THROW(cuda::make_device(api, {.memory_bytes = 1U << 20U}), CudaError) << function;

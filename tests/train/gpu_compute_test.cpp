@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <thread>
 
 #include "bound_gpt2.hpp"
 #include "device/gradient_stats.hpp"
@@ -60,6 +61,19 @@ TEST_F(OnGpu, TensorsTakeTheDevicesMemory) {
 
 TEST_F(OnGpu, ATensorBeyondTheBudgetIsRefused) {
   EXPECT_THROW(torch::empty({1 << 28}, torch::kCUDA), std::exception);
+}
+
+// A thread that was told of no stream, as one that prepares batches.
+TEST_F(OnGpu, WorkOfAnotherThreadIsInOrderWithTheComputation) {
+  EXPECT_EQ(gpu.gpu->stream(), nullptr) << "not CUDA's default stream";
+  const Tensor a = torch::full({2048, 2048}, 1.0 / 2048, torch::kCUDA);
+  Tensor x;
+  std::thread([&] {
+    Tensor b = a;
+    for (int i = 0; i < 50; ++i) b = b.mm(a);  // keeps the stream at work
+    x = torch::full({1 << 20}, 3, torch::kCUDA).mul_(b[0][0] * 2048);
+  }).join();
+  EXPECT_NEAR(x.add(1).min().item<double>(), 4, 0.01);
 }
 
 TEST_F(OnGpu, CopiesAreOrderedWithLibTorchsWork) {

@@ -3,42 +3,19 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <memory>
-#include <string>
 #include <vector>
 
-#include "measure/unit_workspaces.hpp"
-#include "run/initial_weights.hpp"
+#include "device_run.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/run_source.hpp"
 #include "saved/saved_state.hpp"
-#include "sluice/plan/make_plan.hpp"
-#include "small_run.hpp"
-#include "stand_in_gpu.hpp"
-#include "step/step_runner.hpp"
-#include "temp_dir.hpp"
 
 namespace sluice::train {
 namespace {
 
 using config::Activations;
-using Home = config::OffloadConfig::Device;
-
-struct Case {
-  const char* name = "";
-  Home states = Home::cpu;
-  Home weights = Home::cpu;
-  Activations activations = Activations::automatic;
-  double clipping = 1;
-  double dropout = 0;
-  plan::Placement placement = plan::Placement::configured;
-  std::optional<std::int64_t> per_pass = {};
-  bool tied = true;
-};
-void PrintTo(const Case& each, std::ostream* out) {
-  *out << each.name;
-}
+using Case = test::RunCase;
+using test::Home;
 
 struct Result {
   std::vector<double> losses;
@@ -46,56 +23,11 @@ struct Result {
   double evaluation = 0;
 };
 
-class StandInGpuRun : public testing::TestWithParam<Case> {
+class StandInGpuRun : public test::DeviceRun {
  protected:
-  StandInGpuRun() {
-    std::ofstream text(dir_.file("data.txt"));
-    for (int i = 0; i < 4000; ++i) text << static_cast<char>('a' + i * i % 23);
-  }
-
-  config::TrainConfig config_of(const Case& each) {
-    config::TrainConfig config = test::small_config();
-    config.micro_batch_size = 2;
-    config.gradient_accumulation_steps = 3;
-    config.train_batch_size = 6;
-    config.gradient_clipping = each.clipping;
-    config.optimizer.lr = 1e-2;
-    config.sluice.activations = each.activations;
-    config.sluice.micro_batches_per_pass = each.per_pass;
-    config.zero.offload_optimizer.device = each.states;
-    config.zero.offload_param.device = each.weights;
-    if (each.states == Home::nvme) config.zero.offload_optimizer.nvme_path = dir_.path();
-    if (each.weights == Home::nvme) config.zero.offload_param.nvme_path = dir_.path();
-    return config;
-  }
-  static config::ModelConfig model_of(const Case& each) {
-    config::ModelConfig model = test::small_model();
-    model.tie_word_embeddings = each.tied;
-    model.embd_pdrop = model.attn_pdrop = model.resid_pdrop = each.dropout;
-    return model;
-  }
-
-  plan::Plan plan_of(const Case& each, bool on_gpu) {
-    const config::TrainConfig config = config_of(each);
-    plan::MachineFacts machine = plan::probe_machine(config);
-    machine.device_choice.clear();
-    if (on_gpu) {
-      machine.device.host_addressable = false;
-      machine.device.gpu = plan::GpuFacts{0, "stand-in", 1U << 30U, 1U << 30U};
-      machine.device.workspaces =
-          measure_workspaces(config, model_of(each), test::make_stand_in_gpu(1U << 28U));
-    }
-    return plan::make_plan(config, model_of(each), each.placement, machine);
-  }
-
   static RunDevice device_of(const plan::Plan& plan) {
     return plan.device.gpu ? test::make_stand_in_gpu(plan.planned.tiers.device)
                            : make_run_device(plan, nullptr);
-  }
-  models::Dataset data() const {
-    models::Dataset data(dir_.file("data.txt"), 32, 256);
-    data.hold_out(0.2);
-    return data;
   }
   BackwardResult take_step(RunResources& resources, StepRunner& runner, Progress& progress) const {
     const bool waits = resources.plan.config.updates_need_all_gradients();
@@ -127,9 +59,6 @@ class StandInGpuRun : public testing::TestWithParam<Case> {
     EXPECT_LE(resources.host_pool->usage().peak_live_bytes, plan.planned.tiers.host);
     return result;
   }
-
- private:
-  const sluice::test::TempDir dir_;
 };
 
 // Without clipping norms change no bit of the weights, and on both sides LibTorch's CPU kernels

@@ -72,8 +72,8 @@ class CudaDevice final : public GpuDevice {
         pool_(Tier::device, options.memory_bytes,
               std::make_unique<ArenaSource>(make_device_source(api_, index_), options.memory_bytes,
                                             Tier::device, kGranuleBytes)),
-        in_(*api_, index_, options.trace, "h2d"),
-        out_(*api_, index_, options.trace, "d2h") {}
+        in_{{*api_, index_, options.trace, "h2d"}, {*api_, index_, options.trace, "h2d"}},
+        out_{{*api_, index_, options.trace, "d2h"}, {*api_, index_, options.trace, "d2h"}} {}
 
   const std::shared_ptr<CudaApi>& api() const override { return api_; }
   int index() const override { return index_; }
@@ -114,6 +114,22 @@ class CudaDevice final : public GpuDevice {
   }
 
  private:
+  // The copies of one direction. A stream runs in order, so a copy that waits for compute work
+  // holds up the ones behind it. Copies with nothing to wait for have a stream of their own.
+  struct Direction {
+    CopyLane waiting;
+    CopyLane ready;
+
+    CopyLane& lane_of(const ComputePoint& after) {
+      return after.event() != nullptr ? waiting : ready;
+    }
+    CopyLane::Moved moved() const {
+      const CopyLane::Moved a = waiting.moved();
+      const CopyLane::Moved b = ready.moved();
+      return {a.bytes + b.bytes, a.busy_seconds + b.busy_seconds};
+    }
+  };
+
   // Streams and events belong to the device that the thread uses when they are made.
   static std::shared_ptr<CudaApi> use(std::shared_ptr<CudaApi> api, int index) {
     SLUICE_CUDA(*api, set_device(index), "using the GPU");
@@ -130,8 +146,8 @@ class CudaDevice final : public GpuDevice {
         {event->get(), [&pool, event](void*) { pool.give_back(std::move(*event)); }});
   }
 
-  static Ticket begin_copy(CopyLane& lane, const Copy& copy, const ComputePoint& after) {
-    return copy.size_bytes == 0 ? Ticket() : lane.begin(copy, after);
+  static Ticket begin_copy(Direction& direction, const Copy& copy, const ComputePoint& after) {
+    return copy.size_bytes == 0 ? Ticket() : direction.lane_of(after).begin(copy, after);
   }
 
   const std::shared_ptr<CudaApi> api_;  // shared with the sources of memory and direct readers
@@ -142,8 +158,8 @@ class CudaDevice final : public GpuDevice {
   EventPool timed_points_;
   GpuClock clock_;
   MemoryPool pool_;
-  CopyLane in_;
-  CopyLane out_;
+  Direction in_;
+  Direction out_;
 };
 
 }  // namespace

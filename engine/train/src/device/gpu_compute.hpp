@@ -38,7 +38,7 @@ class GpuCompute {
                                   double* result) = 0;
 };
 
-// The library's one function: makes the GPU `index` the calling thread's, with a stream of its own.
+// The library's one function: makes the GPU `index` the calling thread's, with the default stream.
 // Throws LibTorch's errors. Called once in a process, before LibTorch makes a tensor on a GPU.
 using MakeGpuCompute = void(int index, std::unique_ptr<GpuCompute>* made);
 inline constexpr const char* kMakeGpuCompute = "sluice_make_gpu_compute";

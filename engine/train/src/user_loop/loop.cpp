@@ -57,8 +57,8 @@ class Loop::Bound {
   const bool any_;
 };
 
-Loop::Loop(config::TrainConfig config, const EngineOptions& options)
-    : config_(std::move(config)), options_(options) {
+Loop::Loop(config::TrainConfig config, const EngineOptions& options, BroughtDevice device)
+    : config_(std::move(config)), options_(options), device_(std::move(device)) {
   progress_.loss_scaler = LossScaler(config_.fp16);
   SLUICE_CHECK(config_.world_size == 1, "an Engine trains with one rank");
   SLUICE_CHECK(

@@ -18,13 +18,16 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "device/run_device.hpp"
 #include "saved/run_source.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/offload/directory_lock.hpp"
+#include "sluice/plan/machine.hpp"
 #include "sluice/train/engine.hpp"
 #include "sluice/train/report.hpp"
 #include "step/gradient_flow.hpp"
@@ -37,10 +40,18 @@
 
 namespace sluice::train {
 
+// A device that a test brings: what a plan is made from, and the device for a plan.
+struct BroughtDevice {
+  std::function<plan::MachineFacts(const config::TrainConfig&)> facts = plan::probe_machine;
+  std::function<RunDevice(const plan::Plan&)> make = [](const plan::Plan& plan) {
+    return make_run_device(plan, nullptr);
+  };
+};
+
 // Functions with a name of Engine's have its contract.
 class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop> {
  public:
-  Loop(config::TrainConfig config, const EngineOptions& options);
+  Loop(config::TrainConfig config, const EngineOptions& options, BroughtDevice device = {});
   ~Loop() override;
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -92,6 +103,7 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
 
   config::TrainConfig config_;
   const EngineOptions options_;
+  const BroughtDevice device_;
   OwnUnits units_;
   plan::Plan plan_;
   torch::Dtype torch_dtype_ = torch::kBFloat16;

@@ -44,7 +44,7 @@ RunSource Loop::plan_units() {
       find_source(config_, placement, options_.resume ? Resume::yes : Resume::no, held_);
   adopt_compute_threads(config_, source);
   adopt_state_format(config_, source);
-  plan_ = plan::make_plan(config_, model, placement, plan::probe_machine(config_));
+  plan_ = plan::make_plan(config_, model, placement, device_.facts(config_));
   check_source(source, plan_, source.state ? source.state->seed : 0);
   torch_dtype_ = sluice::train::torch_dtype(plan_.compute_dtype);
   for (const std::string& note : config_.notes) log(LogLevel::info, note);
@@ -61,7 +61,8 @@ void Loop::initialize() {
   models::check_parallel_work();
   models::settle_vector_math();
   const SwapMode mode = source.swap_committed ? SwapMode::open : SwapMode::create;
-  resources_ = std::make_unique<RunResources>(plan_, SwapStart(mode, &held_));
+  resources_ = std::make_unique<RunResources>(plan_, SwapStart(mode, &held_), /*the_trace=*/nullptr,
+                                              device_.make(plan_));
   for (const std::string& choice : resources_->files.choices) {
     plan_.choices.push_back(choice);
     log(LogLevel::info, choice);

@@ -73,8 +73,10 @@ class Device {
   virtual std::optional<std::chrono::steady_clock::time_point> time_of(
       const ComputePoint& timed) = 0;
   // Queue a copy of equal-sized, non-overlapping spans that begins after `after`; never block on
-  // it. Copies of one direction run in the order of the calls; copies within the device count as
-  // inward. Copies of both directions run at the same time where the device can. Both spans stay
+  // it. Copies of one direction that wait for a point run in the order of the calls, and so do
+  // copies with a default ComputePoint, which wait for nothing. Between these two there is no
+  // order: a copy that waits for nothing passes the ones that wait. Copies within the device count
+  // as inward. Copies of both directions run at the same time where the device can. Both spans stay
   // valid until the ticket has finished. Throw InvalidArgument on unequal sizes.
   virtual Ticket begin_copy_in(DeviceSpan to, std::span<const std::byte> from,
                                const ComputePoint& after) = 0;

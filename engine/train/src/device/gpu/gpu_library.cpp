@@ -86,7 +86,7 @@ class Compute final : public GpuCompute {
  public:
   explicit Compute(int index)
       : tensors_(installed_tensors()),  // before LibTorch makes an allocator of its own
-        stream_(own_stream(static_cast<c10::DeviceIndex>(index))) {}
+        stream_(default_stream(static_cast<c10::DeviceIndex>(index))) {}
   ~Compute() override {
     // LibTorch keeps workspaces for the next product on this stream. The run's memory ends here, so
     // they must go.
@@ -121,11 +121,12 @@ class Compute final : public GpuCompute {
 #endif
 
  private:
-  static c10::cuda::CUDAStream own_stream(c10::DeviceIndex index) {
+  // The stream of every thread that was told of no other: so a tensor that a thread of the user's
+  // copies to the GPU, and memory that it frees, are ordered with the computation.
+  static c10::cuda::CUDAStream default_stream(c10::DeviceIndex index) {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     c10::cuda::set_device(index);
-    const c10::cuda::CUDAStream stream =
-        c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index);
+    const c10::cuda::CUDAStream stream = c10::cuda::getDefaultCUDAStream(index);
     c10::cuda::setCurrentCUDAStream(stream);
     return stream;
   }

@@ -1,0 +1,112 @@
+#pragma once
+// Steps of a small model by the program's loop, on a device that the test chooses.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "measure/unit_workspaces.hpp"
+#include "run/initial_weights.hpp"
+#include "sluice/plan/make_plan.hpp"
+#include "small_run.hpp"
+#include "stand_in_gpu.hpp"
+#include "step/step_runner.hpp"
+#include "temp_dir.hpp"
+
+namespace sluice::train::test {
+
+using Home = config::OffloadConfig::Device;
+
+struct RunCase {
+  const char* name = "";
+  Home states = Home::cpu;
+  Home weights = Home::cpu;
+  config::Activations activations = config::Activations::automatic;
+  double clipping = 1;
+  double dropout = 0;
+  plan::Placement placement = plan::Placement::configured;
+  std::optional<std::int64_t> per_pass = {};
+  bool tied = true;
+  bool fp16 = false;  // with a scale that overflows at first
+  int layers = 2;
+  std::uint64_t host_bytes = 64U << 20U;
+};
+inline void PrintTo(const RunCase& each, std::ostream* out) {
+  *out << each.name;
+}
+
+// Keeps the run's data, and its swap directory.
+class DeviceRun : public testing::TestWithParam<RunCase> {
+ protected:
+  static constexpr std::uint64_t kSeed = 5;
+
+  DeviceRun() {
+    std::ofstream text(dir_.file("data.txt"));
+    for (int i = 0; i < 4000; ++i) text << static_cast<char>('a' + i * i % 23);
+  }
+
+  config::TrainConfig config_of(const RunCase& each) const {
+    config::TrainConfig config = small_config();
+    config.micro_batch_size = 2;
+    config.gradient_accumulation_steps = 3;
+    config.train_batch_size = 6;
+    config.gradient_clipping = each.clipping;
+    config.optimizer.lr = 1e-2;
+    config.sluice.activations = each.activations;
+    config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, each.host_bytes};
+    config.sluice.micro_batches_per_pass = each.per_pass;
+    config.zero.offload_optimizer.device = each.states;
+    config.zero.offload_param.device = each.weights;
+    if (each.states == Home::nvme) config.zero.offload_optimizer.nvme_path = dir_.path();
+    if (each.weights == Home::nvme) config.zero.offload_param.nvme_path = dir_.path();
+    if (each.fp16) {
+      config.bf16 = false;
+      config.fp16.enabled = true;
+      config.fp16.initial_scale_power = 18;
+      config.fp16.hysteresis = 1;
+    }
+    return config;
+  }
+  static config::ModelConfig model_of(const RunCase& each) {
+    config::ModelConfig model = small_model();
+    model.n_layer = each.layers;
+    model.tie_word_embeddings = each.tied;
+    model.embd_pdrop = model.attn_pdrop = model.resid_pdrop = each.dropout;
+    return model;
+  }
+
+  plan::Plan plan_of(const RunCase& each, bool on_gpu) const {
+    const config::TrainConfig config = config_of(each);
+    plan::MachineFacts machine = plan::probe_machine(config);
+    machine.device_choice.clear();
+    if (on_gpu) {
+      machine.device.host_addressable = false;
+      machine.device.gpu = plan::GpuFacts{0, "stand-in", 1U << 30U, 1U << 30U};
+      machine.device.workspaces =
+          measure_workspaces(config, model_of(each), make_stand_in_gpu(1U << 28U));
+    }
+    return plan::make_plan(config, model_of(each), each.placement, machine);
+  }
+
+  // Removes what a run has committed.
+  void forget_run() const {
+    for (const char* file : {"manifest.json", "states.0.swap", "states.1.swap"})
+      std::filesystem::remove(dir_.file(file));
+  }
+  std::string file(const std::string& name) const { return dir_.file(name); }
+  models::Dataset data() const {
+    models::Dataset data(dir_.file("data.txt"), 32, 256);
+    data.hold_out(0.2);
+    return data;
+  }
+
+ private:
+  const sluice::test::TempDir dir_;
+};
+
+}  // namespace sluice::train::test

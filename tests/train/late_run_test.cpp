@@ -1,0 +1,234 @@
+// Whole steps on a device whose compute work and copies end late, over many schedules: no use of
+// memory is unordered, and losses and weights have the bits of a device that computes at once.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "device/tensor_bytes.hpp"
+#include "device_run.hpp"
+#include "late_gpu.hpp"
+#include "saved/checkpoint.hpp"
+#include "saved/run_source.hpp"
+#include "saved/saved_state.hpp"
+#include "schedules.hpp"
+#include "trace_events.hpp"
+
+namespace sluice::train {
+namespace {
+
+using config::Activations;
+using ::testing::IsEmpty;
+using Case = test::RunCase;
+using test::Home;
+
+constexpr int kSteps = 3;
+
+struct Result {
+  std::vector<double> losses;
+  std::vector<bool> updated;
+  std::vector<torch::Tensor> weights;
+  double evaluation = 0;
+};
+
+class LateRun : public test::DeviceRun {
+ protected:
+  LateRun() { at::set_num_threads(1); }
+
+  // One step, and the commit of the step before.
+  void take_step(RunResources& resources, StepRunner& runner, Progress& progress,
+                 Result& result) const {
+    const bool waits = resources.plan.config.updates_need_all_gradients();
+    const UpdateSettings update = next_update(resources, progress, false);
+    const BackwardResult backward = runner.forward_backward(
+        data(), progress.step + 1, progress.loss_scaler.scale(),
+        waits ? std::nullopt : std::optional(update), [&] { commit(resources, progress); });
+    result.updated.push_back(runner.end_step(backward, update, progress).updated);
+    result.losses.push_back(backward.loss);
+  }
+  static void commit(RunResources& resources, Progress& progress) {
+    if (progress.step == progress.committed_step || !resources.commits_swap()) return;
+    commit_step(resources, progress, {.seed = kSeed, .settings = {}}, false);
+  }
+  void end_run(RunResources& resources, StepRunner& runner, Progress& progress,
+               Result& result) const {
+    runner.finish_updates();
+    commit(resources, progress);
+    result.evaluation = *runner.evaluate(data(), 4, [](auto, auto) { return true; });
+    zero::GatherStall stall;
+    for (const auto& unit : resources.units) {
+      unit->finish_gather(stall);
+      result.weights.push_back(tensor_over(unit->weights(), resources.plan.compute_dtype).clone());
+      unit->release();
+    }
+  }
+
+  // Takes the steps up to `last`, from the beginning or from the committed step.
+  Result run(const plan::Plan& plan, RunDevice device, int last, bool resume) const {
+    if (!resume) forget_run();
+    offload::HeldDirectories held;
+    RunSource source;
+    if (resume) source = find_source(plan.config, plan::Placement::configured, Resume::yes, held);
+    RunResources resources(plan, SwapStart(resume ? SwapMode::open : SwapMode::create, &held),
+                           nullptr, std::move(device));
+    Progress progress;
+    progress.loss_scaler = LossScaler(plan.config.fp16);
+    if (resume) {
+      restore_states(resources, source);
+      resume_progress(progress, source);
+    } else {
+      initialise_states(resources, kSeed, std::nullopt);
+    }
+    StepRunner runner(resources, kSeed);
+    Result result;
+    while (progress.step < last) take_step(resources, runner, progress, result);
+    end_run(resources, runner, progress, result);
+    return result;
+  }
+  Result run_late(const plan::Plan& plan, std::uint64_t seed, int last = kSteps,
+                  bool resume = false) const {
+    const test::LateGpu gpu({.memory_bytes = plan.planned.tiers.device, .seed = seed});
+    Result result = run(plan, gpu.run_device(), last, resume);
+    EXPECT_THAT(gpu.violations(), IsEmpty());
+    return result;
+  }
+  Result run_at_once(const Case& each, const plan::Plan& plan) const {
+    // Norms of the host device have other bits, so clipping would change the weights.
+    if (each.clipping > 0)
+      return run(plan, test::make_stand_in_gpu(plan.planned.tiers.device), kSteps, false);
+    const plan::Plan on_host = plan_of(each, false);
+    return run(on_host, make_run_device(on_host, nullptr), kSteps, false);
+  }
+  void expect_bits_of_one_that_computes_at_once(const Case& each) const;
+};
+
+using Events = std::vector<sluice::test::TraceEvent>;
+// When the last span of that name ended. "backward" may have computed again.
+double end_of(const Events& events, const std::string& row, const std::string& name) {
+  double end = 0;
+  for (const auto& event : events) {
+    if (event.row == row && event.name.find(name) != std::string::npos)
+      end = std::max(end, event.end_us);
+  }
+  EXPECT_GT(end, 0) << row << ": " << name;
+  return end;
+}
+long count_of(const Events& events, const std::string& row, const std::string& name) {
+  return std::count_if(events.begin(), events.end(),
+                       [&](const auto& event) { return event.row == row && event.name == name; });
+}
+
+void expect_same(const Result& late, const Result& at_once) {
+  EXPECT_EQ(late.losses, at_once.losses);
+  EXPECT_EQ(late.updated, at_once.updated);
+  EXPECT_EQ(late.evaluation, at_once.evaluation);
+  ASSERT_EQ(late.weights.size(), at_once.weights.size());
+  for (std::size_t u = 0; u < late.weights.size(); ++u)
+    EXPECT_TRUE(torch::equal(late.weights[u], at_once.weights[u])) << "weights of unit " << u;
+}
+
+void LateRun::expect_bits_of_one_that_computes_at_once(const Case& each) const {
+  const plan::Plan plan = plan_of(each, true);
+  const Result expected = run_at_once(each, plan);
+  for (const std::uint64_t seed : test::schedules(10)) {
+    SCOPED_TRACE("schedule " + std::to_string(seed));
+    expect_same(run_late(plan, seed), expected);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_P(LateRun, HasTheBitsOfADeviceThatComputesAtOnce) {
+  expect_bits_of_one_that_computes_at_once(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Placements, LateRun,
+    testing::Values(
+        Case{.name = "host_clipped", .dropout = 0.1},
+        Case{.name = "host", .activations = Activations::recompute, .clipping = 0, .tied = false},
+        Case{.name = "weights_on_device", .weights = Home::none, .clipping = 0},
+        Case{.name = "inputs_in_host", .activations = Activations::offload, .clipping = 0},
+        Case{.name = "nvme", .states = Home::nvme, .weights = Home::nvme, .clipping = 0},
+        Case{.name = "passes", .weights = Home::none, .clipping = 0, .dropout = 0.1, .per_pass = 1},
+        Case{.name = "passes_nvme",
+             .states = Home::nvme,
+             .weights = Home::nvme,
+             .activations = Activations::offload,
+             .per_pass = 1},
+        Case{.name = "resident", .states = Home::none, .weights = Home::none, .clipping = 0},
+        Case{.name = "fp16", .clipping = 0, .fp16 = true}),
+    [](const auto& each) { return each.param.name; });
+
+// With the least host memory, gradients and inputs go to the drive as well.
+TEST_F(LateRun, HasTheBitsWhereGradientsAndInputsAreSpilled) {
+  Case each{.states = Home::nvme,
+            .weights = Home::nvme,
+            .activations = Activations::offload,
+            .clipping = 1};
+  each.host_bytes = plan_of(each, true).least.host_bytes;
+  const plan::Plan plan = plan_of(each, true);
+  EXPECT_EQ(plan.units[1].gradients, offload::Tier::nvme);
+  EXPECT_EQ(plan.units[1].inputs.front(), offload::Tier::nvme);
+  expect_bits_of_one_that_computes_at_once(each);
+}
+
+TEST_F(LateRun, ContinuesFromACommittedStep) {
+  const Case each{.states = Home::nvme, .weights = Home::none, .clipping = 0};
+  const plan::Plan plan = plan_of(each, true);
+  const Result expected = run_at_once(each, plan);
+  for (const std::uint64_t seed : test::schedules(10)) {
+    SCOPED_TRACE("schedule " + std::to_string(seed));
+    run_late(plan, seed, 1);
+    const Result rest = run_late(plan, seed + 1, kSteps, true);
+    EXPECT_EQ(rest.losses, std::vector<double>(expected.losses.begin() + 1, expected.losses.end()));
+    for (std::size_t u = 0; u < rest.weights.size(); ++u)
+      EXPECT_TRUE(torch::equal(rest.weights[u], expected.weights[u])) << u;
+    if (HasFailure()) return;
+  }
+}
+
+// The device computes only when nothing else can happen. So an update that ran before the backward
+// of the next unit had ended did not wait for that backward.
+TEST_F(LateRun, UpdatesRunWhileTheUnitsBehindThemCompute) {
+  for (const bool passes : {false, true}) {
+    Case each{.weights = Home::none, .clipping = 0, .layers = 6};
+    if (passes) each.per_pass = 1;
+    plan::Plan plan = plan_of(each, true);
+    plan.rings.update.tile_elements = 4096;  // some ten tiles of a unit
+    const std::string path = file("trace.json");
+    {
+      Trace trace(path, Trace::Old::replace);
+      const test::LateGpu gpu({.memory_bytes = plan.planned.tiers.device, .compute_last = true});
+      RunResources resources(plan, SwapMode::create, &trace, gpu.run_device());
+      initialise_states(resources, kSeed, std::nullopt);
+      StepRunner runner(resources, kSeed);
+      Progress progress;
+      Result result;
+      take_step(resources, runner, progress, result);
+      runner.finish_updates();
+      EXPECT_THAT(gpu.violations(), IsEmpty());
+    }
+    const auto events = sluice::test::read_trace(path);
+    for (int layer = each.layers - 1; layer > 0; --layer) {
+      const std::string name = "h." + std::to_string(layer);
+      const double backward_ends = end_of(events, "gpu", "backward h." + std::to_string(layer - 1));
+      EXPECT_GT(count_of(events, "update", "update " + name), 5) << name;
+      EXPECT_LT(end_of(events, "update", "update " + name), backward_ends)
+          << name << (passes ? ", with passes" : "");
+    }
+  }
+}
+
+TEST_F(LateRun, StepsWithoutUpdatesComeBeforeTheScaleFits) {
+  const Case each{.clipping = 0, .fp16 = true};
+  const plan::Plan plan = plan_of(each, true);
+  const Result result = run_late(plan, 1);
+  EXPECT_FALSE(result.updated.front());
+  EXPECT_TRUE(result.updated.back());
+}
+
+}  // namespace
+}  // namespace sluice::train
