@@ -343,8 +343,12 @@ std::vector<ShardSpec> specs_of(const Manifest& manifest) {
 }
 
 void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync,
-                      const std::string& advice_if_full) {
-  replace_file(manifest_path(directory), text, sync, advice_if_full);
+                      Durability durability) {
+  replace_file(manifest_path(directory), text, sync,
+               durability == Durability::none
+                   ? "with durability none nothing is committed here before the orderly end of a "
+                     "run: make space, and begin again, or go on from a checkpoint"
+                   : "make space and resume: what was committed before is whole");
 }
 
 void replace_file(const std::string& path, std::string_view text, ManifestSync sync,

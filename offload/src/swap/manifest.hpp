@@ -77,7 +77,8 @@ void replace_file(const std::string& path, std::string_view text, ManifestSync s
                   const std::string& advice_if_full = "make space");
 // Writes a draft and renames it over the manifest. Throws IoError; then the old manifest is as it
 // was and the draft is gone. The rename survives loss of power only after sync_directory().
+// `durability`: that of the store, for the advice on a full disk.
 void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync,
-                      const std::string& advice_if_full);
+                      Durability durability);
 
 }  // namespace sluice::offload

@@ -258,18 +258,13 @@ void SwapStore::Impl::write_manifest(std::int64_t step, const std::string& metad
   const std::string text = to_text(manifest_of(step, metadata));
   drives_.check_still_there();
   drives_.mark_committed();
-  const std::string advice =
-      durability_ == Durability::none
-          ? "with durability none nothing is committed here before the orderly end of a run: make "
-            "space, and begin again, or go on from a checkpoint"
-          : "make space and resume: what was committed before is whole";
   MutexLock lock(mutex_);
   if (durability_ != Durability::power) {
-    replace_manifest(directory_, text, ManifestSync::none, advice);
+    replace_manifest(directory_, text, ManifestSync::none, durability_);
   } else {
     // Both: an earlier commit without this durability may have left either of them unsynced.
     drives_.sync_data();
-    replace_manifest(directory_, text, ManifestSync::fsync, advice);
+    replace_manifest(directory_, text, ManifestSync::fsync, durability_);
     on_disk_ = OnDisk::in_doubt;
     sync_directory(directory_);
   }
