@@ -71,11 +71,17 @@ TEST(Weights, ThatAreNotFiniteGenerateNothing) {
   TrainFolder folder;
   const std::string weights = exported_weights(folder);
   std::string text = file_text(weights);
-  text.replace(text.size() / 2, text.size() / 2, text.size() / 2, '\xFF');  // NaN
-  write_file(weights, text);
-  const ProgramResult result = generate_with(folder, weights);
-  expect_refused(result, 4, {weights, "the model's output is not finite"});
-  EXPECT_EQ(result.out, "");
+  const auto fill = [&](char byte) {
+    text.replace(text.size() / 2, text.size() / 2, text.size() / 2, byte);
+    write_file(weights, text);
+    return generate_with(folder, weights);
+  };
+  const ProgramResult nan = fill('\xFF');
+  expect_refused(nan, 4, {weights, "tensor transformer.", " has the value ", "non-finite"});
+  EXPECT_EQ(nan.out, "");
+  const ProgramResult huge = fill('\x7F');  // 3.4e38
+  expect_refused(huge, 4, {weights, "the model's output is not finite"});
+  EXPECT_EQ(huge.out, "");
 }
 
 // One NaN in the middle of the file, in each type; and a value that only fp16 makes infinite.
@@ -99,7 +105,7 @@ TEST(Weights, WithOneNonFiniteValueStartNoRun) {
     std::filesystem::create_directory(swap);
     write_file(folder.config(), config_json({}, swap));
     expect_refused(folder.train("report", 1, {"--init", weights}), 4,
-                   {weights, "tensor ", " has the value nan at element ", "non-finite"});
+                   {weights, "tensor ", "nan at element ", "non-finite"});
     EXPECT_FALSE(std::filesystem::exists(swap + "/manifest.json"));
     write_file(weights, good);
     EXPECT_EQ(folder.train("report", 1, {"--init", weights}).exit_code, 0);

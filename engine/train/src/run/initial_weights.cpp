@@ -143,7 +143,7 @@ void InitialWeights::check_finite(const models::TensorEntry& tensor, std::uint64
   text << "tensor " << tensor.name << " has the value " << *bad << " at element "
        << format_count(element) << ", which is non-finite"
        << (std::isfinite(*bad) ? " in " + std::string(name_of(dtype)) : "")
-       << ": a run cannot start from these weights; repair the file, or export it anew";
+       << ": these weights cannot be used; repair the file, or export it anew";
   throw StorageError(file_->path(), text.str());
 }
 
