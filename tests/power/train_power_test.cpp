@@ -8,6 +8,7 @@
 #include <map>
 
 #include "power_loss.hpp"
+#include "sluice/models/checkpoints.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/io_backend.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"

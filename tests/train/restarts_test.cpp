@@ -1,7 +1,7 @@
 // A supervisor that restarts the program at any moment, with --resume, before the old process is
 // gone and sometimes several at once: the losses are those of an undisturbed run, and at any moment
 // a whole state lies on the drive. SLUICE_RESTARTS sets the number of restarts of each case
-// (default 16).
+// (default 8).
 
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 
 int restarts() {
   const char* const text = std::getenv("SLUICE_RESTARTS");
-  return text != nullptr ? std::atoi(text) : 16;
+  return text != nullptr ? std::atoi(text) : 8;
 }
 
 // The processes that the supervisor has started and not yet seen the end of.
