@@ -14,6 +14,9 @@ using testing::HasSubstr;
 
 RunState sample() {
   RunState state;
+  state.line = "0123456789abcdef";
+  state.order = 9;  // two steps were abandoned
+  state.saved_at = 1'790'000'000;
   state.model = "{}";
   state.step = 7;
   state.updates = 6;
@@ -43,6 +46,8 @@ std::string refusal_of(const std::string& json) {
 
 TEST(RunState, ComesBackAsItWasWritten) {
   const RunState state = parse_run_state(to_json(sample()), "DIR/manifest.json");
+  EXPECT_EQ(state.line, "0123456789abcdef");
+  EXPECT_EQ(state.order, 9);
   EXPECT_EQ(state.step, 7);
   EXPECT_EQ(state.updates, 6);
   EXPECT_EQ(state.units.at(0).params.at(0).name, "wte.weight");
@@ -94,6 +99,7 @@ TEST(StateFormat, ItsPartsHoldTheBytesOfAParameterWithoutTheWeightsCopy) {
 TEST(RunState, ValuesThatNoRunHasAreRefusedWithTheFile) {
   const std::vector<std::function<void(RunState&)>> changes = {
       [](RunState& s) { s.step = -1; },
+      [](RunState& s) { s.order = 6; },
       [](RunState& s) { s.updates = -1; },
       [](RunState& s) { s.updates = 8; },
       [](RunState& s) { s.compute_threads = 0; },
