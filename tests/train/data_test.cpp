@@ -30,8 +30,7 @@ class WholeData : public ::testing::Test {
 TEST_F(WholeData, IsComparedWithTheDataThatTheRunBeganWith) {
   const ProgramResult first = folder_.train("report", 1);
   ASSERT_EQ(first.exit_code, 0) << first.err;
-  EXPECT_NE(first.err.find(folder_.data() + ": all 2,000,000 bytes checked in "),
-            std::string::npos)
+  EXPECT_NE(first.err.find(folder_.data() + ": all 2,000,000 bytes checked in "), std::string::npos)
       << first.err;
   const ProgramResult same = folder_.train("report", 2, {"--resume"});
   EXPECT_EQ(same.exit_code, 0) << same.err;

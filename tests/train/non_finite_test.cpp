@@ -114,9 +114,8 @@ class NonFinite : public ::testing::TestWithParam<Case> {
   }
   std::string found() const {
     if (GetParam().where == Where::loss) return "the loss is not finite";
-    return GetParam().where == Where::last_gradient
-               ? "the gradient of transformer.ln_f."
-               : "the gradient of transformer.h.2.";
+    return GetParam().where == Where::last_gradient ? "the gradient of transformer.ln_f."
+                                                    : "the gradient of transformer.h.2.";
   }
   TrainFolder folder_;
   TrainSetup setup_;
@@ -134,8 +133,8 @@ TEST_P(NonFinite, SkipsTheStepOrEndsTheRunAsTheTableSays) {
     return;
   }
   if (GetParam().stop) {
-    expect_refused(result, 1, {"step 1: " + found(), "training stops before this update",
-                               "non_finite"});
+    expect_refused(result, 1,
+                   {"step 1: " + found(), "training stops before this update", "non_finite"});
     return;
   }
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -160,11 +159,35 @@ std::vector<Case> every_row() {
 std::string name_of_row(const ::testing::TestParamInfo<Case>& row) {
   const char* const kWhere[] = {"Loss", "LastGradient", "OtherGradient"};
   return std::string(row.param.bf16 ? "Bf16" : "Fp32") +
-         (row.param.clipping > 0 ? "Clipping" : "NoClipping") +
-         (row.param.stop ? "Stop" : "Skip") + kWhere[static_cast<int>(row.param.where)];
+         (row.param.clipping > 0 ? "Clipping" : "NoClipping") + (row.param.stop ? "Stop" : "Skip") +
+         kWhere[static_cast<int>(row.param.where)];
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, NonFinite, ::testing::ValuesIn(every_row()), name_of_row);
+
+// The factor of the decay is 1 - 1e20, which takes the head's weights beyond fp32. A layer norm of
+// 0 keeps the loss finite.
+TEST(NonFiniteUpdate, OfALearningRateThatIsTooLargeEndsTheRunBeforeACommit) {
+  TrainFolder folder;
+  write_file(folder.model(), kModel);
+  folder.set({});
+  ASSERT_EQ(folder.train("first", 1).exit_code, 0);
+  Weights weights(exported(folder, folder.swap()));
+  weights.fill("ln_f", [](std::size_t) { return 0.0F; });
+  weights.fill("lm_head", [](std::size_t i) { return 1e19F * sign(i / 64); });
+  write_file(folder.path("init.safetensors"), weights.text());
+  folder.clear_swap();
+  std::string text = config_json({}, folder.swap());
+  const auto scheduler = text.find(", \"scheduler\"");
+  text.erase(scheduler, text.find(", \"gradient_clipping\"") - scheduler);
+  const std::string lr = "\"lr\": 1e-3, \"weight_decay\": 0.1";
+  text.replace(text.find(lr), lr.size(), "\"lr\": 1e10, \"weight_decay\": 1e10");
+  write_file(folder.config(), text);
+  expect_refused(folder.train("report", 3, {"--init", folder.path("init.safetensors")}), 1,
+                 {"step 1: the update of lm_head.weight (element 0 of 16,384)",
+                  "a learning rate that is too large, 1e+10", "Nothing was committed before"});
+  EXPECT_FALSE(std::filesystem::exists(folder.swap() + "/manifest.json"));
+}
 
 // In fp16 updates always wait for all gradients. A static scale of 1e30 overflows in every unit.
 TEST(NonFiniteFp16, SkipsOrStopsWithAndWithoutClipping) {

@@ -1,7 +1,7 @@
 #pragma once
-// DataCheck: reads the data files of a run as a whole, once, on a thread of its own beside the first
-// steps. It checks every token against the vocabulary and takes a checksum of each file, which
-// tells a resumed run whether its data are those it began with.
+// DataCheck: reads the data files of a run as a whole, once, on a thread of its own beside the
+// first steps. It checks every token against the vocabulary and takes a checksum of each file,
+// which tells a resumed run whether its data are those it began with.
 
 #include <atomic>
 #include <string>
