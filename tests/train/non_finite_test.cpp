@@ -165,6 +165,30 @@ std::string name_of_row(const ::testing::TestParamInfo<Case>& row) {
 
 INSTANTIATE_TEST_SUITE_P(Rows, NonFinite, ::testing::ValuesIn(every_row()), name_of_row);
 
+// The factor of the decay is 1 - 1e20, which takes the head's weights beyond fp32. A layer norm of
+// 0 keeps the loss finite.
+TEST(NonFiniteUpdate, OfALearningRateThatIsTooLargeEndsTheRunBeforeACommit) {
+  TrainFolder folder;
+  write_file(folder.model(), kModel);
+  folder.set({});
+  ASSERT_EQ(folder.train("first", 1).exit_code, 0);
+  Weights weights(exported(folder, folder.swap()));
+  weights.fill("ln_f", [](std::size_t) { return 0.0F; });
+  weights.fill("lm_head", [](std::size_t i) { return 1e19F * sign(i / 64); });
+  write_file(folder.path("init.safetensors"), weights.text());
+  folder.clear_swap();
+  std::string text = config_json({}, folder.swap());
+  const auto scheduler = text.find(", \"scheduler\"");
+  text.erase(scheduler, text.find(", \"gradient_clipping\"") - scheduler);
+  const std::string lr = "\"lr\": 1e-3, \"weight_decay\": 0.1";
+  text.replace(text.find(lr), lr.size(), "\"lr\": 1e10, \"weight_decay\": 1e10");
+  write_file(folder.config(), text);
+  expect_refused(folder.train("report", 3, {"--init", folder.path("init.safetensors")}), 1,
+                 {"step 1: the update of lm_head.weight (element 0 of 16,384)",
+                  "a learning rate that is too large, 1e+10", "Nothing was committed before"});
+  EXPECT_FALSE(std::filesystem::exists(folder.swap() + "/manifest.json"));
+}
+
 // In fp16 updates always wait for all gradients. A static scale of 1e30 overflows in every unit.
 TEST(NonFiniteFp16, SkipsOrStopsWithAndWithoutClipping) {
   for (const double clipping : {0.0, 1.0}) {
