@@ -286,5 +286,19 @@ TEST_F(SwapStoreTest, WhoHoldsADirectoryOpensItsStoreWithoutASecondLock) {
   EXPECT_THROW(DirectoryLock(dir_.path(), Mode::shared), StorageError);
 }
 
+TEST_F(SwapStoreTest, WhoHeldADirectoryAndMadeNothingLeavesNothing) {
+  { HeldDirectories().hold(dir_.path()); }
+  EXPECT_TRUE(std::filesystem::is_empty(dir_.path()));
+  {
+    HeldDirectories held;
+    held.hold(dir_.path());
+    write_text(dir_.file("notes"), "made meanwhile");
+  }
+  EXPECT_TRUE(std::filesystem::exists(dir_.file("lock")));
+  std::filesystem::remove(dir_.file("notes"));
+  { HeldDirectories().hold(dir_.path()); }
+  EXPECT_TRUE(std::filesystem::exists(dir_.file("lock"))) << "it was there before";
+}
+
 }  // namespace
 }  // namespace sluice::offload::test

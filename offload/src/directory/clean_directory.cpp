@@ -146,15 +146,6 @@ void add_folder(const std::string& folder, CleanReport& report) {
 
 CleanReport find_removable(const std::string& directory, CleanScope scope);
 
-bool holds_nothing_but_a_lock(const std::string& folder) {
-  std::error_code error;
-  const std::string lock = fs::path(lock_path(folder)).filename().string();
-  const fs::directory_iterator entries(folder, error);
-  return !error && std::all_of(begin(entries), end(entries), [&](const fs::directory_entry& entry) {
-    return entry.path().filename() == lock;
-  });
-}
-
 // No run needs it: it was not finished, or its removal was not.
 bool is_dead(const CheckpointFolder& folder) {
   if (folder.is_draft) return true;

@@ -153,9 +153,17 @@ DirectoryLock::DirectoryLock(const std::string& directory, Mode mode, const Lock
 
 void HeldDirectories::hold(const std::string& directory, const LockWait& wait) {
   if (holds(directory)) return;
+  const bool made = ::access(lock_path(directory).c_str(), F_OK) != 0;
   DirectoryLock lock(directory, DirectoryLock::Mode::exclusive, wait);
   const struct stat status = status_of(directory);
-  held_.push_back({status.st_dev, status.st_ino, std::move(lock)});
+  held_.push_back({directory, status.st_dev, status.st_ino, made, std::move(lock)});
+}
+
+HeldDirectories::~HeldDirectories() {
+  for (const Held& held : held_) {
+    if (held.made && holds_nothing_but_a_lock(held.directory))
+      remove_file_quietly(lock_path(held.directory));
+  }
 }
 
 bool HeldDirectories::holds(const std::string& directory) const {

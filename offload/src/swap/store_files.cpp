@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string_view>
+#include <system_error>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -218,6 +220,17 @@ void check_free_disk(const std::string& directory, std::uint64_t needed_bytes,
                 "needs " + std::to_string(needed_bytes) + " bytes (" + format_bytes(needed_bytes) +
                     "), " + std::to_string(free_bytes) + " bytes (" + format_bytes(free_bytes) +
                     ") are free: free disk space or choose another directory");
+}
+
+bool holds_nothing_but_a_lock(const std::string& directory) {
+  namespace fs = std::filesystem;
+  const fs::path lock = fs::path(lock_path(directory)).filename();
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    if (entry->path().filename() != lock) return false;
+  }
+  return !error;
 }
 
 }  // namespace sluice::offload

@@ -54,6 +54,8 @@ std::uint64_t file_length_bytes(const std::string& path);  // throws IoError whe
 void remove_file(const std::string& path);
 // One that is absent, or has something in it by now, is no error. Throws IoError.
 void remove_empty_folder(const std::string& path);
+// False when that cannot be found out.
+bool holds_nothing_but_a_lock(const std::string& directory);
 // Removes what an earlier run left, with one line in the log. Throws IoError.
 void remove_leftovers(const std::string& directory, const std::vector<StoreFile>& files);
 // For clean-up on the way out of a failure: logs, never throws.

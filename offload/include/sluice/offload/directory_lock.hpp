@@ -38,9 +38,15 @@ class DirectoryLock {
 };
 
 // HeldDirectories: directories that a run has locked for itself before it reads what they hold, and
-// keeps locked until it ends. Who is given them does not lock these again.
+// keeps locked until it ends. Who is given them does not lock these again. A lock file that it made
+// goes at the end when the directory holds nothing else: a refused run leaves nothing behind.
 class HeldDirectories {
  public:
+  HeldDirectories() = default;
+  ~HeldDirectories();
+  HeldDirectories(HeldDirectories&&) = default;
+  HeldDirectories& operator=(HeldDirectories&&) = delete;
+
   // Locks `directory` exclusively unless it is held already. Throws as DirectoryLock.
   void hold(const std::string& directory, const LockWait& wait = {});
   // Whether `directory` is held, by this or another name.
@@ -48,8 +54,10 @@ class HeldDirectories {
 
  private:
   struct Held {
+    std::string directory;
     dev_t device = 0;
     ino_t inode = 0;
+    bool made = false;  // the lock file
     DirectoryLock lock;
   };
   std::vector<Held> held_;
