@@ -50,7 +50,6 @@ class Run {
 
   RunReport operator()() {
     stop_at_start();
-    data_check_ = std::make_unique<DataCheck>(setup_.data);
     allocate();
     bring_in_states();
     observer_.on_begin(progress_.step + 1, setup_.total_steps);
@@ -71,7 +70,8 @@ class Run {
   void allocate() {
     const plan::Plan& plan = setup_.plan;
     observer_.on_plan(plan);
-    check_threads(plan.further_threads());
+    check_threads(plan.further_threads() + 1);  // and that of the data
+    data_check_ = std::make_unique<DataCheck>(setup_.data);
     at::set_num_threads(plan.schedule.threads.compute);
     models::check_parallel_work();
     trace_ = RunTrace(request_);
