@@ -31,21 +31,30 @@ class WaitingThreads {
 
   // Starts one more; returns 0 or an errno.
   int add() {
-    // Small stacks, so that a limit on address space (ulimit -v) does not count here.
-    constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
+    // Small stacks, so that a limit on address space (ulimit -v) does not count here. EINVAL: the
+    // variables that the program's libraries keep in each thread do not fit into the stack.
+    constexpr std::size_t kLeastStackBytes = std::size_t{128} * 1024;
+    constexpr std::size_t kMostStackBytes = std::size_t{16} * 1024 * 1024;
+    int error_number = EINVAL;
+    for (std::size_t size = kLeastStackBytes; error_number == EINVAL && size <= kMostStackBytes;
+         size *= 2)
+      error_number = add_with_stack(size);
+    return error_number;
+  }
+  std::size_t size() const { return threads_.size(); }
+
+ private:
+  int add_with_stack(std::size_t stack_bytes) {
     threads_.reserve(threads_.size() + 1);
     pthread_attr_t attributes;
     ::pthread_attr_init(&attributes);
-    ::pthread_attr_setstacksize(&attributes, kStackBytes);
+    ::pthread_attr_setstacksize(&attributes, stack_bytes);
     pthread_t thread{};
     const int error_number = ::pthread_create(&thread, &attributes, &wait, this);
     ::pthread_attr_destroy(&attributes);
     if (error_number == 0) threads_.push_back(thread);
     return error_number;
   }
-  std::size_t size() const { return threads_.size(); }
-
- private:
   static void* wait(void* self) {
     auto& group = *static_cast<WaitingThreads*>(self);
     MutexLock lock(group.mutex_);
