@@ -87,8 +87,9 @@ TEST(ShardedUnit, IsGatheredOnceItsLastElementHasArrived) {
 }
 
 TEST(ShardedUnit, IsCurrentOnceItsUpdateHasEnded) {
+  const UnitLayout layout = layout_of("u", 5000, 1);
   Rank rank = single();
-  const auto unit = rank.unit(layout_of("u", 5000, 1));
+  const auto unit = rank.unit(layout);
   const long waiting = test::thread_id();
   std::atomic<bool> updated = false;
   Worker updater("updater");

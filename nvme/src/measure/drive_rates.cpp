@@ -85,6 +85,7 @@ std::vector<std::vector<double>> measure_drive_rates(std::span<const std::string
       align_down(file_bytes_for(directories, options.file_bytes), block);
   if (size_bytes < kLeastFileBytes) return {};
   std::vector<std::unique_ptr<Drive>> drives;
+  drives.reserve(directories.size());
   for (const std::string& directory : directories)
     drives.push_back(std::make_unique<Drive>(directory, size_bytes, options));
   std::vector<Ticket> filled;

@@ -95,7 +95,7 @@ std::vector<std::string> raised_limits(const Plan& plan) {
   }
   const auto update_buffers = buffer_count(zero.offload_optimizer);
   if (plan.rings.update.tile_bytes > 0 && update_buffers &&
-      *update_buffers < kBuffersPerTile * kTilesInFlight) {
+      *update_buffers < std::int64_t{kBuffersPerTile} * kTilesInFlight) {
     lines.push_back(raised("offload_optimizer.buffer_count",
                            static_cast<std::uint64_t>(*update_buffers),
                            std::to_string(kBuffersPerTile * plan.rings.update.tiles) + " used (" +
