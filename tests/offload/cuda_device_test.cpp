@@ -172,12 +172,13 @@ TEST_F(CudaDevice, CopiesBothWaysAtTheSameTime) {
 // As an update does during backward: its tiles must not wait for a gradient of a later unit.
 TEST_F(CudaDevice, ACopyWithNothingToWaitForPassesTheOnesThatWait) {
   const Buffer b = device->memory().allocate(kBytes, "b");
+  const Buffer c = device->memory().allocate(kBytes, "c");
   const auto from = filled(kBytes, 3);
   auto to = filled(kBytes, 0);
   Gate gate;
   fill(a, 7, gate);
   Ticket out = device->begin_copy_out(to, a.device_span());
-  Ticket in = device->begin_copy_in(a.device_span(), from);
+  Ticket in = device->begin_copy_in(c.device_span(), from);
   device->begin_copy_in(b.device_span(), from, ComputePoint()).finish();
   auto now = filled(kBytes, 0);
   device->begin_copy_out(now, b.device_span(), ComputePoint()).finish();

@@ -266,6 +266,7 @@ std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int world_s
   SLUICE_CHECK(world_size >= 1, "world size of " + std::to_string(world_size));
   const auto group = std::make_shared<Group>(world_size);
   std::vector<std::unique_ptr<Communicator>> ranks;
+  ranks.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) {
     ranks.push_back(std::make_unique<ThreadCommunicator>(group, rank));
   }

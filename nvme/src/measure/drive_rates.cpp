@@ -89,6 +89,7 @@ std::vector<std::vector<double>> measure_drive_rates(std::span<const std::string
   for (const std::string& directory : directories)
     drives.push_back(std::make_unique<Drive>(directory, size_bytes, options));
   std::vector<Ticket> filled;
+  filled.reserve(drives.size());
   for (const auto& drive : drives) filled.push_back(drive->begin_fill());
   finish_all(filled);
   std::vector<std::vector<double>> rates;

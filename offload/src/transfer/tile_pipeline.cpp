@@ -62,11 +62,9 @@ void TilePipeline::drain() {
 bool TilePipeline::step() {
   if (reading_.empty() && writing_.empty()) return false;
   // Ended writes first: each frees a tile, in which a read can begin before something is computed.
-  if (write_has_ended()) {
-    retire_oldest_write();
-  } else if (read_has_ended()) {
-    compute_oldest_read();
-  } else if (write_was_begun_first()) {
+  // When neither has ended, the one that was begun first is waited for.
+  const bool takes_write = write_has_ended() || (!read_has_ended() && write_was_begun_first());
+  if (takes_write) {
     retire_oldest_write();
   } else {
     compute_oldest_read();
