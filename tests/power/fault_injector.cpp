@@ -168,9 +168,8 @@ SLUICE_EXPORT FILE* fopen64(const char* path, const char* mode) {
   return fopen_or_fail("fopen64", path, mode);
 }
 SLUICE_EXPORT ssize_t write(int fd, const void* data, size_t size) {
-  return fail_or("write", path_of(fd), [&] {
-    return real<ssize_t(int, const void*, size_t)>("write")(fd, data, size);
-  });
+  return fail_or("write", path_of(fd),
+                 [&] { return real<ssize_t(int, const void*, size_t)>("write")(fd, data, size); });
 }
 SLUICE_EXPORT ssize_t writev(int fd, const iovec* pieces, int count) {
   return fail_or("writev", path_of(fd), [&] {
@@ -217,9 +216,8 @@ SLUICE_EXPORT int fallocate64(int fd, int mode, off_t offset, off_t size) {
 // Returns the error's number, and leaves errno.
 SLUICE_EXPORT int posix_fallocate(int fd, off_t offset, off_t size) {
   const int error_number = error_of("posix_fallocate", path_of(fd));
-  return error_number != 0
-             ? error_number
-             : real<int(int, off_t, off_t)>("posix_fallocate")(fd, offset, size);
+  return error_number != 0 ? error_number
+                           : real<int(int, off_t, off_t)>("posix_fallocate")(fd, offset, size);
 }
 SLUICE_EXPORT int posix_fallocate64(int fd, off_t offset, off_t size) {
   return posix_fallocate(fd, offset, size);
@@ -241,20 +239,17 @@ SLUICE_EXPORT int renameat2(int from_fd, const char* from, int to_fd, const char
   });
 }
 SLUICE_EXPORT int unlink(const char* path) {
-  return fail_or("unlink", absolute(path),
-                 [&] { return real<int(const char*)>("unlink")(path); });
+  return fail_or("unlink", absolute(path), [&] { return real<int(const char*)>("unlink")(path); });
 }
 SLUICE_EXPORT int unlinkat(int folder, const char* path, int flags) {
-  return fail_or("unlink", path_at(folder, path), [&] {
-    return real<int(int, const char*, int)>("unlinkat")(folder, path, flags);
-  });
+  return fail_or("unlink", path_at(folder, path),
+                 [&] { return real<int(int, const char*, int)>("unlinkat")(folder, path, flags); });
 }
 SLUICE_EXPORT int rmdir(const char* path) {
   return fail_or("rmdir", absolute(path), [&] { return real<int(const char*)>("rmdir")(path); });
 }
 SLUICE_EXPORT int remove(const char* path) {
-  return fail_or("unlink", absolute(path),
-                 [&] { return real<int(const char*)>("remove")(path); });
+  return fail_or("unlink", absolute(path), [&] { return real<int(const char*)>("remove")(path); });
 }
 SLUICE_EXPORT int mkdir(const char* path, mode_t mode) {
   return fail_or("mkdir", absolute(path),
