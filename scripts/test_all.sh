@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The long test, for before a change is called done: what .ci/run does (scripts/test.sh, the format), then steps on 2,000
-# schedules of a device that is late, 100 restarts of each kind, 200 losses of power, ThreadSanitizer, AddressSanitizer over
-# engine/train, a minute of libFuzzer for each kind of file, clang's thread-safety analysis and clang-tidy over everything.
+# schedules of a device that is late, 100 restarts of each kind, 200 losses of power, 300 faults of the drive of each kind,
+# ThreadSanitizer, AddressSanitizer over engine/train, a minute of libFuzzer for each kind of file, clang's thread-safety
+# analysis and clang-tidy over everything.
 # scripts/test_all.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -12,6 +13,7 @@ stage "format" scripts/format.sh --check || true
 stage "2,000 late schedules" env SLUICE_SCHEDULES=2000 build/bin/late_gpu_test || true
 stage "100 restarts" env SLUICE_RESTARTS=100 build/bin/train_restarts_test || true
 stage "200 losses of power" env SLUICE_POWER_CUTS=200 build/bin/power_loss_test || true
+stage "300 faults of each kind" env SLUICE_FAULTS=300 build/bin/train_faults_test || true
 build_and_test tsan tsan || true
 build_and_test asan-torch "asan, ubsan, LibTorch" || true
 stage "fuzz (libFuzzer)" scripts/fuzz.sh 60 || true

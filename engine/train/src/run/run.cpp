@@ -49,6 +49,19 @@ class Run {
       : request_(request), observer_(observer), stop_(stop), setup_(set_up_run(request, stop)) {}
 
   RunReport operator()() {
+    try {
+      return train();
+    } catch (const IoError&) {
+      say_where_it_stopped();
+      throw;
+    } catch (const StorageError&) {
+      say_where_it_stopped();
+      throw;
+    }
+  }
+
+ private:
+  RunReport train() {
     stop_at_start();
     allocate();
     bring_in_states();
@@ -61,7 +74,17 @@ class Run {
     return finish();
   }
 
- private:
+  // The error that follows names the file and the cause.
+  void say_where_it_stopped() const {
+    if (!steps_file_) return;  // training had not begun
+    const std::int64_t committed = progress_.committed_step;
+    log(LogLevel::error,
+        "training stopped after step " + std::to_string(progress_.step) + "; " +
+            (committed > 0 ? "step " + std::to_string(committed) +
+                                 " is committed. Once the cause is mended, --resume goes on from it"
+                           : "nothing is committed. Once the cause is mended, start again"));
+  }
+
   // After a signal that came while the run was set up. No file is open yet.
   void stop_at_start() const {
     if (stop_ != 0) throw Interrupted(stop_);

@@ -23,10 +23,11 @@ void sync_tree(const fs::path& directory) {
   sync_path(directory);
 }
 
-// Removes a folder and the files in it; ignores errors. std::filesystem::remove_all is not usable:
-// libtorch.so of the wheel exports a version of it that calls a missing function, and a program
-// that links libtorch.so gets that version.
-void remove_folder(const fs::path& path) {
+// Removes a folder and the files in it as far as it can; returns the last error: that of the
+// folder, which stays while a file does. std::filesystem::remove_all is not usable: libtorch.so of
+// the wheel exports a version of it that calls a missing function, and a program that links
+// libtorch.so gets that version.
+std::error_code remove_folder(const fs::path& path) {
   std::error_code error;
   std::vector<fs::path> files;
   for (auto entry = fs::directory_iterator(path, error);
@@ -34,13 +35,15 @@ void remove_folder(const fs::path& path) {
     files.push_back(entry->path());
   for (const fs::path& file : files) fs::remove(file, error);
   fs::remove(path, error);
+  return error;
 }
 
 // Removes the manifest first, so that a kill in between leaves nothing that looks like a
 // checkpoint.
 void remove_checkpoint(const fs::path& path) {
   fs::remove(path / "manifest.json");
-  remove_folder(path);
+  if (const std::error_code error = remove_folder(path); error)
+    throw fs::filesystem_error("cannot remove", path, error);
 }
 
 // A checkpoint that is not needed any more and cannot be removed costs space, not data.
@@ -170,7 +173,8 @@ void write_checkpoint(RunResources& resources, Progress& progress, const RunIden
   const fs::path draft = offload::checkpoint_draft_path(directory, progress.step);
   std::error_code error;
   remove_folder(draft);
-  fs::create_directories(draft, error);
+  // Not its parents: a directory that went away is not made anew, on another drive and unlocked.
+  fs::create_directory(draft, error);
   if (error) throw IoError(error.value(), "create directory", draft.string());
   const std::string path = offload::free_checkpoint_path(directory, progress.step);
   try {

@@ -1,0 +1,211 @@
+// The drive fails at any moment of `sluice train`: a full disk, an error of the drive, a read-only
+// remount, a folder that goes away. The run ends by itself and says what failed; nothing committed
+// is lost; a resumed run has the losses of an undisturbed one. SLUICE_FAULTS sets the number of
+// faults of each kind and each case (default 2), spread evenly over the operations of a run.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <map>
+
+#include "train/train_support.hpp"
+
+namespace sluice::power {
+namespace {
+
+namespace fs = std::filesystem;
+using test::ProgramResult;
+using test::TrainFolder;
+using test::TrainSetup;
+
+constexpr int kSteps = 8;  // over 300 operations
+constexpr unsigned kMostSeconds = 60;
+
+constexpr const char* kSmallestModel =
+    R"({"model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 16, "vocab_size": 256})";
+
+std::size_t fault_count() {
+  const char* const asked = std::getenv("SLUICE_FAULTS");
+  return asked == nullptr ? 2 : static_cast<std::size_t>(std::atol(asked));
+}
+
+// The last number behind `mark`; 0: there is none.
+std::int64_t last_number(const std::string& text, const std::string& mark) {
+  const auto at = text.rfind(mark);
+  return at == std::string::npos ? 0 : std::atoll(text.c_str() + at + mark.size());
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// One fault and the run that it hit.
+struct Hit {
+  std::size_t number = 0;
+  std::string operation;  // "write /root/swap/manifest.json.tmp"; empty: the run made fewer calls
+  ProgramResult run;
+};
+
+class TrainFaults : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override { test::write_file(folder_.model(), kSmallestModel); }
+
+  std::string root() const { return folder_.path("root"); }
+
+  void begin(const std::string& device) {
+    TrainSetup setup;
+    setup.optimizer_device = setup.param_device = device;
+    setup.accumulation = 1;
+    setup.sluice_keys = R"("io": {"backend": "threads"}, "checkpoint_dir": ")" + root() +
+                        R"(/checkpoints", "checkpoint_every": 2, "keep": 1, )";
+    test::write_file(folder_.config(), test::config_json(setup, root() + "/swap"));
+  }
+
+  // Runs from the beginning; call `at` fails. The log has the calls.
+  Hit run(std::size_t at) {
+    fs::remove_all(root());
+    fs::remove(folder_.path("log"));
+    fs::create_directories(root() + "/swap");
+    Hit hit;
+    hit.number = at;
+    hit.run = test::run_sluice(folder_.arguments("root/report", kSteps),
+                               {{"LD_PRELOAD", SLUICE_FAULT_INJECTOR},
+                                {"SLUICE_FAULT", GetParam()},
+                                {"SLUICE_FAULT_AT", std::to_string(at)},
+                                {"SLUICE_FAULT_ROOT", root()},
+                                {"SLUICE_FAULT_LOG", folder_.path("log")}},
+                               [] { ::alarm(kMostSeconds); });
+    std::istringstream log(test::file_text(folder_.path("log")));
+    calls_ = 0;
+    for (std::string line; std::getline(log, line); ++calls_) {
+      const auto mark = line.find(" <- ");
+      if (mark != std::string::npos && hit.operation.empty()) hit.operation = line.substr(0, mark);
+    }
+    if (fs::exists(root() + ".gone")) bring_back();
+    return hit;
+  }
+
+  // The folder that went away is there again.
+  void bring_back() {
+    const std::string gone = root() + ".gone";
+    const std::string last = root() + "/checkpoints/step-0000000" + std::to_string(kSteps);
+    // It went before the run had begun in it: the run made its folders itself.
+    if (!fs::exists(gone + "/checkpoints") && fs::exists(last)) {
+      fs::remove_all(gone);
+      return;
+    }
+    EXPECT_FALSE(fs::exists(last)) << "checkpoints are written in place of the folder that is gone";
+    fs::remove_all(root());
+    fs::rename(gone, root());
+  }
+
+  std::vector<std::string> losses() const { return test::column(folder_, "root/report", "loss"); }
+
+  // The newest step that is whole on the drive; 0: none.
+  std::int64_t found_step(bool swaps) const {
+    std::int64_t step = 0;
+    for (const char* const part : {"/swap", "/checkpoints"}) {
+      if (!swaps && part == std::string("/swap")) continue;
+      const ProgramResult whole = test::run_sluice({"nvme", "verify", "--json", root() + part});
+      EXPECT_FALSE(has(whole.out, "\"ok\":false")) << whole.out;
+      if (whole.exit_code == 0) step = std::max(step, last_number(whole.out, "\"step\":"));
+    }
+    return step;
+  }
+
+  // What the run must have committed: a step's line is written when the step before is committed.
+  std::int64_t committed_step(const Hit& hit, bool swaps) const {
+    const std::int64_t checkpoint = last_number(hit.run.out + hit.run.err, "\ncheckpoint of step ");
+    const auto lines = test::line_count(root() + "/report/steps.jsonl");
+    return std::max<std::int64_t>(checkpoint, swaps ? lines - 1 : 0);
+  }
+
+  // Every step was taken and the report written: the run ended with 4 because checkpoints are
+  // missing.
+  bool misses_only(const Hit& hit) const {
+    return has(hit.run.err, " could not be written; the last: ") &&
+           has(hit.run.out + hit.run.err, "report: ");
+  }
+
+  // How the run ended, and what it said.
+  void expect_said(const Hit& hit) {
+    const std::string& err = hit.run.err;
+    EXPECT_TRUE(hit.run.exit_code == 0 || hit.run.exit_code == 4) << hit.run.exit_code;
+    EXPECT_FALSE(has(err, "terminate called"));
+    const bool misses = has(err, " is missing: ");
+    EXPECT_TRUE(!misses || hit.run.exit_code == 4) << "a checkpoint is missing";
+    const bool lasts = GetParam() == std::string("EROFS") || GetParam() == std::string("gone");
+    EXPECT_TRUE(!misses || lasts || losses() == undisturbed_) << "the run did not go on";
+    if (hit.run.exit_code == 0) {
+      EXPECT_EQ(losses(), undisturbed_);
+      return;
+    }
+    EXPECT_TRUE(has(err, root() + "/")) << "no file is named";
+    const std::string stopped = "training stopped after step ";
+    if (test::line_count(root() + "/report/steps.jsonl") == 0 || misses_only(hit)) return;
+    EXPECT_TRUE(has(err, stopped)) << "the step is not said";
+    EXPECT_TRUE(has(err, "Once the cause is mended, ")) << "what to do is not said";
+  }
+
+  void expect_kept(const Hit& hit, bool swaps) {
+    const std::int64_t committed = committed_step(hit, swaps);
+    const std::int64_t found = found_step(swaps);
+    EXPECT_GE(found, committed) << "a step that was committed is lost";
+    EXPECT_GE(found, last_number(hit.run.err, "; step ")) << "a step is said to be committed";
+    const ProgramResult rest = test::run_sluice(
+        folder_.arguments("root/report", kSteps, {"--resume"}), {}, [] { ::alarm(kMostSeconds); });
+    EXPECT_EQ(rest.exit_code, 0) << rest.err;
+    EXPECT_GE(last_number(rest.err, "resumed from step "), found) << rest.err;
+    EXPECT_EQ(losses(), undisturbed_);
+  }
+
+  void fail_often(const std::string& device) {
+    begin(device);
+    const Hit whole = run(0);
+    ASSERT_EQ(whole.run.exit_code, 0) << whole.run.err;
+    undisturbed_ = losses();
+    ASSERT_EQ(undisturbed_.size(), static_cast<std::size_t>(kSteps));
+    const std::size_t calls = calls_;
+    const std::size_t faults = std::min(fault_count(), calls);
+    std::map<int, int> codes;
+    for (std::size_t i = 0; i < faults; ++i) {
+      // In the middle of the i-th of `faults` equal parts.
+      const Hit hit = run((2 * i + 1) * calls / (2 * faults) + 1);
+      SCOPED_TRACE(std::string(GetParam()) + " at call " + std::to_string(hit.number) + " of " +
+                   std::to_string(calls) + ": " + hit.operation + "; exit " +
+                   std::to_string(hit.run.exit_code) + "\n" + hit.run.err);
+      ++codes[hit.run.exit_code];
+      expect_said(hit);
+      expect_kept(hit, device == "nvme");
+      if (std::getenv("SLUICE_FAULTS_SHOW") != nullptr) {
+        std::cout << "CALL " << hit.number << " " << hit.operation << " exit " << hit.run.exit_code
+                  << "\n"
+                  << hit.run.err << "\n";
+      }
+    }
+    std::cout << faults << " faults over " << calls << " calls:";
+    for (const auto& [code, count] : codes) std::cout << " " << count << " ended with " << code;
+    std::cout << "\n";
+    EXPECT_GT(codes[4], 0) << "no run noticed a fault, so nothing was tested";
+  }
+
+  TrainFolder folder_;
+  std::vector<std::string> undisturbed_;
+  std::size_t calls_ = 0;  // of the last run
+};
+
+TEST_P(TrainFaults, WithStatesOnNvme) {
+  fail_often("nvme");
+}
+
+TEST_P(TrainFaults, WithStatesInHostMemoryAndCheckpoints) {
+  fail_often("cpu");
+}
+
+INSTANTIATE_TEST_SUITE_P(Drive, TrainFaults, ::testing::Values("ENOSPC", "EIO", "EROFS", "gone"),
+                         [](const auto& fault) { return std::string(fault.param); });
+
+}  // namespace
+}  // namespace sluice::power
