@@ -9,6 +9,7 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -37,24 +38,35 @@ void check_directory(const std::string& directory, DirectoryLock::Mode mode) {
   }
 }
 
+[[noreturn]] void throw_not_a_lock(const std::string& path) {
+  throw StorageError(path,
+                     "is not the lock of a run, and is left as it is: choose another directory");
+}
+
 // Empty where a reader finds no lock file: whoever runs in a directory has made one, so nobody
 // does.
 UniqueFd open_lock_file(const std::string& path, DirectoryLock::Mode mode) {
   if (mode == DirectoryLock::Mode::exclusive) {
-    return UniqueFd(SLUICE_SYSCALL(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600), path));
+    UniqueFd made(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!made && errno == ELOOP) throw_not_a_lock(path);
+    if (!made) throw IoError(errno, "open", path);
+    return made;
   }
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO would wait
   if (!fd && errno != ENOENT) throw IoError(errno, "open", path);
   return fd;
 }
 
-// A file of this name that is longer than a lock is something else's.
+// A file of this name with anything but a process id is something else's.
 void check_lock_file(int fd, const std::string& path) {
   struct stat status {};
   SLUICE_SYSCALL(::fstat(fd, &status), path);
-  if (S_ISREG(status.st_mode) && status.st_size <= static_cast<off_t>(kLockBytes)) return;
-  throw StorageError(path,
-                     "is not the lock of a run, and is left as it is: choose another directory");
+  if (!S_ISREG(status.st_mode) || status.st_size > static_cast<off_t>(kLockBytes))
+    throw_not_a_lock(path);
+  std::array<char, kLockBytes> text{};
+  const ssize_t got = SLUICE_SYSCALL(::pread(fd, text.data(), text.size(), 0), path);
+  const std::string_view found(text.data(), static_cast<std::size_t>(got));
+  if (found.find_first_not_of("0123456789 \n") != std::string_view::npos) throw_not_a_lock(path);
 }
 
 // 0 when the file holds none.
@@ -99,8 +111,8 @@ class Patience {
       : wait_(wait), directory_(directory), end_(std::chrono::steady_clock::now() + wait.most) {}
   // Sleeps a moment. Throws StorageError when the time is over or a signal has come.
   void sleep(int fd) {
-    const bool over = std::chrono::steady_clock::now() >= end_;
-    if (over || (wait_.stop != nullptr && *wait_.stop != 0)) throw_locked(fd, directory_);
+    if (std::chrono::steady_clock::now() >= end_) throw_locked(fd, directory_);
+    if (wait_.stop != nullptr && *wait_.stop != 0) throw Interrupted(*wait_.stop);
     if (!said_) {
       log(LogLevel::info,
           directory_ + " is in use by another " + holder_of(fd) + ": waiting until it has ended");

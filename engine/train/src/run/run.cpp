@@ -114,6 +114,7 @@ class Run {
     progress_.loss_scaler = LossScaler(setup_.plan.config.fp16);
     if (setup_.source.state) {
       restore_states(*resources_, setup_.source);
+      commit_restored(*resources_, setup_.source);
       if (request_.init_path)
         log(LogLevel::warn, "--init " + *request_.init_path +
                                 " is not read: the run is resumed with the weights it has");

@@ -204,6 +204,11 @@ void commit_step(RunResources& resources, Progress& progress, const RunIdentity&
   if (due || (ending && !resources.commits_swap())) try_checkpoint(resources, progress, identity);
 }
 
+void commit_restored(RunResources& resources, const RunSource& source) {
+  if (source.own_swap || !resources.commits_swap()) return;
+  commit_swap(resources, *source.state);
+}
+
 std::string missed_text(const MissedCheckpoints& missed) {
   return std::to_string(missed.count) + (missed.count == 1 ? " checkpoint" : " checkpoints") +
          " could not be written; the last: " + missed.last_problem;

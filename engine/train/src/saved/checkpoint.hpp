@@ -35,5 +35,9 @@ std::string missed_text(const MissedCheckpoints& missed);
 // StorageError when the source is damaged or is not any more what `source` was read from; then the
 // states are a mix and must not be trained on.
 void restore_states(RunResources& resources, const RunSource& source);
+// Commits the swap directory to states that were restored from a checkpoint, so that it is whole
+// before the next step is committed, and when none follows. Does nothing when it holds them
+// already. Blocks. Throws IoError, StorageError.
+void commit_restored(RunResources& resources, const RunSource& source);
 
 }  // namespace sluice::train

@@ -64,13 +64,15 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-// Notes of the line of `source`, among `found`: the last order, and the state before this one.
+// Notes of the line of `source`, among `found`: the last order, and another checkpoint of this
+// state or else of the one before.
 void note_line(RunSource& source, const std::vector<models::Checkpoint>& found) {
   std::int64_t older_order = -1;
   for (const models::Checkpoint& each : found) {
     if (!each.damage.empty() || each.line != source.state->line) continue;
     source.last_order = std::max(source.last_order, each.order);
-    if (each.order >= source.state->order || each.order <= older_order) continue;
+    if (each.path == source.directory || each.order > source.state->order) continue;
+    if (each.order <= older_order) continue;
     older_order = each.order;
     source.older = each.path;
   }

@@ -90,6 +90,7 @@ void Loop::bring_in_states(const RunSource& source) {
   std::vector<Ticket> fills(units_.layouts().size());
   if (source.state) {
     restore_states(*resources_, source);
+    commit_restored(*resources_, source);
     resume_progress(progress_, source);
   } else {
     begin_progress(progress_);

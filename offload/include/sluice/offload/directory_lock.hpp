@@ -29,8 +29,8 @@ class DirectoryLock {
   // needs no right to write.
   enum class Mode { exclusive, shared };
   // Waits as long as `wait` says, with one line in the log. Throws StorageError naming the holder,
-  // and when DIR/lock is a file of something else; IoError when the directory is absent, not a
-  // directory, or cannot be written.
+  // and when DIR/lock is a file of something else; Interrupted when `wait.stop` ends the wait;
+  // IoError when the directory is absent, not a directory, or cannot be written.
   DirectoryLock(const std::string& directory, Mode mode, const LockWait& wait = {});
 
  private:
