@@ -267,7 +267,7 @@ TEST_F(SwapStoreTest, ASignalEndsTheWaitForALock) {
   const HoldingProcess other(dir_.path(), Mode::exclusive);
   const volatile int stop = SIGTERM;
   EXPECT_THROW(DirectoryLock(dir_.path(), Mode::exclusive, {std::chrono::hours(1), &stop}),
-               StorageError);
+               Interrupted);
 }
 
 TEST_F(SwapStoreTest, WhoHoldsADirectoryOpensItsStoreWithoutASecondLock) {
@@ -298,6 +298,20 @@ TEST_F(SwapStoreTest, WhoHeldADirectoryAndMadeNothingLeavesNothing) {
   std::filesystem::remove(dir_.file("notes"));
   { HeldDirectories().hold(dir_.path()); }
   EXPECT_TRUE(std::filesystem::exists(dir_.file("lock"))) << "it was there before";
+}
+
+// Short, as a lock is.
+TEST_F(SwapStoreTest, AShortFileOfSomethingElseIsNoLockAndLinksAreNotFollowed) {
+  write_text(dir_.file("lock"), "precious\n");
+  EXPECT_THROW(DirectoryLock(dir_.path(), Mode::exclusive), StorageError);
+  std::filesystem::rename(dir_.file("lock"), dir_.file("notes"));
+  for (const char* target : {"notes", "absent"}) {
+    std::filesystem::create_symlink(target, dir_.file("lock"));
+    EXPECT_THROW(DirectoryLock(dir_.path(), Mode::exclusive), StorageError);
+    std::filesystem::remove(dir_.file("lock"));
+  }
+  EXPECT_EQ(std::filesystem::file_size(dir_.file("notes")), 9U);
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("absent")));
 }
 
 }  // namespace

@@ -181,7 +181,8 @@ TEST_F(CheckpointLine, ADamagedNewestCheckpointIsNamedWithTheWholeOneBeforeIt) {
   Trained resumed(config(checkpoint_keys(2, 2)), Model(), options);
   const std::string message = error_of([&] { resumed.engine.initialize(); });
   EXPECT_THAT(message, HasSubstr("is damaged"));
-  EXPECT_THAT(message, HasSubstr("the checkpoint before it is " + folder_.file("step-00000002")));
+  EXPECT_THAT(message,
+              HasSubstr("the newest other checkpoint is " + folder_.file("step-00000002")));
 }
 
 TEST_F(CheckpointLine, AfterALoadThatFailedNothingTrainsUntilOneSucceeds) {

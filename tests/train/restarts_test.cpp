@@ -7,6 +7,7 @@
 #include <sys/file.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <random>
 
 #include "train_support.hpp"
@@ -161,6 +162,42 @@ TEST_F(Restarts, ACheckpointNewerThanTheSwapDirectoryIsGoneOnFrom) {
   EXPECT_TRUE(fs::exists(folder_.checkpoints() + "/step-00000024/manifest.json"));
 }
 
+// Killed after its last checkpoint and before its last commit: nothing is left to train, and the
+// swap directory is whole in the end.
+TEST_F(Restarts, AFinishedRunIsCommittedFromItsLastCheckpoint) {
+  for (const char* durability : {"process", "none"}) {
+    SCOPED_TRACE(durability);
+    folder_.clear_swap();
+    TrainSetup setup;
+    setup.sluice_keys =
+        "\"durability\": \"" + std::string(durability) + "\", " + checkpoint_keys(2, 1);
+    folder_.set(setup);
+    ASSERT_EQ(folder_.train("report", 4).exit_code, 0);
+    fs::remove(folder_.swap() + "/manifest.json");
+    const ProgramResult again = folder_.train("report", 4, {"--resume"});
+    EXPECT_EQ(again.exit_code, 0) << again.err;
+    EXPECT_EQ(run_sluice({"nvme", "verify", folder_.swap()}).exit_code, 0);
+    EXPECT_EQ(folder_.train("report", 5, {"--resume"}).exit_code, 0);
+  }
+}
+
+// Two damaged slots, and a checkpoint of the step they hold.
+TEST_F(Restarts, ADamagedSwapDirectoryNamesTheCheckpointOfItsStep) {
+  TrainSetup setup;
+  setup.sluice_keys = checkpoint_keys(3, 1);
+  folder_.set(setup);
+  ASSERT_EQ(folder_.train("report", 3).exit_code, 0);
+  for (const char* slot : {"/states.0.swap", "/states.1.swap"}) {
+    std::fstream file(folder_.swap() + slot, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(50000);
+    file << "damage";
+  }
+  expect_refused(folder_.train("report", 5, {"--resume"}), 4,
+                 {folder_.checkpoints() + "/step-00000003", "sluice nvme clean " + folder_.swap()});
+  ASSERT_EQ(run_sluice({"nvme", "clean", folder_.swap(), "--committed"}).exit_code, 0);
+  EXPECT_EQ(folder_.train("report", 5, {"--resume"}).exit_code, 0);
+}
+
 // Another process has the directories: it is named, and nothing is read before it has ended.
 TEST_F(Restarts, ARunThatIsAtWorkIsNamedBeforeItsFilesAreRead) {
   folder_.set({});
@@ -177,6 +214,17 @@ TEST_F(Restarts, ARunThatIsAtWorkIsNamedBeforeItsFilesAreRead) {
   }
   expect_refused(run_sluice({"export", folder_.swap(), "--out", folder_.path("w.safetensors")}), 4,
                  {"is in use by another"});
+  ::close(fd);
+}
+
+TEST_F(Restarts, ASignalEndsTheWaitForARunAndIsTheExitCode) {
+  folder_.set({});
+  ASSERT_EQ(folder_.train("report", 2).exit_code, 0);
+  const int fd = ::open((folder_.swap() + "/lock").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(fd, LOCK_EX | LOCK_NB), 0);
+  EXPECT_EQ(run_and_signal(folder_.arguments("report", 4, {"--resume", "--wait", "60"}),
+                           milliseconds(2500), SIGTERM),
+            143);
   ::close(fd);
 }
 

@@ -44,6 +44,7 @@ void add(LinkSeconds& to, const LinkSeconds& more) {
 
 double median_of(const std::deque<LinkSeconds>& steps, double LinkSeconds::*link) {
   std::vector<double> values;
+  values.reserve(steps.size());
   for (const LinkSeconds& step : steps) values.push_back(step.*link);
   return median(std::move(values));
 }

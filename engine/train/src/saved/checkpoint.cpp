@@ -232,10 +232,12 @@ void restore_states(RunResources& resources, const RunSource& source) {
     finish_all(work);
   } catch (const StorageError& error) {
     if (source.older.empty()) throw;
+    const std::string way =
+        source.own_swap ? "clear it (sluice nvme clean " + source.directory + " --committed)"
+                        : "move " + source.directory + " away";
     throw StorageError(source.directory, "cannot be continued from (" + std::string(error.what()) +
-                                             "); the checkpoint before it is " + source.older +
-                                             ": to go on from there, move " + source.directory +
-                                             " away");
+                                             "); the newest other checkpoint is " + source.older +
+                                             ": to go on from there, " + way);
   }
 }
 

@@ -18,8 +18,8 @@ struct RunSource {
   bool swap_committed =
       false;  // the run's swap directory holds a state, this one or an earlier one
   std::optional<models::RunState> state;
-  std::string metadata;         // the text that `state` was read from
-  std::string older;  // another checkpoint of this state or of one before; empty: none is known
+  std::string metadata;  // the text that `state` was read from
+  std::string older;     // another checkpoint of this state or of one before; empty: none is known
   std::int64_t last_order = 0;  // the largest of the line's states that are known
 };
 
