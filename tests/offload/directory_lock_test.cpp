@@ -314,5 +314,10 @@ TEST_F(SwapStoreTest, AShortFileOfSomethingElseIsNoLockAndLinksAreNotFollowed) {
   EXPECT_FALSE(std::filesystem::exists(dir_.file("absent")));
 }
 
+TEST_F(SwapStoreTest, ALockWhoseBytesALossOfPowerMadeZerosIsOne) {
+  write_text(dir_.file("lock"), std::string(12, '\0'));
+  EXPECT_NO_THROW(DirectoryLock(dir_.path(), Mode::exclusive));
+}
+
 }  // namespace
 }  // namespace sluice::offload::test

@@ -57,7 +57,8 @@ UniqueFd open_lock_file(const std::string& path, DirectoryLock::Mode mode) {
   return fd;
 }
 
-// A file of this name with anything but a process id is something else's.
+// A file of this name with anything but a process id is something else's. After a loss of power its
+// bytes may be zeros.
 void check_lock_file(int fd, const std::string& path) {
   struct stat status {};
   SLUICE_SYSCALL(::fstat(fd, &status), path);
@@ -66,7 +67,8 @@ void check_lock_file(int fd, const std::string& path) {
   std::array<char, kLockBytes> text{};
   const ssize_t got = SLUICE_SYSCALL(::pread(fd, text.data(), text.size(), 0), path);
   const std::string_view found(text.data(), static_cast<std::size_t>(got));
-  if (found.find_first_not_of("0123456789 \n") != std::string_view::npos) throw_not_a_lock(path);
+  constexpr std::string_view kOfALock("0123456789 \n\0", 13);
+  if (found.find_first_not_of(kOfALock) != std::string_view::npos) throw_not_a_lock(path);
 }
 
 // 0 when the file holds none.
