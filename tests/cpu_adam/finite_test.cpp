@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "adam_state.hpp"
+#include "kernel_test.hpp"
 #include "kernels.hpp"
 
 namespace sluice::cpu_adam {
@@ -67,15 +68,8 @@ AdamState healthy(std::size_t count) {
   return state;
 }
 
-class FiniteCheckOf : public ::testing::TestWithParam<std::string> {
+class FiniteCheckOf : public test::KernelTest {
  protected:
-  void SetUp() override {
-    for (const Kernel& kernel : kernels()) {
-      if (kernel.name == GetParam()) kernel_ = &kernel;
-    }
-    ASSERT_NE(kernel_, nullptr);
-    if (!runs_here(*kernel_)) GTEST_SKIP() << "this CPU has no " << GetParam();
-  }
   // Steps a copy. The kernel's verdict and the place it finds must be those of the memory.
   bool step(const AdamState& before, const OptimizerConfig& config, const Layout& layout,
             DType gradient, WeightType weight) {
@@ -104,7 +98,6 @@ class FiniteCheckOf : public ::testing::TestWithParam<std::string> {
       }
     }
   }
-  const Kernel* kernel_ = nullptr;
 };
 
 TEST_P(FiniteCheckOf, SeesOneElementAnywhere) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "adam_state.hpp"
+#include "kernel_test.hpp"
 #include "kernels.hpp"
 
 namespace sluice::cpu_adam {
@@ -24,15 +25,8 @@ using test::Sizes;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-class EveryKernel : public ::testing::TestWithParam<std::string> {
+class EveryKernel : public test::KernelTest {
  protected:
-  void SetUp() override {
-    for (const Kernel& kernel : kernels()) {
-      if (kernel.name == GetParam()) kernel_ = &kernel;
-    }
-    ASSERT_NE(kernel_, nullptr);
-    if (!runs_here(*kernel_)) GTEST_SKIP() << "this CPU has no " << GetParam();
-  }
   // Steps `state` and a copy on the scalar kernel, and compares all the memory.
   void expect_scalar_bits(AdamState& state, const OptimizerConfig& config, const Layout& layout,
                           DType gradient, WeightType weight) {
@@ -51,7 +45,6 @@ class EveryKernel : public ::testing::TestWithParam<std::string> {
                           WeightType weight) {
     expect_scalar_bits(state, config, {}, gradient, weight);
   }
-  const Kernel* kernel_ = nullptr;
 };
 
 TEST_P(EveryKernel, GivesTheScalarBitsForEveryTypeLengthAndAlignment) {

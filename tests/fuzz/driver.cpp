@@ -35,7 +35,8 @@ namespace sluice::fuzz {
 namespace {
 
 constexpr std::size_t kMostInputBytes = 1U << 20U;
-// Of the processor; and of the clock, ample for a machine that others use too.
+// Limits of an input: seconds of the processor, and of the clock. The latter is ample for a machine
+// that others use too.
 constexpr long kMostCpuSeconds = 5;
 constexpr unsigned kMostClockSeconds = 60;
 // One allocation: twice the file, and what a short file takes. The most is a path of 4 KiB that

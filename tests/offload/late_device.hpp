@@ -97,7 +97,7 @@ class LateDevice final : public Device {
     know(issued_);
     changed_.notify_all();
   }
-  // What was found, the first few.
+  // The first few violations that were found.
   std::vector<std::string> violations() const {
     MutexLock lock(mutex_);
     return violations_;
@@ -242,7 +242,7 @@ class LateDevice final : public Device {
     const bool follows = std::any_of(lane.begin(), lane.end(), [&](const Copy& before) {
       return conflict(copy.uses, before.uses);
     });
-    // What an earlier copy of the queue still changes cannot be compared.
+    // Bytes that an earlier copy of the queue still changes cannot be compared.
     if (!follows) {
       const auto* from = static_cast<const std::byte*>(span.from);
       copy.source.assign(from, from + span.size_bytes);

@@ -26,7 +26,7 @@ std::size_t below(std::mt19937_64& random, std::size_t count) {
   return static_cast<std::size_t>(random() % count);
 }
 
-// Of a file's unsynced sectors: none, all, or some with one chance for the whole file.
+// Which unsynced sectors of a file arrive: none, all, or some with one chance for the whole file.
 class Arrival {
  public:
   explicit Arrival(std::mt19937_64& random) : random_(random) {

@@ -1,5 +1,5 @@
 #pragma once
-// What a file system may hold after loss of power, from a record of the changes to a folder
+// Possible contents of a file system after loss of power, from a record of the changes to a folder
 // (recorder.cpp). Synced bytes and names are there; of all others, any part may be.
 //
 //   data    fsync and fdatasync of a file make its bytes and its length durable. Of later writes
@@ -51,7 +51,7 @@ class LostPower {
 
   // Makes one of the legal states below `folder`, which must be there and empty.
   void write_state(const std::string& folder, Names names, std::mt19937_64& random) const;
-  // What the process had said by then, one text after the other.
+  // The texts that the process had said by then, one after the other.
   const std::string& said() const { return said_; }
 
  private:

@@ -202,7 +202,7 @@ TEST_F(PowerLoss, NeverTakesWrongBytesForGoodWithoutDurabilityPower) {
   }
 }
 
-// What the file `a` holds in a hundred states after the first `count` entries; "none": it is not
+// Contents of the file `a` in a hundred states after the first `count` entries; "none": it is not
 // there.
 std::set<std::string> contents_of_a(const std::vector<Entry>& record, std::size_t count) {
   std::mt19937_64 random(7);

@@ -110,7 +110,8 @@ class TrainFaults : public ::testing::TestWithParam<const char*> {
     return step;
   }
 
-  // What the run must have committed: a step's line is written when the step before is committed.
+  // The step that the run must have committed: a step's line is written when the step before is
+  // committed.
   std::int64_t committed_step(const Hit& hit, bool swaps) const {
     const std::int64_t checkpoint = last_number(hit.run.out + hit.run.err, "\ncheckpoint of step ");
     const auto lines = test::line_count(root() + "/report/steps.jsonl");

@@ -43,7 +43,7 @@ Shards read_all(const std::string& directory) {
   return shards;
 }
 
-// What a resumed run would find.
+// The state that a resumed run would find.
 struct Found {
   std::int64_t step = 0;  // 0: nothing; -1: damage, which is said
   std::string why;

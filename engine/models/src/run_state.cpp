@@ -3,8 +3,6 @@
 #include <json/json.h>
 
 #include <cmath>
-#include <cstdio>
-#include <random>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -149,13 +147,6 @@ RunState parse_run_state(const std::string& json, const std::string& path) {
   } catch (const std::exception& error) {
     throw StorageError(path, std::string("the run's description is damaged: ") + error.what());
   }
-}
-
-std::string new_line() {
-  std::random_device device;
-  char text[17];
-  std::snprintf(text, sizeof text, "%08x%08x", device(), device());
-  return text;
 }
 
 }  // namespace sluice::models

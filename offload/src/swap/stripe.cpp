@@ -7,12 +7,12 @@
 #include <fstream>
 #include <memory>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/random_id.hpp"
 #include "swap/manifest.hpp"
 #include "swap/store_files.hpp"
 
@@ -121,14 +121,6 @@ std::string list_of(const std::vector<std::string>& directories) {
 
 std::string part_text(std::size_t part, std::size_t parts) {
   return "part " + std::to_string(part + 1) + " of " + std::to_string(parts);
-}
-
-std::string random_id() {
-  std::random_device device;
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string id;
-  for (int i = 0; i < 16; ++i) id += kDigits[device() % kDigits.size()];
-  return id;
 }
 
 bool is_part_of(const std::optional<Label>& label, const std::string& store_id, std::size_t part) {

@@ -5,7 +5,7 @@
 
 namespace sluice::config {
 
-// What a file has beyond them shows once these are mended. A hostile file has 200,000.
+// Further problems show once these are mended. A hostile file has 200,000.
 inline constexpr std::size_t kMostProblems = 100;
 
 }  // namespace sluice::config

@@ -216,14 +216,6 @@ class Run {
     trace_.end_commit(record.step, begin);
   }
 
-  // True when the step in `progress_` is committed or written to a checkpoint.
-  bool saves(bool ending) const {
-    const config::CheckpointConfig& checkpoints = setup_.plan.config.sluice.checkpoints;
-    const bool due = checkpoints.every > 0 && progress_.step % checkpoints.every == 0;
-    return resources_->commits(progress_.step, ending) ||
-           (!checkpoints.directory.empty() && (due || ending));
-  }
-
   // Takes the verdict on the data: `waits`, or if it is there. Nothing is saved before.
   void settle_data(bool waits) {
     if (!data_check_ || !(waits || data_check_->done())) return;
@@ -238,7 +230,7 @@ class Run {
   }
 
   void commit(bool ending) {
-    settle_data(saves(ending));
+    settle_data(saves_step(*resources_, progress_.step, ending));
     commit_step(*resources_, progress_, setup_.identity, ending);
   }
 

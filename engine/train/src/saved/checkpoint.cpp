@@ -152,6 +152,14 @@ void commit_swap(RunResources& resources, const models::RunState& state) {
   resources.files.store->commit(state.step, models::to_json(state));
 }
 
+// Without a commit at the end, the last state needs a checkpoint.
+bool checkpoint_is_due(const RunResources& resources, std::int64_t step, bool ending) {
+  const config::CheckpointConfig& checkpoints = resources.plan.config.sluice.checkpoints;
+  if (checkpoints.directory.empty()) return false;
+  const bool due = checkpoints.every > 0 && step % checkpoints.every == 0;
+  return due || (ending && !resources.commits_swap());
+}
+
 // The manifest was read when the run chose this state; another process may have changed it since.
 void check_unchanged(const offload::SwapStore& store, const RunSource& source) {
   if (store.committed_metadata() == source.metadata) return;
@@ -192,16 +200,18 @@ void write_checkpoint(RunResources& resources, Progress& progress, const RunIden
                                : ", beside one of another run, which is kept"));
 }
 
+bool saves_step(const RunResources& resources, std::int64_t step, bool ending) {
+  return resources.commits(step, ending) || checkpoint_is_due(resources, step, ending);
+}
+
 void commit_step(RunResources& resources, Progress& progress, const RunIdentity& identity,
                  bool ending) {
-  const config::CheckpointConfig& checkpoints = resources.plan.config.sluice.checkpoints;
   if (resources.commits(progress.step, ending)) {
     commit_swap(resources, make_run_state(resources.plan, progress, identity));
     progress.committed_step = progress.step;
   }
-  if (checkpoints.directory.empty()) return;
-  const bool due = checkpoints.every > 0 && progress.step % checkpoints.every == 0;
-  if (due || (ending && !resources.commits_swap())) try_checkpoint(resources, progress, identity);
+  if (checkpoint_is_due(resources, progress.step, ending))
+    try_checkpoint(resources, progress, identity);
 }
 
 void commit_restored(RunResources& resources, const RunSource& source) {

@@ -3,6 +3,7 @@
 // A checkpoint is a folder below checkpoint_dir in the format of a swap directory. It is written
 // under a draft name and renamed when it is whole.
 
+#include <cstdint>
 #include <string>
 
 #include "saved/run_source.hpp"
@@ -19,6 +20,10 @@ namespace sluice::train {
 // Throws IoError, StorageError; then all checkpoints are unchanged.
 void write_checkpoint(RunResources& resources, Progress& progress, const RunIdentity& identity,
                       const std::string& directory);
+
+// Whether commit_step() saves `step`: to the swap directory, as a checkpoint, or both. `ending`: no
+// step follows.
+bool saves_step(const RunResources& resources, std::int64_t step, bool ending);
 
 // After the updates of `progress.step`: commits the swap directory, writes a checkpoint, or both,
 // as the configuration asks. `ending`: no step follows. Sets progress.committed_step when the step

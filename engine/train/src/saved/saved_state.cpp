@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "sluice/base/log.hpp"
+#include "sluice/base/random_id.hpp"
 
 namespace sluice::train {
 
@@ -36,12 +37,12 @@ models::RunState make_run_state(const plan::Plan& plan, const Progress& progress
 }
 
 void begin_progress(Progress& progress) {
-  progress.line = models::new_line();
+  progress.line = random_id();
   progress.order = 0;
 }
 
 void resume_progress(Progress& progress, const RunSource& source) {
-  progress.line = source.state->line.empty() ? models::new_line() : source.state->line;
+  progress.line = source.state->line.empty() ? random_id() : source.state->line;
   progress.order = std::max(progress.order, source.last_order);
   progress.step = progress.committed_step = source.state->step;
   progress.updates = source.state->updates;

@@ -52,7 +52,5 @@ struct RunState {
 std::string to_json(const RunState& state);
 // Reads the text of to_json(). Throws StorageError naming `path` for any other text.
 RunState parse_run_state(const std::string& json, const std::string& path);
-// The id of a new line: 16 random hexadecimal digits.
-std::string new_line();
 
 }  // namespace sluice::models
