@@ -3,8 +3,9 @@
 #   sees only the headers of what it links, so an include against the layers does not compile.
 #   HEADERS are relative to include/; each is also compiled alone.
 # sluice_add_program(name SOURCES ... LINK ...)  a program in build/bin
-# sluice_add_test(name SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [NO_PCH])  a GoogleTest program; NO_PCH:
-#   without the precompiled GoogleTest (it brings a precompiled header of its own). Labelled with its folder below
+# sluice_add_test(name SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [NO_PCH | TORCH_PCH])  a GoogleTest program;
+#   NO_PCH: without the precompiled GoogleTest (it brings a precompiled header of its own); TORCH_PCH: with the
+#   precompiled GoogleTest and LibTorch. Labelled with its folder below
 #   tests/, and built by the target <folder>_tests: `ctest -L '^nvme$'` after `ninja nvme_tests`.
 
 # What is installed finds the libraries that it was linked to: LibTorch is in no folder of the system.
@@ -88,13 +89,15 @@ function(sluice_add_program name)
 endfunction()
 
 function(sluice_add_test name)
-  cmake_parse_arguments(arg "NO_PCH" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "NO_PCH;TORCH_PCH" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
   sluice_add_program(${name} SOURCES ${arg_SOURCES}
     LINK ${arg_LINK} sluice_test_support GTest::gtest GTest::gmock GTest::gtest_main)
   # Clang's -Wconversion includes signs, which GCC's leaves out: libraries satisfy both, tests GCC's.
   target_compile_options(${name} PRIVATE ${SLUICE_TEST_OPTIMIZATION}
     $<$<CXX_COMPILER_ID:Clang>:-Wno-sign-conversion>)
-  if(NOT arg_NO_PCH)
+  if(arg_TORCH_PCH)
+    target_precompile_headers(${name} REUSE_FROM sluice_torch_test_pch)
+  elseif(NOT arg_NO_PCH)
     target_precompile_headers(${name} REUSE_FROM sluice_test_pch)
   endif()
   if(NOT arg_TIMEOUT)

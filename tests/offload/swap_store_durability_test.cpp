@@ -87,7 +87,9 @@ TEST_F(SwapStoreDurability, ProcessNeedsNoSync) {
   const auto store = create(Durability::process);
   start_noting();
   update_all(*store, 1);
+  EXPECT_EQ(store->resumable_step(), 0);
   store->commit(1, "{}");
+  EXPECT_EQ(store->resumable_step(), 1);
   store->close_cleanly();
   EXPECT_THAT(calls.made, ElementsAre("rename to manifest.json"));
 }
@@ -149,12 +151,14 @@ TEST_F(SwapStoreDurability, NoneUsesOneFileAndCommitsOnClosing) {
       update_all(*store, step);
       store->commit(step, "{\"step\": " + std::to_string(step) + "}");
       EXPECT_EQ(store->committed_step(), step);
+      EXPECT_EQ(store->resumable_step(), 0);
       EXPECT_EQ(difference_from(*store, step), "");
       EXPECT_FALSE(SwapStore::holds_committed(dir_.path()));
     }
     EXPECT_TRUE(verify(*store).empty());
     store->close_cleanly();
     store->close_cleanly();
+    EXPECT_EQ(store->resumable_step(), 3);
   }
   EXPECT_EQ(SwapStore::list_files(dir_.path()),
             (std::vector<std::string>{dir_.file("manifest.json"), dir_.file("states.0.swap")}));
@@ -169,8 +173,10 @@ TEST_F(SwapStoreDurability, NoneRemovesTheManifestForGoodBeforeTheFirstWrite) {
   const auto store = open(Durability::none);
   EXPECT_EQ(difference_from(*store, 1), "");
   EXPECT_TRUE(SwapStore::holds_committed(dir_.path())) << "reading changes nothing";
+  EXPECT_EQ(store->resumable_step(), 1);
   start_noting();
   update_all(*store, 2);
+  EXPECT_EQ(store->resumable_step(), 0);
   EXPECT_THAT(calls.made, ElementsAre("fsync " + directory_name())) << "once";
   EXPECT_FALSE(SwapStore::holds_committed(dir_.path()));
 }

@@ -66,11 +66,16 @@ class TrainFaults : public ::testing::TestWithParam<const char*> {
   // Runs from the beginning; call `at` fails. The log has the calls.
   Hit run(std::size_t at) {
     fs::remove_all(root());
-    fs::remove(folder_.path("log"));
     fs::create_directories(root() + "/swap");
+    return run_on(at, {});
+  }
+
+  // Runs with what lies in the root.
+  Hit run_on(std::size_t at, const std::vector<std::string>& more) {
+    fs::remove(folder_.path("log"));
     Hit hit;
     hit.number = at;
-    hit.run = test::run_sluice(folder_.arguments("root/report", kSteps),
+    hit.run = test::run_sluice(folder_.arguments("root/report", kSteps, more),
                                {{"LD_PRELOAD", SLUICE_FAULT_INJECTOR},
                                 {"SLUICE_FAULT", GetParam()},
                                 {"SLUICE_FAULT_AT", std::to_string(at)},
@@ -190,9 +195,33 @@ class TrainFaults : public ::testing::TestWithParam<const char*> {
     EXPECT_GT(codes[4], 0) << "no run noticed a fault, so nothing was tested";
   }
 
+  // Goes on from a committed run with "durability": "none", which writes in place: once a fault has
+  // ended the run, either the state that it names is there, or it says that nothing is.
+  void fail_in_place(std::size_t at) {
+    const std::string before = folder_.path("before");
+    fs::remove_all(root());
+    fs::copy(before, root(), fs::copy_options::recursive);
+    const Hit hit = run_on(at, {"--resume"});
+    SCOPED_TRACE(std::string(GetParam()) + " at call " + std::to_string(at) + ": " + hit.operation +
+                 "; exit " + std::to_string(hit.run.exit_code) + "\n" + hit.run.err);
+    EXPECT_TRUE(hit.run.exit_code == 0 || hit.run.exit_code == 4);
+    const std::int64_t found = found_step(true);
+    EXPECT_TRUE(hit.run.exit_code != 0 || found == kSteps) << found;
+    const std::int64_t said = last_number(hit.run.err, "; step ");
+    EXPECT_LE(said, found) << "a step is said to be committed";
+    said_nothing_ = said_nothing_ || has(hit.run.err, "; nothing is committed");
+    if (said > 0) {
+      const ProgramResult rest =
+          test::run_sluice(folder_.arguments("root/report", kSteps, {"--resume"}));
+      EXPECT_EQ(rest.exit_code, 0) << rest.err;
+      EXPECT_EQ(losses(), undisturbed_);
+    }
+  }
+
   TrainFolder folder_;
   std::vector<std::string> undisturbed_;
-  std::size_t calls_ = 0;  // of the last run
+  bool said_nothing_ = false;  // that nothing is committed, of any fault
+  std::size_t calls_ = 0;      // of the last run
 };
 
 TEST_P(TrainFaults, WithStatesOnNvme) {
@@ -201,6 +230,25 @@ TEST_P(TrainFaults, WithStatesOnNvme) {
 
 TEST_P(TrainFaults, WithStatesInHostMemoryAndCheckpoints) {
   fail_often("cpu");
+}
+
+TEST_P(TrainFaults, WithStatesOnNvmeAndDurabilityNone) {
+  TrainSetup setup;
+  setup.accumulation = 1;
+  setup.sluice_keys = R"("io": {"backend": "threads"}, "durability": "none", )";
+  test::write_file(folder_.config(), test::config_json(setup, root() + "/swap"));
+  ASSERT_EQ(run(0).run.exit_code, 0);
+  undisturbed_ = losses();
+  fs::remove_all(root());
+  fs::create_directories(root() + "/swap");
+  ASSERT_EQ(folder_.train("root/report", kSteps / 2).exit_code, 0);
+  fs::rename(root(), folder_.path("before"));
+  fs::copy(folder_.path("before"), root(), fs::copy_options::recursive);
+  ASSERT_EQ(run_on(0, {"--resume"}).run.exit_code, 0);
+  const std::size_t calls = calls_;
+  const std::size_t faults = std::min(fault_count(), calls);
+  for (std::size_t i = 0; i < faults; ++i) fail_in_place((2 * i + 1) * calls / (2 * faults) + 1);
+  EXPECT_TRUE(said_nothing_) << "no fault came while the states were written";
 }
 
 INSTANTIATE_TEST_SUITE_P(Drive, TrainFaults, ::testing::Values("ENOSPC", "EIO", "EROFS", "gone"),

@@ -136,6 +136,14 @@ TEST_F(Restarts, WithStatesInHostMemoryAndCheckpoints) {
   restart_often(setup, 2);
 }
 
+// Weights in host memory, states on NVMe, half of them in host memory too.
+TEST_F(Restarts, WithStatesOfMixedTiers) {
+  TrainSetup setup;
+  setup.param_device = "cpu";
+  setup.sluice_keys = R"("cache_bytes": "50%", "commit_every": 3, )" + checkpoint_keys(4, 2);
+  restart_often(setup, 4);
+}
+
 TEST_F(Restarts, WithStatesOnNvmeCommittedSeldomAndCheckpointsMoreOften) {
   TrainSetup setup;
   setup.sluice_keys = "\"commit_every\": 10, " + checkpoint_keys(2, 2);

@@ -58,6 +58,10 @@ class SwapStore::Impl {
   }
   std::size_t index_of(const std::string& name) const;
   std::int64_t step() const { return step_; }
+  std::int64_t resumable_step() const {
+    MutexLock lock(mutex_);
+    return on_disk_ == OnDisk::outdated || on_disk_ == OnDisk::absent ? 0 : step_;
+  }
   const std::string& metadata() const { return metadata_; }
   std::string why_buffered() const { return drives_.why_buffered(); }
 
@@ -104,7 +108,7 @@ class SwapStore::Impl {
   std::int64_t step_ = 0;
   std::string metadata_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   OnDisk on_disk_ SLUICE_GUARDED_BY(mutex_) = OnDisk::absent;
 };
 
@@ -355,6 +359,9 @@ const ShardSpec& SwapStore::shard(std::size_t index) const {
 }
 std::size_t SwapStore::index_of(const std::string& name) const {
   return impl_->index_of(name);
+}
+std::int64_t SwapStore::resumable_step() const {
+  return impl_->resumable_step();
 }
 std::int64_t SwapStore::committed_step() const {
   return impl_->step();

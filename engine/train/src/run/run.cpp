@@ -77,7 +77,9 @@ class Run {
   // The error that follows names the file and the cause.
   void say_where_it_stopped() const {
     if (!steps_file_) return;  // training had not begun
-    const std::int64_t committed = progress_.committed_step;
+    const offload::SwapStore* const store = resources_->files.store.get();
+    const std::int64_t committed =
+        std::max(progress_.checkpoint_step, store ? store->resumable_step() : 0);
     log(LogLevel::error,
         "training stopped after step " + std::to_string(progress_.step) + "; " +
             (committed > 0 ? "step " + std::to_string(committed) +

@@ -117,10 +117,15 @@ std::string remove_replaced(const Checkpoints& before, const Progress& progress,
   }
   const auto kept = static_cast<std::size_t>(keep - 1);  // beside the one at `path`
   for (std::size_t i = 0; i + kept < others.size(); ++i) try_remove_checkpoint(others[i].path);
-  const std::string plain = offload::checkpoint_path(fs::path(path).parent_path(), progress.step);
+  std::string plain = offload::checkpoint_path(fs::path(path).parent_path(), progress.step);
   std::error_code error;
   if (path == plain || fs::exists(fs::symlink_status(plain, error))) return path;
-  rename_folder(path, plain);
+  try {
+    rename_folder(path, plain);
+  } catch (const IoError& problem) {
+    log(LogLevel::warn, std::string("a checkpoint keeps a name of its own: ") + problem.what());
+    return path;
+  }
   return plain;
 }
 
@@ -135,7 +140,7 @@ void try_checkpoint(RunResources& resources, Progress& progress, const RunIdenti
   };
   try {
     write_checkpoint(resources, progress, identity, options.checkpoints.directory);
-    progress.committed_step = progress.step;
+    progress.committed_step = progress.checkpoint_step = progress.step;
   } catch (const IoError& error) {
     missed(error.what());
   } catch (const StorageError& error) {

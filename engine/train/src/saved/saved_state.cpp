@@ -45,6 +45,7 @@ void resume_progress(Progress& progress, const RunSource& source) {
   progress.line = source.state->line.empty() ? random_id() : source.state->line;
   progress.order = std::max(progress.order, source.last_order);
   progress.step = progress.committed_step = source.state->step;
+  progress.checkpoint_step = source.own_swap ? 0 : progress.step;
   progress.updates = source.state->updates;
   progress.loss_scaler.restore(source.state->loss_scale);
   log(LogLevel::info,

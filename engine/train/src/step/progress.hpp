@@ -16,11 +16,13 @@ struct MissedCheckpoints {
 };
 
 struct Progress {
-  std::int64_t step = 0;            // steps taken; skipped steps count
-  std::int64_t updates = 0;         // steps that updated the weights
-  std::int64_t committed_step = 0;  // the last step that survives this process; 0: none
-  std::string line;                 // models::RunState::line
-  std::int64_t order = 0;           // models::RunState::order
+  std::int64_t step = 0;     // steps taken; skipped steps count
+  std::int64_t updates = 0;  // steps that updated the weights
+  std::int64_t committed_step =
+      0;  // the last step committed in the swap directory or a checkpoint; 0: none
+  std::int64_t checkpoint_step = 0;  // of the last checkpoint written or resumed from; 0: none
+  std::string line;                  // models::RunState::line
+  std::int64_t order = 0;            // models::RunState::order
   LossScaler loss_scaler;
   MissedCheckpoints missed;
 };

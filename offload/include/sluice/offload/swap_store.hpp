@@ -85,6 +85,9 @@ class SwapStore {
   const ShardSpec& shard(std::size_t index) const;
   std::size_t index_of(const std::string& name) const;  // throws InvalidArgument
   std::int64_t committed_step() const;                  // 0 before the first commit
+  // The step that a process would resume here if this one ended now; 0: none. With Durability::none
+  // there is none from the first write until close_cleanly(). Thread-safe.
+  std::int64_t resumable_step() const;
   const std::string& committed_metadata() const;
   std::uint64_t file_bytes() const;  // size of the slot files, on all drives
   // Bytes written by the engines of all runs in this directory, scratch files and this run's bytes
