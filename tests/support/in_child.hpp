@@ -24,6 +24,10 @@ namespace sluice::test {
 
 inline constexpr int kNotPermitted = 126;
 
+// A child says with its exit code that it may not set what the test needs.
+#define SLUICE_SKIP_IF_NOT_PERMITTED(result, what) \
+  if ((result).exit_code == kNotPermitted) GTEST_SKIP() << (what) << " is not permitted here"
+
 inline void in_child_check(bool done) {
   if (!done) ::_exit(kNotPermitted);
 }
@@ -88,14 +92,18 @@ inline void limit_locked_memory(rlim_t limit_bytes) {
   in_child_check(::setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
 }
 
-// Makes this process that of a user without other processes, who may have `limit` processes and
-// threads.
-inline void limit_processes(rlim_t limit) {
+// Makes this process that of a user without other processes, who owns no file.
+inline void become_another_user() {
   constexpr uid_t kFirstUnusedUser = 64'000;
   const uid_t user = kFirstUnusedUser + static_cast<uid_t>(::getpid()) % 1000;
+  in_child_check(::setgroups(0, nullptr) == 0 && ::setgid(user) == 0 && ::setuid(user) == 0);
+}
+
+// Likewise; that user may have `limit` processes and threads.
+inline void limit_processes(rlim_t limit) {
   const rlimit processes{limit, limit};
   in_child_check(::setrlimit(RLIMIT_NPROC, &processes) == 0);
-  in_child_check(::setgroups(0, nullptr) == 0 && ::setgid(user) == 0 && ::setuid(user) == 0);
+  become_another_user();
 }
 
 }  // namespace sluice::test

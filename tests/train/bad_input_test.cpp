@@ -7,6 +7,7 @@
 
 #include <tuple>
 
+#include "in_child.hpp"
 #include "train_support.hpp"
 
 namespace sluice::test {
@@ -35,6 +36,36 @@ TEST(BadInput, ASwapDirectoryThatIsAbsentOrAFileIsNamed) {
   write_file(folder.swap(), "x");
   expect_refused(folder.train("report", 1), 4, {folder.swap(), "nvme_path"});
   EXPECT_EQ(file_text(folder.swap()), "x");
+}
+
+// A directory that may be there and cannot be reached is not called missing.
+TEST(BadInput, ADirectoryAboveThatMayNotBeEnteredIsSaid) {
+  TrainFolder folder;
+  namespace fs = std::filesystem;
+  fs::permissions(folder.path("."), fs::perms::all);
+  fs::create_directories(folder.path("locked/swap"));
+  fs::permissions(folder.path("locked"), fs::perms::owner_all);
+  const auto as_another_user = [&](const std::vector<std::string>& arguments) {
+    return run_sluice(arguments, {}, [] { become_another_user(); });
+  };
+  const ProgramResult version = as_another_user({"--version"});
+  SLUICE_SKIP_IF_NOT_PERMITTED(version, "becoming another user");
+  if (version.exit_code == 127) GTEST_SKIP() << "other users cannot reach the build's folder";
+  TrainSetup setup;
+  write_file(folder.config(), config_json(setup, folder.path("locked/swap")));
+  const std::string advice = "must be allowed to enter the directories above";
+  expect_refused(as_another_user(folder.arguments("report", 1)), 4,
+                 {folder.path("locked/swap"), "Permission denied", advice});
+  for (const char* place : {"locked/checkpoints", "locked/deeper/checkpoints"}) {
+    setup.optimizer_device = setup.param_device = "cpu";
+    setup.sluice_keys = "\"checkpoint_dir\": \"" + folder.path(place) + "\", ";
+    folder.set(setup);
+    for (const std::vector<std::string>& more :
+         {std::vector<std::string>{}, std::vector<std::string>{"--resume"}}) {
+      expect_refused(as_another_user(folder.arguments("report", 1, more)), 4,
+                     {folder.path(place), "Permission denied", advice});
+    }
+  }
 }
 
 TEST(BadInput, ASwapDirectoryInUseNamesTheProcess) {

@@ -196,10 +196,6 @@ std::size_t count_of(const std::string& part, const std::string& text) {
   return count;
 }
 
-// A child says with its exit code that it may not set what the test needs.
-#define SLUICE_SKIP_IF_NOT_PERMITTED(result, what) \
-  if ((result).exit_code == kNotPermitted) GTEST_SKIP() << (what) << " is not permitted here"
-
 TEST(Surroundings, AContainerThatDeniesIoUringTrainsAndSaysSoOnce) {
   TrainFolder folder;
   folder.set({});

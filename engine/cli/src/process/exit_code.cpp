@@ -1,5 +1,6 @@
 #include "process/exit_code.hpp"
 
+#include <filesystem>
 #include <new>
 
 #include "sluice/base/error.hpp"
@@ -24,6 +25,8 @@ Failure classify(const std::exception_ptr& error) {
     return {kExitStorage, e.what()};
   } catch (const Interrupted& e) {
     return {exit_code_of_signal(e.signal_number()), e.what()};
+  } catch (const std::filesystem::filesystem_error& e) {
+    return {kExitStorage, e.path1().string() + ": " + e.code().message()};
   } catch (const std::bad_alloc&) {
     return {kExitOther,
             "the machine refused an allocation: it is out of memory, or a limit (ulimit -v, a "

@@ -40,9 +40,12 @@ void hold_checkpoint_directory(const std::string& directory, offload::HeldDirect
                                const offload::LockWait& wait) {
   std::error_code error;
   make_directories(directory, error);
-  if (error && !fs::is_directory(directory)) {
+  std::error_code ignored;
+  if (error && !fs::is_directory(directory, ignored)) {
     throw IoError(error.value(), "create directory", directory, 0, 0,
-                  "\"checkpoint_dir\" must name a directory, or where one can be made");
+                  error == std::errc::permission_denied
+                      ? "this user must be allowed to enter the directories above it"
+                      : "\"checkpoint_dir\" must name a directory, or where one can be made");
   }
   if (held.holds(directory)) return;
   held.hold(directory, wait);
