@@ -104,7 +104,8 @@ def ticket_mutants(text, code):
     for found in re.finditer(r"\bstalls_?\.(wait|finish)\(", code):
         end = closing(code, found.end() - 1)
         begin = expression_begin(code, end + 1)
-        leak = leak_of_call(text, code, found.end(), end)
+        owner = text[begin:found.start()] + found.group().split(".")[0]
+        leak = f"static_cast<void>({owner}), " + leak_of_call(text, code, found.end(), end)
         value = f"({leak}, decltype({text[begin:end + 1]}){{}})"
         yield "stall", begin, end + 1, value if found.group(1) == "wait" else f"({leak})"
 
