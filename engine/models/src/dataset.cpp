@@ -1,48 +1,20 @@
 #include "sluice/models/dataset.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <array>
-#include <cassert>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <vector>
+#include <memory>
 
+#include "permutation.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/models/philox.hpp"
 
 namespace sluice::models {
 namespace {
-
-// Opens the data file. Every problem of a data file is the user's mistake (exit code 2), also one
-// that shows as errno.
-UniqueFd open_data(const std::string& path, std::uint64_t& size_bytes) {
-  // O_NONBLOCK: opening a FIFO would otherwise wait for a writer.
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  SLUICE_CHECK(fd, "data file " + path + ": cannot be opened: " + std::strerror(errno));
-  struct stat info {};
-  SLUICE_CHECK(::fstat(fd.get(), &info) == 0,
-               "data file " + path + ": cannot be examined: " + std::strerror(errno));
-  SLUICE_CHECK(!S_ISDIR(info.st_mode),
-               "data file " + path + ": is a directory; give one file (bytes, or .bin tokens)");
-  SLUICE_CHECK(
-      S_ISREG(info.st_mode),
-      "data file " + path + ": is not a regular file, which windows are drawn from anywhere in");
-  SLUICE_CHECK(info.st_size > 0, "data file " + path + ": is empty");
-  size_bytes = static_cast<std::uint64_t>(info.st_size);
-  return fd;
-}
-
-bool ends_with_bin(const std::string& path) {
-  return path.ends_with(".bin");
-}
 
 std::string hexadecimal(std::uint64_t value) {
   std::array<char, 32> text{};
@@ -56,64 +28,146 @@ std::uint64_t scale_to(std::uint64_t random, std::uint64_t count) {
   return static_cast<std::uint64_t>((static_cast<Wide>(random) * count) >> 64U);
 }
 
+// Appends 1 KiB of the file at each of `places` >= 2 places spread over it, from its first byte to
+// its last.
+void append_sample(const TokenFile& file, std::uint64_t places,
+                   std::vector<unsigned char>& sample) {
+  constexpr std::uint64_t kPlaceBytes = 1024;
+  const std::uint64_t all_bytes = file.size_bytes();
+  std::vector<unsigned char> place(std::min(kPlaceBytes, all_bytes));
+  for (std::uint64_t i = 0; i < places; ++i) {
+    // all_bytes / 63 * i cannot overflow; the last place ends with the file.
+    const std::uint64_t at = (all_bytes - place.size()) / (places - 1) * i;
+    file.read_bytes(i + 1 < places ? at : all_bytes - place.size(), place);
+    sample.insert(sample.end(), place.begin(), place.end());
+  }
+}
+
 }  // namespace
 
-Dataset::Dataset(const std::string& path, std::uint64_t sequence_length,
+Dataset::Dataset(const std::vector<std::string>& files_and_folders, std::uint64_t sequence_length,
                  std::uint64_t vocabulary_size)
-    : path_(path), sequence_length_(sequence_length), vocabulary_size_(vocabulary_size) {
+    : sequence_length_(sequence_length) {
   SLUICE_CHECK(sequence_length >= 1, "a sequence length of 0");
-  std::uint64_t size_bytes = 0;
-  fd_ = open_data(path, size_bytes);
-  if (ends_with_bin(path)) {
-    token_bytes_ = sizeof(std::uint16_t);
-    SLUICE_CHECK(size_bytes % token_bytes_ == 0,
-                 "data file " + path + ": " + format_count(size_bytes) +
-                     " bytes are no whole number of uint16 tokens (a .bin file holds "
-                     "little-endian uint16; other names are read as bytes)");
+  std::uint64_t longest = 0;
+  for (const std::string& path : token_file_paths(files_and_folders)) {
+    const TokenFile& file = files_.emplace_back(path, vocabulary_size);
+    SLUICE_CHECK(file.token_bytes() == token_bytes(),
+                 "data files " + files_.front().path() + " and " + path + ": tokens of " +
+                     std::to_string(token_bytes()) + " and of " +
+                     std::to_string(file.token_bytes()) +
+                     " bytes: all files of one data set have the same");
+    token_count_ += file.token_count();
+    longest = std::max(longest, file.token_count());
   }
-  token_count_ = size_bytes / token_bytes_;
-  SLUICE_CHECK(token_count_ > sequence_length,
-               "data file " + path + ": " + format_count(token_count_) +
+  SLUICE_CHECK(!files_.empty(), "no data file");
+  SLUICE_CHECK(longest > sequence_length,
+               "data file " + name() + ": " + format_count(longest) +
                    " tokens are less than one sequence of " + format_count(sequence_length) +
                    " and its last target; give more data or a shorter sequence");
-  train_end_ = token_count_;
-  eval_begin_ = token_count_;
+  train_end_ = eval_begin_ = token_count_;
+  train_ = parts_of(0, train_end_);
+  for (const Part& part : train_) train_starts_ += starts_of(part);
+}
+
+std::string Dataset::name() const {
+  const std::size_t more = files_.size() - 1;
+  if (more == 0) return files_.front().path();
+  return files_.front().path() + " and " + std::to_string(more) + " more file" +
+         (more == 1 ? "" : "s");
+}
+
+std::size_t Dataset::short_files() const {
+  return static_cast<std::size_t>(std::count_if(
+      files_.begin(), files_.end(),
+      [this](const TokenFile& file) { return file.token_count() <= sequence_length_; }));
+}
+
+// The parts of tokens [begin, end), counted over all files, that have a window.
+Dataset::Parts Dataset::parts_of(std::uint64_t begin, std::uint64_t end) const {
+  Parts parts;
+  std::uint64_t first = 0;  // of the file
+  for (std::size_t f = 0; f < files_.size(); ++f) {
+    const std::uint64_t last = first + files_[f].token_count();
+    const std::uint64_t from = std::max(first, begin);
+    const std::uint64_t to = std::min(last, end);
+    if (to > from && to - from > sequence_length_) parts.push_back({f, from - first, to - from});
+    first = last;
+  }
+  return parts;
+}
+
+std::uint64_t Dataset::sequence_count(const Parts& parts) const {
+  std::uint64_t count = 0;
+  for (const Part& part : parts) count += sequences_of(part);
+  return count;
 }
 
 void Dataset::hold_out(double fraction) {
-  SLUICE_CHECK(fraction > 0 && fraction < 1, "the part of " + path_ +
+  SLUICE_CHECK(fraction > 0 && fraction < 1, "the part of " + name() +
                                                  " held out for evaluation must lie between 0 and "
                                                  "1, not " +
                                                  std::to_string(fraction));
   const auto held =
       static_cast<std::uint64_t>(std::llround(static_cast<double>(token_count_) * fraction));
-  const std::uint64_t needed = sequence_length_ + 1;
-  SLUICE_CHECK(held >= needed && token_count_ - held >= needed,
-               "data file " + path_ + ": holding out " + std::to_string(fraction) + " of " +
-                   format_count(token_count_) + " tokens leaves " +
-                   format_count(token_count_ - held) + " to train on and " + format_count(held) +
-                   " to evaluate; each needs at least " + format_count(needed));
-  train_end_ = token_count_ - held;
-  eval_begin_ = train_end_;
+  const std::uint64_t kept = token_count_ - std::min(held, token_count_);
+  Parts train = parts_of(0, kept);
+  Parts eval = parts_of(kept, token_count_);
+  SLUICE_CHECK(!train.empty() && !eval.empty(),
+               "data file " + name() + ": holding out " + std::to_string(fraction) + " of " +
+                   format_count(token_count_) + " tokens leaves " + format_count(kept) +
+                   " to train on and " + format_count(held) + " to evaluate; each needs at least " +
+                   format_count(sequence_length_ + 1) + " of one file");
+  train_ = std::move(train);
+  eval_ = std::move(eval);
+  train_end_ = eval_begin_ = kept;
+  train_starts_ = 0;
+  for (const Part& part : train_) train_starts_ += starts_of(part);
 }
 
 void Dataset::evaluate_all() {
   eval_begin_ = 0;
+  eval_ = parts_of(0, token_count_);
+}
+
+void Dataset::read_in_epochs(std::uint64_t batch_size, bool drop_last) {
+  const std::uint64_t all = sequence_count(train_);
+  SLUICE_CHECK(all >= batch_size, "data file " + name() + ": its " + format_count(all) +
+                                      " sequences of " + format_count(sequence_length_) +
+                                      " tokens are less than one batch of " +
+                                      format_count(batch_size) +
+                                      ", so no step of an epoch is whole; give more data, or a "
+                                      "smaller batch, or --steps instead of --epochs");
+  batch_size_ = batch_size;
+  epoch_sequences_ = drop_last ? all / batch_size * batch_size : all;
+}
+
+std::int64_t Dataset::steps_of(std::uint64_t epochs) const {
+  __extension__ using Wide = unsigned __int128;
+  const Wide steps = static_cast<Wide>(epochs) * epoch_sequences_ / batch_size_;
+  SLUICE_CHECK(steps <= static_cast<Wide>(INT64_MAX),
+               "so many epochs have more steps than fit into 63 bits");
+  return static_cast<std::int64_t>(steps);
 }
 
 void Dataset::draw(std::uint64_t seed, std::int64_t step, std::uint64_t sample,
                    std::span<std::int64_t> window) const {
+  if (epoch_sequences_ > 0) {
+    const std::uint64_t number = static_cast<std::uint64_t>(step - 1) * batch_size_ + sample;
+    const std::uint64_t epoch = number / epoch_sequences_;
+    const std::uint64_t place = number % epoch_sequences_;
+    read_sequence(train_, permuted(place, sequence_count(train_), seed, epoch), window);
+    return;
+  }
   const PhiloxStream stream =
       philox_stream(PhiloxDomain::windows, seed, {static_cast<std::uint64_t>(step), sample, 0, 0});
   const PhiloxBlock block = stream.block(0);
   const std::uint64_t random = (static_cast<std::uint64_t>(block[1]) << 32U) | block[0];
-  // Possible starts: 0 ... train_end - (sequence_length + 1).
-  read_tokens(scale_to(random, train_end_ - sequence_length_), window);
+  read_start(scale_to(random, train_starts_), window);
 }
 
 std::uint64_t Dataset::eval_window_count(std::uint64_t count_limit) const {
-  const std::uint64_t tokens = token_count_ - eval_begin_;
-  const std::uint64_t count = tokens == 0 ? 0 : (tokens - 1) / sequence_length_;
+  const std::uint64_t count = sequence_count(eval_);
   return count_limit == 0 ? count : std::min(count, count_limit);
 }
 
@@ -122,50 +176,32 @@ void Dataset::eval_window(std::uint64_t index, std::uint64_t count_limit,
   const std::uint64_t all = eval_window_count(0);
   const std::uint64_t count = eval_window_count(count_limit);
   SLUICE_CHECK(index < count, "evaluation window " + std::to_string(index) + " of " +
-                                  std::to_string(count) + " of " + path_);
+                                  std::to_string(count) + " of " + name());
   // floor(index * all / count) without a product that overflows.
-  const std::uint64_t spread = index * (all / count) + index * (all % count) / count;
-  read_tokens(eval_begin_ + spread * sequence_length_, window);
+  read_sequence(eval_, index * (all / count) + index * (all % count) / count, window);
 }
 
-void Dataset::read_tokens(std::uint64_t begin, std::span<std::int64_t> window) const {
+// The window that begins at place `start` of all places of the training part where one may begin.
+void Dataset::read_start(std::uint64_t start, std::span<std::int64_t> window) const {
+  for (const Part& part : train_) {
+    if (start < starts_of(part)) return read(part, start, window);
+    start -= starts_of(part);
+  }
+}
+
+void Dataset::read_sequence(const Parts& parts, std::uint64_t sequence,
+                            std::span<std::int64_t> window) const {
+  for (const Part& part : parts) {
+    if (sequence < sequences_of(part)) return read(part, sequence * sequence_length_, window);
+    sequence -= sequences_of(part);
+  }
+}
+
+void Dataset::read(const Part& part, std::uint64_t offset, std::span<std::int64_t> window) const {
   SLUICE_CHECK(window.size() == sequence_length_ + 1,
                "a window of " + std::to_string(window.size()) + " tokens, expected " +
                    std::to_string(sequence_length_ + 1));
-  assert(begin + window.size() <= token_count_);
-  std::vector<unsigned char> bytes(window.size() * token_bytes_);
-  read_bytes(begin * token_bytes_, bytes);
-  for (std::size_t i = 0; i < window.size(); ++i) {
-    const std::uint32_t token = token_at(bytes, i);
-    check_token(token, begin + i);
-    window[i] = static_cast<std::int64_t>(token);
-  }
-}
-
-std::uint32_t Dataset::token_at(std::span<const unsigned char> bytes, std::size_t i) const {
-  if (token_bytes_ == 1) return bytes[i];
-  return bytes[2 * i] | static_cast<std::uint32_t>(bytes[2 * i + 1]) << 8U;
-}
-
-void Dataset::check_token(std::uint32_t token, std::uint64_t number) const {
-  SLUICE_CHECK(token < vocabulary_size_,
-               "data file " + path_ + ": token " + std::to_string(token) + " at byte " +
-                   format_count(number * token_bytes_) + " (token " + format_count(number) +
-                   ") is not below the model's vocabulary of " + format_count(vocabulary_size_));
-}
-
-// Tokens from number `first` on. The largest token is found first: a loop without branches.
-void Dataset::check_tokens(std::span<const unsigned char> bytes, std::uint64_t first) const {
-  if (vocabulary_size_ >> (8 * token_bytes_) != 0) return;  // every token is below it
-  const std::size_t count = bytes.size() / token_bytes_;
-  std::uint32_t largest = 0;
-  if (token_bytes_ == 1) {
-    for (const unsigned char byte : bytes) largest = std::max<std::uint32_t>(largest, byte);
-  } else {
-    for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, token_at(bytes, i));
-  }
-  if (largest < vocabulary_size_) return;
-  for (std::size_t i = 0; i < count; ++i) check_token(token_at(bytes, i), first + i);
+  files_[part.file].read(part.begin + offset, window);
 }
 
 std::optional<std::string> Dataset::checksum(const std::atomic<bool>& stop) const {
@@ -174,47 +210,25 @@ std::optional<std::string> Dataset::checksum(const std::atomic<bool>& stop) cons
                                                                               &XXH3_freeState);
   SLUICE_CHECK(state != nullptr && XXH3_64bits_reset(state.get()) == XXH_OK,
                "no memory for a checksum");
-  std::vector<unsigned char> piece(std::min(kPieceBytes, size_bytes()));
-  for (std::uint64_t at = 0; at < size_bytes(); at += piece.size()) {
-    if (stop) return std::nullopt;
-    const std::span<unsigned char> part(piece.data(),
-                                        std::min<std::uint64_t>(piece.size(), size_bytes() - at));
-    read_bytes(at, part);
-    check_tokens(part, at / token_bytes_);
-    XXH3_64bits_update(state.get(), part.data(), part.size());
+  for (const TokenFile& file : files_) {
+    std::vector<unsigned char> piece(std::min(kPieceBytes, file.size_bytes()));
+    for (std::uint64_t at = 0; at < file.size_bytes(); at += piece.size()) {
+      if (stop) return std::nullopt;
+      const std::span<unsigned char> part(
+          piece.data(), std::min<std::uint64_t>(piece.size(), file.size_bytes() - at));
+      file.read_bytes(at, part);
+      file.check(part, at / file.token_bytes());
+      XXH3_64bits_update(state.get(), part.data(), part.size());
+    }
   }
   return hexadecimal(XXH3_64bits_digest(state.get()));
 }
 
 std::string Dataset::identity() const {
-  constexpr std::uint64_t kPlaces = 64;
-  constexpr std::uint64_t kPlaceBytes = 1024;
-  const std::uint64_t all_bytes = size_bytes();
   std::vector<unsigned char> sample;
-  std::vector<unsigned char> place(std::min(kPlaceBytes, all_bytes));
-  for (std::uint64_t i = 0; i < kPlaces; ++i) {
-    // all_bytes / 63 * i cannot overflow; the last place ends with the file.
-    const std::uint64_t at = (all_bytes - place.size()) / (kPlaces - 1) * i;
-    read_bytes(i + 1 < kPlaces ? at : all_bytes - place.size(), place);
-    sample.insert(sample.end(), place.begin(), place.end());
-  }
+  for (const TokenFile& file : files_) append_sample(file, files_.size() == 1 ? 64 : 4, sample);
   return format_count(token_count_) + " tokens, sample " +
          hexadecimal(XXH3_64bits(sample.data(), sample.size()));
-}
-
-void Dataset::read_bytes(std::uint64_t offset_bytes, std::span<unsigned char> bytes) const {
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t got = ::pread(fd_.get(), bytes.data() + done, bytes.size() - done,
-                                static_cast<off_t>(offset_bytes + done));
-    if (got < 0 && errno == EINTR) continue;
-    SLUICE_CHECK(got >= 0, "data file " + path_ + ": cannot be read at byte " +
-                               format_count(offset_bytes + done) + ": " + std::strerror(errno));
-    SLUICE_CHECK(got > 0, "data file " + path_ + ": ends at byte " +
-                              format_count(offset_bytes + done) +
-                              ": another program has cut it short while it was in use; restore it");
-    done += static_cast<std::size_t>(got);
-  }
 }
 
 }  // namespace sluice::models
