@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-#include "permutation.hpp"
+#include "data/permutation.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/dataset.hpp"
 #include "temp_dir.hpp"

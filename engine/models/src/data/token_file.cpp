@@ -98,7 +98,8 @@ void TokenFile::check_token(std::uint64_t token, std::uint64_t number) const {
 void TokenFile::check(std::span<const unsigned char> bytes, std::uint64_t first) const {
   if (vocabulary_size_ >> (8 * token_bytes_) != 0) return;  // every token is below it
   if (largest_of(bytes, token_bytes_) < vocabulary_size_) return;
-  for (std::size_t i = 0; i < bytes.size() / token_bytes_; ++i) check_token(token_at(bytes, i), first + i);
+  for (std::size_t i = 0; i < bytes.size() / token_bytes_; ++i)
+    check_token(token_at(bytes, i), first + i);
 }
 
 void TokenFile::read_bytes(std::uint64_t offset_bytes, std::span<unsigned char> bytes) const {
@@ -133,8 +134,7 @@ std::vector<std::string> token_file_paths(const std::vector<std::string>& files_
         found.push_back(entry->path().string());
     }
     SLUICE_CHECK(!error, "data folder " + given + ": cannot be read: " + error.message());
-    SLUICE_CHECK(!found.empty(),
-                 "data folder " + given + ": has no file named .bin, .u32 or .txt");
+    SLUICE_CHECK(!found.empty(), "data folder " + given + ": has no file named .bin, .u32 or .txt");
     std::sort(found.begin(), found.end());
     paths.insert(paths.end(), found.begin(), found.end());
   }

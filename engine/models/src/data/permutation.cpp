@@ -1,4 +1,4 @@
-#include "permutation.hpp"
+#include "data/permutation.hpp"
 
 #include <bit>
 #include <cassert>

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "permutation.hpp"
+#include "data/permutation.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/models/philox.hpp"
