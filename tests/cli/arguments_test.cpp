@@ -36,7 +36,7 @@ TEST(ParseArguments, FillsEveryFieldOfATrainRequest) {
                      "--eval-windows", "0", "--report", "r"});
   EXPECT_EQ(request.config_path, "c");
   EXPECT_EQ(request.model_path, "m");
-  EXPECT_EQ(request.data_path, "d");
+  EXPECT_EQ(request.data_paths, std::vector<std::string>{"d"});
   EXPECT_EQ(request.init_path, "w");
   EXPECT_EQ(request.steps, 7);
   EXPECT_EQ(request.seed, 18446744073709551615ULL);

@@ -93,5 +93,36 @@ TEST_F(WholeData, OfBytesBeyondASmallVocabularyIsRefused) {
   EXPECT_FALSE(committed());
 }
 
+// One epoch, killed in its middle and gone on with: the steps of an undisturbed epoch.
+TEST(Epochs, AreGoneOnWithInTheirMiddle) {
+  TrainFolder folder;
+  folder.set({});
+  write_file(folder.data(), sample_text(80 * 32 + 1));  // 80 sequences, 8 a step
+  const auto arguments = [&](const std::string& report, const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"train",       "--config",         folder.config(),
+                                    "--model",     folder.model(),     "--data",
+                                    folder.data(), "--epochs",         "1",
+                                    "--report",    folder.path(report)};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const ProgramResult whole = run_sluice(arguments("undisturbed", {}));
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_NE(whole.err.find("1 epoch of 80 sequences: 10 steps of 8"), std::string::npos)
+      << whole.err;
+  EXPECT_EQ(column(folder, "undisturbed", "step").size(), 10U);
+  folder.clear_swap();
+  ASSERT_TRUE(kill_after_line(arguments("report", {}), folder.path("report") + "/steps.jsonl", 3,
+                              std::chrono::milliseconds(0)));
+  const ProgramResult rest = run_sluice(arguments("report", {"--resume"}));
+  ASSERT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_EQ(column(folder, "report", "loss"), column(folder, "undisturbed", "loss"));
+  const ProgramResult drawn = folder.train("report", 12, {"--resume"});
+  EXPECT_NE(drawn.err.find("resumed with another order of the data: was epochs of 80 sequences; "
+                           "is drawn with replacement"),
+            std::string::npos)
+      << drawn.err;
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -156,4 +156,15 @@ std::vector<DamagedRange> find_damage(std::span<const StoredShard> shards, nvme:
   return damage.finish();
 }
 
+void throw_damaged(const ShardSlots& slots, const nvme::StripedFile& file,
+                   std::uint64_t offset_bytes) {
+  const nvme::StripeLayout::Piece piece =
+      file.layout().first_piece(slots.file_offset_bytes() + offset_bytes, kChecksumChunkBytes);
+  throw StorageError(
+      file.parts()[piece.part].path(),
+      "is damaged: shard \"" + slots.spec().name + "\" at its offset " +
+          std::to_string(offset_bytes) + " (file offset " + std::to_string(piece.offset_bytes) +
+          ") has not the bytes that were written: restore the directory from a copy");
+}
+
 }  // namespace sluice::offload

@@ -10,6 +10,7 @@
 #include "sluice/nvme/striped_file.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "sluice/offload/swap_state.hpp"
+#include "swap/shard_slots.hpp"
 
 namespace sluice::offload {
 
@@ -35,5 +36,10 @@ std::uint64_t readable_bytes_of(std::span<const StoredShard> shards);
 // OutOfMemory when not even one chunk's buffer can be had.
 std::vector<DamagedRange> find_damage(std::span<const StoredShard> shards, nvme::IoEngine& io,
                                       MemoryPool& staging, const VerifyProgress& progress);
+
+// Throws StorageError that names the file and the place where byte `offset_bytes` of a shard in
+// `file` differs from what was written.
+[[noreturn]] void throw_damaged(const ShardSlots& slots, const nvme::StripedFile& file,
+                                std::uint64_t offset_bytes);
 
 }  // namespace sluice::offload

@@ -232,14 +232,7 @@ void SwapStore::Impl::check(std::size_t index, std::uint64_t offset_bytes,
   const ShardSlots& slots = shard(index);
   const std::optional<std::uint64_t> different = slots.first_difference(offset_bytes, data);
   if (!different) return;
-  const nvme::StripedFile& striped = drives_.file(slots.latest_slot().value_or(0));
-  const nvme::StripeLayout::Piece piece =
-      striped.layout().first_piece(slots.file_offset_bytes() + *different, kChecksumChunkBytes);
-  throw StorageError(
-      striped.parts()[piece.part].path(),
-      "is damaged: shard \"" + slots.spec().name + "\" at its offset " +
-          std::to_string(*different) + " (file offset " + std::to_string(piece.offset_bytes) +
-          ") has not the bytes that were written: restore the directory from a copy");
+  throw_damaged(slots, drives_.file(slots.latest_slot().value_or(0)), *different);
 }
 
 Manifest SwapStore::Impl::manifest_of(std::int64_t step, const std::string& metadata) const {

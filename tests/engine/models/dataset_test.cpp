@@ -133,10 +133,26 @@ TEST(Dataset, ReadsLittleEndianTokensFromBin) {
   EXPECT_EQ(window, (std::vector<std::int64_t>{0x0102, 0xC450, 7}));
 }
 
+TEST(Dataset, ReadsLittleEndianTokensFromU32) {
+  const test::TempDir dir;
+  const std::string path = write_bytes(dir, "a.u32", {1, 2, 3, 0, 0, 0, 1, 0, 7, 0, 0, 0});
+  Dataset data(path, 2, 200'000);
+  EXPECT_EQ(data.token_count(), 3U);
+  EXPECT_EQ(data.size_bytes(), 12U);
+  std::vector<std::int64_t> window(3);
+  data.draw(5, 3, 1, window);
+  EXPECT_EQ(window, (std::vector<std::int64_t>{0x030201, 0x10000, 7}));
+  const std::atomic<bool> go_on{false};
+  EXPECT_THROW((void)Dataset(path, 2, 0x030201).checksum(go_on), InvalidArgument);
+  EXPECT_NO_THROW((void)Dataset(path, 2, 0x030202).checksum(go_on));
+  EXPECT_THAT(refusal(write_bytes(dir, "odd.u32", counting(6)), 1, 256),
+              HasSubstr("no whole number of uint32"));
+}
+
 TEST(Dataset, WhatCannotBeReadIsRefusedByName) {
   const test::TempDir dir;
   EXPECT_THAT(refusal(dir.file("absent"), 4, 256), HasSubstr("No such file"));
-  EXPECT_THAT(refusal(dir.path(), 4, 256), HasSubstr("is a directory"));
+  EXPECT_THAT(refusal(dir.path(), 4, 256), HasSubstr("has no file named .bin, .u32 or .txt"));
   EXPECT_THAT(refusal(write_bytes(dir, "empty", {}), 4, 256), HasSubstr("is empty"));
   EXPECT_THAT(refusal(write_bytes(dir, "odd.bin", {1, 2, 3}), 1, 256),
               HasSubstr("no whole number of uint16"));

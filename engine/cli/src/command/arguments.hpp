@@ -24,7 +24,7 @@ struct ShowText {
 struct TrainArguments {
   train::TrainRequest request;
 };
-// `request` is the run to plan; its data_path may be empty.
+// `request` is the run to plan; its data_paths may be empty.
 struct PlanArguments {
   train::TrainRequest request;
   bool probe = false;    // measure the machine first

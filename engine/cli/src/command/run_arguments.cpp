@@ -19,14 +19,21 @@ void add_run_options(CLI::App& command, Building& building, Need data_need) {
             building.configs);
   add_text(command, "--model", "FILE", Need::required, "model, Hugging Face config.json (gpt2)",
            run.model_path);
-  add_text(command, "--data", "FILE", data_need,
-           "training data: read as bytes, or as uint16 tokens when named .bin", run.data_path);
+  add_texts(command, "--data", "FILE", data_need,
+            "training data, a file or a folder: text read as bytes, uint16 tokens when named .bin, "
+            "uint32 tokens when named .u32; may be given again",
+            run.data_paths);
   add_option(command, "--init", "WEIGHTS", Need::optional,
              "start from these safetensors weights instead of random ones",
              [&run](const std::string& text) { run.init_path = text; });
   add_option(command, "--steps", "N", Need::optional,
              "train until step N, counted from the start also after --resume (default 1000)",
              [&run](const std::string& text) { run.steps = to_integer("--steps", text, 0); });
+  add_option(
+      command, "--epochs", "N", Need::optional,
+      "train N times over --data: every sequence once in an epoch, in an order drawn by the seed "
+      "(default: windows are drawn with replacement, for --steps)",
+      [&run](const std::string& text) { run.epochs = to_integer("--epochs", text, 1); });
   add_option(command, "--seed", "N", Need::optional,
              "seed of weights, data order and dropout (default: the configuration's)",
              [&run](const std::string& text) { run.seed = to_unsigned("--seed", text); });
@@ -125,9 +132,10 @@ train::TrainRequest checked_run(Building& building) {
   }
   SLUICE_CHECK(!run.trace_steps || !run.trace_path.empty(),
                "--trace-steps needs --trace, the file to write");
-  if (run.eval_fraction && run.data_path.empty()) {
+  if (run.eval_fraction && run.data_paths.empty()) {
     throw InvalidArgument("--eval-fraction needs --data, which it divides");
   }
+  SLUICE_CHECK(!run.epochs || !run.data_paths.empty(), "--epochs needs --data, which it reads");
   return run;
 }
 
@@ -135,6 +143,7 @@ train::TrainRequest checked_run(Building& building) {
 void describe_for_plan(CLI::App& command) {
   const std::pair<const char*, const char*> texts[] = {
       {"--data", "training data: checked as training would check it"},
+      {"--epochs", "as --steps, for the steps of N epochs; needs --data"},
       {"--init", "checked to be a file of safetensors weights"},
       {"--steps", "adds how much all N steps write to the drive"},
       {"--seed", "checked; changes no plan"},

@@ -12,11 +12,12 @@ namespace sluice::cli {
 namespace {
 
 // The reason why `path` cannot be read; empty for a readable file.
-std::string why_unreadable(const std::string& path) {
+std::string why_unreadable(const std::string& path, bool may_be_folder = false) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) return "there is no such file";
-  if (std::filesystem::is_directory(status)) return "this is a directory, expected a file";
+  if (!may_be_folder && std::filesystem::is_directory(status))
+    return "this is a directory, expected a file";
   return ::access(path.c_str(), R_OK) == 0 ? "" : "cannot be read (permissions?)";
 }
 
@@ -29,6 +30,11 @@ void require_file(const std::string& path) {
 
 void require_file(const std::string& flag, const std::string& path) {
   if (const std::string why = why_unreadable(path); !why.empty())
+    throw InvalidArgument(flag + ": " + path + ": " + why);
+}
+
+void require_file_or_folder(const std::string& flag, const std::string& path) {
+  if (const std::string why = why_unreadable(path, true); !why.empty())
     throw InvalidArgument(flag + ": " + path + ": " + why);
 }
 

@@ -9,5 +9,6 @@ namespace sluice::cli {
 // user learns it before anything is loaded. Without a flag: "PATH: why".
 void require_file(const std::string& flag, const std::string& path);
 void require_file(const std::string& path);
+void require_file_or_folder(const std::string& flag, const std::string& path);
 
 }  // namespace sluice::cli

@@ -1,5 +1,6 @@
 // plan: shows where every byte of a run would live; with known rates also the time of a step.
 
+#include <algorithm>
 #include <cerrno>
 #include <ctime>
 #include <filesystem>
@@ -28,16 +29,25 @@ namespace sluice::cli {
 
 namespace {
 
-// Checks the data as training would.
-void check_data(const train::TrainRequest& run, const config::ModelConfig& model) {
+// Checks the data as training would. Returns the steps of the run, where they are asked for.
+std::optional<std::int64_t> check_data(const train::TrainRequest& run,
+                                       const config::TrainConfig& config,
+                                       const config::ModelConfig& model) {
   const auto length = static_cast<std::uint64_t>(model.n_positions);
   const auto vocabulary = static_cast<std::uint64_t>(model.vocab_size);
-  if (!run.data_path.empty()) {
-    models::Dataset data(run.data_path, length, vocabulary);
+  std::optional<std::int64_t> steps = run.steps;
+  if (!run.data_paths.empty()) {
+    models::Dataset data(run.data_paths, length, vocabulary);
     if (run.eval_fraction) data.hold_out(*run.eval_fraction);
+    if (run.epochs) {
+      data.read_in_epochs(static_cast<std::uint64_t>(config.train_batch_size), false);
+      const std::int64_t all = data.steps_of(static_cast<std::uint64_t>(*run.epochs));
+      steps = std::min(steps.value_or(all), all);
+    }
   }
   if (run.eval_data_path) models::Dataset(*run.eval_data_path, length, vocabulary).evaluate_all();
   if (run.init_path) models::SafetensorsReader{*run.init_path};
+  return steps;
 }
 
 // Plans the model, or with --max the largest number of blocks of its shape that fits. Throws
@@ -116,15 +126,15 @@ class KnownRates {
 };
 
 void show_plan(const plan::Plan& plan, const config::TrainConfig& config,
-               const train::TrainRequest& request, Console& console) {
+               std::optional<std::int64_t> steps, Console& console) {
   for (const std::string& note : config.notes) console.print(note);
   console.print(plan::plan_table(plan));
   for (const std::string& choice : plan.choices) console.print("chosen: " + choice);
-  if (request.steps && plan.traffic.nvme_written_bytes > 0) {
+  if (steps && plan.traffic.nvme_written_bytes > 0) {
     const std::uint64_t written =
-        checked_mul(plan.traffic.nvme_written_bytes, static_cast<std::uint64_t>(*request.steps));
-    console.print("all " + std::to_string(*request.steps) + " steps write " +
-                  format_bytes(written) + " to the drive");
+        checked_mul(plan.traffic.nvme_written_bytes, static_cast<std::uint64_t>(*steps));
+    console.print("all " + std::to_string(*steps) + " steps write " + format_bytes(written) +
+                  " to the drive");
   }
 }
 
@@ -135,7 +145,7 @@ int run_plan(const PlanArguments& arguments, Session& session) {
   require_files(request);
   const config::TrainConfig config = load_training_config(request.config_path, request.tuned_paths);
   const config::ModelConfig model = config::load_model_config(request.model_path);
-  check_data(request, model);
+  const std::optional<std::int64_t> steps = check_data(request, config, model);
   KnownRates rates(request.rates_path);
   if (arguments.probe) {
     if (!request.rates_path.empty()) plan::check_rates_path(request.rates_path);
@@ -149,7 +159,7 @@ int run_plan(const PlanArguments& arguments, Session& session) {
   for (std::string& line : plan::storage_choices(plan)) plan.choices.push_back(std::move(line));
   Console& console = session.console();
   if (arguments.largest) console.print(largest_line(model, plan));
-  show_plan(plan, config, request, console);
+  show_plan(plan, config, steps, console);
   std::optional<plan::Prediction> prediction;
   if (const std::optional<plan::SavedRates> saved = rates.find(plan)) {
     prediction = plan::predict(plan, saved->rates);

@@ -33,7 +33,7 @@ models::RunSettings DataCheck::finish() {
   for (const File& file : files_) {
     char seconds[32];
     std::snprintf(seconds, sizeof(seconds), "%.1f", file.seconds);
-    log(LogLevel::info, file.data->path() + ": all " + format_count(file.data->size_bytes()) +
+    log(LogLevel::info, file.data->name() + ": all " + format_count(file.data->size_bytes()) +
                             " bytes checked in " + seconds + " s, checksum " + file.checksum);
     checksums[file.setting] = file.checksum;
   }

@@ -26,6 +26,8 @@ struct Data {
   const models::Dataset& eval() const { return separate_eval ? *separate_eval : *train; }
 };
 // Throws InvalidArgument naming the file.
-Data open_data(const TrainRequest& request, const config::ModelConfig& model);
+Data open_data(const TrainRequest& request, const Configuration& loaded);
+// Steps of the whole run. Throws InvalidArgument when there is nothing to do.
+std::int64_t total_steps(const TrainRequest& request, const Data& data);
 
 }  // namespace sluice::train

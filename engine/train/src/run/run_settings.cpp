@@ -54,6 +54,12 @@ std::string held_out_text(const TrainRequest& request, const Data& data) {
   return shortest(100 * *request.eval_fraction) + " % of the training data";
 }
 
+std::string order_text(const models::Dataset& data) {
+  const std::uint64_t sequences = data.epoch_sequences();
+  return sequences == 0 ? "drawn with replacement"
+                        : "epochs of " + std::to_string(sequences) + " sequences";
+}
+
 // Where it computes, and how: "the host", "NVIDIA H200, deterministic".
 std::string device_text(const plan::Plan& plan) {
   if (!plan.device.gpu) return "the host";
@@ -77,6 +83,7 @@ models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& p
       {"learning rate", learning_rate_text(config)},
       {kMicroBatchesPerPass, std::to_string(plan.schedule.micro_batches_per_pass)},
       {"optimizer", optimizer_text(config.optimizer)},
+      {"order of the data", order_text(*data.train)},
       {"training data", data.train->identity()}};
   if (config.fp16.enabled) settings["loss scale"] = loss_scale_text(config.fp16);
   return settings;

@@ -11,14 +11,6 @@ namespace sluice::train {
 
 namespace {
 
-constexpr std::int64_t kDefaultSteps = 1000;
-
-void check_steps(const TrainRequest& request, std::int64_t total_steps) {
-  SLUICE_CHECK(total_steps >= 0, "--steps must not be negative");
-  SLUICE_CHECK(total_steps > 0 || request.eval_data_path || request.eval_fraction,
-               "--steps 0 evaluates only: it needs --eval-data or --eval-fraction");
-}
-
 plan::Plan plan_run(const TrainRequest& request, const Configuration& loaded) {
   plan::MachineFacts machine = plan::probe_machine(loaded.train);
   if (machine.device.gpu)
@@ -33,9 +25,8 @@ RunSetup set_up_run(const TrainRequest& request, const volatile int& stop) {
   Configuration loaded = load_configuration(request);
   RunSetup setup;
   setup.identity.seed = loaded.train.sluice.seed = request.seed.value_or(loaded.train.sluice.seed);
-  setup.total_steps = request.steps.value_or(kDefaultSteps);
-  check_steps(request, setup.total_steps);
-  setup.data = open_data(request, loaded.model);
+  setup.data = open_data(request, loaded);
+  setup.total_steps = total_steps(request, setup.data);
   check_directories(loaded.train, request.placement);
   setup.source =
       find_source(loaded.train, request.placement, request.resume ? Resume::yes : Resume::no,

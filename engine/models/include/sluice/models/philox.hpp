@@ -13,7 +13,12 @@ using PhiloxBlock = std::array<std::uint32_t, 4>;
 PhiloxBlock philox4x32(const PhiloxBlock& counter, const std::array<std::uint32_t, 2>& key);
 
 // The purpose of numbers. Streams of different domains are unrelated for every seed.
-enum class PhiloxDomain : std::uint32_t { initial_values = 1, windows = 2, dropout = 3 };
+enum class PhiloxDomain : std::uint32_t {
+  initial_values = 1,
+  windows = 2,
+  dropout = 3,
+  epochs = 4
+};
 
 // A sequence of blocks, by index.
 struct PhiloxStream {

@@ -19,10 +19,13 @@ struct TrainRequest {
   std::string config_path;
   std::vector<std::string> tuned_paths;  // see config::LoadOptions
   std::string model_path;
-  std::string data_path;
+  std::vector<std::string> data_paths;  // files and folders (models::Dataset)
   std::optional<std::string> init_path;
-  std::optional<std::int64_t> steps;  // total, also after resume; absent: 1000
-  std::optional<std::uint64_t> seed;  // overrides the configuration's
+  // Total, also after resume; absent: all of `epochs`, or 1000. With both, training ends with the
+  // smaller number of steps.
+  std::optional<std::int64_t> steps;
+  std::optional<std::int64_t> epochs;  // set: the data is read in epochs
+  std::optional<std::uint64_t> seed;   // overrides the configuration's
   bool resume = false;
   std::int64_t wait_seconds = 0;  // for a run that has the directories; 0: an error at once
   plan::Placement placement = plan::Placement::configured;
