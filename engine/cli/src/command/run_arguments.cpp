@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "command/command_line.hpp"
+#include "command/config_arguments.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::cli {
@@ -27,6 +28,7 @@ void add_run_options(CLI::App& command, Building& building, Need data_need) {
   add_option(command, "--steps", "N", Need::optional,
              "train until step N, counted from the start also after --resume (default 1000)",
              [&run](const std::string& text) { run.steps = to_integer("--steps", text, 0); });
+  add_setting_options(command, run.settings);
   add_option(command, "--seed", "N", Need::optional,
              "seed of weights, data order and dropout (default: the configuration's)",
              [&run](const std::string& text) { run.seed = to_unsigned("--seed", text); });
@@ -115,6 +117,7 @@ void add_trace_options(CLI::App& command, train::TrainRequest& run) {
 train::TrainRequest checked_run(Building& building) {
   train::TrainRequest& run = building.run;
   run.config_path = building.configs.front();
+  if (run.steps && *run.steps > 0) run.settings.push_back(setting_of_steps(*run.steps));
   run.tuned_paths.assign(building.configs.begin() + 1, building.configs.end());
   if (run.eval_data_path && run.eval_fraction) {
     throw InvalidArgument("--eval-data and --eval-fraction exclude each other; give one");

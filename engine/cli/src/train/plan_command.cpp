@@ -133,7 +133,8 @@ void show_plan(const plan::Plan& plan, const config::TrainConfig& config,
 int run_plan(const PlanArguments& arguments, Session& session) {
   const train::TrainRequest& request = arguments.request;
   require_files(request);
-  const config::TrainConfig config = load_training_config(request.config_path, request.tuned_paths);
+  const config::TrainConfig config = load_training_config(
+      request.config_path, {.tuned_paths = request.tuned_paths, .settings = request.settings});
   const config::ModelConfig model = config::load_model_config(request.model_path);
   check_data(request, model);
   KnownRates rates(request.rates_path);

@@ -1,11 +1,12 @@
 #include "train/run_files.hpp"
 
+#include "config/training_config.hpp"
 #include "files/input_file.hpp"
 
 namespace sluice::cli {
 
 void require_files(const train::TrainRequest& run) {
-  require_file("--config", run.config_path);
+  require_config("--config", run.config_path);
   for (const std::string& path : run.tuned_paths) require_file("--config", path);
   require_file("--model", run.model_path);
   if (!run.data_path.empty()) require_file("--data", run.data_path);

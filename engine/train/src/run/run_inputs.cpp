@@ -11,8 +11,8 @@ Configuration load_configuration(const TrainRequest& request) {
   Configuration loaded;
   std::string mistakes;
   try {
-    loaded.train =
-        config::load_train_config(request.config_path, {.tuned_paths = request.tuned_paths});
+    loaded.train = config::load_train_config(
+        request.config_path, {.tuned_paths = request.tuned_paths, .settings = request.settings});
   } catch (const InvalidArgument& error) {
     mistakes = error.what();
   }

@@ -17,7 +17,8 @@ namespace sluice::train {
 
 struct TrainRequest {
   std::string config_path;
-  std::vector<std::string> tuned_paths;  // see config::LoadOptions
+  std::vector<std::string> tuned_paths;   // see config::LoadOptions
+  std::vector<config::Setting> settings;  // likewise
   std::string model_path;
   std::string data_path;
   std::optional<std::string> init_path;
