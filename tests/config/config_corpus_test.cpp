@@ -1,5 +1,5 @@
-// Files of the patterns and styles that people have (corpus/), each with the verdict and the words it
-// should get, as it is and with three flags.
+// Files of the patterns and styles that people have (corpus/), each with the verdict and the words
+// it should get, as it is and with three flags.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,8 @@ const Expected kCorpus[] = {
      "The file is for 8 ranks: --gradient-accumulation-steps 64 trains the same batch on one"},
     {"hjson", true, true, ""},
     {"infinity", true, true, "mapped: zero_optimization.offload_param.max_in_cpu: a hint"},
-    {"lamb", false, false, "\"sluice\": {\"approximate\": true} trains with AdamW instead: no trust"},
+    {"lamb", false, false,
+     "\"sluice\": {\"approximate\": true} trains with AdamW instead: no trust"},
     {"lamb_approximate", true, true, "\"Lamb\" is approximated by AdamW: no trust ratio"},
     {"leaf_modules", true, true, "mapped: zero_optimization.leaf_module.classes"},
     {"monitors", false, false, "tensorboard.enabled: not supported yet"},

@@ -54,11 +54,12 @@ TEST(Flags, EveryOneGivesTheValueOfAKeyOfTheTable) {
   const char* text = R"({"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "Adam"},
                          "scheduler": {"type": "WarmupLR"}})";
   for (const FlagInfo& info : flag_table()) {
-    const std::string value = info.placeholder.empty()       ? "true"
+    const std::string value = info.placeholder.empty()     ? "true"
                               : info.placeholder == "NAME" ? "AdamW"
                               : info.placeholder == "N"    ? "2"
-                                                             : "0.25";
-    const TrainConfig config = parse_with(text, {{std::string(info.key), value, std::string(info.flag)}});
+                                                           : "0.25";
+    const TrainConfig config =
+        parse_with(text, {{std::string(info.key), value, std::string(info.flag)}});
     std::string key(info.key);
     if (key.ends_with(".0") || key.ends_with(".1")) key.resize(key.size() - 2);
     EXPECT_TRUE(config.origins.contains(key)) << info.flag;
@@ -71,9 +72,9 @@ TEST(Flags, GiveAnOptimizerToAFileWithoutOne) {
       parse_with(R"({"train_batch_size": 4})", {flag("--weight-decay", "0.1")});
   EXPECT_EQ(config.optimizer.type, OptimizerType::adamw);
   EXPECT_EQ(config.optimizer.weight_decay, 0.1);
-  const TrainConfig named = parse_with(
-      R"({"train_batch_size": 4})",
-      {flag("--optimizer", "Adam"), {"optimizer.params.adam_w_mode", "false", "--set"}});
+  const TrainConfig named =
+      parse_with(R"({"train_batch_size": 4})",
+                 {flag("--optimizer", "Adam"), {"optimizer.params.adam_w_mode", "false", "--set"}});
   EXPECT_EQ(named.optimizer.type, OptimizerType::adam);
 }
 
@@ -108,7 +109,8 @@ TEST(Flags, OfOnlyAutoLeaveAValueAlone) {
   const auto steps = [](const char* total) {
     const TrainConfig config = parse_with(
         R"({"train_batch_size": 4, "scheduler": {"type": "WarmupCosineLR", "params": {
-            "total_num_steps": )" + std::string(total) + "}}}",
+            "total_num_steps": )" +
+            std::string(total) + "}}}",
         {{"scheduler.params.total_num_steps", "70", "--steps", true}});
     return std::get<WarmupCosineLR>(config.scheduler).total_num_steps;
   };
@@ -124,8 +126,9 @@ TEST(Flags, AreNamedInTheMessageOfTheirMistake) {
                                   "1e10], found -1 (number)\n"));
   EXPECT_THAT(mistakes, HasSubstr("--set grad_clip: grad_clip: unknown key; did you mean "
                                   "\"gradient_clipping\"?\n"));
-  EXPECT_THAT(mistakes, HasSubstr("--set zero_optimization.stage: zero_optimization.stage: expected "
-                                  "integer in [0, 3], found \"seven\" (string)\n"));
+  EXPECT_THAT(mistakes,
+              HasSubstr("--set zero_optimization.stage: zero_optimization.stage: expected "
+                        "integer in [0, 3], found \"seven\" (string)\n"));
   EXPECT_THAT(mistakes_with(R"({"train_batch_size": 4})", {parse_setting("no_such_thing=1")}),
               HasSubstr("unknown key"));
   EXPECT_THROW(parse_setting("lr"), InvalidArgument);
@@ -137,10 +140,11 @@ TEST(Auto, ThatIsOpenIsOneErrorThatNamesEveryFlag) {
           "optimizer": {"type": "AdamW", "params": {"lr": "auto", "eps": "auto"}},
           "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}})"));
   ASSERT_EQ(problems.size(), 1U) << shown(problems);
-  EXPECT_THAT(problems[0].message,
-              HasSubstr("optimizer.params.lr (--learning-rate LR), scheduler.params.total_num_steps "
-                        "(--steps N), train_micro_batch_size_per_gpu (--per-device-train-batch-size "
-                        "N)"));
+  EXPECT_THAT(
+      problems[0].message,
+      HasSubstr("optimizer.params.lr (--learning-rate LR), scheduler.params.total_num_steps "
+                "(--steps N), train_micro_batch_size_per_gpu (--per-device-train-batch-size "
+                "N)"));
 }
 
 TEST(Auto, WithoutAFlagIsTheTrainersDefaultWithALine) {
@@ -171,7 +175,8 @@ TEST(NumbersInStrings, AreTakenWhereDeepSpeedTakesThem) {
   EXPECT_EQ(parse(minimal().set("fp16.enabled", "true").set("fp16.loss_scale", "\"128.5\""))
                 .fp16.loss_scale,
             128.5);
-  for (const char* bad : {"\"\"", "\"-\"", "\"2x\"", "\"0x2\"", "\"2.5\"", "\"99999999999999999999\""})
+  for (const char* bad :
+       {"\"\"", "\"-\"", "\"2x\"", "\"0x2\"", "\"2.5\"", "\"99999999999999999999\""})
     EXPECT_THAT(shown(problems_of(minimal().set("zero_optimization.stage", bad))),
                 HasSubstr("expected integer in [0, 3]"))
         << bad;
@@ -209,7 +214,9 @@ TEST(SwitchedOff, SectionsTakeNumbersOutOfRange) {
                                   .set("fp16.loss_scale", "64")
                                   .set("fp16.loss_scale_window", "0"))),
             "");
-  EXPECT_NE(shown(problems_of(minimal().set("fp16.enabled", "true").set("fp16.loss_scale_window", "0"))), "");
+  EXPECT_NE(
+      shown(problems_of(minimal().set("fp16.enabled", "true").set("fp16.loss_scale_window", "0"))),
+      "");
 }
 
 TEST(SeveralRanks, RefuseKeysThatChangeNothingOnOne) {
@@ -221,7 +228,8 @@ TEST(SeveralRanks, RefuseKeysThatChangeNothingOnOne) {
 
 TEST(TorchAdam, HasTorchsWeightDecay) {
   const auto decay = [](const char* type, const char* mode, const char* given) {
-    JsonText json = minimal().set("optimizer.type", type).set("optimizer.params.torch_adam", "true");
+    JsonText json =
+        minimal().set("optimizer.type", type).set("optimizer.params.torch_adam", "true");
     if (mode != nullptr) json.set("optimizer.params.adam_w_mode", mode);
     if (given != nullptr) json.set("optimizer.params.weight_decay", given);
     return parse(json).optimizer.weight_decay;

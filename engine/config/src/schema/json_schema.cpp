@@ -8,6 +8,7 @@
 
 #include "check/type_rule.hpp"
 #include "json/json_document.hpp"
+#include "schema/schema_rules.hpp"
 #include "sluice/config/key_table.hpp"
 
 namespace sluice::config {
@@ -19,40 +20,6 @@ using Json::Value;
 // Whether a value that is in range and supported is asked for, or only one of the right type: in a
 // section that is switched off no value has an effect.
 enum class Check { strict, type_only };
-
-Value text_schema(const char* text) {
-  return *parse_json_value(text);
-}
-
-Value const_schema(const Value& value) {
-  Value schema(Json::objectValue);
-  schema["const"] = value;
-  return schema;
-}
-
-Value any_of(const std::vector<Value>& options) {
-  if (options.size() == 1) return options.front();
-  Value schema(Json::objectValue);
-  for (const Value& option : options) schema["anyOf"].append(option);
-  return schema;
-}
-
-// {"if": condition, "then": consequence}
-Value rule(const Value& condition, const Value& consequence) {
-  Value schema(Json::objectValue);
-  schema["if"] = condition;
-  schema["then"] = consequence;
-  return schema;
-}
-
-// An object whose member `name` is there and fits.
-Value with_member(const std::string& name, const Value& member) {
-  Value schema(Json::objectValue);
-  schema["type"] = "object";
-  schema["properties"][name] = member;
-  schema["required"].append(name);
-  return schema;
-}
 
 // "none" as a pattern without case: "[nN][oO][nN][eE]".
 std::string any_case(const std::string& text) {
@@ -95,7 +62,7 @@ class Schema {
         {"not": {"required": ["enabled"]}, "additionalProperties": {"$ref": "#/$defs/off"}}]})");
     schema["required"] = Value(Json::nullValue);
     schema.removeMember("required");
-    add_batch_rule(schema);
+    for (const Value& more : rules_of_file()) schema["allOf"].append(more);
     add_optimizer_rules(schema);
     return schema;
   }
@@ -136,7 +103,7 @@ class Schema {
     if (!path.empty()) schema["additionalProperties"] = false;
     if (has_switch && !path.empty()) schema["allOf"].append(switch_rule(path));
     if (path == "fp16") schema["allOf"].append(dynamic_scale_rule());
-    for (const Value& more : further_rules(path)) schema["allOf"].append(more);
+    for (const Value& more : rules_between(path)) schema["allOf"].append(more);
     return schema;
   }
 
@@ -307,66 +274,6 @@ class Schema {
     if (info.path == "scheduler.type")
       return text_schema(R"({"enum": ["WarmupLR", "WarmupDecayLR", "WarmupCosineLR"]})");
     return text_schema(R"({"type": "string"})");
-  }
-
-  // Rules between keys of a section.
-  std::vector<Value> further_rules(const std::string& path) const {
-    std::vector<Value> rules;
-    if (path.ends_with(".offload_param") || path.ends_with(".offload_optimizer"))
-      rules.push_back(
-          rule(with_member("device", const_schema("nvme")),
-               with_member("nvme_path", text_schema(R"({"not": {"enum": [null, "", "auto"]}})"))));
-    if (path == "zero_optimization") {
-      const Value away = with_member("device", text_schema(R"({"enum": ["cpu", "nvme"]})"));
-      rules.push_back(rule(with_member("offload_param", away),
-                           with_member("stage", text_schema(R"({"enum": [3, "3"]})"))));
-      const Value on = const_schema(true);
-      const Value one_or_more =
-          with_member("stage", text_schema(R"({"enum": [1, 2, 3, "1", "2", "3"]})"));
-      rules.push_back(rule(with_member("offload_optimizer", away), one_or_more));
-      rules.push_back(rule(with_member("cpu_offload", on), one_or_more));
-      rules.push_back(rule(with_member("cpu_offload_param", on),
-                           with_member("stage", text_schema(R"({"enum": [3, "3"]})"))));
-    }
-    if (path == "sluice")
-      rules.push_back(
-          rule(with_member("checkpoint_every", text_schema(R"({"exclusiveMinimum": 0})")),
-               with_member("checkpoint_dir", text_schema(R"({"not": {"enum": [null, ""]}})"))));
-    if (path == "scheduler") {
-      rules.push_back(text_schema(R"({"required": ["type"]})"));
-      const std::pair<const char*, const char*> own[] = {
-          {"WarmupLR", R"({"properties": {"params": {"propertyNames": {"enum": ["warmup_min_lr",
-              "warmup_max_lr", "warmup_num_steps", "warmup_type", "last_batch_iteration"]}}}})"},
-          {"WarmupDecayLR", R"({"required": ["params"], "properties": {"params": {
-              "required": ["total_num_steps"], "propertyNames": {"enum": ["total_num_steps",
-              "warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type",
-              "last_batch_iteration"]}}}})"},
-          {"WarmupCosineLR", R"({"required": ["params"], "properties": {"params": {
-              "required": ["total_num_steps"], "propertyNames": {"enum": ["total_num_steps",
-              "warmup_min_ratio", "warmup_num_steps", "cos_min_ratio", "warmup_type",
-              "last_batch_iteration"]}}}})"}};
-      for (const auto& [type, parameters] : own)
-        rules.push_back(rule(with_member("type", const_schema(type)), text_schema(parameters)));
-    }
-    return rules;
-  }
-
-  static void add_batch_rule(Value& schema) {
-    schema["allOf"].append(text_schema(R"({"anyOf": [
-        {"required": ["train_batch_size"],
-         "properties": {"train_batch_size": {"not": {"const": null}}}},
-        {"required": ["train_micro_batch_size_per_gpu"],
-         "properties": {"train_micro_batch_size_per_gpu": {"not": {"const": null}}}}]})"));
-    const Value on = with_member("enabled", const_schema(true));
-    Value both(Json::objectValue);
-    for (const char* name : {"bf16", "bfloat16"}) {
-      Value pair = with_member("fp16", on);
-      pair["properties"][name] = on;
-      pair["required"].append(name);
-      Value none(Json::objectValue);
-      none["not"] = pair;
-      schema["allOf"].append(none);
-    }
   }
 
   // With "approximate" a file of some other optimizers is taken, with parameters of its own.
