@@ -42,9 +42,9 @@ TEST(ParseArguments, FillsEveryFieldOfATrainRequest) {
   EXPECT_EQ(request.seed, 18446744073709551615ULL);
   EXPECT_TRUE(request.resume);
   EXPECT_EQ(request.placement, plan::Placement::resident);
-  EXPECT_EQ(request.eval_fraction, 0.05);
-  EXPECT_EQ(request.eval_every, 3);
-  EXPECT_EQ(request.eval_windows, 0U);
+  EXPECT_EQ(request.evaluation.fraction, 0.05);
+  EXPECT_EQ(request.evaluation.every, 3);
+  EXPECT_EQ(request.evaluation.windows, 0U);
   EXPECT_EQ(request.report_dir, "r");
 }
 
@@ -53,7 +53,7 @@ TEST(ParseArguments, LeavesTheRestAtItsDefaults) {
   EXPECT_FALSE(request.steps.has_value());
   EXPECT_FALSE(request.resume);
   EXPECT_EQ(request.placement, plan::Placement::configured);
-  EXPECT_EQ(request.eval_windows, 64U);
+  EXPECT_EQ(request.evaluation.windows, 64U);
 }
 
 TEST(ParseArguments, TakesTheSameLineForPlanWithoutData) {

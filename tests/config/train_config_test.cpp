@@ -85,12 +85,17 @@ TEST(TrainConfig, NumbersMayBeWrittenWithExponentOrPoint) {
               HasSubstr("expected integer >= 0, found 1e19 (number)"));
 }
 
-TEST(Optimizer, IsRequired) {
-  const auto problems = problems_of(JsonText().set(kTB, "8"));
-  ASSERT_EQ(problems.size(), 1U);
-  EXPECT_THAT(shown(problems), HasSubstr("1:1: optimizer: an optimizer is required; add"));
-  EXPECT_THAT(shown(problems_of(JsonText({{kTB, "8"}, {"optimizer", "null"}}))),
-              HasSubstr("an optimizer is required"));
+TEST(Optimizer, ThatTheFileLacksIsAdamWWithANote) {
+  for (const JsonText& json :
+       {JsonText().set(kTB, "8"), JsonText({{kTB, "8"}, {"optimizer", "null"}})}) {
+    const TrainConfig config = parse(json);
+    EXPECT_EQ(config.optimizer.type, OptimizerType::adamw);
+    EXPECT_EQ(config.optimizer.lr, 0.001);
+    EXPECT_EQ(config.optimizer.weight_decay, 0);
+    EXPECT_THAT(config.notes,
+                ElementsAre(HasSubstr("note: optimizer: the file has none, since the program that "
+                                      "trains makes it: AdamW with its defaults, lr 0.001")));
+  }
   EXPECT_THAT(shown(problems_of(JsonText({{kTB, "8"}, {"optimizer", "{}"}}))),
               HasSubstr("optimizer.type: required"));
 }
@@ -126,7 +131,8 @@ TEST(Optimizer, BetasAreTwoNumbersBelowOne) {
 
 TEST(Optimizer, MaxGradNormPointsToGradientClipping) {
   EXPECT_THAT(shown(problems_of(minimal().set("optimizer.params.max_grad_norm", "1.0"))),
-              HasSubstr("optimizer.params.max_grad_norm: set gradient_clipping"));
+              HasSubstr("optimizer.params.max_grad_norm: DeepSpeed refuses it too: write "
+                        "gradient_clipping at the top level instead"));
 }
 
 TEST(Scheduler, ReadsItsOwnParametersAndRefusesThoseOfOthers) {
@@ -253,7 +259,7 @@ TEST(ZeroOptimization, AutoMeansTheDefaultAndIsNoted) {
   EXPECT_EQ(config.zero.prefetch_bucket_size, 50'000'000U);
   EXPECT_FALSE(config.bf16);
   EXPECT_THAT(config.notes,
-              ElementsAre("note: bf16.enabled: \"auto\" means the default, false",
+              ElementsAre("note: bf16.enabled: \"auto\" means the default, false (or give --bf16)",
                           "note: fp16.loss_scale: \"auto\" means the default, 0",
                           "note: zero_optimization.stage3_prefetch_bucket_size: \"auto\" means the "
                           "default, 5e7"));

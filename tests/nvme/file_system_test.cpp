@@ -27,6 +27,8 @@ TEST(FileSystemCaution, IsOfTheFileSystemBelowThePath) {
   const ScopedMount tmpfs(dir.path(), "tmpfs", "size=1m");
   if (!tmpfs.why_not().empty()) GTEST_SKIP() << tmpfs.why_not();
   EXPECT_THAT(file_system_caution(dir.path()), HasSubstr(dir.path() + " is on tmpfs, files there"));
+  EXPECT_TRUE(is_memory_file_system(dir.path()));
+  EXPECT_FALSE(is_memory_file_system("/proc"));
   const ScopedMount ramfs(dir.path(), "ramfs", "");
   ASSERT_EQ(ramfs.why_not(), "");
   EXPECT_THAT(file_system_caution(dir.path()), HasSubstr("is on ramfs"));

@@ -70,6 +70,21 @@ TEST(LossScaler, HysteresisLetsTheFirstOverflowsPassUntilTheScaleGrows) {
   expect_scales(dynamic(4, 2, 3), "ooogggooo", {16, 16, 8, 8, 8, 16, 16, 16, 8});
 }
 
+// DeepSpeed's FP16_Optimizer, which it takes without ZeRO.
+TEST(LossScaler, AtStageZeroEveryOverflowHalvesAndTheLeastScaleStays) {
+  config::Fp16Config config = dynamic(4, 3, 3);
+  config.min_loss_scale = 4;
+  config.is_unpartitioned = true;
+  expect_scales(config, "oooogggg", {8, 4, 4, 4, 4, 4, 4, 8});
+  config.consecutive_hysteresis = true;
+  expect_scales(config, "ogo", {8, 8, 4});
+  LossScaler scaler(config);
+  for (int i = 0; i < 3; ++i) scaler.overflowed();
+  EXPECT_EQ(scaler.scale(), 4);
+  EXPECT_FALSE(scaler.why_stop(NonFinite::skip).has_value());
+  EXPECT_TRUE(scaler.why_stop(NonFinite::stop).has_value());
+}
+
 TEST(LossScaler, ConsecutiveHysteresisCountsAnewAfterEveryGoodStep) {
   config::Fp16Config config = dynamic(4, 100, 2);
   config.consecutive_hysteresis = true;

@@ -47,6 +47,16 @@ struct Run {
     return run_config_check(arguments, session);
   }
   int operator()(const ConfigKeysArguments&) const { return run_config_keys(session); }
+  int operator()(const ConfigResolveArguments& arguments) const {
+    return run_config_resolve(arguments, session);
+  }
+  int operator()(const ConfigExplainArguments& arguments) const {
+    return run_config_explain(arguments, session);
+  }
+  int operator()(const ConfigSchemaArguments&) const { return run_config_schema(session); }
+  int operator()(const ConfigConvertArguments& arguments) const {
+    return run_config_convert(arguments, session);
+  }
   int operator()(const NvmeBenchArguments& arguments) const {
     return run_nvme_bench(arguments, session);
   }

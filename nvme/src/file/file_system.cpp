@@ -59,10 +59,22 @@ FileSystemKind file_system_kind(std::uint32_t magic) {
   return known == kKnown.end() ? FileSystemKind{} : known->kind;
 }
 
-std::string file_system_caution(const std::string& path) {
+namespace {
+
+FileSystemKind kind_of(const std::string& path) {
   struct statfs facts {};
   SLUICE_SYSCALL(::statfs(path.c_str(), &facts), path);
-  const FileSystemKind kind = file_system_kind(static_cast<std::uint32_t>(facts.f_type));
+  return file_system_kind(static_cast<std::uint32_t>(facts.f_type));
+}
+
+}  // namespace
+
+bool is_memory_file_system(const std::string& path) {
+  return kind_of(path).caution == kMemory;
+}
+
+std::string file_system_caution(const std::string& path) {
+  const FileSystemKind kind = kind_of(path);
   if (kind.caution.empty()) return "";
   return path + " is on " + std::string(kind.name) + ", " + std::string(kind.caution);
 }

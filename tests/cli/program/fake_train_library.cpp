@@ -34,8 +34,8 @@ class FakeLibrary : public TrainLibrary {
                   const volatile int& stop) override {
     const char* chosen = std::getenv("SLUICE_FAKE_SCENARIO");
     const std::string scenario = chosen == nullptr ? "" : chosen;
-    const config::TrainConfig config =
-        config::load_train_config(request.config_path, {.tuned_paths = request.tuned_paths});
+    const config::TrainConfig config = config::load_train_config(
+        request.config_path, {.tuned_paths = request.tuned_paths, .settings = request.settings});
     const plan::Plan plan = plan::make_plan(config, config::load_model_config(request.model_path),
                                             request.placement, plan::probe_machine(config));
     if (scenario == "signal_before_the_plan") ::raise(SIGTERM);

@@ -40,6 +40,7 @@ class Limits : public ::testing::Test {
         {"plan", "--config", directory_.file("ds.json"), "--model", directory_.file("model.json")},
         {}, before);
   }
+  std::string config() const { return directory_.file("ds.json"); }
   std::string on_drive() const { return R"("device": "nvme", "nvme_path": ")" + swap() + "\""; }
 
  private:
@@ -105,6 +106,13 @@ TEST_F(LimitsOfMounts, APlanSaysThatASwapDirectoryIsMemory) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("chosen: " + swap() + " is on tmpfs, files there are memory"));
   EXPECT_TRUE(std::filesystem::is_empty(swap())) << "the plan left a file";
+  const ProgramResult check = run_sluice({"config", "check", config()});
+  EXPECT_EQ(check.exit_code, 0) << check.err;
+  EXPECT_THAT(check.out, HasSubstr("caution: " + swap() + " is on tmpfs, files there are memory"));
+  const ProgramResult strict = plan(on_drive(), "\"strict\": true");
+  EXPECT_EQ(strict.exit_code, 2);
+  EXPECT_THAT(strict.err, HasSubstr("\"strict\": true does not allow: "));
+  EXPECT_THAT(strict.err, HasSubstr(swap()));
 }
 
 TEST_F(LimitsOfMounts, APlanSaysThatFilesGoThroughThePageCache) {

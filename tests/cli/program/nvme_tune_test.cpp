@@ -100,7 +100,7 @@ TEST_F(NvmeTune, ASecondConfigurationReplacesOnlyWhatTunesHave) {
   write_file(dir_.file("ds.json"), R"({"train_batch_size": 1, "optimizer": {"type": "AdamW"}})");
   write_file(dir_.file("more.json"), "{\n\"aio\": {\"queue_dept\": 3},\n\"optimizer\": {}}");
   const ProgramResult check =
-      run_sluice({"config", "check", dir_.file("ds.json"), dir_.file("more.json")});
+      run_sluice({"config", "resolve", dir_.file("ds.json"), "--config", dir_.file("more.json")});
   EXPECT_EQ(check.exit_code, 2);
   EXPECT_THAT(check.err, HasSubstr("more.json:2:"));
   EXPECT_THAT(check.err, HasSubstr("did you mean \"queue_depth\"?"));

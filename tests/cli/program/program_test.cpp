@@ -32,16 +32,17 @@ TEST_P(Help, AnswersWithAnExampleWithinASecond) {
 }
 INSTANTIATE_TEST_SUITE_P(
     EveryCommand, Help,
-    ::testing::Values(std::vector<std::string>{}, std::vector<std::string>{"train"},
-                      std::vector<std::string>{"plan"}, std::vector<std::string>{"report"},
-                      std::vector<std::string>{"generate"}, std::vector<std::string>{"export"},
-                      std::vector<std::string>{"doctor"}, std::vector<std::string>{"config"},
-                      std::vector<std::string>{"config", "check"},
-                      std::vector<std::string>{"config", "keys"}, std::vector<std::string>{"nvme"},
-                      std::vector<std::string>{"nvme", "bench"},
-                      std::vector<std::string>{"nvme", "tune"},
-                      std::vector<std::string>{"nvme", "verify"},
-                      std::vector<std::string>{"nvme", "clean"}));
+    ::testing::Values(
+        std::vector<std::string>{}, std::vector<std::string>{"train"},
+        std::vector<std::string>{"plan"}, std::vector<std::string>{"report"},
+        std::vector<std::string>{"generate"}, std::vector<std::string>{"export"},
+        std::vector<std::string>{"doctor"}, std::vector<std::string>{"config"},
+        std::vector<std::string>{"config", "check"}, std::vector<std::string>{"config", "keys"},
+        std::vector<std::string>{"config", "resolve"},
+        std::vector<std::string>{"config", "explain"}, std::vector<std::string>{"config", "schema"},
+        std::vector<std::string>{"config", "convert"}, std::vector<std::string>{"nvme"},
+        std::vector<std::string>{"nvme", "bench"}, std::vector<std::string>{"nvme", "tune"},
+        std::vector<std::string>{"nvme", "verify"}, std::vector<std::string>{"nvme", "clean"}));
 
 TEST(Program, PrintsItsHelpWithoutArguments) {
   const ProgramResult bare = run_sluice({});

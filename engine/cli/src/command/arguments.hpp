@@ -46,9 +46,23 @@ struct ReportArguments {
 };
 struct DoctorArguments {};
 struct ConfigCheckArguments {
-  std::vector<std::string> paths;  // the configuration, then files over it
+  std::vector<std::string> paths;  // configurations, each followed by files over it
+  std::vector<config::Setting> settings;
+};
+struct ConfigResolveArguments {
+  std::string path;
+  std::vector<std::string> tuned_paths;
+  std::vector<config::Setting> settings;
+};
+struct ConfigExplainArguments {
+  std::string key;
 };
 struct ConfigKeysArguments {};
+struct ConfigSchemaArguments {};
+struct ConfigConvertArguments {
+  std::string path;
+  std::string out_path;  // empty: standard output
+};
 // Arguments that nvme bench and nvme tune share.
 struct DriveArguments {
   std::vector<std::string> paths;           // directories, or existing regular files
@@ -86,7 +100,9 @@ struct NvmeCleanArguments {
 struct Invocation {
   std::variant<ShowText, TrainArguments, PlanArguments, GenerateArguments, ExportArguments,
                ReportArguments, DoctorArguments, ConfigCheckArguments, ConfigKeysArguments,
-               NvmeBenchArguments, NvmeTuneArguments, NvmeVerifyArguments, NvmeCleanArguments>
+               ConfigResolveArguments, ConfigExplainArguments, ConfigSchemaArguments,
+               ConfigConvertArguments, NvmeBenchArguments, NvmeTuneArguments, NvmeVerifyArguments,
+               NvmeCleanArguments>
       command;
   bool json = false;
 };

@@ -22,6 +22,9 @@ struct Building {
   ExportArguments export_arguments;
   ReportArguments report;
   ConfigCheckArguments check;
+  ConfigResolveArguments resolve;
+  ConfigExplainArguments explain;
+  ConfigConvertArguments convert;
   NvmeBenchArguments nvme_bench;
   NvmeTuneArguments nvme_tune;
   NvmeVerifyArguments nvme_verify;

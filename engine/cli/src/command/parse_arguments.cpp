@@ -5,6 +5,7 @@
 
 #include "command/command_builder.hpp"
 #include "command/command_line.hpp"
+#include "command/config_arguments.hpp"
 #include "command/nvme_arguments.hpp"
 #include "command/run_arguments.hpp"
 #include "command/version.hpp"
@@ -103,34 +104,6 @@ void add_doctor(CLI::App& root, Building& building) {
       "show what this machine and this build offer, each on or off and why", "sluice doctor");
   command.parse_complete_callback([&building] {
     building.select = [&building] { building.invocation.command = DoctorArguments{}; };
-  });
-}
-
-void add_config(CLI::App& root, Building& building) {
-  CLI::App& config =
-      *root.add_subcommand("config", "check a training configuration; list its keys");
-  config.set_help_flag("-h,--help", "this text");
-  config.footer("sluice config check ds.json");
-  config.require_subcommand(1);
-  CLI::App& check =
-      add_command(config, building, "check",
-                  "check a training configuration, list all mistakes, and show the resolved values",
-                  "sluice config check ds.json");
-  CLI::Option* files = check.add_option(
-      "FILE", building.check.paths,
-      "training configuration, DeepSpeed JSON; then files whose keys of \"aio\" and \"sluice\" "
-      "replace those before");
-  files->type_name("FILE...");
-  files->required();
-  check.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = building.check; };
-  });
-  CLI::App& keys = add_command(
-      config, building, "keys",
-      "list every key of the configuration and of the model file, and each key's effect",
-      "sluice config keys");
-  keys.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = ConfigKeysArguments{}; };
   });
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "command/command_line.hpp"
+#include "command/config_arguments.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::cli {
@@ -34,6 +35,7 @@ void add_run_options(CLI::App& command, Building& building, Need data_need) {
       "train N times over --data: every sequence once in an epoch, in an order drawn by the seed "
       "(default: windows are drawn with replacement, for --steps)",
       [&run](const std::string& text) { run.epochs = to_integer("--epochs", text, 1); });
+  add_setting_options(command, run.settings);
   add_option(command, "--seed", "N", Need::optional,
              "seed of weights, data order and dropout (default: the configuration's)",
              [&run](const std::string& text) { run.seed = to_unsigned("--seed", text); });
@@ -73,7 +75,7 @@ void add_rates_option(CLI::App& command, train::TrainRequest& run) {
 
 void add_evaluation_options(CLI::App& command, train::TrainRequest& run) {
   add_option(command, "--eval-data", "FILE", Need::optional, "evaluate on this file",
-             [&run](const std::string& text) { run.eval_data_path = text; });
+             [&run](const std::string& text) { run.evaluation.data_path = text; });
   add_option(command, "--eval-fraction", "F", Need::optional,
              "hold out the last F of --data (between 0 and 1) from training, and evaluate on it",
              [&run](const std::string& text) {
@@ -82,16 +84,18 @@ void add_evaluation_options(CLI::App& command, train::TrainRequest& run) {
                  throw InvalidArgument(
                      "--eval-fraction: expected a number between 0 and 1, found \"" + text + "\"");
                }
-               run.eval_fraction = fraction;
+               run.evaluation.fraction = fraction;
              });
-  add_option(
-      command, "--eval-every", "N", Need::optional,
-      "evaluate every N steps (default 0: after the last step)",
-      [&run](const std::string& text) { run.eval_every = to_integer("--eval-every", text, 0); });
-  add_option(
-      command, "--eval-windows", "N", Need::optional,
-      "sequences of one evaluation, spread evenly; 0 for all (default 64)",
-      [&run](const std::string& text) { run.eval_windows = to_unsigned("--eval-windows", text); });
+  add_option(command, "--eval-every", "N", Need::optional,
+             "evaluate every N steps (default 0: after the last step)",
+             [&run](const std::string& text) {
+               run.evaluation.every = to_integer("--eval-every", text, 0);
+             });
+  add_option(command, "--eval-windows", "N", Need::optional,
+             "sequences of one evaluation, spread evenly; 0 for all (default 64)",
+             [&run](const std::string& text) {
+               run.evaluation.windows = to_unsigned("--eval-windows", text);
+             });
   add_option(command, "--report", "DIR", Need::optional,
              "write steps.jsonl and report.json into this directory",
              [&run](const std::string& text) { run.report_dir = text; });
@@ -122,17 +126,18 @@ void add_trace_options(CLI::App& command, train::TrainRequest& run) {
 train::TrainRequest checked_run(Building& building) {
   train::TrainRequest& run = building.run;
   run.config_path = building.configs.front();
+  if (run.steps && *run.steps > 0) run.settings.push_back(setting_of_steps(*run.steps));
   run.tuned_paths.assign(building.configs.begin() + 1, building.configs.end());
-  if (run.eval_data_path && run.eval_fraction) {
+  if (run.evaluation.data_path && run.evaluation.fraction) {
     throw InvalidArgument("--eval-data and --eval-fraction exclude each other; give one");
   }
-  if (run.eval_every > 0 && !run.eval_data_path && !run.eval_fraction) {
+  if (run.evaluation.every > 0 && !run.evaluation.data_path && !run.evaluation.fraction) {
     throw InvalidArgument(
         "--eval-every needs something to evaluate on: --eval-fraction or --eval-data");
   }
   SLUICE_CHECK(!run.trace_steps || !run.trace_path.empty(),
                "--trace-steps needs --trace, the file to write");
-  if (run.eval_fraction && run.data_paths.empty()) {
+  if (run.evaluation.fraction && run.data_paths.empty()) {
     throw InvalidArgument("--eval-fraction needs --data, which it divides");
   }
   SLUICE_CHECK(!run.epochs || !run.data_paths.empty(), "--epochs needs --data, which it reads");

@@ -1,8 +1,10 @@
-// config check: the values that a file resolves to. config keys: the key tables.
+// config check and config resolve: the values that files resolve to.
 
 #include <json/value.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,9 +14,10 @@
 #include "config/training_config.hpp"
 #include "files/input_file.hpp"
 #include "process/exit_code.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
-#include "sluice/config/key_table.hpp"
 #include "sluice/config/train_config.hpp"
+#include "sluice/nvme/file_system.hpp"
 
 namespace sluice::cli {
 
@@ -26,86 +29,149 @@ std::string shown(const Json::Value& value) {
   return value.isNull() ? "none" : to_line(value);
 }
 
-std::string default_cell(std::string_view default_json) {
-  return default_json.empty() ? "-" : std::string(default_json);
+// A configuration, and the files over it.
+struct ConfigFiles {
+  std::string path;
+  std::vector<std::string> tuned_paths;
+};
+
+// A file with nothing but "aio" and "sluice" goes over the one before it.
+std::vector<ConfigFiles> grouped(const std::vector<std::string>& paths) {
+  std::vector<ConfigFiles> all;
+  for (const std::string& path : paths) {
+    if (!all.empty() && std::filesystem::is_regular_file(path) && config::is_tuned_file(path)) {
+      all.back().tuned_paths.push_back(path);
+    } else {
+      all.push_back({path, {}});
+    }
+  }
+  return all;
 }
 
-// One paragraph for each key. A table would be wider than a terminal.
-std::string key_list(std::span<const config::KeyInfo> keys) {
-  std::vector<std::vector<std::string>> rows;
-  for (const config::KeyInfo& key : keys) {
-    std::string path(key.path);
-    if (!key.alias.empty()) path += " (" + std::string(key.alias) + ")";
-    rows.push_back({path, std::string(config::name_of(key.fate)), default_cell(key.default_json),
-                    std::string(key.type)});
+// Columns that line up; the last one is not padded.
+void print_rows(const std::vector<std::vector<std::string>>& rows, Console& console) {
+  std::vector<std::size_t> widths;
+  for (const std::vector<std::string>& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i)
+      widths[i] = std::max(widths[i], display_width(row[i]));
   }
-  std::string text;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    text += rows[i][0] + "\n    " + rows[i][1] + ", " + rows[i][3];
-    text += rows[i][2] == "required" ? ", required\n" : ", default " + rows[i][2] + "\n";
-    if (!keys[i].note.empty()) text += "    " + std::string(keys[i].note) + "\n";
+  for (const std::vector<std::string>& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      if (i + 1 < row.size()) line += std::string(widths[i] + 2 - display_width(row[i]), ' ');
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    console.print(line);
   }
-  return text;
 }
 
-Json::Value key_objects(std::span<const config::KeyInfo> keys) {
+// The notes of the file, and a caution for directories that are memory or across a network.
+std::vector<std::string> all_notes(const config::TrainConfig& config) {
+  std::vector<std::string> notes = config.notes;
+  for (const config::OffloadConfig* offload :
+       {&config.zero.offload_param, &config.zero.offload_optimizer}) {
+    for (const std::string& directory : offload->directories()) {
+      std::filesystem::path existing = std::filesystem::absolute(directory);
+      std::error_code ignored;
+      while (!std::filesystem::exists(existing, ignored) && existing.has_relative_path())
+        existing = existing.parent_path();
+      const std::string caution = nvme::file_system_caution(existing.string());
+      const std::string note = "caution: " + caution;
+      if (!caution.empty() && std::find(notes.begin(), notes.end(), note) == notes.end())
+        notes.push_back(note);
+    }
+  }
+  return notes;
+}
+
+void print_notes(const config::TrainConfig& config, Console& console) {
+  const std::vector<std::string> notes = all_notes(config);
+  if (!notes.empty()) console.print("");
+  for (const std::string& note : notes) console.print(note);
+}
+
+Json::Value notes_of(const config::TrainConfig& config) {
   Json::Value list(Json::arrayValue);
-  for (const config::KeyInfo& key : keys) {
-    Json::Value object(Json::objectValue);
-    object["path"] = std::string(key.path);
-    if (!key.alias.empty()) object["alias"] = std::string(key.alias);
-    object["type"] = std::string(key.type);
-    object["default"] = std::string(key.default_json);
-    object["fate"] = std::string(config::name_of(key.fate));
-    object["note"] = std::string(key.note);
-    list.append(object);
-  }
+  for (const std::string& note : all_notes(config)) list.append(note);
   return list;
+}
+
+// Prints the values of a configuration, and returns the object of --json.
+Json::Value check_one(const ConfigFiles& files, const std::vector<config::Setting>& settings,
+                      Console& console) {
+  const config::TrainConfig config =
+      load_training_config(files.path, {.tuned_paths = files.tuned_paths, .settings = settings});
+  std::vector<std::vector<std::string>> rows;
+  Json::Value object(Json::objectValue);
+  object["file"] = files.path;
+  for (const std::string& path : files.tuned_paths) object["files_over_it"].append(path);
+  for (const auto& [key, value] : resolved_values(config)) {
+    const bool is_default = origin_of(config, key, value) == "default";
+    rows.push_back({key, shown(value), is_default ? "default" : ""});
+    object["values"][key] = value;
+    if (is_default) object["defaults"].append(key);
+  }
+  print_rows(rows, console);
+  print_notes(config, console);
+  std::string names = files.path;
+  for (const std::string& path : files.tuned_paths) names += ", " + path;
+  console.print("\n" + names + ": no mistakes\n");
+  object["notes"] = notes_of(config);
+  return object;
 }
 
 }  // namespace
 
 int run_config_check(const ConfigCheckArguments& arguments, Session& session) {
-  for (const std::string& path : arguments.paths) require_file(path);
+  for (const std::string& path : arguments.paths) require_config(path);
+  const std::vector<ConfigFiles> all = grouped(arguments.paths);
+  if (all.size() == 1) {  // a mistake ends the command, as of any other
+    session.emit(check_one(all.front(), arguments.settings, session.console()));
+    return kExitDone;
+  }
+  Json::Value object(Json::objectValue);
+  object["files"] = Json::Value(Json::arrayValue);
+  int wrong = 0;
+  for (const ConfigFiles& files : all) {
+    try {
+      object["files"].append(check_one(files, arguments.settings, session.console()));
+    } catch (const InvalidArgument& error) {
+      ++wrong;
+      const bool has_place = dynamic_cast<const config::ConfigError*>(&error) != nullptr;
+      std::fprintf(stderr, "%s%s\n", has_place ? "" : "sluice: ", error.what());
+      Json::Value failure(Json::objectValue);
+      failure["file"] = files.path;
+      failure["error"] = error.what();
+      object["files"].append(failure);
+    }
+  }
+  session.console().print(std::to_string(all.size()) + " configurations, " + std::to_string(wrong) +
+                          " with mistakes");
+  session.emit(object);
+  return wrong == 0 ? kExitDone : kExitUsage;
+}
+
+int run_config_resolve(const ConfigResolveArguments& arguments, Session& session) {
+  require_config(arguments.path);
+  for (const std::string& path : arguments.tuned_paths) require_file("--config", path);
   const config::TrainConfig config = load_training_config(
-      arguments.paths.front(), {arguments.paths.begin() + 1, arguments.paths.end()});
+      arguments.path, {.tuned_paths = arguments.tuned_paths, .settings = arguments.settings});
   std::vector<std::vector<std::string>> rows;
   Json::Value values(Json::objectValue);
   for (const auto& [key, value] : resolved_values(config)) {
-    rows.push_back({key, shown(value)});
-    values[key] = value;
+    const std::string origin = origin_of(config, key, value);
+    rows.push_back({key, shown(value), origin});
+    values[key]["value"] = value;
+    values[key]["origin"] = origin;
   }
-  std::size_t width = 0;
-  for (const std::vector<std::string>& row : rows) width = std::max(width, row[0].size());
-  Console& console = session.console();
-  for (const std::vector<std::string>& row : rows) {
-    console.print(row[0] + std::string(width + 2 - row[0].size(), ' ') + row[1]);
-  }
-  if (!config.notes.empty()) console.print("");
-  for (const std::string& note : config.notes) console.print(note);
-  std::string files;
-  for (const std::string& path : arguments.paths) files += (files.empty() ? "" : ", ") + path;
-  console.print("\n" + files + ": no mistakes");
-
+  print_rows(rows, session.console());
+  print_notes(config, session.console());
   Json::Value object(Json::objectValue);
-  object["file"] = arguments.paths.front();
-  for (std::size_t i = 1; i < arguments.paths.size(); ++i)
-    object["files_over_it"].append(arguments.paths[i]);
+  object["file"] = arguments.path;
   object["values"] = values;
-  object["notes"] = Json::Value(Json::arrayValue);
-  for (const std::string& note : config.notes) object["notes"].append(note);
-  session.emit(object);
-  return kExitDone;
-}
-
-int run_config_keys(Session& session) {
-  Console& console = session.console();
-  console.print("keys of the training configuration (--config)\n\n" +
-                key_list(config::key_table()));
-  console.print("\nkeys of the model file (--model)\n\n" + key_list(config::model_key_table()));
-  Json::Value object(Json::objectValue);
-  object["config"] = key_objects(config::key_table());
-  object["model"] = key_objects(config::model_key_table());
+  object["notes"] = notes_of(config);
   session.emit(object);
   return kExitDone;
 }

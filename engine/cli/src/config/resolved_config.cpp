@@ -165,6 +165,25 @@ const char* name_of(config::Durability durability) {
   return "process";
 }
 
+const char* name_of(config::Activations activations) {
+  switch (activations) {
+    case config::Activations::automatic:
+      return "auto";
+    case config::Activations::keep:
+      return "keep";
+    case config::Activations::recompute:
+      return "recompute";
+    case config::Activations::offload:
+      return "offload";
+  }
+  return "auto";
+}
+
+template <typename Format>
+std::string or_auto_name(const std::optional<Format>& format) {
+  return format ? std::string(config::name_of(*format)) : "auto";
+}
+
 void add_sluice(const config::TrainConfig& config, Values& values) {
   const config::SluiceConfig& sluice = config.sluice;
   values.emplace_back("sluice.device", config::name_of(sluice.device));
@@ -180,6 +199,13 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
     values.emplace_back("sluice.keep", number(sluice.checkpoints.keep));
   }
   values.emplace_back("sluice.strict", sluice.strict);
+  values.emplace_back("sluice.approximate", sluice.approximate);
+  values.emplace_back("sluice.non_finite",
+                      sluice.non_finite == config::NonFinite::stop ? "stop" : "skip");
+  values.emplace_back("sluice.activations", name_of(sluice.activations));
+  values.emplace_back("sluice.master", or_auto_name(sluice.master));
+  values.emplace_back("sluice.moments", or_auto_name(sluice.moments));
+  values.emplace_back("sluice.cache_bytes", budget(sluice.cache_bytes));
   values.emplace_back("sluice.overlap", sluice.overlap);
   values.emplace_back("sluice.micro_batches_per_pass", or_auto(sluice.micro_batches_per_pass));
   values.emplace_back("sluice.threads.compute", or_auto(sluice.threads.compute));
@@ -212,10 +238,36 @@ std::vector<std::pair<std::string, Json::Value>> resolved_values(
   add_precision(config, values);
   values.emplace_back("steps_per_print",
                       config.steps_per_print ? number(*config.steps_per_print) : Json::Value());
+  values.emplace_back("dataloader_drop_last", config.drop_last);
   add_zero(config, values);
   add_aio(config, values);
   add_sluice(config, values);
   return values;
+}
+
+std::string origin_of(const config::TrainConfig& config, const std::string& key,
+                      const Json::Value& value) {
+  const auto find = [&](const std::string& path) -> std::string {
+    const auto found = config.origins.find(path);
+    return found == config.origins.end() || found->second == "auto" ? "" : found->second;
+  };
+  if (const std::string own = find(key); !own.empty()) return own;
+  // Keys that give the value of another.
+  const std::pair<const char*, const char*> givers[] = {
+      {"zero_optimization.stage", "zero_optimization"},
+      {"zero_optimization.offload_param.device", "zero_optimization.cpu_offload_param"},
+      {"zero_optimization.offload_optimizer.device", "zero_optimization.cpu_offload"},
+      {"sluice.activations", "activation_checkpointing.cpu_checkpointing"},
+      {"optimizer.params.weight_decay", "optimizer.params.torch_adam"}};
+  for (const auto& [given, giver] : givers) {
+    const std::string origin = given == key ? find(giver) : "";
+    if (!origin.empty()) return origin;
+  }
+  for (const char* derived : {"train_batch_size", "train_micro_batch_size_per_gpu",
+                              "gradient_accumulation_steps", "scheduler.params.warmup_max_lr"}) {
+    if (key == derived) return "derived";
+  }
+  return value.isString() && value.asString() == "auto" ? "planned" : "default";
 }
 
 }  // namespace sluice::cli

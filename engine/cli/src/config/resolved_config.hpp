@@ -15,4 +15,9 @@ namespace sluice::cli {
 // sections. A value that the planner chooses is "auto". Sections without effect are left out.
 std::vector<std::pair<std::string, Json::Value>> resolved_values(const config::TrainConfig& config);
 
+// Where a value of resolved_values() comes from: "ds.json:3:5", "--learning-rate", "default",
+// "derived" (from other values), or "planned".
+std::string origin_of(const config::TrainConfig& config, const std::string& key,
+                      const Json::Value& value);
+
 }  // namespace sluice::cli

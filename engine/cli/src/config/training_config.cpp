@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "files/input_file.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/config/config_error.hpp"
 
@@ -19,9 +20,9 @@ bool has_model_type(const config::ConfigError& error) {
 }  // namespace
 
 config::TrainConfig load_training_config(const std::string& path,
-                                         const std::vector<std::string>& tuned_paths) {
+                                         const config::LoadOptions& options) {
   try {
-    return config::load_train_config(path, {.tuned_paths = tuned_paths});
+    return config::load_train_config(path, options);
   } catch (const config::ConfigError& error) {
     if (!has_model_type(error)) throw;
     const std::string text = error.what();  // begins with the file's name
@@ -29,6 +30,13 @@ config::TrainConfig load_training_config(const std::string& path,
                           ": this looks like a model's config.json (it has \"model_type\"), which "
                           "--model takes; expected a training configuration");
   }
+}
+
+void require_config(const std::string& path) {
+  if (config::decoded_config(path).empty()) require_file(path);
+}
+void require_config(const std::string& flag, const std::string& path) {
+  if (config::decoded_config(path).empty()) require_file(flag, path);
 }
 
 }  // namespace sluice::cli

@@ -38,14 +38,15 @@ std::optional<std::int64_t> check_data(const train::TrainRequest& run,
   std::optional<std::int64_t> steps = run.steps;
   if (!run.data_paths.empty()) {
     models::Dataset data(run.data_paths, length, vocabulary);
-    if (run.eval_fraction) data.hold_out(*run.eval_fraction);
+    if (run.evaluation.fraction) data.hold_out(*run.evaluation.fraction);
     if (run.epochs) {
-      data.read_in_epochs(static_cast<std::uint64_t>(config.train_batch_size), false);
+      data.read_in_epochs(static_cast<std::uint64_t>(config.train_batch_size), config.drop_last);
       const std::int64_t all = data.steps_of(static_cast<std::uint64_t>(*run.epochs));
       steps = std::min(steps.value_or(all), all);
     }
   }
-  if (run.eval_data_path) models::Dataset(*run.eval_data_path, length, vocabulary).evaluate_all();
+  if (run.evaluation.data_path)
+    models::Dataset(*run.evaluation.data_path, length, vocabulary).evaluate_all();
   if (run.init_path) models::SafetensorsReader{*run.init_path};
   return steps;
 }
@@ -143,7 +144,8 @@ void show_plan(const plan::Plan& plan, const config::TrainConfig& config,
 int run_plan(const PlanArguments& arguments, Session& session) {
   const train::TrainRequest& request = arguments.request;
   require_files(request);
-  const config::TrainConfig config = load_training_config(request.config_path, request.tuned_paths);
+  const config::TrainConfig config = load_training_config(
+      request.config_path, {.tuned_paths = request.tuned_paths, .settings = request.settings});
   const config::ModelConfig model = config::load_model_config(request.model_path);
   const std::optional<std::int64_t> steps = check_data(request, config, model);
   KnownRates rates(request.rates_path);

@@ -97,7 +97,8 @@ int run_train(const TrainArguments& arguments, Session& session) {
     return std::filesystem::is_regular_file(path);
   };
   if (is_file(request.config_path) && std::ranges::all_of(request.tuned_paths, is_file))
-    load_training_config(request.config_path, request.tuned_paths);
+    load_training_config(request.config_path,
+                         {.tuned_paths = request.tuned_paths, .settings = request.settings});
   if (std::filesystem::is_regular_file(request.model_path))
     config::load_model_config(request.model_path);
 

@@ -1,10 +1,7 @@
 #include "check/checker.hpp"
 
-#include <json/reader.h>
-
 #include <algorithm>
 #include <cctype>
-#include <memory>
 
 #include "sluice/base/text.hpp"
 
@@ -26,11 +23,15 @@ std::string_view name_in(std::string_view path) {
 }
 
 Json::Value parse_default(std::string_view text) {
-  Json::CharReaderBuilder builder;
-  const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
-  Json::Value value;
-  reader->parse(text.data(), text.data() + text.size(), &value, nullptr);
-  return value;
+  return parse_json_value(text).value_or(Json::Value());
+}
+
+// Keys that switch their section on.
+constexpr std::string_view kSwitches[] = {"enabled", "deepcompile"};
+
+bool is_switch(std::string_view path) {
+  return std::find(std::begin(kSwitches), std::end(kSwitches), name_in(path)) !=
+         std::end(kSwitches);
 }
 
 bool equal_ignoring_case(const std::string& a, const std::string& b) {
@@ -43,12 +44,22 @@ const Json::Value* find_member(const Json::Value& object, std::string_view name)
   return object.find(name.data(), name.data() + name.size());
 }
 
-// {} and {"enabled": false, ...} are sections without an effect.
+bool asks_for_nothing(const Json::Value& value);
+
+// {"enabled": false} or, as compression has it, {"shared_parameters": {"enabled": false}}.
+bool is_switched_off(const Json::Value& section) {
+  const Json::Value* enabled = find_member(section, "enabled");
+  if (enabled != nullptr) return enabled->isBool() && !enabled->asBool();
+  const Json::Value* shared = find_member(section, "shared_parameters");
+  return shared != nullptr && shared->isObject() && is_switched_off(*shared);
+}
+
+// Sections without an effect: {}, sections that are switched off, and sections of only such ones.
 bool asks_for_nothing(const Json::Value& value) {
   if (!value.isObject()) return false;
-  if (value.empty()) return true;
-  const Json::Value* enabled = find_member(value, "enabled");
-  return enabled != nullptr && enabled->isBool() && !enabled->asBool();
+  if (is_switched_off(value)) return true;
+  return std::all_of(value.begin(), value.end(),
+                     [](const Json::Value& member) { return asks_for_nothing(member); });
 }
 
 bool equals_default(const Json::Value& value, std::string_view default_json) {
@@ -109,6 +120,7 @@ const Checker::Rule* Checker::rule_of(std::string_view path) const {
 void Checker::check_object(const Json::Value& object, const std::string& path,
                            const std::string& written, Section section) {
   if (is_disabled(object, path)) section = Section::disabled;
+  if (has_refused_switch(object, path)) section = Section::moot;
   for (auto member = object.begin(); member != object.end(); ++member) {
     check_member(*member, {path, written, member.name()}, section);
   }
@@ -120,16 +132,17 @@ std::string Checker::canonical_name(const std::string& parent, const std::string
 }
 
 void Checker::check_member(const Json::Value& value, const Member& member, Section section) {
-  Entry entry{&value, document_.position_of_key(value), joined(member.written_parent, member.name),
+  Entry entry{&value,
+              document_.position_of_key(value),
+              joined(member.written_parent, member.name),
+              document_.flag_of(value),
+              false,
               false};
   // Compares with names of this section only: a name with dots never reaches into a subsection.
   const std::string name = canonical_name(member.parent, member.name);
   const std::vector<std::string_view>& siblings = children_.find(member.parent)->second;
-  if (std::find(siblings.begin(), siblings.end(), name) == siblings.end()) {
-    // Looking for the nearest name takes time, which a file of 100,000 unknown keys adds up.
-    if (has_enough_problems()) return;
-    return report(entry, unknown_message(member.parent, member.name));
-  }
+  if (std::find(siblings.begin(), siblings.end(), name) == siblings.end())
+    return take_unknown(value, member, entry);
   const std::string path = joined(member.parent, name);
   const auto [kept, is_new] = entries_.try_emplace(path, entry);
   if (!is_new) {
@@ -143,94 +156,159 @@ void Checker::check_known(const Json::Value& value, const std::string& path, Ent
   const Rule* rule = rule_of(path);
   if (value.isObject() && children_.contains(path)) {
     check_object(value, path, kept.written, section);
-  } else if (value.isString() && value.asString() == "auto" && drops_auto(path)) {
-    kept.value = nullptr;
-    add_note(path, "\"auto\" means the default" +
-                       (rule == nullptr ? "" : ", " + std::string(rule->info->default_json)));
+  } else if (take_auto(rule, value, path, kept)) {
+    kept.is_auto = true;
   } else if (rule != nullptr) {
     check_value(*rule, value, kept, section);
   } else {
     kept.value = nullptr;  // null: as if the section were absent
-    if (!value.isNull()) report(kept, "expected object, found " + document_.shown(value));
+    if (!value.isNull())
+      report(kept, "expected object, found " + document_.shown(value) + switch_advice(value, path));
   }
 }
 
-void Checker::check_value(const Rule& rule, const Json::Value& value, Entry& entry,
+bool Checker::take_auto(const Rule* rule, const Json::Value& value, const std::string& path,
+                        Entry& entry) {
+  if (!value.isString() || value.asString() != "auto") return false;
+  const std::string_view fill = rule == nullptr ? "" : rule->info->auto_json;
+  if (fill.empty() && !is_typed(path)) return false;
+  entry.value = nullptr;
+  if (fill == "open") {
+    add_open_auto(path);
+    return true;
+  }
+  std::string meaning = "the default";
+  if (!fill.empty() && fill != "default" && fill != "null") {
+    meaning = fill;
+    entry.value = &filled_.emplace_back(parse_default(fill));
+  } else if (rule != nullptr && rule->info->default_json != "null") {
+    meaning += ", " + std::string(rule->info->default_json);
+  } else if (fill == "default" && rule != nullptr) {
+    return true;  // an absent key: what is derived is shown elsewhere
+  }
+  const std::string flags = rule == nullptr ? "" : flags_of(path);
+  notes_.push_back("note: " + entry.written + ": \"auto\" means " + meaning +
+                   (flags.starts_with("--set") ? "" : " (or give " + flags + ")"));
+  return true;
+}
+
+// "bf16": true
+std::string Checker::switch_advice(const Json::Value& value, const std::string& path) const {
+  if (!value.isBool() || rule_of(joined(path, "enabled")) == nullptr) return "";
+  return std::string("; write {\"enabled\": ") + (value.asBool() ? "true}" : "false}");
+}
+
+// The range of a number counts where the number has an effect.
+bool Checker::has_range(std::string_view path, Section section) const {
+  if (section == Section::disabled) return false;
+  // A static loss scale leaves the keys of a dynamic one without effect.
+  const Json::Value* scale = find("fp16.loss_scale");
+  const bool is_static = scale != nullptr && scale->isNumeric() && scale->asDouble() != 0;
+  return !(is_static && path.starts_with("fp16.") && path != "fp16.loss_scale");
+}
+
+void Checker::check_value(const Rule& rule, const Json::Value& given, Entry& entry,
                           Section section) {
   const KeyInfo& info = *rule.info;
-  if (value.isNull() && (info.default_json == "null" || children_.contains(info.path))) {
+  if (given.isNull() && (info.default_json == "null" || children_.contains(info.path))) {
     entry.value = nullptr;
     return;
   }
-  if (!rule.type.accepts(value)) {
+  const Json::Value* value = &given;
+  if (given.isString() && is_typed(info.path) && !rule.type.accepts_kind(given)) {
+    const Json::Value number = rule.type.number_in(given.asString());
+    if (!number.isNull()) entry.value = value = &filled_.emplace_back(number);
+  }
+  const bool accepted =
+      has_range(info.path, section) ? rule.type.accepts(*value) : rule.type.accepts_kind(*value);
+  if (!accepted) {
     std::string message =
-        "expected " + std::string(info.type) + ", found " + document_.shown(value);
-    if (value.isString() && value.asString() == "auto") {
-      message +=
-          "; \"auto\" is filled in by the Hugging Face Trainer, not by DeepSpeed: write the value";
-    }
+        "expected " + std::string(info.type) + ", found " + document_.shown(given);
+    message += switch_advice(given, std::string(info.path));
+    if (given.isString() && given.asString() == "auto")
+      message += "; the Hugging Face Trainer fills in no \"auto\" here: write the value";
     return report(entry, message);
   }
-  if (value.isString() && value.asString().find('\0') != std::string::npos) {
+  if (value->isString() && value->asString().find('\0') != std::string::npos) {
     return report(entry, "the string holds a zero character");
   }
-  if (info.fate == Fate::mapped) {
+  if (equals_default(*value, info.default_json)) return;
+  if (info.fate == Fate::mapped && (section != Section::disabled || is_switch(info.path))) {
     notes_.push_back("mapped: " + entry.written + ": " + std::string(info.note));
   }
-  if (info.fate != Fate::refused || section == Section::disabled) return;
-  if (!equals_default(value, info.default_json))
-    report(entry, refusal(info, document_.shown(value)));
+  const bool counts =
+      section == Section::active || (section == Section::moot && is_switch(info.path));
+  if (info.fate == Fate::refused && counts && !is_moot(parent_of(info.path)))
+    report(entry, refusal(info, document_.shown(given)));
 }
 
-// In a section that is switched off, no value has an effect, supported or not.
+// A refused switch that is on says enough; the section's other keys belong to it.
+bool Checker::has_refused_switch(const Json::Value& object, const std::string& path) const {
+  return std::any_of(std::begin(kSwitches), std::end(kSwitches), [&](std::string_view name) {
+    const Rule* rule = rule_of(joined(path, name));
+    const Json::Value* value = find_member(object, name);
+    return rule != nullptr && rule->info->fate == Fate::refused && value != nullptr &&
+           value->isBool() && value->asBool();
+  });
+}
+
+// In a section that is switched off, no value has an effect, supported or not. A section with two
+// switches is off when both are.
 bool Checker::is_disabled(const Json::Value& object, const std::string& path) const {
-  for (const char* name : {"enabled", "deepcompile"}) {
+  bool has_switch = false;
+  for (const std::string_view name : kSwitches) {
     const Rule* rule = rule_of(joined(path, name));
     if (rule == nullptr) continue;
+    has_switch = true;
     const Json::Value* value = find_member(object, name);
-    const bool given_bool = value != nullptr && value->isBool();
-    return given_bool ? !value->asBool() : rule->info->default_json == "false";
+    const bool is_given = value != nullptr && value->isBool();
+    if (is_given ? value->asBool() : rule->info->default_json != "false") return false;
   }
-  return false;
-}
-
-bool Checker::drops_auto(std::string_view path) const {
-  return std::any_of(schema_.auto_sections.begin(), schema_.auto_sections.end(),
-                     [&](std::string_view section) {
-                       return path.starts_with(section) &&
-                              (path.size() == section.size() || path[section.size()] == '.');
-                     });
-}
-
-std::string Checker::unknown_message(const std::string& parent, const std::string& name) const {
-  const std::string path = joined(parent, name);
-  for (const KeyHint& hint : schema_.hints) {
-    if (hint.path == path) return std::string(hint.message);
-  }
-  // Key names are short. A long name has no near neighbour, and comparing it would be slow.
-  if (name.size() <= 64) {
-    const auto siblings = children_.find(parent);
-    if (siblings != children_.end()) {
-      const std::string near = nearest_name(name, siblings->second);
-      if (!near.empty()) return "unknown key; did you mean \"" + near + "\"?";
-    }
-    for (const KeyInfo& info : schema_.keys) {
-      if (name_in(info.path) != name) continue;
-      const std::string section = parent_of(info.path);
-      return "unknown key here; it belongs " +
-             (section.empty() ? "at the top level" : "in \"" + section + "\"");
-    }
-  }
-  return "unknown key";
+  return has_switch;
 }
 
 void Checker::report(Entry& entry, const std::string& message) {
   entry.wrong = true;
   entry.value = nullptr;
   if (has_enough_problems()) return;
-  const std::string shown_key = quoted(entry.written);
-  problems_.push_back({entry.position.line, entry.position.column,
-                       shown_key.substr(1, shown_key.size() - 2), message});
+  problems_.push_back({entry.position.line, entry.position.column, on_one_line(entry.written),
+                       message, entry.flag});
+}
+
+void Checker::add_open_auto(std::string_view path) {
+  open_autos_.emplace_back(path);
+}
+
+void Checker::keep_problems_of(std::string_view path) {
+  std::erase_if(problems_, [&](const Problem& problem) { return problem.key_path != path; });
+}
+
+std::string Checker::flag_of(std::string_view path) const {
+  const auto found = entries_.find(path);
+  return found == entries_.end() ? "" : found->second.flag;
+}
+
+bool Checker::has_other_value(std::string_view path) const {
+  const Json::Value* value = find(path);
+  return value != nullptr && !equals_default(*value, rule_of(path)->info->default_json);
+}
+
+bool Checker::is_auto(std::string_view path) const {
+  const auto found = entries_.find(path);
+  return found != entries_.end() && found->second.is_auto;
+}
+
+std::map<std::string, std::string, std::less<>> Checker::origins() const {
+  std::map<std::string, std::string, std::less<>> origins;
+  for (const auto& [path, entry] : entries_) {
+    if (entry.is_auto) origins[path] = "auto";
+    if (entry.value == nullptr || entry.value->isObject()) continue;
+    origins[path] = entry.flag.empty()
+                        ? document_.shown_path() + ":" + std::to_string(entry.position.line) + ":" +
+                              std::to_string(entry.position.column)
+                        : entry.flag;
+  }
+  return origins;
 }
 
 bool Checker::given(std::string_view path) const {
@@ -271,13 +349,15 @@ void Checker::add_problem(std::string_view path, const std::string& message) {
   if (found != entries_.end()) return report(found->second, message);
   if (has_enough_problems()) return;
   Position position = document_.position_of(document_.root());
+  std::string flag;
   for (std::string section = parent_of(path); !section.empty(); section = parent_of(section)) {
     const auto around = entries_.find(section);
     if (around == entries_.end()) continue;
     position = around->second.position;
+    flag = around->second.flag;
     break;
   }
-  problems_.push_back({position.line, position.column, std::string(path), message});
+  problems_.push_back({position.line, position.column, std::string(path), message, flag});
 }
 
 void Checker::add_note(std::string_view path, const std::string& message) {
@@ -286,7 +366,20 @@ void Checker::add_note(std::string_view path, const std::string& message) {
   notes_.push_back("note: " + shown + ": " + message);
 }
 
-void Checker::throw_if_wrong() const {
+void Checker::throw_if_wrong() {
+  if (!open_autos_.empty()) {
+    std::string keys;
+    for (const std::string& path : open_autos_)
+      keys += (keys.empty() ? "" : ", ") + path + " (" + flags_of(path) + ")";
+    const Entry& first = entries_.find(open_autos_.front())->second;
+    problems_.push_back(
+        {first.position.line, first.position.column, "",
+         "\"auto\" is filled in by the Hugging Face Trainer, from its arguments. Give the flags "
+         "here, or write the values: " +
+             keys,
+         first.flag});
+    open_autos_.clear();
+  }
   if (!problems_.empty()) throw ConfigError(document_.shown_path(), problems_);
 }
 

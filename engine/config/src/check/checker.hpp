@@ -5,7 +5,9 @@
 // Key paths are the table's ("zero_optimization.stage3_prefetch_bucket_size"), even where the file
 // uses an alias. Messages show the file's name of the key.
 
+#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <span>
@@ -29,9 +31,16 @@ struct KeyHint {
 
 struct Schema {
   std::span<const KeyInfo> keys;
-  // In these sections "auto" stands for the default of any key (DeepSpeed drops it there).
-  std::span<const std::string_view> auto_sections;
-  std::span<const KeyHint> hints;
+  // Whether DeepSpeed's typed models read a section (is_typed_section); empty: none.
+  bool (*is_typed)(std::string_view path) = nullptr;
+  std::span<const KeyHint> hints = {};
+  // An unknown key at the top level that resembles no known key is a note: DeepSpeed ignores it.
+  bool ignores_unknown = false;
+  // Sections whose unknown and unsupported keys are passed over, since the optimizer or scheduler
+  // that they belong to is refused itself.
+  std::vector<std::string_view> moot = {};
+  // A section whose unknown keys are notes; or empty.
+  std::string_view tolerated = {};
 };
 
 // Thread-compatible: callers synchronise.
@@ -51,7 +60,16 @@ class Checker {
   bool is_null(std::string_view path) const {
     return given(path) && !wrong(path) && find(path) == nullptr;
   }
+  // The flag that gave the value or made the section; empty: none.
+  std::string flag_of(std::string_view path) const;
+  // The file has a value of the key that is not its default.
+  bool has_other_value(std::string_view path) const;
+  // The file has "auto" for the key, for which a default stands.
+  bool is_auto(std::string_view path) const;
   std::string shown(const Json::Value& value) const { return document_.shown(value); }
+  // Where each accepted value came from, by key path: "ds.json:3:5", "--learning-rate", or "auto"
+  // where a default stands for it.
+  std::map<std::string, std::string, std::less<>> origins() const;
 
   // Replaces `out` by the accepted value, if there is one. Null empties an optional.
   void read(std::string_view path, bool& out) const;
@@ -66,6 +84,10 @@ class Checker {
     if (is_null(path)) out.reset();
   }
 
+  // Adds an "auto" that a flag must fill in; throw_if_wrong() names all of them in one problem.
+  void add_open_auto(std::string_view path);
+  // Drops all problems but those at the key: the file is another one than expected.
+  void keep_problems_of(std::string_view path);
   // Adds a problem at the key, or at the nearest enclosing section in the file.
   void add_problem(std::string_view path, const std::string& message);
   void add_note(std::string_view path, const std::string& message);
@@ -76,7 +98,7 @@ class Checker {
 
   std::vector<std::string> take_notes() { return std::move(notes_); }
   // Throws ConfigError when there is any problem.
-  void throw_if_wrong() const;
+  void throw_if_wrong();
 
  private:
   struct Rule {
@@ -87,14 +109,17 @@ class Checker {
     const Json::Value* value = nullptr;  // null: unreadable
     Position position;
     std::string written;  // the path as the file has it
+    std::string flag;     // that gave the value; empty: the file has it
     bool wrong = false;
+    bool is_auto = false;
   };
   struct Member {
     const std::string& parent;  // canonical path of the section
     const std::string& written_parent;
     std::string name;
   };
-  enum class Section { active, disabled };
+  // disabled: switched off. moot: switched on by a key that is refused itself.
+  enum class Section { active, disabled, moot };
 
   void build_rules();
   void check_object(const Json::Value& object, const std::string& path, const std::string& written,
@@ -102,10 +127,24 @@ class Checker {
   void check_member(const Json::Value& value, const Member& member, Section section);
   void check_known(const Json::Value& value, const std::string& path, Entry& kept, Section section);
   void check_value(const Rule& rule, const Json::Value& value, Entry& entry, Section section);
+  // False when `value` is to be checked like any other.
+  bool take_auto(const Rule* rule, const Json::Value& value, const std::string& path, Entry& entry);
+  void take_unknown(const Json::Value& value, const Member& member, Entry& entry);
+  bool is_moot(std::string_view path) const {
+    return std::find(schema_.moot.begin(), schema_.moot.end(), path) != schema_.moot.end();
+  }
+  bool has_range(std::string_view path, Section section) const;
+  std::string switch_advice(const Json::Value& value, const std::string& path) const;
   bool is_disabled(const Json::Value& object, const std::string& path) const;
-  bool drops_auto(std::string_view path) const;
+  bool has_refused_switch(const Json::Value& object, const std::string& path) const;
+  bool is_typed(std::string_view path) const {
+    return schema_.is_typed != nullptr && schema_.is_typed(path);
+  }
   std::string canonical_name(const std::string& parent, const std::string& name) const;
-  std::string unknown_message(const std::string& parent, const std::string& name) const;
+  // Where an unknown key belongs, as the end of a message; empty when it resembles no known key.
+  std::string hint_for(const std::string& parent, const std::string& name) const;
+  std::string hint_by_word(const std::string& parent, const std::string& name) const;
+  std::string hint_by_section(const std::string& parent, const std::string& name) const;
   const Rule* rule_of(std::string_view path) const;
   void report(Entry& entry, const std::string& message);
   bool has_enough_problems() const { return problems_.size() >= kMostProblems; }
@@ -116,6 +155,8 @@ class Checker {
   std::map<std::string, std::vector<std::string_view>, std::less<>> children_;  // names by section
   std::map<std::string, std::string, std::less<>> aliases_;  // path by alias -> path
   std::map<std::string, Entry, std::less<>> entries_;
+  std::deque<Json::Value> filled_;  // values that stand for those of the file
+  std::vector<std::string> open_autos_;
   std::vector<Problem> problems_;
   std::vector<std::string> notes_;
 };

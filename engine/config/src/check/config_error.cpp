@@ -21,7 +21,9 @@ std::vector<Problem> sorted(std::vector<Problem> problems) {
 std::string text_of(const std::string& shown_path, const std::vector<Problem>& problems) {
   std::string text;
   for (const Problem& problem : sorted(problems)) {
-    text += shown_path + ":" + std::to_string(problem.line) + ":" + std::to_string(problem.column) +
+    text += (problem.flag.empty() ? shown_path + ":" + std::to_string(problem.line) + ":" +
+                                        std::to_string(problem.column)
+                                  : problem.flag) +
             ": " + (problem.key_path.empty() ? "" : problem.key_path + ": ") + problem.message +
             "\n";
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -66,7 +67,7 @@ bool TypeRule::in_range(double value) const {
          (upper_open_ ? value < upper_ : value <= upper_);
 }
 
-bool TypeRule::accepts(const Json::Value& value) const {
+bool TypeRule::accepts_kind(const Json::Value& value) const {
   if (value.isBool()) return bool_;
   if (value.isString()) {
     return string_ || bytes_ ||
@@ -76,8 +77,25 @@ bool TypeRule::accepts(const Json::Value& value) const {
   if (value.isObject()) return object_;
   if (!value.isNumeric()) return false;
   // 5e8 and 500000000.0 are integers too, as in DeepSpeed.
-  const bool fits = number_ || ((integer_ || bytes_) && value.isInt64());
-  return fits && in_range(value.asDouble());
+  return number_ || ((integer_ || bytes_) && value.isInt64());
+}
+
+bool TypeRule::accepts(const Json::Value& value) const {
+  const bool is_number = value.isNumeric() && !value.isBool();
+  return accepts_kind(value) && (!is_number || in_range(value.asDouble()));
+}
+
+Json::Value TypeRule::number_in(const std::string& text) const {
+  if (!(integer_ || number_) || text.empty()) return {};
+  const bool whole =
+      text.find_first_not_of("0123456789", text[0] == '-' ? 1 : 0) == std::string::npos &&
+      text.back() != '-' && text.size() < 19;
+  if (whole) return static_cast<Json::Int64>(std::stoll(text));
+  const bool numeric = text.find_first_not_of("0123456789.eE+-") == std::string::npos;
+  if (!number_ || !numeric) return {};
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  return *end == '\0' && std::isfinite(value) ? Json::Value(value) : Json::Value();
 }
 
 }  // namespace sluice::config

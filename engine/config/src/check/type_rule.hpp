@@ -8,7 +8,9 @@
 #include <json/value.h>
 
 #include <limits>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace sluice::config {
@@ -19,6 +21,24 @@ class TypeRule {
   explicit TypeRule(std::string_view text);
 
   bool accepts(const Json::Value& value) const;
+  // accepts() without the range.
+  bool accepts_kind(const Json::Value& value) const;
+  // The number that a string holds, where a number is accepted: "8", "-1", for number also "1e-3".
+  // Null for any other string.
+  Json::Value number_in(const std::string& text) const;
+
+  // The parts of the rule.
+  bool takes_bool() const { return bool_; }
+  bool takes_integer() const { return integer_; }
+  bool takes_number() const { return number_; }
+  bool takes_string() const { return string_; }
+  bool takes_list() const { return list_; }
+  bool takes_object() const { return object_; }
+  bool takes_bytes() const { return bytes_; }
+  const std::vector<std::string_view>& choices() const { return choices_; }
+  // The range; open_ends() says which ends are outside of it.
+  std::pair<double, double> range() const { return {lower_, upper_}; }
+  std::pair<bool, bool> open_ends() const { return {lower_open_, upper_open_}; }
 
  private:
   void add_alternative(std::string_view text);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <json/reader.h>
+#include <json/writer.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,6 +42,14 @@ const char* type_name(const Json::Value& value) {
   return "value";
 }
 
+std::string blank_byte_order_mark(std::string_view text) {
+  std::string copy(text);
+  if (copy.starts_with("\xEF\xBB\xBF")) copy.replace(0, 3, "   ");
+  return copy;
+}
+
+}  // namespace
+
 // Replaces control characters by spaces and cuts the text at a character boundary.
 std::string on_one_line(std::string_view text) {
   std::size_t length = std::min(text.size(), kMaxShownBytes);
@@ -55,14 +64,6 @@ std::string on_one_line(std::string_view text) {
   return length < text.size() ? out + "..." : out;
 }
 
-std::string blank_byte_order_mark(std::string_view text) {
-  std::string copy(text);
-  if (copy.starts_with("\xEF\xBB\xBF")) copy.replace(0, 3, "   ");
-  return copy;
-}
-
-}  // namespace
-
 std::string quoted(std::string_view text) {
   return "\"" + on_one_line(text) + "\"";
 }
@@ -76,14 +77,14 @@ JsonDocument::JsonDocument(std::string_view text, std::string shown_path)
   positions_ = TextPositions(text_);
   if (const auto offset = find_invalid_utf8(text_)) fail(*offset, "not UTF-8 from here on");
   scan_ = scan_json(text_);
-  if (scan_.blanked.find_first_not_of(" \t\r\n") == std::string::npos && !scan_.error) {
+  if (scan_.json.find_first_not_of(" \t\r\n") == std::string::npos && !scan_.error) {
     fail(0, "the file is empty; expected a JSON object: { ... }");
   }
   if (scan_.error) fail(scan_.error->offset, "not JSON: " + scan_.error->message);
   // The scan misses a key repeated through an escape; JsonCpp refuses it.
   parse(scan_.repeated_keys.empty());
   if (!root_.isObject()) {
-    fail(static_cast<std::size_t>(root_.getOffsetStart()),
+    fail(scan_.original(static_cast<std::size_t>(root_.getOffsetStart())),
          "expected a JSON object { ... } on top, found a " + std::string(type_name(root_)));
   }
   collect_repeated_keys();
@@ -98,7 +99,7 @@ void JsonDocument::parse(bool refuse_repeated_keys) {
   builder["failIfExtra"] = true;
   builder["rejectDupKeys"] = refuse_repeated_keys;
   const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
-  const std::string& text = scan_.blanked;
+  const std::string& text = scan_.json;
   std::string errors;
   if (reader->parse(text.data(), text.data() + text.size(), &root_, &errors)) return;
   // JsonCpp's message: "* Line 3, Column 5\n  Missing ',' ...\n", lines and bytes from 1.
@@ -107,22 +108,24 @@ void JsonDocument::parse(bool refuse_repeated_keys) {
   std::string message = errors.substr(std::min(errors.find('\n'), errors.size() - 1) + 1);
   message = message.substr(0, message.find('\n'));
   message.erase(0, message.find_first_not_of(' '));
-  fail(positions_.offset_of_line(line) + column - 1, "not JSON: " + message);
+  const std::size_t offset = TextPositions(text).offset_of_line(line) + column - 1;
+  fail(scan_.original(offset), "not JSON: " + message);
 }
 
 void JsonDocument::collect_repeated_keys() {
   for (const std::size_t offset : scan_.repeated_keys) {
     const Position at = position_at(offset);
-    const std::size_t end = text_.find('"', offset + 1);
-    repeated_keys_.push_back({at.line, at.column,
-                              on_one_line(text_.substr(offset + 1, end - offset - 1)),
-                              "this key is given twice in its object; remove one"});
+    const bool has_quotes = text_[offset] == '"';
+    const std::size_t begin = offset + (has_quotes ? 1 : 0);
+    const std::size_t end = text_.find_first_of(has_quotes ? "\"" : ": \t\r\n", begin);
+    repeated_keys_.push_back({at.line, at.column, on_one_line(text_.substr(begin, end - begin)),
+                              "this key is given twice in its object; remove one", ""});
   }
 }
 
 void JsonDocument::fail(std::size_t offset, const std::string& message) const {
   const Position at = position_at(offset);
-  throw ConfigError(shown_path_, {{at.line, at.column, "", message}});
+  throw ConfigError(shown_path_, {{at.line, at.column, "", message, ""}});
 }
 
 Position JsonDocument::position_at(std::size_t offset) const {
@@ -130,21 +133,71 @@ Position JsonDocument::position_at(std::size_t offset) const {
 }
 
 Position JsonDocument::position_of_key(const Json::Value& value) const {
-  const auto key = scan_.key_offset_of(static_cast<std::size_t>(value.getOffsetStart()));
+  if (!flag_of(value).empty()) return {0, 0};
+  const auto key =
+      scan_.key_offset_of(scan_.original(static_cast<std::size_t>(value.getOffsetStart())));
   return key ? position_at(*key) : position_of(value);
 }
 
 Position JsonDocument::position_of(const Json::Value& value) const {
-  return position_at(static_cast<std::size_t>(value.getOffsetStart()));
+  if (!flag_of(value).empty()) return {0, 0};
+  return position_at(scan_.original(static_cast<std::size_t>(value.getOffsetStart())));
+}
+
+std::string JsonDocument::flag_of(const Json::Value& value) const {
+  const auto offset = static_cast<std::size_t>(value.getOffsetStart());
+  return offset > scan_.json.size() ? flags_[offset - scan_.json.size() - 1] : "";
+}
+
+void JsonDocument::mark(Json::Value& value, std::size_t flag) const {
+  value.setOffsetStart(static_cast<std::ptrdiff_t>(scan_.json.size() + 1 + flag));
+  if (!value.isObject() && !value.isArray()) return;
+  for (Json::Value& member : value) mark(member, flag);
+}
+
+void JsonDocument::set(const std::vector<std::string>& names, const Json::Value& value,
+                       const std::string& flag) {
+  flags_.push_back(flag);
+  Json::Value marked = value;
+  mark(marked, flags_.size() - 1);
+  Json::Value* place = &root_;
+  for (const std::string& name : names) {
+    if (place->isArray()) {
+      place = &(*place)[static_cast<Json::ArrayIndex>(std::stoul(name))];
+      continue;
+    }
+    if (!place->isObject()) {  // absent, or another form of the section
+      *place = Json::Value(Json::objectValue);
+      mark(*place, flags_.size() - 1);
+    }
+    place = &(*place)[name];
+  }
+  *place = marked;
 }
 
 std::string JsonDocument::shown(const Json::Value& value) const {
   if (value.isNull()) return "null";
   if (value.isObject()) return "an object";
+  if (!flag_of(value).empty()) {
+    Json::StreamWriterBuilder writer;
+    writer["indentation"] = "";
+    return on_one_line(Json::writeString(writer, value)) + " (" + type_name(value) + ")";
+  }
   const auto begin = static_cast<std::size_t>(value.getOffsetStart());
   const auto end = static_cast<std::size_t>(value.getOffsetLimit());
-  return on_one_line(std::string_view(scan_.blanked).substr(begin, end - begin)) + " (" +
+  return on_one_line(std::string_view(scan_.json).substr(begin, end - begin)) + " (" +
          type_name(value) + ")";
+}
+
+std::optional<Json::Value> parse_json_value(std::string_view text) {
+  Json::CharReaderBuilder builder;
+  builder["strictRoot"] = false;
+  builder["failIfExtra"] = true;
+  const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
+  Json::Value value;
+  const bool is_json = !text.empty() && find_invalid_utf8(text) == std::nullopt &&
+                       reader->parse(text.data(), text.data() + text.size(), &value, nullptr);
+  return is_json ? std::optional(value) : std::nullopt;
 }
 
 std::string read_config_file(const std::string& path) {

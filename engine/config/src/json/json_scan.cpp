@@ -48,10 +48,11 @@ bool is_json_number(std::string_view word) {
 
 class Scanner {
  public:
-  explicit Scanner(std::string_view text) : text_(text) { result_.blanked = text; }
+  explicit Scanner(std::string_view text) : text_(text) { result_.json = text; }
 
   ScanResult run() {
     while (!result_.error && skip_space_and_comments()) take_token();
+    insert_quotes();
     return std::move(result_);
   }
 
@@ -91,7 +92,7 @@ class Scanner {
 
   void blank_until(std::size_t end) {
     for (end = std::min(end, text_.size()); at_ < end; ++at_) {
-      if (!is_space(text_[at_])) result_.blanked[at_] = ' ';
+      if (!is_space(text_[at_])) result_.json[at_] = ' ';
     }
   }
 
@@ -139,12 +140,7 @@ class Scanner {
     if (at_ >= text_.size()) return fail(begin, "the string that begins here does not end");
     ++at_;
     if (levels_.empty() || !levels_.back().expects_key) return note_value_at(begin);
-    Level& level = levels_.back();
-    level.expects_key = false;
-    level.key_offset = begin;
-    const auto name = text_.substr(begin + 1, at_ - begin - 2);
-    if (!level.keys.insert(name).second && result_.repeated_keys.size() < kMostRepeatedKeys)
-      result_.repeated_keys.push_back(begin);
+    take_key(begin, text_.substr(begin + 1, at_ - begin - 2));
   }
 
   void take_word() {
@@ -153,15 +149,44 @@ class Scanner {
       ++at_;
     }
     const std::string_view word = text_.substr(begin, at_ - begin);
-    if (!levels_.empty() && levels_.back().expects_key) {
-      return fail(begin, "a key in double quotes is expected here");
-    }
+    if (!levels_.empty() && levels_.back().expects_key) return take_bare_key(begin, word);
     if (word != "true" && word != "false" && word != "null" && !is_json_number(word)) {
       return fail(begin,
                   "a value is expected here: a number, true, false, null, or a string in "
                   "double quotes");
     }
     note_value_at(begin);
+  }
+
+  // A key without quotes ends at its colon.
+  void take_bare_key(std::size_t begin, std::string_view word) {
+    if (!skip_space_and_comments() || text_[at_] != ':' ||
+        word.find_first_of("'\\") != std::string_view::npos) {
+      return fail(begin, "a key in double quotes is expected here");
+    }
+    take_key(begin, word);
+    quotes_.push_back(begin);
+    quotes_.push_back(begin + word.size());
+  }
+
+  void take_key(std::size_t offset, std::string_view name) {
+    Level& level = levels_.back();
+    level.expects_key = false;
+    level.key_offset = offset;
+    if (!level.keys.insert(name).second && result_.repeated_keys.size() < kMostRepeatedKeys)
+      result_.repeated_keys.push_back(offset);
+  }
+
+  void insert_quotes() {
+    std::string json;
+    std::size_t from = 0;
+    for (const std::size_t at : quotes_) {
+      json.append(result_.json, from, at - from);
+      result_.inserted.push_back(json.size());
+      json += '"';
+      from = at;
+    }
+    result_.json = json + result_.json.substr(from);
   }
 
   void note_value() { note_value_at(at_); }
@@ -174,6 +199,7 @@ class Scanner {
   const std::string_view text_;
   std::size_t at_ = 0;
   std::vector<Level> levels_;
+  std::vector<std::size_t> quotes_;  // offsets in the text before which a quote is missing
   ScanResult result_;
 };
 
@@ -200,6 +226,11 @@ std::size_t utf8_length(std::string_view text) {
 }
 
 }  // namespace
+
+std::size_t ScanResult::original(std::size_t json_offset) const {
+  const auto after = std::lower_bound(inserted.begin(), inserted.end(), json_offset);
+  return json_offset - static_cast<std::size_t>(after - inserted.begin());
+}
 
 std::optional<std::size_t> ScanResult::key_offset_of(std::size_t value_offset) const {
   const auto found = std::lower_bound(

@@ -1,6 +1,7 @@
 #pragma once
 // One pass over JSON text that finds the position of each key and the repeated keys, which JsonCpp
-// does not report. It also blanks comments (//, /* */ and #). It refuses text that JsonCpp reads
+// does not report. It also blanks comments (//, /* */ and #) and puts keys without quotes, which
+// DeepSpeed's reader (hjson) allows, into quotes. It refuses text that JsonCpp reads
 // leniently (numbers such as "-" or "01", control characters in strings) or slowly (deep nesting).
 // JsonCpp checks the grammar itself. Thread-safe: free functions without state.
 
@@ -19,8 +20,12 @@ struct ScanError {
 };
 
 struct ScanResult {
-  std::string blanked;  // the text with comments as spaces: same length, same lines
-  // Offset of the key of the member whose value begins at `value_offset`.
+  // The text as JSON: comments as spaces, all keys in quotes, the same lines.
+  std::string json;
+  std::vector<std::size_t> inserted;  // offsets in `json` of the quotes that the text lacks
+  // The offset in the text of an offset in `json`.
+  std::size_t original(std::size_t json_offset) const;
+  // Offset of the key of the member whose value begins at `value_offset`, both in the text.
   std::optional<std::size_t> key_offset_of(std::size_t value_offset) const;
   struct MemberOffsets {
     std::size_t value = 0;

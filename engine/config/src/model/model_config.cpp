@@ -26,6 +26,8 @@ void read_model_type(Checker& checker) {
   checker.add_problem("model_type", type.empty()
                                         ? "required; add \"model_type\": \"gpt2\""
                                         : "only gpt2 is supported yet, found " + quoted(type));
+  // The keys of another family say nothing more.
+  if (!type.empty()) checker.keep_problems_of("model_type");
 }
 
 void read_activation(Checker& checker, Activation& activation) {
@@ -105,7 +107,7 @@ std::string canonical_model_text(const ModelConfig& model) {
 
 ModelConfig parse_model_config(std::string_view text, const std::string& shown_path) {
   const JsonDocument document(text, shown_path);
-  const Schema schema{model_key_table(), {}, {}};
+  const Schema schema{.keys = model_key_table()};
   Checker checker(document, schema);
   ModelConfig model;
   read_model_type(checker);
@@ -121,8 +123,10 @@ ModelConfig parse_model_config(std::string_view text, const std::string& shown_p
   checker.read("embd_pdrop", model.embd_pdrop);
   checker.read("attn_pdrop", model.attn_pdrop);
   checker.read("resid_pdrop", model.resid_pdrop);
-  read_activation(checker, model.activation_function);
-  check_sizes(checker, model);
+  if (!checker.wrong("model_type")) {
+    read_activation(checker, model.activation_function);
+    check_sizes(checker, model);
+  }
   checker.throw_if_wrong();
   return model;
 }

@@ -1,8 +1,12 @@
 #include "sluice/config/train_config.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include "check/checker.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
+#include "train/settings.hpp"
 #include "train/train_drives.hpp"
 #include "train/train_optimizer.hpp"
 #include "train/train_precision.hpp"
@@ -12,28 +16,19 @@ namespace sluice::config {
 
 namespace {
 
-// Sections that DeepSpeed reads through pydantic models, which drop "auto".
-constexpr std::string_view kAutoSections[] = {
-    "zero_optimization", "fp16",          "bf16",
-    "comms_logger",      "tensorboard",   "wandb",
-    "csv_monitor",       "comet",         "compile",
-    "timers.throughput", "hybrid_engine", "tensor_parallel"};
-
 constexpr KeyHint kHints[] = {
-    {"aio.thread_count",
-     "unknown key; DeepSpeed drops it, whatever its reference says, and reads "
-     "\"intra_op_parallelism\": rename or remove it"},
-    {"aio.num_threads",
-     "unknown key; DeepSpeed drops it, whatever its tuner writes, and reads "
-     "\"intra_op_parallelism\": rename or remove it"},
-    {"bf16.check_overflow", "unknown key; did you mean \"check_grad_overflow\"?"},
+    {"batch_size",
+     "did you mean \"train_batch_size\", of a whole step, or \"train_micro_batch_size_per_gpu\"?"},
+    {"model_type", "it is a key of a model's config.json"},
+    {"bf16.check_overflow", "did you mean \"check_grad_overflow\"?"},
     {"zero_optimization.grad_hooks",
-     "unknown key; DeepSpeed refuses it too, whatever its reference "
-     "says: remove it"},
+     "DeepSpeed refuses it too, whatever its reference says: remove it"},
+    {"activation_checkpointing.partitioned_activations", "did you mean \"partition_activations\"?"},
 };
 
 Schema train_schema() {
-  return {key_table(), kAutoSections, kHints};
+  return {
+      .keys = key_table(), .is_typed = is_typed_section, .hints = kHints, .ignores_unknown = true};
 }
 
 constexpr std::int64_t kMaxBatch = 1'000'000'000;  // as in the table
@@ -60,6 +55,17 @@ void derive_batch(TrainConfig& config, bool has_train, bool has_micro, bool has_
   }
 }
 
+// A file for more ranks trains the same batch with more accumulation.
+std::string advice_on_ranks(const TrainConfig& config) {
+  const std::int64_t on_one_rank = config.micro_batch_size * config.gradient_accumulation_steps;
+  if (on_one_rank < 1 || config.train_batch_size % on_one_rank != 0 || config.world_size != 1)
+    return "";
+  const std::int64_t ranks = config.train_batch_size / on_one_rank;
+  return ". The file is for " + std::to_string(ranks) + " ranks: --gradient-accumulation-steps " +
+         std::to_string(config.train_batch_size / config.micro_batch_size) +
+         " trains the same batch on one";
+}
+
 void read_batch(Checker& checker, TrainConfig& config) {
   for (const char* path : {kTrainBatch, kMicroBatch, kAccumulation}) {
     if (checker.wrong(path)) return;
@@ -70,9 +76,17 @@ void read_batch(Checker& checker, TrainConfig& config) {
   checker.read(kTrainBatch, config.train_batch_size);
   checker.read(kMicroBatch, config.micro_batch_size);
   checker.read(kAccumulation, config.gradient_accumulation_steps);
-  const char* const blamed = has_train ? kTrainBatch : has_micro ? kMicroBatch : kAccumulation;
+  const char* const blamed = has_train          ? kTrainBatch
+                             : has_accumulation ? kAccumulation
+                                                : kMicroBatch;
   if (!has_train && !has_micro) {
-    checker.add_problem(blamed, "train_batch_size or train_micro_batch_size_per_gpu is required");
+    for (const char* path : {kMicroBatch, kTrainBatch}) {
+      if (checker.is_auto(path)) return checker.add_open_auto(path);
+    }
+    checker.add_problem(blamed,
+                        "train_batch_size or train_micro_batch_size_per_gpu is required; add one "
+                        "of them, or give " +
+                            flags_of(kMicroBatch));
     return;
   }
   derive_batch(config, has_train, has_micro, has_accumulation);
@@ -93,7 +107,7 @@ void read_batch(Checker& checker, TrainConfig& config) {
                                   std::to_string(config.train_batch_size) + " is not " +
                                   std::to_string(config.micro_batch_size) + " x " +
                                   std::to_string(config.gradient_accumulation_steps) + " x " +
-                                  std::to_string(config.world_size));
+                                  std::to_string(config.world_size) + advice_on_ranks(config));
 }
 
 OffloadConfig::Device device_of(const std::string& name) {
@@ -160,6 +174,7 @@ void read_zero(Checker& checker, ZeroConfig& zero) {
   require_stage(checker, zero.offload_param, "offload_param", zero.stage, 3);
   require_stage(checker, zero.offload_optimizer, "offload_optimizer", zero.stage, 1);
   checker.read(path + ".sub_group_size", zero.sub_group_size);
+  zero.sub_group_size = std::max<std::uint64_t>(1, zero.sub_group_size);
   checker.read(path + ".stage3_prefetch_bucket_size", zero.prefetch_bucket_size);
   checker.read(path + ".stage3_max_live_parameters", zero.max_live_parameters);
   checker.read(path + ".stage3_max_reuse_distance", zero.max_reuse_distance);
@@ -221,6 +236,32 @@ void add_tuned(std::string_view text, const std::string& shown_path, TrainConfig
   check_directories(checker, config);
   checker.throw_if_wrong();
   for (std::string& note : checker.take_notes()) config.notes.push_back(std::move(note));
+  for (auto& [path, origin] : checker.origins()) config.origins[path] = origin;
+}
+
+// Keys that change no result on one rank, and are not supported on several.
+constexpr const char* kOnOneRank[] = {"prescale_gradients",
+                                      "gradient_predivide_factor",
+                                      "gradient_allreduce_op",
+                                      "communication_data_type",
+                                      "seq_parallel_communication_data_type",
+                                      "zero_optimization.stage3_use_all_reduce_for_fetch_params",
+                                      "zero_optimization.stage3_allgather_sequential",
+                                      "zero_optimization.zero_hpz_partition_size",
+                                      "zero_optimization.zero_quantized_weights",
+                                      "zero_optimization.zero_quantized_nontrainable_weights",
+                                      "zero_optimization.zero_quantized_gradients",
+                                      "zero_optimization.zeropp_loco_param",
+                                      "zero_optimization.mics_shard_size",
+                                      "zero_optimization.mics_hierarchical_params_gather"};
+
+void check_ranks(Checker& checker, int world_size) {
+  if (world_size == 1) return;
+  for (const char* path : kOnOneRank) {
+    if (checker.has_other_value(path))
+      checker.add_problem(path, "not supported yet on " + std::to_string(world_size) +
+                                    " ranks; on one rank it changes nothing");
+  }
 }
 
 }  // namespace
@@ -231,31 +272,51 @@ TrainConfig parse_train_config(std::string_view text, const std::string& shown_p
     throw InvalidArgument("a world size of " + std::to_string(options.world_size) +
                           "; expected at least 1 rank");
   }
-  const JsonDocument document(text, shown_path);
-  const Schema schema = train_schema();
+  JsonDocument document(text, shown_path);
+  std::vector<std::string> replaced = apply_settings(document, options);
+  Schema schema = train_schema();
+  set_moot_sections(document.root(), schema);
   Checker checker(document, schema);
   TrainConfig config;
   config.path = shown_path;
   config.world_size = options.world_size;
   read_batch(checker, config);
   config.optimizer = read_optimizer(checker);
-  config.scheduler = read_scheduler(checker);
+  config.scheduler = read_scheduler(checker, config.optimizer);
   checker.read("gradient_clipping", config.gradient_clipping);
-  read_precision(checker, config);
   checker.read("steps_per_print", config.steps_per_print);
+  checker.read("dataloader_drop_last", config.drop_last);
   read_zero(checker, config.zero);
+  read_precision(checker, config);
+  check_ranks(checker, config.world_size);
   read_aio(checker, config.aio);
   read_sluice(checker, config.sluice);
   check_master(checker, config);
   check_passes(checker, config);
   check_directories(checker, config);
   checker.throw_if_wrong();
-  config.notes = checker.take_notes();
+  config.notes = std::move(replaced);
+  for (std::string& note : checker.take_notes()) config.notes.push_back(std::move(note));
+  config.origins = checker.origins();
   return config;
 }
 
+bool is_tuned_file(const std::string& path) {
+  try {
+    const JsonDocument document(read_config_file(path), path);
+    const std::vector<std::string> names = document.root().getMemberNames();
+    return !names.empty() && std::ranges::all_of(names, [](const std::string& name) {
+      return name == "aio" || name == "sluice";
+    });
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
 TrainConfig load_train_config(const std::string& path, const LoadOptions& options) {
-  TrainConfig config = parse_train_config(read_config_file(path), path, options);
+  const std::string decoded = decoded_config(path);
+  TrainConfig config = decoded.empty() ? parse_train_config(read_config_file(path), path, options)
+                                       : parse_train_config(decoded, "base64", options);
   for (const std::string& tuned : options.tuned_paths)
     add_tuned(read_config_file(tuned), tuned, config);
   return config;

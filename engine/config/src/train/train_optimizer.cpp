@@ -10,10 +10,28 @@ namespace sluice::config {
 namespace {
 
 constexpr std::string_view kOtherOptimizers[] = {
-    "adagrad", "adadelta", "adamax", "asgd",  "lamb",       "lbfgs",      "lion",
-    "muadam",  "muadamw",  "muon",   "musgd", "nadam",      "onebitadam", "onebitlamb",
-    "radam",   "rmsprop",  "rprop",  "sgd",   "zerooneadam"};
-constexpr std::string_view kOtherSchedulers[] = {"OneCycle", "LRRangeTest"};
+    "adagrad", "adadelta", "adamax", "asgd",    "lbfgs", "lion", "muadam",     "muadamw",  "muon",
+    "musgd",   "nadam",    "radam",  "rmsprop", "rprop", "sgd",  "sparseadam", "adafactor"};
+// Optimizers that AdamW may stand for ("sluice": {"approximate": true}), and what AdamW lacks.
+struct Approximated {
+  std::string_view name;  // lower case
+  std::string_view difference;
+};
+constexpr Approximated kApproximated[] = {
+    {"lamb",
+     "no trust ratio, which scales each layer's step by the norm of its weights; the learning rate "
+     "is usually too large for AdamW"},
+    {"onebitlamb",
+     "no trust ratio, which scales each layer's step by the norm of its weights, and gradients are "
+     "not compressed; the learning rate is usually too large for AdamW"},
+    {"onebitadam", "the second moment is not frozen after freeze_step, and nothing is compressed"},
+    {"zerooneadam",
+     "the second moment is updated in every step, and nothing is compressed or sent less often"}};
+constexpr std::string_view kOtherSchedulers[] = {
+    "OneCycle",      "LRRangeTest",  "LambdaLR",          "MultiplicativeLR",
+    "StepLR",        "MultiStepLR",  "ConstantLR",        "LinearLR",
+    "ExponentialLR", "PolynomialLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
+    "CyclicLR",      "OneCycleLR",   "ReduceLROnPlateau", "SequentialLR"};
 constexpr std::string_view kOptimizers[] = {"Adam", "AdamW"};
 constexpr std::string_view kSchedulers[] = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
 
@@ -53,6 +71,40 @@ void read_betas(Checker& checker, OptimizerConfig& optimizer) {
   optimizer.beta2 = (*betas)[1U].asDouble();
 }
 
+const Approximated* find_approximated(const std::string& type) {
+  const std::string name = lower(type);
+  const auto found = std::find_if(std::begin(kApproximated), std::end(kApproximated),
+                                  [&](const Approximated& other) { return other.name == name; });
+  return found == std::end(kApproximated) ? nullptr : found;
+}
+
+// AdamW stands for the optimizer, or the message says that it can.
+void approximate(Checker& checker, const std::string& type, const Approximated& other) {
+  bool approximated = false;
+  checker.read("sluice.approximate", approximated);
+  if (approximated) {
+    checker.add_note("optimizer.type",
+                     quoted(type) + " is approximated by AdamW: " + std::string(other.difference));
+    return;
+  }
+  checker.add_problem("optimizer.type",
+                      quoted(type) +
+                          " is not supported; \"sluice\": {\"approximate\": true} trains with "
+                          "AdamW instead: " +
+                          std::string(other.difference));
+}
+
+// torch's AdamW has a default of its own.
+void read_weight_decay(Checker& checker, OptimizerConfig& optimizer) {
+  constexpr const char* kPath = "optimizer.params.weight_decay";
+  bool torch_adam = false;
+  checker.read("optimizer.params.torch_adam", torch_adam);
+  checker.read(kPath, optimizer.weight_decay);
+  if (!torch_adam || checker.given(kPath) || optimizer.type != OptimizerType::adamw) return;
+  optimizer.weight_decay = 0.01;
+  checker.add_note(kPath, "0.01, the default of torch's AdamW, which torch_adam asks for");
+}
+
 void read_optimizer_type(Checker& checker, OptimizerConfig& optimizer) {
   if (checker.wrong("optimizer.type")) return;
   std::string type;
@@ -69,8 +121,12 @@ void read_optimizer_type(Checker& checker, OptimizerConfig& optimizer) {
                           "false contradicts the type AdamW; write \"type\": \"Adam\" for weight "
                           "decay that is added to the gradient");
     }
+  } else if (type.empty() && !checker.flag_of("optimizer").empty()) {
+    checker.add_note("optimizer.type", "AdamW, since the file has no optimizer");
   } else if (type.empty()) {
     checker.add_problem("optimizer.type", "required; add \"type\": \"AdamW\"");
+  } else if (const Approximated* other = find_approximated(type)) {
+    approximate(checker, type, *other);
   } else if (contains(kOtherOptimizers, name)) {
     checker.add_problem("optimizer.type",
                         quoted(type) + " is not supported yet; there are Adam and AdamW");
@@ -117,6 +173,7 @@ std::int64_t read_total_steps(Checker& checker, const std::string& type,
   const std::string path = param("total_num_steps");
   std::int64_t total = 0;
   checker.read(path, total);
+  if (checker.is_auto(path)) return total;
   if (checker.find(path) == nullptr && !checker.wrong(path)) {
     checker.add_problem(path, "required by " + type + "; add \"total_num_steps\": STEPS");
   } else if (total < warmup_num_steps && !checker.wrong(path)) {
@@ -126,8 +183,17 @@ std::int64_t read_total_steps(Checker& checker, const std::string& type,
   return total;
 }
 
-WarmupLR read_warmup(const Checker& checker) {
+// The rate after warm-up is the schedule's own, if the file has one.
+void note_own_rate(Checker& checker) {
+  const std::string flag = checker.flag_of("optimizer.params.lr");
+  if (flag.empty() || checker.find(param("warmup_max_lr")) == nullptr) return;
+  if (!checker.flag_of(param("warmup_max_lr")).empty()) return;
+  checker.add_note(param("warmup_max_lr"), "the rate after warm-up, whatever " + flag + " says");
+}
+
+WarmupLR read_warmup(Checker& checker) {
   WarmupLR s;
+  note_own_rate(checker);
   checker.read(param("warmup_min_lr"), s.warmup_min_lr);
   checker.read(param("warmup_max_lr"), s.warmup_max_lr);
   checker.read(param("warmup_num_steps"), s.warmup_num_steps);
@@ -135,8 +201,11 @@ WarmupLR read_warmup(const Checker& checker) {
   return s;
 }
 
-WarmupDecayLR read_warmup_decay(Checker& checker) {
+WarmupDecayLR read_warmup_decay(Checker& checker, double base_lr) {
   WarmupDecayLR s;
+  note_own_rate(checker);
+  // The Trainer fills in its learning rate.
+  if (checker.is_auto(param("warmup_max_lr"))) s.warmup_max_lr = base_lr;
   checker.read(param("warmup_min_lr"), s.warmup_min_lr);
   checker.read(param("warmup_max_lr"), s.warmup_max_lr);
   checker.read(param("warmup_num_steps"), s.warmup_num_steps);
@@ -157,38 +226,59 @@ WarmupCosineLR read_warmup_cosine(Checker& checker) {
 
 }  // namespace
 
+void set_moot_sections(const Json::Value& root, Schema& schema) {
+  const auto type_of = [&](const char* section) -> std::string {
+    const Json::Value& object = root[section];
+    if (!object.isObject()) return "";
+    return object["type"].isString() ? object["type"].asString() : "";
+  };
+  const Json::Value& sluice = root["sluice"];
+  const bool approximated = sluice.isObject() && sluice["approximate"] == Json::Value(true);
+  const std::string optimizer = type_of("optimizer");
+  if (approximated && find_approximated(optimizer) != nullptr) {
+    schema.tolerated = "optimizer.params";
+  } else if (find_approximated(optimizer) != nullptr ||
+             contains(kOtherOptimizers, lower(optimizer))) {
+    schema.moot.push_back("optimizer.params");
+  }
+  if (contains(kOtherSchedulers, type_of("scheduler"))) schema.moot.push_back("scheduler.params");
+}
+
 OptimizerConfig read_optimizer(Checker& checker) {
   OptimizerConfig optimizer;
   if (checker.wrong("optimizer")) return optimizer;
   if (checker.find("optimizer") == nullptr) {
-    checker.add_problem("optimizer",
-                        "an optimizer is required; add \"optimizer\": {\"type\": \"AdamW\", "
-                        "\"params\": {\"lr\": 1e-3}}");
+    checker.add_note("optimizer",
+                     "the file has none, since the program that trains makes it: AdamW with its "
+                     "defaults, lr 0.001 and weight_decay 0 (or give " +
+                         flags_of("optimizer.type") + ", " + flags_of("optimizer.params.lr") +
+                         ", " + flags_of("optimizer.params.weight_decay") + ")");
     return optimizer;
   }
   read_optimizer_type(checker, optimizer);
   checker.read("optimizer.params.lr", optimizer.lr);
   read_betas(checker, optimizer);
   checker.read("optimizer.params.eps", optimizer.eps);
-  checker.read("optimizer.params.weight_decay", optimizer.weight_decay);
+  read_weight_decay(checker, optimizer);
   checker.read("optimizer.params.bias_correction", optimizer.bias_correction);
   return optimizer;
 }
 
-SchedulerConfig read_scheduler(Checker& checker) {
+SchedulerConfig read_scheduler(Checker& checker, const OptimizerConfig& optimizer) {
   if (checker.find("scheduler") == nullptr || checker.wrong("scheduler.type")) return {};
   std::string type;
   checker.read("scheduler.type", type);
   if (contains(kSchedulers, type)) refuse_other_parameters(checker, type);
   if (type == "WarmupLR") return read_warmup(checker);
-  if (type == "WarmupDecayLR") return read_warmup_decay(checker);
+  if (type == "WarmupDecayLR") return read_warmup_decay(checker, optimizer.lr);
   if (type == "WarmupCosineLR") return read_warmup_cosine(checker);
   if (type.empty()) {
     checker.add_problem("scheduler.type", "required; add for example \"type\": \"WarmupLR\"");
   } else if (contains(kOtherSchedulers, type)) {
-    checker.add_problem("scheduler.type", quoted(type) +
-                                              " is not supported yet; there are WarmupLR, "
-                                              "WarmupDecayLR and WarmupCosineLR");
+    checker.add_problem("scheduler.type",
+                        quoted(type) +
+                            " is not supported yet; there are WarmupLR, WarmupDecayLR and "
+                            "WarmupCosineLR. Without the section the learning rate is constant");
   } else {
     checker.add_problem("scheduler.type", unknown_type("scheduler", type, kSchedulers));
   }

@@ -46,6 +46,7 @@ void read_precision(Checker& checker, TrainConfig& config) {
                         "one of the two");
   }
   if (!fp16.enabled) return;
+  fp16.is_unpartitioned = config.zero.stage == 0;
   checker.read("fp16.loss_scale", fp16.loss_scale);
   checker.read("fp16.initial_scale_power", fp16.initial_scale_power);
   checker.read("fp16.loss_scale_window", fp16.loss_scale_window);
@@ -54,7 +55,16 @@ void read_precision(Checker& checker, TrainConfig& config) {
   checker.read("fp16.min_loss_scale", fp16.min_loss_scale);
   if (checker.wrong("fp16.loss_scale")) return;
   check_scales(checker, fp16);
-  if (!fp16.is_dynamic()) note_keys_of_dynamic_scale(checker);
+  if (!fp16.is_dynamic()) {
+    note_keys_of_dynamic_scale(checker);
+  } else if (fp16.is_unpartitioned) {
+    for (const char* path : {"fp16.hysteresis", "fp16.consecutive_hysteresis"}) {
+      if (checker.has_other_value(path))
+        checker.add_note(path,
+                         "no effect at ZeRO stage 0, as in DeepSpeed: every overflow halves "
+                         "the scale");
+    }
+  }
 }
 
 double Fp16Config::initial_scale() const {

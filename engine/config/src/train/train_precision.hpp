@@ -6,7 +6,7 @@
 
 namespace sluice::config {
 
-// Adds problems to the checker.
+// Adds problems to the checker. Comes after zero_optimization, whose stage changes the loss scale.
 void read_precision(Checker& checker, TrainConfig& config);
 
 }  // namespace sluice::config

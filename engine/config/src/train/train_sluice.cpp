@@ -154,6 +154,7 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   checker.read("sluice.commit_every", sluice.commit_every);
   read_checkpoint(checker, sluice);
   checker.read("sluice.strict", sluice.strict);
+  checker.read("sluice.approximate", sluice.approximate);
   checker.read("sluice.overlap", sluice.overlap);
   std::string non_finite;
   checker.read("sluice.non_finite", non_finite);

@@ -76,6 +76,7 @@ std::vector<std::string> directory_choices(const config::TrainConfig& config,
     lines.push_back("files in " + directory + " go through the page cache: " + why_buffered);
     refuse_if_strict(config, lines.back());
   }
+  if (nvme::is_memory_file_system(directory)) refuse_if_strict(config, lines.front());
   return lines;
 }
 

@@ -162,7 +162,7 @@ class Run {
     trace_.end_step(record, begin);
     pending_ = record;
     const bool last = step == setup_.total_steps;
-    const bool due = request_.eval_every > 0 && step % request_.eval_every == 0;
+    const bool due = request_.evaluation.every > 0 && step % request_.evaluation.every == 0;
     if (setup_.data.has_eval && (last || due)) {
       runner_->finish_updates();
       pending_->eval_loss = evaluate();  // none when a signal ends it
@@ -191,11 +191,12 @@ class Run {
   std::optional<double> evaluate() {
     const TraceSpan span(trace_.evaluations(), "evaluate", {}, {"step", progress_.step});
     meter_->begin_evaluation();
-    const std::optional<double> loss = runner_->evaluate(
-        setup_.data.eval(), request_.eval_windows, [this](std::uint64_t done, std::uint64_t total) {
-          observer_.on_eval_progress(done, total);
-          return stop_ == 0;
-        });
+    const std::optional<double> loss =
+        runner_->evaluate(setup_.data.eval(), request_.evaluation.windows,
+                          [this](std::uint64_t done, std::uint64_t total) {
+                            observer_.on_eval_progress(done, total);
+                            return stop_ == 0;
+                          });
     if (loss) tally_.eval_loss = loss;
     tally_.evaluation_cut = !loss;
     meter_->end_evaluation();

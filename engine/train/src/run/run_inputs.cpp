@@ -14,8 +14,8 @@ Configuration load_configuration(const TrainRequest& request) {
   Configuration loaded;
   std::string mistakes;
   try {
-    loaded.train =
-        config::load_train_config(request.config_path, {.tuned_paths = request.tuned_paths});
+    loaded.train = config::load_train_config(
+        request.config_path, {.tuned_paths = request.tuned_paths, .settings = request.settings});
   } catch (const InvalidArgument& error) {
     mistakes = error.what();
   }
@@ -51,7 +51,7 @@ void say_what_is_read(const models::Dataset& data, const config::ModelConfig& mo
 void read_in_epochs(models::Dataset& data, std::int64_t epochs, const config::TrainConfig& config) {
   SLUICE_CHECK(epochs > 0, "--epochs must be at least 1");
   const auto batch = static_cast<std::uint64_t>(config.train_batch_size);
-  data.read_in_epochs(batch, /*drop_last=*/false);
+  data.read_in_epochs(batch, config.drop_last);
   const std::uint64_t all = checked_mul(data.epoch_sequences(), static_cast<std::uint64_t>(epochs));
   const std::uint64_t left_over = all % batch;
   log(LogLevel::info,
@@ -68,21 +68,21 @@ void read_in_epochs(models::Dataset& data, std::int64_t epochs, const config::Tr
 }  // namespace
 
 Data open_data(const TrainRequest& request, const Configuration& loaded) {
-  SLUICE_CHECK(!(request.eval_data_path && request.eval_fraction),
+  SLUICE_CHECK(!(request.evaluation.data_path && request.evaluation.fraction),
                "--eval-data and --eval-fraction exclude each other");
   const auto length = static_cast<std::uint64_t>(loaded.model.n_positions);
   const auto vocabulary = static_cast<std::uint64_t>(loaded.model.vocab_size);
   Data data;
   data.train = std::make_unique<models::Dataset>(request.data_paths, length, vocabulary);
-  if (request.eval_fraction) data.train->hold_out(*request.eval_fraction);
-  if (request.eval_data_path) {
+  if (request.evaluation.fraction) data.train->hold_out(*request.evaluation.fraction);
+  if (request.evaluation.data_path) {
     data.separate_eval =
-        std::make_unique<models::Dataset>(*request.eval_data_path, length, vocabulary);
+        std::make_unique<models::Dataset>(*request.evaluation.data_path, length, vocabulary);
     data.separate_eval->evaluate_all();
   }
   say_what_is_read(*data.train, loaded.model);
   if (request.epochs) read_in_epochs(*data.train, *request.epochs, loaded.train);
-  data.has_eval = request.eval_fraction || request.eval_data_path;
+  data.has_eval = request.evaluation.fraction || request.evaluation.data_path;
   return data;
 }
 

@@ -39,8 +39,8 @@ std::string loss_scale_text(const config::Fp16Config& fp16) {
   if (!fp16.is_dynamic()) return shortest(fp16.loss_scale);
   return "dynamic, from " + shortest(fp16.initial_scale()) + " to no less than " +
          shortest(fp16.min_loss_scale) + ", window " + std::to_string(fp16.loss_scale_window) +
-         ", hysteresis " + std::to_string(fp16.hysteresis) +
-         (fp16.consecutive_hysteresis ? ", consecutive" : "");
+         (fp16.is_unpartitioned ? ", of stage 0" : "") + ", hysteresis " +
+         std::to_string(fp16.hysteresis) + (fp16.consecutive_hysteresis ? ", consecutive" : "");
 }
 
 std::string dropout_text(const config::ModelConfig& model) {
@@ -50,8 +50,8 @@ std::string dropout_text(const config::ModelConfig& model) {
 
 std::string held_out_text(const TrainRequest& request, const Data& data) {
   if (data.separate_eval) return data.separate_eval->identity();
-  if (!request.eval_fraction) return "nothing";
-  return shortest(100 * *request.eval_fraction) + " % of the training data";
+  if (!request.evaluation.fraction) return "nothing";
+  return shortest(100 * *request.evaluation.fraction) + " % of the training data";
 }
 
 std::string order_text(const models::Dataset& data) {

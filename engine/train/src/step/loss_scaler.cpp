@@ -20,8 +20,12 @@ std::string shown(double scale) {
 }  // namespace
 
 LossScaler::LossScaler(const config::Fp16Config& config) : config_(config) {
+  if (config_.is_unpartitioned) {
+    config_.hysteresis = 1;
+    config_.consecutive_hysteresis = false;
+  }
   state_.scale = config.enabled ? config.initial_scale() : 1;
-  state_.hysteresis_left = config.hysteresis;
+  state_.hysteresis_left = config_.hysteresis;
 }
 
 std::optional<double> LossScaler::reported() const {
@@ -30,7 +34,7 @@ std::optional<double> LossScaler::reported() const {
 
 std::optional<LossScaler::Stop> LossScaler::why_stop(config::NonFinite non_finite) const {
   const bool at_minimum = is_dynamic() && state_.scale <= config_.min_loss_scale;
-  if (at_minimum && state_.hysteresis_left <= 1) {
+  if (at_minimum && state_.hysteresis_left <= 1 && !config_.is_unpartitioned) {
     return Stop{"the loss scale is at its minimum, " + shown(state_.scale),
                 "look at the data and the learning rate, lower \"fp16\": {\"min_loss_scale\"} and "
                 "--resume, or train in bf16, which has the range of fp32"};

@@ -20,5 +20,7 @@ FileSystemKind file_system_kind(std::uint32_t magic);
 // A warning for people: "DIR is on tmpfs, ..."; empty when the file system is known to suit or
 // unknown. Throws IoError, also when `path` does not exist.
 std::string file_system_caution(const std::string& path);
+// Whether files there are memory (tmpfs, ramfs). Throws as file_system_caution().
+bool is_memory_file_system(const std::string& path);
 
 }  // namespace sluice::nvme

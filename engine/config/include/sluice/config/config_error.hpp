@@ -16,10 +16,11 @@ struct Problem {
   int column = 1;
   std::string key_path;  // "zero_optimization.stage"; empty when the mistake is in no key
   std::string message;
+  std::string flag = {};  // "--learning-rate" when it gave the value; otherwise empty
 };
 
 // Every mistake of a file, or 100 of them. what() has one line per problem, `file:line:column: key:
-// message`, sorted by position, then a line with the number of problems.
+// message` or `flag: key: message`, sorted by position, then a line with the number of problems.
 class ConfigError : public InvalidArgument {
  public:
   ConfigError(const std::string& shown_path, std::vector<Problem> problems);

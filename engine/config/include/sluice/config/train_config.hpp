@@ -7,6 +7,8 @@
 // Thread-compatible: plain values; the functions are thread-safe.
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -66,6 +68,9 @@ struct Fp16Config {
   int hysteresis = 2;                     // overflows until the scale halves for the first time
   bool consecutive_hysteresis = false;  // a step without overflow restarts the count of hysteresis
   double min_loss_scale = 1;
+  // ZeRO stage 0, where DeepSpeed has simpler rules: every overflow halves the scale, whatever
+  // hysteresis says, and at min_loss_scale the scale stays and the run goes on.
+  bool is_unpartitioned = false;
 
   bool is_dynamic() const { return loss_scale == 0; }
   double initial_scale() const;
@@ -184,6 +189,7 @@ struct SluiceConfig {
   std::int64_t commit_every = 1;  // steps
   CheckpointConfig checkpoints;
   bool strict = false;
+  bool approximate = false;  // train files of some other optimizers with AdamW
   bool overlap = true;
   NonFinite non_finite = NonFinite::skip;
   Activations activations = Activations::automatic;
@@ -217,6 +223,7 @@ struct TrainConfig {
   bool bf16 = false;
   Fp16Config fp16;                              // never enabled together with bf16
   std::optional<std::int64_t> steps_per_print;  // empty: no printing
+  bool drop_last = false;                       // an epoch ends with its last whole batch
   ZeroConfig zero;
   AioConfig aio;
   SluiceConfig sluice;
@@ -231,19 +238,40 @@ struct TrainConfig {
   // Lines to show once: "mapped: KEY: meaning here" for each mapped key of the file, and
   // "note: KEY: ..." for each valid but doubtful value.
   std::vector<std::string> notes;
+  // Where each value that is not a default came from, by key path: "ds.json:3:5",
+  // "--learning-rate", or "auto" where a default stands for the file's "auto".
+  std::map<std::string, std::string, std::less<>> origins;
 };
+
+// A value of the command line for a key of the configuration.
+struct Setting {
+  std::string key;         // "optimizer.params.lr"; a number at the end is the index in a list
+  std::string value;       // JSON, or a text that is taken as a string
+  std::string flag;        // that gave it, for messages: "--learning-rate"
+  bool only_auto = false;  // gives a value only where the file has "auto"
+};
+// The setting of `--set KEY=VALUE`. Throws InvalidArgument without a "=".
+Setting parse_setting(const std::string& text);
 
 struct LoadOptions {
   int world_size = 1;  // ranks that share a training batch
   // More files with the sections "aio" and "sluice" only, as `sluice nvme tune` writes them. Their
   // keys replace those of the file; later files replace earlier ones.
   std::vector<std::string> tuned_paths = {};
+  // They replace values of the first file; later settings replace earlier ones.
+  std::vector<Setting> settings = {};
 };
 
-// Reads and checks a file, and the files of `tuned_paths`. Throws ConfigError with every mistake of
-// the file, or of the first file of `tuned_paths` with a mistake. Throws InvalidArgument, with the
-// path, when a file is unreadable, and InvalidArgument when world_size is below 1.
+// Reads and checks a file, and the files of `tuned_paths`. In place of a file's path, `path` may be
+// the file's text in url-safe base64, as DeepSpeed takes it. Throws ConfigError with every mistake
+// of the file, or of the first file of `tuned_paths` with a mistake. Throws InvalidArgument, with
+// the path, when a file is unreadable, and InvalidArgument when world_size is below 1.
 TrainConfig load_train_config(const std::string& path, const LoadOptions& options = {});
+// The text of a configuration in url-safe base64; empty when `text` is not one.
+std::string decoded_config(std::string_view text);
+// True for a file with nothing but the sections "aio" and "sluice", as `sluice nvme tune` writes
+// it. False for any other file, also one that is unreadable.
+bool is_tuned_file(const std::string& path);
 // Checks text in memory in place of the first file. Messages show `shown_path` as its name. Throws
 // as load_train_config() does.
 TrainConfig parse_train_config(std::string_view text, const std::string& shown_path,

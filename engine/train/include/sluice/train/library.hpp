@@ -17,7 +17,8 @@ namespace sluice::train {
 
 struct TrainRequest {
   std::string config_path;
-  std::vector<std::string> tuned_paths;  // see config::LoadOptions
+  std::vector<std::string> tuned_paths;   // see config::LoadOptions
+  std::vector<config::Setting> settings;  // likewise
   std::string model_path;
   std::vector<std::string> data_paths;  // files and folders (models::Dataset)
   std::optional<std::string> init_path;
@@ -29,13 +30,17 @@ struct TrainRequest {
   bool resume = false;
   std::int64_t wait_seconds = 0;  // for a run that has the directories; 0: an error at once
   plan::Placement placement = plan::Placement::configured;
-  std::optional<std::string> eval_data_path;
-  std::optional<double> eval_fraction;
-  std::int64_t eval_every = 0;      // 0: only after the last step
-  std::uint64_t eval_windows = 64;  // at most; spread evenly over the evaluation text; 0: all
-  std::string report_dir;           // empty: no report files
-  std::string rates_path;           // where rates are kept (plan::load_rates); empty: nowhere
-  std::string trace_path;           // empty: no trace (sluice/base/trace.hpp)
+  // On a file or folder, or on the last fraction of the training data. At most one is set.
+  struct Evaluation {
+    std::optional<std::string> data_path;
+    std::optional<double> fraction;
+    std::int64_t every = 0;      // 0: only after the last step
+    std::uint64_t windows = 64;  // at most; spread evenly over the evaluation text; 0: all
+  };
+  Evaluation evaluation;
+  std::string report_dir;  // empty: no report files
+  std::string rates_path;  // where rates are kept (plan::load_rates); empty: nowhere
+  std::string trace_path;  // empty: no trace (sluice/base/trace.hpp)
   // Steps in the trace, from the beginning of the first until the last is committed. Absent: the
   // whole run.
   struct Steps {

@@ -1,0 +1,163 @@
+#include "command/config_arguments.hpp"
+
+#include <string>
+
+#include "command/command_line.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/config/key_table.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+// The value as the table's type has it: a name stays a name, a number must be one.
+std::string checked_value(const config::FlagInfo& info, const std::string& text) {
+  const std::string flag(info.flag);
+  if (info.placeholder == "NAME") return text;
+  if (info.placeholder == "N") {
+    // DeepSpeed's least warm-up; 1 counts as 2.
+    const bool is_warmup = info.flag == "--warmup-steps";
+    const std::int64_t count = to_integer(flag, text, is_warmup ? 0 : 1);
+    return std::to_string(is_warmup && count == 0 ? 1 : count);
+  }
+  to_real(flag, text);
+  return text;
+}
+
+std::string help_of(const config::FlagInfo& info) {
+  return "value of " + std::string(info.key) + ", also where the file has \"auto\"";
+}
+
+void add_steps_option(CLI::App& command, std::vector<config::Setting>& settings) {
+  add_option(command, "--steps", "N", Need::optional,
+             "steps of the run: value of scheduler.params.total_num_steps where the file has "
+             "\"auto\"",
+             [&settings](const std::string& text) {
+               settings.push_back(setting_of_steps(to_integer("--steps", text, 1)));
+             });
+}
+
+void add_check(CLI::App& config, Building& building) {
+  CLI::App& check = add_command(
+      config, building, "check",
+      "check training configurations, list all mistakes, and show the resolved values",
+      "sluice config check ds.json\nsluice config check ds.json --learning-rate 1e-4 --steps 1000");
+  CLI::Option* files = check.add_option(
+      "FILE", building.check.paths,
+      "training configurations, DeepSpeed JSON; a file with nothing but \"aio\" and \"sluice\" "
+      "replaces keys of the one before it");
+  files->type_name("FILE...");
+  files->required();
+  add_setting_options(check, building.check.settings);
+  add_steps_option(check, building.check.settings);
+  check.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = building.check; };
+  });
+}
+
+void add_resolve(CLI::App& config, Building& building) {
+  CLI::App& resolve =
+      add_command(config, building, "resolve",
+                  "show every value of a run and where it comes from: file, flag, default or plan",
+                  "sluice config resolve ds.json --learning-rate 1e-4");
+  add_text(resolve, "FILE", "FILE", Need::required, "training configuration, DeepSpeed JSON",
+           building.resolve.path);
+  add_texts(resolve, "--config", "FILE", Need::optional,
+            "a file whose keys of \"aio\" and \"sluice\" replace those before",
+            building.resolve.tuned_paths);
+  add_setting_options(resolve, building.resolve.settings);
+  add_steps_option(resolve, building.resolve.settings);
+  resolve.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = building.resolve; };
+  });
+}
+
+void add_explain(CLI::App& config, Building& building) {
+  CLI::App& explain =
+      add_command(config, building, "explain",
+                  "say what a key means here: its type, default, effect, and the flag for it",
+                  "sluice config explain gradient_clipping");
+  add_text(explain, "KEY", "KEY", Need::required,
+           "key path, or its last part: optimizer.params.lr, lr", building.explain.key);
+  explain.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = building.explain; };
+  });
+}
+
+void add_convert(CLI::App& config, Building& building) {
+  CLI::App& convert = add_command(
+      config, building, "convert",
+      "turn a JSON file of transformers' TrainingArguments, or a YAML file of Accelerate, into a "
+      "training configuration",
+      "sluice config convert training_args.json --out ds.json");
+  add_text(convert, "FILE", "FILE", Need::required,
+           "TrainingArguments as JSON (to_json_string), or Accelerate's default_config.yaml",
+           building.convert.path);
+  add_text(convert, "--out", "FILE", Need::optional,
+           "file to write (default: standard output); an existing one is not replaced",
+           building.convert.out_path);
+  convert.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = building.convert; };
+  });
+}
+
+}  // namespace
+
+config::Setting setting_of_steps(std::int64_t steps) {
+  return {"scheduler.params.total_num_steps", std::to_string(steps), "--steps", true};
+}
+
+void add_setting_options(CLI::App& command, std::vector<config::Setting>& settings) {
+  for (const config::FlagInfo& info : config::flag_table()) {
+    const std::string flag(info.flag), key(info.key);
+    if (info.placeholder.empty()) {
+      command.add_flag_callback(
+          flag,
+          [&settings, flag, key] {
+            settings.push_back({key, "true", flag, false});
+          },
+          help_of(info));
+      continue;
+    }
+    std::string names = flag;
+    if (!info.short_name.empty()) names += "," + std::string(info.short_name);
+    add_option(command, names, std::string(info.placeholder), Need::optional, help_of(info),
+               [&settings, &info, flag, key](const std::string& text) {
+                 settings.push_back({key, checked_value(info, text), flag, false});
+               });
+  }
+  CLI::Option* set = command.add_option_function<std::vector<std::string>>(
+      "--set",
+      [&settings](const std::vector<std::string>& texts) {
+        for (const std::string& text : texts) settings.push_back(config::parse_setting(text));
+      },
+      "value of any key, as in --set zero_optimization.stage=3; may be given again");
+  set->allow_extra_args(false)->type_name("KEY=VALUE");
+}
+
+void add_config(CLI::App& root, Building& building) {
+  CLI::App& config = *root.add_subcommand(
+      "config", "check, explain and convert training configurations; list their keys");
+  config.set_help_flag("-h,--help", "this text");
+  config.footer("sluice config check ds.json");
+  config.require_subcommand(1);
+  add_check(config, building);
+  add_resolve(config, building);
+  add_explain(config, building);
+  CLI::App& keys = add_command(
+      config, building, "keys",
+      "list every key of the configuration and of the model file, and each key's effect",
+      "sluice config keys");
+  keys.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = ConfigKeysArguments{}; };
+  });
+  CLI::App& schema = add_command(config, building, "schema",
+                                 "print a JSON Schema of the configuration, for editors",
+                                 "sluice config schema > sluice.schema.json");
+  schema.parse_complete_callback([&building] {
+    building.select = [&building] { building.invocation.command = ConfigSchemaArguments{}; };
+  });
+  add_convert(config, building);
+}
+
+}  // namespace sluice::cli

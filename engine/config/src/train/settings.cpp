@@ -1,0 +1,144 @@
+#include "train/settings.hpp"
+
+#include <algorithm>
+
+#include "sluice/base/error.hpp"
+#include "sluice/config/key_table.hpp"
+
+namespace sluice::config {
+
+namespace {
+
+constexpr const char* kTrainBatch = "train_batch_size";
+constexpr const char* kMicroBatch = "train_micro_batch_size_per_gpu";
+constexpr const char* kAccumulation = "gradient_accumulation_steps";
+
+const KeyInfo* find_key(const std::string& path) {
+  const auto table = key_table();
+  const auto found = std::find_if(table.begin(), table.end(),
+                                  [&](const KeyInfo& info) { return info.path == path; });
+  return found == table.end() ? nullptr : &*found;
+}
+
+bool is_index(const std::string& name) {
+  return !name.empty() && name.size() < 3 &&
+         name.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// The other name of the last part of `path`, or "".
+std::string alias_of(const std::string& path) {
+  const KeyInfo* info = find_key(path);
+  return info == nullptr ? "" : std::string(info->alias);
+}
+
+// A key path in the document: its names there, and its value, if it has one.
+struct Place {
+  std::vector<std::string> names;
+  std::string list;  // the key path of the list that the last name counts in, or ""
+  const Json::Value* value = nullptr;
+};
+
+Place find_place(const JsonDocument& document, const std::string& key) {
+  Place place;
+  place.value = &document.root();
+  std::string path;
+  for (std::size_t from = 0; from <= key.size();) {
+    const std::size_t end = std::min(key.find('.', from), key.size());
+    std::string name = key.substr(from, end - from);
+    from = end + 1;
+    if (from > key.size() && is_index(name) && find_key(path) != nullptr) place.list = path;
+    path += (path.empty() ? "" : ".") + name;
+    const Json::Value* at = place.value;
+    const bool in_object = at != nullptr && at->isObject();
+    const std::string alias = alias_of(path);
+    if (in_object && !at->isMember(name) && !alias.empty() && at->isMember(alias)) name = alias;
+    place.value = in_object ? at->find(name.data(), name.data() + name.size()) : nullptr;
+    if (!place.list.empty() && at != nullptr && at->isArray()) {
+      const auto index = static_cast<Json::ArrayIndex>(std::stoul(name));
+      place.value = index < at->size() ? &(*at)[index] : nullptr;
+    }
+    place.names.push_back(std::move(name));
+  }
+  return place;
+}
+
+bool is_auto(const Json::Value* value) {
+  return value != nullptr && value->isString() && value->asString() == "auto";
+}
+
+// A list whose element is set begins as its default.
+void begin_list(JsonDocument& document, const Place& place, const std::string& flag) {
+  if (place.list.empty()) return;
+  const Place list = find_place(document, place.list);
+  if (list.value != nullptr && list.value->isArray()) return;
+  document.set(list.names, *parse_json_value(find_key(place.list)->default_json), flag);
+}
+
+std::string text_of(const JsonDocument& document, const Json::Value& value) {
+  const std::string shown = document.shown(value);
+  return shown.substr(0, shown.rfind(" ("));
+}
+
+void apply(JsonDocument& document, const Setting& setting, std::vector<std::string>& lines) {
+  const Place place = find_place(document, setting.key);
+  if (setting.only_auto && !is_auto(place.value)) return;
+  const Json::Value value = parse_json_value(setting.value).value_or(Json::Value(setting.value));
+  if (place.value != nullptr && !is_auto(place.value) && !place.value->isNull() &&
+      !place.value->isObject() && *place.value != value && document.flag_of(*place.value).empty()) {
+    lines.push_back("note: " + setting.key + ": " + setting.value + " of " + setting.flag +
+                    " replaces " + text_of(document, *place.value) + " of the file");
+  }
+  begin_list(document, place, setting.flag);
+  document.set(place.names, value, setting.flag);
+}
+
+std::optional<std::int64_t> count_at(const JsonDocument& document, const char* key) {
+  const Place place = find_place(document, key);
+  const bool is_count =
+      place.value != nullptr && place.value->isInt64() && place.value->asInt64() > 0;
+  return is_count ? std::optional(place.value->asInt64()) : std::nullopt;
+}
+
+bool comes_from_flag(const JsonDocument& document, const char* key) {
+  const Place place = find_place(document, key);
+  return place.value != nullptr && !document.flag_of(*place.value).empty();
+}
+
+// Batch sizes of flags beside one of the file that contradicts them: the file's gives way, the
+// accumulation first, since the training batch decides what is learned.
+void drop_replaced_batch(JsonDocument& document, int ranks, std::vector<std::string>& lines) {
+  const auto train = count_at(document, kTrainBatch), micro = count_at(document, kMicroBatch),
+             accumulation = count_at(document, kAccumulation);
+  if (!train || !micro || !accumulation) return;
+  if (*train / *micro / ranks == *accumulation && *train % (*micro * ranks) == 0) return;
+  bool any = false;
+  for (const char* key : {kTrainBatch, kMicroBatch, kAccumulation})
+    any = any || comes_from_flag(document, key);
+  if (!any) return;
+  for (const char* key : {kAccumulation, kTrainBatch, kMicroBatch}) {
+    if (comes_from_flag(document, key)) continue;
+    const Place place = find_place(document, key);
+    lines.push_back("note: " + std::string(key) + ": " + text_of(document, *place.value) +
+                    " of the file does not fit the batch sizes of the flags, and is derived");
+    return document.set(place.names, Json::Value(), "batch sizes");
+  }
+}
+
+}  // namespace
+
+Setting parse_setting(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  SLUICE_CHECK(
+      equals != std::string::npos && equals > 0,
+      "--set: expected KEY=VALUE, as in --set optimizer.params.lr=1e-4, found \"" + text + "\"");
+  return {text.substr(0, equals), text.substr(equals + 1), "--set " + text.substr(0, equals)};
+}
+
+std::vector<std::string> apply_settings(JsonDocument& document, const LoadOptions& options) {
+  std::vector<std::string> lines;
+  for (const Setting& setting : options.settings) apply(document, setting, lines);
+  drop_replaced_batch(document, options.world_size, lines);
+  return lines;
+}
+
+}  // namespace sluice::config
