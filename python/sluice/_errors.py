@@ -44,7 +44,5 @@ class ConfigError(ValueError):
         return type(self), (str(self), self.problems)
 
 
-for _class in (Error, DoesNotFit, StorageError):
-    _class.__module__ = "sluice"
-for _class in (Problem, ConfigError):
-    _class.__module__ = "sluice.config"
+Error.__module__ = DoesNotFit.__module__ = StorageError.__module__ = "sluice"
+Problem.__module__ = ConfigError.__module__ = "sluice.config"

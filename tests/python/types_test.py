@@ -31,15 +31,13 @@ def test_the_package_says_that_it_is_typed() -> None:
     assert (PACKAGE / "_core.pyi").is_file()
 
 
+# Classes of pybind11 have a metaclass of their own, and a constructor also where none is bound.
+OF_PYBIND11 = re.compile(r"sluice\._core\.\w+(\.__init__)? is inconsistent, (metaclass differs|stub does not have \*args parameter \"args\")")
+
+
 def test_the_stub_has_the_names_of_the_module(mypy_cache: dict[str, str], tmp_path: Path) -> None:
-    # Classes of pybind11 have members that no stub lists.
-    (tmp_path / "allowed").write_text(
-        r"sluice\._core\.[A-Za-z]+\.(_pybind11_conduit_v1_|__init__|__new__|__getstate__|__buffer__|__release_buffer__)" "\n"
-        r"sluice\._core\.[A-Za-z]+" "\n"
-        r"sluice\._core\.__pybind11_.*" "\n"
-    )
     result = subprocess.run(
-        [sys.executable, "-m", "mypy.stubtest", "sluice._core", "--allowlist", "allowed", "--ignore-unused-allowlist"],
+        [sys.executable, "-m", "mypy.stubtest", "--concise", "sluice._core"],
         cwd=tmp_path,
         env=mypy_cache,
         capture_output=True,
@@ -47,7 +45,9 @@ def test_the_stub_has_the_names_of_the_module(mypy_cache: dict[str, str], tmp_pa
         timeout=120,
         check=False,
     )
-    assert result.returncode == 0, result.stdout + result.stderr
+    lines = (result.stdout + result.stderr).splitlines()
+    assert any(OF_PYBIND11.match(line) for line in lines)  # it ran
+    assert [line for line in lines if not OF_PYBIND11.match(line)] == []
 
 
 def arguments_in_stub() -> dict[str, list[str]]:

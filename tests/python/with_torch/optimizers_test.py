@@ -16,7 +16,7 @@ from sluice.ops.adam import DeepSpeedCPUAdam
 from sluice.ops.lion import DeepSpeedCPULion
 from sluice.ops.sgd import CPUSGD
 
-SHAPES = [(257, 33), (1,), (40_000,), (3, 5, 7)]
+SHAPES = [(257, 33), (1,), (20_000,), (3, 5, 7)]
 STEPS = 100
 
 
@@ -260,7 +260,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="parameter 0 of group 0 is not contiguous"):
         step_of(wrong)()
     wrong = torch.nn.Parameter(torch.ones(4, 4))
-    wrong.grad = torch.ones(4, 4).t().contiguous().t()[:, :].t() if False else torch.ones(8, 4)[::2]
+    wrong.grad = torch.ones(8, 4)[::2]
     with pytest.raises(ValueError, match="the gradient of parameter 0 of group 0 is not contiguous"):
         step_of(wrong)()
     wrong = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))
@@ -336,6 +336,7 @@ def test_a_forked_child_steps_and_ends() -> None:
     train(optimizer, params, range(5))
 
     def child() -> None:
+        torch.set_num_threads(1)  # PyTorch's own threads do not survive a fork
         train(optimizer, params, range(5, 10))
         assert all(torch.equal(a, b) for a, b in zip(whole, params))
         fresh = parameters()

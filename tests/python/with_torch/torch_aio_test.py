@@ -100,9 +100,9 @@ except MemoryError as error:
 
 def test_the_import_beside_pytorch_takes_at_most_a_third_of_a_second() -> None:
     code = "import time, torch; start = time.perf_counter(); import sluice; print(time.perf_counter() - start)"
-    seconds = [
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout)
-        for _ in range(3)
-    ]
+    seconds = []
+    while len(seconds) < 3 and min(seconds, default=1) > 0.3:  # other programs on the machine only add to it
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        seconds.append(float(result.stdout))
     print(f"import sluice takes {min(seconds):.3f} s more than torch")
     assert min(seconds) <= 0.3
