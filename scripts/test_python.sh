@@ -25,9 +25,11 @@ environment() {
 build_wheel() {
   local log="$place/wheel.log"
   rm -rf "$place/wheel"
-  # The compiler and the warnings of the preset ci: so the compiler cache has the libraries from its build.
+  # The compiler and the warnings of the preset ci: so the compiler cache has the libraries from its build. A folder of
+  # its own, since a user's `pip install .` has other ones.
   CXX="$(command -v c++)" "$place/build/bin/python" -m pip wheel . --disable-pip-version-check --no-deps --no-build-isolation \
-    --wheel-dir "$place/wheel" --config-settings=cmake.define.SLUICE_WERROR=ON >"$log" 2>&1 ||
+    --wheel-dir "$place/wheel" --config-settings=cmake.define.SLUICE_WERROR=ON \
+    --config-settings=build-dir=build-python-ci >"$log" 2>&1 ||
     { tail -40 "$log"; explain_failure "$log" "building the wheel"; }
   ls "$place"/wheel/*.whl
 }
