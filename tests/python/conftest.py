@@ -94,12 +94,12 @@ def _counts_per_second(work: Callable[[], object]) -> float:
     return counted / seconds
 
 
-def free_rate_kept(work: Callable[[], object], seconds: float) -> float:
+def free_rates_kept(work: Callable[[], object], seconds: float) -> list[float]:
     """The share of its free rate that a counting thread keeps while `work` runs, which takes some `seconds`.
 
-    The best of several pairs: another program on the machine only makes the share smaller.
+    Sorted shares of several pairs: another program on the machine moves some of them.
     """
-    return max(_counts_per_second(work) / _counts_per_second(lambda: time.sleep(seconds)) for _ in range(7))
+    return sorted(_counts_per_second(work) / _counts_per_second(lambda: time.sleep(seconds)) for _ in range(7))
 
 
 def exit_code_of_fork(work: Callable[[], None]) -> int:

@@ -71,6 +71,7 @@ class HostOptimizer(torch.optim.Optimizer):
     def _step_group(self, number: int, group: dict[str, Any], first_element: int) -> int:
         config, names = self._config(group), self._state_names(group)
         batches: dict[tuple[int, str, str], list[tuple[int, tuple[int, int, list[int], int, int]]]] = {}
+        held = []  # another thread may replace tensors while a step runs without the GIL
         for index, parameter in enumerate(group["params"]):
             count = parameter.numel()
             if parameter.grad is not None:
@@ -78,6 +79,7 @@ class HostOptimizer(torch.optim.Optimizer):
                 state = self._state(parameter, names)
                 moments = [state[name] for name in names]
                 types = _TYPE_NAMES[parameter.dtype], _TYPE_NAMES[moments[0].dtype] if moments else "fp32"
+                held.append((parameter.detach(), parameter.grad, moments))
                 addresses = [moment.data_ptr() for moment in moments]
                 tensor = (parameter.data_ptr(), parameter.grad.data_ptr(), addresses, count, first_element)
                 batches.setdefault((state["step"] + 1, *types), []).append((index, tensor))

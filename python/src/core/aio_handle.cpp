@@ -104,6 +104,7 @@ AioHandle::AioHandle(const AioOptions& options) : forks_(fork_count()) {
       nvme::IoEngineOptions{.block_bytes = options.block_bytes, .depth = options.depth});
 }
 
+// NOLINTNEXTLINE(bugprone-exception-escape): pybind11 throws only without an interpreter.
 AioHandle::~AioHandle() {
   if (forks_ != fork_count()) {
     // The threads, the ring and the Python objects are the parent's.

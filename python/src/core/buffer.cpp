@@ -49,8 +49,9 @@ void Buffer::take_tensor(const py::object& tensor) {
   const auto address = tensor.attr("data_ptr")().cast<std::uintptr_t>();
   const auto count = tensor.attr("numel")().cast<std::size_t>();
   const auto element_bytes = tensor.attr("element_size")().cast<std::size_t>();
-  // The address of memory that the tensor owns.
-  bytes_ = {reinterpret_cast<std::byte*>(address), count * element_bytes};
+  // The address of memory that the tensor owns, as Python has it.
+  auto* const memory = reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
+  bytes_ = {memory, count * element_bytes};
 }
 
 void Buffer::take_view(const py::object& object, Access access) {

@@ -24,7 +24,8 @@ constexpr std::size_t kPieceElements = 16'384;
 // Addresses come from tensors that the caller owns.
 template <class T>
 std::span<T> span_at(std::uintptr_t address, std::size_t begin, std::size_t count) {
-  return {reinterpret_cast<T*>(address) + begin, count};
+  return {reinterpret_cast<T*>(address) + begin,  // NOLINT(performance-no-int-to-ptr): from Python
+          count};
 }
 
 // Elements of one tensor.
