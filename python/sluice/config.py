@@ -38,7 +38,7 @@ def _without_positions(error: ConfigError) -> ConfigError:
     found = [Problem(0, 0, problem.key_path, problem.message) for problem in error.problems]
     lines = [": ".join(part for part in (_NAME_OF_DICT, p.key_path, p.message) if part) for p in found]
     count = f"{len(found)} problem" + ("" if len(found) == 1 else "s")
-    return ConfigError("\n".join([*lines, f"{_NAME_OF_DICT}: {count}"]), found)
+    return ConfigError("\n".join([*lines, f"{count} in {_NAME_OF_DICT}"]), found)
 
 
 def _path_of(source: str | os.PathLike[str]) -> str:

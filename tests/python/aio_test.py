@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -235,8 +236,6 @@ def test_a_dropped_handle_reports_a_failed_request(tmp_path: Path, capfd: pytest
 
 
 def test_requests_in_flight_at_the_end_of_a_script(tmp_path: Path) -> None:
-    import subprocess
-
     code = (
         "import sluice.ops.aio\n"
         "handle = sluice.ops.aio.aio_handle(block_size=4096, queue_depth=1)\n"
@@ -245,6 +244,24 @@ def test_requests_in_flight_at_the_end_of_a_script(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     assert [(tmp_path / str(n)).stat().st_size for n in range(4)] == [MIB] * 4
+
+
+def test_locked_memory_beyond_the_limit_says_so() -> None:
+    code = """
+import os, resource, sluice._core
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 1 << 20))
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)  # root may lock what it likes
+try:
+    sluice._core.LockedMemory(1 << 26)
+except MemoryError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert result.stdout.strip() == (
+        "page-locked memory (the limit is RLIMIT_MEMLOCK; raise it with ulimit -l): "
+        "64.0 MiB requested on tier host, 1.00 MiB available"
+    ), result.stderr
 
 
 def test_wait_releases_the_gil(tmp_path: Path) -> None:

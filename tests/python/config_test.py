@@ -66,7 +66,7 @@ def test_the_problems_of_a_dict_have_no_lines() -> None:
     assert [p.key_path for p in caught.value.problems][1] == "zero_optimization.stage"
     lines = str(caught.value).splitlines()
     assert lines[1].startswith("config: zero_optimization.stage: ")
-    assert lines[-1] == "config: 3 problems"
+    assert lines[-1] == "3 problems in config"
 
 
 def test_a_config_error_survives_pickling() -> None:

@@ -20,5 +20,5 @@ def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
         (tmp_path / name).write_text((REPOSITORY / source).read_text())
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks))
-    result = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr
