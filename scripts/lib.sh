@@ -75,6 +75,16 @@ run_tests() {
   return "$result"
 }
 
+# Runs the tests of the Python package and notes which were skipped.
+run_python_tests() {
+  local results="$repo/.cache/test-results" result=0 part
+  scripts/test_python.sh "$results" || result=1
+  for part in python python-torch; do
+    skips+=("$(scripts/skipped_tests.py "$part" "$results/$part" "$results/$part" 2>&1)") || result=1
+  done
+  return "$result"
+}
+
 # Builds a preset and runs its tests, in two stages: build_and_test PRESET WHAT [ARGUMENT OF CTEST...].
 build_and_test() {
   local preset="$1" what="$2"

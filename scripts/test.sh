@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sets up, checks the structure, builds and runs every test; then again, all that needs no LibTorch, with AddressSanitizer
-# and UndefinedBehaviorSanitizer; then compiles that with clang's thread-safety analysis. Prints the tests that were
-# skipped, and why. scripts/test.sh [--quick]; --quick leaves out all that comes after the tests.
+# Sets up, checks the structure, builds and runs every test, and those of the Python package; then again, all that needs no
+# LibTorch, with AddressSanitizer and UndefinedBehaviorSanitizer; then compiles that with clang's thread-safety analysis.
+# Prints the tests that were skipped, and why. scripts/test.sh [--quick]; --quick leaves out all that comes after the tests.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 quick=no
@@ -15,6 +15,7 @@ done
 stage "setup" scripts/setup.sh || exit 1
 stage "structure" scripts/check_structure.py || true
 build_and_test ci ci || true
+stage "python" run_python_tests || true
 if [[ "$quick" == no ]]; then
   build_and_test asan "asan, ubsan" || true
   if command -v clang++-14 >/dev/null; then

@@ -1,0 +1,144 @@
+"""Plans: where every byte of a run would live, before anything is allocated."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from . import _core
+from .config import Config, Source, load
+
+_TIERS = ("device", "host", "nvme")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def _text(count: int) -> str:
+    """Bytes for people: 1536 is "1.5 KiB"."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.4g} {_UNITS[unit]}" if unit else f"{count} B"
+
+
+def _row(cells: list[str], tag: str = "td") -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+
+class Plan:
+    """Where every byte of a run would live. Made by :func:`sluice.plan`; shows itself as a table.
+
+    ``data`` is the JSON object of ``sluice plan --json`` as a dict: ``parameters``, ``planned_bytes`` (by tier),
+    ``budget_bytes``, ``rows``, ``disks``, ``bytes_per_step`` (by link), ``choices`` and more. Sizes are bytes.
+    """
+
+    def __init__(self, made: _core.Plan, notes: list[str], rates: str) -> None:
+        self.data: dict[str, Any] = json.loads(made.json(rates))
+        self.table = made.table().rstrip("\n")
+        self.choices = made.choices
+        self.notes = notes
+
+    def __str__(self) -> str:
+        return "\n".join([*self.notes, self.table, *(f"chosen: {choice}" for choice in self.choices)])
+
+    def __repr__(self) -> str:
+        planned = self.data["planned_bytes"]
+        tiers = ", ".join(f"{tier} {_text(planned[tier])}" for tier in _TIERS)
+        return f"<sluice.Plan of {self.data['parameters']} parameters: {tiers}>"
+
+    def _repr_html_(self) -> str:
+        rows = [[row["component"], *(_text(row[tier]) for tier in _TIERS), row["note"]] for row in self.data["rows"]]
+        rows.append(["planned", *(_text(self.data["planned_bytes"][tier]) for tier in _TIERS), ""])
+        for name in ("budget", "least"):
+            held = self.data.get(f"{name}_bytes")
+            if held:
+                rows.append([name, _text(held["device"]), _text(held["host"]), "", ""])
+        caption = f"{self.data['parameters']:,} parameters, computed on {self.data['computes_on']}"
+        chosen = "".join(f"<li>{html.escape(choice)}</li>" for choice in self.choices)
+        return (
+            f"<table><caption>{html.escape(caption)}</caption><thead>{_row(['', *_TIERS, ''], 'th')}</thead><tbody>"
+            + "".join(map(_row, rows))
+            + f"</tbody></table><ul>{chosen}</ul>"
+        )
+
+
+def _facts_of(machine: _core.MachineFacts) -> dict[str, Any]:
+    gpu = machine.gpu
+    facts = {name: getattr(machine, name) for name in _MACHINE_KEYS}
+    facts["free_disk_bytes"] = dict(machine.free_disk_bytes)
+    facts["gpu"] = gpu and {name: getattr(gpu, name) for name in ("index", "name", "total_bytes", "free_bytes")}
+    return facts
+
+
+_MACHINE_KEYS = ("total_memory_bytes", "available_memory_bytes", "memlock_bytes", "address_space_bytes", "cores")
+
+
+def _apply(facts: Mapping[str, Any], machine: _core.MachineFacts) -> None:
+    unknown = sorted(set(facts) - {*_MACHINE_KEYS, "free_disk_bytes", "gpu"})
+    if unknown:
+        known = ", ".join([*_MACHINE_KEYS, "free_disk_bytes", "gpu"])
+        raise ValueError(f"machine has no fact {unknown[0]!r}; there are: {known}")
+    for name in _MACHINE_KEYS:
+        if name in facts:
+            setattr(machine, name, facts[name])
+    if "available_memory_bytes" in facts:
+        machine.clear_group_memory()  # a limit of this process, not of the machine described
+    if "free_disk_bytes" in facts:
+        machine.free_disk_bytes = [(os.fspath(path), count) for path, count in facts["free_disk_bytes"].items()]
+    if "gpu" in facts:
+        gpu = facts["gpu"]
+        machine.gpu = None if gpu is None else _core.GpuFacts(**{"index": 0, **gpu})
+
+
+def machine_facts(config: Source | Config) -> dict[str, Any]:
+    """The facts of this machine that a plan of this configuration follows from.
+
+    Keys: ``total_memory_bytes``, ``available_memory_bytes`` (what this process can still get), ``memlock_bytes``
+    (what it may lock), ``address_space_bytes``, ``cores``, ``free_disk_bytes`` (by directory that the configuration
+    names), and ``gpu``: None, or a dict of ``index``, ``name``, ``total_bytes``, ``free_bytes``.
+
+    Raises as :func:`sluice.config.load`, and ValueError when the configuration names a GPU that is missing.
+    """
+    loaded = config if isinstance(config, Config) else load(config)
+    return _facts_of(_core.probe_machine(loaded._parsed))
+
+
+def _model_of(model: Source) -> _core.ModelConfig:
+    if isinstance(model, Mapping):
+        return _core.parse_model_config(json.dumps(model), "model")
+    path = os.fspath(model)
+    os.stat(path)  # FileNotFoundError, before anything is read
+    return _core.load_model_config(path)
+
+
+def plan(
+    model: Source,
+    config: Source | Config,
+    *,
+    placement: str = "configured",
+    machine: Mapping[str, Any] | None = None,
+    rates: str | os.PathLike[str] = "",
+) -> Plan:
+    """Plans a run: the table of `sluice plan`, before anything is allocated.
+
+    ``model``: a Hugging Face ``config.json`` of type gpt2, as a path or a dict. ``config``: a DeepSpeed JSON file, as a
+    path, a dict or a :class:`sluice.config.Config`. ``placement``: "configured", or "resident" for everything on the
+    device. ``machine``: facts that replace those of this machine, by the keys of :func:`machine_facts`. ``rates``: a
+    file that ``sluice plan --probe --rates FILE`` wrote; the plan then has predicted seconds.
+
+    Raises :class:`sluice.DoesNotFit` with the table and changes that would fit, :class:`sluice.config.ConfigError`,
+    FileNotFoundError, and ValueError for an unknown placement or fact.
+
+    >>> print(sluice.plan("model.json", "ds.json", machine={"available_memory_bytes": 64 << 30}))
+    """
+    loaded = config if isinstance(config, Config) else load(config)
+    facts = _core.probe_machine(loaded._parsed)
+    if machine is not None:
+        _apply(machine, facts)
+    path = os.fspath(rates)
+    made = _core.make_plan(loaded._parsed, _model_of(model), placement, facts, path)
+    if machine is None:
+        made.add_storage_choices()  # they are about this machine's drives
+    return Plan(made, loaded.notes, path)

@@ -1,0 +1,122 @@
+"""Reads and checks a DeepSpeed JSON configuration, with the verdicts of `sluice config check`.
+
+>>> config = sluice.config.load("ds.json")      # or a dict
+>>> config.values["zero_optimization.stage"]
+3
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any, Union
+
+from . import _core
+from ._errors import ConfigError, Problem
+
+__all__ = ["Config", "ConfigError", "Problem", "Source", "load", "problems"]
+
+Source = Union[str, "os.PathLike[str]", Mapping[str, Any]]
+"""A configuration: the path of a JSON file, or its content as a dict."""
+
+_NAME_OF_DICT = "config"
+
+
+def _text_of(content: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(content)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the configuration cannot be written as JSON: {error}") from error
+
+
+def _without_positions(error: ConfigError) -> ConfigError:
+    """The error of a dict: its text has no lines that the caller knows."""
+    found = [Problem(0, 0, problem.key_path, problem.message) for problem in error.problems]
+    lines = [": ".join(part for part in (_NAME_OF_DICT, p.key_path, p.message) if part) for p in found]
+    count = f"{len(found)} problem" + ("" if len(found) == 1 else "s")
+    return ConfigError("\n".join([*lines, f"{count} in {_NAME_OF_DICT}"]), found)
+
+
+def _path_of(source: str | os.PathLike[str]) -> str:
+    path = os.fspath(source)
+    os.stat(path)  # FileNotFoundError, before anything is read
+    return path
+
+
+class Config:
+    """A configuration without mistakes. Made by :func:`load`.
+
+    ``source`` is what was loaded, ``tuned`` the files over it.
+    """
+
+    def __init__(self, source: Source, tuned: Iterable[str | os.PathLike[str]] = (), world_size: int = 1) -> None:
+        self.source = source
+        self.tuned = tuple(_path_of(path) for path in tuned)
+        self.world_size = world_size
+        if isinstance(source, Mapping):
+            if self.tuned:
+                raise ValueError("tuned files go over a file; put their keys into the dict instead")
+            try:
+                self._parsed = _core.parse_train_config(_text_of(source), _NAME_OF_DICT, world_size)
+            except ConfigError as error:
+                raise _without_positions(error) from None
+        else:
+            self._parsed = _core.load_train_config(_path_of(source), self.tuned, world_size)
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines for people: ``mapped: KEY: meaning here``, and ``note: KEY: ...`` for doubtful values."""
+        return self._parsed.notes
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The values that a run of one rank uses, by key path. A value that the planner chooses is ``"auto"``.
+
+        Runs ``sluice config check --json``, once. Raises :class:`sluice.Error` when the program fails.
+        """
+        if not isinstance(self.source, Mapping):
+            return self._values_of(os.fspath(self.source))
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write(_text_of(self.source))
+            file.flush()
+            return self._values_of(file.name)
+
+    def _values_of(self, path: str) -> dict[str, Any]:
+        from .__main__ import PROGRAM
+        from ._errors import Error
+
+        command = [str(PROGRAM), "config", "check", "--json", path, *self.tuned]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise Error(f"`{' '.join(command)}` failed: {result.stderr.strip()}")
+        values: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])["values"]
+        return values
+
+    def __repr__(self) -> str:
+        shown = "a dict" if isinstance(self.source, Mapping) else repr(os.fspath(self.source))
+        return f"<sluice.config.Config of {shown}: no mistakes, {len(self.notes)} notes>"
+
+
+def load(source: Source, *, tuned: Iterable[str | os.PathLike[str]] = (), world_size: int = 1) -> Config:
+    """Reads and checks a configuration.
+
+    ``tuned``: files with the sections "aio" and "sluice" only, as ``sluice nvme tune`` writes them; their keys
+    replace those of ``source``, which is a file. ``world_size``: ranks that share a training batch.
+
+    Raises :class:`ConfigError` with every mistake, FileNotFoundError, and ValueError for a file that cannot be read,
+    for ``tuned`` beside a dict, and for a ``world_size`` below 1.
+    """
+    return Config(source, tuned, world_size)
+
+
+def problems(source: Source, *, tuned: Iterable[str | os.PathLike[str]] = (), world_size: int = 1) -> list[Problem]:
+    """The mistakes of a configuration; an empty list when there are none. Raises as :func:`load` otherwise."""
+    try:
+        load(source, tuned=tuned, world_size=world_size)
+    except ConfigError as error:
+        return error.problems
+    return []

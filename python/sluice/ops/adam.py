@@ -1,0 +1,66 @@
+"""Adam, AdamW and AMSGrad on host memory, with DeepSpeed's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .. import _core
+from ._host_optimizer import HostOptimizer
+
+__all__ = ["DeepSpeedCPUAdam"]
+
+
+class DeepSpeedCPUAdam(HostOptimizer):
+    """Adam and AdamW (``adamw_mode``, the default) at the speed of host memory.
+
+    ``lr``: learning rate. ``betas``: decay of the two running averages, each in [0, 1). ``eps``: added to the
+    denominator. ``weight_decay``: decoupled with ``adamw_mode``, otherwise added to the gradient. ``amsgrad``: divides by
+    the largest second average so far. ``bias_correction``: corrects the averages of the first steps. All may differ by
+    parameter group.
+
+    States of each parameter, of its shape: ``exp_avg``, ``exp_avg_sq``, with ``amsgrad`` ``max_exp_avg_sq``; and
+    ``step``, the number of its updates. Types and devices: :class:`sluice.ops._host_optimizer.HostOptimizer`.
+
+    Raises ValueError for a value out of range.
+    """
+
+    _settings = ("fp32_optimizer_states", "adam_w_mode")
+
+    def __init__(
+        self,
+        model_params: Iterable[Any],
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        adamw_mode: bool = True,
+        fp32_optimizer_states: bool = True,
+    ) -> None:
+        self.adam_w_mode = adamw_mode
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "bias_correction": bias_correction,
+            "amsgrad": amsgrad,
+        }
+        super().__init__(model_params, defaults, fp32_optimizer_states)
+
+    def _config(self, group: dict[str, Any]) -> _core.AdamConfig:
+        return _core.AdamConfig(
+            learning_rate=float(group["lr"]),
+            beta1=float(group["betas"][0]),
+            beta2=float(group["betas"][1]),
+            epsilon=float(group["eps"]),
+            weight_decay=float(group["weight_decay"]),
+            decoupled=self.adam_w_mode,
+            bias_correction=bool(group["bias_correction"]),
+            amsgrad=bool(group["amsgrad"]),
+        )
+
+    def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if group["amsgrad"] else ("exp_avg", "exp_avg_sq")

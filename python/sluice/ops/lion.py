@@ -1,0 +1,46 @@
+"""Lion on host memory, with DeepSpeed's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .. import _core
+from ._host_optimizer import HostOptimizer
+
+__all__ = ["DeepSpeedCPULion"]
+
+
+class DeepSpeedCPULion(HostOptimizer):
+    """Lion (Chen et al. 2023, Alg. 2) at the speed of host memory.
+
+    ``lr``: learning rate. ``betas``: weight of the average in the update, and its decay, each in [0, 1).
+    ``weight_decay``: decoupled.
+
+    States of each parameter, of its shape: ``exp_avg``; and ``step``, the number of its updates. Types and devices:
+    :class:`sluice.ops._host_optimizer.HostOptimizer`.
+
+    Raises ValueError for a value out of range.
+    """
+
+    def __init__(
+        self,
+        model_params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 0.0,
+        fp32_optimizer_states: bool = True,
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
+        super().__init__(model_params, defaults, fp32_optimizer_states)
+
+    def _config(self, group: dict[str, Any]) -> _core.LionConfig:
+        return _core.LionConfig(
+            learning_rate=float(group["lr"]),
+            beta1=float(group["betas"][0]),
+            beta2=float(group["betas"][1]),
+            weight_decay=float(group["weight_decay"]),
+        )
+
+    def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg",)

@@ -1,0 +1,60 @@
+"""SGD with momentum on host memory. DeepSpeed has no such optimizer; arguments and states are torch.optim.SGD's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .. import _core
+from ._host_optimizer import HostOptimizer
+
+__all__ = ["CPUSGD"]
+
+
+class CPUSGD(HostOptimizer):
+    """SGD at the speed of host memory, by the formula of ``torch.optim.SGD``.
+
+    ``lr``: learning rate. ``momentum``: decay of the momentum buffer; 0: none. ``dampening``: 1 - dampening multiplies
+    the gradient in the buffer. ``weight_decay``: added to the gradient. ``nesterov``: needs momentum and no dampening.
+    ``maximize``: goes up instead of down.
+
+    States of each parameter, of its shape: with momentum ``momentum_buffer``; and ``step``, the number of its updates.
+    Types and devices: :class:`sluice.ops._host_optimizer.HostOptimizer`.
+
+    Raises ValueError for a value out of range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        fp32_optimizer_states: bool = True,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, fp32_optimizer_states)
+
+    def _config(self, group: dict[str, Any]) -> _core.SgdConfig:
+        return _core.SgdConfig(
+            learning_rate=float(group["lr"]),
+            momentum=float(group["momentum"]),
+            dampening=float(group["dampening"]),
+            weight_decay=float(group["weight_decay"]),
+            nesterov=bool(group["nesterov"]),
+            maximize=bool(group["maximize"]),
+        )
+
+    def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] else ()

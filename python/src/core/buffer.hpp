@@ -1,0 +1,38 @@
+#pragma once
+// Host memory that a Python object owns: a PyTorch tensor on the CPU, a NumPy array, or anything
+// with the buffer protocol. The object stays alive, and cannot be resized, as long as the Buffer.
+// Made and destroyed with the GIL; bytes() needs none. Thread-compatible: callers synchronise.
+
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace sluice::python {
+
+// What happens to the memory.
+enum class Access { read, write };
+
+class Buffer {
+ public:
+  // Throws a Python exception: TypeError for an object without memory of its own, ValueError for
+  // memory that is not contiguous or not on the host, BufferError for Access::write on read-only
+  // memory.
+  Buffer(const pybind11::object& object, Access access);
+
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  struct Release {
+    void operator()(Py_buffer* view) const;
+  };
+  void take_tensor(const pybind11::object& tensor);
+  void take_view(const pybind11::object& object, Access access);
+
+  pybind11::object owner_;
+  std::unique_ptr<Py_buffer, Release> view_;  // null for a tensor
+  std::span<std::byte> bytes_;
+};
+
+}  // namespace sluice::python

@@ -1,0 +1,68 @@
+#include "core/errors.hpp"
+
+#include <pybind11/pybind11.h>
+
+#include <exception>
+#include <string>
+
+#include "sluice/base/error.hpp"
+#include "sluice/config/config_error.hpp"
+
+namespace sluice::python {
+
+namespace py = pybind11;
+
+namespace {
+
+py::object own_class(const char* name) {
+  return py::module_::import("sluice._errors").attr(name);
+}
+
+void raise(const py::object& error) {
+  PyErr_SetObject(py::type::of(error).ptr(), error.ptr());
+}
+
+void raise_config_error(const config::ConfigError& error) {
+  const py::object problem_class = own_class("Problem");
+  py::list problems;
+  for (const config::Problem& problem : error.problems()) {
+    problems.append(problem_class(problem.line, problem.column, problem.key_path, problem.message));
+  }
+  raise(own_class("ConfigError")(error.what(), problems));
+}
+
+// OSError adds the errno's number before the text, and the path behind it.
+void raise_os_error(const IoError& error) {
+  std::string text = error.what();
+  const std::string path_first = error.path() + ": ";
+  if (text.rfind(path_first, 0) == 0) text = text.substr(path_first.size());
+  raise(py::handle(PyExc_OSError)(error.code().value(), text, error.path()));
+}
+
+}  // namespace
+
+void translate_errors() {
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const config::ConfigError& error) {
+      raise_config_error(error);
+    } catch (const InvalidArgument& error) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+    } catch (const IoError& error) {
+      raise_os_error(error);
+    } catch (const OutOfMemory& error) {
+      PyErr_SetString(PyExc_MemoryError, error.what());
+    } catch (const Interrupted& error) {
+      PyErr_SetString(PyExc_KeyboardInterrupt, error.what());
+    } catch (const DoesNotFit& error) {
+      raise(own_class("DoesNotFit")(error.what()));
+    } catch (const StorageError& error) {
+      raise(own_class("StorageError")(error.what()));
+    } catch (const Error& error) {
+      raise(own_class("Error")(error.what()));
+    }
+  });
+}
+
+}  // namespace sluice::python

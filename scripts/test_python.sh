@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Builds the Python package's wheel, installs it into an environment without compilers on PATH, and runs its tests there:
+# first without PyTorch, then with the PyTorch of .venv. scripts/test_python.sh [RESULTS] (results of pytest as JUnit XML,
+# RESULTS/python and RESULTS/python-torch; .cache/test-results by default).
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+results="$(mkdir -p "${1:-.cache/test-results}" && cd "${1:-.cache/test-results}" && pwd)"
+place="$repo/.cache/python"
+mkdir -p "$place"
+python=.venv/bin/python
+[[ -x "$python" ]] || fail "there is no $python; run scripts/setup.sh"
+
+# An environment with these packages: environment NAME PACKAGE...
+environment() {
+  local name="$1" log="$place/$1.log" packages=("${@:2}")
+  local folder="$place/$name" wanted="${packages[*]} $("$python" --version)"
+  if [[ "$(cat "$folder/.packages" 2>/dev/null)" == "$wanted" ]]; then return; fi
+  rm -rf "$folder"
+  "$python" -m venv "$folder" >"$log" 2>&1 || explain_failure "$log" "making the environment $name"
+  "$folder/bin/python" -m pip install --disable-pip-version-check -q "${packages[@]}" >>"$log" 2>&1 ||
+    explain_failure "$log" "installing ${packages[*]}"
+  echo "$wanted" >"$folder/.packages"
+}
+
+build_wheel() {
+  local log="$place/wheel.log"
+  rm -rf "$place/wheel"
+  # The compiler and the warnings of the preset ci: so the compiler cache has the libraries from its build. A folder of
+  # its own, since a user's `pip install .` has other ones.
+  CXX="$(command -v c++)" "$place/build/bin/python" -m pip wheel . --disable-pip-version-check --no-deps --no-build-isolation \
+    --wheel-dir "$place/wheel" --config-settings=cmake.define.SLUICE_WERROR=ON \
+    --config-settings=build-dir=build-python-ci >"$log" 2>&1 ||
+    { tail -40 "$log"; explain_failure "$log" "building the wheel"; }
+  ls "$place"/wheel/*.whl
+}
+
+# Runs pytest in the environment of the tests: run_pytest RESULTS [NAME=VALUE...] PATH...
+run_pytest() {
+  local folder="$results/$1" variables=()
+  shift
+  while [[ "$1" == *=* ]]; do
+    variables+=("$1")
+    shift
+  done
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  timeout 600 env PATH="$place/test/bin" CUDA_VISIBLE_DEVICES= OMP_WAIT_POLICY=passive "${variables[@]}" \
+    python -m pytest -q --durations=5 --junit-xml "$folder/ctest.xml" "$@"
+}
+
+mapfile -t build_packages < <(sed -n 's/^requires = \[\(.*\)\]$/\1/p' pyproject.toml | tr -d '" ' | tr ',' '\n')
+mapfile -t test_packages <tests/python/requirements.txt
+environment build "${build_packages[@]}"
+environment test "${test_packages[@]}"
+build_wheel
+"$place/test/bin/python" -m pip install --disable-pip-version-check -q --no-deps --no-index --force-reinstall "$place"/wheel/*.whl
+result=0
+run_pytest python tests/python --ignore=tests/python/with_torch || result=1
+torch="$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+run_pytest python-torch PYTHONPATH="$torch" tests/python/with_torch || result=1
+exit "$result"

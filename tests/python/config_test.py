@@ -1,0 +1,109 @@
+"""sluice.config: the verdicts of `sluice config check`."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import sluice
+from conftest import CONFIG, Program
+
+BROKEN = """{
+  "train_micro_batch_size_per_gpu": 0,
+  "gradient_accumulation_steps": 2,
+  "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+  "zero_optimization": {"stage": 7},
+  "sluice": {"durabilty": "power"}
+}
+"""
+
+
+def test_values_and_notes_are_those_of_the_program(config_file: Path, program: Program) -> None:
+    config = sluice.config.load(config_file)
+    shown = program.json("config", "check", str(config_file))
+    assert config.values == shown["values"]
+    assert config.notes == shown["notes"]
+    assert config.values["train_batch_size"] == 6
+    assert config.values["optimizer.params.betas"] == [0.9, 0.95]
+
+
+def test_a_dict_resolves_to_the_values_of_its_file(config_file: Path) -> None:
+    assert sluice.config.load(CONFIG).values == sluice.config.load(str(config_file)).values
+
+
+def test_a_note_of_a_mapped_key_is_there() -> None:
+    config = sluice.config.load({**CONFIG, "zero_optimization": {"stage": 3, "overlap_comm": True}})
+    assert any("overlap_comm" in note for note in config.notes), config.notes
+
+
+def test_every_mistake_of_a_file_is_a_problem_with_its_place(tmp_path: Path, program: Program) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(BROKEN)
+    with pytest.raises(sluice.config.ConfigError) as caught:
+        sluice.config.load(path)
+    error = caught.value
+    assert isinstance(error, ValueError)
+    assert [(p.line, p.key_path) for p in error.problems] == [
+        (2, "train_micro_batch_size_per_gpu"),
+        (5, "zero_optimization.stage"),
+        (6, "sluice.durabilty"),
+    ]
+    assert "durability" in error.problems[2].message  # the nearest key
+    assert error.problems == sluice.config.problems(path)
+    # The program says the same, and ends with 2.
+    said = program.run("config", "check", str(path))
+    assert said.returncode == 2
+    for line in str(error).splitlines():
+        assert line in said.stderr
+
+
+def test_the_problems_of_a_dict_have_no_lines() -> None:
+    with pytest.raises(sluice.config.ConfigError) as caught:
+        sluice.config.load(json.loads(BROKEN))
+    assert {(p.line, p.column) for p in caught.value.problems} == {(0, 0)}
+    assert [p.key_path for p in caught.value.problems][1] == "zero_optimization.stage"
+    lines = str(caught.value).splitlines()
+    assert lines[1].startswith("config: zero_optimization.stage: ")
+    assert lines[-1] == "3 problems in config"
+
+
+def test_a_config_error_survives_pickling() -> None:
+    with pytest.raises(sluice.config.ConfigError) as caught:
+        sluice.config.load(json.loads(BROKEN))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.problems) == (str(caught.value), caught.value.problems)
+
+
+def test_a_correct_configuration_has_no_problems() -> None:
+    assert sluice.config.problems(CONFIG) == []
+
+
+def test_a_missing_file_is_file_not_found() -> None:
+    with pytest.raises(FileNotFoundError):
+        sluice.config.load("no/such/file.json")
+
+
+def test_a_dict_that_is_no_json_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="cannot be written as JSON"):
+        sluice.config.load({"train_batch_size": object()})
+
+
+def test_the_batch_is_checked_for_the_ranks() -> None:
+    batch = {**CONFIG, "train_batch_size": 6}
+    assert sluice.config.problems(batch) == []
+    assert [p.key_path for p in sluice.config.problems(batch, world_size=2)] == ["train_batch_size"]
+    with pytest.raises(ValueError, match="a world size of 0"):
+        sluice.config.load(CONFIG, world_size=0)
+
+
+def test_a_tuned_file_is_over_the_configuration(config_file: Path, tmp_path: Path) -> None:
+    tuned = tmp_path / "tuned.json"
+    tuned.write_text('{"aio": {"block_size": 1048576}}')
+    assert sluice.config.load(config_file, tuned=[tuned]).values["aio.block_size"] == 1048576
+    tuned.write_text('{"aio": {"blok_size": 17}}')
+    with pytest.raises(sluice.config.ConfigError, match="tuned.json:1:"):
+        sluice.config.load(config_file, tuned=[tuned])
+    with pytest.raises(ValueError, match="put their keys into the dict"):
+        sluice.config.load(CONFIG, tuned=[tuned])

@@ -1,0 +1,72 @@
+"""The package as it is installed: what an import costs and needs, and the program."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+import sluice
+from conftest import REPOSITORY, Program
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_tests_run_without_compilers() -> None:
+    assert [name for name in ("cc", "c++", "g++", "clang", "cmake", "ninja") if shutil.which(name)] == []
+
+
+def test_the_package_is_the_installed_one() -> None:
+    assert not str(sluice.__file__).startswith(str(REPOSITORY / "python"))
+
+
+def test_the_import_takes_at_most_a_second() -> None:
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert python("import sluice._core").returncode == 0
+        seconds.append(time.perf_counter() - start)
+    print(f"a process that imports sluice._core takes {min(seconds):.3f} s")
+    assert min(seconds) <= 1.0
+
+
+def test_the_import_needs_no_torch_and_no_numpy() -> None:
+    result = python(
+        "import sys; sys.modules['torch'] = sys.modules['numpy'] = None\n"
+        "import sluice, sluice.ops.aio; print(sluice._core.kernel_in_use())"
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_optimizers_say_that_they_need_pytorch() -> None:
+    result = python("import sys; sys.modules['torch'] = None\nimport sluice; sluice.ops.adam")
+    assert result.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: the optimizers of sluice.ops need PyTorch, which is not installed here: pip install torch"
+    )
+
+
+def test_an_unknown_part_of_ops_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'transformer'"):
+        sluice.ops.transformer  # noqa: B018
+
+
+@pytest.mark.parametrize("command", [["sluice"], [sys.executable, "-m", "sluice"]])
+def test_the_program_comes_with_the_package(command: list[str]) -> None:
+    result = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0
+    assert "sluice plan" in result.stdout or "plan" in result.stdout
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    assert sluice.__version__ in version.stdout
+
+
+def test_the_program_without_libtorch_says_so(program: Program, config_file, model_file, tmp_path) -> None:
+    (tmp_path / "data").write_bytes(bytes(10_000))
+    result = program.run(
+        "train", "--config", str(config_file), "--model", str(model_file), "--data", str(tmp_path / "data"), "--steps", "1"
+    )
+    assert result.returncode == 1
+    assert "this build has no LibTorch" in result.stderr
