@@ -134,6 +134,19 @@ TEST(Flags, AreNamedInTheMessageOfTheirMistake) {
   EXPECT_THROW(parse_setting("lr"), InvalidArgument);
 }
 
+TEST(Flags, OfListsNameTheListThatTheyMake) {
+  const char* text = R"({"train_batch_size": 4, "optimizer": {"type": "AdamW",
+                         "params": {"betas": [0.9, 0.999]}}})";
+  EXPECT_THAT(mistakes_with(text, {flag("--adam-beta2", "2")}),
+              HasSubstr("--adam-beta2: optimizer.params.betas: expected two numbers in [0, 1), "
+                        "found [0.9"));
+  for (const char* key :
+       {"optimizer.params.betas.x", "optimizer.params.betas.7",
+        "optimizer.params.betas.99999999999", "train_batch_size.x", "..", "a.b.c"})
+    EXPECT_NE(mistakes_with(text, {parse_setting(std::string(key) + "=1")}), "") << key;
+  EXPECT_NE(mistakes_with(text, {parse_setting("aio.block_size=" + std::string(5000, '['))}), "");
+}
+
 TEST(Auto, ThatIsOpenIsOneErrorThatNamesEveryFlag) {
   const auto problems = problems_of(std::string(
       R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",

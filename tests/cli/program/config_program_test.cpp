@@ -31,9 +31,9 @@ TEST_F(ConfigProgram, FlagsFillAutoAndTheErrorNamesThem) {
   EXPECT_EQ(bare.exit_code, 2);
   for (const char* flag : {"--learning-rate LR", "--steps N", "--per-device-train-batch-size N"})
     EXPECT_THAT(bare.err, HasSubstr(flag));
-  const ProgramResult filled =
-      run_sluice({"config", "check", file("auto.json"), "--lr", "1e-4", "--steps", "70",
-                  "--per-device-train-batch-size", "4", "--set", "sluice.seed=9", "--bf16", "--json"});
+  const ProgramResult filled = run_sluice({"config", "check", file("auto.json"), "--lr", "1e-4",
+                                           "--steps", "70", "--per-device-train-batch-size", "4",
+                                           "--set", "sluice.seed=9", "--bf16", "--json"});
   ASSERT_EQ(filled.exit_code, 0) << filled.err;
   const Json::Value object = parse_json(last_line(filled.out));
   EXPECT_EQ(object["values"]["optimizer.params.lr"].asDouble(), 1e-4);
@@ -83,9 +83,10 @@ TEST_F(ConfigProgram, CheckMarksDefaults) {
 
 TEST_F(ConfigProgram, ResolveSaysWhereEachValueComesFrom) {
   write_file(file("tuned.json"), R"({"aio": {"queue_depth": 7}})");
-  const ProgramResult result = run_sluice(
-      {"config", "resolve", file("auto.json"), "--config", file("tuned.json"), "--learning-rate",
-       "1e-4", "--steps", "9", "--per-device-train-batch-size", "2", "--max-grad-norm", "1", "--json"});
+  const ProgramResult result =
+      run_sluice({"config", "resolve", file("auto.json"), "--config", file("tuned.json"),
+                  "--learning-rate", "1e-4", "--steps", "9", "--per-device-train-batch-size", "2",
+                  "--max-grad-norm", "1", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json::Value values = parse_json(last_line(result.out))["values"];
   const auto origin = [&](const char* key) { return values[key]["origin"].asString(); };
@@ -152,6 +153,19 @@ TEST_F(ConfigProgram, ConvertsTrainingArguments) {
       run_sluice({"config", "convert", file("args.json"), "--out", file("ds.json")});
   EXPECT_EQ(again.exit_code, 2);
   EXPECT_THAT(again.err, HasSubstr("exists already"));
+}
+
+TEST_F(ConfigProgram, ConvertFillsTheDeepSpeedFileOfTheArguments) {
+  write_file(file("args.json"), R"({"per_device_train_batch_size": 4, "learning_rate": 2e-05,
+      "max_grad_norm": 1.0, "deepspeed": {"train_batch_size": "auto", "gradient_clipping": 0.5,
+      "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}})");
+  const ProgramResult result = run_sluice({"config", "convert", file("args.json")});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json::Value config = parse_json(result.out);
+  EXPECT_EQ(config["zero_optimization"]["stage"].asInt(), 2);
+  EXPECT_EQ(config["train_micro_batch_size_per_gpu"].asInt(), 4);
+  EXPECT_FALSE(config.isMember("train_batch_size"));
+  EXPECT_THAT(result.err, HasSubstr("gradient_clipping: the value of the arguments replaces"));
 }
 
 TEST_F(ConfigProgram, ConvertsAccelerate) {

@@ -110,7 +110,7 @@ constexpr KeyInfo kTrainKeys[] = {
      "on one rank it changes nothing: gradients are divided by the number of ranks, 1"},
     {"gradient_predivide_factor", "", "number > 0", "1.0", kMapped,
      "on one rank it changes nothing: what is divided before the sum is multiplied after it"},
-    {"gradient_allreduce_op", "", "string", "\"mean\"", kMapped,
+    {"gradient_allreduce_op", "", "one of mean, sum, MEAN, SUM", "\"mean\"", kMapped,
      "on one rank it changes nothing: mean and sum of one gradient are equal"},
     {"communication_data_type", "", "one of fp16, bf16, fp32", "null", kMapped,
      "on one rank it changes nothing: no gradient is sent"},
@@ -437,8 +437,8 @@ constexpr KeyInfo kTrainKeys[] = {
      "a step is timed from its start to the start of the next; nothing is synchronised for it"},
 
     // Checkpoints.
-    {"checkpoint.tag_validation", "", "string", "\"Warn\"", kMapped,
-     "compares the tags of ranks, and a checkpoint here is one for all ranks"},
+    {"checkpoint.tag_validation", "", "one of Warn, Ignore, Fail, WARN, IGNORE, FAIL", "\"Warn\"",
+     kMapped, "compares the tags of ranks, and a checkpoint here is one for all ranks"},
     {"checkpoint.load_universal", "", "bool", "false", kNo, ""},
     {"checkpoint.use_node_local_storage", "", "bool", "false", kMapped,
      "sluice.checkpoint_dir says where checkpoints go"},
