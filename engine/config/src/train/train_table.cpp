@@ -284,9 +284,9 @@ constexpr KeyInfo kTrainKeys[] = {
     {"zero_optimization.cpu_offload", "", "bool", "false", kMapped,
      "deprecated; true means offload_optimizer {\"device\": \"cpu\"}"},
     {"zero_optimization.cpu_offload_param", "", "bool", "false", kMapped,
-     "deprecated; true means offload_param {\"device\": \"cpu\"}"},
-    {"zero_optimization.cpu_offload_use_pin_memory", "", "bool", "never", kNo,
-     "deprecated and without effect; set pin_memory in offload_optimizer instead"},
+     "deprecated; true means offload_param {\"device\": \"cpu\"}", "", "cpu_offload_params"},
+    {"zero_optimization.cpu_offload_use_pin_memory", "", "bool", "false", kMapped,
+     "deprecated, and without effect in DeepSpeed; pin_memory in offload_optimizer has one"},
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", "", "bool", "false", kMapped,
      "deprecated; whole weights are written by \"sluice export\", with either value (16-bit with "
      "--dtype bf16)"},
