@@ -78,6 +78,16 @@ TEST(Flags, GiveAnOptimizerToAFileWithoutOne) {
   EXPECT_EQ(named.optimizer.type, OptimizerType::adam);
 }
 
+TEST(Flags, ReplaceAnOptimizerAndNameTheParametersThatItLeavesBehind) {
+  const char* lamb = R"({"train_batch_size": 4, "optimizer": {"type": "Lamb",
+                         "params": {"lr": 0.002, "max_coeff": 0.5}}})";
+  EXPECT_THAT(mistakes_with(lamb, {}), HasSubstr("\"Lamb\" is not supported"));
+  const TrainConfig config = parse_with(lamb, {flag("--optimizer", "AdamW")});
+  EXPECT_EQ(config.optimizer.lr, 0.002);
+  EXPECT_THAT(config.notes, Contains("note: optimizer.params.max_coeff: no effect, since the "
+                                     "optimizer is replaced"));
+}
+
 TEST(Flags, FindTheOldNameThatTheFileHas) {
   const TrainConfig config = parse_with(
       R"({"train_batch_size": 4, "bfloat16": {"enabled": "auto"}})", {flag("--bf16", "true")});
