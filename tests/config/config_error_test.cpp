@@ -50,6 +50,21 @@ TEST(ConfigError, NamesTheFirstHundredOfFiftyThousandMistakes) {
   }
 }
 
+// Unknown keys at the top level are notes, which end too.
+TEST(ConfigError, AHundredIgnoredKeysAreEnough) {
+  const auto file_with = [](int count) {
+    std::string text = "{\"train_batch_size\": 8";
+    for (int i = 0; i < count; ++i)
+      text += ", \"" + std::string(1, static_cast<char>('a' + i % 26)) + "_qqqq_" +
+              std::to_string(i) + "\": 1";
+    return text + "}";
+  };
+  EXPECT_EQ(shown(problems_of(file_with(100))), "");
+  const auto problems = problems_of(file_with(150));
+  ASSERT_EQ(problems.size(), 50U);
+  EXPECT_THAT(problems[0].message, HasSubstr("unknown key, after 100 others"));
+}
+
 TEST(ConfigError, ReportsTenMistakesInOneAnswerWithTheirPositions) {
   const auto problems = problems_of(std::string(kTenMistakes));
   struct Expected {
@@ -199,6 +214,9 @@ TEST(ConfigFile, UnknownKeysNameTheNearestOfTheirLevelOrTheSectionTheyBelongIn) 
   EXPECT_THAT(message("durability"), HasSubstr("it belongs in \"sluice\""));
   EXPECT_THAT(message("sluice.gradient_clipping"), HasSubstr("it belongs at the top level"));
   EXPECT_EQ(message("aio.qqq"), "unknown key");
+  // Words of refused keys elsewhere are no sign of them.
+  EXPECT_EQ(message("version"), "");
+  EXPECT_EQ(message("dtype"), "");
 }
 
 TEST(ConfigFile, AnUnreadableFileIsNamedWithTheReason) {

@@ -78,6 +78,16 @@ TEST(Flags, GiveAnOptimizerToAFileWithoutOne) {
   EXPECT_EQ(named.optimizer.type, OptimizerType::adam);
 }
 
+TEST(Flags, ReplaceAnOptimizerAndNameTheParametersThatItLeavesBehind) {
+  const char* lamb = R"({"train_batch_size": 4, "optimizer": {"type": "Lamb",
+                         "params": {"lr": 0.002, "max_coeff": 0.5}}})";
+  EXPECT_THAT(mistakes_with(lamb, {}), HasSubstr("\"Lamb\" is not supported"));
+  const TrainConfig config = parse_with(lamb, {flag("--optimizer", "AdamW")});
+  EXPECT_EQ(config.optimizer.lr, 0.002);
+  EXPECT_THAT(config.notes, Contains("note: optimizer.params.max_coeff: no effect, since the "
+                                     "optimizer is replaced"));
+}
+
 TEST(Flags, FindTheOldNameThatTheFileHas) {
   const TrainConfig config = parse_with(
       R"({"train_batch_size": 4, "bfloat16": {"enabled": "auto"}})", {flag("--bf16", "true")});
@@ -132,6 +142,19 @@ TEST(Flags, AreNamedInTheMessageOfTheirMistake) {
   EXPECT_THAT(mistakes_with(R"({"train_batch_size": 4})", {parse_setting("no_such_thing=1")}),
               HasSubstr("unknown key"));
   EXPECT_THROW(parse_setting("lr"), InvalidArgument);
+}
+
+TEST(Flags, OfListsNameTheListThatTheyMake) {
+  const char* text = R"({"train_batch_size": 4, "optimizer": {"type": "AdamW",
+                         "params": {"betas": [0.9, 0.999]}}})";
+  EXPECT_THAT(mistakes_with(text, {flag("--adam-beta2", "2")}),
+              HasSubstr("--adam-beta2: optimizer.params.betas: expected two numbers in [0, 1), "
+                        "found [0.9"));
+  for (const char* key :
+       {"optimizer.params.betas.x", "optimizer.params.betas.7",
+        "optimizer.params.betas.99999999999", "train_batch_size.x", "..", "a.b.c"})
+    EXPECT_NE(mistakes_with(text, {parse_setting(std::string(key) + "=1")}), "") << key;
+  EXPECT_NE(mistakes_with(text, {parse_setting("aio.block_size=" + std::string(5000, '['))}), "");
 }
 
 TEST(Auto, ThatIsOpenIsOneErrorThatNamesEveryFlag) {

@@ -136,6 +136,14 @@ TEST(ModelConfig, ReportsAllMistakesAtOnceWithPositions) {
             "10:3: pruned_heads: not supported yet; only {} is accepted, found an object\n");
 }
 
+TEST(ModelConfig, NamesOfOtherFamiliesLeadToThoseHere) {
+  EXPECT_EQ(shown(model_problems_of(R"({"model_type": "gpt2", "hidden_act": "gelu",
+"intermediate_size": 3072, "d_model": 768})")),
+            "1:24: hidden_act: unknown key; did you mean \"activation_function\"?\n"
+            "2:1: intermediate_size: unknown key; did you mean \"n_inner\"?\n"
+            "2:28: d_model: unknown key; did you mean \"n_embd\"?\n");
+}
+
 TEST(ModelConfig, OfAnotherFamilyIsOneProblem) {
   EXPECT_EQ(shown(model_problems_of(R"({
   "model_type": "llama", "hidden_act": "silu", "rope_theta": 10000.0, "rms_norm_eps": 1e-6,

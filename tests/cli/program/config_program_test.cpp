@@ -155,6 +155,19 @@ TEST_F(ConfigProgram, ConvertsTrainingArguments) {
   EXPECT_THAT(again.err, HasSubstr("exists already"));
 }
 
+TEST_F(ConfigProgram, ConvertFillsTheDeepSpeedFileOfTheArguments) {
+  write_file(file("args.json"), R"({"per_device_train_batch_size": 4, "learning_rate": 2e-05,
+      "max_grad_norm": 1.0, "deepspeed": {"train_batch_size": "auto", "gradient_clipping": 0.5,
+      "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}})");
+  const ProgramResult result = run_sluice({"config", "convert", file("args.json")});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json::Value config = parse_json(result.out);
+  EXPECT_EQ(config["zero_optimization"]["stage"].asInt(), 2);
+  EXPECT_EQ(config["train_micro_batch_size_per_gpu"].asInt(), 4);
+  EXPECT_FALSE(config.isMember("train_batch_size"));
+  EXPECT_THAT(result.err, HasSubstr("gradient_clipping: the value of the arguments replaces"));
+}
+
 TEST_F(ConfigProgram, ConvertsAccelerate) {
   write_file(file("accelerate.yaml"), R"(compute_environment: LOCAL_MACHINE   # a comment
 debug: false

@@ -55,6 +55,25 @@ class TrainProgram : public ::testing::Test {
   TempDir directory_;
 };
 
+TEST_F(TrainProgram, FlagsReachTheTrainingLibrary) {
+  add_library();
+  write_file(directory_.file("it's ds.json"), R"({"train_micro_batch_size_per_gpu": "auto",
+      "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+      "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}})");
+  const ProgramResult open = train("");
+  EXPECT_EQ(open.exit_code, 2);
+  EXPECT_THAT(open.err, HasSubstr("optimizer.params.lr (--learning-rate LR)"));
+  const std::vector<std::string> flags = {
+      "--steps", "12", "--learning-rate", "1e-3", "--per-device-train-batch-size", "2"};
+  const ProgramResult filled = train("", flags);
+  EXPECT_EQ(filled.exit_code, 0) << filled.err;
+  std::vector<std::string> line = {"plan", "--config", directory_.file("it's ds.json"), "--model",
+                                   directory_.file("model.json")};
+  EXPECT_EQ(run_sluice(line).exit_code, 2);
+  line.insert(line.end(), flags.begin(), flags.end());
+  EXPECT_EQ(run_sluice(line).exit_code, 0);
+}
+
 TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {
   add_library();
   write_file(directory_.file("ds.json"), kConfigJson);

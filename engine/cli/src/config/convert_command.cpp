@@ -47,9 +47,11 @@ class Conversion {
     Json::Value* place = &config;
     std::istringstream names(key_path);
     for (std::string name; std::getline(names, name, '.');) place = &(*place)[name];
+    const bool is_open = place->isNull() || *place == "auto" || *place == value;
+    if (!is_open) note(key_path + ": the value of the arguments replaces that of \"deepspeed\"");
     *place = value;
   }
-  void note(const std::string& line) { notes.push_back("note: " + line); }
+  void note(const std::string& line) { notes.push_back(line); }
   [[noreturn]] void fail(const std::string& key, const std::string& why) const {
     throw InvalidArgument(path_ + ": " + key + ": " + why);
   }
@@ -144,7 +146,7 @@ void convert_training_arguments(Conversion& conversion) {
   const Json::Value micro = conversion.take("per_device_train_batch_size");
   conversion.set("train_micro_batch_size_per_gpu", micro.isNull() ? Json::Value(8) : micro);
   conversion.copy("gradient_accumulation_steps", "gradient_accumulation_steps");
-  if (conversion.config["train_batch_size"] == "auto")
+  if (conversion.config.get("train_batch_size", Json::Value()) == "auto")
     conversion.config.removeMember("train_batch_size");
   const Json::Value clipping = conversion.take("max_grad_norm");
   conversion.set("gradient_clipping", clipping.isNull() ? Json::Value(1.0) : clipping);

@@ -371,7 +371,14 @@ void Checker::throw_if_wrong() {
     std::string keys;
     for (const std::string& path : open_autos_)
       keys += (keys.empty() ? "" : ", ") + path + " (" + flags_of(path) + ")";
-    const Entry& first = entries_.find(open_autos_.front())->second;
+    const auto place = [&](const std::string& path) {
+      const Position at = entries_.find(path)->second.position;
+      return std::pair(at.line, at.column);
+    };
+    const std::string first_path =
+        *std::min_element(open_autos_.begin(), open_autos_.end(),
+                          [&](const auto& a, const auto& b) { return place(a) < place(b); });
+    const Entry& first = entries_.find(first_path)->second;
     problems_.push_back(
         {first.position.line, first.position.column, "",
          "\"auto\" is filled in by the Hugging Face Trainer, from its arguments. Give the flags "

@@ -157,6 +157,7 @@ class Checker {
   std::map<std::string, Entry, std::less<>> entries_;
   std::deque<Json::Value> filled_;  // values that stand for those of the file
   std::vector<std::string> open_autos_;
+  std::size_t ignored_ = 0;  // unknown keys that became notes
   std::vector<Problem> problems_;
   std::vector<std::string> notes_;
 };

@@ -45,15 +45,18 @@ void Checker::take_unknown(const Json::Value& value, const Member& member, Entry
   }
   const bool may_be_ignored =
       schema_.ignores_unknown && member.parent.empty() && document_.flag_of(value).empty();
-  constexpr std::size_t kMostNotes = 100;
+  // Looking for the nearest name takes time, which a file of 100,000 unknown keys adds up.
+  if (has_enough_problems()) return;
+  if (may_be_ignored && ignored_ == kMostProblems)
+    return report(entry, "unknown key, after " + std::to_string(kMostProblems) + " others");
   if (may_be_ignored && is_comment(member.name)) {
-    if (notes_.size() < kMostNotes) notes_.push_back("note: " + entry.written + ": a comment");
+    ++ignored_;
+    notes_.push_back("note: " + on_one_line(entry.written) + ": a comment");
     return;
   }
-  // Looking for the nearest name takes time, which a file of 100,000 unknown keys adds up.
-  if (has_enough_problems() || notes_.size() >= kMostNotes) return;
   const std::string hint = hint_for(member.parent, member.name);
   if (!hint.empty() || !may_be_ignored) return report(entry, "unknown key" + hint);
+  ++ignored_;
   notes_.push_back("note: " + on_one_line(entry.written) +
                    ": unknown key, which DeepSpeed ignores; it has no effect here either");
 }
@@ -93,8 +96,8 @@ std::string Checker::hint_by_section(const std::string& parent, const std::strin
   for (const auto& [section, names] : children_) {
     if (section == parent || std::find(names.begin(), names.end(), name) == names.end()) continue;
     const Rule* rule = rule_of(section.empty() ? name : section + "." + name);
-    // A switch is no sign of its section, and a key that is never accepted is no advice.
-    if (name == "enabled" || (rule != nullptr && rule->info->default_json == "never")) continue;
+    // A switch is no sign of its section, and a refused key is no advice.
+    if (name == "enabled" || (rule != nullptr && rule->info->fate == Fate::refused)) continue;
     return " here; it belongs " + (section.empty() ? "at the top level" : "in \"" + section + "\"");
   }
   return "";

@@ -42,6 +42,12 @@ const char* type_name(const Json::Value& value) {
   return "value";
 }
 
+// The name of an element of a list.
+bool is_index(const std::string& name) {
+  return !name.empty() && name.size() < 3 &&
+         name.find_first_not_of("0123456789") == std::string::npos;
+}
+
 std::string blank_byte_order_mark(std::string_view text) {
   std::string copy(text);
   if (copy.starts_with("\xEF\xBB\xBF")) copy.replace(0, 3, "   ");
@@ -162,7 +168,9 @@ void JsonDocument::set(const std::vector<std::string>& names, const Json::Value&
   mark(marked, flags_.size() - 1);
   Json::Value* place = &root_;
   for (const std::string& name : names) {
-    if (place->isArray()) {
+    if (place->isArray() && is_index(name)) {
+      // The list is no longer the file's.
+      place->setOffsetStart(marked.getOffsetStart());
       place = &(*place)[static_cast<Json::ArrayIndex>(std::stoul(name))];
       continue;
     }
@@ -195,9 +203,13 @@ std::optional<Json::Value> parse_json_value(std::string_view text) {
   builder["failIfExtra"] = true;
   const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
   Json::Value value;
-  const bool is_json = !text.empty() && find_invalid_utf8(text) == std::nullopt &&
-                       reader->parse(text.data(), text.data() + text.size(), &value, nullptr);
-  return is_json ? std::optional(value) : std::nullopt;
+  try {
+    const bool is_json = !text.empty() && find_invalid_utf8(text) == std::nullopt &&
+                         reader->parse(text.data(), text.data() + text.size(), &value, nullptr);
+    return is_json ? std::optional(value) : std::nullopt;
+  } catch (const Json::Exception&) {  // nested too deeply
+    return std::nullopt;
+  }
 }
 
 std::string read_config_file(const std::string& path) {

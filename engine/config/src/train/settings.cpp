@@ -53,7 +53,7 @@ Place find_place(const JsonDocument& document, const std::string& key) {
     const std::string alias = alias_of(path);
     if (in_object && !at->isMember(name) && !alias.empty() && at->isMember(alias)) name = alias;
     place.value = in_object ? at->find(name.data(), name.data() + name.size()) : nullptr;
-    if (!place.list.empty() && at != nullptr && at->isArray()) {
+    if (is_index(name) && at != nullptr && at->isArray()) {
       const auto index = static_cast<Json::ArrayIndex>(std::stoul(name));
       place.value = index < at->size() ? &(*at)[index] : nullptr;
     }

@@ -275,7 +275,7 @@ TrainConfig parse_train_config(std::string_view text, const std::string& shown_p
   JsonDocument document(text, shown_path);
   std::vector<std::string> replaced = apply_settings(document, options);
   Schema schema = train_schema();
-  set_moot_sections(document.root(), schema);
+  set_moot_sections(document, schema);
   Checker checker(document, schema);
   TrainConfig config;
   config.path = shown_path;

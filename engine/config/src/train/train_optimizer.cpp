@@ -226,7 +226,8 @@ WarmupCosineLR read_warmup_cosine(Checker& checker) {
 
 }  // namespace
 
-void set_moot_sections(const Json::Value& root, Schema& schema) {
+void set_moot_sections(const JsonDocument& document, Schema& schema) {
+  const Json::Value& root = document.root();
   const auto type_of = [&](const char* section) -> std::string {
     const Json::Value& object = root[section];
     if (!object.isObject()) return "";
@@ -235,7 +236,11 @@ void set_moot_sections(const Json::Value& root, Schema& schema) {
   const Json::Value& sluice = root["sluice"];
   const bool approximated = sluice.isObject() && sluice["approximate"] == Json::Value(true);
   const std::string optimizer = type_of("optimizer");
-  if (approximated && find_approximated(optimizer) != nullptr) {
+  // A flag that names the optimizer replaces that of the file, and leaves its parameters behind.
+  const bool replaced = !optimizer.empty() && !document.flag_of(root["optimizer"]["type"]).empty();
+  if (replaced && contains(kOptimizers, optimizer)) {
+    schema.tolerated = "optimizer.params";
+  } else if (approximated && find_approximated(optimizer) != nullptr) {
     schema.tolerated = "optimizer.params";
   } else if (find_approximated(optimizer) != nullptr ||
              contains(kOtherOptimizers, lower(optimizer))) {

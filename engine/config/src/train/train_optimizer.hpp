@@ -8,7 +8,7 @@ namespace sluice::config {
 
 // Says in the schema whose parameters are moot: those of an optimizer or scheduler that is refused
 // or replaced.
-void set_moot_sections(const Json::Value& root, Schema& schema);
+void set_moot_sections(const JsonDocument& document, Schema& schema);
 
 // Both add problems to the checker.
 OptimizerConfig read_optimizer(Checker& checker);

@@ -110,7 +110,7 @@ constexpr KeyInfo kTrainKeys[] = {
      "on one rank it changes nothing: gradients are divided by the number of ranks, 1"},
     {"gradient_predivide_factor", "", "number > 0", "1.0", kMapped,
      "on one rank it changes nothing: what is divided before the sum is multiplied after it"},
-    {"gradient_allreduce_op", "", "string", "\"mean\"", kMapped,
+    {"gradient_allreduce_op", "", "one of mean, sum, MEAN, SUM", "\"mean\"", kMapped,
      "on one rank it changes nothing: mean and sum of one gradient are equal"},
     {"communication_data_type", "", "one of fp16, bf16, fp32", "null", kMapped,
      "on one rank it changes nothing: no gradient is sent"},
@@ -284,9 +284,9 @@ constexpr KeyInfo kTrainKeys[] = {
     {"zero_optimization.cpu_offload", "", "bool", "false", kMapped,
      "deprecated; true means offload_optimizer {\"device\": \"cpu\"}"},
     {"zero_optimization.cpu_offload_param", "", "bool", "false", kMapped,
-     "deprecated; true means offload_param {\"device\": \"cpu\"}"},
-    {"zero_optimization.cpu_offload_use_pin_memory", "", "bool", "never", kNo,
-     "deprecated and without effect; set pin_memory in offload_optimizer instead"},
+     "deprecated; true means offload_param {\"device\": \"cpu\"}", "", "cpu_offload_params"},
+    {"zero_optimization.cpu_offload_use_pin_memory", "", "bool", "false", kMapped,
+     "deprecated, and without effect in DeepSpeed; pin_memory in offload_optimizer has one"},
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", "", "bool", "false", kMapped,
      "deprecated; whole weights are written by \"sluice export\", with either value (16-bit with "
      "--dtype bf16)"},
@@ -437,8 +437,8 @@ constexpr KeyInfo kTrainKeys[] = {
      "a step is timed from its start to the start of the next; nothing is synchronised for it"},
 
     // Checkpoints.
-    {"checkpoint.tag_validation", "", "string", "\"Warn\"", kMapped,
-     "compares the tags of ranks, and a checkpoint here is one for all ranks"},
+    {"checkpoint.tag_validation", "", "one of Warn, Ignore, Fail, WARN, IGNORE, FAIL", "\"Warn\"",
+     kMapped, "compares the tags of ranks, and a checkpoint here is one for all ranks"},
     {"checkpoint.load_universal", "", "bool", "false", kNo, ""},
     {"checkpoint.use_node_local_storage", "", "bool", "false", kMapped,
      "sluice.checkpoint_dir says where checkpoints go"},

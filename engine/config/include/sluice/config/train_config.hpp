@@ -267,7 +267,7 @@ struct LoadOptions {
 // of the file, or of the first file of `tuned_paths` with a mistake. Throws InvalidArgument, with
 // the path, when a file is unreadable, and InvalidArgument when world_size is below 1.
 TrainConfig load_train_config(const std::string& path, const LoadOptions& options = {});
-// The text of a configuration in url-safe base64; empty when `text` is not one.
+// The text of a configuration in url-safe base64; empty when `text` is not one, or names a file.
 std::string decoded_config(std::string_view text);
 // True for a file with nothing but the sections "aio" and "sluice", as `sluice nvme tune` writes
 // it. False for any other file, also one that is unreadable.
