@@ -130,6 +130,7 @@ std::string sample_of(const std::string& path) {
       {"scheduler.params.warmup_min_ratio", "0.25"},
       {"scheduler.params.cos_min_ratio", "0.25"},
       {"gradient_clipping", "0"},
+      {"dataloader_drop_last", "true"},
       {"bf16", "{\"enabled\": true}"},
       {"bf16.enabled", "true"},
       {"fp16.enabled", "true"},
