@@ -64,7 +64,7 @@ std::string describe(const TrainConfig& c) {
   out << static_cast<int>(o.type) << ' ' << o.lr << ' ' << o.beta1 << ' ' << o.beta2 << ' ' << o.eps
       << ' ' << o.weight_decay << ' ' << o.bias_correction << '\n';
   out << describe(c.scheduler) << c.gradient_clipping << ' ' << c.bf16 << ' '
-      << c.steps_per_print.value_or(-1) << '\n';
+      << c.steps_per_print.value_or(-1) << c.drop_last << '\n';
   const Fp16Config& f = c.fp16;
   out << f.enabled << ' ' << f.loss_scale << ' ' << f.initial_scale_power << ' '
       << f.loss_scale_window << ' ' << f.hysteresis << ' ' << f.consecutive_hysteresis << ' '
