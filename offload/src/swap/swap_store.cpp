@@ -24,6 +24,15 @@ DirectoryLock::Mode lock_mode_of(Access access) {
   return access == Access::read_only ? DirectoryLock::Mode::shared : DirectoryLock::Mode::exclusive;
 }
 
+// The checksum of each chunk.
+std::vector<std::uint64_t> checksums_of(std::span<const std::byte> data) {
+  std::vector<std::uint64_t> checksums;
+  for (std::size_t at = 0; at < data.size(); at += kChecksumChunkBytes)
+    checksums.push_back(checksum_of(
+        data.subspan(at, std::min<std::size_t>(kChecksumChunkBytes, data.size() - at))));
+  return checksums;
+}
+
 WritePolicy policy_of(Durability durability) {
   return durability == Durability::none ? WritePolicy::in_place : WritePolicy::other_slot;
 }
@@ -62,8 +71,8 @@ class SwapStore::Impl {
   std::string why_buffered() const { return drives_.why_buffered(); }
 
   Ticket begin_read(std::size_t index, std::uint64_t offset_bytes, std::span<std::byte> data);
-  Ticket begin_write(std::size_t index, std::uint64_t offset_bytes,
-                     std::span<const std::byte> data);
+  Ticket begin_write(std::size_t index, std::uint64_t offset_bytes, std::span<const std::byte> data,
+                     std::span<const std::uint64_t> checksums);
   void finish_update(std::size_t index);
   void check(std::size_t index, std::uint64_t offset_bytes, std::span<const std::byte> data) const;
   void commit(std::int64_t step, const std::string& metadata);
@@ -181,14 +190,15 @@ Ticket SwapStore::Impl::begin_read(std::size_t index, std::uint64_t offset_bytes
 }
 
 Ticket SwapStore::Impl::begin_write(std::size_t index, std::uint64_t offset_bytes,
-                                    std::span<const std::byte> data) {
+                                    std::span<const std::byte> data,
+                                    std::span<const std::uint64_t> checksums) {
   check_writable("begin_write");
   check_index(index);
   ShardSlots& slots = shards_[index];
   slots.check_chunks(offset_bytes, data.size());
   if (data.empty()) return {};
   prepare_write();
-  slots.record_write(offset_bytes, data);
+  slots.record_write(offset_bytes, data.size(), checksums);
   return io_.begin_write(drives_.file(slots.write_slot()), slots.file_offset_bytes() + offset_bytes,
                          data);
 }
@@ -378,7 +388,12 @@ Ticket SwapStore::begin_read(std::size_t shard, std::uint64_t offset_bytes,
 }
 Ticket SwapStore::begin_write(std::size_t shard, std::uint64_t offset_bytes,
                               std::span<const std::byte> data) {
-  return impl_->begin_write(shard, offset_bytes, data);
+  return impl_->begin_write(shard, offset_bytes, data, checksums_of(data));
+}
+Ticket SwapStore::begin_write(std::size_t shard, std::uint64_t offset_bytes,
+                              std::span<const std::byte> data,
+                              std::span<const std::uint64_t> checksums) {
+  return impl_->begin_write(shard, offset_bytes, data, checksums);
 }
 void SwapStore::finish_update(std::size_t shard) {
   impl_->finish_update(shard);
