@@ -77,8 +77,8 @@ class Updates {
         resources_(plan_, SwapMode::create, nullptr, make_run_device(plan_, nullptr)) {
     std::vector<Ticket> work;
     for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
-      work.push_back(resources_.updater->begin_initialise(
-          u, [](std::uint64_t, std::span<float> values) {
+      work.push_back(
+          resources_.updater->begin_initialise(u, [](std::uint64_t, std::span<float> values) {
             std::fill(values.begin(), values.end(), 1.0F);
           }));
     }

@@ -56,10 +56,11 @@ TEST_P(AnyPieceQueue, RunsEveryPieceOnceWithMoreThreadsThanPiecesToo) {
     int ended = 0;
     queue_.add({.count = count,
                 .body = [&](std::size_t i) { ++calls[i]; },
-                .ended = [&](const std::exception_ptr& error) {
-                  EXPECT_FALSE(error);
-                  ended += std::count(calls.begin(), calls.end(), 1) == std::ptrdiff_t(count);
-                }});
+                .ended =
+                    [&](const std::exception_ptr& error) {
+                      EXPECT_FALSE(error);
+                      ended += std::count(calls.begin(), calls.end(), 1) == std::ptrdiff_t(count);
+                    }});
     EXPECT_FALSE(queue_.empty());
     run_all(queue_);
     EXPECT_EQ(ended, 1) << count;
@@ -113,14 +114,11 @@ TEST(PieceQueue, TakesTheLowestPriorityFirst) {
   PieceQueue queue(*executor);
   Order order;
   const auto loop = [&](std::size_t priority, const std::string& name) {
-    return PieceLoop{.priority = priority,
-                     .count = 2,
-                     .body = [&order, name](std::size_t i) {
-                       order.push_back(name + std::to_string(i));
-                     },
-                     .ended = [&order, name](const std::exception_ptr&) {
-                       order.push_back(name + " ended");
-                     }};
+    return PieceLoop{
+        .priority = priority,
+        .count = 2,
+        .body = [&order, name](std::size_t i) { order.push_back(name + std::to_string(i)); },
+        .ended = [&order, name](const std::exception_ptr&) { order.push_back(name + " ended"); }};
   };
   queue.add(loop(5, "e"));
   queue.add(loop(3, "c"));
@@ -176,9 +174,8 @@ TEST(PieceQueue, GivesWayToAnotherCallerOfTheExecutor) {
     std::thread other;
     queue.add({.count = kPieces, .body = [&](std::size_t i) {
                  if (i == 0)
-                   other = std::thread([&] {
-                     executor->for_each(2, [&](std::size_t) { other_ran = true; });
-                   });
+                   other = std::thread(
+                       [&] { executor->for_each(2, [&](std::size_t) { other_ran = true; }); });
                  while (!other_ran && !executor->is_contended()) std::this_thread::yield();
                  ++ran;
                }});

@@ -226,40 +226,6 @@ TEST_F(TilePipelineTest, WorksInATileOfTheCaller) {
   EXPECT_TRUE(errors_.empty());
 }
 
-TEST_F(TilePipelineTest, BeginsComputingTilesWhileOthersCompute) {
-  std::vector<TicketSource> computations(3);
-  std::vector<int> begun, written;
-  TilePipeline pipeline(ring(3));
-  for (int i = 0; i < 3; ++i) {
-    TileJob job;
-    job.begin_compute = [&, i](std::span<std::byte>) {
-      begun.push_back(i);
-      return tickets_of(computations[static_cast<std::size_t>(i)].ticket());
-    };
-    job.begin_write = [&, i](std::span<std::byte>) {
-      written.push_back(i);
-      return Tickets();
-    };
-    job.done = notes_end(i);
-    EXPECT_TRUE(pipeline.poll());
-    pipeline.push(std::move(job));
-  }
-  EXPECT_EQ(begun, in_order(3));
-  EXPECT_FALSE(pipeline.poll());  // every tile is computed
-  computations[1].complete(std::make_exception_ptr(std::runtime_error("broken")));
-  EXPECT_FALSE(pipeline.poll());  // jobs end in order
-  computations[0].complete();
-  EXPECT_TRUE(pipeline.poll());
-  EXPECT_EQ(ended_, in_order(2));
-  computations[2].complete();
-  EXPECT_TRUE(pipeline.step());
-  pipeline.drain();
-  EXPECT_EQ(ended_, in_order(3));
-  EXPECT_EQ(written, (std::vector<int>{0, 2}));
-  ASSERT_EQ(errors_.size(), 1U);
-  EXPECT_EQ(errors_[0], std::make_pair(1, std::string("broken")));
-}
-
 TEST_F(TilePipelineTest, TakesJobsWithoutAnyStage) {
   TilePipeline pipeline(ring(3));
   for (int i = 0; i < 10; ++i) pipeline.push(TileJob{});

@@ -78,9 +78,7 @@ class Updates {
   StateUpdater& updater() { return *resources_.updater; }
   std::size_t units() const { return plan_.layouts.size(); }
   const plan::Plan& plan() const { return plan_; }
-  TileRange all_of(std::size_t unit) {
-    return {unit, 0, updater().placement().shard_count(unit)};
-  }
+  TileRange all_of(std::size_t unit) { return {unit, 0, updater().placement().shard_count(unit)}; }
   StateSpans states(std::size_t unit) { return updater().placement().states(all_of(unit), {}); }
   std::span<std::byte> weight(std::size_t unit) {
     return updater().placement().weight(all_of(unit), {});
@@ -133,7 +131,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, UpdatePieces, ::testing::ValuesIn(every_case()
 
 TEST_P(UpdatePieces, HaveTheBitsOfAStepOfTheWholeUnit) {
   Updates updates(config_of(GetParam()));
-  for (std::size_t u = 0; u < updates.units(); ++u) EXPECT_TRUE(updates.updater().placement().at_home(u));
+  for (std::size_t u = 0; u < updates.units(); ++u)
+    EXPECT_TRUE(updates.updater().placement().at_home(u));
   std::vector<std::vector<Bytes>> expected;
   for (std::size_t u = 0; u < updates.units(); ++u) {
     std::vector<Bytes> parts;
@@ -180,8 +179,7 @@ TEST_P(UpdatePieces, NameTheFirstElementThatBecomesNonFinite) {
       if (u == kBlock) {
         EXPECT_THAT(errors[u], HasSubstr("the update of " + param->name + " (element " +
                                          format_count(first - param->offset_count) + " of " +
-                                         format_count(param->count) +
-                                         ") gave a non-finite value"));
+                                         format_count(param->count) + ") gave a non-finite value"));
       } else {
         EXPECT_EQ(errors[u], "");
       }
@@ -220,8 +218,8 @@ TEST_P(UpdatePieces, BeginAfterTheEarlierWorkOnTheUnit) {
   std::vector<Ticket> work;
   for (int value = 1; value <= 5; ++value) {
     for (std::size_t u = 0; u < updates.units(); ++u) {
-      work.push_back(updates.updater().begin_initialise(
-          u, [value](std::uint64_t, std::span<float> values) {
+      work.push_back(
+          updates.updater().begin_initialise(u, [value](std::uint64_t, std::span<float> values) {
             std::fill(values.begin(), values.end(), static_cast<float>(value));
           }));
     }

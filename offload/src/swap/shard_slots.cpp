@@ -19,6 +19,18 @@ std::string range_text(const ShardSpec& spec, std::uint64_t offset_bytes,
 
 }  // namespace
 
+std::vector<std::uint64_t> checksums_of(std::span<const std::byte> data) {
+  std::vector<std::uint64_t> checksums;
+  for (std::size_t at = 0; at < data.size(); at += kChecksumChunkBytes)
+    checksums.push_back(checksum_of(
+        data.subspan(at, std::min<std::size_t>(kChecksumChunkBytes, data.size() - at))));
+  return checksums;
+}
+
+WritePolicy policy_of(Durability durability) {
+  return durability == Durability::none ? WritePolicy::in_place : WritePolicy::other_slot;
+}
+
 ShardSlots::ShardSlots(ShardSpec spec, std::uint64_t file_offset_bytes, WritePolicy policy)
     : spec_(std::move(spec)),
       file_offset_bytes_(file_offset_bytes),

@@ -77,4 +77,9 @@ class ShardSlots {
       chunks_;  // since the last commit: untouched; finished; in the update under way
 };
 
+// The checksum of each chunk of `data`.
+std::vector<std::uint64_t> checksums_of(std::span<const std::byte> data);
+
+WritePolicy policy_of(Durability durability);
+
 }  // namespace sluice::offload

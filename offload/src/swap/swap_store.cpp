@@ -24,19 +24,6 @@ DirectoryLock::Mode lock_mode_of(Access access) {
   return access == Access::read_only ? DirectoryLock::Mode::shared : DirectoryLock::Mode::exclusive;
 }
 
-// The checksum of each chunk.
-std::vector<std::uint64_t> checksums_of(std::span<const std::byte> data) {
-  std::vector<std::uint64_t> checksums;
-  for (std::size_t at = 0; at < data.size(); at += kChecksumChunkBytes)
-    checksums.push_back(checksum_of(
-        data.subspan(at, std::min<std::size_t>(kChecksumChunkBytes, data.size() - at))));
-  return checksums;
-}
-
-WritePolicy policy_of(Durability durability) {
-  return durability == Durability::none ? WritePolicy::in_place : WritePolicy::other_slot;
-}
-
 }  // namespace
 
 class SwapStore::Impl {
@@ -85,9 +72,8 @@ class SwapStore::Impl {
   //   outdated    Durability::none: it names an earlier commit of the same bytes, or its removal is
   //               not durable yet
   //   absent      nothing is committed yet, or it was removed before the first write in place
-  //   unsynced    Durability::power: it names the commit of an earlier run, which may have ended
-  //   before
-  //               it was durable
+  //   unsynced    Durability::power: it names the commit of an earlier run, which may not be
+  //               durable yet
   //   in_doubt    it names a commit that loss of power may take back: both slots are in use
   enum class OnDisk { current, outdated, absent, unsynced, in_doubt };
 
@@ -212,8 +198,7 @@ void SwapStore::Impl::prepare_write() {
         "writing now could damage it: commit again first");
   }
   if (on_disk_ == OnDisk::unsynced) {
-    // Else loss of power could bring back the manifest before this one, whose slots are written
-    // now.
+    // Else loss of power could bring back the manifest of the slots that are written now.
     drives_.sync_data();
     sync_file(manifest_path(directory_));
     sync_directory(directory_);

@@ -40,8 +40,8 @@ struct PieceLoop {
 // Thread-safe, except run(), which one thread at a time calls. The destructor expects no pieces.
 class PieceQueue {
  public:
-  // `executor` outlives the queue. `row`: has a span for each stretch of time in which pieces of one
-  // loop were taken.
+  // `executor` outlives the queue. `row`: has a span for each stretch of time in which pieces of
+  // one loop were taken.
   explicit PieceQueue(Executor& executor, TraceRow row = {});
   // On any description of a machine, which outlives the queue.
   PieceQueue(Executor& executor, const Numa& numa, TraceRow row);
