@@ -5,7 +5,8 @@
 //   update_bench FORMAT THREADS LAYERS WIDTH ROUNDS [TILE_ELEMENTS]
 //
 // FORMAT: fp32, split, bf16 or split_bf16, as in adam_bench. A round is a slice of the updates, of
-// the kernel, and of the kernel again, in the opposite order every other round. With TILE_ELEMENTS
+// the kernel, and of the kernel again; another side begins each round, since on a busy machine the
+// place in a round makes a difference. With TILE_ELEMENTS
 // the side of the updates is the kernel over one tile after the other, with a barrier behind each.
 // Prints a JSON object: GB/s of every slice.
 
@@ -20,6 +21,7 @@
 
 #include "slices.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/worker.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "step/run_resources.hpp"
 #include "update/state_updater.hpp"
@@ -118,7 +120,13 @@ class Updates {
   double by_kernel() {
     const UpdateSettings settings = next();
     const cpu_adam::Group group{settings.optimizer, tiles_};
-    return rate([&] { cpu_adam::step({&group, 1}, settings.step, *resources_.executor); });
+    return rate([&] {
+      // On a thread of its own, as the updates are: on a busy machine, waking one takes its time.
+      other_.begin([&] {
+              cpu_adam::step({&group, 1}, settings.step, *resources_.executor);
+            })
+          .finish();
+    });
   }
   double tile_by_tile() {
     const UpdateSettings settings = next();
@@ -147,6 +155,7 @@ class Updates {
   std::vector<cpu_adam::Tile> tiles_, small_tiles_;
   std::uint64_t elements_ = 0;
   std::int64_t step_ = 0;
+  Worker other_{"bench"};
 };
 
 int run(const Arguments& arguments) {
@@ -162,8 +171,14 @@ int run(const Arguments& arguments) {
   ours();  // the first updates fault in caches and threads
   updates.by_kernel();
   bench::Slices slices;
-  for (int round = 0; round < arguments.rounds; ++round)
-    bench::take_round(round, slices, ours, [&] { return updates.by_kernel(); });
+  for (int round = 0; round < arguments.rounds; ++round) {
+    for (int i = 0; i < 3; ++i) {
+      const int side = (round + i) % 3;
+      if (side == 0) slices.ours.push_back(ours());
+      if (side == 1) slices.peer.push_back(updates.by_kernel());
+      if (side == 2) slices.again.push_back(updates.by_kernel());
+    }
+  }
   std::printf("{\"format\": \"%s\", \"threads\": %d, \"elements\": %llu, \"bytes\": %llu, ",
               arguments.format.c_str(), arguments.threads,
               static_cast<unsigned long long>(updates.elements()),
