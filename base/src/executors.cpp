@@ -1,5 +1,6 @@
 #include "executors.hpp"
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <system_error>
@@ -19,6 +20,26 @@ namespace sluice {
 
 namespace {
 
+// The callers whose loops run or wait. Thread-safe.
+class Callers {
+ public:
+  // One caller, until the end of the scope.
+  class Scope {
+   public:
+    explicit Scope(Callers& callers) : callers_(callers) { ++callers_.count_; }
+    ~Scope() { --callers_.count_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Callers& callers_;
+  };
+  bool several() const { return count_ > 1; }
+
+ private:
+  std::atomic<int> count_{0};
+};
+
 // Plain threads that sleep between loops. Thread-safe: loops of several callers run one after the
 // other.
 class PlainExecutor final : public Executor {
@@ -37,6 +58,7 @@ class PlainExecutor final : public Executor {
   ~PlainExecutor() override { stop(); }
   std::string_view name() const override { return "threads"; }
   int threads() const override { return threads_; }
+  bool is_contended() const override { return callers_.several(); }
 
   void for_each(std::size_t count, const std::function<void(std::size_t)>& body) override {
     Loop loop(count, body);
@@ -51,6 +73,7 @@ class PlainExecutor final : public Executor {
 
  private:
   void run(Loop& loop) {
+    const Callers::Scope scope(callers_);
     if (loop.count() <= 1 || workers_.empty()) {
       loop.run();
       return loop.rethrow();
@@ -98,6 +121,7 @@ class PlainExecutor final : public Executor {
 
   const Numa& numa_;
   const int threads_;
+  Callers callers_;
   Mutex caller_mutex_;
   Mutex mutex_;
   CondVar changed_;
@@ -114,7 +138,9 @@ class TbbExecutor final : public Executor {
   TbbExecutor(const Numa& numa, int threads) : numa_(numa), threads_(threads), arena_(threads) {}
   std::string_view name() const override { return "tbb"; }
   int threads() const override { return threads_; }
+  bool is_contended() const override { return callers_.several(); }
   void for_each(std::size_t count, const std::function<void(std::size_t)>& body) override {
+    const Callers::Scope scope(callers_);
     Loop loop(count, body);
     if (count <= 1 || threads_ == 1) {
       loop.run();
@@ -128,6 +154,7 @@ class TbbExecutor final : public Executor {
   void for_each_near(std::size_t count, const std::function<const void*(std::size_t)>& memory_of,
                      const std::function<void(std::size_t)>& body) override {
     if (numa_.nodes() == 1) return for_each(count, body);
+    const Callers::Scope scope(callers_);
     NearLoop loop(numa_, count, memory_of, body);
     arena_.execute([&] {
       // The loop chooses the bodies: oneTBB only supplies threads, one for each call.
@@ -140,6 +167,7 @@ class TbbExecutor final : public Executor {
  private:
   const Numa& numa_;
   const int threads_;
+  Callers callers_;
   oneapi::tbb::task_arena arena_;
 };
 #endif

@@ -296,19 +296,24 @@ class StepPlan {
   std::size_t elements_ = 0;
 };
 
-}  // namespace
-
-bool step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Step& step,
-                  const Tile& tile) {
+bool step_part_on(const Kernel& kernel, const OptimizerConfig& config, const Step& step,
+                  const Tile& tile, std::size_t step_elements) {
   const StepConstants constants = constants_of(config, step);
   const std::size_t count = checked_count(config, tile);
   check_apart(config, tile, count);
   if (count == 0) return true;
   TilePlan plan = plan_of(kernel, config, constants, tile);
-  if (should_stream(plan, count)) plan.arguments.store = WeightStore::streaming;
+  if (should_stream(plan, step_elements)) plan.arguments.store = WeightStore::streaming;
   const bool finite = plan.run(step, 0, count);
   hwy::FlushStream();
   return finite;
+}
+
+}  // namespace
+
+bool step_tile_on(const Kernel& kernel, const OptimizerConfig& config, const Step& step,
+                  const Tile& tile) {
+  return step_part_on(kernel, config, step, tile, elements_of(tile.master));
 }
 
 bool step_on(const Kernel& kernel, std::span<const Group> groups, const Step& step,
@@ -332,6 +337,11 @@ std::size_t first_non_finite(const OptimizerConfig& config, const Tile& tile) {
 
 bool step_tile(const OptimizerConfig& config, const Step& step, const Tile& tile) {
   return step_tile_on(chosen_kernel(), config, step, tile);
+}
+
+bool step_part(const OptimizerConfig& config, const Step& step, const Tile& part,
+               std::size_t step_elements) {
+  return step_part_on(chosen_kernel(), config, step, part, step_elements);
 }
 
 bool step(const OptimizerConfig& config, const Step& step, const Tile& tile, Executor& executor) {

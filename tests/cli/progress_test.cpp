@@ -140,6 +140,27 @@ TEST_F(Progress, PrintsEveryStepsPerPrintStepsWhenTheConfigurationSaysSo) {
   EXPECT_THAT(text, Not(HasSubstr("step 11/12")));
 }
 
+TEST_F(Progress, SaysWhatTheStartDoesAndWhereItsSecondsWent) {
+  TrainProgress progress = make({true, 80, false, false});
+  progress.on_start("planning", 0);
+  now_ += 1.25;
+  progress.on_start("initial weights", 0);
+  now_ += 2;
+  progress.on_start("initial weights", 0.5);
+  EXPECT_THAT(output(), HasSubstr("starting: initial weights, 50 %"));
+  now_ += 2;
+  progress.on_begin(1, 10);
+  EXPECT_THAT(output(), HasSubstr("started in 5.2 s: planning 1.2 s, initial weights 4.0 s\n"));
+}
+
+TEST_F(Progress, DoesNotMentionAShortStart) {
+  TrainProgress progress = make({});
+  progress.on_start("planning", 0);
+  now_ += 4;
+  progress.on_begin(1, 10);
+  EXPECT_THAT(output(), Not(HasSubstr("start")));
+}
+
 TEST_F(Progress, RewritesOneLineOnATerminal) {
   TrainProgress progress = make({true, 80, false, false});
   progress.on_begin(1, 10);

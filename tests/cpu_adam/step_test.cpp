@@ -56,6 +56,24 @@ TEST(Step, GivesTheSameBitsForAnySplitIntoTiles) {
   }
 }
 
+TEST(Step, GivesTheSameBitsInPartsOfALargeStep) {
+  AdamState start(kManyChunks);
+  start.fill(3);
+  for (const WeightType weight : {WeightType::none, WeightType::fp32, WeightType::bf16}) {
+    AdamState whole = start;
+    step_tile({}, {}, whole.tile(DType::bf16, weight));
+    for (const std::size_t step_elements : Sizes{1, 50'000'000}) {  // the large one streams
+      AdamState state = start;
+      for (std::size_t first = 0; first < kManyChunks; first += 9'999) {
+        const std::size_t length = std::min<std::size_t>(9'999, kManyChunks - first);
+        EXPECT_TRUE(
+            step_part({}, {}, state.tile(DType::bf16, weight, first, length), step_elements));
+      }
+      EXPECT_TRUE(state.same_bits(whole)) << step_elements;
+    }
+  }
+}
+
 struct ReferenceCase {
   const char* name;
   AdamConfig config;

@@ -57,6 +57,25 @@ TEST_F(SwapStoreTest, ReadsTheOldBytesUntilTheUpdateIsFinished) {
   EXPECT_TRUE(same_bytes(read_shard(*store, 2), content));
 }
 
+TEST_F(SwapStoreTest, TakesTheChecksumsOfTheCaller) {
+  const auto store = create();
+  const auto content = content_of(store->shard(0), 1);
+  ASSERT_GT(content.size(), kChecksumChunkBytes);
+  std::vector<std::uint64_t> checksums;
+  for (std::size_t at = 0; at < content.size(); at += kChecksumChunkBytes)
+    checksums.push_back(checksum_of(
+        std::span(content).subspan(at, std::min(kChecksumChunkBytes, content.size() - at))));
+  store->begin_write(0, 0, content, checksums).finish();
+  store->finish_update(0);
+  EXPECT_NO_THROW(store->check(0, 0, content));
+  checksums.back() ^= 1U;  // not that of the bytes
+  store->begin_write(0, 0, content, checksums).finish();
+  store->finish_update(0);
+  EXPECT_THROW(store->check(0, 0, content), StorageError);
+  checksums.pop_back();
+  EXPECT_THROW(store->begin_write(0, 0, content, checksums), InvalidArgument);
+}
+
 TEST_F(SwapStoreTest, ForgetsWhatWasNotCommitted) {
   commit_first(1);
   {

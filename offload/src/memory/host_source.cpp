@@ -1,6 +1,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -9,7 +10,9 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/executor.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/offload/memory_pool.hpp"
 
 namespace sluice::offload {
@@ -38,6 +41,25 @@ void unmap_pages(void* block, std::size_t size_bytes) noexcept {
   }
 }
 
+// Faults in a block that will be locked or registered, on all cores; otherwise the system clears
+// its pages on the one thread that asks. Pages that cannot be had now are left to the lock, which
+// says so.
+void fault_in([[maybe_unused]] void* block, [[maybe_unused]] std::size_t size_bytes) {
+#ifdef MADV_POPULATE_WRITE
+  constexpr std::size_t kPart = 32 * kMiB;  // whole huge pages
+  if (size_bytes < 2 * kPart) return;
+  try {
+    const auto executor = make_executor(allowed_cores().value_or(1), ExecutorKind::plain_threads);
+    executor->for_each(ceil_div(size_bytes, kPart), [&](std::size_t part) {
+      auto* const begin = static_cast<std::byte*>(block) + part * kPart;
+      ::madvise(begin, std::min(kPart, size_bytes - part * kPart), MADV_POPULATE_WRITE);
+    });
+  } catch (const Error& error) {  // the system refuses a thread
+    log(LogLevel::debug, std::string("memory is faulted in by one thread: ") + error.what());
+  }
+#endif
+}
+
 class HostSource final : public MemorySource {
  public:
   void* allocate(std::size_t size_bytes) override {
@@ -52,7 +74,11 @@ class HostSource final : public MemorySource {
 
 class PageSource final : public MemorySource {
  public:
-  void* allocate(std::size_t size_bytes) override { return map_pages(size_bytes); }
+  void* allocate(std::size_t size_bytes) override {
+    void* block = map_pages(size_bytes);
+    if (block != nullptr) fault_in(block, size_bytes);
+    return block;
+  }
   void free(void* block, std::size_t size_bytes) noexcept override {
     unmap_pages(block, size_bytes);
   }
@@ -90,6 +116,7 @@ class PinnedSource final : public MemorySource {
   void* allocate(std::size_t size_bytes) override {
     void* block = map_pages(size_bytes);
     if (block == nullptr) return nullptr;
+    fault_in(block, size_bytes);
     // mlock2, because the sanitizers replace mlock by nothing.
     if (::mlock2(block, size_bytes, 0) == 0) return block;
     unmap_pages(block, size_bytes);

@@ -19,6 +19,18 @@ std::string range_text(const ShardSpec& spec, std::uint64_t offset_bytes,
 
 }  // namespace
 
+std::vector<std::uint64_t> checksums_of(std::span<const std::byte> data) {
+  std::vector<std::uint64_t> checksums;
+  for (std::size_t at = 0; at < data.size(); at += kChecksumChunkBytes)
+    checksums.push_back(checksum_of(
+        data.subspan(at, std::min<std::size_t>(kChecksumChunkBytes, data.size() - at))));
+  return checksums;
+}
+
+WritePolicy policy_of(Durability durability) {
+  return durability == Durability::none ? WritePolicy::in_place : WritePolicy::other_slot;
+}
+
 ShardSlots::ShardSlots(ShardSpec spec, std::uint64_t file_offset_bytes, WritePolicy policy)
     : spec_(std::move(spec)),
       file_offset_bytes_(file_offset_bytes),
@@ -57,15 +69,17 @@ void ShardSlots::check_chunks(std::uint64_t offset_bytes, std::uint64_t size_byt
           std::to_string(kChecksumChunkBytes) + " bytes");
 }
 
-void ShardSlots::record_write(std::uint64_t offset_bytes, std::span<const std::byte> data) {
-  check_chunks(offset_bytes, data.size());
-  std::vector<std::uint64_t>& checksums = checksums_.at(static_cast<std::size_t>(write_slot()));
-  std::size_t chunk = offset_bytes / kChecksumChunkBytes;
-  for (std::size_t at = 0; at < data.size(); at += kChecksumChunkBytes, ++chunk) {
-    const std::size_t size = std::min<std::size_t>(kChecksumChunkBytes, data.size() - at);
-    checksums[chunk] = checksum_of(data.subspan(at, size));
-    chunks_[chunk] = ChunkState::in_update;
-  }
+void ShardSlots::record_write(std::uint64_t offset_bytes, std::uint64_t size_bytes,
+                              std::span<const std::uint64_t> checksums) {
+  check_chunks(offset_bytes, size_bytes);
+  SLUICE_CHECK(checksums.size() == chunk_count(size_bytes),
+               range_text(spec_, offset_bytes, size_bytes) + " have " +
+                   std::to_string(chunk_count(size_bytes)) + " chunks, but there are " +
+                   std::to_string(checksums.size()) + " checksums");
+  const auto first = static_cast<std::ptrdiff_t>(offset_bytes / kChecksumChunkBytes);
+  std::copy(checksums.begin(), checksums.end(),
+            checksums_.at(static_cast<std::size_t>(write_slot())).begin() + first);
+  std::fill_n(chunks_.begin() + first, checksums.size(), ChunkState::in_update);
 }
 
 void ShardSlots::finish_update() {

@@ -48,8 +48,10 @@ class ShardSlots {
   void check_range(std::uint64_t offset_bytes, std::uint64_t size_bytes) const;
   void check_chunks(std::uint64_t offset_bytes, std::uint64_t size_bytes) const;
 
-  // Takes the checksums of chunks that are about to be written to write_slot().
-  void record_write(std::uint64_t offset_bytes, std::span<const std::byte> data);
+  // Takes the checksums of chunks that are about to be written to write_slot(). Throws
+  // InvalidArgument unless there is one for each chunk.
+  void record_write(std::uint64_t offset_bytes, std::uint64_t size_bytes,
+                    std::span<const std::uint64_t> checksums);
   // Throws InvalidArgument naming the first chunk that is missing.
   void finish_update();
   // The first chunk of `data` that differs from the latest checksums (from zeros in a new shard),
@@ -74,5 +76,10 @@ class ShardSlots {
   std::vector<ChunkState>
       chunks_;  // since the last commit: untouched; finished; in the update under way
 };
+
+// The checksum of each chunk of `data`.
+std::vector<std::uint64_t> checksums_of(std::span<const std::byte> data);
+
+WritePolicy policy_of(Durability durability);
 
 }  // namespace sluice::offload

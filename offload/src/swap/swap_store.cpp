@@ -24,10 +24,6 @@ DirectoryLock::Mode lock_mode_of(Access access) {
   return access == Access::read_only ? DirectoryLock::Mode::shared : DirectoryLock::Mode::exclusive;
 }
 
-WritePolicy policy_of(Durability durability) {
-  return durability == Durability::none ? WritePolicy::in_place : WritePolicy::other_slot;
-}
-
 }  // namespace
 
 class SwapStore::Impl {
@@ -66,8 +62,8 @@ class SwapStore::Impl {
   std::string why_buffered() const { return drives_.why_buffered(); }
 
   Ticket begin_read(std::size_t index, std::uint64_t offset_bytes, std::span<std::byte> data);
-  Ticket begin_write(std::size_t index, std::uint64_t offset_bytes,
-                     std::span<const std::byte> data);
+  Ticket begin_write(std::size_t index, std::uint64_t offset_bytes, std::span<const std::byte> data,
+                     std::span<const std::uint64_t> checksums);
   void finish_update(std::size_t index);
   void check(std::size_t index, std::uint64_t offset_bytes, std::span<const std::byte> data) const;
   void commit(std::int64_t step, const std::string& metadata);
@@ -80,9 +76,8 @@ class SwapStore::Impl {
   //   outdated    Durability::none: it names an earlier commit of the same bytes, or its removal is
   //               not durable yet
   //   absent      nothing is committed yet, or it was removed before the first write in place
-  //   unsynced    Durability::power: it names the commit of an earlier run, which may have ended
-  //   before
-  //               it was durable
+  //   unsynced    Durability::power: it names the commit of an earlier run, which may not be
+  //               durable yet
   //   in_doubt    it names a commit that loss of power may take back: both slots are in use
   enum class OnDisk { current, outdated, absent, unsynced, in_doubt };
 
@@ -185,14 +180,15 @@ Ticket SwapStore::Impl::begin_read(std::size_t index, std::uint64_t offset_bytes
 }
 
 Ticket SwapStore::Impl::begin_write(std::size_t index, std::uint64_t offset_bytes,
-                                    std::span<const std::byte> data) {
+                                    std::span<const std::byte> data,
+                                    std::span<const std::uint64_t> checksums) {
   check_writable("begin_write");
   check_index(index);
   ShardSlots& slots = shards_[index];
   slots.check_chunks(offset_bytes, data.size());
   if (data.empty()) return {};
   prepare_write();
-  slots.record_write(offset_bytes, data);
+  slots.record_write(offset_bytes, data.size(), checksums);
   return io_.begin_write(drives_.file(slots.write_slot()), slots.file_offset_bytes() + offset_bytes,
                          data);
 }
@@ -206,8 +202,7 @@ void SwapStore::Impl::prepare_write() {
         "writing now could damage it: commit again first");
   }
   if (on_disk_ == OnDisk::unsynced) {
-    // Else loss of power could bring back the manifest before this one, whose slots are written
-    // now.
+    // Else loss of power could bring back the manifest of the slots that are written now.
     drives_.sync_data();
     sync_file(manifest_path(directory_));
     sync_directory(directory_);
@@ -378,7 +373,12 @@ Ticket SwapStore::begin_read(std::size_t shard, std::uint64_t offset_bytes,
 }
 Ticket SwapStore::begin_write(std::size_t shard, std::uint64_t offset_bytes,
                               std::span<const std::byte> data) {
-  return impl_->begin_write(shard, offset_bytes, data);
+  return impl_->begin_write(shard, offset_bytes, data, checksums_of(data));
+}
+Ticket SwapStore::begin_write(std::size_t shard, std::uint64_t offset_bytes,
+                              std::span<const std::byte> data,
+                              std::span<const std::uint64_t> checksums) {
+  return impl_->begin_write(shard, offset_bytes, data, checksums);
 }
 void SwapStore::finish_update(std::size_t shard) {
   impl_->finish_update(shard);

@@ -37,7 +37,7 @@ TilePipeline::~TilePipeline() {
 }
 
 void TilePipeline::push(TileJob job) {
-  while (write_has_ended()) retire_oldest_write();
+  while (front_has_ended(writing_)) retire_oldest_write();
   std::optional<TileLease> lease = ring_.try_acquire();
   while (!lease && step()) lease = ring_.try_acquire();
   begin_read(std::move(job), lease ? std::move(*lease) : ring_.acquire());
@@ -50,8 +50,14 @@ void TilePipeline::push(TileJob job, TileLease tile) {
 }
 
 void TilePipeline::do_what_can_be_done() {
-  while (read_has_ended()) compute_oldest_read();
-  while (write_has_ended()) retire_oldest_write();
+  while (front_has_ended(reading_)) compute_oldest_read();
+  while (front_has_ended(computing_)) write_oldest_computed();
+  while (front_has_ended(writing_)) retire_oldest_write();
+}
+
+bool TilePipeline::poll() {
+  do_what_can_be_done();
+  return ring_.try_acquire().has_value();
 }
 
 void TilePipeline::drain() {
@@ -60,11 +66,18 @@ void TilePipeline::drain() {
 }
 
 bool TilePipeline::step() {
-  if (reading_.empty() && writing_.empty()) return false;
+  if (reading_.empty() && computing_.empty() && writing_.empty()) return false;
   // Ended writes first: each frees a tile, in which a read can begin before something is computed.
-  // When neither has ended, the one that was begun first is waited for.
-  const bool takes_write = write_has_ended() || (!read_has_ended() && write_was_begun_first());
-  if (takes_write) {
+  // When nothing has ended, the transfer that was begun first is waited for.
+  if (front_has_ended(writing_)) {
+    retire_oldest_write();
+  } else if (front_has_ended(computing_)) {
+    write_oldest_computed();
+  } else if (front_has_ended(reading_)) {
+    compute_oldest_read();
+  } else if (reading_.empty() && writing_.empty()) {
+    write_oldest_computed();
+  } else if (write_was_begun_first()) {
     retire_oldest_write();
   } else {
     compute_oldest_read();
@@ -72,12 +85,8 @@ bool TilePipeline::step() {
   return true;
 }
 
-bool TilePipeline::read_has_ended() const {
-  return !reading_.empty() && all_done(reading_.front().pending);
-}
-
-bool TilePipeline::write_has_ended() const {
-  return !writing_.empty() && all_done(writing_.front().pending);
+bool TilePipeline::front_has_ended(const std::deque<InFlight>& tiles) {
+  return !tiles.empty() && all_done(tiles.front().pending);
 }
 
 // One drive serves about in the order it was asked, so when nothing has ended, the oldest transfer
@@ -103,12 +112,23 @@ void TilePipeline::compute_oldest_read() {
   reading_.pop_front();
   std::exception_ptr read_error = error_of([&] { finish_all(tile.pending, stalls_.read_seconds); });
   if (!tile.error) tile.error = std::move(read_error);
-  if (!tile.error && tile.job.compute) {
+  if (!tile.error && tile.job.begin_compute) {
+    tile.error = error_of([&] { tile.pending = tile.job.begin_compute(tile.lease.bytes()); });
+  } else if (!tile.error && tile.job.compute) {
     const auto begin = std::chrono::steady_clock::now();
     tile.error = error_of([&] { tile.job.compute(tile.lease.bytes()); });
     stalls_.compute_seconds +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
+  computing_.push_back(std::move(tile));
+  while (front_has_ended(computing_)) write_oldest_computed();
+}
+
+void TilePipeline::write_oldest_computed() {
+  InFlight tile = std::move(computing_.front());
+  computing_.pop_front();
+  std::exception_ptr error = error_of([&] { finish_all(tile.pending); });
+  if (!tile.error) tile.error = std::move(error);
   tile.begun = next_begun_++;
   if (!tile.error && tile.job.begin_write) {
     tile.error = error_of([&] { tile.pending = tile.job.begin_write(tile.lease.bytes()); });

@@ -40,6 +40,7 @@ class FakeLibrary : public TrainLibrary {
                                             request.placement, plan::probe_machine(config));
     if (scenario == "signal_before_the_plan") ::raise(SIGTERM);
     if (stop != 0) throw Interrupted(stop);
+    observer.on_start("planning", 0);
     observer.on_plan(plan);
     observer.on_choices({"I/O by a fake"});
     sink_(LogLevel::warn, "a warning of the library");

@@ -18,6 +18,9 @@ class Executor {
   virtual std::string_view name() const = 0;
   // Threads that work on a loop, including the caller's.
   virtual int threads() const = 0;
+  // Whether loops of several callers run or wait now. A body of a long loop may end early to give
+  // way.
+  virtual bool is_contended() const = 0;
   // Calls body(0) ... body(count - 1), each once, and blocks until all have returned. Then rethrows
   // the exception of the lowest index that threw. A body must not start a loop on the same
   // executor.

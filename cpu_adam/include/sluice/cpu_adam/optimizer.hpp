@@ -156,6 +156,10 @@ struct Group {
 // 1, a config value or gradient_factor out of range, non-finite, or beyond fp32. Thread-safe for
 // tiles that do not overlap.
 bool step_tile(const OptimizerConfig& config, const Step& step, const Tile& tile);
+// step_tile() of a part of a step over `step_elements` elements, whose other parts the caller runs
+// on other threads. Weights of a large step bypass the caches, as in step().
+bool step_part(const OptimizerConfig& config, const Step& step, const Tile& part,
+               std::size_t step_elements);
 
 // Updates all tiles on the executor's threads, in fixed chunks, with the bits of step_tile() on
 // each tile. Blocks. Throws as step_tile(), naming group and tile, before any tile is written.

@@ -19,6 +19,8 @@ constexpr double kSmoothing = 0.95;
 constexpr double kSecondsBetweenLines = 10;
 constexpr double kSecondsBetweenRedraws = 0.1;
 constexpr std::size_t kStepsForCurve = 10;
+// A start that takes longer says where its seconds went.
+constexpr double kLongStartSeconds = 5;
 
 std::string joined(const std::vector<std::string>& parts) {
   std::string out;
@@ -77,6 +79,25 @@ void SmoothedLoss::add(double loss) {
 TrainProgress::TrainProgress(Console& console, ProgressClock clock)
     : console_(console), clock_(std::move(clock)) {}
 
+void TrainProgress::on_start(const std::string& work, double done) {
+  if (start_.empty() || start_.back().work != work) start_.push_back({work, clock_.seconds()});
+  const std::string percent = done > 0 ? ", " + format_number("%.0f", 100 * done) + " %" : "";
+  console_.status("starting: " + work + percent);
+}
+
+// Where the seconds of a long start went; empty for a short one.
+std::string TrainProgress::start_line() const {
+  const double now = clock_.seconds();
+  if (start_.empty() || now - start_.front().at_seconds < kLongStartSeconds) return "";
+  std::string parts;
+  for (std::size_t i = 0; i < start_.size(); ++i) {
+    const double end = i + 1 < start_.size() ? start_[i + 1].at_seconds : now;
+    parts += (i > 0 ? ", " : "") + start_[i].work + " " +
+             format_number("%.1f", end - start_[i].at_seconds) + " s";
+  }
+  return "started in " + format_number("%.1f", now - start_.front().at_seconds) + " s: " + parts;
+}
+
 void TrainProgress::on_plan(const plan::Plan& plan) {
   plan_ = plan;
   steps_per_print_ = plan.config.steps_per_print.value_or(0);
@@ -93,6 +114,7 @@ void TrainProgress::on_begin(std::int64_t first_step, std::int64_t total_steps) 
   first_step_ = first_step;
   total_steps_ = total_steps;
   printed_at_seconds_ = clock_.seconds();
+  if (const std::string line = start_line(); !line.empty()) console_.print(line);
   const std::string steps = std::to_string(first_step) + " to " + std::to_string(total_steps);
   console_.print(first_step > total_steps
                      ? (total_steps == 0 ? "evaluating, without training"

@@ -47,6 +47,7 @@ class TrainProgress : public train::TrainObserver {
  public:
   TrainProgress(Console& console, ProgressClock clock);
 
+  void on_start(const std::string& work, double done) override;
   void on_plan(const plan::Plan& plan) override;
   void on_choices(const std::vector<std::string>& choices) override;
   void on_begin(std::int64_t first_step, std::int64_t total_steps) override;
@@ -65,6 +66,12 @@ class TrainProgress : public train::TrainObserver {
     double step_seconds;
     std::uint64_t tokens;
   };
+  // A part of the start, and when it began.
+  struct StartWork {
+    std::string work;
+    double at_seconds;
+  };
+  std::string start_line() const;
   ProgressView view(const train::StepRecord& record) const;
   bool wants_line(const train::StepRecord& record) const;
   std::string plain_line(const train::StepRecord& record) const;
@@ -72,6 +79,7 @@ class TrainProgress : public train::TrainObserver {
   Console& console_;
   const ProgressClock clock_;
   std::optional<plan::Plan> plan_;
+  std::vector<StartWork> start_;
   std::int64_t first_step_ = 1;
   std::int64_t total_steps_ = 0;
   std::int64_t steps_per_print_ = 0;  // 0: not asked for

@@ -1,19 +1,28 @@
 #include "placement/ring_sizes.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "sluice/base/bytes.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/offload/memory_pool.hpp"
+#include "sluice/plan/tile_layout.hpp"
 
 namespace sluice::plan {
 
 namespace {
 
-// Tiles are large enough for a drive's whole blocks, and small enough that several fit a small
-// budget.
-constexpr std::uint64_t kUpdateTileElements[] = {
-    kLargestUpdateTileElements, kLargestUpdateTileElements / 2, kLargestUpdateTileElements / 4};
-constexpr std::uint64_t kMoverTileBytes[] = {4 * kMiB, 2 * kMiB, kMiB};
+// Tiles of the optimizer step: large enough for a drive's whole blocks, and small enough that
+// several fit a small budget.
+constexpr std::uint64_t kUsualTileElements = 1U << 20U;
+constexpr std::uint64_t kLeastTileElements = kUsualTileElements / 4;
+constexpr std::uint64_t kMostTileElements = 16 * kUsualTileElements;
+// Threads take pieces of a tile as they come free. With some pieces for each thread, the work
+// between tiles is small beside them.
+constexpr std::uint64_t kPiecesPerThread = 4;
+// With more threads two tiles are computed at a time, so that no thread waits at the end of one.
+constexpr int kThreadsOfOneTile = 4;
+constexpr std::uint64_t kLargestMoverTileBytes = 4 * kMiB;
 constexpr int kTilesInFlight = 3;  // one read, one computed, one written
 // DeepSpeed has one buffer each for master, two moments and gradient. Four of them are one tile.
 constexpr int kBuffersPerTile = 4;
@@ -33,6 +42,27 @@ std::optional<std::int64_t> buffer_count(const config::OffloadConfig& offload) {
   return swaps(offload) ? offload.buffer_count : std::nullopt;
 }
 
+// The largest tile that is of use to the optimizer's threads.
+std::uint64_t wanted_tile_elements(const Plan& plan) {
+  const auto threads = static_cast<std::uint64_t>(plan.schedule.threads.optimizer);
+  return std::clamp(std::bit_ceil(threads * kPiecesPerThread * kPieceElements), kUsualTileElements,
+                    kMostTileElements);
+}
+
+// Tiles of `elements` that keep the queues of all drives full in both directions while the threads
+// compute.
+int wanted_tiles(const Plan& plan, std::uint64_t elements) {
+  if (elements < kUsualTileElements) return kTilesInFlight;
+  const config::AioConfig& aio = plan.config.aio;
+  const std::uint64_t drives = plan.config.zero.offload_optimizer.directories().size();
+  const std::uint64_t queued_bytes =
+      checked_mul(drives, static_cast<std::uint64_t>(aio.queue_depth) * aio.block_size);
+  const std::uint64_t tile_bytes = elements * plan.state_format.element_bytes();
+  const auto in_flight = std::max<std::uint64_t>(1, ceil_div(queued_bytes, tile_bytes));
+  const int computed = plan.schedule.threads.optimizer > kThreadsOfOneTile ? 2 : 1;
+  return static_cast<int>(std::min<std::uint64_t>(2 * in_flight, 64)) + computed;
+}
+
 std::string raised(const char* key, std::uint64_t asked, const std::string& used) {
   return std::string(key) + ": " + std::to_string(asked) + " asked for, " + used;
 }
@@ -46,13 +76,16 @@ std::vector<RingSizes> ring_size_ladder(const Plan& plan) {
   const std::uint64_t sub_group =
       std::max(granularity, align_down(zero.sub_group_size, granularity));
   std::vector<RingSizes> ladder;
-  for (std::size_t level = 0; level < std::size(kUpdateTileElements); ++level) {
+  for (std::uint64_t elements = wanted_tile_elements(plan); elements >= kLeastTileElements;
+       elements /= 2) {
     RingSizes rings;
-    rings.update_tile_elements =
-        std::min({std::max(kUpdateTileElements[level], granularity), sub_group, largest});
-    const auto buffers = buffer_count(zero.offload_optimizer).value_or(0);
-    rings.update_tiles = std::max(kTilesInFlight, static_cast<int>(buffers / kBuffersPerTile));
-    rings.mover_tile_bytes = kMoverTileBytes[level];
+    rings.update_tile_elements = std::min({std::max(elements, granularity), sub_group, largest});
+    const auto buffers = buffer_count(zero.offload_optimizer);
+    rings.update_tiles =
+        buffers ? std::max(kTilesInFlight, static_cast<int>(*buffers) / kBuffersPerTile)
+                : wanted_tiles(plan, elements);
+    rings.mover_tile_bytes =
+        kLargestMoverTileBytes / (kUsualTileElements / std::min(elements, kUsualTileElements));
     rings.mover_tiles =
         std::max<int>(kTilesInFlight,
                       static_cast<int>(buffer_count(zero.offload_param).value_or(kTilesInFlight)));
@@ -108,6 +141,24 @@ std::vector<std::string> raised_limits(const Plan& plan) {
                            std::to_string(plan.rings.mover.tiles) + " used" + why_three));
   }
   return lines;
+}
+
+std::string why_these_tiles(const Plan& plan) {
+  const UpdateRing& ring = plan.rings.update;
+  const config::OffloadConfig& offload = plan.config.zero.offload_optimizer;
+  const bool usual = ring.tiles == kTilesInFlight && ring.tile_elements <= kUsualTileElements;
+  if (ring.tile_bytes == 0 || usual || buffer_count(offload)) return "";
+  const std::size_t drives = offload.directories().size();
+  const config::AioConfig& aio = plan.config.aio;
+  std::string line = "update tiles: " + std::to_string(ring.tiles) + " of " +
+                     format_bytes(ring.tile_bytes) + ", for " +
+                     std::to_string(plan.schedule.threads.optimizer) + " threads";
+  if (drives > 0) {
+    line += " and " + std::to_string(drives) + (drives == 1 ? " drive" : " drives") + " with " +
+            std::to_string(aio.queue_depth) + " requests of " + format_bytes(aio.block_size) +
+            (drives == 1 ? " in flight" : " in flight each");
+  }
+  return line;
 }
 
 }  // namespace sluice::plan

@@ -11,10 +11,6 @@
 
 namespace sluice::plan {
 
-// The largest tile of the optimizer step, in elements. Smaller tiles are a half or a quarter of it.
-// Every tile is a multiple of StateFormat::granularity_count(), except one that holds a whole unit.
-inline constexpr std::uint64_t kLargestUpdateTileElements = 1U << 20U;
-
 // Sizes of the host rings, before a placement says which of them are needed.
 struct RingSizes {
   std::uint64_t update_tile_elements = 0;
@@ -26,7 +22,9 @@ struct RingSizes {
 // The updater reads one slot while backward fills the other.
 inline constexpr int kLeastGradientSlots = 2;
 
-// The sizes that the configuration allows, the largest first.
+// The sizes that the configuration allows, the largest first: the tiles that keep the drives and
+// the optimizer's threads busy, then less. Every tile of the optimizer step is a multiple of
+// StateFormat::granularity_count(), except one that holds a whole unit.
 std::vector<RingSizes> ring_size_ladder(const Plan& plan);
 // The first sizes of the ladder that leave half of the host budget for homes; the smallest where
 // none do. Adds gradient slots where updates begin as gradients arrive.
@@ -35,5 +33,8 @@ RingSizes first_ring_sizes(const Plan& plan, std::vector<RingSizes> ladder);
 // One line for each limit of the configuration that the placed plan exceeds, because the engine
 // needs more: the value asked for, the value used, and the reason.
 std::vector<std::string> raised_limits(const Plan& plan);
+// Why the tiles of the optimizer step have their number and size. Empty: they are the usual ones,
+// or there are none.
+std::string why_these_tiles(const Plan& plan);
 
 }  // namespace sluice::plan

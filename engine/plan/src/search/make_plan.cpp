@@ -145,6 +145,7 @@ std::vector<std::string> complete(Plan& plan, const StepModel& model, const Mach
   if (plan.placement == Placement::configured) {
     find_least(plan, model);
     for (std::string& line : raised_limits(plan)) plan.choices.push_back(std::move(line));
+    if (const std::string line = why_these_tiles(plan); !line.empty()) plan.choices.push_back(line);
     note_automatic(plan, machine.device_choice);
   }
   check_machine(plan, machine, problems);

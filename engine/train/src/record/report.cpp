@@ -101,6 +101,12 @@ std::string to_json(const RunReport& report) {
   root["limits_seconds"]["update"] = limits.update;
   root["limits_seconds"]["compute"] = limits.compute;
   root["bound_by"] = report.speed.bound_by;
+  root["update"]["bytes"] = Json::UInt64(report.speed.update_bytes);
+  root["update"]["GBps"] =
+      finite_or_null(1e-9 * static_cast<double>(report.speed.update_bytes) / limits.update);
+  root["start_seconds"]["plan"] = report.speed.start.plan;
+  root["start_seconds"]["memory"] = report.speed.start.memory;
+  root["start_seconds"]["states"] = report.speed.start.states;
   root["predicted"] = report.speed.predicted ? to_value(*report.speed.predicted) : Json::Value();
   root["bytes_per_step"]["planned"] = to_value(report.traffic.planned_step);
   root["bytes_per_step"]["measured"] = to_value(report.traffic.measured_step);

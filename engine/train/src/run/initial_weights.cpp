@@ -148,11 +148,16 @@ void InitialWeights::check_finite(const models::TensorEntry& tensor, std::uint64
 }
 
 void initialise_states(RunResources& resources, std::uint64_t seed,
-                       const std::optional<std::string>& init_path) {
+                       const std::optional<std::string>& init_path,
+                       const std::function<void(double)>& progress) {
   const InitialWeights initial(resources.plan, seed, init_path);
   std::vector<Ticket> work;
   for (std::size_t u = 0; u < resources.plan.layouts.size(); ++u)
     work.push_back(resources.updater->begin_initialise(u, initial.fill_of(u)));
+  for (std::size_t u = 0; u < work.size(); ++u) {
+    work[u].wait();
+    if (progress) progress(static_cast<double>(u + 1) / static_cast<double>(work.size()));
+  }
   finish_all(work);
 }
 

@@ -2,6 +2,7 @@
 // InitialWeights: the master weights of a new run, from the model's initialisation or a safetensors
 // file.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,7 +14,7 @@
 
 namespace sluice::train {
 
-// Thread-compatible: used by the updater's thread after construction.
+// Constant after construction: the fills may run on several threads at once.
 class InitialWeights {
  public:
   // A file must have every parameter of the model in its shape (names with or without
@@ -36,9 +37,11 @@ class InitialWeights {
   std::optional<models::SafetensorsReader> file_;
 };
 
-// Brings initial states to their homes: master weights as above, moments of zero. Blocks. Throws as
+// Brings initial states to their homes: master weights as above, moments of zero. Blocks.
+// `progress` is told the fraction that is done, unit by unit; may be empty. Throws as
 // InitialWeights, and the errors of the updater.
 void initialise_states(RunResources& resources, std::uint64_t seed,
-                       const std::optional<std::string>& init_path);
+                       const std::optional<std::string>& init_path,
+                       const std::function<void(double)>& progress = {});
 
 }  // namespace sluice::train

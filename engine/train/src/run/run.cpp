@@ -46,7 +46,7 @@ std::unique_ptr<MemorySampler> make_sampler(const RunResources& resources) {
 class Run {
  public:
   Run(const TrainRequest& request, TrainObserver& observer, const volatile int& stop)
-      : request_(request), observer_(observer), stop_(stop), setup_(set_up_run(request, stop)) {}
+      : request_(request), observer_(observer), stop_(stop), setup_(set_up(request, stop)) {}
 
   RunReport operator()() {
     try {
@@ -61,10 +61,20 @@ class Run {
   }
 
  private:
+  RunSetup set_up(const TrainRequest& request, const volatile int& stop) const {
+    observer_.on_start("planning", 0);
+    return set_up_run(request, stop);
+  }
+
   RunReport train() {
     stop_at_start();
+    tally_.start.plan = seconds_since(constructed_);
+    auto begin = Clock::now();
     allocate();
+    tally_.start.memory = seconds_since(begin);
+    begin = Clock::now();
     bring_in_states();
+    tally_.start.states = seconds_since(begin);
     observer_.on_begin(progress_.step + 1, setup_.total_steps);
     while (progress_.step < setup_.total_steps && stop_ == 0) take_step();
     finish_pending();
@@ -95,6 +105,7 @@ class Run {
   void allocate() {
     const plan::Plan& plan = setup_.plan;
     observer_.on_plan(plan);
+    observer_.on_start("taking memory", 0);
     check_threads(plan.further_threads() + 1);  // and that of the data
     data_check_ = std::make_unique<DataCheck>(setup_.data);
     at::set_num_threads(plan.schedule.threads.compute);
@@ -115,6 +126,7 @@ class Run {
   void bring_in_states() {
     progress_.loss_scaler = LossScaler(setup_.plan.config.fp16);
     if (setup_.source.state) {
+      observer_.on_start("states of step " + std::to_string(setup_.source.state->step), 0);
       restore_states(*resources_, setup_.source);
       commit_restored(*resources_, setup_.source);
       if (request_.init_path)
@@ -123,7 +135,9 @@ class Run {
       resume_progress(progress_, setup_.source);
     } else {
       begin_progress(progress_);
-      initialise_states(*resources_, setup_.identity.seed, request_.init_path);
+      const auto tell = [this](double done) { observer_.on_start("initial weights", done); };
+      tell(0);
+      initialise_states(*resources_, setup_.identity.seed, request_.init_path, tell);
     }
     tally_.begun_from = progress_;
     steps_file_ = std::make_unique<StepsFile>(request_.report_dir, progress_.committed_step);
@@ -264,6 +278,7 @@ class Run {
   const TrainRequest& request_;
   TrainObserver& observer_;
   const volatile int& stop_;
+  const Clock::time_point constructed_ = Clock::now();
   RunSetup setup_;
   Progress progress_;
   RunTally tally_;

@@ -40,6 +40,20 @@ void fill_memory(RunReport& report, const ReportSources& from) {
   report.memory.device_gap_peak_bytes = from.sampler.device_gap_peak_bytes();
 }
 
+// Read and written states, read gradients, and written weights unless they are a part of the
+// states.
+std::uint64_t update_bytes(const plan::Plan& plan) {
+  const std::size_t weight = plan.state_format.is_split() ? 0 : size_of(plan.compute_dtype);
+  const std::size_t each =
+      2 * plan.state_format.element_bytes() + size_of(plan.compute_dtype) + weight;
+  std::uint64_t elements = 0;
+  for (const zero::UnitLayout& layout : plan.layouts) {
+    if (!layout.frozen)
+      elements += layout.flat_count / static_cast<std::uint64_t>(plan.config.world_size);
+  }
+  return elements * each;
+}
+
 void fill_speed(RunReport& report, const ReportSources& from) {
   const plan::Plan& plan = from.setup.plan;
   const RunTally& tally = from.tally;
@@ -50,6 +64,8 @@ void fill_speed(RunReport& report, const ReportSources& from) {
   }
   if (const auto saved = plan::load_rates(from.request.rates_path, plan::rates_key(plan)))
     report.speed.predicted = plan::predict(plan, saved->rates);
+  report.speed.update_bytes = update_bytes(plan);
+  report.speed.start = tally.start;
   report.traffic.planned_step = {plan.traffic.h2d_bytes, plan.traffic.d2h_bytes,
                                  plan.traffic.nvme_read_bytes, plan.traffic.nvme_written_bytes,
                                  plan.traffic.nvme_cached_bytes};

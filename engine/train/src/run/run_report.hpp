@@ -16,6 +16,7 @@ namespace sluice::train {
 
 // Totals over the steps of this process; steps before a resume are not counted.
 struct RunTally {
+  StartSeconds start;
   Progress begun_from;               // when the run began, or was resumed
   std::vector<double> step_seconds;  // by step
   std::uint64_t tokens = 0;

@@ -64,6 +64,10 @@ void ReadAhead::start() {
   }
 }
 
+bool ReadAhead::has(const TileRange& range) const {
+  return tiles_.count(Key(range.unit, range.begin)) > 0;
+}
+
 std::optional<ReadAhead::Tile> ReadAhead::take(const TileRange& range) {
   const auto found = tiles_.find(Key(range.unit, range.begin));
   if (found == tiles_.end()) return std::nullopt;

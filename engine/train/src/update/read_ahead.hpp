@@ -44,6 +44,8 @@ class ReadAhead {
 
   // Begins as many reads as tiles are free. Does not block.
   void start();
+  // Whether take() would return the tile.
+  bool has(const TileRange& range) const;
   // The tile's memory with its reads, which may still be pending; none if the tile was not read
   // ahead.
   std::optional<Tile> take(const TileRange& range);

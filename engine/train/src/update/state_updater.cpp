@@ -118,12 +118,13 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
   work.read_states = Parts::uncached;
   work.write_states = settings.commits ? Parts::all : Parts::uncached;
   work.read_gradient = work.write_weight = true;
-  work.compute = [this, settings, first = placement_->first_element(unit)](
-                     const TileRange& range, const States& states, Bytes gradient, Bytes weight) {
-    cpu_adam::Tile tile = tile_of(*resources_.plan, states, gradient, weight);
-    tile.first_element = first + range.begin;
-    if (!cpu_adam::step(settings.optimizer, settings.step, tile, *resources_.executor))
-      check_update(*resources_.plan, resources_.store, settings, range, tile);
+  work.compute = [this, settings, first = placement_->first_element(unit),
+                  all = placement_->shard_count(unit)](const TileRange& range, const States& states,
+                                                       Bytes gradient, Bytes weight) {
+    cpu_adam::Tile part = tile_of(*resources_.plan, states, gradient, weight);
+    part.first_element = first + range.begin;
+    if (!cpu_adam::step_part(settings.optimizer, settings.step, part, all))
+      check_update(*resources_.plan, resources_.store, settings, range, part);
   };
   work.ended = [this, unit](const std::exception_ptr& error) {
     if (!error) return;
@@ -182,6 +183,7 @@ Ticket StateUpdater::begin_restore(std::size_t unit, offload::SwapStore& source)
   forget_failure(unit);
   TileWork work;
   work.what = "restore";
+  work.whole_tiles = true;
   work.after = resources_.device->mark_compute();
   work.read_states = own ? Parts::all : Parts::none;
   work.write_states = own ? Parts::none : Parts::all;
@@ -211,6 +213,7 @@ Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target)
   const std::vector<std::size_t> shards = shards_in(target, plan, unit);
   TileWork work;
   work.what = "copy";
+  work.whole_tiles = true;
   work.after = resources_.device->mark_compute();
   work.read_states = Parts::uncached;
   work.compute = [&target, shards, &plan](const TileRange& range, const States& states, Bytes,

@@ -66,8 +66,8 @@ class StateUpdater {
   Ticket begin_write_back(std::size_t unit);
 
   // Sets the master weights of a unit from `fill` and the moments to zero, and writes the weights.
-  // `fill(offset_count, values)` is called for consecutive parts on the updater's thread;
-  // `offset_count` counts elements.
+  // `fill(offset_count, values)` is called once for every element, in parts, on several threads at
+  // once; `offset_count` counts elements.
   using Fill = std::function<void(std::uint64_t offset_count, std::span<float> values)>;
   Ticket begin_initialise(std::size_t unit, Fill fill);
 
@@ -79,6 +79,8 @@ class StateUpdater {
   Ticket begin_copy_to(std::size_t unit, offload::SwapStore& target);
 
   UpdateCounters counters() const;
+  // Where the states are, for measurements.
+  const TilePlacement& placement() const { return *placement_; }
   // Empty, or why the tiles are not registered with the I/O engine.
   const std::string& why_unregistered() const;
 

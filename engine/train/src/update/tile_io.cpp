@@ -86,7 +86,8 @@ void TileIo::add_gradient_read(const TileRange& range, Bytes tile,
   count(moved);
 }
 
-Tickets TileIo::begin_writes(const TileRange& range, const TileWork& work, Bytes tile) {
+Tickets TileIo::begin_writes(const TileRange& range, const TileWork& work, Bytes tile,
+                             const StateChecksums& checksums) {
   Tickets tickets;
   UpdateCounters moved;
   const StateHome& home = placement_.home(range.unit);
@@ -94,7 +95,8 @@ Tickets TileIo::begin_writes(const TileRange& range, const TileWork& work, Bytes
   for (std::size_t i = 0; i < home.size(); ++i) {
     if (!includes(work.write_states, home[i])) continue;
     const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
-    tickets.push_back(resources_.store->begin_write(*home[i].shard, offset_bytes, spans[i]));
+    tickets.push_back(
+        resources_.store->begin_write(*home[i].shard, offset_bytes, spans[i], checksums[i]));
     moved.nvme_written_bytes += spans[i].size();
   }
   if (includes_uncached(work.write_states) &&

@@ -38,8 +38,10 @@ class TileIo {
   // read of the gradient to `reads`.
   void begin_rest_of_reads(const TileRange& range, const TileWork& work, Bytes tile,
                            offload::Tickets& reads);
-  // Begins to write the states and the weight that `work` changed.
-  offload::Tickets begin_writes(const TileRange& range, const TileWork& work, Bytes tile);
+  // Begins to write the states and the weight that `work` changed. `checksums`: of the chunks of
+  // each part that goes to the store.
+  offload::Tickets begin_writes(const TileRange& range, const TileWork& work, Bytes tile,
+                                const StateChecksums& checksums);
 
   // Bytes moved so far; no compute_seconds. Thread-safe.
   UpdateCounters counters() const;

@@ -20,6 +20,7 @@ TilePlacement::TilePlacement(const UpdaterResources& resources)
   for (std::size_t u = 0; u < plan_.units.size(); ++u) {
     homes_.push_back(make_home(u));
     first_elements_.push_back(elements);
+    at_home_.push_back(is_at_home(u));
     elements += plan_.layouts[u].flat_count;
   }
 }
@@ -43,6 +44,12 @@ StateHome TilePlacement::make_home(std::size_t u) const {
     }
   }
   return home;
+}
+
+bool TilePlacement::is_at_home(std::size_t u) const {
+  const plan::UnitPlacement& unit = plan_.units[u];
+  return unit.states != Tier::nvme && !plan::states_copied_to_tile(unit) &&
+         !plan::tile_holds_gradient(unit) && !plan::update_sends_weights(unit);
 }
 
 std::uint64_t TilePlacement::shard_count(std::size_t unit) const {

@@ -58,6 +58,10 @@ class TilePlacement {
   std::uint64_t first_element(std::size_t unit) const { return first_elements_[unit]; }
   // Elements of this rank's shard.
   std::uint64_t shard_count(std::size_t unit) const;
+  // Whether the CPU uses all bytes of the unit's updates at their homes, and nothing leaves them:
+  // the unit needs no tile.
+  bool at_home(std::size_t unit) const { return at_home_[unit]; }
+  std::uint64_t tile_elements() const { return plan_.rings.update.tile_elements; }
   std::size_t tiles_of(std::size_t unit) const;
   TileRange range_of(std::size_t unit, std::size_t tile) const;
 
@@ -71,6 +75,7 @@ class TilePlacement {
 
  private:
   StateHome make_home(std::size_t unit) const;
+  bool is_at_home(std::size_t unit) const;
 
   const UpdaterResources& resources_;
   const plan::Plan& plan_;
@@ -78,6 +83,7 @@ class TilePlacement {
   const plan::TileLayout offsets_;
   std::vector<StateHome> homes_;               // by unit
   std::vector<std::uint64_t> first_elements_;  // by unit
+  std::vector<bool> at_home_;                  // by unit
 };
 
 }  // namespace sluice::train

@@ -1,8 +1,6 @@
 #include "update/tile_scheduler.hpp"
 
-#include <chrono>
 #include <utility>
-#include <vector>
 
 #include "sluice/base/error_of.hpp"
 
@@ -11,8 +9,8 @@ namespace sluice::train {
 TileScheduler::TileScheduler(const UpdaterResources& resources, const TilePlacement& placement)
     : resources_(resources),
       placement_(placement),
-      trace_row_(resources.trace, "update"),
       plan_(*resources.plan),
+      pieces_(*resources.executor, TraceRow(resources.trace, "update")),
       io_(resources, placement) {
   if (placement_.tile_bytes() > 0) make_tiles();
   if (plan_.rings.update.read_ahead_tiles > 0) make_read_ahead();
@@ -60,14 +58,17 @@ void TileScheduler::post(std::function<void()> task) {
 }
 
 Ticket TileScheduler::begin(std::size_t unit, TileWork work) {
-  if (ahead_) {
-    ahead_->begin_work(unit, work.is_update());
-    work.ended = [this, unit, then = std::move(work.ended)](const std::exception_ptr& error) {
-      ahead_->end_work(unit);
-      if (then) then(error);
-    };
-  }
-  auto countdown = std::make_shared<UnitCountdown>(placement_.tiles_of(unit), std::move(work));
+  if (ahead_) ahead_->begin_work(unit, work.is_update());
+  work.ended = [this, unit, then = std::move(work.ended)](const std::exception_ptr& error) {
+    if (ahead_) ahead_->end_work(unit);
+    {
+      MutexLock lock(mutex_);
+      at_work_.erase(unit);
+    }
+    if (then) then(error);
+  };
+  const std::size_t tiles = placement_.at_home(unit) ? 1 : placement_.tiles_of(unit);
+  auto countdown = std::make_shared<UnitCountdown>(tiles, std::move(work));
   Ticket ticket = countdown->ticket();
   {
     MutexLock lock(mutex_);
@@ -85,91 +86,159 @@ void TileScheduler::expect_updates() {
 
 UpdateCounters TileScheduler::counters() const {
   UpdateCounters counters = io_.counters();
-  MutexLock lock(mutex_);
-  counters.compute_seconds = compute_seconds_;
+  counters.compute_seconds = pieces_.busy_seconds();
   return counters;
 }
 
-std::optional<TileScheduler::NextTile> TileScheduler::take_tile() {
-  MutexLock lock(mutex_);
-  if (waiting_.empty()) return std::nullopt;
-  const auto first = waiting_.begin();
-  const std::size_t unit = first->first;
-  Waiting& waiting = first->second;
-  NextTile next{placement_.range_of(unit, waiting.next_tile), waiting.countdown};
-  if (++waiting.next_tile == placement_.tiles_of(unit)) waiting_.erase(first);
-  return next;
-}
-
-// A unit that arrives begins after the current tile, not after the current unit: the first units'
-// weights are needed first, and their gradients come last. Late writes and reading ahead come after
-// all updates, because nobody waits for them.
+// A unit that arrives begins after the current tiles and pieces, not after the current unit: the
+// first units' weights are needed first, and their gradients come last. Late writes and reading
+// ahead come after all updates, because nobody waits for them.
 void TileScheduler::run_waiting() {
   while (true) {
-    if (const std::optional<NextTile> next = take_tile()) {
-      run_tile(next->range, next->countdown);
-    } else if (!unwritten_.empty()) {
-      write_next();
-    } else {
-      if (ahead_) ahead_->start();
-      if (!pipeline_ || !pipeline_->step()) return;
+    advance();
+    if (!pieces_.empty()) {
+      pieces_.run([this] { advance(); });
+      continue;
     }
+    const bool waits = work_waits();
+    if (waits && pipeline_ && pipeline_->step()) continue;
+    if (!unwritten_.empty()) {
+      write_next();
+      continue;
+    }
+    if (ahead_ && !waits) ahead_->start();
+    if (pipeline_ && pipeline_->step()) continue;
+    if (!waits) return;
   }
 }
 
-void TileScheduler::run_tile(const TileRange& range,
-                             const std::shared_ptr<UnitCountdown>& countdown) {
-  const TileWork& work = countdown->work();  // `end` keeps it alive
-  const auto end = std::make_shared<TileEnd>(countdown);
-  if (!pipeline_) {
-    end->end(error_of([&] { compute(range, work, {}); }));
-    return;
+void TileScheduler::advance() {
+  std::vector<std::shared_ptr<AheadTile>> computed;
+  {
+    MutexLock lock(mutex_);
+    computed.swap(computed_ahead_);
   }
-  if (ahead_ && work.is_update()) {
-    if (std::optional<ReadAhead::Tile> tile = ahead_->take(range)) {
-      run_tile_read_ahead(range, work, end, std::move(*tile));
-      return;
+  for (const std::shared_ptr<AheadTile>& tile : computed) end_tile_read_ahead(*tile);
+  while (true) {
+    const bool tile_is_free = pipeline_ && pipeline_->poll();
+    const std::optional<NextTile> next = take_tile(tile_is_free);
+    if (!next) return;
+    begin_tile(*next);
+  }
+}
+
+bool TileScheduler::work_waits() const {
+  MutexLock lock(mutex_);
+  return !waiting_.empty();
+}
+
+// The first waiting tile that can begin. A tile that needs a free tile of the ring, and finds none,
+// does not hold back units that need none.
+std::optional<TileScheduler::NextTile> TileScheduler::take_tile(bool tile_is_free) {
+  MutexLock lock(mutex_);
+  std::optional<std::size_t> held_back;  // a unit whose earlier work has not begun
+  for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
+    const auto& [unit, waiting] = *at;
+    const UnitCountdown* const work = waiting.countdown.get();
+    const auto working = at_work_.find(unit);
+    if (held_back == unit || (working != at_work_.end() && working->second != work)) continue;
+    const bool at_home = placement_.at_home(unit);
+    NextTile next{at_home ? TileRange{unit, 0, placement_.shard_count(unit)}
+                          : placement_.range_of(unit, waiting.next_tile),
+                  waiting.countdown};
+    const bool is_ahead = ahead_ && work->work().is_update() && ahead_->has(next.range);
+    if (!at_home && !tile_is_free && !is_ahead) {
+      held_back = unit;
+      continue;
     }
-  } else if (ahead_ && work.write_states == TileWork::Parts::all) {
-    ahead_->forget(range.unit);
+    at_work_[unit] = work;
+    if (at_home || ++at->second.next_tile == placement_.tiles_of(unit)) waiting_.erase(at);
+    return next;
   }
-  offload::TileJob job = writing_job(range, work, end);
-  job.begin_read = [this, range, &work](Bytes tile) { return io_.begin_reads(range, work, tile); };
-  job.compute = [this, range, &work](Bytes tile) { compute(range, work, tile); };
+  return std::nullopt;
+}
+
+void TileScheduler::begin_tile(const NextTile& next) {
+  const TileWork& work = next.countdown->work();
+  const auto end = std::make_shared<TileEnd>(next.countdown);
+  if (placement_.at_home(next.range.unit)) return begin_unit_at_home(next, end);
+  if (ahead_ && work.is_update()) {
+    if (std::optional<ReadAhead::Tile> tile = ahead_->take(next.range))
+      return begin_tile_read_ahead(next, end, std::move(*tile));
+  } else if (ahead_ && work.write_states == TileWork::Parts::all) {
+    ahead_->forget(next.range.unit);
+  }
+  const auto checksums = std::make_shared<StateChecksums>();
+  offload::TileJob job = writing_job(next, end, checksums);
+  job.begin_read = [this, next](Bytes tile) {
+    return io_.begin_reads(next.range, next.countdown->work(), tile);
+  };
+  job.begin_compute = [this, next, checksums](Bytes tile) {
+    const auto computed = std::make_shared<TicketSource>();
+    offload::Tickets tickets;
+    tickets.push_back(computed->ticket());
+    compute(next, tile, *checksums,
+            [computed](const std::exception_ptr& error) { computed->complete(error); });
+    return tickets;
+  };
   pipeline_->push(std::move(job));
 }
 
+void TileScheduler::begin_unit_at_home(const NextTile& next, const std::shared_ptr<TileEnd>& end) {
+  const auto checksums = std::make_shared<StateChecksums>();  // stay empty
+  const std::exception_ptr failed = error_of([&] {
+    compute(next, {}, *checksums,
+            [end, checksums](const std::exception_ptr& error) { end->end(error); });
+  });
+  if (failed) end->end(failed);
+}
+
 // The stages of a tile that follow its computation.
-offload::TileJob TileScheduler::writing_job(const TileRange& range, const TileWork& work,
-                                            const std::shared_ptr<TileEnd>& end) {
-  const bool leaves = plan::update_sends_weights(plan_.units[range.unit]);
+offload::TileJob TileScheduler::writing_job(const NextTile& next,
+                                            const std::shared_ptr<TileEnd>& end,
+                                            const std::shared_ptr<StateChecksums>& checksums) {
+  const bool leaves = plan::update_sends_weights(plan_.units[next.range.unit]);
   offload::TileJob job;
-  job.begin_write = [this, range, &work, end, leaves](Bytes tile) {
+  job.begin_write = [this, next, end, checksums, leaves](Bytes tile) {
     if (!leaves) end->weights_current();
-    return io_.begin_writes(range, work, tile);
+    return io_.begin_writes(next.range, next.countdown->work(), tile, *checksums);
   };
   job.done = [end](const std::exception_ptr& error) { end->end(error); };
   return job;
 }
 
-void TileScheduler::run_tile_read_ahead(const TileRange& range, const TileWork& work,
-                                        const std::shared_ptr<TileEnd>& end, ReadAhead::Tile tile) {
-  const std::exception_ptr error = error_of([&] {
-    io_.begin_rest_of_reads(range, work, tile.lease.bytes(), tile.reads);
+void TileScheduler::begin_tile_read_ahead(const NextTile& next, const std::shared_ptr<TileEnd>& end,
+                                          ReadAhead::Tile tile) {
+  const auto ahead = std::make_shared<AheadTile>();
+  ahead->tile = next;
+  ahead->end = end;
+  ahead->checksums = std::make_shared<StateChecksums>();
+  ahead->error = error_of([&] {
+    io_.begin_rest_of_reads(next.range, next.countdown->work(), tile.lease.bytes(), tile.reads);
     finish_all(tile.reads);
-    compute(range, work, tile.lease.bytes());
   });
-  if (error) {
-    tile.reads.clear();
+  tile.reads.clear();
+  ahead->lease = std::move(tile.lease);
+  if (ahead->error) return end_tile_read_ahead(*ahead);
+  compute(next, ahead->lease.bytes(), *ahead->checksums,
+          [this, ahead](const std::exception_ptr& error) {
+            ahead->error = error;
+            MutexLock lock(mutex_);
+            computed_ahead_.push_back(ahead);
+          });
+}
+
+void TileScheduler::end_tile_read_ahead(AheadTile& tile) {
+  if (tile.error) {
     tile.lease = {};
-    end->end(error);
+    tile.end->end(tile.error);
     return;
   }
-  offload::TileJob job = writing_job(range, work, end);
-  if (plan::update_sends_weights(plan_.units[range.unit])) {  // computing waits for the weights
+  offload::TileJob job = writing_job(tile.tile, tile.end, tile.checksums);
+  if (plan::update_sends_weights(plan_.units[tile.tile.range.unit])) {  // computing waits for them
     pipeline_->push(std::move(job), std::move(tile.lease));
   } else {
-    end->weights_current();
+    tile.end->weights_current();
     unwritten_.push_back({std::move(job), std::move(tile.lease)});
   }
 }
@@ -180,19 +249,13 @@ void TileScheduler::write_next() {
   pipeline_->push(std::move(tile.job), std::move(tile.lease));
 }
 
-void TileScheduler::compute(const TileRange& range, const TileWork& work, Bytes tile) {
-  if (!work.compute) return;
-  const auto begin = std::chrono::steady_clock::now();
-  const Bytes gradient = work.read_gradient ? placement_.gradient(range, tile) : Bytes{};
-  const Bytes weight = work.write_weight ? placement_.weight(range, tile) : Bytes{};
-  work.compute(range, placement_.states(range, tile), gradient, weight);
-  const auto end = std::chrono::steady_clock::now();
-  trace_row_.add(
-      work.what, plan_.layouts[range.unit].name, begin, end,
-      {{"tile", static_cast<std::int64_t>(range.begin / plan_.rings.update.tile_elements)},
-       {"elements", static_cast<std::int64_t>(range.count)}});
-  MutexLock lock(mutex_);
-  compute_seconds_ += std::chrono::duration<double>(end - begin).count();
+void TileScheduler::compute(const NextTile& next, Bytes tile, StateChecksums& checksums,
+                            std::function<void(std::exception_ptr)> ended) {
+  // The work belongs to the countdown.
+  std::shared_ptr<const TileWork> work(next.countdown, &next.countdown->work());
+  begin_pieces(pieces_, placement_,
+               {next.range, std::move(work), tile, plan_.layouts[next.range.unit].name}, checksums,
+               std::move(ended));
 }
 
 }  // namespace sluice::train

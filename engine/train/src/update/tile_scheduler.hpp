@@ -1,7 +1,10 @@
 #pragma once
-// TileScheduler: decides which tile of which unit is worked on next, on a thread of its own.
-// Several tiles are in flight: each is read, computed and written. The StateUpdater says what the
-// work is, TilePlacement where the bytes are, and TileIo moves them. Not installed.
+// TileScheduler: decides which tile of which unit is worked on next, on a thread of its own, the
+// updater's. Several tiles are in flight: each is read, computed and written. A unit whose bytes
+// are all at their homes needs no tile. All that is computed is split into pieces, which the
+// executor's threads, the updater's among them, take as they come free: pieces of the earliest unit
+// in forward order first. The StateUpdater says what the work is, TilePlacement where the bytes
+// are, and TileIo moves them. Not installed.
 
 #include <cstdint>
 #include <deque>
@@ -11,9 +14,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "sluice/base/mutex.hpp"
-#include "sluice/base/trace.hpp"
+#include "sluice/base/piece_queue.hpp"
 #include "sluice/base/worker.hpp"
 #include "sluice/offload/buffer_ring.hpp"
 #include "sluice/offload/tile_pipeline.hpp"
@@ -37,7 +41,8 @@ class TileScheduler {
 
   // Does `work` to every tile of a unit; the ticket ends with the last tile. Among waiting units,
   // the earliest in forward order comes first, because its weights are needed first. The order is
-  // decided tile by tile. Work of one unit runs in the order of the calls.
+  // decided tile by tile and piece by piece. Work of one unit begins when the work of earlier calls
+  // on this unit has ended.
   Ticket begin(std::size_t unit, TileWork work);
 
   // Announces one more update of every unit. While idle, the scheduler reads states of the first
@@ -58,6 +63,14 @@ class TileScheduler {
     TileRange range;
     std::shared_ptr<UnitCountdown> countdown;
   };
+  // A tile whose states were read ahead, while it is computed.
+  struct AheadTile {
+    NextTile tile;
+    std::shared_ptr<TileEnd> end;
+    offload::TileLease lease;
+    std::shared_ptr<StateChecksums> checksums;
+    std::exception_ptr error;
+  };
   // A computed tile whose writes have not begun.
   struct Unwritten {
     offload::TileJob job;
@@ -70,20 +83,26 @@ class TileScheduler {
   void post(std::function<void()> task);
 
   // On the updater's thread.
-  std::optional<NextTile> take_tile();
   void run_waiting();
-  void run_tile(const TileRange& range, const std::shared_ptr<UnitCountdown>& countdown);
-  void run_tile_read_ahead(const TileRange& range, const TileWork& work,
-                           const std::shared_ptr<TileEnd>& end, ReadAhead::Tile tile);
-  offload::TileJob writing_job(const TileRange& range, const TileWork& work,
-                               const std::shared_ptr<TileEnd>& end);
+  // Does what needs no waiting: begins reads, computations and writes.
+  void advance();
+  std::optional<NextTile> take_tile(bool tile_is_free);
+  bool work_waits() const;
+  void begin_tile(const NextTile& next);
+  void begin_unit_at_home(const NextTile& next, const std::shared_ptr<TileEnd>& end);
+  void begin_tile_read_ahead(const NextTile& next, const std::shared_ptr<TileEnd>& end,
+                             ReadAhead::Tile tile);
+  void end_tile_read_ahead(AheadTile& tile);
+  offload::TileJob writing_job(const NextTile& next, const std::shared_ptr<TileEnd>& end,
+                               const std::shared_ptr<StateChecksums>& checksums);
   void write_next();
-  void compute(const TileRange& range, const TileWork& work, Bytes tile);
+  void compute(const NextTile& next, Bytes tile, StateChecksums& checksums,
+               std::function<void(std::exception_ptr)> ended);
 
   const UpdaterResources& resources_;
   const TilePlacement& placement_;
-  const TraceRow trace_row_;
   const plan::Plan& plan_;
+  PieceQueue pieces_;
   TileIo io_;
   std::optional<offload::BufferRing> ring_;  // none: every part is computed on at its home
   std::string why_unregistered_;
@@ -96,7 +115,9 @@ class TileScheduler {
   std::deque<Ticket> detached_;  // confined to the thread that calls begin()
   mutable Mutex mutex_;
   std::multimap<std::size_t, Waiting> waiting_ SLUICE_GUARDED_BY(mutex_);  // by unit
-  double compute_seconds_ SLUICE_GUARDED_BY(mutex_) = 0;
+  // By unit: the work that has begun and not ended.
+  std::map<std::size_t, const UnitCountdown*> at_work_ SLUICE_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<AheadTile>> computed_ahead_ SLUICE_GUARDED_BY(mutex_);
   std::optional<Worker> worker_;
 };
 

@@ -1,13 +1,19 @@
 #pragma once
-// TileWork: one piece of work on every tile of a unit's optimizer states. UnitCountdown: when the
-// work has reached all tiles, and who is told of an error. Not installed.
+// TileWork: one piece of work on every tile of a unit's optimizer states, and the loops over pieces
+// that compute it. UnitCountdown: when the work has reached all tiles, and who is told of an error.
+// Not installed.
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
+#include "sluice/base/piece_queue.hpp"
 #include "sluice/base/ticket.hpp"
 #include "sluice/offload/device.hpp"
 #include "update/optimizer_tile.hpp"
@@ -34,9 +40,12 @@ struct TileWork {
   bool write_weight = false;
   // Copies of device memory begin after this point of the device's compute work.
   offload::ComputePoint after;
-  // Runs on the updater's thread with the states, gradient and weight of the tile. The weight is
-  // empty if it is half of a split master. The function may be empty.
+  // Runs for pieces of a tile, or of a whole unit, on several threads at once, with the states,
+  // gradient and weight of the piece. The weight is empty if it is half of a split master. The
+  // function may be empty.
   std::function<void(const TileRange&, const States& states, Bytes gradient, Bytes weight)> compute;
+  // `compute` takes whole tiles, because it moves bytes itself or compares checksums of chunks.
+  bool whole_tiles = false;
   // Called when the weights of all tiles are at their home, possibly before the states are;
   // receives the first error so far, or null.
   std::function<void(std::exception_ptr)> weights_current;
@@ -47,11 +56,30 @@ struct TileWork {
   bool is_update() const { return read_gradient; }
 };
 
+// The checksums of the chunks of a tile, by part of the states; empty for a part that is not
+// written to the store.
+using StateChecksums = std::array<std::vector<std::uint64_t>, models::kMostStateParts>;
+
 bool includes_uncached(TileWork::Parts parts);
 // Whether `parts` includes the part with that home; false for a part that is not in the store.
 bool includes(TileWork::Parts parts, const PartHome& home);
 
-// Counts a unit's tiles down. Confined to the updater's thread after ticket().
+// A tile that is computed, or a whole unit that is computed at its homes.
+struct TileTask {
+  TileRange range;
+  std::shared_ptr<const TileWork> work;  // shared with the tiles of the unit
+  std::span<std::byte> tile;             // the memory of the tile; empty for a unit at its homes
+  std::string unit_name;                 // for the trace
+};
+// Adds the loops that compute a tile: pieces of `work.compute`, then the checksums of all parts
+// that go to the store. `checksums` outlives them. `ended` is called once, with the error of the
+// lowest piece that failed or null, on the thread that ran the last piece; without pieces, before
+// the call returns.
+void begin_pieces(PieceQueue& queue, const TilePlacement& placement, TileTask task,
+                  StateChecksums& checksums, std::function<void(std::exception_ptr)> ended);
+
+// Counts a unit's tiles down. After ticket(), confined to the thread that ends the tiles: the
+// updater's, or for a unit computed at its homes, which counts as one tile, that of the last piece.
 class UnitCountdown {
  public:
   UnitCountdown(std::size_t tiles, TileWork work);
@@ -72,8 +100,8 @@ class UnitCountdown {
   TicketSource source_;
 };
 
-// The progress of one tile; shares its unit's countdown with the other tiles. Confined to the
-// updater's thread.
+// The progress of one tile; shares its unit's countdown with the other tiles. Confined as the
+// countdown.
 class TileEnd {
  public:
   explicit TileEnd(std::shared_ptr<UnitCountdown> countdown) : countdown_(std::move(countdown)) {}

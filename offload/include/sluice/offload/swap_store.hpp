@@ -108,6 +108,10 @@ class SwapStore {
   // manifest.
   Ticket begin_write(std::size_t shard, std::uint64_t offset_bytes,
                      std::span<const std::byte> data);
+  // With the checksum_of() of each chunk of `data`, which the caller has computed on its own
+  // threads. Throws InvalidArgument for another number of checksums.
+  Ticket begin_write(std::size_t shard, std::uint64_t offset_bytes, std::span<const std::byte> data,
+                     std::span<const std::uint64_t> checksums);
   // From here on, reads of this shard see the written bytes. Call after the shard's writes have
   // finished without an error. Throws InvalidArgument naming the first chunk that was not written
   // since the commit.

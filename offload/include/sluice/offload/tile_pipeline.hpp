@@ -25,6 +25,9 @@ struct TileJob {
   // Runs after the reads have finished, in the order of push(), on the thread that drives the
   // pipeline.
   std::function<void(std::span<std::byte> tile)> compute;
+  // In place of `compute`: begins computing on other threads, and returns the tickets of that work.
+  // Tiles behind this one begin computing meanwhile.
+  std::function<Tickets(std::span<std::byte> tile)> begin_compute;
   // Begins emptying the tile; the tile is free again when its tickets have finished.
   std::function<Tickets(std::span<std::byte> tile)> begin_write;
   // Called once, after the last stage has ended and the tile is free again. The argument is the
@@ -61,10 +64,12 @@ class TilePipeline {
   void push(TileJob job, TileLease tile);
   // Works until every pushed job has ended. Blocks.
   void drain();
-  // One piece of the work of drain(): retires or computes one job. If no transfer has ended, waits
-  // for the transfer that was begun first. False when no job is in flight. For callers that look
-  // for new jobs between pieces.
+  // One piece of the work of drain(): retires or computes one job. If nothing has ended, waits for
+  // the transfer that was begun first; without transfers, for the oldest computation. False when no
+  // job is in flight. For callers that look for new jobs between pieces.
   bool step();
+  // Does what can be done without waiting. Returns whether push() would find a free tile.
+  bool poll();
   PipelineStalls stalls() const { return stalls_; }
 
  private:
@@ -78,13 +83,14 @@ class TilePipeline {
   void begin_read(TileJob job, TileLease lease);
   void do_what_can_be_done();
   void compute_oldest_read();
+  void write_oldest_computed();
   void retire_oldest_write();
-  bool read_has_ended() const;
-  bool write_has_ended() const;
   bool write_was_begun_first() const;
+  static bool front_has_ended(const std::deque<InFlight>& tiles);
 
   BufferRing& ring_;
   std::deque<InFlight> reading_;
+  std::deque<InFlight> computing_;
   std::deque<InFlight> writing_;
   std::uint64_t next_begun_ = 0;
   PipelineStalls stalls_;

@@ -12,6 +12,11 @@
 
 namespace sluice::plan {
 
+// Elements that a thread takes at a time, of a tile or of a unit that needs none: 1.75 MiB of fp32
+// states with 16-bit gradient and weight. Large enough to hide that a thread takes them, small
+// enough that the threads end together.
+inline constexpr std::uint64_t kPieceElements = 65'536;
+
 // Byte offsets of the parts in a tile. The tile has room for a part when some unit needs the part.
 struct TileLayout {
   std::array<std::uint64_t, models::kMostStateParts> states{};

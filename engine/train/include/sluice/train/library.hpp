@@ -55,6 +55,9 @@ struct TrainRequest {
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
+  // Before the first step: the work that goes on now, as "planning", and the fraction of it that is
+  // done (0 to 1). Called when the work changes, and on the way.
+  virtual void on_start(const std::string& work, double done) = 0;
   // Before anything is allocated.
   virtual void on_plan(const plan::Plan& plan) = 0;
   // The files are open: what the machine chose for them, and why not better. May be empty.

@@ -72,12 +72,22 @@ struct ReportedMemory {
   std::uint64_t rss_peak_bytes = 0;  // RssAnon + RssShmem
 };
 
+// Seconds from the call that trains to the first step.
+struct StartSeconds {
+  double plan = 0;    // reading the files, and planning
+  double memory = 0;  // taking memory, and opening the files of the drives
+  double states = 0;  // initial weights, or the states that the run continues from
+};
+
 struct ReportedSpeed {
   double tokens_per_second = 0;
   double step_seconds = 0;  // median
   // Busy seconds per step of each link: a step cannot be faster than the largest.
   LinkSeconds limits;
   std::string bound_by;  // the link with the largest limit
+  // Bytes that a step's updates read and write in memory: states, gradients and weights.
+  std::uint64_t update_bytes = 0;
+  StartSeconds start;
   // By the measured rates of this machine and model; empty: there are none.
   std::optional<plan::Prediction> predicted;
 };

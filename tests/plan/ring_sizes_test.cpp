@@ -1,0 +1,45 @@
+// The number and size of the tiles of the optimizer step.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plans.hpp"
+
+namespace sluice::plan {
+namespace {
+
+TEST(RingSizes, FollowFromDrivesAndThreads) {
+  const auto ring = [](int cores, std::vector<std::string> further, std::uint64_t host_mib,
+                       std::optional<std::int64_t> buffers = {}) {
+    auto config = train_config(Device::nvme, Device::nvme, 4096, host_mib);
+    config.sluice.cache_bytes = {ByteBudget::Kind::bytes, 0};
+    config.zero.offload_optimizer.further_nvme_paths = std::move(further);
+    config.zero.offload_optimizer.buffer_count = buffers;
+    MachineFacts machine = roomy_machine();
+    machine.cores = cores;
+    const Plan plan = make_plan(config, model_config(2, 2048), Placement::configured, machine);
+    const bool told = std::any_of(plan.choices.begin(), plan.choices.end(), [](const auto& line) {
+      return line.starts_with("update tiles: ");
+    });
+    EXPECT_EQ(told, !buffers && (plan.rings.update.tiles != 3 ||
+                                 plan.rings.update.tile_elements > 1U << 20U));
+    return std::pair(plan.rings.update.tile_elements >> 20U, plan.rings.update.tiles);
+  };
+  using Ring = std::pair<std::uint64_t, int>;  // Mi elements, tiles
+  const std::vector<std::string> three = {"/two", "/three", "/four"};
+  EXPECT_EQ(ring(2, {}, 8192), Ring(1, 3));      // one drive's queue holds 8 MiB, a tile 12
+  EXPECT_EQ(ring(2, three, 8192), Ring(1, 7));   // 32 MiB in three tiles each way
+  EXPECT_EQ(ring(16, {}, 8192), Ring(4, 4));     // four pieces for each thread, two tiles computed
+  EXPECT_EQ(ring(16, three, 8192), Ring(4, 4));  // a tile of 48 MiB fills all queues
+  EXPECT_EQ(ring(64, three, 8192), Ring(16, 4));
+  EXPECT_EQ(ring(64, three, 700), Ring(4, 4));       // half of the host budget is for homes
+  EXPECT_EQ(ring(16, three, 8192, 20), Ring(4, 5));  // as the configuration asks
+}
+
+}  // namespace
+}  // namespace sluice::plan
