@@ -181,12 +181,16 @@ double copy_rate(offload::Device& device, bool pinned) {
          median_seconds([&] { device.begin_copy_in(there.device_span(), here.bytes()).finish(); });
 }
 
-// Bytes per second.
-double checksum_rate() {
+// Bytes per second of checksums on all threads, as updates take them.
+double checksum_rate(Executor& executor) {
   const std::vector<std::byte> bytes(64 * kMiB, std::byte{1});
-  volatile std::uint64_t sink = 0;  // keeps the compiler from dropping the hash
-  return static_cast<double>(bytes.size()) /
-         median_seconds([&] { sink = offload::checksum_of(bytes); });
+  std::vector<std::uint64_t> checksums(bytes.size() / offload::kChecksumChunkBytes);
+  return static_cast<double>(bytes.size()) / median_seconds([&] {
+           executor.for_each(checksums.size(), [&](std::size_t chunk) {
+             checksums[chunk] = offload::checksum_of(std::span(bytes).subspan(
+                 chunk * offload::kChecksumChunkBytes, offload::kChecksumChunkBytes));
+           });
+         });
 }
 
 // Rate of a stripe over drives with these rates. The drive that is slowest for its share bounds it.
@@ -260,7 +264,7 @@ plan::MachineRates probe_rates(const plan::Plan& plan, const ProbeProgress& prog
   next("copies");
   rates.copy_bytes_per_second = copy_rate(*device.device, plan.planned.pinned_staging);
   next("checksums");
-  rates.checksum_bytes_per_second = checksum_rate();
+  rates.checksum_bytes_per_second = checksum_rate(*executor);
   next("drives");
   measure_drives(plan, rates);
   if (stop != 0) throw Interrupted(stop);
