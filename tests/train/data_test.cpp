@@ -124,5 +124,26 @@ TEST(Epochs, AreGoneOnWithInTheirMiddle) {
       << drawn.err;
 }
 
+// A schedule that is as long as the run.
+TEST(Epochs, AreTheStepsOfAScheduleThatIsAuto) {
+  TrainFolder folder;
+  folder.set({});
+  write_file(folder.data(), sample_text(40 * 32 + 1));  // 5 steps of 8 sequences
+  const auto rates = [&](const std::string& report, const std::string& steps) {
+    folder.clear_swap();
+    const ProgramResult result = run_sluice(
+        {"train", "--config", folder.config(), "--model", folder.model(), "--data", folder.data(),
+         "--epochs", "1", "--set", "scheduler.type=WarmupCosineLR", "--set",
+         "scheduler.params={\"warmup_num_steps\": 2, \"total_num_steps\": " + steps + "}",
+         "--report", folder.path(report)});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return column(folder, report, "lr");
+  };
+  const std::vector<std::string> found = rates("auto", "\"auto\"");
+  EXPECT_EQ(found.size(), 5U);
+  EXPECT_EQ(found, rates("five", "5"));
+  EXPECT_NE(found, rates("fifty", "50"));
+}
+
 }  // namespace
 }  // namespace sluice::test

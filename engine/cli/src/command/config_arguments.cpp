@@ -103,8 +103,8 @@ void add_convert(CLI::App& config, Building& building) {
 
 }  // namespace
 
-config::Setting setting_of_steps(std::int64_t steps) {
-  return {"scheduler.params.total_num_steps", std::to_string(steps), "--steps", true};
+config::Setting setting_of_steps(std::int64_t steps, const std::string& flag) {
+  return {"scheduler.params.total_num_steps", std::to_string(steps), flag, true};
 }
 
 void add_setting_options(CLI::App& command, std::vector<config::Setting>& settings) {

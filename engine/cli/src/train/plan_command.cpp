@@ -29,28 +29,6 @@ namespace sluice::cli {
 
 namespace {
 
-// Checks the data as training would. Returns the steps of the run, where they are asked for.
-std::optional<std::int64_t> check_data(const train::TrainRequest& run,
-                                       const config::TrainConfig& config,
-                                       const config::ModelConfig& model) {
-  const auto length = static_cast<std::uint64_t>(model.n_positions);
-  const auto vocabulary = static_cast<std::uint64_t>(model.vocab_size);
-  std::optional<std::int64_t> steps = run.steps;
-  if (!run.data_paths.empty()) {
-    models::Dataset data(run.data_paths, length, vocabulary);
-    if (run.evaluation.fraction) data.hold_out(*run.evaluation.fraction);
-    if (run.epochs) {
-      data.read_in_epochs(static_cast<std::uint64_t>(config.train_batch_size), config.drop_last);
-      const std::int64_t all = data.steps_of(static_cast<std::uint64_t>(*run.epochs));
-      steps = std::min(steps.value_or(all), all);
-    }
-  }
-  if (run.evaluation.data_path)
-    models::Dataset(*run.evaluation.data_path, length, vocabulary).evaluate_all();
-  if (run.init_path) models::SafetensorsReader{*run.init_path};
-  return steps;
-}
-
 // Plans the model, or with --max the largest number of blocks of its shape that fits. Throws
 // DoesNotFit, which says what is short, when the model or a single block does not fit.
 plan::Plan plan_run(const PlanArguments& arguments, const config::TrainConfig& config,
@@ -142,8 +120,9 @@ void show_plan(const plan::Plan& plan, const config::TrainConfig& config,
 }  // namespace
 
 int run_plan(const PlanArguments& arguments, Session& session) {
-  const train::TrainRequest& request = arguments.request;
+  train::TrainRequest request = arguments.request;
   require_files(request);
+  set_steps_of_epochs(request);
   const config::TrainConfig config = load_training_config(
       request.config_path, {.tuned_paths = request.tuned_paths, .settings = request.settings});
   const config::ModelConfig model = config::load_model_config(request.model_path);

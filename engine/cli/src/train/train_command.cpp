@@ -89,18 +89,15 @@ int run_train(const TrainArguments& arguments, Session& session) {
   train::TrainRequest request = arguments.request;
   request.command_line = valid_utf8(shell_line(session.argv()));
   require_files(request);
+  set_steps_of_epochs(request);
   check_report(request.report_dir);
   check_trace(request);
   // Read here as well, so that mistakes show before LibTorch is loaded. A pipe is not read here,
   // because it can be read only once.
-  const auto is_file = [](const std::string& path) {
-    return std::filesystem::is_regular_file(path);
-  };
   if (is_file(request.config_path) && std::ranges::all_of(request.tuned_paths, is_file))
     load_training_config(request.config_path,
                          {.tuned_paths = request.tuned_paths, .settings = request.settings});
-  if (std::filesystem::is_regular_file(request.model_path))
-    config::load_model_config(request.model_path);
+  if (is_file(request.model_path)) config::load_model_config(request.model_path);
 
   train::TrainLibrary& library = load_train_library();
   library.set_log_sink(session.console().make_log_sink(), LogLevel::info);
