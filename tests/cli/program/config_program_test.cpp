@@ -155,6 +155,15 @@ TEST_F(ConfigProgram, ConvertsTrainingArguments) {
   EXPECT_THAT(again.err, HasSubstr("exists already"));
 }
 
+// As transformers rounds: up.
+TEST_F(ConfigProgram, ConvertMakesStepsOfAWarmupRatio) {
+  write_file(file("args.json"), R"({"learning_rate": 2e-05, "max_steps": 40, "warmup_ratio": 0.03,
+      "lr_scheduler_type": "linear"})");
+  const ProgramResult result = run_sluice({"config", "convert", file("args.json")});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(parse_json(result.out)["scheduler"]["params"]["warmup_num_steps"].asInt(), 2);
+}
+
 TEST_F(ConfigProgram, ConvertFillsTheDeepSpeedFileOfTheArguments) {
   write_file(file("args.json"), R"({"per_device_train_batch_size": 4, "learning_rate": 2e-05,
       "max_grad_norm": 1.0, "deepspeed": {"train_batch_size": "auto", "gradient_clipping": 0.5,
@@ -207,6 +216,10 @@ TEST_F(ConfigProgram, ConvertRefusesWhatItCannotKeep) {
               HasSubstr("optim: \"adafactor\" is not supported yet"));
   EXPECT_THAT(message(R"({"learning_rate": 1e-4, "lr_scheduler_type": "polynomial"})"),
               HasSubstr("lr_scheduler_type: \"polynomial\" has no like here"));
+  EXPECT_THAT(message(R"({"learning_rate": 1e-4, "warmup_steps": 1e30})"),
+              HasSubstr("warmup_steps: expected a whole number"));
+  EXPECT_THAT(message(R"({"learning_rate": 1e-4, "max_steps": 9, "warmup_ratio": 1e300})"),
+              HasSubstr("warmup_ratio: expected a number from 0 to 1"));
   EXPECT_THAT(message("compute_environment: X\ngpu_ids:\n- 0\n"), HasSubstr("in:3: expected"));
   EXPECT_THAT(message("distributed_type: X\nmixed_precision: fp8\n"), HasSubstr("fp8"));
   EXPECT_THAT(message("{}"), HasSubstr("neither TrainingArguments"));

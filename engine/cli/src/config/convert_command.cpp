@@ -4,6 +4,7 @@
 #include <json/reader.h>
 #include <json/writer.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -85,10 +86,14 @@ void convert_schedule(Conversion& conversion) {
   const Json::Value steps = conversion.take("max_steps");
   const bool has_steps = steps.isInt64() && steps.asInt64() > 0;
   const Json::Value total = has_steps ? steps : Json::Value("auto");
-  std::int64_t warmup_steps = warmup.isNumeric() ? warmup.asInt64() : 0;
+  if (!warmup.isNull() && !warmup.isInt64())
+    conversion.fail("warmup_steps", "expected a whole number");
+  std::int64_t warmup_steps = warmup.isInt64() ? warmup.asInt64() : 0;
   if (warmup_steps == 0 && ratio.isNumeric() && ratio.asDouble() > 0) {
     if (!has_steps) conversion.fail("warmup_ratio", "needs max_steps; give warmup_steps instead");
-    warmup_steps = static_cast<std::int64_t>(ratio.asDouble() * steps.asDouble() + 0.5);
+    if (ratio.asDouble() > 1) conversion.fail("warmup_ratio", "expected a number from 0 to 1");
+    // Rounded up, as transformers does.
+    warmup_steps = static_cast<std::int64_t>(std::ceil(ratio.asDouble() * steps.asDouble()));
   }
   if (type.empty() || (type == "constant" && warmup_steps == 0)) return;
   if (type == "constant" || type == "constant_with_warmup") {

@@ -251,7 +251,7 @@ std::string origin_of(const config::TrainConfig& config, const std::string& key,
     const auto found = config.origins.find(path);
     return found == config.origins.end() || found->second == "auto" ? "" : found->second;
   };
-  if (const std::string own = find(key); !own.empty()) return own;
+  if (std::string own = find(key); !own.empty()) return own;
   // Keys that give the value of another.
   const std::pair<const char*, const char*> givers[] = {
       {"zero_optimization.stage", "zero_optimization"},
@@ -260,7 +260,7 @@ std::string origin_of(const config::TrainConfig& config, const std::string& key,
       {"sluice.activations", "activation_checkpointing.cpu_checkpointing"},
       {"optimizer.params.weight_decay", "optimizer.params.torch_adam"}};
   for (const auto& [given, giver] : givers) {
-    const std::string origin = given == key ? find(giver) : "";
+    std::string origin = given == key ? find(giver) : "";
     if (!origin.empty()) return origin;
   }
   for (const char* derived : {"train_batch_size", "train_micro_batch_size_per_gpu",
