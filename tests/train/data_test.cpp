@@ -117,6 +117,9 @@ TEST(Epochs, AreGoneOnWithInTheirMiddle) {
   const ProgramResult rest = run_sluice(arguments("report", {"--resume"}));
   ASSERT_EQ(rest.exit_code, 0) << rest.err;
   EXPECT_EQ(column(folder, "report", "loss"), column(folder, "undisturbed", "loss"));
+  std::vector<std::string> other_batch = arguments("report", {"--resume"});
+  other_batch.insert(other_batch.end(), {"--set", "gradient_accumulation_steps=2"});
+  expect_refused(run_sluice(other_batch), 2, {"--epochs", "had 8 sequences a step, and has 4 now"});
   const ProgramResult drawn = folder.train("report", 12, {"--resume"});
   EXPECT_NE(drawn.err.find("resumed with another order of the data: was epochs of 80 sequences; "
                            "is drawn with replacement"),
@@ -129,12 +132,13 @@ TEST(Epochs, AreTheStepsOfAScheduleThatIsAuto) {
   TrainFolder folder;
   folder.set({});
   write_file(folder.data(), sample_text(40 * 32 + 1));  // 5 steps of 8 sequences
-  const auto rates = [&](const std::string& report, const std::string& steps) {
+  const auto rates = [&](const std::string& report, const std::string& steps,
+                         const std::string& most_steps = "5") {
     folder.clear_swap();
     const ProgramResult result = run_sluice(
-        {"train", "--config", folder.config(), "--model", folder.model(), "--data", folder.data(),
-         "--epochs", "1", "--set", "scheduler.type=WarmupCosineLR", "--set",
-         "scheduler.params={\"warmup_num_steps\": 2, \"total_num_steps\": " + steps + "}",
+        {"train", "--steps", most_steps, "--config", folder.config(), "--model", folder.model(),
+         "--data", folder.data(), "--epochs", "1", "--set", "scheduler.type=WarmupCosineLR",
+         "--set", "scheduler.params={\"warmup_num_steps\": 2, \"total_num_steps\": " + steps + "}",
          "--report", folder.path(report)});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return column(folder, report, "lr");
@@ -142,6 +146,7 @@ TEST(Epochs, AreTheStepsOfAScheduleThatIsAuto) {
   const std::vector<std::string> found = rates("auto", "\"auto\"");
   EXPECT_EQ(found.size(), 5U);
   EXPECT_EQ(found, rates("five", "5"));
+  EXPECT_EQ(found, rates("longer", "\"auto\"", "500"));
   EXPECT_NE(found, rates("fifty", "50"));
 }
 

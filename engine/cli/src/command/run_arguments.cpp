@@ -1,5 +1,6 @@
 #include "command/run_arguments.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -126,7 +127,7 @@ void add_trace_options(CLI::App& command, train::TrainRequest& run) {
 train::TrainRequest checked_run(Building& building) {
   train::TrainRequest& run = building.run;
   run.config_path = building.configs.front();
-  if (run.steps && *run.steps > 0) run.settings.push_back(setting_of_steps(*run.steps));
+  if (run.steps) run.settings.push_back(setting_of_steps(std::max<std::int64_t>(*run.steps, 1)));
   run.tuned_paths.assign(building.configs.begin() + 1, building.configs.end());
   if (run.evaluation.data_path && run.evaluation.fraction) {
     throw InvalidArgument("--eval-data and --eval-fraction exclude each other; give one");

@@ -156,8 +156,9 @@ void convert_training_arguments(Conversion& conversion) {
   const Json::Value clipping = conversion.take("max_grad_norm");
   conversion.set("gradient_clipping", clipping.isNull() ? Json::Value(1.0) : clipping);
   for (const char* type : {"bf16", "fp16"}) {
-    if (conversion.take(type) == Json::Value(true))
-      conversion.set(std::string(type) + ".enabled", true);
+    const Json::Value value = conversion.take(type);
+    if (!value.isNull() && !value.isBool()) conversion.fail(type, "expected true or false");
+    if (value == Json::Value(true)) conversion.set(std::string(type) + ".enabled", true);
   }
   convert_optimizer(conversion);
   convert_schedule(conversion);
@@ -214,10 +215,14 @@ void convert_accelerate(Conversion& conversion, const std::string& path) {
 }
 
 std::string text_of_file(const std::string& path) {
+  constexpr std::size_t kMostBytes = 1U << 20U;
+  std::string text(kMostBytes + 1, '\0');
   std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  SLUICE_CHECK(text.size() <= kMostBytes,
+               path + ": longer than 1 MiB, which no file of arguments is");
+  return text;
 }
 
 Json::Value parse_json(const std::string& text, const std::string& path) {

@@ -49,7 +49,7 @@ std::optional<std::int64_t> check_data(const train::TrainRequest& run,
 }
 
 void set_steps_of_epochs(train::TrainRequest& run) {
-  if (!run.epochs || run.steps) return;
+  if (!run.epochs) return;
   std::vector<std::string> files = run.tuned_paths;
   files.insert(files.end(), {run.config_path, run.model_path});
   if (!std::ranges::all_of(files, is_file)) return;
@@ -58,8 +58,13 @@ void set_steps_of_epochs(train::TrainRequest& run) {
   const config::TrainConfig config = load_training_config(run.config_path, options);
   const std::optional<std::int64_t> steps =
       check_data(run, config, config::load_model_config(run.model_path));
-  if (steps)
-    run.settings.push_back(setting_of_steps(std::max<std::int64_t>(*steps, 1), "--epochs"));
+  if (!steps) return;
+  const config::Setting length = setting_of_steps(std::max<std::int64_t>(*steps, 1), "--epochs");
+  // In place of that of --steps.
+  std::erase_if(run.settings, [&](const config::Setting& setting) {
+    return setting.only_auto && setting.key == length.key;
+  });
+  run.settings.push_back(length);
 }
 
 }  // namespace sluice::cli

@@ -22,9 +22,9 @@ std::optional<std::int64_t> check_data(const train::TrainRequest& run,
                                        const config::TrainConfig& config,
                                        const config::ModelConfig& model);
 
-// With --epochs and no --steps: a schedule whose total_num_steps is "auto" has the steps of these
-// epochs. Does nothing where a file of the configuration or the model is a pipe, which can be read
-// only once. Throws InvalidArgument.
+// With --epochs, a schedule whose total_num_steps is "auto" has the steps of check_data(). Does
+// nothing where a file of the configuration or the model is a pipe, which can be read only once.
+// Throws InvalidArgument.
 void set_steps_of_epochs(train::TrainRequest& run);
 
 }  // namespace sluice::cli

@@ -68,7 +68,7 @@ std::string Checker::hint_for(const std::string& parent, const std::string& name
   }
   // Key names are short. A long name has no near neighbour, and comparing it would be slow.
   if (name.size() > 64) return "";
-  if (const std::string by_word = hint_by_word(parent, name); !by_word.empty()) return by_word;
+  if (std::string by_word = hint_by_word(parent, name); !by_word.empty()) return by_word;
   if (const auto siblings = children_.find(parent); siblings != children_.end()) {
     const std::string near = nearest_name(name, siblings->second);
     if (!near.empty()) return "; did you mean \"" + near + "\"?";

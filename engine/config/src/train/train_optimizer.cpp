@@ -238,9 +238,8 @@ void set_moot_sections(const JsonDocument& document, Schema& schema) {
   const std::string optimizer = type_of("optimizer");
   // A flag that names the optimizer replaces that of the file, and leaves its parameters behind.
   const bool replaced = !optimizer.empty() && !document.flag_of(root["optimizer"]["type"]).empty();
-  if (replaced && contains(kOptimizers, optimizer)) {
-    schema.tolerated = "optimizer.params";
-  } else if (approximated && find_approximated(optimizer) != nullptr) {
+  if ((replaced && contains(kOptimizers, optimizer)) ||
+      (approximated && find_approximated(optimizer) != nullptr)) {
     schema.tolerated = "optimizer.params";
   } else if (find_approximated(optimizer) != nullptr ||
              contains(kOtherOptimizers, lower(optimizer))) {

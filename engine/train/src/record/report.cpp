@@ -54,6 +54,26 @@ Json::Value finite_or_null(double value) {
   return std::isfinite(value) ? Json::Value(value) : Json::Value();
 }
 
+void add_speed(const ReportedSpeed& speed, Json::Value& root) {
+  root["tokens_per_second"] = finite_or_null(speed.tokens_per_second);
+  root["step_seconds"] = finite_or_null(speed.step_seconds);
+  const LinkSeconds& limits = speed.limits;
+  root["limits_seconds"]["h2d"] = limits.h2d;
+  root["limits_seconds"]["d2h"] = limits.d2h;
+  root["limits_seconds"]["nvme_read"] = limits.nvme_read;
+  root["limits_seconds"]["nvme_write"] = limits.nvme_written;
+  root["limits_seconds"]["update"] = limits.update;
+  root["limits_seconds"]["compute"] = limits.compute;
+  root["bound_by"] = speed.bound_by;
+  root["update"]["bytes"] = Json::UInt64(speed.update_bytes);
+  root["update"]["GBps"] =
+      finite_or_null(1e-9 * static_cast<double>(speed.update_bytes) / limits.update);
+  root["start_seconds"]["plan"] = speed.start.plan;
+  root["start_seconds"]["memory"] = speed.start.memory;
+  root["start_seconds"]["states"] = speed.start.states;
+  root["predicted"] = speed.predicted ? to_value(*speed.predicted) : Json::Value();
+}
+
 }  // namespace
 
 std::string to_json_line(const StepRecord& record) {
@@ -91,23 +111,7 @@ std::string to_json(const RunReport& report) {
   root["runtime_bytes"]["planned"] = Json::UInt64(report.memory.runtime_planned_bytes);
   root["runtime_bytes"]["measured"] = Json::UInt64(report.memory.runtime_peak_bytes);
   root["rss_peak_bytes"] = Json::UInt64(report.memory.rss_peak_bytes);
-  root["tokens_per_second"] = finite_or_null(report.speed.tokens_per_second);
-  root["step_seconds"] = finite_or_null(report.speed.step_seconds);
-  const LinkSeconds& limits = report.speed.limits;
-  root["limits_seconds"]["h2d"] = limits.h2d;
-  root["limits_seconds"]["d2h"] = limits.d2h;
-  root["limits_seconds"]["nvme_read"] = limits.nvme_read;
-  root["limits_seconds"]["nvme_write"] = limits.nvme_written;
-  root["limits_seconds"]["update"] = limits.update;
-  root["limits_seconds"]["compute"] = limits.compute;
-  root["bound_by"] = report.speed.bound_by;
-  root["update"]["bytes"] = Json::UInt64(report.speed.update_bytes);
-  root["update"]["GBps"] =
-      finite_or_null(1e-9 * static_cast<double>(report.speed.update_bytes) / limits.update);
-  root["start_seconds"]["plan"] = report.speed.start.plan;
-  root["start_seconds"]["memory"] = report.speed.start.memory;
-  root["start_seconds"]["states"] = report.speed.start.states;
-  root["predicted"] = report.speed.predicted ? to_value(*report.speed.predicted) : Json::Value();
+  add_speed(report.speed, root);
   root["bytes_per_step"]["planned"] = to_value(report.traffic.planned_step);
   root["bytes_per_step"]["measured"] = to_value(report.traffic.measured_step);
   root["drives"] = Json::Value(Json::arrayValue);

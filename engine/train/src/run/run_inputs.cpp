@@ -81,7 +81,11 @@ Data open_data(const TrainRequest& request, const Configuration& loaded) {
     data.separate_eval->evaluate_all();
   }
   say_what_is_read(*data.train, loaded.model);
-  if (request.epochs) read_in_epochs(*data.train, *request.epochs, loaded.train);
+  if (request.epochs) {
+    read_in_epochs(*data.train, *request.epochs, loaded.train);
+  } else if (loaded.train.drop_last) {
+    log(LogLevel::info, "\"dataloader_drop_last\" has no effect without --epochs");
+  }
   data.has_eval = request.evaluation.fraction || request.evaluation.data_path;
   return data;
 }

@@ -12,6 +12,7 @@ namespace sluice::train {
 
 namespace {
 
+constexpr const char* kEpochBatch = "sequences of a step in epochs";
 constexpr const char* kMicroBatchesPerPass = "number of micro-batches per pass";
 
 std::string shortest(double value) {
@@ -85,6 +86,8 @@ models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& p
       {"optimizer", optimizer_text(config.optimizer)},
       {"order of the data", order_text(*data.train)},
       {"training data", data.train->identity()}};
+  if (data.train->epoch_sequences() > 0)
+    settings[kEpochBatch] = std::to_string(config.train_batch_size);
   if (config.fp16.enabled) settings["loss scale"] = loss_scale_text(config.fp16);
   return settings;
 }
@@ -101,6 +104,17 @@ void compare_settings(const models::RunSettings& saved, const models::RunSetting
     differences += (differences.empty() ? "" : "\n") + difference;
   }
   SLUICE_CHECK(!strict || differences.empty(), "\"strict\": true does not allow: " + differences);
+}
+
+void check_place_in_epochs(const models::RunSettings& saved, const models::RunSettings& now) {
+  const auto before = saved.find(kEpochBatch);
+  const auto after = now.find(kEpochBatch);
+  if (before == saved.end() || after == now.end()) return;
+  SLUICE_CHECK(before->second == after->second,
+               "--epochs: the run had " + before->second + " sequences a step, and has " +
+                   after->second +
+                   " now; its place in the epochs is counted in steps, so sequences would be left "
+                   "out or repeated: give the batch size of before");
 }
 
 void compare_checksums(const models::RunSettings& saved, const models::RunSettings& now,

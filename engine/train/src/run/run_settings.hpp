@@ -22,6 +22,10 @@ models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& p
 void compare_settings(const models::RunSettings& saved, const models::RunSettings& now,
                       bool strict);
 
+// Throws InvalidArgument when both are in epochs and their steps have different numbers of
+// sequences: the place in an epoch follows from the step.
+void check_place_in_epochs(const models::RunSettings& saved, const models::RunSettings& now);
+
 // Compares checksums of whole data files, known later than the settings of the run. Data whose
 // samples differ were reported by compare_settings(). States of older versions have no checksums.
 void compare_checksums(const models::RunSettings& saved, const models::RunSettings& now,

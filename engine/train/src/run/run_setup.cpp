@@ -38,6 +38,7 @@ RunSetup set_up_run(const TrainRequest& request, const volatile int& stop) {
   check_source(setup.source, setup.plan, setup.identity.seed);
   setup.identity.settings = settings_of(request, setup.plan, setup.data);
   if (setup.source.state) {
+    check_place_in_epochs(setup.source.state->settings, setup.identity.settings);
     compare_settings(setup.source.state->settings, setup.identity.settings,
                      setup.plan.config.sluice.strict);
   }
