@@ -69,16 +69,14 @@ bool TilePipeline::step() {
   if (reading_.empty() && computing_.empty() && writing_.empty()) return false;
   // Ended writes first: each frees a tile, in which a read can begin before something is computed.
   // When nothing has ended, the transfer that was begun first is waited for.
-  if (front_has_ended(writing_)) {
+  const bool written = front_has_ended(writing_);
+  const bool computed = front_has_ended(computing_);
+  const bool waits = !written && !computed && !front_has_ended(reading_);
+  const bool moves = !reading_.empty() || !writing_.empty();
+  if (written || (waits && moves && write_was_begun_first())) {
     retire_oldest_write();
-  } else if (front_has_ended(computing_)) {
+  } else if (computed || (waits && !moves)) {
     write_oldest_computed();
-  } else if (front_has_ended(reading_)) {
-    compute_oldest_read();
-  } else if (reading_.empty() && writing_.empty()) {
-    write_oldest_computed();
-  } else if (write_was_begun_first()) {
-    retire_oldest_write();
   } else {
     compute_oldest_read();
   }
