@@ -11,7 +11,7 @@
 
 namespace sluice::python {
 
-// What happens to the memory.
+// How the memory will be used.
 enum class Access { read, write };
 
 class Buffer {

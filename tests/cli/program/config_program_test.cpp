@@ -71,6 +71,10 @@ TEST_F(ConfigProgram, ChecksAnyNumberOfFilesAndCountsThoseWithMistakes) {
   EXPECT_THAT(files[1]["error"].asString(), HasSubstr("auto.json:2:3: "));
   EXPECT_EQ(files[2]["values"]["aio.queue_depth"].asInt(), 32);
   EXPECT_THAT(result.err, HasSubstr("3 configurations, 1 with mistakes"));
+  // A path that is too long for a file is no file to put over the one before.
+  const ProgramResult no_path =
+      run_sluice({"config", "check", file("ds.json"), std::string(400, '!')});
+  EXPECT_EQ(no_path.exit_code, 2) << no_path.err;
 }
 
 TEST_F(ConfigProgram, CheckMarksDefaults) {

@@ -36,4 +36,13 @@ struct Building {
 CLI::App& add_command(CLI::App& parent, Building& building, const std::string& name,
                       const std::string& description, const std::string& example);
 
+// Where the command line names `command`, what `make()` returns is the command of `invocation`.
+// `make` is called after all options were read, and may throw InvalidArgument.
+template <typename Make>
+void when_named(CLI::App& command, Building& building, Make make) {
+  command.parse_complete_callback([&building, make] {
+    building.select = [&building, make] { building.invocation.command = make(); };
+  });
+}
+
 }  // namespace sluice::cli

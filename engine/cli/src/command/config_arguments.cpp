@@ -50,9 +50,7 @@ void add_check(CLI::App& config, Building& building) {
   files->required();
   add_setting_options(check, building.check.settings);
   add_steps_option(check, building.check.settings);
-  check.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = building.check; };
-  });
+  when_named(check, building, [&building] { return building.check; });
 }
 
 void add_resolve(CLI::App& config, Building& building) {
@@ -67,9 +65,7 @@ void add_resolve(CLI::App& config, Building& building) {
             building.resolve.tuned_paths);
   add_setting_options(resolve, building.resolve.settings);
   add_steps_option(resolve, building.resolve.settings);
-  resolve.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = building.resolve; };
-  });
+  when_named(resolve, building, [&building] { return building.resolve; });
 }
 
 void add_explain(CLI::App& config, Building& building) {
@@ -79,9 +75,7 @@ void add_explain(CLI::App& config, Building& building) {
                   "sluice config explain gradient_clipping");
   add_text(explain, "KEY", "KEY", Need::required,
            "key path, or its last part: optimizer.params.lr, lr", building.explain.key);
-  explain.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = building.explain; };
-  });
+  when_named(explain, building, [&building] { return building.explain; });
 }
 
 void add_convert(CLI::App& config, Building& building) {
@@ -96,9 +90,7 @@ void add_convert(CLI::App& config, Building& building) {
   add_text(convert, "--out", "FILE", Need::optional,
            "file to write (default: standard output); an existing one is not replaced",
            building.convert.out_path);
-  convert.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = building.convert; };
-  });
+  when_named(convert, building, [&building] { return building.convert; });
 }
 
 }  // namespace
@@ -148,15 +140,11 @@ void add_config(CLI::App& root, Building& building) {
       config, building, "keys",
       "list every key of the configuration and of the model file, and each key's effect",
       "sluice config keys");
-  keys.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = ConfigKeysArguments{}; };
-  });
+  when_named(keys, building, [] { return ConfigKeysArguments{}; });
   CLI::App& schema = add_command(config, building, "schema",
                                  "print a JSON Schema of the configuration, for editors",
                                  "sluice config schema > sluice.schema.json");
-  schema.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = ConfigSchemaArguments{}; };
-  });
+  when_named(schema, building, [] { return ConfigSchemaArguments{}; });
   add_convert(config, building);
 }
 

@@ -102,9 +102,7 @@ void add_bench(CLI::App& group, Building& building) {
              });
   add_text(command, "--html", "FILE", Need::optional, "write a page with the throughput over time",
            arguments.html_path);
-  command.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = building.nvme_bench; };
-  });
+  when_named(command, building, [&building] { return building.nvme_bench; });
 }
 
 void add_tune(CLI::App& group, Building& building) {
@@ -126,9 +124,7 @@ void add_tune(CLI::App& group, Building& building) {
              });
   add_text(command, "--html", "FILE", Need::optional, "write a page with the measured surface",
            arguments.html_path);
-  command.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = building.nvme_tune; };
-  });
+  when_named(command, building, [&building] { return building.nvme_tune; });
 }
 
 void add_verify(CLI::App& group, Building& building) {
@@ -138,9 +134,7 @@ void add_verify(CLI::App& group, Building& building) {
       "sluice nvme verify /mnt/nvme/swap");
   add_text(command, "DIR", "DIR", Need::required, "swap directory of a run, or a checkpoint",
            building.nvme_verify.directory);
-  command.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = building.nvme_verify; };
-  });
+  when_named(command, building, [&building] { return building.nvme_verify; });
 }
 
 void add_clean(CLI::App& group, Building& building) {
@@ -156,9 +150,7 @@ void add_clean(CLI::App& group, Building& building) {
            "remove the whole run or all checkpoints, committed data included", arguments.committed);
   add_flag(command, "--dry-run", "list what would be removed, and remove nothing",
            arguments.dry_run);
-  command.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = building.nvme_clean; };
-  });
+  when_named(command, building, [&building] { return building.nvme_clean; });
 }
 
 }  // namespace

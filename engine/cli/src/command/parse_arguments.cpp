@@ -46,11 +46,7 @@ void add_generate(CLI::App& root, Building& building) {
       [&request](const std::string& text) { request.top_k = to_integer("--top-k", text, 0); });
   add_option(command, "--seed", "N", Need::optional, "seed of the draw (default 0)",
              [&request](const std::string& text) { request.seed = to_unsigned("--seed", text); });
-  command.parse_complete_callback([&building] {
-    building.select = [&building] {
-      building.invocation.command = GenerateArguments{building.generate};
-    };
-  });
+  when_named(command, building, [&building] { return GenerateArguments{building.generate}; });
 }
 
 void add_export(CLI::App& root, Building& building) {
@@ -71,9 +67,7 @@ void add_export(CLI::App& root, Building& building) {
           throw InvalidArgument("--dtype: expected fp32, bf16 or fp16, found \"" + text + "\"");
         }
       });
-  command.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = building.export_arguments; };
-  });
+  when_named(command, building, [&building] { return building.export_arguments; });
 }
 
 void add_report(CLI::App& root, Building& building) {
@@ -93,18 +87,14 @@ void add_report(CLI::App& root, Building& building) {
       command, "--step", "N", Need::optional,
       "step of the trace that is shown (default: one of median duration)",
       [&arguments](const std::string& text) { arguments.step = to_integer("--step", text, 1); });
-  command.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = building.report; };
-  });
+  when_named(command, building, [&building] { return building.report; });
 }
 
 void add_doctor(CLI::App& root, Building& building) {
   CLI::App& command = add_command(
       root, building, "doctor",
       "show what this machine and this build offer, each on or off and why", "sluice doctor");
-  command.parse_complete_callback([&building] {
-    building.select = [&building] { building.invocation.command = DoctorArguments{}; };
-  });
+  when_named(command, building, [] { return DoctorArguments{}; });
 }
 
 std::unique_ptr<CLI::App> make_root(Building& building) {

@@ -182,11 +182,7 @@ void add_train(CLI::App& root, Building& building) {
   add_evaluation_options(command, building.run);
   add_rates_option(command, building.run);
   add_trace_options(command, building.run);
-  command.parse_complete_callback([&building] {
-    building.select = [&building] {
-      building.invocation.command = TrainArguments{checked_run(building)};
-    };
-  });
+  when_named(command, building, [&building] { return TrainArguments{checked_run(building)}; });
 }
 
 void add_plan(CLI::App& root, Building& building) {
@@ -205,11 +201,9 @@ void add_plan(CLI::App& root, Building& building) {
            building.plan.probe);
   add_flag(command, "--max", "plan for the most blocks of the model's shape that fit",
            building.plan.largest);
-  command.parse_complete_callback([&building] {
-    building.select = [&building] {
-      building.plan.request = checked_run(building);
-      building.invocation.command = building.plan;
-    };
+  when_named(command, building, [&building] {
+    building.plan.request = checked_run(building);
+    return building.plan;
   });
 }
 

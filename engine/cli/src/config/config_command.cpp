@@ -39,7 +39,7 @@ struct ConfigFiles {
 std::vector<ConfigFiles> grouped(const std::vector<std::string>& paths) {
   std::vector<ConfigFiles> all;
   for (const std::string& path : paths) {
-    if (!all.empty() && std::filesystem::is_regular_file(path) && config::is_tuned_file(path)) {
+    if (!all.empty() && is_file(path) && config::is_tuned_file(path)) {
       all.back().tuned_paths.push_back(path);
     } else {
       all.push_back({path, {}});

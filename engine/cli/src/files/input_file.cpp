@@ -38,4 +38,9 @@ void require_file_or_folder(const std::string& flag, const std::string& path) {
     throw InvalidArgument(flag + ": " + path + ": " + why);
 }
 
+bool is_file(const std::string& path) {
+  std::error_code error;  // a configuration in base64 is too long for a name
+  return std::filesystem::is_regular_file(path, error);
+}
+
 }  // namespace sluice::cli

@@ -9,6 +9,9 @@ namespace sluice::cli {
 // user learns it before anything is loaded. Without a flag: "PATH: why".
 void require_file(const std::string& flag, const std::string& path);
 void require_file(const std::string& path);
+// Whether `path` is a regular file: no pipe, which can be read only once, and no configuration in
+// base64 in place of a path.
+bool is_file(const std::string& path);
 void require_file_or_folder(const std::string& flag, const std::string& path);
 
 }  // namespace sluice::cli

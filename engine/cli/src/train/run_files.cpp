@@ -1,15 +1,14 @@
 #include "train/run_files.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <vector>
 
 #include "command/config_arguments.hpp"
 #include "config/training_config.hpp"
 #include "files/input_file.hpp"
 
-#include "sluice/models/dataset.hpp"
 #include "sluice/models/safetensors.hpp"
+#include "sluice/train/run_data.hpp"
 
 namespace sluice::cli {
 
@@ -22,30 +21,12 @@ void require_files(const train::TrainRequest& run) {
   if (run.evaluation.data_path) require_file_or_folder("--eval-data", *run.evaluation.data_path);
 }
 
-bool is_file(const std::string& path) {
-  std::error_code error;  // a configuration in base64 is too long for a name
-  return std::filesystem::is_regular_file(path, error);
-}
-
 std::optional<std::int64_t> check_data(const train::TrainRequest& run,
                                        const config::TrainConfig& config,
                                        const config::ModelConfig& model) {
-  const auto length = static_cast<std::uint64_t>(model.n_positions);
-  const auto vocabulary = static_cast<std::uint64_t>(model.vocab_size);
-  std::optional<std::int64_t> steps = run.steps;
-  if (!run.data_paths.empty()) {
-    models::Dataset data(run.data_paths, length, vocabulary);
-    if (run.evaluation.fraction) data.hold_out(*run.evaluation.fraction);
-    if (run.epochs) {
-      data.read_in_epochs(static_cast<std::uint64_t>(config.train_batch_size), config.drop_last);
-      const std::int64_t all = data.steps_of(static_cast<std::uint64_t>(*run.epochs));
-      steps = std::min(steps.value_or(all), all);
-    }
-  }
-  if (run.evaluation.data_path)
-    models::Dataset(*run.evaluation.data_path, length, vocabulary).evaluate_all();
+  const train::Data data = train::open_data(run, config, model);
   if (run.init_path) models::SafetensorsReader{*run.init_path};
-  return steps;
+  return train::asked_steps(run, data);
 }
 
 void set_steps_of_epochs(train::TrainRequest& run) {

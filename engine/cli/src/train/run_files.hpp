@@ -13,9 +13,6 @@ namespace sluice::cli {
 // Throws InvalidArgument, with the flag and the reason, when a file cannot be read.
 void require_files(const train::TrainRequest& run);
 
-// Whether `path` is a regular file, which can be read twice.
-bool is_file(const std::string& path);
-
 // Checks data and initial weights as training would. Returns the steps of the run: --steps, those
 // of --epochs, or the smaller number; nothing where neither is given. Throws InvalidArgument.
 std::optional<std::int64_t> check_data(const train::TrainRequest& run,

@@ -7,6 +7,7 @@
 
 #include "command/commands.hpp"
 #include "config/training_config.hpp"
+#include "files/input_file.hpp"
 #include "files/output_file.hpp"
 #include "process/exit_code.hpp"
 #include "process/signals.hpp"

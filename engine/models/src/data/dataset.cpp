@@ -66,8 +66,7 @@ Dataset::Dataset(const std::vector<std::string>& files_and_folders, std::uint64_
                    " tokens are less than one sequence of " + format_count(sequence_length) +
                    " and its last target; give more data or a shorter sequence");
   train_end_ = eval_begin_ = token_count_;
-  train_ = parts_of(0, train_end_);
-  for (const Part& part : train_) train_starts_ += starts_of(part);
+  set_training(parts_of(0, train_end_));
 }
 
 std::string Dataset::name() const {
@@ -118,11 +117,16 @@ void Dataset::hold_out(double fraction) {
                    format_count(token_count_) + " tokens leaves " + format_count(kept) +
                    " to train on and " + format_count(held) + " to evaluate; each needs at least " +
                    format_count(sequence_length_ + 1) + " of one file");
-  train_ = std::move(train);
+  set_training(std::move(train));
   eval_ = std::move(eval);
   train_end_ = eval_begin_ = kept;
+}
+
+void Dataset::set_training(Parts parts) {
+  train_ = std::move(parts);
   train_starts_ = 0;
   for (const Part& part : train_) train_starts_ += starts_of(part);
+  train_sequences_ = sequence_count(train_);
 }
 
 void Dataset::evaluate_all() {
@@ -131,7 +135,7 @@ void Dataset::evaluate_all() {
 }
 
 void Dataset::read_in_epochs(std::uint64_t batch_size, bool drop_last) {
-  const std::uint64_t all = sequence_count(train_);
+  const std::uint64_t all = train_sequences_;
   SLUICE_CHECK(all >= batch_size, "data file " + name() + ": its " + format_count(all) +
                                       " sequences of " + format_count(sequence_length_) +
                                       " tokens are less than one batch of " +
@@ -156,7 +160,7 @@ void Dataset::draw(std::uint64_t seed, std::int64_t step, std::uint64_t sample,
     const std::uint64_t number = static_cast<std::uint64_t>(step - 1) * batch_size_ + sample;
     const std::uint64_t epoch = number / epoch_sequences_;
     const std::uint64_t place = number % epoch_sequences_;
-    read_sequence(train_, permuted(place, sequence_count(train_), seed, epoch), window);
+    read_sequence(train_, permuted(place, train_sequences_, seed, epoch), window);
     return;
   }
   const PhiloxStream stream =

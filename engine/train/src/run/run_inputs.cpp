@@ -1,6 +1,5 @@
 #include "run/run_inputs.hpp"
 
-#include <algorithm>
 #include <string>
 
 #include "sluice/base/bytes.hpp"
@@ -48,10 +47,9 @@ void say_what_is_read(const models::Dataset& data, const config::ModelConfig& mo
   }
 }
 
-void read_in_epochs(models::Dataset& data, std::int64_t epochs, const config::TrainConfig& config) {
-  SLUICE_CHECK(epochs > 0, "--epochs must be at least 1");
+void say_epochs(const models::Dataset& data, std::int64_t epochs,
+                const config::TrainConfig& config) {
   const auto batch = static_cast<std::uint64_t>(config.train_batch_size);
-  data.read_in_epochs(batch, config.drop_last);
   const std::uint64_t all = checked_mul(data.epoch_sequences(), static_cast<std::uint64_t>(epochs));
   const std::uint64_t left_over = all % batch;
   log(LogLevel::info,
@@ -68,34 +66,18 @@ void read_in_epochs(models::Dataset& data, std::int64_t epochs, const config::Tr
 }  // namespace
 
 Data open_data(const TrainRequest& request, const Configuration& loaded) {
-  SLUICE_CHECK(!(request.evaluation.data_path && request.evaluation.fraction),
-               "--eval-data and --eval-fraction exclude each other");
-  const auto length = static_cast<std::uint64_t>(loaded.model.n_positions);
-  const auto vocabulary = static_cast<std::uint64_t>(loaded.model.vocab_size);
-  Data data;
-  data.train = std::make_unique<models::Dataset>(request.data_paths, length, vocabulary);
-  if (request.evaluation.fraction) data.train->hold_out(*request.evaluation.fraction);
-  if (request.evaluation.data_path) {
-    data.separate_eval =
-        std::make_unique<models::Dataset>(*request.evaluation.data_path, length, vocabulary);
-    data.separate_eval->evaluate_all();
-  }
+  Data data = open_data(request, loaded.train, loaded.model);
   say_what_is_read(*data.train, loaded.model);
   if (request.epochs) {
-    read_in_epochs(*data.train, *request.epochs, loaded.train);
+    say_epochs(*data.train, *request.epochs, loaded.train);
   } else if (loaded.train.drop_last) {
     log(LogLevel::info, "\"dataloader_drop_last\" has no effect without --epochs");
   }
-  data.has_eval = request.evaluation.fraction || request.evaluation.data_path;
   return data;
 }
 
 std::int64_t total_steps(const TrainRequest& request, const Data& data) {
-  std::int64_t steps = request.steps.value_or(kDefaultSteps);
-  if (request.epochs) {
-    const std::int64_t all = data.train->steps_of(static_cast<std::uint64_t>(*request.epochs));
-    steps = std::min(request.steps.value_or(all), all);
-  }
+  const std::int64_t steps = asked_steps(request, data).value_or(kDefaultSteps);
   SLUICE_CHECK(steps >= 0, "--steps must not be negative");
   SLUICE_CHECK(steps > 0 || data.has_eval,
                "--steps 0 evaluates only: it needs --eval-data or --eval-fraction");

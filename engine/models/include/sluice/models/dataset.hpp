@@ -95,6 +95,7 @@ class Dataset {
   };
   using Parts = std::vector<Part>;
 
+  void set_training(Parts parts);
   Parts parts_of(std::uint64_t begin, std::uint64_t end) const;
   std::uint64_t starts_of(const Part& part) const { return part.count - sequence_length_; }
   std::uint64_t sequences_of(const Part& part) const { return (part.count - 1) / sequence_length_; }
@@ -111,7 +112,8 @@ class Dataset {
   std::uint64_t eval_begin_ = 0;
   Parts train_;
   Parts eval_;
-  std::uint64_t train_starts_ = 0;  // windows that may be drawn
+  std::uint64_t train_starts_ = 0;     // windows that may be drawn
+  std::uint64_t train_sequences_ = 0;  // windows that do not overlap
   std::uint64_t batch_size_ = 0;
   std::uint64_t epoch_sequences_ = 0;
 };
