@@ -3,7 +3,9 @@
 #   thread-safety  compiles everything with -Werror=thread-safety (lock annotations, base/include/sluice/base/mutex.hpp)
 #                  and warnings as errors; --quick: only the libraries that need no LibTorch
 #   tidy           clang-tidy over the C++ files changed since BASE (the branch point from origin/main, or else the last
-#                  commit), over those named, or over all; a warning fails (.clang-tidy says which checks, and why)
+#                  commit), over those named, or over all; a warning fails (.clang-tidy says which checks, and why).
+#                  Files that passed and have not changed since, nor a header of theirs, are left out
+#                  (.cache/tidy/; remove it to read all again)
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 build=build-clang
@@ -36,7 +38,7 @@ changed_since() { git diff --name-only --diff-filter=d "$1" -- '*.cpp' '*.hpp'; 
 
 tidy() {
   command -v clang-tidy-14 >/dev/null || fail "clang-tidy-14 is not installed; run scripts/setup.sh"
-  local files=() units headers
+  local files=() all units headers passed=.cache/tidy
   if [[ "${1:-}" == *.[ch]pp ]]; then
     files=("$@")
   elif [[ "${1:-}" != --all ]]; then
@@ -49,13 +51,21 @@ tidy() {
     fi
   fi
   configure
-  mapfile -t units < <(scripts/tidy_units.py "$build" "${files[@]}" | grep .)
-  mapfile -t headers < <(scripts/tidy_units.py --headers "$build" "${files[@]}" | grep .)
-  if ((${#units[@]} == 0)); then fail "none of these files is compiled: ${files[*]}"; fi
-  if ((${#headers[@]} > 0)); then ninja -C "$build" "${headers[@]}" >/dev/null; fi
-  say "tidy: ${#units[@]} units"
-  printf '%s\0' "${units[@]}" | xargs -0 -P "$(build_jobs)" -n 1 \
-    clang-tidy-14 --quiet --warnings-as-errors='*' -p "$build" 2>/dev/null || fail "clang-tidy warns"
+  mapfile -t all < <(scripts/tidy_units.py "$build" "${files[@]}" | grep .)
+  if ((${#all[@]} == 0)); then fail "none of these files is compiled: ${files[*]}"; fi
+  mkdir -p "$passed"
+  mapfile -t units < <(printf '%s\n' "${all[@]}" | while read -r key unit; do
+    [[ -e "$passed/$key" ]] || echo "$key $unit"
+  done)
+  say "tidy: ${#all[@]} units, ${#units[@]} of them changed since they passed"
+  if ((${#units[@]} > 0)); then
+    mapfile -t headers < <(scripts/tidy_units.py --headers "$build" "${units[@]#* }" | grep .)
+    if ((${#headers[@]} > 0)); then ninja -C "$build" "${headers[@]}" >/dev/null; fi
+    # shellcheck disable=SC2016  # the variables are those of the inner shell
+    printf '%s\0' "${units[@]}" | xargs -0 -P "$(build_jobs)" -I{} bash -c \
+      'read -r key unit <<<"$1" && clang-tidy-14 --quiet --warnings-as-errors="*" -p "$2" "$unit" 2>/dev/null && touch "$3/$key"' \
+      -- {} "$build" "$passed" || fail "clang-tidy warns"
+  fi
   say "tidy: passed"
 }
 

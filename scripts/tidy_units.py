@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Prints the units that clang-tidy has to read, one a line, and with --headers the precompiled headers that they need.
+"""Prints the units that clang-tidy has to read, one a line: a key and the file.
 
 scripts/tidy_units.py BUILD [--headers] [FILE...]. BUILD has the compile_commands.json. Without files: all units of the
 tree. With files: those that are units, and for a header the unit of its name, or else the nearest one that includes it.
+A key stands for all that decides the outcome: the checks, the unit, its headers of this project, its command, the
+version of LibTorch. --headers: prints the precompiled headers that the units need instead.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -18,6 +21,8 @@ from structure.tree import Tree
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PRECOMPILED = re.compile(r"-include-pch -Xclang (\S+)")
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+FOLDER = re.compile(r"(?:-I|-isystem )\s*(\S+)")
 
 
 def units_of(build: Path) -> dict[str, str]:
@@ -54,6 +59,27 @@ def unit_for(header: str, units: dict[str, str], tree: Tree) -> str | None:
     return next((unit for unit in sorted(units) if written.search((REPOSITORY / unit).read_text())), None)
 
 
+def headers_of(file: Path, folders: list[Path], seen: set[Path]) -> None:
+    """Adds the file and the headers of this project that it includes, directly or not, to `seen`."""
+    seen.add(file)
+    for name in INCLUDE.findall(file.read_text()):
+        found = next((place for place in [file.parent / name, *(folder / name for folder in folders)] if place.is_file()), None)
+        if found and found.resolve() not in seen:
+            headers_of(found.resolve(), folders, seen)
+
+
+def key_of(unit: str, command: str) -> str:
+    own = [Path(folder) for folder in FOLDER.findall(command)]
+    own = [folder for folder in own if folder.is_relative_to(REPOSITORY) and ".venv" not in folder.parts]
+    files: set[Path] = set()
+    headers_of((REPOSITORY / unit).resolve(), own, files)
+    settings = [REPOSITORY / ".clang-tidy", *REPOSITORY.glob(".venv/lib/python3*/site-packages/torch/version.py")]
+    key = hashlib.sha256(command.encode())
+    for file in [*sorted(files), *sorted(settings)]:
+        key.update(str(file).encode() + b"\0" + file.read_bytes() + b"\0")
+    return key.hexdigest()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path)
@@ -70,7 +96,7 @@ def main() -> None:
         headers = {match[1] for unit in chosen for match in PRECOMPILED.finditer(units[unit])}
         lines = {os.path.relpath(header, arguments.build.resolve()) for header in headers}
     else:
-        lines = chosen
+        lines = {f"{key_of(unit, units[unit])} {unit}" for unit in chosen}
     print("\n".join(sorted(lines)))
 
 
