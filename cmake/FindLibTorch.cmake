@@ -1,5 +1,5 @@
 # Finds LibTorch inside the torch wheel and makes the imported targets LibTorch::c10,
-# LibTorch::torch_cpu and, where it is there, LibTorch::torch_cuda. Looked for in: LIBTORCH_ROOT (the
+# LibTorch::torch_cpu and, where they are there, LibTorch::torch_cuda and LibTorch::torch_python. Looked for in: LIBTORCH_ROOT (the
 # folder that holds include/ and lib/), the project's .venv, then the torch of the Python on the path.
 #
 # The wheel's own find_package(Torch) runs nvcc and fails without a CUDA Toolkit; this does not.
@@ -52,6 +52,13 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::torch_cpu)
       "${LibTorch_ROOT_DIR}/include;${LibTorch_ROOT_DIR}/include/torch/csrc/api/include")
   endforeach()
   set_property(TARGET LibTorch::torch_cpu PROPERTY INTERFACE_LINK_LIBRARIES LibTorch::c10)
+  # The half for Python: tensors as arguments and results.
+  if(EXISTS "${LibTorch_ROOT_DIR}/lib/libtorch_python.so")
+    add_library(LibTorch::torch_python SHARED IMPORTED)
+    set_target_properties(LibTorch::torch_python PROPERTIES
+      IMPORTED_LOCATION "${LibTorch_ROOT_DIR}/lib/libtorch_python.so"
+      INTERFACE_LINK_LIBRARIES LibTorch::torch_cpu)
+  endif()
   # The CUDA half, where the wheel has one.
   if(EXISTS "${LibTorch_ROOT_DIR}/lib/libtorch_cuda.so")
     foreach(_library c10_cuda torch_cuda)

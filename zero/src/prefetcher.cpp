@@ -9,7 +9,10 @@ namespace sluice::zero {
 
 Prefetcher::Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> retained,
                        PrefetchLimits limits)
-    : units_(std::move(units)), retained_(std::move(retained)), limits_(limits) {
+    : units_(std::move(units)),
+      retained_(std::move(retained)),
+      holds_(units_.size()),
+      limits_(limits) {
   SLUICE_CHECK(retained_.size() == units_.size(), "one retained flag for each unit");
 }
 
@@ -54,18 +57,31 @@ void Prefetcher::start_ahead() {
 void Prefetcher::leave_stage() {
   const std::size_t soon = next_ + static_cast<std::size_t>(limits_.units_ahead);
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    if (units_[u]->weight_state() != WeightState::gathered) continue;
+    if (holds_[u] > 0 || units_[u]->weight_state() != WeightState::gathered) continue;
     const bool needed = retained_[u] ? used_in(u, next_, stages_.size()) : used_in(u, next_, soon);
     if (!needed) units_[u]->release();
   }
 }
 
 void Prefetcher::end_pass() {
-  for (ShardedUnit* unit : units_) {
-    if (unit->weight_state() != WeightState::sharded) unit->release();
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (holds_[u] == 0 && units_[u]->weight_state() != WeightState::sharded) units_[u]->release();
   }
   stages_.clear();
   next_ = 0;
+}
+
+void Prefetcher::hold(std::size_t unit) {
+  ++holds_[unit];
+}
+
+void Prefetcher::let_go(std::size_t unit) {
+  SLUICE_CHECK(holds_[unit] > 0, "unit " + units_[unit]->layout().name + " is not held");
+  --holds_[unit];
+}
+
+void Prefetcher::let_all_go() {
+  std::fill(holds_.begin(), holds_.end(), 0);
 }
 
 // Whether `unit` is used in the stages [first_stage, last_stage], as far as there are any.

@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
-#include "sluice/config/lr_schedule.hpp"
-#include "step/step_end.hpp"
 
 namespace sluice::train {
 
@@ -33,73 +31,49 @@ class Setting {
 // A unit's parameters are bound to gathered weights while this object lives.
 class Loop::Bound {
  public:
-  Bound(Loop& loop, std::size_t unit, UnitOrder::Pass pass)
-      : loop_(loop), unit_(unit), any_(!loop.units_[unit].gathers.empty()) {
-    // Parameters are ordinary tensors even where the caller uses InferenceMode.
-    const c10::InferenceMode ordinary(false);
-    loop_.units_.check_unbound(unit_, loop_.torch_dtype_);
-    if (!any_) return;
-    loop_.order_->enter(pass, loop_.units_[unit_].gathers, loop_.gather_stall_);
-    loop_.units_.bind(unit_, loop_.resources_->units, loop_.torch_dtype_);
+  Bound(Loop& loop, std::size_t unit, UnitOrder::Pass pass) : core_(loop.core_), unit_(unit) {
+    core_.enter(unit_, pass);
   }
-  ~Bound() {
-    if (!any_) return;
-    const c10::InferenceMode ordinary(false);
-    loop_.units_.unbind(unit_);
-    loop_.order_->leave();
-  }
+  ~Bound() { core_.leave(unit_); }
   Bound(const Bound&) = delete;
   Bound& operator=(const Bound&) = delete;
 
  private:
-  Loop& loop_;
+  LoopCore& core_;
   const std::size_t unit_;
-  const bool any_;
 };
 
 Loop::Loop(config::TrainConfig config, const EngineOptions& options, BroughtDevice device)
-    : config_(std::move(config)), options_(options), device_(std::move(device)) {
-  progress_.loss_scaler = LossScaler(config_.fp16);
-  SLUICE_CHECK(config_.world_size == 1, "an Engine trains with one rank");
+    : core_(std::move(config), options, std::move(device)) {
   SLUICE_CHECK(
-      config_.sluice.activations != Activations::offload,
+      core_.config().sluice.activations != Activations::offload,
       "\"sluice\": {\"activations\": \"offload\"} is for the built-in model: what a loop of "
       "your own keeps for its backward is LibTorch's, and stays on the device");
 }
 
-Loop::~Loop() {
-  if (!resources_) return;
-  const c10::InferenceMode ordinary(false);
-  units_.unbind_all();
-}
-
 std::size_t Loop::add_unit(OwnUnit unit) {
-  SLUICE_CHECK(!resources_, "unit " + unit.name + " is added after initialize()");
-  return units_.add(std::move(unit));
+  SLUICE_CHECK(unit.module != nullptr && unit.forward != nullptr,
+               "unit " + unit.name + " has no module or nothing to call");
+  return core_.add_unit(std::move(unit));
 }
 
-const plan::Plan& Loop::plan() const {
-  SLUICE_CHECK(resources_ != nullptr, "there is a plan after initialize()");
-  return plan_;
-}
-
-torch::Device Loop::device() const {
-  SLUICE_CHECK(resources_ != nullptr, "the device is known after initialize()");
-  return resources_->compute.where;
+void Loop::initialize() {
+  core_.initialize();
+  std::optional<std::uint64_t> room = core_.plan().budget.device_bytes;
+  if (room && core_.plan().device.gpu) *room -= *room / 8;  // for gaps between the memory's blocks
+  activations_ = std::make_unique<ActivationChoice>(core_.config().sluice.activations, room,
+                                                    core_.units().size());
 }
 
 void Loop::check_ready() const {
-  SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
+  SLUICE_CHECK(core_.initialized(), "call initialize() first");
   SLUICE_CHECK(doing_ == Doing::nothing,
                "the engine is in use: a unit must not call another unit, nor the engine");
 }
 
 void Loop::check_usable() const {
   check_ready();
-  if (failed_load_.empty()) return;
-  throw StorageError(failed_load_,
-                     "was loaded in part only, so weights and states are a mix of two steps: load "
-                     "another checkpoint before anything else");
+  core_.check_whole();
 }
 
 // Outputs as the caller may keep them: detached from the unit's graph, and copied where they alias
@@ -108,14 +82,14 @@ Tensors Loop::visible(const Tensors& outputs) const {
   Tensors seen;
   for (const Tensor& output : outputs) {
     const Tensor plain = output.detach();
-    seen.push_back(units_.is_weight(plain) ? plain.clone() : plain);
+    seen.push_back(core_.units().is_weight(plain) ? plain.clone() : plain);
   }
   return seen;
 }
 
 Tensors Loop::forward(std::size_t unit, const Tensors& inputs) {
   check_usable();
-  const OwnUnit& called = units_[unit];
+  const OwnUnit& called = core_.units()[unit];
   for (const Tensor& input : inputs)
     SLUICE_CHECK(input.defined(), "unit " + called.name + " is given an undefined tensor");
   const bool wanted = std::any_of(inputs.begin(), inputs.end(),
@@ -135,8 +109,8 @@ UnitCall Loop::describe(std::size_t unit, const Tensors& inputs) {
   UnitCall call;
   call.owner = weak_from_this();
   call.unit = unit;
-  call.weights_version = weights_version_;
-  call.training_mode = units_[unit].module->is_training();
+  call.weights_version = core_.weights_version();
+  call.training_mode = core_.units()[unit].module->is_training();
   call.versions = versions_of(inputs);
   for (const Tensor& input : inputs) {
     call.inputs.push_back(input.detach());
@@ -149,12 +123,12 @@ UnitCall Loop::describe(std::size_t unit, const Tensors& inputs) {
 Tensors Loop::forward_with_gradients(std::size_t unit, const Tensors& inputs) {
   UnitCall call = describe(unit, inputs);
   const bool save = activations_->saves(unit);
-  if (!save) call.random_state = random_state(resources_->compute.where);
+  if (!save) call.random_state = random_state(core_.device());
   Tensors outputs;
   {
     const Bound bound(*this, unit, UnitOrder::Pass::training);
-    const OwnUnit& called = units_[unit];
-    const offload::MemoryPool& memory = resources_->device->memory();
+    const OwnUnit& called = core_.units()[unit];
+    const offload::MemoryPool& memory = core_.device_memory();
     const std::uint64_t before = memory.usage().live_bytes;
     UnitGraph graph = run_unit(called.name, called.forward, call.inputs, call.wants_gradient);
     activations_->measured(unit, std::max(memory.usage().live_bytes, before) - before);
@@ -172,12 +146,12 @@ Tensors Loop::forward_with_gradients(std::size_t unit, const Tensors& inputs) {
 }
 
 void Loop::check_call(const UnitCall& call) const {
-  const std::string& name = units_[call.unit].name;
+  const std::string& name = core_.units()[call.unit].name;
   SLUICE_CHECK(doing_ == Doing::backward, "backward through unit " + name +
                                               ": call Engine::backward(loss), not loss.backward()");
   SLUICE_CHECK(!call.used, "backward was called before on this call of unit " + name +
                                ": a loss has one backward");
-  SLUICE_CHECK(call.weights_version == weights_version_,
+  SLUICE_CHECK(call.weights_version == core_.weights_version(),
                "the weights of unit " + name +
                    " have changed since it was called: backward comes before the step");
   if (call.saved.outputs.empty()) {
@@ -185,15 +159,15 @@ void Loop::check_call(const UnitCall& call) const {
                  "an input of unit " + name +
                      " was changed in place after the call; its backward needs it as it was");
     SLUICE_CHECK(
-        units_[call.unit].module->is_training() == call.training_mode,
+        core_.units()[call.unit].module->is_training() == call.training_mode,
         "unit " + name + " was set to train() or eval() between its forward and its backward");
   }
 }
 
 UnitGraph Loop::graph_of(UnitCall& call) {
   if (!call.saved.outputs.empty()) return std::exchange(call.saved, {});
-  const OwnUnit& unit = units_[call.unit];
-  const RandomState now = random_state(resources_->compute.where);
+  const OwnUnit& unit = core_.units()[call.unit];
+  const RandomState now = random_state(core_.device());
   set_random_state(call.random_state);
   const torch::AutoGradMode with_gradients(true);
   UnitGraph graph = run_unit(unit.name, unit.forward, call.inputs, call.wants_gradient);
@@ -211,12 +185,8 @@ Tensors Loop::backward_of(UnitCall& call, const Tensors& gradients) {
   if (std::none_of(gradients.begin(), gradients.end(), defined)) return results;
   ++units_ran_;
   const Setting doing(doing_, Doing::unit_in_backward);
-  const OwnUnit& unit = units_[call.unit];
   const Bound bound(*this, call.unit, UnitOrder::Pass::training);
-  if (!unit.trains.empty()) {
-    gradients_->begin(unit.trains);
-    units_.bind_gradients(call.unit, resources_->units, plan_.compute_dtype);
-  }
+  core_.begin_gradients(call.unit);
   {
     UnitGraph graph = graph_of(call);
     Tensors roots;
@@ -232,7 +202,7 @@ Tensors Loop::backward_of(UnitCall& call, const Tensors& gradients) {
       if (call.wants_gradient[i]) results[i] = graph.inputs[i].grad();
     }
   }
-  if (!unit.trains.empty()) gradients_->send(unit.trains, unit.trains.size());
+  core_.send_gradients(call.unit);
   return results;
 }
 
@@ -244,10 +214,8 @@ void Loop::backward(const Tensor& loss) {
                "the loss depends on no unit that trains: nothing in its graph has gradients");
   for (const auto& used : used_)
     SLUICE_CHECK(used.lock() != node, "backward was called before on this loss");
-  finish_step(false);
-  resources_->updater->expect_updates();
-  const Tensor value = loss.detach().to(torch::kFloat64).reshape({});
-  step_.loss_sum = step_.loss_sum.defined() ? step_.loss_sum + value : value;
+  core_.begin_backward();
+  core_.add_loss(loss);
   used_.erase(
       std::remove_if(used_.begin(), used_.end(), [](const auto& used) { return used.expired(); }),
       used_.end());
@@ -258,75 +226,68 @@ void Loop::backward(const Tensor& loss) {
     forget_gradients();
     throw;
   }
-  ++step_.backwards;
+  ++backwards_;
 }
 
 void Loop::run_backward(const Tensor& loss) {
   const Setting doing(doing_, Doing::backward);
   units_ran_ = 0;
-  const double share =
-      progress_.loss_scaler.scale() / static_cast<double>(config_.gradient_accumulation_steps);
   // Converted by way of fp64: a scale beyond the range of the loss's type becomes infinite there,
   // which is an overflow.
-  const Tensor gradient = torch::full_like(loss.detach(), share, torch::kFloat64);
+  const Tensor gradient = torch::full_like(loss.detach(), core_.loss_factor(), torch::kFloat64);
   torch::autograd::backward({loss}, {gradient.to(loss.scalar_type())});
   SLUICE_CHECK(units_ran_ > 0, "the loss depends on no unit that trains");
 }
 
 void Loop::forget_gradients() {
-  gradients_->abandon();
-  gradients_->begin_step();
-  order_->restart();
-  step_ = {};
+  core_.forget_gradients();
+  micro_batch_ = 0;
+  backwards_ = 0;
 }
 
 StepResult Loop::step() {
   check_usable();
-  SLUICE_CHECK(step_.backwards > 0, "step() without a backward() since the last one");
-  order_->end_micro_batch();
-  activations_->end_micro_batch(resources_->device->memory().usage().peak_live_bytes);
-  step_.backwards = 0;
-  ++step_.micro_batch;
-  StepResult result = last_;
-  result.updated = false;
-  result.not_finite.clear();
-  if (step_.micro_batch < config_.gradient_accumulation_steps) return result;
-  end_step(result);
-  last_ = result;
-  updates_running_ = true;
-  return result;
-}
-
-// A layout that no unit used in this step has a gradient of zero, as in DeepSpeed.
-void Loop::send_zero_gradients() {
-  for (std::size_t l = 0; l < plan_.units.size(); ++l) {
-    if (plan_.units[l].frozen) continue;
-    if (resources_->units[l]->gradient_state() != zero::GradientState::none) continue;
-    gradients_->begin({l});
-    gradients_->send({l}, 1);
+  SLUICE_CHECK(backwards_ > 0, "step() without a backward() since the last one");
+  core_.end_micro_batch();
+  activations_->end_micro_batch(core_.device_memory().usage().peak_live_bytes);
+  backwards_ = 0;
+  if (++micro_batch_ < core_.config().gradient_accumulation_steps) {
+    StepResult result = core_.last_step();
+    result.updated = false;
+    result.not_finite.clear();
+    return result;
   }
+  micro_batch_ = 0;
+  return core_.end_step();
 }
 
-void Loop::end_step(StepResult& result) {
-  send_zero_gradients();
-  gradients_->finish_moves();
-  const double loss_scale = progress_.loss_scaler.scale();
-  // Read after all work was issued: a GPU would be idle if the host waited for it before backward.
-  const double loss_sum = std::exchange(step_, {}).loss_sum.item<double>();
-  const BackwardResult backward =
-      result_of_backward(*resources_, *gradients_, loss_sum, loss_scale);
-  gradients_->begin_step();
-  const UpdateSettings update = next_update(*resources_, progress_, /*ending=*/false);
-  result.loss = backward.loss;
-  result.loss_scale = loss_scale;
-  result.gradient_norm = backward.gradient_norm;
-  result.learning_rate = config::learning_rate(config_, progress_.updates + 1);
-  result.not_finite = backward.non_finite;
-  const StepEnd end = train::end_step(config_, backward, update, *gradients_, progress_);
-  if (!end.why_stop.empty()) throw Error(end.why_stop);
-  result.step = progress_.step;
-  result.updated = end.updated;
-  if (end.updated) ++weights_version_;
+void Loop::finish() {
+  if (!core_.initialized()) return;
+  check_usable();
+  core_.finish();
+}
+
+Tensor Loop::parameter(const std::string& name) {
+  check_usable();
+  return core_.parameter(name);
+}
+
+void Loop::save_checkpoint(const std::string& directory) {
+  check_usable();
+  core_.save_checkpoint(directory);
+}
+
+std::int64_t Loop::load_checkpoint(const std::string& directory) {
+  check_ready();
+  micro_batch_ = 0;
+  backwards_ = 0;
+  return core_.load_checkpoint(directory);
+}
+
+EngineCounters Loop::counters() const {
+  EngineCounters counters = core_.counters();
+  counters.recomputed_calls = recomputed_calls_;
+  return counters;
 }
 
 }  // namespace sluice::train

@@ -1,6 +1,9 @@
 #include "user_loop/own_units.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <limits>
 #include <utility>
 
@@ -49,9 +52,8 @@ void read_values(const Tensor& from, std::uint64_t begin, std::span<float> to) {
 }
 
 // Makes `memory` the bytes of the tensor's storage.
-void point(const Tensor& flat, offload::DeviceSpan memory) {
-  flat.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-      at::DataPtr(memory.address(), flat.device()));
+void point(const Tensor& flat, at::DataPtr memory) {
+  flat.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(memory));
 }
 
 void add_once(std::vector<std::size_t>& list, std::size_t value) {
@@ -63,10 +65,12 @@ void add_once(std::vector<std::size_t>& list, std::size_t value) {
 
 std::size_t OwnUnits::add(OwnUnit unit) {
   SLUICE_CHECK(!unit.name.empty(), "a unit needs a name");
-  SLUICE_CHECK(unit.module != nullptr && unit.forward != nullptr,
-               "unit " + unit.name + " has no module or nothing to call");
   for (const OwnUnit& other : units_)
     SLUICE_CHECK(other.name != unit.name, "there are two units " + unit.name);
+  if (unit.module) {
+    for (const auto& param : unit.module->named_parameters())
+      unit.named.push_back({unit.name + "." + param.key(), param.value()});
+  }
   units_.push_back(std::move(unit));
   return units_.size() - 1;
 }
@@ -76,7 +80,11 @@ plan::OwnModel OwnUnits::lay_out(int world_size) {
   for (OwnUnit& unit : units_) {
     place_params(unit, world_size);
     model.calls.push_back(unit.gathers);
+    for (const std::size_t outer : unit.inside) {
+      for (const std::size_t layout : units_[outer].gathers) add_once(model.calls.back(), layout);
+    }
   }
+  bound_.assign(layouts_.size(), 0);
   SLUICE_CHECK(!layouts_.empty(), "no unit has a parameter: there is nothing to train");
   model.layouts = layouts_;
   return model;
@@ -96,13 +104,10 @@ void OwnUnits::place_params(OwnUnit& unit, int world_size) {
     add_once(unit.gathers, place.layout);
     if (!layouts_[place.layout].frozen) add_once(unit.trains, place.layout);
   };
-  for (const auto& named : unit.module->named_parameters()) {
-    const Tensor& param = named.value();
-    unit.registered.push_back(param);
+  for (const auto& [name, param] : unit.named) {
     const auto found = known_.find(param.unsafeGetTensorImpl());
-    add(param, found != known_.end()
-                   ? found->second
-                   : place_new(unit, unit.name + "." + named.key(), param, trained, frozen));
+    add(param,
+        found != known_.end() ? found->second : place_new(unit, name, param, trained, frozen));
   }
   for (const Tensor& param : also_uses) {
     const auto found = known_.find(param.unsafeGetTensorImpl());
@@ -178,14 +183,16 @@ void OwnUnits::drop_values(std::size_t layout, torch::Dtype dtype) {
 
 void OwnUnits::check_unbound(std::size_t index, torch::Dtype dtype) const {
   const OwnUnit& unit = units_[index];
-  const Tensors now = unit.module->parameters();
+  const Tensors now = unit.module ? unit.module->parameters() : Tensors();
   const bool same =
-      std::equal(now.begin(), now.end(), unit.registered.begin(), unit.registered.end(),
-                 [](const Tensor& a, const Tensor& b) { return a.is_same(b); });
+      !unit.module ||
+      std::equal(now.begin(), now.end(), unit.named.begin(), unit.named.end(),
+                 [](const Tensor& a, const NamedParam& b) { return a.is_same(b.value); });
   SLUICE_CHECK(same, "unit " + unit.name +
                          " has other parameters than when it was added: its module's parameters "
                          "must not be replaced");
   for (std::size_t i = 0; i < unit.params.size(); ++i) {
+    if (bound_[unit.places[i].layout] > 0) continue;
     const zero::UnitLayout& layout = layouts_[unit.places[i].layout];
     const std::string& name = layout.params[unit.places[i].param].name;
     const Tensor& param = unit.params[i];
@@ -199,58 +206,100 @@ void OwnUnits::check_unbound(std::size_t index, torch::Dtype dtype) const {
   }
 }
 
+void OwnUnits::make_nowhere() {
+  std::uint64_t largest_count = 0;
+  for (const zero::UnitLayout& layout : layouts_)
+    largest_count = std::max(largest_count, layout.flat_count);
+  const std::size_t size_bytes = largest_count * sizeof(float);
+  void* const pages = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED)
+    throw IoError(errno, "mmap", "pages of unbound parameters", 0, size_bytes);
+  nowhere_ = std::shared_ptr<void>(pages, [size_bytes](void* at) { ::munmap(at, size_bytes); });
+}
+
+at::DataPtr OwnUnits::nowhere() const {
+  if (!nowhere_) return {nullptr, device_};
+  // Shared with the storage: a graph may outlive this object.
+  return {nowhere_.get(), new std::shared_ptr<void>(nowhere_),
+          [](void* shared) { delete static_cast<std::shared_ptr<void>*>(shared); }, device_};
+}
+
 Tensor OwnUnits::flat(std::size_t layout, torch::Dtype dtype) {
   flats_.resize(layouts_.size());
   if (!flats_[layout].defined()) {
     const auto count = static_cast<std::int64_t>(layouts_[layout].flat_count);
-    c10::Storage nowhere(c10::Storage::use_byte_size_t(),
-                         static_cast<std::size_t>(count) * c10::elementSize(dtype),
-                         at::DataPtr(nullptr, device_));
+    c10::Storage storage(c10::Storage::use_byte_size_t(),
+                         static_cast<std::size_t>(count) * c10::elementSize(dtype), nowhere());
     flats_[layout] = torch::empty({0}, torch::TensorOptions().dtype(dtype).device(device_))
-                         .set_(nowhere, 0, {count});
+                         .set_(storage, 0, {count});
   }
   return flats_[layout];
 }
 
-void OwnUnits::bind(std::size_t index,
-                    const std::vector<std::unique_ptr<zero::ShardedUnit>>& sharded,
-                    torch::Dtype dtype) {
+void OwnUnits::bind(std::size_t index, const ShardedUnits& sharded, torch::Dtype dtype) {
   const torch::NoGradGuard no_grad;
-  const OwnUnit& unit = units_[index];
-  for (const std::size_t layout : unit.gathers)
-    point(flat(layout, dtype), sharded[layout]->weights());
-  Tensors views;
-  for (const ParamPlace& place : unit.places)
-    views.push_back(
-        models::view_of(layouts_[place.layout].params[place.param], flat(place.layout, dtype)));
-  models::bind_params(unit.params, views);
+  for (const std::size_t layout : units_[index].gathers) {
+    if (bound_[layout]++ > 0) continue;
+    const Tensor& weights = flat(layout, dtype);
+    point(weights, at::DataPtr(sharded[layout]->weights().address(), device_));
+    Tensors views;
+    for (const zero::ParamLayout& param : layouts_[layout].params)
+      views.push_back(models::view_of(param, weights));
+    models::bind_params(values_[layout], views);
+  }
 }
 
-void OwnUnits::bind_gradients(std::size_t index,
-                              const std::vector<std::unique_ptr<zero::ShardedUnit>>& sharded,
-                              DType dtype) {
-  const OwnUnit& unit = units_[index];
+void OwnUnits::bind_gradients(std::size_t layout, const ShardedUnits& sharded, DType dtype) {
+  const Tensor buffer = tensor_over(sharded[layout]->gradients(), dtype, device_);
   Tensors views;
-  for (const ParamPlace& place : unit.places) {
-    const zero::UnitLayout& layout = layouts_[place.layout];
-    views.push_back(layout.frozen ? Tensor()
-                                  : models::view_of(layout.params[place.param],
-                                                    tensor_over(sharded[place.layout]->gradients(),
-                                                                dtype, device_)));
+  for (const zero::ParamLayout& param : layouts_[layout].params)
+    views.push_back(models::view_of(param, buffer));
+  models::bind_gradients(values_[layout], views);
+}
+
+void OwnUnits::check_gradients(std::size_t layout, const ShardedUnits& sharded) const {
+  const void* const buffer = sharded[layout]->gradients().address();
+  for (std::size_t p = 0; p < values_[layout].size(); ++p) {
+    const Tensor& gradient = values_[layout][p].grad();
+    const zero::ParamLayout& param = layouts_[layout].params[p];
+    SLUICE_CHECK(gradient.defined() && gradient.storage().data() == buffer &&
+                     gradient.storage_offset() == static_cast<std::int64_t>(param.offset_count),
+                 "the gradient of " + param.name +
+                     " was replaced during backward (by a hook or create_graph): it is a view of "
+                     "the engine's buffer, to be changed in place");
   }
-  models::bind_gradients(unit.params, views);
+}
+
+void OwnUnits::check_no_gradients() const {
+  for (std::size_t layout = 0; layout < layouts_.size(); ++layout) {
+    for (std::size_t p = 0; p < values_[layout].size(); ++p) {
+      if (!values_[layout][p].grad().defined()) continue;
+      throw InvalidArgument("parameter " + layouts_[layout].params[p].name +
+                            " has a gradient from outside its unit's backward: a tensor left the "
+                            "unit other than as an output of its forward");
+    }
+  }
 }
 
 void OwnUnits::unbind(std::size_t index) {
-  models::unbind_params(units_[index].params);
-  for (const std::size_t layout : units_[index].gathers)
-    point(flats_[layout], offload::DeviceSpan());
+  for (const std::size_t layout : units_[index].gathers) {
+    if (--bound_[layout] > 0) continue;
+    models::unbind_params(values_[layout]);
+    point(flats_[layout], nowhere());
+  }
 }
 
 void OwnUnits::unbind_all() {
-  for (const OwnUnit& unit : units_) {
-    if (!unit.places.empty()) models::unbind_params(unit.params);
+  for (std::size_t layout = 0; layout < layouts_.size(); ++layout) {
+    models::unbind_params(values_[layout]);
+    if (bound_[layout] > 0) point(flats_[layout], nowhere());
+    bound_[layout] = 0;
   }
+}
+
+bool OwnUnits::any_bound() const {
+  return std::any_of(bound_.begin(), bound_.end(), [](int count) { return count > 0; });
 }
 
 bool OwnUnits::is_weight(const Tensor& tensor) const {

@@ -27,20 +27,28 @@ struct ParamPlace {
   std::size_t param = 0;
 };
 
+struct NamedParam {
+  std::string name;  // as it is saved: "h.0.fc.weight"
+  torch::Tensor value;
+};
+
 struct OwnUnit {
   std::string name;
-  std::shared_ptr<torch::nn::Module> module;
+  std::shared_ptr<torch::nn::Module> module;  // null: `named` has the parameters, hooks the calls
   UnitFunction forward;
-  Tensors registered;                // the module's parameters
+  std::vector<NamedParam> named;
+  std::vector<std::size_t> inside;   // units that are entered whenever this one is
   Tensors params;                    // these and the parameters it also uses, each once
   std::vector<ParamPlace> places;    // by params
   std::vector<std::size_t> gathers;  // layouts, ascending
   std::vector<std::size_t> trains;   // the layouts of `gathers` that are not frozen
 };
 
+using ShardedUnits = std::vector<std::unique_ptr<zero::ShardedUnit>>;  // by layout
+
 class OwnUnits {
  public:
-  // Throws InvalidArgument on a name that is taken, and no module.
+  // Throws InvalidArgument on a name that is taken.
   std::size_t add(OwnUnit unit);
   // Lays all parameters out. Throws InvalidArgument naming a parameter that cannot be trained here,
   // and when there is none at all.
@@ -64,14 +72,23 @@ class OwnUnits {
   // Throws InvalidArgument when the module's parameters were replaced since it was added, or were
   // given bytes by other code.
   void check_unbound(std::size_t unit, torch::Dtype dtype) const;
-  // Points a unit's parameters at the gathered weights of its layouts. Tensors that LibTorch saved
-  // during an earlier binding see these weights too.
-  void bind(std::size_t unit, const std::vector<std::unique_ptr<zero::ShardedUnit>>& sharded,
-            torch::Dtype dtype);
-  void bind_gradients(std::size_t unit,
-                      const std::vector<std::unique_ptr<zero::ShardedUnit>>& sharded, DType dtype);
+  // Points the parameters of the unit's layouts at the gathered weights. Tensors that LibTorch
+  // saved during an earlier binding see these weights too. Counts: a layout stays bound until as
+  // many unbind() have come.
+  void bind(std::size_t unit, const ShardedUnits& sharded, torch::Dtype dtype);
   void unbind(std::size_t unit);
   void unbind_all();
+  bool any_bound() const;
+  // Points the gradients of a bound layout's parameters at its buffer.
+  void bind_gradients(std::size_t layout, const ShardedUnits& sharded, DType dtype);
+  // Throws InvalidArgument naming a parameter whose gradient is another tensor now: what was added
+  // to it would be lost.
+  void check_gradients(std::size_t layout, const ShardedUnits& sharded) const;
+  // Throws InvalidArgument naming a parameter with a gradient. Nothing is bound.
+  void check_no_gradients() const;
+  // From now on, saved graphs that use unbound weights read zeros instead of ending the process.
+  // For the CPU. Takes addresses, no memory. After lay_out().
+  void make_nowhere();
   // True when a tensor aliases the gathered weights.
   bool is_weight(const torch::Tensor& tensor) const;
 
@@ -80,15 +97,18 @@ class OwnUnits {
   ParamPlace place_new(const OwnUnit& unit, const std::string& name, const torch::Tensor& param,
                        std::size_t& trained, std::size_t& frozen);
   torch::Tensor flat(std::size_t layout, torch::Dtype dtype);
+  at::DataPtr nowhere() const;
 
   std::vector<OwnUnit> units_;
   std::vector<zero::UnitLayout> layouts_;
   std::vector<Tensors> values_;  // by layout and parameter
+  std::vector<int> bound_;       // by layout: units that have it bound
   std::unordered_map<const c10::TensorImpl*, ParamPlace> known_;
   // By layout: a view of the gathered weights while they are bound, without bytes otherwise. Each
   // keeps one storage for its life, because saved graphs refer to it.
   Tensors flats_;
   torch::Device device_ = torch::kCPU;
+  std::shared_ptr<void> nowhere_;  // unbound weights lie there; may be null
 };
 
 }  // namespace sluice::train

@@ -30,6 +30,12 @@ void UnitOrder::enter(Pass pass, const std::vector<std::size_t>& units, zero::Ga
   active_ = pass;
   track.seen.push_back(units);
   prefetcher_.enter_stage(stall);
+  for (const std::size_t unit : units) prefetcher_.hold(unit);
+}
+
+void UnitOrder::leave(const std::vector<std::size_t>& units) {
+  for (const std::size_t unit : units) prefetcher_.let_go(unit);
+  prefetcher_.leave_stage();
 }
 
 void UnitOrder::end_micro_batch() {
@@ -45,6 +51,7 @@ void UnitOrder::pause() {
 void UnitOrder::restart() {
   training_.seen.clear();
   evaluation_.seen.clear();
+  prefetcher_.let_all_go();
   pause();
 }
 

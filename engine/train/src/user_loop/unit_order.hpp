@@ -18,14 +18,15 @@ class UnitOrder {
 
   // Micro-batches (forward and backward) have one order. Calls without gradients have another.
   enum class Pass { training, evaluation };
-  // Blocks until these units are gathered. leave() comes before the next enter().
+  // Blocks until these units are gathered. They stay so until leave(); other units may be entered
+  // meanwhile.
   void enter(Pass pass, const std::vector<std::size_t>& units, zero::GatherStall& stall);
-  void leave() { prefetcher_.leave_stage(); }
+  void leave(const std::vector<std::size_t>& units);
   // Called at the end of a micro-batch. The next one is expected to use the units in this order.
   void end_micro_batch();
-  // Releases all units that were gathered ahead.
+  // Releases all units that are not entered.
   void pause();
-  // After an error: pause(), and the micro-batch starts over.
+  // After an error: releases all units, and the micro-batch starts over.
   void restart();
 
  private:

@@ -27,15 +27,22 @@ class Prefetcher {
   // last use in the pass.
   Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> retained, PrefetchLimits limits);
 
-  // Begins a pass: entry i lists the units that stage i uses together. No unit may be gathered.
+  // Begins a pass: entry i lists the units that stage i uses together. Only units that are held may
+  // be gathered.
   void begin_pass(std::vector<std::vector<std::size_t>> stages);
   // Blocks until the units of the next stage are gathered; starts the gathers of the stages after
   // it. Adds the time that compute work was idle to `stall`.
   void enter_stage(GatherStall& stall);
   // Ends the stage: releases the units that no stage soon needs.
   void leave_stage();
-  // Releases all units, even in the middle of a pass (after an error).
+  // Releases all units that are not held, even in the middle of a pass (after an error).
   void end_pass();
+
+  // Keeps a gathered unit on the device, over stages and passes, until it was let go as often as it
+  // was held. The next leave_stage() or end_pass() then releases it.
+  void hold(std::size_t unit);
+  void let_go(std::size_t unit);
+  void let_all_go();
 
  private:
   bool used_in(std::size_t unit, std::size_t first_stage, std::size_t last_stage) const;
@@ -43,6 +50,7 @@ class Prefetcher {
 
   std::vector<ShardedUnit*> units_;
   std::vector<bool> retained_;
+  std::vector<int> holds_;  // by unit
   PrefetchLimits limits_;
   std::vector<std::vector<std::size_t>> stages_;
   std::size_t next_ = 0;  // the stage that enter_stage enters

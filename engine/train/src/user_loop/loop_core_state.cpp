@@ -1,4 +1,5 @@
-// Loop: construction, commits, checkpoints and counters. loop.cpp has the passes through the units.
+// LoopCore: construction, start, commits, checkpoints and counters. loop_core.cpp has the passes
+// and steps.
 
 #include <utility>
 
@@ -15,7 +16,7 @@
 #include "sluice/models/vector_math.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "sluice/train/report.hpp"
-#include "user_loop/loop.hpp"
+#include "user_loop/loop_core.hpp"
 
 namespace sluice::train {
 
@@ -33,8 +34,20 @@ LinkBytes bytes_moved(const RunResources& resources) {
 
 }  // namespace
 
+LoopCore::LoopCore(config::TrainConfig config, const EngineOptions& options, BroughtDevice device)
+    : config_(std::move(config)), options_(options), device_(std::move(device)) {
+  progress_.loss_scaler = LossScaler(config_.fp16);
+  SLUICE_CHECK(config_.world_size == 1, "an Engine trains with one rank");
+}
+
+LoopCore::~LoopCore() {
+  if (!resources_) return;
+  const c10::InferenceMode ordinary(false);
+  units_.unbind_all();
+}
+
 // Makes the plan; returns the state that the loop continues from.
-RunSource Loop::plan_units() {
+RunSource LoopCore::plan_units() {
   plan::OwnModel model = units_.lay_out(config_.world_size);
   model.activation_bytes = options_.activation_bytes;
   const plan::Placement placement =
@@ -51,7 +64,7 @@ RunSource Loop::plan_units() {
   return source;
 }
 
-void Loop::initialize() {
+void LoopCore::initialize() {
   SLUICE_CHECK(!resources_, "initialize() is called twice");
   SLUICE_CHECK(units_.layouts().empty(), "initialize() has failed before: make another Engine");
   const c10::InferenceMode ordinary(false);
@@ -77,16 +90,13 @@ void Loop::initialize() {
   gradients_ = std::make_unique<GradientFlow>(*resources_);
   gradients_->begin_step();
   order_ = std::make_unique<UnitOrder>(*resources_->prefetcher);
-  std::optional<std::uint64_t> room = plan_.budget.device_bytes;
-  if (room && plan_.device.gpu) *room -= *room / 8;  // for gaps between the blocks of its memory
-  activations_ =
-      std::make_unique<ActivationChoice>(config_.sluice.activations, room, units_.size());
+  accumulating_.assign(plan_.layouts.size(), 0);
   resources_->device->memory().reset_peak();
   resources_->host_pool->reset_peak();
   before_ = bytes_moved(*resources_);
 }
 
-void Loop::bring_in_states(const RunSource& source) {
+void LoopCore::bring_in_states(const RunSource& source) {
   std::vector<Ticket> fills(units_.layouts().size());
   if (source.state) {
     restore_states(*resources_, source);
@@ -106,7 +116,7 @@ void Loop::bring_in_states(const RunSource& source) {
   }
 }
 
-void Loop::bring_in_frozen(std::size_t layout) {
+void LoopCore::bring_in_frozen(std::size_t layout) {
   const zero::ShardedUnit& unit = *resources_->units[layout];
   const offload::TieredBytes& home = unit.weights_home();
   offload::Buffer buffer;
@@ -123,7 +133,7 @@ void Loop::bring_in_frozen(std::size_t layout) {
 }
 
 // Waits for the updates of the last step and commits it. Does nothing when that is done.
-void Loop::finish_step(bool ending) {
+void LoopCore::finish_step(bool ending) {
   gradients_->finish_updates(gather_stall_);
   if (updates_running_ || (ending && progress_.step > progress_.committed_step)) commit(ending);
   const std::int64_t step = progress_.step;
@@ -134,13 +144,12 @@ void Loop::finish_step(bool ending) {
   updates_running_ = false;
 }
 
-void Loop::commit(bool ending) {
+void LoopCore::commit(bool ending) {
   commit_step(*resources_, progress_, {}, ending);
 }
 
-void Loop::finish() {
-  if (!resources_) return;
-  check_usable();
+void LoopCore::finish() {
+  check_whole();
   order_->pause();
   finish_step(true);
   if (resources_->commits_swap() && progress_.committed_step > 0)
@@ -151,8 +160,8 @@ void Loop::finish() {
   }
 }
 
-Tensor Loop::parameter(const std::string& name) {
-  check_usable();
+Tensor LoopCore::parameter(const std::string& name) {
+  check_whole();
   const ParamPlace place = units_.find(name);
   order_->pause();
   const c10::InferenceMode ordinary(false);
@@ -167,8 +176,8 @@ Tensor Loop::parameter(const std::string& name) {
   return copy;
 }
 
-void Loop::save_checkpoint(const std::string& directory) {
-  check_usable();
+void LoopCore::save_checkpoint(const std::string& directory) {
+  check_whole();
   order_->pause();
   finish_step(false);
   offload::HeldDirectories held_now;
@@ -177,7 +186,7 @@ void Loop::save_checkpoint(const std::string& directory) {
 }
 
 // The checkpoint replaces what an update that failed left; other failures are the caller's.
-void Loop::end_step_before_load() {
+void LoopCore::end_step_before_load() {
   forget_gradients();
   try {
     finish_step(false);
@@ -188,8 +197,8 @@ void Loop::end_step_before_load() {
   }
 }
 
-std::int64_t Loop::load_checkpoint(const std::string& directory) {
-  check_ready();
+std::int64_t LoopCore::load_checkpoint(const std::string& directory) {
+  SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
   if (failed_load_.empty()) end_step_before_load();
   const RunSource source = read_source(models::find_run(directory));
   check_source(source, plan_, source.state->seed);
@@ -202,7 +211,7 @@ std::int64_t Loop::load_checkpoint(const std::string& directory) {
   return progress_.step;
 }
 
-EngineCounters Loop::counters() const {
+EngineCounters LoopCore::counters() const {
   SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
   const LinkBytes now = bytes_moved(*resources_);
   return {.h2d_bytes = now.h2d - before_.h2d,
@@ -212,7 +221,7 @@ EngineCounters Loop::counters() const {
           .update_stall_seconds = gather_stall_.update_seconds + gradients_->update_stall_seconds(),
           .fetch_stall_seconds = gather_stall_.fetch_seconds,
           .gradient_stall_seconds = gradients_->stall_seconds(),
-          .recomputed_calls = recomputed_calls_,
+          .recomputed_calls = 0,
           .device_peak_bytes = resources_->device->memory().usage().peak_live_bytes,
           .host_peak_bytes = resources_->host_pool->usage().peak_live_bytes};
 }

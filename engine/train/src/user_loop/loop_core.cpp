@@ -1,0 +1,143 @@
+#include "user_loop/loop_core.hpp"
+
+#include <utility>
+
+#include "sluice/base/error.hpp"
+#include "sluice/config/lr_schedule.hpp"
+#include "step/step_end.hpp"
+
+namespace sluice::train {
+
+using torch::Tensor;
+
+std::size_t LoopCore::add_unit(OwnUnit unit) {
+  SLUICE_CHECK(!resources_, "unit " + unit.name + " is added after initialize()");
+  return units_.add(std::move(unit));
+}
+
+const plan::Plan& LoopCore::plan() const {
+  SLUICE_CHECK(resources_ != nullptr, "there is a plan after initialize()");
+  return plan_;
+}
+
+torch::Device LoopCore::device() const {
+  SLUICE_CHECK(resources_ != nullptr, "the device is known after initialize()");
+  return resources_->compute.where;
+}
+
+void LoopCore::check_whole() const {
+  SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
+  if (failed_load_.empty()) return;
+  throw StorageError(failed_load_,
+                     "was loaded in part only, so weights and states are a mix of two steps: load "
+                     "another checkpoint before anything else");
+}
+
+void LoopCore::enter(std::size_t unit, UnitOrder::Pass pass) {
+  // Parameters are ordinary tensors even where the caller uses InferenceMode.
+  const c10::InferenceMode ordinary(false);
+  units_.check_unbound(unit, torch_dtype_);
+  const std::vector<std::size_t>& gathers = units_[unit].gathers;
+  if (gathers.empty()) return;
+  order_->enter(pass, gathers, gather_stall_);
+  units_.bind(unit, resources_->units, torch_dtype_);
+}
+
+void LoopCore::leave(std::size_t unit) {
+  const std::vector<std::size_t>& gathers = units_[unit].gathers;
+  if (gathers.empty()) return;
+  const c10::InferenceMode ordinary(false);
+  units_.unbind(unit);
+  order_->leave(gathers);
+}
+
+void LoopCore::begin_backward() {
+  finish_step(false);
+  resources_->updater->expect_updates();
+}
+
+// Layouts that another unit accumulates into at this moment have their buffer already.
+void LoopCore::begin_gradients(std::size_t unit) {
+  std::vector<std::size_t> begun;
+  for (const std::size_t layout : units_[unit].trains) {
+    if (accumulating_[layout]++ == 0) begun.push_back(layout);
+  }
+  if (begun.empty()) return;
+  gradients_->begin(begun);
+  for (const std::size_t layout : begun)
+    units_.bind_gradients(layout, resources_->units, plan_.compute_dtype);
+}
+
+void LoopCore::send_gradients(std::size_t unit) {
+  std::vector<std::size_t> ended;
+  for (const std::size_t layout : units_[unit].trains) {
+    if (--accumulating_[layout] == 0) ended.push_back(layout);
+  }
+  if (ended.empty()) return;
+  for (const std::size_t layout : ended) units_.check_gradients(layout, resources_->units);
+  gradients_->send(ended, ended.size());
+}
+
+void LoopCore::add_loss(const Tensor& loss) {
+  const Tensor value = loss.detach().to(torch::kFloat64).reshape({});
+  loss_sum_ = loss_sum_.defined() ? loss_sum_ + value : value;
+}
+
+void LoopCore::end_micro_batch() {
+  order_->end_micro_batch();
+}
+
+void LoopCore::forget_gradients() {
+  gradients_->abandon();
+  gradients_->begin_step();
+  units_.unbind_all();
+  order_->restart();
+  accumulating_.assign(plan_.layouts.size(), 0);
+  loss_sum_ = Tensor();
+}
+
+double LoopCore::loss_factor() const {
+  return progress_.loss_scaler.scale() / static_cast<double>(config_.gradient_accumulation_steps);
+}
+
+// A layout that no unit used in this step has a gradient of zero, as in DeepSpeed.
+void LoopCore::send_zero_gradients() {
+  for (std::size_t l = 0; l < plan_.units.size(); ++l) {
+    if (plan_.units[l].frozen) continue;
+    if (resources_->units[l]->gradient_state() != zero::GradientState::none) continue;
+    gradients_->begin({l});
+    gradients_->send({l}, 1);
+  }
+}
+
+StepResult LoopCore::end_step(std::optional<double> learning_rate) {
+  SLUICE_CHECK(!units_.any_bound(), "a step ends inside a unit's forward or backward");
+  units_.check_no_gradients();
+  send_zero_gradients();
+  gradients_->finish_moves();
+  const double loss_scale = progress_.loss_scaler.scale();
+  // Read after all work was issued: a GPU would be idle if the host waited for it before backward.
+  const Tensor loss_sum = std::exchange(loss_sum_, {});
+  const BackwardResult backward = result_of_backward(
+      *resources_, *gradients_, loss_sum.defined() ? loss_sum.item<double>() : 0, loss_scale);
+  gradients_->begin_step();
+  UpdateSettings update = next_update(*resources_, progress_, /*ending=*/false);
+  if (learning_rate) update.optimizer.learning_rate = *learning_rate;
+  StepResult result;
+  result.step = progress_.step;
+  result.loss = backward.loss;
+  result.loss_scale = loss_scale;
+  result.gradient_norm = backward.gradient_norm;
+  result.learning_rate = update.optimizer.learning_rate;
+  result.not_finite = backward.non_finite;
+  const StepEnd end = train::end_step(config_, backward, update, *gradients_, progress_);
+  if (!end.why_stop.empty()) throw Error(end.why_stop);
+  result.step = progress_.step;
+  result.updated = end.updated;
+  if (end.updated) ++weights_version_;
+  last_ = result;
+  updates_running_ = true;
+  return result;
+}
+
+}  // namespace sluice::train

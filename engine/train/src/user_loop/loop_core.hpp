@@ -1,0 +1,139 @@
+#pragma once
+// LoopCore: training with a loop of the user's own, below the graph of the computation. It plans the
+// user's units, gathers and binds their weights, takes their gradients, ends steps, commits, and
+// writes checkpoints. Two callers decide what is computed and when: Loop calls the units itself;
+// hooks on a Python module's forward and backward enter and leave them.
+//
+//   forward of a unit    enter · compute · leave
+//   backward of a unit   enter · begin_gradients · compute · send_gradients · leave
+//   micro-batch          begin_backward() before its backward, end_micro_batch() after it
+//   step                 end_step(): norm over all units · skip or clip · updates begin
+//
+// loop_core.cpp has the passes and steps, loop_core_state.cpp the start, commits and checkpoints.
+//
+// Confined to the thread that trains. LibTorch may run a backward on its own thread for the device,
+// while that thread waits.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/run_device.hpp"
+#include "saved/run_source.hpp"
+#include "sluice/config/train_config.hpp"
+#include "sluice/offload/directory_lock.hpp"
+#include "sluice/plan/machine.hpp"
+#include "sluice/train/engine.hpp"
+#include "sluice/train/report.hpp"
+#include "step/gradient_flow.hpp"
+#include "step/progress.hpp"
+#include "step/run_resources.hpp"
+#include "user_loop/own_units.hpp"
+#include "user_loop/unit_order.hpp"
+
+namespace sluice::train {
+
+// A device that a test brings: what a plan is made from, and the device for a plan.
+struct BroughtDevice {
+  std::function<plan::MachineFacts(const config::TrainConfig&)> facts = plan::probe_machine;
+  std::function<RunDevice(const plan::Plan&)> make = [](const plan::Plan& plan) {
+    return make_run_device(plan, nullptr);
+  };
+};
+
+// Functions with a name of Engine's have its contract.
+class LoopCore {
+ public:
+  LoopCore(config::TrainConfig config, const EngineOptions& options, BroughtDevice device);
+  ~LoopCore();
+  LoopCore(const LoopCore&) = delete;
+  LoopCore& operator=(const LoopCore&) = delete;
+
+  std::size_t add_unit(OwnUnit unit);
+  void initialize();
+
+  bool initialized() const { return resources_ != nullptr; }
+  // Throws StorageError while the weights and states are a mix of two steps (load_checkpoint()).
+  void check_whole() const;
+  const config::TrainConfig& config() const { return config_; }
+  const plan::Plan& plan() const;
+  torch::Device device() const;
+  torch::Dtype dtype() const { return torch_dtype_; }
+  OwnUnits& units() { return units_; }
+  const OwnUnits& units() const { return units_; }
+  const offload::MemoryPool& device_memory() const { return resources_->device->memory(); }
+  const Progress& progress() const { return progress_; }
+  // Grows when the weights change.
+  std::int64_t weights_version() const { return weights_version_; }
+
+  // Gathers a unit's weights and binds its parameters to them. Blocks. Each enter() has a leave();
+  // a unit may be entered while other units are.
+  void enter(std::size_t unit, UnitOrder::Pass pass);
+  void leave(std::size_t unit);
+
+  // Called before the first backward of a micro-batch, more often if that is easier. Waits for the
+  // updates of the last step, and commits it.
+  void begin_backward();
+  // The gradients of an entered unit's parameters become buffers that start with what was
+  // accumulated before. Does nothing for a unit without parameters that train.
+  void begin_gradients(std::size_t unit);
+  // Sends the unit's gradients home. Comes after its begin_gradients().
+  void send_gradients(std::size_t unit);
+  // Adds the loss of a backward, unscaled, to the step's. One element.
+  void add_loss(const torch::Tensor& loss);
+  void end_micro_batch();
+  // Drops the gradients of the step so far, after an error: the step starts over.
+  void forget_gradients();
+
+  // The factor that backward multiplies a loss by: the loss scale / micro-batches of a step.
+  double loss_factor() const;
+  // Ends the step with the gradients that were sent, and begins its updates. `learning_rate`
+  // replaces the schedule's.
+  StepResult end_step(std::optional<double> learning_rate = std::nullopt);
+  // Result of the last step that ended.
+  const StepResult& last_step() const { return last_; }
+
+  void finish();
+  torch::Tensor parameter(const std::string& name);
+  void save_checkpoint(const std::string& directory);
+  std::int64_t load_checkpoint(const std::string& directory);
+  EngineCounters counters() const;
+
+ private:
+  RunSource plan_units();
+  void bring_in_states(const RunSource& source);
+  void bring_in_frozen(std::size_t layout);
+  void send_zero_gradients();
+  void finish_step(bool ending);
+  void end_step_before_load();
+  void commit(bool ending);
+
+  config::TrainConfig config_;
+  const EngineOptions options_;
+  const BroughtDevice device_;
+  OwnUnits units_;
+  plan::Plan plan_;
+  torch::Dtype torch_dtype_ = torch::kBFloat16;
+  offload::HeldDirectories held_;            // its own swap and checkpoint directories
+  std::unique_ptr<RunResources> resources_;  // null before initialize()
+  std::unique_ptr<GradientFlow> gradients_;
+  std::unique_ptr<UnitOrder> order_;
+  LinkBytes before_;  // moved by initialize()
+  zero::GatherStall gather_stall_;
+
+  std::int64_t weights_version_ = 0;
+  std::vector<int> accumulating_;  // by layout: units between begin_ and send_gradients()
+  torch::Tensor loss_sum_;         // of the step; one fp64 element on the device
+  Progress progress_;
+  bool updates_running_ = false;  // of the last step; finish_step() waits for them
+  StepResult last_;
+  // Set while the weights and states are a mix, because load_checkpoint() failed on the way: why.
+  std::string failed_load_;
+};
+
+}  // namespace sluice::train

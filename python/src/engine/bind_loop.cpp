@@ -1,0 +1,215 @@
+#include "engine/bind_loop.hpp"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sluice/base/error.hpp"
+#include "sluice/config/train_config.hpp"
+#include "sluice/offload/device.hpp"
+#include "sluice/plan/plan_text.hpp"
+#include "user_loop/loop_core.hpp"
+
+namespace sluice::python {
+
+namespace py = pybind11;
+
+namespace {
+
+using train::LoopCore;
+using train::StepResult;
+
+// PyTorch keeps its allocators, unless the configuration gives the device a budget.
+train::RunDevice make_device(const plan::Plan& plan) {
+  if (plan.budget.device_bytes) return train::make_run_device(plan, nullptr);
+  train::RunDevice made;
+  made.device = offload::make_host_device({.memory_bytes = offload::kUnlimited,
+                                           .bandwidth_bytes_per_second = std::nullopt,
+                                           .trace = nullptr});
+  return made;
+}
+
+plan::MachineFacts facts_of(const config::TrainConfig& config) {
+  plan::MachineFacts facts = plan::probe_machine(config);
+  SLUICE_CHECK(!facts.device.gpu,
+               "a PyTorch module is trained on the CPU only, and this configuration chooses " +
+                   facts.device.gpu->name + ": set \"sluice\": {\"device\": \"host\"}");
+  return facts;
+}
+
+// The configuration of a file, or of a text whose shown name is the path.
+struct Source {
+  std::string path;
+  std::optional<std::string> text;
+  std::vector<std::string> tuned;
+  std::vector<std::pair<std::string, std::string>> settings;  // keys and values
+};
+
+config::TrainConfig load(const Source& source) {
+  config::LoadOptions options{.world_size = 1, .tuned_paths = source.tuned, .settings = {}};
+  for (const auto& [key, value] : source.settings)
+    options.settings.push_back({.key = key, .value = value, .flag = "the script's " + key});
+  return source.text ? config::parse_train_config(*source.text, source.path, options)
+                     : config::load_train_config(source.path, options);
+}
+
+// Every method that may wait, or end a tensor, releases the GIL.
+class Loop {
+ public:
+  Loop(const Source& source, bool resident, bool resume)
+      : core_(std::make_unique<LoopCore>(
+            load(source), train::EngineOptions{.resident = resident, .resume = resume},
+            train::BroughtDevice{.facts = facts_of, .make = make_device})) {}
+  ~Loop() {
+    const py::gil_scoped_release release;
+    core_.reset();
+  }
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  LoopCore* operator->() const { return core_.get(); }
+
+ private:
+  std::unique_ptr<LoopCore> core_;
+};
+
+std::size_t add_unit(const Loop& loop, const std::string& name,
+                     std::vector<std::pair<std::string, torch::Tensor>> params,
+                     std::vector<std::size_t> inside) {
+  train::OwnUnit unit;
+  unit.name = name;
+  unit.inside = std::move(inside);
+  for (auto& [param, value] : params) unit.named.push_back({param, std::move(value)});
+  return loop->add_unit(std::move(unit));
+}
+
+void initialize(const Loop& loop) {
+  loop->initialize();
+  loop->units().make_nowhere();
+}
+
+py::dict counters(const Loop& loop) {
+  const train::EngineCounters now = loop->counters();
+  using py::literals::operator""_a;
+  return py::dict(
+      "h2d_bytes"_a = now.h2d_bytes, "d2h_bytes"_a = now.d2h_bytes,
+      "nvme_read_bytes"_a = now.nvme_read_bytes, "nvme_written_bytes"_a = now.nvme_written_bytes,
+      "update_stall_seconds"_a = now.update_stall_seconds,
+      "fetch_stall_seconds"_a = now.fetch_stall_seconds,
+      "gradient_stall_seconds"_a = now.gradient_stall_seconds,
+      "device_peak_bytes"_a = now.device_peak_bytes, "host_peak_bytes"_a = now.host_peak_bytes);
+}
+
+void bind_values(py::class_<Loop>& loop) {
+  const auto value = [&loop](const char* name, auto get) { loop.def_property_readonly(name, get); };
+  value("step", [](const Loop& self) { return self->progress().step; });
+  value("updates", [](const Loop& self) { return self->progress().updates; });
+  value("weights_version", [](const Loop& self) { return self->weights_version(); });
+  value("loss_factor", [](const Loop& self) { return self->loss_factor(); });
+  value("loss_scale", [](const Loop& self) { return self->progress().loss_scaler.scale(); });
+  value("dtype", [](const Loop& self) { return py::cast(self->config().compute_dtype()); });
+  value("micro_batch_size", [](const Loop& self) { return self->config().micro_batch_size; });
+  value("accumulation_steps",
+        [](const Loop& self) { return self->config().gradient_accumulation_steps; });
+  value("train_batch_size", [](const Loop& self) { return self->config().train_batch_size; });
+  value("clipping", [](const Loop& self) { return self->config().gradient_clipping; });
+  value("zero_stage", [](const Loop& self) { return self->config().zero.stage; });
+  value("steps_per_print", [](const Loop& self) { return self->config().steps_per_print; });
+  value("notes", [](const Loop& self) { return self->config().notes; });
+  value("choices", [](const Loop& self) { return self->plan().choices; });
+  value("plan_table", [](const Loop& self) { return plan::plan_table(self->plan()); });
+  value("plan_json",
+        [](const Loop& self) { return plan::plan_json(self->plan(), /*prediction=*/{}); });
+}
+
+void bind_step_result(py::module_& module) {
+  py::class_<StepResult>(module, "StepResult", "The end of a step.")
+      .def_readonly("updated", &StepResult::updated)
+      .def_readonly("step", &StepResult::step)
+      .def_readonly("loss", &StepResult::loss)
+      .def_readonly("gradient_norm", &StepResult::gradient_norm)
+      .def_readonly("learning_rate", &StepResult::learning_rate)
+      .def_readonly("loss_scale", &StepResult::loss_scale)
+      .def_readonly("not_finite", &StepResult::not_finite);
+}
+
+}  // namespace
+
+void bind_loop(py::module_& module) {
+  using Unlocked = py::call_guard<py::gil_scoped_release>;
+  py::enum_<DType>(module, "DType")
+      .value("fp32", DType::fp32)
+      .value("bf16", DType::bf16)
+      .value("fp16", DType::fp16);
+  bind_step_result(module);
+  py::class_<Loop> loop(module, "Loop", "Units of a PyTorch module, and their training.");
+  loop.def(py::init([](std::string path, std::optional<std::string> text,
+                       std::vector<std::string> tuned,
+                       std::vector<std::pair<std::string, std::string>> settings, bool resident,
+                       bool resume) {
+             return std::make_unique<Loop>(
+                 Source{std::move(path), std::move(text), std::move(tuned), std::move(settings)},
+                 resident, resume);
+           }),
+           py::arg("path"), py::arg("text"), py::arg("tuned"), py::arg("settings"),
+           py::arg("resident"), py::arg("resume"), Unlocked())
+      .def("add_unit", &add_unit, py::arg("name"), py::arg("params"), py::arg("inside"))
+      .def("initialize", &initialize, Unlocked())
+      .def(
+          "enter",
+          [](const Loop& self, std::size_t unit, bool training) {
+            self->enter(unit, training ? train::UnitOrder::Pass::training
+                                       : train::UnitOrder::Pass::evaluation);
+          },
+          py::arg("unit"), py::arg("training"), Unlocked())
+      .def(
+          "leave", [](const Loop& self, std::size_t unit) { self->leave(unit); }, py::arg("unit"),
+          Unlocked())
+      .def(
+          "begin_backward", [](const Loop& self) { self->begin_backward(); }, Unlocked())
+      .def(
+          "begin_gradients",
+          [](const Loop& self, std::size_t unit) { self->begin_gradients(unit); }, py::arg("unit"),
+          Unlocked())
+      .def(
+          "send_gradients", [](const Loop& self, std::size_t unit) { self->send_gradients(unit); },
+          py::arg("unit"), Unlocked())
+      .def(
+          "add_loss", [](const Loop& self, const torch::Tensor& loss) { self->add_loss(loss); },
+          py::arg("loss"), Unlocked())
+      .def(
+          "end_micro_batch", [](const Loop& self) { self->end_micro_batch(); }, Unlocked())
+      .def(
+          "forget_gradients", [](const Loop& self) { self->forget_gradients(); }, Unlocked())
+      .def(
+          "end_step",
+          [](const Loop& self, std::optional<double> learning_rate) {
+            return self->end_step(learning_rate);
+          },
+          py::arg("learning_rate"), Unlocked())
+      .def(
+          "finish", [](const Loop& self) { self->finish(); }, Unlocked())
+      .def(
+          "parameter",
+          [](const Loop& self, const std::string& name) { return self->parameter(name); },
+          py::arg("name"), Unlocked())
+      .def(
+          "save_checkpoint",
+          [](const Loop& self, const std::string& directory) { self->save_checkpoint(directory); },
+          py::arg("directory"), Unlocked())
+      .def(
+          "load_checkpoint",
+          [](const Loop& self, const std::string& directory) {
+            return self->load_checkpoint(directory);
+          },
+          py::arg("directory"), Unlocked())
+      .def("counters", &counters);
+  bind_values(loop);
+}
+
+}  // namespace sluice::python
