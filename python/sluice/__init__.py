@@ -1,20 +1,67 @@
-"""Sluice from Python: drives, host optimizers, configuration and plans.
+"""Sluice from Python: PyTorch models over memory tiers, drives, host optimizers, configuration and plans.
 
-Nothing here imports PyTorch, except the optimizers, when they are used:
-
+- ``sluice.initialize(model=model, config="ds.json")``: an engine with DeepSpeed's methods that trains the model.
 - ``sluice.plan(model, config)``: where every byte of a run would live.
 - ``sluice.config``: reads and checks a DeepSpeed JSON file.
 - ``sluice.ops.aio.aio_handle``: moves tensors to and from files at the drive's speed.
 - ``sluice.ops.adam``, ``adagrad``, ``lion``, ``sgd``: optimizers on host memory.
+
+PyTorch is imported when something that needs it is used: the engine, the optimizers.
 
 The program is ``sluice`` on the command line, or ``python -m sluice``.
 """
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from . import config, ops
 from ._core import version as __version__
 from ._errors import DoesNotFit, Error, StorageError
 from ._plan import Plan, machine_facts, plan
 
-__all__ = ["DoesNotFit", "Error", "Plan", "StorageError", "__version__", "config", "machine_facts", "ops", "plan"]
+if TYPE_CHECKING:
+    from . import runtime, utils, zero
+    from ._initialize import add_config_arguments, init_distributed, initialize
+    from .engine import SluiceEngine
+
+__all__ = [
+    "DoesNotFit",
+    "Error",
+    "Plan",
+    "SluiceEngine",
+    "StorageError",
+    "__version__",
+    "add_config_arguments",
+    "config",
+    "init_distributed",
+    "initialize",
+    "machine_facts",
+    "ops",
+    "plan",
+    "runtime",
+    "utils",
+    "zero",
+]
+
+_LATER = {
+    "SluiceEngine": ".engine",
+    "add_config_arguments": "._initialize",
+    "init_distributed": "._initialize",
+    "initialize": "._initialize",
+}
+_MODULES = ("runtime", "utils", "zero")
+
+
+def __getattr__(name: str) -> Any:
+    """What needs PyTorch is imported at its first use."""
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,13 +3,17 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "sluice/base/error.hpp"
+#include "sluice/config/lr_schedule.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/plan/plan_text.hpp"
@@ -26,7 +30,9 @@ using train::StepResult;
 
 // PyTorch keeps its allocators, unless the configuration gives the device a budget.
 train::RunDevice make_device(const plan::Plan& plan) {
-  if (plan.budget.device_bytes) return train::make_run_device(plan, nullptr);
+  const config::ByteBudget& asked = plan.config.sluice.device_bytes;
+  if (asked.kind != config::ByteBudget::Kind::automatic)
+    return train::make_run_device(plan, nullptr);
   train::RunDevice made;
   made.device = offload::make_host_device({.memory_bytes = offload::kUnlimited,
                                            .bandwidth_bytes_per_second = std::nullopt,
@@ -50,20 +56,29 @@ struct Source {
   std::vector<std::pair<std::string, std::string>> settings;  // keys and values
 };
 
-config::TrainConfig load(const Source& source) {
+// Continue from the committed state of an earlier process; begin anew, and commit; or use the
+// drive as scratch, where checkpoints are what survives.
+enum class Resume { yes, no, scratch };
+
+config::TrainConfig load(const Source& source, Resume resume) {
   config::LoadOptions options{.world_size = 1, .tuned_paths = source.tuned, .settings = {}};
   for (const auto& [key, value] : source.settings)
     options.settings.push_back({.key = key, .value = value, .flag = "the script's " + key});
-  return source.text ? config::parse_train_config(*source.text, source.path, options)
-                     : config::load_train_config(source.path, options);
+  config::TrainConfig config =
+      source.text ? config::parse_train_config(*source.text, source.path, options)
+                  : config::load_train_config(source.path, options);
+  const bool asked = config.origins.find("sluice.durability") != config.origins.end();
+  if (resume == Resume::scratch && !asked) config.sluice.durability = config::Durability::none;
+  return config;
 }
 
 // Every method that may wait, or end a tensor, releases the GIL.
 class Loop {
  public:
-  Loop(const Source& source, bool resident, bool resume)
+  Loop(const Source& source, bool resident, Resume resume)
       : core_(std::make_unique<LoopCore>(
-            load(source), train::EngineOptions{.resident = resident, .resume = resume},
+            load(source, resume),
+            train::EngineOptions{.resident = resident, .resume = resume == Resume::yes},
             train::BroughtDevice{.facts = facts_of, .make = make_device})) {}
   ~Loop() {
     const py::gil_scoped_release release;
@@ -93,6 +108,26 @@ void initialize(const Loop& loop) {
   loop->units().make_nowhere();
 }
 
+std::vector<train::GroupValues> values_of(
+    const std::vector<std::map<std::string, double>>& groups) {
+  std::vector<train::GroupValues> values;
+  for (const auto& group : groups) {
+    values.push_back({.learning_rate = group.at("lr"),
+                      .beta1 = group.at("beta1"),
+                      .beta2 = group.at("beta2"),
+                      .eps = group.at("eps"),
+                      .weight_decay = group.at("weight_decay")});
+  }
+  return values;
+}
+
+py::dict optimizer_values(const Loop& loop) {
+  const config::OptimizerConfig& values = loop->config().optimizer;
+  using py::literals::operator""_a;
+  return py::dict("lr"_a = values.lr, "betas"_a = py::make_tuple(values.beta1, values.beta2),
+                  "eps"_a = values.eps, "weight_decay"_a = values.weight_decay);
+}
+
 py::dict counters(const Loop& loop) {
   const train::EngineCounters now = loop->counters();
   using py::literals::operator""_a;
@@ -119,6 +154,10 @@ void bind_values(py::class_<Loop>& loop) {
   value("train_batch_size", [](const Loop& self) { return self->config().train_batch_size; });
   value("clipping", [](const Loop& self) { return self->config().gradient_clipping; });
   value("zero_stage", [](const Loop& self) { return self->config().zero.stage; });
+  value("optimizer_values", &optimizer_values);
+  value("has_schedule", [](const Loop& self) {
+    return !std::holds_alternative<std::monostate>(self->config().scheduler);
+  });
   value("steps_per_print", [](const Loop& self) { return self->config().steps_per_print; });
   value("notes", [](const Loop& self) { return self->config().notes; });
   value("choices", [](const Loop& self) { return self->plan().choices; });
@@ -151,10 +190,13 @@ void bind_loop(py::module_& module) {
   loop.def(py::init([](std::string path, std::optional<std::string> text,
                        std::vector<std::string> tuned,
                        std::vector<std::pair<std::string, std::string>> settings, bool resident,
-                       bool resume) {
+                       std::optional<bool> resume) {
+             const Resume how = !resume  ? Resume::scratch
+                                : *resume ? Resume::yes
+                                          : Resume::no;
              return std::make_unique<Loop>(
                  Source{std::move(path), std::move(text), std::move(tuned), std::move(settings)},
-                 resident, resume);
+                 resident, how);
            }),
            py::arg("path"), py::arg("text"), py::arg("tuned"), py::arg("settings"),
            py::arg("resident"), py::arg("resume"), Unlocked())
@@ -188,10 +230,16 @@ void bind_loop(py::module_& module) {
           "forget_gradients", [](const Loop& self) { self->forget_gradients(); }, Unlocked())
       .def(
           "end_step",
-          [](const Loop& self, std::optional<double> learning_rate) {
-            return self->end_step(learning_rate);
+          [](const Loop& self, const std::vector<std::map<std::string, double>>& groups) {
+            return self->end_step(values_of(groups));
           },
-          py::arg("learning_rate"), Unlocked())
+          py::arg("groups"), Unlocked())
+      .def(
+          "scheduled_rate",
+          [](const Loop& self, std::int64_t update) {
+            return config::learning_rate(self->config(), update);
+          },
+          py::arg("update"))
       .def(
           "finish", [](const Loop& self) { self->finish(); }, Unlocked())
       .def(

@@ -1,5 +1,6 @@
 #include "user_loop/loop_core.hpp"
 
+#include <string>
 #include <utility>
 
 #include "sluice/base/error.hpp"
@@ -9,6 +10,22 @@
 namespace sluice::train {
 
 using torch::Tensor;
+
+namespace {
+
+void set_groups(const std::vector<GroupValues>& groups, UpdateSettings& update) {
+  if (groups.empty()) return;
+  SLUICE_CHECK(groups.size() == 1, "values of " + std::to_string(groups.size()) +
+                                       " parameter groups, and the plan has one");
+  const GroupValues& values = groups.front();
+  update.optimizer.learning_rate = values.learning_rate;
+  update.optimizer.beta1 = values.beta1;
+  update.optimizer.beta2 = values.beta2;
+  update.optimizer.epsilon = values.eps;
+  update.optimizer.weight_decay = values.weight_decay;
+}
+
+}  // namespace
 
 std::size_t LoopCore::add_unit(OwnUnit unit) {
   SLUICE_CHECK(!resources_, "unit " + unit.name + " is added after initialize()");
@@ -110,7 +127,7 @@ void LoopCore::send_zero_gradients() {
   }
 }
 
-StepResult LoopCore::end_step(std::optional<double> learning_rate) {
+StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   SLUICE_CHECK(!units_.any_bound(), "a step ends inside a unit's forward or backward");
   units_.check_no_gradients();
   send_zero_gradients();
@@ -122,7 +139,7 @@ StepResult LoopCore::end_step(std::optional<double> learning_rate) {
       *resources_, *gradients_, loss_sum.defined() ? loss_sum.item<double>() : 0, loss_scale);
   gradients_->begin_step();
   UpdateSettings update = next_update(*resources_, progress_, /*ending=*/false);
-  if (learning_rate) update.optimizer.learning_rate = *learning_rate;
+  set_groups(groups, update);
   StepResult result;
   result.step = progress_.step;
   result.loss = backward.loss;

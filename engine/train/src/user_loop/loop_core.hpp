@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +43,15 @@ struct BroughtDevice {
   std::function<RunDevice(const plan::Plan&)> make = [](const plan::Plan& plan) {
     return make_run_device(plan, nullptr);
   };
+};
+
+// Values of a parameter group for one step, in place of the configuration's.
+struct GroupValues {
+  double learning_rate = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
+  double weight_decay = 0;
 };
 
 // Functions with a name of Engine's have its contract.
@@ -92,9 +100,9 @@ class LoopCore {
 
   // The factor that backward multiplies a loss by: the loss scale / micro-batches of a step.
   double loss_factor() const;
-  // Ends the step with the gradients that were sent, and begins its updates. `learning_rate`
-  // replaces the schedule's.
-  StepResult end_step(std::optional<double> learning_rate = std::nullopt);
+  // Ends the step with the gradients that were sent, and begins its updates. `groups`: by parameter
+  // group of the configuration; empty: the configuration's values and schedule.
+  StepResult end_step(const std::vector<GroupValues>& groups = {});
   // Result of the last step that ended.
   const StepResult& last_step() const { return last_; }
 

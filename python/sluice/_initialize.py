@@ -1,0 +1,103 @@
+"""`sluice.initialize` and what a script calls before it, with DeepSpeed's names."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._units import Choice
+from .config import Source
+from .engine import Schedule, SluiceEngine
+
+
+def initialize(
+    args: Any = None,
+    model: nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | Callable[..., torch.optim.Optimizer] | None = None,
+    model_parameters: Iterable[Any] | None = None,
+    training_data: Any = None,
+    lr_scheduler: Schedule | None = None,
+    distributed_port: int = 29500,
+    mpu: Any = None,
+    dist_init_required: bool | None = None,
+    collate_fn: Callable[..., Any] | None = None,
+    config: Source | None = None,
+    mesh_param: Any = None,
+    config_params: Source | None = None,
+    *,
+    units: Choice = None,
+    resume: bool | None = None,
+) -> tuple[SluiceEngine, Any, Any, Any]:
+    """Moves a model to the memory tiers of a DeepSpeed configuration. Returns engine, optimizer, loader and scheduler.
+
+    ``model``: in CPU memory. Its parameters become empty, except while their unit computes; in between
+    ``engine.state_dict()`` and ``sluice.zero.GatheredParameters`` have the values. ``config`` (or ``config_params``, or
+    ``args.deepspeed_config``): a path or a dict. ``optimizer``: a torch.optim.AdamW or Adam, DeepSpeedCPUAdam or FusedAdam
+    that has not stepped, or a function that makes one; without, the configuration's. ``model_parameters``: what an
+    optimizer of the configuration steps, as parameters or groups. ``lr_scheduler``: an object with step(), or a function
+    that makes one from the optimizer. ``training_data``: a dataset; the loader yields micro-batches.
+
+    ``units``: the modules that are gathered as one, by name or class (docs/python.md); None: found. ``resume``: None:
+    drives are scratch memory, and ``engine.save_checkpoint`` saves. True: continues from the state that a process before
+    committed to ``nvme_path`` or ``checkpoint_dir``, where there is one. False: begins anew, commits, and refuses to
+    overwrite such a state.
+
+    Raises ConfigError with every mistake, :class:`sluice.DoesNotFit`, ValueError, OSError, MemoryError.
+
+    >>> engine, optimizer, _, _ = sluice.initialize(model=model, config="ds.json")
+    >>> for batch in loader:
+    ...     loss = engine(batch)
+    ...     engine.backward(loss)
+    ...     engine.step()
+    """
+    if model is None:
+        raise ValueError("sluice.initialize needs a model")
+    for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
+        if value is not None:
+            raise ValueError(f"{name}: a model is trained by one rank")
+    _one_rank()
+    engine = SluiceEngine(
+        model,
+        _one_config(args, config if config is not None else config_params),
+        optimizer=optimizer,
+        model_parameters=model_parameters,
+        lr_scheduler=lr_scheduler,
+        training_data=training_data,
+        collate_fn=collate_fn,
+        units=units,
+        resume=resume,
+    )
+    return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _one_config(args: Any, config: Source | None) -> Source:
+    in_args = getattr(args, "deepspeed_config", None)
+    if in_args is not None and config is not None:
+        raise ValueError("there are two configurations: args.deepspeed_config and config")
+    if in_args is None and config is None:
+        raise ValueError("a configuration is missing: pass config=, a path or a dict, or --deepspeed_config")
+    return in_args if config is None else config
+
+
+def _one_rank() -> None:
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks > 1:
+        raise ValueError(f"WORLD_SIZE is {ranks}: a model is trained by one rank; start one process")
+
+
+def init_distributed(dist_backend: str | None = None, **_: Any) -> None:
+    """Does nothing for one rank, which needs no connection; raises ValueError for more."""
+    _one_rank()
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds ``--deepspeed`` and ``--deepspeed_config`` to a script's arguments."""
+    group = parser.add_argument_group("Sluice", "in DeepSpeed's words")
+    group.add_argument("--deepspeed", action="store_true", help="for scripts that ask whether it is given")
+    group.add_argument("--deepspeed_config", type=str, default=None, help="DeepSpeed JSON file")
+    return parser

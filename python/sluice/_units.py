@@ -1,0 +1,128 @@
+"""The units of a PyTorch module: which parameters are gathered together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Union
+
+import torch
+from torch import nn
+
+Choice = Union[None, Iterable[Union[str, type]], Callable[[str, nn.Module], bool]]
+"""Which modules are units: names of classes or of modules, classes, or a function of name and module; None: found."""
+
+
+@dataclass
+class Unit:
+    """A module whose parameters are gathered when it is called."""
+
+    name: str
+    module: nn.Module
+    params: list[tuple[str, nn.Parameter]]  # by full name; a parameter of several modules is in each
+    inside: list[int] = field(default_factory=list)  # units whose modules contain this one
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _blocks_of_lists(model: nn.Module) -> set[nn.Module]:
+    """Children of the outermost ModuleLists and Sequentials that have parameters."""
+    found: set[nn.Module] = set()
+
+    def visit(module: nn.Module) -> None:
+        for child in module.children():
+            if isinstance(module, (nn.ModuleList, nn.Sequential)) and not isinstance(child, (nn.ModuleList, nn.Sequential)):
+                if _has_parameters(child):
+                    found.add(child)
+            else:
+                visit(child)
+
+    visit(model)
+    return found
+
+
+def _classes_not_to_split(model: nn.Module) -> set[str]:
+    """Transformers' models name the classes of their blocks."""
+    names: set[str] = set()
+    for module in model.modules():
+        names |= set(getattr(module, "_no_split_modules", None) or ())
+    return names
+
+
+def _chosen(model: nn.Module, choice: Choice) -> set[nn.Module]:
+    if choice is None:
+        classes = _classes_not_to_split(model)
+        named = {module for module in model.modules() if type(module).__name__ in classes and _has_parameters(module)}
+        return named or _blocks_of_lists(model)
+    if callable(choice) and not isinstance(choice, type):
+        return {module for name, module in model.named_modules() if choice(name, module)}
+    wanted = [choice] if isinstance(choice, (str, type)) else list(choice)
+    found = set()
+    for each in wanted:
+        if isinstance(each, str):
+            matching = {m for name, m in model.named_modules() if each in (name, type(m).__name__)}
+        else:
+            matching = {m for m in model.modules() if isinstance(m, each)}
+        if not matching:
+            raise ValueError(f"no module is {each!r}: units are named by their class or their name in the model")
+        found |= matching
+    return found
+
+
+def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
+    """The units of a model, in the order of its modules.
+
+    A chosen module is one unit, with everything in it. Every other module that owns parameters itself is a unit of its
+    own parameters. ``choice`` None: the classes that ``_no_split_modules`` names, else the children of the outermost
+    ``nn.ModuleList`` and ``nn.Sequential``.
+
+    Raises ValueError when the model has no parameter, or ``choice`` names nothing.
+    """
+    chosen = _chosen(model, choice)
+    units: list[Unit] = []
+
+    def visit(name: str, module: nn.Module, inside: list[int]) -> None:
+        recurse = module in chosen and module is not model
+        params = [(_joined(name, key), p) for key, p in module.named_parameters(recurse=recurse)]
+        if params:
+            units.append(Unit(name or type(module).__name__, module, params, inside))
+            inside = [*inside, len(units) - 1]
+        if recurse:
+            return
+        for key, child in module.named_children():
+            visit(_joined(name, key), child, inside)
+
+    visit("", model, [])
+    if not units:
+        raise ValueError(f"{type(model).__name__} has no parameters: there is nothing to train")
+    return _each_module_once(units)
+
+
+def _joined(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key
+
+
+def _each_module_once(units: list[Unit]) -> list[Unit]:
+    """A module that stands in several places of the model is one unit, of its first name."""
+    seen: dict[nn.Module, int] = {}
+    index: dict[int, int] = {}  # before -> now
+    kept: list[Unit] = []
+    for before, unit in enumerate(units):
+        if unit.module not in seen:
+            seen[unit.module] = len(kept)
+            kept.append(unit)
+        index[before] = seen[unit.module]
+    for unit in kept:
+        unit.inside = sorted({index[outer] for outer in unit.inside})
+    return kept
+
+
+def parameters_of(units: list[Unit]) -> dict[str, nn.Parameter]:
+    """Every parameter once, by its first name."""
+    names: dict[torch.Tensor, str] = {}
+    for unit in units:
+        for name, parameter in unit.params:
+            names.setdefault(parameter, name)
+    return {name: parameter for parameter, name in names.items()}  # type: ignore[misc]

@@ -1,0 +1,396 @@
+"""Engines with DeepSpeed's interface: :func:`initialize` wraps a model, and the engine trains it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._checkpoint_files import latest_tag, load_client, save_client, tag_folder, write_latest
+from ._offloaded import OffloadedModel
+from ._optimizer import SluiceOptimizer, groups_of, section_of
+from ._schedule import ConfigScheduler
+from ._units import Choice
+from .config import Source
+
+log = logging.getLogger("sluice")
+
+Schedule = Any  # a scheduler object, or a function that makes one from an optimizer
+
+
+class SluiceEngine(nn.Module):
+    """Trains a model over memory tiers, with the methods of DeepSpeed's engine. Made by :func:`sluice.initialize`.
+
+    One thread calls it. After an error in forward the step goes on with its next micro-batch; after an error in backward
+    the gradients of the step are dropped, which is logged.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        source: Source,
+        *,
+        optimizer: torch.optim.Optimizer | Callable[..., torch.optim.Optimizer] | None = None,
+        model_parameters: Iterable[Any] | None = None,
+        lr_scheduler: Schedule | None = None,
+        training_data: Any = None,
+        collate_fn: Callable[..., Any] | None = None,
+        units: Choice = None,
+        resume: bool | None = None,
+    ) -> None:
+        super().__init__()
+        groups = None if model_parameters is None else groups_of(model_parameters)
+        if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
+            optimizer = optimizer(groups if groups is not None else list(model.parameters()))
+        settings = {} if optimizer is None else {"optimizer": section_of(optimizer)}
+        self.module = model
+        self._offloaded = OffloadedModel(model, source, settings=settings, units=units, resume=resume)
+        self.loop = self._offloaded.loop
+        self.optimizer = self._make_optimizer(optimizer, groups)
+        self.lr_scheduler = self._make_scheduler(lr_scheduler)
+        self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data, collate_fn=collate_fn)
+        self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
+        self.global_steps = int(self.loop.step)
+        self.micro_steps = 0
+        self.skipped_steps = 0
+        self.global_samples = self.global_steps * self.train_batch_size()
+        self.local_rank, self.global_rank, self.world_size = 0, 0, 1
+        self.loss: torch.Tensor | None = None
+        self._in_step = 0  # micro-batches since the last step
+        self._boundary: bool | None = None  # set by set_gradient_accumulation_boundary()
+        self._not_synced = False
+        self._last: Any = None
+        _engines.add(self)
+
+    def _make_optimizer(
+        self, optimizer: torch.optim.Optimizer | None, groups: list[dict[str, Any]] | None
+    ) -> SluiceOptimizer:
+        if optimizer is not None:
+            return SluiceOptimizer(self, optimizer.param_groups, optimizer.defaults)
+        defaults: dict[str, Any] = dict(self.loop.optimizer_values)
+        trained = [p for p in self._offloaded.parameters.values() if p.requires_grad]
+        made = groups if groups is not None else [{"params": trained}]
+        return SluiceOptimizer(self, [{**defaults, **group} for group in made], defaults)
+
+    def _make_scheduler(self, scheduler: Schedule | None) -> Schedule | None:
+        if scheduler is None:
+            return ConfigScheduler(self.optimizer, self.loop) if self.loop.has_schedule else None
+        if callable(scheduler) and not hasattr(scheduler, "step"):
+            return scheduler(self.optimizer)
+        return scheduler
+
+    # Passes
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's forward."""
+        return self.module(*args, **kwargs)
+
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
+        """Backward of a scalar loss: divided by the micro-batches of a step, times the loss scale of fp16.
+
+        ``scale_wrt_gas`` False: not divided. Returns the loss as divided. Raises ValueError for a loss that is no scalar
+        or depends on no parameter.
+        """
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise ValueError("backward() takes a loss of one element")
+        if not loss.requires_grad:
+            raise ValueError("the loss depends on no parameter that trains")
+        count = self.gradient_accumulation_steps() if scale_wrt_gas else 1
+        divided = loss / count
+        self.loop.add_loss(loss if scale_wrt_gas else loss * self.gradient_accumulation_steps())
+        try:
+            (divided.float() * self.loop.loss_scale).backward(retain_graph=retain_graph)
+        except BaseException:
+            self._offloaded.hooks.abandon()
+            self._in_step = 0
+            raise
+        self.loss = divided.detach()
+        return divided
+
+    def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
+        """Ends a micro-batch. At the boundary of a step: norm, clipping, updates, and the scheduler's step.
+
+        The updates run on the host during the next forward. Raises RuntimeError inside :meth:`no_sync`.
+        """
+        if self._not_synced:
+            raise RuntimeError("step() inside no_sync(): leave the context first")
+        at_boundary = self.is_gradient_accumulation_boundary()
+        self.micro_steps += 1
+        self._in_step += 1
+        self.global_samples += self.train_micro_batch_size_per_gpu()
+        if not at_boundary:
+            return
+        self._in_step = 0
+        self._last = self.loop.end_step([self._values_of(group) for group in self.optimizer.param_groups])
+        self.optimizer.overflow = not self._last.updated
+        self.global_steps = int(self._last.step)
+        if not self._last.updated:
+            self.skipped_steps += 1
+        elif self.lr_scheduler is not None:
+            self.lr_scheduler.step(**(lr_kwargs or {}))
+        every = self.loop.steps_per_print
+        if every and self.global_steps % every == 0:
+            log.info("step=%d, skipped=%d, lr=%s, loss=%g", self.global_steps, self.skipped_steps, self.get_lr(), self._last.loss)
+
+    @staticmethod
+    def _values_of(group: Mapping[str, Any]) -> dict[str, float]:
+        beta1, beta2 = group["betas"]
+        values = {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["eps"], "weight_decay": group["weight_decay"]}
+        return {key: float(value) for key, value in values.items()}
+
+    def train_batch(self, data_iter: Iterator[Any] | None = None) -> torch.Tensor:
+        """A whole step: as many micro-batches as it has, for a model whose forward returns the loss (alone or first).
+
+        Batches that are tuples are the arguments of forward, dicts its keywords. Returns the mean loss.
+        """
+        if data_iter is None:
+            if self.training_dataloader is None:
+                raise ValueError("train_batch() needs an iterator, or training_data at initialize()")
+            if getattr(self, "_data_iterator", None) is None:
+                self._data_iterator = _endless(self.training_dataloader)
+            data_iter = self._data_iterator
+        total = torch.zeros((), dtype=torch.float64)
+        for _ in range(self.gradient_accumulation_steps()):
+            batch = next(data_iter)
+            if isinstance(batch, Mapping):
+                output = self(**batch)
+            else:
+                output = self(*batch) if isinstance(batch, (tuple, list)) else self(batch)
+            loss = _loss_of(output)
+            total += loss.detach().double()
+            self.backward(loss)
+            self.step()
+        return (total / self.gradient_accumulation_steps()).float()
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Micro-batches inside add to the gradients of the step; step() is an error."""
+        before, self._not_synced = self._not_synced, True
+        try:
+            yield
+        finally:
+            self._not_synced = before
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether the micro-batch in progress is the last of its step."""
+        if self._boundary is not None:
+            return self._boundary
+        return (self._in_step + 1) % self.gradient_accumulation_steps() == 0
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        """Sets the boundary by hand, from now on. A step may then have any number of micro-batches."""
+        self._boundary = is_boundary
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Does nothing: a step uses its gradients up."""
+
+    # Values
+
+    def train_batch_size(self) -> int:
+        return int(self.loop.train_batch_size)
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        return int(self.loop.micro_batch_size)
+
+    def gradient_accumulation_steps(self) -> int:
+        return int(self.loop.accumulation_steps)
+
+    def gradient_clipping(self) -> float:
+        return float(self.loop.clipping)
+
+    def zero_optimization(self) -> bool:
+        return self.zero_optimization_stage() > 0
+
+    def zero_optimization_stage(self) -> int:
+        return int(self.loop.zero_stage)
+
+    def zero_optimization_partition_weights(self) -> bool:
+        return self.zero_optimization_stage() == 3
+
+    def zero_gather_16bit_weights_on_model_save(self) -> bool:
+        """True: weights can always be saved."""
+        return True
+
+    def bfloat16_enabled(self) -> bool:
+        return self._offloaded.dtype == torch.bfloat16
+
+    def fp16_enabled(self) -> bool:
+        return self._offloaded.dtype == torch.float16
+
+    def get_data_types(self) -> tuple[torch.dtype, torch.dtype]:
+        """Data types of the weights and of the gradients."""
+        return self._offloaded.dtype, self._offloaded.dtype
+
+    def get_lr(self) -> list[float]:
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def get_global_grad_norm(self) -> float | None:
+        """The norm of the last step, before clipping; None before the first."""
+        return None if self._last is None else float(self._last.gradient_norm)
+
+    def was_step_applied(self) -> bool:
+        """Whether the last step updated the weights."""
+        return self._last is not None and bool(self._last.updated)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def cur_scale(self) -> float:
+        return float(self.loop.loss_scale)
+
+    def report(self) -> dict[str, Any]:
+        """Bytes moved and seconds waited since initialize(), and the plan as data."""
+        import json
+
+        return {**self.loop.counters(), "plan": json.loads(self.loop.plan_json), "choices": self.loop.choices}
+
+    # Data, states, checkpoints
+
+    def deepspeed_io(self, dataset: Any, batch_size: int | None = None, collate_fn: Callable[..., Any] | None = None) -> Any:
+        """A shuffled DataLoader of micro-batches."""
+        size = batch_size or self.train_micro_batch_size_per_gpu()
+        sized = hasattr(dataset, "__len__")
+        return torch.utils.data.DataLoader(dataset, batch_size=size, shuffle=sized, collate_fn=collate_fn)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Copies of the weights, in the data type that computes, and of the buffers, by the model's names."""
+        return self._offloaded.state_dict()
+
+    module_state_dict = state_dict
+
+    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, torch.Tensor]:
+        if not exclude_frozen_parameters:
+            return self._offloaded.state_dict()
+        trained = [name for name, value in self.module.state_dict(keep_vars=True).items() if value.requires_grad]
+        return self._offloaded.state_dict(trained)
+
+    def save_16bit_model(
+        self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False
+    ) -> bool:
+        """Writes the weights to save_dir/save_filename with torch.save, or as safetensors by its ending. Returns True."""
+        from ._checkpoint_files import write_weights
+
+        write_weights(save_dir, save_filename, self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters))
+        return True
+
+    save_fp16_model = save_16bit_model
+
+    def save_checkpoint(
+        self,
+        save_dir: str,
+        tag: str | None = None,
+        client_state: Mapping[str, Any] | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Writes save_dir/tag: weights and states of what trains, buffers, the scheduler, counters and client_state.
+
+        Without a tag: ``global_step`` and the number of steps. ``latest`` then names the tag. Frozen parameters are not
+        written: they come from the model. Returns True; raises OSError, :class:`sluice.StorageError`.
+        """
+        name = f"global_step{self.global_steps}" if tag is None else str(tag)
+        folder = tag_folder(save_dir, name)
+        self.loop.save_checkpoint(folder)
+        scheduler = self.lr_scheduler.state_dict() if hasattr(self.lr_scheduler, "state_dict") else None
+        save_client(
+            folder,
+            {
+                "client_state": dict(client_state or {}),
+                "buffers": {name: buffer.detach().clone() for name, buffer in self.module.named_buffers()},
+                "lr_scheduler": scheduler,
+                "optimizer": self.optimizer.state_dict(),
+                "counters": {key: getattr(self, key) for key in _COUNTERS},
+            },
+        )
+        if save_latest:
+            write_latest(save_dir, name)
+        return True
+
+    def load_checkpoint(
+        self,
+        load_dir: str,
+        tag: str | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+        custom_load_fn: Callable[..., Any] | None = None,
+    ) -> tuple[str | None, dict[str, Any] | None]:
+        """Continues from load_dir/tag; without a tag from the one that ``latest`` names.
+
+        Returns the folder and the client_state, or (None, None) where there is no ``latest``. Raises
+        :class:`sluice.StorageError` for a checkpoint of another model.
+        """
+        if load_module_only or not load_optimizer_states or custom_load_fn is not None:
+            raise ValueError("a checkpoint is loaded as a whole: weights with their optimizer states")
+        name = latest_tag(load_dir) if tag is None else str(tag)
+        if name is None:
+            log.warning("no checkpoint is loaded: %s has no file latest; pass a tag", load_dir)
+            return None, None
+        folder = tag_folder(load_dir, name, exists=True)
+        saved = load_client(folder)
+        self.loop.load_checkpoint(folder)
+        self._in_step = 0
+        buffers = dict(self.module.named_buffers())
+        with torch.no_grad():
+            for key, value in saved["buffers"].items():
+                if key in buffers:
+                    buffers[key].copy_(value)
+        for key, value in saved["counters"].items():
+            setattr(self, key, value)
+        self.optimizer.load_state_dict(saved["optimizer"])
+        if load_lr_scheduler_states and self.lr_scheduler is not None and saved["lr_scheduler"] is not None:
+            self.lr_scheduler.load_state_dict(saved["lr_scheduler"])
+        return folder, saved["client_state"]
+
+    def destroy(self) -> None:
+        """Waits for the last updates, and takes the hooks off the model. Its parameters stay empty."""
+        _engines.discard(self)
+        self._offloaded.close()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            modules = self.__dict__.get("_modules", {})
+            if "module" in modules and hasattr(modules["module"], name):
+                return getattr(modules["module"], name)
+            raise
+
+
+_COUNTERS = ("global_steps", "micro_steps", "skipped_steps", "global_samples")
+_engines: weakref.WeakSet[SluiceEngine] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """A script that ends has its last step committed, and no thread of an engine outlives Python."""
+    for engine in list(_engines):
+        try:
+            engine.destroy()
+        except Exception:
+            log.exception("the end of training failed")
+
+
+def _endless(loader: Iterable[Any]) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def _loss_of(output: Any) -> torch.Tensor:
+    if isinstance(output, torch.Tensor):
+        return output
+    if hasattr(output, "loss") and output.loss is not None:
+        loss: torch.Tensor = output.loss
+        return loss
+    if isinstance(output, (tuple, list)) and output and isinstance(output[0], torch.Tensor):
+        return output[0]
+    raise ValueError("train_batch() needs a model whose forward returns the loss, alone or first, or an output with .loss")
