@@ -22,7 +22,6 @@ from ._errors import DoesNotFit, Error, StorageError
 from ._plan import Plan, machine_facts, plan
 
 if TYPE_CHECKING:
-    from . import runtime, utils, zero
     from ._initialize import add_config_arguments, init_distributed, initialize
     from .engine import SluiceEngine
 
@@ -40,9 +39,6 @@ __all__ = [
     "machine_facts",
     "ops",
     "plan",
-    "runtime",
-    "utils",
-    "zero",
 ]
 
 _LATER = {
@@ -51,13 +47,10 @@ _LATER = {
     "init_distributed": "._initialize",
     "initialize": "._initialize",
 }
-_MODULES = ("runtime", "utils", "zero")
 
 
 def __getattr__(name: str) -> Any:
     """What needs PyTorch is imported at its first use."""
-    if name in _MODULES:
-        return importlib.import_module(f".{name}", __name__)
     if name in _LATER:
         return getattr(importlib.import_module(_LATER[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

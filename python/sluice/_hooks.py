@@ -108,10 +108,10 @@ class Hooks:
     # Forward
 
     def _before_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        self.recover()
         if state.open_calls > 0:  # activations are computed again, inside the unit's backward
             state.entered.append(None)
             return None
-        self.recover()
         graded = torch.is_grad_enabled()
         self.loop.enter(state.index, graded or self.model.training)
         call = _Call(state, self.loop.weights_version)
@@ -193,6 +193,13 @@ class Hooks:
         if self._in_backward and torch._C._current_graph_task_id() == -1:
             log.warning("a backward has failed: the gradients of this step so far are dropped")
             self.abandon()
+
+    def leave_forwards(self) -> None:
+        """Leaves the units whose forward an exception ended: PyTorch calls no hook after a KeyboardInterrupt."""
+        for state in self._states:
+            while state.entered:
+                if state.entered.pop() is not None:
+                    self.loop.leave(state.index)
 
     def abandon(self) -> None:
         """Drops the gradients of the step in progress, and leaves every unit."""

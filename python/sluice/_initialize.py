@@ -76,12 +76,14 @@ def initialize(
 
 
 def _one_config(args: Any, config: Source | None) -> Source:
-    in_args = getattr(args, "deepspeed_config", None)
-    if in_args is not None and config is not None:
+    in_args: Source | None = getattr(args, "deepspeed_config", None)
+    if config is None:
+        if in_args is None:
+            raise ValueError("a configuration is missing: pass config=, a path or a dict, or --deepspeed_config")
+        return in_args
+    if in_args is not None:
         raise ValueError("there are two configurations: args.deepspeed_config and config")
-    if in_args is None and config is None:
-        raise ValueError("a configuration is missing: pass config=, a path or a dict, or --deepspeed_config")
-    return in_args if config is None else config
+    return config
 
 
 def _one_rank() -> None:

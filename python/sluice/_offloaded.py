@@ -100,7 +100,10 @@ class OffloadedModel:
     def close(self) -> None:
         """Commits the last step, and takes the hooks off the model. The parameters stay empty."""
         self.hooks.remove()
-        self.loop.finish()
+        try:
+            self.loop.finish()
+        finally:
+            self.loop.close()
 
 
 def _floating_buffers(model: nn.Module) -> list[torch.Tensor]:

@@ -74,9 +74,9 @@ def _chosen(model: nn.Module, choice: Choice) -> set[nn.Module]:
 def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
     """The units of a model, in the order of its modules.
 
-    A chosen module is one unit, with everything in it. Every other module that owns parameters itself is a unit of its
-    own parameters. ``choice`` None: the classes that ``_no_split_modules`` names, else the children of the outermost
-    ``nn.ModuleList`` and ``nn.Sequential``.
+    A chosen module is one unit, with everything in it. Another module that owns parameters itself is a unit too: with
+    everything in it, or with its own parameters only where it contains a chosen one. ``choice`` None: the classes that
+    ``_no_split_modules`` names, else the children of the outermost ``nn.ModuleList`` and ``nn.Sequential``.
 
     Raises ValueError when the model has no parameter, or ``choice`` names nothing.
     """
@@ -84,7 +84,8 @@ def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
     units: list[Unit] = []
 
     def visit(name: str, module: nn.Module, inside: list[int]) -> None:
-        recurse = module in chosen and module is not model
+        owns = next(module.parameters(recurse=False), None) is not None
+        recurse = module in chosen or (owns and chosen.isdisjoint(module.modules()))
         params = [(_joined(name, key), p) for key, p in module.named_parameters(recurse=recurse)]
         if params:
             units.append(Unit(name or type(module).__name__, module, params, inside))

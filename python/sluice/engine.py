@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._checkpoint_files import latest_tag, load_client, save_client, tag_folder, write_latest
+from ._checkpoint_files import latest_tag, load_client, save_client, tag_folder, write_latest, write_weights
 from ._offloaded import OffloadedModel
 from ._optimizer import SluiceOptimizer, groups_of, section_of
 from ._schedule import ConfigScheduler
@@ -89,7 +89,11 @@ class SluiceEngine(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward."""
-        return self.module(*args, **kwargs)
+        try:
+            return self.module(*args, **kwargs)
+        except BaseException:
+            self._offloaded.hooks.leave_forwards()
+            raise
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         """Backward of a scalar loss: divided by the micro-batches of a step, times the loss scale of fp16.
@@ -260,25 +264,24 @@ class SluiceEngine(nn.Module):
         sized = hasattr(dataset, "__len__")
         return torch.utils.data.DataLoader(dataset, batch_size=size, shuffle=sized, collate_fn=collate_fn)
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def module_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, torch.Tensor]:
         """Copies of the weights, in the data type that computes, and of the buffers, by the model's names."""
-        return self._offloaded.state_dict()
-
-    module_state_dict = state_dict
-
-    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, torch.Tensor]:
         if not exclude_frozen_parameters:
             return self._offloaded.state_dict()
         trained = [name for name, value in self.module.state_dict(keep_vars=True).items() if value.requires_grad]
         return self._offloaded.state_dict(trained)
 
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:  # type: ignore[override,unused-ignore]
+        """As :meth:`module_state_dict`."""
+        return self.module_state_dict()
+
+    _zero3_consolidated_16bit_state_dict = module_state_dict
+
     def save_16bit_model(
         self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False
     ) -> bool:
         """Writes the weights to save_dir/save_filename with torch.save, or as safetensors by its ending. Returns True."""
-        from ._checkpoint_files import write_weights
-
-        write_weights(save_dir, save_filename, self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters))
+        write_weights(save_dir, save_filename, self.module_state_dict(exclude_frozen_parameters))
         return True
 
     save_fp16_model = save_16bit_model
@@ -299,7 +302,7 @@ class SluiceEngine(nn.Module):
         name = f"global_step{self.global_steps}" if tag is None else str(tag)
         folder = tag_folder(save_dir, name)
         self.loop.save_checkpoint(folder)
-        scheduler = self.lr_scheduler.state_dict() if hasattr(self.lr_scheduler, "state_dict") else None
+        scheduler = None if self.lr_scheduler is None else self.lr_scheduler.state_dict()
         save_client(
             folder,
             {

@@ -15,9 +15,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/config/train_config.hpp"
-#include "sluice/offload/device.hpp"
-#include "sluice/plan/plan_text.hpp"
-#include "user_loop/loop_core.hpp"
+#include "sluice/train/hooked_loop.hpp"
 
 namespace sluice::python {
 
@@ -25,28 +23,8 @@ namespace py = pybind11;
 
 namespace {
 
-using train::LoopCore;
+using train::HookedLoop;
 using train::StepResult;
-
-// PyTorch keeps its allocators, unless the configuration gives the device a budget.
-train::RunDevice make_device(const plan::Plan& plan) {
-  const config::ByteBudget& asked = plan.config.sluice.device_bytes;
-  if (asked.kind != config::ByteBudget::Kind::automatic)
-    return train::make_run_device(plan, nullptr);
-  train::RunDevice made;
-  made.device = offload::make_host_device({.memory_bytes = offload::kUnlimited,
-                                           .bandwidth_bytes_per_second = std::nullopt,
-                                           .trace = nullptr});
-  return made;
-}
-
-plan::MachineFacts facts_of(const config::TrainConfig& config) {
-  plan::MachineFacts facts = plan::probe_machine(config);
-  SLUICE_CHECK(!facts.device.gpu,
-               "a PyTorch module is trained on the CPU only, and this configuration chooses " +
-                   facts.device.gpu->name + ": set \"sluice\": {\"device\": \"host\"}");
-  return facts;
-}
 
 // The configuration of a file, or of a text whose shown name is the path.
 struct Source {
@@ -64,9 +42,9 @@ config::TrainConfig load(const Source& source, Resume resume) {
   config::LoadOptions options{.world_size = 1, .tuned_paths = source.tuned, .settings = {}};
   for (const auto& [key, value] : source.settings)
     options.settings.push_back({.key = key, .value = value, .flag = "the script's " + key});
-  config::TrainConfig config =
-      source.text ? config::parse_train_config(*source.text, source.path, options)
-                  : config::load_train_config(source.path, options);
+  config::TrainConfig config = source.text
+                                   ? config::parse_train_config(*source.text, source.path, options)
+                                   : config::load_train_config(source.path, options);
   const bool asked = config.origins.find("sluice.durability") != config.origins.end();
   if (resume == Resume::scratch && !asked) config.sluice.durability = config::Durability::none;
   return config;
@@ -76,37 +54,27 @@ config::TrainConfig load(const Source& source, Resume resume) {
 class Loop {
  public:
   Loop(const Source& source, bool resident, Resume resume)
-      : core_(std::make_unique<LoopCore>(
-            load(source, resume),
-            train::EngineOptions{.resident = resident, .resume = resume == Resume::yes},
-            train::BroughtDevice{.facts = facts_of, .make = make_device})) {}
+      : hooked_(std::make_unique<HookedLoop>(
+            load(source, resume), train::EngineOptions{.resident = resident,
+                                                       .resume = resume == Resume::yes,
+                                                       .scratch = resume == Resume::scratch})) {}
   ~Loop() {
     const py::gil_scoped_release release;
-    core_.reset();
+    hooked_.reset();
   }
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  LoopCore* operator->() const { return core_.get(); }
+  HookedLoop* operator->() const {
+    SLUICE_CHECK(hooked_ != nullptr, "the engine was destroyed");
+    return hooked_.get();
+  }
+  // Gives memory and files back; every other call is a ValueError from now on.
+  void close() { hooked_.reset(); }
 
  private:
-  std::unique_ptr<LoopCore> core_;
+  std::unique_ptr<HookedLoop> hooked_;
 };
-
-std::size_t add_unit(const Loop& loop, const std::string& name,
-                     std::vector<std::pair<std::string, torch::Tensor>> params,
-                     std::vector<std::size_t> inside) {
-  train::OwnUnit unit;
-  unit.name = name;
-  unit.inside = std::move(inside);
-  for (auto& [param, value] : params) unit.named.push_back({param, std::move(value)});
-  return loop->add_unit(std::move(unit));
-}
-
-void initialize(const Loop& loop) {
-  loop->initialize();
-  loop->units().make_nowhere();
-}
 
 std::vector<train::GroupValues> values_of(
     const std::vector<std::map<std::string, double>>& groups) {
@@ -142,28 +110,30 @@ py::dict counters(const Loop& loop) {
 
 void bind_values(py::class_<Loop>& loop) {
   const auto value = [&loop](const char* name, auto get) { loop.def_property_readonly(name, get); };
-  value("step", [](const Loop& self) { return self->progress().step; });
-  value("updates", [](const Loop& self) { return self->progress().updates; });
+  value("step", [](const Loop& self) { return self->steps(); });
+  value("updates", [](const Loop& self) { return self->updates(); });
   value("weights_version", [](const Loop& self) { return self->weights_version(); });
-  value("loss_factor", [](const Loop& self) { return self->loss_factor(); });
-  value("loss_scale", [](const Loop& self) { return self->progress().loss_scaler.scale(); });
-  value("dtype", [](const Loop& self) { return py::cast(self->config().compute_dtype()); });
-  value("micro_batch_size", [](const Loop& self) { return self->config().micro_batch_size; });
-  value("accumulation_steps",
-        [](const Loop& self) { return self->config().gradient_accumulation_steps; });
-  value("train_batch_size", [](const Loop& self) { return self->config().train_batch_size; });
-  value("clipping", [](const Loop& self) { return self->config().gradient_clipping; });
-  value("zero_stage", [](const Loop& self) { return self->config().zero.stage; });
-  value("optimizer_values", &optimizer_values);
-  value("has_schedule", [](const Loop& self) {
-    return !std::holds_alternative<std::monostate>(self->config().scheduler);
+  value("loss_scale", [](const Loop& self) { return self->loss_scale(); });
+  value("choices", [](const Loop& self) { return self->choices(); });
+  value("plan_table", [](const Loop& self) { return self->plan_table(); });
+  value("plan_json", [](const Loop& self) { return self->plan_json(); });
+  const auto key = [&loop](const char* name, auto get) {
+    loop.def_property_readonly(name, [get](const Loop& self) { return get(self->config()); });
+  };
+  using Config = config::TrainConfig;
+  key("dtype", [](const Config& config) { return config.compute_dtype(); });
+  key("micro_batch_size", [](const Config& config) { return config.micro_batch_size; });
+  key("accumulation_steps",
+      [](const Config& config) { return config.gradient_accumulation_steps; });
+  key("train_batch_size", [](const Config& config) { return config.train_batch_size; });
+  key("clipping", [](const Config& config) { return config.gradient_clipping; });
+  key("zero_stage", [](const Config& config) { return config.zero.stage; });
+  key("has_schedule", [](const Config& config) {
+    return !std::holds_alternative<std::monostate>(config.scheduler);
   });
-  value("steps_per_print", [](const Loop& self) { return self->config().steps_per_print; });
-  value("notes", [](const Loop& self) { return self->config().notes; });
-  value("choices", [](const Loop& self) { return self->plan().choices; });
-  value("plan_table", [](const Loop& self) { return plan::plan_table(self->plan()); });
-  value("plan_json",
-        [](const Loop& self) { return plan::plan_json(self->plan(), /*prediction=*/{}); });
+  key("steps_per_print", [](const Config& config) { return config.steps_per_print; });
+  key("notes", [](const Config& config) { return config.notes; });
+  value("optimizer_values", &optimizer_values);
 }
 
 void bind_step_result(py::module_& module) {
@@ -191,22 +161,27 @@ void bind_loop(py::module_& module) {
                        std::vector<std::string> tuned,
                        std::vector<std::pair<std::string, std::string>> settings, bool resident,
                        std::optional<bool> resume) {
-             const Resume how = !resume  ? Resume::scratch
-                                : *resume ? Resume::yes
-                                          : Resume::no;
+             const Resume how = !resume ? Resume::scratch : *resume ? Resume::yes : Resume::no;
              return std::make_unique<Loop>(
                  Source{std::move(path), std::move(text), std::move(tuned), std::move(settings)},
                  resident, how);
            }),
            py::arg("path"), py::arg("text"), py::arg("tuned"), py::arg("settings"),
            py::arg("resident"), py::arg("resume"), Unlocked())
-      .def("add_unit", &add_unit, py::arg("name"), py::arg("params"), py::arg("inside"))
-      .def("initialize", &initialize, Unlocked())
+      .def(
+          "add_unit",
+          [](const Loop& self, const std::string& name,
+             const std::vector<std::pair<std::string, torch::Tensor>>& params,
+             const std::vector<std::size_t>& inside) {
+            return self->add_unit(name, params, inside);
+          },
+          py::arg("name"), py::arg("params"), py::arg("inside"))
+      .def(
+          "initialize", [](const Loop& self) { self->initialize(); }, Unlocked())
       .def(
           "enter",
           [](const Loop& self, std::size_t unit, bool training) {
-            self->enter(unit, training ? train::UnitOrder::Pass::training
-                                       : train::UnitOrder::Pass::evaluation);
+            self->enter(unit, training ? HookedLoop::Pass::training : HookedLoop::Pass::evaluation);
           },
           py::arg("unit"), py::arg("training"), Unlocked())
       .def(
@@ -242,6 +217,7 @@ void bind_loop(py::module_& module) {
           py::arg("update"))
       .def(
           "finish", [](const Loop& self) { self->finish(); }, Unlocked())
+      .def("close", &Loop::close, Unlocked())
       .def(
           "parameter",
           [](const Loop& self, const std::string& name) { return self->parameter(name); },

@@ -109,11 +109,13 @@ RunSource newest_of_line(RunSource swap, const std::string& checkpoints) {
 }
 
 void refuse_existing(const std::string& directory, std::int64_t step) {
-  throw StorageError(directory,
-                     "holds a run that was committed at step " + std::to_string(step) +
-                         ": to go on with it add --resume (in a loop of one's own: "
-                         "EngineOptions::resume), to begin anew remove it (sluice nvme clean " +
-                         directory + " --committed) or configure another directory");
+  throw StorageError(
+      directory,
+      "holds a run that was committed at step " + std::to_string(step) +
+          ": to go on with it add --resume (in a loop of one's own: "
+          "EngineOptions::resume; in Python: resume=True), to begin anew remove it (sluice nvme "
+          "clean " +
+          directory + " --committed) or configure another directory");
 }
 
 void check_format(const models::RunState& saved, const plan::Plan& plan,

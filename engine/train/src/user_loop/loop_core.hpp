@@ -1,8 +1,8 @@
 #pragma once
-// LoopCore: training with a loop of the user's own, below the graph of the computation. It plans the
-// user's units, gathers and binds their weights, takes their gradients, ends steps, commits, and
-// writes checkpoints. Two callers decide what is computed and when: Loop calls the units itself;
-// hooks on a Python module's forward and backward enter and leave them.
+// LoopCore: training with a loop of the user's own, below the graph of the computation. It plans
+// the user's units, gathers and binds their weights, takes their gradients, ends steps, commits,
+// and writes checkpoints. Two callers decide what is computed and when: Loop calls the units
+// itself; behind HookedLoop, hooks on a model enter and leave them.
 //
 //   forward of a unit    enter · compute · leave
 //   backward of a unit   enter · begin_gradients · compute · send_gradients · leave
@@ -28,6 +28,7 @@
 #include "sluice/offload/directory_lock.hpp"
 #include "sluice/plan/machine.hpp"
 #include "sluice/train/engine.hpp"
+#include "sluice/train/hooked_loop.hpp"
 #include "sluice/train/report.hpp"
 #include "step/gradient_flow.hpp"
 #include "step/progress.hpp"
@@ -43,15 +44,6 @@ struct BroughtDevice {
   std::function<RunDevice(const plan::Plan&)> make = [](const plan::Plan& plan) {
     return make_run_device(plan, nullptr);
   };
-};
-
-// Values of a parameter group for one step, in place of the configuration's.
-struct GroupValues {
-  double learning_rate = 0;
-  double beta1 = 0;
-  double beta2 = 0;
-  double eps = 0;
-  double weight_decay = 0;
 };
 
 // Functions with a name of Engine's have its contract.

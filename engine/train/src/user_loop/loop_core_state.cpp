@@ -152,7 +152,7 @@ void LoopCore::finish() {
   check_whole();
   order_->pause();
   finish_step(true);
-  if (resources_->commits_swap() && progress_.committed_step > 0)
+  if (!options_.scratch && resources_->commits_swap() && progress_.committed_step > 0)
     resources_->files.store->close_cleanly();
   const MissedCheckpoints missed = std::exchange(progress_.missed, {});
   if (missed.count > 0) {

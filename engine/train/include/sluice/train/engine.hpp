@@ -64,6 +64,9 @@ struct EngineOptions {
   // checkpoint_dir; without one, from the modules' values. False: a committed state there is an
   // error.
   bool resume = false;
+  // True, with "durability": "none": the swap directory is scratch memory. No state in it outlives
+  // the engine, so the next one may use it; checkpoints are what survives.
+  bool scratch = false;
 };
 
 // Result of a call of Engine::step().

@@ -1,0 +1,111 @@
+#pragma once
+// HookedLoop: training of a model that another program calls. Hooks on the model's forward and
+// backward enter and leave its units; this class gathers their weights, takes their gradients and
+// steps. The Python package is built on it. Engine is the choice for C++.
+//
+//   HookedLoop loop(config);
+//   const std::size_t block = loop.add_unit("h.0", params);  // in forward order; then the others
+//   loop.initialize();
+//   forward of a unit    enter · the unit computes · leave
+//   backward of a unit   begin_backward · enter · begin_gradients · it computes · send_gradients
+//                        · leave
+//   micro-batch          add_loss() and end_micro_batch()
+//   step                 end_step()
+//
+// Between enter() and leave() the parameters of a unit are views of gathered weights; at any other
+// time they are empty. Tensors that autograd saved in a unit's forward see the weights again in its
+// backward. Rules for frozen, tied and unused parameters are those of Engine.
+//
+// The CPU computes. LibTorch keeps its allocator, unless the configuration has "device_bytes".
+// Confined to the thread that trains. LibTorch may run a backward on a thread of its own, while
+// that thread waits. After an exception in backward: forget_gradients().
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sluice/config/train_config.hpp"
+#include "sluice/train/engine.hpp"
+
+namespace sluice::train {
+
+class LoopCore;
+
+// Values of a parameter group for one step, in place of the configuration's.
+struct GroupValues {
+  double learning_rate = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
+  double weight_decay = 0;
+};
+
+// Functions with a name of Engine's have its contract.
+class __attribute__((visibility("default"))) HookedLoop {
+ public:
+  // Throws InvalidArgument where the configuration chooses a GPU.
+  explicit HookedLoop(const config::TrainConfig& config, const EngineOptions& options = {});
+  ~HookedLoop();  // waits for transfers; commits nothing
+  HookedLoop(const HookedLoop&) = delete;
+  HookedLoop& operator=(const HookedLoop&) = delete;
+
+  // A unit, its parameters by the names that are saved, and the units that are entered whenever
+  // this one is. A parameter of several units (one tensor) belongs to the first. Returns the unit's
+  // index. Throws InvalidArgument on a name that is taken.
+  std::size_t add_unit(const std::string& name,
+                       const std::vector<std::pair<std::string, torch::Tensor>>& params,
+                       const std::vector<std::size_t>& inside = {});
+  void initialize();
+
+  // Gathers a unit's weights and binds its parameters to them. Blocks. Each enter() has a leave();
+  // units may be entered while others are. Throws IoError, OutOfMemory, the error of the unit's
+  // last update, InvalidArgument where a parameter was given other bytes.
+  enum class Pass { training, evaluation };
+  void enter(std::size_t unit, Pass pass);
+  void leave(std::size_t unit);
+
+  // Called before the first backward of a micro-batch, more often if that is easier. Waits for the
+  // updates of the last step, and commits it.
+  void begin_backward();
+  // The gradients of an entered unit's parameters become buffers that start with what the step has
+  // accumulated.
+  void begin_gradients(std::size_t unit);
+  // Sends the unit's gradients home. Throws InvalidArgument where a gradient is another tensor than
+  // the one that begin_gradients() gave.
+  void send_gradients(std::size_t unit);
+  // Adds the loss of a backward, unscaled, to the step's. One element.
+  void add_loss(const torch::Tensor& loss);
+  void end_micro_batch();
+  // Drops the gradients of the step so far and leaves every unit: the step starts over.
+  void forget_gradients();
+  // Ends the step: norm over all units, skip or clip, and the start of the updates. `groups`: by
+  // parameter group of the configuration; empty: its values and schedule. Throws InvalidArgument
+  // where a unit is entered, or a parameter has a gradient from outside its unit's backward; Error
+  // where the step must not be skipped.
+  StepResult end_step(const std::vector<GroupValues>& groups = {});
+
+  void finish();
+  torch::Tensor parameter(const std::string& name);
+  void save_checkpoint(const std::string& directory);
+  std::int64_t load_checkpoint(const std::string& directory);
+
+  EngineCounters counters() const;
+  const config::TrainConfig& config() const;
+  std::string plan_table() const;
+  std::string plan_json() const;
+  std::vector<std::string> choices() const;
+  std::int64_t steps() const;    // skipped ones included
+  std::int64_t updates() const;  // steps that were not skipped
+  double loss_scale() const;     // for the next backward; 1 without fp16
+  // Grows when the weights change.
+  std::int64_t weights_version() const;
+
+ private:
+  std::unique_ptr<LoopCore> core_;
+};
+
+}  // namespace sluice::train

@@ -1,0 +1,145 @@
+#include "sluice/train/hooked_loop.hpp"
+
+#include "sluice/base/error.hpp"
+#include "sluice/offload/device.hpp"
+#include "sluice/plan/plan_text.hpp"
+#include "user_loop/loop_core.hpp"
+
+namespace sluice::train {
+
+namespace {
+
+RunDevice make_device(const plan::Plan& plan) {
+  const config::ByteBudget& asked = plan.config.sluice.device_bytes;
+  if (asked.kind != config::ByteBudget::Kind::automatic) return make_run_device(plan, nullptr);
+  RunDevice made;
+  made.device = offload::make_host_device({.memory_bytes = offload::kUnlimited,
+                                           .bandwidth_bytes_per_second = std::nullopt,
+                                           .trace = nullptr});
+  return made;
+}
+
+plan::MachineFacts facts_of(const config::TrainConfig& config) {
+  plan::MachineFacts facts = plan::probe_machine(config);
+  if (!facts.device.gpu) return facts;
+  throw InvalidArgument("a PyTorch module is trained on the CPU only, and this configuration chooses " +
+                        facts.device.gpu->name + ": set \"sluice\": {\"device\": \"host\"}");
+}
+
+}  // namespace
+
+HookedLoop::HookedLoop(const config::TrainConfig& config, const EngineOptions& options)
+    : core_(std::make_unique<LoopCore>(config, options,
+                                       BroughtDevice{.facts = facts_of, .make = make_device})) {}
+
+HookedLoop::~HookedLoop() = default;
+
+std::size_t HookedLoop::add_unit(const std::string& name,
+                                 const std::vector<std::pair<std::string, torch::Tensor>>& params,
+                                 const std::vector<std::size_t>& inside) {
+  OwnUnit unit;
+  unit.name = name;
+  unit.inside = inside;
+  for (const auto& [param, value] : params) unit.named.push_back({param, value});
+  return core_->add_unit(std::move(unit));
+}
+
+void HookedLoop::initialize() {
+  core_->initialize();
+  core_->units().make_nowhere();
+}
+
+void HookedLoop::enter(std::size_t unit, Pass pass) {
+  core_->check_whole();
+  core_->enter(unit, pass == Pass::training ? UnitOrder::Pass::training
+                                            : UnitOrder::Pass::evaluation);
+}
+
+void HookedLoop::leave(std::size_t unit) {
+  core_->leave(unit);
+}
+
+void HookedLoop::begin_backward() {
+  core_->begin_backward();
+}
+
+void HookedLoop::begin_gradients(std::size_t unit) {
+  core_->begin_gradients(unit);
+}
+
+void HookedLoop::send_gradients(std::size_t unit) {
+  core_->send_gradients(unit);
+}
+
+void HookedLoop::add_loss(const torch::Tensor& loss) {
+  core_->add_loss(loss);
+}
+
+void HookedLoop::end_micro_batch() {
+  core_->end_micro_batch();
+}
+
+void HookedLoop::forget_gradients() {
+  core_->forget_gradients();
+}
+
+StepResult HookedLoop::end_step(const std::vector<GroupValues>& groups) {
+  core_->check_whole();
+  return core_->end_step(groups);
+}
+
+void HookedLoop::finish() {
+  if (core_->initialized()) core_->finish();
+}
+
+torch::Tensor HookedLoop::parameter(const std::string& name) {
+  core_->check_whole();
+  return core_->parameter(name);
+}
+
+void HookedLoop::save_checkpoint(const std::string& directory) {
+  core_->check_whole();
+  core_->save_checkpoint(directory);
+}
+
+std::int64_t HookedLoop::load_checkpoint(const std::string& directory) {
+  return core_->load_checkpoint(directory);
+}
+
+EngineCounters HookedLoop::counters() const {
+  return core_->counters();
+}
+
+const config::TrainConfig& HookedLoop::config() const {
+  return core_->config();
+}
+
+std::string HookedLoop::plan_table() const {
+  return plan::plan_table(core_->plan());
+}
+
+std::string HookedLoop::plan_json() const {
+  return plan::plan_json(core_->plan(), /*prediction=*/{});
+}
+
+std::vector<std::string> HookedLoop::choices() const {
+  return core_->plan().choices;
+}
+
+std::int64_t HookedLoop::steps() const {
+  return core_->progress().step;
+}
+
+std::int64_t HookedLoop::updates() const {
+  return core_->progress().updates;
+}
+
+double HookedLoop::loss_scale() const {
+  return core_->progress().loss_scaler.scale();
+}
+
+std::int64_t HookedLoop::weights_version() const {
+  return core_->weights_version();
+}
+
+}  // namespace sluice::train
