@@ -51,6 +51,19 @@ void fill_split(const StateUpdater::Fill& fill, std::uint64_t offset_count,
   }
 }
 
+// The moments before the first update: zero, except Adagrad's sum of squares.
+void set_first_moments(const plan::Plan& plan, const States& states) {
+  const models::StateFormat& format = plan.state_format;
+  const auto value = static_cast<float>(plan.config.optimizer.initial_accumulator_value);
+  for (std::size_t i = format.first_moment(); i < format.part_count(); ++i) {
+    if (format.moments == config::MomentFormat::bf16) {
+      std::ranges::fill(as<Bf16>(states[i]), to_bf16(value));
+    } else {
+      std::ranges::fill(as<float>(states[i]), value);
+    }
+  }
+}
+
 // Index of each part of a unit in `store`, which has the plan's format.
 std::vector<std::size_t> shards_in(const offload::SwapStore& store, const plan::Plan& plan,
                                    std::size_t unit) {
@@ -118,13 +131,11 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
   work.read_states = Parts::uncached;
   work.write_states = settings.commits ? Parts::all : Parts::uncached;
   work.read_gradient = work.write_weight = true;
-  work.compute = [this, settings, first = placement_->first_element(unit),
-                  all = placement_->shard_count(unit)](const TileRange& range, const States& states,
-                                                       Bytes gradient, Bytes weight) {
-    cpu_adam::Tile part = tile_of(*resources_.plan, states, gradient, weight);
-    part.first_element = first + range.begin;
-    if (!cpu_adam::step_part(settings.optimizer, settings.step, part, all))
-      check_update(*resources_.plan, resources_.store, settings, range, part);
+  work.compute = [this, settings, first = placement_->first_element(unit)](
+                     const TileRange& range, const States& states, Bytes gradient, Bytes weight) {
+    cpu_adam::Tile piece = tile_of(*resources_.plan, states, gradient, weight);
+    piece.first_element = first + range.begin;
+    step_piece(*resources_.plan, resources_.store, settings, range, piece);
   };
   work.ended = [this, unit](const std::exception_ptr& error) {
     if (!error) return;
@@ -169,8 +180,7 @@ Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
       fill(range.begin, as<float>(states[0]));
       write_weights(as<float>(states[0]), weight, plan.compute_dtype);
     }
-    for (std::size_t i = plan.state_format.first_moment(); i < states.size(); ++i)
-      std::fill(states[i].begin(), states[i].end(), std::byte{0});
+    set_first_moments(plan, states);
   };
   work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
   return scheduler_->begin(unit, std::move(work));

@@ -1,7 +1,7 @@
 #pragma once
-// StateUpdater: owns the optimizer states (master, first and second moment) of every unit, on the
-// tier that the plan chose, and steps them on a thread of its own. Each tile is read, stepped by
-// Adam, which also writes the 16-bit weights, and written back. Several tiles are in flight; units
+// StateUpdater: owns the optimizer states (master and moments) of every unit, on the tier that the
+// plan chose, and steps them on a thread of its own. Each tile is read, stepped by the optimizer,
+// which also writes the 16-bit weights, and written back. Several tiles are in flight; units
 // that wait are taken in forward order. It neither computes gradients nor decides when a step is
 // committed.
 //
@@ -65,7 +65,8 @@ class StateUpdater {
   // memory only; does nothing otherwise. Call it before a commit.
   Ticket begin_write_back(std::size_t unit);
 
-  // Sets the master weights of a unit from `fill` and the moments to zero, and writes the weights.
+  // Sets the master weights of a unit from `fill` and the moments to their first values, and writes
+  // the weights.
   // `fill(offset_count, values)` is called once for every element, in parts, on several threads at
   // once; `offset_count` counts elements.
   using Fill = std::function<void(std::uint64_t offset_count, std::span<float> values)>;
