@@ -39,6 +39,8 @@ __all__ = [
     "machine_facts",
     "ops",
     "plan",
+    "utils",
+    "zero",
 ]
 
 _LATER = {
@@ -49,8 +51,13 @@ _LATER = {
 }
 
 
+_MODULES = ("utils", "zero")
+
+
 def __getattr__(name: str) -> Any:
     """What needs PyTorch is imported at its first use."""
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name in _LATER:
         return getattr(importlib.import_module(_LATER[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

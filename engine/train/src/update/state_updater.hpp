@@ -72,6 +72,19 @@ class StateUpdater {
   using Fill = std::function<void(std::uint64_t offset_count, std::span<float> values)>;
   Ticket begin_initialise(std::size_t unit, Fill fill);
 
+  // Elements of a unit's states, as fp32.
+  struct Values {
+    std::uint64_t offset_count = 0;
+    std::span<float> master;
+    std::vector<std::span<float>> moments;
+  };
+  // Shows every element of a unit's states once, in parts, on several threads at once. With
+  // Access::write, changes to the values are kept (bf16 moments rounded to nearest), and the
+  // weights follow the master.
+  enum class Access { read, write };
+  using Visit = std::function<void(const Values&)>;
+  Ticket begin_visit(std::size_t unit, Access access, Visit visit);
+
   // Restores a unit's states from the committed bytes in `source`, verifies every checksum, and
   // writes the weights. If `source` is the updater's own store, the states stay there.
   Ticket begin_restore(std::size_t unit, offload::SwapStore& source);
