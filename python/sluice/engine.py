@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _batches
-from ._checkpoint_files import latest_tag, load_client, save_client, tag_folder, write_latest, write_weights
-from ._offloaded import OffloadedModel
-from ._optimizer import SluiceOptimizer, groups_of, section_of, values_of
-from ._schedule import ConfigScheduler
-from ._units import Choice
+from ._training import batches
+from ._training.checkpoint_files import latest_tag, load_client, save_client, tag_folder, write_latest, write_weights
+from ._training.offloaded import OffloadedModel
+from ._training.optimizer import SluiceOptimizer, groups_of, section_of, values_of
+from ._training.schedule import ConfigScheduler
+from ._training.units import Choice
 from .config import Source
 
 log = logging.getLogger("sluice")
@@ -47,22 +47,23 @@ class SluiceEngine(nn.Module):
     ) -> None:
         super().__init__()
         groups = None if model_parameters is None else groups_of(model_parameters)
-        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-            optimizer = optimizer(groups if groups is not None else list(model.parameters()))
+        client = optimizer if optimizer is None or isinstance(optimizer, torch.optim.Optimizer) else optimizer(
+            list(model.parameters()) if groups is None else groups
+        )
         self.module = model
         self._offloaded = OffloadedModel(
             model,
             source,
-            optimizer=None if optimizer is None else section_of(optimizer),
-            groups=groups if optimizer is None else optimizer.param_groups,
+            optimizer=None if client is None else section_of(client),
+            groups=groups if client is None else client.param_groups,
             units=units,
             resume=resume,
         )
         self.loop = self._offloaded.loop
-        self.optimizer = self._make_optimizer(optimizer, groups)
+        self.optimizer = self._make_optimizer(client, groups)
         self.lr_scheduler = self._make_scheduler(lr_scheduler)
         self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data, collate_fn=collate_fn)
-        self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
+        self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         self.global_steps = int(self.loop.step)
         self.micro_steps = 0
         self.skipped_steps = 0
@@ -161,12 +162,12 @@ class SluiceEngine(nn.Module):
             if self.training_dataloader is None:
                 raise ValueError("train_batch() needs an iterator, or training_data at initialize()")
             if getattr(self, "_data_iterator", None) is None:
-                self._data_iterator = _batches.endless(self.training_dataloader)
+                self._data_iterator = batches.endless(self.training_dataloader)
             data_iter = self._data_iterator
         total = torch.zeros((), dtype=torch.float64)
         for _ in range(self.gradient_accumulation_steps()):
             batch = next(data_iter)
-            loss = _batches.loss_of(_batches.call(self, batch))
+            loss = batches.loss_of(batches.call(self, batch))
             total += loss.detach().double()
             self.backward(loss)
             self.step()

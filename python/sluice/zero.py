@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._file_parameters import FileParameters
-from ._owners import Owner, owner_of
+from ._training.file_parameters import FileParameters
+from ._training.owners import Owner, owner_of
 from .config import Source
 
 __all__ = ["GatheredParameters", "Init", "register_external_parameter"]

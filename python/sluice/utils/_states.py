@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .._owners import Owner, owner_of
+from .._training.owners import Owner, owner_of
 
 
 def _owner(parameter: torch.nn.Parameter) -> Owner:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import config as _config
-from ._engine_module import engine_module
-from ._hooks import Hooks
-from ._owners import disown, own
-from ._units import Choice, find_units, parameters_of
-from .config import ConfigError, Source
+from .. import config as _config
+from .engine_module import engine_module
+from .hooks import Hooks
+from .owners import disown, own
+from .units import Choice, find_units, parameters_of
+from ..config import ConfigError, Source
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

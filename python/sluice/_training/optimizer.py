@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from .engine import SluiceEngine
+    from ..engine import SluiceEngine
 
 _BETAS = ("lr", "betas", "eps", "weight_decay")
 # Classes by name, since those of other packages need not be installed: the type of the configuration with their formula, and

@@ -9,7 +9,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 if TYPE_CHECKING:
-    from ._offloaded import OffloadedModel
+    from .offloaded import OffloadedModel
 
 
 class Owner(NamedTuple):
