@@ -123,6 +123,20 @@ TEST(ParameterGroups, ARateNeedsOneOfTheOptimizer) {
               HasSubstr("sluice.groups.0.lr: a group's rate follows the schedule in proportion"));
 }
 
+TEST(ParameterGroups, SayThatAScheduleWithARateOfItsOwnScalesTheirs) {
+  const auto notes = [](const char* highest) {
+    return parse(minimal()
+                     .set("optimizer.params.lr", "0.5")
+                     .set("scheduler.type", "\"WarmupLR\"")
+                     .set("scheduler.params.warmup_max_lr", highest)
+                     .set("sluice.groups", R"([{"match": "*", "lr": 1}])"))
+        .notes;
+  };
+  EXPECT_THAT(notes("0.25"), Contains("note: sluice.groups: rates of groups are scaled by "
+                                      "warmup_max_lr over optimizer.params.lr, 0.25 over 0.5"));
+  EXPECT_TRUE(notes("0.5").empty());
+}
+
 TEST(ParameterGroups, OfAFlagReplaceThoseOfTheFile) {
   const std::string file = minimal().set("sluice.groups", R"([{"match": "a", "lr": 1}])").text();
   const TrainConfig config = parse_train_config(

@@ -73,6 +73,7 @@ struct UpdateSetup {
   config::MasterFormat master = config::MasterFormat::split;
   config::MomentFormat moments = config::MomentFormat::fp32;
   config::SchedulerConfig scheduler = {};
+  double gradient_scale = 0.1;  // of normal numbers
 };
 
 // Owns the run and its swap directory. Only one exists at a time: each counts LibTorch's tensors
@@ -80,7 +81,8 @@ struct UpdateSetup {
 class OptimizerUpdates {
  public:
   explicit OptimizerUpdates(const UpdateSetup& setup)
-      : plan_(plan_of(setup, dir_.path())),
+      : gradient_scale_(setup.gradient_scale),
+        plan_(plan_of(setup, dir_.path())),
         resources_(plan_, SwapMode::create, nullptr,
                    setup.where == Where::stand_in_gpu ? make_stand_in_gpu(offload::kUnlimited)
                                                       : make_run_device(plan_, nullptr)),
@@ -102,7 +104,8 @@ class OptimizerUpdates {
   // The gradient of a unit at a step, in fp32.
   torch::Tensor gradient(std::size_t unit, std::int64_t step) const {
     torch::manual_seed(static_cast<std::uint64_t>(step) * 1000 + unit);
-    return torch::randn({static_cast<std::int64_t>(plan_.layouts[unit].flat_count)}) * 0.1;
+    return torch::randn({static_cast<std::int64_t>(plan_.layouts[unit].flat_count)}) *
+           gradient_scale_;
   }
 
   void take_step(std::int64_t step) {
@@ -151,6 +154,7 @@ class OptimizerUpdates {
   }
 
   const sluice::test::TempDir dir_;
+  const double gradient_scale_;
   plan::Plan plan_;
   RunResources resources_;
   GradientFlow flow_;

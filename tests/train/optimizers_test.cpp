@@ -171,6 +171,31 @@ TEST(Groups, APatternWithoutAParameterIsAnErrorWithNearNames) {
                   "put the narrower group first"});
 }
 
+// Elements whose gradient has always been 0 become 0 / 0: rows of tokens that the data does not
+// have.
+TEST(Groups, AnUpdateThatIsNotFiniteIsBlamedOnTheGroupsValues) {
+  TrainFolder folder;
+  write_file(folder.model(),
+             R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": 32,
+                 "vocab_size": 256, "tie_word_embeddings": false})");
+  TrainSetup setup;
+  setup.sluice_keys = R"("groups": [{"match": "*.wte.weight", "eps": 0}], )";
+  folder.set(setup);
+  expect_refused(folder.train("report", 2), 1,
+                 {"step 1: the update of transformer.wte.weight (element ",
+                  "gave a non-finite value from finite gradients", "\"eps\": 0"});
+  folder.clear_swap();
+  setup.optimizer = R"("type": "Adagrad", "params": {"eps": 0})";
+  setup.sluice_keys = R"("groups": [{"match": "transformer.w*", "eps": 1e-8}], )";
+  folder.set(setup);
+  EXPECT_EQ(folder.train("report", 2).exit_code, 0);
+  folder.clear_swap();
+  setup.sluice_keys.clear();
+  folder.set(setup);
+  expect_refused(folder.train("report", 2), 1,
+                 {"the update of transformer.wte.weight (element ", "\"eps\": 0"});
+}
+
 // A group's rate of 0 keeps its parameters as they are; without decay they do not shrink.
 TEST(Groups, HaveTheirOwnRate) {
   TrainFolder folder;

@@ -129,6 +129,17 @@ TEST_F(ConfigProgram, SchemaHasEveryKeyOfTheTable) {
   EXPECT_EQ(schema["$schema"].asString(), "https://json-schema.org/draft/2020-12/schema");
 }
 
+TEST_F(ConfigProgram, CheckShowsEachValueOfAParameterGroup) {
+  write_file(file("ds.json"), R"({"train_batch_size": 8, "optimizer": {"type": "AdamW"}, "sluice":
+      {"groups": [{"match": "*.bias", "weight_decay": 0}, {"match": ["a", "b"], "lr": 0.5}]}})");
+  const ProgramResult check = run_sluice({"config", "check", file("ds.json")});
+  ASSERT_EQ(check.exit_code, 0) << check.err;
+  EXPECT_THAT(check.out, testing::ContainsRegex("sluice.groups.0.weight_decay +0"));
+  EXPECT_THAT(check.out, testing::ContainsRegex("sluice.groups.1.match +.\"a\",\"b\"."));
+  const ProgramResult json = run_sluice({"config", "check", file("ds.json"), "--json"});
+  EXPECT_EQ(parse_json(last_line(json.out))["values"]["sluice.groups"].size(), 2U);
+}
+
 TEST_F(ConfigProgram, ConvertsTrainingArguments) {
   write_file(file("args.json"), R"({"output_dir": "/runs/a", "per_device_train_batch_size": 4,
       "gradient_accumulation_steps": 2, "learning_rate": 2e-05, "weight_decay": 0.01,

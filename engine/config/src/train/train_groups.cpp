@@ -1,7 +1,10 @@
 #include "train/train_groups.hpp"
 
-#include <cmath>
+#include <algorithm>
+#include <optional>
+#include <sstream>
 #include <string>
+#include <variant>
 
 #include "sluice/base/text.hpp"
 #include "train/optimizer_types.hpp"
@@ -129,6 +132,25 @@ class GroupReader {
   const std::string name_;
 };
 
+// The rate that the schedule gives of its own, whatever the optimizer's is.
+std::optional<double> rate_of(const SchedulerConfig& scheduler) {
+  if (const auto* warmup = std::get_if<WarmupLR>(&scheduler)) return warmup->warmup_max_lr;
+  if (const auto* decay = std::get_if<WarmupDecayLR>(&scheduler)) return decay->warmup_max_lr;
+  return std::nullopt;
+}
+
+// A group's rate is scaled with the schedule, which may have another highest rate than expected.
+void note_own_rates(Checker& checker, const TrainConfig& config) {
+  const std::optional<double> rate = rate_of(config.scheduler);
+  const auto& entries = config.groups.entries;
+  const auto has_rate = [](const GroupConfig& group) { return group.lr.has_value(); };
+  if (!rate || *rate == config.optimizer.lr || std::ranges::none_of(entries, has_rate)) return;
+  std::ostringstream text;
+  text << "rates of groups are scaled by warmup_max_lr over optimizer.params.lr, " << *rate
+       << " over " << config.optimizer.lr;
+  checker.add_note(kGroups, text.str());
+}
+
 }  // namespace
 
 void read_groups(Checker& checker, TrainConfig& config) {
@@ -141,6 +163,7 @@ void read_groups(Checker& checker, TrainConfig& config) {
     for (Json::ArrayIndex i = 0; i < groups->size(); ++i)
       config.groups.entries.push_back(GroupReader(checker, config.optimizer, i).read((*groups)[i]));
   }
+  note_own_rates(checker, config);
   if (config.groups.no_decay_of_biases_and_norms && config.optimizer.weight_decay == 0)
     checker.note_without_effect(kNoDecay, "weight_decay is above 0");
 }
