@@ -1,6 +1,7 @@
 """Sluice from Python: PyTorch models over memory tiers, drives, host optimizers, configuration and plans.
 
 - ``sluice.initialize(model=model, config="ds.json")``: an engine with DeepSpeed's methods that trains the model.
+- ``sluice.offload(model, "ds.json")``: the same for a loop of one's own; returns the optimizer.
 - ``sluice.plan(model, config)``: where every byte of a run would live.
 - ``sluice.config``: reads and checks a DeepSpeed JSON file.
 - ``sluice.ops.aio.aio_handle``: moves tensors to and from files at the drive's speed.
@@ -23,11 +24,13 @@ from ._plan import Plan, machine_facts, plan
 
 if TYPE_CHECKING:
     from ._initialize import add_config_arguments, init_distributed, initialize
+    from ._offload import OffloadedOptimizer, offload
     from .engine import SluiceEngine
 
 __all__ = [
     "DoesNotFit",
     "Error",
+    "OffloadedOptimizer",
     "Plan",
     "SluiceEngine",
     "StorageError",
@@ -37,6 +40,7 @@ __all__ = [
     "init_distributed",
     "initialize",
     "machine_facts",
+    "offload",
     "ops",
     "plan",
     "utils",
@@ -44,10 +48,12 @@ __all__ = [
 ]
 
 _LATER = {
+    "OffloadedOptimizer": "._offload",
     "SluiceEngine": ".engine",
     "add_config_arguments": "._initialize",
     "init_distributed": "._initialize",
     "initialize": "._initialize",
+    "offload": "._offload",
 }
 
 

@@ -99,6 +99,8 @@ class Hooks:
             after = functools.partial(self._after_forward, state)
             self._handles.append(unit.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
             self._handles.append(unit.module.register_forward_hook(after, always_call=True))
+        # The last one of those that come first: before the hook of a unit that is the model itself.
+        self._handles.append(model.register_forward_pre_hook(self._before_model, prepend=True))
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -106,6 +108,11 @@ class Hooks:
         self._handles.clear()
 
     # Forward
+
+    def _before_model(self, module: nn.Module, args: Any) -> None:
+        self.recover()
+        if not self._in_backward:
+            self.leave_forwards()  # of a call that an exception ended
 
     def _before_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any) -> Any:
         self.recover()
