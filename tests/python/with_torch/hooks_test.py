@@ -330,3 +330,37 @@ def test_data_loaders_with_workers_beside_an_engine() -> None:
         engine.step()
     assert engine.global_steps == 8
     engine.destroy()
+
+
+class FunctionalHead(Tied):
+    """The embedding's weight is the head's by a function, and the norm's by attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.head
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids) + self.position
+        for block in self.blocks:
+            x = block(x)
+        x = nn.functional.layer_norm(x, (WIDTH,), self.norm.weight, self.norm.bias)
+        return nn.functional.linear(x, self.embedding.weight)
+
+
+class FunctionalHeadCheckpointed(FunctionalHead):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return checkpoint(super().forward, ids, use_reentrant=False)
+
+
+@pytest.mark.parametrize("model", [FunctionalHead, FunctionalHeadCheckpointed])
+def test_a_parameter_that_another_forward_uses(model: type[nn.Module]) -> None:
+    assert_follows(model)
+    engine = engine_of(make(model))
+    ids, targets = batch(0)
+    with torch.no_grad():
+        evaluated = engine(ids)
+    assert torch.equal(evaluated, engine(ids))
+    assert engine.module.embedding.weight.numel() == 0
+    train(engine, range(1))
+    engine.destroy()
+    assert type(engine.module.embedding._parameters) is dict
