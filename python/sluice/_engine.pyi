@@ -43,8 +43,13 @@ class Loop:
         settings: Sequence[tuple[str, str]],
         resident: bool,
         resume: bool | None,
+        ranks: Any,
+        gather_ranks: Any,
     ) -> None:
-        """`text`: the configuration, whose shown name is then `path`. `settings`: keys and JSON values over it."""
+        """`text`: the configuration, whose shown name is then `path`. `settings`: keys and JSON values over it.
+
+        `ranks`, `gather_ranks`: objects over two process groups (_training/ranks.py), for two threads; None: one rank.
+        """
 
     def add_unit(self, name: str, params: Sequence[tuple[str, torch.Tensor]], inside: Sequence[int]) -> int:
         """`inside`: units that are entered whenever this one is. Returns its index."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
+from ._training import ranks
 from ._training.units import Choice
 from .config import Source
 from .engine import Schedule, SluiceEngine
@@ -59,8 +59,8 @@ def initialize(
         raise ValueError("sluice.initialize needs a model")
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
-            raise ValueError(f"{name}: a model is trained by one rank")
-    _one_rank()
+            raise ValueError(f"{name}: ranks share the parameters of a model in one way only, all with all")
+    ranks.join()
     engine = SluiceEngine(
         model,
         _one_config(args, config if config is not None else config_params),
@@ -86,15 +86,9 @@ def _one_config(args: Any, config: Source | None) -> Source:
     return config
 
 
-def _one_rank() -> None:
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    if ranks > 1:
-        raise ValueError(f"WORLD_SIZE is {ranks}: a model is trained by one rank; start one process")
-
-
 def init_distributed(dist_backend: str | None = None, **_: Any) -> None:
-    """Does nothing for one rank, which needs no connection; raises ValueError for more."""
-    _one_rank()
+    """Joins the ranks that a launcher (torchrun) has started, over Gloo; does nothing for one rank."""
+    ranks.join()
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

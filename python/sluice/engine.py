@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._training import batches
+from ._training import batches, ranks
 from ._training.checkpoint_files import latest_tag, load_client, save_client, tag_folder, write_latest, write_weights
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import SluiceOptimizer, groups_of, section_of, values_of
@@ -68,7 +69,8 @@ class SluiceEngine(nn.Module):
         self.micro_steps = 0
         self.skipped_steps = 0
         self.global_samples = self.global_steps * self.train_batch_size()
-        self.local_rank, self.global_rank, self.world_size = 0, 0, 1
+        self.global_rank, self.world_size = ranks.rank(), ranks.world_size()
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.loss: torch.Tensor | None = None
         self._in_step = 0  # micro-batches since the last step
         self._boundary: bool | None = None  # set by set_gradient_accumulation_boundary()
@@ -134,7 +136,7 @@ class SluiceEngine(nn.Module):
         at_boundary = self.is_gradient_accumulation_boundary()
         self.micro_steps += 1
         self._in_step += 1
-        self.global_samples += self.train_micro_batch_size_per_gpu()
+        self.global_samples += self.train_micro_batch_size_per_gpu() * self.world_size
         if not at_boundary:
             return
         self._in_step = 0
@@ -259,7 +261,9 @@ class SluiceEngine(nn.Module):
         """A shuffled DataLoader of micro-batches."""
         size = batch_size or self.train_micro_batch_size_per_gpu()
         sized = hasattr(dataset, "__len__")
-        return torch.utils.data.DataLoader(dataset, batch_size=size, shuffle=sized, collate_fn=collate_fn)
+        sampler = torch.utils.data.DistributedSampler(dataset) if sized and self.world_size > 1 else None
+        shuffles = sized and sampler is None
+        return torch.utils.data.DataLoader(dataset, size, shuffle=shuffles, sampler=sampler, collate_fn=collate_fn)
 
     def module_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, torch.Tensor]:
         """Copies of the weights, in the data type that computes, and of the buffers, by the model's names."""
@@ -278,7 +282,9 @@ class SluiceEngine(nn.Module):
         self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False
     ) -> bool:
         """Writes the weights to save_dir/save_filename with torch.save, or as safetensors by its ending. Returns True."""
-        write_weights(save_dir, save_filename, self.module_state_dict(exclude_frozen_parameters))
+        weights = self.module_state_dict(exclude_frozen_parameters)
+        if self.global_rank == 0:
+            write_weights(save_dir, save_filename, weights)
         return True
 
     save_fp16_model = save_16bit_model
@@ -299,6 +305,14 @@ class SluiceEngine(nn.Module):
         name = f"global_step{self.global_steps}" if tag is None else str(tag)
         folder = tag_folder(save_dir, name)
         self.loop.save_checkpoint(folder)
+        if self.global_rank == 0:
+            self._save_client(folder, client_state)
+            if save_latest:
+                write_latest(save_dir, name)
+        ranks.barrier()
+        return True
+
+    def _save_client(self, folder: str, client_state: Mapping[str, Any] | None) -> None:
         scheduler = None if self.lr_scheduler is None else self.lr_scheduler.state_dict()
         save_client(
             folder,
@@ -310,9 +324,6 @@ class SluiceEngine(nn.Module):
                 "counters": {key: getattr(self, key) for key in _COUNTERS},
             },
         )
-        if save_latest:
-            write_latest(save_dir, name)
-        return True
 
     def load_checkpoint(
         self,

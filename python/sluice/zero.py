@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ._training.file_parameters import FileParameters
+from ._training import ranks
 from ._training.owners import Owner, owner_of
 from .config import Source
 
@@ -30,7 +31,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     """Inside the context the parameters have their whole values, in the data type that computes.
 
     ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading. 0: changes made inside the context
-    are kept, in the master weights too. Parameters of no engine have their values anyway. No engine trains meanwhile.
+    are kept, in the master weights too; with several ranks those of that rank. Parameters of no engine have their values anyway. No engine trains meanwhile.
     """
 
     def __init__(
@@ -40,10 +41,10 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         fwd_module: nn.Module | None = None,
         enabled: bool = True,
     ) -> None:
-        if modifier_rank not in (None, 0):
-            raise ValueError(f"modifier_rank is {modifier_rank}, and there is one rank: 0, or None for reading")
+        if modifier_rank is not None and not 0 <= modifier_rank < ranks.world_size():
+            raise ValueError(f"modifier_rank is {modifier_rank} of {ranks.world_size()} ranks: below that, or None for reading")
         self._params = _given_parameters(params) if enabled else []
-        self._modifies = modifier_rank is not None
+        self._modifier = modifier_rank
         self._gathered: list[tuple[torch.Tensor, Owner]] = []
         self._before: dict[int, torch.Tensor] = {}
 
@@ -64,7 +65,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             for loop, unit in reversed(entered):
                 loop.leave(unit)
             raise
-        if self._modifies:
+        if self._modifier is not None:
             self._before = {id(parameter): parameter.detach().clone() for parameter, _ in self._gathered}
         return self
 
@@ -72,8 +73,12 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         changed = []
         for parameter, owner in self._gathered:
             before = self._before.get(id(parameter))
-            if before is not None and not torch.equal(before, parameter.detach()):
-                changed.append((owner, parameter.detach().clone()))
+            if before is None:
+                continue
+            values = parameter.detach().clone()
+            ranks.share([values], self._modifier)
+            if not torch.equal(before, values):
+                changed.append((owner, values))
         for loop, unit in reversed(self._units()):
             loop.leave(unit)
         self._before.clear()

@@ -11,6 +11,7 @@ from torch import nn
 
 from .. import config as _config
 from .engine_module import engine_module
+from . import ranks
 from .hooks import Hooks
 from .owners import disown, own
 from .units import Choice, find_units, parameters_of
@@ -19,9 +20,10 @@ from ..config import ConfigError, Source
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def _make_loop(source: Source, settings: Mapping[str, Any], **options: bool | None) -> Any:
+def _make_loop(source: Source, settings: Mapping[str, Any], **options: Any) -> Any:
     """An `_engine.Loop`. ``settings``: values by key path that replace those of the source."""
     texts = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in settings.items()]
+    options["ranks"], options["gather_ranks"] = ranks.groups()
     make = engine_module().Loop
     if not isinstance(source, Mapping):
         return make(_config._path_of(source), None, [], texts, **options)
@@ -100,6 +102,7 @@ class OffloadedModel:
         for unit in self.units:
             self.loop.add_unit(unit.name, unit.params, unit.inside)
         self._describe_parameters()
+        ranks.share([*self.parameters.values(), *model.buffers()])
         self.loop.initialize()
         for buffer in _floating_buffers(model):
             buffer.data = buffer.data.to(self.dtype)

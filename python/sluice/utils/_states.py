@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .._training import ranks
 from .._training.owners import Owner, owner_of
 
 
@@ -63,13 +64,13 @@ def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
     """
     owner = _owner(param)
     gradient: torch.Tensor | None = owner.model.loop.gradient(owner.name)
-    return None if gradient is None else gradient.float() / owner.model.loop.loss_scale
+    return None if gradient is None else gradient.float() / (owner.model.loop.loss_scale * ranks.world_size())
 
 
 def safe_set_full_grad(param: torch.nn.Parameter, value: torch.Tensor) -> None:
     """Sets the gradient of the step, without the loss scale. It is rounded to the type that computes."""
     owner = _owner(param)
-    owner.model.loop.set_gradient(owner.name, value.float() * owner.model.loop.loss_scale)
+    owner.model.loop.set_gradient(owner.name, value.float() * owner.model.loop.loss_scale * ranks.world_size())
 
 
 # One rank has whole tensors.

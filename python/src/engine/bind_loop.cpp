@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/python_communicator.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/config/train_config.hpp"
@@ -34,12 +35,21 @@ struct Source {
   std::vector<std::pair<std::string, std::string>> settings;  // keys and values
 };
 
+// The other ranks: null, or an object for each of two threads (python_communicator.hpp).
+struct Ranks {
+  std::unique_ptr<zero::Communicator> communicator;
+  std::unique_ptr<zero::Communicator> gather_communicator;
+};
+
 // Continue from the committed state of an earlier process; begin anew, and commit; or use the
 // drive as scratch, where checkpoints are what survives.
 enum class Resume { yes, no, scratch };
 
-config::TrainConfig load(const Source& source, Resume resume) {
-  config::LoadOptions options{.world_size = 1, .tuned_paths = source.tuned, .settings = {}};
+config::TrainConfig load(const Source& source, Resume resume, const Ranks& ranks) {
+  config::LoadOptions options{
+      .world_size = ranks.communicator ? ranks.communicator->world_size() : 1,
+      .tuned_paths = source.tuned,
+      .settings = {}};
   for (const auto& [key, value] : source.settings)
     options.settings.push_back({.key = key, .value = value, .flag = "the script's " + key});
   config::TrainConfig config = source.text
@@ -47,17 +57,21 @@ config::TrainConfig load(const Source& source, Resume resume) {
                                    : config::load_train_config(source.path, options);
   const bool asked = config.origins.find("sluice.durability") != config.origins.end();
   if (resume == Resume::scratch && !asked) config.sluice.durability = config::Durability::none;
+  if (ranks.communicator) config.rank = ranks.communicator->rank();
   return config;
 }
 
 // Every method that may wait, or end a tensor, releases the GIL.
 class Loop {
  public:
-  Loop(const Source& source, bool resident, Resume resume)
-      : hooked_(std::make_unique<HookedLoop>(
-            load(source, resume), train::EngineOptions{.resident = resident,
-                                                       .resume = resume == Resume::yes,
-                                                       .scratch = resume == Resume::scratch})) {}
+  Loop(const Source& source, bool resident, Resume resume, Ranks ranks) {
+    const config::TrainConfig config = load(source, resume, ranks);
+    const train::EngineOptions options{.resident = resident,
+                                       .resume = resume == Resume::yes,
+                                       .scratch = resume == Resume::scratch};
+    hooked_ = std::make_unique<HookedLoop>(config, options, std::move(ranks.communicator),
+                                           std::move(ranks.gather_communicator));
+  }
   ~Loop() {
     const py::gil_scoped_release release;
     hooked_.reset();
@@ -189,14 +203,19 @@ void bind_loop(py::module_& module) {
   loop.def(py::init([](std::string path, std::optional<std::string> text,
                        std::vector<std::string> tuned,
                        std::vector<std::pair<std::string, std::string>> settings, bool resident,
-                       std::optional<bool> resume) {
+                       std::optional<bool> resume, const py::object& ranks,
+                       const py::object& gather_ranks) {
+             Ranks links;
+             if (!ranks.is_none())
+               links = {make_python_communicator(ranks), make_python_communicator(gather_ranks)};
+             const py::gil_scoped_release release;
              const Resume how = !resume ? Resume::scratch : *resume ? Resume::yes : Resume::no;
              return std::make_unique<Loop>(
                  Source{std::move(path), std::move(text), std::move(tuned), std::move(settings)},
-                 resident, how);
+                 resident, how, std::move(links));
            }),
            py::arg("path"), py::arg("text"), py::arg("tuned"), py::arg("settings"),
-           py::arg("resident"), py::arg("resume"), Unlocked())
+           py::arg("resident"), py::arg("resume"), py::arg("ranks"), py::arg("gather_ranks"))
       .def(
           "add_unit",
           [](const Loop& self, const std::string& name,

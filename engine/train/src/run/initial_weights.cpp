@@ -107,7 +107,7 @@ InitialWeights::InitialWeights(const plan::Plan& plan, std::uint64_t seed,
 
 StateUpdater::Fill InitialWeights::fill_of(std::size_t unit) const {
   const std::uint64_t first =
-      zero::shard_range(plan_.layouts[unit], 0, plan_.config.world_size).begin;
+      zero::shard_range(plan_.layouts[unit], plan_.config.rank, plan_.config.world_size).begin;
   return [this, unit, first](std::uint64_t offset_count, std::span<float> values) {
     if (file_) {
       fill_from_file(unit, first + offset_count, values);

@@ -120,6 +120,12 @@ void refuse_existing(const std::string& directory, std::int64_t step) {
 
 void check_format(const models::RunState& saved, const plan::Plan& plan,
                   const std::string& directory) {
+  if (saved.world_size != plan.config.world_size) {
+    throw StorageError(directory, "has the states of a run of " + std::to_string(saved.world_size) +
+                                      " ranks, and this run has " +
+                                      std::to_string(plan.config.world_size) +
+                                      ": continue with as many ranks as before");
+  }
   const models::StateKind kept = saved.format.kind;
   const models::StateKind wanted = plan.state_format.kind;
   if (kept != wanted) {

@@ -50,7 +50,7 @@ RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, T
     : RunResources(the_plan, start, the_trace, make_run_device(the_plan, the_trace)) {}
 
 RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, Trace* the_trace,
-                           RunDevice given)
+                           RunDevice given, RankLinks ranks)
     : plan(the_plan),
       trace(the_trace),
       compute(checked(std::move(given), the_plan)),
@@ -62,8 +62,13 @@ RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, T
       *device, plan.rings.mover.tile_bytes > 0 ? files.io.get() : nullptr,
       plan.rings.mover.tile_bytes > 0 ? &staging() : nullptr,
       mover_options(plan, direct_reader.get()));
-  communicator = zero::make_single_rank();
-  gather_communicator = zero::make_single_rank();
+  communicator = ranks.communicator ? std::move(ranks.communicator) : zero::make_single_rank();
+  gather_communicator =
+      ranks.gather_communicator ? std::move(ranks.gather_communicator) : zero::make_single_rank();
+  SLUICE_CHECK(communicator->world_size() == plan.config.world_size &&
+                   gather_communicator->world_size() == plan.config.world_size,
+               "a plan for " + std::to_string(plan.config.world_size) +
+                   " ranks, and communicators of " + std::to_string(communicator->world_size()));
   gather_worker = std::make_unique<Worker>("sluice-gather");
   executor = make_executor(plan.schedule.threads.optimizer);
   make_units();

@@ -24,14 +24,21 @@
 
 namespace sluice::train {
 
+// The ranks that share a model: two communicators over them, for two threads. Empty: one rank.
+struct RankLinks {
+  std::unique_ptr<zero::Communicator> communicator;         // of the thread that computes
+  std::unique_ptr<zero::Communicator> gather_communicator;  // of the thread that gathers
+};
+
 // A struct of owners, in order, without behaviour of its own; so its members are public.
 // Confined to the thread that trains.
 struct RunResources {
   // `plan`, `start.held` and `trace` must outlive it; `trace` may be null. Throws OutOfMemory,
   // IoError, StorageError; then no committed state is lost.
   RunResources(const plan::Plan& plan, const SwapStart& start, Trace* trace = nullptr);
-  // On a device that a test brings.
-  RunResources(const plan::Plan& plan, const SwapStart& start, Trace* trace, RunDevice device);
+  // On a device that a test brings, with these ranks.
+  RunResources(const plan::Plan& plan, const SwapStart& start, Trace* trace, RunDevice device,
+               RankLinks ranks = {});
   RunResources(const RunResources&) = delete;
   RunResources& operator=(const RunResources&) = delete;
 

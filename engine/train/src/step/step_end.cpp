@@ -11,14 +11,19 @@ BackwardResult result_of_backward(const RunResources& resources, const GradientF
                                   double loss_sum, double loss_scale) {
   BackwardResult result;
   const double share = 1.0 / static_cast<double>(resources.plan.config.gradient_accumulation_steps);
-  result.loss = loss_sum * share;
-  double totals[] = {gradients.squared_norm(), gradients.non_finite().empty() ? 0.0 : 1.0};
+  const auto ranks = static_cast<double>(resources.plan.config.world_size);
+  double totals[] = {gradients.squared_norm(), gradients.non_finite().empty() ? 0.0 : 1.0,
+                     loss_sum * share};
   resources.communicator->all_reduce(totals);
-  result.gradient_norm = std::sqrt(totals[0]) / loss_scale;
+  // Gradients were summed over the ranks; their mean is what counts.
+  result.gradient_norm = std::sqrt(totals[0]) / (loss_scale * ranks);
+  result.loss = totals[2] / ranks;
   if (!std::isfinite(result.loss)) {
     result.non_finite = "the loss";
   } else if (totals[1] != 0.0) {
-    result.non_finite = "the gradient of " + gradients.non_finite();
+    result.non_finite = gradients.non_finite().empty()
+                            ? "a gradient of another rank"
+                            : "the gradient of " + gradients.non_finite();
   }
   result.updates_begun = gradients.updates_begun();
   return result;
@@ -52,7 +57,8 @@ StepEnd end_step(const config::TrainConfig& config, const BackwardResult& backwa
   }
   UpdateSettings clipped = update;
   clipped.step.gradient_factor =
-      gradient_factor(config.gradient_clipping, backward.gradient_norm, scaler.scale());
+      gradient_factor(config.gradient_clipping, backward.gradient_norm,
+                      scaler.scale() * static_cast<double>(config.world_size));
   scaler.updated();
   if (!backward.updates_begun) gradients.begin_updates(clipped);
   progress.step = step;

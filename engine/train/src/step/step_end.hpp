@@ -14,8 +14,8 @@
 namespace sluice::train {
 
 struct BackwardResult {
-  double loss = 0;             // mean over the micro-batches of the step
-  double gradient_norm = 0;    // global, before clipping, without the loss scale
+  double loss = 0;             // mean over the micro-batches of the step, and over the ranks
+  double gradient_norm = 0;    // global, of the mean over ranks; unclipped, without the loss scale
   std::string non_finite;      // empty, "the loss", or "the gradient of NAME" (the first found)
   bool updates_begun = false;  // each unit's update began when its gradient arrived
 };

@@ -166,7 +166,8 @@ void step_piece(const plan::Plan& plan, const offload::SwapStore* store,
                 const cpu_adam::Tile& tile) {
   const std::vector<models::GroupSegment>& segments = plan.groups.segments[range.unit];
   const std::uint64_t begin =
-      zero::shard_range(plan.layouts[range.unit], 0, plan.config.world_size).begin + range.begin;
+      zero::shard_range(plan.layouts[range.unit], plan.config.rank, plan.config.world_size).begin +
+      range.begin;
   const std::uint64_t end = begin + range.count;
   // The last segment that does not begin after `begin`.
   auto segment = std::ranges::upper_bound(segments, begin, {}, &models::GroupSegment::begin) - 1;

@@ -19,7 +19,9 @@ TilePlacement::TilePlacement(const UpdaterResources& resources)
   std::uint64_t elements = 0;
   for (std::size_t u = 0; u < plan_.units.size(); ++u) {
     homes_.push_back(make_home(u));
-    first_elements_.push_back(elements);
+    first_elements_.push_back(
+        elements +
+        zero::shard_range(plan_.layouts[u], plan_.config.rank, plan_.config.world_size).begin);
     at_home_.push_back(is_at_home(u));
     elements += plan_.layouts[u].flat_count;
   }

@@ -1,5 +1,9 @@
 #include "sluice/train/hooked_loop.hpp"
 
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
 #include "sluice/base/error.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/plan/plan_text.hpp"
@@ -21,10 +25,31 @@ RunDevice make_device(const plan::Plan& plan) {
 
 plan::MachineFacts facts_of(const config::TrainConfig& config) {
   plan::MachineFacts facts = plan::probe_machine(config);
+  // The ranks share the machine.
+  facts.available_memory_bytes /= static_cast<std::uint64_t>(config.world_size);
+  facts.cores = std::max(facts.cores / config.world_size, 1);
   if (!facts.device.gpu) return facts;
   throw InvalidArgument(
       "a PyTorch module is trained on the CPU only, and this configuration chooses " +
       facts.device.gpu->name + ": set \"sluice\": {\"device\": \"host\"}");
+}
+
+void add_rank(const config::TrainConfig& config, std::string& directory) {
+  if (directory.empty() || config.world_size == 1) return;
+  directory += "/rank" + std::to_string(config.rank);
+  std::error_code error;
+  std::filesystem::create_directory(directory, error);
+  if (error) throw IoError(error.value(), "create directory", directory);
+}
+
+config::TrainConfig with_folders_of_rank(config::TrainConfig config) {
+  for (config::OffloadConfig* offload :
+       {&config.zero.offload_param, &config.zero.offload_optimizer}) {
+    add_rank(config, offload->nvme_path);
+    for (std::string& further : offload->further_nvme_paths) add_rank(config, further);
+  }
+  add_rank(config, config.sluice.checkpoints.directory);
+  return config;
 }
 
 }  // namespace
@@ -32,6 +57,14 @@ plan::MachineFacts facts_of(const config::TrainConfig& config) {
 HookedLoop::HookedLoop(const config::TrainConfig& config, const EngineOptions& options)
     : core_(std::make_unique<LoopCore>(config, options,
                                        BroughtDevice{.facts = facts_of, .make = make_device})) {}
+
+HookedLoop::HookedLoop(const config::TrainConfig& config, const EngineOptions& options,
+                       std::unique_ptr<zero::Communicator> communicator,
+                       std::unique_ptr<zero::Communicator> gather_communicator)
+    : core_(std::make_unique<LoopCore>(
+          with_folders_of_rank(config), options,
+          BroughtDevice{.facts = facts_of, .make = make_device},
+          RankLinks{std::move(communicator), std::move(gather_communicator)})) {}
 
 HookedLoop::~HookedLoop() = default;
 
@@ -139,11 +172,15 @@ void HookedLoop::set_gradient(const std::string& name, const torch::Tensor& valu
 
 void HookedLoop::save_checkpoint(const std::string& directory) {
   core_->check_whole();
-  core_->save_checkpoint(directory);
+  std::string own = directory;
+  add_rank(core_->config(), own);
+  core_->save_checkpoint(own);
 }
 
 std::int64_t HookedLoop::load_checkpoint(const std::string& directory) {
-  return core_->load_checkpoint(directory);
+  const config::TrainConfig& config = core_->config();
+  return core_->load_checkpoint(
+      config.world_size == 1 ? directory : directory + "/rank" + std::to_string(config.rank));
 }
 
 std::vector<HookedLoop::Group> HookedLoop::groups() const {

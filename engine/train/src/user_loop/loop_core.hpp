@@ -51,7 +51,9 @@ struct BroughtDevice {
 // Functions with a name of Engine's have its contract.
 class LoopCore {
  public:
-  LoopCore(config::TrainConfig config, const EngineOptions& options, BroughtDevice device);
+  // `ranks`: the other ranks of the configuration's world; every one makes the same calls.
+  LoopCore(config::TrainConfig config, const EngineOptions& options, BroughtDevice device,
+           RankLinks ranks = {});
   ~LoopCore();
   LoopCore(const LoopCore&) = delete;
   LoopCore& operator=(const LoopCore&) = delete;
@@ -117,6 +119,8 @@ class LoopCore {
 
  private:
   plan::Plan make_plan(plan::Placement placement);
+  zero::ShardRange shard_of(std::size_t layout) const;
+  void store_shard(std::size_t layout, offload::DeviceSpan full);
   RunSource plan_units();
   void bring_in_states(const RunSource& source);
   void bring_in_frozen(std::size_t layout);
@@ -131,6 +135,7 @@ class LoopCore {
   config::TrainConfig config_;
   const EngineOptions options_;
   const BroughtDevice device_;
+  RankLinks ranks_;  // until initialize()
   OwnUnits units_;
   plan::Plan plan_;
   bool planned_ = false;

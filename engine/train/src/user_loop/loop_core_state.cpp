@@ -34,10 +34,15 @@ LinkBytes bytes_moved(const RunResources& resources) {
 
 }  // namespace
 
-LoopCore::LoopCore(config::TrainConfig config, const EngineOptions& options, BroughtDevice device)
-    : config_(std::move(config)), options_(options), device_(std::move(device)) {
+LoopCore::LoopCore(config::TrainConfig config, const EngineOptions& options, BroughtDevice device,
+                   RankLinks ranks)
+    : config_(std::move(config)),
+      options_(options),
+      device_(std::move(device)),
+      ranks_(std::move(ranks)) {
   progress_.loss_scaler = LossScaler(config_.fp16);
-  SLUICE_CHECK(config_.world_size == 1, "an Engine trains with one rank");
+  SLUICE_CHECK(config_.world_size == 1 || ranks_.communicator != nullptr,
+               "an Engine trains with one rank");
 }
 
 LoopCore::~LoopCore() {
@@ -85,7 +90,7 @@ void LoopCore::initialize() {
   models::settle_vector_math();
   const SwapMode mode = source.swap_committed ? SwapMode::open : SwapMode::create;
   resources_ = std::make_unique<RunResources>(plan_, SwapStart(mode, &held_), /*the_trace=*/nullptr,
-                                              device_.make(plan_));
+                                              device_.make(plan_), std::move(ranks_));
   for (const std::string& choice : resources_->files.choices) {
     plan_.choices.push_back(choice);
     log(LogLevel::info, choice);
@@ -118,7 +123,7 @@ void LoopCore::bring_in_states(const RunSource& source) {
   }
   for (std::size_t l = 0; l < fills.size(); ++l) {
     if (!source.state && !plan_.units[l].frozen)
-      fills[l] = resources_->updater->begin_initialise(l, units_.fill_of(l));
+      fills[l] = resources_->updater->begin_initialise(l, units_.fill_of(l, shard_of(l).begin));
   }
   for (std::size_t l = 0; l < fills.size(); ++l) {
     fills[l].finish();
@@ -127,12 +132,33 @@ void LoopCore::bring_in_states(const RunSource& source) {
   }
 }
 
+zero::ShardRange LoopCore::shard_of(std::size_t layout) const {
+  return zero::shard_range(plan_.layouts[layout], config_.rank, config_.world_size);
+}
+
+// Writes this rank's part of a unit's weights to their home.
+void LoopCore::store_shard(std::size_t layout, offload::DeviceSpan full) {
+  const offload::TieredBytes& home = resources_->units[layout]->weights_home();
+  const std::size_t element = size_of(plan_.compute_dtype);
+  const zero::ShardRange range = shard_of(layout);
+  const offload::DeviceSpan shard = full.subspan(range.begin * element, range.count * element);
+  if (home.tier() != offload::Tier::device) {
+    resources_->mover->begin_store(shard, home).finish();
+    return;
+  }
+  const offload::DeviceSpan there = home.device_memory().first(shard.size_bytes());
+  if (there.address() == shard.address()) return;
+  const torch::Device where = resources_->compute.where;
+  tensor_over(there, plan_.compute_dtype, where)
+      .copy_(tensor_over(shard, plan_.compute_dtype, where));
+}
+
 void LoopCore::bring_in_frozen(std::size_t layout) {
   const zero::ShardedUnit& unit = *resources_->units[layout];
   const offload::TieredBytes& home = unit.weights_home();
   offload::Buffer buffer;
   offload::DeviceSpan memory;
-  if (home.tier() == offload::Tier::device) {
+  if (home.tier() == offload::Tier::device && config_.world_size == 1) {
     memory = home.device_memory().first(unit.full_bytes());
   } else {
     buffer = resources_->device->memory().allocate(unit.full_bytes(),
@@ -140,7 +166,7 @@ void LoopCore::bring_in_frozen(std::size_t layout) {
     memory = buffer.device_span();
   }
   units_.write_values(layout, tensor_over(memory, plan_.compute_dtype, resources_->compute.where));
-  if (buffer) resources_->mover->begin_store(memory, home).finish();
+  store_shard(layout, memory);
 }
 
 // Waits for the updates of the last step and commits it. Does nothing when that is done.

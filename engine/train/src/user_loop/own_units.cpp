@@ -155,11 +155,13 @@ void OwnUnits::check_has_values(std::size_t layout) const {
                                                     " is on the meta device: it has no values");
 }
 
-StateUpdater::Fill OwnUnits::fill_of(std::size_t layout) const {
+StateUpdater::Fill OwnUnits::fill_of(std::size_t layout, std::uint64_t first_count) const {
   Tensors values;
   check_has_values(layout);
   for (const Tensor& value : values_[layout]) values.push_back(value.detach().contiguous());
-  return [params = layouts_[layout].params, values](std::uint64_t offset, std::span<float> to) {
+  return [params = layouts_[layout].params, values, first_count](std::uint64_t from,
+                                                                 std::span<float> to) {
+    const std::uint64_t offset = first_count + from;
     std::fill(to.begin(), to.end(), 0.0F);  // padding
     for (std::size_t p = 0; p < params.size(); ++p) {
       const std::uint64_t begin = std::max(offset, params[p].offset_count);

@@ -63,7 +63,8 @@ class OwnUnits {
   // Sets the device that parameters are bound on. The CPU before this call.
   void use_device(torch::Device device) { device_ = device; }
   // Initial values of a layout, from the modules' parameters, for any thread.
-  StateUpdater::Fill fill_of(std::size_t layout) const;
+  // `first_count`: the layout's element at which the fill begins.
+  StateUpdater::Fill fill_of(std::size_t layout, std::uint64_t first_count = 0) const;
   // Writes the initial values of a layout to one flat tensor, in the tensor's data type.
   void write_values(std::size_t layout, const torch::Tensor& flat) const;
   // Frees the parameters' values: the parameters become empty tensors of `dtype`.

@@ -19,19 +19,28 @@ void check_shape(const zero::ParamLayout& param, const Tensor& values) {
                    " of shape " + c10::str(torch::IntArrayRef(param.shape)));
 }
 
-// The part of `values` that belongs to the parameter, and where it begins in the parameter.
+// Sums what each rank has of a tensor; elements of other ranks are 0.
+Tensor sum_over(zero::Communicator& ranks, const Tensor& part) {
+  if (ranks.world_size() == 1) return part;
+  Tensor sum = part.to(torch::kFloat64).contiguous();
+  ranks.all_reduce({sum.data_ptr<double>(), static_cast<std::size_t>(sum.numel())});
+  return sum.to(part.scalar_type());
+}
+
+// The part of `values` that belongs to the parameter, and where it begins in the parameter. The
+// values begin at element `first_count` of the layout.
 struct Overlap {
   std::span<float> values;
   std::uint64_t offset_count = 0;
 };
-Overlap overlap_of(const StateUpdater::Values& values, std::optional<std::size_t> moment,
-                   const zero::ParamLayout& param) {
+Overlap overlap_of(const StateUpdater::Values& values, std::uint64_t first_count,
+                   std::optional<std::size_t> moment, const zero::ParamLayout& param) {
   const std::span<float> all = moment ? values.moments[*moment] : values.master;
-  const std::uint64_t begin = std::max(values.offset_count, param.offset_count);
-  const std::uint64_t end =
-      std::min(values.offset_count + all.size(), param.offset_count + param.count);
+  const std::uint64_t first = first_count + values.offset_count;
+  const std::uint64_t begin = std::max(first, param.offset_count);
+  const std::uint64_t end = std::min(first + all.size(), param.offset_count + param.count);
   if (begin >= end) return {};
-  return {all.subspan(begin - values.offset_count, end - begin), begin - param.offset_count};
+  return {all.subspan(begin - first, end - begin), begin - param.offset_count};
 }
 
 }  // namespace
@@ -83,8 +92,7 @@ void LoopCore::set_parameter(const std::string& name, const Tensor& values) {
   models::view_of(param,
                   tensor_over(unit.weights(), plan_.compute_dtype, resources_->compute.where))
       .copy_(values);
-  if (unit.weights_home().tier() != offload::Tier::device)
-    resources_->mover->begin_store(unit.weights(), unit.weights_home()).finish();
+  store_shard(place.layout, unit.weights());
   unit.release();
   ++weights_version_;
 }
@@ -110,16 +118,17 @@ std::vector<std::string> LoopCore::moment_names() const {
 Tensor LoopCore::state(const std::string& name, std::optional<std::size_t> moment) {
   const ParamPlace place = units_.find(name);
   const zero::ParamLayout& param = begin_state_access(place);
-  Tensor values = torch::empty(param.shape, torch::kFloat32);
+  const Tensor values = torch::zeros(param.shape, torch::kFloat32);
   float* const to = values.data_ptr<float>();
+  const std::uint64_t first = shard_of(place.layout).begin;
   resources_->updater
       ->begin_visit(place.layout, StateUpdater::Access::read,
-                    [&param, moment, to](const StateUpdater::Values& shown) {
-                      const Overlap part = overlap_of(shown, moment, param);
+                    [&param, first, moment, to](const StateUpdater::Values& shown) {
+                      const Overlap part = overlap_of(shown, first, moment, param);
                       std::ranges::copy(part.values, to + part.offset_count);
                     })
       .finish();
-  return values;
+  return sum_over(*resources_->communicator, values);
 }
 
 void LoopCore::set_state(const std::string& name, std::optional<std::size_t> moment,
@@ -131,10 +140,11 @@ void LoopCore::set_state(const std::string& name, std::optional<std::size_t> mom
   SLUICE_CHECK(flat.isfinite().all().item<bool>(),
                "values for parameter " + param.name + " are not all finite");
   const float* const from = flat.const_data_ptr<float>();
+  const std::uint64_t first = shard_of(place.layout).begin;
   resources_->updater
       ->begin_visit(place.layout, StateUpdater::Access::write,
-                    [&param, moment, from](const StateUpdater::Values& shown) {
-                      const Overlap part = overlap_of(shown, moment, param);
+                    [&param, first, moment, from](const StateUpdater::Values& shown) {
+                      const Overlap part = overlap_of(shown, first, moment, param);
                       std::copy_n(from + part.offset_count, part.values.size(),
                                   part.values.begin());
                     })
@@ -151,8 +161,13 @@ void LoopCore::show_gradient(const std::string& name, const std::function<void(T
   if (unit.gradient_state() != zero::GradientState::waiting) return;
   const torch::NoGradGuard no_grad;
   gradients_->begin({place.layout});
-  show(models::view_of(
-      param, tensor_over(unit.gradients(), plan_.compute_dtype, resources_->compute.where)));
+  const Tensor flat = tensor_over(unit.gradients(), plan_.compute_dtype, resources_->compute.where);
+  show(models::view_of(param, flat));
+  // The other ranks add their parts again.
+  const zero::ShardRange own = shard_of(place.layout);
+  const auto end = static_cast<std::int64_t>(own.begin + own.count);
+  flat.narrow(0, 0, static_cast<std::int64_t>(own.begin)).zero_();
+  flat.narrow(0, end, flat.numel() - end).zero_();
   gradients_->send({place.layout}, 1);
   gradients_->finish_moves();
 }
@@ -160,7 +175,7 @@ void LoopCore::show_gradient(const std::string& name, const std::function<void(T
 Tensor LoopCore::gradient(const std::string& name) {
   Tensor copy;
   show_gradient(name, [&](const Tensor& gradient) { copy = gradient.clone(); });
-  return copy;
+  return copy.defined() ? sum_over(*resources_->communicator, copy) : copy;
 }
 
 void LoopCore::set_gradient(const std::string& name, const Tensor& values) {

@@ -242,6 +242,7 @@ struct SluiceConfig {
 struct TrainConfig {
   std::string path;  // as shown in messages
   int world_size = 1;
+  int rank = 0;  // of this process; below world_size
 
   // Resolved: train_batch_size = micro_batch_size * gradient_accumulation_steps * world_size.
   std::int64_t train_batch_size = 0;

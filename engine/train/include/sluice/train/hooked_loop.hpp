@@ -31,6 +31,7 @@
 
 #include "sluice/config/train_config.hpp"
 #include "sluice/train/engine.hpp"
+#include "sluice/zero/communicator.hpp"
 
 namespace sluice::train {
 
@@ -53,6 +54,12 @@ class __attribute__((visibility("default"))) HookedLoop {
  public:
   // Throws InvalidArgument where the configuration chooses a GPU.
   explicit HookedLoop(const config::TrainConfig& config, const EngineOptions& options = {});
+  // One of several ranks, config.rank of config.world_size. `communicator` is used by the thread
+  // that trains, `gather_communicator` by one of its own. Every rank makes the same calls in the
+  // same order, those for single parameters too. Directories get a folder for each rank.
+  HookedLoop(const config::TrainConfig& config, const EngineOptions& options,
+             std::unique_ptr<zero::Communicator> communicator,
+             std::unique_ptr<zero::Communicator> gather_communicator);
   ~HookedLoop();  // waits for transfers; commits nothing
   HookedLoop(const HookedLoop&) = delete;
   HookedLoop& operator=(const HookedLoop&) = delete;
@@ -110,8 +117,8 @@ class __attribute__((visibility("default"))) HookedLoop {
   // Sets them. The weights follow a master; bf16 moments are rounded to nearest.
   void set_master(const std::string& name, const torch::Tensor& values);
   void set_moment(const std::string& name, std::size_t index, const torch::Tensor& values);
-  // A copy of the gradient that the step has accumulated, times the loss scale; undefined before a
-  // backward of its unit. No unit is entered.
+  // A copy of the gradient that the step has accumulated, times the loss scale and summed over the
+  // ranks; undefined before a backward of its unit. No unit is entered.
   torch::Tensor gradient(const std::string& name);
   void set_gradient(const std::string& name, const torch::Tensor& values);
 

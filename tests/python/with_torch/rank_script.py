@@ -1,0 +1,54 @@
+"""One rank of ranks_test.py: trains, and writes its losses and weights. Arguments: the test's, as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from small_models import batch, config, engine_of, loss_of, make
+
+from sluice import utils, zero
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    place = Path(asked["place"])
+    model = make()
+    with torch.no_grad():
+        model.norm.weight.add_(rank)  # rank 0's values count
+    if not asked["tied"]:
+        model.head.weight = torch.nn.Parameter(model.head.weight.detach().clone())
+    if asked["frozen"]:
+        model.blocks[1].requires_grad_(False)
+    keys = config(asked["tier"], place / "drive", **asked["keys"])
+    keys["train_micro_batch_size_per_gpu"] = 2
+    keys["sluice"]["threads"] = {"compute": 1}  # equal bits at any number of ranks
+    keys["gradient_accumulation_steps"] = asked["micro_batches"] // ranks
+    engine = engine_of(model, keys)
+    if asked["load"]:
+        engine.load_checkpoint(str(place / "saved"))
+    losses = []
+    for step in range(engine.global_steps, asked["steps"]):
+        for part in range(engine.gradient_accumulation_steps()):
+            ids, targets = batch(step * 100 + part * ranks + rank)
+            engine.backward(loss_of(engine(ids), targets))
+            if part == 0:
+                gradient = utils.safe_get_full_grad(engine.module.blocks[0].up.weight)
+            engine.step()
+        losses.append([engine._last.loss, engine._last.gradient_norm])
+        if step == asked["save"]:
+            engine.save_checkpoint(str(place / "saved"))
+    master = utils.safe_get_full_fp32_param(engine.module.blocks[0].up.weight)
+    moment = utils.safe_get_full_optimizer_state(engine.module.blocks[0].up.weight, "exp_avg")
+    with zero.GatheredParameters(engine.module.norm.bias, modifier_rank=0), torch.no_grad():
+        engine.module.norm.bias.fill_(rank + 5)
+    weights = engine.module_state_dict()
+    torch.save([losses, weights, master, moment, gradient], place / f"rank{rank}.pt")
+    engine.destroy()
+
+
+main()
