@@ -261,7 +261,7 @@ class SluiceEngine(nn.Module):
         """A shuffled DataLoader of micro-batches."""
         size = batch_size or self.train_micro_batch_size_per_gpu()
         sized = hasattr(dataset, "__len__")
-        sampler = torch.utils.data.DistributedSampler(dataset) if sized and self.world_size > 1 else None
+        sampler: Any = torch.utils.data.DistributedSampler(dataset) if sized and self.world_size > 1 else None
         shuffles = sized and sampler is None
         return torch.utils.data.DataLoader(dataset, size, shuffle=shuffles, sampler=sampler, collate_fn=collate_fn)
 

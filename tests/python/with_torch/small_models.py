@@ -111,3 +111,20 @@ def train_plain(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range
 def differences(mine: list[float], theirs: list[float]) -> float:
     """The largest, relative."""
     return max(abs(a - b) / abs(b) for a, b in zip(mine, theirs, strict=True))
+
+
+def both(model: type[nn.Module], steps: int = 6) -> tuple[list[float], list[float]]:
+    """Losses of an engine, and of plain PyTorch."""
+    plain = make(model)
+    expected = train_plain(plain, torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.01), range(steps))
+    engine = engine_of(make(model))
+    mine = train(engine, range(steps))
+    engine.destroy()
+    return mine, expected
+
+
+def assert_follows(model: type[nn.Module]) -> None:
+    """An engine's losses are those of plain PyTorch: the first to the last bit."""
+    mine, expected = both(model)
+    assert mine[0] == expected[0]
+    assert differences(mine, expected) < 1e-6
