@@ -63,7 +63,8 @@ std::string number_after(const std::string& text, const std::string& mark) {
 }
 
 TEST_P(Optimizers, OffloadedEqualsResidentAndTheDriveMovesThePlannedBytes) {
-  for (const std::string format : {"", R"("master": "fp32", "moments": "bf16", )"}) {
+  for (const std::string format :
+       {"", R"("master": "fp32", "moments": "bf16", )", R"("cache_bytes": "50%", )"}) {
     TrainSetup setup = setup_of(GetParam());
     setup.sluice_keys += format;
     const Outcome resident = outcome_of(folder_, setup, kSteps, kResident);
