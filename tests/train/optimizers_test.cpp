@@ -16,9 +16,6 @@ struct OptimizerRun {
   const char* groups;       // keys of the section "sluice"
   const char* state_bytes;  // of a parameter
 };
-void PrintTo(const OptimizerRun& each, std::ostream* out) {
-  *out << each.name;
-}
 
 constexpr const char* kGroups =
     R"("groups": [{"match": "*.wte.weight", "lr": 3e-4, "weight_decay": 0.02},
@@ -28,7 +25,7 @@ constexpr const char* kAdamW = R"("type": "AdamW", "params": {"weight_decay": 0.
 constexpr const char* kSgd =
     R"("type": "SGD", "params": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01})";
 
-const OptimizerRun kRuns[] = {
+constexpr OptimizerRun kRuns[] = {
     {"AdamW", kAdamW, "", "16"},
     {"AMSGrad", R"("type": "AdamW", "params": {"weight_decay": 0.1, "amsgrad": true})", "", "20"},
     {"Adagrad", R"("type": "Adagrad", "params": {"initial_accumulator_value": 0.1})", "", "12"},
