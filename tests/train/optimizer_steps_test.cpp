@@ -125,7 +125,7 @@ struct LionReference {
 };
 
 UpdateSetup fp32_setup(const OptimizerCase& each) {
-  UpdateSetup setup{.optimizer = each, .bf16 = false, .master = config::MasterFormat::fp32};
+  UpdateSetup setup{.optimizer = each, .dtype = DType::fp32, .master = config::MasterFormat::fp32};
   // A rate that changes with every step.
   setup.scheduler = config::WarmupLR{.warmup_min_lr = 0.1 * each.optimizer.lr,
                                      .warmup_max_lr = each.optimizer.lr,
@@ -198,14 +198,15 @@ std::vector<torch::Tensor> weights_after(const UpdateSetup& setup, int steps) {
 
 TEST_P(OptimizerSteps, EveryTierAndFormatGivesEqualBits) {
   constexpr int kSteps = 3;
-  for (const bool bf16 : {true, false}) {
+  for (const DType dtype : {DType::bf16, DType::fp32, DType::fp16}) {
     for (const auto moments : {config::MomentFormat::fp32, config::MomentFormat::bf16}) {
-      UpdateSetup setup{.optimizer = GetParam(), .where = Where::device, .bf16 = bf16};
-      setup.master = bf16 ? config::MasterFormat::split : config::MasterFormat::fp32;
+      UpdateSetup setup{.optimizer = GetParam(), .where = Where::device, .dtype = dtype};
+      setup.master =
+          dtype == DType::bf16 ? config::MasterFormat::split : config::MasterFormat::fp32;
       setup.moments = moments;
       const std::vector<torch::Tensor> resident = weights_after(setup, kSteps);
       for (const Where where : {Where::stand_in_gpu, Where::host, Where::nvme}) {
-        SCOPED_TRACE(std::string(bf16 ? "bf16" : "fp32") + ", moments in " +
+        SCOPED_TRACE(std::string(name_of(dtype)) + ", moments in " +
                      std::string(config::name_of(moments)) + ", place " +
                      std::to_string(static_cast<int>(where)));
         setup.where = where;
@@ -215,6 +216,17 @@ TEST_P(OptimizerSteps, EveryTierAndFormatGivesEqualBits) {
       }
     }
   }
+}
+
+// A power of two changes no bit: neither a loss scale that the update divides out, nor clipping.
+TEST_P(OptimizerSteps, TheGradientFactorIsAppliedFirst) {
+  UpdateSetup setup = fp32_setup(GetParam());
+  const std::vector<torch::Tensor> expected = weights_after(setup, 3);
+  setup.gradient_scale = 0.1 * 1024;
+  setup.gradient_factor = 1.0F / 1024;
+  const std::vector<torch::Tensor> weights = weights_after(setup, 3);
+  for (std::size_t u = 0; u < weights.size(); ++u)
+    EXPECT_TRUE(torch::equal(weights[u], expected[u])) << u;
 }
 
 // Cutting a piece at the borders of groups changes no bit, nor the noise of bf16 moments.

@@ -69,11 +69,12 @@ enum class Where { device, stand_in_gpu, host, nvme };
 struct UpdateSetup {
   OptimizerCase optimizer = {};
   Where where = Where::host;
-  bool bf16 = true;
+  DType dtype = DType::bf16;
   config::MasterFormat master = config::MasterFormat::split;
   config::MomentFormat moments = config::MomentFormat::fp32;
   config::SchedulerConfig scheduler = {};
   double gradient_scale = 0.1;  // of normal numbers
+  float gradient_factor = 1;    // as clipping and the loss scale give it
 };
 
 // Owns the run and its swap directory. Only one exists at a time: each counts LibTorch's tensors
@@ -82,6 +83,7 @@ class OptimizerUpdates {
  public:
   explicit OptimizerUpdates(const UpdateSetup& setup)
       : gradient_scale_(setup.gradient_scale),
+        gradient_factor_(setup.gradient_factor),
         plan_(plan_of(setup, dir_.path())),
         resources_(plan_, SwapMode::create, nullptr,
                    setup.where == Where::stand_in_gpu ? make_stand_in_gpu(offload::kUnlimited)
@@ -110,7 +112,9 @@ class OptimizerUpdates {
 
   void take_step(std::int64_t step) {
     flow_.begin_step();
-    flow_.update_immediately(settings_of_update(plan_, step));
+    UpdateSettings settings = settings_of_update(plan_, step);
+    settings.step.gradient_factor = gradient_factor_;
+    flow_.update_immediately(settings);
     for (std::size_t u = units(); u-- > 0;) {
       flow_.begin_unit(u);
       tensor_over(resources_.units[u]->gradients(), plan_.compute_dtype).copy_(gradient(u, step));
@@ -137,7 +141,8 @@ class OptimizerUpdates {
     config.optimizer = setup.optimizer.optimizer;
     config.groups = setup.optimizer.groups;
     config.scheduler = setup.scheduler;
-    config.bf16 = setup.bf16;
+    config.bf16 = setup.dtype == DType::bf16;
+    config.fp16.enabled = setup.dtype == DType::fp16;
     config.sluice.master = setup.master;
     config.sluice.moments = setup.moments;
     config.sluice.seed = 7;
@@ -155,6 +160,7 @@ class OptimizerUpdates {
 
   const sluice::test::TempDir dir_;
   const double gradient_scale_;
+  const float gradient_factor_;
   plan::Plan plan_;
   RunResources resources_;
   GradientFlow flow_;

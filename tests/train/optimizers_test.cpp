@@ -16,9 +16,6 @@ struct OptimizerRun {
   const char* groups;       // keys of the section "sluice"
   const char* state_bytes;  // of a parameter
 };
-void PrintTo(const OptimizerRun& each, std::ostream* out) {
-  *out << each.name;
-}
 
 constexpr const char* kGroups =
     R"("groups": [{"match": "*.wte.weight", "lr": 3e-4, "weight_decay": 0.02},
@@ -28,7 +25,7 @@ constexpr const char* kAdamW = R"("type": "AdamW", "params": {"weight_decay": 0.
 constexpr const char* kSgd =
     R"("type": "SGD", "params": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01})";
 
-const OptimizerRun kRuns[] = {
+constexpr OptimizerRun kRuns[] = {
     {"AdamW", kAdamW, "", "16"},
     {"AMSGrad", R"("type": "AdamW", "params": {"weight_decay": 0.1, "amsgrad": true})", "", "20"},
     {"Adagrad", R"("type": "Adagrad", "params": {"initial_accumulator_value": 0.1})", "", "12"},
@@ -63,7 +60,8 @@ std::string number_after(const std::string& text, const std::string& mark) {
 }
 
 TEST_P(Optimizers, OffloadedEqualsResidentAndTheDriveMovesThePlannedBytes) {
-  for (const std::string format : {"", R"("master": "fp32", "moments": "bf16", )"}) {
+  for (const std::string format :
+       {"", R"("master": "fp32", "moments": "bf16", )", R"("cache_bytes": "50%", )"}) {
     TrainSetup setup = setup_of(GetParam());
     setup.sluice_keys += format;
     const Outcome resident = outcome_of(folder_, setup, kSteps, kResident);

@@ -15,8 +15,7 @@ namespace {
 
 constexpr const char* kGroups = "sluice.groups";
 constexpr const char* kNoDecay = "sluice.no_decay";
-// The values of optimizer.params that a group may have of its own.
-constexpr std::string_view kGroupValues[] = {"lr", "weight_decay", "betas", "eps", "momentum"};
+// The pattern, and the values of optimizer.params that a group may have of its own.
 constexpr std::string_view kGroupKeys[] = {"match", "lr",  "weight_decay",
                                            "betas", "eps", "momentum"};
 
