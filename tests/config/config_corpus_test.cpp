@@ -46,7 +46,7 @@ const Expected kCorpus[] = {
     {"leaf_modules", true, true, "mapped: zero_optimization.leaf_module.classes"},
     {"monitors", false, false, "tensorboard.enabled: not supported yet"},
     {"numbers_in_strings", true, true, "note: optimizer"},
-    {"one_cycle", false, false, "scheduler.type: \"OneCycle\" is not supported yet"},
+    {"one_cycle", true, true, "OneCycle sets the betas: the first cycles with the rate"},
     {"onebit_adam", false, false, "optimizer.type: \"OneBitAdam\" is not supported; \"sluice\""},
     {"prescale", true, true, "mapped: gradient_predivide_factor: on one rank"},
     {"progressive_layer_drop", false, false, "without it every layer runs in every step"},
@@ -57,7 +57,7 @@ const Expected kCorpus[] = {
     {"switched_off", true, true, "note: optimizer"},
     {"torch_adam", true, true, "0.01, the default of torch's AdamW"},
     {"torch_compile", true, true, "mapped: compile.enabled: of torch.compile"},
-    {"torch_schedule", false, false, "scheduler.type: \"CosineAnnealingLR\" is not supported yet"},
+    {"torch_schedule", true, true, ""},
     {"trainer_auto", false, true,
      "optimizer.params.lr (--learning-rate LR), train_micro_batch_size_per_gpu "
      "(--per-device-train-batch-size N)"},

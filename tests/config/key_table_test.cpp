@@ -22,19 +22,28 @@ std::string describe(const OffloadConfig& o) {
       << o.buffer_count.value_or(-1) << ' ' << o.buffer_size.value_or(0) << '\n';
   return out.str();
 }
+struct ShowParameter {
+  std::ostringstream& out;
+  void operator()(std::string_view, const std::optional<double>& value) const {
+    out << value.value_or(-1) << ' ';
+  }
+  void operator()(std::string_view, const std::vector<std::int64_t>& values) const {
+    for (const std::int64_t value : values) out << value << ' ';
+  }
+  void operator()(std::string_view, WarmupType type) const { out << static_cast<int>(type) << ' '; }
+  void operator()(std::string_view, std::int64_t value) const { out << value << ' '; }
+  void operator()(std::string_view, double value) const { out << value << ' '; }
+  void operator()(std::string_view, bool value) const { out << value << ' '; }
+};
 std::string describe(const SchedulerConfig& scheduler) {
   std::ostringstream out;
   out << scheduler.index() << ' ';
-  if (const auto* s = std::get_if<WarmupLR>(&scheduler)) {
-    out << s->warmup_min_lr << ' ' << s->warmup_max_lr.value_or(-1) << ' ' << s->warmup_num_steps
-        << ' ' << static_cast<int>(s->warmup_type);
-  } else if (const auto* d = std::get_if<WarmupDecayLR>(&scheduler)) {
-    out << d->total_num_steps << ' ' << d->warmup_min_lr << ' ' << d->warmup_max_lr << ' '
-        << d->warmup_num_steps << ' ' << static_cast<int>(d->warmup_type);
-  } else if (const auto* c = std::get_if<WarmupCosineLR>(&scheduler)) {
-    out << c->total_num_steps << ' ' << c->warmup_min_ratio << ' ' << c->warmup_num_steps << ' '
-        << c->cos_min_ratio << ' ' << static_cast<int>(c->warmup_type);
-  }
+  std::visit(
+      [&](const auto& s) {
+        if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(s)>, std::monostate>)
+          std::remove_cvref_t<decltype(s)>::visit(s, ShowParameter{out});
+      },
+      scheduler);
   out << '\n';
   return out.str();
 }
@@ -78,18 +87,35 @@ std::string describe(const TrainConfig& c) {
   return out.str() + describe(c.sluice);
 }
 
+// A scheduler that reads the parameter, and the other parameters that it needs.
+std::pair<std::string, Values> scheduler_with(const std::string& name) {
+  const auto in = [&](std::initializer_list<const char*> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (name.ends_with("_ratio")) return {"WarmupCosineLR", {{"total_num_steps", "5000"}}};
+  if (name == "total_num_steps") return {"WarmupDecayLR", {{"total_num_steps", "5000"}}};
+  if (name.starts_with("cycle_") || name.starts_with("decay_"))
+    return {"OneCycle", {{"cycle_min_lr", "0.5"}, {"cycle_max_lr", "0.75"}}};
+  if (name.starts_with("lr_range_")) return {"LRRangeTest", {}};
+  if (name == "factor") return {"ConstantLR", {}};
+  if (in({"start_factor", "end_factor", "total_iters"})) return {"LinearLR", {}};
+  if (name == "power") return {"PolynomialLR", {}};
+  if (in({"step_size", "gamma"})) return {"StepLR", {{"step_size", "9"}}};
+  if (name == "milestones") return {"MultiStepLR", {{"milestones", "[9]"}}};
+  if (in({"T_max", "eta_min"})) return {"CosineAnnealingLR", {{"T_max", "9"}}};
+  if (name.starts_with("T_")) return {"CosineAnnealingWarmRestarts", {{"T_0", "9"}}};
+  return {"WarmupLR", {}};
+}
+
 // The other keys that make a key valid or give it an effect.
 Values context_of(const std::string& path) {
   Values context = {{"optimizer.type", "\"Adam\""}, {"train_batch_size", "8"}};
   const auto in = [&](const std::string& section) { return path.starts_with(section); };
   if (path == "train_batch_size") context.back() = {"train_micro_batch_size_per_gpu", "4"};
   if (in("scheduler.params.")) {
-    const bool cosine = path.ends_with("_ratio");
-    const bool total = cosine || path.ends_with("total_num_steps");
-    context.push_back({"scheduler.type", cosine  ? "\"WarmupCosineLR\""
-                                         : total ? "\"WarmupDecayLR\""
-                                                 : "\"WarmupLR\""});
-    if (total) context.push_back({"scheduler.params.total_num_steps", "5000"});
+    const auto [type, params] = scheduler_with(path.substr(path.rfind('.') + 1));
+    context.push_back({"scheduler.type", "\"" + type + "\""});
+    for (const auto& [name, value] : params) context.push_back({"scheduler.params." + name, value});
   }
   if (in("fp16.") && path != "fp16.enabled") context.push_back({"fp16.enabled", "true"});
   if (in("zero_optimization.") && path != "zero_optimization.stage") {
@@ -129,6 +155,34 @@ std::string sample_of(const std::string& path) {
       {"scheduler.params.total_num_steps", "2500"},
       {"scheduler.params.warmup_min_ratio", "0.25"},
       {"scheduler.params.cos_min_ratio", "0.25"},
+      {"scheduler.params.cycle_min_lr", "0.25"},
+      {"scheduler.params.cycle_max_lr", "[0.25]"},
+      {"scheduler.params.decay_lr_rate", "0.25"},
+      {"scheduler.params.cycle_first_step_size", "25"},
+      {"scheduler.params.cycle_second_step_size", "25"},
+      {"scheduler.params.cycle_first_stair_count", "5"},
+      {"scheduler.params.cycle_second_stair_count", "5"},
+      {"scheduler.params.decay_step_size", "25"},
+      {"scheduler.params.cycle_momentum", "false"},
+      {"scheduler.params.cycle_min_mom", "0.25"},
+      {"scheduler.params.cycle_max_mom", "0.25"},
+      {"scheduler.params.decay_mom_rate", "0.25"},
+      {"scheduler.params.lr_range_test_min_lr", "0.25"},
+      {"scheduler.params.lr_range_test_step_size", "25"},
+      {"scheduler.params.lr_range_test_step_rate", "0.25"},
+      {"scheduler.params.lr_range_test_staircase", "true"},
+      {"scheduler.params.factor", "0.25"},
+      {"scheduler.params.total_iters", "25"},
+      {"scheduler.params.start_factor", "0.25"},
+      {"scheduler.params.end_factor", "0.25"},
+      {"scheduler.params.power", "0.25"},
+      {"scheduler.params.step_size", "25"},
+      {"scheduler.params.milestones", "[25, 50]"},
+      {"scheduler.params.gamma", "0.25"},
+      {"scheduler.params.T_max", "25"},
+      {"scheduler.params.T_0", "25"},
+      {"scheduler.params.T_mult", "2"},
+      {"scheduler.params.eta_min", "0.25"},
       {"gradient_clipping", "0"},
       {"dataloader_drop_last", "true"},
       {"bf16", "{\"enabled\": true}"},

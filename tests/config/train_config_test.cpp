@@ -8,6 +8,7 @@
 namespace sluice::config::test {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -133,48 +134,6 @@ TEST(Optimizer, MaxGradNormPointsToGradientClipping) {
   EXPECT_THAT(shown(problems_of(minimal().set("optimizer.params.max_grad_norm", "1.0"))),
               HasSubstr("optimizer.params.max_grad_norm: DeepSpeed refuses it too: write "
                         "gradient_clipping at the top level instead"));
-}
-
-TEST(Scheduler, ReadsItsOwnParametersAndRefusesThoseOfOthers) {
-  const JsonText cosine = minimal()
-                              .set("scheduler.type", "\"WarmupCosineLR\"")
-                              .set("scheduler.params.total_num_steps", "50")
-                              .set("scheduler.params.warmup_num_steps", "5");
-  EXPECT_EQ(std::get<WarmupCosineLR>(parse(cosine).scheduler).total_num_steps, 50);
-  EXPECT_THAT(shown(problems_of(JsonText(cosine).set("scheduler.params.warmup_max_lr", "1"))),
-              HasSubstr("scheduler.params.warmup_max_lr: WarmupCosineLR has no such parameter"));
-}
-
-TEST(Scheduler, DefaultsDifferByType) {
-  const auto warmup = parse(minimal().set("scheduler.type", "\"WarmupLR\"")).scheduler;
-  EXPECT_FALSE(std::get<WarmupLR>(warmup).warmup_max_lr.has_value());
-  const auto decay = parse(minimal()
-                               .set("scheduler.type", "\"WarmupDecayLR\"")
-                               .set("scheduler.params.total_num_steps", "2000"))
-                         .scheduler;
-  EXPECT_EQ(std::get<WarmupDecayLR>(decay).warmup_max_lr, 0.001);
-}
-
-TEST(Scheduler, RequiresATypeAndTheTotalWhereItDecays) {
-  EXPECT_THAT(shown(problems_of(minimal().set("scheduler", "{}"))),
-              HasSubstr("scheduler.type: required"));
-  EXPECT_THAT(shown(problems_of(minimal().set("scheduler.type", "\"WarmupDecayLR\""))),
-              HasSubstr("scheduler.params.total_num_steps: required by WarmupDecayLR"));
-  EXPECT_THAT(shown(problems_of(minimal().set("scheduler.type", "\"OneCycle\""))),
-              HasSubstr("\"OneCycle\" is not supported yet"));
-  EXPECT_THAT(shown(problems_of(minimal().set("scheduler.type", "\"WarmUpLR2\""))),
-              HasSubstr("unknown scheduler \"WarmUpLR2\"; did you mean \"WarmupLR\"?"));
-  EXPECT_TRUE(
-      std::holds_alternative<std::monostate>(parse(minimal().set("scheduler", "null")).scheduler));
-}
-
-TEST(Scheduler, AWarmUpLongerThanTheTrainingIsNoted) {
-  const TrainConfig config = parse(minimal()
-                                       .set("scheduler.type", "\"WarmupDecayLR\"")
-                                       .set("scheduler.params.total_num_steps", "10")
-                                       .set("scheduler.params.warmup_num_steps", "20"));
-  EXPECT_THAT(config.notes, ElementsAre("note: scheduler.params.total_num_steps: 10 is less than "
-                                        "warmup_num_steps, 20: the warm-up is all there is"));
 }
 
 TEST(Offload, NeedsItsStage) {

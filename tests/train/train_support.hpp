@@ -26,9 +26,11 @@ struct TrainSetup {
   std::string param_device = "nvme";
   std::string device_bytes = "64MiB";
   std::string host_bytes = "40MiB";
-  std::string sluice_keys;  // more keys of the section "sluice", each ending with a comma
-  std::string zero_keys;    // more keys of zero_optimization, each ending with a comma
-  std::string more_keys;    // more keys of the whole file, each ending with a comma
+  std::string sluice_keys;     // more keys of the section "sluice", each ending with a comma
+  std::string zero_keys;       // more keys of zero_optimization, each ending with a comma
+  std::string more_keys;       // more keys of the whole file, each ending with a comma
+  std::string optimizer_keys;  // more parameters of AdamW, each beginning with a comma
+  std::string scheduler = R"({"type": "WarmupLR", "params": {"warmup_num_steps": 10}})";
   int micro_batch = 2;
   int accumulation = 4;
   bool bf16 = true;
@@ -45,18 +47,17 @@ inline std::string offload_json(const std::string& device, const std::string& sw
 
 inline std::string config_json(const TrainSetup& setup, const std::string& swap) {
   std::ostringstream text;
-  text
-      << "{" << setup.more_keys << "\"train_micro_batch_size_per_gpu\": " << setup.micro_batch
-      << ", \"gradient_accumulation_steps\": " << setup.accumulation
-      << ", \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3, \"weight_decay\": 0.1}}"
-      << ", \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 10}}"
-      << ", \"gradient_clipping\": " << setup.clipping
-      << ", \"bf16\": {\"enabled\": " << (setup.bf16 ? "true" : "false") << "}"
-      << ", \"zero_optimization\": {" << setup.zero_keys
-      << "\"stage\": 3, \"offload_optimizer\": " << offload_json(setup.optimizer_device, swap)
-      << ", \"offload_param\": " << offload_json(setup.param_device, swap) << "}"
-      << ", \"sluice\": {" << setup.sluice_keys << "\"device_bytes\": \"" << setup.device_bytes
-      << "\", \"host_bytes\": \"" << setup.host_bytes << "\"}}";
+  text << "{" << setup.more_keys << "\"train_micro_batch_size_per_gpu\": " << setup.micro_batch
+       << ", \"gradient_accumulation_steps\": " << setup.accumulation
+       << ", \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3, \"weight_decay\": 0.1"
+       << setup.optimizer_keys << "}}, \"scheduler\": " << setup.scheduler
+       << ", \"gradient_clipping\": " << setup.clipping
+       << ", \"bf16\": {\"enabled\": " << (setup.bf16 ? "true" : "false") << "}"
+       << ", \"zero_optimization\": {" << setup.zero_keys
+       << "\"stage\": 3, \"offload_optimizer\": " << offload_json(setup.optimizer_device, swap)
+       << ", \"offload_param\": " << offload_json(setup.param_device, swap) << "}"
+       << ", \"sluice\": {" << setup.sluice_keys << "\"device_bytes\": \"" << setup.device_bytes
+       << "\", \"host_bytes\": \"" << setup.host_bytes << "\"}}";
   return text.str();
 }
 

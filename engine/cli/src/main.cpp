@@ -47,6 +47,9 @@ struct Run {
     return run_config_check(arguments, session);
   }
   int operator()(const ConfigKeysArguments&) const { return run_config_keys(session); }
+  int operator()(const ConfigRatesArguments& arguments) const {
+    return run_config_rates(arguments, session);
+  }
   int operator()(const ConfigResolveArguments& arguments) const {
     return run_config_resolve(arguments, session);
   }

@@ -105,6 +105,49 @@ TEST_F(ConfigProgram, ResolveSaysWhereEachValueComesFrom) {
   EXPECT_THAT(result.err, HasSubstr("1 of --max-grad-norm replaces 0.5 of the file"));
 }
 
+TEST_F(ConfigProgram, RatesAreDrawnAndPrinted) {
+  write_file(file("ds.json"), R"({"train_batch_size": 8,
+      "optimizer": {"type": "AdamW", "params": {"lr": 0.0004}},
+      "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 9e-4,
+                                                   "cycle_first_step_size": 32}}})");
+  const ProgramResult result = run_sluice({"config", "rates", file("ds.json"), "--steps", "65"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("scheduler: OneCycle"));
+  EXPECT_THAT(result.out, HasSubstr("learning rate, in 1e-4"));
+  EXPECT_THAT(result.out, HasSubstr("step  learning rate     beta1\n"));
+  EXPECT_THAT(result.out, HasSubstr("   1         0.0001       0.8\n"));
+  EXPECT_THAT(result.out, HasSubstr("--json has the rate of every step"));
+  const ProgramResult json =
+      run_sluice({"config", "rates", file("ds.json"), "--steps", "65", "--json"});
+  const Json::Value object = parse_json(json.out);
+  ASSERT_EQ(object["rates"].size(), 65U);
+  ASSERT_EQ(object["betas"].size(), 65U);
+  EXPECT_EQ(object["rates"][0].asDouble(), 1e-4);
+  EXPECT_EQ(object["rates"][32].asDouble(), 1e-4 + (9e-4 - 1e-4) * 1.0);
+  EXPECT_EQ(object["betas"][0][0].asDouble(), 0.8);
+  EXPECT_EQ(object["betas"][0][1].asDouble(), 0.99);
+}
+
+TEST_F(ConfigProgram, RatesHaveAllDigitsAndTakeFlags) {
+  write_file(file("ds.json"), R"({"train_batch_size": 8,
+      "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto",
+          "warmup_max_lr": "auto", "warmup_num_steps": 3, "warmup_type": "linear"}}})");
+  const ProgramResult result =
+      run_sluice({"config", "rates", file("ds.json"), "--lr", "0.1", "--steps", "12", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json::Value rates = parse_json(result.out)["rates"];
+  ASSERT_EQ(rates.size(), 12U);
+  EXPECT_EQ(rates[2].asDouble(), 0.0 + 0.1 * (1.0 / 3.0));  // 17 digits
+  EXPECT_EQ(rates[11].asDouble(), 0.0 + 0.1 * (2.0 / 9.0));
+  // Without --steps, as many as the schedule has.
+  write_file(file("own.json"), R"({"train_batch_size": 8, "scheduler": {"type": "WarmupCosineLR",
+                                   "params": {"total_num_steps": 33}}})");
+  EXPECT_EQ(
+      parse_json(run_sluice({"config", "rates", file("own.json"), "--json"}).out)["rates"].size(),
+      33U);
+  EXPECT_EQ(run_sluice({"config", "rates", file("own.json"), "--steps", "10000001"}).exit_code, 2);
+}
+
 TEST_F(ConfigProgram, ExplainShowsTheRowOfTheTable) {
   const std::string text = run_sluice({"config", "explain", "optimizer.params.betas"}).out;
   for (const char* part : {"optimizer.params.betas\n", "honoured, list, default [0.9, 0.999]",

@@ -68,6 +68,24 @@ void add_resolve(CLI::App& config, Building& building) {
   when_named(resolve, building, [&building] { return building.resolve; });
 }
 
+void add_rates(CLI::App& config, Building& building) {
+  CLI::App& rates = add_command(config, building, "rates",
+                                "show the learning rates of a configuration, as a chart",
+                                "sluice config rates ds.json --steps 1000");
+  add_text(rates, "FILE", "FILE", Need::required, "training configuration, DeepSpeed JSON",
+           building.rates.path);
+  add_setting_options(rates, building.rates.settings);
+  add_option(
+      rates, "--steps", "N", Need::optional,
+      "steps to show (default: the length of the schedule, or 100); the length of a schedule "
+      "that has \"auto\"",
+      [&rates = building.rates](const std::string& text) {
+        rates.steps = to_integer("--steps", text, 1);
+        rates.settings.push_back(setting_of_steps(*rates.steps));
+      });
+  when_named(rates, building, [&building] { return building.rates; });
+}
+
 void add_explain(CLI::App& config, Building& building) {
   CLI::App& explain =
       add_command(config, building, "explain",
@@ -135,6 +153,7 @@ void add_config(CLI::App& root, Building& building) {
   config.require_subcommand(1);
   add_check(config, building);
   add_resolve(config, building);
+  add_rates(config, building);
   add_explain(config, building);
   CLI::App& keys = add_command(
       config, building, "keys",

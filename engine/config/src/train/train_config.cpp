@@ -10,6 +10,7 @@
 #include "train/train_drives.hpp"
 #include "train/train_optimizer.hpp"
 #include "train/train_precision.hpp"
+#include "train/train_scheduler.hpp"
 #include "train/train_sluice.hpp"
 
 namespace sluice::config {

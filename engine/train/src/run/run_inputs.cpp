@@ -6,6 +6,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/config/lr_schedule.hpp"
 
 namespace sluice::train {
 
@@ -82,6 +83,14 @@ std::int64_t total_steps(const TrainRequest& request, const Data& data) {
   SLUICE_CHECK(steps > 0 || data.has_eval,
                "--steps 0 evaluates only: it needs --eval-data or --eval-fraction");
   return steps;
+}
+
+void check_schedule(const config::TrainConfig& config, std::int64_t steps) {
+  const std::optional<std::int64_t> last = config::last_step_of_betas(config.scheduler);
+  SLUICE_CHECK(!last || steps <= *last,
+               "scheduler.params.decay_mom_rate: beta1 grows to 1 after step " +
+                   std::to_string(*last) + ", and the run has " + std::to_string(steps) +
+                   " steps; lower it, or give --steps " + std::to_string(*last));
 }
 
 }  // namespace sluice::train

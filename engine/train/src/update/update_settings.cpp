@@ -8,9 +8,10 @@ namespace sluice::train {
 
 UpdateSettings settings_of_update(const config::TrainConfig& config, std::int64_t update) {
   const config::OptimizerConfig& optimizer = config.optimizer;
+  const config::Betas betas = config::betas_of_step(config, update);
   const cpu_adam::AdamConfig adam{.learning_rate = config::learning_rate(config, update),
-                                  .beta1 = optimizer.beta1,
-                                  .beta2 = optimizer.beta2,
+                                  .beta1 = betas.beta1,
+                                  .beta2 = betas.beta2,
                                   .epsilon = optimizer.eps,
                                   .weight_decay = optimizer.weight_decay,
                                   .decay = optimizer.type == config::OptimizerType::adamw
