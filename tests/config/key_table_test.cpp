@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "config_testing.hpp"
+#include "key_samples.hpp"
 
 namespace sluice::config::test {
 namespace {
@@ -74,6 +75,10 @@ std::string describe(const TrainConfig& c) {
       << ' ' << o.weight_decay << ' ' << o.bias_correction << '\n';
   out << describe(c.scheduler) << c.gradient_clipping << ' ' << c.bf16 << ' '
       << c.steps_per_print.value_or(-1) << c.drop_last << '\n';
+  const MonitorsConfig& m = c.monitors;
+  for (const MonitorFiles& files : {m.tensorboard, m.csv})
+    out << files.enabled << files.directory() << ' ';
+  out << m.wall_clock_breakdown << m.memory_breakdown << m.throughput << '\n';
   const Fp16Config& f = c.fp16;
   out << f.enabled << ' ' << f.loss_scale << ' ' << f.initial_scale_power << ' '
       << f.loss_scale_window << ' ' << f.hysteresis << ' ' << f.consecutive_hysteresis << ' '
@@ -117,6 +122,10 @@ Values context_of(const std::string& path) {
     context.push_back({"scheduler.type", "\"" + type + "\""});
     for (const auto& [name, value] : params) context.push_back({"scheduler.params." + name, value});
   }
+  for (const std::string section : {"tensorboard.", "csv_monitor."}) {
+    if (in(section) && path != section + "enabled")
+      context.push_back({section + "enabled", "true"});
+  }
   if (in("fp16.") && path != "fp16.enabled") context.push_back({"fp16.enabled", "true"});
   if (in("zero_optimization.") && path != "zero_optimization.stage") {
     context.push_back({"zero_optimization.stage", "3"});
@@ -132,121 +141,6 @@ Values context_of(const std::string& path) {
     context.push_back({"sluice.checkpoint_every", "10"});
   }
   return context;
-}
-
-// A valid value of each honoured key that is not its default (nor the context's).
-std::string sample_of(const std::string& path) {
-  static const std::map<std::string, std::string> kSamples = {
-      {"train_batch_size", "12"},
-      {"train_micro_batch_size_per_gpu", "2"},
-      {"gradient_accumulation_steps", "4"},
-      {"optimizer.type", "\"AdamW\""},
-      {"optimizer.params.lr", "0.5"},
-      {"optimizer.params.betas", "[0.5, 0.25]"},
-      {"optimizer.params.eps", "0.125"},
-      {"optimizer.params.weight_decay", "0.5"},
-      {"optimizer.params.bias_correction", "false"},
-      {"optimizer.params.adam_w_mode", "false"},
-      {"scheduler.type", "\"WarmupLR\""},
-      {"scheduler.params.warmup_min_lr", "0.25"},
-      {"scheduler.params.warmup_max_lr", "0.25"},
-      {"scheduler.params.warmup_num_steps", "25"},
-      {"scheduler.params.warmup_type", "\"linear\""},
-      {"scheduler.params.total_num_steps", "2500"},
-      {"scheduler.params.warmup_min_ratio", "0.25"},
-      {"scheduler.params.cos_min_ratio", "0.25"},
-      {"scheduler.params.cycle_min_lr", "0.25"},
-      {"scheduler.params.cycle_max_lr", "[0.25]"},
-      {"scheduler.params.decay_lr_rate", "0.25"},
-      {"scheduler.params.cycle_first_step_size", "25"},
-      {"scheduler.params.cycle_second_step_size", "25"},
-      {"scheduler.params.cycle_first_stair_count", "5"},
-      {"scheduler.params.cycle_second_stair_count", "5"},
-      {"scheduler.params.decay_step_size", "25"},
-      {"scheduler.params.cycle_momentum", "false"},
-      {"scheduler.params.cycle_min_mom", "0.25"},
-      {"scheduler.params.cycle_max_mom", "0.25"},
-      {"scheduler.params.decay_mom_rate", "0.25"},
-      {"scheduler.params.lr_range_test_min_lr", "0.25"},
-      {"scheduler.params.lr_range_test_step_size", "25"},
-      {"scheduler.params.lr_range_test_step_rate", "0.25"},
-      {"scheduler.params.lr_range_test_staircase", "true"},
-      {"scheduler.params.factor", "0.25"},
-      {"scheduler.params.total_iters", "25"},
-      {"scheduler.params.start_factor", "0.25"},
-      {"scheduler.params.end_factor", "0.25"},
-      {"scheduler.params.power", "0.25"},
-      {"scheduler.params.step_size", "25"},
-      {"scheduler.params.milestones", "[25, 50]"},
-      {"scheduler.params.gamma", "0.25"},
-      {"scheduler.params.T_max", "25"},
-      {"scheduler.params.T_0", "25"},
-      {"scheduler.params.T_mult", "2"},
-      {"scheduler.params.eta_min", "0.25"},
-      {"gradient_clipping", "0"},
-      {"dataloader_drop_last", "true"},
-      {"bf16", "{\"enabled\": true}"},
-      {"bf16.enabled", "true"},
-      {"fp16.enabled", "true"},
-      {"fp16.loss_scale", "1024"},
-      {"fp16.initial_scale_power", "7"},
-      {"fp16.loss_scale_window", "7"},
-      {"fp16.hysteresis", "7"},
-      {"fp16.consecutive_hysteresis", "true"},
-      {"fp16.min_loss_scale", "0.125"},
-      {"zero_optimization.stage", "2"},
-      {"zero_optimization.offload_param.device", "\"cpu\""},
-      {"zero_optimization.offload_param.nvme_path", "\"/elsewhere\""},
-      {"zero_optimization.offload_param.pin_memory", "false"},
-      {"zero_optimization.offload_param.buffer_count", "7"},
-      {"zero_optimization.offload_param.buffer_size", "7e6"},
-      {"zero_optimization.offload_optimizer.device", "\"cpu\""},
-      {"zero_optimization.offload_optimizer.nvme_path", "\"/elsewhere\""},
-      {"sluice.io.drive_weights", "[3]"},
-      {"sluice.io.submit_polling", "true"},
-      {"sluice.drive_endurance", "\"600TB\""},
-      {"zero_optimization.offload_optimizer.pin_memory", "true"},
-      {"zero_optimization.offload_optimizer.buffer_count", "7"},
-      {"zero_optimization.sub_group_size", "12345"},
-      {"zero_optimization.stage3_prefetch_bucket_size", "12345"},
-      {"zero_optimization.stage3_param_persistence_threshold", "12345"},
-      {"zero_optimization.stage3_model_persistence_threshold", "12345"},
-      {"zero_optimization.stage3_max_live_parameters", "12345"},
-      {"zero_optimization.stage3_max_reuse_distance", "12345"},
-      {"aio.block_size", "8192"},
-      {"aio.queue_depth", "33"},
-      {"aio.intra_op_parallelism", "3"},
-      {"sluice.device", "\"cuda:3\""},
-      {"sluice.deterministic", "true"},
-      {"sluice.tf32", "true"},
-      {"sluice.device_bytes", "\"1MiB\""},
-      {"sluice.host_bytes", "\"50%\""},
-      {"sluice.durability", "\"power\""},
-      {"sluice.io.backend", "\"threads\""},
-      {"sluice.io.reads_per_write", "1"},
-      {"sluice.commit_every", "3"},
-      {"sluice.checkpoint_dir", "\"/elsewhere\""},
-      {"sluice.checkpoint_every", "20"},
-      {"sluice.keep", "5"},
-      {"sluice.strict", "true"},
-      {"sluice.approximate", "true"},
-      {"sluice.overlap", "false"},
-      {"sluice.activations", "\"keep\""},
-      {"sluice.micro_batches_per_pass", "1"},
-      {"sluice.non_finite", "\"stop\""},
-      {"sluice.master", "\"fp32\""},
-      {"sluice.moments", "\"bf16\""},
-      {"sluice.cache_bytes", "\"50%\""},
-      {"activation_checkpointing.cpu_checkpointing", "true"},
-      {"sluice.threads", "{\"io\": 2}"},
-      {"sluice.threads.compute", "2"},
-      {"sluice.threads.optimizer", "2"},
-      {"sluice.threads.io", "2"},
-      {"sluice.seed", "7"},
-      {"steps_per_print", "10"},
-  };
-  const auto found = kSamples.find(path);
-  return found == kSamples.end() ? "" : found->second;
 }
 
 // A value of the row's type that is not its default.

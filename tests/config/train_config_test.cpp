@@ -46,9 +46,11 @@ TEST(BatchSizes, ThatDoNotMultiplyAreRefused) {
   EXPECT_THAT(message(batch({{kTB, "48"}, {kMB, "4"}, {kGAS, "5"}}), 2),
               HasSubstr("train_batch_size: must be micro batch x accumulation "
                         "steps x ranks: 48 is not 4 x 5 x 2"));
-  EXPECT_THAT(message(batch({{kTB, "33"}, {kMB, "17"}}), 2), HasSubstr("33 is not 17 x 0 x 2"));
+  EXPECT_THAT(message(batch({{kTB, "33"}, {kMB, "17"}}), 2),
+              HasSubstr("33 is less than one micro batch of 17 on each of 2 ranks"));
   EXPECT_THAT(message(batch({{kTB, "5"}}), 2), HasSubstr("5 is not 2 x 1 x 2"));
-  EXPECT_THAT(message(batch({{kTB, "1"}, {kGAS, "2"}}), 1), HasSubstr("1 is not 0 x 2 x 1"));
+  EXPECT_THAT(message(batch({{kTB, "1"}, {kGAS, "2"}}), 1),
+              HasSubstr("1 is less than 2 accumulation steps"));
   EXPECT_THAT(message(batch({{kGAS, "2"}}), 1),
               HasSubstr("gradient_accumulation_steps: train_batch_size or "
                         "train_micro_batch_size_per_gpu is required"));

@@ -210,6 +210,7 @@ std::string help_text(const CLI::App& command) {
   if (!rows.empty()) out += "\ncommands:\n" + two_columns(rows);
   rows.clear();
   for (const CLI::Option* option : command.get_options()) {
+    if (option->get_group().empty()) continue;  // in no help
     rows.emplace_back(shown_name(*option), option->get_description());
   }
   out += "\noptions:\n" + two_columns(rows);

@@ -138,6 +138,21 @@ void add_precision(const config::TrainConfig& config, Values& values) {
   values.emplace_back("fp16.min_loss_scale", fp16.min_loss_scale);
 }
 
+void add_monitors(const config::TrainConfig& config, Values& values) {
+  const config::MonitorsConfig& monitors = config.monitors;
+  const auto add = [&](const std::string& section, const config::MonitorFiles& files) {
+    values.emplace_back(section + ".enabled", files.enabled);
+    if (!files.enabled) return;
+    values.emplace_back(section + ".output_path", files.output_path);
+    values.emplace_back(section + ".job_name", files.job_name);
+  };
+  add("tensorboard", monitors.tensorboard);
+  add("csv_monitor", monitors.csv);
+  values.emplace_back("wall_clock_breakdown", monitors.wall_clock_breakdown);
+  values.emplace_back("memory_breakdown", monitors.memory_breakdown);
+  values.emplace_back("timers.throughput.enabled", monitors.throughput);
+}
+
 void add_aio(const config::TrainConfig& config, Values& values) {
   values.emplace_back("aio.block_size", count(config.aio.block_size));
   values.emplace_back("aio.queue_depth", config.aio.queue_depth);
@@ -241,6 +256,7 @@ std::vector<std::pair<std::string, Json::Value>> resolved_values(
   add_precision(config, values);
   values.emplace_back("steps_per_print",
                       config.steps_per_print ? number(*config.steps_per_print) : Json::Value());
+  add_monitors(config, values);
   values.emplace_back("dataloader_drop_last", config.drop_last);
   add_zero(config, values);
   add_aio(config, values);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "files/system_files.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/plan/plan_text.hpp"
 #include "terminal/byte_progress.hpp"
@@ -139,6 +140,7 @@ void TrainProgress::on_step(const train::StepRecord& record) {
     console_.print(plain_line(record));
     printed_at_seconds_ = now;
   }
+  print_breakdowns(record);
   if (record.eval_loss) {
     eval_losses_.push_back({static_cast<double>(record.step), *record.eval_loss});
     console_.print("step " + std::to_string(record.step) + "/" + std::to_string(total_steps_) +
@@ -149,6 +151,20 @@ void TrainProgress::on_step(const train::StepRecord& record) {
     last_status_ = progress_line(view(record), console_.terminal());
     console_.status(record.step == total_steps_ ? "" : last_status_);
     drawn_at_seconds_ = now;
+  }
+}
+
+void TrainProgress::print_breakdowns(const train::StepRecord& record) {
+  if (!plan_) return;
+  const config::TrainConfig& config = plan_->config;
+  throughput_.add(record, config.train_batch_size, config.gradient_accumulation_steps);
+  const bool prints = steps_per_print_ > 0 && record.step % steps_per_print_ == 0;
+  if (prints && config.monitors.throughput) console_.print(throughput_.line());
+  if (config.monitors.wall_clock_breakdown) console_.print(times_line(record));
+  if (config.monitors.memory_breakdown) {
+    const std::string meminfo = read_small_file("/proc/meminfo");
+    console_.print(memory_lines(record, kibibytes_of(meminfo, "MemTotal"),
+                                kibibytes_of(meminfo, "MemAvailable")));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "process/exit_code.hpp"
 #include "process/signals.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
 #include "sluice/base/trace.hpp"
 #include "sluice/config/model_config.hpp"
 #include "terminal/clock.hpp"
@@ -90,7 +91,10 @@ int run_train(const TrainArguments& arguments, Session& session) {
   train::TrainRequest request = arguments.request;
   request.command_line = valid_utf8(shell_line(session.argv()));
   require_files(request);
+  // The library opens the data again, and says then what it reads.
+  set_log_sink(nullptr);
   set_steps_of_epochs(request);
+  set_log_sink(session.console().make_log_sink());
   check_report(request.report_dir);
   check_trace(request);
   // Read here as well, so that mistakes show before LibTorch is loaded. A pipe is not read here,

@@ -8,9 +8,9 @@
 
 #include "check/type_rule.hpp"
 #include "json/json_document.hpp"
+#include "schedule/scheduler_types.hpp"
 #include "schema/schema_rules.hpp"
 #include "sluice/config/key_table.hpp"
-#include "train/scheduler_types.hpp"
 
 namespace sluice::config {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "json/json_document.hpp"
-#include "train/scheduler_types.hpp"
+#include "schedule/scheduler_types.hpp"
 
 namespace sluice::config {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "schedule/train_scheduler.hpp"
 #include "sluice/base/text.hpp"
-#include "train/train_scheduler.hpp"
 
 namespace sluice::config {
 

@@ -16,6 +16,7 @@
 
 #include "sluice/base/dtype.hpp"
 #include "sluice/config/config_error.hpp"
+#include "sluice/config/monitor_config.hpp"
 #include "sluice/config/scheduler_config.hpp"
 
 namespace sluice::config {
@@ -199,6 +200,7 @@ struct TrainConfig {
   Fp16Config fp16;                              // never enabled together with bf16
   std::optional<std::int64_t> steps_per_print;  // empty: no printing
   bool drop_last = false;                       // an epoch ends with its last whole batch
+  MonitorsConfig monitors;
   ZeroConfig zero;
   AioConfig aio;
   SluiceConfig sluice;

@@ -1,10 +1,10 @@
-#include "train/train_scheduler.hpp"
+#include "schedule/train_scheduler.hpp"
 
 #include <algorithm>
 #include <utility>
 
+#include "schedule/scheduler_types.hpp"
 #include "sluice/config/lr_schedule.hpp"
-#include "train/scheduler_types.hpp"
 
 namespace sluice::config {
 

@@ -1,4 +1,4 @@
-#include "train/torch_schedule.hpp"
+#include "schedule/torch_schedule.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "schedule/torch_schedule.hpp"
 #include "sluice/base/error.hpp"
-#include "train/torch_schedule.hpp"
 
 namespace sluice::config {
 
