@@ -270,7 +270,17 @@ TEST_F(ConfigProgram, CheckTakesEpochs) {
   const ProgramResult steps =
       run_sluice({"config", "check", file("ds.json"), "--epochs", "3", "--steps", "70", "--json"});
   EXPECT_EQ(parse_json(steps.out)["values"]["scheduler.params.total_num_steps"].asInt(), 70);
-  EXPECT_EQ(run_sluice({"config", "check", file("ds.json"), "--epochs", "0"}).exit_code, 2);
+  const auto refused = [&](const char* epochs) {
+    const ProgramResult checked =
+        run_sluice({"config", "check", file("ds.json"), "--epochs", epochs});
+    EXPECT_EQ(checked.exit_code, 2);
+    return checked.err;
+  };
+  EXPECT_THAT(refused("0"), HasSubstr("expected a whole number of at least 1, found \"0\""));
+  EXPECT_THAT(refused("1.5"), HasSubstr("expected a whole number of at least 1, found \"1.5\""));
+  EXPECT_THAT(refused("2000000000"), HasSubstr("expected at most 1,000,000,000, found"));
+  EXPECT_THAT(refused("99999999999999999999"),
+              HasSubstr("expected a whole number of at most 9223372036854775807, found"));
 }
 
 TEST_F(ConfigProgram, MessagesRepeatInputShortAndWithoutItsControlCharacters) {

@@ -36,7 +36,7 @@ void add_epochs_option(CLI::App& command, std::vector<config::Setting>& settings
              "epochs of the run, as for train: fills a length of \"auto\" too; how many steps they "
              "are is known where the data is read",
              [&settings](const std::string& text) {
-               to_integer("--epochs", text, 1);
+               to_epochs(text);
                settings.push_back(setting_of_steps(kStepsOfEpochs, "--epochs"));
              });
 }

@@ -29,6 +29,13 @@ std::string joined(const std::vector<std::string>& parts) {
   return out;
 }
 
+// --steps counts from the beginning of the run, which is easily forgotten when one is resumed.
+std::string nothing_left(std::int64_t done, std::int64_t total) {
+  return "nothing is left to train: step " + std::to_string(done) +
+         " of the run is committed, and its steps are " + std::to_string(total) +
+         " in all, counted from its beginning; to go on, give more --steps or --epochs";
+}
+
 }  // namespace
 
 std::string progress_line(const ProgressView& view, const TerminalFacts& terminal) {
@@ -119,8 +126,7 @@ void TrainProgress::on_begin(std::int64_t first_step, std::int64_t total_steps) 
   const std::string steps = std::to_string(first_step) + " to " + std::to_string(total_steps);
   console_.print(first_step > total_steps
                      ? (total_steps == 0 ? "evaluating, without training"
-                                         : "nothing to train: step " + std::to_string(total_steps) +
-                                               " is reached")
+                                         : nothing_left(first_step - 1, total_steps))
                      : "\ntraining: steps " + steps);
   if (first_step <= total_steps)
     console_.status("step " + std::to_string(first_step) + " is running");
