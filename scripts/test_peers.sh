@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares the program with DeepSpeed and torch and with TensorBoard's reader: scripts/test_peers.sh [ARGUMENT OF PYTEST...].
+# Compares the program with DeepSpeed, torch and TensorBoard's reader: scripts/test_peers.sh [ARGUMENT OF PYTEST...].
 # Needs build/bin/sluice (scripts/build.sh). Makes an environment with deepspeed and tensorboard, and the torch of .venv, in
 # .cache/peers-venv, once. SLUICE names another program.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -36,7 +36,7 @@ TEST(ResolvedValues, HaveEveryHonouredKey) {
               "offload_optimizer": {"device": "nvme", "nvme_path": "/a"}},
             "sluice": {"checkpoint_dir": "/c", "io": {"drive_weights": [1]}, "drive_endurance": "1TB"}})",
                            R"({"train_batch_size": 8, "tensorboard": {"enabled": true},
-            "csv_monitor": {"enabled": true}})"}) {
+            "csv_monitor": {"enabled": true}, "flops_profiler": {"enabled": true}})"}) {
     for (const auto& [key, value] : values_of(text)) all[key] = value;
   }
   for (const char* scheduler :

@@ -79,6 +79,9 @@ std::string describe(const TrainConfig& c) {
   for (const MonitorFiles& files : {m.tensorboard, m.csv})
     out << files.enabled << files.directory() << ' ';
   out << m.wall_clock_breakdown << m.memory_breakdown << m.throughput << '\n';
+  const FlopsProfilerConfig& p = m.flops_profiler;
+  out << p.enabled << p.detailed << ' ' << p.profile_step << ' ' << p.recompute_fwd_factor << ' '
+      << p.output_file << '\n';
   const Fp16Config& f = c.fp16;
   out << f.enabled << ' ' << f.loss_scale << ' ' << f.initial_scale_power << ' '
       << f.loss_scale_window << ' ' << f.hysteresis << ' ' << f.consecutive_hysteresis << ' '
@@ -122,7 +125,7 @@ Values context_of(const std::string& path) {
     context.push_back({"scheduler.type", "\"" + type + "\""});
     for (const auto& [name, value] : params) context.push_back({"scheduler.params." + name, value});
   }
-  for (const std::string section : {"tensorboard.", "csv_monitor."}) {
+  for (const std::string section : {"tensorboard.", "csv_monitor.", "flops_profiler."}) {
     if (in(section) && path != section + "enabled")
       context.push_back({section + "enabled", "true"});
   }

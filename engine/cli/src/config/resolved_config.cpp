@@ -151,6 +151,15 @@ void add_monitors(const config::TrainConfig& config, Values& values) {
   values.emplace_back("wall_clock_breakdown", monitors.wall_clock_breakdown);
   values.emplace_back("memory_breakdown", monitors.memory_breakdown);
   values.emplace_back("timers.throughput.enabled", monitors.throughput);
+  const config::FlopsProfilerConfig& profiler = monitors.flops_profiler;
+  values.emplace_back("flops_profiler.enabled", profiler.enabled);
+  if (!profiler.enabled) return;
+  values.emplace_back("flops_profiler.profile_step", number(profiler.profile_step));
+  values.emplace_back("flops_profiler.recompute_fwd_factor", profiler.recompute_fwd_factor);
+  values.emplace_back("flops_profiler.detailed", profiler.detailed);
+  values.emplace_back("flops_profiler.output_file", profiler.output_file.empty()
+                                                        ? Json::Value()
+                                                        : Json::Value(profiler.output_file));
 }
 
 void add_aio(const config::TrainConfig& config, Values& values) {

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "files/output_file.hpp"
 #include "files/system_files.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/plan/plan_text.hpp"
 #include "terminal/byte_progress.hpp"
 #include "terminal/text_format.hpp"
+#include "train/flops_profile.hpp"
 
 namespace sluice::cli {
 
@@ -167,10 +170,23 @@ void TrainProgress::print_breakdowns(const train::StepRecord& record) {
   const bool prints = steps_per_print_ > 0 && record.step % steps_per_print_ == 0;
   if (prints && config.monitors.throughput) console_.print(throughput_.line());
   if (config.monitors.wall_clock_breakdown) console_.print(times_line(record));
+  print_profile(record);
   if (config.monitors.memory_breakdown) {
     const std::string meminfo = read_small_file("/proc/meminfo");
     console_.print(memory_lines(record, kibibytes_of(meminfo, "MemTotal"),
                                 kibibytes_of(meminfo, "MemAvailable")));
+  }
+}
+
+void TrainProgress::print_profile(const train::StepRecord& record) {
+  const config::FlopsProfilerConfig& profiler = plan_->config.monitors.flops_profiler;
+  if (!profiler.enabled || record.step != profiler.profile_step + 1) return;
+  const std::string profile = flops_profile(*plan_, record);
+  if (profiler.output_file.empty()) return console_.print(profile);
+  try {
+    write_file(profiler.output_file, profile);
+  } catch (const IoError& error) {  // no reason to end a run
+    console_.log(LogLevel::error, "flops_profiler: " + std::string(error.what()));
   }
 }
 

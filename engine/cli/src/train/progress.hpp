@@ -77,6 +77,7 @@ class TrainProgress : public train::TrainObserver {
   bool wants_line(const train::StepRecord& record) const;
   // The breakdowns that the configuration asks for.
   void print_breakdowns(const train::StepRecord& record);
+  void print_profile(const train::StepRecord& record);
   std::string plain_line(const train::StepRecord& record) const;
 
   Console& console_;

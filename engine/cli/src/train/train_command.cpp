@@ -99,9 +99,12 @@ int run_train(const TrainArguments& arguments, Session& session) {
   check_trace(request);
   // Read here as well, so that mistakes show before LibTorch is loaded. A pipe is not read here,
   // because it can be read only once.
-  if (is_file(request.config_path) && std::ranges::all_of(request.tuned_paths, is_file))
-    load_training_config(request.config_path,
-                         {.tuned_paths = request.tuned_paths, .settings = request.settings});
+  if (is_file(request.config_path) && std::ranges::all_of(request.tuned_paths, is_file)) {
+    const config::TrainConfig config = load_training_config(
+        request.config_path, {.tuned_paths = request.tuned_paths, .settings = request.settings});
+    if (const std::string& file = config.monitors.flops_profiler.output_file; !file.empty())
+      check_writable("flops_profiler.output_file", file, request.data_paths);
+  }
   if (is_file(request.model_path)) config::load_model_config(request.model_path);
 
   train::TrainLibrary& library = load_train_library();
