@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kPrefix = "events.out.tfevents.";
 
-std::array<std::uint32_t, 256> crc_table() {
+constexpr std::array<std::uint32_t, 256> crc_table() {
   std::array<std::uint32_t, 256> table{};
   for (std::uint32_t byte = 0; byte < table.size(); ++byte) {
     std::uint32_t crc = byte;
@@ -30,6 +30,7 @@ std::array<std::uint32_t, 256> crc_table() {
   }
   return table;
 }
+constexpr std::array<std::uint32_t, 256> kCrcTable = crc_table();
 
 // An integer as `Bytes` bytes, the lowest first.
 template <int Bytes>
@@ -96,10 +97,9 @@ long long newest_time(const std::string& directory) {
 }  // namespace
 
 std::uint32_t crc32c(const std::string& bytes) {
-  static const std::array<std::uint32_t, 256> kTable = crc_table();
   std::uint32_t crc = 0xFFFFFFFFU;
   for (const char byte : bytes)
-    crc = (crc >> 8U) ^ kTable[(crc ^ static_cast<unsigned char>(byte)) & 0xFFU];
+    crc = (crc >> 8U) ^ kCrcTable[(crc ^ static_cast<unsigned char>(byte)) & 0xFFU];
   return ~crc;
 }
 

@@ -60,12 +60,12 @@ std::string python_number(double value) {
   char text[40];
   const auto end =
       std::to_chars(text, text + sizeof(text), value, std::chars_format::scientific).ptr;
-  const std::string scientific(text, end);
+  std::string scientific(text, end);
   const int exponent = std::atoi(scientific.c_str() + scientific.find('e') + 1);
   if (value != 0 && (exponent < -4 || exponent >= 16)) return scientific;
   const auto fixed_end =
       std::to_chars(text, text + sizeof(text), value, std::chars_format::fixed).ptr;
-  const std::string fixed(text, fixed_end);
+  std::string fixed(text, fixed_end);
   return fixed.find('.') == std::string::npos ? fixed + ".0" : fixed;
 }
 
