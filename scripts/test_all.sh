@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The long test, for before a change is called done: what .ci/run does (scripts/test.sh, the format), then the schema of the
-# configuration beside its parser, steps on 2,000
+# configuration beside its parser, learning rates beside those of DeepSpeed and torch, steps on 2,000
 # schedules of a device that is late, 100 restarts of each kind, 200 losses of power, 300 faults of the drive of each kind,
 # ThreadSanitizer, AddressSanitizer over engine/train, a minute of libFuzzer for each kind of file, clang's thread-safety
 # analysis and clang-tidy over everything.
@@ -12,6 +12,7 @@ if (($# > 0)); then fail "usage: scripts/test_all.sh (it takes no arguments)"; f
 stage "scripts/test.sh" scripts/test.sh || true
 stage "format" scripts/format.sh --check || true
 stage "schema of the configuration" scripts/config_schema.sh || true
+stage "DeepSpeed's and torch's schedules" scripts/test_peers.sh || true
 stage "2,000 late schedules" env SLUICE_SCHEDULES=2000 build/bin/late_gpu_test || true
 stage "100 restarts" env SLUICE_RESTARTS=100 build/bin/train_restarts_test || true
 stage "200 losses of power" env SLUICE_POWER_CUTS=200 build/bin/power_loss_test || true

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "doctor/system_files.hpp"
+#include "files/system_files.hpp"
 
 namespace sluice::cli {
 namespace {

@@ -199,8 +199,11 @@ TEST_F(Progress, ShowsTheLossScaleWhereThereIsOne) {
 
 TEST_F(Progress, SaysSoWhenNothingIsLeftToDo) {
   TrainProgress progress = make({});
-  progress.on_begin(11, 10);
-  EXPECT_THAT(output(), HasSubstr("nothing to train: step 10 is reached"));
+  progress.on_begin(11, 6);
+  EXPECT_THAT(output(),
+              HasSubstr("nothing is left to train: step 10 of the run is committed, and its steps "
+                        "are 6 in all, counted from its beginning; to go on, give more --steps or "
+                        "--epochs"));
 }
 
 TEST_F(Progress, DrawsTheCurveFromTenStepsOn) {

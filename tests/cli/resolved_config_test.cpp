@@ -39,8 +39,22 @@ TEST(ResolvedValues, HaveEveryHonouredKey) {
             "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 9}}})",
                            R"({"train_batch_size": 8, "optimizer": {"type": "SGD"},
             "sluice": {"groups": [{"match": "*.bias", "lr": 0.5}]}})",
-                           R"({"train_batch_size": 8, "optimizer": {"type": "Adagrad"}})"}) {
+                           R"({"train_batch_size": 8, "optimizer": {"type": "Adagrad"}})",
+                           R"({"train_batch_size": 8, "tensorboard": {"enabled": true},
+            "csv_monitor": {"enabled": true}, "flops_profiler": {"enabled": true}})"}) {
     for (const auto& [key, value] : values_of(text)) all[key] = value;
+  }
+  for (const char* scheduler :
+       {R"("WarmupLR")", R"("WarmupCosineLR", "params": {"total_num_steps": 9})",
+        R"("OneCycle", "params": {"cycle_min_lr": 1, "cycle_max_lr": 2})", R"("LRRangeTest")",
+        R"("ConstantLR")", R"("LinearLR")", R"("PolynomialLR")",
+        R"("StepLR", "params": {"step_size": 9})",
+        R"("MultiStepLR", "params": {"milestones": [9]})",
+        R"("CosineAnnealingLR", "params": {"T_max": 9})",
+        R"("CosineAnnealingWarmRestarts", "params": {"T_0": 9})"}) {
+    for (const auto& [key, value] : values_of(R"({"train_batch_size": 8, "scheduler": {"type": )" +
+                                              std::string(scheduler) + "}}"))
+      all[key] = value;
   }
   // These show in other values: of sections, of Adam's type, and of the thread counts.
   const std::set<std::string> shown_elsewhere = {"bf16", "optimizer.params.adam_w_mode",

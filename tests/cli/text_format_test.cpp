@@ -53,5 +53,23 @@ TEST(ValidUtf8, ReplacesEachByteThatIsNotPartOfOne) {
   EXPECT_EQ(valid_utf8("\xED\xA0\x80"), "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD") << "a surrogate";
 }
 
+TEST(Printable, EscapesWhatATerminalWouldObey) {
+  EXPECT_EQ(printable("a\x1b[31mb\x07\x7f"), "a\\x1b[31mb\\x07\\x7f");
+  EXPECT_EQ(printable("\xC2\x9B"
+                      "1m"),
+            "\\x9b1m");
+  EXPECT_EQ(printable("one\ntwo\tthree \xC3\xA9\n"), "one\ntwo\tthree \xC3\xA9\n");
+  EXPECT_EQ(printable("a\xC3"), "a\xEF\xBF\xBD");
+}
+
+TEST(Printable, CutsLongLinesAtACharacter) {
+  const std::string long_line(3000, 'x');
+  EXPECT_EQ(printable("a\n" + long_line + "\nb"),
+            "a\n" + long_line.substr(0, 2000) + "... (1,000 more bytes)\nb");
+  std::string accents;
+  for (int i = 0; i < 1500; ++i) accents += "\xC3\xA9";
+  EXPECT_EQ(printable(accents), accents.substr(0, 2000) + "... (1,000 more bytes)");
+}
+
 }  // namespace
 }  // namespace sluice::cli

@@ -115,6 +115,74 @@ TEST(Flags, ReplaceBatchSizesThatDoNotFit) {
   EXPECT_THAT(mistakes_with(text, {}), HasSubstr("The file is for 8 ranks"));
 }
 
+TEST(Flags, ReplaceATrainingBatchThatIsAloneInTheFile) {
+  // 4 sequences are less than a micro batch of 8.
+  const TrainConfig micro =
+      parse_with(R"({"train_batch_size": 4})", {flag("--per-device-train-batch-size", "8")});
+  EXPECT_EQ(micro.train_batch_size, 8);
+  EXPECT_EQ(micro.gradient_accumulation_steps, 1);
+  EXPECT_THAT(micro.notes, Contains("note: train_batch_size: 4 of the file does not fit the batch "
+                                    "sizes of the flags, and is derived"));
+  const TrainConfig both =
+      parse_with(R"({"train_batch_size": 4, "gradient_accumulation_steps": 1})",
+                 {flag("--per-device-train-batch-size", "8")});
+  EXPECT_EQ(both.train_batch_size, 8);
+  // Nothing else says how large a batch is.
+  EXPECT_THAT(
+      mistakes_with(R"({"train_batch_size": 4})", {flag("--gradient-accumulation-steps", "3")}),
+      HasSubstr("4 is not 1 x 3 x 1"));
+}
+
+TEST(Flags, ThatContradictEachOtherInTheBatchAreAnError) {
+  EXPECT_THAT(
+      mistakes_with("{}",
+                    {flag("--train-batch-size", "4"), flag("--per-device-train-batch-size", "8")}),
+      HasSubstr("must be micro batch x accumulation steps x ranks: 4 is less than one micro "
+                "batch of 8\n"));
+  EXPECT_THAT(mistakes_with("{}", {flag("--train-batch-size", "4"),
+                                   flag("--gradient-accumulation-steps", "8")}),
+              HasSubstr("4 is less than 8 accumulation steps\n"));
+}
+
+TEST(Flags, ThatGiveOneKeyTwiceSayWhichCounts) {
+  const TrainConfig config = parse_with(
+      R"({"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 3}}})",
+      {flag("--learning-rate", "2"), {"optimizer.params.lr", "1", "--set optimizer.params.lr"}});
+  EXPECT_EQ(config.optimizer.lr, 1);
+  EXPECT_THAT(config.notes,
+              ElementsAre("note: optimizer.params.lr: 1 of --set replaces 2 of --learning-rate",
+                          "note: optimizer.params.lr: 1 of --set replaces 3 of the file"));
+  const TrainConfig old_name =
+      parse_with(R"({"train_batch_size": 4})",
+                 {flag("--bf16", "true"), {"bfloat16.enabled", "false", "--set bfloat16.enabled"}});
+  EXPECT_FALSE(old_name.bf16);
+  EXPECT_THAT(old_name.notes,
+              Contains("note: bfloat16.enabled: false of --set replaces true of --bf16"));
+  const TrainConfig equal =
+      parse_with(R"({"train_batch_size": 4})",
+                 {flag("--max-grad-norm", "2.0"), {"gradient_clipping", "2", "--set x"}});
+  EXPECT_EQ(equal.gradient_clipping, 2);
+}
+
+TEST(Flags, OfAWholeSectionSayWhichKeysAreLost) {
+  const char* text = R"({"train_batch_size": 4, "zero_optimization": {"stage": 2,
+      "offload_optimizer": {"device": "cpu"}, "overlap_comm": true}})";
+  const TrainConfig config =
+      parse_with(text, {{"zero_optimization", R"({"stage": 1})", "--set zero_optimization"}});
+  EXPECT_EQ(config.zero.stage, 1);
+  EXPECT_EQ(config.zero.offload_optimizer.device, OffloadConfig::Device::none);
+  EXPECT_THAT(config.notes,
+              Contains("note: zero_optimization: --set replaces the whole section, without its "
+                       "keys offload_optimizer, overlap_comm"));
+  // A key's own flag holds beside it, in any order.
+  const TrainConfig both =
+      parse_with(text, {{"zero_optimization.stage", "3", "--set zero_optimization.stage"},
+                        {"zero_optimization", R"({"stage": 1})", "--set zero_optimization"}});
+  EXPECT_EQ(both.zero.stage, 3);
+  EXPECT_THAT(both.notes,
+              Contains("note: zero_optimization.stage: 3 of --set replaces 1 of --set"));
+}
+
 TEST(Flags, OfOnlyAutoLeaveAValueAlone) {
   const auto steps = [](const char* total) {
     const TrainConfig config = parse_with(

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "config_testing.hpp"
+#include "key_samples.hpp"
 
 namespace sluice::config::test {
 namespace {
@@ -22,19 +23,28 @@ std::string describe(const OffloadConfig& o) {
       << o.buffer_count.value_or(-1) << ' ' << o.buffer_size.value_or(0) << '\n';
   return out.str();
 }
+struct ShowParameter {
+  std::ostringstream& out;
+  void operator()(std::string_view, const std::optional<double>& value) const {
+    out << value.value_or(-1) << ' ';
+  }
+  void operator()(std::string_view, const std::vector<std::int64_t>& values) const {
+    for (const std::int64_t value : values) out << value << ' ';
+  }
+  void operator()(std::string_view, WarmupType type) const { out << static_cast<int>(type) << ' '; }
+  void operator()(std::string_view, std::int64_t value) const { out << value << ' '; }
+  void operator()(std::string_view, double value) const { out << value << ' '; }
+  void operator()(std::string_view, bool value) const { out << value << ' '; }
+};
 std::string describe(const SchedulerConfig& scheduler) {
   std::ostringstream out;
   out << scheduler.index() << ' ';
-  if (const auto* s = std::get_if<WarmupLR>(&scheduler)) {
-    out << s->warmup_min_lr << ' ' << s->warmup_max_lr.value_or(-1) << ' ' << s->warmup_num_steps
-        << ' ' << static_cast<int>(s->warmup_type);
-  } else if (const auto* d = std::get_if<WarmupDecayLR>(&scheduler)) {
-    out << d->total_num_steps << ' ' << d->warmup_min_lr << ' ' << d->warmup_max_lr << ' '
-        << d->warmup_num_steps << ' ' << static_cast<int>(d->warmup_type);
-  } else if (const auto* c = std::get_if<WarmupCosineLR>(&scheduler)) {
-    out << c->total_num_steps << ' ' << c->warmup_min_ratio << ' ' << c->warmup_num_steps << ' '
-        << c->cos_min_ratio << ' ' << static_cast<int>(c->warmup_type);
-  }
+  std::visit(
+      [&](const auto& s) {
+        if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(s)>, std::monostate>)
+          std::remove_cvref_t<decltype(s)>::visit(s, ShowParameter{out});
+      },
+      scheduler);
   out << '\n';
   return out.str();
 }
@@ -74,6 +84,13 @@ std::string describe(const TrainConfig& c) {
   }
   out << describe(c.scheduler) << c.gradient_clipping << ' ' << c.bf16 << ' '
       << c.steps_per_print.value_or(-1) << c.drop_last << '\n';
+  const MonitorsConfig& m = c.monitors;
+  for (const MonitorFiles& files : {m.tensorboard, m.csv})
+    out << files.enabled << files.directory() << ' ';
+  out << m.wall_clock_breakdown << m.memory_breakdown << m.throughput << '\n';
+  const FlopsProfilerConfig& p = m.flops_profiler;
+  out << p.enabled << p.detailed << ' ' << p.profile_step << ' ' << p.recompute_fwd_factor << ' '
+      << p.output_file << '\n';
   const Fp16Config& f = c.fp16;
   out << f.enabled << ' ' << f.loss_scale << ' ' << f.initial_scale_power << ' '
       << f.loss_scale_window << ' ' << f.hysteresis << ' ' << f.consecutive_hysteresis << ' '
@@ -85,6 +102,26 @@ std::string describe(const TrainConfig& c) {
       << z.model_persistence_threshold << '\n';
   out << c.aio.block_size << ' ' << c.aio.queue_depth << ' ' << c.aio.intra_op_parallelism << '\n';
   return out.str() + describe(c.sluice);
+}
+
+// A scheduler that reads the parameter, and the other parameters that it needs.
+std::pair<std::string, Values> scheduler_with(const std::string& name) {
+  const auto in = [&](std::initializer_list<const char*> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (name.ends_with("_ratio")) return {"WarmupCosineLR", {{"total_num_steps", "5000"}}};
+  if (name == "total_num_steps") return {"WarmupDecayLR", {{"total_num_steps", "5000"}}};
+  if (name.starts_with("cycle_") || name.starts_with("decay_"))
+    return {"OneCycle", {{"cycle_min_lr", "0.5"}, {"cycle_max_lr", "0.75"}}};
+  if (name.starts_with("lr_range_")) return {"LRRangeTest", {}};
+  if (name == "factor") return {"ConstantLR", {}};
+  if (in({"start_factor", "end_factor", "total_iters"})) return {"LinearLR", {}};
+  if (name == "power") return {"PolynomialLR", {}};
+  if (in({"step_size", "gamma"})) return {"StepLR", {{"step_size", "9"}}};
+  if (name == "milestones") return {"MultiStepLR", {{"milestones", "[9]"}}};
+  if (in({"T_max", "eta_min"})) return {"CosineAnnealingLR", {{"T_max", "9"}}};
+  if (name.starts_with("T_")) return {"CosineAnnealingWarmRestarts", {{"T_0", "9"}}};
+  return {"WarmupLR", {}};
 }
 
 // The other keys that make a key valid or give it an effect.
@@ -100,12 +137,13 @@ Values context_of(const std::string& path) {
   }
   if (path == "train_batch_size") context.back() = {"train_micro_batch_size_per_gpu", "4"};
   if (in("scheduler.params.")) {
-    const bool cosine = path.ends_with("_ratio");
-    const bool total = cosine || path.ends_with("total_num_steps");
-    context.push_back({"scheduler.type", cosine  ? "\"WarmupCosineLR\""
-                                         : total ? "\"WarmupDecayLR\""
-                                                 : "\"WarmupLR\""});
-    if (total) context.push_back({"scheduler.params.total_num_steps", "5000"});
+    const auto [type, params] = scheduler_with(path.substr(path.rfind('.') + 1));
+    context.push_back({"scheduler.type", "\"" + type + "\""});
+    for (const auto& [name, value] : params) context.push_back({"scheduler.params." + name, value});
+  }
+  for (const std::string section : {"tensorboard.", "csv_monitor.", "flops_profiler."}) {
+    if (in(section) && path != section + "enabled")
+      context.push_back({section + "enabled", "true"});
   }
   if (in("fp16.") && path != "fp16.enabled") context.push_back({"fp16.enabled", "true"});
   if (in("zero_optimization.") && path != "zero_optimization.stage") {
@@ -122,102 +160,6 @@ Values context_of(const std::string& path) {
     context.push_back({"sluice.checkpoint_every", "10"});
   }
   return context;
-}
-
-// A valid value of each honoured key that is not its default (nor the context's).
-std::string sample_of(const std::string& path) {
-  static const std::map<std::string, std::string> kSamples = {
-      {"train_batch_size", "12"},
-      {"train_micro_batch_size_per_gpu", "2"},
-      {"gradient_accumulation_steps", "4"},
-      {"optimizer.type", "\"AdamW\""},
-      {"optimizer.params.lr", "0.5"},
-      {"optimizer.params.betas", "[0.5, 0.25]"},
-      {"optimizer.params.eps", "0.125"},
-      {"optimizer.params.weight_decay", "0.5"},
-      {"optimizer.params.bias_correction", "false"},
-      {"optimizer.params.adam_w_mode", "false"},
-      {"optimizer.params.amsgrad", "true"},
-      {"optimizer.params.lr_decay", "0.5"},
-      {"optimizer.params.initial_accumulator_value", "0.5"},
-      {"optimizer.params.momentum", "0.5"},
-      {"optimizer.params.dampening", "0.5"},
-      {"optimizer.params.nesterov", "true"},
-      {"optimizer.params.maximize", "true"},
-      {"sluice.groups", "[{\"match\": \"*.bias\", \"lr\": 0.5}]"},
-      {"sluice.no_decay", "\"biases_and_norms\""},
-      {"scheduler.type", "\"WarmupLR\""},
-      {"scheduler.params.warmup_min_lr", "0.25"},
-      {"scheduler.params.warmup_max_lr", "0.25"},
-      {"scheduler.params.warmup_num_steps", "25"},
-      {"scheduler.params.warmup_type", "\"linear\""},
-      {"scheduler.params.total_num_steps", "2500"},
-      {"scheduler.params.warmup_min_ratio", "0.25"},
-      {"scheduler.params.cos_min_ratio", "0.25"},
-      {"gradient_clipping", "0"},
-      {"dataloader_drop_last", "true"},
-      {"bf16", "{\"enabled\": true}"},
-      {"bf16.enabled", "true"},
-      {"fp16.enabled", "true"},
-      {"fp16.loss_scale", "1024"},
-      {"fp16.initial_scale_power", "7"},
-      {"fp16.loss_scale_window", "7"},
-      {"fp16.hysteresis", "7"},
-      {"fp16.consecutive_hysteresis", "true"},
-      {"fp16.min_loss_scale", "0.125"},
-      {"zero_optimization.stage", "2"},
-      {"zero_optimization.offload_param.device", "\"cpu\""},
-      {"zero_optimization.offload_param.nvme_path", "\"/elsewhere\""},
-      {"zero_optimization.offload_param.pin_memory", "false"},
-      {"zero_optimization.offload_param.buffer_count", "7"},
-      {"zero_optimization.offload_param.buffer_size", "7e6"},
-      {"zero_optimization.offload_optimizer.device", "\"cpu\""},
-      {"zero_optimization.offload_optimizer.nvme_path", "\"/elsewhere\""},
-      {"sluice.io.drive_weights", "[3]"},
-      {"sluice.io.submit_polling", "true"},
-      {"sluice.drive_endurance", "\"600TB\""},
-      {"zero_optimization.offload_optimizer.pin_memory", "true"},
-      {"zero_optimization.offload_optimizer.buffer_count", "7"},
-      {"zero_optimization.sub_group_size", "12345"},
-      {"zero_optimization.stage3_prefetch_bucket_size", "12345"},
-      {"zero_optimization.stage3_param_persistence_threshold", "12345"},
-      {"zero_optimization.stage3_model_persistence_threshold", "12345"},
-      {"zero_optimization.stage3_max_live_parameters", "12345"},
-      {"zero_optimization.stage3_max_reuse_distance", "12345"},
-      {"aio.block_size", "8192"},
-      {"aio.queue_depth", "33"},
-      {"aio.intra_op_parallelism", "3"},
-      {"sluice.device", "\"cuda:3\""},
-      {"sluice.deterministic", "true"},
-      {"sluice.tf32", "true"},
-      {"sluice.device_bytes", "\"1MiB\""},
-      {"sluice.host_bytes", "\"50%\""},
-      {"sluice.durability", "\"power\""},
-      {"sluice.io.backend", "\"threads\""},
-      {"sluice.io.reads_per_write", "1"},
-      {"sluice.commit_every", "3"},
-      {"sluice.checkpoint_dir", "\"/elsewhere\""},
-      {"sluice.checkpoint_every", "20"},
-      {"sluice.keep", "5"},
-      {"sluice.strict", "true"},
-      {"sluice.approximate", "true"},
-      {"sluice.overlap", "false"},
-      {"sluice.activations", "\"keep\""},
-      {"sluice.micro_batches_per_pass", "1"},
-      {"sluice.non_finite", "\"stop\""},
-      {"sluice.master", "\"fp32\""},
-      {"sluice.moments", "\"bf16\""},
-      {"sluice.cache_bytes", "\"50%\""},
-      {"activation_checkpointing.cpu_checkpointing", "true"},
-      {"sluice.threads", "{\"io\": 2}"},
-      {"sluice.threads.compute", "2"},
-      {"sluice.threads.optimizer", "2"},
-      {"sluice.threads.io", "2"},
-      {"sluice.seed", "7"},
-      {"steps_per_print", "10"},
-  };
-  const auto found = kSamples.find(path);
-  return found == kSamples.end() ? "" : found->second;
 }
 
 // A value of the row's type that is not its default.

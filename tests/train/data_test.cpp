@@ -79,6 +79,20 @@ TEST_F(WholeData, WithATokenBeyondTheVocabularyIsRefusedThoughNoStepDrawsIt) {
   EXPECT_FALSE(committed());
 }
 
+// Both a step and the check of all data find it; one message is enough.
+TEST_F(WholeData, WithATokenThatTheFirstStepDrawsGetsOneMessage) {
+  const std::string tokens = folder_.path("tokens.bin");
+  std::string bytes;
+  for (int i = 0; i < 30'000; ++i) bytes += std::string("\x2c\x01", 2);  // token 300
+  write_file(tokens, bytes);
+  std::vector<std::string> arguments = folder_.arguments("report", 3);
+  *std::find(arguments.begin(), arguments.end(), folder_.data()) = tokens;
+  const ProgramResult result = run_sluice(arguments);
+  expect_refused(result, 2, {tokens, "token 300 at byte ", "vocabulary of 256"});
+  EXPECT_EQ(result.err.find("warning"), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("token 300"), result.err.rfind("token 300")) << result.err;
+}
+
 TEST_F(WholeData, OfBytesBeyondASmallVocabularyIsRefused) {
   std::string model = kTrainModelJson;
   model.replace(model.find("\"vocab_size\": 256"), 17, "\"vocab_size\": 128");

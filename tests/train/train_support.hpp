@@ -26,9 +26,10 @@ struct TrainSetup {
   std::string param_device = "nvme";
   std::string device_bytes = "64MiB";
   std::string host_bytes = "40MiB";
-  std::string sluice_keys;  // more keys of the section "sluice", each ending with a comma
-  std::string zero_keys;    // more keys of zero_optimization, each ending with a comma
-  std::string more_keys;    // more keys of the whole file, each ending with a comma
+  std::string sluice_keys;     // more keys of the section "sluice", each ending with a comma
+  std::string zero_keys;       // more keys of zero_optimization, each ending with a comma
+  std::string more_keys;       // more keys of the whole file, each ending with a comma
+  std::string scheduler = R"({"type": "WarmupLR", "params": {"warmup_num_steps": 10}})";
   int micro_batch = 2;
   int accumulation = 4;
   bool bf16 = true;
@@ -48,8 +49,7 @@ inline std::string config_json(const TrainSetup& setup, const std::string& swap)
   std::ostringstream text;
   text << "{" << setup.more_keys << "\"train_micro_batch_size_per_gpu\": " << setup.micro_batch
        << ", \"gradient_accumulation_steps\": " << setup.accumulation << ", \"optimizer\": {"
-       << setup.optimizer << "}"
-       << ", \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 10}}"
+       << setup.optimizer << "}, \"scheduler\": " << setup.scheduler
        << ", \"gradient_clipping\": " << setup.clipping
        << ", \"bf16\": {\"enabled\": " << (setup.bf16 ? "true" : "false") << "}"
        << ", \"zero_optimization\": {" << setup.zero_keys

@@ -17,6 +17,7 @@
 #include "command/parse_arguments.hpp"
 #include "command/session.hpp"
 #include "process/exit_code.hpp"
+#include "process/file_limit.hpp"
 #include "process/memory_settings.hpp"
 #include "process/signals.hpp"
 #include "sluice/base/error.hpp"
@@ -47,6 +48,9 @@ struct Run {
     return run_config_check(arguments, session);
   }
   int operator()(const ConfigKeysArguments&) const { return run_config_keys(session); }
+  int operator()(const ConfigRatesArguments& arguments) const {
+    return run_config_rates(arguments, session);
+  }
   int operator()(const ConfigResolveArguments& arguments) const {
     return run_config_resolve(arguments, session);
   }
@@ -90,12 +94,13 @@ int run(const std::vector<std::string>& argv) {
 }
 
 int report_failure(const std::exception_ptr& error, bool json) {
-  const Failure failure = classify(error);
+  Failure failure = classify(error);
+  failure.message = printable(failure.message);
   std::fprintf(stderr, "%s%s\n",
                failure.begins_with_place ? "" : "sluice: ", failure.message.c_str());
   if (json) {
     Json::Value object(Json::objectValue);
-    object["error"] = valid_utf8(failure.message);
+    object["error"] = failure.message;
     object["exit_code"] = failure.exit_code;
     std::printf("%s\n", to_line(object).c_str());
   }
@@ -120,6 +125,7 @@ int main(int argc, char** argv) {
   sluice::cli::open_standard_streams();
   sluice::cli::bound_resident_memory();
   sluice::cli::ignore_file_size_signal();
+  sluice::cli::raise_file_limit();
   std::vector<std::string> arguments(argv, argv + argc);
   if (arguments.empty()) arguments.emplace_back("sluice");  // execve with no arguments at all
   // Searched without parsing, because a usage error is reported as JSON too.

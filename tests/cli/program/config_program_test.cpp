@@ -105,6 +105,49 @@ TEST_F(ConfigProgram, ResolveSaysWhereEachValueComesFrom) {
   EXPECT_THAT(result.err, HasSubstr("1 of --max-grad-norm replaces 0.5 of the file"));
 }
 
+TEST_F(ConfigProgram, RatesAreDrawnAndPrinted) {
+  write_file(file("ds.json"), R"({"train_batch_size": 8,
+      "optimizer": {"type": "AdamW", "params": {"lr": 0.0004}},
+      "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 9e-4,
+                                                   "cycle_first_step_size": 32}}})");
+  const ProgramResult result = run_sluice({"config", "rates", file("ds.json"), "--steps", "65"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("scheduler: OneCycle"));
+  EXPECT_THAT(result.out, HasSubstr("learning rate, in 1e-4"));
+  EXPECT_THAT(result.out, HasSubstr("step  learning rate     beta1\n"));
+  EXPECT_THAT(result.out, HasSubstr("   1         0.0001       0.8\n"));
+  EXPECT_THAT(result.out, HasSubstr("--json has the rate of every step"));
+  const ProgramResult json =
+      run_sluice({"config", "rates", file("ds.json"), "--steps", "65", "--json"});
+  const Json::Value object = parse_json(json.out);
+  ASSERT_EQ(object["rates"].size(), 65U);
+  ASSERT_EQ(object["betas"].size(), 65U);
+  EXPECT_EQ(object["rates"][0].asDouble(), 1e-4);
+  EXPECT_EQ(object["rates"][32].asDouble(), 1e-4 + (9e-4 - 1e-4) * 1.0);
+  EXPECT_EQ(object["betas"][0][0].asDouble(), 0.8);
+  EXPECT_EQ(object["betas"][0][1].asDouble(), 0.99);
+}
+
+TEST_F(ConfigProgram, RatesHaveAllDigitsAndTakeFlags) {
+  write_file(file("ds.json"), R"({"train_batch_size": 8,
+      "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto",
+          "warmup_max_lr": "auto", "warmup_num_steps": 3, "warmup_type": "linear"}}})");
+  const ProgramResult result =
+      run_sluice({"config", "rates", file("ds.json"), "--lr", "0.1", "--steps", "12", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json::Value rates = parse_json(result.out)["rates"];
+  ASSERT_EQ(rates.size(), 12U);
+  EXPECT_EQ(rates[2].asDouble(), 0.0 + 0.1 * (1.0 / 3.0));  // 17 digits
+  EXPECT_EQ(rates[11].asDouble(), 0.0 + 0.1 * (2.0 / 9.0));
+  // Without --steps, as many as the schedule has.
+  write_file(file("own.json"), R"({"train_batch_size": 8, "scheduler": {"type": "WarmupCosineLR",
+                                   "params": {"total_num_steps": 33}}})");
+  EXPECT_EQ(
+      parse_json(run_sluice({"config", "rates", file("own.json"), "--json"}).out)["rates"].size(),
+      33U);
+  EXPECT_EQ(run_sluice({"config", "rates", file("own.json"), "--steps", "10000001"}).exit_code, 2);
+}
+
 TEST_F(ConfigProgram, ExplainShowsTheRowOfTheTable) {
   const std::string text = run_sluice({"config", "explain", "optimizer.params.betas"}).out;
   for (const char* part : {"optimizer.params.betas\n", "honoured, list, default [0.9, 0.999]",
@@ -193,6 +236,108 @@ TEST_F(ConfigProgram, ConvertMakesStepsOfAWarmupRatio) {
   const ProgramResult result = run_sluice({"config", "convert", file("args.json")});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(parse_json(result.out)["scheduler"]["params"]["warmup_num_steps"].asInt(), 2);
+}
+
+TEST_F(ConfigProgram, ConvertKeepsWhatTheArgumentsSayOfTheData) {
+  write_file(file("args.json"), R"({"learning_rate": 2e-05, "max_steps": -1,
+      "dataloader_drop_last": true, "num_train_epochs": 3.0, "tf32": true,
+      "lr_scheduler_type": "linear"})");
+  const ProgramResult result = run_sluice({"config", "convert", file("args.json")});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json::Value config = parse_json(result.out);
+  EXPECT_EQ(config["dataloader_drop_last"], Json::Value(true));
+  EXPECT_EQ(config["sluice"]["tf32"], Json::Value(true));
+  EXPECT_EQ(config["scheduler"]["params"]["total_num_steps"].asString(), "auto");
+  EXPECT_THAT(result.err, HasSubstr("num_train_epochs: give --epochs 3 to sluice train"));
+  EXPECT_THAT(result.err, Not(HasSubstr("not carried over")));
+  write_file(file("half.json"), R"({"learning_rate": 2e-05, "num_train_epochs": 0.5})");
+  EXPECT_THAT(run_sluice({"config", "convert", file("half.json")}).err,
+              HasSubstr("num_train_epochs: 0.5 is no whole number of epochs: give --steps"));
+}
+
+TEST_F(ConfigProgram, ConvertRefusesKeysThatAreGivenTwiceAndNamesTheFile) {
+  write_file(file("args.json"), R"({"learning_rate": 2e-05, "seed": 1, "seed": 2})");
+  const ProgramResult twice = run_sluice({"config", "convert", file("args.json")});
+  EXPECT_EQ(twice.exit_code, 2);
+  EXPECT_THAT(twice.err, HasSubstr("Duplicate key: 'seed'"));
+  write_file(file("a.yaml"),
+             "compute_environment: X\nmixed_precision: bf16\nmixed_precision: no\n");
+  EXPECT_THAT(run_sluice({"config", "convert", file("a.yaml")}).err,
+              HasSubstr("a.yaml:3: the key mixed_precision is given a second time"));
+  write_file(file("bad.json"), R"({"learning_rate": -1})");
+  const ProgramResult bad = run_sluice({"config", "convert", file("bad.json")});
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_THAT(bad.err, HasSubstr("bad.json: its value for optimizer.params.lr: expected number in "
+                                 "[0, 1e10], found -1"));
+  EXPECT_THAT(bad.err, Not(HasSubstr("the converted file")));
+}
+
+TEST_F(ConfigProgram, ExplainTakesAFlagForItsKey) {
+  const ProgramResult key = run_sluice({"config", "explain", "optimizer.params.lr"});
+  for (const char* flag : {"--learning-rate", "--lr"}) {
+    const ProgramResult of_flag = run_sluice({"config", "explain", flag});
+    ASSERT_EQ(of_flag.exit_code, 0) << of_flag.err;
+    EXPECT_EQ(of_flag.out, key.out);
+  }
+  EXPECT_THAT(run_sluice({"config", "explain", "--adam-beta2"}).out,
+              HasSubstr("optimizer.params.betas\n"));
+  EXPECT_THAT(run_sluice({"config", "explain", "--epochs"}).out,
+              HasSubstr("scheduler.params.total_num_steps\n"));
+  EXPECT_THAT(run_sluice({"config", "explain"}).err, HasSubstr("config explain: missing KEY"));
+  EXPECT_THAT(run_sluice({"config", "explain", "--help"}).out, Not(HasSubstr("--learning-rate  ")));
+}
+
+TEST_F(ConfigProgram, CheckTakesEpochs) {
+  write_file(file("ds.json"), R"({"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR",
+      "params": {"total_num_steps": "auto", "warmup_num_steps": 10}}})");
+  const ProgramResult result = run_sluice({"config", "check", file("ds.json"), "--epochs", "3"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              HasSubstr("how many steps the epochs are is known where the data is read"));
+  const ProgramResult steps =
+      run_sluice({"config", "check", file("ds.json"), "--epochs", "3", "--steps", "70", "--json"});
+  EXPECT_EQ(parse_json(steps.out)["values"]["scheduler.params.total_num_steps"].asInt(), 70);
+  const auto refused = [&](const char* epochs) {
+    const ProgramResult checked =
+        run_sluice({"config", "check", file("ds.json"), "--epochs", epochs});
+    EXPECT_EQ(checked.exit_code, 2);
+    return checked.err;
+  };
+  EXPECT_THAT(refused("0"), HasSubstr("expected a whole number of at least 1, found \"0\""));
+  EXPECT_THAT(refused("1.5"), HasSubstr("expected a whole number of at least 1, found \"1.5\""));
+  EXPECT_THAT(refused("2000000000"), HasSubstr("expected at most 1,000,000,000, found"));
+  EXPECT_THAT(refused("99999999999999999999"),
+              HasSubstr("expected a whole number of at most 9223372036854775807, found"));
+}
+
+TEST_F(ConfigProgram, MessagesRepeatInputShortAndWithoutItsControlCharacters) {
+  const std::string evil = "\x1b]0;owned\x07\x1b[2J\xc2\x9b";
+  write_file(file("ds.json"), R"({"train_batch_size": 8})");
+  const auto err = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"config", "check", file("ds.json")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProgramResult result = run_sluice(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    return result.err;
+  };
+  const std::string long_text(1U << 16U, 'x');
+  for (const std::string& bad : {evil, long_text}) {
+    for (const std::vector<std::string>& more : {std::vector<std::string>{"--lr", bad},
+                                                 {"--set", bad},
+                                                 {"--set", bad + "=1"},
+                                                 {"--set", "train_batch_size=" + bad},
+                                                 {"--" + bad},
+                                                 {bad},
+                                                 {"--optimizer", bad}}) {
+      const std::string message = err(more);
+      EXPECT_LT(message.size(), 5000U) << more.front();
+      EXPECT_EQ(message.find('\x1b'), std::string::npos) << more.front();
+      EXPECT_EQ(message.find('\x07'), std::string::npos) << more.front();
+      EXPECT_EQ(message.find("\xc2\x9b"), std::string::npos) << more.front();
+    }
+  }
+  EXPECT_THAT(err({"--lr", evil}), HasSubstr("found \"\\x1b]0;owned\\x07\\x1b[2J\\x9b\""));
+  EXPECT_THAT(err({"--lr", long_text}), HasSubstr(" more bytes)"));
 }
 
 TEST_F(ConfigProgram, ConvertFillsTheDeepSpeedFileOfTheArguments) {

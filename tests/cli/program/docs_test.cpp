@@ -54,9 +54,9 @@ TEST_P(Docs, ListExactlyTheFlagsOfTheProgram) {
 INSTANTIATE_TEST_SUITE_P(EveryCommand, Docs,
                          ::testing::Values("train", "plan", "report", "generate", "export",
                                            "doctor", "config check", "config resolve",
-                                           "config explain", "config schema", "config convert",
-                                           "config keys", "nvme bench", "nvme tune", "nvme verify",
-                                           "nvme clean"));
+                                           "config rates", "config explain", "config schema",
+                                           "config convert", "config keys", "nvme bench",
+                                           "nvme tune", "nvme verify", "nvme clean"));
 
 TEST(DocsOfCommands, AreThereForEveryCommandOfTheProgram) {
   const std::string docs = file_text(SLUICE_CLI_DOCS);

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 
@@ -41,6 +43,7 @@ class Limits : public ::testing::Test {
         {}, before);
   }
   std::string config() const { return directory_.file("ds.json"); }
+  std::string model() const { return directory_.file("model.json"); }
   std::string on_drive() const { return R"("device": "nvme", "nvme_path": ")" + swap() + "\""; }
 
  private:
@@ -186,6 +189,30 @@ TEST_F(Limits, APlanStaysWithinTheControlGroup) {
 }
 
 // hwloc asks for the allowed cores until it gets an answer.
+// A run keeps its data files open. The soft limit is raised; the hard one is named.
+TEST_F(Limits, OfOpenFilesAreRaisedAsFarAsTheyGo) {
+  const TempDir data;
+  for (int i = 0; i < 100; ++i) write_file(data.file(std::to_string(i) + ".txt"), "0123456789");
+  write_file(data.file("long.txt"), std::string(5000, 'x'));
+  const auto plan_with = [&](rlim_t hard) {
+    plan(R"("device": "none")", "");  // writes the files
+    return run_sluice({"plan", "--config", config(), "--model", model(), "--data", data.path()}, {},
+                      [hard] {
+                        struct rlimit limit {};
+                        ::getrlimit(RLIMIT_NOFILE, &limit);
+                        limit.rlim_cur = 64;
+                        limit.rlim_max = std::min(limit.rlim_max, hard);
+                        ::setrlimit(RLIMIT_NOFILE, &limit);
+                      });
+  };
+  const ProgramResult raised = plan_with(500);
+  EXPECT_EQ(raised.exit_code, 0) << raised.err;
+  const ProgramResult refused = plan_with(64);
+  EXPECT_EQ(refused.exit_code, 2) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("A run keeps all its data files open, and this process may "
+                                     "open 64 files: raise that limit (ulimit -n"));
+}
+
 TEST_F(Limits, DoctorEndsWhereCoresAreNotTold) {
   for (const long call : {__NR_sched_getaffinity, __NR_sched_setaffinity}) {
     const ProgramResult result = run_sluice({"doctor"}, {}, [call] {

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <filesystem>
@@ -11,6 +13,7 @@
 #include <set>
 #include <vector>
 
+#include "captured_log.hpp"
 #include "sluice/base/error.hpp"
 #include "temp_dir.hpp"
 
@@ -159,6 +162,52 @@ TEST(Dataset, WhatCannotBeReadIsRefusedByName) {
   EXPECT_THAT(refusal(write_bytes(dir, "short", counting(8)), 8, 256),
               HasSubstr("less than one sequence of 8"));
   EXPECT_THAT(refusal("/dev/null", 4, 256), HasSubstr("not a regular file"));
+}
+
+TEST(Dataset, AFolderIsReadWithoutEntriesThatHoldNoTokens) {
+  const test::TempDir dir;
+  write_bytes(dir, "b.txt", counting(20));
+  write_bytes(dir, "empty.txt", {});
+  std::filesystem::create_directory(dir.file("a.txt"));
+  const test::CapturedLog log;
+  EXPECT_EQ(token_file_paths({dir.path()}), (std::vector<std::string>{dir.path() + "/b.txt"}));
+  EXPECT_TRUE(log.contains("data folder " + dir.path() +
+                           ": left out: a.txt (a folder), empty.txt (empty)"));
+  std::filesystem::remove(dir.file("b.txt"));
+  EXPECT_THAT(refusal(dir.path(), 4, 256),
+              HasSubstr("has no file named .bin, .u32 or .txt but a.txt (a folder), empty.txt "
+                        "(empty)"));
+}
+
+TEST(Dataset, AFolderWithAnEntryThatMayHoldTokensIsRefusedByItsName) {
+  const test::TempDir dir;
+  write_bytes(dir, "a.txt", counting(20));
+  std::filesystem::create_symlink("/nowhere/shard.txt", dir.file("b.txt"));
+  EXPECT_THAT(refusal(dir.path(), 4, 256),
+              HasSubstr("data file " + dir.path() +
+                        "/b.txt: is a link to /nowhere/shard.txt, "
+                        "which does not exist; restore that file, or remove the link"));
+  std::filesystem::remove(dir.file("b.txt"));
+  ASSERT_EQ(::mkfifo(dir.file("c.txt").c_str(), 0600), 0);
+  EXPECT_THAT(refusal(dir.path(), 4, 256),
+              HasSubstr("c.txt: is not a regular file, which windows are drawn from anywhere in; "
+                        "remove it from the data, or copy what it gives into a file"));
+}
+
+TEST(Dataset, OfMoreFilesThanMayBeOpenSaysWhichLimitToRaise) {
+  const test::TempDir dir;
+  for (int i = 0; i < 40; ++i) write_bytes(dir, std::to_string(i) + ".txt", counting(20));
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  struct rlimit few = before;
+  few.rlim_cur = 30;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const std::string message = refusal(dir.path(), 4, 256);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(message,
+              HasSubstr("A run keeps all its data files open, and this process may open 30 "
+                        "files: raise that limit (ulimit -n"));
+  EXPECT_NO_THROW((void)Dataset(dir.path(), 4, 256));
 }
 
 TEST(Dataset, AFileCutShortWhileInUseIsRefusedByName) {

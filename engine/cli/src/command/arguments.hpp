@@ -54,6 +54,11 @@ struct ConfigResolveArguments {
   std::vector<std::string> tuned_paths;
   std::vector<config::Setting> settings;
 };
+struct ConfigRatesArguments {
+  std::string path;
+  std::optional<std::int64_t> steps;  // absent: as many as the schedule has
+  std::vector<config::Setting> settings;
+};
 struct ConfigExplainArguments {
   std::string key;
 };
@@ -100,9 +105,9 @@ struct NvmeCleanArguments {
 struct Invocation {
   std::variant<ShowText, TrainArguments, PlanArguments, GenerateArguments, ExportArguments,
                ReportArguments, DoctorArguments, ConfigCheckArguments, ConfigKeysArguments,
-               ConfigResolveArguments, ConfigExplainArguments, ConfigSchemaArguments,
-               ConfigConvertArguments, NvmeBenchArguments, NvmeTuneArguments, NvmeVerifyArguments,
-               NvmeCleanArguments>
+               ConfigResolveArguments, ConfigRatesArguments, ConfigExplainArguments,
+               ConfigSchemaArguments, ConfigConvertArguments, NvmeBenchArguments, NvmeTuneArguments,
+               NvmeVerifyArguments, NvmeCleanArguments>
       command;
   bool json = false;
 };

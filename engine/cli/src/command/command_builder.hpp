@@ -23,6 +23,7 @@ struct Building {
   ReportArguments report;
   ConfigCheckArguments check;
   ConfigResolveArguments resolve;
+  ConfigRatesArguments rates;
   ConfigExplainArguments explain;
   ConfigConvertArguments convert;
   NvmeBenchArguments nvme_bench;

@@ -165,11 +165,26 @@ std::int64_t to_integer(const std::string& flag, const std::string& text, std::i
   std::int64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stopped, problem] = std::from_chars(text.data(), end, value);
+  if (problem == std::errc::result_out_of_range && stopped == end) {
+    const char* const side = text[0] == '-' ? "at least " : "at most ";
+    throw InvalidArgument(flag + ": expected a whole number of " + side +
+                          std::to_string(text[0] == '-' ? at_least : INT64_MAX) + ", found " +
+                          quoted(text));
+  }
   if (problem != std::errc() || stopped != end || value < at_least) {
     throw InvalidArgument(flag + ": expected a whole number of at least " +
                           std::to_string(at_least) + ", found " + quoted(text));
   }
   return value;
+}
+
+std::int64_t to_epochs(const std::string& text) {
+  constexpr std::int64_t kMost = 1'000'000'000;
+  const std::int64_t epochs = to_integer("--epochs", text, 1);
+  SLUICE_CHECK(epochs <= kMost, "--epochs: expected at most " +
+                                    format_count(static_cast<std::uint64_t>(kMost)) + ", found " +
+                                    quoted(text));
+  return epochs;
 }
 
 unsigned to_count(const std::string& flag, const std::string& text, unsigned most) {
@@ -210,6 +225,7 @@ std::string help_text(const CLI::App& command) {
   if (!rows.empty()) out += "\ncommands:\n" + two_columns(rows);
   rows.clear();
   for (const CLI::Option* option : command.get_options()) {
+    if (option->get_group().empty()) continue;  // in no help
     rows.emplace_back(shown_name(*option), option->get_description());
   }
   out += "\noptions:\n" + two_columns(rows);

@@ -28,6 +28,8 @@ void add_flag(CLI::App& command, const std::string& flag, const std::string& hel
 
 // Conversions of an option's text. Each throws InvalidArgument, with `flag` in the message.
 std::int64_t to_integer(const std::string& flag, const std::string& text, std::int64_t at_least);
+// The value of --epochs, at most 10^9.
+std::int64_t to_epochs(const std::string& text);
 // A whole number from 1 to `most`.
 unsigned to_count(const std::string& flag, const std::string& text, unsigned most);
 std::uint64_t to_unsigned(const std::string& flag, const std::string& text);

@@ -17,6 +17,7 @@ int run_doctor(Session& session);
 int run_config_check(const ConfigCheckArguments& arguments, Session& session);
 int run_config_keys(Session& session);
 int run_config_resolve(const ConfigResolveArguments& arguments, Session& session);
+int run_config_rates(const ConfigRatesArguments& arguments, Session& session);
 int run_config_explain(const ConfigExplainArguments& arguments, Session& session);
 int run_config_schema(Session& session);
 int run_config_convert(const ConfigConvertArguments& arguments, Session& session);

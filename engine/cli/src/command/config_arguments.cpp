@@ -28,6 +28,19 @@ std::string help_of(const config::FlagInfo& info) {
   return "value of " + std::string(info.key) + ", also where the file has \"auto\"";
 }
 
+// Stands for the steps of --epochs, which follow from the data, where no data is read.
+constexpr std::int64_t kStepsOfEpochs = 1'000'000'000'000'000;
+
+void add_epochs_option(CLI::App& command, std::vector<config::Setting>& settings) {
+  add_option(command, "--epochs", "N", Need::optional,
+             "epochs of the run, as for train: fills a length of \"auto\" too; how many steps they "
+             "are is known where the data is read",
+             [&settings](const std::string& text) {
+               to_epochs(text);
+               settings.push_back(setting_of_steps(kStepsOfEpochs, "--epochs"));
+             });
+}
+
 void add_steps_option(CLI::App& command, std::vector<config::Setting>& settings) {
   add_option(command, "--steps", "N", Need::optional,
              "steps of the run: value of scheduler.params.total_num_steps where the file has "
@@ -50,6 +63,7 @@ void add_check(CLI::App& config, Building& building) {
   files->required();
   add_setting_options(check, building.check.settings);
   add_steps_option(check, building.check.settings);
+  add_epochs_option(check, building.check.settings);
   when_named(check, building, [&building] { return building.check; });
 }
 
@@ -65,7 +79,41 @@ void add_resolve(CLI::App& config, Building& building) {
             building.resolve.tuned_paths);
   add_setting_options(resolve, building.resolve.settings);
   add_steps_option(resolve, building.resolve.settings);
+  add_epochs_option(resolve, building.resolve.settings);
   when_named(resolve, building, [&building] { return building.resolve; });
+}
+
+void add_rates(CLI::App& config, Building& building) {
+  CLI::App& rates = add_command(config, building, "rates",
+                                "show the learning rates of a configuration, as a chart",
+                                "sluice config rates ds.json --steps 1000");
+  add_text(rates, "FILE", "FILE", Need::required, "training configuration, DeepSpeed JSON",
+           building.rates.path);
+  add_setting_options(rates, building.rates.settings);
+  add_option(
+      rates, "--steps", "N", Need::optional,
+      "steps to show (default: the length of the schedule, or 100); the length of a schedule "
+      "that has \"auto\"",
+      [&rates = building.rates](const std::string& text) {
+        rates.steps = to_integer("--steps", text, 1);
+        rates.settings.push_back(setting_of_steps(*rates.steps));
+      });
+  when_named(rates, building, [&building] { return building.rates; });
+}
+
+// The flags that give values of keys, without a value and in no help, since the argument KEY may be
+// one of them.
+void add_flags_as_keys(CLI::App& command, std::string& key) {
+  const auto add = [&](const std::string& names, const std::string& of_key) {
+    command.add_flag_callback(names, [&key, of_key] { key = of_key; })->group("");
+  };
+  for (const config::FlagInfo& info : config::flag_table()) {
+    std::string names(info.flag);
+    if (!info.short_name.empty()) names += "," + std::string(info.short_name);
+    const bool is_element = info.key.ends_with(".0") || info.key.ends_with(".1");  // of a list
+    add(names, std::string(info.key.substr(0, info.key.size() - (is_element ? 2 : 0))));
+  }
+  add("--steps,--epochs", "scheduler.params.total_num_steps");
 }
 
 void add_explain(CLI::App& config, Building& building) {
@@ -73,9 +121,14 @@ void add_explain(CLI::App& config, Building& building) {
       add_command(config, building, "explain",
                   "say what a key means here: its type, default, effect, and the flag for it",
                   "sluice config explain gradient_clipping");
-  add_text(explain, "KEY", "KEY", Need::required,
-           "key path, or its last part: optimizer.params.lr, lr", building.explain.key);
-  when_named(explain, building, [&building] { return building.explain; });
+  add_text(explain, "KEY", "KEY", Need::optional,
+           "key path, its last part, or a flag for it: optimizer.params.lr, lr, --learning-rate",
+           building.explain.key);
+  add_flags_as_keys(explain, building.explain.key);
+  when_named(explain, building, [&building] {
+    if (building.explain.key.empty()) throw InvalidArgument("config explain: missing KEY");
+    return building.explain;
+  });
 }
 
 void add_convert(CLI::App& config, Building& building) {
@@ -135,6 +188,7 @@ void add_config(CLI::App& root, Building& building) {
   config.require_subcommand(1);
   add_check(config, building);
   add_resolve(config, building);
+  add_rates(config, building);
   add_explain(config, building);
   CLI::App& keys = add_command(
       config, building, "keys",

@@ -35,7 +35,7 @@ void add_run_options(CLI::App& command, Building& building, Need data_need) {
       command, "--epochs", "N", Need::optional,
       "train N times over --data: every sequence once in an epoch, in an order drawn by the seed "
       "(default: windows are drawn with replacement, for --steps)",
-      [&run](const std::string& text) { run.epochs = to_integer("--epochs", text, 1); });
+      [&run](const std::string& text) { run.epochs = to_epochs(text); });
   add_setting_options(command, run.settings);
   add_option(command, "--seed", "N", Need::optional,
              "seed of weights, data order and dropout (default: the configuration's)",

@@ -18,6 +18,7 @@
 #include "sluice/base/text.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/nvme/file_system.hpp"
+#include "terminal/text_format.hpp"
 
 namespace sluice::cli {
 
@@ -83,6 +84,11 @@ void print_rows(const std::vector<std::vector<std::string>>& rows, Console& cons
 // The notes of the file, and a caution for directories that are memory or across a network.
 std::vector<std::string> all_notes(const config::TrainConfig& config) {
   std::vector<std::string> notes = config.notes;
+  const auto length = config.origins.find("scheduler.params.total_num_steps");
+  if (length != config.origins.end() && length->second == "--epochs")
+    notes.push_back(
+        "note: scheduler.params.total_num_steps: how many steps the epochs are is "
+        "known where the data is read (train, plan); 1e15 stands for it here");
   for (const config::OffloadConfig* offload :
        {&config.zero.offload_param, &config.zero.offload_optimizer}) {
     for (const std::string& directory : offload->directories()) {
@@ -153,10 +159,10 @@ int run_config_check(const ConfigCheckArguments& arguments, Session& session) {
     } catch (const InvalidArgument& error) {
       ++wrong;
       const bool has_place = dynamic_cast<const config::ConfigError*>(&error) != nullptr;
-      std::fprintf(stderr, "%s%s\n", has_place ? "" : "sluice: ", error.what());
+      std::fprintf(stderr, "%s%s\n", has_place ? "" : "sluice: ", printable(error.what()).c_str());
       Json::Value failure(Json::objectValue);
       failure["file"] = files.path;
-      failure["error"] = error.what();
+      failure["error"] = printable(error.what());
       object["files"].append(failure);
     }
   }

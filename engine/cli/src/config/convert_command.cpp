@@ -156,6 +156,26 @@ void convert_optimizer(Conversion& conversion) {
     conversion.set("sluice.no_decay", "biases_and_norms");  // as the Trainer makes its groups
 }
 
+void convert_data(Conversion& conversion) {
+  for (const auto& [from, to] : {std::pair("dataloader_drop_last", "dataloader_drop_last"),
+                                 std::pair("tf32", "sluice.tf32")}) {
+    const Json::Value value = conversion.take(from);
+    if (value.isNull()) continue;
+    if (!value.isBool()) conversion.fail(from, "expected true or false");
+    conversion.set(to, value);
+  }
+  const Json::Value epochs = conversion.take("num_train_epochs");
+  const Json::Value steps = conversion.take("max_steps");
+  if (epochs.isNull() || (steps.isInt64() && steps.asInt64() > 0)) return;
+  if (!epochs.isNumeric() || epochs.isBool() || epochs.asDouble() <= 0)
+    conversion.fail("num_train_epochs", "expected a number above 0");
+  const bool is_whole = epochs.isInt64();
+  conversion.note("num_train_epochs: " +
+                  (is_whole ? "give --epochs " + std::to_string(epochs.asInt64())
+                            : epochs.asString() + " is no whole number of epochs: give --steps") +
+                  " to sluice train");
+}
+
 void convert_training_arguments(Conversion& conversion) {
   const Json::Value deepspeed = conversion.take("deepspeed");
   if (deepspeed.isObject()) conversion.config = deepspeed;
@@ -178,6 +198,7 @@ void convert_training_arguments(Conversion& conversion) {
   convert_optimizer(conversion);
   convert_schedule(conversion);
   conversion.copy("seed", "sluice.seed");
+  convert_data(conversion);
   const Json::Value logging = conversion.take("logging_steps");
   if (logging.isInt64() && logging.asInt64() > 0) conversion.set("steps_per_print", logging);
   const Json::Value save = conversion.take("save_steps");
@@ -241,12 +262,32 @@ std::string text_of_file(const std::string& path) {
 }
 
 Json::Value parse_json(const std::string& text, const std::string& path) {
-  const std::unique_ptr<Json::CharReader> reader(Json::CharReaderBuilder().newCharReader());
+  Json::CharReaderBuilder builder;
+  builder["rejectDupKeys"] = true;
+  const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
   Json::Value value;
   std::string errors;
   if (!reader->parse(text.data(), text.data() + text.size(), &value, &errors) || !value.isObject())
     throw InvalidArgument(path + ": not a JSON object" + (errors.empty() ? "" : ": " + errors));
   return value;
+}
+
+// Fails here rather than in the run; what is "auto" comes from flags.
+void check_converted(const std::string& converted, const std::string& path) {
+  try {
+    config::parse_train_config(
+        converted, path,
+        {.settings = {{"train_micro_batch_size_per_gpu", "1", "", true},
+                      {"optimizer.params.lr", "1e-3", "", true},
+                      {"scheduler.params.total_num_steps", "1000", "", true}}});
+  } catch (const config::ConfigError& error) {
+    // Places in the text that came of it would mislead.
+    std::string message;
+    for (const config::Problem& problem : error.problems())
+      message += (message.empty() ? "" : "\n") + path + ": its value for " + problem.key_path +
+                 ": " + problem.message;
+    throw InvalidArgument(message);
+  }
 }
 
 }  // namespace
@@ -275,12 +316,7 @@ int run_config_convert(const ConfigConvertArguments& arguments, Session& session
   writer["indentation"] = "  ";
   writer["precision"] = 15;
   const std::string converted = Json::writeString(writer, conversion.config) + "\n";
-  // Fails here rather than in the run; what is "auto" comes from flags.
-  config::parse_train_config(
-      converted, "the converted file",
-      {.settings = {{"train_micro_batch_size_per_gpu", "1", "", true},
-                    {"optimizer.params.lr", "1e-3", "", true},
-                    {"scheduler.params.total_num_steps", "1000", "", true}}});
+  check_converted(converted, arguments.path);
   for (const std::string& note : conversion.notes) log(LogLevel::warn, note);
   if (!arguments.out_path.empty()) {
     write_file(arguments.out_path, converted);

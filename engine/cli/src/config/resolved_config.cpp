@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 
 #include "sluice/base/bytes.hpp"
 
@@ -32,41 +33,43 @@ std::string name_of(config::WarmupType type) {
   return type == config::WarmupType::log ? "log" : "linear";
 }
 
-// Adds a schedule's parameters; one overload for each type.
-struct AddSchedule {
-  Values& values;
-  double base_lr;
+Json::Value shown(double value) {
+  return value;
+}
+Json::Value shown(bool value) {
+  return value;
+}
+Json::Value shown(std::int64_t value) {
+  return number(value);
+}
+Json::Value shown(config::WarmupType value) {
+  return name_of(value);
+}
+Json::Value shown(const std::vector<std::int64_t>& values) {
+  Json::Value list(Json::arrayValue);
+  for (const std::int64_t value : values) list.append(number(value));
+  return list;
+}
 
-  void add(const char* key, Json::Value value) {
-    values.emplace_back(std::string("scheduler.params.") + key, std::move(value));
-  }
-  void operator()(const std::monostate&) {
-    values.emplace_back("scheduler.type", "none: the rate is constant");
-  }
-  void operator()(const config::WarmupLR& schedule) {
-    values.emplace_back("scheduler.type", "WarmupLR");
-    add("warmup_min_lr", schedule.warmup_min_lr);
-    add("warmup_max_lr", schedule.warmup_max_lr.value_or(base_lr));
-    add("warmup_num_steps", number(schedule.warmup_num_steps));
-    add("warmup_type", name_of(schedule.warmup_type));
-  }
-  void operator()(const config::WarmupDecayLR& schedule) {
-    values.emplace_back("scheduler.type", "WarmupDecayLR");
-    add("total_num_steps", number(schedule.total_num_steps));
-    add("warmup_min_lr", schedule.warmup_min_lr);
-    add("warmup_max_lr", schedule.warmup_max_lr);
-    add("warmup_num_steps", number(schedule.warmup_num_steps));
-    add("warmup_type", name_of(schedule.warmup_type));
-  }
-  void operator()(const config::WarmupCosineLR& schedule) {
-    values.emplace_back("scheduler.type", "WarmupCosineLR");
-    add("total_num_steps", number(schedule.total_num_steps));
-    add("warmup_min_ratio", schedule.warmup_min_ratio);
-    add("warmup_num_steps", number(schedule.warmup_num_steps));
-    add("cos_min_ratio", schedule.cos_min_ratio);
-    add("warmup_type", name_of(schedule.warmup_type));
-  }
-};
+void add_scheduler(const config::TrainConfig& config, Values& values) {
+  const auto add = [&](const auto& schedule) {
+    using Schedule = std::remove_cvref_t<decltype(schedule)>;
+    if constexpr (std::is_same_v<Schedule, std::monostate>) {
+      values.emplace_back("scheduler.type", "none: the rate is constant");
+    } else {
+      values.emplace_back("scheduler.type", std::string(Schedule::kName));
+      Schedule::visit(schedule, [&](std::string_view name, const auto& value) {
+        const std::string key = "scheduler.params." + std::string(name);
+        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, std::optional<double>>) {
+          values.emplace_back(key, value.value_or(config.optimizer.lr));
+        } else {
+          values.emplace_back(key, shown(value));
+        }
+      });
+    }
+  };
+  std::visit(add, config.scheduler);
+}
 
 Json::Value pair_of(double first, double second) {
   Json::Value pair(Json::arrayValue);
@@ -172,6 +175,30 @@ void add_precision(const config::TrainConfig& config, Values& values) {
   values.emplace_back("fp16.min_loss_scale", fp16.min_loss_scale);
 }
 
+void add_monitors(const config::TrainConfig& config, Values& values) {
+  const config::MonitorsConfig& monitors = config.monitors;
+  const auto add = [&](const std::string& section, const config::MonitorFiles& files) {
+    values.emplace_back(section + ".enabled", files.enabled);
+    if (!files.enabled) return;
+    values.emplace_back(section + ".output_path", files.output_path);
+    values.emplace_back(section + ".job_name", files.job_name);
+  };
+  add("tensorboard", monitors.tensorboard);
+  add("csv_monitor", monitors.csv);
+  values.emplace_back("wall_clock_breakdown", monitors.wall_clock_breakdown);
+  values.emplace_back("memory_breakdown", monitors.memory_breakdown);
+  values.emplace_back("timers.throughput.enabled", monitors.throughput);
+  const config::FlopsProfilerConfig& profiler = monitors.flops_profiler;
+  values.emplace_back("flops_profiler.enabled", profiler.enabled);
+  if (!profiler.enabled) return;
+  values.emplace_back("flops_profiler.profile_step", number(profiler.profile_step));
+  values.emplace_back("flops_profiler.recompute_fwd_factor", profiler.recompute_fwd_factor);
+  values.emplace_back("flops_profiler.detailed", profiler.detailed);
+  values.emplace_back("flops_profiler.output_file", profiler.output_file.empty()
+                                                        ? Json::Value()
+                                                        : Json::Value(profiler.output_file));
+}
+
 void add_aio(const config::TrainConfig& config, Values& values) {
   values.emplace_back("aio.block_size", count(config.aio.block_size));
   values.emplace_back("aio.queue_depth", config.aio.queue_depth);
@@ -274,11 +301,12 @@ std::vector<std::pair<std::string, Json::Value>> resolved_values(
   values.emplace_back("train_micro_batch_size_per_gpu", number(config.micro_batch_size));
   values.emplace_back("gradient_accumulation_steps", number(config.gradient_accumulation_steps));
   add_optimizer(config, values);
-  std::visit(AddSchedule{values, config.optimizer.lr}, config.scheduler);
+  add_scheduler(config, values);
   values.emplace_back("gradient_clipping", config.gradient_clipping);
   add_precision(config, values);
   values.emplace_back("steps_per_print",
                       config.steps_per_print ? number(*config.steps_per_print) : Json::Value());
+  add_monitors(config, values);
   values.emplace_back("dataloader_drop_last", config.drop_last);
   add_zero(config, values);
   add_aio(config, values);
@@ -304,8 +332,10 @@ std::string origin_of(const config::TrainConfig& config, const std::string& key,
     std::string origin = given == key ? find(giver) : "";
     if (!origin.empty()) return origin;
   }
-  for (const char* derived : {"train_batch_size", "train_micro_batch_size_per_gpu",
-                              "gradient_accumulation_steps", "scheduler.params.warmup_max_lr"}) {
+  for (const char* derived :
+       {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+        "scheduler.params.warmup_max_lr", "scheduler.params.cycle_second_step_size",
+        "scheduler.params.cycle_second_stair_count"}) {
     if (key == derived) return "derived";
   }
   return value.isString() && value.asString() == "auto" ? "planned" : "default";

@@ -88,7 +88,9 @@ Json::Value parse_yaml_lines(const std::string& text, const std::string& path) {
     if (!value.empty() && std::string("[{|>&*!").find(value[0]) != std::string::npos &&
         value != "{}")
       fail("expected a plain value; write it on one line");
-    last = &(*open.back().first)[trimmed(content.substr(0, colon))];
+    const std::string key = trimmed(content.substr(0, colon));
+    if (open.back().first->isMember(key)) fail("the key " + key + " is given a second time");
+    last = &(*open.back().first)[key];
     *last = value == "{}" ? Json::Value(Json::objectValue) : scalar(value);
   }
   return root;

@@ -16,7 +16,7 @@
 #include <system_error>
 
 #include "doctor/doctor.hpp"
-#include "doctor/system_files.hpp"
+#include "files/system_files.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/file.hpp"
 

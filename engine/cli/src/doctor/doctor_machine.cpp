@@ -10,7 +10,7 @@
 #include <string>
 
 #include "doctor/doctor.hpp"
-#include "doctor/system_files.hpp"
+#include "files/system_files.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/threads.hpp"
@@ -78,14 +78,10 @@ DoctorRow cores_row() {
                {"online", static_cast<std::uint64_t>(online)}});
 }
 
-std::uint64_t meminfo_bytes(const std::string& meminfo, const std::string& key) {
-  return std::strtoull(field_of(meminfo, key).c_str(), nullptr, 10) * kKiB;  // "16318480 kB"
-}
-
 DoctorRow memory_row() {
   const std::string meminfo = read_small_file("/proc/meminfo");
-  const std::uint64_t total = meminfo_bytes(meminfo, "MemTotal");
-  const std::uint64_t available = meminfo_bytes(meminfo, "MemAvailable");
+  const std::uint64_t total = kibibytes_of(meminfo, "MemTotal");
+  const std::uint64_t available = kibibytes_of(meminfo, "MemAvailable");
   std::string detail = format_bytes(available) + " available, of " + format_bytes(total);
   std::vector<std::pair<std::string, std::uint64_t>> numbers = {{"total_bytes", total},
                                                                 {"available_bytes", available}};
@@ -111,7 +107,7 @@ DoctorRow huge_pages_row() {
   const std::string reserved = field_of(meminfo, "HugePages_Total");
   return fact("huge pages", "transparent: " + mode +
                                 "; reserved: " + (reserved.empty() ? "0" : reserved) + " of " +
-                                format_bytes(meminfo_bytes(meminfo, "Hugepagesize")));
+                                format_bytes(kibibytes_of(meminfo, "Hugepagesize")));
 }
 
 #if defined(SLUICE_HAVE_HWLOC)

@@ -15,7 +15,12 @@ namespace {
 std::string why_unreadable(const std::string& path, bool may_be_folder = false) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) return "there is no such file";
+  if (!std::filesystem::exists(status)) {
+    std::error_code ignored;
+    const std::filesystem::path target = std::filesystem::read_symlink(path, ignored);
+    return target.empty() ? "there is no such file"
+                          : "a link to " + target.string() + ", which does not exist";
+  }
   if (!may_be_folder && std::filesystem::is_directory(status))
     return "this is a directory, expected a file";
   return ::access(path.c_str(), R_OK) == 0 ? "" : "cannot be read (permissions?)";

@@ -6,6 +6,8 @@
 
 #include <memory>
 
+#include "terminal/text_format.hpp"
+
 namespace sluice::cli {
 
 namespace {
@@ -92,7 +94,7 @@ void Console::log(LogLevel level, std::string_view message) {
   std::fflush(out_);
   if (level == LogLevel::error) put(log_, "error: ");
   if (level == LogLevel::warn) put(log_, "warning: ");
-  put(log_, message);
+  put(log_, printable(message));
   put(log_, "\n");
   std::fflush(log_);
   draw_status();

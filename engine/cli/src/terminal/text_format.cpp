@@ -62,6 +62,14 @@ std::size_t utf8_sequence(std::string_view text) {
   return overlong || outside ? 0 : length;
 }
 
+// C0 but tabs, DEL, and C1 (U+0080 to U+009F, of which U+009B begins an escape sequence). The last
+// byte of C1's UTF-8 is its code.
+bool is_control(std::string_view character) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(character[i]); };
+  if (character.size() == 1) return (byte(0) < 0x20 && byte(0) != '\t') || byte(0) == 0x7F;
+  return character.size() == 2 && byte(0) == 0xC2 && byte(1) < 0xA0;
+}
+
 }  // namespace
 
 std::string valid_utf8(std::string_view text) {
@@ -70,6 +78,34 @@ std::string valid_utf8(std::string_view text) {
     const std::size_t length = utf8_sequence(text);
     out += length == 0 ? std::string_view("\xEF\xBF\xBD") : text.substr(0, length);
     text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return out;
+}
+
+std::string printable(std::string_view text) {
+  constexpr std::size_t kMostBytes = 2000;
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t line_end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, line_end);
+    std::string_view rest = line;
+    while (!rest.empty() && line.size() - rest.size() < kMostBytes) {
+      const std::size_t length = utf8_sequence(rest);
+      if (length == 0) {
+        out += "\xEF\xBF\xBD";
+      } else if (is_control(rest.substr(0, length))) {
+        char escape[8];
+        const auto code = static_cast<unsigned char>(rest[length - 1]);
+        std::snprintf(escape, sizeof(escape), "\\x%02x", code);
+        out += escape;
+      } else {
+        out += rest.substr(0, length);
+      }
+      rest.remove_prefix(std::max<std::size_t>(1, length));
+    }
+    if (!rest.empty()) out += "... (" + format_count(rest.size()) + " more bytes)";
+    if (line_end < text.size()) out += '\n';
+    text.remove_prefix(std::min(line_end + 1, text.size()));
   }
   return out;
 }

@@ -21,6 +21,11 @@ std::string format_rate(double per_second, const std::string& unit);
 // Replaces every byte that is not part of valid UTF-8 by U+FFFD, as JSON needs.
 std::string valid_utf8(std::string_view text);
 
+// For a message that repeats what a user or a file gave: control characters, which a terminal would
+// obey, are shown as "\\x1b", and of a line of more than 2,000 bytes the first are kept, with the
+// number of those left out. Lines stay lines.
+std::string printable(std::string_view text);
+
 // The argument as typed into a POSIX shell: plain text unchanged, other text in single quotes.
 std::string shell_quote(const std::string& argument);
 // A whole command line, each argument quoted where needed.

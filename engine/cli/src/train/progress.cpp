@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "files/output_file.hpp"
+#include "files/system_files.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/plan/plan_text.hpp"
 #include "terminal/byte_progress.hpp"
 #include "terminal/text_format.hpp"
+#include "train/flops_profile.hpp"
 
 namespace sluice::cli {
 
@@ -26,6 +30,13 @@ std::string joined(const std::vector<std::string>& parts) {
   std::string out;
   for (const std::string& part : parts) out += (out.empty() ? "" : "  ") + part;
   return out;
+}
+
+// --steps counts from the beginning of the run, which is easily forgotten when one is resumed.
+std::string nothing_left(std::int64_t done, std::int64_t total) {
+  return "nothing is left to train: step " + std::to_string(done) +
+         " of the run is committed, and its steps are " + std::to_string(total) +
+         " in all, counted from its beginning; to go on, give more --steps or --epochs";
 }
 
 }  // namespace
@@ -118,8 +129,7 @@ void TrainProgress::on_begin(std::int64_t first_step, std::int64_t total_steps) 
   const std::string steps = std::to_string(first_step) + " to " + std::to_string(total_steps);
   console_.print(first_step > total_steps
                      ? (total_steps == 0 ? "evaluating, without training"
-                                         : "nothing to train: step " + std::to_string(total_steps) +
-                                               " is reached")
+                                         : nothing_left(first_step - 1, total_steps))
                      : "\ntraining: steps " + steps);
   if (first_step <= total_steps)
     console_.status("step " + std::to_string(first_step) + " is running");
@@ -139,6 +149,7 @@ void TrainProgress::on_step(const train::StepRecord& record) {
     console_.print(plain_line(record));
     printed_at_seconds_ = now;
   }
+  print_breakdowns(record);
   if (record.eval_loss) {
     eval_losses_.push_back({static_cast<double>(record.step), *record.eval_loss});
     console_.print("step " + std::to_string(record.step) + "/" + std::to_string(total_steps_) +
@@ -149,6 +160,33 @@ void TrainProgress::on_step(const train::StepRecord& record) {
     last_status_ = progress_line(view(record), console_.terminal());
     console_.status(record.step == total_steps_ ? "" : last_status_);
     drawn_at_seconds_ = now;
+  }
+}
+
+void TrainProgress::print_breakdowns(const train::StepRecord& record) {
+  if (!plan_) return;
+  const config::TrainConfig& config = plan_->config;
+  throughput_.add(record, config.train_batch_size, config.gradient_accumulation_steps);
+  const bool prints = steps_per_print_ > 0 && record.step % steps_per_print_ == 0;
+  if (prints && config.monitors.throughput) console_.print(throughput_.line());
+  if (config.monitors.wall_clock_breakdown) console_.print(times_line(record));
+  print_profile(record);
+  if (config.monitors.memory_breakdown) {
+    const std::string meminfo = read_small_file("/proc/meminfo");
+    console_.print(memory_lines(record, kibibytes_of(meminfo, "MemTotal"),
+                                kibibytes_of(meminfo, "MemAvailable")));
+  }
+}
+
+void TrainProgress::print_profile(const train::StepRecord& record) {
+  const config::FlopsProfilerConfig& profiler = plan_->config.monitors.flops_profiler;
+  if (!profiler.enabled || record.step != profiler.profile_step + 1) return;
+  const std::string profile = flops_profile(*plan_, record);
+  if (profiler.output_file.empty()) return console_.print(profile);
+  try {
+    write_file(profiler.output_file, profile);
+  } catch (const IoError& error) {  // no reason to end a run
+    console_.log(LogLevel::error, "flops_profiler: " + std::string(error.what()));
   }
 }
 

@@ -13,6 +13,7 @@
 #include "terminal/ascii_plot.hpp"
 #include "terminal/clock.hpp"
 #include "terminal/console.hpp"
+#include "train/deepspeed_lines.hpp"
 
 namespace sluice::cli {
 
@@ -74,6 +75,9 @@ class TrainProgress : public train::TrainObserver {
   std::string start_line() const;
   ProgressView view(const train::StepRecord& record) const;
   bool wants_line(const train::StepRecord& record) const;
+  // The breakdowns that the configuration asks for.
+  void print_breakdowns(const train::StepRecord& record);
+  void print_profile(const train::StepRecord& record);
   std::string plain_line(const train::StepRecord& record) const;
 
   Console& console_;
@@ -86,6 +90,7 @@ class TrainProgress : public train::TrainObserver {
   double printed_at_seconds_ = 0;
   double drawn_at_seconds_ = 0;
   SmoothedLoss loss_;
+  Throughput throughput_;
   std::deque<Mark> recent_;
   std::vector<PlotPoint> train_losses_;
   std::vector<PlotPoint> eval_losses_;

@@ -12,6 +12,7 @@
 #include "process/exit_code.hpp"
 #include "process/signals.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
 #include "sluice/base/trace.hpp"
 #include "sluice/config/model_config.hpp"
 #include "terminal/clock.hpp"
@@ -90,14 +91,20 @@ int run_train(const TrainArguments& arguments, Session& session) {
   train::TrainRequest request = arguments.request;
   request.command_line = valid_utf8(shell_line(session.argv()));
   require_files(request);
+  // The library opens the data again, and says then what it reads.
+  set_log_sink(nullptr);
   set_steps_of_epochs(request);
+  set_log_sink(session.console().make_log_sink());
   check_report(request.report_dir);
   check_trace(request);
   // Read here as well, so that mistakes show before LibTorch is loaded. A pipe is not read here,
   // because it can be read only once.
-  if (is_file(request.config_path) && std::ranges::all_of(request.tuned_paths, is_file))
-    load_training_config(request.config_path,
-                         {.tuned_paths = request.tuned_paths, .settings = request.settings});
+  if (is_file(request.config_path) && std::ranges::all_of(request.tuned_paths, is_file)) {
+    const config::TrainConfig config = load_training_config(
+        request.config_path, {.tuned_paths = request.tuned_paths, .settings = request.settings});
+    if (const std::string& file = config.monitors.flops_profiler.output_file; !file.empty())
+      check_writable("flops_profiler.output_file", file, request.data_paths);
+  }
   if (is_file(request.model_path)) config::load_model_config(request.model_path);
 
   train::TrainLibrary& library = load_train_library();

@@ -43,6 +43,11 @@ struct Schema {
   std::string_view tolerated = {};
 };
 
+// The message for the name of an optimizer or scheduler that is none of `known`: "unknown optimizer
+// "Adma"; did you mean "Adam"? (Adam, AdamW)".
+std::string unknown_type(const std::string& kind, const std::string& type,
+                         std::span<const std::string_view> known);
+
 // Thread-compatible: callers synchronise.
 class Checker {
  public:

@@ -1,4 +1,4 @@
-// Unknown keys: a note, or an error that says where the key belongs.
+// Unknown names. A key: a note, or an error that says where the key belongs.
 #include <algorithm>
 
 #include "check/checker.hpp"
@@ -36,6 +36,16 @@ bool is_comment(const std::string& name) {
 }
 
 }  // namespace
+
+std::string unknown_type(const std::string& kind, const std::string& type,
+                         std::span<const std::string_view> known) {
+  const std::string near = nearest_name(type, known);
+  std::string names;
+  for (const std::string_view name : known)
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  return "unknown " + kind + " " + quoted(type) +
+         (near.empty() ? "" : "; did you mean \"" + near + "\"?") + " (" + names + ")";
+}
 
 void Checker::take_unknown(const Json::Value& value, const Member& member, Entry& entry) {
   if (is_moot(member.parent)) return;

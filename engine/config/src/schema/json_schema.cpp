@@ -8,6 +8,7 @@
 
 #include "check/type_rule.hpp"
 #include "json/json_document.hpp"
+#include "schedule/scheduler_types.hpp"
 #include "schema/schema_rules.hpp"
 #include "sluice/config/key_table.hpp"
 #include "train/optimizer_types.hpp"
@@ -264,6 +265,12 @@ class Schema {
     if (info.path == "sluice.io.drive_weights")
       return text_schema(R"({"type": "array", "minItems": 1,
           "items": {"type": "integer", "minimum": 1, "maximum": 64}})");
+    if (info.path == "scheduler.params.milestones")
+      return text_schema(R"({"type": "array",
+          "items": {"type": "integer", "minimum": 0, "maximum": 1e15}})");
+    if (info.path.starts_with("scheduler.params."))
+      return text_schema(R"({"type": "array", "minItems": 1, "maxItems": 1,
+          "items": {"type": "number", "minimum": 0, "maximum": 1e10}})");
     if (info.path.ends_with("nvme_path"))
       return text_schema(R"({"type": "array", "minItems": 1,
           "items": {"type": "string", "minLength": 1}})");
@@ -273,8 +280,12 @@ class Schema {
   static Value string_of(const KeyInfo& info) {
     if (info.path == "sluice.device")
       return text_schema(R"({"type": "string", "pattern": "^(auto|host|cuda(:[0-9]{1,4})?)$"})");
-    if (info.path == "scheduler.type")
-      return text_schema(R"({"enum": ["WarmupLR", "WarmupDecayLR", "WarmupCosineLR"]})");
+    if (info.path == "scheduler.type") {
+      Value schema(Json::objectValue);
+      for (const SchedulerType& type : scheduler_types())
+        schema["enum"].append(std::string(type.name));
+      return schema;
+    }
     return text_schema(R"({"type": "string"})");
   }
 

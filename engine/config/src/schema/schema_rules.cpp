@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "json/json_document.hpp"
+#include "schedule/scheduler_types.hpp"
 
 namespace sluice::config {
 
@@ -54,6 +55,25 @@ Value groups_schema() {
                   "items": {"type": "number", "minimum": 0, "exclusiveMaximum": 1}}}}})");
 }
 
+namespace {
+
+// The section "scheduler" of one type: the names in "params", and those that have to be there.
+Value parameters_of(const SchedulerType& type) {
+  Value params(Json::objectValue);
+  for (const std::string_view name : type.parameters)
+    params["propertyNames"]["enum"].append(std::string(name));
+  // Of one default only, and passed over (see the table).
+  for (const char* name : {"last_batch_iteration", "last_epoch"})
+    params["propertyNames"]["enum"].append(name);
+  for (const std::string_view name : type.required) params["required"].append(std::string(name));
+  Value section(Json::objectValue);
+  section["properties"]["params"] = params;
+  if (!type.required.empty()) section["required"].append("params");
+  return section;
+}
+
+}  // namespace
+
 std::vector<Value> rules_between(const std::string& path) {
   std::vector<Value> rules;
   if (path.ends_with(".offload_param") || path.ends_with(".offload_optimizer"))
@@ -78,19 +98,9 @@ std::vector<Value> rules_between(const std::string& path) {
              with_member("checkpoint_dir", text_schema(R"({"not": {"enum": [null, ""]}})"))));
   if (path == "scheduler") {
     rules.push_back(text_schema(R"({"required": ["type"]})"));
-    const std::pair<const char*, const char*> own[] = {
-        {"WarmupLR", R"({"properties": {"params": {"propertyNames": {"enum": ["warmup_min_lr",
-            "warmup_max_lr", "warmup_num_steps", "warmup_type", "last_batch_iteration"]}}}})"},
-        {"WarmupDecayLR", R"({"required": ["params"], "properties": {"params": {
-            "required": ["total_num_steps"], "propertyNames": {"enum": ["total_num_steps",
-            "warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type",
-            "last_batch_iteration"]}}}})"},
-        {"WarmupCosineLR", R"({"required": ["params"], "properties": {"params": {
-            "required": ["total_num_steps"], "propertyNames": {"enum": ["total_num_steps",
-            "warmup_min_ratio", "warmup_num_steps", "cos_min_ratio", "warmup_type",
-            "last_batch_iteration"]}}}})"}};
-    for (const auto& [type, parameters] : own)
-      rules.push_back(rule(with_member("type", const_schema(type)), text_schema(parameters)));
+    for (const SchedulerType& type : scheduler_types())
+      rules.push_back(
+          rule(with_member("type", const_schema(std::string(type.name))), parameters_of(type)));
   }
   return rules;
 }

@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "check/checker.hpp"
+#include "schedule/train_scheduler.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "train/settings.hpp"
 #include "train/train_drives.hpp"
 #include "train/train_groups.hpp"
+#include "train/train_monitors.hpp"
 #include "train/train_optimizer.hpp"
 #include "train/train_precision.hpp"
 #include "train/train_sluice.hpp"
@@ -67,6 +69,21 @@ std::string advice_on_ranks(const TrainConfig& config) {
          " trains the same batch on one";
 }
 
+// After the training batch: why it is no product of the others.
+std::string why_no_product(const TrainConfig& config) {
+  const std::int64_t micro = config.micro_batch_size;
+  const std::int64_t accumulation = config.gradient_accumulation_steps;
+  const std::string ranks = std::to_string(config.world_size);
+  // A factor of 0 was derived: the division left nothing.
+  if (accumulation == 0)
+    return " is less than one micro batch of " + std::to_string(micro) +
+           (config.world_size > 1 ? " on each of " + ranks + " ranks" : "");
+  if (micro == 0)
+    return " is less than " + std::to_string(accumulation) + " accumulation steps" +
+           (config.world_size > 1 ? " on each of " + ranks + " ranks" : "");
+  return " is not " + std::to_string(micro) + " x " + std::to_string(accumulation) + " x " + ranks;
+}
+
 void read_batch(Checker& checker, TrainConfig& config) {
   for (const char* path : {kTrainBatch, kMicroBatch, kAccumulation}) {
     if (checker.wrong(path)) return;
@@ -105,10 +122,8 @@ void read_batch(Checker& checker, TrainConfig& config) {
     return;
   }
   checker.add_problem(blamed, "must be micro batch x accumulation steps x ranks: " +
-                                  std::to_string(config.train_batch_size) + " is not " +
-                                  std::to_string(config.micro_batch_size) + " x " +
-                                  std::to_string(config.gradient_accumulation_steps) + " x " +
-                                  std::to_string(config.world_size) + advice_on_ranks(config));
+                                  std::to_string(config.train_batch_size) + why_no_product(config) +
+                                  advice_on_ranks(config));
 }
 
 OffloadConfig::Device device_of(const std::string& name) {
@@ -288,6 +303,7 @@ TrainConfig parse_train_config(std::string_view text, const std::string& shown_p
   checker.read("gradient_clipping", config.gradient_clipping);
   checker.read("steps_per_print", config.steps_per_print);
   checker.read("dataloader_drop_last", config.drop_last);
+  config.monitors = read_monitors(checker);
   read_zero(checker, config.zero);
   read_precision(checker, config);
   check_ranks(checker, config.world_size);

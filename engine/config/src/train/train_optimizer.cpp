@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "schedule/train_scheduler.hpp"
 #include "sluice/base/text.hpp"
 #include "train/optimizer_types.hpp"
 
@@ -28,12 +29,6 @@ constexpr Approximated kApproximated[] = {
     {"onebitadam", "the second moment is not frozen after freeze_step, and nothing is compressed"},
     {"zerooneadam",
      "the second moment is updated in every step, and nothing is compressed or sent less often"}};
-constexpr std::string_view kOtherSchedulers[] = {
-    "OneCycle",      "LRRangeTest",  "LambdaLR",          "MultiplicativeLR",
-    "StepLR",        "MultiStepLR",  "ConstantLR",        "LinearLR",
-    "ExponentialLR", "PolynomialLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
-    "CyclicLR",      "OneCycleLR",   "ReduceLROnPlateau", "SequentialLR"};
-constexpr std::string_view kSchedulers[] = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
 
 template <typename Names>
 bool contains(const Names& names, std::string_view name) {
@@ -44,16 +39,6 @@ std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
-}
-
-std::string unknown_type(const std::string& kind, const std::string& type,
-                         std::span<const std::string_view> known) {
-  const std::string near = nearest_name(type, known);
-  std::string names;
-  for (const std::string_view name : known)
-    names += (names.empty() ? "" : ", ") + std::string(name);
-  return "unknown " + kind + " " + quoted(type) +
-         (near.empty() ? "" : "; did you mean \"" + near + "\"?") + " (" + names + ")";
 }
 
 void read_betas(Checker& checker, OptimizerConfig& optimizer) {
@@ -194,95 +179,6 @@ void read_values(Checker& checker, OptimizerConfig& optimizer) {
   }
 }
 
-// The keys of scheduler.params that a type reads.
-std::vector<std::string_view> parameters_of(std::string_view type) {
-  if (type == "WarmupLR") {
-    return {"warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type"};
-  }
-  if (type == "WarmupDecayLR") {
-    return {"total_num_steps", "warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type"};
-  }
-  return {"total_num_steps", "warmup_min_ratio", "warmup_num_steps", "cos_min_ratio",
-          "warmup_type"};
-}
-
-std::string param(std::string_view name) {
-  return "scheduler.params." + std::string(name);
-}
-
-void refuse_other_parameters(Checker& checker, const std::string& type) {
-  const auto own = parameters_of(type);
-  for (const std::string_view name :
-       {"total_num_steps", "warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type",
-        "warmup_min_ratio", "cos_min_ratio"}) {
-    if (checker.find(param(name)) != nullptr && !contains(own, name)) {
-      checker.add_problem(param(name), type + " has no such parameter");
-    }
-  }
-}
-
-WarmupType read_warmup_type(const Checker& checker) {
-  std::string type = "log";
-  checker.read(param("warmup_type"), type);
-  return type == "log" ? WarmupType::log : WarmupType::linear;
-}
-
-std::int64_t read_total_steps(Checker& checker, const std::string& type,
-                              std::int64_t warmup_num_steps) {
-  const std::string path = param("total_num_steps");
-  std::int64_t total = 0;
-  checker.read(path, total);
-  if (checker.is_auto(path)) return total;
-  if (checker.find(path) == nullptr && !checker.wrong(path)) {
-    checker.add_problem(path, "required by " + type + "; add \"total_num_steps\": STEPS");
-  } else if (total < warmup_num_steps && !checker.wrong(path)) {
-    checker.add_note(path, std::to_string(total) + " is less than warmup_num_steps, " +
-                               std::to_string(warmup_num_steps) + ": the warm-up is all there is");
-  }
-  return total;
-}
-
-// The rate after warm-up is the schedule's own, if the file has one.
-void note_own_rate(Checker& checker) {
-  const std::string flag = checker.flag_of("optimizer.params.lr");
-  if (flag.empty() || checker.find(param("warmup_max_lr")) == nullptr) return;
-  if (!checker.flag_of(param("warmup_max_lr")).empty()) return;
-  checker.add_note(param("warmup_max_lr"), "the rate after warm-up, whatever " + flag + " says");
-}
-
-WarmupLR read_warmup(Checker& checker) {
-  WarmupLR s;
-  note_own_rate(checker);
-  checker.read(param("warmup_min_lr"), s.warmup_min_lr);
-  checker.read(param("warmup_max_lr"), s.warmup_max_lr);
-  checker.read(param("warmup_num_steps"), s.warmup_num_steps);
-  s.warmup_type = read_warmup_type(checker);
-  return s;
-}
-
-WarmupDecayLR read_warmup_decay(Checker& checker, double base_lr) {
-  WarmupDecayLR s;
-  note_own_rate(checker);
-  // The Trainer fills in its learning rate.
-  if (checker.is_auto(param("warmup_max_lr"))) s.warmup_max_lr = base_lr;
-  checker.read(param("warmup_min_lr"), s.warmup_min_lr);
-  checker.read(param("warmup_max_lr"), s.warmup_max_lr);
-  checker.read(param("warmup_num_steps"), s.warmup_num_steps);
-  s.warmup_type = read_warmup_type(checker);
-  s.total_num_steps = read_total_steps(checker, "WarmupDecayLR", s.warmup_num_steps);
-  return s;
-}
-
-WarmupCosineLR read_warmup_cosine(Checker& checker) {
-  WarmupCosineLR s;
-  checker.read(param("warmup_min_ratio"), s.warmup_min_ratio);
-  checker.read(param("warmup_num_steps"), s.warmup_num_steps);
-  checker.read(param("cos_min_ratio"), s.cos_min_ratio);
-  s.warmup_type = read_warmup_type(checker);
-  s.total_num_steps = read_total_steps(checker, "WarmupCosineLR", s.warmup_num_steps);
-  return s;
-}
-
 }  // namespace
 
 void set_moot_sections(const JsonDocument& document, Schema& schema) {
@@ -304,7 +200,7 @@ void set_moot_sections(const JsonDocument& document, Schema& schema) {
              contains(kOtherOptimizers, lower(optimizer))) {
     schema.moot.push_back("optimizer.params");
   }
-  if (contains(kOtherSchedulers, type_of("scheduler"))) schema.moot.push_back("scheduler.params");
+  if (is_other_scheduler(type_of("scheduler"))) schema.moot.push_back("scheduler.params");
 }
 
 OptimizerConfig read_optimizer(Checker& checker) {
@@ -321,27 +217,6 @@ OptimizerConfig read_optimizer(Checker& checker) {
   if (read_optimizer_type(checker, optimizer)) refuse_other_params(checker, optimizer.type);
   read_values(checker, optimizer);
   return optimizer;
-}
-
-SchedulerConfig read_scheduler(Checker& checker, const OptimizerConfig& optimizer) {
-  if (checker.find("scheduler") == nullptr || checker.wrong("scheduler.type")) return {};
-  std::string type;
-  checker.read("scheduler.type", type);
-  if (contains(kSchedulers, type)) refuse_other_parameters(checker, type);
-  if (type == "WarmupLR") return read_warmup(checker);
-  if (type == "WarmupDecayLR") return read_warmup_decay(checker, optimizer.lr);
-  if (type == "WarmupCosineLR") return read_warmup_cosine(checker);
-  if (type.empty()) {
-    checker.add_problem("scheduler.type", "required; add for example \"type\": \"WarmupLR\"");
-  } else if (contains(kOtherSchedulers, type)) {
-    checker.add_problem("scheduler.type",
-                        quoted(type) +
-                            " is not supported yet; there are WarmupLR, WarmupDecayLR and "
-                            "WarmupCosineLR. Without the section the learning rate is constant");
-  } else {
-    checker.add_problem("scheduler.type", unknown_type("scheduler", type, kSchedulers));
-  }
-  return {};
 }
 
 }  // namespace sluice::config

@@ -1,5 +1,5 @@
 #pragma once
-// The sections "optimizer" and "scheduler" of the training configuration.
+// The section "optimizer" of the training configuration.
 
 #include "check/checker.hpp"
 #include "sluice/config/train_config.hpp"
@@ -10,8 +10,7 @@ namespace sluice::config {
 // or replaced.
 void set_moot_sections(const JsonDocument& document, Schema& schema);
 
-// Both add problems to the checker.
+// Adds problems to the checker.
 OptimizerConfig read_optimizer(Checker& checker);
-SchedulerConfig read_scheduler(Checker& checker, const OptimizerConfig& optimizer);
 
 }  // namespace sluice::config

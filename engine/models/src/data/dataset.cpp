@@ -150,7 +150,8 @@ std::int64_t Dataset::steps_of(std::uint64_t epochs) const {
   __extension__ using Wide = unsigned __int128;
   const Wide steps = static_cast<Wide>(epochs) * epoch_sequences_ / batch_size_;
   SLUICE_CHECK(steps <= static_cast<Wide>(INT64_MAX),
-               "so many epochs have more steps than fit into 63 bits");
+               format_count(epochs) + " epochs of " + format_count(epoch_sequences_) +
+                   " sequences are more steps than can be counted (2^63); give fewer");
   return static_cast<std::int64_t>(steps);
 }
 

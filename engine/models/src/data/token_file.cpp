@@ -1,6 +1,7 @@
 #include "sluice/models/token_file.hpp"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,23 +12,43 @@
 #include <filesystem>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
 #include "sluice/base/text.hpp"
 
 namespace sluice::models {
 namespace {
 
+// Why open() failed, and what to do where that is known.
+std::string why_unopened(const std::string& path, int error) {
+  std::error_code ignored;
+  const std::filesystem::path target = std::filesystem::read_symlink(path, ignored);
+  if (error == ENOENT && !target.empty())
+    return "is a link to " + target.string() +
+           ", which does not exist; restore that file, or "
+           "remove the link";
+  std::string why = "cannot be opened: " + std::string(std::strerror(error));
+  if (error != EMFILE) return why;
+  struct rlimit limit {};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return why + ". A run keeps all its data files open, and this process may open " +
+         format_count(limit.rlim_cur) +
+         " files: raise that limit (ulimit -n, as root beyond the hard limit), or join the data "
+         "into fewer files";
+}
+
 // A problem that shows as errno is the user's mistake too (exit code 2).
 UniqueFd open_tokens(const std::string& path, std::uint64_t& size_bytes) {
   // O_NONBLOCK: opening a FIFO would otherwise wait for a writer.
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  SLUICE_CHECK(fd, "data file " + path + ": cannot be opened: " + std::strerror(errno));
+  SLUICE_CHECK(fd, "data file " + path + ": " + why_unopened(path, errno));
   struct stat info {};
   SLUICE_CHECK(::fstat(fd.get(), &info) == 0,
                "data file " + path + ": cannot be examined: " + std::strerror(errno));
   SLUICE_CHECK(!S_ISDIR(info.st_mode), "data file " + path + ": is a directory");
-  SLUICE_CHECK(
-      S_ISREG(info.st_mode),
-      "data file " + path + ": is not a regular file, which windows are drawn from anywhere in");
+  SLUICE_CHECK(S_ISREG(info.st_mode),
+               "data file " + path +
+                   ": is not a regular file, which windows are drawn from anywhere in; remove it "
+                   "from the data, or copy what it gives into a file");
   SLUICE_CHECK(info.st_size > 0, "data file " + path + ": is empty");
   size_bytes = static_cast<std::uint64_t>(info.st_size);
   return fd;
@@ -53,6 +74,55 @@ std::uint64_t largest_of(std::span<const unsigned char> bytes) {
 std::uint64_t largest_of(std::span<const unsigned char> bytes, std::size_t token_bytes) {
   if (token_bytes == 1) return largest_of<std::uint8_t>(bytes);
   return token_bytes == 2 ? largest_of<std::uint16_t>(bytes) : largest_of<std::uint32_t>(bytes);
+}
+
+bool has_token_name(const std::filesystem::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".bin" || extension == ".u32" || extension == ".txt";
+}
+
+// Why an entry with the name of a token file holds no tokens to miss: a folder, or nothing at all.
+// Empty for every other one, which is opened and may be refused then.
+std::string why_left_out(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return "a folder";
+  const bool is_file = std::filesystem::is_regular_file(path, error);
+  return is_file && std::filesystem::file_size(path, error) == 0 && !error ? "empty" : "";
+}
+
+// "x.txt (a folder), y.bin (empty)", of a long list the first.
+std::string listed(const std::vector<std::string>& entries) {
+  constexpr std::size_t kMost = 5;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(entries.size(), kMost); ++i)
+    text += (i == 0 ? "" : ", ") + entries[i];
+  const std::size_t more = entries.size() - std::min(entries.size(), kMost);
+  return text + (more == 0 ? "" : " and " + format_count(more) + " more");
+}
+
+// The token files of a folder by name. Entries that hold no tokens are left out with one line.
+std::vector<std::string> files_of_folder(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> found, left_out;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (!has_token_name(entry->path())) continue;
+    const std::string why = why_left_out(entry->path());
+    if (why.empty()) {
+      found.push_back(entry->path().string());
+    } else {
+      left_out.push_back(entry->path().filename().string() + " (" + why + ")");
+    }
+  }
+  SLUICE_CHECK(!error, "data folder " + folder + ": cannot be read: " + error.message());
+  std::sort(found.begin(), found.end());
+  std::sort(left_out.begin(), left_out.end());
+  SLUICE_CHECK(!found.empty(), "data folder " + folder + ": has no file named .bin, .u32 or .txt" +
+                                   (left_out.empty() ? "" : " but " + listed(left_out)));
+  if (!left_out.empty())
+    log(LogLevel::info, "data folder " + folder + ": left out: " + listed(left_out));
+  return found;
 }
 
 }  // namespace
@@ -118,24 +188,14 @@ void TokenFile::read_bytes(std::uint64_t offset_bytes, std::span<unsigned char> 
 }
 
 std::vector<std::string> token_file_paths(const std::vector<std::string>& files_and_folders) {
-  namespace fs = std::filesystem;
   std::vector<std::string> paths;
   for (const std::string& given : files_and_folders) {
     std::error_code error;
-    if (!fs::is_directory(given, error)) {
+    if (!std::filesystem::is_directory(given, error)) {
       paths.push_back(given);
       continue;
     }
-    std::vector<std::string> found;
-    for (fs::directory_iterator entry(given, error), end; !error && entry != end;
-         entry.increment(error)) {
-      const std::string extension = entry->path().extension().string();
-      if (extension == ".bin" || extension == ".u32" || extension == ".txt")
-        found.push_back(entry->path().string());
-    }
-    SLUICE_CHECK(!error, "data folder " + given + ": cannot be read: " + error.message());
-    SLUICE_CHECK(!found.empty(), "data folder " + given + ": has no file named .bin, .u32 or .txt");
-    std::sort(found.begin(), found.end());
+    const std::vector<std::string> found = files_of_folder(given);
     paths.insert(paths.end(), found.begin(), found.end());
   }
   return paths;

@@ -19,6 +19,11 @@ DataCheck::DataCheck(const Data& data) : worker_("sluice-data") {
 
 DataCheck::~DataCheck() {
   stop_ = true;
+  try {
+    reading_.finish();
+  } catch (const std::exception&) {
+    // The run ends with an error already. Often it is this one: a step drew the token as well.
+  }
 }
 
 void DataCheck::read(File& file) {

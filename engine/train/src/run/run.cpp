@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "record/memory_sampler.hpp"
+#include "record/monitors.hpp"
 #include "record/run_meter.hpp"
 #include "record/run_trace.hpp"
 #include "record/steps_file.hpp"
@@ -141,6 +142,8 @@ class Run {
     }
     tally_.begun_from = progress_;
     steps_file_ = std::make_unique<StepsFile>(request_.report_dir, progress_.committed_step);
+    monitors_ = std::make_unique<Monitors>(setup_.plan.config.monitors, progress_.committed_step,
+                                           setup_.plan.config.train_batch_size);
     const bool survives =
         resources_->commits_swap() || !setup_.plan.config.sluice.checkpoints.directory.empty();
     if (!survives && setup_.total_steps > progress_.step) {
@@ -166,6 +169,8 @@ class Run {
     const BackwardResult backward = forward_backward(step, update);
     record.loss = backward.loss;
     record.grad_norm = backward.gradient_norm;
+    record.parts.forward_seconds = backward.forward_seconds;
+    record.parts.backward_seconds = backward.backward_seconds;
     record.tokens = tokens_per_step();
     const StepEnd end = runner_->end_step(backward, update, progress_);
     if (!end.why_stop.empty()) stop_before_update(end.why_stop);
@@ -225,7 +230,12 @@ class Run {
     const auto begin = Clock::now();
     StepRecord record = *std::exchange(pending_, std::nullopt);
     meter_->end_updates(record);
+    const offload::PoolUsage device = resources_->device->memory().usage();
+    record.parts.device_bytes = device.live_bytes;
+    record.parts.device_peak_bytes = device.peak_live_bytes;
+    record.parts.device_held_bytes = device.held_bytes;
     steps_file_->append(record);
+    monitors_->append(record);
     commit(ends_at(record.step));
     tally_.add(record);
     observer_.on_step(record);
@@ -290,6 +300,7 @@ class Run {
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<RunMeter> meter_;
   std::unique_ptr<StepsFile> steps_file_;
+  std::unique_ptr<Monitors> monitors_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/config/lr_schedule.hpp"
 
 namespace sluice::train {
 
@@ -53,8 +54,9 @@ void say_epochs(const models::Dataset& data, std::int64_t epochs,
   const std::uint64_t all = checked_mul(data.epoch_sequences(), static_cast<std::uint64_t>(epochs));
   const std::uint64_t left_over = all % batch;
   log(LogLevel::info,
-      std::to_string(epochs) + (epochs == 1 ? " epoch of " : " epochs of ") +
-          format_count(data.epoch_sequences()) + " sequences: " +
+      format_count(static_cast<std::uint64_t>(epochs)) +
+          (epochs == 1 ? " epoch of " : " epochs of ") + format_count(data.epoch_sequences()) +
+          " sequences: " +
           format_count(
               static_cast<std::uint64_t>(data.steps_of(static_cast<std::uint64_t>(epochs)))) +
           " steps of " + format_count(batch) +
@@ -82,6 +84,14 @@ std::int64_t total_steps(const TrainRequest& request, const Data& data) {
   SLUICE_CHECK(steps > 0 || data.has_eval,
                "--steps 0 evaluates only: it needs --eval-data or --eval-fraction");
   return steps;
+}
+
+void check_schedule(const config::TrainConfig& config, std::int64_t steps) {
+  const std::optional<std::int64_t> last = config::last_step_of_betas(config.scheduler);
+  SLUICE_CHECK(!last || steps <= *last,
+               "scheduler.params.decay_mom_rate: beta1 grows to 1 after step " +
+                   std::to_string(*last) + ", and the run has " + std::to_string(steps) +
+                   " steps; lower it, or give --steps " + std::to_string(*last));
 }
 
 }  // namespace sluice::train

@@ -52,10 +52,15 @@ std::string groups_text(const models::ParamGroups& groups) {
 
 // The schedule as its values at some updates.
 std::string learning_rate_text(const config::TrainConfig& config) {
-  std::string text;
-  for (const std::int64_t update : {1, 10, 100, 1000, 10'000, 100'000})
+  std::string text, betas;
+  bool cycles = false;
+  for (const std::int64_t update : {1, 10, 100, 1000, 10'000, 100'000}) {
     text += (text.empty() ? "" : ", ") + shortest(config::learning_rate(config, update));
-  return text + " at updates 1, 10, 100 ... 100,000";
+    const double beta1 = config::betas_of_step(config, update).beta1;
+    cycles = cycles || beta1 != config.optimizer.beta1;
+    betas += (betas.empty() ? ", with beta1 " : ", ") + shortest(beta1);
+  }
+  return text + " at updates 1, 10, 100 ... 100,000" + (cycles ? betas : "");
 }
 
 std::string loss_scale_text(const config::Fp16Config& fp16) {

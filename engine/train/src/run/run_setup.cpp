@@ -27,6 +27,7 @@ RunSetup set_up_run(const TrainRequest& request, const volatile int& stop) {
   setup.identity.seed = loaded.train.sluice.seed = request.seed.value_or(loaded.train.sluice.seed);
   setup.data = open_data(request, loaded);
   setup.total_steps = total_steps(request, setup.data);
+  check_schedule(loaded.train, setup.total_steps);
   check_directories(loaded.train, request.placement);
   setup.source =
       find_source(loaded.train, request.placement, request.resume ? Resume::yes : Resume::no,

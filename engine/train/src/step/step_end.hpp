@@ -17,6 +17,8 @@ struct BackwardResult {
   double loss = 0;             // mean over the micro-batches of the step, and over the ranks
   double gradient_norm = 0;    // global, of the mean over ranks; unclipped, without the loss scale
   std::string non_finite;      // empty, "the loss", or "the gradient of NAME" (the first found)
+  double forward_seconds = 0;  // see StepParts
+  double backward_seconds = 0;
   bool updates_begun = false;  // each unit's update began when its gradient arrived
 };
 

@@ -1,5 +1,6 @@
 #include "step/step_runner.hpp"
 
+#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -9,6 +10,15 @@
 namespace sluice::train {
 
 using AfterGet = InputStore::AfterGet;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+}  // namespace
 
 StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
     : resources_(resources),
@@ -194,17 +204,27 @@ void StepRunner::backward_unit(Step& step, std::size_t unit) {
 
 void StepRunner::run_pass(Step& step, const BetweenHook& between) {
   resources_.prefetcher->begin_pass(plan::step_stages(plan_.layouts));
+  const auto begin = Clock::now();
   for (std::size_t u = 0; u < last_; ++u) forward_unit(step, u);
+  wait_to_time(step);
+  step.forward_seconds += seconds_since(begin);
   if (step.pass == 0) {
     // The last unit's weights are updated last: once they are current, the step before has ended.
     finish_updates();
     if (between) between();
   }
+  const auto begin_backward = Clock::now();
   last_unit(step);
   for (std::size_t u = last_; u-- > 0;) backward_unit(step, u);
   gradients_.finish_moves();
+  wait_to_time(step);
+  step.backward_seconds += seconds_since(begin_backward);
   resources_.prefetcher->end_pass();
   resources_.inputs->clear();
+}
+
+void StepRunner::wait_to_time(const Step& step) const {
+  if (plan_.config.monitors.wall_clock_breakdown) (void)step.loss_sum.item<double>();
 }
 
 BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::int64_t number,
@@ -223,7 +243,10 @@ BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::in
   for (; step.pass < plan_.passes(); ++step.pass) run_pass(step, between);
   const double loss_sum = step.loss_sum.item<double>();  // waits for the last work of the step
   timeline_.flush();
-  return result_of_backward(resources_, gradients_, loss_sum, loss_scale);
+  BackwardResult result = result_of_backward(resources_, gradients_, loss_sum, loss_scale);
+  result.forward_seconds = step.forward_seconds;
+  result.backward_seconds = step.backward_seconds;
+  return result;
 }
 
 void StepRunner::finish_updates() {

@@ -92,6 +92,8 @@ class StepRunner {
     std::optional<UpdateSettings> immediate;  // settings of updates that begin during backward
     torch::Tensor loss_sum;                   // one fp64 element on the device, unscaled
     std::size_t pass = 0;
+    double forward_seconds = 0;
+    double backward_seconds = 0;
   };
   // One unit and micro-batch of it.
   struct Cell {
@@ -132,6 +134,8 @@ class StepRunner {
   void last_unit(Step& step);
   void backward_unit(Step& step, std::size_t unit);
   void run_pass(Step& step, const BetweenHook& between);
+  // With wall_clock_breakdown, waits for the issued work of a GPU, so that its time is seen.
+  void wait_to_time(const Step& step) const;
   double evaluate_pass(const models::Dataset& data, std::uint64_t window_limit, std::uint64_t first,
                        std::uint64_t count);
 

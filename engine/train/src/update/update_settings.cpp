@@ -59,9 +59,12 @@ UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update) {
   UpdateSettings settings;
   settings.step = {.step = update, .seed = plan.config.sluice.seed};
   for (const models::ParamGroup& group : plan.groups.groups) {
-    const double own = group.optimizer.lr;
-    settings.groups.push_back(
-        kernel_config(group.optimizer, own == base ? rate : rate * (own / base)));
+    config::OptimizerConfig optimizer = group.optimizer;
+    const config::Betas betas = config::betas_of_step(plan.config.scheduler, optimizer, update);
+    optimizer.beta1 = betas.beta1;
+    optimizer.beta2 = betas.beta2;
+    const double own = optimizer.lr;
+    settings.groups.push_back(kernel_config(optimizer, own == base ? rate : rate * (own / base)));
   }
   return settings;
 }

@@ -12,11 +12,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "sluice/base/dtype.hpp"
 #include "sluice/config/config_error.hpp"
+#include "sluice/config/monitor_config.hpp"
+#include "sluice/config/scheduler_config.hpp"
 
 namespace sluice::config {
 
@@ -64,31 +65,6 @@ struct GroupsConfig {
   // Biases and norms have no weight decay, except in groups that set one.
   bool no_decay_of_biases_and_norms = false;
 };
-
-enum class WarmupType { log, linear };
-
-struct WarmupLR {
-  double warmup_min_lr = 0;
-  std::optional<double> warmup_max_lr;  // empty: the optimizer's lr
-  std::int64_t warmup_num_steps = 1000;
-  WarmupType warmup_type = WarmupType::log;
-};
-struct WarmupDecayLR {
-  std::int64_t total_num_steps = 0;
-  double warmup_min_lr = 0;
-  double warmup_max_lr = 0.001;
-  std::int64_t warmup_num_steps = 1000;
-  WarmupType warmup_type = WarmupType::log;
-};
-struct WarmupCosineLR {
-  std::int64_t total_num_steps = 0;
-  double warmup_min_ratio = 0;
-  std::int64_t warmup_num_steps = 1000;
-  double cos_min_ratio = 1e-4;
-  WarmupType warmup_type = WarmupType::log;
-};
-// monostate: the learning rate is constant. Evaluated by sluice/config/lr_schedule.hpp.
-using SchedulerConfig = std::variant<std::monostate, WarmupLR, WarmupDecayLR, WarmupCosineLR>;
 
 // Computing in fp16 with a loss scale, by DeepSpeed's rules (docs/numerics.md).
 struct Fp16Config {
@@ -257,6 +233,7 @@ struct TrainConfig {
   Fp16Config fp16;                              // never enabled together with bf16
   std::optional<std::int64_t> steps_per_print;  // empty: no printing
   bool drop_last = false;                       // an epoch ends with its last whole batch
+  MonitorsConfig monitors;
   ZeroConfig zero;
   AioConfig aio;
   SluiceConfig sluice;

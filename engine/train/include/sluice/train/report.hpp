@@ -29,6 +29,18 @@ struct LinkSeconds {
   double compute = 0;  // the model; 0 as a stall
 };
 
+// Parts of a step that DeepSpeed's breakdowns show.
+struct StepParts {
+  // The computing thread in forward, and in backward with the last unit's forward. On a GPU they
+  // are times of issuing, unless wall_clock_breakdown is on.
+  double forward_seconds = 0;
+  double backward_seconds = 0;
+  // Device memory after the step.
+  std::uint64_t device_bytes = 0;
+  std::uint64_t device_peak_bytes = 0;  // since the run began
+  std::uint64_t device_held_bytes = 0;  // in use, or kept for later
+};
+
 struct StepRecord {
   std::int64_t step = 0;  // from 1
   double loss = 0;        // mean over the step's micro-batches
@@ -44,6 +56,10 @@ struct StepRecord {
   double commit_seconds = 0;   // committing the step before
   double compute_seconds = 0;  // the rest: the model
   std::optional<double> eval_loss;
+  StepParts parts;  // not in steps.jsonl
+
+  // The seconds outside of forward and backward: waits for updates, and commits.
+  double step_seconds() const { return seconds - parts.forward_seconds - parts.backward_seconds; }
 };
 
 // One line of steps.jsonl, without the newline. Numbers that are not finite are null; loss,

@@ -1,6 +1,7 @@
-#include "doctor/system_files.hpp"
+#include "files/system_files.hpp"
 
 #include <charconv>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -33,6 +34,10 @@ std::string field_of(const std::string& file_text, const std::string& key) {
     return value == std::string::npos ? "" : line.substr(value);
   }
   return "";
+}
+
+std::uint64_t kibibytes_of(const std::string& file_text, const std::string& key) {
+  return std::strtoull(field_of(file_text, key).c_str(), nullptr, 10) * 1024;
 }
 
 }  // namespace sluice::cli

@@ -1,0 +1,91 @@
+#include "record/line_file.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+
+namespace sluice::train {
+
+namespace {
+
+// Bytes of the whole lines up to the number `last_kept`; 0 when no line with a number is among
+// them.
+std::uint64_t kept_length(const std::string& path, std::int64_t last_kept,
+                          const LineFile::NumberOf& number_of) {
+  std::ifstream file(path, std::ios::binary);
+  std::uint64_t kept = 0;
+  bool has_numbered = false;
+  std::string line;
+  while (std::getline(file, line)) {
+    const std::optional<std::int64_t> number =
+        file.eof() ? std::nullopt : number_of(line);  // without a newline at its end: torn
+    if (!number || *number > last_kept) break;
+    kept += line.size() + 1;
+    has_numbered = has_numbered || *number > 0;
+  }
+  return has_numbered ? kept : 0;
+}
+
+}  // namespace
+
+void write_all(int fd, const std::string& text, const std::string& path) {
+  // A file system that takes less than one write() gets the rest.
+  std::size_t done = 0;
+  while (done < text.size()) {
+    done += static_cast<std::size_t>(
+        SLUICE_SYSCALL(::write(fd, text.data() + done, text.size() - done), path));
+  }
+}
+
+void make_directory(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) throw IoError(error.value(), "create directory", directory);
+}
+
+LineFile::LineFile(std::string path, std::int64_t last_kept, const NumberOf& number_of,
+                   const std::string& setting)
+    : path_(std::move(path)) {
+  open_and_lock(setting);
+  const std::uint64_t kept = kept_length(path_, last_kept, number_of);
+  if (kept == 0 && std::filesystem::file_size(path_) > 0) {
+    // The file belongs to an earlier run; this run starts a new one.
+    const std::string aside = free_numbered_path(path_);
+    SLUICE_SYSCALL(::rename(path_.c_str(), aside.c_str()), path_);
+    log(LogLevel::info, path_ + " is of an earlier run and is now " + aside);
+    open_and_lock(setting);
+  }
+  SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(kept)), path_);
+  is_empty_ = kept == 0;
+}
+
+void LineFile::open_and_lock(const std::string& setting) {
+  // Read as well: a FIFO of this name, opened for writing only, would be waited for.
+  fd_ = UniqueFd(
+      SLUICE_SYSCALL(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644), path_));
+  struct stat info {};
+  SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
+  if (!S_ISREG(info.st_mode)) {
+    throw StorageError(path_, "is not a regular file: remove it, or choose another " + setting);
+  }
+  if (::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return;
+  if (errno != EWOULDBLOCK) throw IoError(errno, "flock", path_);
+  throw StorageError(path_, "is being written by another run: give each its own " + setting);
+}
+
+void LineFile::append(const std::string& lines) {
+  write_all(fd_.get(), lines, path_);
+  is_empty_ = false;
+}
+
+}  // namespace sluice::train

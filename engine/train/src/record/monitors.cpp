@@ -1,0 +1,118 @@
+#include "record/monitors.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+namespace sluice::train {
+
+namespace {
+
+constexpr const char* kSection = "Train/Samples/";
+constexpr const char* kTags[] = {"train_loss",
+                                 "lr",
+                                 "grad_norm",
+                                 "loss_scale",
+                                 "eval_loss",
+                                 "elapsed_time_ms_forward",
+                                 "elapsed_time_ms_backward",
+                                 "elapsed_time_ms_backward_inner",
+                                 "elapsed_time_ms_backward_allreduce",
+                                 "elapsed_time_ms_step"};
+
+// The samples in a row of a CSV file; 0 for its header.
+std::optional<std::int64_t> samples_of(const std::string& line) {
+  if (line.starts_with("step,")) return 0;
+  std::int64_t samples = 0;
+  const char* const end = line.data() + line.size();
+  const auto [stopped, problem] = std::from_chars(line.data(), end, samples);
+  if (problem != std::errc() || stopped == end || *stopped != ',' || samples < 1) return {};
+  return samples;
+}
+
+}  // namespace
+
+std::vector<Scalar> scalars_of(const StepRecord& record, bool times) {
+  std::vector<Scalar> scalars;
+  const auto add = [&](const char* name, double value) {
+    scalars.push_back({kSection + std::string(name), value});
+  };
+  add("train_loss", record.loss);
+  add("lr", record.lr);
+  add("grad_norm", record.grad_norm);
+  if (record.loss_scale) add("loss_scale", *record.loss_scale);
+  if (record.eval_loss) add("eval_loss", *record.eval_loss);
+  if (!times) return scalars;
+  add("elapsed_time_ms_forward", 1e3 * record.parts.forward_seconds);
+  add("elapsed_time_ms_backward", 1e3 * record.parts.backward_seconds);
+  add("elapsed_time_ms_backward_inner", 1e3 * record.parts.backward_seconds);
+  add("elapsed_time_ms_backward_allreduce", 0);  // one rank
+  add("elapsed_time_ms_step", 1e3 * record.step_seconds());
+  return scalars;
+}
+
+// repr() of Python's float: fixed for exponents from -4 to 15, else scientific.
+std::string python_number(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  char text[40];
+  const auto end =
+      std::to_chars(text, text + sizeof(text), value, std::chars_format::scientific).ptr;
+  std::string scientific(text, end);
+  const int exponent = std::atoi(scientific.c_str() + scientific.find('e') + 1);
+  if (value != 0 && (exponent < -4 || exponent >= 16)) return scientific;
+  const auto fixed_end =
+      std::to_chars(text, text + sizeof(text), value, std::chars_format::fixed).ptr;
+  std::string fixed(text, fixed_end);
+  return fixed.find('.') == std::string::npos ? fixed + ".0" : fixed;
+}
+
+Monitors::Monitors(const config::MonitorsConfig& config, std::int64_t committed_step,
+                   std::int64_t samples_per_step)
+    : config_(config),
+      committed_samples_(committed_step * samples_per_step),
+      samples_per_step_(samples_per_step) {
+  if (config.tensorboard.enabled)
+    events_.emplace(config.tensorboard.directory(), committed_samples_ + samples_per_step);
+  if (!config.csv.enabled) return;
+  make_directory(config.csv.directory());
+  for (const char* name : kTags) {
+    const std::string tag = kSection + std::string(name);
+    if (std::filesystem::exists(csv_path(tag))) csv_of(tag);
+  }
+}
+
+void Monitors::append(const StepRecord& record) {
+  if (!events_ && !config_.csv.enabled) return;
+  const std::vector<Scalar> scalars = scalars_of(record, config_.wall_clock_breakdown);
+  const std::int64_t samples = record.step * samples_per_step_;
+  if (events_) events_->append(scalars, samples);
+  if (!config_.csv.enabled) return;
+  for (const Scalar& scalar : scalars) append_row(scalar, samples);
+}
+
+std::string Monitors::csv_path(const std::string& tag) const {
+  std::string name = tag;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return config_.csv.directory() + "/" + name + ".csv";
+}
+
+LineFile& Monitors::csv_of(const std::string& tag) {
+  const auto found = csv_.find(tag);
+  if (found != csv_.end()) return found->second;
+  return csv_
+      .try_emplace(tag, csv_path(tag), committed_samples_, samples_of, "csv_monitor.job_name")
+      .first->second;
+}
+
+// Rows end as those of Python's csv module.
+void Monitors::append_row(const Scalar& scalar, std::int64_t samples) {
+  LineFile& file = csv_of(scalar.tag);
+  std::string text;
+  if (file.is_empty()) text = "step," + scalar.tag.substr(scalar.tag.rfind('/') + 1) + "\r\n";
+  file.append(text + std::to_string(samples) + "," + python_number(scalar.value) + "\r\n");
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,219 @@
+// The files of the monitors. tests/peers reads them with TensorBoard's own reader.
+#include "record/monitors.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "temp_dir.hpp"
+
+namespace sluice::train {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::StartsWith;
+
+std::string text_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+StepRecord record_of(std::int64_t step) {
+  StepRecord record;
+  record.step = step;
+  record.loss = 5.5 - static_cast<double>(step) / 8;
+  record.lr = 1e-5 * static_cast<double>(step);
+  record.grad_norm = 2;
+  return record;
+}
+
+config::MonitorsConfig both_in(const std::string& directory) {
+  config::MonitorsConfig config;
+  config.tensorboard = {true, directory, "events"};
+  config.csv = {true, directory, "csv"};
+  return config;
+}
+
+template <typename T>
+T number_at(const std::string& bytes, std::size_t offset) {
+  T value{};
+  EXPECT_LE(offset + sizeof(T), bytes.size());
+  std::memcpy(&value, bytes.data() + offset, sizeof(T));
+  return value;
+}
+
+std::uint32_t masked(const std::string& bytes) {
+  const std::uint32_t crc = crc32c(bytes);
+  return ((crc >> 15U) | (crc << 17U)) + 0xA282EAD8U;
+}
+
+// The data of the records; every length and checksum is compared.
+std::vector<std::string> records_of(const std::string& path) {
+  const std::string bytes = text_of(path);
+  std::vector<std::string> records;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const auto length = number_at<std::uint64_t>(bytes, at);
+    EXPECT_EQ(number_at<std::uint32_t>(bytes, at + 8), masked(bytes.substr(at, 8)));
+    records.push_back(bytes.substr(at + 12, length));
+    EXPECT_EQ(number_at<std::uint32_t>(bytes, at + 12 + length), masked(records.back()));
+    at += 16 + length;
+  }
+  return records;
+}
+
+TEST(Crc32c, IsThatOfRfc3720) {
+  EXPECT_EQ(crc32c("123456789"), 0xE3069283U);
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAU);
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43U);
+}
+
+TEST(EventFile, BeginsWithASessionAndHoldsOneEventForEachScalar) {
+  const test::TempDir directory;
+  EventFile file(directory.file("events"), 24);
+  file.append({{"Train/Samples/lr", 0.25}}, 300);
+  const std::vector<std::string> records = records_of(file.path());
+  ASSERT_EQ(records.size(), 3U);
+  // wall_time: 9 bytes. step 24: 0x10 0x18. file_version: 0x1a. session_log: 0x3a.
+  EXPECT_EQ(records[0].substr(9),
+            "\x10\x18\x1a\x0d"
+            "brain.Event:2");
+  EXPECT_EQ(records[1].substr(9), "\x10\x18\x3a\x02\x08\x01");
+  // step 300 takes two bytes; 0.25f is 0x3e800000.
+  EXPECT_EQ(records[2].substr(9), std::string("\x10\xac\x02\x2a\x19\x0a\x17\x0a\x10"
+                                              "Train/Samples/lr\x15\x00\x00\x80\x3e",
+                                              30));
+  EXPECT_GT(number_at<double>(records[2], 1), 1.7e9);
+}
+
+TEST(EventFile, SortsBehindThoseThatAreThere) {
+  const test::TempDir directory;
+  const std::string old = directory.file("events.out.tfevents.9999999997.zz.1.0");
+  std::ofstream(old) << "x";
+  const EventFile first(directory.path(), 1);
+  const EventFile second(directory.path(), 1);
+  EXPECT_LT(old, first.path());
+  EXPECT_LT(first.path(), second.path());
+}
+
+TEST(PythonNumber, IsWrittenAsPythonDoes) {
+  EXPECT_EQ(python_number(0), "0.0");
+  EXPECT_EQ(python_number(0.0003), "0.0003");
+  EXPECT_EQ(python_number(0.0001), "0.0001");
+  EXPECT_EQ(python_number(0.00001), "1e-05");
+  EXPECT_EQ(python_number(1.25e-7), "1.25e-07");
+  EXPECT_EQ(python_number(65536), "65536.0");
+  EXPECT_EQ(python_number(1e15), "1000000000000000.0");
+  EXPECT_EQ(python_number(1e16), "1e+16");
+  EXPECT_EQ(python_number(-1.0 / 3), "-0.3333333333333333");
+  EXPECT_EQ(python_number(std::nan("")), "nan");
+}
+
+TEST(Scalars, HaveDeepSpeedsNames) {
+  StepRecord record = record_of(4);
+  record.seconds = 1;
+  record.parts.forward_seconds = 0.25;
+  record.parts.backward_seconds = 0.5;
+  const auto names = [](const std::vector<Scalar>& scalars) {
+    std::string text;
+    for (const Scalar& scalar : scalars) text += scalar.tag.substr(14) + " ";
+    return text;
+  };
+  EXPECT_EQ(names(scalars_of(record, false)), "train_loss lr grad_norm ");
+  record.loss_scale = 1024;
+  record.eval_loss = 3;
+  const std::vector<Scalar> all = scalars_of(record, true);
+  EXPECT_EQ(names(all),
+            "train_loss lr grad_norm loss_scale eval_loss elapsed_time_ms_forward "
+            "elapsed_time_ms_backward elapsed_time_ms_backward_inner "
+            "elapsed_time_ms_backward_allreduce elapsed_time_ms_step ");
+  EXPECT_EQ(all[5].value, 250);
+  EXPECT_EQ(all[6].value, 500);
+  EXPECT_EQ(all[9].value, 250);
+}
+
+TEST(Monitors, WriteRowsAsDeepSpeedDoes) {
+  const test::TempDir directory;
+  Monitors monitors(both_in(directory.file("")), 0, 8);
+  monitors.append(record_of(1));
+  monitors.append(record_of(2));
+  EXPECT_THAT(names_in(directory.file("csv")),
+              ElementsAre("Train_Samples_grad_norm.csv", "Train_Samples_lr.csv",
+                          "Train_Samples_train_loss.csv"));
+  EXPECT_EQ(text_of(directory.file("csv/Train_Samples_lr.csv")),
+            "step,lr\r\n8,1e-05\r\n16,2e-05\r\n");
+  EXPECT_EQ(text_of(directory.file("csv/Train_Samples_train_loss.csv")),
+            "step,train_loss\r\n8,5.375\r\n16,5.25\r\n");
+}
+
+TEST(Monitors, OfAResumedRunHaveEveryStepOnce) {
+  const test::TempDir directory;
+  const config::MonitorsConfig config = both_in(directory.file(""));
+  {
+    Monitors monitors(config, 0, 8);
+    for (int step = 1; step <= 4; ++step) monitors.append(record_of(step));
+  }
+  // A row that was torn when the run was killed.
+  std::ofstream(directory.file("csv/Train_Samples_lr.csv"), std::ios::app) << "40,5e";
+  {
+    Monitors monitors(config, 2, 8);  // steps 3 and 4 were not committed
+    for (int step = 3; step <= 5; ++step) monitors.append(record_of(step));
+  }
+  EXPECT_EQ(text_of(directory.file("csv/Train_Samples_lr.csv")),
+            "step,lr\r\n8,1e-05\r\n16,2e-05\r\n24,3.0000000000000004e-05\r\n32,4e-05\r\n"
+            "40,5e-05\r\n");
+  const std::vector<std::string> events = names_in(directory.file("events"));
+  ASSERT_EQ(events.size(), 2U);
+  // The session of the second file begins at step 3: 24 samples.
+  EXPECT_EQ(records_of(directory.file("events/" + events[1]))[1].substr(9),
+            "\x10\x18\x3a\x02\x08\x01");
+}
+
+TEST(Monitors, OfANewRunLeaveTheRowsOfAnEarlierOne) {
+  const test::TempDir directory;
+  const config::MonitorsConfig config = both_in(directory.file(""));
+  Monitors(config, 0, 8).append(record_of(1));
+  Monitors(config, 0, 4).append(record_of(1));
+  EXPECT_EQ(text_of(directory.file("csv/Train_Samples_lr.csv")), "step,lr\r\n4,1e-05\r\n");
+  EXPECT_EQ(text_of(directory.file("csv/Train_Samples_lr.1.csv")), "step,lr\r\n8,1e-05\r\n");
+}
+
+TEST(Monitors, ThatAreOffWriteNothing) {
+  const test::TempDir directory;
+  config::MonitorsConfig config = both_in(directory.file("logs"));
+  config.tensorboard.enabled = config.csv.enabled = false;
+  Monitors(config, 0, 8).append(record_of(1));
+  EXPECT_FALSE(std::filesystem::exists(directory.file("logs")));
+}
+
+TEST(Monitors, RefuseAFileThatAnotherRunWrites) {
+  const test::TempDir directory;
+  const config::MonitorsConfig config = both_in(directory.file(""));
+  Monitors first(config, 0, 8);
+  first.append(record_of(1));
+  try {
+    const Monitors second(config, 1, 8);
+    FAIL() << "two runs wrote one file";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(),
+                ::testing::HasSubstr("is being written by another run: give each its own "
+                                     "csv_monitor.job_name"));
+  }
+}
+
+}  // namespace
+}  // namespace sluice::train
