@@ -129,6 +129,14 @@ def test_the_lines_of_deepspeeds_log_can_be_parsed(tmp_path: Path) -> None:
     assert len(re.findall(r"MA [\d.]+ GB +Max_MA [\d.]+ GB +CA [\d.]+ GB\nCPU Virtual Memory:  used = [\d.]+ GB, percent = [\d.]+%", out)) == STEPS
 
 
+def test_an_evaluation_leaves_the_files_of_the_run(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.finish()
+    files = sorted(path.name for folder in ("events", "csv") for path in (tmp_path / folder).iterdir())
+    run.finish()  # nothing is left to train
+    assert sorted(path.name for folder in ("events", "csv") for path in (tmp_path / folder).iterdir()) == files
+
+
 def test_without_resume_a_second_run_has_the_dashboard_for_itself(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.finish()

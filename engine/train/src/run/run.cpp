@@ -142,8 +142,11 @@ class Run {
     }
     tally_.begun_from = progress_;
     steps_file_ = std::make_unique<StepsFile>(request_.report_dir, progress_.committed_step);
-    monitors_ = std::make_unique<Monitors>(setup_.plan.config.monitors, progress_.committed_step,
-                                           setup_.plan.config.train_batch_size);
+    // A run that only evaluates leaves the files of the run before as they are.
+    const bool trains = setup_.total_steps > progress_.step;
+    monitors_ =
+        std::make_unique<Monitors>(trains ? setup_.plan.config.monitors : config::MonitorsConfig{},
+                                   progress_.committed_step, setup_.plan.config.train_batch_size);
     const bool survives =
         resources_->commits_swap() || !setup_.plan.config.sluice.checkpoints.directory.empty();
     if (!survives && setup_.total_steps > progress_.step) {
