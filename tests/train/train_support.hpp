@@ -26,9 +26,9 @@ struct TrainSetup {
   std::string param_device = "nvme";
   std::string device_bytes = "64MiB";
   std::string host_bytes = "40MiB";
-  std::string sluice_keys;     // more keys of the section "sluice", each ending with a comma
-  std::string zero_keys;       // more keys of zero_optimization, each ending with a comma
-  std::string more_keys;       // more keys of the whole file, each ending with a comma
+  std::string sluice_keys;  // more keys of the section "sluice", each ending with a comma
+  std::string zero_keys;    // more keys of zero_optimization, each ending with a comma
+  std::string more_keys;    // more keys of the whole file, each ending with a comma
   std::string scheduler = R"({"type": "WarmupLR", "params": {"warmup_num_steps": 10}})";
   int micro_batch = 2;
   int accumulation = 4;

@@ -231,3 +231,20 @@ def test_mistakes_are_named(name: str) -> None:
     arguments, message = MISTAKES[name]
     with pytest.raises(ValueError, match=message):
         sluice.initialize(**arguments)
+
+
+def test_a_csv_monitor_has_each_step_once(tmp_path: Path) -> None:
+    keys = config(csv_monitor={"enabled": True, "output_path": str(tmp_path), "job_name": "job"})
+    engine = engine_of(make(), keys)
+    losses = train(engine, range(3))
+    engine.save_checkpoint(str(tmp_path / "saved"))
+    train(engine, range(3, 5))
+    engine.destroy()
+    engine = engine_of(make(), keys)
+    engine.load_checkpoint(str(tmp_path / "saved"))
+    losses += train(engine, range(3, 6))
+    engine.destroy()
+    (file,) = (tmp_path / "job").glob("*train_loss.csv")
+    rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
+    assert [int(samples) for samples, _ in rows] == [2, 4, 6, 8, 10, 12]
+    assert [float(loss) for _, loss in rows] == pytest.approx(losses, rel=1e-12)

@@ -49,9 +49,6 @@ Loop::Loop(config::TrainConfig config, const EngineOptions& options, BroughtDevi
       core_.config().sluice.activations != Activations::offload,
       "\"sluice\": {\"activations\": \"offload\"} is for the built-in model: what a loop of "
       "your own keeps for its backward is LibTorch's, and stays on the device");
-  SLUICE_CHECK(!config_.monitors.tensorboard.enabled && !config_.monitors.csv.enabled,
-               "\"tensorboard\" and \"csv_monitor\" are written by sluice train; in a loop of your "
-               "own set \"enabled\" to false and write what step() returns");
 }
 
 std::size_t Loop::add_unit(OwnUnit unit) {

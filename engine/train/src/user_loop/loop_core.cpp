@@ -168,7 +168,27 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   if (end.updated) ++weights_version_;
   last_ = result;
   updates_running_ = true;
+  show_step(result);
   return result;
+}
+
+// Events of steps after the one that this loop begins with, of an earlier process, no longer count.
+void LoopCore::show_step(const StepResult& result) {
+  const config::MonitorsConfig& monitors = config_.monitors;
+  if (config_.rank != 0 || !(monitors.tensorboard.enabled || monitors.csv.enabled)) return;
+  if (!monitors_) {
+    config::MonitorsConfig without_times = monitors;
+    without_times.wall_clock_breakdown = false;  // the caller's work is not timed
+    monitors_ =
+        std::make_unique<Monitors>(without_times, result.step - 1, config_.train_batch_size);
+  }
+  StepRecord record;
+  record.step = result.step;
+  record.loss = result.loss;
+  record.lr = result.learning_rate;
+  record.grad_norm = result.gradient_norm;
+  if (config_.fp16.enabled) record.loss_scale = result.loss_scale;
+  monitors_->append(record);
 }
 
 }  // namespace sluice::train

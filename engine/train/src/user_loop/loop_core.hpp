@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "device/run_device.hpp"
+#include "record/monitors.hpp"
 #include "saved/run_source.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/offload/directory_lock.hpp"
@@ -130,6 +131,7 @@ class LoopCore {
   void show_gradient(const std::string& name, const std::function<void(torch::Tensor)>& show);
   void finish_step(bool ending);
   void end_step_before_load();
+  void show_step(const StepResult& result);
   void commit(bool ending);
 
   config::TrainConfig config_;
@@ -153,6 +155,7 @@ class LoopCore {
   Progress progress_;
   bool updates_running_ = false;  // of the last step; finish_step() waits for them
   StepResult last_;
+  std::unique_ptr<Monitors> monitors_;  // of rank 0, from the first step on
   // Set while the weights and states are a mix, because load_checkpoint() failed on the way: why.
   std::string failed_load_;
 };

@@ -226,6 +226,7 @@ std::int64_t LoopCore::load_checkpoint(const std::string& directory) {
   failed_load_ = source.directory;
   restore_states(*resources_, source);
   failed_load_.clear();
+  monitors_.reset();
   ++weights_version_;
   resume_progress(progress_, source);
   progress_.committed_step = 0;
