@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ._units import Choice
+from .comm import init_distributed, refuse_ranks
 from .config import Source
 from .engine import Schedule, SluiceEngine
 
@@ -60,7 +61,9 @@ def initialize(
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
             raise ValueError(f"{name}: a model is trained by one rank")
-    _one_rank()
+    refuse_ranks()
+    if "RANK" in os.environ and dist_init_required is not False:
+        init_distributed()  # scripts that a launcher started ask torch.distributed for their rank
     engine = SluiceEngine(
         model,
         _one_config(args, config if config is not None else config_params),
@@ -84,17 +87,6 @@ def _one_config(args: Any, config: Source | None) -> Source:
     if in_args is not None:
         raise ValueError("there are two configurations: args.deepspeed_config and config")
     return config
-
-
-def _one_rank() -> None:
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    if ranks > 1:
-        raise ValueError(f"WORLD_SIZE is {ranks}: a model is trained by one rank; start one process")
-
-
-def init_distributed(dist_backend: str | None = None, **_: Any) -> None:
-    """Does nothing for one rank, which needs no connection; raises ValueError for more."""
-    _one_rank()
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

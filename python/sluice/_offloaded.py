@@ -11,6 +11,7 @@ from torch import nn
 
 from . import config as _config
 from ._engine_module import engine_module
+from ._full_state_dict import FullStateDicts
 from ._hooks import Hooks
 from ._units import Choice, find_units, parameters_of
 from .config import ConfigError, Source
@@ -71,6 +72,7 @@ class OffloadedModel:
         for buffer in _floating_buffers(model):
             buffer.data = buffer.data.to(self.dtype)
         self.hooks = Hooks(model, self.units, self.loop)
+        self._state_dicts = FullStateDicts(model, self.parameters, self.loop)
 
     def _describe_parameters(self) -> None:
         for index, parameter in enumerate(self.parameters.values()):
@@ -100,6 +102,7 @@ class OffloadedModel:
     def close(self) -> None:
         """Commits the last step, and takes the hooks off the model. The parameters stay empty."""
         self.hooks.remove()
+        self._state_dicts.remove()
         try:
             self.loop.finish()
         finally:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ._checkpoint_files import latest_tag, load_client, save_client, tag_folder, write_latest, write_weights
+from ._engine_values import EngineValues
 from ._offloaded import OffloadedModel
 from ._optimizer import SluiceOptimizer, groups_of, section_of
 from ._schedule import ConfigScheduler
@@ -24,7 +25,7 @@ log = logging.getLogger("sluice")
 Schedule = Any  # a scheduler object, or a function that makes one from an optimizer
 
 
-class SluiceEngine(nn.Module):
+class SluiceEngine(EngineValues):
     """Trains a model over memory tiers, with the methods of DeepSpeed's engine. Made by :func:`sluice.initialize`.
 
     One thread calls it. After an error in forward the step goes on with its next micro-batch; after an error in backward
@@ -50,6 +51,7 @@ class SluiceEngine(nn.Module):
             optimizer = optimizer(groups if groups is not None else list(model.parameters()))
         settings = {} if optimizer is None else {"optimizer": section_of(optimizer)}
         self.module = model
+        self._source = source
         self._offloaded = OffloadedModel(model, source, settings=settings, units=units, resume=resume)
         self.loop = self._offloaded.loop
         self.optimizer = self._make_optimizer(optimizer, groups)
@@ -127,9 +129,9 @@ class SluiceEngine(nn.Module):
         at_boundary = self.is_gradient_accumulation_boundary()
         self.micro_steps += 1
         self._in_step += 1
-        self.global_samples += self.train_micro_batch_size_per_gpu()
         if not at_boundary:
             return
+        self.global_samples += self.train_batch_size()
         self._in_step = 0
         self._last = self.loop.end_step([self._values_of(group) for group in self.optimizer.param_groups])
         self.optimizer.overflow = not self._last.updated
@@ -193,68 +195,6 @@ class SluiceEngine(nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Does nothing: a step uses its gradients up."""
-
-    # Values
-
-    def train_batch_size(self) -> int:
-        return int(self.loop.train_batch_size)
-
-    def train_micro_batch_size_per_gpu(self) -> int:
-        return int(self.loop.micro_batch_size)
-
-    def gradient_accumulation_steps(self) -> int:
-        return int(self.loop.accumulation_steps)
-
-    def gradient_clipping(self) -> float:
-        return float(self.loop.clipping)
-
-    def zero_optimization(self) -> bool:
-        return self.zero_optimization_stage() > 0
-
-    def zero_optimization_stage(self) -> int:
-        return int(self.loop.zero_stage)
-
-    def zero_optimization_partition_weights(self) -> bool:
-        return self.zero_optimization_stage() == 3
-
-    def zero_gather_16bit_weights_on_model_save(self) -> bool:
-        """True: weights can always be saved."""
-        return True
-
-    def bfloat16_enabled(self) -> bool:
-        return self._offloaded.dtype == torch.bfloat16
-
-    def fp16_enabled(self) -> bool:
-        return self._offloaded.dtype == torch.float16
-
-    def get_data_types(self) -> tuple[torch.dtype, torch.dtype]:
-        """Data types of the weights and of the gradients."""
-        return self._offloaded.dtype, self._offloaded.dtype
-
-    def get_lr(self) -> list[float]:
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
-
-    def get_global_grad_norm(self) -> float | None:
-        """The norm of the last step, before clipping; None before the first."""
-        return None if self._last is None else float(self._last.gradient_norm)
-
-    def was_step_applied(self) -> bool:
-        """Whether the last step updated the weights."""
-        return self._last is not None and bool(self._last.updated)
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
-
-    @property
-    def cur_scale(self) -> float:
-        return float(self.loop.loss_scale)
-
-    def report(self) -> dict[str, Any]:
-        """Bytes moved and seconds waited since initialize(), and the plan as data."""
-        import json
-
-        return {**self.loop.counters(), "plan": json.loads(self.loop.plan_json), "choices": self.loop.choices}
 
     # Data, states, checkpoints
 
