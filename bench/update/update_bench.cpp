@@ -119,7 +119,7 @@ class Updates {
   }
   double by_kernel() {
     const UpdateSettings settings = next();
-    const cpu_adam::Group group{settings.optimizer, tiles_};
+    const cpu_adam::Group group{settings.groups.front(), tiles_};
     return rate([&] {
       // On a thread of its own, as the updates are: on a busy machine, waking one takes its time.
       other_.begin([&] {
@@ -132,7 +132,7 @@ class Updates {
     const UpdateSettings settings = next();
     return rate([&] {
       for (const cpu_adam::Tile& one : small_tiles_)
-        cpu_adam::step(settings.optimizer, settings.step, one, *resources_.executor);
+        cpu_adam::step(settings.groups.front(), settings.step, one, *resources_.executor);
     });
   }
 
@@ -144,7 +144,7 @@ class Updates {
     made.first_element = placement.first_element(range.unit) + range.begin;
     return made;
   }
-  UpdateSettings next() { return settings_of_update(plan_.config, ++step_); }
+  UpdateSettings next() { return settings_of_update(plan_, ++step_); }
   template <typename Work>
   double rate(const Work& work) const {
     return 1e-9 * static_cast<double>(bytes()) / bench::seconds_of(work);

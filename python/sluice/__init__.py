@@ -25,7 +25,7 @@ from ._plan import Plan, machine_facts, plan
 
 if TYPE_CHECKING:
     from ._initialize import add_config_arguments, initialize
-    from ._optimizer import SluiceOptimizer
+    from ._training.optimizer import SluiceOptimizer
     from .comm import init_distributed
     from .engine import SluiceEngine
 
@@ -55,7 +55,7 @@ __all__ = [
 
 _LATER = {
     "SluiceEngine": ".engine",
-    "SluiceOptimizer": "._optimizer",
+    "SluiceOptimizer": "._training.optimizer",
     "add_config_arguments": "._initialize",
     "init_distributed": ".comm",
     "initialize": "._initialize",

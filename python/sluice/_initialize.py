@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._units import Choice
+from ._training.units import Choice
 from .comm import init_distributed, refuse_ranks
 from .config import Source
 from .engine import Schedule, SluiceEngine

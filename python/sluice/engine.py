@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._checkpoint_files import latest_tag, load_client, save_client, tag_folder, write_latest, write_weights
-from ._engine_values import EngineValues
-from ._offloaded import OffloadedModel
-from ._optimizer import SluiceOptimizer, groups_of, section_of
-from ._schedule import ConfigScheduler
-from ._units import Choice
+from ._training import batches
+from ._training.checkpoint_files import latest_tag, load_client, save_client, tag_folder, write_latest, write_weights
+from ._training.engine_values import EngineValues
+from ._training.offloaded import OffloadedModel
+from ._training.optimizer import SluiceOptimizer, groups_of, section_of, values_of
+from ._training.schedule import ConfigScheduler
+from ._training.units import Choice
 from .config import Source
 
 log = logging.getLogger("sluice")
@@ -47,17 +48,24 @@ class SluiceEngine(EngineValues):
     ) -> None:
         super().__init__()
         groups = None if model_parameters is None else groups_of(model_parameters)
-        if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
-            optimizer = optimizer(groups if groups is not None else list(model.parameters()))
-        settings = {} if optimizer is None else {"optimizer": section_of(optimizer)}
+        client = optimizer if optimizer is None or isinstance(optimizer, torch.optim.Optimizer) else optimizer(
+            list(model.parameters()) if groups is None else groups
+        )
         self.module = model
         self._source = source
-        self._offloaded = OffloadedModel(model, source, settings=settings, units=units, resume=resume)
+        self._offloaded = OffloadedModel(
+            model,
+            source,
+            optimizer=None if client is None else section_of(client),
+            groups=groups if client is None else client.param_groups,
+            units=units,
+            resume=resume,
+        )
         self.loop = self._offloaded.loop
-        self.optimizer = self._make_optimizer(optimizer, groups)
+        self.optimizer = self._make_optimizer(client, groups)
         self.lr_scheduler = self._make_scheduler(lr_scheduler)
         self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data, collate_fn=collate_fn)
-        self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
+        self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         self.global_steps = int(self.loop.step)
         self.micro_steps = 0
         self.skipped_steps = 0
@@ -76,9 +84,12 @@ class SluiceEngine(EngineValues):
         if optimizer is not None:
             return SluiceOptimizer(self, optimizer.param_groups, optimizer.defaults)
         defaults: dict[str, Any] = dict(self.loop.optimizer_values)
-        trained = [p for p in self._offloaded.parameters.values() if p.requires_grad]
-        made = groups if groups is not None else [{"params": trained}]
+        made = groups if groups is not None else self._configured_groups()
         return SluiceOptimizer(self, [{**defaults, **group} for group in made], defaults)
+
+    def _configured_groups(self) -> list[dict[str, Any]]:
+        parameters = self._offloaded.parameters
+        return [{**values, "params": [parameters[name] for name in names]} for names, values in self.loop.groups]
 
     def _make_scheduler(self, scheduler: Schedule | None) -> Schedule | None:
         if scheduler is None:
@@ -133,7 +144,7 @@ class SluiceEngine(EngineValues):
             return
         self.global_samples += self.train_batch_size()
         self._in_step = 0
-        self._last = self.loop.end_step([self._values_of(group) for group in self.optimizer.param_groups])
+        self._last = self.loop.end_step([values_of(group) for group in self.optimizer.param_groups])
         self.optimizer.overflow = not self._last.updated
         self.global_steps = int(self._last.step)
         if not self._last.updated:
@@ -144,12 +155,6 @@ class SluiceEngine(EngineValues):
         if every and self.global_steps % every == 0:
             log.info("step=%d, skipped=%d, lr=%s, loss=%g", self.global_steps, self.skipped_steps, self.get_lr(), self._last.loss)
 
-    @staticmethod
-    def _values_of(group: Mapping[str, Any]) -> dict[str, float]:
-        beta1, beta2 = group["betas"]
-        values = {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["eps"], "weight_decay": group["weight_decay"]}
-        return {key: float(value) for key, value in values.items()}
-
     def train_batch(self, data_iter: Iterator[Any] | None = None) -> torch.Tensor:
         """A whole step: as many micro-batches as it has, for a model whose forward returns the loss (alone or first).
 
@@ -159,16 +164,12 @@ class SluiceEngine(EngineValues):
             if self.training_dataloader is None:
                 raise ValueError("train_batch() needs an iterator, or training_data at initialize()")
             if getattr(self, "_data_iterator", None) is None:
-                self._data_iterator = _endless(self.training_dataloader)
+                self._data_iterator = batches.endless(self.training_dataloader)
             data_iter = self._data_iterator
         total = torch.zeros((), dtype=torch.float64)
         for _ in range(self.gradient_accumulation_steps()):
             batch = next(data_iter)
-            if isinstance(batch, Mapping):
-                output = self(**batch)
-            else:
-                output = self(*batch) if isinstance(batch, (tuple, list)) else self(batch)
-            loss = _loss_of(output)
+            loss = batches.loss_of(batches.call(self, batch))
             total += loss.detach().double()
             self.backward(loss)
             self.step()
@@ -321,19 +322,3 @@ def _end() -> None:
             engine.destroy()
         except Exception:
             log.exception("the end of training failed")
-
-
-def _endless(loader: Iterable[Any]) -> Iterator[Any]:
-    while True:
-        yield from loader
-
-
-def _loss_of(output: Any) -> torch.Tensor:
-    if isinstance(output, torch.Tensor):
-        return output
-    if hasattr(output, "loss") and output.loss is not None:
-        loss: torch.Tensor = output.loss
-        return loss
-    if isinstance(output, (tuple, list)) and output and isinstance(output[0], torch.Tensor):
-        return output[0]
-    raise ValueError("train_batch() needs a model whose forward returns the loss, alone or first, or an output with .loss")

@@ -36,7 +36,10 @@ TEST(ResolvedValues, HaveEveryHonouredKey) {
               "offload_optimizer": {"device": "nvme", "nvme_path": "/a"}},
             "sluice": {"checkpoint_dir": "/c", "io": {"drive_weights": [1]}, "drive_endurance": "1TB"}})",
                            R"({"train_batch_size": 8,
-            "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 9}}})"}) {
+            "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 9}}})",
+                           R"({"train_batch_size": 8, "optimizer": {"type": "SGD"},
+            "sluice": {"groups": [{"match": "*.bias", "lr": 0.5}]}})",
+                           R"({"train_batch_size": 8, "optimizer": {"type": "Adagrad"}})"}) {
     for (const auto& [key, value] : values_of(text)) all[key] = value;
   }
   // These show in other values: of sections, of Adam's type, and of the thread counts.
@@ -48,6 +51,15 @@ TEST(ResolvedValues, HaveEveryHonouredKey) {
     if (key.fate != config::Fate::honoured || shown_elsewhere.count(path) > 0) continue;
     EXPECT_TRUE(all.count(path) > 0) << path;
   }
+}
+
+// A parameter of another optimizer is not shown: the file could not give it.
+TEST(ResolvedValues, AreThoseOfTheOptimizer) {
+  const auto lion = values_of(R"({"train_batch_size": 8, "optimizer": {"type": "lion"}})");
+  EXPECT_EQ(lion.at("optimizer.type").asString(), "Lion");
+  EXPECT_EQ(lion.count("optimizer.params.betas"), 1U);
+  for (const char* other : {"eps", "momentum", "amsgrad", "maximize"})
+    EXPECT_EQ(lion.count(std::string("optimizer.params.") + other), 0U) << other;
 }
 
 TEST(ResolvedValues, HaveAnOrigin) {

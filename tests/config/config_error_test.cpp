@@ -18,7 +18,7 @@ constexpr const char* kTenMistakes = R"({
   "gradient_acumulation_steps": 4,
   "gradient_clipping": "one",
   "optimizer": {
-    "type": "Adagrad", "params": {"lr": -1}
+    "type": "RMSprop", "params": {"lr": -1}
   },
   "fp16": {"fp16_master_weights_and_grads": true, "enabled": true},
   "zero_optimization": {

@@ -62,7 +62,16 @@ std::string describe(const TrainConfig& c) {
       << '\n';
   const OptimizerConfig& o = c.optimizer;
   out << static_cast<int>(o.type) << ' ' << o.lr << ' ' << o.beta1 << ' ' << o.beta2 << ' ' << o.eps
-      << ' ' << o.weight_decay << ' ' << o.bias_correction << '\n';
+      << ' ' << o.weight_decay << ' ' << o.bias_correction << o.amsgrad << ' ' << o.lr_decay << ' '
+      << o.initial_accumulator_value << ' ' << o.momentum << ' ' << o.dampening << ' ' << o.nesterov
+      << o.maximize << '\n';
+  out << c.groups.no_decay_of_biases_and_norms << '\n';
+  for (const GroupConfig& group : c.groups.entries) {
+    for (const std::string& pattern : group.match) out << pattern << ' ';
+    for (const auto& value :
+         {group.lr, group.weight_decay, group.beta1, group.beta2, group.eps, group.momentum})
+      out << value.value_or(-1) << ' ';
+  }
   out << describe(c.scheduler) << c.gradient_clipping << ' ' << c.bf16 << ' '
       << c.steps_per_print.value_or(-1) << c.drop_last << '\n';
   const Fp16Config& f = c.fp16;
@@ -82,6 +91,13 @@ std::string describe(const TrainConfig& c) {
 Values context_of(const std::string& path) {
   Values context = {{"optimizer.type", "\"Adam\""}, {"train_batch_size", "8"}};
   const auto in = [&](const std::string& section) { return path.starts_with(section); };
+  for (const std::string key : {"momentum", "dampening", "nesterov"}) {
+    if (path == "optimizer.params." + key) context.front() = {"optimizer.type", "\"SGD\""};
+  }
+  if (path == "optimizer.params.nesterov") context.push_back({"optimizer.params.momentum", "0.5"});
+  for (const std::string key : {"lr_decay", "initial_accumulator_value"}) {
+    if (path == "optimizer.params." + key) context.front() = {"optimizer.type", "\"Adagrad\""};
+  }
   if (path == "train_batch_size") context.back() = {"train_micro_batch_size_per_gpu", "4"};
   if (in("scheduler.params.")) {
     const bool cosine = path.ends_with("_ratio");
@@ -121,6 +137,15 @@ std::string sample_of(const std::string& path) {
       {"optimizer.params.weight_decay", "0.5"},
       {"optimizer.params.bias_correction", "false"},
       {"optimizer.params.adam_w_mode", "false"},
+      {"optimizer.params.amsgrad", "true"},
+      {"optimizer.params.lr_decay", "0.5"},
+      {"optimizer.params.initial_accumulator_value", "0.5"},
+      {"optimizer.params.momentum", "0.5"},
+      {"optimizer.params.dampening", "0.5"},
+      {"optimizer.params.nesterov", "true"},
+      {"optimizer.params.maximize", "true"},
+      {"sluice.groups", "[{\"match\": \"*.bias\", \"lr\": 0.5}]"},
+      {"sluice.no_decay", "\"biases_and_norms\""},
       {"scheduler.type", "\"WarmupLR\""},
       {"scheduler.params.warmup_min_lr", "0.25"},
       {"scheduler.params.warmup_max_lr", "0.25"},

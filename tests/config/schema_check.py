@@ -34,6 +34,9 @@ BEYOND = (
     "above the scale that the run begins with",
     "deprecated, and ",
     "the same key as",
+    "a group's rate follows the schedule",
+    ": give optimizer.params.momentum a value above 0",
+    "must be above 0, since optimizer.params.momentum is",
     "the train batch would be more than",
     '"auto" is filled in by the Hugging Face Trainer',
 )

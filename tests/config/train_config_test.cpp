@@ -115,8 +115,8 @@ TEST(Optimizer, AdamMeansAdamWUnlessItsModeSaysOtherwise) {
 }
 
 TEST(Optimizer, OtherTypesAreRefusedByName) {
-  EXPECT_THAT(shown(problems_of(minimal().set("optimizer.type", "\"Lion\""))),
-              HasSubstr("\"Lion\" is not supported yet"));
+  EXPECT_THAT(shown(problems_of(minimal().set("optimizer.type", "\"Muon\""))),
+              HasSubstr("\"Muon\" is not supported yet"));
   EXPECT_THAT(shown(problems_of(minimal().set("optimizer.type", "\"AdmaW\""))),
               HasSubstr("unknown optimizer \"AdmaW\"; did you mean \"AdamW\"?"));
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "adam_state.hpp"
@@ -123,38 +124,50 @@ TEST(StochasticRounding, SlowDecayIsNotLost) {
 // by `beta` a step has an error with a standard deviation of at most 2^-8 / sqrt(1 - beta^2) of its
 // largest value so far (above). Adagrad's sum does not decay, and its error per step is largest at
 // the end: 2^-8 sqrt(1000) = 12 %. Within six deviations lie all of 2,000 elements.
-TEST(StochasticRounding, MomentsStayNearThoseInFp32) {
-  constexpr std::size_t kCount = 2'000;
-  for (const OptimizerConfig& config : test::every_optimizer()) {
-    AdamState state(kCount);
-    for (std::size_t i = 0; i < kCount; ++i) state.set(i, 0.5F, 0, 0, 0);
-    std::mt19937 random(3);
-    std::uniform_real_distribution<float> size(0.5F, 1.5F);
-    double largest[kMostMoments] = {};
-    const test::Guarded<float>* moments[] = {&state.m, &state.v, &state.most};
-    for (int t = 1; t <= 1000; ++t) {
-      for (std::size_t i = 0; i < kCount; ++i)
-        state.set_gradient(i, size(random) * (random() % 2 == 0 ? 1.0F : -1.0F));
-      for (const Layout& layout : {Layout{}, kRounded}) {
-        step_tile(config, Step{.step = t, .gradient_factor = 0.01F, .seed = 1},
-                  state.tile(config, layout, DType::fp32, WeightType::none, 0, kCount));
-      }
-      for (std::size_t k = 0; k < moment_count(config); ++k)
-        for (const float value : moments[k]->span())
-          largest[k] = std::max(largest[k], std::abs(static_cast<double>(value)));
+class MomentsInBothFormats : public ::testing::TestWithParam<OptimizerConfig> {
+ protected:
+  static constexpr std::size_t kCount = 2'000;
+  // One step in fp32 and one in bf16, with the same gradients.
+  void take_step(int t) {
+    for (std::size_t i = 0; i < kCount; ++i)
+      state_.set_gradient(i, size_(random_) * (random_() % 2 == 0 ? 1.0F : -1.0F));
+    for (const Layout& layout : {Layout{}, kRounded}) {
+      step_tile(GetParam(), Step{.step = t, .gradient_factor = 0.01F, .seed = 1},
+                state_.tile(GetParam(), layout, DType::fp32, WeightType::none, 0, kCount));
     }
-    const double betas[] = {0.99, 0.999, 0.999};
-    const bool sums = std::holds_alternative<AdagradConfig>(config);
-    for (std::size_t k = 0; k < moment_count(config); ++k) {
-      const double lasting = sums ? std::sqrt(1000.0) : 1 / std::sqrt(1 - betas[k] * betas[k]);
-      for (std::size_t i = 0; i < kCount; ++i) {
-        EXPECT_NEAR(to_fp32(state.m16[k].span()[i]), moments[k]->span()[i],
-                    6 * 0x1p-8 * lasting * largest[k])
-            << "optimizer " << config.index() << ", moment " << k + 1;
-      }
-    }
+    for (std::size_t k = 0; k < moment_count(GetParam()); ++k)
+      largest_[k] = std::max(largest_[k], largest_of(moment(k)));
+  }
+  std::span<const float> moment(std::size_t k) {
+    const test::Guarded<float>* moments[] = {&state_.m, &state_.v, &state_.most};
+    return moments[k]->span();
+  }
+  static double largest_of(std::span<const float> values) {
+    double largest = 0;
+    for (const float value : values) largest = std::max(largest, std::abs(double{value}));
+    return largest;
+  }
+
+  AdamState state_{kCount};
+  std::mt19937 random_{3};
+  std::uniform_real_distribution<float> size_{0.5F, 1.5F};
+  double largest_[kMostMoments] = {};
+};
+
+TEST_P(MomentsInBothFormats, StayNearEachOther) {
+  for (std::size_t i = 0; i < kCount; ++i) state_.set(i, 0.5F, 0, 0, 0);
+  for (int t = 1; t <= 1000; ++t) take_step(t);
+  const double betas[] = {0.99, 0.999, 0.999};
+  const bool sums = std::holds_alternative<AdagradConfig>(GetParam());
+  for (std::size_t k = 0; k < moment_count(GetParam()); ++k) {
+    const double lasting = sums ? std::sqrt(1000.0) : 1 / std::sqrt(1 - betas[k] * betas[k]);
+    const double limit = 6 * 0x1p-8 * lasting * largest_[k];
+    for (std::size_t i = 0; i < kCount; ++i)
+      EXPECT_NEAR(to_fp32(state_.m16[k].span()[i]), moment(k)[i], limit) << "moment " << k + 1;
   }
 }
+INSTANTIATE_TEST_SUITE_P(StochasticRounding, MomentsInBothFormats,
+                         ::testing::ValuesIn(test::every_optimizer()));
 
 // Neighbours, the moments of one element, and consecutive steps have independent noise: the mean of
 // n products of independent signs has a standard deviation of 1 / sqrt(n).

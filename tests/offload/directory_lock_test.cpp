@@ -198,7 +198,7 @@ TEST_F(SwapStoreTest, IsReadByAUserWhoMayNotWrite) {
   engine_.reset();
   make_read_only(dir_.path());
   const std::string said = nvme::run_in_child([&]() -> std::string {
-    const std::string failed = become_nobody(dir_.path());
+    std::string failed = become_nobody(dir_.path());
     if (!failed.empty()) return failed;
     const auto engine = make_engine();
     const auto store = SwapStore::open_read_only(".", *engine);
@@ -215,7 +215,7 @@ TEST_F(SwapStoreTest, IsReadWhereThereIsNoLockFileAndNoneCanBeMade) {
   std::filesystem::remove(dir_.file("lock"));
   make_read_only(dir_.path());
   const std::string said = nvme::run_in_child([&]() -> std::string {
-    const std::string failed = become_nobody(dir_.path());
+    std::string failed = become_nobody(dir_.path());
     if (!failed.empty()) return failed;
     const auto engine = make_engine();
     return difference_from(*SwapStore::open_read_only(".", *engine), 6) + "read";
@@ -229,7 +229,7 @@ TEST_F(SwapStoreTest, SaysSoWhereItMayNotWrite) {
   engine_.reset();
   make_read_only(dir_.path());
   const std::string said = nvme::run_in_child([&]() -> std::string {
-    const std::string failed = become_nobody(dir_.path());
+    std::string failed = become_nobody(dir_.path());
     if (!failed.empty()) return failed;
     const auto engine = make_engine();
     try {

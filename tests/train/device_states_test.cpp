@@ -85,7 +85,7 @@ class Updates {
   void take_step(int step) {
     flow_.begin_step();
     flow_.update_immediately(
-        {cpu_adam::AdamConfig{.learning_rate = 0.01, .weight_decay = 0.1}, {.step = step}});
+        {{cpu_adam::AdamConfig{.learning_rate = 0.01, .weight_decay = 0.1}}, {.step = step}});
     for (std::size_t u = units(); u-- > 0;) {
       flow_.begin_unit(u);
       const torch::Tensor flat = tensor_over(resources_.units[u]->gradients(), DType::bf16);

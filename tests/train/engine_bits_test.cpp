@@ -49,17 +49,38 @@ TEST(OwnLoopBits, WithPlannedActivationsWeightsStayAndNothingChanges) {
   expect_same(course_of(trained, 8, 2), resident);
 }
 
+constexpr const char* kGroups =
+    R"("groups": [{"match": "embed.*", "lr": 2e-3}], "no_decay": "biases_and_norms", )";
+
 // The same model by LibTorch alone: its modules, its clipping, its AdamW.
 struct Plain {
-  explicit Plain(const LoopSetup& setup) : model(0), accumulation(setup.accumulation) {
+  // `in_groups`: parameter groups as kGroups says.
+  explicit Plain(const LoopSetup& setup, bool in_groups = false)
+      : model(0), accumulation(setup.accumulation) {
     for (auto& parameter : model.embed->parameters()) parameters.push_back(parameter);
     for (auto& block : model.blocks)
       for (auto& parameter : block->parameters()) parameters.push_back(parameter);
     for (auto& parameter : model.head->norm->parameters()) parameters.push_back(parameter);
+    const auto options = torch::optim::AdamWOptions(setup.learning_rate)
+                             .weight_decay(setup.weight_decay)
+                             .eps(setup.epsilon);
     optimizer = std::make_unique<torch::optim::AdamW>(
-        parameters, torch::optim::AdamWOptions(setup.learning_rate)
-                        .weight_decay(setup.weight_decay)
-                        .eps(setup.epsilon));
+        in_groups ? grouped(options) : std::vector<torch::optim::OptimizerParamGroup>{{parameters}},
+        options);
+  }
+  std::vector<torch::optim::OptimizerParamGroup> grouped(
+      const torch::optim::AdamWOptions& options) const {
+    const std::vector<Tensor> embedding = model.embed->parameters();
+    std::vector<Tensor> vectors, matrices;
+    for (std::size_t i = embedding.size(); i < parameters.size(); ++i)
+      (parameters[i].dim() < 2 ? vectors : matrices).push_back(parameters[i]);
+    auto slow = options, without_decay = options;
+    slow.lr(2e-3);
+    without_decay.weight_decay(0);
+    const auto copy = [](const auto& of) {
+      return std::make_unique<torch::optim::AdamWOptions>(of);
+    };
+    return {{embedding, copy(slow)}, {vectors, copy(without_decay)}, {matrices, copy(options)}};
   }
   Tensor loss(const Batch& on) {
     Tensor x = model.embed->forward(on.inputs);
@@ -72,13 +93,13 @@ struct Plain {
   std::unique_ptr<torch::optim::AdamW> optimizer;
 };
 
-TEST(OwnLoopBits, InFp32EqualsAPlainLibTorchLoopUpToRounding) {
+void expect_like_plain_libtorch(const std::string& groups) {
   // With an epsilon well above the rounding of gradients an update is as exact as they are. Both
   // sides round each operation to 2^-24; gradients of some 0.1 differ by some 1e-7 in the order of
   // their sums, so updates by 1e-7 / epsilon of the learning rate: over 20 steps 20 x 1e-2 x 1e-4.
-  const LoopSetup setup{.bf16 = false, .epsilon = 1e-3};
+  const LoopSetup setup{.bf16 = false, .epsilon = 1e-3, .sluice_keys = groups};
   constexpr double kTolerance = 20 * 1e-2 * 1e-4;
-  Plain plain(setup);
+  Plain plain(setup, !groups.empty());
   std::vector<double> losses;
   std::vector<double> norms;
   for (int step = 0; step < 20; ++step) {
@@ -109,6 +130,25 @@ TEST(OwnLoopBits, InFp32EqualsAPlainLibTorchLoopUpToRounding) {
   near("h.1.up.weight", plain.model.blocks[1]->up->weight);
   near("h.2.down.bias", plain.model.blocks[2]->down->bias);
   near("head.norm.weight", plain.model.head->norm->weight);
+}
+
+TEST(OwnLoopBits, InFp32EqualsAPlainLibTorchLoopUpToRounding) {
+  expect_like_plain_libtorch("");
+}
+
+TEST(OwnLoopBits, ParameterGroupsAreLibTorchsUpToRounding) {
+  expect_like_plain_libtorch(kGroups);
+}
+
+TEST(OwnLoopBits, ParameterGroupsGiveTheBitsOfResidentOnes) {
+  const Course resident = run({.sluice_keys = kGroups}, kDropout, 20, true);
+  EXPECT_NE(resident.losses, run({}, kDropout, 20, true).losses);
+  for (const char* device : {"cpu", "nvme"}) {
+    SCOPED_TRACE(device);
+    expect_same(
+        run({.optimizer_device = device, .param_device = device, .sluice_keys = kGroups}, kDropout),
+        resident);
+  }
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ class GradientFlowTest : public ::testing::Test {
     return to_fp32(*reinterpret_cast<const Bf16*>(home.data()));
   }
 
-  const UpdateSettings kUpdate{cpu_adam::AdamConfig{.learning_rate = 0.5}, {.step = 1}};
+  const UpdateSettings kUpdate{{cpu_adam::AdamConfig{.learning_rate = 0.5}}, {.step = 1}};
   plan::Plan plan_;
   RunResources resources_;
   GradientFlow flow_;

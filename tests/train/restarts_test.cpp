@@ -85,7 +85,7 @@ class Restarts : public ::testing::Test {
     return committed;
   }
 
-  void restart_often(TrainSetup setup, unsigned seed) {
+  void restart_often(const TrainSetup& setup, unsigned seed) {
     const int steps = 3 * restarts() + 20;
     folder_.set(setup);
     ASSERT_EQ(folder_.train("undisturbed", steps).exit_code, 0);

@@ -33,6 +33,7 @@ struct TrainSetup {
   int accumulation = 4;
   bool bf16 = true;
   double clipping = 1.0;
+  std::string optimizer = R"("type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1})";
 };
 
 // `swap`: a directory, or the JSON text of a list of them.
@@ -45,18 +46,17 @@ inline std::string offload_json(const std::string& device, const std::string& sw
 
 inline std::string config_json(const TrainSetup& setup, const std::string& swap) {
   std::ostringstream text;
-  text
-      << "{" << setup.more_keys << "\"train_micro_batch_size_per_gpu\": " << setup.micro_batch
-      << ", \"gradient_accumulation_steps\": " << setup.accumulation
-      << ", \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3, \"weight_decay\": 0.1}}"
-      << ", \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 10}}"
-      << ", \"gradient_clipping\": " << setup.clipping
-      << ", \"bf16\": {\"enabled\": " << (setup.bf16 ? "true" : "false") << "}"
-      << ", \"zero_optimization\": {" << setup.zero_keys
-      << "\"stage\": 3, \"offload_optimizer\": " << offload_json(setup.optimizer_device, swap)
-      << ", \"offload_param\": " << offload_json(setup.param_device, swap) << "}"
-      << ", \"sluice\": {" << setup.sluice_keys << "\"device_bytes\": \"" << setup.device_bytes
-      << "\", \"host_bytes\": \"" << setup.host_bytes << "\"}}";
+  text << "{" << setup.more_keys << "\"train_micro_batch_size_per_gpu\": " << setup.micro_batch
+       << ", \"gradient_accumulation_steps\": " << setup.accumulation << ", \"optimizer\": {"
+       << setup.optimizer << "}"
+       << ", \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 10}}"
+       << ", \"gradient_clipping\": " << setup.clipping
+       << ", \"bf16\": {\"enabled\": " << (setup.bf16 ? "true" : "false") << "}"
+       << ", \"zero_optimization\": {" << setup.zero_keys
+       << "\"stage\": 3, \"offload_optimizer\": " << offload_json(setup.optimizer_device, swap)
+       << ", \"offload_param\": " << offload_json(setup.param_device, swap) << "}"
+       << ", \"sluice\": {" << setup.sluice_keys << "\"device_bytes\": \"" << setup.device_bytes
+       << "\", \"host_bytes\": \"" << setup.host_bytes << "\"}}";
   return text.str();
 }
 

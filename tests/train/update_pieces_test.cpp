@@ -89,7 +89,7 @@ class Updates {
 
   // The errors of an update of every unit; empty texts: none.
   std::vector<std::string> update(std::int64_t step) {
-    const UpdateSettings settings = settings_of_update(plan_.config, step);
+    const UpdateSettings settings = settings_of_update(plan_, step);
     std::vector<StateUpdater::Update> begun;
     for (std::size_t u = 0; u < units(); ++u) begun.push_back(updater().begin_update(u, settings));
     std::vector<std::string> errors(units());
@@ -144,8 +144,8 @@ TEST_P(UpdatePieces, HaveTheBitsOfAStepOfTheWholeUnit) {
     cpu_adam::Tile tile = tile_of(updates.plan(), states, gradient, parts.back());
     tile.first_element = updates.updater().placement().first_element(u);
     for (const std::int64_t step : {1, 2}) {
-      const UpdateSettings settings = settings_of_update(updates.plan().config, step);
-      EXPECT_TRUE(cpu_adam::step_tile(settings.optimizer, settings.step, tile));
+      const UpdateSettings settings = settings_of_update(updates.plan(), step);
+      EXPECT_TRUE(cpu_adam::step_tile(settings.groups.front(), settings.step, tile));
     }
     expected.push_back(std::move(parts));
   }

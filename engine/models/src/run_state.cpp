@@ -2,6 +2,7 @@
 
 #include <json/json.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "sluice/base/bytes.hpp"
@@ -17,6 +18,17 @@ Format parse_format(const Json::Value& value, std::string_view other_name, Forma
   const std::string name = value.isNull() ? "fp32" : value.asString();
   SLUICE_CHECK(name == "fp32" || name == other_name, "a format \"" + name + "\" of the states");
   return name == "fp32" ? Format::fp32 : other;
+}
+
+// Older manifests, which name no optimizer, are of Adam.
+StateKind parse_kind(const Json::Value& value) {
+  const std::string name =
+      value.isNull() ? std::string(name_of(StateKind::adam)) : value.asString();
+  const auto found =
+      std::ranges::find_if(kStateKinds, [&](StateKind kind) { return name_of(kind) == name; });
+  SLUICE_CHECK(found != std::end(kStateKinds),
+               "states of an optimizer \"" + name + "\", which this version does not have");
+  return *found;
 }
 
 Json::Value to_value(const zero::UnitLayout& unit) {
@@ -100,6 +112,7 @@ std::string to_json(const RunState& state) {
   if (state.loss_scale) root["loss_scale"] = to_value(*state.loss_scale);
   root["master"] = std::string(config::name_of(state.format.master));
   root["moments"] = std::string(config::name_of(state.format.moments));
+  root["optimizer"] = std::string(name_of(state.format.kind));
   root["compute_threads"] = state.compute_threads;
   root["world_size"] = state.world_size;
   root["version"] = state.version;
@@ -136,6 +149,7 @@ RunState parse_run_state(const std::string& json, const std::string& path) {
     state.loss_scale = to_loss_scale(root["loss_scale"]);
     state.format.master = parse_format(root["master"], "split", config::MasterFormat::split);
     state.format.moments = parse_format(root["moments"], "bf16", config::MomentFormat::bf16);
+    state.format.kind = parse_kind(root["optimizer"]);
     state.compute_threads = root["compute_threads"].asInt();
     state.world_size = root["world_size"].asInt();
     state.version = root["version"].asString();

@@ -1,7 +1,6 @@
 """DeepSpeed's ``utils``: the logger, states of parameters, modules that are gathered as one.
 
-``safe_get_full_fp32_param``, ``safe_get_full_optimizer_state``, ``safe_get_full_grad`` and their setters are functions of a
-parameter of an engine.
+``safe_get_...`` and ``safe_set_...`` are about a parameter of an engine.
 """
 
 from __future__ import annotations
@@ -12,6 +11,20 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.dataloader import RepeatingLoader
+from ._states import (
+    safe_get_full_fp32_param,
+    safe_get_full_grad,
+    safe_get_full_optimizer_state,
+    safe_get_local_fp32_param,
+    safe_get_local_grad,
+    safe_get_local_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_grad,
+    safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_grad,
+    safe_set_local_optimizer_state,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,9 +38,15 @@ __all__ = [
     "safe_get_full_fp32_param",
     "safe_get_full_grad",
     "safe_get_full_optimizer_state",
+    "safe_get_local_fp32_param",
+    "safe_get_local_grad",
+    "safe_get_local_optimizer_state",
     "safe_set_full_fp32_param",
     "safe_set_full_grad",
     "safe_set_full_optimizer_state",
+    "safe_set_local_fp32_param",
+    "safe_set_local_grad",
+    "safe_set_local_optimizer_state",
     "set_z3_leaf_modules",
     "unset_z3_leaf_modules",
 ]
@@ -71,8 +90,6 @@ def get_z3_leaf_modules(model: nn.Module) -> list[nn.Module]:
 def __getattr__(name: str) -> Any:
     if name == "groups":
         return importlib.import_module(f"{__name__}.{name}")
-    if name.startswith("safe_") and name in __all__:
-        return getattr(importlib.import_module(f"{__name__}._states"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

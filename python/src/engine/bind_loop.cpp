@@ -80,20 +80,47 @@ std::vector<train::GroupValues> values_of(
     const std::vector<std::map<std::string, double>>& groups) {
   std::vector<train::GroupValues> values;
   for (const auto& group : groups) {
+    const auto value = [&group](const char* key) -> std::optional<double> {
+      const auto found = group.find(key);
+      if (found == group.end()) return std::nullopt;
+      return found->second;
+    };
     values.push_back({.learning_rate = group.at("lr"),
-                      .beta1 = group.at("beta1"),
-                      .beta2 = group.at("beta2"),
-                      .eps = group.at("eps"),
-                      .weight_decay = group.at("weight_decay")});
+                      .weight_decay = group.at("weight_decay"),
+                      .beta1 = value("beta1"),
+                      .beta2 = value("beta2"),
+                      .eps = value("eps"),
+                      .momentum = value("momentum"),
+                      .dampening = value("dampening")});
   }
   return values;
 }
 
-py::dict optimizer_values(const Loop& loop) {
-  const config::OptimizerConfig& values = loop->config().optimizer;
+py::dict values_of(const config::OptimizerConfig& values) {
   using py::literals::operator""_a;
-  return py::dict("lr"_a = values.lr, "betas"_a = py::make_tuple(values.beta1, values.beta2),
-                  "eps"_a = values.eps, "weight_decay"_a = values.weight_decay);
+  using config::OptimizerType;
+  py::dict all("lr"_a = values.lr, "weight_decay"_a = values.weight_decay);
+  const OptimizerType type = values.type;
+  if (type == OptimizerType::sgd) {
+    all["momentum"] = values.momentum;
+    all["dampening"] = values.dampening;
+    return all;
+  }
+  if (type != OptimizerType::adagrad) all["betas"] = py::make_tuple(values.beta1, values.beta2);
+  if (type != OptimizerType::lion) all["eps"] = values.eps;
+  return all;
+}
+
+py::dict optimizer_values(const Loop& loop) {
+  return values_of(loop->config().optimizer);
+}
+
+// Names of parameters, and values, of each group.
+py::list groups(const Loop& loop) {
+  py::list all;
+  for (const train::HookedLoop::Group& group : loop->groups())
+    all.append(py::make_tuple(group.parameters, values_of(group.optimizer)));
+  return all;
 }
 
 py::dict counters(const Loop& loop) {
@@ -134,6 +161,8 @@ void bind_values(py::class_<Loop>& loop) {
   key("steps_per_print", [](const Config& config) { return config.steps_per_print; });
   key("notes", [](const Config& config) { return config.notes; });
   value("optimizer_values", &optimizer_values);
+  value("groups", &groups);
+  value("moment_names", [](const Loop& self) { return self->moment_names(); });
 }
 
 void bind_step_result(py::module_& module) {
@@ -222,6 +251,46 @@ void bind_loop(py::module_& module) {
           "parameter",
           [](const Loop& self, const std::string& name) { return self->parameter(name); },
           py::arg("name"), Unlocked())
+      .def(
+          "set_parameter",
+          [](const Loop& self, const std::string& name, const torch::Tensor& values) {
+            self->set_parameter(name, values);
+          },
+          py::arg("name"), py::arg("values"), Unlocked())
+      .def(
+          "master", [](const Loop& self, const std::string& name) { return self->master(name); },
+          py::arg("name"), Unlocked())
+      .def(
+          "set_master",
+          [](const Loop& self, const std::string& name, const torch::Tensor& values) {
+            self->set_master(name, values);
+          },
+          py::arg("name"), py::arg("values"), Unlocked())
+      .def(
+          "moment",
+          [](const Loop& self, const std::string& name, std::size_t index) {
+            return self->moment(name, index);
+          },
+          py::arg("name"), py::arg("index"), Unlocked())
+      .def(
+          "set_moment",
+          [](const Loop& self, const std::string& name, std::size_t index,
+             const torch::Tensor& values) { self->set_moment(name, index, values); },
+          py::arg("name"), py::arg("index"), py::arg("values"), Unlocked())
+      .def(
+          "gradient",
+          [](const Loop& self, const std::string& name) -> std::optional<torch::Tensor> {
+            torch::Tensor gradient = self->gradient(name);
+            if (!gradient.defined()) return std::nullopt;
+            return gradient;
+          },
+          py::arg("name"), Unlocked())
+      .def(
+          "set_gradient",
+          [](const Loop& self, const std::string& name, const torch::Tensor& values) {
+            self->set_gradient(name, values);
+          },
+          py::arg("name"), py::arg("values"), Unlocked())
       .def(
           "save_checkpoint",
           [](const Loop& self, const std::string& directory) { self->save_checkpoint(directory); },

@@ -129,6 +129,17 @@ TEST_F(ConfigProgram, SchemaHasEveryKeyOfTheTable) {
   EXPECT_EQ(schema["$schema"].asString(), "https://json-schema.org/draft/2020-12/schema");
 }
 
+TEST_F(ConfigProgram, CheckShowsEachValueOfAParameterGroup) {
+  write_file(file("ds.json"), R"({"train_batch_size": 8, "optimizer": {"type": "AdamW"}, "sluice":
+      {"groups": [{"match": "*.bias", "weight_decay": 0}, {"match": ["a", "b"], "lr": 0.5}]}})");
+  const ProgramResult check = run_sluice({"config", "check", file("ds.json")});
+  ASSERT_EQ(check.exit_code, 0) << check.err;
+  EXPECT_THAT(check.out, testing::ContainsRegex("sluice.groups.0.weight_decay +0"));
+  EXPECT_THAT(check.out, testing::ContainsRegex("sluice.groups.1.match +.\"a\",\"b\"."));
+  const ProgramResult json = run_sluice({"config", "check", file("ds.json"), "--json"});
+  EXPECT_EQ(parse_json(last_line(json.out))["values"]["sluice.groups"].size(), 2U);
+}
+
 TEST_F(ConfigProgram, ConvertsTrainingArguments) {
   write_file(file("args.json"), R"({"output_dir": "/runs/a", "per_device_train_batch_size": 4,
       "gradient_accumulation_steps": 2, "learning_rate": 2e-05, "weight_decay": 0.01,
@@ -147,6 +158,7 @@ TEST_F(ConfigProgram, ConvertsTrainingArguments) {
   EXPECT_EQ(values["train_batch_size"].asInt(), 8);
   EXPECT_EQ(values["optimizer.params.lr"].asDouble(), 2e-5);
   EXPECT_EQ(values["optimizer.params.betas"][1].asDouble(), 0.95);
+  EXPECT_EQ(values["sluice.no_decay"].asString(), "biases_and_norms");  // the Trainer's groups
   EXPECT_EQ(values["gradient_clipping"].asDouble(), 0.7);
   EXPECT_EQ(values["scheduler.type"].asString(), "WarmupCosineLR");
   EXPECT_EQ(values["scheduler.params.total_num_steps"].asInt(), 500);
@@ -157,6 +169,21 @@ TEST_F(ConfigProgram, ConvertsTrainingArguments) {
       run_sluice({"config", "convert", file("args.json"), "--out", file("ds.json")});
   EXPECT_EQ(again.exit_code, 2);
   EXPECT_THAT(again.err, HasSubstr("exists already"));
+}
+
+TEST_F(ConfigProgram, ConvertsTheTrainersOtherOptimizers) {
+  for (const auto& [name, type] : {std::pair("sgd", "SGD"), std::pair("adagrad", "Adagrad")}) {
+    write_file(file("args.json"), R"({"learning_rate": 0.5, "weight_decay": 0.0, "adam_beta1": 0.9,
+        "adam_epsilon": 1e-08, "optim": ")" +
+                                      std::string(name) + "\"}");
+    const ProgramResult result = run_sluice({"config", "convert", file("args.json")});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const Json::Value config = parse_json(result.out);
+    EXPECT_EQ(config["optimizer"]["type"].asString(), type);
+    EXPECT_EQ(config["optimizer"]["params"].getMemberNames(),
+              (std::vector<std::string>{"lr", "weight_decay"}));
+    EXPECT_FALSE(config["sluice"].isMember("no_decay"));
+  }
 }
 
 // As transformers rounds: up.

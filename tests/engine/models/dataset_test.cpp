@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 std::string write_bytes(const test::TempDir& dir, const std::string& name,
                         const std::vector<unsigned char>& bytes) {
-  const std::string path = dir.file(name);
+  std::string path = dir.file(name);
   std::ofstream out(path, std::ios::binary);
   out.write(reinterpret_cast<const char*>(bytes.data()),
             static_cast<std::streamsize>(bytes.size()));

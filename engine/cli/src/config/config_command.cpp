@@ -48,6 +48,19 @@ std::vector<ConfigFiles> grouped(const std::vector<std::string>& paths) {
   return all;
 }
 
+// Adds the row of a value; a list of objects has a row for each member.
+void add_rows(const std::string& key, const Json::Value& value, const std::string& remark,
+              std::vector<std::vector<std::string>>& rows) {
+  if (!value.isArray() || value.empty() || !value[0U].isObject()) {
+    rows.push_back({key, shown(value), remark});
+    return;
+  }
+  for (Json::ArrayIndex i = 0; i < value.size(); ++i) {
+    for (const std::string& name : value[i].getMemberNames())
+      rows.push_back({key + "." + std::to_string(i) + "." + name, shown(value[i][name]), remark});
+  }
+}
+
 // Columns that line up; the last one is not padded.
 void print_rows(const std::vector<std::vector<std::string>>& rows, Console& console) {
   std::vector<std::size_t> widths;
@@ -109,7 +122,7 @@ Json::Value check_one(const ConfigFiles& files, const std::vector<config::Settin
   for (const std::string& path : files.tuned_paths) object["files_over_it"].append(path);
   for (const auto& [key, value] : resolved_values(config)) {
     const bool is_default = origin_of(config, key, value) == "default";
-    rows.push_back({key, shown(value), is_default ? "default" : ""});
+    add_rows(key, value, is_default ? "default" : "", rows);
     object["values"][key] = value;
     if (is_default) object["defaults"].append(key);
   }
@@ -162,7 +175,7 @@ int run_config_resolve(const ConfigResolveArguments& arguments, Session& session
   Json::Value values(Json::objectValue);
   for (const auto& [key, value] : resolved_values(config)) {
     const std::string origin = origin_of(config, key, value);
-    rows.push_back({key, shown(value), origin});
+    add_rows(key, value, origin, rows);
     values[key]["value"] = value;
     values[key]["origin"] = origin;
   }

@@ -120,25 +120,40 @@ void convert_schedule(Conversion& conversion) {
       "Trainer's");
 }
 
+// The Trainer's name of an optimizer, in ours; empty for one without a like.
+std::string optimizer_type(const std::string& name) {
+  if (name.empty() || name.rfind("adamw_torch", 0) == 0) return "AdamW";
+  if (name == "adamw_hf" || name == "adamw_apex_fused") return "AdamW";
+  if (name == "sgd") return "SGD";
+  return name == "adagrad" ? "Adagrad" : "";
+}
+
 void convert_optimizer(Conversion& conversion) {
   const std::string optimizer = conversion.take("optim").asString();
-  const bool is_adamw = optimizer.empty() || optimizer.rfind("adamw_torch", 0) == 0 ||
-                        optimizer == "adamw_hf" || optimizer == "adamw_apex_fused";
-  if (!is_adamw)
-    conversion.fail("optim",
-                    "\"" + optimizer + "\" is not supported yet; there is AdamW (adamw_torch)");
-  conversion.set("optimizer.type", "AdamW");
+  const std::string type = optimizer_type(optimizer);
+  if (type.empty())
+    conversion.fail("optim", "\"" + optimizer +
+                                 "\" is not supported yet; there are AdamW (adamw_torch), sgd and "
+                                 "adagrad");
+  // Of a DeepSpeed file with an optimizer, DeepSpeed decays all parameters.
+  const bool by_trainer = !conversion.config.isMember("optimizer");
+  conversion.set("optimizer.type", type);
   const Json::Value lr = conversion.take("learning_rate");
   conversion.set("optimizer.params.lr", lr.isNull() ? Json::Value(5e-5) : lr);
   const Json::Value beta1 = conversion.take("adam_beta1"), beta2 = conversion.take("adam_beta2");
-  if (!beta1.isNull() || !beta2.isNull()) {
+  const Json::Value epsilon = conversion.take("adam_epsilon");
+  if (type == "AdamW" && (!beta1.isNull() || !beta2.isNull())) {
     Json::Value betas(Json::arrayValue);
     betas.append(beta1.isNull() ? Json::Value(0.9) : beta1);
     betas.append(beta2.isNull() ? Json::Value(0.999) : beta2);
     conversion.set("optimizer.params.betas", betas);
   }
-  conversion.copy("adam_epsilon", "optimizer.params.eps");
-  conversion.copy("weight_decay", "optimizer.params.weight_decay");
+  if (type == "AdamW" && !epsilon.isNull()) conversion.set("optimizer.params.eps", epsilon);
+  const Json::Value decay = conversion.take("weight_decay");
+  if (decay.isNull()) return;
+  conversion.set("optimizer.params.weight_decay", decay);
+  if (by_trainer && decay.isNumeric() && decay.asDouble() > 0)
+    conversion.set("sluice.no_decay", "biases_and_norms");  // as the Trainer makes its groups
 }
 
 void convert_training_arguments(Conversion& conversion) {

@@ -68,18 +68,55 @@ struct AddSchedule {
   }
 };
 
+Json::Value pair_of(double first, double second) {
+  Json::Value pair(Json::arrayValue);
+  pair.append(first);
+  pair.append(second);
+  return pair;
+}
+
 void add_optimizer(const config::TrainConfig& config, Values& values) {
+  using config::OptimizerType;
   const config::OptimizerConfig& optimizer = config.optimizer;
-  values.emplace_back("optimizer.type",
-                      optimizer.type == config::OptimizerType::adam ? "Adam" : "AdamW");
-  values.emplace_back("optimizer.params.lr", optimizer.lr);
-  Json::Value betas(Json::arrayValue);
-  betas.append(optimizer.beta1);
-  betas.append(optimizer.beta2);
-  values.emplace_back("optimizer.params.betas", betas);
-  values.emplace_back("optimizer.params.eps", optimizer.eps);
-  values.emplace_back("optimizer.params.weight_decay", optimizer.weight_decay);
-  values.emplace_back("optimizer.params.bias_correction", optimizer.bias_correction);
+  const OptimizerType type = optimizer.type;
+  const bool is_adam = type == OptimizerType::adam || type == OptimizerType::adamw;
+  const auto add = [&](const char* name, Json::Value value) {
+    values.emplace_back(std::string("optimizer.params.") + name, std::move(value));
+  };
+  values.emplace_back("optimizer.type", std::string(config::name_of(type)));
+  add("lr", optimizer.lr);
+  if (is_adam || type == OptimizerType::lion)
+    add("betas", pair_of(optimizer.beta1, optimizer.beta2));
+  if (is_adam || type == OptimizerType::adagrad) add("eps", optimizer.eps);
+  add("weight_decay", optimizer.weight_decay);
+  if (is_adam) {
+    add("bias_correction", optimizer.bias_correction);
+    add("amsgrad", optimizer.amsgrad);
+  } else if (type == OptimizerType::adagrad) {
+    add("lr_decay", optimizer.lr_decay);
+    add("initial_accumulator_value", optimizer.initial_accumulator_value);
+  } else if (type == OptimizerType::sgd) {
+    add("momentum", optimizer.momentum);
+    add("dampening", optimizer.dampening);
+    add("nesterov", optimizer.nesterov);
+  }
+  if (type != OptimizerType::lion) add("maximize", optimizer.maximize);
+}
+
+// The list as a file has it.
+Json::Value groups_of(const std::vector<config::GroupConfig>& groups) {
+  Json::Value list(Json::arrayValue);
+  for (const config::GroupConfig& group : groups) {
+    Json::Value entry(Json::objectValue);
+    for (const std::string& pattern : group.match) entry["match"].append(pattern);
+    if (group.lr) entry["lr"] = *group.lr;
+    if (group.weight_decay) entry["weight_decay"] = *group.weight_decay;
+    if (group.beta1 && group.beta2) entry["betas"] = pair_of(*group.beta1, *group.beta2);
+    if (group.eps) entry["eps"] = *group.eps;
+    if (group.momentum) entry["momentum"] = *group.momentum;
+    list.append(entry);
+  }
+  return list;
 }
 
 void add_offload(const std::string& section, const config::OffloadConfig& offload, Values& values) {
@@ -203,6 +240,10 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
   values.emplace_back("sluice.non_finite",
                       sluice.non_finite == config::NonFinite::stop ? "stop" : "skip");
   values.emplace_back("sluice.activations", name_of(sluice.activations));
+  if (!config.groups.entries.empty())
+    values.emplace_back("sluice.groups", groups_of(config.groups.entries));
+  values.emplace_back("sluice.no_decay",
+                      config.groups.no_decay_of_biases_and_norms ? "biases_and_norms" : "none");
   values.emplace_back("sluice.master", or_auto_name(sluice.master));
   values.emplace_back("sluice.moments", or_auto_name(sluice.moments));
   values.emplace_back("sluice.cache_bytes", budget(sluice.cache_bytes));

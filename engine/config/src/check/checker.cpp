@@ -366,28 +366,4 @@ void Checker::add_note(std::string_view path, const std::string& message) {
   notes_.push_back("note: " + shown + ": " + message);
 }
 
-void Checker::throw_if_wrong() {
-  if (!open_autos_.empty()) {
-    std::string keys;
-    for (const std::string& path : open_autos_)
-      keys += (keys.empty() ? "" : ", ") + path + " (" + flags_of(path) + ")";
-    const auto place = [&](const std::string& path) {
-      const Position at = entries_.find(path)->second.position;
-      return std::pair(at.line, at.column);
-    };
-    const std::string first_path =
-        *std::min_element(open_autos_.begin(), open_autos_.end(),
-                          [&](const auto& a, const auto& b) { return place(a) < place(b); });
-    const Entry& first = entries_.find(first_path)->second;
-    problems_.push_back(
-        {first.position.line, first.position.column, "",
-         "\"auto\" is filled in by the Hugging Face Trainer, from its arguments. Give the flags "
-         "here, or write the values: " +
-             keys,
-         first.flag});
-    open_autos_.clear();
-  }
-  if (!problems_.empty()) throw ConfigError(document_.shown_path(), problems_);
-}
-
 }  // namespace sluice::config

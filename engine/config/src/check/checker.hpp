@@ -90,7 +90,13 @@ class Checker {
   void keep_problems_of(std::string_view path);
   // Adds a problem at the key, or at the nearest enclosing section in the file.
   void add_problem(std::string_view path, const std::string& message);
+  // Adds a problem of `value`, which is inside the list at the key `path`. `name`: its place there,
+  // such as "0.lr".
+  void add_problem_in(std::string_view path, const Json::Value& value, const std::string& name,
+                      const std::string& message);
   void add_note(std::string_view path, const std::string& message);
+  // Unknown keys of the section are notes.
+  bool tolerates(std::string_view section) const { return schema_.tolerated == section; }
   // Adds a note when the file has the key.
   void note_without_effect(std::string_view path, const std::string& unless) {
     if (find(path) != nullptr) add_note(path, "no effect unless " + unless);

@@ -10,6 +10,7 @@
 #include "json/json_document.hpp"
 #include "schema/schema_rules.hpp"
 #include "sluice/config/key_table.hpp"
+#include "train/optimizer_types.hpp"
 
 namespace sluice::config {
 
@@ -259,6 +260,7 @@ class Schema {
     if (info.path == "optimizer.params.betas")
       return text_schema(R"({"type": "array", "minItems": 2, "maxItems": 2,
           "items": {"type": "number", "minimum": 0, "exclusiveMaximum": 1}})");
+    if (info.path == "sluice.groups") return groups_schema();
     if (info.path == "sluice.io.drive_weights")
       return text_schema(R"({"type": "array", "minItems": 1,
           "items": {"type": "integer", "minimum": 1, "maximum": 64}})");
@@ -280,13 +282,19 @@ class Schema {
   void add_optimizer_rules(Value& schema) const {
     const Value approximate = with_member("sluice", with_member("approximate", const_schema(true)));
     const Value strict = schema["properties"]["optimizer"];
-    Value adam(Json::objectValue);
-    adam["type"] = "string";
-    adam["pattern"] = "^" + any_case("adam") + "[wW]?$";
+    std::string names;
+    for (const OptimizerKind& kind : optimizer_kinds())
+      names += (names.empty() ? "" : "|") + any_case(std::string(kind.name));
     Value named = strict;
     Value& object = named["anyOf"][0];
     object["required"].append("type");
-    object["properties"]["type"] = adam;
+    object["properties"]["type"]["type"] = "string";
+    object["properties"]["type"]["pattern"] = "^(" + names + ")$";
+    for (const OptimizerKind& kind : optimizer_kinds()) object["allOf"].append(own_params(kind));
+    object["allOf"].append(text_schema(R"({"properties": {"params": {
+        "if": {"required": ["nesterov"], "properties": {"nesterov": {"const": true}}},
+        "then": {"required": ["momentum"], "properties": {"momentum": {"exclusiveMinimum": 0},
+                                                          "dampening": {"const": 0}}}}}})"));
     // AdamW decouples the weight decay.
     object["allOf"].append(rule(
         with_member("type", text_schema(R"({"pattern": "[wW]$"})")),
@@ -306,6 +314,16 @@ class Schema {
     choice["else"]["properties"]["optimizer"] = named;
     schema["properties"]["optimizer"] = Value(true);
     schema["allOf"].append(choice);
+  }
+
+  // An optimizer has its own parameters only.
+  static Value own_params(const OptimizerKind& kind) {
+    Value type(Json::objectValue);
+    type["pattern"] = "^" + any_case(std::string(kind.name)) + "$";
+    Value own(Json::objectValue);
+    Value& names = own["properties"]["params"]["propertyNames"]["enum"];
+    for (const std::string_view name : kind.params) names.append(std::string(name));
+    return rule(with_member("type", type), own);
   }
 
   std::map<std::string, const KeyInfo*> rows_;

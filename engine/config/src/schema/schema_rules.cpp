@@ -40,6 +40,20 @@ Value with_member(const std::string& name, const Value& member) {
   return schema;
 }
 
+Value groups_schema() {
+  return text_schema(R"({"type": "array", "items": {"type": "object", "required": ["match"],
+      "minProperties": 2, "additionalProperties": false, "properties": {
+        "match": {"anyOf": [{"type": "string", "minLength": 1},
+                            {"type": "array", "minItems": 1,
+                             "items": {"type": "string", "minLength": 1}}]},
+        "lr": {"type": "number", "minimum": 0, "maximum": 1e10},
+        "weight_decay": {"type": "number", "minimum": 0, "maximum": 1e10},
+        "eps": {"type": "number", "minimum": 0, "maximum": 1e10},
+        "momentum": {"type": "number", "minimum": 0, "maximum": 1e10},
+        "betas": {"type": "array", "minItems": 2, "maxItems": 2,
+                  "items": {"type": "number", "minimum": 0, "exclusiveMaximum": 1}}}}})");
+}
+
 std::vector<Value> rules_between(const std::string& path) {
   std::vector<Value> rules;
   if (path.ends_with(".offload_param") || path.ends_with(".offload_optimizer"))

@@ -18,6 +18,9 @@ Json::Value rule(const Json::Value& condition, const Json::Value& consequence);
 // An object whose member `name` is there and fits.
 Json::Value with_member(const std::string& name, const Json::Value& member);
 
+// The list of parameter groups. Whether the optimizer has a group's values is beyond it.
+Json::Value groups_schema();
+
 // Rules between the keys of the section `path`.
 std::vector<Json::Value> rules_between(const std::string& path);
 // Rules between sections.

@@ -8,6 +8,7 @@
 #include "sluice/base/text.hpp"
 #include "train/settings.hpp"
 #include "train/train_drives.hpp"
+#include "train/train_groups.hpp"
 #include "train/train_optimizer.hpp"
 #include "train/train_precision.hpp"
 #include "train/train_sluice.hpp"
@@ -231,6 +232,7 @@ void add_tuned(std::string_view text, const std::string& shown_path, TrainConfig
   }
   read_aio(checker, config.aio);
   read_sluice(checker, config.sluice);
+  read_groups(checker, config);
   check_master(checker, config);
   check_passes(checker, config);
   check_directories(checker, config);
@@ -291,6 +293,7 @@ TrainConfig parse_train_config(std::string_view text, const std::string& shown_p
   check_ranks(checker, config.world_size);
   read_aio(checker, config.aio);
   read_sluice(checker, config.sluice);
+  read_groups(checker, config);
   check_master(checker, config);
   check_passes(checker, config);
   check_directories(checker, config);

@@ -4,14 +4,15 @@
 #include <cctype>
 
 #include "sluice/base/text.hpp"
+#include "train/optimizer_types.hpp"
 
 namespace sluice::config {
 
 namespace {
 
 constexpr std::string_view kOtherOptimizers[] = {
-    "adagrad", "adadelta", "adamax", "asgd",    "lbfgs", "lion", "muadam",     "muadamw",  "muon",
-    "musgd",   "nadam",    "radam",  "rmsprop", "rprop", "sgd",  "sparseadam", "adafactor"};
+    "adadelta", "adamax", "asgd",  "lbfgs",   "muadam", "muadamw",    "muon",
+    "musgd",    "nadam",  "radam", "rmsprop", "rprop",  "sparseadam", "adafactor"};
 // Optimizers that AdamW may stand for ("sluice": {"approximate": true}), and what AdamW lacks.
 struct Approximated {
   std::string_view name;  // lower case
@@ -32,7 +33,6 @@ constexpr std::string_view kOtherSchedulers[] = {
     "StepLR",        "MultiStepLR",  "ConstantLR",        "LinearLR",
     "ExponentialLR", "PolynomialLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
     "CyclicLR",      "OneCycleLR",   "ReduceLROnPlateau", "SequentialLR"};
-constexpr std::string_view kOptimizers[] = {"Adam", "AdamW"};
 constexpr std::string_view kSchedulers[] = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
 
 template <typename Names>
@@ -105,33 +105,92 @@ void read_weight_decay(Checker& checker, OptimizerConfig& optimizer) {
   checker.add_note(kPath, "0.01, the default of torch's AdamW, which torch_adam asks for");
 }
 
-void read_optimizer_type(Checker& checker, OptimizerConfig& optimizer) {
-  if (checker.wrong("optimizer.type")) return;
-  std::string type;
-  checker.read("optimizer.type", type);
+std::vector<std::string_view> optimizer_names() {
+  std::vector<std::string_view> names;
+  for (const OptimizerKind& kind : optimizer_kinds()) names.push_back(kind.name);
+  return names;
+}
+
+// Weight decay of the type Adam is decoupled unless "adam_w_mode" is false.
+OptimizerType type_of(Checker& checker, OptimizerType asked) {
   bool decoupled = true;
   checker.read("optimizer.params.adam_w_mode", decoupled);
-  const std::string name = lower(type);
-  if (name == "adam") {
-    optimizer.type = decoupled ? OptimizerType::adamw : OptimizerType::adam;
-  } else if (name == "adamw") {
-    optimizer.type = OptimizerType::adamw;
-    if (!decoupled) {
-      checker.add_problem("optimizer.params.adam_w_mode",
-                          "false contradicts the type AdamW; write \"type\": \"Adam\" for weight "
-                          "decay that is added to the gradient");
+  if (asked == OptimizerType::adam) return decoupled ? OptimizerType::adamw : OptimizerType::adam;
+  if (asked == OptimizerType::adamw && !decoupled) {
+    checker.add_problem("optimizer.params.adam_w_mode",
+                        "false contradicts the type AdamW; write \"type\": \"Adam\" for weight "
+                        "decay that is added to the gradient");
+  }
+  return asked;
+}
+
+// Parameters of other optimizers are refused, or ignored where the file's optimizer is replaced.
+void refuse_other_params(Checker& checker, OptimizerType type) {
+  const std::string section = "optimizer.params";
+  for (const KeyInfo& info : key_table()) {
+    if (!info.path.starts_with(section + ".")) continue;
+    const std::string_view name = info.path.substr(section.size() + 1);
+    if (!checker.given(info.path) || checker.wrong(info.path) || has_param(kind_of(type), name))
+      continue;
+    if (checker.tolerates(section)) {
+      checker.add_note(info.path, "no effect, since the optimizer is replaced");
+    } else {
+      checker.add_problem(
+          info.path,
+          std::string(name_of(type)) + " has no such parameter; it belongs to " + kinds_with(name));
     }
-  } else if (type.empty() && !checker.flag_of("optimizer").empty()) {
+  }
+}
+
+// Returns whether the type is one that trains.
+bool read_optimizer_type(Checker& checker, OptimizerConfig& optimizer) {
+  if (checker.wrong("optimizer.type")) return false;
+  std::string type;
+  checker.read("optimizer.type", type);
+  if (const OptimizerKind* kind = find_kind(type)) {
+    optimizer.type = type_of(checker, kind->type);
+    return true;
+  }
+  const std::vector<std::string_view> names = optimizer_names();
+  if (type.empty() && !checker.flag_of("optimizer").empty()) {
     checker.add_note("optimizer.type", "AdamW, since the file has no optimizer");
-  } else if (type.empty()) {
+    return true;
+  }
+  if (type.empty()) {
     checker.add_problem("optimizer.type", "required; add \"type\": \"AdamW\"");
   } else if (const Approximated* other = find_approximated(type)) {
     approximate(checker, type, *other);
-  } else if (contains(kOtherOptimizers, name)) {
-    checker.add_problem("optimizer.type",
-                        quoted(type) + " is not supported yet; there are Adam and AdamW");
+    return checker.tolerates("optimizer.params");
+  } else if (contains(kOtherOptimizers, lower(type))) {
+    checker.add_problem(
+        "optimizer.type",
+        quoted(type) + " is not supported yet; there are Adam, AdamW, Adagrad, Lion and SGD");
   } else {
-    checker.add_problem("optimizer.type", unknown_type("optimizer", type, kOptimizers));
+    checker.add_problem("optimizer.type", unknown_type("optimizer", type, names));
+  }
+  return false;
+}
+
+// Values that one type has, or whose defaults differ between the types.
+void read_values(Checker& checker, OptimizerConfig& optimizer) {
+  const std::string params = "optimizer.params.";
+  optimizer.lr = kind_of(optimizer.type).lr;
+  optimizer.eps = kind_of(optimizer.type).eps;
+  checker.read(params + "lr", optimizer.lr);
+  read_betas(checker, optimizer);
+  checker.read(params + "eps", optimizer.eps);
+  read_weight_decay(checker, optimizer);
+  checker.read(params + "bias_correction", optimizer.bias_correction);
+  checker.read(params + "amsgrad", optimizer.amsgrad);
+  checker.read(params + "lr_decay", optimizer.lr_decay);
+  checker.read(params + "initial_accumulator_value", optimizer.initial_accumulator_value);
+  checker.read(params + "momentum", optimizer.momentum);
+  checker.read(params + "dampening", optimizer.dampening);
+  checker.read(params + "nesterov", optimizer.nesterov);
+  checker.read(params + "maximize", optimizer.maximize);
+  if (optimizer.nesterov && (optimizer.momentum == 0 || optimizer.dampening != 0) &&
+      !checker.wrong(params + "momentum") && !checker.wrong(params + "dampening")) {
+    checker.add_problem(params + "nesterov", "needs a momentum above 0 and a dampening of 0");
   }
 }
 
@@ -238,7 +297,7 @@ void set_moot_sections(const JsonDocument& document, Schema& schema) {
   const std::string optimizer = type_of("optimizer");
   // A flag that names the optimizer replaces that of the file, and leaves its parameters behind.
   const bool replaced = !optimizer.empty() && !document.flag_of(root["optimizer"]["type"]).empty();
-  if ((replaced && contains(kOptimizers, optimizer)) ||
+  if ((replaced && find_kind(optimizer) != nullptr) ||
       (approximated && find_approximated(optimizer) != nullptr)) {
     schema.tolerated = "optimizer.params";
   } else if (find_approximated(optimizer) != nullptr ||
@@ -259,12 +318,8 @@ OptimizerConfig read_optimizer(Checker& checker) {
                          ", " + flags_of("optimizer.params.weight_decay") + ")");
     return optimizer;
   }
-  read_optimizer_type(checker, optimizer);
-  checker.read("optimizer.params.lr", optimizer.lr);
-  read_betas(checker, optimizer);
-  checker.read("optimizer.params.eps", optimizer.eps);
-  read_weight_decay(checker, optimizer);
-  checker.read("optimizer.params.bias_correction", optimizer.bias_correction);
+  if (read_optimizer_type(checker, optimizer)) refuse_other_params(checker, optimizer.type);
+  read_values(checker, optimizer);
   return optimizer;
 }
 

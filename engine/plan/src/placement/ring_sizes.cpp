@@ -24,8 +24,10 @@ constexpr std::uint64_t kPiecesPerThread = 4;
 constexpr int kThreadsOfOneTile = 4;
 constexpr std::uint64_t kLargestMoverTileBytes = 4 * kMiB;
 constexpr int kTilesInFlight = 3;  // one read, one computed, one written
-// DeepSpeed has one buffer each for master, two moments and gradient. Four of them are one tile.
-constexpr int kBuffersPerTile = 4;
+// DeepSpeed has one buffer each for master, moments and gradient. They are one tile.
+int buffers_per_tile(const Plan& plan) {
+  return 2 + static_cast<int>(models::moment_count(plan.state_format.kind));
+}
 
 std::uint64_t largest_unit(const Plan& plan) {
   std::uint64_t largest = 1;
@@ -82,7 +84,7 @@ std::vector<RingSizes> ring_size_ladder(const Plan& plan) {
     rings.update_tile_elements = std::min({std::max(elements, granularity), sub_group, largest});
     const auto buffers = buffer_count(zero.offload_optimizer);
     rings.update_tiles =
-        buffers ? std::max(kTilesInFlight, static_cast<int>(*buffers) / kBuffersPerTile)
+        buffers ? std::max(kTilesInFlight, static_cast<int>(*buffers) / buffers_per_tile(plan))
                 : wanted_tiles(plan, elements);
     rings.mover_tile_bytes =
         kLargestMoverTileBytes / (kUsualTileElements / std::min(elements, kUsualTileElements));
@@ -128,12 +130,12 @@ std::vector<std::string> raised_limits(const Plan& plan) {
   }
   const auto update_buffers = buffer_count(zero.offload_optimizer);
   if (plan.rings.update.tile_bytes > 0 && update_buffers &&
-      *update_buffers < std::int64_t{kBuffersPerTile} * kTilesInFlight) {
+      *update_buffers < std::int64_t{buffers_per_tile(plan)} * kTilesInFlight) {
     lines.push_back(raised("offload_optimizer.buffer_count",
                            static_cast<std::uint64_t>(*update_buffers),
-                           std::to_string(kBuffersPerTile * plan.rings.update.tiles) + " used (" +
-                               std::to_string(plan.rings.update.tiles) + " tiles of " +
-                               std::to_string(kBuffersPerTile) + ")" + why_three));
+                           std::to_string(buffers_per_tile(plan) * plan.rings.update.tiles) +
+                               " used (" + std::to_string(plan.rings.update.tiles) + " tiles of " +
+                               std::to_string(buffers_per_tile(plan)) + ")" + why_three));
   }
   const auto mover_buffers = buffer_count(zero.offload_param);
   if (plan.rings.mover.tile_bytes > 0 && mover_buffers && *mover_buffers < kTilesInFlight) {

@@ -118,7 +118,11 @@ std::string rates_key(const Plan& plan) {
       << config.micro_batch_size << ", dropout " << plan.model.embd_pdrop << ' '
       << plan.model.attn_pdrop << ' ' << plan.model.resid_pdrop << ", "
       << name_of(plan.compute_dtype) << "; " << config::name_of(plan.state_format.master) << ", "
-      << config::name_of(plan.state_format.moments);
+      << config::name_of(plan.state_format.moments)
+      // Rates that older versions saved are of Adam.
+      << (plan.state_format.kind == models::StateKind::adam
+              ? ""
+              : ", " + std::string(models::name_of(plan.state_format.kind)));
   const std::vector<std::string> directories = plan.swap_directories();
   if (!directories.empty()) {
     key << "; " << config.sluice.io.backend << ' ' << config.aio.block_size << " x "

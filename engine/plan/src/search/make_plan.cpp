@@ -31,6 +31,9 @@ constexpr std::uint64_t kRuntimeBytes = 192 * kMiB;
 // With the CUDA driver and LibTorch's CUDA libraries. An estimate, not measured.
 constexpr std::uint64_t kGpuRuntimeBytes = 3 * kGiB;
 
+// An fp32 master, a 16-bit weight and a 16-bit gradient.
+constexpr std::uint64_t kBytesBesideMoments = 8;
+
 Threads choose_threads(const config::TrainConfig& config, int cores) {
   Threads threads;
   threads.compute = config.sluice.threads.compute.value_or(cores);
@@ -67,9 +70,13 @@ void describe_units(Plan& plan, const Subject& subject) {
   } else {
     plan.layouts = models::gpt2_units(subject.model, plan.config.world_size);
   }
+  plan.groups = models::make_param_groups(plan.config, plan.layouts);
+  plan.model_size.bytes_per_parameter =
+      kBytesBesideMoments + sizeof(float) * models::moment_count(plan.state_format.kind);
   for (const zero::UnitLayout& layout : plan.layouts) {
     plan.model_size.parameters += layout.param_count;
-    const std::uint64_t each = layout.frozen ? size_of(plan.compute_dtype) : 16;
+    const std::uint64_t each =
+        layout.frozen ? size_of(plan.compute_dtype) : plan.model_size.bytes_per_parameter;
     plan.model_size.state_bytes =
         checked_add(plan.model_size.state_bytes, checked_mul(each, layout.param_count));
   }
@@ -239,6 +246,7 @@ Plan faster_plan(Plan usual, const config::TrainConfig& config, const Subject& s
 Plan make_plan_of(const config::TrainConfig& config, const Subject& subject, Placement placement,
                   const MachineFacts& machine, const FindRates& find_rates) {
   Outcome outcome = plan_once(config, subject, placement, machine);
+  models::check_param_groups(config, outcome.plan.layouts);
   if (outcome.problems.empty())
     return faster_plan(std::move(outcome.plan), config, subject, machine, find_rates);
   std::vector<std::string> changes;
@@ -308,6 +316,7 @@ std::optional<Plan> largest_plan(const config::TrainConfig& config, config::Mode
     (plan ? fits : too_many) = middle;
     if (plan) best = std::move(plan);
   }
+  models::check_param_groups(config, best->layouts);
   const Subject subject{best->model, nullptr};
   return faster_plan(std::move(*best), config, subject, machine, find_rates);
 }

@@ -3,6 +3,7 @@
 #include "sluice/plan/plan.hpp"
 #include "sluice/plan/plan_text.hpp"
 #include "sluice/plan/prediction.hpp"
+#include "text/group_text.hpp"
 
 namespace sluice::plan {
 
@@ -57,6 +58,8 @@ std::string plan_json(const Plan& plan, const std::optional<Prediction>& predict
   root["computes_on"] = compute_name(plan);
   root["parameters"] = Json::UInt64(plan.model_size.parameters);
   root["state_bytes"] = Json::UInt64(plan.model_size.state_bytes);
+  root["optimizer"] = std::string(config::name_of(plan.config.optimizer.type));
+  root["groups"] = groups_json(plan);
   root["planned_bytes"] = to_value(plan.planned.tiers);
   root["pinned_bytes"] = Json::UInt64(plan.planned.pinned_bytes);
   root["runtime_bytes"] = Json::UInt64(plan.planned.runtime_bytes);

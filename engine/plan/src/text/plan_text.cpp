@@ -7,6 +7,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/plan/plan.hpp"
+#include "text/group_text.hpp"
 
 namespace sluice::plan {
 
@@ -81,7 +82,8 @@ std::string headline(const Plan& plan) {
   std::string text = "computes on: " + compute_name(plan) +
                      "\nmodel: " + format_count(plan.model_size.parameters) +
                      " parameters, training state " + format_bytes(plan.model_size.state_bytes) +
-                     " (16 bytes per parameter" + (any_frozen(plan) ? " that trains)" : ")");
+                     " (" + std::to_string(plan.model_size.bytes_per_parameter) +
+                     " bytes per parameter" + (any_frozen(plan) ? " that trains)" : ")");
   if (plan.budget.device_bytes) {
     const double ratio = static_cast<double>(plan.model_size.state_bytes) /
                          static_cast<double>(*plan.budget.device_bytes + *plan.budget.host_bytes);
@@ -105,6 +107,7 @@ std::string plan_table(const Plan& plan) {
   if (plan.budget.device_bytes) add_budgets(plan, rows);
   std::string text = headline(plan);
   text += "\n\n" + format_table(rows);
+  if (const std::string groups = groups_text(plan); !groups.empty()) text += "\n" + groups;
   text += "\noutside the tiers: " + format_bytes(plan.planned.runtime_bytes) +
           " (LibTorch, oneDNN, the program itself)\n";
   for (const DiskNeed& disk : plan.directories.disks) {

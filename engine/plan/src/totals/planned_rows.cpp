@@ -55,8 +55,10 @@ std::uint64_t stored_state_bytes(const Plan& plan, std::uint64_t count) {
 }
 
 std::string text_of(const models::StateFormat& format) {
-  return std::string(config::name_of(format.master)) + " master and two moments" +
-         (format.moments == config::MomentFormat::bf16 ? " in bf16" : "");
+  const std::size_t moments = models::moment_count(format.kind);
+  const char* const counts[] = {"no moments", "one moment", "two moments", "three moments"};
+  return std::string(config::name_of(format.master)) + " master and " + counts[moments] +
+         (moments > 0 && format.moments == config::MomentFormat::bf16 ? " in bf16" : "");
 }
 
 // Adds the rows of bytes at home.

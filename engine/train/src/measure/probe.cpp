@@ -145,9 +145,9 @@ double update_rate(const plan::Plan& plan, Executor& executor) {
   std::vector<std::byte> gradient(compute_bytes);
   std::vector<std::byte> weight(format.is_split() ? 0 : compute_bytes);
   const cpu_adam::Tile tile = tile_of(plan, states, gradient, weight);
-  return kElements / median_seconds([&] {
-           cpu_adam::step(cpu_adam::AdamConfig{}, {.step = 1}, tile, executor);
-         });
+  const cpu_adam::OptimizerConfig optimizer = kernel_config(plan.config.optimizer, 1e-3);
+  return kElements /
+         median_seconds([&] { cpu_adam::step(optimizer, {.step = 1}, tile, executor); });
 }
 
 // Bytes per second of zeroing a gradient and computing its norm.

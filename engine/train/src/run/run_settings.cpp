@@ -21,11 +21,33 @@ std::string shortest(double value) {
   return text;
 }
 
+// The optimizer's values, without its rate.
 std::string optimizer_text(const config::OptimizerConfig& optimizer) {
-  return std::string(optimizer.type == config::OptimizerType::adamw ? "AdamW" : "Adam") +
-         ", betas " + shortest(optimizer.beta1) + " and " + shortest(optimizer.beta2) + ", eps " +
-         shortest(optimizer.eps) + ", weight decay " + shortest(optimizer.weight_decay) +
-         (optimizer.bias_correction ? "" : ", no bias correction");
+  using config::OptimizerType;
+  const OptimizerType type = optimizer.type;
+  const bool is_adam = type == OptimizerType::adam || type == OptimizerType::adamw;
+  std::string text(config::name_of(type));
+  if (is_adam || type == OptimizerType::lion)
+    text += ", betas " + shortest(optimizer.beta1) + " and " + shortest(optimizer.beta2);
+  if (is_adam || type == OptimizerType::adagrad) text += ", eps " + shortest(optimizer.eps);
+  if (type == OptimizerType::sgd) {
+    text += ", momentum " + shortest(optimizer.momentum) + ", dampening " +
+            shortest(optimizer.dampening) + (optimizer.nesterov ? ", nesterov" : "");
+  }
+  text += ", weight decay " + shortest(optimizer.weight_decay);
+  if (optimizer.lr_decay > 0) text += ", rate decay " + shortest(optimizer.lr_decay);
+  return text + (optimizer.bias_correction ? "" : ", no bias correction") +
+         (optimizer.amsgrad ? ", amsgrad" : "") + (optimizer.maximize ? ", maximize" : "");
+}
+
+std::string groups_text(const models::ParamGroups& groups) {
+  if (!groups.is_divided()) return "one of all parameters";
+  std::string text;
+  for (const models::ParamGroup& group : groups.groups) {
+    text += (text.empty() ? "" : "; ") + group.name + ": rate " + shortest(group.optimizer.lr) +
+            ", " + optimizer_text(group.optimizer);
+  }
+  return text;
 }
 
 // The schedule as its values at some updates.
@@ -85,6 +107,7 @@ models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& p
       {kMicroBatchesPerPass, std::to_string(plan.schedule.micro_batches_per_pass)},
       {"optimizer", optimizer_text(config.optimizer)},
       {"order of the data", order_text(*data.train)},
+      {"parameter groups", groups_text(plan.groups)},
       {"training data", data.train->identity()}};
   if (data.train->epoch_sequences() > 0)
     settings[kEpochBatch] = std::to_string(config.train_batch_size);

@@ -120,6 +120,16 @@ void refuse_existing(const std::string& directory, std::int64_t step) {
 
 void check_format(const models::RunState& saved, const plan::Plan& plan,
                   const std::string& directory) {
+  const models::StateKind kept = saved.format.kind;
+  const models::StateKind wanted = plan.state_format.kind;
+  if (kept != wanted) {
+    throw StorageError(directory,
+                       "holds the states of " + std::string(models::name_of(kept)) +
+                           ", the configuration asks for " + std::string(models::name_of(wanted)) +
+                           ": resume with the optimizer that the run was begun with; to take its "
+                           "weights only, write them with \"sluice export " +
+                           directory + " --out FILE\" and begin another run with --init FILE");
+  }
   const auto check = [&](const char* key, auto was, auto asked) {
     if (was == asked) return;
     throw StorageError(

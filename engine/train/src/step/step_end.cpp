@@ -25,7 +25,7 @@ BackwardResult result_of_backward(const RunResources& resources, const GradientF
 }
 
 UpdateSettings next_update(const RunResources& resources, const Progress& progress, bool ending) {
-  UpdateSettings settings = settings_of_update(resources.plan.config, progress.updates + 1);
+  UpdateSettings settings = settings_of_update(resources.plan, progress.updates + 1);
   settings.training_step = progress.step + 1;
   settings.commits = resources.commits(progress.step + 1, ending);
   return settings;

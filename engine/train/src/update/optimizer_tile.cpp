@@ -25,7 +25,7 @@ cpu_adam::MomentSpan moment_span(Bytes bytes, const models::StateFormat& format)
   return as<float>(bytes);
 }
 
-// Elements [first, first + count) of a tile of Adam.
+// Elements [first, first + count) of a tile.
 cpu_adam::Tile part_of(const cpu_adam::Tile& tile, std::size_t first, std::size_t count) {
   cpu_adam::Tile part;
   if (const auto* split = std::get_if<cpu_adam::SplitMaster>(&tile.master)) {
@@ -34,9 +34,11 @@ cpu_adam::Tile part_of(const cpu_adam::Tile& tile, std::size_t first, std::size_
   } else {
     part.master = std::get<std::span<float>>(tile.master).subspan(first, count);
   }
-  for (const std::size_t k : {0U, 1U}) {
+  for (std::size_t k = 0; k < tile.moments.size(); ++k) {
     part.moments[k] = std::visit(
-        [&](auto moment) -> cpu_adam::MomentSpan { return moment.subspan(first, count); },
+        [&](auto moment) -> cpu_adam::MomentSpan {
+          return moment.empty() ? moment : moment.subspan(first, count);
+        },
         tile.moments[k]);
   }
   part.gradient = std::visit(
@@ -51,13 +53,15 @@ cpu_adam::Tile part_of(const cpu_adam::Tile& tile, std::size_t first, std::size_
         }
       },
       tile.weight);
+  part.first_element = tile.first_element + first;
   return part;
 }
 
 // The first element of a parameter, among elements [begin, begin + count) of the unit's flat
 // buffer, that is non-finite in `tile`. Empty when there is none: padding does not count.
-std::string first_non_finite(const zero::UnitLayout& layout, const cpu_adam::AdamConfig& optimizer,
-                             std::uint64_t begin, std::uint64_t count, const cpu_adam::Tile& tile) {
+std::string first_non_finite(const zero::UnitLayout& layout,
+                             const cpu_adam::OptimizerConfig& optimizer, std::uint64_t begin,
+                             std::uint64_t count, const cpu_adam::Tile& tile) {
   for (const zero::ParamLayout& param : layout.params) {
     const std::uint64_t from = std::max(begin, param.offset_count);
     const std::uint64_t to = std::min(begin + count, param.offset_count + param.count);
@@ -71,13 +75,21 @@ std::string first_non_finite(const zero::UnitLayout& layout, const cpu_adam::Ada
   return "";
 }
 
-std::string likely_cause(const plan::Plan& plan, const cpu_adam::AdamConfig& optimizer) {
-  if (optimizer.epsilon == 0) {
+// Adam and Adagrad divide by a root to which epsilon is added.
+bool may_divide_by_zero(const cpu_adam::OptimizerConfig& optimizer) {
+  if (const auto* adam = std::get_if<cpu_adam::AdamConfig>(&optimizer)) return adam->epsilon == 0;
+  const auto* adagrad = std::get_if<cpu_adam::AdagradConfig>(&optimizer);
+  return adagrad != nullptr && adagrad->epsilon == 0;
+}
+
+std::string likely_cause(const plan::Plan& plan, const cpu_adam::OptimizerConfig& optimizer) {
+  if (may_divide_by_zero(optimizer)) {
     return "The likely cause is \"eps\": 0: an element whose gradient has always been 0 becomes "
            "0 / 0. Set optimizer.params.eps above 0, for example to 1e-8";
   }
   std::ostringstream text;
-  text << "The likely cause is a learning rate that is too large, " << optimizer.learning_rate
+  text << "The likely cause is a learning rate that is too large, "
+       << std::visit([](const auto& of) { return of.learning_rate; }, optimizer)
        << " in this step: lower it";
   if (plan.config.gradient_clipping == 0) text << ", or set gradient_clipping";
   if (plan.compute_dtype == DType::fp16) text << "; weights in fp16 end at 65504";
@@ -107,7 +119,8 @@ cpu_adam::Tile tile_of(const plan::Plan& plan, const StateSpans& states, Bytes g
     tile.weight = weight_span(weight, plan.compute_dtype);
   }
   const std::size_t first = format.first_moment();
-  tile.moments = {moment_span(states[first], format), moment_span(states[first + 1], format)};
+  for (std::size_t k = 0; k < models::moment_count(format.kind); ++k)
+    tile.moments[k] = moment_span(states[first + k], format);
   tile.gradient = gradient_span(gradient, plan.compute_dtype);
   return tile;
 }
@@ -129,17 +142,42 @@ std::string remaining_state(const plan::Plan& plan, const offload::SwapStore* st
   return lost + "The last checkpoint is " + newest + ": continue from it with --resume";
 }
 
-void check_update(const plan::Plan& plan, const offload::SwapStore* store,
-                  const UpdateSettings& settings, const TileRange& range,
-                  const cpu_adam::Tile& tile) {
-  const zero::UnitLayout& layout = plan.layouts[range.unit];
-  const std::uint64_t begin =
-      zero::shard_range(layout, 0, plan.config.world_size).begin + range.begin;
-  const std::string bad = first_non_finite(layout, settings.optimizer, begin, range.count, tile);
+namespace {
+
+// Updates elements of one parameter group. `begin`: their first element in the unit's flat buffer.
+void step_group(const plan::Plan& plan, const offload::SwapStore* store,
+                const UpdateSettings& settings, const models::GroupSegment& elements,
+                std::size_t unit, const cpu_adam::Tile& tile) {
+  const cpu_adam::OptimizerConfig& optimizer = settings.groups[elements.group];
+  const zero::UnitLayout& layout = plan.layouts[unit];
+  const std::uint64_t all = zero::shard_range(layout, 0, plan.config.world_size).count;
+  if (cpu_adam::step_part(optimizer, settings.step, tile, all)) return;
+  const std::string bad = first_non_finite(layout, optimizer, elements.begin, elements.count, tile);
   if (bad.empty()) return;
   throw Error("step " + std::to_string(settings.training_step) + ": the update of " + bad +
               " gave a non-finite value from finite gradients, so this step is not committed. " +
-              likely_cause(plan, settings.optimizer) + ". " + remaining_state(plan, store));
+              likely_cause(plan, optimizer) + ". " + remaining_state(plan, store));
+}
+
+}  // namespace
+
+void step_piece(const plan::Plan& plan, const offload::SwapStore* store,
+                const UpdateSettings& settings, const TileRange& range,
+                const cpu_adam::Tile& tile) {
+  const std::vector<models::GroupSegment>& segments = plan.groups.segments[range.unit];
+  const std::uint64_t begin =
+      zero::shard_range(plan.layouts[range.unit], 0, plan.config.world_size).begin + range.begin;
+  const std::uint64_t end = begin + range.count;
+  // The last segment that does not begin after `begin`.
+  auto segment = std::ranges::upper_bound(segments, begin, {}, &models::GroupSegment::begin) - 1;
+  for (; segment != segments.end() && segment->begin < end; ++segment) {
+    const std::uint64_t from = std::max(begin, segment->begin);
+    const std::uint64_t to = std::min(end, segment->begin + segment->count);
+    const models::GroupSegment elements{from, to - from, segment->group};
+    const bool whole = elements.count == range.count;
+    step_group(plan, store, settings, elements, range.unit,
+               whole ? tile : part_of(tile, from - begin, elements.count));
+  }
 }
 
 }  // namespace sluice::train

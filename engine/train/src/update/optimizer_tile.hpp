@@ -1,6 +1,6 @@
 #pragma once
-// Views of a tile's bytes in the types that the optimizer takes, and its step. The plan says which
-// types these are. Thread-safe: free functions without state.
+// Views of a tile's bytes in the types that the optimizer takes, and the optimizer's step. The plan
+// says which types these are. Thread-safe: free functions without state.
 
 #include <array>
 #include <cstddef>
@@ -36,11 +36,11 @@ cpu_adam::Tile tile_of(const plan::Plan& plan, const StateSpans& states,
 // point. `store`: holds the states; may be null.
 std::string remaining_state(const plan::Plan& plan, const offload::SwapStore* store);
 
-// For a tile whose update gave a non-finite value: throws the error, which names the parameter, the
-// likely cause and the state that remains. Does nothing when only padding has such values: its
-// gradients are always 0, so with an epsilon of 0 it is 0 / 0. `store`: as above.
-void check_update(const plan::Plan& plan, const offload::SwapStore* store,
-                  const UpdateSettings& settings, const TileRange& range,
-                  const cpu_adam::Tile& tile);
+// Updates the elements of `range`, each with the values of its parameter group. `tile`: their
+// memory. Throws when the update gave a non-finite value; the error names the parameter, the likely
+// cause and the state that remains. Padding does not count: its gradients are always 0, so with an
+// epsilon of 0 it becomes 0 / 0. `store`: as above.
+void step_piece(const plan::Plan& plan, const offload::SwapStore* store,
+                const UpdateSettings& settings, const TileRange& range, const cpu_adam::Tile& tile);
 
 }  // namespace sluice::train

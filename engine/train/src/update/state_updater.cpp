@@ -51,6 +51,65 @@ void fill_split(const StateUpdater::Fill& fill, std::uint64_t offset_count,
   }
 }
 
+// The moments before the first update: zero, except Adagrad's sum of squares.
+void set_first_moments(const plan::Plan& plan, const States& states) {
+  const models::StateFormat& format = plan.state_format;
+  const auto value = static_cast<float>(plan.config.optimizer.initial_accumulator_value);
+  for (std::size_t i = format.first_moment(); i < format.part_count(); ++i) {
+    if (format.moments == config::MomentFormat::bf16) {
+      std::ranges::fill(as<Bf16>(states[i]), to_bf16(value));
+    } else {
+      std::ranges::fill(as<float>(states[i]), value);
+    }
+  }
+}
+
+// Values of a part of the states as fp32: the bytes themselves, or a copy. Movable only: a copied
+// object would show the values of the other one.
+class ShownValues {
+ public:
+  explicit ShownValues(std::span<float> values) : values_(values) {}
+  explicit ShownValues(std::size_t count) : copy_(count), values_(copy_) {}
+  ShownValues(ShownValues&&) = default;
+  ShownValues& operator=(ShownValues&&) = default;
+  std::span<float> values() const { return values_; }
+
+ private:
+  std::vector<float> copy_;
+  std::span<float> values_;
+};
+
+ShownValues show_master(const models::StateFormat& format, const States& states) {
+  if (!format.is_split()) return ShownValues(as<float>(states[0]));
+  const cpu_adam::SplitMaster halves = split_master(states);
+  ShownValues shown(halves.low.size());
+  for (std::size_t i = 0; i < halves.low.size(); ++i)
+    shown.values()[i] = cpu_adam::join({halves.weight[i], halves.low[i]});
+  return shown;
+}
+
+ShownValues show_moment(const models::StateFormat& format, Bytes bytes) {
+  if (format.moments == config::MomentFormat::fp32) return ShownValues(as<float>(bytes));
+  const std::span<Bf16> moment = as<Bf16>(bytes);
+  ShownValues shown(moment.size());
+  std::ranges::transform(moment, shown.values().begin(), [](Bf16 value) { return to_fp32(value); });
+  return shown;
+}
+
+void keep_master(const plan::Plan& plan, std::span<const float> values, const States& states,
+                 Bytes weight) {
+  if (!plan.state_format.is_split()) {
+    write_weights(values, weight, plan.compute_dtype);
+    return;
+  }
+  const cpu_adam::SplitMaster halves = split_master(states);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const cpu_adam::SplitValue value = cpu_adam::split(values[i]);
+    halves.weight[i] = value.weight;
+    halves.low[i] = value.low;
+  }
+}
+
 // Index of each part of a unit in `store`, which has the plan's format.
 std::vector<std::size_t> shards_in(const offload::SwapStore& store, const plan::Plan& plan,
                                    std::size_t unit) {
@@ -118,13 +177,11 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
   work.read_states = Parts::uncached;
   work.write_states = settings.commits ? Parts::all : Parts::uncached;
   work.read_gradient = work.write_weight = true;
-  work.compute = [this, settings, first = placement_->first_element(unit),
-                  all = placement_->shard_count(unit)](const TileRange& range, const States& states,
-                                                       Bytes gradient, Bytes weight) {
-    cpu_adam::Tile part = tile_of(*resources_.plan, states, gradient, weight);
-    part.first_element = first + range.begin;
-    if (!cpu_adam::step_part(settings.optimizer, settings.step, part, all))
-      check_update(*resources_.plan, resources_.store, settings, range, part);
+  work.compute = [this, settings, first = placement_->first_element(unit)](
+                     const TileRange& range, const States& states, Bytes gradient, Bytes weight) {
+    cpu_adam::Tile piece = tile_of(*resources_.plan, states, gradient, weight);
+    piece.first_element = first + range.begin;
+    step_piece(*resources_.plan, resources_.store, settings, range, piece);
   };
   work.ended = [this, unit](const std::exception_ptr& error) {
     if (!error) return;
@@ -169,10 +226,43 @@ Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
       fill(range.begin, as<float>(states[0]));
       write_weights(as<float>(states[0]), weight, plan.compute_dtype);
     }
-    for (std::size_t i = plan.state_format.first_moment(); i < states.size(); ++i)
-      std::fill(states[i].begin(), states[i].end(), std::byte{0});
+    set_first_moments(plan, states);
   };
   work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
+  return scheduler_->begin(unit, std::move(work));
+}
+
+Ticket StateUpdater::begin_visit(std::size_t unit, Access access, Visit visit) {
+  const bool writes = access == Access::write;
+  TileWork work;
+  work.what = writes ? "change" : "read";
+  work.after = resources_.device->mark_compute();
+  work.read_states = Parts::uncached;
+  work.write_states = writes ? Parts::all : Parts::none;
+  work.write_weight = writes;
+  work.compute = [&plan = *resources_.plan, writes, visit = std::move(visit)](
+                     const TileRange& range, const States& states, Bytes, Bytes weight) {
+    const models::StateFormat& format = plan.state_format;
+    const ShownValues master = show_master(format, states);
+    std::vector<ShownValues> moments;
+    Values values{.offset_count = range.begin, .master = master.values(), .moments = {}};
+    for (std::size_t i = format.first_moment(); i < format.part_count(); ++i) {
+      moments.push_back(show_moment(format, states[i]));
+      values.moments.push_back(moments.back().values());
+    }
+    visit(values);
+    if (!writes) return;
+    keep_master(plan, values.master, states, weight);
+    if (format.moments == config::MomentFormat::fp32) return;
+    for (std::size_t i = 0; i < values.moments.size(); ++i) {
+      std::ranges::transform(values.moments[i], as<Bf16>(states[format.first_moment() + i]).begin(),
+                             [](float value) { return to_bf16(value); });
+    }
+  };
+  if (writes) {
+    only_in_memory_[unit] = false;
+    work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
+  }
   return scheduler_->begin(unit, std::move(work));
 }
 

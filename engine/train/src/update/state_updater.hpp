@@ -1,7 +1,7 @@
 #pragma once
-// StateUpdater: owns the optimizer states (master, first and second moment) of every unit, on the
-// tier that the plan chose, and steps them on a thread of its own. Each tile is read, stepped by
-// Adam, which also writes the 16-bit weights, and written back. Several tiles are in flight; units
+// StateUpdater: owns the optimizer states (master and moments) of every unit, on the tier that the
+// plan chose, and steps them on a thread of its own. Each tile is read, stepped by the optimizer,
+// which also writes the 16-bit weights, and written back. Several tiles are in flight; units
 // that wait are taken in forward order. It neither computes gradients nor decides when a step is
 // committed.
 //
@@ -65,11 +65,25 @@ class StateUpdater {
   // memory only; does nothing otherwise. Call it before a commit.
   Ticket begin_write_back(std::size_t unit);
 
-  // Sets the master weights of a unit from `fill` and the moments to zero, and writes the weights.
+  // Sets the master weights of a unit from `fill` and the moments to their first values, and writes
+  // the weights.
   // `fill(offset_count, values)` is called once for every element, in parts, on several threads at
   // once; `offset_count` counts elements.
   using Fill = std::function<void(std::uint64_t offset_count, std::span<float> values)>;
   Ticket begin_initialise(std::size_t unit, Fill fill);
+
+  // Elements of a unit's states, as fp32.
+  struct Values {
+    std::uint64_t offset_count = 0;
+    std::span<float> master;
+    std::vector<std::span<float>> moments;
+  };
+  // Shows every element of a unit's states once, in parts, on several threads at once. With
+  // Access::write, changes to the values are kept (bf16 moments rounded to nearest), and the
+  // weights follow the master.
+  enum class Access { read, write };
+  using Visit = std::function<void(const Values&)>;
+  Ticket begin_visit(std::size_t unit, Access access, Visit visit);
 
   // Restores a unit's states from the committed bytes in `source`, verifies every checksum, and
   // writes the weights. If `source` is the updater's own store, the states stay there.

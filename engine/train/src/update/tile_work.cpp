@@ -43,7 +43,7 @@ class TilePieces {
   }
   std::size_t chunks() const { return chunks_.size(); }
 
-  // The last part is a moment, so each format has it.
+  // The last part: a moment if the optimizer has one.
   const void* memory_of(std::size_t piece) const {
     const auto last =
         std::find_if(states_.rbegin(), states_.rend(), [](Bytes part) { return !part.empty(); });

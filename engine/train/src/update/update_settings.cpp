@@ -6,18 +6,64 @@
 
 namespace sluice::train {
 
-UpdateSettings settings_of_update(const config::TrainConfig& config, std::int64_t update) {
-  const config::OptimizerConfig& optimizer = config.optimizer;
-  const cpu_adam::AdamConfig adam{.learning_rate = config::learning_rate(config, update),
-                                  .beta1 = optimizer.beta1,
+namespace {
+
+cpu_adam::AdamConfig adam_config(const config::OptimizerConfig& optimizer) {
+  return {.beta1 = optimizer.beta1,
+          .beta2 = optimizer.beta2,
+          .epsilon = optimizer.eps,
+          .weight_decay = optimizer.weight_decay,
+          .decay = optimizer.type == config::OptimizerType::adamw ? cpu_adam::WeightDecay::decoupled
+                                                                  : cpu_adam::WeightDecay::l2,
+          .bias_correction = optimizer.bias_correction,
+          .amsgrad = optimizer.amsgrad,
+          .maximize = optimizer.maximize};
+}
+
+cpu_adam::OptimizerConfig config_without_rate(const config::OptimizerConfig& optimizer) {
+  switch (optimizer.type) {
+    case config::OptimizerType::adam:
+    case config::OptimizerType::adamw:
+      break;
+    case config::OptimizerType::adagrad:
+      return cpu_adam::AdagradConfig{.learning_rate_decay = optimizer.lr_decay,
+                                     .epsilon = optimizer.eps,
+                                     .weight_decay = optimizer.weight_decay,
+                                     .maximize = optimizer.maximize};
+    case config::OptimizerType::lion:
+      return cpu_adam::LionConfig{.beta1 = optimizer.beta1,
                                   .beta2 = optimizer.beta2,
-                                  .epsilon = optimizer.eps,
-                                  .weight_decay = optimizer.weight_decay,
-                                  .decay = optimizer.type == config::OptimizerType::adamw
-                                               ? cpu_adam::WeightDecay::decoupled
-                                               : cpu_adam::WeightDecay::l2,
-                                  .bias_correction = optimizer.bias_correction};
-  return {adam, {.step = update, .seed = config.sluice.seed}};
+                                  .weight_decay = optimizer.weight_decay};
+    case config::OptimizerType::sgd:
+      return cpu_adam::SgdConfig{.momentum = optimizer.momentum,
+                                 .dampening = optimizer.dampening,
+                                 .weight_decay = optimizer.weight_decay,
+                                 .nesterov = optimizer.nesterov,
+                                 .maximize = optimizer.maximize};
+  }
+  return adam_config(optimizer);
+}
+
+}  // namespace
+
+cpu_adam::OptimizerConfig kernel_config(const config::OptimizerConfig& optimizer,
+                                        double learning_rate) {
+  cpu_adam::OptimizerConfig kernel = config_without_rate(optimizer);
+  std::visit([&](auto& of) { of.learning_rate = learning_rate; }, kernel);
+  return kernel;
+}
+
+UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update) {
+  const double rate = config::learning_rate(plan.config, update);
+  const double base = plan.config.optimizer.lr;
+  UpdateSettings settings;
+  settings.step = {.step = update, .seed = plan.config.sluice.seed};
+  for (const models::ParamGroup& group : plan.groups.groups) {
+    const double own = group.optimizer.lr;
+    settings.groups.push_back(
+        kernel_config(group.optimizer, own == base ? rate : rate * (own / base)));
+  }
+  return settings;
 }
 
 // torch.nn.utils.clip_grad_norm_: factor = min(1, max_norm / (norm + 1e-6)).

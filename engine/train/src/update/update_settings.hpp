@@ -3,24 +3,33 @@
 // Thread-safe: values and free functions without state.
 
 #include <cstdint>
+#include <vector>
 
 #include "sluice/config/train_config.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/offload/device.hpp"
+#include "sluice/plan/plan.hpp"
 
 namespace sluice::train {
 
 struct UpdateSettings {
-  cpu_adam::AdamConfig optimizer;
+  // By parameter group of the plan. All have the moments that the states have; any other value may
+  // change from step to step.
+  std::vector<cpu_adam::OptimizerConfig> groups;
   cpu_adam::Step step;
   std::int64_t training_step = 0;  // the step that updates, for messages; skipped steps count
   bool commits = true;             // the step is committed: the store needs cached parts too
   offload::ComputePoint after{};   // copies of device memory begin after this point
 };
 
+// The configuration's optimizer as the kernels take it.
+cpu_adam::OptimizerConfig kernel_config(const config::OptimizerConfig& optimizer,
+                                        double learning_rate);
+
 // Settings of update number `update`, counted from 1: the schedule's learning rate, and stochastic
-// rounding with the configuration's seed.
-UpdateSettings settings_of_update(const config::TrainConfig& config, std::int64_t update);
+// rounding with the configuration's seed. A group with a rate of its own has the schedule's rate
+// times its rate over that of the configuration.
+UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update);
 
 // Factor for each gradient element: divides out the loss scale and clips. `norm`: global norm,
 // unscaled. `max_norm` 0: no clipping.

@@ -22,8 +22,9 @@ RunDevice make_device(const plan::Plan& plan) {
 plan::MachineFacts facts_of(const config::TrainConfig& config) {
   plan::MachineFacts facts = plan::probe_machine(config);
   if (!facts.device.gpu) return facts;
-  throw InvalidArgument("a PyTorch module is trained on the CPU only, and this configuration chooses " +
-                        facts.device.gpu->name + ": set \"sluice\": {\"device\": \"host\"}");
+  throw InvalidArgument(
+      "a PyTorch module is trained on the CPU only, and this configuration chooses " +
+      facts.device.gpu->name + ": set \"sluice\": {\"device\": \"host\"}");
 }
 
 }  // namespace
@@ -51,8 +52,8 @@ void HookedLoop::initialize() {
 
 void HookedLoop::enter(std::size_t unit, Pass pass) {
   core_->check_whole();
-  core_->enter(unit, pass == Pass::training ? UnitOrder::Pass::training
-                                            : UnitOrder::Pass::evaluation);
+  core_->enter(unit,
+               pass == Pass::training ? UnitOrder::Pass::training : UnitOrder::Pass::evaluation);
 }
 
 void HookedLoop::leave(std::size_t unit) {
@@ -97,6 +98,41 @@ torch::Tensor HookedLoop::parameter(const std::string& name) {
   return core_->parameter(name);
 }
 
+void HookedLoop::set_parameter(const std::string& name, const torch::Tensor& values) {
+  core_->set_parameter(name, values);
+}
+
+std::vector<std::string> HookedLoop::moment_names() const {
+  return core_->moment_names();
+}
+
+torch::Tensor HookedLoop::master(const std::string& name) {
+  return core_->state(name, std::nullopt);
+}
+
+torch::Tensor HookedLoop::moment(const std::string& name, std::size_t index) {
+  SLUICE_CHECK(index < moment_names().size(), "there is no moment " + std::to_string(index));
+  return core_->state(name, index);
+}
+
+void HookedLoop::set_master(const std::string& name, const torch::Tensor& values) {
+  core_->set_state(name, std::nullopt, values);
+}
+
+void HookedLoop::set_moment(const std::string& name, std::size_t index,
+                            const torch::Tensor& values) {
+  SLUICE_CHECK(index < moment_names().size(), "there is no moment " + std::to_string(index));
+  core_->set_state(name, index, values);
+}
+
+torch::Tensor HookedLoop::gradient(const std::string& name) {
+  return core_->gradient(name);
+}
+
+void HookedLoop::set_gradient(const std::string& name, const torch::Tensor& values) {
+  core_->set_gradient(name, values);
+}
+
 void HookedLoop::save_checkpoint(const std::string& directory) {
   core_->check_whole();
   core_->save_checkpoint(directory);
@@ -104,6 +140,23 @@ void HookedLoop::save_checkpoint(const std::string& directory) {
 
 std::int64_t HookedLoop::load_checkpoint(const std::string& directory) {
   return core_->load_checkpoint(directory);
+}
+
+std::vector<HookedLoop::Group> HookedLoop::groups() const {
+  const plan::Plan& plan = core_->plan();
+  std::vector<Group> groups;
+  for (const models::ParamGroup& group : plan.groups.groups)
+    groups.push_back({.parameters = {}, .optimizer = group.optimizer});
+  for (std::size_t unit = 0; unit < plan.layouts.size(); ++unit) {
+    for (const models::GroupSegment& segment : plan.groups.segments[unit]) {
+      for (const zero::ParamLayout& param : plan.layouts[unit].params) {
+        if (param.offset_count >= segment.begin &&
+            param.offset_count < segment.begin + segment.count)
+          groups[segment.group].parameters.push_back(param.name);
+      }
+    }
+  }
+  return groups;
 }
 
 EngineCounters HookedLoop::counters() const {

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "sluice/base/error.hpp"
 #include "sluice/config/lr_schedule.hpp"
@@ -13,16 +14,28 @@ using torch::Tensor;
 
 namespace {
 
+void set_values(const GroupValues& values, cpu_adam::OptimizerConfig& optimizer) {
+  std::visit(
+      [&](auto& of) {
+        of.learning_rate = values.learning_rate;
+        of.weight_decay = values.weight_decay;
+        if constexpr (requires { of.beta1; }) of.beta1 = values.beta1.value_or(of.beta1);
+        if constexpr (requires { of.beta2; }) of.beta2 = values.beta2.value_or(of.beta2);
+        if constexpr (requires { of.epsilon; }) of.epsilon = values.eps.value_or(of.epsilon);
+        if constexpr (requires { of.momentum; })
+          of.momentum = values.momentum.value_or(of.momentum);
+        if constexpr (requires { of.dampening; })
+          of.dampening = values.dampening.value_or(of.dampening);
+      },
+      optimizer);
+}
+
 void set_groups(const std::vector<GroupValues>& groups, UpdateSettings& update) {
   if (groups.empty()) return;
-  SLUICE_CHECK(groups.size() == 1, "values of " + std::to_string(groups.size()) +
-                                       " parameter groups, and the plan has one");
-  const GroupValues& values = groups.front();
-  update.optimizer.learning_rate = values.learning_rate;
-  update.optimizer.beta1 = values.beta1;
-  update.optimizer.beta2 = values.beta2;
-  update.optimizer.epsilon = values.eps;
-  update.optimizer.weight_decay = values.weight_decay;
+  SLUICE_CHECK(groups.size() == update.groups.size(), "values of " + std::to_string(groups.size()) +
+                                                          " parameter groups, and the plan has " +
+                                                          std::to_string(update.groups.size()));
+  for (std::size_t i = 0; i < groups.size(); ++i) set_values(groups[i], update.groups[i]);
 }
 
 }  // namespace
@@ -145,7 +158,8 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   result.loss = backward.loss;
   result.loss_scale = loss_scale;
   result.gradient_norm = backward.gradient_norm;
-  result.learning_rate = update.optimizer.learning_rate;
+  result.learning_rate =
+      std::visit([](const auto& of) { return of.learning_rate; }, update.groups.front());
   result.not_finite = backward.non_finite;
   const StepEnd end = train::end_step(config_, backward, update, *gradients_, progress_);
   if (!end.why_stop.empty()) throw Error(end.why_stop);

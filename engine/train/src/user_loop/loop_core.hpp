@@ -9,7 +9,8 @@
 //   micro-batch          begin_backward() before its backward, end_micro_batch() after it
 //   step                 end_step(): norm over all units · skip or clip · updates begin
 //
-// loop_core.cpp has the passes and steps, loop_core_state.cpp the start, commits and checkpoints.
+// loop_core.cpp has the passes and steps, loop_core_state.cpp the start, commits and checkpoints,
+// param_access.cpp reading and writing of single parameters.
 //
 // Confined to the thread that trains. LibTorch may run a backward on its own thread for the device,
 // while that thread waits.
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -100,6 +102,14 @@ class LoopCore {
 
   void finish();
   torch::Tensor parameter(const std::string& name);
+  // param_access.cpp; HookedLoop has their contracts. `moment` empty: the master.
+  void set_parameter(const std::string& name, const torch::Tensor& values);
+  std::vector<std::string> moment_names() const;
+  torch::Tensor state(const std::string& name, std::optional<std::size_t> moment);
+  void set_state(const std::string& name, std::optional<std::size_t> moment,
+                 const torch::Tensor& values);
+  torch::Tensor gradient(const std::string& name);
+  void set_gradient(const std::string& name, const torch::Tensor& values);
   void save_checkpoint(const std::string& directory);
   std::int64_t load_checkpoint(const std::string& directory);
   EngineCounters counters() const;
@@ -109,6 +119,9 @@ class LoopCore {
   void bring_in_states(const RunSource& source);
   void bring_in_frozen(std::size_t layout);
   void send_zero_gradients();
+  const zero::ParamLayout& begin_access(ParamPlace place);
+  const zero::ParamLayout& begin_state_access(ParamPlace place);
+  void show_gradient(const std::string& name, const std::function<void(torch::Tensor)>& show);
   void finish_step(bool ending);
   void end_step_before_load();
   void commit(bool ending);

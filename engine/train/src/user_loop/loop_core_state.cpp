@@ -160,22 +160,6 @@ void LoopCore::finish() {
   }
 }
 
-Tensor LoopCore::parameter(const std::string& name) {
-  check_whole();
-  const ParamPlace place = units_.find(name);
-  order_->pause();
-  const c10::InferenceMode ordinary(false);
-  const torch::NoGradGuard no_grad;
-  zero::ShardedUnit& unit = *resources_->units[place.layout];
-  const zero::ParamLayout& param = plan_.layouts[place.layout].params[place.param];
-  Tensor copy = torch::empty(param.shape, torch_dtype_);
-  unit.finish_gather(gather_stall_);
-  copy.copy_(models::view_of(
-      param, tensor_over(unit.weights(), plan_.compute_dtype, resources_->compute.where)));
-  unit.release();
-  return copy;
-}
-
 void LoopCore::save_checkpoint(const std::string& directory) {
   check_whole();
   order_->pause();

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["GatheredParameters", "Init", "partition_parameters"]
+__all__ = ["GatheredParameters", "Init", "partition_parameters", "register_external_parameter"]
 
 
 def __getattr__(name: str) -> Any:

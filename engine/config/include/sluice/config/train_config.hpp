@@ -21,17 +21,48 @@
 namespace sluice::config {
 
 // adamw: decoupled weight decay. adam: weight decay is added to the gradient.
-enum class OptimizerType { adam, adamw };
+enum class OptimizerType { adam, adamw, adagrad, lion, sgd };
+// The name in the file: "Adam", "AdamW", "Adagrad", "Lion", "SGD".
+std::string_view name_of(OptimizerType type);
 
+// Each type reads the values that it has (docs/config.md); the others stay at their defaults.
 struct OptimizerConfig {
   // DeepSpeed's "Adam" is adamw too, unless "adam_w_mode" is false.
   OptimizerType type = OptimizerType::adamw;
   double lr = 1e-3;
-  double beta1 = 0.9;
+  double beta1 = 0.9;  // Adam, AdamW, Lion
   double beta2 = 0.999;
-  double eps = 1e-8;
+  double eps = 1e-8;  // Adam, AdamW, Adagrad
   double weight_decay = 0;
-  bool bias_correction = true;
+  bool bias_correction = true;           // Adam, AdamW
+  bool amsgrad = false;                  // Adam, AdamW
+  double lr_decay = 0;                   // Adagrad
+  double initial_accumulator_value = 0;  // Adagrad: the sum of squares before the first step
+  double momentum = 0;                   // SGD; 0: no momentum buffer
+  double dampening = 0;                  // SGD
+  bool nesterov = false;                 // SGD
+  bool maximize = false;                 // all but Lion
+};
+
+// A parameter group: the parameters that it takes, and the values that differ from the optimizer's.
+struct GroupConfig {
+  // Patterns of whole names, as in an exported file; "*" stands for any text, "?" for one
+  // character.
+  std::vector<std::string> match = {};
+  std::optional<double> lr = {};  // the rate before the schedule, which scales it in proportion
+  std::optional<double> weight_decay = {};
+  std::optional<double> beta1 = {};
+  std::optional<double> beta2 = {};
+  std::optional<double> eps = {};
+  std::optional<double> momentum = {};
+};
+
+// A parameter belongs to the first entry that matches it. sluice/models/param_groups.hpp applies
+// the groups to the parameters of a model.
+struct GroupsConfig {
+  std::vector<GroupConfig> entries = {};
+  // Biases and norms have no weight decay, except in groups that set one.
+  bool no_decay_of_biases_and_norms = false;
 };
 
 enum class WarmupType { log, linear };
@@ -218,6 +249,7 @@ struct TrainConfig {
   std::int64_t gradient_accumulation_steps = 0;
 
   OptimizerConfig optimizer;
+  GroupsConfig groups;  // of parameters
   SchedulerConfig scheduler;
   double gradient_clipping = 1.0;  // 0: none
   bool bf16 = false;

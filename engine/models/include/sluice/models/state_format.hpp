@@ -20,17 +20,31 @@ struct StatePart {
   std::string_view name;  // the last part of its shards' names
   std::size_t element_bytes = 0;
 };
-inline constexpr std::size_t kMostStateParts = 4;
+inline constexpr std::size_t kMostStateParts = 5;
 
-// The formats of master and moments. Parts with an fp32 master: master, moment1, moment2. Parts
-// with a split master (cpu_adam::SplitMaster): weight (the bf16 weight that the model computes
-// with), low (the lower halves), moment1, moment2.
+// Optimizers with moments of one meaning: states of one are of no use to another. adam: AdamW too.
+enum class StateKind { adam, amsgrad, adagrad, lion, momentum, sgd };
+inline constexpr StateKind kStateKinds[] = {StateKind::adam,     StateKind::amsgrad,
+                                            StateKind::adagrad,  StateKind::lion,
+                                            StateKind::momentum, StateKind::sgd};
+// "Adam", "Adam with amsgrad", "Adagrad", "Lion", "SGD with momentum", "SGD": for people, and in
+// saved files.
+std::string_view name_of(StateKind kind);
+StateKind state_kind(const config::OptimizerConfig& optimizer);
+// Moments of each parameter: 0 to 3.
+std::size_t moment_count(StateKind kind);
+
+// The optimizer, and the formats of master and moments. Parts with an fp32 master: master, then
+// moment1 and further ones, as many as the optimizer has. Parts with a split master
+// (cpu_adam::SplitMaster): weight (the bf16 weight that the model computes with), low (the lower
+// halves), then the moments.
 struct StateFormat {
   config::MasterFormat master = config::MasterFormat::fp32;
   config::MomentFormat moments = config::MomentFormat::fp32;
+  StateKind kind = StateKind::adam;
 
   bool is_split() const { return master == config::MasterFormat::split; }
-  std::size_t part_count() const { return is_split() ? 4 : 3; }
+  std::size_t part_count() const { return first_moment() + moment_count(kind); }
   // Part `index`, below part_count(), in the order above.
   StatePart part(std::size_t index) const;
   std::size_t first_moment() const { return is_split() ? 2 : 1; }
@@ -41,8 +55,8 @@ struct StateFormat {
 
   friend bool operator==(const StateFormat&, const StateFormat&) = default;
 };
-// The format that the configuration sets. Defaults: a split master for bf16 weights, else an fp32
-// master; fp32 moments.
+// The format that the configuration sets, and its optimizer. Defaults: a split master for bf16
+// weights, else an fp32 master; fp32 moments.
 StateFormat state_format(const config::TrainConfig& config);
 
 // Name of the shard that holds a part of a unit: "UNIT/PART".

@@ -12,6 +12,7 @@
 #include "sluice/base/dtype.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/config/train_config.hpp"
+#include "sluice/models/param_groups.hpp"
 #include "sluice/models/state_format.hpp"
 #include "sluice/plan/machine.hpp"
 #include "sluice/plan/tier_bytes.hpp"
@@ -32,9 +33,10 @@ struct OwnCalls {
 
 struct ModelSize {
   std::uint64_t parameters = 0;  // elements; tied ones count once
-  // 16 bytes per parameter: fp32 master and moments, 16-bit weights and gradients. A frozen
-  // parameter counts its weights only.
+  // With Adam 16 bytes per parameter: fp32 master and moments, 16-bit weights and gradients. A
+  // frozen parameter counts its weights only.
   std::uint64_t state_bytes = 0;
+  std::uint64_t bytes_per_parameter = 0;  // of one that trains: 8 and 4 for each moment
 };
 
 // Budgets of the two tiers in memory. Empty: unlimited, as in a resident run.
@@ -134,6 +136,7 @@ struct Plan {
   ModelSize model_size;
   DType compute_dtype = DType::bf16;
   models::StateFormat state_format;
+  models::ParamGroups groups;
   DeviceFacts device;
   BudgetBytes budget;
   LeastBytes least;

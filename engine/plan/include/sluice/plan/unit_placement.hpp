@@ -24,7 +24,7 @@ struct UnitPlacement {
   bool device_host_addressable = true;              // as DeviceFacts::host_addressable
   offload::Tier weights = offload::Tier::device;    // 16-bit (or fp32) weights
   offload::Tier gradients = offload::Tier::device;  // gradients that wait for the norm
-  offload::Tier states = offload::Tier::device;     // master, first and second moment
+  offload::Tier states = offload::Tier::device;     // master and moments
   // By part of the states: host memory caches the part, whose home is NVMe.
   std::array<bool, models::kMostStateParts> cached{};
   std::vector<offload::Tier> inputs;  // the unit's input, by micro-batch; empty for the embedding

@@ -24,6 +24,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,13 +36,16 @@ namespace sluice::train {
 
 class LoopCore;
 
-// Values of a parameter group for one step, in place of the configuration's.
+// Values of a parameter group for one step, in place of the configuration's. Empty ones stay, and
+// the optimizer ignores what it has not.
 struct GroupValues {
   double learning_rate = 0;
-  double beta1 = 0;
-  double beta2 = 0;
-  double eps = 0;
   double weight_decay = 0;
+  std::optional<double> beta1 = {};
+  std::optional<double> beta2 = {};
+  std::optional<double> eps = {};
+  std::optional<double> momentum = {};
+  std::optional<double> dampening = {};
 };
 
 // Functions with a name of Engine's have its contract.
@@ -90,8 +94,32 @@ class __attribute__((visibility("default"))) HookedLoop {
 
   void finish();
   torch::Tensor parameter(const std::string& name);
+  // Sets a parameter's weights, and its master if it trains. Graphs from before have no backward.
+  // No unit is entered. Throws InvalidArgument for values of another shape.
+  void set_parameter(const std::string& name, const torch::Tensor& values);
+  // torch.optim's names of the moments that every trained parameter has: exp_avg, exp_avg_sq.
+  std::vector<std::string> moment_names() const;
+  // A copy of a parameter's fp32 master, or of moment `index` of moment_names(). Waits for updates.
+  // Throws InvalidArgument for a frozen parameter. No unit is entered.
+  torch::Tensor master(const std::string& name);
+  torch::Tensor moment(const std::string& name, std::size_t index);
+  // Sets them. The weights follow a master; bf16 moments are rounded to nearest.
+  void set_master(const std::string& name, const torch::Tensor& values);
+  void set_moment(const std::string& name, std::size_t index, const torch::Tensor& values);
+  // A copy of the gradient that the step has accumulated, times the loss scale; undefined before a
+  // backward of its unit. No unit is entered.
+  torch::Tensor gradient(const std::string& name);
+  void set_gradient(const std::string& name, const torch::Tensor& values);
+
   void save_checkpoint(const std::string& directory);
   std::int64_t load_checkpoint(const std::string& directory);
+
+  // The parameter groups of the configuration, after initialize().
+  struct Group {
+    std::vector<std::string> parameters;  // names
+    config::OptimizerConfig optimizer;    // its values, before any schedule
+  };
+  std::vector<Group> groups() const;
 
   EngineCounters counters() const;
   const config::TrainConfig& config() const;

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ._units import Unit
+from .units import Unit
 
 log = logging.getLogger("sluice")
 

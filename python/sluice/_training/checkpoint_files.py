@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ._errors import StorageError
+from .._errors import StorageError
 
 _CLIENT = "client.pt"
 _LATEST = "latest"

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import config as _config
-from ._engine_module import engine_module
-from ._full_state_dict import FullStateDicts
-from ._hooks import Hooks
-from ._units import Choice, find_units, parameters_of
-from .config import ConfigError, Source
+from .. import config as _config
+from .engine_module import engine_module
+from .full_state_dict import FullStateDicts
+from .hooks import Hooks
+from .owners import disown, own
+from .units import Choice, find_units, parameters_of
+from ..config import ConfigError, Source
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -31,7 +32,7 @@ def _make_loop(source: Source, settings: Mapping[str, Any], **options: bool | No
         raise _config._without_positions(error) from None
 
 
-def _device_of(model: nn.Module) -> None:
+def _check_device(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.device.type == "meta":
             raise ValueError(f"parameter {name} is on the meta device: it has no values to train from")
@@ -39,6 +40,24 @@ def _device_of(model: nn.Module) -> None:
             raise ValueError(
                 f"parameter {name} is on {parameter.device}: leave the model in CPU memory, its weights are placed from there"
             )
+
+
+def _group_section(groups: list[dict[str, Any]], parameters: Mapping[str, nn.Parameter]) -> list[dict[str, Any]]:
+    """The "groups" section that a client's groups of parameters stand for. Their values follow at each step."""
+    names = {parameter: name for name, parameter in parameters.items() if parameter.requires_grad}
+    section = []
+    for group in groups:
+        matched = [names.pop(parameter) for parameter in group["params"] if parameter in names]
+        if not matched:
+            raise ValueError("a parameter group has no parameter of the model that trains, or only those of another group")
+        section.append({"match": matched, "weight_decay": float(group.get("weight_decay", 0))})
+    if names:
+        first = next(iter(names.values()))
+        raise ValueError(
+            f"parameter {first} requires a gradient and is in no group of the optimizer ({len(names)} such): add it, or "
+            "freeze it with requires_grad_(False)"
+        )
+    return section if len(section) > 1 else []
 
 
 class OffloadedModel:
@@ -53,18 +72,23 @@ class OffloadedModel:
         model: nn.Module,
         source: Source,
         *,
-        settings: Mapping[str, Any] | None = None,
+        optimizer: Mapping[str, Any] | None = None,
+        groups: list[dict[str, Any]] | None = None,
         units: Choice = None,
         resident: bool = False,
         resume: bool | None = None,
     ) -> None:
-        _device_of(model)
+        """``optimizer``: a section that replaces the configuration's. ``groups``: of a client; None: those of the source."""
+        _check_device(model)
         self.model = model
-        self.loop = _make_loop(source, settings or {}, resident=resident, resume=resume)
-        self.dtype = _DTYPES[self.loop.dtype.name]
         self.units = find_units(model, units)
         self.parameters = parameters_of(self.units)
-        self.shapes = {name: parameter.shape for name, parameter in self.parameters.items()}
+        settings: dict[str, Any] = {} if optimizer is None else {"optimizer": optimizer}
+        if groups is not None:
+            settings.update({"sluice.groups": _group_section(groups, self.parameters), "sluice.no_decay": "none"})
+        self.loop = _make_loop(source, settings, resident=resident, resume=resume)
+        self.dtype = _DTYPES[self.loop.dtype.name]
+        self._units_of = {name: index for index, unit in reversed(list(enumerate(self.units))) for name, _ in unit.params}
         for unit in self.units:
             self.loop.add_unit(unit.name, unit.params, unit.inside)
         self._describe_parameters()
@@ -75,10 +99,11 @@ class OffloadedModel:
         self._state_dicts = FullStateDicts(model, self.parameters, self.loop)
 
     def _describe_parameters(self) -> None:
-        for index, parameter in enumerate(self.parameters.values()):
+        for index, (name, parameter) in enumerate(self.parameters.items()):
             parameter.ds_shape = parameter.shape  # type: ignore[attr-defined]
             parameter.ds_numel = parameter.numel()  # type: ignore[attr-defined]
             parameter.ds_id = index  # type: ignore[attr-defined]
+            own(parameter, self, name, self._units_of[name])
 
     def state_dict(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
         """Copies of the weights in the data type that computes, and of the buffers, by the names of the model."""
@@ -103,6 +128,8 @@ class OffloadedModel:
         """Commits the last step, and takes the hooks off the model. The parameters stay empty."""
         self.hooks.remove()
         self._state_dicts.remove()
+        for parameter in self.parameters.values():
+            disown(parameter)
         try:
             self.loop.finish()
         finally:

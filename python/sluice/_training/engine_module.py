@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from ._errors import Error
+from .._errors import Error
 
 
 def engine_module() -> Any:

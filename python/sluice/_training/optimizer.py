@@ -8,45 +8,61 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from .engine import SluiceEngine
+    from ..engine import SluiceEngine
 
-# Classes by name, since those of other packages need not be installed: their formula is one of ours.
-_ADAMW = ("AdamW", "FusedAdam", "DeepSpeedCPUAdam")
-_ADAM = ("Adam",)
-
-
-def _refuse(name: str) -> ValueError:
-    return ValueError(
-        f"an optimizer of class {name} has no formula here: pass torch.optim.AdamW or Adam, DeepSpeedCPUAdam, FusedAdam, or "
-        'none, and an "optimizer" section in the configuration'
-    )
+_BETAS = ("lr", "betas", "eps", "weight_decay")
+# Classes by name, since those of other packages need not be installed: the type of the configuration with their formula, and
+# the values that it takes from them.
+_FORMULAS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "AdamW": ("AdamW", _BETAS),
+    "FusedAdam": ("AdamW", _BETAS),
+    "DeepSpeedCPUAdam": ("AdamW", _BETAS),
+    "Adam": ("Adam", _BETAS),
+    "Adagrad": ("Adagrad", ("lr", "eps", "weight_decay")),
+    "DeepSpeedCPUAdagrad": ("Adagrad", ("lr", "eps", "weight_decay")),
+    "Lion": ("Lion", ("lr", "betas", "weight_decay")),
+    "FusedLion": ("Lion", ("lr", "betas", "weight_decay")),
+    "DeepSpeedCPULion": ("Lion", ("lr", "betas", "weight_decay")),
+    "SGD": ("SGD", ("lr", "momentum", "dampening", "weight_decay", "nesterov")),
+    "CPUSGD": ("SGD", ("lr", "momentum", "dampening", "weight_decay", "nesterov")),
+}
 
 
 def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The "optimizer" section that a client's optimizer stands for. Raises ValueError where there is none."""
     name = type(optimizer).__name__
-    if name not in _ADAMW + _ADAM:
-        raise _refuse(name)
+    if name not in _FORMULAS:
+        raise ValueError(
+            f"an optimizer of class {name} has no formula here: pass one of {', '.join(_FORMULAS)}, or none, and an "
+            '"optimizer" section in the configuration'
+        )
+    kind, keys = _FORMULAS[name]
     defaults = optimizer.defaults
-    for key in ("amsgrad", "maximize"):
-        if any(group.get(key) for group in optimizer.param_groups):
-            raise ValueError(f"{name} with {key}=True: only without {key}")
     if isinstance(defaults["lr"], torch.Tensor):
         raise ValueError(f"{name} has its lr in a tensor: pass a number")
-    if optimizer.state:
+    if any(state for state in optimizer.state.values() if name != "Adagrad"):
         raise ValueError(f"{name} has stepped before: its states would be lost; pass a new optimizer")
-    decoupled = name in _ADAMW and defaults.get("adam_w_mode", True) is not False
-    return {
-        "type": "AdamW" if decoupled or defaults.get("decoupled_weight_decay") else "Adam",
-        "params": {
-            "lr": defaults["lr"],
-            "betas": list(defaults["betas"]),
-            "eps": defaults["eps"],
-            "weight_decay": defaults["weight_decay"],
-            "bias_correction": bool(defaults.get("bias_correction", True)),
-            **({} if decoupled or defaults.get("decoupled_weight_decay") else {"adam_w_mode": False}),
-        },
-    }
+    values = {key: list(defaults[key]) if key == "betas" else defaults[key] for key in keys}
+    for key in ("amsgrad", "maximize"):
+        if defaults.get(key):
+            values[key] = True
+    if kind in ("Adam", "AdamW"):
+        coupled = kind == "Adam" and not defaults.get("decoupled_weight_decay")
+        if coupled or defaults.get("adam_w_mode") is False:
+            kind, values["adam_w_mode"] = "Adam", False
+        values["bias_correction"] = bool(defaults.get("bias_correction", True))
+    for key in ("lr_decay", "initial_accumulator_value"):
+        if kind == "Adagrad" and defaults.get(key):
+            values[key] = defaults[key]
+    return {"type": kind, "params": values}
+
+
+def values_of(group: Mapping[str, Any]) -> dict[str, float]:
+    """A group's values for one step, as the loop takes them."""
+    values = {key: group[key] for key in ("lr", "weight_decay", "eps", "momentum", "dampening") if key in group}
+    if "betas" in group:
+        values["beta1"], values["beta2"] = group["betas"]
+    return {key: float(value) for key, value in values.items()}
 
 
 class SluiceOptimizer(torch.optim.Optimizer):

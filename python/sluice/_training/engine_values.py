@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._offloaded import OffloadedModel
-from ._optimizer import SluiceOptimizer
-from .config import Source
+from .offloaded import OffloadedModel
+from .optimizer import SluiceOptimizer
+from ..config import Source
 
 
 class EngineValues(nn.Module):

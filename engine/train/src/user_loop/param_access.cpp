@@ -1,0 +1,176 @@
+// LoopCore: single parameters, their states and gradients, read and written between passes.
+
+#include <algorithm>
+
+#include "device/tensor_bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/models/bound_params.hpp"
+#include "user_loop/loop_core.hpp"
+
+namespace sluice::train {
+
+using torch::Tensor;
+
+namespace {
+
+void check_shape(const zero::ParamLayout& param, const Tensor& values) {
+  SLUICE_CHECK(values.sizes() == torch::IntArrayRef(param.shape),
+               "values of shape " + c10::str(values.sizes()) + " for parameter " + param.name +
+                   " of shape " + c10::str(torch::IntArrayRef(param.shape)));
+}
+
+// The part of `values` that belongs to the parameter, and where it begins in the parameter.
+struct Overlap {
+  std::span<float> values;
+  std::uint64_t offset_count = 0;
+};
+Overlap overlap_of(const StateUpdater::Values& values, std::optional<std::size_t> moment,
+                   const zero::ParamLayout& param) {
+  const std::span<float> all = moment ? values.moments[*moment] : values.master;
+  const std::uint64_t begin = std::max(values.offset_count, param.offset_count);
+  const std::uint64_t end =
+      std::min(values.offset_count + all.size(), param.offset_count + param.count);
+  if (begin >= end) return {};
+  return {all.subspan(begin - values.offset_count, end - begin), begin - param.offset_count};
+}
+
+}  // namespace
+
+// No unit is gathered while single parameters are read and written.
+const zero::ParamLayout& LoopCore::begin_access(ParamPlace place) {
+  check_whole();
+  const zero::ParamLayout& param = plan_.layouts[place.layout].params[place.param];
+  SLUICE_CHECK(!units_.any_bound(),
+               "parameter " + param.name + " is read or set inside a unit's forward or backward");
+  order_->pause();
+  return param;
+}
+
+const zero::ParamLayout& LoopCore::begin_state_access(ParamPlace place) {
+  const zero::ParamLayout& param = begin_access(place);
+  SLUICE_CHECK(!plan_.units[place.layout].frozen,
+               "parameter " + param.name + " is frozen: it has no optimizer states");
+  finish_step(false);
+  return param;
+}
+
+Tensor LoopCore::parameter(const std::string& name) {
+  const ParamPlace place = units_.find(name);
+  const zero::ParamLayout& param = begin_access(place);
+  const c10::InferenceMode ordinary(false);
+  const torch::NoGradGuard no_grad;
+  zero::ShardedUnit& unit = *resources_->units[place.layout];
+  Tensor copy = torch::empty(param.shape, torch_dtype_);
+  unit.finish_gather(gather_stall_);
+  copy.copy_(models::view_of(
+      param, tensor_over(unit.weights(), plan_.compute_dtype, resources_->compute.where)));
+  unit.release();
+  return copy;
+}
+
+void LoopCore::set_parameter(const std::string& name, const Tensor& values) {
+  const ParamPlace place = units_.find(name);
+  if (!plan_.units[place.layout].frozen) {
+    set_state(name, std::nullopt, values);
+    return;
+  }
+  const zero::ParamLayout& param = begin_access(place);
+  check_shape(param, values);
+  const c10::InferenceMode ordinary(false);
+  const torch::NoGradGuard no_grad;
+  zero::ShardedUnit& unit = *resources_->units[place.layout];
+  unit.finish_gather(gather_stall_);
+  models::view_of(param, tensor_over(unit.weights(), plan_.compute_dtype, resources_->compute.where))
+      .copy_(values);
+  if (unit.weights_home().tier() != offload::Tier::device)
+    resources_->mover->begin_store(unit.weights(), unit.weights_home()).finish();
+  unit.release();
+  ++weights_version_;
+}
+
+std::vector<std::string> LoopCore::moment_names() const {
+  switch (plan().state_format.kind) {
+    case models::StateKind::adam:
+      return {"exp_avg", "exp_avg_sq"};
+    case models::StateKind::amsgrad:
+      return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+    case models::StateKind::adagrad:
+      return {"exp_avg_sq"};
+    case models::StateKind::lion:
+      return {"exp_avg"};
+    case models::StateKind::momentum:
+      return {"momentum_buffer"};
+    case models::StateKind::sgd:
+      return {};
+  }
+  return {};
+}
+
+Tensor LoopCore::state(const std::string& name, std::optional<std::size_t> moment) {
+  const ParamPlace place = units_.find(name);
+  const zero::ParamLayout& param = begin_state_access(place);
+  Tensor values = torch::empty(param.shape, torch::kFloat32);
+  float* const to = values.data_ptr<float>();
+  resources_->updater
+      ->begin_visit(place.layout, StateUpdater::Access::read,
+                    [&param, moment, to](const StateUpdater::Values& shown) {
+                      const Overlap part = overlap_of(shown, moment, param);
+                      std::ranges::copy(part.values, to + part.offset_count);
+                    })
+      .finish();
+  return values;
+}
+
+void LoopCore::set_state(const std::string& name, std::optional<std::size_t> moment,
+                         const Tensor& values) {
+  const ParamPlace place = units_.find(name);
+  const zero::ParamLayout& param = begin_state_access(place);
+  check_shape(param, values);
+  const Tensor flat = values.detach().to(torch::kCPU, torch::kFloat32).contiguous();
+  SLUICE_CHECK(flat.isfinite().all().item<bool>(),
+               "values for parameter " + param.name + " are not all finite");
+  const float* const from = flat.const_data_ptr<float>();
+  resources_->updater
+      ->begin_visit(place.layout, StateUpdater::Access::write,
+                    [&param, moment, from](const StateUpdater::Values& shown) {
+                      const Overlap part = overlap_of(shown, moment, param);
+                      std::copy_n(from + part.offset_count, part.values.size(),
+                                  part.values.begin());
+                    })
+      .finish();
+  ++weights_version_;
+}
+
+// The gradient of the step so far comes to the device, and goes home again.
+void LoopCore::show_gradient(const std::string& name, const std::function<void(Tensor)>& show) {
+  const ParamPlace place = units_.find(name);
+  const zero::ParamLayout& param = begin_access(place);
+  gradients_->finish_moves();
+  const zero::ShardedUnit& unit = *resources_->units[place.layout];
+  if (unit.gradient_state() != zero::GradientState::waiting) return;
+  const torch::NoGradGuard no_grad;
+  gradients_->begin({place.layout});
+  show(models::view_of(
+      param, tensor_over(unit.gradients(), plan_.compute_dtype, resources_->compute.where)));
+  gradients_->send({place.layout}, 1);
+  gradients_->finish_moves();
+}
+
+Tensor LoopCore::gradient(const std::string& name) {
+  Tensor copy;
+  show_gradient(name, [&](const Tensor& gradient) { copy = gradient.clone(); });
+  return copy;
+}
+
+void LoopCore::set_gradient(const std::string& name, const Tensor& values) {
+  bool set = false;
+  show_gradient(name, [&](const Tensor& gradient) {
+    SLUICE_CHECK(gradient.sizes() == values.sizes(),
+                 "a gradient of shape " + c10::str(values.sizes()) + " for parameter " + name);
+    gradient.copy_(values);
+    set = true;
+  });
+  SLUICE_CHECK(set, "parameter " + name + " has no gradient: it is set after a backward");
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,1 @@
+"""Private: what engines are made of."""

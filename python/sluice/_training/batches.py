@@ -1,0 +1,31 @@
+"""Micro-batches of a loader, and the loss of a model's output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+
+def endless(loader: Iterable[Any]) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def call(model: Callable[..., Any], batch: Any) -> Any:
+    """Tuples are the arguments of forward, dicts its keywords."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+
+
+def loss_of(output: Any) -> torch.Tensor:
+    if isinstance(output, torch.Tensor):
+        return output
+    if hasattr(output, "loss") and output.loss is not None:
+        loss: torch.Tensor = output.loss
+        return loss
+    if isinstance(output, (tuple, list)) and output and isinstance(output[0], torch.Tensor):
+        return output[0]
+    raise ValueError("train_batch() needs a model whose forward returns the loss, alone or first, or an output with .loss")

@@ -1,0 +1,38 @@
+"""Which model over memory tiers a parameter belongs to."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+if TYPE_CHECKING:
+    from .offloaded import OffloadedModel
+
+
+class Owner(NamedTuple):
+    """``name``: the parameter's name in the model; ``unit``: index of the unit that it belongs to."""
+
+    model: OffloadedModel
+    name: str
+    unit: int
+
+
+_owners: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def own(parameter: torch.Tensor, model: OffloadedModel, name: str, unit: int) -> None:
+    _owners[parameter] = (weakref.ref(model), name, unit)
+
+
+def disown(parameter: torch.Tensor) -> None:
+    _owners.pop(parameter, None)
+
+
+def owner_of(parameter: torch.Tensor) -> Owner | None:
+    """None for a parameter of no engine, or of one that is gone."""
+    found = _owners.get(parameter)
+    model = found[0]() if found else None
+    return None if model is None else Owner(model, found[1], found[2])

@@ -1,0 +1,81 @@
+"""Whole parameters, optimizer states and gradients of an engine, read and set between passes."""
+
+from __future__ import annotations
+
+import torch
+
+from .._training.owners import Owner, owner_of
+
+
+def _owner(parameter: torch.nn.Parameter) -> Owner:
+    owner = owner_of(parameter)
+    if owner is None:
+        raise ValueError("this tensor is no parameter of an engine: pass a parameter of the model that was initialized")
+    return owner
+
+
+def _moment(owner: Owner, key: str) -> int:
+    names = owner.model.loop.moment_names
+    if key not in names:
+        raise ValueError(f"the optimizer has no state {key!r}; it has {', '.join(names) or 'none'}")
+    index: int = names.index(key)
+    return index
+
+
+def safe_get_full_fp32_param(param: torch.nn.Parameter) -> torch.Tensor:
+    """A copy of the fp32 master weights, in the parameter's shape. Waits for updates.
+
+    Raises ValueError inside a forward or backward, and for a frozen parameter.
+    """
+    owner = _owner(param)
+    values: torch.Tensor = owner.model.loop.master(owner.name)
+    return values
+
+
+def safe_set_full_fp32_param(param: torch.nn.Parameter, value: torch.Tensor) -> None:
+    """Sets the fp32 master weights; the weights that compute follow. ``value`` has the parameter's shape."""
+    owner = _owner(param)
+    owner.model.loop.set_master(owner.name, value)
+
+
+def safe_get_full_optimizer_state(param: torch.nn.Parameter, optim_state_key: str) -> torch.Tensor:
+    """A copy of a state in fp32. ``optim_state_key``: ``exp_avg``, ``exp_avg_sq``, ..., or ``fp32_param``."""
+    owner = _owner(param)
+    if optim_state_key == "fp32_param":
+        return safe_get_full_fp32_param(param)
+    values: torch.Tensor = owner.model.loop.moment(owner.name, _moment(owner, optim_state_key))
+    return values
+
+
+def safe_set_full_optimizer_state(param: torch.nn.Parameter, value: torch.Tensor, optim_state_key: str) -> None:
+    """Sets a state. ``value`` has the parameter's shape; states in bf16 are rounded to nearest."""
+    owner = _owner(param)
+    if optim_state_key == "fp32_param":
+        safe_set_full_fp32_param(param, value)
+    else:
+        owner.model.loop.set_moment(owner.name, _moment(owner, optim_state_key), value)
+
+
+def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
+    """A copy of the gradient that the step has accumulated, in fp32, without the loss scale.
+
+    None before a backward that used the parameter.
+    """
+    owner = _owner(param)
+    gradient: torch.Tensor | None = owner.model.loop.gradient(owner.name)
+    return None if gradient is None else gradient.float() / owner.model.loop.loss_scale
+
+
+def safe_set_full_grad(param: torch.nn.Parameter, value: torch.Tensor) -> None:
+    """Sets the gradient of the step, without the loss scale. It is rounded to the type that computes."""
+    owner = _owner(param)
+    owner.model.loop.set_gradient(owner.name, value.float() * owner.model.loop.loss_scale)
+
+
+# One rank has whole tensors.
+safe_get_local_fp32_param = safe_get_full_fp32_param
+safe_set_local_fp32_param = safe_set_full_fp32_param
+safe_get_local_optimizer_state = safe_get_full_optimizer_state
+safe_set_local_optimizer_state = safe_set_full_optimizer_state
+safe_get_local_grad = safe_get_full_grad
+safe_set_local_grad = safe_set_full_grad

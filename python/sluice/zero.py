@@ -1,0 +1,158 @@
+"""Models larger than memory: :class:`Init` builds them in files, :class:`GatheredParameters` shows their values."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._training.file_parameters import FileParameters
+from ._training.owners import Owner, owner_of
+from .config import Source
+
+__all__ = ["GatheredParameters", "Init", "register_external_parameter"]
+
+
+def _given_parameters(given: Any) -> list[torch.Tensor]:
+    if isinstance(given, torch.Tensor):
+        return [given]
+    if isinstance(given, nn.Module):
+        return list(given.parameters())
+    if isinstance(given, Mapping):
+        return list(given.values())
+    return list(given)
+
+
+class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]):
+    """Inside the context the parameters have their whole values, in the data type that computes.
+
+    ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading. 0: changes made inside the context
+    are kept, in the master weights too. Parameters of no engine have their values anyway. No engine trains meanwhile.
+    """
+
+    def __init__(
+        self,
+        params: torch.Tensor | nn.Module | Iterable[torch.Tensor],
+        modifier_rank: int | None = None,
+        fwd_module: nn.Module | None = None,
+        enabled: bool = True,
+    ) -> None:
+        if modifier_rank not in (None, 0):
+            raise ValueError(f"modifier_rank is {modifier_rank}, and there is one rank: 0, or None for reading")
+        self._params = _given_parameters(params) if enabled else []
+        self._modifies = modifier_rank is not None
+        self._gathered: list[tuple[torch.Tensor, Owner]] = []
+        self._before: dict[int, torch.Tensor] = {}
+
+    def _units(self) -> list[tuple[Any, int]]:
+        return list(dict.fromkeys((owner.model.loop, owner.unit) for _, owner in self._gathered))
+
+    def __enter__(self) -> GatheredParameters:
+        for parameter in self._params:
+            owner = owner_of(parameter)
+            if owner is not None:
+                self._gathered.append((parameter, owner))
+        entered = []
+        try:
+            for loop, unit in self._units():
+                loop.enter(unit, False)
+                entered.append((loop, unit))
+        except BaseException:
+            for loop, unit in reversed(entered):
+                loop.leave(unit)
+            raise
+        if self._modifies:
+            self._before = {id(parameter): parameter.detach().clone() for parameter, _ in self._gathered}
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        changed = []
+        for parameter, owner in self._gathered:
+            before = self._before.get(id(parameter))
+            if before is not None and not torch.equal(before, parameter.detach()):
+                changed.append((owner, parameter.detach().clone()))
+        for loop, unit in reversed(self._units()):
+            loop.leave(unit)
+        self._before.clear()
+        self._gathered.clear()
+        for owner, values in changed:
+            owner.model.loop.set_parameter(owner.name, values)
+
+
+class Init(contextlib.AbstractContextManager["Init"]):
+    """Inside the context, models are built with their parameters in files, where the configuration names a drive.
+
+    A parameter is an ordinary tensor over a file in ``offload_param.nvme_path`` (or ``offload_optimizer.nvme_path``); the
+    operating system writes it out when memory is short. ``sluice.initialize`` reads the files unit by unit and frees
+    them. Without a drive, parameters are in memory.
+
+    ``module``: one that exists already. ``dtype``: of floating parameters; None: as the model makes them. The arguments
+    of DeepSpeed's Init that are about ranks are taken and mean nothing for one.
+
+    Raises OSError where the drive has no room.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | None = None,
+        data_parallel_group: Any = None,
+        mem_efficient_linear: bool = True,
+        remote_device: str | None = None,
+        pin_memory: bool = False,
+        config_dict_or_path: Source | None = None,
+        config: Source | None = None,
+        enabled: bool = True,
+        dtype: torch.dtype | None = None,
+        mpu: Any = None,
+        **_: Any,
+    ) -> None:
+        source = config_dict_or_path if config_dict_or_path is not None else config
+        folder = _drive_of(source) if enabled and source is not None else None
+        self._files = FileParameters(folder, dtype) if folder is not None or (enabled and dtype is not None) else None
+        if module is not None and self._files is not None:
+            for parameter in module.parameters():
+                self._files.move(parameter)
+
+    def __enter__(self) -> Init:
+        if self._files is not None:
+            self._files.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._files is not None:
+            self._files.__exit__(*error)
+
+
+def _drive_of(source: Source) -> str | None:
+    """The drive of a configuration, which may still have "auto" where the Trainer fills it in later."""
+    import json
+    import os
+
+    if isinstance(source, Mapping):
+        content: Any = source
+    else:
+        with open(os.fspath(source)) as file:
+            content = json.load(file)
+    zero = content.get("zero_optimization") or {}
+    for section in ("offload_param", "offload_optimizer"):
+        offload = zero.get(section) or {}
+        if offload.get("device") == "nvme":
+            path = offload.get("nvme_path")
+            first = path[0] if isinstance(path, list) and path else path
+            if not isinstance(first, str):
+                raise ValueError(f'zero_optimization.{section} has "device": "nvme" and no nvme_path')
+            return first
+    return None
+
+
+def register_external_parameter(module: nn.Module, parameter: nn.Parameter) -> None:
+    """Refused: a unit that contains both modules is the way (``units=`` of :func:`sluice.initialize`)."""
+    raise ValueError(
+        "a parameter that another module's forward uses has no registration here: choose a unit that contains both modules, "
+        "with units= of sluice.initialize"
+    )
+
+

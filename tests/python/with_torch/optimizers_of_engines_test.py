@@ -1,0 +1,106 @@
+"""Client optimizers of every formula, and their parameter groups, against torch.optim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import config, differences, engine_of, make, train, train_plain
+
+import sluice
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "adamw": lambda groups: torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.1),
+    "adam": lambda groups: torch.optim.Adam(groups, lr=1e-3, weight_decay=0.1),
+    "amsgrad": lambda groups: torch.optim.AdamW(groups, lr=1e-3, amsgrad=True),
+    "adagrad": lambda groups: torch.optim.Adagrad(groups, lr=1e-2, weight_decay=0.01),
+    "sgd": lambda groups: torch.optim.SGD(groups, lr=1e-1, weight_decay=0.01),
+    "momentum": lambda groups: torch.optim.SGD(groups, lr=1e-2, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda groups: torch.optim.SGD(groups, lr=1e-2, momentum=0.9, nesterov=True),
+}
+
+
+def groups_of(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """Two groups; the second has another rate and no weight decay."""
+    wide = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    narrow = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
+    return [{"params": wide}, {"params": narrow, "weight_decay": 0.0, "lr": 5e-3}]
+
+
+def without_optimizer(**keys: Any) -> dict[str, Any]:
+    made = config(**keys)
+    del made["optimizer"]
+    return made
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_clients_optimizer_with_groups_follows_torch(name: str) -> None:
+    plain = make()
+    expected = train_plain(plain, OPTIMIZERS[name](groups_of(plain)), range(20))
+    model = make()
+    engine = engine_of(model, without_optimizer(), optimizer=OPTIMIZERS[name](groups_of(model)))
+    mine = train(engine, range(20))
+    assert mine[0] == expected[0]
+    assert differences(mine, expected) < 2e-6
+    assert engine.get_lr() == [engine.optimizer.param_groups[0]["lr"], 5e-3]
+    engine.destroy()
+
+
+def test_groups_change_at_any_step_and_tiers_have_equal_bits(tmp_path: Path) -> None:
+    courses = []
+    for tier in ("device", "cpu", "nvme"):
+        model = make()
+        engine = engine_of(
+            model, without_optimizer(tier=tier, folder=tmp_path), optimizer=OPTIMIZERS["adamw"](groups_of(model))
+        )
+        losses = train(engine, range(3))
+        engine.optimizer.param_groups[0].update(lr=1e-2, betas=(0.5, 0.9), weight_decay=0.0)
+        losses += train(engine, range(3, 6))
+        courses.append(losses)
+        engine.destroy()
+    assert courses[0] == courses[1] == courses[2]
+    model = make()
+    optimizer = OPTIMIZERS["adamw"](groups_of(model))
+    plain = train_plain(model, optimizer, range(3))
+    optimizer.param_groups[0].update(lr=1e-2, betas=(0.5, 0.9), weight_decay=0.0)
+    plain += train_plain(model, optimizer, range(3, 6))
+    assert differences(courses[0], plain) < 2e-6
+
+
+def test_groups_for_the_configurations_optimizer() -> None:
+    plain = make()
+    expected = train_plain(plain, torch.optim.AdamW(groups_of(plain), lr=1e-3, weight_decay=0.01), range(10))
+    model = make()
+    engine, optimizer, _, _ = sluice.initialize(model=model, config=config(), model_parameters=groups_of(model))
+    assert differences(train(engine, range(10)), expected) < 2e-6
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0]
+    engine.destroy()
+
+
+def test_groups_of_the_configuration_are_the_optimizers() -> None:
+    keys = config()
+    keys["sluice"]["no_decay"] = "biases_and_norms"
+    engine = engine_of(make(), keys)
+    groups = engine.optimizer.param_groups
+    assert sorted(group["weight_decay"] for group in groups) == [0, 0.01]
+    narrow = next(group["params"] for group in groups if group["weight_decay"] == 0)
+    assert all(len(parameter.ds_shape) == 1 for parameter in narrow)
+    engine.destroy()
+
+
+def test_a_parameter_in_no_group_is_named() -> None:
+    model = make()
+    some = [parameter for name, parameter in model.named_parameters() if not name.startswith("norm")]
+    with pytest.raises(ValueError, match=r"norm\.weight requires a gradient and is in no group"):
+        engine_of(model, without_optimizer(), optimizer=torch.optim.AdamW(some))
+
+
+def test_an_optimizer_that_has_stepped_is_refused() -> None:
+    model = make()
+    optimizer = torch.optim.AdamW(model.parameters())
+    train_plain(model, optimizer, range(1))
+    with pytest.raises(ValueError, match="has stepped before"):
+        engine_of(model, without_optimizer(), optimizer=optimizer)
