@@ -21,6 +21,8 @@ from ._training.schedule import ConfigScheduler
 from ._training.units import Choice
 from .config import Source
 
+__all__ = ["SluiceEngine"]
+
 log = logging.getLogger("sluice")
 
 Schedule = Any  # a scheduler object, or a function that makes one from an optimizer
@@ -53,6 +55,10 @@ class SluiceEngine(EngineValues):
         )
         self.module = model
         self._source = source
+        self._trains = client is not None or groups is not None or self.has_optimizer_section()
+        if not self._trains:
+            model.requires_grad_(False)  # no gradients and states are planned for it
+            source = {key: value for key, value in self.config.items() if key != "scheduler"}
         self._offloaded = OffloadedModel(
             model,
             source,
@@ -117,7 +123,8 @@ class SluiceEngine(EngineValues):
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ValueError("backward() takes a loss of one element")
         if not loss.requires_grad:
-            raise ValueError("the loss depends on no parameter that trains")
+            why = "" if self._trains else ': initialize() was given no optimizer, and no "optimizer" section'
+            raise ValueError(f"the loss depends on no parameter that trains{why}")
         count = self.gradient_accumulation_steps() if scale_wrt_gas else 1
         divided = loss / count
         self.loop.add_loss(loss if scale_wrt_gas else loss * self.gradient_accumulation_steps())

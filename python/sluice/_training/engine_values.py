@@ -33,6 +33,13 @@ class EngineValues(nn.Module):
             values: dict[str, Any] = json.load(file)
         return values
 
+    def has_optimizer_section(self) -> bool:
+        """Whether the configuration has an optimizer. Without one, and without a client's, the engine only computes."""
+        try:
+            return "optimizer" in self.config
+        except ValueError:
+            return True  # not JSON: the parser of configurations says where
+
     def train_batch_size(self) -> int:
         """Samples of a step."""
         return int(self.loop.train_batch_size)

@@ -34,7 +34,9 @@ class FullStateDicts:
         for key, parameter in module._parameters.items():
             name = None if parameter is None else self._names.get(parameter)
             value = state_dict.get(prefix + key)
-            if name is None or value is None or isinstance(value, nn.Parameter) or value.shape == parameter.ds_shape:  # type: ignore[union-attr]
+            if name is None or value is None or isinstance(value, nn.Parameter):
+                continue
+            if value.shape == parameter.ds_shape:  # type: ignore[union-attr]  # gathered
                 continue
             state_dict[prefix + key] = self._value(name, state_dict)
 
