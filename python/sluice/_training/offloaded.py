@@ -16,6 +16,7 @@ from .hooks import Hooks
 from .owners import disown, own
 from .units import Choice, find_units, parameters_of
 from ..config import ConfigError, Source
+from ..runtime.zero.partition_parameters import ZeroParamStatus
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -103,6 +104,7 @@ class OffloadedModel:
             parameter.ds_shape = parameter.shape  # type: ignore[attr-defined]
             parameter.ds_numel = parameter.numel()  # type: ignore[attr-defined]
             parameter.ds_id = index  # type: ignore[attr-defined]
+            parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
             own(parameter, self, name, self._units_of[name])
 
     def state_dict(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
