@@ -52,7 +52,7 @@ SETTINGS_AXES = {
 
 @dataclass(frozen=True)
 class Side:
-    program: str  # torch, deepspeed or sluice: whose process it is
+    program: str  # torch, deepspeed, sluice or python (sluice.initialize): whose process it is
     optimizer: str = "none"  # where its states are: none (resident), cpu or nvme
     pipelined: bool = False  # of DeepSpeed: pipeline_read and pipeline_write
     master: str = "fp32"  # of Sluice
@@ -62,7 +62,7 @@ class Side:
     def __str__(self) -> str:
         if self.program == "torch":
             return "torch resident"
-        words = [self.program, self.optimizer]
+        words = ["sluice in Python" if self.program == "python" else self.program, self.optimizer]
         words += ["pipelined"] * self.pipelined
         words += [f"{self.master} master"] * (self.master != "fp32")
         words += [f"{100 * self.cached:.0f} % cached"] * (self.cached > 0)
@@ -85,6 +85,9 @@ class Side:
         }
         if self.program == "sluice":
             configuration["sluice"] = self._own_keys(parameters)
+        elif self.program == "python":
+            # PyTorch keeps its allocator: the budget of the device is for tensors of Sluice only.
+            configuration["sluice"] = {"device": "host", "host_bytes": self._own_keys(parameters)["host_bytes"]}
         elif self.optimizer == "nvme":
             self._set(settings, parameters, configuration)
         return configuration
@@ -130,8 +133,9 @@ HOST = Side("sluice", "cpu")
 NVME = Side("sluice", "nvme")
 LEAN = Side("sluice", "nvme", lean=True)
 SPLIT_CACHED = Side("sluice", "nvme", master="split", cached=0.5)
+PYTHON = {"cpu": Side("python", "cpu"), "nvme": Side("python", "nvme")}
 # The smallest process of each program, to subtract what the program itself takes.
-IDLE = {"torch": TORCH, "deepspeed": DEEPSPEED["cpu"], "sluice": HOST}
+IDLE = {"torch": TORCH, "deepspeed": DEEPSPEED["cpu"], "sluice": HOST, "python": PYTHON["cpu"]}
 
 
 @dataclass(frozen=True)
@@ -156,4 +160,9 @@ CASES = [
     Case("pipelined", LEAN, DEEPSPEED["pipelined"], speed=1.8, drive=0.75, resident=0.2),
     Case("nvme-cached", SPLIT_CACHED, DEEPSPEED["nvme"], speed=3.0, drive=0.75),
     Case("pipelined-cached", SPLIT_CACHED, DEEPSPEED["pipelined"], speed=3.0, drive=0.75),
+    # The Python loop beside the C++ loop, and beside DeepSpeed.
+    Case("python-loop", PYTHON["cpu"], HOST, speed=0.95),
+    Case("python-loop-nvme", PYTHON["nvme"], NVME, speed=0.95),
+    Case("python-cpu", PYTHON["cpu"], DEEPSPEED["cpu"], speed=1.5, resident=0.5),
+    Case("python-nvme", PYTHON["nvme"], DEEPSPEED["nvme"], speed=1.9, resident=0.5),
 ]

@@ -113,8 +113,8 @@ class Bench:
         self, side: Side, configuration: dict, inputs: Inputs, steps: int, report: Path
     ) -> list[str]:
         spec = {"inputs": str(inputs.folder), "steps": steps, "report": str(report)}
-        if side.program == "deepspeed":
-            spec["deepspeed"] = configuration
+        if side.program in ("deepspeed", "python"):
+            spec[side.program] = configuration
         else:
             spec["optimizer"] = OPTIMIZER
         path = report / "spec.json"

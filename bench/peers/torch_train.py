@@ -1,9 +1,9 @@
-"""One side of step_peers.py, a process of its own: trains on PyTorch alone, or on DeepSpeed.
+"""One side of step_peers.py, a process of its own: trains on PyTorch alone, on DeepSpeed, or on Sluice.
 
     torch_train.py SPEC.json
 
 SPEC.json: `inputs` (the folder of step_inputs.Inputs), `steps`, `report` (a folder), and either
-`deepspeed`, its configuration, or `optimizer`, the arguments of AdamW. Writes `steps.jsonl` into
+`deepspeed` or `python`, a configuration, or `optimizer`, the arguments of AdamW. Writes `steps.jsonl` into
 `report` as `sluice train` does: a line when a step has ended, with its number, loss and seconds.
 """
 
@@ -72,6 +72,22 @@ def sharded(module: Gpt2, weights: dict[str, Tensor], configuration: dict) -> Tr
     return step
 
 
+def offloaded(module: Gpt2, weights: dict[str, Tensor], configuration: dict) -> TrainStep:
+    """Sluice's engine."""
+    import sluice
+
+    module.load(weights)
+    engine, *_ = sluice.initialize(model=module, config=configuration)
+
+    def step(tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = engine(tokens, targets)
+        engine.backward(loss)
+        engine.step()
+        return loss.detach()
+
+    return step
+
+
 def train(step: TrainStep, inputs: Inputs, count: int, length: int, report: Path) -> None:
     text = inputs.text.read_bytes()
     with (report / "steps.jsonl").open("w", buffering=1) as lines:
@@ -90,6 +106,8 @@ def main() -> None:
     module, weights = Gpt2(model), read_weights(inputs.weights)
     if "deepspeed" in spec:
         step = sharded(module, weights, spec["deepspeed"])
+    elif "python" in spec:
+        step = offloaded(module, weights, spec["python"])
     else:
         step = resident(module, weights, spec["optimizer"])
     del weights

@@ -1,6 +1,7 @@
 """Sluice from Python: PyTorch models over memory tiers, drives, host optimizers, configuration and plans.
 
 - ``sluice.initialize(model=model, config="ds.json")``: an engine with DeepSpeed's methods that trains the model.
+- ``sluice.offload(model, "ds.json")``: the same for a loop of one's own; returns the optimizer.
 - ``sluice.plan(model, config)``: where every byte of a run would live.
 - ``sluice.config``: reads and checks a DeepSpeed JSON file.
 - ``sluice.ops.aio.aio_handle``: moves tensors to and from files at the drive's speed.
@@ -25,6 +26,7 @@ from ._plan import Plan, machine_facts, plan
 
 if TYPE_CHECKING:
     from ._initialize import add_config_arguments, initialize
+    from ._offload import OffloadedOptimizer, offload
     from ._training.optimizer import SluiceOptimizer
     from .comm import init_distributed
     from .engine import SluiceEngine
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DoesNotFit",
     "Error",
+    "OffloadedOptimizer",
     "Plan",
     "SluiceEngine",
     "SluiceOptimizer",
@@ -46,6 +49,7 @@ __all__ = [
     "init_distributed",
     "initialize",
     "machine_facts",
+    "offload",
     "ops",
     "plan",
     "runtime",
@@ -54,11 +58,13 @@ __all__ = [
 ]
 
 _LATER = {
+    "OffloadedOptimizer": "._offload",
     "SluiceEngine": ".engine",
     "SluiceOptimizer": "._training.optimizer",
     "add_config_arguments": "._initialize",
     "init_distributed": ".comm",
     "initialize": "._initialize",
+    "offload": "._offload",
 }
 _MODULES = {
     "accelerator": ".accelerator",

@@ -34,10 +34,10 @@ class Plan:
     ``budget_bytes``, ``rows``, ``disks``, ``bytes_per_step`` (by link), ``choices`` and more. Sizes are bytes.
     """
 
-    def __init__(self, made: _core.Plan, notes: list[str], rates: str) -> None:
-        self.data: dict[str, Any] = json.loads(made.json(rates))
-        self.table = made.table().rstrip("\n")
-        self.choices = made.choices
+    def __init__(self, data: str, table: str, choices: list[str], notes: list[str]) -> None:
+        self.data: dict[str, Any] = json.loads(data)
+        self.table = table.rstrip("\n")
+        self.choices = choices
         self.notes = notes
 
     def __str__(self) -> str:
@@ -114,16 +114,18 @@ def _model_of(model: Source) -> _core.ModelConfig:
 
 
 def plan(
-    model: Source,
+    model: Any,
     config: Source | Config,
     *,
     placement: str = "configured",
     machine: Mapping[str, Any] | None = None,
     rates: str | os.PathLike[str] = "",
+    units: Any = None,
 ) -> Plan:
     """Plans a run: the table of `sluice plan`, before anything is allocated.
 
-    ``model``: a Hugging Face ``config.json`` of type gpt2, as a path or a dict. ``config``: a DeepSpeed JSON file, as a
+    ``model``: a PyTorch module, which may be on the meta device, as :func:`sluice.initialize` would train it with these
+    ``units``; or a Hugging Face ``config.json`` of type gpt2, as a path or a dict, as `sluice train` would. ``config``: a DeepSpeed JSON file, as a
     path, a dict or a :class:`sluice.config.Config`. ``placement``: "configured", or "resident" for everything on the
     device. ``machine``: facts that replace those of this machine, by the keys of :func:`machine_facts`. ``rates``: a
     file that ``sluice plan --probe --rates FILE`` wrote; the plan then has predicted seconds.
@@ -133,6 +135,12 @@ def plan(
 
     >>> print(sluice.plan("model.json", "ds.json", machine={"available_memory_bytes": 64 << 30}))
     """
+    if placement not in ("configured", "resident"):
+        raise ValueError(f'placement is "{placement}"; it must be "configured" or "resident"')
+    if hasattr(model, "named_parameters"):
+        if machine is not None or rates:
+            raise ValueError("machine and rates are for models of a file, and this one is a PyTorch module")
+        return _plan_of_module(model, config, units, placement)
     loaded = config if isinstance(config, Config) else load(config)
     facts = _core.probe_machine(loaded._parsed)
     if machine is not None:
@@ -141,4 +149,12 @@ def plan(
     made = _core.make_plan(loaded._parsed, _model_of(model), placement, facts, path)
     if machine is None:
         made.add_storage_choices()  # they are about this machine's drives
-    return Plan(made, loaded.notes, path)
+    return Plan(made.json(path), made.table(), made.choices, loaded.notes)
+
+
+def _plan_of_module(model: Any, config: Source | Config, units: Any, placement: str) -> Plan:
+    from ._training.offloaded import preview
+
+    source = config.source if isinstance(config, Config) else config
+    loop = preview(model, source, units=units, resident=placement == "resident")
+    return Plan(loop.plan_json, loop.plan_table, loop.choices, loop.notes)

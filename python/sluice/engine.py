@@ -90,12 +90,8 @@ class SluiceEngine(EngineValues):
         if optimizer is not None:
             return SluiceOptimizer(self, optimizer.param_groups, optimizer.defaults)
         defaults: dict[str, Any] = dict(self.loop.optimizer_values)
-        made = groups if groups is not None else self._configured_groups()
+        made = groups if groups is not None else self._offloaded.configured_groups()
         return SluiceOptimizer(self, [{**defaults, **group} for group in made], defaults)
-
-    def _configured_groups(self) -> list[dict[str, Any]]:
-        parameters = self._offloaded.parameters
-        return [{**values, "params": [parameters[name] for name in names]} for names, values in self.loop.groups]
 
     def _make_scheduler(self, scheduler: Schedule | None) -> Schedule | None:
         if scheduler is None:

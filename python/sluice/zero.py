@@ -13,7 +13,7 @@ from ._training.file_parameters import FileParameters
 from ._training.owners import Owner, owner_of
 from .config import Source
 
-__all__ = ["GatheredParameters", "Init", "register_external_parameter"]
+__all__ = ["GatheredParameters", "Init", "register_external_parameter", "unregister_external_parameter"]
 
 
 def _given_parameters(given: Any) -> list[torch.Tensor]:
@@ -149,10 +149,8 @@ def _drive_of(source: Source) -> str | None:
 
 
 def register_external_parameter(module: nn.Module, parameter: nn.Parameter) -> None:
-    """Refused: a unit that contains both modules is the way (``units=`` of :func:`sluice.initialize`)."""
-    raise ValueError(
-        "a parameter that another module's forward uses has no registration here: choose a unit that contains both modules, "
-        "with units= of sluice.initialize"
-    )
+    """Not needed: a parameter that another module's forward looks up is gathered when it is used."""
 
 
+def unregister_external_parameter(module: nn.Module, parameter: nn.Parameter) -> None:
+    """Not needed, as :func:`register_external_parameter`."""

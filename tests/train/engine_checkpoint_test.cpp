@@ -49,6 +49,36 @@ TEST(OwnLoopCheckpoint, GoesOnWithTheSameLosses) {
   EXPECT_EQ(losses_of(other, 5, 10), losses);
 }
 
+// Half of the states are in memory too, 24 MiB, and no step but the last one is committed: their
+// bytes are written at the end, and the commit comes after them.
+TEST(OwnLoopCheckpoint, ACommitWaitsForTheStatesThatWereInMemoryOnly) {
+  const TempDir swap;
+  LoopSetup setup = one_micro_batch("nvme");
+  setup.sluice_keys = "\"cache_bytes\": \"50%\", \"commit_every\": 1000, ";
+  const config::TrainConfig config = config_of(setup, swap.path());
+  const auto weight_after = [&](int steps, const EngineOptions& options) {
+    Engine engine(config, options);
+    torch::manual_seed(3);
+    torch::nn::Linear layer(2000, 2000);
+    const Unit unit = engine.add_unit("layer", layer);
+    engine.initialize();
+    for (int i = 0; i < steps; ++i) {
+      engine.backward(engine.forward(unit, torch::ones({1, 2000}, torch::kBFloat16))
+                          .to(torch::kFloat32)
+                          .square()
+                          .mean());
+      engine.step();
+    }
+    engine.finish();
+    EXPECT_EQ(engine.steps(), 3);
+    return engine.parameter("layer.weight");
+  };
+  const Tensor last = weight_after(3, {});
+  EngineOptions options;
+  options.resume = true;
+  EXPECT_TRUE(torch::equal(weight_after(0, options), last));
+}
+
 TEST(OwnLoopCheckpoint, ASwapDirectoryIsGoneOnFromAfterAnyEnd) {
   const TempDir swap;
   const config::TrainConfig config = config_of(one_micro_batch("nvme"), swap.path());

@@ -5,6 +5,8 @@ The graph is the user's own. Weights in it are views of memory that is there whi
 - forward of a unit: gather, compute, release.
 - backward: the first gradient of an output gathers the unit again. The gradients of its inputs, or the end of the
   backward, send the unit's gradients and release it.
+- a parameter that another module's forward looks up: gathered until the model's forward ends, and again from the first
+  gradient of the model's outputs to the end of the backward.
 
 Confined to the thread that trains, and PyTorch's thread of a backward while that one waits.
 """
@@ -22,6 +24,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .units import Unit
+from .watched import unwatch, watch
 
 log = logging.getLogger("sluice")
 
@@ -62,13 +65,14 @@ class _Call:
 class _State:
     """A unit in the passes."""
 
-    __slots__ = ("entered", "index", "name", "open_calls")
+    __slots__ = ("entered", "index", "is_borrowed", "name", "open_calls")
 
     def __init__(self, index: int, name: str) -> None:
         self.index = index
         self.name = name
         self.entered: list[_Call | None] = []  # forwards in progress; None: inside the unit's own backward
         self.open_calls = 0  # in backward
+        self.is_borrowed = False  # another module's forward uses its parameters
 
 
 class _EndOfBackward(torch.autograd.Function):
@@ -94,18 +98,55 @@ class Hooks:
         self._in_backward = False
         self._states = [_State(index, unit.name) for index, unit in enumerate(units)]
         self._handles: list[Any] = []
+        self._depth = 0  # of the model's own forward
+        self._borrowed: list[_Call] = []  # units that another module's forward uses, in this forward
+        self._watched: list[nn.Module] = []
         for unit, state in zip(units, self._states):
             before = functools.partial(self._before_forward, state)
             after = functools.partial(self._after_forward, state)
             self._handles.append(unit.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
             self._handles.append(unit.module.register_forward_hook(after, always_call=True))
+            if unit.module._parameters:
+                watch(unit.module, functools.partial(self._parameter_used, state))
+                self._watched.append(unit.module)
+        # The last one of those that come first: before the hook of a unit that is the model itself.
+        self._handles.append(model.register_forward_pre_hook(self._before_model, prepend=True))
+        self._handles.append(model.register_forward_hook(self._after_model, always_call=True))
 
     def remove(self) -> None:
+        for module in self._watched:
+            unwatch(module)
+        self._watched.clear()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
     # Forward
+
+    def _before_model(self, module: nn.Module, args: Any) -> None:
+        self.recover()
+        if not self._in_backward:
+            self.leave_forwards()  # of a call that an exception ended
+        self._depth += 1
+
+    def _after_model(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._depth = max(self._depth - 1, 0)
+        borrowed, self._borrowed = self._borrowed, []
+        if torch.is_grad_enabled() and borrowed:
+            for tensor in tensors_in(output):
+                if tensor.requires_grad:
+                    for call in borrowed:
+                        tensor.register_hook(functools.partial(self._before_backward, call))
+        for call in reversed(borrowed):
+            self.loop.leave(call.state.index)
+            call.state.is_borrowed = False
+
+    def _parameter_used(self, state: _State) -> None:
+        if self._depth == 0 or state.entered or state.is_borrowed or state.open_calls > 0:
+            return
+        self.loop.enter(state.index, torch.is_grad_enabled() or self.model.training)
+        state.is_borrowed = True
+        self._borrowed.append(_Call(state, self.loop.weights_version))
 
     def _before_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any) -> Any:
         self.recover()
@@ -200,12 +241,20 @@ class Hooks:
             while state.entered:
                 if state.entered.pop() is not None:
                     self.loop.leave(state.index)
+        for call in reversed(self._borrowed):
+            self.loop.leave(call.state.index)
+            call.state.is_borrowed = False
+        self._borrowed.clear()
+        self._depth = 0
 
     def abandon(self) -> None:
         """Drops the gradients of the step in progress, and leaves every unit."""
         for state in self._states:
             state.open_calls = 0
             state.entered.clear()
+            state.is_borrowed = False
+        self._borrowed.clear()
+        self._depth = 0
         for call in self._open:
             call.is_open = False
         self._open.clear()

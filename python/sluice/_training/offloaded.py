@@ -43,6 +43,15 @@ def _check_device(model: nn.Module) -> None:
             )
 
 
+def preview(model: nn.Module, source: Source, *, units: Choice = None, resident: bool = False) -> Any:
+    """A loop with a plan of the model, which may be on the meta device, and nothing else."""
+    loop = _make_loop(source, {}, resident=resident, resume=None)
+    for unit in find_units(model, units):
+        loop.add_unit(unit.name, unit.params, unit.inside)
+    loop.preview()
+    return loop
+
+
 def _group_section(groups: list[dict[str, Any]], parameters: Mapping[str, nn.Parameter]) -> list[dict[str, Any]]:
     """The "groups" section that a client's groups of parameters stand for. Their values follow at each step."""
     names = {parameter: name for name, parameter in parameters.items() if parameter.requires_grad}
@@ -106,6 +115,10 @@ class OffloadedModel:
             parameter.ds_id = index  # type: ignore[attr-defined]
             parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
             own(parameter, self, name, self._units_of[name])
+
+    def configured_groups(self) -> list[dict[str, Any]]:
+        """The groups of the configuration, as those of an optimizer."""
+        return [{**values, "params": [self.parameters[name] for name in names]} for names, values in self.loop.groups]
 
     def state_dict(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
         """Copies of the weights in the data type that computes, and of the buffers, by the names of the model."""

@@ -208,6 +208,8 @@ void bind_loop(py::module_& module) {
       .def(
           "initialize", [](const Loop& self) { self->initialize(); }, Unlocked())
       .def(
+          "preview", [](const Loop& self) { self->preview(); }, Unlocked())
+      .def(
           "enter",
           [](const Loop& self, std::size_t unit, bool training) {
             self->enter(unit, training ? HookedLoop::Pass::training : HookedLoop::Pass::evaluation);

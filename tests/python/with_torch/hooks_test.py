@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import free_rates_kept
 from small_models import WIDTH, Block, Tied, batch, config, differences, engine_of, loss_of, make, train, train_plain
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -330,3 +331,81 @@ def test_data_loaders_with_workers_beside_an_engine() -> None:
         engine.step()
     assert engine.global_steps == 8
     engine.destroy()
+
+
+class FunctionalHead(Tied):
+    """The embedding's weight is the head's by a function, and the norm's by attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.head
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids) + self.position
+        for block in self.blocks:
+            x = block(x)
+        x = nn.functional.layer_norm(x, (WIDTH,), self.norm.weight, self.norm.bias)
+        return nn.functional.linear(x, self.embedding.weight)
+
+
+class FunctionalHeadCheckpointed(FunctionalHead):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return checkpoint(super().forward, ids, use_reentrant=False)
+
+
+@pytest.mark.parametrize("model", [FunctionalHead, FunctionalHeadCheckpointed])
+def test_a_parameter_that_another_forward_uses(model: type[nn.Module]) -> None:
+    assert_follows(model)
+    engine = engine_of(make(model))
+    ids, targets = batch(0)
+    with torch.no_grad():
+        evaluated = engine(ids)
+    assert torch.equal(evaluated, engine(ids))
+    assert engine.module.embedding.weight.numel() == 0
+    train(engine, range(1))
+    engine.destroy()
+    assert type(engine.module.embedding._parameters) is dict
+
+
+class Compiled(Tied):
+    """Blocks that torch.compile traces; its code generator would need a compiler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for block in self.blocks:
+            block.compile(backend="aot_eager")
+
+
+def test_compiled_blocks_follow_plain_pytorch() -> None:
+    assert_follows(Compiled)
+
+
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2000, 2000) for _ in range(4)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_step_releases_the_gil() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    keys = config()
+    keys["sluice"]["threads"] = {"compute": 1, "optimizer": 1}  # one core is left for the thread that counts
+    engine = engine_of(make(Wide), keys)
+    engine.backward(engine(torch.ones(1, 2000)).square().mean())
+
+    def steps() -> None:
+        for _ in range(6):  # gradients of zero
+            engine.loop.end_step([])
+            engine.loop.finish()
+
+    kept = free_rates_kept(steps, 0.2)[-1]
+    print(f"a thread that counts keeps {kept:.2f} of its free rate during a step")
+    assert kept >= 0.5
+    engine.destroy()
+    torch.set_num_threads(threads)

@@ -50,6 +50,10 @@ void HookedLoop::initialize() {
   core_->units().make_nowhere();
 }
 
+void HookedLoop::preview() {
+  core_->preview();
+}
+
 void HookedLoop::enter(std::size_t unit, Pass pass) {
   core_->check_whole();
   core_->enter(unit,

@@ -46,7 +46,7 @@ std::size_t LoopCore::add_unit(OwnUnit unit) {
 }
 
 const plan::Plan& LoopCore::plan() const {
-  SLUICE_CHECK(resources_ != nullptr, "there is a plan after initialize()");
+  SLUICE_CHECK(planned_, "there is a plan after initialize()");
   return plan_;
 }
 

@@ -58,6 +58,7 @@ class LoopCore {
 
   std::size_t add_unit(OwnUnit unit);
   void initialize();
+  void preview();  // HookedLoop has its contract
 
   bool initialized() const { return resources_ != nullptr; }
   // Throws StorageError while the weights and states are a mix of two steps (load_checkpoint()).
@@ -115,6 +116,7 @@ class LoopCore {
   EngineCounters counters() const;
 
  private:
+  plan::Plan make_plan(plan::Placement placement);
   RunSource plan_units();
   void bring_in_states(const RunSource& source);
   void bring_in_frozen(std::size_t layout);
@@ -131,6 +133,7 @@ class LoopCore {
   const BroughtDevice device_;
   OwnUnits units_;
   plan::Plan plan_;
+  bool planned_ = false;
   torch::Dtype torch_dtype_ = torch::kBFloat16;
   offload::HeldDirectories held_;            // its own swap and checkpoint directories
   std::unique_ptr<RunResources> resources_;  // null before initialize()

@@ -46,10 +46,20 @@ LoopCore::~LoopCore() {
   units_.unbind_all();
 }
 
-// Makes the plan; returns the state that the loop continues from.
-RunSource LoopCore::plan_units() {
+plan::Plan LoopCore::make_plan(plan::Placement placement) {
   plan::OwnModel model = units_.lay_out(config_.world_size);
   model.activation_bytes = options_.activation_bytes;
+  return plan::make_plan(config_, model, placement, device_.facts(config_));
+}
+
+void LoopCore::preview() {
+  SLUICE_CHECK(units_.layouts().empty(), "this loop has its units placed already");
+  plan_ = make_plan(options_.resident ? plan::Placement::resident : plan::Placement::configured);
+  planned_ = true;
+}
+
+// Makes the plan; returns the state that the loop continues from.
+RunSource LoopCore::plan_units() {
   const plan::Placement placement =
       options_.resident ? plan::Placement::resident : plan::Placement::configured;
   check_directories(config_, placement);
@@ -57,7 +67,7 @@ RunSource LoopCore::plan_units() {
       find_source(config_, placement, options_.resume ? Resume::yes : Resume::no, held_);
   adopt_compute_threads(config_, source);
   adopt_state_format(config_, source);
-  plan_ = plan::make_plan(config_, model, placement, device_.facts(config_));
+  plan_ = make_plan(placement);
   check_source(source, plan_, source.state ? source.state->seed : 0);
   torch_dtype_ = sluice::train::torch_dtype(plan_.compute_dtype);
   for (const std::string& note : config_.notes) log(LogLevel::info, note);
@@ -80,6 +90,7 @@ void LoopCore::initialize() {
     plan_.choices.push_back(choice);
     log(LogLevel::info, choice);
   }
+  planned_ = true;
   units_.use_device(resources_->compute.where);
   try {
     bring_in_states(source);

@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
 
 void check_param(const std::string& name, const Tensor& param) {
-  SLUICE_CHECK(param.device().is_cpu() && param.layout() == torch::kStrided,
+  SLUICE_CHECK((param.device().is_cpu() || param.is_meta()) && param.layout() == torch::kStrided,
                "parameter " + name + " is not a dense tensor in CPU memory");
   const torch::Dtype dtype = param.scalar_type();
   SLUICE_CHECK(dtype == torch::kFloat32 || dtype == torch::kBFloat16 || dtype == torch::kFloat16 ||
@@ -149,8 +149,15 @@ ParamPlace OwnUnits::find(const std::string& name) const {
   throw InvalidArgument("no unit has a parameter " + name);
 }
 
+void OwnUnits::check_has_values(std::size_t layout) const {
+  for (std::size_t p = 0; p < values_[layout].size(); ++p)
+    SLUICE_CHECK(!values_[layout][p].is_meta(), "parameter " + layouts_[layout].params[p].name +
+                                                    " is on the meta device: it has no values");
+}
+
 StateUpdater::Fill OwnUnits::fill_of(std::size_t layout) const {
   Tensors values;
+  check_has_values(layout);
   for (const Tensor& value : values_[layout]) values.push_back(value.detach().contiguous());
   return [params = layouts_[layout].params, values](std::uint64_t offset, std::span<float> to) {
     std::fill(to.begin(), to.end(), 0.0F);  // padding
@@ -167,6 +174,7 @@ StateUpdater::Fill OwnUnits::fill_of(std::size_t layout) const {
 
 void OwnUnits::write_values(std::size_t layout, const Tensor& flat) const {
   const torch::NoGradGuard no_grad;
+  check_has_values(layout);
   flat.zero_();
   for (std::size_t p = 0; p < values_[layout].size(); ++p)
     models::view_of(layouts_[layout].params[p], flat).copy_(values_[layout][p]);

@@ -98,6 +98,7 @@ class OwnUnits {
                        std::size_t& trained, std::size_t& frozen);
   torch::Tensor flat(std::size_t layout, torch::Dtype dtype);
   at::DataPtr nowhere() const;
+  void check_has_values(std::size_t layout) const;
 
   std::vector<OwnUnit> units_;
   std::vector<zero::UnitLayout> layouts_;

@@ -80,7 +80,8 @@ void LoopCore::set_parameter(const std::string& name, const Tensor& values) {
   const torch::NoGradGuard no_grad;
   zero::ShardedUnit& unit = *resources_->units[place.layout];
   unit.finish_gather(gather_stall_);
-  models::view_of(param, tensor_over(unit.weights(), plan_.compute_dtype, resources_->compute.where))
+  models::view_of(param,
+                  tensor_over(unit.weights(), plan_.compute_dtype, resources_->compute.where))
       .copy_(values);
   if (unit.weights_home().tier() != offload::Tier::device)
     resources_->mover->begin_store(unit.weights(), unit.weights_home()).finish();

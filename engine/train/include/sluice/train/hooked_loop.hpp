@@ -64,6 +64,10 @@ class __attribute__((visibility("default"))) HookedLoop {
                        const std::vector<std::pair<std::string, torch::Tensor>>& params,
                        const std::vector<std::size_t>& inside = {});
   void initialize();
+  // Plans without taking anything, in place of initialize(): plan_table(), plan_json() and
+  // choices() are there, and nothing else may be called. Parameters may be on the meta device.
+  // Throws DoesNotFit, InvalidArgument.
+  void preview();
 
   // Gathers a unit's weights and binds its parameters to them. Blocks. Each enter() has a leave();
   // units may be entered while others are. Throws IoError, OutOfMemory, the error of the unit's

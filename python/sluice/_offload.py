@@ -1,0 +1,137 @@
+"""`sluice.offload`: a model over memory tiers for a loop of one's own, in the style of FSDP2."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._training.offloaded import OffloadedModel
+from ._training.optimizer import section_of, values_of
+from ._training.units import Choice
+from .config import Source
+
+log = logging.getLogger("sluice")
+
+
+class OffloadedOptimizer(torch.optim.Optimizer):
+    """Steps a model that :func:`sluice.offload` moved to memory tiers.
+
+    ``param_groups`` has the values of the next step, for schedulers. States are at their tiers and not in ``state``.
+    """
+
+    def __init__(self, offloaded: OffloadedModel, client: torch.optim.Optimizer | None) -> None:
+        loop = offloaded.loop
+        groups = client.param_groups if client is not None else offloaded.configured_groups()
+        super().__init__([{"params": []}], client.defaults if client is not None else dict(loop.optimizer_values))
+        self.param_groups = groups
+        self._offloaded = offloaded
+        self._last: Any = None
+        _open.add(self)
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Ends the step: norm over all gradients, clipping by "gradient_clipping", updates.
+
+        The updates run on the host during the next forward. A non-finite gradient skips the step, with a line in the log.
+        """
+        if closure is not None:
+            raise ValueError("a closure would run the forward again: call loss.backward() before step()")
+        self._last = self._offloaded.loop.end_step([values_of(group) for group in self.param_groups])
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Does nothing: a step uses its gradients up."""
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """The norm of the last step, before clipping; None before the first."""
+        return None if self._last is None else float(self._last.gradient_norm)
+
+    @property
+    def steps(self) -> int:
+        """Steps taken, those before a resume too."""
+        return int(self._offloaded.loop.step)
+
+    def model_state_dict(self) -> dict[str, torch.Tensor]:
+        """Copies of the model's weights, in the data type that computes, and of its buffers."""
+        return self._offloaded.state_dict()
+
+    def save_checkpoint(self, folder: str) -> None:
+        """Writes weights and states to folder/step-NNNNNNNN, and removes this run's older ones."""
+        self._offloaded.loop.save_checkpoint(folder)
+
+    def load_checkpoint(self, folder: str) -> int:
+        """Continues from the newest checkpoint in a folder. Returns its step."""
+        return int(self._offloaded.loop.load_checkpoint(folder))
+
+    def report(self) -> dict[str, Any]:
+        """Bytes moved and seconds waited, and the plan as data."""
+        loop = self._offloaded.loop
+        return {**loop.counters(), "plan": json.loads(loop.plan_json), "choices": loop.choices}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The values of the groups. The states are in :meth:`save_checkpoint`."""
+        return {"param_groups": [{key: value for key, value in g.items() if key != "params"} for g in self.param_groups]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        for group, saved in zip(self.param_groups, state_dict["param_groups"]):
+            group.update({key: value for key, value in saved.items() if key != "params"})
+
+    def close(self) -> None:
+        """Waits for the last updates and gives memory and files back. The model's parameters stay empty."""
+        _open.discard(self)
+        self._offloaded.close()
+
+
+_open: weakref.WeakSet[OffloadedOptimizer] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    for optimizer in list(_open):
+        try:
+            optimizer.close()
+        except Exception:
+            log.exception("the end of training failed")
+
+
+def offload(
+    module: nn.Module,
+    config: Source,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    units: Choice = None,
+    resume: bool | None = None,
+) -> OffloadedOptimizer:
+    """Moves a model to the memory tiers of a configuration, for a loop of one's own. Returns its optimizer.
+
+    The loop calls the model, ``loss.backward()`` and ``optimizer.step()``. Several backwards before a step add up: divide
+    the loss by their number. ``optimizer``: its formula, groups and values are taken over; without, the configuration's.
+    ``units`` and ``resume``: as in :func:`sluice.initialize`.
+
+    Raises ConfigError, :class:`sluice.DoesNotFit`, OSError, MemoryError, and ValueError for fp16, whose loss scale needs
+    the engine of :func:`sluice.initialize`.
+
+    >>> optimizer = sluice.offload(model, "ds.json")
+    >>> for x, y in loader:
+    ...     loss = f(model(x), y)
+    ...     loss.backward()
+    ...     optimizer.step()
+    """
+    offloaded = OffloadedModel(
+        module,
+        config,
+        optimizer=None if optimizer is None else section_of(optimizer),
+        groups=None if optimizer is None else optimizer.param_groups,
+        units=units,
+        resume=resume,
+    )
+    if offloaded.dtype == torch.float16:
+        offloaded.close()
+        raise ValueError("fp16 has a loss scale, which a loop of one's own does not apply: use bf16, or sluice.initialize")
+    return OffloadedOptimizer(offloaded, optimizer)

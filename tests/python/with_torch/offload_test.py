@@ -1,0 +1,111 @@
+"""Loops of one's own, and plans of PyTorch modules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import batch, config, differences, engine_of, loss_of, make, train_plain
+
+import sluice
+
+
+def own_loop(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range, parts: int = 1) -> list[float]:
+    losses = []
+    for step in steps:
+        for part in range(parts):
+            ids, targets = batch(step * 100 + part)
+            loss = loss_of(model(ids), targets)
+            (loss / parts).backward()
+            losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_loop_of_ones_own_follows_plain_pytorch(parts: int) -> None:
+    plain = make()
+    expected = train_plain(plain, torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.01), range(10), parts, 1.0)
+    model = make()
+    optimizer = sluice.offload(model, config(gradient_clipping=1.0))
+    mine = own_loop(model, optimizer, range(10), parts)
+    assert mine[0] == expected[0]
+    assert differences(mine, expected) < 1e-6
+    assert optimizer.gradient_norm is not None
+    weights = optimizer.model_state_dict()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-5, atol=1e-7)
+    optimizer.close()
+
+
+def test_a_clients_optimizer_and_scheduler_drive_the_steps() -> None:
+    def course(offloaded: bool) -> list[float]:
+        model = make()
+        client = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.StepLR(client, 2, 0.5)
+        keys = config()
+        del keys["optimizer"]
+        optimizer: Any = sluice.offload(model, keys, optimizer=client) if offloaded else client
+        losses = []
+        for step in range(6):
+            losses += own_loop(model, optimizer, range(step, step + 1))
+            schedule.step()
+        if offloaded:
+            optimizer.close()
+        return losses
+
+    assert differences(course(True), course(False)) < 2e-6
+
+
+def test_an_interrupted_forward_is_cleaned_up_by_the_next() -> None:
+    model = make()
+    optimizer = sluice.offload(model, config())
+    handle = model.blocks[1].register_forward_pre_hook(_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model(batch(0)[0])
+    handle.remove()
+    reference = make()
+    expected = train_plain(reference, torch.optim.AdamW(reference.parameters(), lr=1e-3, weight_decay=0.01), range(3))
+    assert differences(own_loop(model, optimizer, range(3)), expected) < 1e-6
+    optimizer.close()
+
+
+def _interrupt(module: torch.nn.Module, args: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_checkpoint_continues(tmp_path: Path) -> None:
+    model = make()
+    optimizer = sluice.offload(model, config())
+    own_loop(model, optimizer, range(3))
+    optimizer.save_checkpoint(str(tmp_path))
+    expected = own_loop(model, optimizer, range(3, 6))
+    optimizer.close()
+    model = make()
+    optimizer = sluice.offload(model, config())
+    assert optimizer.load_checkpoint(str(tmp_path)) == optimizer.steps == 3
+    assert own_loop(model, optimizer, range(3, 6)) == expected
+    optimizer.close()
+
+
+def test_fp16_needs_the_engine() -> None:
+    with pytest.raises(ValueError, match="loss scale"):
+        sluice.offload(make(), config(fp16={"enabled": True}))
+
+
+def test_a_plan_of_a_module_is_the_engines(tmp_path: Path) -> None:
+    keys = config("nvme", tmp_path)
+    with torch.device("meta"):
+        unmade = make()
+    plan = sluice.plan(unmade, keys)
+    engine = engine_of(make(), keys)
+    assert plan.data["planned_bytes"] == engine.report()["plan"]["planned_bytes"]
+    assert "optimizer states" in str(plan)
+    assert "<table>" in plan._repr_html_()
+    engine.destroy()
+    with pytest.raises(ValueError, match="machine and rates"):
+        sluice.plan(unmade, keys, machine={"cores": 2})
+    assert sluice.plan(make(), keys, placement="resident").data["planned_bytes"]["nvme"] == 0
