@@ -55,6 +55,7 @@ class SluiceEngine(EngineValues):
         )
         self.module = model
         self._source = source
+        self._optimizer_class = None if client is None else type(client).__name__
         self._trains = client is not None or groups is not None or self.has_optimizer_section()
         if not self._trains:
             model.requires_grad_(False)  # no gradients and states are planned for it
@@ -153,6 +154,9 @@ class SluiceEngine(EngineValues):
         if not self._last.updated:
             self.skipped_steps += 1
         elif self.lr_scheduler is not None:
+            # PyTorch's schedulers ask their optimizer whether it has stepped, and warn.
+            asked: Any = getattr(self.lr_scheduler, "optimizer", self.optimizer)
+            asked._opt_called = True
             self.lr_scheduler.step(**(lr_kwargs or {}))
         every = self.loop.steps_per_print
         if every and self.global_steps % every == 0:

@@ -23,6 +23,7 @@ class EngineValues(nn.Module):
     _offloaded: OffloadedModel
     _source: Source
     _last: Any
+    _optimizer_class: str | None
 
     @property
     def config(self) -> dict[str, Any]:
@@ -39,6 +40,41 @@ class EngineValues(nn.Module):
             return "optimizer" in self.config
         except ValueError:
             return True  # not JSON: the parser of configurations says where
+
+    def optimizer_name(self) -> str | None:
+        """The class of the client's optimizer, or the "type" of the configuration's section; None without either."""
+        return self._optimizer_class or self._section("optimizer").get("type")
+
+    def optimizer_params(self) -> dict[str, Any] | None:
+        """``optimizer.params`` of the configuration."""
+        return self._section("optimizer").get("params")
+
+    def scheduler_name(self) -> str | None:
+        """``scheduler.type`` of the configuration."""
+        return self._section("scheduler").get("type")
+
+    def scheduler_params(self) -> dict[str, Any] | None:
+        """``scheduler.params`` of the configuration."""
+        return self._section("scheduler").get("params")
+
+    def _section(self, name: str) -> dict[str, Any]:
+        return self.config.get(name) or {}
+
+    def steps_per_print(self) -> int | None:
+        """Steps between lines in the log; None: no lines."""
+        every: int | None = self.loop.steps_per_print
+        return every
+
+    def get_batch_info(self) -> tuple[int, int, int]:
+        """Samples of a step, samples of a micro-batch, micro-batches of a step."""
+        return self.train_batch_size(), self.train_micro_batch_size_per_gpu(), self.gradient_accumulation_steps()
+
+    def get_mom(self) -> list[Any]:
+        """Betas of the next update, or the momentum, by parameter group."""
+        return [group.get("betas", group.get("momentum")) for group in self.optimizer.param_groups]
+
+    def empty_partition_cache(self) -> None:
+        """Does nothing: between passes no weights are gathered."""
 
     def train_batch_size(self) -> int:
         """Samples of a step."""

@@ -1,4 +1,4 @@
-"""``python -m sluice.as_deepspeed script.py [arguments]``: runs a script, or a module after ``-m``, with the module deepspeed."""
+"""``python -m sluice.as_deepspeed script.py [arguments]``: runs a script, or a module after ``-m``, that finds deepspeed."""
 
 from __future__ import annotations
 

@@ -224,7 +224,8 @@ class LRRangeTest(_Scheduler):
         if not isinstance(lr_range_test_step_size, int) or lr_range_test_step_size <= 0:
             raise ValueError(f"lr_range_test_step_size is {lr_range_test_step_size}: a positive integer is needed")
         self.min_lr = self._per_group(lr_range_test_min_lr, "lr_range_test_min_lr")
-        self.step_size, self.step_rate, self.staircase = lr_range_test_step_size, lr_range_test_step_rate, lr_range_test_staircase
+        self.step_size, self.step_rate = lr_range_test_step_size, lr_range_test_step_rate
+        self.staircase = lr_range_test_staircase
         self._start()
 
     def get_lr(self) -> list[float]:

@@ -66,7 +66,8 @@ def set_z3_leaf_modules(model: nn.Module, leaf_module_classes: Iterable[type | s
     Raises ValueError where no module of the model is of such a class.
     """
     wanted = list(leaf_module_classes)
-    found = [m for m in model.modules() if any(type(m).__name__ == w if isinstance(w, str) else isinstance(m, w) for w in wanted)]
+    names, classes = {w for w in wanted if isinstance(w, str)}, tuple(w for w in wanted if not isinstance(w, str))
+    found = [module for module in model.modules() if type(module).__name__ in names or isinstance(module, classes)]
     if not found:
         raise ValueError(f"no module of the model is of the classes {wanted}")
     for module in found:

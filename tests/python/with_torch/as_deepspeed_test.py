@@ -16,7 +16,7 @@ def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     environment = {key: value for key, value in os.environ.items() if key not in names}
     return subprocess.run(
-        [sys.executable, *arguments], env={**environment, **variables}, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *arguments], env={**environment, **variables}, capture_output=True, text=True, timeout=180, check=False
     )
 
 
@@ -111,11 +111,11 @@ def test_a_part_that_is_missing_is_named(statement: str, error: str) -> None:
 def test_another_deepspeed_that_is_imported_already_is_refused(tmp_path: Path) -> None:
     (tmp_path / "deepspeed.py").write_text("")
     script = "import sys; sys.path.insert(0, '.')\nimport deepspeed\nimport sluice.as_deepspeed"
-    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
     assert result.stderr.splitlines()[-1].startswith("ImportError: deepspeed is imported already, from ")
     # One that is only there is not read.
     script = "import sys; sys.path.insert(0, '.')\nimport sluice.as_deepspeed, deepspeed; print(deepspeed.__version__)"
-    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
     assert result.stdout == "0.19.8+sluice\n"
 
 

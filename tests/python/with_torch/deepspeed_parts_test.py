@@ -72,6 +72,19 @@ def test_a_scheduler_object_drives_an_engine() -> None:
     engine.destroy()
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_scheduler_of_pytorch_does_not_warn_of_an_optimizer_that_never_steps() -> None:
+    def half(update: int) -> float:
+        return 0.5**update
+
+    engine = sluice.initialize(
+        model=make(), config=config(), lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, half)
+    )[0]
+    train(engine, range(3))
+    assert engine.get_lr() == pytest.approx([1e-3 / 8])
+    engine.destroy()
+
+
 def test_checkpointed_functions_give_equal_gradients() -> None:
     class Checkpointed(Tied):
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -123,6 +136,19 @@ def test_a_state_dict_of_the_model_has_the_values() -> None:
     assert torch.equal(part["up.weight"], whole["blocks.1.up.weight"])
     kept = engine.module.state_dict(keep_vars=True)
     assert all(kept[name] is parameter for name, parameter in engine.module.named_parameters())
+    engine.destroy()
+
+
+def test_an_engine_says_what_it_was_given() -> None:
+    warmup = {"type": "WarmupLR", "params": {"warmup_num_steps": 4}}
+    keys = config(scheduler=warmup, gradient_accumulation_steps=3)
+    engine = engine_of(make(), keys)
+    assert engine.config == keys
+    assert (engine.optimizer_name(), engine.optimizer_params()) == ("AdamW", keys["optimizer"]["params"])
+    assert (engine.scheduler_name(), engine.scheduler_params()) == ("WarmupLR", warmup["params"])
+    assert engine.get_batch_info() == (6, 2, 3)
+    assert [tuple(betas) for betas in engine.get_mom()] == [(0.9, 0.999)]
+    assert engine.steps_per_print() is None
     engine.destroy()
 
 
