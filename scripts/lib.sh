@@ -79,7 +79,7 @@ run_tests() {
 run_python_tests() {
   local results="$repo/.cache/test-results" result=0 part
   scripts/test_python.sh "$results" || result=1
-  for part in python python-torch; do
+  for part in python python-torch python-hf; do
     skips+=("$(scripts/skipped_tests.py "$part" "$results/$part" "$results/$part" 2>&1)") || result=1
   done
   return "$result"

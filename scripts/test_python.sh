@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the Python package's wheel, installs it into an environment without compilers on PATH, and runs its tests there:
-# first without PyTorch, then with the PyTorch of .venv. scripts/test_python.sh [RESULTS] (results of pytest as JUnit XML,
-# RESULTS/python and RESULTS/python-torch; .cache/test-results by default).
+# first without PyTorch, then with the PyTorch of .venv, then with Transformers, Accelerate and PEFT too.
+# scripts/test_python.sh [RESULTS] (results of pytest as JUnit XML, RESULTS/python, python-torch and python-hf;
+# .cache/test-results by default).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 results="$(mkdir -p "${1:-.cache/test-results}" && cd "${1:-.cache/test-results}" && pwd)"
@@ -10,13 +11,16 @@ mkdir -p "$place"
 python=.venv/bin/python
 [[ -x "$python" ]] || fail "there is no $python; run scripts/setup.sh"
 
-# An environment with these packages: environment NAME PACKAGE...
+# An environment with these packages: environment NAME PACKAGE... It sees the packages in the folder $beside, if that is set.
 environment() {
   local name="$1" log="$place/$1.log" packages=("${@:2}")
-  local folder="$place/$name" wanted="${packages[*]} $("$python" --version)"
+  local folder="$place/$name" wanted="${packages[*]} $("$python" --version) ${beside:-}"
   if [[ "$(cat "$folder/.packages" 2>/dev/null)" == "$wanted" ]]; then return; fi
   rm -rf "$folder"
   "$python" -m venv "$folder" >"$log" 2>&1 || explain_failure "$log" "making the environment $name"
+  if [[ -n "${beside:-}" ]]; then
+    echo "$beside" >"$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"
+  fi
   "$folder/bin/python" -m pip install --disable-pip-version-check -q "${packages[@]}" >>"$log" 2>&1 ||
     explain_failure "$log" "installing ${packages[*]}"
   echo "$wanted" >"$folder/.packages"
@@ -50,12 +54,17 @@ run_pytest() {
 
 mapfile -t build_packages < <(sed -n 's/^requires = \[\(.*\)\]$/\1/p' pyproject.toml | tr -d '" ' | tr ',' '\n')
 mapfile -t test_packages <tests/python/requirements.txt
+mapfile -t hf_packages <tests/python/with_hf/requirements.txt
+torch="$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 environment build "${build_packages[@]}"
 environment test "${test_packages[@]}"
+beside="$torch" environment hf "${hf_packages[@]}"
 build_wheel
-"$place/test/bin/python" -m pip install --disable-pip-version-check -q --no-deps --no-index --force-reinstall "$place"/wheel/*.whl
+for name in test hf; do
+  "$place/$name/bin/python" -m pip install --disable-pip-version-check -q --no-deps --no-index --force-reinstall "$place"/wheel/*.whl
+done
 result=0
-run_pytest python tests/python --ignore=tests/python/with_torch || result=1
-torch="$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+run_pytest python tests/python --ignore=tests/python/with_torch --ignore=tests/python/with_hf || result=1
 run_pytest python-torch PYTHONPATH="$torch" tests/python/with_torch || result=1
+run_pytest python-hf PATH="$place/hf/bin" tests/python/with_hf || result=1
 exit "$result"

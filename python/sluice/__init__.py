@@ -6,6 +6,8 @@
 - ``sluice.config``: reads and checks a DeepSpeed JSON file.
 - ``sluice.ops.aio.aio_handle``: moves tensors to and from files at the drive's speed.
 - ``sluice.ops.adam``, ``adagrad``, ``lion``, ``sgd``: optimizers on host memory.
+- ``sluice.as_deepspeed``: a module by DeepSpeed's name, for the Trainer, Accelerate and PEFT.
+- ``sluice.comm``, ``accelerator``, ``checkpointing``, ``runtime``, ``checkpoint``, ``utils``, ``zero``: DeepSpeed's parts.
 
 PyTorch is imported when something that needs it is used: the engine, the optimizers.
 
@@ -23,8 +25,10 @@ from ._errors import DoesNotFit, Error, StorageError
 from ._plan import Plan, machine_facts, plan
 
 if TYPE_CHECKING:
-    from ._initialize import add_config_arguments, init_distributed, initialize
+    from ._initialize import add_config_arguments, initialize
     from ._offload import OffloadedOptimizer, offload
+    from ._training.optimizer import SluiceOptimizer
+    from .comm import init_distributed
     from .engine import SluiceEngine
 
 __all__ = [
@@ -33,9 +37,14 @@ __all__ = [
     "OffloadedOptimizer",
     "Plan",
     "SluiceEngine",
+    "SluiceOptimizer",
     "StorageError",
     "__version__",
+    "accelerator",
     "add_config_arguments",
+    "checkpoint",
+    "checkpointing",
+    "comm",
     "config",
     "init_distributed",
     "initialize",
@@ -43,6 +52,7 @@ __all__ = [
     "offload",
     "ops",
     "plan",
+    "runtime",
     "utils",
     "zero",
 ]
@@ -50,20 +60,27 @@ __all__ = [
 _LATER = {
     "OffloadedOptimizer": "._offload",
     "SluiceEngine": ".engine",
+    "SluiceOptimizer": "._training.optimizer",
     "add_config_arguments": "._initialize",
-    "init_distributed": "._initialize",
+    "init_distributed": ".comm",
     "initialize": "._initialize",
     "offload": "._offload",
 }
-
-
-_MODULES = ("utils", "zero")
+_MODULES = {
+    "accelerator": ".accelerator",
+    "checkpoint": ".checkpoint",
+    "checkpointing": ".runtime.activation_checkpointing.checkpointing",
+    "comm": ".comm",
+    "runtime": ".runtime",
+    "utils": ".utils",
+    "zero": ".zero",
+}
 
 
 def __getattr__(name: str) -> Any:
     """What needs PyTorch is imported at its first use."""
     if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
+        return importlib.import_module(_MODULES[name], __name__)
     if name in _LATER:
         return getattr(importlib.import_module(_LATER[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

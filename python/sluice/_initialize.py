@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 
 from ._training import ranks
 from ._training.units import Choice
+from .comm import init_distributed
 from .config import Source
 from .engine import Schedule, SluiceEngine
 
@@ -60,7 +62,8 @@ def initialize(
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
             raise ValueError(f"{name}: ranks share the parameters of a model in one way only, all with all")
-    ranks.join()
+    if (ranks.world_size() > 1 or "RANK" in os.environ) and dist_init_required is not False:
+        init_distributed()  # scripts that a launcher started ask torch.distributed for their rank
     engine = SluiceEngine(
         model,
         _one_config(args, config if config is not None else config_params),
@@ -84,11 +87,6 @@ def _one_config(args: Any, config: Source | None) -> Source:
     if in_args is not None:
         raise ValueError("there are two configurations: args.deepspeed_config and config")
     return config
-
-
-def init_distributed(dist_backend: str | None = None, **_: Any) -> None:
-    """Joins the ranks that a launcher (torchrun) has started, over Gloo; does nothing for one rank."""
-    ranks.join()
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -15,18 +15,21 @@ from torch import nn
 
 from ._training import batches, ranks
 from ._training.checkpoint_files import latest_tag, load_client, save_client, tag_folder, write_latest, write_weights
+from ._training.engine_values import EngineValues
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import SluiceOptimizer, groups_of, section_of, values_of
 from ._training.schedule import ConfigScheduler
 from ._training.units import Choice
 from .config import Source
 
+__all__ = ["SluiceEngine"]
+
 log = logging.getLogger("sluice")
 
 Schedule = Any  # a scheduler object, or a function that makes one from an optimizer
 
 
-class SluiceEngine(nn.Module):
+class SluiceEngine(EngineValues):
     """Trains a model over memory tiers, with the methods of DeepSpeed's engine. Made by :func:`sluice.initialize`.
 
     One thread calls it. After an error in forward the step goes on with its next micro-batch; after an error in backward
@@ -52,6 +55,14 @@ class SluiceEngine(nn.Module):
             list(model.parameters()) if groups is None else groups
         )
         self.module = model
+        self.global_rank, self.world_size = ranks.rank(), ranks.world_size()
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self._source = source
+        self._optimizer_class = None if client is None else type(client).__name__
+        self._trains = client is not None or groups is not None or self.has_optimizer_section()
+        if not self._trains:
+            model.requires_grad_(False)  # no gradients and states are planned for it
+            source = {key: value for key, value in self.config.items() if key != "scheduler"}
         self._offloaded = OffloadedModel(
             model,
             source,
@@ -69,8 +80,6 @@ class SluiceEngine(nn.Module):
         self.micro_steps = 0
         self.skipped_steps = 0
         self.global_samples = self.global_steps * self.train_batch_size()
-        self.global_rank, self.world_size = ranks.rank(), ranks.world_size()
-        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.loss: torch.Tensor | None = None
         self._in_step = 0  # micro-batches since the last step
         self._boundary: bool | None = None  # set by set_gradient_accumulation_boundary()
@@ -113,7 +122,8 @@ class SluiceEngine(nn.Module):
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ValueError("backward() takes a loss of one element")
         if not loss.requires_grad:
-            raise ValueError("the loss depends on no parameter that trains")
+            why = "" if self._trains else ': initialize() was given no optimizer, and no "optimizer" section'
+            raise ValueError(f"the loss depends on no parameter that trains{why}")
         count = self.gradient_accumulation_steps() if scale_wrt_gas else 1
         divided = loss / count
         self.loop.add_loss(loss if scale_wrt_gas else loss * self.gradient_accumulation_steps())
@@ -136,9 +146,9 @@ class SluiceEngine(nn.Module):
         at_boundary = self.is_gradient_accumulation_boundary()
         self.micro_steps += 1
         self._in_step += 1
-        self.global_samples += self.train_micro_batch_size_per_gpu() * self.world_size
         if not at_boundary:
             return
+        self.global_samples += self.train_batch_size()
         self._in_step = 0
         self._last = self.loop.end_step([values_of(group) for group in self.optimizer.param_groups])
         self.optimizer.overflow = not self._last.updated
@@ -146,6 +156,9 @@ class SluiceEngine(nn.Module):
         if not self._last.updated:
             self.skipped_steps += 1
         elif self.lr_scheduler is not None:
+            # PyTorch's schedulers ask their optimizer whether it has stepped, and warn.
+            asked: Any = getattr(self.lr_scheduler, "optimizer", self.optimizer)
+            asked._opt_called = True
             self.lr_scheduler.step(**(lr_kwargs or {}))
         every = self.loop.steps_per_print
         if every and self.global_steps % every == 0:
@@ -192,68 +205,6 @@ class SluiceEngine(nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Does nothing: a step uses its gradients up."""
-
-    # Values
-
-    def train_batch_size(self) -> int:
-        return int(self.loop.train_batch_size)
-
-    def train_micro_batch_size_per_gpu(self) -> int:
-        return int(self.loop.micro_batch_size)
-
-    def gradient_accumulation_steps(self) -> int:
-        return int(self.loop.accumulation_steps)
-
-    def gradient_clipping(self) -> float:
-        return float(self.loop.clipping)
-
-    def zero_optimization(self) -> bool:
-        return self.zero_optimization_stage() > 0
-
-    def zero_optimization_stage(self) -> int:
-        return int(self.loop.zero_stage)
-
-    def zero_optimization_partition_weights(self) -> bool:
-        return self.zero_optimization_stage() == 3
-
-    def zero_gather_16bit_weights_on_model_save(self) -> bool:
-        """True: weights can always be saved."""
-        return True
-
-    def bfloat16_enabled(self) -> bool:
-        return self._offloaded.dtype == torch.bfloat16
-
-    def fp16_enabled(self) -> bool:
-        return self._offloaded.dtype == torch.float16
-
-    def get_data_types(self) -> tuple[torch.dtype, torch.dtype]:
-        """Data types of the weights and of the gradients."""
-        return self._offloaded.dtype, self._offloaded.dtype
-
-    def get_lr(self) -> list[float]:
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
-
-    def get_global_grad_norm(self) -> float | None:
-        """The norm of the last step, before clipping; None before the first."""
-        return None if self._last is None else float(self._last.gradient_norm)
-
-    def was_step_applied(self) -> bool:
-        """Whether the last step updated the weights."""
-        return self._last is not None and bool(self._last.updated)
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
-
-    @property
-    def cur_scale(self) -> float:
-        return float(self.loop.loss_scale)
-
-    def report(self) -> dict[str, Any]:
-        """Bytes moved and seconds waited since initialize(), and the plan as data."""
-        import json
-
-        return {**self.loop.counters(), "plan": json.loads(self.loop.plan_json), "choices": self.loop.choices}
 
     # Data, states, checkpoints
 

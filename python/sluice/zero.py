@@ -13,6 +13,7 @@ from ._training.file_parameters import FileParameters
 from ._training import ranks
 from ._training.owners import Owner, owner_of
 from .config import Source
+from .runtime.zero.partition_parameters import ZeroParamStatus
 
 __all__ = ["GatheredParameters", "Init", "register_external_parameter", "unregister_external_parameter"]
 
@@ -65,6 +66,8 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             for loop, unit in reversed(entered):
                 loop.leave(unit)
             raise
+        for parameter, _ in self._gathered:
+            parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
         if self._modifier is not None:
             self._before = {id(parameter): parameter.detach().clone() for parameter, _ in self._gathered}
         return self
@@ -81,6 +84,8 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 changed.append((owner, values))
         for loop, unit in reversed(self._units()):
             loop.leave(unit)
+        for parameter, _ in self._gathered:
+            parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
         self._before.clear()
         self._gathered.clear()
         for owner, values in changed:

@@ -12,7 +12,7 @@ MOST_LINES = 400
 LINE_SUFFIXES = (".cpp", ".hpp", ".c", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake")
 # Folders and files that are larger for a reason: path -> (limit, reason). An entry that is no longer needed is a finding.
 EXCEPTIONS: dict[str, tuple[int, str]] = {
-    "engine/config/src/train/train_table.cpp": (620, "one table, a row for each key of the schema"),
+    "engine/config/src/train/train_table.cpp": (660, "one table, a row for each key of the schema"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import inspect
 import json
 import os
 import subprocess
@@ -120,3 +121,19 @@ def public_names(module: Any) -> list[str]:
     return list(getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")]))
 
 
+def names_without_docstring(module: Any) -> list[str]:
+    """Public functions and classes of a module, and members of its classes. Names that are imported later are left out."""
+    missing: list[str] = []
+    for name in set(public_names(module)) - set(getattr(module, "_LATER", ())) - set(getattr(module, "_MODULES", ())):
+        value = getattr(module, name)
+        if not (inspect.isclass(value) or inspect.isfunction(value)):
+            continue
+        if not inspect.getdoc(value):
+            missing.append(name)
+        if inspect.isclass(value):
+            missing += [
+                f"{name}.{part}"
+                for part, member in vars(value).items()
+                if not part.startswith("_") and (callable(member) or isinstance(member, property)) and not member.__doc__
+            ]
+    return sorted(missing)

@@ -16,7 +16,7 @@ import sluice
 import sluice._core
 import sluice.config
 import sluice.ops.aio
-from conftest import REPOSITORY, public_names
+from conftest import REPOSITORY, names_without_docstring
 
 PACKAGE = Path(sluice.__file__).parent
 
@@ -101,17 +101,4 @@ def test_the_package_passes_mypy(mypy_cache: dict[str, str], tmp_path: Path) -> 
 
 @pytest.mark.parametrize("module", [sluice, sluice.config, sluice.ops.aio], ids=lambda module: module.__name__)
 def test_every_public_name_has_a_docstring(module: object) -> None:
-    missing = []
-    for name in set(public_names(module)) - set(getattr(module, "_LATER", ())) - set(getattr(module, "_MODULES", ())):
-        value = getattr(module, name)
-        if not (inspect.isclass(value) or inspect.isfunction(value)):
-            continue
-        if not inspect.getdoc(value):
-            missing.append(name)
-        if inspect.isclass(value):
-            missing += [
-                f"{name}.{part}"
-                for part, member in vars(value).items()
-                if not part.startswith("_") and (callable(member) or isinstance(member, property)) and not member.__doc__
-            ]
-    assert missing == []
+    assert names_without_docstring(module) == []

@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from .. import config as _config
-from .engine_module import engine_module
+from ..config import ConfigError, Source
+from ..runtime.zero.partition_parameters import ZeroParamStatus
 from . import ranks
+from .engine_module import engine_module
+from .full_state_dict import FullStateDicts
 from .hooks import Hooks
 from .owners import disown, own
 from .units import Choice, find_units, parameters_of
-from ..config import ConfigError, Source
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -107,12 +109,14 @@ class OffloadedModel:
         for buffer in _floating_buffers(model):
             buffer.data = buffer.data.to(self.dtype)
         self.hooks = Hooks(model, self.units, self.loop)
+        self._state_dicts = FullStateDicts(model, self.parameters, self.loop)
 
     def _describe_parameters(self) -> None:
         for index, (name, parameter) in enumerate(self.parameters.items()):
             parameter.ds_shape = parameter.shape  # type: ignore[attr-defined]
             parameter.ds_numel = parameter.numel()  # type: ignore[attr-defined]
             parameter.ds_id = index  # type: ignore[attr-defined]
+            parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
             own(parameter, self, name, self._units_of[name])
 
     def configured_groups(self) -> list[dict[str, Any]]:
@@ -141,6 +145,7 @@ class OffloadedModel:
     def close(self) -> None:
         """Commits the last step, and takes the hooks off the model. The parameters stay empty."""
         self.hooks.remove()
+        self._state_dicts.remove()
         for parameter in self.parameters.values():
             disown(parameter)
         try:

@@ -55,7 +55,8 @@ def _chosen(model: nn.Module, choice: Choice) -> set[nn.Module]:
     if choice is None:
         classes = _classes_not_to_split(model)
         named = {module for module in model.modules() if type(module).__name__ in classes and _has_parameters(module)}
-        return named or _blocks_of_lists(model)
+        marked = {module for module in model.modules() if getattr(module, "_z3_leaf", False)}  # set_z3_leaf_modules
+        return (named or _blocks_of_lists(model)) | marked
     if callable(choice) and not isinstance(choice, type):
         return {module for name, module in model.named_modules() if choice(name, module)}
     wanted = [choice] if isinstance(choice, (str, type)) else list(choice)

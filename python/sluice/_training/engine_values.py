@@ -1,0 +1,147 @@
+"""What an engine says about itself, with DeepSpeed's names."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .offloaded import OffloadedModel
+from .optimizer import SluiceOptimizer
+from ..config import Source
+
+
+class EngineValues(nn.Module):
+    """The part of an engine that only reads. Private: engines inherit it."""
+
+    loop: Any
+    optimizer: SluiceOptimizer
+    _offloaded: OffloadedModel
+    _source: Source
+    _last: Any
+    _optimizer_class: str | None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration as it was given: a copy of the dict, or what the file has."""
+        if isinstance(self._source, Mapping):
+            return dict(self._source)
+        with open(os.fspath(self._source)) as file:
+            values: dict[str, Any] = json.load(file)
+        return values
+
+    def has_optimizer_section(self) -> bool:
+        """Whether the configuration has an optimizer. Without one, and without a client's, the engine only computes."""
+        try:
+            return "optimizer" in self.config
+        except ValueError:
+            return True  # not JSON: the parser of configurations says where
+
+    def optimizer_name(self) -> str | None:
+        """The class of the client's optimizer, or the "type" of the configuration's section; None without either."""
+        return self._optimizer_class or self._section("optimizer").get("type")
+
+    def optimizer_params(self) -> dict[str, Any] | None:
+        """``optimizer.params`` of the configuration."""
+        return self._section("optimizer").get("params")
+
+    def scheduler_name(self) -> str | None:
+        """``scheduler.type`` of the configuration."""
+        return self._section("scheduler").get("type")
+
+    def scheduler_params(self) -> dict[str, Any] | None:
+        """``scheduler.params`` of the configuration."""
+        return self._section("scheduler").get("params")
+
+    def _section(self, name: str) -> dict[str, Any]:
+        return self.config.get(name) or {}
+
+    def steps_per_print(self) -> int | None:
+        """Steps between lines in the log; None: no lines."""
+        every: int | None = self.loop.steps_per_print
+        return every
+
+    def get_batch_info(self) -> tuple[int, int, int]:
+        """Samples of a step, samples of a micro-batch, micro-batches of a step."""
+        return self.train_batch_size(), self.train_micro_batch_size_per_gpu(), self.gradient_accumulation_steps()
+
+    def get_mom(self) -> list[Any]:
+        """Betas of the next update, or the momentum, by parameter group."""
+        return [group.get("betas", group.get("momentum")) for group in self.optimizer.param_groups]
+
+    def empty_partition_cache(self) -> None:
+        """Does nothing: between passes no weights are gathered."""
+
+    def train_batch_size(self) -> int:
+        """Samples of a step."""
+        return int(self.loop.train_batch_size)
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        """Samples of a micro-batch."""
+        return int(self.loop.micro_batch_size)
+
+    def gradient_accumulation_steps(self) -> int:
+        """Micro-batches of a step."""
+        return int(self.loop.accumulation_steps)
+
+    def gradient_clipping(self) -> float:
+        """The largest norm of gradients; 0: no clipping."""
+        return float(self.loop.clipping)
+
+    def zero_optimization(self) -> bool:
+        """Whether the configuration has a ZeRO stage above 0."""
+        return self.zero_optimization_stage() > 0
+
+    def zero_optimization_stage(self) -> int:
+        """The stage of the configuration."""
+        return int(self.loop.zero_stage)
+
+    def zero_optimization_partition_weights(self) -> bool:
+        """Whether the configuration has stage 3."""
+        return self.zero_optimization_stage() == 3
+
+    def zero_gather_16bit_weights_on_model_save(self) -> bool:
+        """True: weights can always be saved."""
+        return True
+
+    def bfloat16_enabled(self) -> bool:
+        """Whether weights compute in bf16."""
+        return self._offloaded.dtype == torch.bfloat16
+
+    def fp16_enabled(self) -> bool:
+        """Whether weights compute in fp16."""
+        return self._offloaded.dtype == torch.float16
+
+    def get_data_types(self) -> tuple[torch.dtype, torch.dtype]:
+        """Data types of the weights and of the gradients."""
+        return self._offloaded.dtype, self._offloaded.dtype
+
+    def get_lr(self) -> list[float]:
+        """Rates of the next update, by parameter group."""
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def get_global_grad_norm(self) -> float | None:
+        """The norm of the last step, before clipping; None before the first."""
+        return None if self._last is None else float(self._last.gradient_norm)
+
+    def was_step_applied(self) -> bool:
+        """Whether the last step updated the weights."""
+        return self._last is not None and bool(self._last.updated)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return torch.device("cpu")
+
+    @property
+    def cur_scale(self) -> float:
+        """The loss scale of the next backward; 1 without fp16."""
+        return float(self.loop.loss_scale)
+
+    def report(self) -> dict[str, Any]:
+        """Bytes moved and seconds waited since initialize(), and the plan as data."""
+        return {**self.loop.counters(), "plan": json.loads(self.loop.plan_json), "choices": self.loop.choices}

@@ -1,0 +1,140 @@
+"""DeepSpeed's ``accelerator``: the device that computes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from typing import Any
+
+import torch
+
+__all__ = ["Accelerator", "get_accelerator"]
+
+
+class Accelerator:
+    """The device that computes, by the methods of DeepSpeed's accelerators: the CPU, on which engines of Python train.
+
+    Sizes are bytes. Memory is that of the process: its resident size, and the largest so far. There is one device, and
+    nothing to wait for. An unknown name is an AttributeError.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the accelerator of Sluice has no {name!r}")
+
+    def device_name(self, device_index: int | None = None) -> str:
+        """The device in torch's words: "cpu"."""
+        return "cpu"
+
+    def current_device_name(self) -> str:
+        """As :meth:`device_name`."""
+        return self.device_name()
+
+    def device(self, device_index: int | None = None) -> contextlib.AbstractContextManager[None]:
+        """A context in which the device is current: any."""
+        return contextlib.nullcontext()
+
+    def current_device(self) -> int:
+        """The index of the device: 0."""
+        return 0
+
+    def set_device(self, device_index: int) -> None:
+        """Does nothing for the one device. Raises ValueError for another index."""
+        if device_index != 0:
+            raise ValueError(f"there is no device {device_index}: the CPU computes, and is device 0")
+
+    def device_count(self) -> int:
+        """1."""
+        return 1
+
+    def is_available(self) -> bool:
+        """True."""
+        return True
+
+    def is_synchronized_device(self) -> bool:
+        """True: what is computed has ended when a call returns."""
+        return True
+
+    def synchronize(self, device_index: int | None = None) -> None:
+        """Does nothing: computing ends before its call returns."""
+
+    def empty_cache(self) -> None:
+        """Does nothing: PyTorch caches no memory of the CPU."""
+
+    def random(self) -> Any:
+        """``torch.random``."""
+        return torch.random
+
+    def manual_seed(self, seed: int) -> torch.Generator:
+        """``torch.manual_seed``."""
+        return torch.manual_seed(seed)
+
+    manual_seed_all = manual_seed
+
+    def initial_seed(self) -> int:
+        """``torch.initial_seed``."""
+        return torch.initial_seed()
+
+    def get_rng_state(self, device_index: int | None = None) -> torch.Tensor:
+        """``torch.get_rng_state``."""
+        return torch.get_rng_state()
+
+    def set_rng_state(self, new_state: torch.Tensor, device_index: int | None = None) -> None:
+        """``torch.set_rng_state``."""
+        torch.set_rng_state(new_state)
+
+    def memory_allocated(self, device_index: int | None = None) -> int:
+        """Resident bytes of the process."""
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def max_memory_allocated(self, device_index: int | None = None) -> int:
+        """The largest resident size of the process so far, in bytes."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    memory_reserved = memory_allocated
+    max_memory_reserved = max_memory_allocated
+
+    def total_memory(self, device_index: int | None = None) -> int:
+        """Bytes of memory of the machine."""
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    def available_memory(self, device_index: int | None = None) -> int:
+        """Bytes of the machine's memory that are free."""
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    def is_bf16_supported(self) -> bool:
+        """True."""
+        return True
+
+    def is_fp16_supported(self) -> bool:
+        """True."""
+        return True
+
+    def supported_dtypes(self) -> list[torch.dtype]:
+        """Data types of weights."""
+        return [torch.float32, torch.bfloat16, torch.float16]
+
+    def communication_backend_name(self) -> str:
+        """The backend of ``torch.distributed``: "gloo"."""
+        return "gloo"
+
+    def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:
+        """The tensor itself: the device that computes reads host memory."""
+        return tensor
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is in page-locked memory."""
+        return tensor.is_pinned()
+
+    def on_accelerator(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is where the device computes."""
+        return tensor.device.type == "cpu"
+
+
+_accelerator = Accelerator()
+
+
+def get_accelerator() -> Accelerator:
+    """The device that computes."""
+    return _accelerator

@@ -1,0 +1,1 @@
+"""The place of ``checkpointing`` in DeepSpeed."""

@@ -1,0 +1,71 @@
+"""PEFT's adapters train: states only for them, the base is never written, and they load in plain PyTorch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hf_runs import run, write_config, zero_config
+
+LORA_R, LAYERS, HIDDEN, INNER = 16, 4, 256, 512
+ADAPTERS = LAYERS * LORA_R * (4 * 2 * HIDDEN + 3 * (HIDDEN + INNER))  # of q, k, v, o and of gate, up, down
+STATE_BYTES, WEIGHT_BYTES = 12, 4  # of an element: fp32 master and two moments; fp32
+
+
+def lora(folder: Path, checkpointing: str, *resume: object) -> dict[str, Any]:
+    (folder / "drive").mkdir()
+    offload = {"device": "nvme", "nvme_path": str(folder / "drive")}
+    zero = {"stage": 3, "offload_optimizer": offload, "offload_param": offload}
+    ds_json = write_config(folder, zero_config(scheduler=None, zero_optimization=zero))
+    run("lora_script.py", folder / "output", ds_json, checkpointing, *resume)
+    report: dict[str, Any] = json.loads((folder / "output" / "report.json").read_text())
+    return report
+
+
+def losses(report: dict[str, Any]) -> list[float]:
+    return [entry["loss"] for entry in report["log"] if "loss" in entry]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("lora")
+    return folder / "output", lora(folder, "no")
+
+
+def test_states_are_those_of_the_adapters_to_the_byte(plain: tuple[Path, dict[str, Any]]) -> None:
+    report = plain[1]
+    assert report["adapter_count"] == ADAPTERS
+    states = [row for row in report["rows"] if row["component"] == "optimizer states"]
+    assert [row["nvme"] for row in states] == [STATE_BYTES * ADAPTERS]
+
+
+def test_the_base_is_never_written(plain: tuple[Path, dict[str, Any]]) -> None:
+    report = plain[1]
+    assert report["steps"] == 10
+    assert report["nvme_written_bytes"] == report["steps"] * ADAPTERS * (STATE_BYTES + WEIGHT_BYTES)
+    assert report["base_is_unchanged"]
+
+
+def test_saved_adapters_give_equal_logits_in_plain_pytorch(plain: tuple[Path, dict[str, Any]]) -> None:
+    output, report = plain
+    assert report["logits_are_equal"]
+    assert report["norm_of_logits"] > 0
+    names = {path.name for path in (output / "final").iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= names
+    assert "model.safetensors" not in names
+
+
+def test_gradient_checkpointing_changes_no_bit(plain: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    assert losses(lora(tmp_path, "yes")) == losses(plain[1])
+
+
+def test_a_resumed_run_has_equal_losses_and_adapters(plain: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    output, report = plain
+    shutil.copytree(output / "checkpoint-4", tmp_path / "output" / "checkpoint-4")
+    resumed = lora(tmp_path, "no", tmp_path / "output" / "checkpoint-4")
+    assert losses(resumed) == losses(report)
+    name = "final/adapter_model.safetensors"
+    assert (tmp_path / "output" / name).read_bytes() == (output / name).read_bytes()
