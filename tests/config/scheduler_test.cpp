@@ -62,6 +62,9 @@ TEST(OneCycle, SaysThatItReplacesTheBetas) {
   EXPECT_THAT(without.notes, ElementsAre("note: scheduler.params.cycle_min_mom: no effect unless "
                                          "cycle_momentum is true"));
   EXPECT_EQ(betas_of_step(without, 5).beta1, without.optimizer.beta1);
+  EXPECT_THAT(parse(one_cycle().set("optimizer.type", "\"sgd\"")).notes,
+              Contains("note: scheduler.params.cycle_momentum: no effect, since the optimizer has "
+                       "no betas; DeepSpeed cycles nothing else"));
 }
 
 TEST(OneCycle, SaysAtWhichStepTheFirstBetaReachesOne) {

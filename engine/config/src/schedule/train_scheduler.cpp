@@ -1,6 +1,7 @@
 #include "schedule/train_scheduler.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <utility>
 
 #include "schedule/scheduler_types.hpp"
@@ -126,10 +127,26 @@ void complete(Checker& checker, double, WarmupCosineLR& s) {
   note_short_length(checker, s.total_num_steps, s.warmup_num_steps);
 }
 
+bool has_betas(const Checker& checker) {
+  const Json::Value* const type = checker.find("optimizer.type");
+  if (type == nullptr || !type->isString()) return true;
+  const auto is = [name = type->asString()](std::string_view other) {
+    return std::ranges::equal(name, other, [](unsigned char x, unsigned char y) {
+      return std::tolower(x) == std::tolower(y);
+    });
+  };
+  return !is("SGD") && !is("Adagrad");
+}
+
 void note_momentum(Checker& checker, const OneCycle& s) {
   if (!s.cycle_momentum) {
     for (const char* key : {"cycle_min_mom", "cycle_max_mom", "decay_mom_rate"})
       checker.note_without_effect(param(key), "cycle_momentum is true");
+    return;
+  }
+  if (!has_betas(checker)) {
+    checker.add_note(param("cycle_momentum"),
+                     "no effect, since the optimizer has no betas; DeepSpeed cycles nothing else");
     return;
   }
   std::string note = "OneCycle sets the betas: the first cycles with the rate, the second is 0.99";
