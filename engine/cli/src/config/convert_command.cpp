@@ -135,7 +135,7 @@ void convert_optimizer(Conversion& conversion) {
     conversion.fail("optim", "\"" + optimizer +
                                  "\" is not supported yet; there are AdamW (adamw_torch), sgd and "
                                  "adagrad");
-  // Of a DeepSpeed file with an optimizer, DeepSpeed decays all parameters.
+  // DeepSpeed decays all parameters of a file that has an optimizer.
   const bool by_trainer = !conversion.config.isMember("optimizer");
   conversion.set("optimizer.type", type);
   const Json::Value lr = conversion.take("learning_rate");

@@ -61,7 +61,7 @@ ForwardMacs forward_macs(const config::ModelConfig& model) {
   const auto width = static_cast<double>(model.n_embd);
   const auto length = static_cast<double>(model.n_positions);
   const auto inner = static_cast<double>(model.inner_size());
-  // Of a token: q, k and v, the projection, scores and their product with v, and two layers.
+  // For one token: q, k and v, the projection, scores and their product with v, and two layers.
   const double block = 4 * width * width + 2 * length * width + 2 * width * inner;
   return {length * block, length * width * static_cast<double>(model.vocab_size)};
 }

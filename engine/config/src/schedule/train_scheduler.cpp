@@ -110,7 +110,7 @@ void note_own_rate(Checker& checker, std::string_view name, const char* meaning)
   checker.add_note(param(name), std::string(meaning) + ", whatever " + flag + " says");
 }
 
-// What a type needs beyond its parameters; one overload for each that needs something.
+// Completes a type that needs more than its parameters; one overload for each such type.
 template <typename Schedule>
 void complete(Checker&, double, Schedule&) {}
 

@@ -62,7 +62,7 @@ Value parameters_of(const SchedulerType& type) {
   Value params(Json::objectValue);
   for (const std::string_view name : type.parameters)
     params["propertyNames"]["enum"].append(std::string(name));
-  // Of one default only, and passed over (see the table).
+  // These take their default only, and nothing reads them (see the table).
   for (const char* name : {"last_batch_iteration", "last_epoch"})
     params["propertyNames"]["enum"].append(name);
   for (const std::string_view name : type.required) params["required"].append(std::string(name));

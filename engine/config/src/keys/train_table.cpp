@@ -1,0 +1,227 @@
+// The keys of the training configuration. Names, defaults and meaning: DeepSpeed 0.19's
+// configuration reference and source; the section "sluice" is this project's own. docs/config.md
+// shows this table.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "keys/memory_keys.hpp"
+#include "keys/step_keys.hpp"
+#include "sluice/config/key_table.hpp"
+
+namespace sluice::config {
+
+namespace {
+
+// default_json of a refused key: "none" when there is no value that means "off", "never" when the
+// key will not be supported and the note says why.
+constexpr KeyInfo kOtherKeys[] = {
+    // Activation checkpointing.
+    {"activation_checkpointing.partition_activations", "", "bool", "false", Fate::mapped,
+     "over the ranks of a model that is split, which there are none of"},
+    {"activation_checkpointing.number_checkpoints", "", "integer", "null", Fate::mapped,
+     "sluice.activations says which units are recomputed"},
+    {"activation_checkpointing.contiguous_memory_optimization", "", "bool", "false", Fate::mapped,
+     "saved activations lie where the plan puts them, without gaps"},
+    {"activation_checkpointing.synchronize_checkpoint_boundary", "", "bool", "false", Fate::mapped,
+     "a debugging aid of DeepSpeed; no result depends on it"},
+    {"activation_checkpointing.profile", "", "bool", "false", Fate::mapped,
+     "steps.jsonl has where the seconds of every step went in any case"},
+    {"activation_checkpointing.cpu_checkpointing", "", "bool", "false", Fate::honoured,
+     "true: as sluice.activations offload"},
+
+    // Printing, profiling, monitoring.
+    {"steps_per_print", "", "integer in [1, 1e15]", "null", Fate::honoured,
+     "steps between progress lines; absent: every ten seconds"},
+    {"dump_state", "", "bool", "false", Fate::mapped,
+     "\"sluice config resolve\" prints every value"},
+    {"wall_clock_breakdown", "", "bool", "false", Fate::honoured,
+     "a line after every step: milliseconds of forward, backward, and the rest of the step; the "
+     "monitors get them too"},
+    {"memory_breakdown", "", "bool", "false", Fate::honoured,
+     "lines after every step: device memory and memory of the machine"},
+    {"log_level", "", "string", "null", Fate::mapped, "of DeepSpeed's own log"},
+    {"comms_logger.enabled", "", "bool", "false", Fate::refused, ""},
+    {"comms_logger.verbose", "", "bool", "false", Fate::refused, ""},
+    {"comms_logger.prof_all", "", "bool", "true", Fate::refused, ""},
+    {"comms_logger.debug", "", "bool", "false", Fate::refused, ""},
+    {"comms_logger.prof_ops", "", "list", "[]", Fate::refused, ""},
+    {"tensorboard.enabled", "", "bool", "false", Fate::honoured,
+     "write an event file for TensorBoard"},
+    {"tensorboard.output_path", "", "string", "\"\"", Fate::honoured,
+     "folder above that of the job; empty: the working folder"},
+    {"tensorboard.job_name", "", "string", "\"DeepSpeedJobName\"", Fate::honoured,
+     "folder of the event files"},
+    {"csv_monitor.enabled", "", "bool", "false", Fate::honoured, "write a CSV file for each value"},
+    {"csv_monitor.output_path", "", "string", "\"\"", Fate::honoured,
+     "folder above that of the job; empty: the working folder"},
+    {"csv_monitor.job_name", "", "string", "\"DeepSpeedJobName\"", Fate::honoured,
+     "folder of the CSV files"},
+    {"wandb.enabled", "", "bool", "false", Fate::refused,
+     "it needs a network and a Python package; tensorboard and csv_monitor write files that such "
+     "services import"},
+    {"wandb.group", "", "string", "null", Fate::refused, ""},
+    {"wandb.team", "", "string", "null", Fate::refused, ""},
+    {"wandb.project", "", "string", "\"deepspeed\"", Fate::refused, ""},
+    {"comet.enabled", "", "bool", "false", Fate::refused,
+     "it needs a network and a Python package; tensorboard and csv_monitor write files that such "
+     "services import"},
+    {"comet.samples_log_interval", "", "integer", "100", Fate::refused, ""},
+    {"comet.project", "", "string", "null", Fate::refused, ""},
+    {"comet.workspace", "", "string", "null", Fate::refused, ""},
+    {"comet.api_key", "", "string", "null", Fate::refused, ""},
+    {"comet.experiment_name", "", "string", "null", Fate::refused, ""},
+    {"comet.experiment_key", "", "string", "null", Fate::refused, ""},
+    {"comet.online", "", "bool", "null", Fate::refused, ""},
+    {"comet.mode", "", "string", "null", Fate::refused, ""},
+    {"flops_profiler.enabled", "", "bool", "false", Fate::honoured,
+     "print parameters, multiply-accumulates, times and FLOPS of one step; wall_clock_breakdown is "
+     "on then"},
+    {"flops_profiler.recompute_fwd_factor", "", "number in [0, 1]", "0.0", Fate::honoured,
+     "forwards that a backward repeats, for its FLOPS"},
+    {"flops_profiler.profile_step", "", "integer in [0, 1e15]", "1", Fate::honoured,
+     "steps before the one that is profiled: 1 means the second"},
+    {"flops_profiler.module_depth", "", "integer", "-1", Fate::mapped,
+     "the table has a row for each kind of layer"},
+    {"flops_profiler.top_modules", "", "integer", "1", Fate::mapped,
+     "the table has a row for each kind of layer"},
+    {"flops_profiler.detailed", "", "bool", "true", Fate::honoured,
+     "with a table of the model's parts"},
+    {"flops_profiler.output_file", "", "string", "null", Fate::honoured,
+     "file to write; absent: standard output"},
+    {"timers.throughput.enabled", "", "bool", "true", Fate::honoured,
+     "with steps_per_print, a line of samples per second in DeepSpeed's words"},
+    {"timers.throughput.synchronized", "", "bool", "true", Fate::mapped,
+     "a step is timed from its start to the start of the next; nothing is synchronised for it"},
+
+    // Checkpoints.
+    {"checkpoint.tag_validation", "", "one of Warn, Ignore, Fail, WARN, IGNORE, FAIL", "\"Warn\"",
+     Fate::mapped, "compares the tags of ranks, and a checkpoint here is one for all ranks"},
+    {"checkpoint.load_universal", "", "bool", "false", Fate::refused, ""},
+    {"checkpoint.use_node_local_storage", "", "bool", "false", Fate::mapped,
+     "sluice.checkpoint_dir says where checkpoints go"},
+    {"checkpoint.parallel_write.pipeline_stage", "", "bool", "false", Fate::mapped,
+     "there is one stage of a pipeline"},
+    {"checkpoint.checkpoint_serialization", "", "bool", "true", Fate::mapped,
+     "checkpoints are plain bytes with checksums here"},
+    {"checkpoint.writer", "", "object", "null", Fate::refused, ""},
+
+    // Data and launching.
+    {"dataloader_drop_last", "", "bool", "false", Fate::honoured,
+     "with --epochs, an epoch ends with its last whole batch"},
+    {"vocabulary_size", "", "integer", "null", Fate::mapped, "the model file has it"},
+    {"use_data_before_expert_parallelism", "", "bool", "false", Fate::mapped,
+     "the models here have no experts"},
+    {"graph_harvesting", "", "bool", "false", Fate::mapped,
+     "chooses CUDA graphs in DeepSpeed; no result depends on it"},
+    {"elasticity.enabled", "", "bool", "false", Fate::refused,
+     "without it the batch sizes of the file are used as they are"},
+    {"elasticity.max_train_batch_size", "", "integer", "2000", Fate::refused, ""},
+    {"elasticity.micro_batch_sizes", "", "list", "[2, 4, 6]", Fate::refused, ""},
+    {"elasticity.min_gpus", "", "integer", "1", Fate::refused, ""},
+    {"elasticity.max_gpus", "", "integer", "10000", Fate::refused, ""},
+    {"elasticity.min_time", "", "integer", "0", Fate::refused, ""},
+    {"elasticity.prefer_larger_batch", "", "bool", "true", Fate::refused, ""},
+    {"elasticity.ignore_non_elastic_batch_info", "", "bool", "false", Fate::refused, ""},
+    {"elasticity.model_parallel_size", "", "integer", "1", Fate::refused, ""},
+    {"elasticity.num_gpus_per_node", "", "integer", "1", Fate::refused, ""},
+    {"elasticity.version", "", "number", "0.2", Fate::refused, ""},
+
+    // Compiling.
+    {"compile.deepcompile", "", "bool", "false", Fate::refused,
+     "without it layers run as they are, with an equal result"},
+    {"compile.free_activation", "", "bool", "false", Fate::refused, ""},
+    {"compile.free_activation_threshold", "", "integer", "10485760", Fate::refused, ""},
+    {"compile.offload_activation", "", "bool", "false", Fate::refused, ""},
+    {"compile.offload_activation_pin_memory", "", "bool", "true", Fate::refused, ""},
+    {"compile.offload_opt_states", "", "bool", "false", Fate::refused, ""},
+    {"compile.double_buffer", "", "bool", "true", Fate::refused, ""},
+    {"compile.symmetric_memory", "", "bool", "false", Fate::refused, ""},
+    {"compile.debug_log", "", "bool", "false", Fate::refused, ""},
+    {"compile.offload_parameters", "", "bool", "false", Fate::refused, ""},
+    {"compile.sync_before_reduce", "", "bool", "false", Fate::refused, ""},
+    {"compile.sync_after_reduce", "", "bool", "false", Fate::refused, ""},
+    {"compile.sync_before_allgather", "", "bool", "false", Fate::refused, ""},
+    {"compile.sync_after_allgather", "", "bool", "false", Fate::refused, ""},
+    {"compile.keep_int_input_tensors", "", "bool", "true", Fate::refused, ""},
+    {"compile.keep_all_input_tensors", "", "bool", "false", Fate::refused, ""},
+    {"compile.passes", "", "list", "null", Fate::refused, ""},
+    {"compile.enabled", "", "bool", "false", Fate::mapped,
+     "of torch.compile, in earlier releases of DeepSpeed; layers here are not compiled"},
+    {"compile.disable", "", "bool", "false", Fate::mapped,
+     "of torch.compile; layers here are not compiled"},
+    {"compile.backend", "", "string", "\"inductor\"", Fate::mapped,
+     "of torch.compile; layers here are not compiled"},
+    {"compile.kwargs", "", "object", "{}", Fate::mapped,
+     "of torch.compile; layers here are not compiled"},
+
+    // Other features of DeepSpeed.
+    {"pipeline.stages", "", "string or integer", "\"auto\"", Fate::refused,
+     "without it the model is one stage"},
+    {"pipeline.partition", "", "string", "\"best\"", Fate::refused, ""},
+    {"pipeline.seed_layers", "", "bool", "false", Fate::refused, ""},
+    {"pipeline.activation_checkpoint_interval", "", "integer", "0", Fate::refused, ""},
+    {"pipeline.pipe_partitioned", "", "bool", "true", Fate::refused, ""},
+    {"pipeline.grad_partitioned", "", "bool", "true", Fate::refused, ""},
+    {"progressive_layer_drop.enabled", "", "bool", "false", Fate::refused,
+     "without it every layer runs in every step"},
+    {"progressive_layer_drop.theta", "", "number", "1.0", Fate::refused, ""},
+    {"progressive_layer_drop.gamma", "", "number", "0.001", Fate::refused, ""},
+    {"hybrid_engine", "", "object", "{}", Fate::refused,
+     "without it the run trains and does not generate"},
+    {"autotuning", "", "object", "{}", Fate::mapped,
+     "for DeepSpeed's launcher; here the plan chooses, and \"sluice plan --probe\" and \"sluice "
+     "nvme tune\" measure"},
+    {"data_efficiency", "", "object", "{}", Fate::refused,
+     "without it every step draws whole sequences from all data"},
+    {"curriculum_learning", "", "object", "{}", Fate::refused,
+     "without it every step has sequences of full length"},
+    {"expert_parallel", "", "object", "{}", Fate::refused, "the models here have no experts"},
+    {"tensor_parallel", "", "object", "{}", Fate::refused,
+     "without it the model is whole on its rank"},
+    {"weight_quantization", "", "object", "{}", Fate::refused,
+     "without it the weights are not quantized"},
+    {"compression_training", "", "object", "{}", Fate::refused,
+     "without it the model trains uncompressed"},
+    {"sparse_attention", "", "object", "{}", Fate::refused, "without it attention is dense"},
+    {"eigenvalue", "", "object", "{}", Fate::refused,
+     "only quantized training reads it: remove it"},
+    {"quantize_training", "", "object", "{}", Fate::refused,
+     "without it the weights are not quantized"},
+    {"nebula", "", "object", "{}", Fate::refused, "sluice.checkpoint_dir writes checkpoints"},
+    {"datastates_ckpt", "", "object", "{}", Fate::refused,
+     "sluice.checkpoint_dir writes checkpoints"},
+};
+
+template <std::size_t... Counts>
+constexpr auto joined(const KeyInfo (&... tables)[Counts]) {
+  std::array<KeyInfo, (Counts + ...)> all{};
+  std::size_t at = 0;
+  ((at = static_cast<std::size_t>(std::copy(tables, tables + Counts, all.begin() + at) -
+                                  all.begin())),
+   ...);
+  return all;
+}
+
+}  // namespace
+
+std::string_view name_of(Fate fate) {
+  switch (fate) {
+    case Fate::honoured:
+      return "honoured";
+    case Fate::mapped:
+      return "mapped";
+    case Fate::inert:
+      return "inert";
+    case Fate::refused:
+      return "refused";
+  }
+  return "";
+}
+
+std::span<const KeyInfo> key_table() {
+  static constexpr auto kTrainKeys = joined(kStepKeys, kMemoryKeys, kOtherKeys);
+  return kTrainKeys;
+}
+
+}  // namespace sluice::config
