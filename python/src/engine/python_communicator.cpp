@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/models/torch_dtype.hpp"
 
 namespace sluice::python {
 
@@ -20,18 +21,6 @@ namespace {
 torch::Tensor tensor_over(void* bytes, std::size_t size_bytes, torch::Dtype dtype) {
   const auto count = static_cast<std::int64_t>(size_bytes / c10::elementSize(dtype));
   return torch::from_blob(bytes, {count}, torch::TensorOptions().dtype(dtype));
-}
-
-torch::Dtype torch_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::fp32:
-      return torch::kFloat32;
-    case DType::bf16:
-      return torch::kBFloat16;
-    case DType::fp16:
-      return torch::kFloat16;
-  }
-  return torch::kFloat32;
 }
 
 class PythonCommunicator final : public zero::Communicator {
@@ -54,7 +43,7 @@ class PythonCommunicator final : public zero::Communicator {
     call("all_gather", tensor_over(full.data(), full.size(), torch::kUInt8));
   }
   void reduce_scatter(std::span<std::byte> full, DType dtype) override {
-    call("reduce_scatter", tensor_over(full.data(), full.size(), torch_dtype(dtype)));
+    call("reduce_scatter", tensor_over(full.data(), full.size(), models::torch_dtype(dtype)));
   }
   void all_reduce(std::span<double> values) override {
     call("all_reduce", tensor_over(values.data(), values.size_bytes(), torch::kFloat64));

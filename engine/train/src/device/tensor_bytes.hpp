@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "sluice/base/dtype.hpp"
+#include "sluice/models/torch_dtype.hpp"
 #include "sluice/offload/device_span.hpp"
 
 namespace sluice::train {
@@ -15,17 +16,7 @@ inline offload::DeviceSpan device_span_of(const torch::Tensor& tensor) {
   return offload::DeviceSpan(tensor.data_ptr(), tensor.nbytes());
 }
 
-inline torch::Dtype torch_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::fp32:
-      return torch::kFloat32;
-    case DType::bf16:
-      return torch::kBFloat16;
-    case DType::fp16:
-      return torch::kFloat16;
-  }
-  return torch::kFloat32;
-}
+using models::torch_dtype;
 
 inline DType dtype_of(const torch::Tensor& tensor) {
   return tensor.scalar_type() == torch::kBFloat16 ? DType::bf16

@@ -15,8 +15,8 @@
 
 namespace sluice::train {
 
-// What a step's record says: train_loss, lr, grad_norm, where present loss_scale and eval_loss, and
-// with `times` the milliseconds of its parts.
+// The scalars of a step's record: train_loss, lr, grad_norm, where present loss_scale and
+// eval_loss, and with `times` the milliseconds of its parts.
 std::vector<Scalar> scalars_of(const StepRecord& record, bool times);
 
 // A number as Python prints it: the shortest digits that read back equal.

@@ -167,7 +167,7 @@ class Run {
     const UpdateSettings update = next_update(*resources_, progress_, ends_at(step));
     StepRecord record;
     record.step = step;
-    record.lr = config::learning_rate(setup_.plan.config, progress_.updates + 1);
+    record.lr = update.learning_rate;
     record.loss_scale = progress_.loss_scaler.reported();
     const BackwardResult backward = forward_backward(step, update);
     record.loss = backward.loss;

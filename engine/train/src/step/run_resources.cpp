@@ -93,6 +93,7 @@ RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, T
       updater_resources.units, stays_gathered,
       zero::PrefetchLimits{plan.schedule.prefetch_units, zero.prefetch_bucket_size,
                            zero.max_live_parameters});
+  rates = std::make_unique<config::LearningRates>(plan.config);
 }
 
 // Only io_uring registers memory; the other backends have nothing to register.

@@ -11,6 +11,7 @@
 #include "device/run_device.hpp"
 #include "sluice/base/executor.hpp"
 #include "sluice/base/worker.hpp"
+#include "sluice/config/lr_schedule.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/offload/direct_reader.hpp"
 #include "sluice/offload/mover.hpp"
@@ -71,6 +72,7 @@ struct RunResources {
   std::unique_ptr<StateUpdater> updater;
   std::unique_ptr<InputStore> inputs;
   std::unique_ptr<zero::Prefetcher> prefetcher;
+  std::unique_ptr<config::LearningRates> rates;
 
   // The pool of tiles and of homes in host memory.
   offload::MemoryPool& staging() { return pinned_pool ? *pinned_pool : *host_pool; }

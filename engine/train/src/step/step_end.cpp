@@ -30,7 +30,8 @@ BackwardResult result_of_backward(const RunResources& resources, const GradientF
 }
 
 UpdateSettings next_update(const RunResources& resources, const Progress& progress, bool ending) {
-  UpdateSettings settings = settings_of_update(resources.plan, progress.updates + 1);
+  const std::int64_t update = progress.updates + 1;
+  UpdateSettings settings = settings_of_update(resources.plan, update, resources.rates->at(update));
   settings.training_step = progress.step + 1;
   settings.commits = resources.commits(progress.step + 1, ending);
   return settings;

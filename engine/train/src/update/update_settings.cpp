@@ -54,9 +54,13 @@ cpu_adam::OptimizerConfig kernel_config(const config::OptimizerConfig& optimizer
 }
 
 UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update) {
-  const double rate = config::learning_rate(plan.config, update);
+  return settings_of_update(plan, update, config::learning_rate(plan.config, update));
+}
+
+UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update, double rate) {
   const double base = plan.config.optimizer.lr;
   UpdateSettings settings;
+  settings.learning_rate = rate;
   settings.step = {.step = update, .seed = plan.config.sluice.seed};
   for (const models::ParamGroup& group : plan.groups.groups) {
     config::OptimizerConfig optimizer = group.optimizer;

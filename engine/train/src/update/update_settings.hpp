@@ -20,15 +20,18 @@ struct UpdateSettings {
   std::int64_t training_step = 0;  // the step that updates, for messages; skipped steps count
   bool commits = true;             // the step is committed: the store needs cached parts too
   offload::ComputePoint after{};   // copies of device memory begin after this point
+  double learning_rate = 0;        // of the schedule, which the groups' rates follow
 };
 
 // The configuration's optimizer as the kernels take it.
 cpu_adam::OptimizerConfig kernel_config(const config::OptimizerConfig& optimizer,
                                         double learning_rate);
 
-// Settings of update number `update`, counted from 1: the schedule's learning rate, and stochastic
-// rounding with the configuration's seed. A group with a rate of its own has the schedule's rate
-// times its rate over that of the configuration.
+// Settings of update number `update`, counted from 1, with the rate of the plan's schedule for it,
+// and stochastic rounding with the configuration's seed. A group with a rate of its own has the
+// schedule's rate times its rate over that of the configuration.
+UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update, double rate);
+// With the rate computed from the schedule's beginning; config::LearningRates is for many updates.
 UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update);
 
 // Factor for each gradient element: divides out the loss scale and clips. `norm`: global norm,

@@ -77,30 +77,19 @@ class LoopCore {
   // Grows when the weights change.
   std::int64_t weights_version() const { return weights_version_; }
 
-  // Gathers a unit's weights and binds its parameters to them. Blocks. Each enter() has a leave();
-  // a unit may be entered while other units are.
+  // Passes and steps: HookedLoop has their contracts.
   void enter(std::size_t unit, UnitOrder::Pass pass);
   void leave(std::size_t unit);
-
-  // Called before the first backward of a micro-batch, more often if that is easier. Waits for the
-  // updates of the last step, and commits it.
   void begin_backward();
-  // The gradients of an entered unit's parameters become buffers that start with what was
-  // accumulated before. Does nothing for a unit without parameters that train.
   void begin_gradients(std::size_t unit);
-  // Sends the unit's gradients home. Comes after its begin_gradients().
   void send_gradients(std::size_t unit);
-  // Adds the loss of a backward, unscaled, to the step's. One element.
   void add_loss(const torch::Tensor& loss);
   void end_micro_batch();
-  // Drops the gradients of the step so far, after an error: the step starts over.
   void forget_gradients();
+  StepResult end_step(const std::vector<GroupValues>& groups = {});
 
   // The factor that backward multiplies a loss by: the loss scale / micro-batches of a step.
   double loss_factor() const;
-  // Ends the step with the gradients that were sent, and begins its updates. `groups`: by parameter
-  // group of the configuration; empty: the configuration's values and schedule.
-  StepResult end_step(const std::vector<GroupValues>& groups = {});
   // Result of the last step that ended.
   const StepResult& last_step() const { return last_; }
 
