@@ -48,7 +48,7 @@ run_pytest() {
   done
   rm -rf "$folder"
   mkdir -p "$folder"
-  timeout 1800 env PATH="$place/test/bin" CUDA_VISIBLE_DEVICES= OMP_WAIT_POLICY=passive "${variables[@]}" \
+  timeout 600 env PATH="$place/test/bin" CUDA_VISIBLE_DEVICES= OMP_WAIT_POLICY=passive "${variables[@]}" \
     python -m pytest -q --durations=5 --junit-xml "$folder/ctest.xml" "$@"
 }
 

@@ -50,6 +50,18 @@ def resident(module: Gpt2, weights: dict[str, Tensor], options: dict) -> TrainSt
     return step
 
 
+def step_of(engine: torch.nn.Module) -> TrainStep:
+    """A step by the methods that DeepSpeed's engines and Sluice's have."""
+
+    def step(tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = engine(tokens, targets)
+        engine.backward(loss)
+        engine.step()
+        return loss.detach()
+
+    return step
+
+
 def sharded(module: Gpt2, weights: dict[str, Tensor], configuration: dict) -> TrainStep:
     """DeepSpeed's engine, a process group of one."""
     from peer_environment import deepspeed
@@ -63,13 +75,7 @@ def sharded(module: Gpt2, weights: dict[str, Tensor], configuration: dict) -> Tr
         model=module, model_parameters=module.parameters(), config=configuration
     )
 
-    def step(tokens: Tensor, targets: Tensor) -> Tensor:
-        loss = engine(tokens, targets)
-        engine.backward(loss)
-        engine.step()
-        return loss.detach()
-
-    return step
+    return step_of(engine)
 
 
 def offloaded(module: Gpt2, weights: dict[str, Tensor], configuration: dict) -> TrainStep:
@@ -79,13 +85,7 @@ def offloaded(module: Gpt2, weights: dict[str, Tensor], configuration: dict) -> 
     module.load(weights)
     engine, *_ = sluice.initialize(model=module, config=configuration)
 
-    def step(tokens: Tensor, targets: Tensor) -> Tensor:
-        loss = engine(tokens, targets)
-        engine.backward(loss)
-        engine.step()
-        return loss.detach()
-
-    return step
+    return step_of(engine)
 
 
 def train(step: TrainStep, inputs: Inputs, count: int, length: int, report: Path) -> None:

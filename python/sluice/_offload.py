@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import atexit
-import json
-import logging
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from ._training.offloaded import OffloadedModel
-from ._training.optimizer import section_of, values_of
+from ._training.optimizer import TierOptimizer, section_of
 from ._training.units import Choice
 from .config import Source
 
-log = logging.getLogger("sluice")
 
-
-class OffloadedOptimizer(torch.optim.Optimizer):
+class OffloadedOptimizer(TierOptimizer):
     """Steps a model that :func:`sluice.offload` moved to memory tiers.
 
     ``param_groups`` has the values of the next step, for schedulers. States are at their tiers and not in ``state``.
     """
 
     def __init__(self, offloaded: OffloadedModel, client: torch.optim.Optimizer | None) -> None:
-        loop = offloaded.loop
-        groups = client.param_groups if client is not None else offloaded.configured_groups()
-        super().__init__([{"params": []}], client.defaults if client is not None else dict(loop.optimizer_values))
-        self.param_groups = groups
-        self._offloaded = offloaded
+        super().__init__(offloaded, client)
         self._last: Any = None
-        _open.add(self)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Ends the step: norm over all gradients, clipping by "gradient_clipping", updates.
@@ -42,10 +31,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         """
         if closure is not None:
             raise ValueError("a closure would run the forward again: call loss.backward() before step()")
-        self._last = self._offloaded.loop.end_step([values_of(group) for group in self.param_groups])
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Does nothing: a step uses its gradients up."""
+        self._last = self.end_step()
 
     @property
     def gradient_norm(self) -> float | None:
@@ -71,33 +57,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def report(self) -> dict[str, Any]:
         """Bytes moved and seconds waited, and the plan as data."""
-        loop = self._offloaded.loop
-        return {**loop.counters(), "plan": json.loads(loop.plan_json), "choices": loop.choices}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The values of the groups. The states are in :meth:`save_checkpoint`."""
-        return {"param_groups": [{key: value for key, value in g.items() if key != "params"} for g in self.param_groups]}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        for group, saved in zip(self.param_groups, state_dict["param_groups"]):
-            group.update({key: value for key, value in saved.items() if key != "params"})
+        return self._offloaded.report()
 
     def close(self) -> None:
         """Waits for the last updates and gives memory and files back. The model's parameters stay empty."""
-        _open.discard(self)
         self._offloaded.close()
-
-
-_open: weakref.WeakSet[OffloadedOptimizer] = weakref.WeakSet()
-
-
-@atexit.register
-def _end() -> None:
-    for optimizer in list(_open):
-        try:
-            optimizer.close()
-        except Exception:
-            log.exception("the end of training failed")
 
 
 def offload(

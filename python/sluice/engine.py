@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,7 +15,7 @@ from ._training import batches, ranks
 from ._training.checkpoint_files import latest_tag, load_client, save_client, tag_folder, write_latest, write_weights
 from ._training.engine_values import EngineValues
 from ._training.offloaded import OffloadedModel
-from ._training.optimizer import SluiceOptimizer, groups_of, section_of, values_of
+from ._training.optimizer import SluiceOptimizer, groups_of, section_of
 from ._training.schedule import ConfigScheduler
 from ._training.units import Choice
 from .config import Source
@@ -72,7 +70,7 @@ class SluiceEngine(EngineValues):
             resume=resume,
         )
         self.loop = self._offloaded.loop
-        self.optimizer = self._make_optimizer(client, groups)
+        self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
         self.lr_scheduler = self._make_scheduler(lr_scheduler)
         self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data, collate_fn=collate_fn)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
@@ -85,16 +83,6 @@ class SluiceEngine(EngineValues):
         self._boundary: bool | None = None  # set by set_gradient_accumulation_boundary()
         self._not_synced = False
         self._last: Any = None
-        _engines.add(self)
-
-    def _make_optimizer(
-        self, optimizer: torch.optim.Optimizer | None, groups: list[dict[str, Any]] | None
-    ) -> SluiceOptimizer:
-        if optimizer is not None:
-            return SluiceOptimizer(self, optimizer.param_groups, optimizer.defaults)
-        defaults: dict[str, Any] = dict(self.loop.optimizer_values)
-        made = groups if groups is not None else self._offloaded.configured_groups()
-        return SluiceOptimizer(self, [{**defaults, **group} for group in made], defaults)
 
     def _make_scheduler(self, scheduler: Schedule | None) -> Schedule | None:
         if scheduler is None:
@@ -150,7 +138,7 @@ class SluiceEngine(EngineValues):
             return
         self.global_samples += self.train_batch_size()
         self._in_step = 0
-        self._last = self.loop.end_step([values_of(group) for group in self.optimizer.param_groups])
+        self._last = self.optimizer.end_step()
         self.optimizer.overflow = not self._last.updated
         self.global_steps = int(self._last.step)
         if not self._last.updated:
@@ -315,7 +303,6 @@ class SluiceEngine(EngineValues):
 
     def destroy(self) -> None:
         """Waits for the last updates, and takes the hooks off the model. Its parameters stay empty."""
-        _engines.discard(self)
         self._offloaded.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -329,14 +316,3 @@ class SluiceEngine(EngineValues):
 
 
 _COUNTERS = ("global_steps", "micro_steps", "skipped_steps", "global_samples")
-_engines: weakref.WeakSet[SluiceEngine] = weakref.WeakSet()
-
-
-@atexit.register
-def _end() -> None:
-    """A script that ends has its last step committed, and no thread of an engine outlives Python."""
-    for engine in list(_engines):
-        try:
-            engine.destroy()
-        except Exception:
-            log.exception("the end of training failed")

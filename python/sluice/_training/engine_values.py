@@ -144,4 +144,4 @@ class EngineValues(nn.Module):
 
     def report(self) -> dict[str, Any]:
         """Bytes moved and seconds waited since initialize(), and the plan as data."""
-        return {**self.loop.counters(), "plan": json.loads(self.loop.plan_json), "choices": self.loop.choices}
+        return self._offloaded.report()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import logging
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,6 +21,8 @@ from .full_state_dict import FullStateDicts
 from .hooks import Hooks
 from .owners import disown, own
 from .units import Choice, find_units, parameters_of
+
+log = logging.getLogger("sluice")
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -106,10 +111,12 @@ class OffloadedModel:
         self._describe_parameters()
         ranks.share([*self.parameters.values(), *model.buffers()])
         self.loop.initialize()
-        for buffer in _floating_buffers(model):
-            buffer.data = buffer.data.to(self.dtype)
+        for buffer in model.buffers():
+            if buffer.is_floating_point():
+                buffer.data = buffer.data.to(self.dtype)
         self.hooks = Hooks(model, self.units, self.loop)
         self._state_dicts = FullStateDicts(model, self.parameters, self.loop)
+        _open.add(self)
 
     def _describe_parameters(self) -> None:
         for index, (name, parameter) in enumerate(self.parameters.items()):
@@ -142,8 +149,13 @@ class OffloadedModel:
                 whole[name] = self.loop.parameter(first)
         return whole
 
+    def report(self) -> dict[str, Any]:
+        """Bytes moved and seconds waited since the start, and the plan as data."""
+        return {**self.loop.counters(), "plan": json.loads(self.loop.plan_json), "choices": self.loop.choices}
+
     def close(self) -> None:
         """Commits the last step, and takes the hooks off the model. The parameters stay empty."""
+        _open.discard(self)
         self.hooks.remove()
         self._state_dicts.remove()
         for parameter in self.parameters.values():
@@ -154,6 +166,14 @@ class OffloadedModel:
             self.loop.close()
 
 
-def _floating_buffers(model: nn.Module) -> list[torch.Tensor]:
-    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+_open: weakref.WeakSet[OffloadedModel] = weakref.WeakSet()
 
+
+@atexit.register
+def _end() -> None:
+    """A script that ends has its last step committed, and no thread of a loop outlives Python."""
+    for model in list(_open):
+        try:
+            model.close()
+        except Exception:
+            log.exception("the end of training failed")

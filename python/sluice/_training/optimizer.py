@@ -9,6 +9,7 @@ import torch
 
 if TYPE_CHECKING:
     from ..engine import SluiceEngine
+    from .offloaded import OffloadedModel
 
 _BETAS = ("lr", "betas", "eps", "weight_decay")
 # Classes by name, since those of other packages need not be installed: the type of the configuration with their formula, and
@@ -65,15 +66,60 @@ def values_of(group: Mapping[str, Any]) -> dict[str, float]:
     return {key: float(value) for key, value in values.items()}
 
 
-class SluiceOptimizer(torch.optim.Optimizer):
+class TierOptimizer(torch.optim.Optimizer):
+    """Parameter groups of a model over memory tiers, with the values of the next step; schedulers may change them.
+
+    ``client``: an optimizer whose formula and groups are taken over. ``groups``: without one, groups that differ from the
+    configuration's. States are at their tiers and not in ``state``. Private: the optimizers that users get inherit it.
+    """
+
+    def __init__(
+        self,
+        offloaded: OffloadedModel,
+        client: torch.optim.Optimizer | None,
+        groups: list[dict[str, Any]] | None = None,
+    ) -> None:
+        defaults = dict(offloaded.loop.optimizer_values if client is None else client.defaults)
+        super().__init__([{"params": []}], defaults)
+        if client is not None:
+            self.param_groups = client.param_groups  # the list itself, so that its scheduler's changes are seen
+        else:
+            made = offloaded.configured_groups() if groups is None else groups
+            self.param_groups = [{**defaults, **group} for group in made]
+        self._offloaded = offloaded
+
+    def end_step(self) -> Any:
+        """Ends the step of the loop with the values of the groups. Returns its StepResult."""
+        return self._offloaded.loop.end_step([values_of(group) for group in self.param_groups])
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Does nothing: a step uses its gradients up."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The values of the groups. The states are in a checkpoint of the engine's, or of :func:`sluice.offload`'s."""
+        values = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
+        return {"param_groups": values}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Sets the values of the groups."""
+        for group, saved in zip(self.param_groups, state_dict["param_groups"]):
+            group.update({key: value for key, value in saved.items() if key != "params"})
+
+
+class SluiceOptimizer(TierOptimizer):
     """The optimizer of an engine. Its ``param_groups`` hold the rates of the next step; schedulers may change them.
 
     The engine steps: :meth:`step` is ``engine.step()``. States are at their tiers and not in :attr:`state`.
     """
 
-    def __init__(self, engine: SluiceEngine, groups: list[dict[str, Any]], defaults: Mapping[str, Any]) -> None:
-        super().__init__([{"params": []}], dict(defaults))
-        self.param_groups = groups  # a client's own list, so that its scheduler's changes are seen
+    def __init__(
+        self,
+        engine: SluiceEngine,
+        offloaded: OffloadedModel,
+        client: torch.optim.Optimizer | None,
+        groups: list[dict[str, Any]] | None,
+    ) -> None:
+        super().__init__(offloaded, client, groups)
         self._engine = engine
         self.overflow = False
 
@@ -92,18 +138,6 @@ class SluiceOptimizer(torch.optim.Optimizer):
         if closure is not None:
             raise ValueError("a closure would run the forward again: call engine.backward() and engine.step() instead")
         self._engine.step()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Does nothing: a step uses its gradients up."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The values of the groups. The states are in ``engine.save_checkpoint()``."""
-        names = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
-        return {"param_groups": names}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        for group, saved in zip(self.param_groups, state_dict["param_groups"]):
-            group.update({key: value for key, value in saved.items() if key != "params"})
 
 
 def groups_of(model_parameters: Iterable[Any]) -> list[dict[str, Any]]:

@@ -60,10 +60,10 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def join() -> None:
-    """Joins the ranks of the environment, where nobody has done so."""
+def join(backend: str = "gloo") -> None:
+    """Joins the ranks of the environment, where there are several and nobody has done so."""
     if world_size() > 1 and not dist.is_initialized():
-        dist.init_process_group("gloo")
+        dist.init_process_group(backend)
 
 
 def groups() -> tuple[RankGroup, RankGroup] | tuple[None, None]:

@@ -21,12 +21,9 @@ def init_distributed(dist_backend: str | None = None, **_: Any) -> None:
 
     One process alone opens no port. ``dist_backend``: None or "gloo" for tensors in CPU memory; other names of torch's.
     """
-    if dist.is_initialized():
-        return
     backend = dist_backend or "gloo"
-    if ranks.world_size() > 1:
-        dist.init_process_group(backend)
-    else:
+    ranks.join(backend)
+    if not dist.is_initialized():
         dist.init_process_group(backend, store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
+
+from .._lazy import submodule
 
 __all__ = ["activation_checkpointing", "dataloader", "engine", "lr_schedules", "zero"]
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return submodule(__name__, __all__, name)
 
 
 def __dir__() -> list[str]:

@@ -55,7 +55,7 @@ def test_classes_and_modules_are_those_of_sluice() -> None:
     assert lines == ["True True", "True True", "sluice.ops.adam sluice.ops.adam sluice.runtime.lr_schedules"]
 
 
-# What Transformers 5.23, Accelerate 1.15 and PEFT 0.21 import or touch for one rank.
+# Names that Transformers 5.23, Accelerate 1.15 and PEFT 0.21 import or touch for one rank.
 IMPORTS = """
 import deepspeed
 from deepspeed import DeepSpeedEngine, comm as dist

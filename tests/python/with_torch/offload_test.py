@@ -7,22 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, differences, engine_of, loss_of, make, train_plain
+from small_models import batch, config, differences, engine_of, make, train_plain
 
 import sluice
-
-
-def own_loop(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range, parts: int = 1) -> list[float]:
-    losses = []
-    for step in steps:
-        for part in range(parts):
-            ids, targets = batch(step * 100 + part)
-            loss = loss_of(model(ids), targets)
-            (loss / parts).backward()
-            losses.append(loss.item())
-        optimizer.step()
-        optimizer.zero_grad()
-    return losses
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -31,7 +18,7 @@ def test_a_loop_of_ones_own_follows_plain_pytorch(parts: int) -> None:
     expected = train_plain(plain, torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.01), range(10), parts, 1.0)
     model = make()
     optimizer = sluice.offload(model, config(gradient_clipping=1.0))
-    mine = own_loop(model, optimizer, range(10), parts)
+    mine = train_plain(model, optimizer, range(10), parts)
     assert mine[0] == expected[0]
     assert differences(mine, expected) < 1e-6
     assert optimizer.gradient_norm is not None
@@ -51,7 +38,7 @@ def test_a_clients_optimizer_and_scheduler_drive_the_steps() -> None:
         optimizer: Any = sluice.offload(model, keys, optimizer=client) if offloaded else client
         losses = []
         for step in range(6):
-            losses += own_loop(model, optimizer, range(step, step + 1))
+            losses += train_plain(model, optimizer, range(step, step + 1))
             schedule.step()
         if offloaded:
             optimizer.close()
@@ -69,7 +56,7 @@ def test_an_interrupted_forward_is_cleaned_up_by_the_next() -> None:
     handle.remove()
     reference = make()
     expected = train_plain(reference, torch.optim.AdamW(reference.parameters(), lr=1e-3, weight_decay=0.01), range(3))
-    assert differences(own_loop(model, optimizer, range(3)), expected) < 1e-6
+    assert differences(train_plain(model, optimizer, range(3)), expected) < 1e-6
     optimizer.close()
 
 
@@ -80,14 +67,14 @@ def _interrupt(module: torch.nn.Module, args: Any) -> None:
 def test_a_checkpoint_continues(tmp_path: Path) -> None:
     model = make()
     optimizer = sluice.offload(model, config())
-    own_loop(model, optimizer, range(3))
+    train_plain(model, optimizer, range(3))
     optimizer.save_checkpoint(str(tmp_path))
-    expected = own_loop(model, optimizer, range(3, 6))
+    expected = train_plain(model, optimizer, range(3, 6))
     optimizer.close()
     model = make()
     optimizer = sluice.offload(model, config())
     assert optimizer.load_checkpoint(str(tmp_path)) == optimizer.steps == 3
-    assert own_loop(model, optimizer, range(3, 6)) == expected
+    assert train_plain(model, optimizer, range(3, 6)) == expected
     optimizer.close()
 
 
