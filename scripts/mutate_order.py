@@ -13,8 +13,10 @@ A mutant is one of these changes in engine/train/src, offload/src and zero/src:
     after    a call gets an empty compute point
     event    a device does not wait for the event of a compute point
 
-Each mutant is written into the source file, built, tested, and taken back; a run that was cut off is taken back by the
-next call. Results are appended to a file (.cache/mutants/results.tsv), and mutants that have one are left out.
+All mutants are written into the source files as conditions on the variable SLUICE_MUTANT of the environment, built once,
+tested one by one, and taken back; a run that was cut off is taken back by the next call. What does not compile so is
+removed from the sources and judged by a build of its own. Results are appended to a file (.cache/mutants/results.tsv),
+and mutants that have one are left out.
 tests/mutants/survivors.md has the mutants that are known to survive, with the reasons.
 """
 import argparse
@@ -29,10 +31,20 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ("zero/src", "offload/src", "engine/train/src")
 CACHE = ROOT / ".cache" / "mutants"
-SAVED = CACHE / "original"  # the file that is changed now: its path, then its text
+SAVED = CACHE / "originals"  # the files that are changed now, under their paths
 SURVIVORS = ROOT / "tests" / "mutants" / "survivors.md"
 NO_POINT = "(static_cast<void>(%s), std::decay_t<decltype(%s)>{})"  # names the point, which would be unused else
 LEAK = "static_cast<void>(new auto(std::move(%s)))"
+CHOICE = '(sluice_mutant("%s") ? (%s) : (%s))'
+CHOSEN = """#include <cstdlib>
+#include <cstring>
+namespace {
+inline bool sluice_mutant(const char* key) {
+  static const char* const chosen = std::getenv("SLUICE_MUTANT");
+  return chosen != nullptr && std::strcmp(chosen, key) == 0;
+}
+}  // namespace
+"""
 
 
 def blanked(text):
@@ -162,25 +174,45 @@ def all_mutants(only, shard):
     return [m for i, m in enumerate(chosen) if i % count == index - 1]
 
 
-def restore():
-    if SAVED.exists():
-        path, text = SAVED.read_text().split("\n", 1)
-        (ROOT / path).write_text(text)
-        SAVED.unlink()
+def restore(paths=None):
+    for saved in sorted(SAVED.rglob("*")):
+        path = saved.relative_to(SAVED)
+        if saved.is_file() and (paths is None or str(path) in paths):
+            (ROOT / path).write_text(saved.read_text())
+            saved.unlink()
+
+
+def write(path, text):
+    saved = SAVED / path
+    saved.parent.mkdir(parents=True, exist_ok=True)
+    saved.write_text((ROOT / path).read_text())
+    (ROOT / path).write_text(text)
 
 
 def apply(mutant):
-    path = ROOT / mutant.path
-    text = path.read_text()
-    CACHE.mkdir(parents=True, exist_ok=True)
-    SAVED.write_text(f"{mutant.path}\n{text}")
-    path.write_text(text[:mutant.begin] + mutant.replacement + text[mutant.end:])
+    text = (ROOT / mutant.path).read_text()
+    write(mutant.path, text[:mutant.begin] + mutant.replacement + text[mutant.end:])
 
 
-def run(command, limit, log):
+def apply_all(mutants):
+    """Writes the mutants as conditions, but for those inside another one. Returns those that it wrote."""
+    written = []
+    for path in sorted({m.path for m in mutants}):
+        text, chosen, end = (ROOT / path).read_text(), [], 0
+        for mutant in (m for m in mutants if m.path == path and m.begin >= end):
+            chosen, end = chosen + [mutant], mutant.end
+        for m in reversed(chosen):
+            text = text[:m.begin] + CHOICE % (m.key, m.replacement, text[m.begin:m.end]) + text[m.end:]
+        write(path, CHOSEN + text)
+        written += chosen
+    return written
+
+
+def run(command, limit, log, key=""):
     """The exit status, or None past the limit. The command is a group of processes, which ends with it."""
     with open(log, "ab") as out:
-        process = subprocess.Popen(command, shell=True, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
+        process = subprocess.Popen(command, shell=True, cwd=ROOT, stdout=out, stderr=out, start_new_session=True,
+                                   env=os.environ | {"SLUICE_MUTANT": key})
         try:
             return process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -189,16 +221,41 @@ def run(command, limit, log):
             return None
 
 
+def build(options, log):
+    return run(f"ninja -C {options.build} -k 0 " + " ".join(options.target), 3600, log) == 0
+
+
+def build_all(mutants, options):
+    """Builds all mutants at once, without the files that do not compile so. Returns those that are in the build."""
+    log = CACHE / "all.log"
+    log.write_bytes(b"")
+    built = apply_all(mutants)
+    if not build(options, log):
+        failed = re.findall(r"^FAILED: (?:\[code=\d+\] )?\S*/(\S+?)\.cpp\.o", log.read_text(errors="replace"), re.M)
+        files = {m.path for m in built if any(m.path.endswith(f"/{name}.cpp") for name in failed)}
+        print(f"do not compile with all mutants at once: {' '.join(sorted(files))}", flush=True)
+        restore(files)
+        built = [m for m in built if m.path not in files]
+        if not build(options, log):
+            sys.exit(f"the mutants do not build; see {log}")
+    return built
+
+
 def judge(mutant, options):
     log = CACHE / f"{mutant.key}.log"
     log.write_bytes(b"")
-    if run(f"ninja -C {options.build} " + " ".join(options.target), 3600, log) != 0:
-        return "not built", "the change does not compile: what it removes is no ticket or point"
     for test in options.test:
-        status = run(test, options.limit, log)
+        status = run(test, options.limit, log, mutant.key)
         if status != 0:
             return "killed", test + (" (past the limit)" if status is None else "")
     return "survived", ""
+
+
+def judge_alone(mutant, options):
+    apply(mutant)
+    if not build(options, CACHE / f"{mutant.key}.log"):
+        return "not built", "the change does not compile: what it removes is no ticket or point"
+    return judge(mutant, options)
 
 
 def results_of(path):
@@ -229,7 +286,7 @@ def main():
         return 0
     if not options.target or not options.test:
         parser.error("--target and --test, or --list")
-    if run(f"ninja -C {options.build} " + " ".join(options.target), 3600, os.devnull) != 0:
+    if not build(options, os.devnull):
         sys.exit("the targets do not build without a mutant")
     for test in options.test:
         if run(test, options.limit, os.devnull) != 0:
@@ -238,19 +295,26 @@ def main():
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
     options.results.parent.mkdir(parents=True, exist_ok=True)
+    mutants = [m for m in mutants if m.key not in done]
+
+    def note(mutant, result, why):
+        nonlocal unknown
+        if result == "survived":
+            unknown += mutant.key not in known
+            why = "known" if mutant.key in known else "no test notices"
+        print(f"{result:9} {mutant}  {why}", flush=True)
+        with options.results.open("a") as file:
+            file.write(f"{mutant.key}\t{result}\t{mutant}\t{why}\n")
+
     try:
+        built = build_all(mutants, options)
+        for mutant in built:
+            note(mutant, *judge(mutant, options))
+        restore()
         for mutant in mutants:
-            if mutant.key in done:
-                continue
-            apply(mutant)
-            result, why = judge(mutant, options)
-            restore()
-            if result == "survived":
-                unknown += mutant.key not in known
-                why = "known" if mutant.key in known else "no test notices"
-            print(f"{result:9} {mutant}  {why}", flush=True)
-            with options.results.open("a") as file:
-                file.write(f"{mutant.key}\t{result}\t{mutant}\t{why}\n")
+            if mutant not in built:
+                note(mutant, *judge_alone(mutant, options))
+                restore()
     finally:
         restore()
     return 1 if unknown else 0

@@ -75,6 +75,9 @@ class Loop:
     def scheduled_rate(self, update: int) -> float:
         """Rate of the configuration's schedule for an update, counted from 1."""
 
+    def scheduled_betas(self, update: int) -> tuple[float, float] | None:
+        """Betas of the configuration's schedule for an update; None where it leaves them alone."""
+
     def finish(self) -> None: ...
     def close(self) -> None:
         """Gives memory and files back; every other call is a ValueError from now on."""

@@ -10,6 +10,7 @@ from torch import nn
 
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import TierOptimizer, section_of
+from ._training.schedule import ConfigScheduler
 from ._training.units import Choice
 from .config import Source
 
@@ -23,15 +24,18 @@ class OffloadedOptimizer(TierOptimizer):
     def __init__(self, offloaded: OffloadedModel, client: torch.optim.Optimizer | None) -> None:
         super().__init__(offloaded, client)
         self._last: Any = None
+        self._schedule = ConfigScheduler(self, offloaded.loop) if offloaded.loop.has_schedule else None
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Ends the step: norm over all gradients, clipping by "gradient_clipping", updates.
 
-        The updates run on the host during the next forward. A non-finite gradient skips the step, with a line in the log.
+        The updates run on the host during the next forward. The configuration's schedule sets the rates. A non-finite gradient skips the step, with a line in the log.
         """
         if closure is not None:
             raise ValueError("a closure would run the forward again: call loss.backward() before step()")
         self._last = self.end_step()
+        if self._schedule is not None and self._last.updated:
+            self._schedule.step()
 
     @property
     def gradient_norm(self) -> float | None:
@@ -53,7 +57,10 @@ class OffloadedOptimizer(TierOptimizer):
 
     def load_checkpoint(self, folder: str) -> int:
         """Continues from the newest checkpoint in a folder. Returns its step."""
-        return int(self._offloaded.loop.load_checkpoint(folder))
+        step = int(self._offloaded.loop.load_checkpoint(folder))
+        if self._schedule is not None:
+            self._schedule.follow_loop()
+        return step
 
     def report(self) -> dict[str, Any]:
         """Bytes moved and seconds waited, and the plan as data."""

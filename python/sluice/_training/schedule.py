@@ -4,39 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from ..runtime.lr_schedules import Scheduler
 
 
-class ConfigScheduler:
+class ConfigScheduler(Scheduler):
     """The schedule of the configuration's "scheduler" section, with the methods of DeepSpeed's schedulers.
 
-    ``loop`` computes the rates: ``loop.scheduled_rate(update)``, counted from 1.
+    ``loop`` computes the rates, and the betas where the schedule cycles them. It begins at the loop's next update.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, loop: Any) -> None:
-        self.optimizer, self._loop = optimizer, loop
-        self.last_batch_iteration = -1
-        self._set()
+    def __init__(self, optimizer: Any, loop: Any) -> None:
+        super().__init__(optimizer, -1)
+        self._loop = loop
+        self.follow_loop()
 
-    def _set(self) -> None:
-        rate = self._loop.scheduled_rate(self.last_batch_iteration + 2)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self._last_lr = [rate for _ in self.optimizer.param_groups]
+    def follow_loop(self) -> None:
+        """Moves to the loop's next update, after a state was loaded."""
+        self._move_to(int(self._loop.updates) - 1)
 
     def step(self, last_batch_iteration: int | None = None) -> None:
         """Moves to the next update, or to the one after ``last_batch_iteration``."""
-        self.last_batch_iteration = self.last_batch_iteration + 1 if last_batch_iteration is None else last_batch_iteration
-        self._set()
+        self._move_to(last_batch_iteration)
 
     def get_lr(self) -> list[float]:
-        return list(self._last_lr)
+        """Rates of the next update, by parameter group."""
+        rate = float(self._loop.scheduled_rate(self.last_batch_iteration + 2))
+        return [rate for _ in self.optimizer.param_groups]
 
-    get_last_lr = get_lr
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"last_batch_iteration": self.last_batch_iteration}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.last_batch_iteration = state_dict["last_batch_iteration"]
-        self._set()
+    def _set(self) -> None:
+        super()._set()
+        betas = self._loop.scheduled_betas(self.last_batch_iteration + 2)
+        for group in self.optimizer.param_groups:
+            if betas is not None and "betas" in group:
+                group["betas"] = betas

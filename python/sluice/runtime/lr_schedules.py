@@ -30,7 +30,7 @@ def _optimizer_of(optimizer: Any) -> torch.optim.Optimizer:
     raise TypeError(f"{type(optimizer).__name__} is no torch.optim.Optimizer, and has none as .optimizer")
 
 
-class _Scheduler:
+class Scheduler:
     """Rates by the number of steps so far; -1: none yet."""
 
     def __init__(self, optimizer: Any, last_batch_iteration: int) -> None:
@@ -79,7 +79,7 @@ class _Scheduler:
         return list(value)
 
 
-class _Warmup(_Scheduler):
+class _Warmup(Scheduler):
     """A rise over the first updates, by the logarithm of the update or in a line."""
 
     def __init__(self, optimizer: Any, warmup_num_steps: int, warmup_type: str, last_batch_iteration: int) -> None:
@@ -205,7 +205,7 @@ class WarmupCosineLR(_Warmup):
         return [float(rate) * ratio for rate in self.org_lrs]
 
 
-class LRRangeTest(_Scheduler):
+class LRRangeTest(Scheduler):
     """Rates that grow from ``lr_range_test_min_lr``, by ``step_rate`` times it in each ``step_size`` updates.
 
     ``lr_range_test_staircase``: they grow after whole intervals only.
@@ -239,7 +239,7 @@ class LRRangeTest(_Scheduler):
         self._move_to(batch_iteration)
 
 
-class OneCycle(_Scheduler):
+class OneCycle(Scheduler):
     """One cycle from ``cycle_min_lr`` to ``cycle_max_lr`` and back, then decay; the first beta the other way.
 
     ``cycle_first_step_size``, ``cycle_second_step_size``: updates of the halves; None: as the first. ``..._stair_count``:

@@ -66,6 +66,7 @@ class Loop {
  public:
   Loop(const Source& source, bool resident, Resume resume, Ranks ranks) {
     const config::TrainConfig config = load(source, resume, ranks);
+    rates_.emplace(config);
     const train::EngineOptions options{.resident = resident,
                                        .resume = resume == Resume::yes,
                                        .scratch = resume == Resume::scratch};
@@ -83,11 +84,14 @@ class Loop {
     SLUICE_CHECK(hooked_ != nullptr, "the engine was destroyed");
     return hooked_.get();
   }
+  // The rate of the schedule for an update, counted from 1.
+  double scheduled_rate(std::int64_t update) { return rates_->at(update); }
   // Gives memory and files back; every other call is a ValueError from now on.
   void close() { hooked_.reset(); }
 
  private:
   std::unique_ptr<HookedLoop> hooked_;
+  std::optional<config::LearningRates> rates_;
 };
 
 std::vector<train::GroupValues> values_of(
@@ -261,8 +265,15 @@ void bind_loop(py::module_& module) {
           py::arg("groups"), Unlocked())
       .def(
           "scheduled_rate",
-          [](const Loop& self, std::int64_t update) {
-            return config::learning_rate(self->config(), update);
+          [](Loop& self, std::int64_t update) { return self.scheduled_rate(update); },
+          py::arg("update"))
+      .def(
+          "scheduled_betas",
+          [](const Loop& self, std::int64_t update) -> std::optional<std::pair<double, double>> {
+            const auto* cycle = std::get_if<config::OneCycle>(&self->config().scheduler);
+            if (cycle == nullptr || !cycle->cycle_momentum) return std::nullopt;
+            const config::Betas betas = config::betas_of_step(self->config(), update);
+            return std::pair(betas.beta1, betas.beta2);
           },
           py::arg("update"))
       .def(

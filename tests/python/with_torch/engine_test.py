@@ -11,6 +11,7 @@ import torch
 from small_models import batch, config, differences, engine_of, loss_of, make, train, train_plain
 
 import sluice
+from sluice.runtime.lr_schedules import OneCycle
 
 PRECISIONS: dict[str, dict[str, Any]] = {
     "fp32": {},
@@ -248,3 +249,40 @@ def test_a_csv_monitor_has_each_step_once(tmp_path: Path) -> None:
     rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
     assert [int(samples) for samples, _ in rows] == [2, 4, 6, 8, 10, 12]
     assert [float(loss) for _, loss in rows] == pytest.approx(losses, rel=1e-12)
+
+
+def test_a_schedule_goes_on_where_a_committed_state_is(tmp_path: Path) -> None:
+    warmup = {"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_max_lr": 1e-2}}
+    keys = config("nvme", tmp_path, scheduler=warmup)
+    engine = engine_of(make(), keys, resume=False)
+    train(engine, range(4))
+    rates = engine.get_lr()
+    engine.destroy()
+    engine = engine_of(make(), keys, resume=True)
+    assert engine.get_lr() == rates
+    assert train(engine, range(4, 6)) == train_whole(config(scheduler=warmup), 6)[4:]
+    engine.destroy()
+
+
+def train_whole(keys: dict[str, Any], steps: int) -> list[float]:
+    engine = engine_of(make(), keys)
+    losses = train(engine, range(steps))
+    engine.destroy()
+    return losses
+
+
+def test_one_cycle_of_the_configuration_cycles_the_betas() -> None:
+    params = {"cycle_min_lr": 1e-3, "cycle_max_lr": 1e-2, "cycle_first_step_size": 3, "decay_step_size": 0}
+    engine = engine_of(make(), config(), lr_scheduler=lambda optimizer: OneCycle(optimizer, **params))
+    expected = train(engine, range(8))
+    engine.destroy()
+    engine = engine_of(make(), config(scheduler={"type": "OneCycle", "params": params}))
+    betas = []
+    mine = []
+    for step in range(8):
+        betas += engine.get_mom()
+        mine += train(engine, range(step, step + 1))
+    assert len({beta1 for beta1, _ in betas}) > 2
+    assert all(beta2 == 0.99 for _, beta2 in betas)
+    assert mine == expected
+    engine.destroy()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, differences, engine_of, make, train_plain
+from small_models import batch, config, differences, engine_of, make, train, train_plain
 
 import sluice
 
@@ -96,3 +96,19 @@ def test_a_plan_of_a_module_is_the_engines(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="machine and rates"):
         sluice.plan(unmade, keys, machine={"cores": 2})
     assert sluice.plan(make(), keys, placement="resident").data["planned_bytes"]["nvme"] == 0
+
+
+def test_the_configurations_schedule_gives_the_rates(tmp_path: Path) -> None:
+    keys = config(scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_max_lr": 1e-2}})
+    engine = engine_of(make(), keys)
+    expected = train(engine, range(6))
+    engine.destroy()
+    model = make()
+    optimizer = sluice.offload(model, keys)
+    mine = train_plain(model, optimizer, range(3))
+    optimizer.save_checkpoint(str(tmp_path))
+    train_plain(model, optimizer, range(3, 5))
+    optimizer.load_checkpoint(str(tmp_path))
+    mine += train_plain(model, optimizer, range(3, 6))
+    assert mine == expected
+    optimizer.close()

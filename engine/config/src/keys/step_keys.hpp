@@ -1,5 +1,6 @@
 #pragma once
-// Rows of the table of keys (keys/train_table.cpp): batch, optimizer, learning rate, gradients and precision.
+// Rows of the table of keys (keys/train_table.cpp): batch, optimizer, learning rate, gradients and
+// precision.
 
 #include "sluice/config/key_table.hpp"
 
@@ -121,8 +122,8 @@ inline constexpr KeyInfo kStepKeys[] = {
      "OneCycle: beta1 at the start and the end of the cycle"},
     {"scheduler.params.decay_mom_rate", "", "number in [0, 1e10]", "0", Fate::honoured,
      "OneCycle: after the cycle beta1 is multiplied by 1 + this for each decay_step_size"},
-    {"scheduler.params.lr_range_test_min_lr", "", "number in [0, 1e10] or list", "0.001", Fate::honoured,
-     "LRRangeTest: rate at the start"},
+    {"scheduler.params.lr_range_test_min_lr", "", "number in [0, 1e10] or list", "0.001",
+     Fate::honoured, "LRRangeTest: rate at the start"},
     {"scheduler.params.lr_range_test_step_size", "", "integer in [1, 1e15]", "2000", Fate::honoured,
      "LRRangeTest: steps in which the rate grows by step_rate times its start"},
     {"scheduler.params.lr_range_test_step_rate", "", "number in [0, 1e10]", "1.0", Fate::honoured,
@@ -137,7 +138,8 @@ inline constexpr KeyInfo kStepKeys[] = {
      "LinearLR: share of lr at the start"},
     {"scheduler.params.end_factor", "", "number in [0, 1]", "1.0", Fate::honoured,
      "LinearLR: share of lr at the end"},
-    {"scheduler.params.power", "", "number in [0, 1000]", "1.0", Fate::honoured, "PolynomialLR: the power"},
+    {"scheduler.params.power", "", "number in [0, 1000]", "1.0", Fate::honoured,
+     "PolynomialLR: the power"},
     {"scheduler.params.step_size", "", "integer in [1, 1e15]", "required", Fate::honoured,
      "StepLR: steps from one drop of the rate to the next"},
     {"scheduler.params.milestones", "", "list", "required", Fate::honoured,
@@ -153,7 +155,8 @@ inline constexpr KeyInfo kStepKeys[] = {
      "CosineAnnealingWarmRestarts: factor from the steps of one cycle to those of the next"},
     {"scheduler.params.eta_min", "", "number in [0, 1e10]", "0", Fate::honoured,
      "CosineAnnealingLR, CosineAnnealingWarmRestarts: the lowest rate"},
-    {"scheduler.params.last_epoch", "", "integer", "-1", Fate::refused, "a resumed run knows its step"},
+    {"scheduler.params.last_epoch", "", "integer", "-1", Fate::refused,
+     "a resumed run knows its step"},
 
     // Gradients.
     {"gradient_clipping", "", "number in [0, 1e30]", "1.0", Fate::honoured,
@@ -168,15 +171,16 @@ inline constexpr KeyInfo kStepKeys[] = {
      "on one rank it changes nothing: mean and sum of one gradient are equal"},
     {"communication_data_type", "", "one of fp16, bf16, fp32", "null", Fate::mapped,
      "on one rank it changes nothing: no gradient is sent"},
-    {"seq_parallel_communication_data_type", "", "one of fp16, bf16, fp32", "\"fp32\"", Fate::mapped,
-     "on one rank it changes nothing: no activation is sent"},
+    {"seq_parallel_communication_data_type", "", "one of fp16, bf16, fp32", "\"fp32\"",
+     Fate::mapped, "on one rank it changes nothing: no activation is sent"},
     {"sparse_gradients", "", "bool", "false", Fate::mapped,
      "gradients of the embedding are dense here; the result is equal"},
     {"disable_allgather", "", "bool", "false", Fate::mapped,
      "weights are gathered unit by unit here; the result does not depend on it"},
 
     // Precision.
-    {"bf16", "bfloat16", "object", "{}", Fate::honoured, "16-bit weights and gradients; see its keys"},
+    {"bf16", "bfloat16", "object", "{}", Fate::honoured,
+     "16-bit weights and gradients; see its keys"},
     {"bf16.enabled", "", "bool", "false", Fate::honoured,
      "compute in bf16 with fp32 master weights; without it and fp16 in fp32"},
     {"bf16.immediate_grad_update", "", "bool", "false", Fate::mapped,
