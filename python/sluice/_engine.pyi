@@ -43,11 +43,13 @@ class Loop:
         settings: Sequence[tuple[str, str]],
         resident: bool,
         resume: bool | None,
+        gpu: int | None,
         ranks: Any,
         gather_ranks: Any,
     ) -> None:
         """`text`: the configuration, whose shown name is then `path`. `settings`: keys and JSON values over it.
 
+        `gpu`: computes where the configuration leaves the device open.
         `ranks`, `gather_ranks`: objects over two process groups (_training/ranks.py), for two threads; None: one rank.
         """
 
@@ -127,6 +129,10 @@ class Loop:
     def notes(self) -> list[str]: ...
     @property
     def choices(self) -> list[str]: ...
+    @property
+    def device(self) -> str:
+        """In torch's words: "cpu", "cuda:0"."""
+
     @property
     def plan_table(self) -> str: ...
     @property

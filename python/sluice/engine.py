@@ -163,7 +163,7 @@ class SluiceEngine(EngineValues):
             if getattr(self, "_data_iterator", None) is None:
                 self._data_iterator = batches.endless(self.training_dataloader)
             data_iter = self._data_iterator
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
         for _ in range(self.gradient_accumulation_steps()):
             batch = next(data_iter)
             loss = batches.loss_of(batches.call(self, batch))
@@ -257,7 +257,7 @@ class SluiceEngine(EngineValues):
             folder,
             {
                 "client_state": dict(client_state or {}),
-                "buffers": {name: buffer.detach().clone() for name, buffer in self.module.named_buffers()},
+                "buffers": {name: buffer.detach().to("cpu", copy=True) for name, buffer in self.module.named_buffers()},
                 "lr_scheduler": scheduler,
                 "optimizer": self.optimizer.state_dict(),
                 "counters": {key: getattr(self, key) for key in _COUNTERS},

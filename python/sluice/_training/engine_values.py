@@ -135,7 +135,7 @@ class EngineValues(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the model computes."""
-        return torch.device("cpu")
+        return self._offloaded.device
 
     @property
     def cur_scale(self) -> float:

@@ -15,7 +15,7 @@ from torch import nn
 from .. import config as _config
 from ..config import ConfigError, Source
 from ..runtime.zero.partition_parameters import ZeroParamStatus
-from . import ranks
+from . import devices, ranks
 from .engine_module import engine_module
 from .full_state_dict import FullStateDicts
 from .hooks import Hooks
@@ -30,6 +30,7 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def _make_loop(source: Source, settings: Mapping[str, Any], **options: Any) -> Any:
     """An `_engine.Loop`. ``settings``: values by key path that replace those of the source."""
     texts = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in settings.items()]
+    options["gpu"] = devices.current_gpu()
     options["ranks"], options["gather_ranks"] = ranks.groups()
     make = engine_module().Loop
     if not isinstance(source, Mapping):
@@ -38,16 +39,6 @@ def _make_loop(source: Source, settings: Mapping[str, Any], **options: Any) -> A
         return make(_config._NAME_OF_DICT, _config._text_of(source), [], texts, **options)
     except ConfigError as error:
         raise _config._without_positions(error) from None
-
-
-def _check_device(model: nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        if parameter.device.type == "meta":
-            raise ValueError(f"parameter {name} is on the meta device: it has no values to train from")
-        if parameter.device.type != "cpu":
-            raise ValueError(
-                f"parameter {name} is on {parameter.device}: leave the model in CPU memory, its weights are placed from there"
-            )
 
 
 def preview(model: nn.Module, source: Source, *, units: Choice = None, resident: bool = False) -> Any:
@@ -96,7 +87,7 @@ class OffloadedModel:
         resume: bool | None = None,
     ) -> None:
         """``optimizer``: a section that replaces the configuration's. ``groups``: of a client; None: those of the source."""
-        _check_device(model)
+        devices.check_has_values(model)
         self.model = model
         self.units = find_units(model, units)
         self.parameters = parameters_of(self.units)
@@ -111,9 +102,8 @@ class OffloadedModel:
         self._describe_parameters()
         ranks.share([*self.parameters.values(), *model.buffers()])
         self.loop.initialize()
-        for buffer in model.buffers():
-            if buffer.is_floating_point():
-                buffer.data = buffer.data.to(self.dtype)
+        self.device = torch.device(self.loop.device)
+        devices.move_buffers(model, self.device, self.dtype)
         self.hooks = Hooks(model, self.units, self.loop)
         self._state_dicts = FullStateDicts(model, self.parameters, self.loop)
         _open.add(self)
@@ -131,7 +121,10 @@ class OffloadedModel:
         return [{**values, "params": [self.parameters[name] for name in names]} for names, values in self.loop.groups]
 
     def state_dict(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
-        """Copies of the weights in the data type that computes, and of the buffers, by the names of the model."""
+        """Copies of the weights in the data type that computes, and of the buffers, by the names of the model.
+
+        They are in CPU memory.
+        """
         whole: dict[str, torch.Tensor] = {}
         wanted = None if names is None else set(names)
         first_names = {parameter: name for name, parameter in self.parameters.items()}
@@ -142,7 +135,7 @@ class OffloadedModel:
             value = self.model.get_parameter(name) if name not in buffers else buffers[name]
             first = first_names.get(value)  # type: ignore[call-overload]
             if first is None:
-                whole[name] = value.detach().clone()
+                whole[name] = value.detach().to("cpu", copy=True)
             elif first in whole and first != name:
                 whole[name] = whole[first]  # tied
             else:

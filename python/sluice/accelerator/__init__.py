@@ -13,7 +13,7 @@ __all__ = ["Accelerator", "get_accelerator"]
 
 
 class Accelerator:
-    """The device that computes, by the methods of DeepSpeed's accelerators: the CPU, on which engines of Python train.
+    """The device that computes, by the methods of DeepSpeed's accelerators: the CPU.
 
     Sizes are bytes. Memory is that of the process: its resident size, and the largest so far. There is one device, and
     nothing to wait for. An unknown name is an AttributeError.
@@ -132,9 +132,121 @@ class Accelerator:
         return tensor.device.type == "cpu"
 
 
-_accelerator = Accelerator()
+class CudaAccelerator(Accelerator):
+    """The GPUs of PyTorch, by the methods of DeepSpeed's accelerators.
+
+    Memory is that of PyTorch's tensors. Weights, gradients and states that Sluice keeps on the GPU are beside it, in the
+    report of an engine.
+    """
+
+    def device_name(self, device_index: int | None = None) -> str:
+        """The device in torch's words: "cuda", "cuda:1"."""
+        return "cuda" if device_index is None else f"cuda:{device_index}"
+
+    def current_device_name(self) -> str:
+        """As "cuda:1"."""
+        return self.device_name(torch.cuda.current_device())
+
+    def device(self, device_index: int | None = None) -> contextlib.AbstractContextManager[None]:
+        """``torch.cuda.device``."""
+        return torch.cuda.device(device_index)  # type: ignore[return-value]
+
+    def current_device(self) -> int:
+        """The index of the current GPU."""
+        return torch.cuda.current_device()
+
+    def set_device(self, device_index: int) -> None:
+        """``torch.cuda.set_device``."""
+        torch.cuda.set_device(device_index)
+
+    def device_count(self) -> int:
+        """GPUs that CUDA_VISIBLE_DEVICES leaves."""
+        return torch.cuda.device_count()
+
+    def is_synchronized_device(self) -> bool:
+        """False: calls return before their work has ended."""
+        return False
+
+    def synchronize(self, device_index: int | None = None) -> None:
+        """``torch.cuda.synchronize``."""
+        torch.cuda.synchronize(device_index)
+
+    def empty_cache(self) -> None:
+        """``torch.cuda.empty_cache``."""
+        torch.cuda.empty_cache()
+
+    def manual_seed(self, seed: int) -> Any:
+        """``torch.cuda.manual_seed``."""
+        return torch.cuda.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> Any:
+        """``torch.cuda.manual_seed_all``."""
+        return torch.cuda.manual_seed_all(seed)
+
+    def initial_seed(self) -> int:
+        """``torch.cuda.initial_seed``."""
+        return torch.cuda.initial_seed()
+
+    def get_rng_state(self, device_index: int | None = None) -> torch.Tensor:
+        """``torch.cuda.get_rng_state``."""
+        return torch.cuda.get_rng_state(self.device_name(device_index))
+
+    def set_rng_state(self, new_state: torch.Tensor, device_index: int | None = None) -> None:
+        """``torch.cuda.set_rng_state``."""
+        torch.cuda.set_rng_state(new_state, self.device_name(device_index))
+
+    def memory_allocated(self, device_index: int | None = None) -> int:
+        """``torch.cuda.memory_allocated``."""
+        return torch.cuda.memory_allocated(device_index)
+
+    def max_memory_allocated(self, device_index: int | None = None) -> int:
+        """``torch.cuda.max_memory_allocated``."""
+        return torch.cuda.max_memory_allocated(device_index)
+
+    def memory_reserved(self, device_index: int | None = None) -> int:
+        """``torch.cuda.memory_reserved``."""
+        return torch.cuda.memory_reserved(device_index)
+
+    def max_memory_reserved(self, device_index: int | None = None) -> int:
+        """``torch.cuda.max_memory_reserved``."""
+        return torch.cuda.max_memory_reserved(device_index)
+
+    def total_memory(self, device_index: int | None = None) -> int:
+        """Bytes of the GPU's memory."""
+        return int(torch.cuda.get_device_properties(self.device_name(device_index)).total_memory)
+
+    def available_memory(self, device_index: int | None = None) -> int:
+        """Bytes of the GPU's memory that are free."""
+        return torch.cuda.mem_get_info(device_index)[0]
+
+    def is_bf16_supported(self) -> bool:
+        """``torch.cuda.is_bf16_supported``."""
+        return torch.cuda.is_bf16_supported()
+
+    def communication_backend_name(self) -> str:
+        """The backend of ``torch.distributed``: "nccl"."""
+        return "nccl"
+
+    def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:
+        """A copy in page-locked memory."""
+        return tensor.pin_memory()
+
+    def on_accelerator(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is on a GPU."""
+        return tensor.is_cuda
+
+
+_accelerators: dict[str, Accelerator] = {}
 
 
 def get_accelerator() -> Accelerator:
-    """The device that computes."""
-    return _accelerator
+    """The device that computes: GPUs where PyTorch has some, else the CPU. DS_ACCELERATOR=cpu or cuda chooses.
+
+    Raises ValueError for another value of DS_ACCELERATOR.
+    """
+    name = os.environ.get("DS_ACCELERATOR") or ("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise ValueError(f"DS_ACCELERATOR={name}: there are cpu and cuda")
+    if name not in _accelerators:
+        _accelerators[name] = CudaAccelerator() if name == "cuda" else Accelerator()
+    return _accelerators[name]

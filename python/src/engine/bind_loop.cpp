@@ -33,6 +33,7 @@ struct Source {
   std::optional<std::string> text;
   std::vector<std::string> tuned;
   std::vector<std::pair<std::string, std::string>> settings;  // keys and values
+  std::optional<int> gpu;  // where the configuration leaves the device open
 };
 
 // The other ranks: null, or an object for each of two threads (python_communicator.hpp).
@@ -57,6 +58,8 @@ config::TrainConfig load(const Source& source, Resume resume, const Ranks& ranks
                                    : config::load_train_config(source.path, options);
   const bool asked = config.origins.find("sluice.durability") != config.origins.end();
   if (resume == Resume::scratch && !asked) config.sluice.durability = config::Durability::none;
+  if (source.gpu && config.sluice.device.kind == config::ComputeDevice::Kind::automatic)
+    config.sluice.device = {.kind = config::ComputeDevice::Kind::cuda, .index = *source.gpu};
   if (ranks.communicator) config.rank = ranks.communicator->rank();
   return config;
 }
@@ -160,6 +163,7 @@ void bind_values(py::class_<Loop>& loop) {
   value("weights_version", [](const Loop& self) { return self->weights_version(); });
   value("loss_scale", [](const Loop& self) { return self->loss_scale(); });
   value("choices", [](const Loop& self) { return self->choices(); });
+  value("device", [](const Loop& self) { return self->device().str(); });
   value("plan_table", [](const Loop& self) { return self->plan_table(); });
   value("plan_json", [](const Loop& self) { return self->plan_json(); });
   const auto key = [&loop](const char* name, auto get) {
@@ -207,19 +211,20 @@ void bind_loop(py::module_& module) {
   loop.def(py::init([](std::string path, std::optional<std::string> text,
                        std::vector<std::string> tuned,
                        std::vector<std::pair<std::string, std::string>> settings, bool resident,
-                       std::optional<bool> resume, const py::object& ranks,
+                       std::optional<bool> resume, std::optional<int> gpu, const py::object& ranks,
                        const py::object& gather_ranks) {
              Ranks links;
              if (!ranks.is_none())
                links = {make_python_communicator(ranks), make_python_communicator(gather_ranks)};
              const py::gil_scoped_release release;
              const Resume how = !resume ? Resume::scratch : *resume ? Resume::yes : Resume::no;
-             return std::make_unique<Loop>(
-                 Source{std::move(path), std::move(text), std::move(tuned), std::move(settings)},
-                 resident, how, std::move(links));
+             return std::make_unique<Loop>(Source{std::move(path), std::move(text),
+                                                  std::move(tuned), std::move(settings), gpu},
+                                           resident, how, std::move(links));
            }),
            py::arg("path"), py::arg("text"), py::arg("tuned"), py::arg("settings"),
-           py::arg("resident"), py::arg("resume"), py::arg("ranks"), py::arg("gather_ranks"))
+           py::arg("resident"), py::arg("resume"), py::arg("gpu"), py::arg("ranks"),
+           py::arg("gather_ranks"))
       .def(
           "add_unit",
           [](const Loop& self, const std::string& name,

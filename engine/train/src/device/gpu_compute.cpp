@@ -8,7 +8,7 @@
 
 namespace sluice::train {
 
-std::unique_ptr<GpuCompute> load_gpu_compute(int index) {
+std::unique_ptr<GpuCompute> load_gpu_compute(int index, TensorMemory tensors) {
   // Found beside this library, or where the loader looks.
   void* library = ::dlopen("libsluice_train_gpu.so", RTLD_NOW | RTLD_LOCAL);
   const char* error = library == nullptr ? ::dlerror() : nullptr;
@@ -18,7 +18,7 @@ std::unique_ptr<GpuCompute> load_gpu_compute(int index) {
   SLUICE_CHECK(make != nullptr, std::string("libsluice_train_gpu.so has no ") + kMakeGpuCompute +
                                     ": of another build");
   std::unique_ptr<GpuCompute> made;
-  make(index, &made);
+  make(index, tensors, &made);
   return made;
 }
 

@@ -18,6 +18,12 @@ struct GpuMemory {
   std::function<void(void* block, std::size_t size_bytes)> free;
 };
 
+// Whose memory LibTorch's tensors on GPUs have.
+enum class TensorMemory {
+  budget,    // that of use_memory()
+  libtorch,  // LibTorch's own: tensors were made before, and go on to be made after
+};
+
 // Confined to the thread that computes; tensors may free their memory on any thread.
 class GpuCompute {
  public:
@@ -25,8 +31,10 @@ class GpuCompute {
   // The stream (a cudaStream_t) of the GPU work that the thread which made this object issues,
   // backward passes included.
   virtual void* stream() const = 0;
+  // Whether LibTorch issues the calling thread's work to stream().
+  virtual bool is_current() const = 0;
   // From now on LibTorch's tensors on GPUs take their memory from `memory`, and give it back there,
-  // also after a later call. Null: making a tensor is an error.
+  // also after a later call. Null: making a tensor is an error. For TensorMemory::budget.
   virtual void use_memory(std::shared_ptr<const GpuMemory> memory) = 0;
   // Waits for all work issued to the stream. Throws LibTorch's errors.
   virtual void synchronize() = 0;
@@ -38,12 +46,13 @@ class GpuCompute {
                                   double* result) = 0;
 };
 
-// The library's one function: makes the GPU `index` the calling thread's, with the default stream.
-// Throws LibTorch's errors. Called once in a process, before LibTorch makes a tensor on a GPU.
-using MakeGpuCompute = void(int index, std::unique_ptr<GpuCompute>* made);
+// The library's one function: makes the GPU `index` the calling thread's. Throws LibTorch's errors.
+// TensorMemory::budget: the stream is the default one; called once in a process, before LibTorch
+// makes a tensor on a GPU. TensorMemory::libtorch: the stream is the thread's current one.
+using MakeGpuCompute = void(int index, TensorMemory tensors, std::unique_ptr<GpuCompute>* made);
 inline constexpr const char* kMakeGpuCompute = "sluice_make_gpu_compute";
 
 // Loads the library. Throws InvalidArgument with the reason when it cannot be loaded.
-std::unique_ptr<GpuCompute> load_gpu_compute(int index);
+std::unique_ptr<GpuCompute> load_gpu_compute(int index, TensorMemory tensors);
 
 }  // namespace sluice::train

@@ -11,14 +11,15 @@ namespace sluice::train {
 
 namespace {
 
-RunDevice make_gpu(int index, std::uint64_t memory_bytes, Trace* trace) {
+RunDevice make_gpu(int index, std::uint64_t memory_bytes, TensorMemory tensors, Trace* trace) {
   RunDevice made;
-  made.gpu = load_gpu_compute(index);
+  made.gpu = load_gpu_compute(index, tensors);
   made.device = offload::make_cuda_device({.index = index,
                                            .memory_bytes = memory_bytes,
                                            .compute_stream = made.gpu->stream(),
                                            .trace = trace});
   made.where = torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(index));
+  if (tensors == TensorMemory::libtorch) return made;
   made.gpu->use_memory(std::make_shared<const GpuMemory>(
       GpuMemory{[device = made.device](std::size_t size_bytes) {
                   return device->memory().allocate_raw(size_bytes, kTensorOfModel);
@@ -43,7 +44,10 @@ void set_arithmetic(const config::SluiceConfig& sluice) {
 
 RunDevice make_run_device(const std::optional<plan::GpuFacts>& gpu,
                           std::optional<std::uint64_t> memory_bytes, Trace* trace) {
-  if (gpu) return make_gpu(gpu->index, memory_bytes.value_or(gpu->free_bytes / 10 * 9), trace);
+  if (gpu) {
+    return make_gpu(gpu->index, memory_bytes.value_or(gpu->free_bytes / 10 * 9),
+                    TensorMemory::budget, trace);
+  }
   RunDevice made;
   made.device =
       offload::make_host_device({.memory_bytes = memory_bytes.value_or(offload::kUnlimited),
@@ -59,6 +63,19 @@ RunDevice make_run_device(const plan::Plan& plan, Trace* trace) {
   const bool known = plan.device.gpu && !(plan.own_loop() && !plan.own.activation_bytes);
   return make_run_device(plan.device.gpu,
                          known ? plan.planned.tiers.device : plan.budget.device_bytes, trace);
+}
+
+RunDevice make_device_beside_libtorch(const plan::Plan& plan) {
+  if (plan.device.gpu) {
+    set_arithmetic(plan.config.sluice);
+    return make_gpu(plan.device.gpu->index, plan.planned.tiers.device, TensorMemory::libtorch,
+                    nullptr);
+  }
+  RunDevice made;
+  made.device = offload::make_host_device({.memory_bytes = offload::kUnlimited,
+                                           .bandwidth_bytes_per_second = std::nullopt,
+                                           .trace = nullptr});
+  return made;
 }
 
 }  // namespace sluice::train

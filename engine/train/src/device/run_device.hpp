@@ -20,7 +20,7 @@ namespace sluice::train {
 struct RunDevice {
   std::unique_ptr<GpuCompute> gpu;                  // null: LibTorch computes on the CPU
   std::shared_ptr<offload::Device> device;          // shared with the tensors in its memory
-  std::unique_ptr<DeviceAllocatorScope> allocator;  // null on a GPU
+  std::unique_ptr<DeviceAllocatorScope> allocator;  // null: tensors have other memory
   torch::Device where = torch::kCPU;                // LibTorch's name of it
 };
 
@@ -35,5 +35,9 @@ void set_arithmetic(const config::SluiceConfig& sluice);
 // The device that a plan is for. On a GPU it takes the planned bytes, or in a loop of the user's
 // own the whole budget. Also calls set_arithmetic().
 RunDevice make_run_device(const plan::Plan& plan, Trace* trace);
+// The device that a plan is for, where LibTorch's tensors stay in LibTorch's own memory: of the
+// device's memory, only the planned bytes are taken. On the host, they are taken as they are used.
+// The calling thread's stream of the GPU is the one that computes. Also calls set_arithmetic().
+RunDevice make_device_beside_libtorch(const plan::Plan& plan);
 
 }  // namespace sluice::train

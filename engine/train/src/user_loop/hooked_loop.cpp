@@ -14,13 +14,10 @@ namespace sluice::train {
 namespace {
 
 RunDevice make_device(const plan::Plan& plan) {
-  const config::ByteBudget& asked = plan.config.sluice.device_bytes;
-  if (asked.kind != config::ByteBudget::Kind::automatic) return make_run_device(plan, nullptr);
-  RunDevice made;
-  made.device = offload::make_host_device({.memory_bytes = offload::kUnlimited,
-                                           .bandwidth_bytes_per_second = std::nullopt,
-                                           .trace = nullptr});
-  return made;
+  // On a GPU, the script has used LibTorch's allocator before.
+  const bool budgeted = plan.config.sluice.device_bytes.kind != config::ByteBudget::Kind::automatic;
+  return budgeted && !plan.device.gpu ? make_run_device(plan, nullptr)
+                                      : make_device_beside_libtorch(plan);
 }
 
 plan::MachineFacts facts_of(const config::TrainConfig& config) {
@@ -28,10 +25,11 @@ plan::MachineFacts facts_of(const config::TrainConfig& config) {
   // The ranks share the machine.
   facts.available_memory_bytes /= static_cast<std::uint64_t>(config.world_size);
   facts.cores = std::max(facts.cores / config.world_size, 1);
-  if (!facts.device.gpu) return facts;
-  throw InvalidArgument(
-      "a PyTorch module is trained on the CPU only, and this configuration chooses " +
-      facts.device.gpu->name + ": set \"sluice\": {\"device\": \"host\"}");
+  SLUICE_CHECK(config.world_size == 1 || !facts.device.gpu,
+               std::to_string(config.world_size) +
+                   " ranks train on CPUs only, and this configuration chooses " +
+                   facts.device.gpu->name + ": set \"sluice\": {\"device\": \"host\"}");
+  return facts;
 }
 
 void add_rank(const config::TrainConfig& config, std::string& directory) {
@@ -80,7 +78,7 @@ std::size_t HookedLoop::add_unit(const std::string& name,
 
 void HookedLoop::initialize() {
   core_->initialize();
-  core_->units().make_nowhere();
+  if (core_->device().is_cpu()) core_->units().make_nowhere();
 }
 
 void HookedLoop::preview() {
@@ -89,6 +87,7 @@ void HookedLoop::preview() {
 
 void HookedLoop::enter(std::size_t unit, Pass pass) {
   core_->check_whole();
+  core_->check_stream();
   core_->enter(unit,
                pass == Pass::training ? UnitOrder::Pass::training : UnitOrder::Pass::evaluation);
 }
@@ -202,6 +201,10 @@ std::vector<HookedLoop::Group> HookedLoop::groups() const {
 
 EngineCounters HookedLoop::counters() const {
   return core_->counters();
+}
+
+torch::Device HookedLoop::device() const {
+  return core_->device();
 }
 
 const config::TrainConfig& HookedLoop::config() const {

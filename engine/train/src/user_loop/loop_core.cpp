@@ -63,6 +63,13 @@ void LoopCore::check_whole() const {
                      "another checkpoint before anything else");
 }
 
+void LoopCore::check_stream() const {
+  const GpuCompute* const gpu = resources_->compute.gpu.get();
+  SLUICE_CHECK(gpu == nullptr || gpu->is_current(),
+               "the model computes on another CUDA stream than the one that was current when it "
+               "was placed: use that stream, or place the model inside of torch.cuda.stream()");
+}
+
 void LoopCore::enter(std::size_t unit, UnitOrder::Pass pass) {
   // Parameters are ordinary tensors even where the caller uses InferenceMode.
   const c10::InferenceMode ordinary(false);

@@ -66,6 +66,9 @@ class LoopCore {
   bool initialized() const { return resources_ != nullptr; }
   // Throws StorageError while the weights and states are a mix of two steps (load_checkpoint()).
   void check_whole() const;
+  // Throws InvalidArgument when the thread computes on another stream of the GPU than at
+  // initialize(): its work would not be ordered with the copies.
+  void check_stream() const;
   const config::TrainConfig& config() const { return config_; }
   const plan::Plan& plan() const;
   torch::Device device() const;

@@ -121,15 +121,24 @@ void LoopCore::bring_in_states(const RunSource& source) {
   } else {
     begin_progress(progress_);
   }
-  for (std::size_t l = 0; l < fills.size(); ++l) {
-    if (!source.state && !plan_.units[l].frozen)
-      fills[l] = resources_->updater->begin_initialise(l, units_.fill_of(l, shard_of(l).begin));
-  }
-  for (std::size_t l = 0; l < fills.size(); ++l) {
+  const auto bring_in = [&](std::size_t l) {
     fills[l].finish();
     if (plan_.units[l].frozen) bring_in_frozen(l);
     units_.drop_values(l, torch_dtype_);
+  };
+  // Values on a GPU are copied to host memory, so those of one unit at a time.
+  std::vector<std::size_t> begun;
+  for (std::size_t l = 0; l < fills.size(); ++l) {
+    const bool one_at_a_time = units_.has_values_on_gpu(l);
+    if (!source.state && !plan_.units[l].frozen)
+      fills[l] = resources_->updater->begin_initialise(l, units_.fill_of(l, shard_of(l).begin));
+    if (one_at_a_time) {
+      bring_in(l);
+    } else {
+      begun.push_back(l);
+    }
   }
+  for (const std::size_t l : begun) bring_in(l);
 }
 
 zero::ShardRange LoopCore::shard_of(std::size_t layout) const {

@@ -21,8 +21,9 @@ namespace {
 constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
 
 void check_param(const std::string& name, const Tensor& param) {
-  SLUICE_CHECK((param.device().is_cpu() || param.is_meta()) && param.layout() == torch::kStrided,
-               "parameter " + name + " is not a dense tensor in CPU memory");
+  const torch::Device at = param.device();
+  SLUICE_CHECK((at.is_cpu() || at.is_cuda() || at.is_meta()) && param.layout() == torch::kStrided,
+               "parameter " + name + " is not a dense tensor in the memory of the CPU or a GPU");
   const torch::Dtype dtype = param.scalar_type();
   SLUICE_CHECK(dtype == torch::kFloat32 || dtype == torch::kBFloat16 || dtype == torch::kFloat16 ||
                    dtype == torch::kFloat64,
@@ -155,10 +156,16 @@ void OwnUnits::check_has_values(std::size_t layout) const {
                                                     " is on the meta device: it has no values");
 }
 
+bool OwnUnits::has_values_on_gpu(std::size_t layout) const {
+  return std::any_of(values_[layout].begin(), values_[layout].end(),
+                     [](const Tensor& value) { return value.is_cuda(); });
+}
+
 StateUpdater::Fill OwnUnits::fill_of(std::size_t layout, std::uint64_t first_count) const {
   Tensors values;
   check_has_values(layout);
-  for (const Tensor& value : values_[layout]) values.push_back(value.detach().contiguous());
+  for (const Tensor& value : values_[layout])
+    values.push_back(value.detach().to(torch::kCPU).contiguous());
   return [params = layouts_[layout].params, values, first_count](std::uint64_t from,
                                                                  std::span<float> to) {
     const std::uint64_t offset = first_count + from;

@@ -62,6 +62,8 @@ class OwnUnits {
 
   // Sets the device that parameters are bound on. The CPU before this call.
   void use_device(torch::Device device) { device_ = device; }
+  // Whether some values of a layout are on a GPU: fill_of() copies them all to host memory.
+  bool has_values_on_gpu(std::size_t layout) const;
   // Initial values of a layout, from the modules' parameters, for any thread.
   // `first_count`: the layout's element at which the fill begins.
   StateUpdater::Fill fill_of(std::size_t layout, std::uint64_t first_count = 0) const;

@@ -16,7 +16,9 @@
 // time they are empty. Tensors that autograd saved in a unit's forward see the weights again in its
 // backward. Rules for frozen, tied and unused parameters are those of Engine.
 //
-// The CPU computes. LibTorch keeps its allocator, unless the configuration has "device_bytes".
+// The configuration's "device" computes. LibTorch keeps its allocators; only the memory of this
+// class is planned. On the CPU, "device_bytes" brings LibTorch's tensors into the budget. On a GPU,
+// the stream that is current at initialize() computes: enter() throws InvalidArgument on another.
 // Confined to the thread that trains. LibTorch may run a backward on a thread of its own, while
 // that thread waits. After an exception in backward: forget_gradients().
 
@@ -52,7 +54,6 @@ struct GroupValues {
 // Functions with a name of Engine's have its contract.
 class __attribute__((visibility("default"))) HookedLoop {
  public:
-  // Throws InvalidArgument where the configuration chooses a GPU.
   explicit HookedLoop(const config::TrainConfig& config, const EngineOptions& options = {});
   // One of several ranks, config.rank of config.world_size. `communicator` is used by the thread
   // that trains, `gather_communicator` by one of its own. Every rank makes the same calls in the
@@ -133,6 +134,8 @@ class __attribute__((visibility("default"))) HookedLoop {
   std::vector<Group> groups() const;
 
   EngineCounters counters() const;
+  // Where the weights are gathered. After initialize().
+  torch::Device device() const;
   const config::TrainConfig& config() const;
   std::string plan_table() const;
   std::string plan_json() const;

@@ -84,19 +84,25 @@ Tensors& installed_tensors() {
 
 class Compute final : public GpuCompute {
  public:
-  explicit Compute(int index)
-      : tensors_(installed_tensors()),  // before LibTorch makes an allocator of its own
-        stream_(default_stream(static_cast<c10::DeviceIndex>(index))) {}
+  // In the budget, before LibTorch makes an allocator of its own.
+  Compute(int index, TensorMemory tensors)
+      : tensors_(tensors == TensorMemory::budget ? &installed_tensors() : nullptr),
+        stream_(make_current(static_cast<c10::DeviceIndex>(index), tensors)) {}
   ~Compute() override {
+    if (tensors_ == nullptr) return;
     // LibTorch keeps workspaces for the next product on this stream. The run's memory ends here, so
     // they must go.
     at::cuda::clearCublasWorkspaces();
-    tensors_.use(nullptr);
+    tensors_->use(nullptr);
   }
 
   void* stream() const override { return stream_.stream(); }
+  bool is_current() const override {
+    return c10::cuda::getCurrentCUDAStream(stream_.device_index()) == stream_;
+  }
   void use_memory(std::shared_ptr<const GpuMemory> memory) override {
-    tensors_.use(std::move(memory));
+    TORCH_CHECK(tensors_ != nullptr, "LibTorch's tensors have LibTorch's memory");
+    tensors_->use(std::move(memory));
   }
   void synchronize() override { stream_.synchronize(); }
 #if SLUICE_HAVE_GPU_KERNELS
@@ -121,25 +127,26 @@ class Compute final : public GpuCompute {
 #endif
 
  private:
-  // The stream of every thread that was told of no other: so a tensor that a thread of the user's
-  // copies to the GPU, and memory that it frees, are ordered with the computation.
-  static c10::cuda::CUDAStream default_stream(c10::DeviceIndex index) {
+  // In the budget, the stream of every thread that was told of no other: so a tensor that a thread
+  // of the user's copies to the GPU, and memory that it frees, are ordered with the computation.
+  static c10::cuda::CUDAStream make_current(c10::DeviceIndex index, TensorMemory tensors) {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     c10::cuda::set_device(index);
+    if (tensors == TensorMemory::libtorch) return c10::cuda::getCurrentCUDAStream(index);
     const c10::cuda::CUDAStream stream = c10::cuda::getDefaultCUDAStream(index);
     c10::cuda::setCurrentCUDAStream(stream);
     return stream;
   }
 
-  Tensors& tensors_;
+  Tensors* const tensors_;  // null: LibTorch's own memory
   const c10::cuda::CUDAStream stream_;
 };
 
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) void sluice_make_gpu_compute(
-    int index, std::unique_ptr<GpuCompute>* made) {
-  *made = std::make_unique<Compute>(index);
+    int index, TensorMemory tensors, std::unique_ptr<GpuCompute>* made) {
+  *made = std::make_unique<Compute>(index, tensors);
 }
 
 }  // namespace sluice::train

@@ -1,0 +1,34 @@
+"""The device that computes, as the script and the configuration choose it."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import nn
+
+
+def current_gpu() -> int | None:
+    """The GPU that the script made current; None where PyTorch has none.
+
+    A script that has not used a GPU yet gets that of its LOCAL_RANK.
+    """
+    if not torch.cuda.is_available():
+        return None
+    if torch.cuda.is_initialized():
+        return torch.cuda.current_device()
+    return min(int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count() - 1)
+
+
+def check_has_values(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.device.type == "meta":
+            raise ValueError(f"parameter {name} is on the meta device: it has no values to train from")
+        if parameter.device.type not in ("cpu", "cuda"):
+            raise ValueError(f"parameter {name} is on {parameter.device}: weights are placed from the CPU or from a GPU")
+
+
+def move_buffers(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Buffers are where the model computes, in its data type where they are floating-point numbers."""
+    for buffer in model.buffers():
+        buffer.data = buffer.data.to(device, dtype if buffer.is_floating_point() else None)

@@ -1,0 +1,78 @@
+// Hooks on a model that a device computes whose compute work and copies end late, over many
+// schedules. LibTorch's tensors have LibTorch's own memory, as in Python.
+
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <utility>
+
+#include "hooked_course.hpp"
+#include "late_gpu.hpp"
+#include "schedules.hpp"
+#include "stand_in_gpu.hpp"
+
+namespace sluice::train {
+namespace {
+
+using sluice::test::Course;
+using sluice::test::LoopSetup;
+using ::testing::IsEmpty;
+
+constexpr int kSteps = 3;
+constexpr std::uint64_t kMemoryBytes = 64U << 20U;
+
+Course run_on(const LoopSetup& setup, RunDevice device) {
+  device.allocator.reset();
+  const sluice::test::TempDir swap;
+  BroughtDevice brought{.facts =
+                            [](const config::TrainConfig& config) {
+                              plan::MachineFacts facts = plan::probe_machine(config);
+                              facts.device.host_addressable = false;
+                              return facts;
+                            },
+                        .make = [made = std::make_shared<RunDevice>(std::move(device))](
+                                    const plan::Plan&) { return std::move(*made); }};
+  LoopCore loop(sluice::test::config_of(setup, swap.path()), {}, std::move(brought));
+  sluice::test::Model model;
+  model.blocks[2]->up->weight.set_requires_grad(false);  // frozen
+  test::HookedModel hooked(loop, std::move(model), setup.accumulation);
+  Course course = hooked.take_steps(0, kSteps);
+  loop.finish();
+  return course;
+}
+
+struct Case {
+  const char* name;
+  const char* states;
+  const char* weights;
+};
+void PrintTo(const Case& each, std::ostream* out) {
+  *out << each.name;
+}
+class LateHooks : public testing::TestWithParam<Case> {
+ protected:
+  LateHooks() { at::set_num_threads(1); }
+};
+
+TEST_P(LateHooks, HaveTheBitsOfADeviceThatComputesAtOnce) {
+  LoopSetup setup;
+  setup.optimizer_device = GetParam().states;
+  setup.param_device = GetParam().weights;
+  const Course expected = run_on(setup, test::make_stand_in_gpu(kMemoryBytes));
+  for (const std::uint64_t seed : test::schedules(10)) {
+    SCOPED_TRACE("schedule " + std::to_string(seed));
+    const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
+    sluice::test::expect_same(run_on(setup, gpu.run_device()), expected);
+    EXPECT_THAT(gpu.violations(), IsEmpty());
+    if (HasFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Placements, LateHooks,
+                         testing::Values(Case{"host", "cpu", "cpu"},
+                                         Case{"weights_on_device", "cpu", "none"},
+                                         Case{"nvme", "nvme", "nvme"}),
+                         [](const auto& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace sluice::train
