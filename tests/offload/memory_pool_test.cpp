@@ -342,11 +342,11 @@ TEST(ChildPool, NeverExceedsTheParentsLimitUnderManyThreads) {
 // A block that outlives its pool, from memory that no pool owns.
 class StaticSource final : public MemorySource {
  public:
-  void* allocate(std::size_t) override { return block_; }
+  void* allocate(std::size_t) override { return block; }
   void free(void*, std::size_t) noexcept override {}
 
  private:
-  static inline std::byte block_[64];
+  static inline std::byte block[64];
 };
 
 TEST(MemoryPool, DestroyedBeforeItsBlocksIsReported) {

@@ -59,6 +59,18 @@ class HookedModel {
     return course;
   }
 
+  // The logits of a batch. They may not be computed yet when it returns.
+  torch::Tensor evaluate(int index) {
+    const torch::NoGradGuard no_grad;
+    torch::Tensor x = sluice::test::batch(index).inputs;
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      enter(loop_, units_[i]);
+      x = forwards_[i](x);
+      loop_.leave(units_[i]);
+    }
+    return x;
+  }
+
  private:
   struct Called {
     std::size_t unit;

@@ -21,23 +21,38 @@ using ::testing::IsEmpty;
 constexpr int kSteps = 3;
 constexpr std::uint64_t kMemoryBytes = 64U << 20U;
 
-Course run_on(const LoopSetup& setup, RunDevice device) {
-  device.allocator.reset();
+// A loop on a device of the test's, and its model.
+struct OnDevice {
+  OnDevice(const LoopSetup& setup, RunDevice device)
+      : loop(sluice::test::config_of(setup, swap.path()), {}, brought(std::move(device))),
+        model(loop, with_a_frozen_weight(), setup.accumulation) {}
+
+  static BroughtDevice brought(RunDevice device) {
+    device.allocator.reset();
+    return {.facts =
+                [](const config::TrainConfig& config) {
+                  plan::MachineFacts facts = plan::probe_machine(config);
+                  facts.device.host_addressable = false;
+                  return facts;
+                },
+            .make = [made = std::make_shared<RunDevice>(std::move(device))](
+                        const plan::Plan&) { return std::move(*made); }};
+  }
+  static sluice::test::Model with_a_frozen_weight() {
+    sluice::test::Model model;
+    model.blocks[2]->up->weight.set_requires_grad(false);
+    return model;
+  }
+
   const sluice::test::TempDir swap;
-  BroughtDevice brought{.facts =
-                            [](const config::TrainConfig& config) {
-                              plan::MachineFacts facts = plan::probe_machine(config);
-                              facts.device.host_addressable = false;
-                              return facts;
-                            },
-                        .make = [made = std::make_shared<RunDevice>(std::move(device))](
-                                    const plan::Plan&) { return std::move(*made); }};
-  LoopCore loop(sluice::test::config_of(setup, swap.path()), {}, std::move(brought));
-  sluice::test::Model model;
-  model.blocks[2]->up->weight.set_requires_grad(false);  // frozen
-  test::HookedModel hooked(loop, std::move(model), setup.accumulation);
-  Course course = hooked.take_steps(0, kSteps);
-  loop.finish();
+  LoopCore loop;
+  test::HookedModel<LoopCore> model;
+};
+
+Course run_on(const LoopSetup& setup, RunDevice device) {
+  OnDevice run(setup, std::move(device));
+  Course course = run.model.take_steps(0, kSteps);
+  run.loop.finish();
   return course;
 }
 
@@ -63,6 +78,28 @@ TEST_P(LateHooks, HaveTheBitsOfADeviceThatComputesAtOnce) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
     const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
     sluice::test::expect_same(run_on(setup, gpu.run_device()), expected);
+    EXPECT_THAT(gpu.violations(), IsEmpty());
+    if (HasFailure()) return;
+  }
+}
+
+// Weights at home on the device are written while an evaluation that reads them may still compute.
+TEST_P(LateHooks, AParameterIsSetAfterTheWorkThatReadsIt) {
+  LoopSetup setup;
+  setup.optimizer_device = GetParam().states;
+  setup.param_device = GetParam().weights;
+  for (const std::uint64_t seed : test::schedules(10)) {
+    SCOPED_TRACE("schedule " + std::to_string(seed));
+    const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
+    OnDevice run(setup, gpu.run_device());
+    run.model.take_steps(0, 1);
+    for (const char* name : {"head.norm.weight", "h.2.down.weight", "h.2.up.weight"}) {
+      const torch::Tensor before = run.loop.parameter(name);
+      run.model.evaluate(5);
+      run.loop.set_parameter(name, before * 2);
+      EXPECT_TRUE(torch::equal(run.loop.parameter(name), before * 2)) << name;
+    }
+    run.loop.finish();
     EXPECT_THAT(gpu.violations(), IsEmpty());
     if (HasFailure()) return;
   }
