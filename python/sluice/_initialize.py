@@ -34,6 +34,7 @@ def initialize(
     *,
     units: Choice = None,
     resume: bool | None = None,
+    progress: bool = False,
 ) -> tuple[SluiceEngine, Any, Any, Any]:
     """Moves a model to the memory tiers of a DeepSpeed configuration. Returns engine, optimizer, loader and scheduler.
 
@@ -47,7 +48,7 @@ def initialize(
     ``units``: the modules that are gathered as one, by name or class (docs/python.md); None: found. ``resume``: None:
     drives are scratch memory, and ``engine.save_checkpoint`` saves. True: continues from the state that a process before
     committed to ``nvme_path`` or ``checkpoint_dir``, where there is one. False: begins anew, commits, and refuses to
-    overwrite such a state.
+    overwrite such a state. ``progress``: steps of more than a second have a bar on a terminal.
 
     Raises ConfigError with every mistake, :class:`sluice.DoesNotFit`, ValueError, OSError, MemoryError.
 
@@ -74,6 +75,7 @@ def initialize(
         collate_fn=collate_fn,
         units=units,
         resume=resume,
+        progress=progress,
     )
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
 

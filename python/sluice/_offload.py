@@ -10,6 +10,7 @@ from torch import nn
 
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import TierOptimizer, section_of
+from ._training.report import Report
 from ._training.schedule import ConfigScheduler
 from ._training.units import Choice
 from .config import Source
@@ -62,8 +63,8 @@ class OffloadedOptimizer(TierOptimizer):
             self._schedule.follow_loop()
         return step
 
-    def report(self) -> dict[str, Any]:
-        """Bytes moved and seconds waited, and the plan as data."""
+    def report(self) -> Report:
+        """Bytes moved and seconds waited, and the plan as data. Shows itself as a table."""
         return self._offloaded.report()
 
     def close(self) -> None:
@@ -78,12 +79,13 @@ def offload(
     optimizer: torch.optim.Optimizer | None = None,
     units: Choice = None,
     resume: bool | None = None,
+    progress: bool = False,
 ) -> OffloadedOptimizer:
     """Moves a model to the memory tiers of a configuration, for a loop of one's own. Returns its optimizer.
 
     The loop calls the model, ``loss.backward()`` and ``optimizer.step()``. Several backwards before a step add up: divide
     the loss by their number. ``optimizer``: its formula, groups and values are taken over; without, the configuration's.
-    ``units`` and ``resume``: as in :func:`sluice.initialize`.
+    ``units``, ``resume`` and ``progress``: as in :func:`sluice.initialize`.
 
     Raises ConfigError, :class:`sluice.DoesNotFit`, OSError, MemoryError, and ValueError for fp16, whose loss scale needs
     the engine of :func:`sluice.initialize`.
@@ -101,6 +103,7 @@ def offload(
         groups=None if optimizer is None else optimizer.param_groups,
         units=units,
         resume=resume,
+        progress=progress,
     )
     if offloaded.dtype == torch.float16:
         offloaded.close()

@@ -46,6 +46,7 @@ class SluiceEngine(EngineValues):
         collate_fn: Callable[..., Any] | None = None,
         units: Choice = None,
         resume: bool | None = None,
+        progress: bool = False,
     ) -> None:
         super().__init__()
         groups = None if model_parameters is None else groups_of(model_parameters)
@@ -68,6 +69,7 @@ class SluiceEngine(EngineValues):
             groups=groups if client is None else client.param_groups,
             units=units,
             resume=resume,
+            progress=progress,
         )
         self.loop = self._offloaded.loop
         self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from .offloaded import OffloadedModel
+from .report import Report
 from .optimizer import SluiceOptimizer
 from ..config import Source
 
@@ -142,6 +143,6 @@ class EngineValues(nn.Module):
         """The loss scale of the next backward; 1 without fp16."""
         return float(self.loop.loss_scale)
 
-    def report(self) -> dict[str, Any]:
-        """Bytes moved and seconds waited since initialize(), and the plan as data."""
+    def report(self) -> Report:
+        """Bytes moved and seconds waited since initialize(), and the plan as data. Shows itself as a table."""
         return self._offloaded.report()

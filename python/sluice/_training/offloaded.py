@@ -20,7 +20,9 @@ from .engine_module import engine_module
 from .full_state_dict import FullStateDicts
 from .hooks import Hooks
 from .owners import disown, own
+from .report import Report
 from .units import Choice, find_units, parameters_of
+from .watched_loop import WatchedLoop
 
 log = logging.getLogger("sluice")
 
@@ -85,6 +87,7 @@ class OffloadedModel:
         units: Choice = None,
         resident: bool = False,
         resume: bool | None = None,
+        progress: bool = False,
     ) -> None:
         """``optimizer``: a section that replaces the configuration's. ``groups``: of a client; None: those of the source."""
         devices.check_has_values(model)
@@ -94,7 +97,8 @@ class OffloadedModel:
         settings: dict[str, Any] = {} if optimizer is None else {"optimizer": optimizer}
         if groups is not None:
             settings.update({"sluice.groups": _group_section(groups, self.parameters), "sluice.no_decay": "none"})
-        self.loop = _make_loop(source, settings, resident=resident, resume=resume)
+        loop = _make_loop(source, settings, resident=resident, resume=resume)
+        self.loop = WatchedLoop(loop, [unit.name for unit in self.units], progress)
         self.dtype = _DTYPES[self.loop.dtype.name]
         self._units_of = {name: index for index, unit in reversed(list(enumerate(self.units))) for name, _ in unit.params}
         for unit in self.units:
@@ -102,6 +106,7 @@ class OffloadedModel:
         self._describe_parameters()
         ranks.share([*self.parameters.values(), *model.buffers()])
         self.loop.initialize()
+        self._first_step = int(self.loop.step)
         self.device = torch.device(self.loop.device)
         devices.move_buffers(model, self.device, self.dtype)
         self.hooks = Hooks(model, self.units, self.loop)
@@ -142,9 +147,11 @@ class OffloadedModel:
                 whole[name] = self.loop.parameter(first)
         return whole
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Report:
         """Bytes moved and seconds waited since the start, and the plan as data."""
-        return {**self.loop.counters(), "plan": json.loads(self.loop.plan_json), "choices": self.loop.choices}
+        steps = int(self.loop.step) - self._first_step
+        plan = json.loads(self.loop.plan_json)
+        return Report({**self.loop.counters(), "steps": steps, "plan": plan, "choices": self.loop.choices})
 
     def close(self) -> None:
         """Commits the last step, and takes the hooks off the model. The parameters stay empty."""

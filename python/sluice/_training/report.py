@@ -1,0 +1,48 @@
+"""The report of an engine: bytes moved and seconds waited, as data, as text and as a table of a notebook."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from .._plan import _row, _text
+
+_LINKS = {
+    "h2d_bytes": "host to device",
+    "d2h_bytes": "device to host",
+    "nvme_read_bytes": "read from NVMe",
+    "nvme_written_bytes": "written to NVMe",
+}
+_STALLS = {
+    "fetch_stall_seconds": "for weights",
+    "gradient_stall_seconds": "for gradients",
+    "update_stall_seconds": "for updates",
+}
+_PEAKS = {"device_peak_bytes": "device", "host_peak_bytes": "host"}
+
+
+class Report(dict[str, Any]):
+    """A dict: bytes of each link, seconds that computing stood still, peaks of the tiers, ``steps``, ``plan``, ``choices``.
+
+    ``print(report)`` shows a table, and a notebook shows it as one.
+    """
+
+    def _rows(self) -> list[list[str]]:
+        steps = max(int(self["steps"]), 1)
+        rows = [[f"bytes {name}", _text(self[key]), _text(self[key] // steps)] for key, name in _LINKS.items()]
+        rows += [[f"waited {name}", f"{self[key]:.2f} s", f"{self[key] / steps:.3f} s"] for key, name in _STALLS.items()]
+        return rows + [[f"peak of the {name} tier", _text(self[key]), ""] for key, name in _PEAKS.items()]
+
+    def __str__(self) -> str:
+        rows = [["", "in all", "a step"], *self._rows()]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        lines = [f"{row[0]:{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}".rstrip() for row in rows]
+        return "\n".join([f"{self['steps']} steps", *lines, *(f"chosen: {choice}" for choice in self["choices"])])
+
+    def _repr_html_(self) -> str:
+        chosen = "".join(f"<li>{html.escape(choice)}</li>" for choice in self["choices"])
+        return (
+            f"<table><caption>{self['steps']} steps</caption><thead>{_row(['', 'in all', 'a step'], 'th')}</thead><tbody>"
+            + "".join(map(_row, self._rows()))
+            + f"</tbody></table><ul>{chosen}</ul>"
+        )
