@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the Python package's wheel, installs it into an environment without compilers on PATH, and runs its tests there:
-# first without PyTorch, then with the PyTorch of .venv, then with Transformers, Accelerate and PEFT too.
+# first without PyTorch, then with the PyTorch of .venv, then with Transformers, Accelerate, PEFT and TRL too.
 # scripts/test_python.sh [RESULTS] (results of pytest as JUnit XML, RESULTS/python, python-torch and python-hf;
 # .cache/test-results by default).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,0 +1,69 @@
+"""A script with TRL's trainers, as people write it: trl_script.py sft|dpo OUTPUT DS_JSON|none.
+
+dpo has a reference model beside the one that trains, and activations that are computed again. It knows nothing of Sluice.
+OUTPUT/log.json is the trainer's log.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from data import llama_config
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+
+def tokenizer_of(vocabulary: int) -> PreTrainedTokenizerFast:
+    words = {word: index for index, word in enumerate(["<pad>", "<eos>", "<unk>", *(f"w{i}" for i in range(vocabulary - 3))])}
+    made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+
+
+def text(seed: int, count: int = 12) -> str:
+    return " ".join(f"w{(seed * 7 + i * i) % 50}" for i in range(count))
+
+
+def main(kind: str, output: str, ds_json: str) -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    given = {
+        "output_dir": output,
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "max_steps": 5,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "bf16": False,
+        "seed": 1,
+        "deepspeed": None if ds_json == "none" else ds_json,
+        "use_cpu": True,
+    }
+    config = llama_config()
+    model, tokenizer = LlamaForCausalLM(config), tokenizer_of(config.vocab_size)
+    if kind == "sft":
+        rows = [{"text": text(i)} for i in range(24)]
+        args: Any = SFTConfig(**given, max_length=16)
+        trainer: Any = SFTTrainer(model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    else:
+        rows = [{"prompt": text(i, 4), "chosen": text(i + 1, 6), "rejected": text(i + 2, 6)} for i in range(24)]
+        args = DPOConfig(**given, max_length=24)
+        reference = copy.deepcopy(model)
+        trainer = DPOTrainer(model, reference, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    trainer.train()
+    trainer.save_model(output + "/final")
+    Path(output, "log.json").write_text(json.dumps(trainer.state.log_history))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,27 @@
+"""TRL's trainers with the module deepspeed: the losses of a run without it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hf_runs import run, write_config, zero_config
+
+
+@pytest.mark.parametrize("kind", ["sft", "dpo"])
+def test_losses_are_those_of_plain_pytorch(tmp_path: Path, kind: str) -> None:
+    plain, offloaded = tmp_path / "plain", tmp_path / "offloaded"
+    for folder in (plain, offloaded):
+        folder.mkdir()
+    run("trl_script.py", kind, plain, "none", provide=False)
+    run("trl_script.py", kind, offloaded, write_config(tmp_path, zero_config(scheduler=None)))
+    expected, logged = (json.loads((folder / "log.json").read_text()) for folder in (plain, offloaded))
+    steps = [(a, b) for a, b in zip(expected, logged, strict=True) if "loss" in a]
+    assert len(steps) == 5
+    for a, b in steps:
+        assert b["loss"] == pytest.approx(a["loss"], rel=1e-6)
+        assert b["grad_norm"] == pytest.approx(a["grad_norm"], rel=2e-5)
+    assert steps[0][1]["loss"] != steps[-1][1]["loss"]
+    weights = sorted(path.name for path in (plain / "final").iterdir() if path.suffix in (".safetensors", ".json"))
+    assert weights == sorted(path.name for path in (offloaded / "final").iterdir() if path.suffix in (".safetensors", ".json"))
