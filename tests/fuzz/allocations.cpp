@@ -72,7 +72,8 @@ Allocations end_counting_allocations() {
 using sluice::fuzz::counted;
 using sluice::fuzz::released;
 
-// glibc's names and signatures. NOLINTBEGIN(bugprone-reserved-identifier)
+// glibc's names and signatures.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" {
 void* __libc_malloc(std::size_t);
 void __libc_free(void*);
@@ -108,5 +109,5 @@ __attribute__((visibility("default"))) int posix_memalign(void** memory, std::si
   return *memory == nullptr ? ENOMEM : 0;
 }
 }
-// NOLINTEND(bugprone-reserved-identifier)
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 #endif

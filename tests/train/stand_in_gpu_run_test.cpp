@@ -32,7 +32,7 @@ class StandInGpuRun : public test::DeviceRun {
   BackwardResult take_step(RunResources& resources, StepRunner& runner, Progress& progress) const {
     const bool waits = resources.plan.config.updates_need_all_gradients();
     const UpdateSettings update = next_update(resources, progress, false);
-    const BackwardResult backward =
+    BackwardResult backward =
         runner.forward_backward(data(), progress.step + 1, progress.loss_scaler.scale(),
                                 waits ? std::nullopt : std::optional(update), [] {});
     EXPECT_EQ(backward.non_finite, "");

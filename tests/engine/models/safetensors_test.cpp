@@ -23,7 +23,7 @@ using testing::Pair;
 // A file built by hand: length, header text, data.
 std::string build_file(const test::TempDir& dir, const std::string& header,
                        const std::string& data) {
-  const std::string path = dir.file("hand.safetensors");
+  std::string path = dir.file("hand.safetensors");
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   const std::uint64_t length = header.size();
   for (unsigned shift = 0; shift < 64; shift += 8) {
