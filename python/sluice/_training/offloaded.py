@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .. import config as _config
+from .._core import version as __version__
 from ..config import ConfigError, Source
 from ..runtime.zero.partition_parameters import ZeroParamStatus
 from . import devices, ranks
@@ -29,11 +30,11 @@ log = logging.getLogger("sluice")
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def _make_loop(source: Source, settings: Mapping[str, Any], **options: Any) -> Any:
+def _make_loop(source: Source, settings: Mapping[str, Any], groups: ranks.Groups, **options: Any) -> Any:
     """An `_engine.Loop`. ``settings``: values by key path that replace those of the source."""
+    options["ranks"], options["gather_ranks"] = groups
     texts = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in settings.items()]
     options["gpu"] = devices.current_gpu()
-    options["ranks"], options["gather_ranks"] = ranks.groups()
     make = engine_module().Loop
     if not isinstance(source, Mapping):
         return make(_config._path_of(source), None, [], texts, **options)
@@ -45,7 +46,7 @@ def _make_loop(source: Source, settings: Mapping[str, Any], **options: Any) -> A
 
 def preview(model: nn.Module, source: Source, *, units: Choice = None, resident: bool = False) -> Any:
     """A loop with a plan of the model, which may be on the meta device, and nothing else."""
-    loop = _make_loop(source, {}, resident=resident, resume=None)
+    loop = _make_loop(source, {}, ranks.groups(), resident=resident, resume=None)
     for unit in find_units(model, units):
         loop.add_unit(unit.name, unit.params, unit.inside)
     loop.preview()
@@ -97,13 +98,15 @@ class OffloadedModel:
         settings: dict[str, Any] = {} if optimizer is None else {"optimizer": optimizer}
         if groups is not None:
             settings.update({"sluice.groups": _group_section(groups, self.parameters), "sluice.no_decay": "none"})
-        loop = _make_loop(source, settings, resident=resident, resume=resume)
-        self.loop = WatchedLoop(loop, [unit.name for unit in self.units], progress)
+        groups_of_ranks = ranks.groups()
+        loop = _make_loop(source, settings, groups_of_ranks, resident=resident, resume=resume)
+        self.loop = WatchedLoop(loop, [unit.name for unit in self.units], groups_of_ranks[0], progress)
         self.dtype = _DTYPES[self.loop.dtype.name]
         self._units_of = {name: index for index, unit in reversed(list(enumerate(self.units))) for name, _ in unit.params}
         for unit in self.units:
             self.loop.add_unit(unit.name, unit.params, unit.inside)
         self._describe_parameters()
+        ranks.check_agreement(self._facts())
         ranks.share([*self.parameters.values(), *model.buffers()])
         self.loop.initialize()
         self._first_step = int(self.loop.step)
@@ -112,6 +115,16 @@ class OffloadedModel:
         self.hooks = Hooks(model, self.units, self.loop)
         self._state_dicts = FullStateDicts(model, self.parameters, self.loop)
         _open.add(self)
+
+    def _facts(self) -> dict[str, Any]:
+        """What all ranks have in common."""
+        keys = ("micro_batch_size", "accumulation_steps", "train_batch_size", "clipping", "zero_stage", "optimizer_values")
+        facts = {key: getattr(self.loop, key) for key in keys}
+        facts.update({"sluice": __version__, "torch": torch.__version__, "data type": str(self.dtype)})
+        for name, parameter in self.parameters.items():
+            trains = "trained" if parameter.requires_grad else "frozen"
+            facts[f"parameter {name}"] = f"{list(parameter.shape)}, {trains}"
+        return {**facts, "units": [unit.name for unit in self.units]}
 
     def _describe_parameters(self) -> None:
         for index, (name, parameter) in enumerate(self.parameters.items()):

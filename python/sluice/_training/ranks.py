@@ -2,86 +2,195 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import datetime
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from .peers import Peers, limit_seconds
+
+JOIN_SECONDS = 60
+_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier")
+_peers: Peers | None = None
+Groups = tuple["RankGroup | None", "RankGroup | None"]
 
 
 class RankGroup:
     """Collectives of one thread over its own process group of the CPU. Called from the extension.
 
-    Sums are taken in the order of ranks and in fp32 at least, so they do not depend on the transport.
+    Sums are taken in the order of ranks and in fp32 at least, so they do not depend on the transport. Before its bytes are
+    sent, the ranks compare what each is about to do. A difference is a RuntimeError on all of them, which names the ranks.
     """
 
     def __init__(self) -> None:
         self._group = dist.new_group(backend="gloo")
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.unit = -1  # of the call in progress, where the thread knows it
+        self._count = 0
 
     def all_gather(self, full: torch.Tensor) -> None:
         """``full``: bytes of all shards; this rank's are in place before the call."""
-        own = full.view(self.world_size, -1)[self.rank].clone()
-        dist.all_gather_into_tensor(full, own, group=self._group)
+        with self._collective("all_gather", full.numel()):
+            own = full.view(self.world_size, -1)[self.rank].clone()
+            dist.all_gather_into_tensor(full, own, group=self._group)
 
     def reduce_scatter(self, full: torch.Tensor) -> None:
         """Sums the shards of this rank into its place in ``full``."""
-        received = torch.empty_like(full)
-        dist.all_to_all_single(received.view(torch.uint8), full.view(torch.uint8), group=self._group)
-        parts = received.view(self.world_size, -1)
-        total = parts[0].float()
-        for part in parts[1:]:
-            total += part
-        full.view(self.world_size, -1)[self.rank].copy_(total)
+        with self._collective("reduce_scatter", full.numel()):
+            received = torch.empty_like(full)
+            dist.all_to_all_single(received.view(torch.uint8), full.view(torch.uint8), group=self._group)
+            parts = received.view(self.world_size, -1)
+            total = parts[0].float()
+            for part in parts[1:]:
+                total += part
+            full.view(self.world_size, -1)[self.rank].copy_(total)
 
     def all_reduce(self, values: torch.Tensor) -> None:
-        parts = torch.empty(self.world_size, values.numel(), dtype=values.dtype)
-        dist.all_gather_into_tensor(parts.view(-1), values.clone(), group=self._group)
-        total = parts[0].clone()
-        for part in parts[1:]:
-            total += part
-        values.copy_(total)
+        with self._collective("all_reduce", values.numel()):
+            parts = torch.empty(self.world_size, values.numel(), dtype=values.dtype)
+            dist.all_gather_into_tensor(parts.view(-1), values.clone(), group=self._group)
+            total = parts[0].clone()
+            for part in parts[1:]:
+                total += part
+            values.copy_(total)
 
     def broadcast(self, data: torch.Tensor, root: int) -> None:
-        dist.broadcast(data, root, group=self._group)
+        with self._collective("broadcast", data.numel()):
+            dist.broadcast(data, root, group=self._group)
 
     def barrier(self) -> None:
-        dist.barrier(group=self._group)
+        with self._collective("barrier", 0):
+            dist.barrier(group=self._group)
+
+    @contextlib.contextmanager
+    def _collective(self, kind: str, elements: int) -> Iterator[None]:
+        with waiting():
+            try:
+                self._compare(kind, elements)
+                yield
+            except RuntimeError as error:
+                known = "" if _peers is None or isinstance(error, _Difference) else _peers.explain()
+                if not known:
+                    raise
+                raise RuntimeError(f"{known} ({str(error).splitlines()[0]})") from None
+
+    def _compare(self, kind: str, elements: int) -> None:
+        self._count += 1
+        own = torch.tensor([self._count, _KINDS.index(kind), elements, self.unit])
+        calls = torch.empty(self.world_size, 4, dtype=torch.int64)
+        dist.all_gather_into_tensor(calls.view(-1), own, group=self._group)
+        if bool((calls == own).all()):
+            return
+        doing: list[Any] = [None] * self.world_size
+        dist.all_gather_object(doing, "" if _peers is None else _peers.doing, group=self._group)
+        shown = [
+            f"rank {rank} is in {where} ({_KINDS[int(call[1])]} of {int(call[2])} elements)"
+            for rank, (call, where) in enumerate(zip(calls, doing))
+        ]
+        found = "the ranks do not make the same calls: " + ", ".join(shown)
+        if _peers is not None:
+            _peers.difference = found  # the other thread of this rank may wait
+        raise _Difference(found)
+
+
+class _Difference(RuntimeError):
+    """The ranks do different things."""
 
 
 def world_size() -> int:
     """Ranks of this run: those of torch.distributed, or of the environment that a launcher made."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _number("WORLD_SIZE", "1")
 
 
 def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def join(backend: str = "gloo") -> None:
-    """Joins the ranks of the environment, where there are several and nobody has done so."""
-    if world_size() > 1 and not dist.is_initialized():
-        dist.init_process_group(backend)
+def _number(name: str, default: str) -> int:
+    text = os.environ.get(name, default)
+    if not text.isdecimal():
+        raise ValueError(f"{name}={text}: a launcher sets it to a number")
+    return int(text)
 
 
-def groups() -> tuple[RankGroup, RankGroup] | tuple[None, None]:
+def join(backend: str = "gloo", seconds: float = JOIN_SECONDS) -> None:
+    """Joins the ranks of the environment, where there are several and nobody has done so.
+
+    Raises ValueError for an environment that cannot be, ConnectionError when the ranks are not together in time.
+    """
+    ranks = world_size()
+    if ranks == 1 or dist.is_initialized():
+        return
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise ValueError(f"WORLD_SIZE is {ranks}, and {', '.join(missing)} is not set: start the ranks with torchrun")
+    own, port = _number("RANK", ""), _number("MASTER_PORT", "")
+    if own >= ranks:
+        raise ValueError(f"RANK={own} with WORLD_SIZE={ranks}: ranks are numbered from 0 to {ranks - 1}")
+    where = f"{os.environ['MASTER_ADDR']}:{port}"
+    try:
+        store, _, _ = next(iter(rendezvous("env://", own, ranks, timeout=datetime.timedelta(seconds=seconds))))
+        dist.init_process_group(backend, store=store, rank=own, world_size=ranks)
+    except (RuntimeError, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise ConnectionError(f"rank {own} of {ranks} did not meet the others at {where} within {seconds:g} s: {why}") from None
+
+
+def groups() -> Groups:
     """For the thread that trains, and for the one that gathers; None for one rank."""
+    global _peers
     if world_size() == 1:
         return None, None
     join()
+    if _peers is None:
+        store = dist.distributed_c10d.PrefixStore("sluice", dist.distributed_c10d._get_default_store())
+        _peers = Peers(dist.get_rank(), dist.get_world_size(), store, limit_seconds())
+        atexit.register(_peers.end)
     return RankGroup(), RankGroup()
+
+
+def set_doing(what: str) -> None:
+    """For the other ranks: what this one is doing."""
+    if _peers is not None:
+        _peers.doing = what
+
+
+def waiting() -> contextlib.AbstractContextManager[None]:
+    """A context in which this thread waits for the other ranks."""
+    return contextlib.nullcontext() if _peers is None else _peers.wait()
+
+
+def check_agreement(facts: Mapping[str, Any]) -> None:
+    """Raises ValueError on every rank when one of them has another value of a fact."""
+    if world_size() == 1:
+        return
+    everyone: list[Any] = [None] * world_size()
+    with waiting():
+        dist.all_gather_object(everyone, dict(facts))
+    for other, theirs in enumerate(everyone):
+        for name in sorted({*everyone[0], *theirs}):
+            here, there = everyone[0].get(name, "none"), theirs.get(name, "none")
+            if here != there:
+                raise ValueError(f"the ranks train different things: {name} is {here} on rank 0 and {there} on rank {other}")
 
 
 def share(tensors: Iterable[torch.Tensor], root: int | None = 0) -> None:
     """Gives every rank the values of ``root``: of rank 0 at the start, as DeepSpeed does."""
     if world_size() > 1:
-        with torch.no_grad():
+        with torch.no_grad(), waiting():
             for tensor in tensors:
                 dist.broadcast(tensor.data, root or 0)
 
 
 def barrier() -> None:
     if world_size() > 1:
-        dist.barrier()
+        with waiting():
+            dist.barrier()

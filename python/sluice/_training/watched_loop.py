@@ -1,4 +1,4 @@
-"""A loop of the extension whose calls are ranges of torch.profiler, and steps of a progress bar."""
+"""A loop of the extension whose calls other ranks know of, are ranges of torch.profiler, and steps of a progress bar."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 import torch
+
+from . import ranks
 
 _SECONDS_BEFORE_SHOWN = 1.0
 _SECONDS_BETWEEN = 0.2
@@ -64,10 +66,14 @@ class StepBar:
 
 
 class WatchedLoop:
-    """An ``_engine.Loop``. Under torch.profiler its calls are ranges: "sluice.gather h.0" is the wait for a unit."""
+    """An ``_engine.Loop``. Under torch.profiler its calls are ranges: "sluice.gather h.0" is the wait for a unit.
 
-    def __init__(self, loop: Any, names: Sequence[str], show_progress: bool) -> None:
-        self._loop, self._names = loop, names
+    ``group``: of the thread that trains, with several ranks.
+    """
+
+    def __init__(self, loop: Any, names: Sequence[str], group: ranks.RankGroup | None, show_progress: bool) -> None:
+        self._loop, self._names, self._group = loop, names, group
+        self._pass = "forward"
         self._bar = StepBar(sys.stderr) if show_progress else None
 
     def __getattr__(self, name: str) -> Any:
@@ -79,13 +85,19 @@ class WatchedLoop:
         name = f"sluice.{what}" if unit is None else f"sluice.{what} {self._names[unit]}"
         return torch.profiler.record_function(name)
 
+    def _note(self, what: str) -> None:
+        if self._group is not None:
+            ranks.set_doing(f"step {self._loop.step + 1}, {what}")
+
     def enter(self, unit: int, training: bool) -> None:
+        self._note(f"{self._pass} of {self._names[unit]}")
         if self._bar is not None and training:
             self._bar.enter(self._loop.step + 1, self._names[unit])
         with self._range("gather", unit):
             self._loop.enter(unit, training)
 
     def begin_backward(self) -> None:
+        self._pass = "backward"
         with self._range("finish_updates"):
             self._loop.begin_backward()
 
@@ -95,9 +107,26 @@ class WatchedLoop:
 
     def send_gradients(self, unit: int) -> None:
         with self._range("send_gradients", unit):
-            self._loop.send_gradients(unit)
+            if self._group is None:
+                self._loop.send_gradients(unit)
+                return
+            self._note(f"gradients of {self._names[unit]}")
+            self._group.unit = unit
+            try:
+                self._loop.send_gradients(unit)
+            finally:
+                self._group.unit = -1
+
+    def end_micro_batch(self) -> None:
+        self._pass = "forward"
+        self._loop.end_micro_batch()
+
+    def forget_gradients(self) -> None:
+        self._pass = "forward"
+        self._loop.forget_gradients()
 
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> Any:
+        self._note("its end")
         with self._range("end_step"):
             result = self._loop.end_step(groups)
         if self._bar is not None:

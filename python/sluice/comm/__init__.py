@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from typing import Any
 
@@ -16,13 +17,15 @@ from .._training import ranks
 __all__ = ["get_local_rank", "get_rank", "get_world_group", "get_world_size", "init_distributed", "is_initialized"]
 
 
-def init_distributed(dist_backend: str | None = None, **_: Any) -> None:
+def init_distributed(dist_backend: str | None = None, *, timeout: datetime.timedelta | None = None, **_: Any) -> None:
     """Makes ``torch.distributed``'s default group, where there is none: of the ranks that a launcher (torchrun) started.
 
     One process alone opens no port. ``dist_backend``: None or "gloo" for tensors in CPU memory; other names of torch's.
+    ``timeout``: how long the ranks may take to meet; None: a minute. Raises ValueError for an environment that cannot be
+    (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), ConnectionError when the ranks have not met in time.
     """
     backend = dist_backend or "gloo"
-    ranks.join(backend)
+    ranks.join(backend, ranks.JOIN_SECONDS if timeout is None else timeout.total_seconds())
     if not dist.is_initialized():
         dist.init_process_group(backend, store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1)
 

@@ -1,0 +1,144 @@
+"""What the other ranks are doing: names the one that this rank waits for, and ends the wait."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+BEAT_SECONDS = 1.0
+_LIMIT_SECONDS = 45.0
+_ANSWER_SECONDS = 3 * BEAT_SECONDS  # a rank that is alive has beaten by then
+
+
+def limit_seconds() -> float:
+    """SLUICE_RANK_TIMEOUT: seconds after which a rank that does not answer ends those that wait for it. 0: never."""
+    text = os.environ.get("SLUICE_RANK_TIMEOUT", "")
+    try:
+        return float(text) if text else _LIMIT_SECONDS
+    except ValueError:
+        raise ValueError(f"SLUICE_RANK_TIMEOUT={text}: a number of seconds is expected") from None
+
+
+@dataclasses.dataclass
+class _Peer:
+    text: bytes = b""
+    seen_at: float = 0.0  # when its text last changed
+
+    def value(self, key: str) -> Any:
+        return json.loads(self.text)[key] if self.text else "unknown"
+
+
+class Peers:
+    """Beats of all ranks over a store that they share. One object in a process.
+
+    One thread writes this rank's beat and reads the others', since a store whose host stands still blocks it. A second one
+    watches. The threads that train set ``doing`` and call :meth:`wait` around what waits for other ranks.
+    """
+
+    def __init__(self, rank: int, world_size: int, store: Any, limit: float) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.doing = "the start"
+        self.difference = ""  # a thread has found that the ranks do different things: which
+        self._store, self._limit = store, limit
+        self._peers = [_Peer(seen_at=time.monotonic()) for _ in range(world_size)]
+        self._waits: dict[int, float] = {}  # by thread: since when
+        self._beat_at = time.monotonic()
+        self._beats = 0
+        self._has_ended = False
+        self._write()
+        self._store.wait([f"peer{other}" for other in range(world_size)])
+        for work in (self._beat, self._watch):
+            threading.Thread(target=work, name="sluice-peers", daemon=True).start()
+
+    def wait(self) -> _Wait:
+        """A context in which this thread waits for other ranks."""
+        return _Wait(self._waits)
+
+    def end(self) -> None:
+        """This rank trains no more. The others see it at their next look."""
+        self._has_ended = True
+        try:
+            self._write()
+        except Exception:
+            return  # the store's host has ended before
+
+    def explain(self) -> str:
+        """Which ranks do not answer or have ended, after a moment in which those that are alive answer. May be empty."""
+        time.sleep(_ANSWER_SECONDS)
+        now = time.monotonic()
+        gone = [other for other in self._others() if now - self._peers[other].seen_at > _ANSWER_SECONDS]
+        ended = [other for other in self._others() if self._peers[other].text and self._peers[other].value("ended")]
+        lines = [self._line(other, f"has not answered for {now - self._peers[other].seen_at:.0f} s") for other in gone if other not in ended]
+        return "; ".join([*lines, *(self._line(other, "has ended its training") for other in ended)])
+
+    def _others(self) -> list[int]:
+        return [other for other in range(self.world_size) if other != self.rank]
+
+    def _line(self, other: int, what: str) -> str:
+        peer = self._peers[other]
+        return f"rank {other} (host {peer.value('host')}, process {peer.value('pid')}) {what}: it was in {peer.value('doing')}"
+
+    def _write(self) -> None:
+        self._beats += 1
+        text = {"beat": self._beats, "host": socket.gethostname(), "pid": os.getpid(), "doing": self.doing, "ended": self._has_ended}
+        self._store.set(f"peer{self.rank}", json.dumps(text))
+
+    def _beat(self) -> None:
+        keys = [f"peer{other}" for other in range(self.world_size)]
+        while True:
+            self._beat_at = time.monotonic()
+            try:
+                self._write()
+                texts = self._store.multi_get(keys)
+            except Exception:
+                return  # the store's host has ended; a collective says so where one waits
+            now = time.monotonic()
+            for peer, text in zip(self._peers, texts):
+                if text != peer.text:
+                    peer.text, peer.seen_at = text, now
+            time.sleep(BEAT_SECONDS)
+
+    def _watch(self) -> None:
+        while self._limit > 0:
+            time.sleep(BEAT_SECONDS)
+            now = time.monotonic()
+            since = min(self._waits.copy().values(), default=now)
+            if now - since < min(self._limit, _ANSWER_SECONDS):
+                continue
+            silent = [other for other in self._others() if now - self._peers[other].seen_at > self._limit]
+            ended = [other for other in self._others() if self._peers[other].text and self._peers[other].value("ended")]
+            if silent or ended or self.difference:
+                self._end_process(silent, ended)
+
+    def _end_process(self, silent: list[int], ended: list[int]) -> None:
+        now = time.monotonic()
+        lines = [self.difference] if self.difference else []
+        for other in range(self.world_size):
+            if other == self.rank:
+                lines.append(f"rank {other} waited for it: it was in {self.doing}; it ends")
+            elif other in ended:
+                lines.append(self._line(other, "has ended its training: every rank makes the same calls"))
+            elif other in silent:
+                lines.append(self._line(other, f"has not answered for {now - self._peers[other].seen_at:.0f} s"))
+            else:
+                lines.append(self._line(other, "answers"))
+        sys.stderr.write("".join(f"sluice: {line}\n" for line in lines))
+        sys.stderr.flush()
+        os._exit(1)  # the thread that waits cannot be woken
+
+
+class _Wait:
+    def __init__(self, waits: dict[int, float]) -> None:
+        self._waits = waits
+
+    def __enter__(self) -> None:
+        self._waits[threading.get_ident()] = time.monotonic()
+
+    def __exit__(self, *error: object) -> None:
+        self._waits.pop(threading.get_ident(), None)

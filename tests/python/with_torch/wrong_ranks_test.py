@@ -1,0 +1,115 @@
+"""Ranks that stop, die, end early or do something else: the others end in time, and name the rank and what it did."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "wrong_rank_script.py"
+LIMIT = 4  # seconds that a rank may stay without an answer
+MOST_SECONDS = 60
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def start(rank: int, port: int, *command: str, ranks: int = 2, **variables: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "SLUICE_RANK_TIMEOUT": str(LIMIT),
+        **variables,
+    }
+    command = (sys.executable, "-W", "ignore", *command)
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run(what: str) -> tuple[subprocess.Popen[str], str, float]:
+    """Rank 0 of two, its output, and the seconds that it took. Rank 1 does what is asked."""
+    port, begin = free_port(), time.monotonic()
+    ranks = [start(rank, port, str(SCRIPT), what) for rank in range(2)]
+    try:
+        output, _ = ranks[0].communicate(timeout=MOST_SECONDS)
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return ranks[0], output, time.monotonic() - begin
+
+
+def test_a_rank_that_stands_still_is_named() -> None:
+    rank, output, _ = run("SIGSTOP")
+    assert rank.returncode == 1
+    lines = [line for line in output.splitlines() if line.startswith("sluice: ")]
+    assert lines[0].startswith("sluice: rank 0 waited for it: it was in step 3, ")
+    assert " has not answered for " in lines[1]
+    assert lines[1].startswith(f"sluice: rank 1 (host {socket.gethostname()}, process ")
+    assert lines[1].endswith("it was in step 2, its end")
+
+
+@pytest.mark.parametrize("what", ["SIGKILL", "error"])
+def test_a_rank_that_died_is_named(what: str) -> None:
+    rank, output, _ = run(what)
+    assert rank.returncode == 1
+    assert "rank 1 (host " in output
+    assert "all steps" not in output
+
+
+def test_a_rank_that_ended_early_is_named() -> None:
+    rank, output, _ = run("end")
+    assert rank.returncode == 1
+    assert "has ended its training" in output
+    assert "rank 1 (host " in output
+
+
+def test_a_rank_that_skips_a_unit_is_named() -> None:
+    rank, output, _ = run("skip")
+    assert rank.returncode == 1
+    assert "the ranks do not make the same calls: rank 0 is in step 3, " in output
+    assert "rank 1 is in step 3, " in output
+
+
+@pytest.mark.parametrize(
+    ("what", "named"),
+    [
+        ("model", "parameter blocks.3.down.bias is none on rank 0 and [64], trained on rank 1"),
+        ("rate", "optimizer_values is "),
+    ],
+)
+def test_ranks_that_train_different_things_are_named(what: str, named: str) -> None:
+    rank, output, _ = run(what)
+    assert rank.returncode == 1
+    assert f"ValueError: the ranks train different things: {named}" in output
+
+
+JOIN = "import datetime, sluice; sluice.init_distributed(timeout=datetime.timedelta(seconds=3))"
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": "2"}, "ValueError: RANK=2 with WORLD_SIZE=2: ranks are numbered from 0 to 1"),
+        ({"RANK": "x"}, "ValueError: RANK=x: a launcher sets it to a number"),
+        ({"MASTER_PORT": "port"}, "ValueError: MASTER_PORT=port: a launcher sets it to a number"),
+        ({"RANK": "1"}, "ConnectionError: rank 1 of 2 did not meet the others at 127.0.0.1:"),
+        ({"MASTER_ADDR": "no.such.host.invalid", "RANK": "1"}, "ConnectionError: rank 1 of 2 did not meet the others at no.such.host"),
+        ({"RANK": "0"}, "ConnectionError: rank 0 of 2 did not meet the others at 127.0.0.1:"),
+    ],
+)
+def test_an_environment_that_cannot_be_is_one_line(variables: dict[str, str], message: str) -> None:
+    process = start(0, free_port(), "-c", JOIN, **variables)
+    output, _ = process.communicate(timeout=MOST_SECONDS)
+    assert process.returncode == 1
+    assert output.splitlines()[-1].startswith(message)
