@@ -9,7 +9,7 @@ std::uint64_t begin_state_copies_out(const DeviceStates& states, const TileCopy&
     const bool is_weight = states.format.is_split() && i == 0;
     const auto from = device_span_in(is_weight ? states.weights : states.home[i].memory, copy.range,
                                      states.format.part(i).element_bytes);
-    tickets.push_back(states.device.begin_copy_out(copy.tile[i], from, copy.after));
+    tickets.push_back(states.device.begin_copy_out(copy.tile[i], from, {}));
     bytes += from.size_bytes();
   }
   return bytes;
@@ -21,7 +21,7 @@ std::uint64_t begin_state_copies_in(const DeviceStates& states, const TileCopy& 
   for (std::size_t i = states.format.is_split() ? 1 : 0; i < states.home.size(); ++i) {
     const auto to =
         device_span_in(states.home[i].memory, copy.range, states.format.part(i).element_bytes);
-    tickets.push_back(states.device.begin_copy_in(to, copy.tile[i], copy.after));
+    tickets.push_back(states.device.begin_copy_in(to, copy.tile[i], {}));
     bytes += to.size_bytes();
   }
   return bytes;

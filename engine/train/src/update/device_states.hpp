@@ -22,11 +22,11 @@ struct DeviceStates {
   const offload::TieredBytes& weights;  // home of the unit's weights: half of a split master
 };
 
-// One tile's copies.
+// One tile's copies. They wait for no compute work: it never writes states, and reads none but the
+// weights of a split master.
 struct TileCopy {
   TileRange range;
-  StateSpans tile;              // the parts in the tile's memory
-  offload::ComputePoint after;  // the copies begin after this point
+  StateSpans tile;  // the parts in the tile's memory
 };
 
 // Adds the copies of all parts to `tickets`. Returns the number of bytes.

@@ -215,7 +215,6 @@ Ticket StateUpdater::begin_write_back(std::size_t unit) {
 Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
   TileWork work;
   work.what = "initialise";
-  work.after = resources_.device->mark_compute();
   work.write_states = Parts::all;
   work.write_weight = true;
   work.compute = [&plan = *resources_.plan, fill = std::move(fill)](
@@ -304,7 +303,6 @@ Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target)
   TileWork work;
   work.what = "copy";
   work.whole_tiles = true;
-  work.after = resources_.device->mark_compute();
   work.read_states = Parts::uncached;
   work.compute = [&target, shards, &plan](const TileRange& range, const States& states, Bytes,
                                           Bytes) {

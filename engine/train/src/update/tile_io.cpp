@@ -13,20 +13,20 @@ TileIo::TileIo(const UpdaterResources& resources, const TilePlacement& placement
       format_(plan_.state_format) {}
 
 Tickets TileIo::begin_reads(const TileRange& range, const TileWork& work, Bytes tile) {
-  Tickets tickets = begin_state_reads(range, work.read_states, tile, work.after);
+  Tickets tickets = begin_state_reads(range, work.read_states, tile);
   count_state_reads(range, work.read_states);
-  if (work.read_gradient) add_gradient_read(range, tile, work.after, tickets);
+  if (work.read_gradient) add_gradient_read(range, tile, tickets);
   return tickets;
 }
 
 Tickets TileIo::begin_read_ahead(const TileRange& range, Bytes tile) {
-  return begin_state_reads(range, Parts::uncached, tile, {});
+  return begin_state_reads(range, Parts::uncached, tile);
 }
 
 void TileIo::begin_rest_of_reads(const TileRange& range, const TileWork& work, Bytes tile,
                                  Tickets& reads) {
   count_state_reads(range, work.read_states);
-  add_gradient_read(range, tile, work.after, reads);
+  add_gradient_read(range, tile, reads);
 }
 
 DeviceStates TileIo::device_states(std::size_t unit) const {
@@ -34,8 +34,7 @@ DeviceStates TileIo::device_states(std::size_t unit) const {
           resources_.units[unit]->weights_home()};
 }
 
-Tickets TileIo::begin_state_reads(const TileRange& range, Parts parts, Bytes tile,
-                                  const offload::ComputePoint& after) {
+Tickets TileIo::begin_state_reads(const TileRange& range, Parts parts, Bytes tile) {
   Tickets tickets;
   const StateHome& home = placement_.home(range.unit);
   const StateSpans spans = placement_.states(range, tile);
@@ -46,8 +45,7 @@ Tickets TileIo::begin_state_reads(const TileRange& range, Parts parts, Bytes til
   }
   if (includes_uncached(parts) && plan::states_copied_to_tile(plan_.units[range.unit])) {
     UpdateCounters moved;
-    moved.d2h_bytes =
-        begin_state_copies_out(device_states(range.unit), {range, spans, after}, tickets);
+    moved.d2h_bytes = begin_state_copies_out(device_states(range.unit), {range, spans}, tickets);
     count(moved);
   }
   return tickets;
@@ -67,8 +65,7 @@ void TileIo::count_state_reads(const TileRange& range, Parts parts) {
   count(moved);
 }
 
-void TileIo::add_gradient_read(const TileRange& range, Bytes tile,
-                               const offload::ComputePoint& after, Tickets& tickets) {
+void TileIo::add_gradient_read(const TileRange& range, Bytes tile, Tickets& tickets) {
   if (!plan::tile_holds_gradient(plan_.units[range.unit])) return;
   const offload::TieredBytes& home = resources_.units[range.unit]->gradients_home();
   const Bytes data = placement_.gradient(range, tile);
@@ -76,7 +73,7 @@ void TileIo::add_gradient_read(const TileRange& range, Bytes tile,
   UpdateCounters moved;
   if (home.in_memory()) {
     tickets.push_back(
-        resources_.device->begin_copy_out(data, device_span_in(home, range, element_bytes), after));
+        resources_.device->begin_copy_out(data, device_span_in(home, range, element_bytes), {}));
     moved.d2h_bytes = data.size();
   } else {
     const offload::FileRange part = home.range().part(range.begin * element_bytes, data.size());
@@ -101,8 +98,7 @@ Tickets TileIo::begin_writes(const TileRange& range, const TileWork& work, Bytes
   }
   if (includes_uncached(work.write_states) &&
       plan::states_copied_to_tile(plan_.units[range.unit])) {
-    moved.h2d_bytes +=
-        begin_state_copies_in(device_states(range.unit), {range, spans, work.after}, tickets);
+    moved.h2d_bytes += begin_state_copies_in(device_states(range.unit), {range, spans}, tickets);
   }
   if (work.write_weight) {
     add_weight_write(range, format_.is_split() ? spans[0] : placement_.weight(range, tile),

@@ -48,11 +48,10 @@ class TileIo {
 
  private:
   DeviceStates device_states(std::size_t unit) const;
-  offload::Tickets begin_state_reads(const TileRange& range, TileWork::Parts parts, Bytes tile,
-                                     const offload::ComputePoint& after);
+  offload::Tickets begin_state_reads(const TileRange& range, TileWork::Parts parts, Bytes tile);
   void count_state_reads(const TileRange& range, TileWork::Parts parts);
-  void add_gradient_read(const TileRange& range, Bytes tile, const offload::ComputePoint& after,
-                         offload::Tickets& tickets);
+  // The gradient has arrived: its compute work has ended.
+  void add_gradient_read(const TileRange& range, Bytes tile, offload::Tickets& tickets);
   void add_weight_write(const TileRange& range, Bytes data, const offload::ComputePoint& after,
                         offload::Tickets& tickets, UpdateCounters& moved) const;
   void count(const UpdateCounters& moved);

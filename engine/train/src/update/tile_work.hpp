@@ -38,7 +38,7 @@ struct TileWork {
   Parts write_states = Parts::none;
   bool read_gradient = false;
   bool write_weight = false;
-  // Copies of device memory begin after this point of the device's compute work.
+  // Weights in device memory are written after this point of the device's compute work.
   offload::ComputePoint after;
   // Runs for pieces of a tile, or of a whole unit, on several threads at once, with the states,
   // gradient and weight of the piece. The weight is empty if it is half of a split master. The

@@ -1,6 +1,7 @@
 // LoopCore: single parameters, their states and gradients, read and written between passes.
 
 #include <algorithm>
+#include <cmath>
 
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -137,9 +138,9 @@ void LoopCore::set_state(const std::string& name, std::optional<std::size_t> mom
   const zero::ParamLayout& param = begin_state_access(place);
   check_shape(param, values);
   const Tensor flat = values.detach().to(torch::kCPU, torch::kFloat32).contiguous();
-  SLUICE_CHECK(flat.isfinite().all().item<bool>(),
-               "values for parameter " + param.name + " are not all finite");
   const float* const from = flat.const_data_ptr<float>();
+  SLUICE_CHECK(std::all_of(from, from + flat.numel(), [](float v) { return std::isfinite(v); }),
+               "values for parameter " + param.name + " are not all finite");
   const std::uint64_t first = shard_of(place.layout).begin;
   resources_->updater
       ->begin_visit(place.layout, StateUpdater::Access::write,
