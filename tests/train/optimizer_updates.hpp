@@ -96,6 +96,7 @@ class OptimizerUpdates {
   }
 
   const plan::Plan& plan() const { return plan_; }
+  RunResources& resources() { return resources_; }
   std::size_t units() const { return plan_.layouts.size(); }
 
   // Weights between -0.02 and 0.02.

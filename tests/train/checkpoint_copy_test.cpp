@@ -1,0 +1,52 @@
+// The copy of states to a checkpoint waits for the checkpoint's drive before it uses a tile again.
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "../offload/wrapped_backend.hpp"
+#include "optimizer_updates.hpp"
+#include "sluice/models/state_format.hpp"
+#include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/swap_store.hpp"
+
+namespace sluice::train {
+namespace {
+
+using ::testing::IsEmpty;
+
+// Each request begins some time after it was asked for.
+class SlowBackend final : public offload::test::WrappedBackend {
+ public:
+  using WrappedBackend::WrappedBackend;
+  std::size_t submit(std::span<const nvme::IoRequest> requests) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return inner().submit(requests);
+  }
+};
+
+TEST(CheckpointCopy, WaitsForASlowDrive) {
+  test::OptimizerUpdates updates({.where = test::Where::nvme});
+  updates.take_step(1);
+  const plan::Plan& plan = updates.plan();
+  const sluice::test::TempDir dir;
+  nvme::BackendChoice real = nvme::make_backend(nvme::BackendKind::threads, 8, 2);
+  nvme::IoEngine io(std::make_unique<SlowBackend>(std::move(real.backend)), {});
+  const auto store = offload::SwapStore::create(
+      dir.path(), io, models::state_shards(plan.layouts, plan.state_format, 1),
+      offload::Durability::none, nvme::DirectIo::off);
+  std::vector<Ticket> copies;
+  for (std::size_t u = 0; u < plan.layouts.size(); ++u)
+    copies.push_back(updates.resources().updater->begin_copy_to(u, *store));
+  finish_all(copies);
+  store->commit(1, "{}");
+  EXPECT_THAT(store->verify(*updates.resources().host_pool), IsEmpty());
+}
+
+}  // namespace
+}  // namespace sluice::train
