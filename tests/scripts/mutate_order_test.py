@@ -54,6 +54,16 @@ class MutateOrder(unittest.TestCase):
                          ["error = error_of([&] { (static_cast<void>(new auto(std::move(tile.pending))), "
                           "static_cast<void>(stalls.seconds)); });"])
 
+    def test_all_at_once_are_chosen_by_a_variable(self):
+        written = mutate_order.apply_all(self.mutants)
+        changed = (mutate_order.ROOT / "x.cpp").read_text()
+        self.assertEqual([m.key for m in written], [self.mutants[i].key for i in (0, 1, 3, 4, 5, 6)])  # 2 is inside 1
+        self.assertIn(f'(sluice_mutant("{written[0].key}") ? '
+                      "(static_cast<void>(new auto(std::move(*(update))))) : (update->finish()));", changed)
+        self.assertTrue(changed.startswith(mutate_order.CHOSEN))
+        mutate_order.restore()
+        self.assertEqual((mutate_order.ROOT / "x.cpp").read_text(), TEXT)
+
     def test_empties_a_point(self):
         self.assertEqual(self.changed(2), ["->begin_fetch(home, full.subspan(range.begin * 2, 4), "
                                            "(static_cast<void>(after), std::decay_t<decltype(after)>{}))"])
