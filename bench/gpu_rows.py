@@ -36,7 +36,7 @@ BUNDLE = ".cache/gpu-bundle"
 LEAST_SECONDS = 20.0  # to begin a row with
 CLOSING_SECONDS = 15.0  # that a row is given to end by itself
 NOTHING = 3  # exit status of a row without a figure
-TESTS = ("offload_gpu_test", "gpu_compute_test")  # without a bundle, which has the list
+TESTS = ("offload_gpu_test", "gpu_compute_test", "gpu_hooks_test")  # without a bundle, which has the list
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,14 @@
 # Builds the Python package's wheel, installs it into an environment without compilers on PATH, and runs its tests there:
 # first without PyTorch, then with the PyTorch of .venv, then with Transformers, Accelerate, PEFT and TRL too.
 # scripts/test_python.sh [RESULTS] (results of pytest as JUnit XML, RESULTS/python, python-torch and python-hf;
-# .cache/test-results by default).
+# .cache/test-results by default), or scripts/test_python.sh --wheel: builds the wheel into .cache/python/wheel, no more.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
+only_wheel=no
+if [[ "${1:-}" == --wheel ]]; then
+  only_wheel=yes
+  shift
+fi
 results="$(mkdir -p "${1:-.cache/test-results}" && cd "${1:-.cache/test-results}" && pwd)"
 place="$repo/.cache/python"
 mkdir -p "$place"
@@ -57,6 +62,10 @@ mapfile -t test_packages <tests/python/requirements.txt
 mapfile -t hf_packages <tests/python/with_hf/requirements.txt
 torch="$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 environment build "${build_packages[@]}"
+if [[ "$only_wheel" == yes ]]; then
+  build_wheel
+  exit
+fi
 environment test "${test_packages[@]}"
 beside="$torch" environment hf "${hf_packages[@]}"
 build_wheel

@@ -1,12 +1,15 @@
-"""The tests with the label `gpu`, run as they lie in the bundle."""
+"""The tests with the label `gpu`, run as they lie in the bundle, and the checks of the Python package's wheel."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
+from gpu.machine import REPOSITORY
 from gpu.row import Place, ending, last
 
 LIMIT_SECONDS = 300.0  # of one program
@@ -17,6 +20,7 @@ def run_tests(place: Place, names: list[str], log: Path) -> dict:
     """The document of tests.json but for its facts; all output goes to `log`."""
     with log.open("w") as output:
         programs = [run_program(place, name, output) for name in names]
+        programs += [run_wheel(place, wheel, output) for wheel in wheels_of(place)]
     return {"programs": programs, "passed": bool(programs) and all(map(is_good, programs))}
 
 
@@ -57,6 +61,40 @@ def run_program(place: Place, name: str, output) -> dict:
     if not cases and not ended:
         ended = f"no report: {last(said)}"
     return {"name": name, "ended": ended, **cases_by_result(cases)}
+
+
+def wheels_of(place: Place) -> list[Path]:
+    """The bundle's; without a GPU there is nothing to check."""
+    return [] if place.rehearsal else sorted(place.binaries.parent.glob("python/*.whl"))
+
+
+def run_wheel(place: Place, wheel: Path, output) -> dict:
+    """The checks of tests/python/with_torch/gpu_script.py, each a test, with the wheel unpacked beside this Python's torch."""
+    script = REPOSITORY / "tests/python/with_torch/gpu_script.py"
+    with tempfile.TemporaryDirectory(prefix="sluice-gpu-") as folder:
+        zipfile.ZipFile(wheel).extractall(folder)
+        environment = {**place.environment, "PYTHONPATH": folder}
+        line = [sys.executable, str(script)]
+        try:
+            done = subprocess.run(
+                line,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=environment,
+                timeout=LIMIT_SECONDS,
+            )
+            said = done.stdout
+            ended = "" if done.returncode in (0, 1) else f"{ending(done.returncode)}: {last(said)}"
+        except subprocess.TimeoutExpired as error:
+            said = (error.stdout or b"").decode(errors="replace")
+            ended = f"it did not end in {LIMIT_SECONDS:.0f} s: {last(said)}"
+    output.write(f"== {wheel.name}\n{said}\n{ended}\n")
+    failed = {text.split("\n", 1)[0]: text[-500:] for text in ("\n" + said).split("\nFAILED ")[1:]}
+    passed = sum(line.startswith("passed ") for line in said.splitlines())
+    if not (passed or failed or ended):
+        ended = f"no check ran: {last(said)}"
+    return {"name": wheel.name, "ended": ended, "passed": passed, "failed": failed, "skipped": []}
 
 
 def read_cases(report: Path) -> list[dict]:

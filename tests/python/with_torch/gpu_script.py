@@ -1,0 +1,125 @@
+"""Checks of engines on a GPU, as a script that has used the GPU before and goes on to use it: gpu_script.py [CHECK...].
+
+It needs sluice and PyTorch, and no pytest. Prints a line for each check; ends with 1 when one fails.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from small_models import Tied, batch, config, differences, loss_of, make
+
+import sluice
+
+STEPS = 5
+
+
+def engine_on(tier: str, folder: Path, model: Any = None, **keys: Any) -> Any:
+    source = config(tier, folder, gradient_clipping=1.0, sluice={"deterministic": True}, **keys)
+    return sluice.initialize(model=make(Tied) if model is None else model, config=source)[0]
+
+
+def train(engine: Any) -> list[float]:
+    losses = []
+    for step in range(STEPS):
+        ids, targets = (part.to(engine.device) for part in batch(step))
+        loss = loss_of(engine(ids), targets)
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    return losses
+
+
+def train_plain(model: torch.nn.Module) -> list[float]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    losses = []
+    for step in range(STEPS):
+        ids, targets = (part.cuda() for part in batch(step))
+        loss = loss_of(model(ids), targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def the_script_uses_the_gpu_before_and_after(folder: Path) -> None:
+    torch.cuda.set_device(0)
+    kept = torch.ones(1 << 20, device="cuda")
+    engine = engine_on("cpu", folder)
+    assert engine.device == torch.device("cuda", 0)
+    train(engine)
+    assert torch.cuda.max_memory_allocated() > kept.nbytes
+    engine.destroy()
+    assert (kept + 1).sum().item() == 2 << 20
+
+
+def tiers_have_equal_bits_and_the_losses_of_plain_pytorch(folder: Path) -> None:
+    courses = []
+    for tier in ("device", "cpu", "nvme"):
+        engine = engine_on(tier, folder)
+        courses.append(train(engine))
+        engine.destroy()
+    assert courses[0] == courses[1] == courses[2], courses
+    assert differences(courses[0], train_plain(make(Tied).cuda())) < 1e-5
+
+
+def a_model_may_be_on_the_gpu_already(folder: Path) -> None:
+    here, there = engine_on("cpu", folder), engine_on("cpu", folder, make(Tied).cuda())
+    assert train(here) == train(there)
+    assert {value.device.type for value in there.module_state_dict().values()} == {"cpu"}
+
+
+def bf16_and_activation_checkpointing_train(folder: Path) -> None:
+    model = make(Tied)
+    for block in model.blocks:
+        plain = block.forward
+        block.forward = lambda x, plain=plain: torch.utils.checkpoint.checkpoint(plain, x, use_reentrant=False)
+    losses = train(engine_on("cpu", folder, model, bf16={"enabled": True}))
+    assert losses == train(engine_on("cpu", folder, bf16={"enabled": True}))
+
+
+def another_stream_is_refused(folder: Path) -> None:
+    engine = engine_on("cpu", folder)
+    try:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            engine(batch(0)[0].cuda())
+    except ValueError as error:
+        assert "another CUDA stream" in str(error)
+        return
+    raise AssertionError("nothing was said")
+
+
+CHECKS = {
+    check.__name__: check
+    for check in (
+        the_script_uses_the_gpu_before_and_after,
+        tiers_have_equal_bits_and_the_losses_of_plain_pytorch,
+        a_model_may_be_on_the_gpu_already,
+        bf16_and_activation_checkpointing_train,
+        another_stream_is_refused,
+    )
+}
+
+
+def main(names: list[str]) -> int:
+    failed = 0
+    for name in names or CHECKS:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                CHECKS[name](Path(folder))
+                print(f"passed {name}", flush=True)
+            except Exception:
+                failed += 1
+                print(f"FAILED {name}\n{traceback.format_exc()}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
