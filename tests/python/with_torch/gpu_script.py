@@ -21,7 +21,9 @@ STEPS = 5
 
 def engine_on(tier: str, folder: Path, model: Any = None, **keys: Any) -> Any:
     source = config(tier, folder, gradient_clipping=1.0, sluice={"deterministic": True}, **keys)
-    return sluice.initialize(model=make(Tied) if model is None else model, config=source)[0]
+    engine = sluice.initialize(model=make(Tied) if model is None else model, config=source)[0]
+    assert engine.device.type == "cuda", engine.report()["choices"]
+    return engine
 
 
 def train(engine: Any) -> list[float]:
