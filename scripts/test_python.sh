@@ -74,6 +74,7 @@ for name in test hf; do
 done
 result=0
 run_pytest python tests/python --ignore=tests/python/with_torch --ignore=tests/python/with_hf || result=1
-run_pytest python-torch PYTHONPATH="$torch" tests/python/with_torch || result=1
+# Many of these start programs and wait for them: a file of tests on each core.
+run_pytest python-torch PYTHONPATH="$torch" -n "$(nproc)" --dist loadfile tests/python/with_torch || result=1
 run_pytest python-hf PATH="$place/hf/bin" tests/python/with_hf || result=1
 exit "$result"

@@ -87,9 +87,14 @@ class TierOptimizer(torch.optim.Optimizer):
             made = offloaded.configured_groups() if groups is None else groups
             self.param_groups = [{**defaults, **group} for group in made]
         self._offloaded = offloaded
+        self._client = client
 
     def end_step(self) -> Any:
         """Ends the step of the loop with the values of the groups. Returns its StepResult."""
+        # PyTorch's schedulers ask the optimizer that they were made with whether it has stepped, and warn.
+        for asked in (self, self._client):
+            if asked is not None:
+                asked._opt_called = True  # type: ignore[attr-defined]
         return self._offloaded.loop.end_step([values_of(group) for group in self.param_groups])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
