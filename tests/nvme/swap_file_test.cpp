@@ -157,10 +157,10 @@ TEST_F(SwapFileTest, AReadOnlyDirectoryIsAnErrorForWhoeverIsNotRoot) {
       SLUICE_SYSCALL(::setgid(kNobody), "setgid");
       SLUICE_SYSCALL(::setuid(kNobody), "setuid");
     }
-    SwapFile(place + "/open/f", OpenMode::create,
-             DirectIo::automatic);  // no other limit applies
+    const SwapFile open(place + "/open/f", OpenMode::create,
+                        DirectIo::automatic);  // no other limit
     try {
-      SwapFile(place + "/closed/f", OpenMode::create, DirectIo::automatic);
+      const SwapFile closed(place + "/closed/f", OpenMode::create, DirectIo::automatic);
     } catch (const IoError& error) {
       return std::to_string(error.code().value()) + " " + error.what();
     }
