@@ -9,6 +9,7 @@
 
 #include "cufile_test_support.hpp"
 #include "sluice/base/error.hpp"
+#include "wrapped_backend.hpp"
 
 namespace sluice::offload {
 namespace {
@@ -127,6 +128,15 @@ TEST_F(ProbeDirectStorage, UsesDirectReadsThatAreFaster) {
   read->finish();
   EXPECT_TRUE(holds(to.device_span(), 0));
   found.reader.reset();  // before the file
+}
+
+TEST_F(ProbeDirectStorage, WaitsForASlowDrive) {
+  nvme::BackendChoice real = nvme::make_backend(nvme::BackendKind::threads, 8, 2);
+  nvme::IoEngine slow(std::make_unique<test::SlowBackend>(std::move(real.backend)), {});
+  const DirectStorage found = cuda::probe(
+      {files, "no library here"}, {*device, slow, staging, {.tile_bytes = kMiB, .tiles = 3}, place},
+      {.file_bytes = 8 * kMiB, .rounds = 1}, std::chrono::steady_clock::now);
+  EXPECT_TRUE(found.bytes_right) << found.line;
 }
 
 TEST_F(ProbeDirectStorage, DoesNotUseDirectReadsThatAreSlower) {

@@ -1,14 +1,17 @@
 #pragma once
-// I/O backends that wrap a real one: one that fails a request, one that holds requests back.
+// I/O backends that wrap a real one: one that fails a request, one that holds requests back, one
+// that is slow.
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <set>
 #include <span>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -69,6 +72,16 @@ class FaultyBackend final : public WrappedBackend {
  private:
   Fault& fault_;
   std::set<std::uint64_t> failing_;
+};
+
+// Each request begins some time after it was asked for.
+class SlowBackend final : public WrappedBackend {
+ public:
+  using WrappedBackend::WrappedBackend;
+  std::size_t submit(std::span<const nvme::IoRequest> requests) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return inner().submit(requests);
+  }
 };
 
 // Holds requests back: all until open(), then the first alone, then the others until `least` are

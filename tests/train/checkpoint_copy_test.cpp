@@ -2,10 +2,8 @@
 
 #include <gmock/gmock.h>
 
-#include <chrono>
 #include <memory>
 #include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,23 +18,13 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// Each request begins some time after it was asked for.
-class SlowBackend final : public offload::test::WrappedBackend {
- public:
-  using WrappedBackend::WrappedBackend;
-  std::size_t submit(std::span<const nvme::IoRequest> requests) override {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return inner().submit(requests);
-  }
-};
-
 TEST(CheckpointCopy, WaitsForASlowDrive) {
   test::OptimizerUpdates updates({.where = test::Where::nvme});
   updates.take_step(1);
   const plan::Plan& plan = updates.plan();
   const sluice::test::TempDir dir;
   nvme::BackendChoice real = nvme::make_backend(nvme::BackendKind::threads, 8, 2);
-  nvme::IoEngine io(std::make_unique<SlowBackend>(std::move(real.backend)), {});
+  nvme::IoEngine io(std::make_unique<offload::test::SlowBackend>(std::move(real.backend)), {});
   const auto store = offload::SwapStore::create(
       dir.path(), io, models::state_shards(plan.layouts, plan.state_format, 1),
       offload::Durability::none, nvme::DirectIo::off);
