@@ -70,8 +70,7 @@ class DamagedManifest : public SwapStoreTest {
   // The error for a manifest with this text, which every way to open gives.
   std::string refusal(const std::string& text) {
     write_text(manifest_, text);
-    const std::string said =
-        message_of<StorageError>([&] { SwapStore::holds_committed(dir_.path()); });
+    std::string said = message_of<StorageError>([&] { SwapStore::holds_committed(dir_.path()); });
     EXPECT_EQ(said, message_of<StorageError>([&] { open(); }));
     EXPECT_EQ(said, message_of<StorageError>([&] { create(); }));
     EXPECT_THAT(said, HasSubstr(manifest_));

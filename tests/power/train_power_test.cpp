@@ -57,10 +57,10 @@ class TrainPower : public ::testing::Test {
     folder.set(setup("cpu", "process", folder.checkpoints(), kSteps));
     ASSERT_EQ(folder.train("report", kSteps).exit_code, 0);
     for (std::int64_t step = 1; step <= kSteps; ++step) {
-      truth_[step] = read_all(offload::checkpoint_path(folder.checkpoints(), step));
+      truth[step] = read_all(offload::checkpoint_path(folder.checkpoints(), step));
     }
   }
-  static void TearDownTestSuite() { truth_.clear(); }
+  static void TearDownTestSuite() { truth.clear(); }
 
   static TrainSetup setup(const std::string& device, const std::string& durability,
                           const std::string& checkpoints, int keep) {
@@ -120,7 +120,7 @@ class TrainPower : public ::testing::Test {
       if (directory.empty()) return found;
       const Shards shards = read_all(directory);
       found.step = offload::SwapStore::read_committed(directory).step;
-      EXPECT_TRUE(shards == truth_.at(found.step))
+      EXPECT_TRUE(shards == truth.at(found.step))
           << "wrong bytes are taken for step " << found.step;
     } catch (const StorageError& error) {
       found = {-1, error.what()};
@@ -158,7 +158,7 @@ class TrainPower : public ::testing::Test {
     });
   }
 
-  static inline std::map<std::int64_t, Shards> truth_;
+  static inline std::map<std::int64_t, Shards> truth;
   TrainFolder folder_;
   std::string root_;
   std::string runs_in_;

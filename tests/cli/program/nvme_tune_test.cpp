@@ -47,7 +47,7 @@ TEST_F(NvmeTune, WritesSettingsThatAConfigurationTakesUnchanged) {
   const Json::Value report = parse_json(result.out);
   EXPECT_LT(report["seconds"].asDouble(), 20);
   EXPECT_GT(report["surface"].size(), 4U) << "as many as the drive had time for";
-  const Json::Value best = report["chosen"];
+  const Json::Value& best = report["chosen"];
   EXPECT_GT(best["mixed_GBps"].asDouble(), 0);
 
   write_file(dir_.file("ds.json"),
