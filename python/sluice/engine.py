@@ -83,6 +83,7 @@ class SluiceEngine(EngineValues):
         self._boundary: bool | None = None  # set by set_gradient_accumulation_boundary()
         self._not_synced = False
         self._last: Any = None
+        self._step_applied = False
 
     def _make_scheduler(self, scheduler: Schedule | None) -> Schedule | None:
         if scheduler is None:
@@ -132,6 +133,7 @@ class SluiceEngine(EngineValues):
         if self._not_synced:
             raise RuntimeError("step() inside no_sync(): leave the context first")
         at_boundary = self.is_gradient_accumulation_boundary()
+        self._step_applied = False
         self.micro_steps += 1
         self._in_step += 1
         if not at_boundary:
@@ -139,7 +141,8 @@ class SluiceEngine(EngineValues):
         self.global_samples += self.train_batch_size()
         self._in_step = 0
         self._last = self.optimizer.end_step()
-        self.optimizer.overflow = not self._last.updated
+        self._step_applied = bool(self._last.updated)
+        self.optimizer.overflow = not self._step_applied
         self.global_steps = int(self._last.step)
         if not self._last.updated:
             self.skipped_steps += 1

@@ -147,7 +147,7 @@ class CudaAccelerator(Accelerator):
 
     def device(self, device_index: int | None = None) -> torch.device:
         """The device as torch's object."""
-        return torch.device("cuda", device_index)
+        return torch.device(self.device_name(device_index))
 
     def current_device(self) -> int:
         """The index of the current GPU."""

@@ -144,7 +144,7 @@ def test_an_engine_says_what_it_was_given() -> None:
     keys = config(scheduler=warmup, gradient_accumulation_steps=3)
     engine = engine_of(make(), keys)
     assert engine.config == keys
-    assert (engine.optimizer_name(), engine.optimizer_params()) == ("AdamW", keys["optimizer"]["params"])
+    assert (engine.optimizer_name(), engine.optimizer_params()) == ("adamw", keys["optimizer"]["params"])
     assert (engine.scheduler_name(), engine.scheduler_params()) == ("WarmupLR", warmup["params"])
     assert engine.get_batch_info() == (6, 2, 3)
     assert [tuple(betas) for betas in engine.get_mom()] == [(0.9, 0.999)]
