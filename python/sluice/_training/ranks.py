@@ -82,6 +82,15 @@ def share(tensors: Iterable[torch.Tensor], root: int | None = 0) -> None:
                 dist.broadcast(tensor.data, root or 0)
 
 
+def gathered(part: torch.Tensor) -> torch.Tensor:
+    """The parts of all ranks, one after the other."""
+    if world_size() == 1:
+        return part
+    whole = torch.empty(world_size() * part.numel(), dtype=part.dtype)
+    dist.all_gather_into_tensor(whole, part)
+    return whole
+
+
 def barrier() -> None:
     if world_size() > 1:
         dist.barrier()
