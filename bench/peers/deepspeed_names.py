@@ -37,7 +37,6 @@ OBJECTS = [
     ("deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3", "sluice.SluiceOptimizer"),
     ("deepspeed.accelerator.get_accelerator()", "sluice.accelerator.get_accelerator()"),
 ]
-RENAMED = {"DeepSpeedEngine": "SluiceEngine", "DeepSpeedOptimizer": "SluiceOptimizer"}
 REASONS = [
     (r"pipe|Pipeline|DualPipe|virtual_pipeline", "one rank trains: no pipeline"),
     (r"[Ii]nference|replace_transformer|revert_transformer|Hybrid|module_inject", "training only"),
@@ -89,7 +88,7 @@ def reason_of(name: str) -> str:
 def fates(theirs: Any, ours: Any) -> Iterator[tuple[str, str, str]]:
     for name in public_names(theirs):
         try:
-            there = hasattr(ours, RENAMED.get(name, name))
+            there = hasattr(ours, name)
         except Exception:  # a property of a class that wants an instance
             there = True
         yield (name, "same", "") if there else (name, "not there", reason_of(name))

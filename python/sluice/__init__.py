@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from ._training.optimizer import SluiceOptimizer
     from .comm import init_distributed
     from .engine import SluiceEngine
+    from .runtime.base_optimizer import DeepSpeedOptimizer
+    from .runtime.engine import DeepSpeedEngine
 
 __all__ = [
+    "DeepSpeedEngine",
+    "DeepSpeedOptimizer",
     "DoesNotFit",
     "Error",
     "OffloadedOptimizer",
@@ -58,6 +62,8 @@ __all__ = [
 ]
 
 _LATER = {
+    "DeepSpeedEngine": ".runtime.engine",
+    "DeepSpeedOptimizer": ".runtime.base_optimizer",
     "OffloadedOptimizer": "._offload",
     "SluiceEngine": ".engine",
     "SluiceOptimizer": "._training.optimizer",

@@ -74,7 +74,8 @@ class SluiceEngine(EngineValues):
         self.loop = self._offloaded.loop
         self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
         self.lr_scheduler = self._make_scheduler(lr_scheduler)
-        self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data, collate_fn=collate_fn)
+        self.collate_fn = collate_fn
+        self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         self.global_steps = int(self.loop.step)
         self.micro_steps = 0
@@ -85,6 +86,7 @@ class SluiceEngine(EngineValues):
         self._boundary: bool | None = None  # set by set_gradient_accumulation_boundary()
         self._not_synced = False
         self._last: Any = None
+        self._step_applied = False
 
     def _make_scheduler(self, scheduler: Schedule | None) -> Schedule | None:
         if scheduler is None:
@@ -134,6 +136,7 @@ class SluiceEngine(EngineValues):
         if self._not_synced:
             raise RuntimeError("step() inside no_sync(): leave the context first")
         at_boundary = self.is_gradient_accumulation_boundary()
+        self._step_applied = False
         self.micro_steps += 1
         self._in_step += 1
         if not at_boundary:
@@ -141,7 +144,8 @@ class SluiceEngine(EngineValues):
         self.global_samples += self.train_batch_size()
         self._in_step = 0
         self._last = self.optimizer.end_step()
-        self.optimizer.overflow = not self._last.updated
+        self._step_applied = bool(self._last.updated)
+        self.optimizer.overflow = not self._step_applied
         self.global_steps = int(self._last.step)
         if not self._last.updated:
             self.skipped_steps += 1
@@ -198,32 +202,65 @@ class SluiceEngine(EngineValues):
 
     # Data, states, checkpoints
 
-    def deepspeed_io(self, dataset: Any, batch_size: int | None = None, collate_fn: Callable[..., Any] | None = None) -> Any:
-        """A shuffled DataLoader of micro-batches."""
-        size = batch_size or self.train_micro_batch_size_per_gpu()
-        sized = hasattr(dataset, "__len__")
-        sampler: Any = torch.utils.data.DistributedSampler(dataset) if sized and self.world_size > 1 else None
-        shuffles = sized and sampler is None
-        return torch.utils.data.DataLoader(dataset, size, shuffle=shuffles, sampler=sampler, collate_fn=collate_fn)
+    def deepspeed_io(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        route: str = "train",
+        pin_memory: bool = True,
+        data_sampler: Any = None,
+        collate_fn: Callable[..., Any] | None = None,
+        num_local_io_workers: int | None = None,
+    ) -> Any:
+        """A DataLoader of micro-batches of a torch Dataset: of this rank's part of it.
 
-    def module_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, torch.Tensor]:
-        """Copies of the weights, in the data type that computes, and of the buffers, by the model's names."""
-        if not exclude_frozen_parameters:
-            return self._offloaded.state_dict()
-        trained = [name for name, value in self.module.state_dict(keep_vars=True).items() if value.requires_grad]
-        return self._offloaded.state_dict(trained)
+        ``route``: "train" shuffles; "eval" and "predict" keep the order. ``data_sampler``: another order. ``collate_fn``
+        None: that of :func:`initialize`. ``pin_memory``: where a GPU computes. ``num_local_io_workers``: processes that
+        load; None: this one.
+        """
+        return torch.utils.data.DataLoader(
+            dataset,
+            batch_size or self.train_micro_batch_size_per_gpu(),
+            sampler=batches.sampler_of(dataset, route, self.world_size) if data_sampler is None else data_sampler,
+            collate_fn=collate_fn or self.collate_fn,
+            pin_memory=pin_memory and self.device.type == "cuda",
+            num_workers=num_local_io_workers or 0,
+            drop_last=bool(self.config.get("dataloader_drop_last")),
+        )
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:  # type: ignore[override,unused-ignore]
+    def module_state_dict(
+        self,
+        destination: dict[str, Any] | None = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+        exclude_frozen_parameters: bool = False,
+    ) -> dict[str, Any]:
+        """Copies of the weights, in the data type that computes, and of the buffers, by the model's names.
+
+        ``destination``: the dict to put them in. ``prefix``: of their names. ``keep_vars``: the parameters themselves, which
+        are empty between passes.
+        """
+        names = set(self.module.state_dict(keep_vars=True))
+        if exclude_frozen_parameters:
+            named = self.module.named_parameters(remove_duplicate=False)
+            names -= {name for name, parameter in named if not parameter.requires_grad}
+        values: Mapping[str, Any] = self.module.state_dict(keep_vars=True) if keep_vars else self._offloaded.state_dict(names)
+        made = {} if destination is None else destination
+        made.update({prefix + name: value for name, value in values.items() if name in names})
+        return made
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override,unused-ignore]
         """As :meth:`module_state_dict`."""
-        return self.module_state_dict()
+        return self.module_state_dict(*args, **kwargs)
 
-    _zero3_consolidated_16bit_state_dict = module_state_dict
+    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Any]:
+        return self.module_state_dict(exclude_frozen_parameters=exclude_frozen_parameters)
 
     def save_16bit_model(
         self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False
     ) -> bool:
         """Writes the weights to save_dir/save_filename with torch.save, or as safetensors by its ending. Returns True."""
-        weights = self.module_state_dict(exclude_frozen_parameters)
+        weights = self.module_state_dict(exclude_frozen_parameters=exclude_frozen_parameters)
         if self.global_rank == 0:
             write_weights(save_dir, save_filename, weights)
         return True
@@ -304,7 +341,7 @@ class SluiceEngine(EngineValues):
         return folder, saved["client_state"]
 
     def destroy(self) -> None:
-        """Waits for the last updates, and takes the hooks off the model. Its parameters stay empty."""
+        """Waits for the last updates, and takes the hooks off the model. Its parameters stay empty. Once is enough."""
         self._offloaded.close()
 
     def __getattr__(self, name: str) -> Any:

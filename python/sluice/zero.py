@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -32,7 +34,9 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     """Inside the context the parameters have their whole values, in the data type that computes.
 
     ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading. 0: changes made inside the context
-    are kept, in the master weights too; with several ranks those of that rank. Parameters of no engine have their values anyway. No engine trains meanwhile.
+    are kept, in the master weights too; with several ranks those of that rank. Parameters of no engine have their values
+    anyway. ``fwd_module``: for a context inside that module's forward; the parameters are registered with it
+    (:func:`register_external_parameter`), so that backward has them too. Without it, no engine trains meanwhile.
     """
 
     def __init__(
@@ -45,6 +49,10 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         if modifier_rank is not None and not 0 <= modifier_rank < ranks.world_size():
             raise ValueError(f"modifier_rank is {modifier_rank} of {ranks.world_size()} ranks: below that, or None for reading")
         self._params = _given_parameters(params) if enabled else []
+        if fwd_module is not None:
+            for parameter in self._params:
+                register_external_parameter(fwd_module, parameter)  # type: ignore[arg-type]
+                _gather_external(parameter, fwd_module, ())
         self._modifier = modifier_rank
         self._gathered: list[tuple[torch.Tensor, Owner]] = []
         self._before: dict[int, torch.Tensor] = {}
@@ -158,9 +166,31 @@ def _drive_of(source: Source) -> str | None:
     return None
 
 
+_external: weakref.WeakKeyDictionary[nn.Module, dict[int, Any]] = weakref.WeakKeyDictionary()  # handles of hooks
+
+
+def _gather_external(parameter: torch.Tensor, module: nn.Module, args: Any) -> None:
+    owner = owner_of(parameter)
+    if owner is not None:
+        owner.model.hooks.borrow(owner.unit)
+
+
 def register_external_parameter(module: nn.Module, parameter: nn.Parameter) -> None:
-    """Not needed: a parameter that another module's forward looks up is gathered when it is used."""
+    """The forward of ``module`` uses a parameter of another module: it is gathered with it, and in backward.
+
+    A parameter that its own unit owns directly is gathered without it, when it is looked up; one from inside a block is
+    not. May be called before the engine is made. Raises RuntimeError for what is no parameter.
+    """
+    if not isinstance(parameter, nn.Parameter):
+        raise RuntimeError(f"an external parameter is a {type(parameter).__name__}, and no torch.nn.Parameter")
+    handles = _external.setdefault(module, {})
+    if id(parameter) not in handles:
+        handles[id(parameter)] = module.register_forward_pre_hook(functools.partial(_gather_external, parameter))
 
 
 def unregister_external_parameter(module: nn.Module, parameter: nn.Parameter) -> None:
-    """Not needed, as :func:`register_external_parameter`."""
+    """Undoes :func:`register_external_parameter`. Raises RuntimeError for a parameter that is not registered."""
+    handle = _external.get(module, {}).pop(id(parameter), None)
+    if handle is None:
+        raise RuntimeError(f"the parameter is not registered with this {type(module).__name__}")
+    handle.remove()

@@ -8,6 +8,20 @@ from typing import Any
 import torch
 
 
+def sampler_of(dataset: Any, route: str, world_size: int) -> Any:
+    """The order of a dataset's samples: of all of them, or of this rank's part; None where the dataset has its own."""
+    if route not in ("train", "eval", "predict"):
+        raise ValueError(f"route is {route!r}: train, eval or predict")
+    if isinstance(dataset, torch.utils.data.IterableDataset):
+        return None
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise ValueError(f"{type(dataset).__name__} is no torch Dataset: one has __getitem__ and __len__, or is an IterableDataset")
+    shuffles = route == "train"
+    if world_size > 1:
+        return torch.utils.data.DistributedSampler(dataset, shuffle=shuffles)
+    return torch.utils.data.RandomSampler(dataset) if shuffles else torch.utils.data.SequentialSampler(dataset)
+
+
 def endless(loader: Iterable[Any]) -> Iterator[Any]:
     while True:
         yield from loader

@@ -16,6 +16,9 @@ from .optimizer import SluiceOptimizer
 from ..config import Source
 
 
+_DEEPSPEEDS_OPTIMIZERS = ("adagrad", "adam", "adamw", "lion")
+
+
 class EngineValues(nn.Module):
     """The part of an engine that only reads. Private: engines inherit it."""
 
@@ -24,6 +27,7 @@ class EngineValues(nn.Module):
     _offloaded: OffloadedModel
     _source: Source
     _last: Any
+    _step_applied: bool
     _optimizer_class: str | None
 
     @property
@@ -43,8 +47,14 @@ class EngineValues(nn.Module):
             return True  # not JSON: the parser of configurations says where
 
     def optimizer_name(self) -> str | None:
-        """The class of the client's optimizer, or the "type" of the configuration's section; None without either."""
-        return self._optimizer_class or self._section("optimizer").get("type")
+        """The class of the client's optimizer, or the "type" of the configuration's section; None without either.
+
+        Types that DeepSpeed's own optimizers have are in small letters, as there: "adamw" for "AdamW", but "SGD".
+        """
+        kind: str | None = self._section("optimizer").get("type")
+        if kind is not None and kind.lower() in _DEEPSPEEDS_OPTIMIZERS:
+            kind = kind.lower()
+        return self._optimizer_class or kind
 
     def optimizer_params(self) -> dict[str, Any] | None:
         """``optimizer.params`` of the configuration."""
@@ -71,8 +81,8 @@ class EngineValues(nn.Module):
         return self.train_batch_size(), self.train_micro_batch_size_per_gpu(), self.gradient_accumulation_steps()
 
     def get_mom(self) -> list[Any]:
-        """Betas of the next update, or the momentum, by parameter group."""
-        return [group.get("betas", group.get("momentum")) for group in self.optimizer.param_groups]
+        """Betas of the next update, or the momentum, by parameter group; 0 where the formula has neither."""
+        return [group.get("betas", group.get("momentum", 0.0)) for group in self.optimizer.param_groups]
 
     def empty_partition_cache(self) -> None:
         """Does nothing: between passes no weights are gathered."""
@@ -130,8 +140,8 @@ class EngineValues(nn.Module):
         return None if self._last is None else float(self._last.gradient_norm)
 
     def was_step_applied(self) -> bool:
-        """Whether the last step updated the weights."""
-        return self._last is not None and bool(self._last.updated)
+        """Whether the last ``step()`` updated the weights: it ended a step, and did not overflow."""
+        return self._step_applied
 
     @property
     def device(self) -> torch.device:

@@ -5,8 +5,8 @@ The graph is the user's own. Weights in it are views of memory that is there whi
 - forward of a unit: gather, compute, release.
 - backward: the first gradient of an output gathers the unit again. The gradients of its inputs, or the end of the
   backward, send the unit's gradients and release it.
-- a parameter that another module's forward looks up: gathered until the model's forward ends, and again from the first
-  gradient of the model's outputs to the end of the backward.
+- a parameter that another module's forward looks up, or that is registered with one: gathered until the model's forward
+  ends, and again from the first gradient of the model's outputs to the end of the backward.
 
 Confined to the thread that trains, and PyTorch's thread of a backward while that one waits.
 """
@@ -140,6 +140,10 @@ class Hooks:
         for call in reversed(borrowed):
             self.loop.leave(call.state.index)
             call.state.is_borrowed = False
+
+    def borrow(self, unit: int) -> None:
+        """Gathers a unit until the model's forward ends, and in its whole backward. Outside a forward it does nothing."""
+        self._parameter_used(self._states[unit])
 
     def _parameter_used(self, state: _State) -> None:
         if self._depth == 0 or state.entered or state.is_borrowed or state.open_calls > 0:

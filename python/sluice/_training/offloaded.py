@@ -167,7 +167,9 @@ class OffloadedModel:
         return Report({**self.loop.counters(), "steps": steps, "plan": plan, "choices": self.loop.choices})
 
     def close(self) -> None:
-        """Commits the last step, and takes the hooks off the model. The parameters stay empty."""
+        """Commits the last step, and takes the hooks off the model. The parameters stay empty. A second call does nothing."""
+        if self not in _open:
+            return
         _open.discard(self)
         self.hooks.remove()
         self._state_dicts.remove()

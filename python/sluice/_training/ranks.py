@@ -15,7 +15,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from .peers import Peers, limit_seconds
 
-JOIN_SECONDS = 60
+_MEETING = datetime.timedelta(minutes=1)
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier")
 _peers: Peers | None = None
 Groups = tuple["RankGroup | None", "RankGroup | None"]
@@ -121,10 +121,10 @@ def _number(name: str, default: str) -> int:
     return int(text)
 
 
-def join(backend: str = "gloo", seconds: float = JOIN_SECONDS) -> None:
+def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> None:
     """Joins the ranks of the environment, where there are several and nobody has done so.
 
-    Raises ValueError for an environment that cannot be, ConnectionError when the ranks are not together in time.
+    ``timeout``: of the meeting and of the group's calls; None: a minute, and PyTorch's. Raises ValueError for an environment that cannot be, ConnectionError when the ranks are not together in time.
     """
     ranks = world_size()
     if ranks == 1 or dist.is_initialized():
@@ -137,11 +137,11 @@ def join(backend: str = "gloo", seconds: float = JOIN_SECONDS) -> None:
         raise ValueError(f"RANK={own} with WORLD_SIZE={ranks}: ranks are numbered from 0 to {ranks - 1}")
     where = f"{os.environ['MASTER_ADDR']}:{port}"
     try:
-        store, _, _ = next(iter(rendezvous("env://", own, ranks, timeout=datetime.timedelta(seconds=seconds))))
-        dist.init_process_group(backend, store=store, rank=own, world_size=ranks)
+        store, _, _ = next(iter(rendezvous("env://", own, ranks, timeout=timeout or _MEETING)))
+        dist.init_process_group(backend, store=store, timeout=timeout, rank=own, world_size=ranks)
     except (RuntimeError, OSError) as error:
         why = str(error).splitlines()[0]
-        raise ConnectionError(f"rank {own} of {ranks} did not meet the others at {where} within {seconds:g} s: {why}") from None
+        raise ConnectionError(f"rank {own} of {ranks} did not meet the others at {where} within {(timeout or _MEETING).total_seconds():g} s: {why}") from None
 
 
 def groups() -> Groups:
@@ -188,6 +188,15 @@ def share(tensors: Iterable[torch.Tensor], root: int | None = 0) -> None:
         with torch.no_grad(), waiting():
             for tensor in tensors:
                 dist.broadcast(tensor.data, root or 0)
+
+
+def gathered(part: torch.Tensor) -> torch.Tensor:
+    """The parts of all ranks, one after the other."""
+    if world_size() == 1:
+        return part
+    whole = torch.empty(world_size() * part.numel(), dtype=part.dtype)
+    dist.all_gather_into_tensor(whole, part)
+    return whole
 
 
 def barrier() -> None:

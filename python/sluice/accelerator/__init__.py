@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 from typing import Any
@@ -15,8 +14,8 @@ __all__ = ["Accelerator", "get_accelerator"]
 class Accelerator:
     """The device that computes, by the methods of DeepSpeed's accelerators: the CPU.
 
-    Sizes are bytes. Memory is that of the process: its resident size, and the largest so far. There is one device, and
-    nothing to wait for. An unknown name is an AttributeError.
+    Sizes are bytes. Memory is that of the process: its resident size, and the largest so far. There is nothing to
+    wait for. An unknown name is an AttributeError.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -30,22 +29,20 @@ class Accelerator:
         """As :meth:`device_name`."""
         return self.device_name()
 
-    def device(self, device_index: int | None = None) -> contextlib.AbstractContextManager[None]:
-        """A context in which the device is current: any."""
-        return contextlib.nullcontext()
+    def device(self, device_index: int | None = None) -> torch.device:
+        """The device as torch's object."""
+        return torch.device("cpu")
 
     def current_device(self) -> int:
-        """The index of the device: 0."""
-        return 0
+        """The index of the device: that of the rank on its host, ``LOCAL_RANK``; 0 without a launcher."""
+        return int(os.environ.get("LOCAL_RANK", "0"))
 
     def set_device(self, device_index: int) -> None:
-        """Does nothing for the one device. Raises ValueError for another index."""
-        if device_index != 0:
-            raise ValueError(f"there is no device {device_index}: the CPU computes, and is device 0")
+        """Does nothing: every rank of a host computes on its CPU."""
 
     def device_count(self) -> int:
-        """1."""
-        return 1
+        """Ranks of this host, as the launcher says it; 1 without."""
+        return int(os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or "1")
 
     def is_available(self) -> bool:
         """True."""
@@ -100,8 +97,9 @@ class Accelerator:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def available_memory(self, device_index: int | None = None) -> int:
-        """Bytes of the machine's memory that are free."""
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        """Bytes of the machine's memory that can be had without swapping: pages of files count."""
+        with open("/proc/meminfo") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
 
     def is_bf16_supported(self) -> bool:
         """True."""
@@ -119,7 +117,7 @@ class Accelerator:
         """The backend of ``torch.distributed``: "gloo"."""
         return "gloo"
 
-    def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:
+    def pin_memory(self, tensor: torch.Tensor, make_copy: bool = True, match_shape: bool = True) -> torch.Tensor:
         """The tensor itself: the device that computes reads host memory."""
         return tensor
 
@@ -147,9 +145,9 @@ class CudaAccelerator(Accelerator):
         """As "cuda:1"."""
         return self.device_name(torch.cuda.current_device())
 
-    def device(self, device_index: int | None = None) -> contextlib.AbstractContextManager[None]:
-        """``torch.cuda.device``."""
-        return torch.cuda.device(device_index)  # type: ignore[return-value]
+    def device(self, device_index: int | None = None) -> torch.device:
+        """The device as torch's object."""
+        return torch.device(self.device_name(device_index))
 
     def current_device(self) -> int:
         """The index of the current GPU."""
@@ -162,6 +160,10 @@ class CudaAccelerator(Accelerator):
     def device_count(self) -> int:
         """GPUs that CUDA_VISIBLE_DEVICES leaves."""
         return torch.cuda.device_count()
+
+    def is_available(self) -> bool:
+        """``torch.cuda.is_available``."""
+        return torch.cuda.is_available()
 
     def is_synchronized_device(self) -> bool:
         """False: calls return before their work has ended."""
@@ -227,9 +229,11 @@ class CudaAccelerator(Accelerator):
         """The backend of ``torch.distributed``: "nccl"."""
         return "nccl"
 
-    def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:
-        """A copy in page-locked memory."""
-        return tensor.pin_memory()
+    def pin_memory(self, tensor: torch.Tensor, make_copy: bool = True, match_shape: bool = True) -> torch.Tensor:
+        """A copy in page-locked memory. ``make_copy`` False: without the values; ``match_shape`` False: and flat."""
+        if make_copy:
+            return tensor.pin_memory()
+        return torch.empty(tensor.shape if match_shape else (tensor.numel(),), dtype=tensor.dtype, pin_memory=True)
 
     def on_accelerator(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor is on a GPU."""

@@ -32,7 +32,6 @@ PROVIDED_VERSION = "0.19.8+sluice"
 
 _NAME = "deepspeed"
 _ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-_CLASSES = {"DeepSpeedEngine": "SluiceEngine", "DeepSpeedOptimizer": "SluiceOptimizer"}
 
 
 def _missing(name: str) -> str:
@@ -40,18 +39,18 @@ def _missing(name: str) -> str:
 
 
 class _Provided(ModuleType):
-    """The module `deepspeed`: names of `sluice`, and DeepSpeed's names of its classes."""
+    """The module `deepspeed`: names of `sluice`."""
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_"):
             try:
-                return getattr(sluice, _CLASSES.get(name, name))
+                return getattr(sluice, name)
             except AttributeError:
                 pass
         raise AttributeError(_missing(f"{_NAME}.{name}"))
 
     def __dir__(self) -> Iterable[str]:
-        return sorted({*vars(self), *sluice.__all__, *_CLASSES})
+        return sorted({*vars(self), *sluice.__all__})
 
 
 def _counterpart(fullname: str) -> str:

@@ -1,12 +1,15 @@
 """DeepSpeed's ``comm``: functions of ``torch.distributed``.
 
-``comm.NAME`` is ``torch.distributed.NAME`` where it is not below.
+``comm.NAME`` is ``torch.distributed.NAME`` where it is not below. Modules of ``torch.distributed`` are left out: by the same
+names DeepSpeed has others.
 """
 
 from __future__ import annotations
 
-import datetime
 import os
+from collections.abc import Sequence
+from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,20 +17,57 @@ import torch.distributed as dist
 
 from .._training import ranks
 
-__all__ = ["get_local_rank", "get_rank", "get_world_group", "get_world_size", "init_distributed", "is_initialized"]
+__all__ = [
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_to_all_single",
+    "get_global_rank",
+    "get_local_rank",
+    "get_rank",
+    "get_world_group",
+    "get_world_size",
+    "init_distributed",
+    "is_initialized",
+    "reduce_scatter_tensor",
+]
 
 
-def init_distributed(dist_backend: str | None = None, *, timeout: datetime.timedelta | None = None, **_: Any) -> None:
+def init_distributed(
+    dist_backend: str | None = None,
+    auto_mpi_discovery: bool = True,
+    distributed_port: int = 29500,
+    verbose: bool = True,
+    timeout: timedelta | None = None,
+    init_method: str | None = None,
+    dist_init_required: bool | None = None,
+    config: Any = None,
+    rank: int = -1,
+    world_size: int = -1,
+) -> None:
     """Makes ``torch.distributed``'s default group, where there is none: of the ranks that a launcher (torchrun) started.
 
     One process alone opens no port. ``dist_backend``: None or "gloo" for tensors in CPU memory; other names of torch's.
-    ``timeout``: how long the ranks may take to meet; None: a minute. Raises ValueError for an environment that cannot be
-    (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), ConnectionError when the ranks have not met in time.
+    ``timeout``, ``init_method``, ``rank``, ``world_size``: those of ``torch.distributed.init_process_group``; without them
+    the environment's. ``auto_mpi_discovery`` and ``distributed_port`` are about MPI, which is not asked; ``verbose`` and
+    ``config`` about DeepSpeed's log.
+
+    Raises AssertionError where ``dist_init_required`` is False and there is no group, ValueError for a rank out of range or an
+    environment that cannot be, ConnectionError when the ranks have not met within ``timeout``, or without it a minute.
     """
+    if dist.is_initialized():
+        return
+    if dist_init_required is False:
+        raise AssertionError("dist_init_required is False, and there is no default group: make it before, or pass True")
+    size = world_size if world_size > 0 else ranks.world_size()
+    if rank >= size:
+        raise ValueError(f"rank is {rank} of {size} ranks: below that, or -1 for the environment's")
     backend = dist_backend or "gloo"
-    ranks.join(backend, ranks.JOIN_SECONDS if timeout is None else timeout.total_seconds())
-    if not dist.is_initialized():
-        dist.init_process_group(backend, store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1)
+    if init_method is not None or (size > 1 and (rank >= 0 or world_size > 0)):
+        dist.init_process_group(backend, init_method=init_method, timeout=timeout, rank=rank, world_size=world_size)
+    elif size > 1:
+        ranks.join(backend, timeout)
+    else:
+        dist.init_process_group(backend, store=torch._C._distributed_c10d.HashStore(), timeout=timeout, rank=0, world_size=1)
 
 
 def is_initialized() -> bool:
@@ -55,11 +95,73 @@ def get_world_group() -> Any:
     return dist.group.WORLD if is_initialized() else dist.distributed_c10d._get_default_group()
 
 
+def get_global_rank(group: Any = None, group_rank: int = 0) -> int:
+    """The rank in the default group of a rank of ``group``; None: the default group."""
+    return dist.get_global_rank(get_world_group() if group is None else group, group_rank)
+
+
+# PyTorch has another name for an argument of these.
+
+
+def all_gather_into_tensor(output_tensor: torch.Tensor, tensor: torch.Tensor, group: Any = None, async_op: bool = False) -> Any:
+    """``torch.distributed.all_gather_into_tensor``."""
+    return dist.all_gather_into_tensor(output_tensor, tensor, group=group, async_op=async_op)
+
+
+def reduce_scatter_tensor(
+    output_tensor: torch.Tensor, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+) -> Any:
+    """``torch.distributed.reduce_scatter_tensor``."""
+    return dist.reduce_scatter_tensor(output_tensor, tensor, op=op, group=group, async_op=async_op)
+
+
+def all_to_all_single(
+    output: torch.Tensor,
+    tensor: torch.Tensor,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Any:
+    """``torch.distributed.all_to_all_single``."""
+    return dist.all_to_all_single(output, tensor, output_split_sizes, input_split_sizes, group=group, async_op=async_op)
+
+
+class _AllOf:
+    """Several requests as one."""
+
+    def __init__(self, requests: Sequence[Any]) -> None:
+        self._requests = requests
+
+    def wait(self) -> None:
+        for request in self._requests:
+            request.wait()
+
+
+def all_gather_coalesced(
+    output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[torch.Tensor], group: Any = None, async_op: bool = False
+) -> Any:
+    """:func:`all_gather_into_tensor` of each pair. ``async_op``: returns at once an object whose wait() waits for all.
+
+    ``torch.distributed.all_gather_coalesced`` is another function: it takes a list of outputs for each rank.
+    """
+    if not output_tensors or len(output_tensors) != len(input_tensors):
+        raise ValueError(f"{len(output_tensors)} outputs for {len(input_tensors)} inputs: as many of each, and one at least")
+    request = _AllOf([all_gather_into_tensor(*pair, group=group, async_op=True) for pair in zip(output_tensors, input_tensors)])
+    return request if async_op else request.wait()
+
+
+def _is_torchs(name: str) -> bool:
+    """Whether ``torch.distributed.NAME`` is what DeepSpeed has by the name: no module, and not the old ``reduce_op``."""
+    there = getattr(dist, name, None)
+    return not name.startswith("_") and name != "reduce_op" and there is not None and not isinstance(there, ModuleType)
+
+
 def __getattr__(name: str) -> Any:
-    if not name.startswith("_") and hasattr(dist, name):
+    if _is_torchs(name):
         return getattr(dist, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}, and torch.distributed has none either")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}, and torch.distributed has no function or class of it")
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in dir(torch.distributed) if not name.startswith("_"))})
+    return sorted({*__all__, *(name for name in dir(dist) if _is_torchs(name))})

@@ -1,4 +1,4 @@
-"""DeepSpeed's ``runtime``, as far as scripts and libraries import it: schedulers, the engine's class, names of ZeRO."""
+"""DeepSpeed's ``runtime``, as far as scripts and libraries import it: schedulers, classes of engines, names of ZeRO."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from types import ModuleType
 
 from .._lazy import submodule
 
-__all__ = ["activation_checkpointing", "dataloader", "engine", "lr_schedules", "zero"]
+__all__ = ["activation_checkpointing", "base_optimizer", "dataloader", "engine", "lr_schedules", "zero"]
 
 
 def __getattr__(name: str) -> ModuleType:

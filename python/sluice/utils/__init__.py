@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.dataloader import RepeatingLoader
+from . import logging
 from ._states import (
     safe_get_full_fp32_param,
     safe_get_full_grad,
@@ -25,6 +25,7 @@ from ._states import (
     safe_set_local_grad,
     safe_set_local_optimizer_state,
 )
+from .logging import log_dist, logger
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,6 +36,7 @@ __all__ = [
     "groups",
     "log_dist",
     "logger",
+    "logging",
     "safe_get_full_fp32_param",
     "safe_get_full_grad",
     "safe_get_full_optimizer_state",
@@ -51,36 +53,38 @@ __all__ = [
     "unset_z3_leaf_modules",
 ]
 
-logger = logging.getLogger("sluice")
+def _mark(model: nn.Module, classes: Iterable[type | str], flag: bool, raise_if_not_found: bool) -> list[nn.Module]:
+    wanted = list(classes)
+    names, types = {w for w in wanted if isinstance(w, str)}, tuple(w for w in wanted if not isinstance(w, str))
+    found: list[nn.Module] = []
 
+    def visit(module: nn.Module) -> None:
+        kind = type(module)
+        if isinstance(module, types) or not names.isdisjoint((kind.__name__, f"{kind.__module__}.{kind.__qualname__}")):
+            module._z3_leaf = flag  # type: ignore[assignment]
+            found.append(module)
 
-def log_dist(message: str, ranks: Iterable[int] | None = None, level: int = logging.INFO) -> None:
-    """Logs a message of this rank, which is 0, if ``ranks`` is None or has 0 or -1 (all)."""
-    if ranks is None or not {0, -1}.isdisjoint(ranks):
-        logger.log(level, "[Rank 0] %s", message)
-
-
-def set_z3_leaf_modules(model: nn.Module, leaf_module_classes: Iterable[type | str]) -> list[nn.Module]:
-    """Modules of these classes, or names of classes, are gathered as one by an engine made later. Returns them.
-
-    Raises ValueError where no module of the model is of such a class.
-    """
-    wanted = list(leaf_module_classes)
-    names, classes = {w for w in wanted if isinstance(w, str)}, tuple(w for w in wanted if not isinstance(w, str))
-    found = [module for module in model.modules() if type(module).__name__ in names or isinstance(module, classes)]
-    if not found:
+    model.apply(visit)
+    if not found and raise_if_not_found:
         raise ValueError(f"no module of the model is of the classes {wanted}")
-    for module in found:
-        module._z3_leaf = True  # type: ignore[assignment]
     return found
 
 
-def unset_z3_leaf_modules(model: nn.Module, leaf_module_classes: Iterable[type | str]) -> list[nn.Module]:
-    """Undoes :func:`set_z3_leaf_modules`. Returns the modules."""
-    found = set_z3_leaf_modules(model, leaf_module_classes)
-    for module in found:
-        del module._z3_leaf
-    return found
+def set_z3_leaf_modules(
+    model: nn.Module, leaf_module_classes: Iterable[type | str], raise_if_not_found: bool = True
+) -> list[nn.Module]:
+    """Modules of these classes, or names of classes, are gathered as one by an engine made later.
+
+    Returns them, inner ones first. Raises ValueError where no module of the model is of such a class, unless it may not.
+    """
+    return _mark(model, leaf_module_classes, True, raise_if_not_found)
+
+
+def unset_z3_leaf_modules(
+    model: nn.Module, leaf_module_classes: Iterable[type | str], raise_if_not_found: bool = True
+) -> list[nn.Module]:
+    """Undoes :func:`set_z3_leaf_modules`. Returns the modules of these classes."""
+    return _mark(model, leaf_module_classes, False, raise_if_not_found)
 
 
 def get_z3_leaf_modules(model: nn.Module) -> list[nn.Module]:

@@ -73,10 +73,57 @@ def safe_set_full_grad(param: torch.nn.Parameter, value: torch.Tensor) -> None:
     owner.model.loop.set_gradient(owner.name, value.float() * owner.model.loop.loss_scale * ranks.world_size())
 
 
-# One rank has whole tensors.
-safe_get_local_fp32_param = safe_get_full_fp32_param
-safe_set_local_fp32_param = safe_set_full_fp32_param
-safe_get_local_optimizer_state = safe_get_full_optimizer_state
-safe_set_local_optimizer_state = safe_set_full_optimizer_state
-safe_get_local_grad = safe_get_full_grad
-safe_set_local_grad = safe_set_full_grad
+# Local: this rank's shard of a whole tensor, by DeepSpeed's rule for ZeRO-3. The flat tensor is cut into as many equal parts as
+# there are ranks, and the last parts are filled up with zeros. Where Sluice itself keeps the values is another matter.
+
+
+def _shard_size(param: torch.nn.Parameter) -> int:
+    _owner(param)
+    count: int = param.ds_numel  # type: ignore[attr-defined]
+    return -(-count // ranks.world_size())
+
+
+def _shard(param: torch.nn.Parameter, whole: torch.Tensor) -> torch.Tensor:
+    size = _shard_size(param)
+    flat = torch.zeros(size * ranks.world_size(), dtype=whole.dtype)
+    flat[: whole.numel()] = whole.flatten()
+    return flat.narrow(0, ranks.rank() * size, size).clone()
+
+
+def _whole(param: torch.nn.Parameter, shard: torch.Tensor) -> torch.Tensor:
+    size = _shard_size(param)
+    if shard.numel() != size:
+        raise ValueError(f"a shard of {shard.numel()} elements is given, and this rank's has {size}")
+    flat = ranks.gathered(shard.detach().flatten().float())
+    return flat[: param.ds_numel].view(param.ds_shape)  # type: ignore[attr-defined]
+
+
+def safe_get_local_fp32_param(param: torch.nn.Parameter) -> torch.Tensor:
+    """A copy of this rank's shard of the fp32 master weights, with one dimension. Otherwise as the whole."""
+    return _shard(param, safe_get_full_fp32_param(param))
+
+
+def safe_set_local_fp32_param(param: torch.nn.Parameter, value: torch.Tensor) -> None:
+    """Sets this rank's shard of the fp32 master weights. Every rank calls it. ``value`` has as many elements."""
+    safe_set_full_fp32_param(param, _whole(param, value))
+
+
+def safe_get_local_optimizer_state(param: torch.nn.Parameter, optim_state_key: str) -> torch.Tensor:
+    """A copy of this rank's shard of a state, with one dimension. Otherwise as the whole."""
+    return _shard(param, safe_get_full_optimizer_state(param, optim_state_key))
+
+
+def safe_set_local_optimizer_state(param: torch.nn.Parameter, value: torch.Tensor, optim_state_key: str) -> None:
+    """Sets this rank's shard of a state. Every rank calls it. ``value`` has as many elements."""
+    safe_set_full_optimizer_state(param, _whole(param, value), optim_state_key)
+
+
+def safe_get_local_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
+    """A copy of this rank's shard of the gradient of all ranks, with one dimension; None where there is none."""
+    whole = safe_get_full_grad(param)
+    return None if whole is None else _shard(param, whole)
+
+
+def safe_set_local_grad(param: torch.nn.Parameter, value: torch.Tensor) -> None:
+    """Sets this rank's shard of the gradient. Every rank calls it. ``value`` has as many elements."""
+    safe_set_full_grad(param, _whole(param, value))

@@ -1,4 +1,4 @@
-"""DeepSpeed's ``groups`` for one rank: each group is the whole world, of size 1."""
+"""DeepSpeed's ``groups``: all ranks share the parameters of a model, and no rank has a part of its layers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = [
 
 
 def get_data_parallel_world_size() -> int:
-    """1."""
+    """Ranks that train."""
     return comm.get_world_size()
 
 
 def get_data_parallel_rank() -> int:
-    """0."""
+    """The rank of this process."""
     return comm.get_rank()
 
 
@@ -30,5 +30,11 @@ def get_data_parallel_group() -> Any:
     return comm.get_world_group()
 
 
-get_model_parallel_world_size = get_data_parallel_world_size
-get_model_parallel_rank = get_data_parallel_rank
+def get_model_parallel_world_size() -> int:
+    """1: every rank has the whole model."""
+    return 1
+
+
+def get_model_parallel_rank() -> int:
+    """0."""
+    return 0

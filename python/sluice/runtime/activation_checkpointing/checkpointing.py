@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,10 @@ __all__ = ["checkpoint", "configure", "is_configured", "non_reentrant_checkpoint
 _configured = False
 
 
-def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
-    """``function(*args)``, whose activations are computed again in backward, with the random numbers of forward."""
-    return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False)
+def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A call of ``function``, whose activations are computed again in backward, with the random numbers of forward."""
+    # PyTorch would take some keywords for its own.
+    return torch.utils.checkpoint.checkpoint(functools.partial(function, **kwargs), *args, use_reentrant=False)
 
 
 non_reentrant_checkpoint = checkpoint

@@ -1,0 +1,144 @@
+"""Loaders of an engine, its weights as dicts and files, and the arguments of checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import batch, config, engine_of, loss_of, make, train
+from torch import nn
+
+import sluice
+
+
+class WithBuffer(nn.Module):
+    """A frozen bias, a buffer that is saved, and one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+        self.linear.bias.requires_grad_(False)
+        self.register_buffer("aside", torch.ones(2), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.linear(x)).square().mean()
+
+
+def numbers(count: int) -> torch.utils.data.TensorDataset:
+    return torch.utils.data.TensorDataset(torch.arange(float(count)))
+
+
+def values_of(loader: Any) -> list[list[float]]:
+    return [part[0].tolist() for part in loader]
+
+
+def test_a_loader_has_micro_batches_of_everything_once() -> None:
+    engine = engine_of(make(blocks=1))
+    loader = engine.deepspeed_io(numbers(101))
+    assert len(loader) == 51
+    torch.manual_seed(1)
+    first, second = values_of(loader), values_of(loader)  # it begins again
+    assert [len(part) for part in first] == [2] * 50 + [1]
+    assert sorted(sum(first, [])) == sorted(sum(second, [])) == [float(n) for n in range(101)]
+    assert sum(first, []) != sorted(sum(first, []))  # shuffled
+    assert first != second
+    assert [len(part) for part in values_of(engine.deepspeed_io(numbers(10), 4))] == [4, 4, 2]
+    engine.destroy()
+
+
+@pytest.mark.parametrize("route", ["eval", "predict"])
+def test_a_loader_for_evaluation_keeps_the_order(route: str) -> None:
+    engine = engine_of(make(blocks=1))
+    assert values_of(engine.deepspeed_io(numbers(5), 2, route)) == [[0, 1], [2, 3], [4]]
+    with pytest.raises(ValueError, match="route is 'test'"):
+        engine.deepspeed_io(numbers(5), route="test")
+    engine.destroy()
+
+
+def test_a_loader_takes_a_sampler_workers_and_a_function_that_collates() -> None:
+    def doubled(parts: list[Any]) -> list[torch.Tensor]:
+        return [2 * torch.stack([part[0] for part in parts])]
+
+    engine, _, loader, _ = sluice.initialize(
+        model=make(blocks=1), config=config(dataloader_drop_last=True), training_data=numbers(5), collate_fn=doubled
+    )
+    assert len(loader) == 2
+    assert len(values_of(loader)) == 2  # the last, of one sample, is dropped
+    backwards = list(range(4, -1, -1))
+    again = engine.deepspeed_io(numbers(5), 2, "train", False, data_sampler=backwards, num_local_io_workers=1)
+    assert values_of(again) == [[8, 6], [4, 2]]  # collated by the function of initialize()
+    own = engine.deepspeed_io(numbers(4), data_sampler=[3, 2], collate_fn=torch.utils.data.default_collate)
+    assert values_of(own) == [[3, 2]]
+    with pytest.raises(ValueError, match="Dataset"):
+        engine.deepspeed_io(iter([1, 2]))
+    engine.destroy()
+
+
+def test_a_state_dict_of_an_engine_has_the_names_that_are_asked_for() -> None:
+    engine = engine_of(make(WithBuffer))
+    engine.backward(engine(torch.randn(2, 4)))
+    engine.step()
+    whole = engine.module_state_dict()
+    expected = make(WithBuffer).state_dict()
+    assert {name: value.shape for name, value in whole.items()} == {name: value.shape for name, value in expected.items()}
+    assert whole["norm.num_batches_tracked"] == 1
+    trained = engine.module_state_dict(exclude_frozen_parameters=True)
+    assert whole.keys() - trained.keys() == {"linear.bias"}  # buffers stay
+    named = engine.module_state_dict(prefix="a.")
+    assert [name for name in named] == ["a." + name for name in whole]
+    own: dict[str, Any] = {"first": 1}
+    assert engine.module_state_dict(own, "b.") is own
+    assert list(own) == ["first", *("b." + name for name in whole)]
+    kept = engine.module_state_dict(keep_vars=True)
+    assert kept["linear.weight"] is engine.module.linear.weight
+    engine.destroy()
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_weights_are_saved_for_torch_load(gathers: bool, tmp_path: Path) -> None:
+    zero = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": gathers}
+    engine = engine_of(make(WithBuffer), config("device", bf16={"enabled": True}, zero_optimization=zero))
+    whole = engine.module_state_dict()
+    assert engine.save_fp16_model(str(tmp_path / "new"), "weights.bin") is True
+    assert engine.save_16bit_model(str(tmp_path), exclude_frozen_parameters=True) is True
+    engine.destroy()
+    saved = torch.load(tmp_path / "new" / "weights.bin")
+    assert saved.keys() == whole.keys()
+    assert all(torch.equal(saved[name], whole[name]) for name in whole)
+    assert saved["linear.weight"].dtype == torch.bfloat16
+    assert torch.load(tmp_path / "pytorch_model.bin").keys() == whole.keys() - {"linear.bias"}
+
+
+def test_a_checkpoint_has_a_tag_and_is_loaded_by_it(tmp_path: Path) -> None:
+    warmup = {"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_max_lr": 1e-2}}
+    engine = engine_of(make(blocks=1), config(scheduler=warmup))
+    train(engine, range(3))
+    assert engine.save_checkpoint(tmp_path, tag="best", client_state={"epoch": 7}, save_latest=False) is True
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best"]
+    expected = train(engine, range(3, 5))
+    engine.destroy()
+
+    engine = engine_of(make(blocks=1), config(scheduler=warmup))
+    fresh = engine.get_lr()
+    assert engine.load_checkpoint(tmp_path) == (None, None)  # there is no file latest
+    with pytest.raises(FileNotFoundError, match="no checkpoint of this tag"):
+        engine.load_checkpoint(tmp_path, tag="worst")
+    with pytest.raises(ValueError, match="as a whole"):
+        engine.load_checkpoint(tmp_path, "best", load_module_only=True)
+    assert engine.global_steps == 0
+    folder, state = engine.load_checkpoint(tmp_path, "best", load_lr_scheduler_states=False)
+    assert (folder, state) == (str(tmp_path / "best"), {"epoch": 7})
+    assert engine.global_steps == 3
+    engine.load_checkpoint(tmp_path, "best")
+    assert engine.get_lr() != fresh
+    assert train(engine, range(3, 5)) == expected
+    engine.destroy()
+
+    other = engine_of(make(blocks=2), config(scheduler=warmup))
+    with pytest.raises(sluice.StorageError):
+        other.load_checkpoint(tmp_path, "best")
+    ids, targets = batch(0)
+    assert loss_of(other(ids), targets).isfinite()
+    other.destroy()

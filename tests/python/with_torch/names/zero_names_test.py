@@ -1,0 +1,146 @@
+"""sluice.zero by DeepSpeed's rules: parameters of other modules, contexts inside a forward, models built in a context."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import WIDTH, Tied, assert_follows, batch, config, engine_of, make, train
+from torch import nn
+
+from sluice import zero
+
+
+class OtherUsesIt(Tied):
+    """The forward of the model uses a weight from inside a block, which is a unit of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        zero.register_external_parameter(self, self.blocks[1].up.weight)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids) + self.position[: ids.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        x = x + nn.functional.linear(x, self.blocks[1].up.weight)[..., :WIDTH]
+        return self.head(self.norm(x))
+
+
+class GatheredInForward(OtherUsesIt):
+    """The same with a context of one use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        zero.unregister_external_parameter(self, self.blocks[1].up.weight)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids) + self.position[: ids.shape[1]]
+        weight = self.blocks[1].up.weight
+        with zero.GatheredParameters(weight, fwd_module=self):
+            x = x + nn.functional.linear(x, weight)[..., :WIDTH]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class BlocksShareIt(Tied):
+    """A block uses a weight of the block before it."""
+
+    class Inner(nn.Module):
+        def __init__(self, before: nn.Linear | None) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.others = [before]  # in a list: it is no child
+            if before is not None:
+                zero.register_external_parameter(self, before.weight)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.down(torch.relu(self.up(x)))
+            return y if self.others[0] is None else y + nn.functional.linear(x, self.others[0].weight)
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = self.Inner(None)
+        self.blocks = nn.ModuleList([first, self.Inner(first.up)])
+
+
+@pytest.mark.parametrize("model", [OtherUsesIt, GatheredInForward, BlocksShareIt])
+def test_a_weight_from_inside_another_unit_follows_plain_pytorch(model: type[nn.Module]) -> None:
+    assert_follows(model)
+    engine = engine_of(make(model))
+    train(engine, range(1))
+    assert all(parameter.numel() == 0 for parameter in engine.module.parameters())
+    ids, _ = batch(0)
+    with torch.no_grad():
+        assert torch.equal(engine(ids), engine(ids))
+    engine.destroy()
+
+
+def test_external_parameters_are_parameters_and_registered_once() -> None:
+    model = make()
+    with pytest.raises(RuntimeError, match=r"no torch\.nn\.Parameter"):
+        zero.register_external_parameter(model, torch.ones(2))  # type: ignore[arg-type]
+    weight = model.blocks[0].up.weight
+    with pytest.raises(RuntimeError, match="is not registered"):
+        zero.unregister_external_parameter(model, weight)
+    hooks = len(model._forward_pre_hooks)
+    zero.register_external_parameter(model, weight)
+    zero.register_external_parameter(model, weight)
+    assert len(model._forward_pre_hooks) == hooks + 1
+    ids, _ = batch(0)
+    assert torch.equal(model(ids), make()(ids))  # a model of no engine stays as it is
+    zero.unregister_external_parameter(model, weight)
+    assert len(model._forward_pre_hooks) == hooks
+
+
+def test_a_parameter_without_registration_stays_empty() -> None:
+    class Without(OtherUsesIt):
+        def __init__(self) -> None:
+            super().__init__()
+            zero.unregister_external_parameter(self, self.blocks[1].up.weight)
+
+    engine = engine_of(make(Without))
+    with pytest.raises(RuntimeError, match="register_external_parameter|size|shape"):
+        engine(batch(0)[0])
+    engine.destroy()
+
+
+def test_contexts_that_are_switched_off_gather_nothing() -> None:
+    engine = engine_of(make())
+    weight = engine.module.blocks[0].up.weight
+    with zero.GatheredParameters(weight, enabled=False):
+        assert weight.numel() == 0
+    assert weight.ds_status is zero.ZeroParamStatus.NOT_AVAILABLE
+    with zero.GatheredParameters([weight]):
+        assert weight.ds_status is zero.ZeroParamStatus.AVAILABLE
+        assert torch.equal(weight, make().blocks[0].up.weight)
+    with pytest.raises(ArithmeticError), zero.GatheredParameters(weight, modifier_rank=0), torch.no_grad():
+        weight.zero_()
+        raise ArithmeticError
+    with zero.GatheredParameters(weight):
+        assert weight.abs().max() == 0  # changes before the error are kept, as in DeepSpeed
+    engine.destroy()
+
+
+def test_models_are_built_with_a_data_type_and_moved_to_files(tmp_path: Path) -> None:
+    with zero.Init(dtype=torch.bfloat16):
+        made: Any = make()
+    assert {parameter.dtype for parameter in made.parameters()} == {torch.bfloat16}
+    assert torch.equal(made.norm.weight, torch.ones(WIDTH, dtype=torch.bfloat16))
+    with zero.Init(dtype=torch.bfloat16, enabled=False):
+        assert nn.Linear(2, 2).weight.dtype == torch.float32
+    assert nn.Linear(2, 2).weight.dtype == torch.float32  # the context is left
+
+    keys = config("nvme", tmp_path)
+    there = make()
+    before = {name: value.clone() for name, value in there.state_dict().items()}
+    zero.Init(module=there, config_dict_or_path=keys)
+    with open("/proc/self/maps") as maps:
+        assert str(tmp_path) in maps.read()  # its parameters are mapped files
+    assert all(torch.equal(value, before[name]) for name, value in there.state_dict().items())
+    reference, engine = engine_of(make(), config()), engine_of(there, keys)
+    assert train(engine, range(2)) == train(reference, range(2))
+    engine.destroy()
+    reference.destroy()
