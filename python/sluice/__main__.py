@@ -1,21 +1,27 @@
-"""The program `sluice`: replaces this process by it, so there is one process to signal and to wait for."""
+"""The program `sluice`: replaces this process by it, so there is one process to signal and to wait for.
+
+`sluice data` is Python's own.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 PROGRAM = Path(__file__).resolve().parent / "bin" / "sluice"
 
 
-def main() -> NoReturn:
-    """Runs the program with the arguments of this process. Does not return."""
+def main() -> int:
+    """Runs the program with the arguments of this process. Returns for `sluice data` only, with its exit code."""
+    if sys.argv[1:2] == ["data"]:
+        from ._data.command import main as data
+
+        return data(sys.argv[2:])
     if not PROGRAM.is_file():
         sys.exit(f"sluice: there is no {PROGRAM}; install the package again: pip install .")
     os.execv(PROGRAM, ["sluice", *sys.argv[1:]])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -176,6 +176,8 @@ TEST(UsageError, NamesTheNearestFlagOrCommand) {
   EXPECT_THAT(error_of({"nvme", "clean", "d", "--comitted"}),
               HasSubstr("nvme clean: unknown flag \"--comitted\"; did you mean \"--committed\"?"));
   EXPECT_THAT(error_of({"zzzzzz"}), ::testing::Not(HasSubstr("did you mean")));
+  EXPECT_THAT(error_of({"data", "tokenize"}),
+              HasSubstr("\"data\" is a command of the Python package"));
 }
 
 TEST(UsageError, ListsEverythingThatIsMissing) {

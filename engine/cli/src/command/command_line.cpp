@@ -105,6 +105,9 @@ std::string unexpected_argument(const CLI::App& command, const std::string& argu
     return "unknown flag " + quoted(flag) + nearest(flag, flag_names(command));
   }
   const std::vector<std::string> commands = command_names(command);
+  if (command.get_parent() == nullptr && argument == "data")
+    return "\"data\" is a command of the Python package: install it with pip, which also installs "
+           "this program";
   if (!commands.empty()) return "unknown command " + quoted(argument) + nearest(argument, commands);
   return "unexpected argument " + quoted(argument) +
          "; values follow their flag, as in --flag VALUE";

@@ -1,0 +1,219 @@
+"""The command `sluice data`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from .documents import STDIN, documents, size_of, sources
+from .encoding import TextEncoder
+from .failure import OTHER, Failure
+from .token_file import TokenFile, check_name
+
+_EXAMPLES = """examples:
+  sluice data tokenize book.txt --tokenizer gpt2/tokenizer.json --out book.bin
+  sluice data tokenize corpus/ --tokenizer llama/ --out train.u32 --held-out 0.01 --held-out-file eval.u32
+  zcat dump.jsonl.gz | sluice data tokenize - --tokenizer gpt2/ --out dump.bin
+  sluice train --config ds.json --model config.json --data book.bin
+"""
+_BAR_WIDTH = 24
+_SECONDS_BETWEEN_REDRAWS, _SECONDS_BETWEEN_LINES = 0.2, 10.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs `sluice data ARGUMENTS`. Returns the exit code, which docs/cli.md explains."""
+    parser = _parser()
+    try:
+        asked = parser.parse_args(arguments)
+    except SystemExit as ended:  # --help, or a usage error that argparse has printed
+        return int(ended.code or 0)
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return _tokenize(asked)
+    except Failure as failure:
+        print(f"sluice data: {failure}", file=sys.stderr)
+        return failure.exit_code
+    except KeyboardInterrupt:
+        print("sluice data: interrupted; no file was written", file=sys.stderr)
+        return 130
+    except _Terminated:
+        print("sluice data: terminated; no file was written", file=sys.stderr)
+        return 143
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except MemoryError:
+        print("sluice data: out of memory: the longest line of the input has to fit", file=sys.stderr)
+        return OTHER
+
+
+class _Terminated(BaseException):
+    """SIGTERM."""
+
+
+def _terminated(*_: Any) -> None:
+    raise _Terminated
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sluice data", description="Makes the token files that `sluice train --data` takes.", epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    tokenize = commands.add_parser(
+        "tokenize", help="text files to tokens", description="Text files to one file of tokens, document after document.",
+        epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = tokenize.add_argument
+    add("inputs", nargs="+", metavar="INPUT", help="a text file, JSONL (a document in each line), either with .gz; a folder; - is standard input")
+    add("--tokenizer", type=Path, required=True, metavar="PATH", help="tokenizer.json, or a folder with it, or with vocab.json and merges.txt")
+    add("--out", type=Path, required=True, metavar="FILE", help="tokens: .bin of 16 bits (vocabularies up to 65,536), .u32 of 32")
+    add("--json-key", default="text", metavar="KEY", help="key of a JSONL line that has the text (default: text)")
+    add("--eod", metavar="TOKEN", help="token behind each document (default: the tokenizer's token for the end of a text)")
+    add("--no-eod", action="store_true", help="no token behind documents")
+    add("--held-out", type=float, default=0.0, metavar="F", help="this share of the documents goes to --held-out-file")
+    add("--held-out-file", type=Path, metavar="FILE", help="for `sluice train --eval-data`")
+    add("--seed", type=int, default=0, metavar="N", help="which documents are held out (default: 0)")
+    add("--threads", type=int, metavar="N", help="threads of the tokenizer (default: all cores)")
+    add("--force", action="store_true", help="replace files that are there")
+    add("--json", action="store_true", help="one JSON object on standard output at the end")
+    return parser
+
+
+def _check(asked: argparse.Namespace) -> None:
+    if not 0 <= asked.held_out < 1:
+        raise Failure(f"--held-out {asked.held_out}: a share from 0 up to 1")
+    if (asked.held_out > 0) != (asked.held_out_file is not None):
+        raise Failure("--held-out and --held-out-file go together")
+    if asked.held_out_file is not None and asked.held_out_file.resolve() == asked.out.resolve():
+        raise Failure("--out and --held-out-file are one file")
+    if asked.eod is not None and asked.no_eod:
+        raise Failure("--eod and --no-eod exclude each other")
+    if asked.threads is not None and asked.threads < 1:
+        raise Failure(f"--threads {asked.threads}: at least 1")
+
+
+class _Progress:
+    """A line of a terminal, or a line every ten seconds, on standard error."""
+
+    def __init__(self, total_bytes: int | None) -> None:
+        self.bytes = 0
+        self._total, self._begin = total_bytes, time.monotonic()
+        self._shown_at = self._begin
+        self._on_terminal = sys.stderr.isatty()
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._begin
+
+    def read(self, size_bytes: int) -> None:
+        self.bytes += size_bytes
+
+    def show(self, tokens: int) -> None:
+        pause = _SECONDS_BETWEEN_REDRAWS if self._on_terminal else _SECONDS_BETWEEN_LINES
+        if time.monotonic() - self._shown_at < pause:
+            return
+        self._shown_at = time.monotonic()
+        line = self._line(tokens)
+        sys.stderr.write(f"\r\x1b[K{line}" if self._on_terminal else f"{line}\n")
+        sys.stderr.flush()
+
+    def _line(self, tokens: int) -> str:
+        seconds = max(self.seconds(), 1e-9)
+        done = f"{self.bytes / (1 << 20):,.1f} MiB read, {tokens:,} tokens, {tokens / seconds:,.0f} tokens/s"
+        if not self._total:
+            return done
+        share = min(self.bytes / self._total, 1.0)
+        filled = int(share * _BAR_WIDTH)
+        left = f", {seconds / share - seconds:,.0f} s left" if share > 0 else ""
+        return f"[{'#' * filled}{'-' * (_BAR_WIDTH - filled)}] {share:4.0%} {done}{left}"
+
+    def end(self) -> None:
+        if self._on_terminal:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _tokenize(asked: argparse.Namespace) -> int:
+    _check(asked)
+    if asked.threads is not None:
+        os.environ["RAYON_NUM_THREADS"] = str(asked.threads)
+    paths = sources(asked.inputs)
+    encoder = TextEncoder(asked.tokenizer, asked.eod, not asked.no_eod)
+    names = [path for path in (asked.out, asked.held_out_file) if path is not None]
+    for name in names:
+        check_name(name, encoder.vocabulary_size, asked.force)
+    progress = _Progress(size_of(paths))
+    with contextlib.ExitStack() as drafts:
+        files = []
+        for name in names:
+            files.append(TokenFile(name))
+            drafts.callback(files[-1].discard)
+        _fill(asked, paths, encoder, files, progress)
+        facts = {
+            "tokenizer": str(asked.tokenizer),
+            "tokenizer_sha256": encoder.sha256,
+            "vocabulary": encoder.vocabulary_size,
+            "end_of_document": encoder.end_token,
+            "inputs": [str(path) for path in paths],
+            "input_bytes": progress.bytes,
+        }
+        for file in files:
+            file.commit(facts)
+    _report(asked, encoder, files, {**facts, "seconds": round(progress.seconds(), 3)})
+    return 0
+
+
+def _fill(
+    asked: argparse.Namespace, paths: list[Path], encoder: TextEncoder, files: list[TokenFile], progress: _Progress
+) -> None:
+    document = 0
+
+    def add(ids: list[int], is_last: bool) -> None:
+        nonlocal document
+        files[_place(asked, document)].add(ids, is_last)
+        document += is_last
+        progress.show(sum(file.tokens for file in files))
+
+    def every() -> Iterator[Iterator[str]]:
+        for path in paths:
+            yield from documents(path, asked.json_key, progress.read)
+
+    try:
+        encoder.encode(every(), add)
+    finally:
+        progress.end()
+    for file in files:
+        if file.tokens == 0:
+            held_out = " is held out" if len(files) > 1 else ""
+            raise Failure(f"{file.path}: no token: of {document:,} documents none{held_out or ' has text'}")
+
+
+def _place(asked: argparse.Namespace, document: int) -> int:
+    """0, or 1 for a document that is held out. It follows from the seed and the document's number."""
+    if asked.held_out == 0:
+        return 0
+    digest = hashlib.blake2b(f"{asked.seed}:{document}".encode(), digest_size=8).digest()
+    return int(int.from_bytes(digest, "little") < asked.held_out * 2**64)
+
+
+def _report(asked: argparse.Namespace, encoder: TextEncoder, files: list[TokenFile], facts: dict[str, Any]) -> None:
+    if asked.json:
+        print(json.dumps({**facts, "unclear_cuts": encoder.unclear_cuts, "files": [file.facts() for file in files]}))
+        return
+    for file in files:
+        size = file.path.stat().st_size
+        print(f"{file.path}: {file.tokens:,} tokens of {file.documents:,} documents, {size:,} bytes")
+    end = "no token" if encoder.end_token is None else encoder.end_token
+    print(f"vocabulary {encoder.vocabulary_size:,}, {end} behind each document, {facts['seconds']:.1f} s")
+    if encoder.unclear_cuts:
+        print(f"{encoder.unclear_cuts:,} cuts of long documents may have changed a token: no line ended there")

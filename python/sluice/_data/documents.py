@@ -1,0 +1,130 @@
+"""Texts as documents, in bounded memory."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from .failure import Failure, of_system
+
+BLOCK_BYTES = 1 << 20
+ENDINGS = (".txt", ".md", ".jsonl", ".txt.gz", ".md.gz", ".jsonl.gz")
+STDIN = Path("-")
+
+Read = Callable[[int], None]  # is told how many bytes of an input were read
+
+
+def sources(inputs: Iterable[str]) -> list[Path]:
+    """Files, "-" for standard input, and for a folder the files below it with one of ENDINGS, by name."""
+    found: list[Path] = []
+    for text in inputs:
+        path = Path(text)
+        if text != "-" and not path.exists():
+            raise Failure(f"{path}: there is no such file or folder")
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(file for file in path.rglob("*") if file.name.endswith(ENDINGS) and file.is_file())
+        if not inside:
+            raise Failure(f"{path}: the folder has no file that ends in {', '.join(ENDINGS)}")
+        found += inside
+    return found
+
+
+def size_of(paths: Iterable[Path]) -> int | None:
+    """Bytes of all files; None where one is a pipe."""
+    sizes = [path.stat().st_size if path != STDIN and path.is_file() else None for path in paths]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def documents(path: Path, key: str, read: Read) -> Iterator[Iterator[str]]:
+    """The documents of a file, each as parts of its text: the file, or each line of JSONL, whose text is ``key``."""
+    with _reading(path), _open(path, read) as file:
+        if path.name.removesuffix(".gz").endswith(".jsonl"):
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield iter([_text_of(path, number, line, key)])
+        else:
+            yield _decoded(path, file)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise Failure(f"{path}: no whole gzip file: {error}") from None
+    except OSError as error:
+        raise of_system(error, path) from None
+
+
+class _Counted:
+    """A binary file that tells how much of it was read."""
+
+    def __init__(self, file: IO[bytes], read: Read) -> None:
+        self._file, self._read = file, read
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._read(len(data))
+        return data
+
+    def readline(self, size: int = -1) -> bytes:
+        data = self._file.readline(size)
+        self._read(len(data))
+        return data
+
+    def __iter__(self) -> Iterator[bytes]:
+        while line := self.readline():
+            yield line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _Counted:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+
+def _open(path: Path, read: Read) -> Any:
+    counted = _Counted(sys.stdin.buffer if path == STDIN else path.open("rb"), read)
+    return gzip.open(counted, "rb") if path.name.endswith(".gz") else counted  # type: ignore[arg-type]
+
+
+def _text_of(path: Path, number: int, line: bytes, key: str) -> str:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise Failure(f"{path}:{number}: no JSON: {error}") from None
+    text = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(text, str):
+        has = f"keys {', '.join(map(repr, value))}" if isinstance(value, dict) else type(value).__name__
+        raise Failure(f"{path}:{number}: no text in {key!r} (the line has {has}): --json-key names the key")
+    return text
+
+
+def _decoded(path: Path, file: Any) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    offset = 0
+    while True:
+        with _reading(path):
+            block = file.read(BLOCK_BYTES)
+        waiting = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            raise Failure(f"{path}: byte {offset - waiting + error.start:,} is no UTF-8 text: convert the file first") from None
+        offset += len(block)
+        if text:
+            yield text
+        if not block:
+            return

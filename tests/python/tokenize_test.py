@@ -1,0 +1,213 @@
+"""`sluice data tokenize`: tokens are those of the tokenizer, in bounded memory, and no half file stays."""
+
+from __future__ import annotations
+
+import array
+import gzip
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+
+END = "<|endoftext|>"
+WORDS = ["alpha", "beta", "gamma", "Straße", "naïve", "日本語", "x = f(y);", "    indented", "1,234.5", "—"]
+
+
+def lines(seed: int, count: int) -> str:
+    draw = random.Random(seed)
+    text = "".join(" ".join(draw.choices(WORDS, k=8)) + draw.choice(["\n", "\n\n", "\n  "]) for _ in range(count))
+    return text
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    made = tokenizers.ByteLevelBPETokenizer()
+    made.train_from_iterator([lines(seed, 200) for seed in range(5)], vocab_size=600, special_tokens=[END])
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sluice", "data", "tokenize", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+def tokens(path: Path) -> list[int]:
+    values = array.array("H" if path.suffix == ".bin" else "I")
+    values.frombytes(path.read_bytes())
+    return values.tolist()
+
+
+def expected(tokenizer: Path, texts: list[str]) -> list[int]:
+    whole = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    end = whole.token_to_id(END)
+    return [token for text in texts for token in [*whole.encode(text).ids, end]]
+
+
+def test_tokens_are_those_of_whole_documents(tokenizer: Path, tmp_path: Path) -> None:
+    long, short = lines(1, 40_000), lines(2, 10)  # the first is cut into pieces
+    (tmp_path / "b.txt").write_text(long)
+    (tmp_path / "c.md").write_text(short)
+    rows = [{"text": lines(seed, 3)} for seed in range(3, 6)]
+    with gzip.open(tmp_path / "d.jsonl.gz", "wt") as file:
+        file.write("\n".join(map(json.dumps, rows)) + "\n")
+    (tmp_path / "ignored.png").write_bytes(b"\x89")
+    out = tmp_path / "out" / "all.bin"
+    out.parent.mkdir()
+    result = run(tmp_path, "--tokenizer", tokenizer, "--out", out, "--json")
+    assert result.returncode == 0, result.stderr
+    texts = [long, short, *(row["text"] for row in rows)]
+    assert tokens(out) == expected(tokenizer, texts)
+    facts = json.loads(result.stdout)
+    assert facts["files"] == [{"path": str(out), "tokens": len(tokens(out)), "documents": 5, "dtype": "uint16"}]
+    assert facts["unclear_cuts"] == 0
+    assert json.loads((tmp_path / "out" / "all.bin.json").read_text())["end_of_document"] == END
+    whole = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    assert whole.decode(tokens(out), skip_special_tokens=True) == "".join(texts)
+
+
+def test_standard_input_and_tokens_of_32_bits(tokenizer: Path, tmp_path: Path) -> None:
+    out = tmp_path / "pipe.u32"
+    result = run("-", "--tokenizer", tokenizer / "tokenizer.json", "--out", out, "--no-eod", input="gamma beta\n")
+    assert result.returncode == 0, result.stderr
+    assert tokens(out) == expected(tokenizer, ["gamma beta\n"])[:-1]
+    assert result.stdout.startswith(f"{out}: {len(tokens(out))} tokens of 1 documents")
+
+
+def test_held_out_documents_are_in_one_file_only(tokenizer: Path, tmp_path: Path) -> None:
+    texts = [f"document {number} {lines(number, 1)}" for number in range(200)]
+    source = tmp_path / "all.jsonl"
+    source.write_text("\n".join(json.dumps({"body": text}) for text in texts))
+    courses = []
+    for seed in (0, 0, 1):
+        out, held = tmp_path / "train.bin", tmp_path / "eval.bin"
+        options = ("--held-out", 0.2, "--held-out-file", held, "--seed", seed, "--json-key", "body", "--force")
+        result = run(source, "--tokenizer", tokenizer, "--out", out, *options)
+        assert result.returncode == 0, result.stderr
+        courses.append((out.read_bytes(), held.read_bytes()))
+    assert courses[0] == courses[1] != courses[2]
+    whole = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    split = [whole.decode(tokens(path), skip_special_tokens=False).split(END)[:-1] for path in (out, held)]
+    assert sorted(split[0] + split[1]) == sorted(texts)
+    assert 20 <= len(split[1]) <= 60
+
+
+def test_the_program_trains_on_the_tokens(program: Any, config_file: Path, tmp_path: Path) -> None:
+    made = tokenizers.ByteLevelBPETokenizer()
+    made.train_from_iterator([lines(1, 100)], vocab_size=300, special_tokens=[END])
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "a.txt").write_text(lines(1, 500))
+    assert run(tmp_path / "a.txt", "--tokenizer", tmp_path, "--out", tmp_path / "a.bin").returncode == 0
+    model = {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 64, "vocab_size": 300}
+    (tmp_path / "model.json").write_text(json.dumps(model))
+    data = ("--data", str(tmp_path / "a.bin"))
+    result = program.run("train", "--config", str(config_file), "--model", str(tmp_path / "model.json"), *data, "--steps", "2")
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.txt"], "nothing.txt: there is no such file or folder"),
+        (["latin.txt"], "latin.txt: byte 3 is no UTF-8 text: convert the file first"),
+        (["empty.txt"], "out.bin: no token: of 0 documents none has text"),
+        (["wrong.jsonl"], "wrong.jsonl:2: no text in 'text' (the line has keys 'content'): --json-key names the key"),
+        (["torn.jsonl"], "torn.jsonl:1: no JSON: "),
+        (["torn.txt.gz"], "torn.txt.gz: no whole gzip file: "),
+        (["good.txt", "--out", "out.tokens"], "out.tokens: token files end in .bin (16-bit tokens) or .u32 (32-bit tokens)"),
+        (["good.txt", "--out", "there.bin"], "there.bin: the file is there already: --force replaces it"),
+        (["good.txt", "--eod", "<stop>"], "the tokenizer has no token '<stop>'"),
+        (["good.txt", "--tokenizer", "good.txt"], "good.txt: no tokenizer: "),
+        (["good.txt", "--held-out", "0.1"], "--held-out and --held-out-file go together"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], message: str, tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("alpha\n")
+    (tmp_path / "latin.txt").write_bytes(b"abc\xe9\n")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "wrong.jsonl").write_text('{"text": "a"}\n{"content": "b"}\n')
+    (tmp_path / "torn.jsonl").write_text('{"text": ')
+    (tmp_path / "torn.txt.gz").write_bytes(gzip.compress(b"alpha " * 1000)[:40])
+    (tmp_path / "there.bin").write_bytes(b"kept")
+    given = [*arguments]
+    for flag, value in (("--tokenizer", tokenizer), ("--out", "out.bin")):
+        if flag not in given:
+            given += [flag, str(value)]
+    before = sorted(tmp_path.iterdir())
+    result = run(*given, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith("sluice data: ")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "there.bin").read_bytes() == b"kept"
+
+
+def test_a_vocabulary_beyond_16_bits_asks_for_u32(tmp_path: Path) -> None:
+    words = {f"w{number}": number for number in range(65_537)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "a.txt").write_text("w65536 w1")
+    refused = run(tmp_path / "a.txt", "--tokenizer", tmp_path, "--out", tmp_path / "a.bin", "--no-eod")
+    assert refused.returncode == 2
+    assert "65,537 tokens need 32 bits: name it a.u32" in refused.stderr
+    taken = run(tmp_path / "a.txt", "--tokenizer", tmp_path, "--out", tmp_path / "a.u32", "--no-eod")
+    assert taken.returncode == 0, taken.stderr
+    assert tokens(tmp_path / "a.u32") == [65_536, 1]
+
+
+def test_a_full_drive_leaves_nothing(tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(lines(1, 60_000))
+    before = sorted(tmp_path.iterdir())
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # noqa: E731
+    result = run(tmp_path / "a.txt", "--tokenizer", tokenizer, "--out", tmp_path / "a.bin", preexec_fn=limit)
+    assert result.returncode == 4
+    assert f"{tmp_path / 'a.bin'}: File too large" in result.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_signal_leaves_no_half_file(number: signal.Signals, exit_code: int, tokenizer: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "endless.txt")
+    out = tmp_path / "a.bin"
+    command = [sys.executable, "-m", "sluice", "data", "tokenize", str(tmp_path / "endless.txt")]
+    process = subprocess.Popen([*command, "--tokenizer", str(tokenizer), "--out", str(out)], stderr=subprocess.PIPE)
+    with open(tmp_path / "endless.txt", "w") as pipe:
+        pipe.write(lines(1, 30_000))
+        pipe.flush()
+        time.sleep(0.5)
+        process.send_signal(number)
+        process.wait(timeout=60)
+    assert process.returncode == exit_code
+    assert not out.exists()
+    assert number == signal.SIGKILL or list(tmp_path.glob(".a.bin*")) == []
+
+
+def test_memory_does_not_grow_with_the_text(tokenizer: Path, tmp_path: Path) -> None:
+    peaks = []
+    text = lines(1, 20_000)
+    for copies in (2, 40):
+        source = tmp_path / "a.txt"
+        source.write_text(text * copies)
+        run_and_measure = (
+            "import resource, sys; from sluice._data.command import main; code = main(sys.argv[1:]); "
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024); sys.exit(code)"
+        )
+        arguments = ["tokenize", source, "--tokenizer", tokenizer, "--out", tmp_path / "a.bin", "--force"]
+        result = subprocess.run(
+            [sys.executable, "-c", run_and_measure, *map(str, arguments)], capture_output=True, text=True, check=True
+        )
+        peaks.append(int(result.stdout.split()[-1]))
+    assert source.stat().st_size > 40 << 20
+    assert peaks[1] - peaks[0] < 40 << 20
