@@ -225,7 +225,7 @@ class SluiceEngine(EngineValues):
             collate_fn=collate_fn or self.collate_fn,
             pin_memory=pin_memory and self.device.type == "cuda",
             num_workers=num_local_io_workers or 0,
-            drop_last=bool(self.config.get("dataloader_drop_last")),
+            drop_last=bool(self.loop.drop_last),
         )
 
     def module_state_dict(

@@ -180,6 +180,7 @@ void bind_values(py::class_<Loop>& loop) {
   key("has_schedule", [](const Config& config) {
     return !std::holds_alternative<std::monostate>(config.scheduler);
   });
+  key("drop_last", [](const Config& config) { return config.drop_last; });
   key("steps_per_print", [](const Config& config) { return config.steps_per_print; });
   key("notes", [](const Config& config) { return config.notes; });
   value("optimizer_values", &optimizer_values);
