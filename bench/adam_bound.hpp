@@ -79,6 +79,7 @@ using Line = unsigned char __attribute__((vector_size(kLineBytes)));
 
 // The kernels prefetch a page ahead; so does the bound.
 [[gnu::always_inline]] inline void prefetch(const void* from) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): past the end, where pointers have no arithmetic
   __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + 4096));
 }
 

@@ -21,19 +21,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu.bits import same_bits
+from gpu.checkpoints import checkpoints
 from gpu.links import copies, host_work
 from gpu.machine import environment_for, facts_of, facts_text, gpu_query, read_bundle
 from gpu.memory import endurance, largest
 from gpu.peers import beside_peers
 from gpu.report import markdown
+from gpu.python_loops import python_loops
 from gpu.row import Failed, Place, Row, ending, read_result, write_json
 from gpu.speed import steps_beside_resident
+from gpu.starts import starts
 from gpu.tests import run_tests
 from paired import parse_size
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BUNDLE = ".cache/gpu-bundle"
 LEAST_SECONDS = 20.0  # to begin a row with
+TESTS_SECONDS = 480.0
 CLOSING_SECONDS = 15.0  # that a row is given to end by itself
 NOTHING = 3  # exit status of a row without a figure
 TESTS = ("offload_gpu_test", "gpu_compute_test", "gpu_hooks_test")  # without a bundle, which has the list
@@ -43,17 +47,21 @@ TESTS = ("offload_gpu_test", "gpu_compute_test", "gpu_hooks_test")  # without a 
 class RowKind:
     title: str
     measure: Callable[[Row], None]
+    needs_seconds: float  # on an H100, all of it
     cheap: bool = False  # its rehearsal takes seconds and needs no PyTorch
 
 
 ROWS = {
-    "1": RowKind("Copies between host and device", copies, cheap=True),
-    "2": RowKind("The optimizer and the drive on this host", host_work, cheap=True),
-    "3": RowKind("A step, offloaded and resident", steps_beside_resident),
-    "4": RowKind("The largest model", largest, cheap=True),
-    "5": RowKind("The same losses, resident and offloaded", same_bits, cheap=True),
-    "6": RowKind("A step beside PyTorch's FSDP2 and DeepSpeed", beside_peers),
-    "7": RowKind("Many steps", endurance, cheap=True),
+    "1": RowKind("Copies between host and device", copies, 120, cheap=True),
+    "2": RowKind("The optimizer and the drive on this host", host_work, 300, cheap=True),
+    "3": RowKind("A step, offloaded and resident", steps_beside_resident, 2400),
+    "4": RowKind("The largest model", largest, 1200, cheap=True),
+    "5": RowKind("The same losses, resident and offloaded", same_bits, 900, cheap=True),
+    "6": RowKind("A step beside PyTorch's FSDP2 and DeepSpeed", beside_peers, 2400),
+    "7": RowKind("Many steps", endurance, 900, cheap=True),
+    "8": RowKind("From the command to the first step", starts, 400, cheap=True),
+    "9": RowKind("A step while a checkpoint is written", checkpoints, 900, cheap=True),
+    "10": RowKind("A loop in Python beside PyTorch's FSDP2 and DeepSpeed", python_loops, 2400),
 }
 
 
@@ -74,8 +82,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--drive", type=Path, metavar="DIR", help="on the drive to use (OUT)")
     host_help = "budget of row 4 (what is available, less 8 GiB)"
     parser.add_argument("--host-bytes", type=parse_size, metavar="SIZE", help=host_help)
-    parser.add_argument("--row-seconds", type=seconds, default=480, help="limit of a row (480)")
-    parser.add_argument("--seconds", type=seconds, default=2400, help="limit of all (2400)")
+    parser.add_argument("--row-seconds", type=seconds, help="limit of a row (what it needs)")
+    whole = sum(kind.needs_seconds for kind in ROWS.values()) + TESTS_SECONDS
+    whole_help = f"limit of all ({whole:.0f}: what they need)"
+    parser.add_argument("--seconds", type=seconds, default=whole, help=whole_help)
     parser.add_argument("--markdown", type=Path, metavar="DIR", help="print the tables of results")
     parser.add_argument("--one", metavar="ROW", help=argparse.SUPPRESS)  # of our own processes
     arguments = parser.parse_args()
@@ -125,7 +135,8 @@ class Check:
             state = read_result(path)["state"]
             print(f"{path.name} is there: {state}; it is not measured again", flush=True)
             return state == "finished"
-        limit = min(self.arguments.row_seconds, self.end - time.monotonic())
+        needs = TESTS_SECONDS if name == "tests" else ROWS[name].needs_seconds
+        limit = min(self.arguments.row_seconds or needs, self.end - time.monotonic())
         if limit < LEAST_SECONDS:
             print(f"{path.name}: not begun, no time left", flush=True)
             return False

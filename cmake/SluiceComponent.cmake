@@ -2,8 +2,11 @@
 #   makes sluice_<name> (alias sluice::<name>) with a header file set, install and export. A component
 #   sees only the headers of what it links, so an include against the layers does not compile.
 #   HEADERS are relative to include/; each is also compiled alone.
+# sluice_compile_together(target [APART source...])  with SLUICE_UNITY, the compiler takes up to six sources of
+#   a folder at once and reads their headers once. APART: sources whose private names another source of
+#   their folder has too, or whose public class holds private types; each is compiled alone.
 # sluice_add_program(name SOURCES ... LINK ...)  a program in build/bin
-# sluice_add_test(name SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [NO_PCH | TORCH_PCH])  a GoogleTest program;
+# sluice_add_test(name SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [NO_PCH | TORCH_PCH] [APART ...])  a GoogleTest program;
 #   NO_PCH: without the precompiled GoogleTest (it brings a precompiled header of its own); TORCH_PCH: with the
 #   precompiled GoogleTest and LibTorch. Labelled with its folder below
 #   tests/, and built by the target <folder>_tests: `ctest -L '^nvme$'` after `ninja nvme_tests`.
@@ -28,6 +31,39 @@ function(sluice_target_options target)
       target_compile_options(${target} PRIVATE -fno-sanitize-recover=undefined)
     endif()
   endif()
+endfunction()
+
+# Sources with and without the precompiled header of the target are in groups of their own.
+function(sluice_compile_together target)
+  if(NOT SLUICE_UNITY)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "APART" ${ARGN})
+  get_target_property(sources ${target} SOURCES)
+  list(LENGTH sources count)
+  if(count LESS 2)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  foreach(source IN LISTS sources)
+    if(source IN_LIST arg_APART OR NOT source MATCHES "[.]cpp$")
+      continue()
+    endif()
+    get_filename_component(group "${source}" DIRECTORY)
+    get_source_file_property(plain "${source}" SKIP_PRECOMPILE_HEADERS)
+    if(plain)
+      string(APPEND group "_plain")
+    endif()
+    string(MAKE_C_IDENTIFIER "${group}" group)
+    math(EXPR count_${group} "${count_${group}} + 1")
+    math(EXPR part "(${count_${group}} - 1) / 6")
+    set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${group}_${part}")
+    if(plain)
+      set_source_files_properties(
+        "${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/${target}.dir/Unity/unity_${group}_${part}_cxx.cxx"
+        PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    endif()
+  endforeach()
 endfunction()
 
 function(sluice_add_component name)
@@ -89,9 +125,10 @@ function(sluice_add_program name)
 endfunction()
 
 function(sluice_add_test name)
-  cmake_parse_arguments(arg "NO_PCH;TORCH_PCH" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "NO_PCH;TORCH_PCH" "TIMEOUT" "SOURCES;LINK;LABELS;APART" ${ARGN})
   sluice_add_program(${name} SOURCES ${arg_SOURCES}
     LINK ${arg_LINK} sluice_test_support GTest::gtest GTest::gmock GTest::gtest_main)
+  sluice_compile_together(${name} APART ${arg_APART})
   # Clang's -Wconversion includes signs, which GCC's leaves out: libraries satisfy both, tests GCC's.
   target_compile_options(${name} PRIVATE ${SLUICE_TEST_OPTIMIZATION}
     $<$<CXX_COMPILER_ID:Clang>:-Wno-sign-conversion>)
@@ -104,7 +141,8 @@ function(sluice_add_test name)
     set(arg_TIMEOUT 120)
   endif()
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT})
+  # Long ones first: ctest then has work for each core until the end, in a build folder without an earlier run too.
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT})
   file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}/tests" "${CMAKE_CURRENT_SOURCE_DIR}")
   string(REGEX REPLACE "/.*" "" folder "${folder}")
   set_tests_properties(${name} PROPERTIES LABELS "${folder};${arg_LABELS}")
@@ -112,9 +150,11 @@ function(sluice_add_test name)
     add_custom_target(${folder}_tests)
   endif()
   add_dependencies(${folder}_tests ${name})
-  # The same tests on a machine with a GPU: only those that are about one see it.
+  # Threads of OpenMP that wait leave the cores to our own threads and to the test beside this one, as in the program.
+  set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  # On a machine with a GPU, only the tests that are about one see it.
   if(NOT arg_LABELS MATCHES "gpu")
-    set_tests_properties(${name} PROPERTIES ENVIRONMENT "CUDA_VISIBLE_DEVICES=")
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "CUDA_VISIBLE_DEVICES=")
   endif()
 endfunction()
 

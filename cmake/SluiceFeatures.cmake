@@ -3,6 +3,7 @@
 option(SLUICE_BUILD_TESTS "Build the tests" ON)
 # Tests are compiled once and run once: full optimization takes longer than it gains.
 set(SLUICE_TEST_OPTIMIZATION "-O1" CACHE STRING "Optimization of the tests")
+option(SLUICE_UNITY "Compile the sources of a folder together: half the time from nothing, more after a change" OFF)
 option(SLUICE_BUILD_BENCH "Build the benchmarks" ON)
 option(SLUICE_BUILD_EXAMPLES "Build the examples" ON)
 option(SLUICE_BUILD_PYTHON "Build the Python package; pyproject.toml sets it" OFF)
@@ -95,6 +96,30 @@ if(SLUICE_HAVE_CUDA AND SLUICE_HAVE_TORCH)
   endif()
 endif()
 sluice_feature(NVCC _nvcc_found "${CMAKE_CUDA_COMPILER}" "${_nvcc_missing}")
+
+# Headers only; the library is loaded when ranks with GPUs join.
+set(_nccl_hints "")
+if(LibTorch_FOUND)
+  get_filename_component(_packages "${LibTorch_ROOT_DIR}" DIRECTORY)
+  list(APPEND _nccl_hints "${_packages}/nvidia/nccl")
+endif()
+find_path(Nccl_INCLUDE nccl.h HINTS ${_nccl_hints} PATH_SUFFIXES include)
+find_file(Nccl_LIBRARY libnccl.so.2 HINTS ${_nccl_hints} PATH_SUFFIXES lib lib64)
+mark_as_advanced(Nccl_INCLUDE Nccl_LIBRARY)
+set(_nccl_found FALSE)
+set(_nccl_missing "nccl.h was not found beside LibTorch; ranks with GPUs cannot be started")
+if(NOT SLUICE_HAVE_CUDA)
+  set(_nccl_missing "there is no CUDA; ranks with GPUs cannot be started")
+elseif(Nccl_INCLUDE)
+  set(_nccl_found TRUE)
+endif()
+sluice_feature(NCCL _nccl_found "headers of NCCL, ${Nccl_INCLUDE}" "${_nccl_missing}")
+
+# Ranks that are processes on CPUs. Its own small library links MPI; all else runs without it.
+set(MPI_CXX_SKIP_MPICXX TRUE)  # the C interface
+find_package(MPI QUIET COMPONENTS CXX)
+sluice_feature(MPI MPI_CXX_FOUND "MPI ${MPI_CXX_VERSION}, ${MPI_CXX_COMPILER}"
+  "MPI was not found (packages libopenmpi-dev, openmpi-bin); ranks on CPUs cannot be started")
 
 find_program(SLUICE_CCACHE ccache)
 mark_as_advanced(SLUICE_CCACHE)

@@ -2,6 +2,8 @@
 // predicts the next letter of a text from the 16 letters before: a residual network whose output
 // projection is its embedding. own_loop DS_JSON [STEPS]
 
+#include <torch/torch.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <exception>

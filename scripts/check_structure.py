@@ -3,9 +3,9 @@
 
 scripts/check_structure.py [--list] [--root TREE]. It prints: circles of includes between the files of a component;
 includes against the order of components or of rooms (docs/architecture.md, "Layers" and "Rooms"); folders of more than
-20 files and files of more than 400 lines; sentences that begin with "Of", "What" or "The same" in public headers,
+20 files, files of more than 400 lines and structs of public headers with more than 20 fields; sentences that begin with "Of", "What" or "The same" in public headers,
 README.md and docs/; files that these pages name and that do not exist, or that docs/architecture.md names without a
-folder. --list also prints the order of components and rooms with their files, as it was read.
+folder; symbols that docs/architecture.md names with a file that lacks them. --list also prints the order of components and rooms with their files, as it was read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from collections import Counter
 from pathlib import Path
 
 from structure.circles import check_circles
+from structure.fields import check_fields
 from structure.order import check_components, check_rooms, layers_of, room_of, rooms_of, ranks_of, text_of
 from structure.paths import check_paths
 from structure.prose import check_prose
 from structure.sizes import check_exceptions, check_folders, check_lines
+from structure.symbols import check_symbols
 from structure.tree import Finding, Tree
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -29,9 +31,11 @@ CHECKS = (
     check_rooms,
     check_folders,
     check_lines,
+    check_fields,
     check_exceptions,
     check_prose,
     check_paths,
+    check_symbols,
 )
 
 

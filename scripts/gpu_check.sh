@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures Sluice on a machine with a GPU and runs the tests that need one; needs no network and builds nothing.
 # scripts/gpu_check.sh [--rehearse] OUT [ROW...], with the files of scripts/gpu_bundle.sh (.cache/gpu-bundle, or
-# SLUICE_BUNDLE). Rows: 1 to 7 and tests; all of them by default, at most 8 minutes each and 40 in all. A row whose
+# SLUICE_BUNDLE). Rows: 1 to 10 and tests; all of them by default, each with the time that it needs, up to 40 minutes. A row whose
 # result is in OUT is not measured again. --rehearse: the same on this machine without a GPU, tiny; its figures say nothing.
 # More: bench/gpu_rows.py --help, whose options it takes. The Python is SLUICE_PYTHON, or the first of python3 and
 # .venv/bin/python that has torch.

@@ -10,6 +10,12 @@ fi
 repo="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$repo"
 
+# With its default settings ccache stores no object that uses a precompiled header: the wheel would compile again all that
+# includes LibTorch, after build/ did. Paths below the tree are hashed relative to it, so that build folders share objects.
+# These variables take precedence over the file of ccache; variables that are already set stay.
+export CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS:-pch_defines,time_macros,include_file_mtime,include_file_ctime}"
+export CCACHE_BASEDIR="${CCACHE_BASEDIR:-$repo}"
+
 say() { printf '%s\n' "$*"; }
 
 fail() {
@@ -75,11 +81,15 @@ run_tests() {
   return "$result"
 }
 
-# Runs the tests of the Python package and notes which were skipped.
+# The programs of a preset's long tests, by name.
+long_tests() { ctest --preset "$1" -N -L '^long$' | sed -n 's/^ *Test *#[0-9]*: //p' | xargs; }
+
+# Runs the tests of the Python package and notes which were skipped: run_python_tests [--short].
 run_python_tests() {
-  local results="$repo/.cache/test-results" result=0 part
-  scripts/test_python.sh "$results" || result=1
-  for part in python python-torch python-hf; do
+  local results="$repo/.cache/test-results" result=0 part parts=(python python-torch)
+  if [[ "${1:-}" != --short ]]; then parts+=(python-hf); fi
+  scripts/test_python.sh "$@" "$results" || result=1
+  for part in "${parts[@]}"; do
     skips+=("$(scripts/skipped_tests.py "$part" "$results/$part" "$results/$part" 2>&1)") || result=1
   done
   return "$result"

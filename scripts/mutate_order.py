@@ -36,7 +36,9 @@ SURVIVORS = ROOT / "tests" / "mutants" / "survivors.md"
 NO_POINT = "(static_cast<void>(%s), std::decay_t<decltype(%s)>{})"  # names the point, which would be unused else
 LEAK = "static_cast<void>(new auto(std::move(%s)))"
 CHOICE = '(sluice_mutant("%s") ? (%s) : (%s))'
-CHOSEN = """#include <cstdlib>
+CHOSEN = """#ifndef SLUICE_MUTANT
+#define SLUICE_MUTANT
+#include <cstdlib>
 #include <cstring>
 namespace {
 inline bool sluice_mutant(const char* key) {
@@ -44,6 +46,7 @@ inline bool sluice_mutant(const char* key) {
   return chosen != nullptr && std::strcmp(chosen, key) == 0;
 }
 }  // namespace
+#endif
 """
 
 
@@ -225,14 +228,26 @@ def build(options, log):
     return run(f"ninja -C {options.build} -k 0 " + " ".join(options.target), 3600, log) == 0
 
 
+def sources_of(log, build):
+    """The sources of the objects that a log of ninja says failed, from ROOT; of those compiled together, all."""
+    found = set()
+    for name in re.findall(r"^FAILED: (?:\[code=\d+\] )?(\S+)\.o\b", log, re.M):
+        if "/Unity/" in name:
+            sources = re.findall(r'#include "(.*)"', (build / name).read_text())
+            found |= {os.path.relpath(source, ROOT) for source in sources}
+        else:
+            found.add(re.sub(r"CMakeFiles/[^/]+\.dir/", "", name))
+    return found
+
+
 def build_all(mutants, options):
     """Builds all mutants at once, without the files that do not compile so. Returns those that are in the build."""
     log = CACHE / "all.log"
     log.write_bytes(b"")
     built = apply_all(mutants)
     if not build(options, log):
-        failed = re.findall(r"^FAILED: (?:\[code=\d+\] )?\S*/(\S+?)\.cpp\.o", log.read_text(errors="replace"), re.M)
-        files = {m.path for m in built if any(m.path.endswith(f"/{name}.cpp") for name in failed)}
+        failed = sources_of(log.read_text(errors="replace"), ROOT / options.build)
+        files = {m.path for m in built if m.path in failed}
         print(f"do not compile with all mutants at once: {' '.join(sorted(files))}", flush=True)
         restore(files)
         built = [m for m in built if m.path not in files]

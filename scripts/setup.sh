@@ -9,6 +9,7 @@ if (($# > 0)); then fail "usage: scripts/setup.sh (it takes no arguments)"; fi
 torch_version=2.11.0
 packages=(g++ cmake ninja-build ccache pkg-config git
   liburing-dev libaio-dev libtbb-dev libhwy-dev libcli11-dev libspdlog-dev libjsoncpp-dev libxxhash-dev libhwloc-dev
+  libopenmpi-dev openmpi-bin
   libgtest-dev libgmock-dev libbenchmark-dev python3 python3-dev python3-venv)
 # Installed where the distribution has them; only scripts/format.sh and scripts/lint.sh need them.
 optional_packages=(clang-format-14 clang-14 clang-tidy-14)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long test, for before a change is called done: what .ci/run does (scripts/test.sh --sanitizers), then the schema of the
+# The long test, for before a change is called done: what .ci/run does, then the schema of the
 # configuration beside its parser, learning rates beside those of DeepSpeed and torch, steps on 2,000
 # schedules of a device that is late, 100 restarts of each kind, 200 losses of power, 300 faults of the drive of each kind,
 # ThreadSanitizer, AddressSanitizer over engine/train, a minute of libFuzzer for each kind of file, clang's thread-safety
@@ -9,7 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 if (($# > 0)); then fail "usage: scripts/test_all.sh (it takes no arguments)"; fi
 
-stage "scripts/test.sh" scripts/test.sh --sanitizers || true
+stage "scripts/test.sh" scripts/test.sh --long --sanitizers || true
 stage "schema of the configuration" scripts/config_schema.sh || true
 stage "DeepSpeed's and torch's schedules" scripts/test_peers.sh || true
 stage "2,000 late schedules" env SLUICE_SCHEDULES=2000 build/bin/late_gpu_test || true

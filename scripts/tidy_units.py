@@ -26,11 +26,11 @@ FOLDER = re.compile(r"(?:-I|-isystem )\s*(\S+)")
 
 
 def units_of(build: Path) -> dict[str, str]:
-    """File, relative to the repository -> its command; without what the build generated."""
+    """File, relative to the repository -> its command; what the build generated only where it includes sources of ours."""
     units = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         file = os.path.relpath(entry["file"], REPOSITORY)
-        if not file.startswith(("..", "build")) and file.endswith(".cpp"):
+        if "/Unity/" in file or (not file.startswith(("..", "build")) and file.endswith(".cpp")):
             units[file] = entry["command"]
     return units
 

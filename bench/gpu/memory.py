@@ -10,9 +10,10 @@ from paired import GIB, MIB
 
 from gpu.machine import available_bytes
 from gpu.row import Failed, Row, at_least, at_most, figure
+from gpu.speed import gap_lines
 from gpu.training import TINY, Model, Run, Sample, Work, gpt, inputs, train
 
-LARGEST_BAR = 8.5  # billions of parameters, in host memory
+LARGEST_BAR = 12.5  # billions of parameters: 126 GiB of host memory and 80 GB of the device
 LEFT_BYTES = 8 * GIB  # of host memory: for LibTorch, the program and the system
 STEPS = 5
 MICRO_BATCH = 4
@@ -34,7 +35,7 @@ class Largest:
 
 
 LARGEST = [
-    Largest("in host memory", "cpu", {"durability": "none"}, LARGEST_BAR),
+    Largest("in host and device memory", "cpu", {"durability": "none"}, LARGEST_BAR),
     Largest("states on NVMe, one slot", "nvme", {"durability": "none"}),
     Largest("states on NVMe, two slots", "nvme", {"durability": "process"}),
 ]
@@ -43,7 +44,7 @@ LARGEST = [
 def largest(row: Row) -> None:
     """With clipping and a split master, as large as the plan says."""
     sizes = row.table("the largest model that trained, clipping on, split master")
-    bytes_each = row.table("host memory of it, bytes of a parameter")
+    bytes_each = row.table("memory of it, bytes of a parameter; gaps of the device's memory")
     seconds = row.table(f"seconds of a step of it, {MICRO_BATCH} sequences")
     for number, one in enumerate(LARGEST):
         if row.place.rehearsal and number == 1:
@@ -97,6 +98,9 @@ def measure_largest(
     if run.report:
         planned_each = run.report["peak_bytes"]["host"] / parameters
         bytes_each.append(figure(f"{case}: of the budget", planned_each, "B"))
+        device_each = run.report["peak_bytes"]["device"] / parameters
+        bytes_each.append(figure(f"{case}: of the device", device_each, "B"))
+        bytes_each += gap_lines(f"{case}: gaps", [run])
     bytes_each.append(figure(f"{case}: of the machine", run.host_bytes / parameters, "B"))
     seconds.append(figure(case, statistics.median(run.seconds(1)), "s/step"))
     row.save()

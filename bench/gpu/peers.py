@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import statistics
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu.row import Row, few_line
@@ -19,15 +21,44 @@ WARM_STEPS = 2
 SMALLEST = Model("the smallest", 1, 64, 1, 64)
 
 
+def buckets(size: int) -> dict:
+    names = ("reduce_bucket_size", "stage3_prefetch_bucket_size")
+    return dict.fromkeys(names, size) | {"stage3_param_persistence_threshold": 100_000}
+
+
+@dataclass(frozen=True)
+class Zero:
+    """Settings of DeepSpeed beside those of the comparison."""
+
+    name: str
+    zero_optimization: dict = field(default_factory=dict, hash=False)
+    pin_memory: bool = True
+
+
+DEFAULTS = Zero("defaults")
+# A small sweep: each once; its best is measured in full.
+SWEEP = [
+    Zero("overlap_comm", {"overlap_comm": True}),
+    Zero("overlap_comm, buckets of 2e8", {"overlap_comm": True, **buckets(200_000_000)}),
+    Zero("overlap_comm, buckets of 1e9", {"overlap_comm": True, **buckets(1_000_000_000)}),
+    Zero("overlap_comm, sub_group_size 1e8", {"overlap_comm": True, "sub_group_size": 100_000_000}),
+    Zero("pageable", pin_memory=False),
+]
+BARS = {("deepspeed", 8): 2.5, ("fsdp", 8): 1.9, ("deepspeed", 32): 3.0, ("fsdp", 32): 2.9}
+MEMORY_BARS = {"deepspeed": 0.5, "fsdp": 0.75}
+
+
 @dataclass(frozen=True)
 class Case:
     engine: str
     work: Work
     rounds: int
     sides: tuple[str, ...] = ("ours", "peer", "again")
+    zero: Zero = DEFAULTS
 
     def __str__(self) -> str:
-        return f"{self.work.model.name}, {self.work.tokens:,} tokens a step, {self.engine}"
+        how = f" ({self.zero.name})" if self.engine == "deepspeed" else ""
+        return f"{self.work.model.name}, {self.work.tokens:,} tokens a step, {self.engine}{how}"
 
 
 def cases_of(row: Row) -> list[Case]:
@@ -36,11 +67,28 @@ def cases_of(row: Row) -> list[Case]:
         row.lacks("DeepSpeed: it is not installed here")
         engines = ["fsdp"]
     model = row.place.pick(gpt("1.3 B", 1024), TINY)
-    few = Work(model, *row.place.pick((8, 1, 8), (2, 1, 5)))
-    many = Work(model, *row.place.pick((8, 4, 6), (2, 2, 5)))
+    clipping = 1.0
+    few = Work(model, *row.place.pick((8, 1, 8), (2, 1, 5)), clipping=clipping)
+    many = Work(model, *row.place.pick((8, 4, 6), (2, 2, 5)), clipping=clipping)
     rounds = row.place.pick(2, 1)
-    with_control = [Case(engine, many, rounds) for engine in engines]
-    return with_control + [Case(engine, few, 1, ("ours", "peer")) for engine in engines]
+    return [Case(engine, work, rounds) for work in (many, few) for engine in engines]
+
+
+def best_of_sweep(row: Row, case: Case) -> Zero | None:
+    """The setting of DeepSpeed with the shortest steps, each run once; None: none ran."""
+    found: list[tuple[float, Zero]] = []
+    for zero in row.place.pick(SWEEP, SWEEP[:1]):
+        if row.seconds_left() < row.place.pick(LEAST_SECONDS, 1.0):
+            row.lacks(f"sweep of DeepSpeed, {zero.name}: no time left")
+            break
+        run = run_side(row, "deepspeed", case.work, zero)
+        if run.ended:
+            row.lacks(f"sweep of DeepSpeed, {zero.name}: {run.ended}")
+        if seconds := run.seconds(WARM_STEPS):
+            found.append((statistics.median(seconds), zero))
+    row.values.setdefault("sweep", {})[str(case)] = {zero.name: took for took, zero in found}
+    row.save()
+    return min(found, key=lambda one: one[0])[1] if found else None
 
 
 def beside_peers(row: Row) -> None:
@@ -48,11 +96,10 @@ def beside_peers(row: Row) -> None:
     if importlib.util.find_spec("torch") is None:
         row.lacks("PyTorch: this Python has none")
         return
-    cases = cases_of(row)
     rates = row.table("tokens a second, weights and optimizer in host memory", "peer")
     memory = row.table("host memory above an idle process, bytes of a parameter", "peer")
     idle: dict[str, int] = {}
-    for case in cases:
+    for case in with_best(row, cases_of(row)):
         for side in ("sluice", case.engine):
             if side not in idle:
                 run = run_side(row, side, Work(SMALLEST, 1, 1, 4))
@@ -68,7 +115,8 @@ def beside_peers(row: Row) -> None:
             for side, of in runs.items()
             if of
         }
-        rates.append(few_line(str(case), sides, "tokens/s", None))
+        bar = BARS.get((case.engine, tokens // KI))
+        rates.append(few_line(str(case), sides, "tokens/s", bar))
         memory.append(memory_line(case, runs, idle))
         row.values[str(case)] = {
             "losses": {side: [run.losses for run in of] for side, of in runs.items()},
@@ -80,6 +128,14 @@ def beside_peers(row: Row) -> None:
         row.save()
 
 
+def with_best(row: Row, cases: list[Case]) -> Iterator[Case]:
+    """The cases, and after each of DeepSpeed's the same with its best of the sweep."""
+    for case in cases:
+        yield case
+        if case.engine == "deepspeed" and (best := best_of_sweep(row, case)):
+            yield replace(case, zero=best)
+
+
 def alternating(row: Row, case: Case) -> dict[str, list[Run]]:
     runs: dict[str, list[Run]] = {side: [] for side in case.sides}
     programs = {"ours": "sluice", "peer": case.engine, "again": case.engine}
@@ -88,7 +144,7 @@ def alternating(row: Row, case: Case) -> dict[str, list[Run]]:
             if row.seconds_left() < row.place.pick(LEAST_SECONDS, 1.0):
                 row.lacks(f"{case}: round {number + 1}, {side}: no time left")
                 continue
-            run = run_side(row, programs[side], case.work)
+            run = run_side(row, programs[side], case.work, case.zero)
             if run.ended:
                 row.lacks(f"{case}: {programs[side]}: {run.ended}")
             if run.seconds(WARM_STEPS):
@@ -98,7 +154,7 @@ def alternating(row: Row, case: Case) -> dict[str, list[Run]]:
     return runs
 
 
-def run_side(row: Row, program: str, work: Work) -> Run:
+def run_side(row: Row, program: str, work: Work, zero: Zero = DEFAULTS) -> Run:
     if program == "sluice":
         return train(row, work)
     _, model, data, _ = inputs(row.place, work)
@@ -112,6 +168,9 @@ def run_side(row: Row, program: str, work: Work) -> Run:
         "accumulation": work.accumulation,
         "steps": work.steps,
         "learning_rate": LEARNING_RATE,
+        "clipping": work.clipping,
+        "zero_optimization": zero.zero_optimization,
+        "pin_memory": zero.pin_memory,
         "report": str(report),
     }
     path = data.parent / "spec.json"
@@ -131,4 +190,6 @@ def memory_line(case: Case, runs: dict[str, list[Run]], idle: dict[str, int]) ->
         for side, of in runs.items()
         if of
     }
-    return few_line(str(case), each, "B", None)
+    share = max(each["ours"]) / min(each["peer"])
+    note = f"{share:.3f} of the peer's at most, bar {MEMORY_BARS[case.engine]}"
+    return few_line(str(case), each, "B", None, note=note)

@@ -87,6 +87,7 @@ class Work:
     deterministic: bool = False
     layers: int | None = None  # instead of the model's
     resident: bool = False
+    checkpoint_every: int = 0  # steps; 0: at the end only, if at all
 
     @property
     def tokens(self) -> int:
@@ -101,6 +102,13 @@ class Work:
             own = {"device": "cuda"} | ({"deterministic": True} if self.deterministic else {})
         elif place.rehearsal:
             own = {"device_bytes": "1GiB", "host_bytes": "1GiB"}
+        if self.checkpoint_every:
+            checkpoints = swap.parent / "checkpoints"
+            own |= {
+                "checkpoint_dir": str(checkpoints),
+                "checkpoint_every": self.checkpoint_every,
+                "keep": 1,
+            }
         return deepspeed_file(
             self.micro_batch,
             self.accumulation,
@@ -129,6 +137,7 @@ class Run:
     peak_resident_bytes: int
     host_bytes: int  # that the machine had less of, at most
     ended: str  # "" when it did what was asked, else how it ended and what it said last
+    first_step_seconds: float | None = None  # from the command to the end of its first step
 
     def seconds(self, warm_steps: int) -> list[float]:
         return [step["seconds"] for step in self.steps[warm_steps:]]
@@ -175,6 +184,7 @@ def train(row: Row, work: Work, limit: float | None = None, **environment: str) 
         return watched(row, line, report, work.steps, limit, environment)
     finally:
         shutil.rmtree(swap)
+        shutil.rmtree(swap.parent / "checkpoints", ignore_errors=True)
 
 
 def watched(
@@ -210,7 +220,8 @@ def watched(
         ended = f"{ending(process.returncode)}: {last(said)}"
     path = report / "report.json"
     whole = json.loads(path.read_text()) if path.exists() else None
-    return Run(lines, whole, watch.samples, watch.peak, watch.host_bytes, ended)
+    first = watch.first_step_seconds
+    return Run(lines, whole, watch.samples, watch.peak, watch.host_bytes, ended, first)
 
 
 def read_steps(path: Path) -> list[dict]:
@@ -231,6 +242,8 @@ class Watch:
         self.available = available_bytes()
         self.host_bytes = 0
         self.gpu_at = -GPU_POLL_SECONDS
+        self.begin = time.monotonic()
+        self.first_step_seconds: float | None = None
 
     def until(self, process: subprocess.Popen, end: float) -> bool:
         """Whether it had to be told to end."""
@@ -241,6 +254,8 @@ class Watch:
             self.host_bytes = max(self.host_bytes, self.available - available_bytes())
             count = self.steps.read_bytes().count(b"\n") if self.steps.exists() else 0
             if count > seen:
+                if seen == 0:
+                    self.first_step_seconds = time.monotonic() - self.begin
                 seen = count
                 self.look(process.pid, count)
             now = time.monotonic()

@@ -5,7 +5,8 @@ optimizer in host memory, by PyTorch's FSDP2 or by DeepSpeed's ZeRO-3.
 
 SPEC.json: `engine` (fsdp or deepspeed), `device` (cuda, or cpu, where nothing is offloaded, to show
 that it runs), `model` and `data` (files), `micro_batch`, `accumulation`, `steps`,
-`learning_rate`, `report` (a folder). Writes `steps.jsonl` into `report` as `sluice train` does: a
+`learning_rate`, `clipping` (0: none), `report` (a folder); for DeepSpeed also `zero_optimization`
+(more of its settings) and `pin_memory`. Writes `steps.jsonl` into `report` as `sluice train` does: a
 line when a step has ended, with its number, loss and seconds.
 """
 
@@ -69,6 +70,8 @@ def fsdp(spec: dict, model: dict) -> TrainStep:
             loss = module(tokens, targets) / len(batches)
             loss.backward()
             losses.append(loss.detach())
+        if spec["clipping"]:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), spec["clipping"])
         optimizer.step()
         optimizer.zero_grad()
         return sum(loss.item() for loss in losses)
@@ -81,7 +84,7 @@ def deepspeed(spec: dict, model: dict) -> TrainStep:
 
     module = Gpt2(model)
     fill(module)
-    where = {"device": "cpu", "pin_memory": True}
+    where = {"device": "cpu", "pin_memory": spec["pin_memory"]}
     configuration = {
         "train_micro_batch_size_per_gpu": spec["micro_batch"],
         "gradient_accumulation_steps": spec["accumulation"],
@@ -90,7 +93,13 @@ def deepspeed(spec: dict, model: dict) -> TrainStep:
             "params": {"lr": spec["learning_rate"], "weight_decay": 0.01},
         },
         "bf16": {"enabled": True},
-        "zero_optimization": {"stage": 3, "offload_optimizer": where, "offload_param": where},
+        "gradient_clipping": spec["clipping"],
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": where,
+            "offload_param": where,
+            **spec["zero_optimization"],
+        },
     }
     engine, *_ = library.initialize(
         model=module, model_parameters=module.parameters(), config=configuration

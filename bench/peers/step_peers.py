@@ -201,6 +201,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="of three runs of each case (7)")
     steps_help = f"of a run, the first {WARM_STEPS} not counted (12)"
     parser.add_argument("--steps", type=int, default=12, help=steps_help)
+    tokens = MODEL["n_positions"]
+    parser.add_argument("--tokens", type=int, default=tokens, help=f"of a step, one sequence ({tokens})")
     parser.add_argument("--no-sweep", action="store_true", help=f"DeepSpeed: {Settings()}")
     settings_help = "DeepSpeed: what the sweep of this result found"
     parser.add_argument("--settings", type=Path, metavar="FILE.json", help=settings_help)
@@ -218,17 +220,25 @@ def check(arguments: argparse.Namespace, fail: Callable[[str], NoReturn]) -> Non
         fail(f"no case {', '.join(sorted(unknown))}; there are {', '.join(sorted(names))}")
     if arguments.rounds < 1 or arguments.steps < WARM_STEPS + 2:
         fail(f"at least 1 round, of {WARM_STEPS + 2} steps")
-    if missing := missing_operators(*OPERATORS):
+    chosen = [case for case in CASES if case.name in arguments.cases.split(",")]
+    has_peer = any("deepspeed" in (case.ours.program, case.peer.program) for case in chosen)
+    if has_peer and (missing := missing_operators(*OPERATORS)):
         fail(f"DeepSpeed's {', '.join(missing)} not built; run bench/peers/setup.sh")
     program = arguments.binaries / "sluice"
     if not program.is_file():
         fail(f"{program} is not there; build it, or name its folder with --binaries")
     if not arguments.directory.is_dir():
         fail(f"{arguments.directory} is no directory")
-    needed = DISK_BYTES_PER_PARAMETER * parameter_count(TINY if arguments.tiny else MODEL)
+    if arguments.tokens < 1 or (arguments.tiny and arguments.tokens != MODEL["n_positions"]):
+        fail("--tokens is at least 1, and the tiny model has its own")
+    needed = DISK_BYTES_PER_PARAMETER * parameter_count(model_of(arguments))
     free = shutil.disk_usage(arguments.directory).free
     if free < needed:
         fail(f"{arguments.directory}: {free / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed")
+
+
+def model_of(arguments: argparse.Namespace) -> dict:
+    return TINY if arguments.tiny else {**MODEL, "n_positions": arguments.tokens}
 
 
 def idle_bytes(bench: Bench, cases: list[Case], progress: Progress) -> dict[str, int]:
@@ -299,7 +309,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was written is removed then too
     program = arguments.binaries / "sluice"
     with tempfile.TemporaryDirectory(prefix="sluice-peers-", dir=arguments.directory) as folder:
-        bench = Bench(Path(folder), program, TINY if arguments.tiny else MODEL)
+        bench = Bench(Path(folder), program, model_of(arguments))
         facts = {
             "machine": machine(arguments.directory),
             "versions": {"sluice": output_of(program, "--version"), **versions()},

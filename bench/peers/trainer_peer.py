@@ -26,6 +26,11 @@ sys.path.insert(0, str(TESTS))
 from hf_runs import column, differences, write_config, zero_config  # noqa: E402
 
 BARS = {"learning_rate": 1e-12, "loss": 1e-5, "eval_loss": 1e-5, "grad_norm": 1e-4}
+MEMORY_BAR = 0.5  # our largest resident set, of DeepSpeed's, both less what the imports took
+# In each checkpoint of DeepSpeed's: scripts that make weights of its files. Ours are model.safetensors at once.
+NOT_NEEDED = ("zero_to_fp32.py", "zero_to_torch.py")
+# DeepSpeed is imported before the script, as `-m sluice.as_deepspeed` does: its libraries are not the run's memory.
+WITH_DEEPSPEED = "import deepspeed, runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 LAUNCHED = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
 
 
@@ -45,9 +50,10 @@ def files_of(output: Path) -> set[str]:
     return {str(path) for path in paths if not any(part.startswith("global_step") for part in path.parts)}
 
 
-def peak_of(output: Path) -> int:
-    peak: int = json.loads((output / "log.json").read_text())["peak_bytes"]
-    return peak
+def memory_of(output: Path) -> dict[str, int]:
+    """Bytes of the process at most, and above what it had after its imports."""
+    log = json.loads((output / "log.json").read_text())
+    return {"peak": log["peak_bytes"], "above_imports": log["peak_bytes"] - log["imported_bytes"]}
 
 
 def compare(mine: Path, theirs: Path) -> dict[str, Any]:
@@ -61,8 +67,11 @@ def compare(mine: Path, theirs: Path) -> dict[str, Any]:
         found[f"{key}_count"] = len(a)
     found["first_loss_is_equal"] = column(mine, "loss")[0] == column(theirs, "loss")[0]
     found["only_under_sluice"] = sorted(files_of(mine) - files_of(theirs))
-    found["only_under_deepspeed"] = sorted(files_of(theirs) - files_of(mine))
-    found["peak_bytes"] = {"sluice": peak_of(mine), "deepspeed": peak_of(theirs)}
+    missing = sorted(files_of(theirs) - files_of(mine))
+    found["only_under_deepspeed"] = [name for name in missing if Path(name).name not in NOT_NEEDED]
+    memory = {"sluice": memory_of(mine), "deepspeed": memory_of(theirs)}
+    found["bytes"] = memory
+    found["memory_ratio"] = memory["sluice"]["above_imports"] / memory["deepspeed"]["above_imports"]
     return found
 
 
@@ -81,8 +90,8 @@ def main() -> int:
     keys = json.dumps({"max_steps": arguments.steps, "warmup_steps": arguments.steps // 10, "save_steps": 20})
     mine, theirs = folders["sluice"], folders["deepspeed"]
     theirs_on_drive = theirs / "drive" if arguments.peer_nvme else None
-    run([arguments.peer], theirs / "output", write_config(theirs, zero_config(theirs_on_drive)), keys,
-        DS_ACCELERATOR="cpu", **LAUNCHED)
+    run([arguments.peer, "-c", WITH_DEEPSPEED], theirs / "output", write_config(theirs, zero_config(theirs_on_drive)), keys,
+        DS_ACCELERATOR="cpu", PYTHONPATH=str(TESTS), **LAUNCHED)
     run([arguments.python, "-m", "sluice.as_deepspeed"], mine / "output", write_config(mine, zero_config(mine / "drive")), keys)
     found = compare(mine / "output", theirs / "output")
     print(json.dumps(found, indent=2))
@@ -91,6 +100,12 @@ def main() -> int:
     missed = [key for key, bar in BARS.items() if found[key] > bar]
     for key in missed:
         print(f"{key}: {found[key]} is more than {BARS[key]}", file=sys.stderr)
+    if found["memory_ratio"] > MEMORY_BAR:
+        missed.append("memory_ratio")
+        print(f"our memory is {found['memory_ratio']:.2f} of DeepSpeed's, more than {MEMORY_BAR}", file=sys.stderr)
+    if found["only_under_deepspeed"]:
+        missed.append("only_under_deepspeed")
+        print(f"files only under DeepSpeed: {', '.join(found['only_under_deepspeed'])}", file=sys.stderr)
     return 1 if missed else 0
 
 

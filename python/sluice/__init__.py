@@ -23,17 +23,22 @@ from . import config, ops
 from ._core import version as __version__
 from ._errors import DoesNotFit, Error, StorageError
 from ._plan import Plan, machine_facts, plan
+from ._refusals import missing
 
 if TYPE_CHECKING:
     from ._initialize import add_config_arguments, initialize
     from ._offload import OffloadedOptimizer, offload
     from ._training.optimizer import SluiceOptimizer
+    from .accelerator import get_accelerator
     from .comm import init_distributed
     from .engine import SluiceEngine
     from .runtime.base_optimizer import DeepSpeedOptimizer
+    from .runtime.config import DeepSpeedConfigError
     from .runtime.engine import DeepSpeedEngine
+    from .utils import log_dist
 
 __all__ = [
+    "DeepSpeedConfigError",
     "DeepSpeedEngine",
     "DeepSpeedOptimizer",
     "DoesNotFit",
@@ -50,8 +55,10 @@ __all__ = [
     "checkpointing",
     "comm",
     "config",
+    "get_accelerator",
     "init_distributed",
     "initialize",
+    "log_dist",
     "machine_facts",
     "offload",
     "ops",
@@ -62,14 +69,17 @@ __all__ = [
 ]
 
 _LATER = {
+    "DeepSpeedConfigError": ".runtime.config",
     "DeepSpeedEngine": ".runtime.engine",
     "DeepSpeedOptimizer": ".runtime.base_optimizer",
     "OffloadedOptimizer": "._offload",
     "SluiceEngine": ".engine",
     "SluiceOptimizer": "._training.optimizer",
     "add_config_arguments": "._initialize",
+    "get_accelerator": ".accelerator",
     "init_distributed": ".comm",
     "initialize": "._initialize",
+    "log_dist": ".utils",
     "offload": "._offload",
 }
 _MODULES = {
@@ -89,7 +99,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(_MODULES[name], __name__)
     if name in _LATER:
         return getattr(importlib.import_module(_LATER[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise missing(f"module {__name__!r}", name)
 
 
 def __dir__() -> list[str]:

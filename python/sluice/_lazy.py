@@ -6,9 +6,11 @@ import importlib
 from collections.abc import Sequence
 from types import ModuleType
 
+from ._refusals import missing
+
 
 def submodule(package: str, names: Sequence[str], name: str) -> ModuleType:
     """For a package's ``__getattr__``: its submodule, if ``names`` has it. Raises AttributeError otherwise."""
     if name in names:
         return importlib.import_module(f"{package}.{name}")
-    raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    raise missing(f"module {package!r}", name)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._training.passes.interrupts import interrupts_later
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import TierOptimizer, section_of
 from ._training.report import Report
@@ -34,9 +35,10 @@ class OffloadedOptimizer(TierOptimizer):
         """
         if closure is not None:
             raise ValueError("a closure would run the forward again: call loss.backward() before step()")
-        self._last = self.end_step()
-        if self._schedule is not None and self._last.updated:
-            self._schedule.step()
+        with interrupts_later():
+            self._last = self.end_step()
+            if self._schedule is not None and self._last.updated:
+                self._schedule.step()
 
     @property
     def gradient_norm(self) -> float | None:

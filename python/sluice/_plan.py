@@ -156,5 +156,5 @@ def _plan_of_module(model: Any, config: Source | Config, units: Any, placement: 
     from ._training.offloaded import preview
 
     source = config.source if isinstance(config, Config) else config
-    loop = preview(model, source, units=units, resident=placement == "resident")
-    return Plan(loop.plan_json, loop.plan_table, loop.choices, loop.notes)
+    loop, choices = preview(model, source, units=units, resident=placement == "resident")
+    return Plan(loop.plan_json, loop.plan_table, choices, loop.notes)

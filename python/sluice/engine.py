@@ -11,9 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._refusals import missing, reason_of
 from ._training import batches, ranks
 from ._training.checkpoint_files import latest_tag, load_client, save_client, tag_folder, write_latest, write_weights
 from ._training.engine_values import EngineValues
+from ._training.passes.interrupts import interrupts_later
+from ._training.passes.layers import Layers
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import SluiceOptimizer, groups_of, section_of
 from ._training.schedule import ConfigScheduler
@@ -111,22 +114,27 @@ class SluiceEngine(EngineValues):
         ``scale_wrt_gas`` False: not divided. Returns the loss as divided. Raises ValueError for a loss that is no scalar
         or depends on no parameter.
         """
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise ValueError("backward() takes a loss of one element")
-        if not loss.requires_grad:
-            why = "" if self._trains else ': initialize() was given no optimizer, and no "optimizer" section'
-            raise ValueError(f"the loss depends on no parameter that trains{why}")
         count = self.gradient_accumulation_steps() if scale_wrt_gas else 1
-        divided = loss / count
-        self.loop.add_loss(loss if scale_wrt_gas else loss * self.gradient_accumulation_steps())
+        divided = loss / count if isinstance(loss, torch.Tensor) else loss
+        scaled = self._scaled(loss if scale_wrt_gas else loss * self.gradient_accumulation_steps(), divided)
         try:
-            (divided.float() * self.loop.loss_scale).backward(retain_graph=retain_graph)
+            scaled.backward(retain_graph=retain_graph)
         except BaseException:
             self._offloaded.hooks.abandon()
             self._in_step = 0
             raise
         self.loss = divided.detach()
         return divided
+
+    def _scaled(self, loss: torch.Tensor, divided: torch.Tensor) -> torch.Tensor:
+        """Counts a loss for the step. Returns what its backward begins with."""
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise ValueError("backward() takes a loss of one element")
+        if not loss.requires_grad:
+            why = "" if self._trains else ': initialize() was given no optimizer, and no "optimizer" section'
+            raise ValueError(f"the loss depends on no parameter that trains{why}")
+        self.loop.add_loss(loss)
+        return divided.float() * self.loop.loss_scale
 
     def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
         """Ends a micro-batch. At the boundary of a step: norm, clipping, updates, and the scheduler's step.
@@ -141,6 +149,10 @@ class SluiceEngine(EngineValues):
         self._in_step += 1
         if not at_boundary:
             return
+        with interrupts_later():
+            self._end_step(lr_kwargs)
+
+    def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
         self.global_samples += self.train_batch_size()
         self._in_step = 0
         self._last = self.optimizer.end_step()
@@ -158,10 +170,20 @@ class SluiceEngine(EngineValues):
         if every and self.global_steps % every == 0:
             log.info("step=%d, skipped=%d, lr=%s, loss=%g", self.global_steps, self.skipped_steps, self.get_lr(), self._last.loss)
 
-    def train_batch(self, data_iter: Iterator[Any] | None = None) -> torch.Tensor:
-        """A whole step: as many micro-batches as it has, for a model whose forward returns the loss (alone or first).
+    def train_batch(
+        self,
+        data_iter: Iterator[Any] | None = None,
+        loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
+        by_layer: bool = False,
+    ) -> torch.Tensor:
+        """A whole step: as many micro-batches as it has. Returns the mean loss.
 
-        Batches that are tuples are the arguments of forward, dicts its keywords. Returns the mean loss.
+        Without ``loss_fn``, forward returns the loss (alone or first), and batches that are tuples are its arguments, dicts
+        its keywords. With it, a batch is a pair: the model's input, and what the function takes beside the output.
+
+        ``by_layer``: for an ``nn.Sequential`` of units. All micro-batches pass a layer before the next one, so weights move
+        twice in a step, and not twice for each micro-batch; activations of all micro-batches are there at once. Losses and
+        weights have equal bits, unless a weight is tied or random numbers are drawn. Raises ValueError for other models.
         """
         if data_iter is None:
             if self.training_dataloader is None:
@@ -169,14 +191,33 @@ class SluiceEngine(EngineValues):
             if getattr(self, "_data_iterator", None) is None:
                 self._data_iterator = batches.endless(self.training_dataloader)
             data_iter = self._data_iterator
+        count = self.gradient_accumulation_steps()
+        if by_layer:
+            layers = Layers(self.module, self._offloaded.units, self._offloaded.hooks)
+            if self._in_step:
+                raise ValueError("a step goes layer by layer from its first micro-batch on, and this one has begun")
+            mean = self._train_layers(layers, [batches.of_sequence(next(data_iter), loss_fn) for _ in range(count)])
+            self._in_step = count - 1
+            self.micro_steps += count - 1
+            self.step()
+            return mean
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for _ in range(self.gradient_accumulation_steps()):
-            batch = next(data_iter)
-            loss = batches.loss_of(batches.call(self, batch))
+        for _ in range(count):
+            loss = batches.loss_of_batch(self, next(data_iter), loss_fn)
             total += loss.detach().double()
             self.backward(loss)
             self.step()
-        return (total / self.gradient_accumulation_steps()).float()
+        return (total / count).float()
+
+    def _train_layers(self, layers: Layers, parts: list[batches.Part]) -> torch.Tensor:
+        losses: list[torch.Tensor] = []
+
+        def loss_of(part: int, output: Any) -> torch.Tensor:
+            losses.append(parts[part].loss_of(output))
+            return self._scaled(losses[-1], losses[-1] / len(parts))
+
+        layers.run([part.inputs for part in parts], loss_of)
+        return (sum(loss.detach().double() for loss in losses) / len(parts)).float()  # type: ignore[union-attr]
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -351,7 +392,9 @@ class SluiceEngine(EngineValues):
             modules = self.__dict__.get("_modules", {})
             if "module" in modules and hasattr(modules["module"], name):
                 return getattr(modules["module"], name)
-            raise
+            if not reason_of(name):
+                raise
+        raise missing(f"{type(self).__name__!r} object", name)
 
 
 _COUNTERS = ("global_steps", "micro_steps", "skipped_steps", "global_samples")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._refusals import missing
 from ._training.file_parameters import FileParameters
 from ._training import ranks
 from ._training.owners import Owner, owner_of
@@ -194,3 +195,7 @@ def unregister_external_parameter(module: nn.Module, parameter: nn.Parameter) ->
     if handle is None:
         raise RuntimeError(f"the parameter is not registered with this {type(module).__name__}")
     handle.remove()
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(f"module {__name__!r}", name)

@@ -82,6 +82,7 @@ TEST_P(AnyExecutor, ServesSeveralCallersAtOnce) {
   const auto executor = make_executor(2, GetParam());
   std::atomic<int> calls{0};
   std::vector<std::thread> callers;
+  callers.reserve(4);
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([&] {
       for (int repeat = 0; repeat < 50; ++repeat) {

@@ -44,6 +44,7 @@ TEST(Log, CallsTheSinkFromOneThreadAtATime) {
   int calls = 0;  // not atomic: the log's lock is what makes this right
   set_log_sink([&](LogLevel, std::string_view) { ++calls; });
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([] {
       for (int repeat = 0; repeat < 250; ++repeat) log(LogLevel::info, "tick");

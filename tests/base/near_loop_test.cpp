@@ -72,6 +72,7 @@ TEST(NearLoop, ThreadsOfAllNodesCallEveryBodyOnce) {
     NearLoop loop(
         numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
     std::vector<std::thread> threads;
+    threads.reserve(6);
     for (int t = 0; t < 6; ++t) {
       threads.emplace_back([&, t] {
         FakeNuma::here = t % 4;

@@ -109,6 +109,7 @@ TEST(TicketSource, DestroyedWithoutCompletingIsAnError) {
 TEST(FinishAll, FinishesAllThenThrowsTheFirstError) {
   std::vector<TicketSource> sources(4);
   std::vector<Ticket> tickets;
+  tickets.reserve(sources.size());
   for (TicketSource& source : sources) tickets.push_back(source.ticket());
   sources[3].complete(failure("third"));
   sources[1].complete(failure("first"));

@@ -107,6 +107,21 @@ TEST(ParseArguments, FillsTheArgumentsOfTheNvmeCommands) {
   EXPECT_TRUE(all.dry_run);
 }
 
+TEST(ParseArguments, TakesTheNamesOfDeepSpeedsIoBench) {
+  const auto named = std::get<NvmeBenchArguments>(
+      parse_arguments({"nvme", "bench", "d", "--read", "--io_size", "400M", "--block_size", "1M",
+                       "--queue_depth", "64", "--io_parallel", "2"})
+          .command);
+  EXPECT_EQ(named.pattern, nvme::LoadPattern::read);
+  EXPECT_EQ(named.size_bytes, 400U << 20U);
+  EXPECT_EQ(named.block_bytes, 1U << 20U);
+  EXPECT_EQ(named.depth, 64U);
+  EXPECT_EQ(named.io_threads, 2U);
+  EXPECT_THAT(error_of({"nvme", "bench", "d", "--block_size", "1000"}),
+              HasSubstr("--block_size: expected a multiple of 4096"));
+  EXPECT_THAT(error_of({"nvme", "bench", "d", "--io_size", "4X"}), HasSubstr("--io_size: "));
+}
+
 TEST(ParseArguments, FillsTheArgumentsOfABench) {
   const auto plain = std::get<NvmeBenchArguments>(parse_arguments({"nvme", "bench", "d"}).command);
   EXPECT_EQ(plain.paths, std::vector<std::string>{"d"});

@@ -130,7 +130,7 @@ TEST_F(Progress, PrintsFirstAndLastAndALineEachTenSecondsOutsideATerminal) {
 TEST_F(Progress, PrintsEveryStepsPerPrintStepsWhenTheConfigurationSaysSo) {
   TrainProgress progress = make({});
   plan::Plan plan;
-  plan.config.steps_per_print = 5;
+  plan.config.monitors.steps_per_print = 5;
   progress.on_plan(plan);
   progress.on_begin(1, 12);
   for (std::int64_t i = 1; i <= 12; ++i) progress.on_step(step(i));

@@ -41,7 +41,8 @@ TEST(ResolvedValues, HaveEveryHonouredKey) {
             "sluice": {"groups": [{"match": "*.bias", "lr": 0.5}]}})",
                            R"({"train_batch_size": 8, "optimizer": {"type": "Adagrad"}})",
                            R"({"train_batch_size": 8, "tensorboard": {"enabled": true},
-            "csv_monitor": {"enabled": true}, "flops_profiler": {"enabled": true}})"}) {
+            "csv_monitor": {"enabled": true}, "flops_profiler": {"enabled": true},
+            "comms_logger": {"enabled": true}})"}) {
     for (const auto& [key, value] : values_of(text)) all[key] = value;
   }
   for (const char* scheduler :

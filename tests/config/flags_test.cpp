@@ -254,6 +254,8 @@ TEST(Auto, WithoutAFlagIsTheTrainersDefaultWithALine) {
   EXPECT_THAT(config.notes, Contains("note: gradient_clipping: \"auto\" means the default, 1.0 (or "
                                      "give --max-grad-norm X)"));
   EXPECT_THAT(config.notes, Contains(HasSubstr("warmup_num_steps: \"auto\" means 1")));
+  EXPECT_THAT(config.notes,
+              Contains("note: scheduler.params.warmup_max_lr: \"auto\" means the optimizer's lr"));
 }
 
 TEST(Auto, ThatTheTrainerDoesNotFillIsAnError) {
@@ -305,16 +307,19 @@ TEST(SwitchedOff, SectionsTakeNumbersOutOfRange) {
                                   .set("fp16.loss_scale", "64")
                                   .set("fp16.loss_scale_window", "0"))),
             "");
+  for (const char* scale : {"64", "\"64\""}) {
+    for (const char* value : {"-1", "1e15"}) {
+      EXPECT_EQ(shown(problems_of(minimal()
+                                      .set("fp16.enabled", "true")
+                                      .set("fp16.loss_scale", scale)
+                                      .set("fp16.hysteresis", value))),
+                "")
+          << scale << ' ' << value;
+    }
+  }
   EXPECT_NE(
       shown(problems_of(minimal().set("fp16.enabled", "true").set("fp16.loss_scale_window", "0"))),
       "");
-}
-
-TEST(SeveralRanks, RefuseKeysThatChangeNothingOnOne) {
-  const JsonText json = minimal().set("prescale_gradients", "true");
-  EXPECT_EQ(shown(problems_of(json, 1)), "");
-  EXPECT_THAT(shown(problems_of(json, 2)),
-              HasSubstr("prescale_gradients: not supported yet on 2 ranks"));
 }
 
 TEST(TorchAdam, HasTorchsWeightDecay) {

@@ -50,9 +50,10 @@ std::string describe(const SchedulerConfig& scheduler) {
 }
 std::string describe(const SluiceConfig& s) {
   std::ostringstream out;
-  out << name_of(s.device) << ' ' << s.deterministic << s.tf32 << ' '
+  out << name_of(s.device) << ' ' << s.gpu_math.deterministic << s.gpu_math.tf32 << ' '
       << s.micro_batches_per_pass.value_or(0) << '\n';
-  for (const ByteBudget& b : {s.device_bytes, s.host_bytes, s.cache_bytes}) {
+  for (const ByteBudget& b : {s.device_bytes, s.host_bytes, s.cache_bytes, s.speculative_bytes,
+                              s.checkpoints.copy_bytes}) {
     out << static_cast<int>(b.kind) << ' ' << b.value << '\n';
   }
   out << static_cast<int>(s.durability) << ' ' << s.commit_every << ' ' << s.checkpoints.directory
@@ -60,7 +61,7 @@ std::string describe(const SluiceConfig& s) {
       << s.overlap << ' ' << static_cast<int>(s.non_finite) << static_cast<int>(s.activations)
       << ' ' << s.threads.compute.value_or(0) << ' ' << s.threads.optimizer.value_or(0) << ' '
       << s.threads.io.value_or(0) << ' ' << s.io.backend << ' ' << s.io.reads_per_write << ' '
-      << s.seed << ' ' << s.drive_endurance_bytes << s.io.submit_polling << '\n';
+      << s.seed << ' ' << s.io.drive_endurance_bytes << s.io.submit_polling << '\n';
   if (s.master) out << name_of(*s.master) << ' ';
   if (s.moments) out << name_of(*s.moments) << ' ';
   for (const unsigned weight : s.io.drive_weights) out << weight << ' ';
@@ -82,12 +83,15 @@ std::string describe(const TrainConfig& c) {
          {group.lr, group.weight_decay, group.beta1, group.beta2, group.eps, group.momentum})
       out << value.value_or(-1) << ' ';
   }
-  out << describe(c.scheduler) << c.gradient_clipping << ' ' << c.bf16 << ' '
-      << c.steps_per_print.value_or(-1) << c.drop_last << '\n';
+  out << describe(c.scheduler) << c.gradient_clipping << ' ' << c.bf16 << c.fp32_gradient_sums
+      << ' ' << c.monitors.steps_per_print.value_or(-1) << c.drop_last << '\n';
   const MonitorsConfig& m = c.monitors;
   for (const MonitorFiles& files : {m.tensorboard, m.csv})
     out << files.enabled << files.directory() << ' ';
   out << m.wall_clock_breakdown << m.memory_breakdown << m.throughput << '\n';
+  const CommsLoggerConfig& l = m.comms_logger;
+  out << l.enabled << l.verbose << l.prof_all << l.debug << ' ';
+  for (const std::string& operation : l.prof_ops) out << operation << ' ';
   const FlopsProfilerConfig& p = m.flops_profiler;
   out << p.enabled << p.detailed << ' ' << p.profile_step << ' ' << p.recompute_fwd_factor << ' '
       << p.output_file << '\n';
@@ -100,6 +104,9 @@ std::string describe(const TrainConfig& c) {
   out << z.sub_group_size << ' ' << z.prefetch_bucket_size << ' ' << z.max_live_parameters << ' '
       << z.max_reuse_distance << ' ' << z.param_persistence_threshold << ' '
       << z.model_persistence_threshold << '\n';
+  const ReductionConfig& r = z.reduction;
+  out << r.takes_sum << r.prescales << ' ' << r.predivide_factor << ' '
+      << (r.wire_dtype ? name_of(*r.wire_dtype) : "-") << '\n';
   out << c.aio.block_size << ' ' << c.aio.queue_depth << ' ' << c.aio.intra_op_parallelism << '\n';
   return out.str() + describe(c.sluice);
 }
@@ -141,10 +148,12 @@ Values context_of(const std::string& path) {
     context.push_back({"scheduler.type", "\"" + type + "\""});
     for (const auto& [name, value] : params) context.push_back({"scheduler.params." + name, value});
   }
-  for (const std::string section : {"tensorboard.", "csv_monitor.", "flops_profiler."}) {
+  for (const std::string section :
+       {"tensorboard.", "csv_monitor.", "flops_profiler.", "comms_logger."}) {
     if (in(section) && path != section + "enabled")
       context.push_back({section + "enabled", "true"});
   }
+  if (in("data_types.")) context.push_back({"bf16.enabled", "true"});
   if (in("fp16.") && path != "fp16.enabled") context.push_back({"fp16.enabled", "true"});
   if (in("zero_optimization.") && path != "zero_optimization.stage") {
     context.push_back({"zero_optimization.stage", "3"});
@@ -155,7 +164,7 @@ Values context_of(const std::string& path) {
     context.push_back({full + "device", "\"nvme\""});
     context.push_back({full + "nvme_path", "\"/somewhere\""});
   }
-  if (in("sluice.checkpoint_every") || in("sluice.keep") || in("sluice.checkpoint_dir")) {
+  if (in("sluice.checkpoint_") || in("sluice.keep")) {
     context.push_back({"sluice.checkpoint_dir", "\"/somewhere\""});
     context.push_back({"sluice.checkpoint_every", "10"});
   }

@@ -133,7 +133,8 @@ TEST(ModelConfig, ReportsAllMistakesAtOnceWithPositions) {
             "8:3: scale_attn_weights: not supported yet; only true is accepted, found false "
             "(bool)\n"
             "9:3: vocab_size: expected integer in [1, 16777216], found 1e12 (number)\n"
-            "10:3: pruned_heads: not supported yet; only {} is accepted, found an object\n");
+            "10:3: pruned_heads: not supported yet; only a section that is empty or switched off "
+            "is accepted\n");
 }
 
 TEST(ModelConfig, NamesOfOtherFamiliesLeadToThoseHere) {

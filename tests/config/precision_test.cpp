@@ -44,6 +44,42 @@ TEST(Precision, ClippingOrFp16MakeUpdatesWait) {
   EXPECT_TRUE(wait("0", true));
 }
 
+// A file of this precision and stage, with the type of sums if there is one.
+TrainConfig sums(const char* precision, int stage, const char* type = nullptr) {
+  JsonText json = minimal().set("zero_optimization.stage", std::to_string(stage));
+  if (*precision != '\0') json.set(std::string(precision) + ".enabled", "true");
+  if (type != nullptr) json.set("data_types.grad_accum_dtype", "\"" + std::string(type) + "\"");
+  return parse(json);
+}
+
+TEST(GradientSums, AreInTheTypeThatTheFileNames) {
+  for (const char* name : {"fp32", "float32", "float", "torch.float32"}) {
+    EXPECT_EQ(sums("bf16", 3, name).gradient_dtype(), DType::fp32) << name;
+    EXPECT_EQ(sums("fp16", 1, name).gradient_dtype(), DType::fp32) << name;
+    EXPECT_EQ(sums("", 1, name).gradient_dtype(), DType::fp32) << name;
+  }
+  for (const char* name : {"bf16", "bfloat16", "torch.bfloat16"})
+    EXPECT_EQ(sums("bf16", 0, name).gradient_dtype(), DType::bf16) << name;
+  EXPECT_EQ(sums("fp16", 1, "half").gradient_dtype(), DType::fp16);
+  EXPECT_THAT(sums("bf16", 2, "fp32").notes, testing::IsEmpty());
+}
+
+TEST(GradientSums, AreInTheTypeThatComputesByDefault) {
+  for (const int stage : {0, 1, 2, 3}) {
+    EXPECT_EQ(sums("bf16", stage).gradient_dtype(), DType::bf16);
+    EXPECT_EQ(sums("fp16", stage).gradient_dtype(), DType::fp16);
+    EXPECT_EQ(sums("", stage).gradient_dtype(), DType::fp32);
+  }
+}
+
+TEST(GradientSums, AreNeverRoundedFurther) {
+  for (const auto& [precision, type] : {std::pair("", "bf16"), {"", "fp16"}, {"bf16", "fp16"}}) {
+    const TrainConfig config = sums(precision, 1, type);
+    EXPECT_EQ(config.gradient_dtype(), config.compute_dtype()) << precision << ' ' << type;
+    EXPECT_THAT(config.notes, testing::Contains(HasSubstr("grad_accum_dtype: no effect: ")));
+  }
+}
+
 TEST(Fp16, HasDeepSpeedsDefaults) {
   const Fp16Config defaults = parse(fp16()).fp16;
   EXPECT_TRUE(defaults.is_dynamic());

@@ -145,12 +145,30 @@ TEST(Offload, NeedsItsStage) {
                         .set("zero_optimization.stage", stage)
                         .set(std::string("zero_optimization.") + section + ".device", "\"cpu\"")));
   };
-  EXPECT_EQ(offload("offload_param", "3"), "");
-  EXPECT_THAT(offload("offload_param", "2"),
-              HasSubstr("offload_param.device: needs zero_optimization.stage 3, which is 2"));
   EXPECT_EQ(offload("offload_optimizer", "1"), "");
   EXPECT_THAT(offload("offload_optimizer", "0"),
               HasSubstr("needs zero_optimization.stage 1 or more, which is 0"));
+}
+
+TEST(Offload, OfWeightsHasNoEffectBelowStage3AsInDeepSpeed) {
+  for (const char* device : {"\"cpu\"", "\"nvme\""}) {
+    for (const char* stage : {"0", "1", "2"}) {
+      const TrainConfig config =
+          parse(minimal()
+                    .set("zero_optimization.stage", stage)
+                    .set("zero_optimization.offload_param.nvme_path", "\"/d\"")
+                    .set("zero_optimization.offload_param.device", device));
+      EXPECT_EQ(config.zero.offload_param.device, OffloadConfig::Device::none) << stage;
+      EXPECT_THAT(config.notes,
+                  testing::Contains(HasSubstr("note: zero_optimization.offload_param.device: no "
+                                              "effect at ZeRO stage " +
+                                              std::string(stage))));
+    }
+  }
+  const TrainConfig third = parse(minimal()
+                                      .set("zero_optimization.stage", "3")
+                                      .set("zero_optimization.offload_param.device", "\"cpu\""));
+  EXPECT_EQ(third.zero.offload_param.device, OffloadConfig::Device::cpu);
 }
 
 TEST(Offload, AWrongStageIsReportedOnce) {
@@ -216,12 +234,14 @@ TEST(ZeroOptimization, AutoMeansTheDefaultAndIsNoted) {
       parse(minimal()
                 .set("zero_optimization.stage3_prefetch_bucket_size", "\"auto\"")
                 .set("bf16.enabled", "\"auto\"")
-                .set("fp16.loss_scale", "\"auto\""));
+                .set("fp16.loss_scale", "\"auto\"")
+                .set("zero_optimization.offload_optimizer", "\"auto\""));
   EXPECT_EQ(config.zero.prefetch_bucket_size, 50'000'000U);
   EXPECT_FALSE(config.bf16);
   EXPECT_THAT(config.notes,
               ElementsAre("note: bf16.enabled: \"auto\" means the default, false (or give --bf16)",
                           "note: fp16.loss_scale: \"auto\" means the default, 0",
+                          "note: zero_optimization.offload_optimizer: \"auto\" means the default",
                           "note: zero_optimization.stage3_prefetch_bucket_size: \"auto\" means the "
                           "default, 5e7"));
 }

@@ -40,6 +40,7 @@ TEST(ArenaSource, TakesOneBlockOfItsBackingAndGivesItBack) {
 TEST(ArenaSource, HoldsExactlyItsSize) {
   const auto arena = make_arena(4 * kPageBytes);
   std::vector<void*> blocks;
+  blocks.reserve(4);
   for (int i = 0; i < 4; ++i) blocks.push_back(arena->allocate(kPageBytes));
   EXPECT_EQ(std::count(blocks.begin(), blocks.end(), nullptr), 0);
   EXPECT_THROW(arena->allocate(64), OutOfMemory);

@@ -69,6 +69,11 @@ class FakeCuda final : public cuda::CudaApi {
   int driver_version = 13000;
   cudaError_t count_error = cudaSuccess;
   std::function<void()> before_copy = [] {};  // on the stream
+  // The memory behind an address that a driver has reserved, where it is mapped or not; null for
+  // other addresses.
+  std::function<std::byte*(const void*)> reserved = [](const void*) -> std::byte* {
+    return nullptr;
+  };
 
   // The `nth` call of `function` from now on fails; with `lasting`, those after it too.
   void fail(const std::string& function, int nth, cudaError_t error, bool lasting = false) {
@@ -99,7 +104,8 @@ class FakeCuda final : public cuda::CudaApi {
   // The memory that a kernel sees at an address of the device.
   std::byte* as_device(const void* address) const {
     const auto* at = static_cast<const std::byte*>(address);
-    return is_device(at) ? shown_ + (at - device_) : const_cast<std::byte*>(at);
+    if (std::byte* behind = reserved(at)) return behind;
+    return is_block(at) ? shown_ + (at - device_) : const_cast<std::byte*>(at);
   }
 
   std::string error_name(cudaError_t error) override {
@@ -273,6 +279,9 @@ class FakeCuda final : public cuda::CudaApi {
     return static_cast<std::byte*>(at);
   }
   bool is_device(const void* address) const {
+    return is_block(address) || reserved(address) != nullptr;
+  }
+  bool is_block(const void* address) const {
     return address >= device_ && address < device_ + kMemoryBytes;
   }
   // A worker's ticket waits when it is dropped: kept until the stream is past it.

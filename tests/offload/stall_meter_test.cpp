@@ -42,6 +42,14 @@ TEST(StallMeter, RecordsTheWaitAndThrowsTheError) {
   EXPECT_NEAR(recorded_us, 1e6 * stalled, 0.01);
 }
 
+TEST(StallMeter, AWaitThrowsTheError) {
+  const StallMeter meter;
+  TicketSource source;
+  Ticket ticket = source.ticket();
+  source.complete(std::make_exception_ptr(Error("late")));
+  EXPECT_THROW(meter.wait(ticket), Error);
+}
+
 TEST(StallMeter, OfTheHostCountsAllOfAWait) {
   constexpr std::chrono::milliseconds kWait{20};
   const std::unique_ptr<Device> host = make_host_device({});

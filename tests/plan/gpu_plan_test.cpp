@@ -134,5 +134,20 @@ TEST(GpuPlan, PassesOfFewTokensAreForWeightsOnTheDevice) {
   EXPECT_GT(large.passes(), 1U);
 }
 
+// With few tokens a GPU's backward is faster than updates of states in memory, so gradients wait.
+TEST(GpuPlan, FewTokensHaveAGradientSlotForEachUnit) {
+  const auto slots = [](std::int64_t micro_batches) {
+    config::TrainConfig config = some_config();
+    config.gradient_clipping = 0;
+    config.gradient_accumulation_steps = micro_batches;
+    config.train_batch_size = 2 * micro_batches;
+    config.sluice.micro_batches_per_pass = micro_batches;
+    return make_plan(config, model_config(8, 256), Placement::configured, with_gpu(64 * kGiB))
+        .rings.gradient_slots;
+  };
+  EXPECT_EQ(slots(4), 8);    // 1,024 tokens
+  EXPECT_EQ(slots(256), 3);  // 65,536
+}
+
 }  // namespace
 }  // namespace sluice::plan

@@ -40,6 +40,24 @@ const PlanRow& row(const Plan& plan, const std::string& component) {
                        [&](const PlanRow& each) { return each.component == component; });
 }
 
+// A loop of the user's own waits for its checkpoints.
+TEST(OwnPlan, HasNoCopiesOfStatesForCheckpoints) {
+  config::TrainConfig config = train_config(Device::cpu, Device::cpu, 1024, 1024);
+  config.sluice.checkpoints = {.directory = "/checkpoints", .every = 50, .copy_bytes = {}};
+  const auto has_copy = [](const UnitPlacement& unit) { return unit.checkpoint_copy; };
+  const auto line_with = [](const std::string& part) {
+    return ::testing::Contains(::testing::HasSubstr(part));
+  };
+  const Plan automatic = planned(config, three_calls());
+  EXPECT_TRUE(std::none_of(automatic.units.begin(), automatic.units.end(), has_copy));
+  EXPECT_THAT(automatic.choices, ::testing::Not(line_with("checkpoint_bytes")));
+  config.sluice.checkpoints.copy_bytes = {ByteBudget::Kind::percent, 50};
+  const Plan given = planned(config, three_calls());
+  EXPECT_TRUE(std::none_of(given.units.begin(), given.units.end(), has_copy));
+  EXPECT_THAT(given.choices,
+              line_with("checkpoint_bytes: unused, because a loop of the user's own waits"));
+}
+
 TEST(OwnPlan, FrozenUnitsHaveWeightsAndNothingElse) {
   const Plan plan = planned(train_config(Device::cpu, Device::cpu, 64, 64), three_calls());
   EXPECT_EQ(plan.model_size.parameters, 4 * kCount);

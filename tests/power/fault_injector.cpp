@@ -1,7 +1,8 @@
 // A library for LD_PRELOAD that counts the calls by which a process changes or syncs files below
 // SLUICE_FAULT_ROOT, and makes the drive fail at one of them.
 //   SLUICE_FAULT       ENOSPC, EIO: the call fails; EROFS: it and all later ones fail, as after a
-//                      read-only remount; gone: the root is renamed to ROOT.gone before the call
+//                      read-only remount; gone: the root is renamed to ROOT.gone before the call;
+//                      kill: the process is killed before the call
 //   SLUICE_FAULT_AT    the number of the call, from 1; 0: none fails. With EIO calls of pread count
 //   SLUICE_FAULT_LOG   a file outside of the root: one line for each call that counts
 // It sees calls of the C library only: a run must use the threads backend, not io_uring.
@@ -10,6 +11,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -36,7 +38,8 @@ using Rename = int(const char*, const char*);
 // Made before the first call and never destroyed: processes write until their very end.
 struct Injector {
   std::string root;
-  int error_number = 0;  // 0: the root goes away
+  int error_number = 0;  // 0: the root goes away, or the process is killed
+  bool kills = false;
   bool lasts = false;
   bool reads_count = false;
   long at = 0;
@@ -57,10 +60,11 @@ Injector& injector() {
     fresh->at = std::atol(setting("SLUICE_FAULT_AT").c_str());
     fresh->reads_count = fault == "EIO";
     fresh->lasts = fault == "EROFS";
+    fresh->kills = fault == "kill";
     if (fault == "ENOSPC") fresh->error_number = ENOSPC;
     if (fault == "EIO") fresh->error_number = EIO;
     if (fault == "EROFS") fresh->error_number = EROFS;
-    if (fault != "gone" && fresh->error_number == 0) return fresh;
+    if (fault != "gone" && !fresh->kills && fresh->error_number == 0) return fresh;
     fresh->log_fd = real<Open>("open")(setting("SLUICE_FAULT_LOG").c_str(),
                                        O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     return fresh;
@@ -103,6 +107,10 @@ int error_of(const char* call, const std::string& path) {
   static auto* const write_log = real<ssize_t(int, const void*, std::size_t)>("write");
   if (write_log(drive.log_fd, line.data(), line.size()) < 0) std::abort();
   if (!hit) return 0;
+  if (drive.kills) {
+    ::kill(::getpid(), SIGKILL);
+    for (;;) ::pause();  // the signal may reach another thread first
+  }
   if (drive.error_number == 0 &&
       real<Rename>("rename")(drive.root.c_str(), (drive.root + ".gone").c_str()) != 0) {
     std::abort();

@@ -78,6 +78,16 @@ class MutateOrder(unittest.TestCase):
         self.assertEqual((mutate_order.ROOT / "x.cpp").read_text(), TEXT)
         mutate_order.restore()  # nothing is left to take back
 
+    def test_finds_the_sources_of_failed_objects(self):
+        build = mutate_order.ROOT / "build"
+        together = build / "zero/CMakeFiles/sluice_zero.dir/Unity/unity_src_0_cxx.cxx"
+        together.parent.mkdir(parents=True)
+        together.write_text(f'#include "{mutate_order.ROOT}/zero/src/a.cpp"\n#include "{mutate_order.ROOT}/zero/src/b.cpp"\n')
+        log = ("[1/3] Building CXX object x.o\nFAILED: zero/CMakeFiles/sluice_zero.dir/Unity/unity_src_0_cxx.cxx.o \n"
+               "FAILED: [code=1] offload/CMakeFiles/sluice_offload.dir/src/transfer/mover.cpp.o\n")
+        self.assertEqual(mutate_order.sources_of(log, build),
+                         {"zero/src/a.cpp", "zero/src/b.cpp", "offload/src/transfer/mover.cpp"})
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -179,6 +179,14 @@ class Structure(unittest.TestCase):
         self.write("tests/nvme/file_test.cpp", "\n" * 401)
         self.finds("too many lines: 1", "tests/nvme/file_test.cpp: 401 lines")
 
+    def test_a_public_struct_with_many_fields_is_found(self) -> None:
+        fields = [f"  int field{i} = {i};  // of it\n" for i in range(20)]
+        others = ["  static int shared;\n", "  using Number = int;\n", "  int sum() const { return 0; }\n", "  enum class Kind { a, b };\n"]
+        self.write("nvme/include/sluice/nvme/many.hpp", "struct Many {\n" + "".join(fields + others) + "};\n")
+        self.passes()
+        self.write("nvme/include/sluice/nvme/many.hpp", "struct Many {\n" + "".join(others + fields) + "  Kind kind{};\n};\n")
+        self.finds("too many fields: 1", "nvme/include/sluice/nvme/many.hpp:1: Many has 21 fields")
+
     def test_comments_of_public_headers_are_read_by_sentences(self) -> None:
         header = "nvme/include/sluice/nvme/words.hpp"
         lines = [
@@ -236,6 +244,27 @@ class Structure(unittest.TestCase):
         self.write("docs/architecture.md", PAGE + "\n`nvme/src/nvme.cpp` opens, `nvme.cpp` closes.\n")
         line = PAGE.count("\n") + 2
         self.finds("file named: 1", f"docs/architecture.md:{line}: nvme.cpp lacks its folder")
+
+    def test_a_symbol_named_with_a_file_occurs_in_it(self) -> None:
+        self.write("nvme/src/nvme.cpp", "void Part::open() { open_all(); }\n")
+        rows = [
+            "`Part::open` and `Part::shut` (`nvme/src/nvme.cpp`); `opens` in",
+            "`nvme/src/nvme.cpp`. `\"key\"`, `sluice nvme` and `open()` (`nvme/src/nvme.cpp`)",
+            "",
+            "| where | `nvme/src/nvme.cpp` | `Part::open`, then `drain` |",
+            "| where | `nvme/src/nvme.cpp` | `open_all`, called by `nvme` (`nvme/CMakeLists.txt`) |",
+            "| no file | `shut` | `drain` |",
+        ]
+        self.write("docs/architecture.md", PAGE + "\n" + "\n".join(rows) + "\n")
+        line = PAGE.count("\n") + 2
+        self.finds(
+            "symbol named: 3",
+            f"docs/architecture.md:{line}: Part::shut does not occur in nvme/src/nvme.cpp",
+            f"docs/architecture.md:{line}: opens does not occur in nvme/src/nvme.cpp",
+            f"docs/architecture.md:{line + 3}: drain does not occur in nvme/src/nvme.cpp",
+        )
+        self.write("nvme/src/nvme.cpp", "void Part::open() { open_all(); shut(); opens(); drain(); }\n")
+        self.passes()
 
     def test_placeholders_and_files_of_runs_and_builds_are_not_looked_for(self) -> None:
         words = ["DIR/plot.py", "NAME.cpp", "tests/.../part_test.cpp", "nvme/*.hpp", "run1/plot.py", "build/a.sh", "/a.sh"]

@@ -89,12 +89,10 @@ class BothLoops : public testing::TestWithParam<Case> {
     StepRunner runner(resources, kSeed);
     Progress progress;
     Course course;
-    const bool waits = plan.config.updates_need_all_gradients();
     for (int i = 0; i < kSteps; ++i) {
       const UpdateSettings update = next_update(resources, progress, false);
-      const BackwardResult backward =
-          runner.forward_backward(data(), progress.step + 1, progress.loss_scaler.scale(),
-                                  waits ? std::nullopt : std::optional(update), {});
+      const BackwardResult backward = runner.forward_backward(
+          data(), progress.step + 1, progress.loss_scaler.scale(), update, {});
       course.losses.push_back(backward.loss);
       course.norms.push_back(backward.gradient_norm);
       course.updated.push_back(runner.end_step(backward, update, progress).updated);
@@ -102,7 +100,8 @@ class BothLoops : public testing::TestWithParam<Case> {
     runner.finish_updates();
     offload::HeldDirectories held;
     hold_checkpoint_directory(dir_.file("program"), held);
-    write_checkpoint(resources, progress, {kSeed, {}}, dir_.file("program"));
+    CheckpointWriter writer(resources);
+    write_checkpoint(writer, progress, {kSeed, {}}, dir_.file("program"));
     course.states = states_in(dir_.file("program"));
     return course;
   }

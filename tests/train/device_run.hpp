@@ -33,8 +33,12 @@ struct RunCase {
   std::optional<std::int64_t> per_pass = {};
   bool tied = true;
   bool fp16 = false;  // with a scale that overflows at first
+  bool fp32_sums = false;
   int layers = 2;
   std::uint64_t host_bytes = 64U << 20U;
+  bool speculative = false;  // all units have second states
+  std::optional<config::MasterFormat> master = {};
+  std::optional<config::MomentFormat> moments = {};
 };
 inline void PrintTo(const RunCase& each, std::ostream* out) {
   *out << each.name;
@@ -60,10 +64,14 @@ class DeviceRun : public testing::TestWithParam<RunCase> {
     config.sluice.activations = each.activations;
     config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, each.host_bytes};
     config.sluice.micro_batches_per_pass = each.per_pass;
+    if (each.speculative) config.sluice.speculative_bytes = {};  // auto
+    config.sluice.master = each.master;
+    config.sluice.moments = each.moments;
     config.zero.offload_optimizer.device = each.states;
     config.zero.offload_param.device = each.weights;
     if (each.states == Home::nvme) config.zero.offload_optimizer.nvme_path = dir_.path();
     if (each.weights == Home::nvme) config.zero.offload_param.nvme_path = dir_.path();
+    config.fp32_gradient_sums = each.fp32_sums;
     if (each.fp16) {
       config.bf16 = false;
       config.fp16.enabled = true;
@@ -80,7 +88,7 @@ class DeviceRun : public testing::TestWithParam<RunCase> {
     return model;
   }
 
-  plan::Plan plan_of(const RunCase& each, bool on_gpu) const {
+  plan::MachineFacts machine_of(const RunCase& each, bool on_gpu) const {
     const config::TrainConfig config = config_of(each);
     plan::MachineFacts machine = plan::probe_machine(config);
     machine.device_choice.clear();
@@ -90,7 +98,13 @@ class DeviceRun : public testing::TestWithParam<RunCase> {
       machine.device.workspaces =
           measure_workspaces(config, model_of(each), make_stand_in_gpu(1U << 28U));
     }
-    return plan::make_plan(config, model_of(each), each.placement, machine);
+    return machine;
+  }
+  plan::Plan plan_on(const RunCase& each, const plan::MachineFacts& machine) const {
+    return plan::make_plan(config_of(each), model_of(each), each.placement, machine);
+  }
+  plan::Plan plan_of(const RunCase& each, bool on_gpu) const {
+    return plan_on(each, machine_of(each, on_gpu));
   }
 
   // Removes what a run has committed.

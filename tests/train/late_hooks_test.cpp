@@ -1,6 +1,7 @@
 // Hooks on a model that a device computes whose compute work and copies end late, over many
 // schedules. LibTorch's tensors have LibTorch's own memory, as in Python.
 
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 
 #include <memory>

@@ -1,6 +1,7 @@
 // A loop of the user's own on a device whose compute work and copies end late, over many schedules:
 // no use of memory is unordered, and the course has the bits of a device that computes at once.
 
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 
 #include <memory>

@@ -1,6 +1,7 @@
 // Whole steps on a device whose compute work and copies end late, over many schedules: no use of
 // memory is unordered, and losses and weights have the bits of a device that computes at once.
 
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,9 +27,12 @@ using Case = test::RunCase;
 using test::Home;
 
 constexpr int kSteps = 3;
+// Stands for a limit that only the first step's norm is above, by the gradient that comes last.
+constexpr double kBelowTheFirstNorm = -1;
 
 struct Result {
   std::vector<double> losses;
+  std::vector<double> norms;
   std::vector<bool> updated;
   std::vector<torch::Tensor> weights;
   double evaluation = 0;
@@ -41,17 +45,18 @@ class LateRun : public test::DeviceRun {
   // One step, and the commit of the step before.
   void take_step(RunResources& resources, StepRunner& runner, Progress& progress,
                  Result& result) const {
-    const bool waits = resources.plan.config.updates_need_all_gradients();
     const UpdateSettings update = next_update(resources, progress, false);
-    const BackwardResult backward = runner.forward_backward(
-        data(), progress.step + 1, progress.loss_scaler.scale(),
-        waits ? std::nullopt : std::optional(update), [&] { commit(resources, progress); });
+    const BackwardResult backward =
+        runner.forward_backward(data(), progress.step + 1, progress.loss_scaler.scale(), update,
+                                [&] { commit(resources, progress); });
     result.updated.push_back(runner.end_step(backward, update, progress).updated);
     result.losses.push_back(backward.loss);
+    result.norms.push_back(backward.gradient_norm);
   }
   static void commit(RunResources& resources, Progress& progress) {
     if (progress.step == progress.committed_step || !resources.commits_swap()) return;
-    commit_step(resources, progress, {.seed = kSeed, .settings = {}}, false);
+    CheckpointWriter checkpoints(resources);
+    commit_step(resources, checkpoints, progress, {.seed = kSeed, .settings = {}}, false);
   }
   void end_run(RunResources& resources, StepRunner& runner, Progress& progress,
                Result& result) const {
@@ -78,7 +83,7 @@ class LateRun : public test::DeviceRun {
     progress.loss_scaler = LossScaler(plan.config.fp16);
     if (resume) {
       restore_states(resources, source);
-      resume_progress(progress, source);
+      resume_progress(progress, source, *resources.communicator);
     } else {
       initialise_states(resources, kSeed, std::nullopt);
     }
@@ -95,14 +100,17 @@ class LateRun : public test::DeviceRun {
     EXPECT_THAT(gpu.violations(), IsEmpty());
     return result;
   }
-  Result run_at_once(const Case& each, const plan::Plan& plan) const {
+  Result run_at_once(const Case& asked) const {
+    Case each = asked;
+    each.speculative = false;
     // Norms of the host device have other bits, so clipping would change the weights.
-    if (each.clipping > 0)
-      return run(plan, test::make_stand_in_gpu(plan.planned.tiers.device), kSteps, false);
-    const plan::Plan on_host = plan_of(each, false);
-    return run(on_host, make_run_device(on_host, nullptr), kSteps, false);
+    const plan::Plan plan = plan_of(each, each.clipping > 0);
+    RunDevice device = each.clipping > 0 ? test::make_stand_in_gpu(plan.planned.tiers.device)
+                                         : make_run_device(plan, nullptr);
+    return run(plan, std::move(device), kSteps, false);
   }
   void expect_bits_of_one_that_computes_at_once(const Case& each) const;
+  void expect_updates_beside_backward(const Case& each, const std::string& update) const;
 };
 
 using Events = std::vector<sluice::test::TraceEvent>;
@@ -130,9 +138,14 @@ void expect_same(const Result& late, const Result& at_once) {
     EXPECT_TRUE(torch::equal(late.weights[u], at_once.weights[u])) << "weights of unit " << u;
 }
 
-void LateRun::expect_bits_of_one_that_computes_at_once(const Case& each) const {
+void LateRun::expect_bits_of_one_that_computes_at_once(const Case& asked) const {
+  Case each = asked;
+  if (asked.clipping == kBelowTheFirstNorm) {
+    each.clipping = 1e6;
+    each.clipping = 0.9999 * run_at_once(each).norms.front();
+  }
   const plan::Plan plan = plan_of(each, true);
-  const Result expected = run_at_once(each, plan);
+  const Result expected = run_at_once(each);
   for (const std::uint64_t seed : test::schedules(10)) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
     expect_same(run_late(plan, seed), expected);
@@ -159,7 +172,26 @@ INSTANTIATE_TEST_SUITE_P(
              .activations = Activations::offload,
              .per_pass = 1},
         Case{.name = "resident", .states = Home::none, .weights = Home::none, .clipping = 0},
-        Case{.name = "fp16", .clipping = 0, .fp16 = true}),
+        Case{.name = "fp16", .clipping = 0, .fp16 = true},
+        Case{.name = "speculative", .clipping = 1e6, .dropout = 0.1, .speculative = true},
+        Case{.name = "speculative_clipped", .clipping = 1e-3, .speculative = true},
+        Case{.name = "speculative_clipped_at_times",
+             .clipping = kBelowTheFirstNorm,
+             .speculative = true},
+        Case{.name = "speculative_weights_on_device",
+             .weights = Home::none,
+             .clipping = kBelowTheFirstNorm,
+             .speculative = true},
+        Case{.name = "speculative_passes",
+             .weights = Home::none,
+             .clipping = 1e6,
+             .per_pass = 1,
+             .speculative = true},
+        Case{.name = "speculative_weights_on_nvme",
+             .weights = Home::nvme,
+             .clipping = 1e6,
+             .speculative = true},
+        Case{.name = "speculative_fp16", .clipping = 0, .fp16 = true, .speculative = true}),
     [](const auto& each) { return each.param.name; });
 
 // With the least host memory, gradients and inputs go to the drive as well.
@@ -178,7 +210,7 @@ TEST_F(LateRun, HasTheBitsWhereGradientsAndInputsAreSpilled) {
 TEST_F(LateRun, ContinuesFromACommittedStep) {
   const Case each{.states = Home::nvme, .weights = Home::none, .clipping = 0};
   const plan::Plan plan = plan_of(each, true);
-  const Result expected = run_at_once(each, plan);
+  const Result expected = run_at_once(each);
   for (const std::uint64_t seed : test::schedules(10)) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
     run_late(plan, seed, 1);
@@ -192,33 +224,48 @@ TEST_F(LateRun, ContinuesFromACommittedStep) {
 
 // The device computes only when nothing else can happen. So an update that ran before the backward
 // of the next unit had ended did not wait for that backward.
+void LateRun::expect_updates_beside_backward(const Case& each, const std::string& update) const {
+  plan::Plan plan = plan_of(each, true);
+  plan.rings.update.tile_elements = 4096;  // some ten tiles of a unit
+  const std::string path = file("trace.json");
+  {
+    Trace trace(path, Trace::Old::replace);
+    const test::LateGpu gpu({.memory_bytes = plan.planned.tiers.device, .compute_last = true});
+    RunResources resources(plan, SwapMode::create, &trace, gpu.run_device());
+    initialise_states(resources, kSeed, std::nullopt);
+    StepRunner runner(resources, kSeed);
+    Progress progress;
+    Result result;
+    take_step(resources, runner, progress, result);
+    runner.finish_updates();
+    EXPECT_THAT(gpu.violations(), IsEmpty());
+  }
+  const auto events = sluice::test::read_trace(path);
+  for (int layer = each.layers - 1; layer > 0; --layer) {
+    const std::string name = "h." + std::to_string(layer);
+    const double backward_ends = end_of(events, "gpu", "backward h." + std::to_string(layer - 1));
+    EXPECT_GT(count_of(events, "update", update + " " + name), 5) << name;
+    EXPECT_LT(end_of(events, "update", update + " " + name), backward_ends)
+        << name << (each.per_pass ? ", with passes" : "");
+  }
+}
+
 TEST_F(LateRun, UpdatesRunWhileTheUnitsBehindThemCompute) {
-  for (const bool passes : {false, true}) {
-    Case each{.weights = Home::none, .clipping = 0, .layers = 6};
-    if (passes) each.per_pass = 1;
-    plan::Plan plan = plan_of(each, true);
-    plan.rings.update.tile_elements = 4096;  // some ten tiles of a unit
-    const std::string path = file("trace.json");
-    {
-      Trace trace(path, Trace::Old::replace);
-      const test::LateGpu gpu({.memory_bytes = plan.planned.tiers.device, .compute_last = true});
-      RunResources resources(plan, SwapMode::create, &trace, gpu.run_device());
-      initialise_states(resources, kSeed, std::nullopt);
-      StepRunner runner(resources, kSeed);
-      Progress progress;
-      Result result;
-      take_step(resources, runner, progress, result);
-      runner.finish_updates();
-      EXPECT_THAT(gpu.violations(), IsEmpty());
-    }
-    const auto events = sluice::test::read_trace(path);
-    for (int layer = each.layers - 1; layer > 0; --layer) {
-      const std::string name = "h." + std::to_string(layer);
-      const double backward_ends = end_of(events, "gpu", "backward h." + std::to_string(layer - 1));
-      EXPECT_GT(count_of(events, "update", "update " + name), 5) << name;
-      EXPECT_LT(end_of(events, "update", "update " + name), backward_ends)
-          << name << (passes ? ", with passes" : "");
-    }
+  for (const std::optional<std::int64_t> per_pass : {std::optional<std::int64_t>(), {1}}) {
+    expect_updates_beside_backward(
+        {.weights = Home::none, .clipping = 0, .per_pass = per_pass, .layers = 6}, "update");
+  }
+}
+
+// Clipping needs the norm of all gradients, and these updates do not wait for it.
+TEST_F(LateRun, SpeculativeUpdatesRunWhileTheUnitsBehindThemCompute) {
+  for (const std::optional<std::int64_t> per_pass : {std::optional<std::int64_t>(), {1}}) {
+    expect_updates_beside_backward({.weights = Home::none,
+                                    .clipping = 1e6,
+                                    .per_pass = per_pass,
+                                    .layers = 6,
+                                    .speculative = true},
+                                   "speculative update");
   }
 }
 

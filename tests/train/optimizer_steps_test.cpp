@@ -2,6 +2,7 @@
 // torch.optim or the formula in double, and equal bits on every tier.
 
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include <cmath>
 #include <memory>

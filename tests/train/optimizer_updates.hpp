@@ -1,6 +1,8 @@
 #pragma once
 // Updates of a small model with gradients that the test gives, on any tier and by any optimizer.
 
+#include <torch/torch.h>
+
 #include <memory>
 #include <string>
 #include <vector>

@@ -183,6 +183,7 @@ TEST(Groups, AnUpdateThatIsNotFiniteIsBlamedOnTheGroupsValues) {
                  {"step 1: the update of transformer.wte.weight (element ",
                   "gave a non-finite value from finite gradients", "\"eps\": 0"});
   folder.clear_swap();
+  setup.bf16 = false;  // some CPUs' bf16 sums have gradients of norms that are exactly 0
   setup.optimizer = R"("type": "Adagrad", "params": {"eps": 0})";
   setup.sluice_keys = R"("groups": [{"match": "transformer.w*", "eps": 1e-8}], )";
   folder.set(setup);

@@ -14,6 +14,11 @@ class StandInGpu final : public offload::Device {
  public:
   explicit StandInGpu(std::uint64_t memory_bytes)
       : host_(offload::make_host_device({})), pool_(make_pool(memory_bytes)) {}
+  // With memory from `source`, which has `memory_bytes`.
+  StandInGpu(std::uint64_t memory_bytes, std::unique_ptr<offload::MemorySource> source)
+      : host_(offload::make_host_device({})),
+        pool_(std::make_unique<offload::MemoryPool>(offload::Tier::device, memory_bytes,
+                                                    std::move(source))) {}
   std::string_view name() const override { return "stand-in"; }
   offload::MemoryPool& memory() override { return *pool_; }
   bool host_addressable() const override { return false; }
@@ -55,12 +60,15 @@ class StandInGpu final : public offload::Device {
   const std::unique_ptr<offload::MemoryPool> pool_;
 };
 
-inline RunDevice make_stand_in_gpu(std::uint64_t memory_bytes) {
+inline RunDevice make_stand_in_gpu(std::shared_ptr<offload::Device> device) {
   RunDevice made;
-  made.device = std::make_shared<StandInGpu>(memory_bytes);
+  made.device = std::move(device);
   made.allocator = std::make_unique<DeviceAllocatorScope>(
       std::shared_ptr<offload::MemoryPool>(made.device, &made.device->memory()));
   return made;
+}
+inline RunDevice make_stand_in_gpu(std::uint64_t memory_bytes) {
+  return make_stand_in_gpu(std::make_shared<StandInGpu>(memory_bytes));
 }
 
 }  // namespace sluice::train::test

@@ -3,12 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "device_run.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/run_source.hpp"
 #include "saved/saved_state.hpp"
+#include "sluice/base/error.hpp"
 
 namespace sluice::train {
 namespace {
@@ -30,11 +33,9 @@ class StandInGpuRun : public test::DeviceRun {
                            : make_run_device(plan, nullptr);
   }
   BackwardResult take_step(RunResources& resources, StepRunner& runner, Progress& progress) const {
-    const bool waits = resources.plan.config.updates_need_all_gradients();
     const UpdateSettings update = next_update(resources, progress, false);
-    BackwardResult backward =
-        runner.forward_backward(data(), progress.step + 1, progress.loss_scaler.scale(),
-                                waits ? std::nullopt : std::optional(update), [] {});
+    BackwardResult backward = runner.forward_backward(data(), progress.step + 1,
+                                                      progress.loss_scaler.scale(), update, [] {});
     EXPECT_EQ(backward.non_finite, "");
     EXPECT_TRUE(runner.end_step(backward, update, progress).updated);
     return backward;
@@ -101,6 +102,12 @@ INSTANTIATE_TEST_SUITE_P(
                          .weights = Home::nvme,
                          .activations = Activations::offload,
                          .per_pass = 1},
+                    Case{.name = "fp32_sums", .fp32_sums = true},
+                    Case{.name = "fp32_sums_nvme_passes",
+                         .states = Home::nvme,
+                         .weights = Home::nvme,
+                         .per_pass = 1,
+                         .fp32_sums = true},
                     Case{.name = "resident", .states = Home::none, .weights = Home::none}),
     [](const auto& each) { return each.param.name; });
 
@@ -129,6 +136,68 @@ TEST_F(StandInGpuRun, PassesOfTiedModelsAgree) {
     EXPECT_NEAR(passes.norms[i] / at_once.norms[i], 1, 1e-2);
 }
 
+// By how little host memory a case runs: the first plan with states of some units on the device,
+// and the last one that fits.
+struct FullHosts {
+  std::optional<Case> some;
+  std::optional<Case> most;
+};
+
+class FullHostRun : public StandInGpuRun {
+ protected:
+  static std::size_t states_on_device(const plan::Plan& plan) {
+    std::size_t count = 0;
+    for (const plan::UnitPlacement& unit : plan.units)
+      count += unit.states == offload::Tier::device ? 1 : 0;
+    return count;
+  }
+  FullHosts shrink(Case each) const {
+    FullHosts found;
+    const plan::MachineFacts machine = machine_of(each, true);
+    for (each.host_bytes = plan_on(each, machine).planned.tiers.host; each.host_bytes > 0;
+         each.host_bytes -= each.host_bytes / 16 + 1) {
+      try {
+        if (states_on_device(plan_on(each, machine)) == 0) continue;
+      } catch (const DoesNotFit&) {
+        if (found.some) break;
+        continue;  // tiles may be larger than the states of one unit
+      }
+      if (!found.some) found.some = each;
+      found.most = each;
+    }
+    return found;
+  }
+};
+
+// Host memory is too small for the states of all units: the GPU's memory holds the rest.
+TEST_P(FullHostRun, HasTheBitsOfTheResidentOne) {
+  Case resident = GetParam();
+  resident.states = resident.weights = Home::none;
+  resident.activations = Activations::keep;
+  resident.placement = plan::Placement::resident;
+  const Result expected = run(resident, true);
+  const FullHosts full = shrink(GetParam());
+  ASSERT_TRUE(full.some && full.most);
+  EXPECT_LT(full.most->host_bytes, full.some->host_bytes);
+  EXPECT_LT(states_on_device(plan_of(*full.some, true)),
+            states_on_device(plan_of(*full.most, true)));
+  for (const Case& each : {*full.some, *full.most}) {
+    const Result got = run(each, true);
+    EXPECT_EQ(got.losses, expected.losses) << each.host_bytes;
+    EXPECT_EQ(got.norms, expected.norms) << each.host_bytes;
+    EXPECT_EQ(got.evaluation, expected.evaluation) << each.host_bytes;
+  }
+  EXPECT_LT(expected.losses.back(), expected.losses.front());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, FullHostRun,
+    testing::Values(Case{.name = "split", .layers = 4},
+                    Case{.name = "fp32", .layers = 4, .master = config::MasterFormat::fp32},
+                    Case{.name = "without_clipping", .clipping = 0, .layers = 4},
+                    Case{.name = "recompute", .activations = Activations::recompute, .layers = 4}),
+    [](const auto& each) { return each.param.name; });
+
 // As when another program had taken what the plan did not know of.
 TEST_F(StandInGpuRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
   const Case each{.states = Home::nvme, .weights = Home::nvme, .clipping = 0};
@@ -138,11 +207,12 @@ TEST_F(StandInGpuRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
     RunResources resources(plan, SwapMode::create, nullptr, device_of(plan));
     initialise_states(resources, 5, std::nullopt);
     StepRunner runner(resources, 5);
+    CheckpointWriter checkpoints(resources);
     Progress progress;
     for (int step = 1; step < kSteps; ++step) {
       take_step(resources, runner, progress);
       runner.finish_updates();
-      commit_step(resources, progress, {.seed = 5, .settings = {}}, false);
+      commit_step(resources, checkpoints, progress, {.seed = 5, .settings = {}}, false);
       EXPECT_EQ(progress.committed_step, step);
     }
     offload::MemoryPool& memory = resources.device->memory();
@@ -165,7 +235,7 @@ TEST_F(StandInGpuRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
   restore_states(resources, source);
   StepRunner runner(resources, 5);
   Progress progress;
-  resume_progress(progress, source);
+  resume_progress(progress, source, *resources.communicator);
   EXPECT_EQ(take_step(resources, runner, progress).loss, expected.losses.back());
   runner.finish_updates();
 }

@@ -145,17 +145,25 @@ TEST(Surroundings, ALimitOnAddressSpaceIsRefusedBeforeLibTorchIsLoaded) {
   }
 }
 
-// With them LibTorch's kernels get fewer threads than they divide their work by.
+// With them LibTorch's kernels get fewer threads than they divide their work by. On a CPU without
+// AVX-512 some kernels are others, which no such setting makes wrong: then the run has equal
+// losses.
 TEST(Surroundings, SettingsOfOpenMpThatMakeResultsWrongAreRefused) {
   TrainFolder folder;
   TrainSetup setup;
   setup.sluice_keys = "\"threads\": {\"compute\": 2}, ";  // one thread is never too few
-  folder.set(setup);
+  const std::vector<std::string> expected = outcome_of(folder, setup, 2).losses;
   for (const std::string setting :
        {"OMP_THREAD_LIMIT=1", "OMP_DYNAMIC=true", "OMP_MAX_ACTIVE_LEVELS=0"}) {
+    folder.clear_swap();
     std::vector<std::string> argv = {"/usr/bin/env", setting, SLUICE_PROGRAM};
     for (const std::string& argument : folder.arguments("report", 2)) argv.push_back(argument);
-    expect_refused(run_program(argv), 2, {setting.substr(0, setting.find('='))});
+    const ProgramResult result = run_program(argv);
+    if (result.exit_code == 0) {
+      EXPECT_EQ(column(folder, "report", "loss"), expected) << setting;
+    } else {
+      expect_refused(result, 2, {setting.substr(0, setting.find('='))});
+    }
   }
 }
 

@@ -1,186 +1,62 @@
+// Communicators of threads: the suite that all communicators pass, and the ends of ranks.
+
 #include "sluice/zero/communicator.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <array>
 #include <atomic>
-#include <cmath>
-#include <cstring>
-#include <functional>
-#include <optional>
-#include <random>
-#include <string>
-#include <thread>
+#include <chrono>
 
-#include "sluice/base/error.hpp"
+#include "communicator_conformance.hpp"
+#include "exchange/exchange_communicator.hpp"
+#include "threads/memory_transport.hpp"
 
 namespace sluice::zero {
 namespace {
 
+using test::Bytes;
+using test::CommunicatorCase;
+using test::CommunicatorConformance;
+using test::message_of;
+using test::on_threads;
+using testing::AllOf;
 using testing::HasSubstr;
 
-// Runs `body` on one thread per rank and rethrows nothing: bodies record what they see.
-void on_every_rank(std::vector<std::unique_ptr<Communicator>>& ranks,
-                   const std::function<void(Communicator&)>& body) {
-  std::vector<std::thread> threads;
-  for (auto& rank : ranks) threads.emplace_back([&body, &rank] { body(*rank); });
-  for (std::thread& thread : threads) thread.join();
+CommunicatorCase threads(int world_size) {
+  return {"threads", world_size, [world_size](const auto& body) {
+            auto ranks = make_thread_communicators(world_size);
+            on_threads(ranks, body);
+          }};
 }
 
-std::optional<std::string> error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return std::nullopt;
+// Small blocks, pieces and eager messages: every path of long messages with short buffers.
+CommunicatorCase small_pieces(int world_size) {
+  return {"threads with small pieces", world_size, [world_size](const auto& body) {
+            const auto executor = make_executor(2, ExecutorKind::plain_threads);
+            std::vector<std::unique_ptr<Communicator>> ranks;
+            for (auto& transport : make_memory_transports(world_size, sizeof(CallHeader)))
+              ranks.push_back(std::make_unique<ExchangeCommunicator>(
+                  std::move(transport),
+                  ExchangeOptions{
+                      .executor = executor.get(), .message_bytes = 1001, .block_bytes = 4096}));
+            on_threads(ranks, body);
+          }};
 }
 
-std::vector<std::byte> encode(const std::vector<float>& values, DType dtype) {
-  std::vector<std::byte> bytes(values.size() * size_of(dtype));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::byte* to = bytes.data() + i * size_of(dtype);
-    if (dtype == DType::fp32) {
-      std::memcpy(to, &values[i], 4);
-    } else {
-      const std::uint16_t bits =
-          dtype == DType::bf16 ? to_bf16(values[i]).bits : to_fp16(values[i]).bits;
-      std::memcpy(to, &bits, 2);
-    }
-  }
-  return bytes;
+CommunicatorCase single_rank() {
+  return {"a single rank", 1, [](const auto& body) {
+            const auto rank = make_single_rank();
+            body(*rank);
+          }};
 }
 
-float decode(const std::vector<std::byte>& bytes, std::size_t i, DType dtype) {
-  if (dtype == DType::fp32) {
-    float value = 0;
-    std::memcpy(&value, bytes.data() + i * 4, 4);
-    return value;
-  }
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, bytes.data() + i * 2, 2);
-  return dtype == DType::bf16 ? to_fp32(Bf16{bits}) : to_fp32(Fp16{bits});
-}
-
-// The data of every rank; kPerShard is no multiple of the block that sums are taken in.
-constexpr std::size_t kPerShard = 2500;
-std::vector<std::vector<std::byte>> random_buffers(int world_size, DType dtype) {
-  std::vector<std::vector<std::byte>> buffers;
-  for (int rank = 0; rank < world_size; ++rank) {
-    std::mt19937 random(static_cast<unsigned>(100 + rank));
-    std::normal_distribution<float> normal(0.0F, 3.0F);
-    std::vector<float> values(kPerShard * static_cast<std::size_t>(world_size));
-    for (float& value : values) value = normal(random);
-    buffers.push_back(encode(values, dtype));
-  }
-  return buffers;
-}
-
-struct Case {
-  int world_size;
-  DType dtype;
-};
-void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.world_size << " ranks, " << name_of(c.dtype);
-}
-
-class ThreadCommunicator : public testing::TestWithParam<Case> {};
-
-TEST_P(ThreadCommunicator, AllGatherGivesEveryRankEveryShard) {
-  const auto [world_size, dtype] = GetParam();
-  auto ranks = make_thread_communicators(world_size);
-  auto buffers = random_buffers(world_size, dtype);
-  const std::size_t shard = kPerShard * size_of(dtype);
-  std::vector<std::byte> expected;
-  for (int rank = 0; rank < world_size; ++rank) {
-    const auto begin = buffers[static_cast<std::size_t>(rank)].begin() +
-                       static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * shard);
-    expected.insert(expected.end(), begin, begin + static_cast<std::ptrdiff_t>(shard));
-  }
-  on_every_rank(ranks, [&](Communicator& comm) {
-    comm.all_gather(buffers[static_cast<std::size_t>(comm.rank())]);
-  });
-  for (const auto& buffer : buffers) EXPECT_EQ(buffer, expected);
-}
-
-TEST_P(ThreadCommunicator, ReduceScatterSumsInRankOrderAndRoundsOnce) {
-  const auto [world_size, dtype] = GetParam();
-  auto ranks = make_thread_communicators(world_size);
-  const auto before = random_buffers(world_size, dtype);
-  auto buffers = before;
-  on_every_rank(ranks, [&, kind = dtype](Communicator& comm) {
-    comm.reduce_scatter(buffers[static_cast<std::size_t>(comm.rank())], kind);
-  });
-  for (std::size_t rank = 0; rank < buffers.size(); ++rank) {
-    for (std::size_t i = rank * kPerShard; i < (rank + 1) * kPerShard; ++i) {
-      float sum = decode(before[0], i, dtype);
-      for (std::size_t other = 1; other < before.size(); ++other) {
-        sum += decode(before[other], i, dtype);
-      }
-      const float rounded = decode(encode({sum}, dtype), 0, dtype);
-      ASSERT_EQ(decode(buffers[rank], i, dtype), rounded) << "rank " << rank << " element " << i;
-    }
-  }
-}
-
-TEST_P(ThreadCommunicator, AllReduceGivesTheSameBitsOnEveryRank) {
-  const int world_size = GetParam().world_size;
-  auto ranks = make_thread_communicators(world_size);
-  std::vector<std::vector<double>> values;
-  for (int rank = 0; rank < world_size; ++rank) {
-    values.push_back({1.0 / (rank + 3), std::pow(10.0, 8 - 4 * rank), -0.1 * rank});
-  }
-  std::vector<double> expected(3, 0.0);
-  for (const auto& of_rank : values) {
-    for (std::size_t i = 0; i < 3; ++i) expected[i] += of_rank[i];
-  }
-  on_every_rank(ranks, [&](Communicator& comm) {
-    comm.all_reduce(values[static_cast<std::size_t>(comm.rank())]);
-  });
-  for (const auto& of_rank : values) EXPECT_EQ(of_rank, expected);
-}
-
-TEST_P(ThreadCommunicator, BroadcastTakesTheBytesOfTheRoot) {
-  const auto [world_size, dtype] = GetParam();
-  auto ranks = make_thread_communicators(world_size);
-  auto buffers = random_buffers(world_size, dtype);
-  const int root = world_size - 1;
-  const auto expected = buffers.back();
-  on_every_rank(ranks, [&](Communicator& comm) {
-    comm.broadcast(buffers[static_cast<std::size_t>(comm.rank())], root);
-  });
-  for (const auto& buffer : buffers) EXPECT_EQ(buffer, expected);
-}
-
-TEST_P(ThreadCommunicator, ManyCallsInARowStayInStep) {
-  const int world_size = GetParam().world_size;
-  auto ranks = make_thread_communicators(world_size);
-  std::vector<int> mistakes(static_cast<std::size_t>(world_size), 0);
-  on_every_rank(ranks, [&](Communicator& comm) {
-    for (int round = 0; round < 300; ++round) {
-      std::array<double, 1> sum{static_cast<double>(round * (comm.rank() + 1))};
-      comm.all_reduce(sum);
-      if (sum[0] != round * world_size * (world_size + 1) / 2.0) {
-        ++mistakes[static_cast<std::size_t>(comm.rank())];
-      }
-      comm.barrier();
-    }
-  });
-  EXPECT_THAT(mistakes, testing::Each(0));
-}
-
-INSTANTIATE_TEST_SUITE_P(Worlds, ThreadCommunicator,
-                         testing::Values(Case{1, DType::fp32}, Case{1, DType::bf16},
-                                         Case{2, DType::fp32}, Case{2, DType::bf16},
-                                         Case{3, DType::fp16}, Case{4, DType::bf16},
-                                         Case{5, DType::fp32}, Case{5, DType::fp16}));
+INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorConformance,
+                         testing::Values(single_rank(), threads(1), threads(2), threads(3),
+                                         threads(5), small_pieces(2), small_pieces(4)));
 
 TEST(ThreadCommunicators, BarrierReturnsOnlyAfterAllHaveCome) {
   auto ranks = make_thread_communicators(4);
   std::atomic<int> arrived{0};
   std::atomic<int> too_early{0};
-  on_every_rank(ranks, [&](Communicator& comm) {
+  on_threads(ranks, [&](Communicator& comm) {
     ++arrived;
     comm.barrier();
     if (arrived.load() != 4) ++too_early;
@@ -191,19 +67,20 @@ TEST(ThreadCommunicators, BarrierReturnsOnlyAfterAllHaveCome) {
 TEST(ThreadCommunicators, ARankThatLeavesEndsTheWaitOfTheOthersAndIsNamed) {
   auto ranks = make_thread_communicators(3);
   std::vector<std::optional<std::string>> errors(3);
-  std::thread first([&] { errors[0] = error_of([&] { ranks[0]->barrier(); }); });
+  std::thread first([&] { errors[0] = message_of([&] { ranks[0]->barrier(); }); });
   std::thread second([&] {
-    std::vector<std::byte> bytes(12);
-    errors[2] = error_of([&] { ranks[2]->all_gather(bytes); });
+    Bytes bytes(12);
+    errors[2] = message_of([&] { ranks[2]->all_gather(bytes, "unit h.2"); });
   });
   ranks[1].reset();
   first.join();
   second.join();
-  for (const std::size_t rank : {0U, 2U}) {
-    ASSERT_TRUE(errors[rank].has_value());
-    EXPECT_THAT(*errors[rank], HasSubstr("rank 1 of 3 has left"));
-    EXPECT_THAT(*errors[rank], HasSubstr("rank " + std::to_string(rank) + " cannot complete"));
-  }
+  EXPECT_THAT(errors[0].value_or(""),
+              AllOf(HasSubstr("rank 1 of 3 has left"), HasSubstr("rank 0 cannot complete barrier"),
+                    HasSubstr("see the error of rank 1")));
+  EXPECT_THAT(errors[2].value_or(""),
+              AllOf(HasSubstr("rank 1 of 3 has left"),
+                    HasSubstr("rank 2 cannot complete all_gather of unit h.2, 12 bytes")));
 }
 
 TEST(ThreadCommunicators, ARankMayLeaveAfterItsLastCallWhileOthersStillReturnFromIt) {
@@ -214,7 +91,7 @@ TEST(ThreadCommunicators, ARankMayLeaveAfterItsLastCallWhileOthersStillReturnFro
     for (auto& rank : ranks) {
       threads.emplace_back([&rank, &failures] {
         std::array<double, 2> values{1.0, 2.0};
-        if (error_of([&] { rank->all_reduce(values); }).has_value()) ++failures;
+        if (message_of([&] { rank->all_reduce(values); }).has_value()) ++failures;
         rank.reset();
       });
     }
@@ -223,67 +100,117 @@ TEST(ThreadCommunicators, ARankMayLeaveAfterItsLastCallWhileOthersStillReturnFro
   }
 }
 
-TEST(ThreadCommunicators, CallsThatDisagreeFailOnEveryRankAndTheNextCallWorks) {
-  auto ranks = make_thread_communicators(2);
-  std::vector<std::optional<std::string>> operations(2);
-  std::vector<std::optional<std::string>> sizes(2);
-  std::vector<double> sums(2, 0.0);
-  on_every_rank(ranks, [&](Communicator& comm) {
-    const auto me = static_cast<std::size_t>(comm.rank());
-    std::vector<std::byte> bytes(me == 0 ? 8 : 16);
-    operations[me] = error_of([&] {
-      if (me == 0) {
-        comm.barrier();
-      } else {
-        comm.all_gather(bytes);
-      }
-    });
-    sizes[me] = error_of([&] { comm.all_gather(bytes); });
-    std::array<double, 1> one{1.0};
-    comm.all_reduce(one);
-    sums[me] = one[0];
-  });
-  for (const std::size_t rank : {0U, 1U}) {
-    ASSERT_TRUE(operations[rank].has_value());
-    EXPECT_THAT(*operations[rank], HasSubstr("rank 0 called barrier, rank 1 all_gather"));
-    ASSERT_TRUE(sizes[rank].has_value());
-    EXPECT_THAT(*sizes[rank], HasSubstr("rank 0 brought 8 bytes, rank 1 16 "));
-    EXPECT_EQ(sums[rank], 2.0);
-  }
-}
-
-TEST(ThreadCommunicators, SizesThatDoNotDivideAreRefused) {
-  auto ranks = make_thread_communicators(2);
-  std::vector<std::optional<std::string>> gather(2);
-  std::vector<std::optional<std::string>> reduce(2);
-  on_every_rank(ranks, [&](Communicator& comm) {
-    const auto me = static_cast<std::size_t>(comm.rank());
-    std::vector<std::byte> odd(7);
-    gather[me] = error_of([&] { comm.all_gather(odd); });
-    std::vector<std::byte> half_elements(6);
-    reduce[me] = error_of([&] { comm.reduce_scatter(half_elements, DType::bf16); });
-  });
-  for (const std::size_t rank : {0U, 1U}) {
-    ASSERT_TRUE(gather[rank].has_value());
-    EXPECT_THAT(*gather[rank], HasSubstr("all_gather of 7 bytes"));
-    ASSERT_TRUE(reduce[rank].has_value());
-    EXPECT_THAT(*reduce[rank], HasSubstr("reduce_scatter of 6 bytes"));
-  }
-}
-
-TEST(ThreadCommunicators, EmptyBuffersAreFine) {
+TEST(ThreadCommunicators, AnAbortEndsTheCallsOfAllRanksAndSaysWhy) {
   auto ranks = make_thread_communicators(3);
-  std::atomic<int> failures{0};
-  on_every_rank(ranks, [&](Communicator& comm) {
-    const auto failed = error_of([&] {
-      comm.all_gather({});
-      comm.reduce_scatter({}, DType::fp32);
-      comm.all_reduce({});
-      comm.broadcast({}, 2);
+  std::vector<std::optional<std::string>> errors(3);
+  std::vector<std::thread> threads;
+  for (const std::size_t rank : {0U, 1U}) {
+    threads.emplace_back([&, rank] {
+      errors[rank] = message_of([&] { ranks[rank]->barrier("the commit of step 7"); });
     });
-    if (failed.has_value()) ++failures;
+  }
+  ranks[0]->abort("the disk is full");
+  for (std::thread& thread : threads) thread.join();
+  errors[2] = message_of([&] { ranks[2]->barrier("the commit of step 7"); });
+  EXPECT_THAT(errors[0].value_or(""), HasSubstr("aborted: the disk is full"));
+  for (const std::size_t rank : {1U, 2U}) {
+    EXPECT_THAT(errors[rank].value_or(""),
+                AllOf(HasSubstr("rank 0 of 3 has aborted (the disk is full)"),
+                      HasSubstr("rank " + std::to_string(rank) +
+                                " cannot complete barrier of the commit of step 7")));
+  }
+}
+
+// Rank 1 has the call of rank 0, and waits for that of rank 2, which does not come.
+TEST(ThreadCommunicators, AnAbortIsHeardWhileAThirdRankIsAwaited) {
+  auto ranks = make_thread_communicators(3);
+  Ticket mine = ranks[0]->begin_barrier("the commit of step 7");
+  Ticket theirs = ranks[1]->begin_barrier("the commit of step 7");
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the calls have been exchanged
+  ranks[0]->abort("the disk is full");
+  EXPECT_THAT(message_of([&] { theirs.finish(); }).value_or(""),
+              HasSubstr("rank 0 of 3 has aborted (the disk is full)"));
+  EXPECT_THAT(message_of([&] { mine.finish(); }).value_or(""),
+              HasSubstr("aborted: the disk is full"));
+}
+
+// The memory of a call that was aborted is not touched after its ticket has ended.
+TEST(ThreadCommunicators, AnAbortInTheMiddleOfThePayloadLeavesTheBuffersAlone) {
+  for (int round = 0; round < 30; ++round) {
+    auto ranks = make_thread_communicators(2);
+    auto full = std::make_unique<Bytes>(8U << 20U);
+    Bytes other(8U << 20U);
+    Ticket mine = ranks[0]->begin_reduce_scatter(*full, DType::bf16, "gradients");
+    Ticket theirs = ranks[1]->begin_reduce_scatter(other, DType::bf16, "gradients");
+    ranks[0]->abort("a test");
+    mine.wait();
+    full.reset();  // AddressSanitizer sees a late use
+    for (Ticket* ticket : {&mine, &theirs}) {
+      const auto error = message_of([&] { ticket->finish(); });
+      if (error.has_value()) {
+        EXPECT_THAT(*error, HasSubstr("a test"));
+      }
+    }
+  }
+}
+
+TEST(ThreadCommunicators, ACommunicatorDestroyedDuringACallEndsIt) {
+  auto ranks = make_thread_communicators(2);
+  Ticket call = ranks[0]->begin_barrier("the start");
+  ranks[0].reset();
+  EXPECT_THAT(message_of([&] { call.finish(); }).value_or(""), HasSubstr("destroyed"));
+  // Rank 0 may have come to the barrier before its communicator was destroyed; it comes to no
+  // other.
+  auto error = message_of([&] { ranks[1]->barrier("the start"); });
+  if (!error) error = message_of([&] { ranks[1]->barrier("the end"); });
+  EXPECT_THAT(error.value_or(""), HasSubstr("rank 0 of 2 has aborted"));
+}
+
+TEST(ThreadCommunicators, SendAndACollectiveDisagreeAndEndAllRanks) {
+  auto ranks = make_thread_communicators(3);
+  std::vector<std::optional<std::string>> errors(3);
+  on_threads(ranks, [&](Communicator& comm) {
+    Bytes bytes(6);
+    errors[static_cast<std::size_t>(comm.rank())] = message_of([&] {
+      if (comm.rank() == 0) return comm.begin_send(bytes, 1, "a shard").finish();
+      comm.all_gather(bytes, "unit h.1");
+    });
   });
-  EXPECT_EQ(failures.load(), 0);
+  for (const auto& error : errors)
+    EXPECT_THAT(error.value_or(""), HasSubstr("rank 0 called send of a shard, 6 bytes to rank 1"));
+}
+
+// Rank 1 has the header of rank 0 and waits for that of rank 2, which sees the abort of rank 0
+// first.
+TEST(ThreadCommunicators, AnAbortReachesARankThatWaitsForAnotherOne) {
+  auto ranks = make_thread_communicators(3);
+  std::vector<std::optional<std::string>> errors(3);
+  std::atomic<bool> has_failed = false;
+  on_threads(ranks, [&](Communicator& comm) {
+    Bytes bytes(6);
+    errors[static_cast<std::size_t>(comm.rank())] = message_of([&] {
+      if (comm.rank() == 0) return comm.begin_send(bytes, 1, "a shard").finish();
+      if (comm.rank() == 2) has_failed.wait(false);
+      comm.all_gather(bytes, "unit h.1");
+    });
+    if (comm.rank() == 0) {
+      has_failed = true;
+      has_failed.notify_all();
+    }
+  });
+  for (const auto& error : errors)
+    EXPECT_THAT(error.value_or(""), HasSubstr("rank 0 called send of a shard, 6 bytes to rank 1"));
+}
+
+TEST(ThreadCommunicators, TwoRanksThatBothSendFirstAreToldSo) {
+  auto ranks = make_thread_communicators(2);
+  std::vector<std::optional<std::string>> errors(2);
+  on_threads(ranks, [&](Communicator& comm) {
+    Bytes bytes(6);
+    errors[static_cast<std::size_t>(comm.rank())] =
+        message_of([&] { comm.begin_send(bytes, 1 - comm.rank(), "a shard").finish(); });
+  });
+  for (const auto& error : errors) EXPECT_THAT(error.value_or(""), HasSubstr("ranks disagree"));
 }
 
 TEST(ThreadCommunicators, NoRankAtAllIsRefused) {
@@ -292,19 +219,55 @@ TEST(ThreadCommunicators, NoRankAtAllIsRefused) {
 
 TEST(SingleRank, EveryCollectiveIsTheIdentity) {
   const auto comm = make_single_rank();
-  EXPECT_EQ(comm->rank(), 0);
-  EXPECT_EQ(comm->world_size(), 1);
-  const auto before = encode({1.5F, -2.0F, 0.25F}, DType::bf16);
-  auto bytes = before;
-  comm->all_gather(bytes);
-  comm->reduce_scatter(bytes, DType::bf16);
-  comm->broadcast(bytes, 0);
-  comm->barrier();
-  EXPECT_EQ(bytes, before);
   std::array<double, 2> values{0.1, -3.0};
   comm->all_reduce(values);
   EXPECT_EQ(values, (std::array<double, 2>{0.1, -3.0}));
+  Bytes bytes(6);
   EXPECT_THROW(comm->broadcast(bytes, 1), InvalidArgument);
+  comm->abort("a test");
+  EXPECT_THAT(message_of([&] { comm->barrier(); }).value_or(""), HasSubstr("a test"));
+}
+
+// Each named function is one call, with what it was given.
+TEST(Communicator, NamedFunctionsMakeTheirCalls) {
+  struct Recorder final : Communicator {
+    using Communicator::begin;
+    int rank() const override { return 0; }
+    int world_size() const override { return 2; }
+    Ticket begin(const HostCall& call) override {
+      calls.push_back(text_of(call, call.input.size(), call.output.size()) + " in " +
+                      std::to_string(call.input.size()) + " out " +
+                      std::to_string(call.output.size()));
+      return {};
+    }
+    void abort(const std::string&) override {}
+    CommunicatorCounters counters() const override { return {}; }
+    void observe(CallObserver) override {}
+    std::vector<std::string> calls;
+  } comm;
+  Bytes a(8);
+  Bytes b(4);
+  comm.begin_all_gather(a, "w").finish();
+  comm.begin_reduce_scatter(a, DType::bf16, "g").finish();
+  comm.begin_all_reduce(a, DType::fp16, "s").finish();
+  comm.begin_broadcast(a, 1, "p").finish();
+  comm.begin_reduce(a, DType::fp32, 1, "r").finish();
+  comm.begin_scatter(a, b, 1, "x").finish();
+  comm.begin_gather(b, a, 1, "y").finish();
+  comm.begin_send(a, 1, "m").finish();
+  comm.begin_receive(a, 1, "m").finish();
+  comm.begin_barrier("e").finish();
+  EXPECT_THAT(comm.calls, testing::ElementsAre("all_gather of w, 8 bytes in 0 out 8",
+                                               "reduce_scatter of g, 8 bytes of bf16 in 0 out 8",
+                                               "all_reduce of s, 8 bytes of fp16 in 0 out 8",
+                                               "broadcast of p, 8 bytes, root 1 in 0 out 8",
+                                               "reduce of r, 8 bytes of fp32, root 1 in 0 out 8",
+                                               "scatter of x, 8 bytes, root 1 in 8 out 4",
+                                               "gather of y, 8 bytes, root 1 in 4 out 8",
+                                               "send of m, 8 bytes to rank 1 in 8 out 0",
+                                               "receive of m, 8 bytes from rank 1 in 0 out 8",
+                                               "barrier of e in 0 out 0"));
+  EXPECT_THROW(static_cast<void>(comm.begin(DeviceCall{})), InvalidArgument);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <thread>
 
 #include "sluice/base/error.hpp"
@@ -215,6 +216,104 @@ TEST(ShardedUnit, RanksGatherEachOthersShardsAndReduceTheirGradients) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Runs `body` on each rank's thread.
+void on_ranks(int ranks, const std::function<void(Rank&, int)>& body) {
+  auto main = make_thread_communicators(ranks);
+  auto gather = make_thread_communicators(ranks);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      const auto index = static_cast<std::size_t>(r);
+      Rank rank(std::move(main[index]), std::move(gather[index]));
+      body(rank, r);
+      rank.communicator->barrier();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(ShardedUnit, DividesTheGradientsOfAllPartsOnce) {
+  const UnitLayout layout = layout_of("u", 10000, 2);
+  on_ranks(2, [&](Rank& rank, int r) {
+    rank.context.sums = {.wire_dtype = DType::bf16, .divisor = 4};
+    const auto unit = rank.unit(layout);
+    double waited = 0;
+    for (int part = 1; part <= 3; ++part) {
+      set_zero(rank, unit->begin_accumulate());
+      unit->restore_accumulated(waited);
+      for (float& value : floats(rank, unit->gradients())) value += static_cast<float>(2 * r + 1);
+      unit->reduce();
+      unit->begin_reduce_home();
+      unit->finish_reduce(waited);
+      EXPECT_EQ(floats(rank, unit->gradients_home())[0], static_cast<float>(part))
+          << "(1 + 3) of each part, divided by 4";
+    }
+  });
+}
+
+TEST(ShardedUnit, WholeWeightsAreGatheredOnceAfterEachUpdateAndStayInPlace) {
+  constexpr int kRanks = 2;
+  const UnitLayout layout = layout_of("u", 10000, kRanks);
+  on_ranks(kRanks, [&](Rank& rank, int r) {
+    const std::size_t bytes = layout.flat_count * sizeof(float);
+    ShardedUnit unit(layout, rank.context,
+                     offload::TieredBytes(Tier::device, rank.device->memory().allocate(bytes, "w")),
+                     {}, WeightsHome::whole);
+    const std::uint64_t held = rank.device->memory().usage().live_bytes;
+    for (int update = 1; update <= 3; ++update) {
+      const auto value = [&](int of) { return static_cast<float>(10 * update + of); };
+      std::ranges::fill(floats(rank, unit.weights_home()), value(r));
+      unit.set_update(Ticket());
+      for (int use = 0; use < 2; ++use) {
+        GatherStall stall;
+        unit.finish_gather(stall);
+        for (int other = 0; other < kRanks; ++other) {
+          const std::size_t first = static_cast<std::size_t>(other) * layout.flat_count / kRanks;
+          const float changed = use == 1 && other == r ? -1 : value(other);
+          EXPECT_EQ(floats(rank, unit.weights())[first], changed);
+        }
+        EXPECT_EQ(rank.device->memory().usage().live_bytes, held) << "gathered in place";
+        unit.release();
+        rank.communicator->barrier();
+        // A second gather would copy this one to the other rank, which expects the first.
+        if (use == 0) floats(rank, unit.weights_home())[0] = -1;
+        rank.communicator->barrier();
+      }
+    }
+  });
+}
+
+TEST(ShardedUnit, AReduceWorkerSumsChecksAndStoresWithoutTheCaller) {
+  constexpr int kRanks = 2;
+  const UnitLayout layout = layout_of("u", 10000, kRanks);
+  on_ranks(kRanks, [&](Rank& rank, int r) {
+    Worker reducer("reduce");
+    rank.context.reduce_worker = &reducer;
+    const auto unit = rank.unit(layout);
+    set_zero(rank, unit->begin_accumulate());
+    for (float& value : floats(rank, unit->gradients())) value += static_cast<float>(r + 1);
+    const auto caller = std::this_thread::get_id();
+    float seen = 0;
+    bool on_caller = true;
+    unit->begin_reduce_home([&](offload::DeviceSpan shard) {
+      on_caller = std::this_thread::get_id() == caller;
+      seen = floats(rank, shard)[0];
+    });
+    EXPECT_EQ(unit->gradient_state(), GradientState::reducing);
+    double stall = 0;
+    unit->finish_reduce(stall);
+    EXPECT_FALSE(on_caller);
+    EXPECT_EQ(seen, 3.0F);
+    EXPECT_EQ(floats(rank, unit->gradients_home())[0], 3.0F);
+    // An error of the check is that of the end, and the unit can be given up.
+    set_zero(rank, unit->begin_accumulate());
+    unit->begin_reduce_home([](offload::DeviceSpan) { throw Error("not this one"); });
+    EXPECT_THROW(unit->finish_reduce(stall), Error);
+    unit->abandon_gradients();
+    EXPECT_EQ(unit->gradient_state(), GradientState::none);
+  });
 }
 
 TEST(Prefetcher, GathersAheadKeepsWhatItIsToldAndReleasesTheRest) {

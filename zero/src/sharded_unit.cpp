@@ -7,6 +7,7 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "wire_sum.hpp"
 
 namespace sluice::zero {
 
@@ -19,18 +20,28 @@ bool used_in_place(const offload::TieredBytes& home, const UnitContext& context)
 }  // namespace
 
 ShardedUnit::ShardedUnit(const UnitLayout& layout, const UnitContext& context,
-                         offload::TieredBytes weights_home, offload::TieredBytes gradients_home)
+                         offload::TieredBytes weights_home, offload::TieredBytes gradients_home,
+                         WeightsHome kept)
     : layout_(layout),
       context_(context),
       range_(shard_range(layout, context.communicator->rank(), context.communicator->world_size())),
       weights_home_(std::move(weights_home)),
       gradients_home_(std::move(gradients_home)) {
-  check_home(weights_home_);
-  if (gradients_home_.size_bytes() > 0) check_home(gradients_home_);
+  if (kept == WeightsHome::whole) {
+    whole_home_ = std::move(weights_home_);
+    SLUICE_CHECK(whole_home_.size_bytes() >= full_bytes(),
+                 "unit " + layout.name + ": a home of " + std::to_string(whole_home_.size_bytes()) +
+                     " bytes for whole weights of " + std::to_string(full_bytes()));
+    const std::size_t element = size_of(context.dtype);
+    weights_home_ = offload::TieredBytes(
+        whole_home_.device_memory().subspan(range_.begin * element, range_.count * element));
+  }
+  check_home(weights_home_, context_.dtype);
+  if (gradients_home_.size_bytes() > 0) check_home(gradients_home_, gradient_dtype());
 }
 
-void ShardedUnit::check_home(const offload::TieredBytes& home) const {
-  const std::uint64_t shard_bytes = range_.count * size_of(context_.dtype);
+void ShardedUnit::check_home(const offload::TieredBytes& home, DType dtype) const {
+  const std::uint64_t shard_bytes = range_.count * size_of(dtype);
   SLUICE_CHECK(home.size_bytes() >= shard_bytes,
                "unit " + layout_.name + ": a home of " + std::to_string(home.size_bytes()) +
                    " bytes for a shard of " + std::to_string(shard_bytes));
@@ -44,6 +55,10 @@ ShardedUnit::~ShardedUnit() {
 
 std::size_t ShardedUnit::full_bytes() const {
   return layout_.flat_count * size_of(context_.dtype);
+}
+
+std::size_t ShardedUnit::full_gradient_bytes() const {
+  return layout_.flat_count * size_of(gradient_dtype());
 }
 
 void ShardedUnit::transition(WeightState from, WeightState to) {
@@ -63,6 +78,7 @@ void ShardedUnit::transition(GradientState from, GradientState to) {
 }
 
 void ShardedUnit::set_update(Ticket update) {
+  note_change();
   update_ = std::make_shared<Ticket>(std::move(update));
 }
 
@@ -72,34 +88,54 @@ void ShardedUnit::wait_current(GatherStall& stall) {
                          layout_.name);
 }
 
+bool ShardedUnit::is_used_in_place() const {
+  return whole_is_current_ || used_in_place(weights_home_, context_);
+}
+
 void ShardedUnit::begin_gather() {
-  const bool in_place = used_in_place(weights_home_, context_);
+  const bool in_place = is_used_in_place();
+  const bool is_whole = whole_home_.size_bytes() > 0;
   SLUICE_CHECK(weight_state_ == WeightState::sharded,
                "unit " + layout_.name + ": gathered twice without a release");
-  if (!in_place) {
+  if (!in_place && !is_whole) {
     gathered_ = context_.device->memory().allocate(full_bytes(), "gathering unit " + layout_.name);
   }
   transition(WeightState::sharded, WeightState::gathering);
   const auto update = std::exchange(update_, nullptr);
   current_at_ = std::chrono::steady_clock::now();
   if (in_place && !update) return;
-  const offload::DeviceSpan full = gathered_.device_span();
+  const offload::DeviceSpan full =
+      is_whole ? whole_home_.device_memory().first(full_bytes()) : gathered_.device_span();
   // Earlier compute work may still use this memory; work issued from now on does not.
   const offload::ComputePoint unused = context_.device->mark_compute();
-  gather_ = context_.gather_worker->begin([this, update, full, in_place, unused] {
+  gather_ = context_.gather_worker->begin([this, update, full, in_place, is_whole, unused] {
     if (update) update->finish();
     current_at_ = std::chrono::steady_clock::now();
     if (in_place) return;
     const std::size_t element = size_of(context_.dtype);
-    context_.mover
-        ->begin_fetch(weights_home_, full.subspan(range_.begin * element, range_.count * element),
-                      unused)
-        .finish();
-    if (context_.gather_communicator->world_size() > 1)
-      context_.gather_communicator->all_gather(context_.device->host_view(full));
+    if (!is_whole) {
+      context_.mover
+          ->begin_fetch(weights_home_, full.subspan(range_.begin * element, range_.count * element),
+                        unused)
+          .finish();
+    }
+    all_gather(full, unused);
     context_.gathers.add("gather", layout_.name, current_at_, std::chrono::steady_clock::now(),
                          {{"bytes", static_cast<std::int64_t>(full.size_bytes())}});
   });
+}
+
+// The shard has arrived, so nothing else is to wait for.
+// Blocks. Compute work from before `unused` may still use the memory.
+void ShardedUnit::all_gather(offload::DeviceSpan full, const offload::ComputePoint& unused) {
+  Communicator& ranks = *context_.gather_communicator;
+  if (ranks.world_size() == 1) return;
+  const std::string label = "the weights of unit " + layout_.name;
+  if (ranks.on_device()) {
+    ranks.begin_all_gather(full, unused, label).finish();
+  } else {
+    ranks.all_gather(context_.device->host_view(full), label);
+  }
 }
 
 void ShardedUnit::finish_gather(GatherStall& stall) {
@@ -120,6 +156,7 @@ void ShardedUnit::finish_gather(GatherStall& stall) {
   stall.fetch_seconds += wait.seconds() - update_seconds;
   record_stall(wait, update_seconds);
   transition(WeightState::gathering, WeightState::gathered);
+  whole_is_current_ = whole_home_.size_bytes() > 0;
 }
 
 void ShardedUnit::record_stall(const offload::StallMeter::Stall& stall,
@@ -134,7 +171,9 @@ void ShardedUnit::record_stall(const offload::StallMeter::Stall& stall,
 offload::DeviceSpan ShardedUnit::weights() const {
   SLUICE_CHECK(weight_state_ == WeightState::gathered,
                "unit " + layout_.name + ": its weights are not on the device");
-  return gathered_ ? gathered_.device_span() : weights_home_.device_memory().first(full_bytes());
+  if (gathered_) return gathered_.device_span();
+  const offload::TieredBytes& home = whole_home_.size_bytes() > 0 ? whole_home_ : weights_home_;
+  return home.device_memory().first(full_bytes());
 }
 
 void ShardedUnit::release() {
@@ -151,8 +190,8 @@ offload::DeviceSpan ShardedUnit::begin_accumulate() {
     return waited_ == Waited::at_home ? offload::DeviceSpan() : gradients();
   }
   try {
-    accumulated_ =
-        context_.device->memory().allocate(full_bytes(), "gradients of unit " + layout_.name);
+    accumulated_ = context_.device->memory().allocate(full_gradient_bytes(),
+                                                      "gradients of unit " + layout_.name);
   } catch (...) {
     gradient_state_ = waited_ == Waited::at_home ? GradientState::waiting : GradientState::none;
     throw;
@@ -166,40 +205,83 @@ void ShardedUnit::restore_accumulated(double& stall_seconds) {
   if (waited_ == Waited::at_home && accumulated_) {
     Ticket fetch = context_.mover->begin_fetch(gradients_home_, gradient_shard());
     context_.stalls.finish(fetch, stall_seconds, "gradients", layout_.name);
+    if (context_.sums.divisor != 1 && context_.communicator->world_size() > 1)
+      undo_division(context_.device->host_view(gradient_shard()));
   }
   waited_ = Waited::nothing;
+}
+
+// The sum so far will be divided with the gradients that are added to it.
+void ShardedUnit::undo_division(std::span<std::byte> sum) const {
+  convert_elements({sum.data(), gradient_dtype()}, {sum.data(), gradient_dtype()}, range_.count,
+                   {.multiplier = context_.sums.divisor}, context_.executor);
 }
 
 offload::DeviceSpan ShardedUnit::gradients() const {
   SLUICE_CHECK(gradient_state_ == GradientState::accumulating,
                "unit " + layout_.name + ": its gradients are not on the device");
   return accumulated_ ? accumulated_.device_span()
-                      : gradients_home_.device_memory().first(full_bytes());
+                      : gradients_home_.device_memory().first(full_gradient_bytes());
 }
 
 offload::DeviceSpan ShardedUnit::gradient_shard() const {
-  const std::size_t element = size_of(context_.dtype);
+  const std::size_t element = size_of(gradient_dtype());
   return gradients().subspan(range_.begin * element, range_.count * element);
 }
 
 void ShardedUnit::reduce() {
-  if (context_.communicator->world_size() > 1) {
-    context_.communicator->reduce_scatter(context_.device->host_view(gradients()), context_.dtype);
+  if (context_.communicator->world_size() == 1) return;
+  reduce_scatter(gradients(), context_.device->mark_compute());
+}
+
+// Blocks. On the host, the compute work that made the gradients has ended.
+void ShardedUnit::reduce_scatter(offload::DeviceSpan full, const offload::ComputePoint& made) {
+  Communicator& ranks = *context_.communicator;
+  const std::string label = "the gradients of unit " + layout_.name;
+  if (!context_.sums.is_plain(gradient_dtype())) {
+    sum_over_wire(ranks, context_.device->host_view(full), gradient_dtype(), context_.sums,
+                  context_.executor, label);
+  } else if (ranks.on_device()) {
+    ranks.begin_reduce_scatter(full, gradient_dtype(), made, label).finish();
+  } else {
+    ranks.reduce_scatter(context_.device->host_view(full), gradient_dtype(), label);
   }
 }
 
 void ShardedUnit::lend_gradients_home(offload::TieredBytes home) {
   SLUICE_CHECK(gradient_state_ == GradientState::accumulating,
                "unit " + layout_.name + ": no gradients are about to leave");
-  check_home(home);
+  check_home(home, gradient_dtype());
   gradients_home_ = std::move(home);
 }
 
 void ShardedUnit::begin_reduce_home() {
-  check_home(gradients_home_);
+  check_home(gradients_home_, gradient_dtype());
   if (accumulated_) {
     reduce_ = context_.mover->begin_store(gradient_shard(), gradients_home_);
   }
+  transition(GradientState::accumulating, GradientState::reducing);
+}
+
+void ShardedUnit::begin_reduce_home(Reduced reduced) {
+  if (context_.communicator->world_size() == 1 || context_.reduce_worker == nullptr) {
+    reduce();
+    if (reduced) reduced(gradient_shard());
+    begin_reduce_home();
+    return;
+  }
+  check_home(gradients_home_, gradient_dtype());
+  const offload::DeviceSpan full = gradients();
+  const offload::ComputePoint made = context_.device->mark_compute();
+  reduce_ = context_.reduce_worker->begin(
+      [this, full, made, shard = gradient_shard(), reduced = std::move(reduced)] {
+        const auto begin = std::chrono::steady_clock::now();
+        reduce_scatter(full, made);
+        context_.reductions.add("reduce", layout_.name, begin, std::chrono::steady_clock::now(),
+                                {{"bytes", static_cast<std::int64_t>(full.size_bytes())}});
+        if (reduced) reduced(shard);
+        context_.mover->begin_store(shard, gradients_home_).finish();
+      });
   transition(GradientState::accumulating, GradientState::reducing);
 }
 

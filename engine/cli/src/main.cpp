@@ -21,6 +21,7 @@
 #include "process/memory_settings.hpp"
 #include "process/signals.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/launch_environment.hpp"
 #include "sluice/base/log.hpp"
 #include "terminal/text_format.hpp"
 
@@ -73,6 +74,7 @@ struct Run {
   int operator()(const NvmeCleanArguments& arguments) const {
     return run_nvme_clean(arguments, session);
   }
+  int operator()(const LaunchArguments& arguments) const { return run_launch(arguments, session); }
 };
 
 int run(const std::vector<std::string>& argv) {
@@ -93,12 +95,31 @@ int run(const std::vector<std::string>& argv) {
   return code;
 }
 
+// The place among several ranks; 0 and an empty name with one rank.
+struct RankName {
+  int rank = 0;
+  std::string name;
+};
+RankName rank_name() {
+  try {
+    const LaunchEnvironment launch = launch_environment();
+    if (launch.world_size == 1) return {};
+    return {launch.rank, "rank " + std::to_string(launch.rank) + ": "};
+  } catch (const InvalidArgument&) {
+    return {};  // the message is about that
+  }
+}
+
 int report_failure(const std::exception_ptr& error, bool json) {
   Failure failure = classify(error);
   failure.message = printable(failure.message);
-  std::fprintf(stderr, "%s%s\n",
-               failure.begins_with_place ? "" : "sluice: ", failure.message.c_str());
-  if (json) {
+  const RankName rank = rank_name();
+  if (!failure.shown_by_another_rank) {
+    std::fprintf(stderr, "%s%s\n",
+                 failure.begins_with_place ? "" : ("sluice: " + rank.name).c_str(),
+                 failure.message.c_str());
+  }
+  if (json && rank.rank == 0) {
     Json::Value object(Json::objectValue);
     object["error"] = failure.message;
     object["exit_code"] = failure.exit_code;

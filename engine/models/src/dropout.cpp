@@ -73,10 +73,7 @@ std::uint64_t seed_of(const PhiloxStream& stream, std::uint64_t first_index) {
   return (std::uint64_t{words[0]} << 32U) | words[1];
 }
 
-// Draws from the device's default generator, which has no other user.
-void drop_on_device(torch::Tensor& x, double p, std::uint64_t seed) {
-  at::Generator generator = at::globalContext().defaultGenerator(x.device());
-  generator.set_current_seed(seed);
+void drop_on_device(torch::Tensor& x, double p, const at::Generator& generator) {
   const torch::Tensor dropped = torch::empty_like(x, torch::kBool).bernoulli_(p, generator);
   x.mul_(1.0 / (1.0 - p)).masked_fill_(dropped, 0);
 }
@@ -91,11 +88,18 @@ PhiloxStream dropout_stream(const DropoutKey& key, std::int64_t unit, std::int64
                         static_cast<std::uint64_t>(key.micro_batch), 0});
 }
 
+at::Generator seeded_generator(const torch::Device& device, const PhiloxStream& stream,
+                               std::uint64_t first_index) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  generator.set_current_seed(seed_of(stream, first_index));
+  return generator;
+}
+
 void drop_in_place(torch::Tensor& x, double p, const PhiloxStream& stream,
                    std::uint64_t first_index) {
   assert(x.is_contiguous());
   if (!x.is_cpu()) {
-    drop_on_device(x, p, seed_of(stream, first_index));
+    drop_on_device(x, p, seeded_generator(x.device(), stream, first_index));
     return;
   }
   const Mask mask{stream, first_index, static_cast<std::uint32_t>(std::llround(p * 0x1p32 - 0.5))};

@@ -241,7 +241,8 @@ void UnitModule::bind_gradients(const zero::UnitLayout& layout, const Tensor& fl
       views_of(layout, flat_gradient, borrowed_gradients, params_.size(), "gradients");
   for (std::size_t i = 0; i < params_.size(); ++i) {
     SLUICE_CHECK(views[i].sizes() == params_[i].sizes() &&
-                     views[i].scalar_type() == params_[i].scalar_type(),
+                     (views[i].scalar_type() == params_[i].scalar_type() ||
+                      views[i].scalar_type() == torch::kFloat32),
                  "gradients of unit " + layout.name +
                      " differ from the bound weights in shape or data type");
   }

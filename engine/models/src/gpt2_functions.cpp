@@ -3,6 +3,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
+#include <ATen/SDPBackend.h>
 
 #include <algorithm>
 #include <cmath>
@@ -28,6 +29,42 @@ Tensor& gradient_of(const Tensor& parameter) {
   return gradient;
 }
 
+template <typename Scalar>
+void add_to_fp32(float* into, const Scalar* values, std::int64_t count) {
+  at::parallel_for(0, count, at::internal::GRAIN_SIZE, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) into[i] += static_cast<float>(values[i]);
+  });
+}
+
+// into += values, where `into` is contiguous, and may be fp32 beside 16-bit values. LibTorch would
+// make a temporary of the values in fp32 on the CPU.
+void add_to(Tensor into, const Tensor& values) {
+  if (into.scalar_type() == values.scalar_type() || !into.is_cpu()) {
+    into.add_(values);
+    return;
+  }
+  TORCH_CHECK(into.is_contiguous() && into.sizes() == values.sizes());
+  const Tensor from = values.contiguous();
+  AT_DISPATCH_REDUCED_FLOATING_TYPES(from.scalar_type(), "add_to_fp32", [&] {
+    add_to_fp32(into.mutable_data_ptr<float>(), from.const_data_ptr<scalar_t>(), from.numel());
+  });
+}
+
+// into += a (R, N) @ b (N, C), where `into` (R, C) has the type of the factors or is fp32. A
+// product that is added to fp32 sums exists in pieces of some rows.
+void add_product(Tensor& into, const Tensor& a, const Tensor& b) {
+  if (into.scalar_type() == a.scalar_type()) {
+    into.addmm_(a, b);
+    return;
+  }
+  const std::int64_t rows = into.size(0);
+  const std::int64_t step = sum_chunk_rows(rows, into.size(1), !into.is_cpu());
+  for (std::int64_t row = 0; row < rows; row += step) {
+    const std::int64_t count = std::min(step, rows - row);
+    add_to(into.narrow(0, row, count), a.narrow(0, row, count).mm(b));
+  }
+}
+
 class Linear : public torch::autograd::Function<Linear> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
@@ -39,23 +76,23 @@ class Linear : public torch::autograd::Function<Linear> {
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const variable_list saved = ctx->get_saved_variables();
     const Tensor gradient = gradients[0].contiguous();
-    if (saved[1].requires_grad()) gradient_of(saved[1]).addmm_(saved[0].t(), gradient);
-    if (saved[2].requires_grad()) gradient_of(saved[2]).add_(gradient.sum(0));
+    if (saved[1].requires_grad()) add_product(gradient_of(saved[1]), saved[0].t(), gradient);
+    if (saved[2].requires_grad()) add_to(gradient_of(saved[2]), gradient.sum(0));
     Tensor of_input;
     if (ctx->needs_input_grad(0)) of_input = gradient.mm(saved[1].t());
     return {of_input, {}, {}};
   }
 };
 
-// Adds row n of `gradient` (N, C) to row tokens[n] of `into` (V, C). Each row's sum is taken in the
-// order of N, in fp32, and rounded once. One thread sums a row, so the number of threads does not
-// matter.
-template <typename Scalar>
+// Adds row n of `gradient` (N, C) to row tokens[n] of `into` (V, C), of type Into. Each row's sum
+// is taken in the order of N, in fp32, and rounded once. One thread sums a row, so the number of
+// threads does not matter.
+template <typename Scalar, typename Into>
 void add_rows(Tensor& into, const Tensor& tokens, const Tensor& gradient) {
   const std::int64_t width = gradient.size(1);
   const auto* token = tokens.const_data_ptr<std::int64_t>();
   const auto* from = gradient.const_data_ptr<Scalar>();
-  auto* to = into.mutable_data_ptr<Scalar>();
+  auto* to = into.mutable_data_ptr<Into>();
   std::vector<std::int64_t> order(static_cast<std::size_t>(tokens.numel()));
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -70,13 +107,13 @@ void add_rows(Tensor& into, const Tensor& tokens, const Tensor& gradient) {
     std::vector<at::opmath_type<Scalar>> sums(static_cast<std::size_t>(width));
     for (auto group = static_cast<std::size_t>(begin); group < static_cast<std::size_t>(end);
          ++group) {
-      Scalar* row = to + token[order[groups[group]]] * width;
+      Into* row = to + token[order[groups[group]]] * width;
       std::fill(sums.begin(), sums.end(), at::opmath_type<Scalar>(0));
       for (std::size_t i = groups[group]; i < groups[group + 1]; ++i) {
         const Scalar* source = from + order[i] * width;
         for (std::size_t c = 0; c < sums.size(); ++c) sums[c] += source[c];
       }
-      for (std::size_t c = 0; c < sums.size(); ++c) row[c] = static_cast<Scalar>(row[c] + sums[c]);
+      for (std::size_t c = 0; c < sums.size(); ++c) row[c] = static_cast<Into>(row[c] + sums[c]);
     }
   });
 }
@@ -101,7 +138,12 @@ class Embed : public torch::autograd::Function<Embed> {
       const Tensor rows = gradient.view({-1, gradient.size(2)});
       if (rows.is_cpu()) {
         AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, rows.scalar_type(), "add_rows",
-                                        [&] { add_rows<scalar_t>(of_tokens, tokens, rows); });
+                                        [&] {
+                                          if (of_tokens.scalar_type() == rows.scalar_type())
+                                            add_rows<scalar_t, scalar_t>(of_tokens, tokens, rows);
+                                          else
+                                            add_rows<scalar_t, float>(of_tokens, tokens, rows);
+                                        });
       } else {
         // LibTorch sorts the tokens too: it sums in fp32, in a fixed order. It takes a temporary of
         // the weight's size.
@@ -112,7 +154,7 @@ class Embed : public torch::autograd::Function<Embed> {
     }
     if (saved[2].requires_grad()) {
       const std::int64_t position = ctx->saved_data["position"].toInt();
-      gradient_of(saved[2]).narrow(0, position, gradient.size(1)).add_(gradient.sum(0));
+      add_to(gradient_of(saved[2]).narrow(0, position, gradient.size(1)), gradient.sum(0));
     }
     return {Tensor(), Tensor(), Tensor(), Tensor()};
   }
@@ -172,7 +214,7 @@ class ProjectedCrossEntropy : public torch::autograd::Function<ProjectedCrossEnt
       losses.narrow(0, row, count)
           .copy_(losses_of(logits, targets.narrow(0, row, count), piece, scale));
       if (!scale) continue;
-      if (weight.requires_grad()) gradient_of(weight).addmm_(logits.t(), chunk);
+      if (weight.requires_grad()) add_product(gradient_of(weight), logits.t(), chunk);
       Tensor place = of_input.narrow(0, row, count);
       at::mm_out(place, logits, weight);
     }
@@ -285,14 +327,39 @@ Tensor projected_cross_entropy(const Tensor& x, const Tensor& weight, const Tens
                                       with_gradients ? std::optional(scale) : std::nullopt);
 }
 
-Tensor attention(const Tensor& qkv, std::int64_t batch, std::int64_t heads) {
-  const Heads all = split_heads(qkv, batch, heads);
-  const Tensor out = at::scaled_dot_product_attention(all.q, all.k, all.v, {}, 0.0, true);
+namespace {
+
+Tensor attend(const Heads& all, const Tensor& qkv, double p) {
+  const Tensor out = at::scaled_dot_product_attention(all.q, all.k, all.v, {}, p, true);
   return out.transpose(1, 2).reshape({qkv.size(0), qkv.size(1) / 3});
+}
+
+}  // namespace
+
+Tensor attention(const Tensor& qkv, std::int64_t batch, std::int64_t heads) {
+  return attend(split_heads(qkv, batch, heads), qkv, 0.0);
+}
+
+Tensor seeded_attention(const Tensor& qkv, std::int64_t batch, std::int64_t heads, double p,
+                        const PhiloxStream& stream) {
+  (void)seeded_generator(qkv.device(), stream, 0);
+  return attend(split_heads(qkv, batch, heads), qkv, p);
 }
 
 Tensor attention_with_dropout(const Tensor& qkv, std::int64_t batch, std::int64_t heads, double p,
                               const PhiloxStream& stream) {
+  const bool graph_is_wanted = torch::GradMode::is_enabled();
+  {
+    // LibTorch chooses the kernel, and the kernel the mask; gradients are one of its criteria.
+    const torch::AutoGradMode as_in_a_recompute(true);
+    const Tensor x = qkv.requires_grad() ? qkv : qkv.detach().requires_grad_(true);
+    const Heads all = split_heads(x, batch, heads);
+    const std::int64_t kernel = at::_fused_sdp_choice(all.q, all.k, all.v, {}, p, true);
+    if (kernel != static_cast<std::int64_t>(at::SDPBackend::math)) {
+      const Tensor out = seeded_attention(x, batch, heads, p, stream);
+      return graph_is_wanted && qkv.requires_grad() ? out : out.detach();
+    }
+  }
   return DroppedAttention::apply(qkv, batch, heads, p, stream);
 }
 

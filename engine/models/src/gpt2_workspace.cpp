@@ -265,6 +265,21 @@ UnitWorkspace unit_workspace(const config::ModelConfig& model, std::size_t unit_
   return unit_index == last ? workspace.head() : workspace.block();
 }
 
+std::uint64_t fp32_sum_bytes(const config::ModelConfig& model, std::size_t unit_index,
+                             bool on_gpu) {
+  const std::int64_t width = model.n_embd;
+  const auto product = [&](std::int64_t rows, std::int64_t columns) {
+    const std::int64_t count = sum_chunk_rows(rows, columns, on_gpu) * columns;
+    return offload::pool_bytes(static_cast<Bytes>(count) * sizeof(std::uint16_t));
+  };
+  // The embedding's rows are summed without a product.
+  if (unit_index == 0) return 0;
+  if (unit_index == static_cast<std::size_t>(model.n_layer) + 1)
+    return product(model.vocab_size, width);
+  const std::int64_t inner = model.inner_size();
+  return std::max({product(width, 3 * width), product(width, inner), product(inner, width)});
+}
+
 UnitWorkspaces estimate_gpu_workspaces(const config::ModelConfig& model, std::uint64_t micro_batch,
                                        std::uint64_t element_bytes) {
   const std::uint64_t rows =
@@ -272,8 +287,10 @@ UnitWorkspaces estimate_gpu_workspaces(const config::ModelConfig& model, std::ui
   // The CPU's tensors, plus the fused attention's fp32 sums of gradients, in blocks of 128 rows.
   const std::uint64_t sums =
       checked_mul(align_up(rows, 128), static_cast<std::uint64_t>(model.n_embd) * sizeof(float));
+  config::ModelConfig fused = model;
+  fused.attn_pdrop = 0;  // a fused attention with dropout needs no more than one without
   const auto of = [&](std::size_t unit) {
-    UnitWorkspace workspace = unit_workspace(model, unit, micro_batch, element_bytes, 1);
+    UnitWorkspace workspace = unit_workspace(fused, unit, micro_batch, element_bytes, 1);
     for (std::uint64_t* bytes : {&workspace.forward_bytes, &workspace.backward_bytes,
                                  &workspace.keeping_bytes, &workspace.kept_bytes})
       *bytes = checked_add(*bytes, *bytes / 8);

@@ -1,6 +1,7 @@
 #include "sluice/models/parallel_check.hpp"
 
-#include <torch/torch.h>
+#include <ATen/Parallel.h>
+#include <torch/types.h>
 
 #include <string>
 

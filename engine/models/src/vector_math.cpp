@@ -1,6 +1,6 @@
 #include "sluice/models/vector_math.hpp"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace sluice::models {
 

@@ -10,7 +10,9 @@
 #include "cuda/cuda_handles.hpp"
 #include "cuda/cuda_memory.hpp"
 #include "cuda/gpu_clock.hpp"
+#include "cuda/pages/cuda_pages.hpp"
 #include "device/check_copy.hpp"
+#include "memory/mapped_source.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/offload/arena_source.hpp"
 
@@ -22,6 +24,7 @@ namespace {
 // LibTorch's kernels expect tensors at multiples of this address.
 constexpr std::size_t kGranuleBytes = 512;
 constexpr const char* kMarking = "marking a point in the GPU's work";
+constexpr const char* kStream = "a stream of another library";
 
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
@@ -57,11 +60,25 @@ CudaDeviceFacts facts_of(CudaApi& api, int index) {
           properties.totalGlobalMem};
 }
 
+std::unique_ptr<MemorySource> make_memory(const std::shared_ptr<CudaApi>& api,
+                                          const CudaDeviceOptions& options,
+                                          std::shared_ptr<DriverApi> driver) {
+  if (options.page_bytes > 0) {
+    SLUICE_CHECK(driver != nullptr, "pages of a GPU's memory need its driver");
+    return std::make_unique<MappedSource>(
+        make_page_memory({api, std::move(driver), options.index,
+                          static_cast<cudaStream_t>(options.compute_stream)}),
+        options.memory_bytes, Tier::device, kGranuleBytes);
+  }
+  return std::make_unique<ArenaSource>(make_device_source(api, options.index), options.memory_bytes,
+                                       Tier::device, kGranuleBytes);
+}
+
 // Thread-safe.
 class CudaDevice final : public GpuDevice {
  public:
   CudaDevice(std::shared_ptr<CudaApi> api, const CudaDeviceOptions& options,
-             const CudaDeviceFacts& facts)
+             const CudaDeviceFacts& facts, std::shared_ptr<DriverApi> driver)
       : api_(use(std::move(api), options.index)),
         index_(options.index),
         name_("cuda:" + std::to_string(index_) + " " + facts.name),
@@ -69,9 +86,7 @@ class CudaDevice final : public GpuDevice {
         points_(*api_, cudaEventDisableTiming),
         timed_points_(*api_, cudaEventDefault),
         clock_(*api_),
-        pool_(Tier::device, options.memory_bytes,
-              std::make_unique<ArenaSource>(make_device_source(api_, index_), options.memory_bytes,
-                                            Tier::device, kGranuleBytes)),
+        pool_(Tier::device, options.memory_bytes, make_memory(api_, options, std::move(driver))),
         in_{{*api_, index_, options.trace, "h2d"}, {*api_, index_, options.trace, "h2d"}},
         out_{{*api_, index_, options.trace, "d2h"}, {*api_, index_, options.trace, "d2h"}} {}
 
@@ -162,6 +177,41 @@ class CudaDevice final : public GpuDevice {
   Direction out_;
 };
 
+class GpuStream final : public DeviceStream {
+ public:
+  GpuStream(std::shared_ptr<CudaApi> api, int index)
+      : api_(use(std::move(api), index)),
+        index_(index),
+        stream_(*api_),
+        end_(*api_, cudaEventDisableTiming) {}
+
+  void* handle() const override { return stream_.get(); }
+  void use_device() override { SLUICE_CUDA(*api_, set_device(index_), kStream); }
+  void wait_for(const ComputePoint& after) override {
+    if (after.event() == nullptr) return;
+    SLUICE_CUDA(*api_, stream_wait_event(stream_.get(), static_cast<cudaEvent_t>(after.event())),
+                kStream);
+  }
+  void mark_end() override { SLUICE_CUDA(*api_, event_record(end_.get(), stream_.get()), kStream); }
+  bool has_reached_end() override {
+    const cudaError_t reached = api_->event_query(end_.get());
+    if (reached == cudaErrorNotReady) return false;
+    if (reached != cudaSuccess) throw_cuda_failed(*api_, reached, "event_query", kStream);
+    return true;
+  }
+
+ private:
+  static std::shared_ptr<CudaApi> use(std::shared_ptr<CudaApi> api, int index) {
+    SLUICE_CUDA(*api, set_device(index), kStream);
+    return api;
+  }
+
+  const std::shared_ptr<CudaApi> api_;  // shared with the device
+  const int index_;
+  const Stream stream_;
+  const Event end_;
+};
+
 }  // namespace
 
 CudaDevices find_devices(CudaApi& api) {
@@ -180,8 +230,8 @@ CudaDevices find_devices(CudaApi& api) {
   return found;
 }
 
-std::unique_ptr<Device> make_device(std::shared_ptr<CudaApi> api,
-                                    const CudaDeviceOptions& options) {
+std::unique_ptr<Device> make_device(std::shared_ptr<CudaApi> api, const CudaDeviceOptions& options,
+                                    std::shared_ptr<DriverApi> driver) {
   const CudaDevices found = find_devices(*api);
   SLUICE_CHECK(!found.devices.empty(), found.why_none);
   const auto count = found.devices.size();
@@ -189,7 +239,12 @@ std::unique_ptr<Device> make_device(std::shared_ptr<CudaApi> api,
                "there is no GPU " + std::to_string(options.index) + ": " + std::to_string(count) +
                    (count == 1 ? " is" : " are") + " visible, counted from 0");
   return std::make_unique<CudaDevice>(std::move(api), options,
-                                      found.devices[static_cast<std::size_t>(options.index)]);
+                                      found.devices[static_cast<std::size_t>(options.index)],
+                                      std::move(driver));
+}
+
+std::unique_ptr<DeviceStream> make_stream(GpuDevice& device) {
+  return std::make_unique<GpuStream>(device.api(), device.index());
 }
 
 }  // namespace cuda
@@ -216,7 +271,27 @@ std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {
   std::string why_not;
   std::shared_ptr<cuda::CudaApi> api = cuda::load_cuda_runtime(why_not);
   SLUICE_CHECK(api != nullptr, "the CUDA runtime cannot be loaded: " + why_not);
-  return cuda::make_device(std::move(api), options);
+  std::shared_ptr<cuda::DriverApi> driver;
+  if (options.page_bytes > 0) {
+    driver = cuda::load_cuda_driver(why_not);
+    SLUICE_CHECK(driver != nullptr, "the driver's pages were found before: " + why_not);
+  }
+  return cuda::make_device(std::move(api), options, std::move(driver));
+}
+
+CudaPages find_cuda_pages(int index) {
+  CudaPages found;
+  std::shared_ptr<cuda::CudaApi> api = cuda::load_cuda_runtime(found.why_not);
+  std::shared_ptr<cuda::DriverApi> driver =
+      api == nullptr ? nullptr : cuda::load_cuda_driver(found.why_not);
+  return driver == nullptr ? found
+                           : cuda::find_pages({std::move(api), std::move(driver), index, nullptr});
+}
+
+std::unique_ptr<DeviceStream> make_device_stream(Device& device) {
+  auto* gpu = dynamic_cast<cuda::GpuDevice*>(&device);
+  SLUICE_CHECK(gpu != nullptr, std::string(device.name()) + " is no GPU, and has no streams");
+  return cuda::make_stream(*gpu);
 }
 
 }  // namespace sluice::offload

@@ -9,6 +9,8 @@
 
 namespace sluice::offload::cuda {
 
+class DriverApi;
+
 // The device that make_device() makes; other classes of this component may call its runtime.
 class GpuDevice : public Device {
  public:
@@ -17,6 +19,9 @@ class GpuDevice : public Device {
 };
 
 CudaDevices find_devices(CudaApi& api);
-std::unique_ptr<Device> make_device(std::shared_ptr<CudaApi> api, const CudaDeviceOptions& options);
+std::unique_ptr<DeviceStream> make_stream(GpuDevice& device);
+// With page_bytes in the options, `driver` maps the memory.
+std::unique_ptr<Device> make_device(std::shared_ptr<CudaApi> api, const CudaDeviceOptions& options,
+                                    std::shared_ptr<DriverApi> driver = nullptr);
 
 }  // namespace sluice::offload::cuda

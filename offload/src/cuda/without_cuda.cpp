@@ -17,7 +17,15 @@ std::uint64_t cuda_free_bytes(int) {
   throw InvalidArgument(kWhyNone);
 }
 
+CudaPages find_cuda_pages(int) {
+  return {0, kWhyNone};
+}
+
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&) {
+  throw InvalidArgument(kWhyNone);
+}
+
+std::unique_ptr<DeviceStream> make_device_stream(Device&) {
   throw InvalidArgument(kWhyNone);
 }
 

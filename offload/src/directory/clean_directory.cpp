@@ -25,17 +25,27 @@ struct Committed {
   std::set<std::string> needed_paths;  // files in which a committed shard lies, and labels
 };
 
-Committed committed_in(const std::string& directory) {
-  Committed committed;
-  const std::optional<Manifest> manifest = load_manifest(directory);
-  if (!manifest) return committed;
-  committed.step = manifest->step;
-  const Stripe stripe = stripe_of_committed(directory, *manifest);
+void add_needed(const std::string& directory, const Manifest& manifest, Committed& committed) {
+  const Stripe stripe = stripe_of_committed(directory, manifest);
   for (const std::string& part : stripe.directories) {
     if (stripe.striped()) committed.needed_paths.insert(label_path(part));
     const auto number = static_cast<std::size_t>(&part - stripe.directories.data());
-    for (const ManifestShard& shard : manifest->shards)
+    for (const ManifestShard& shard : manifest.shards)
       committed.needed_paths.insert(slot_path(part, shard.slot, number));
+  }
+}
+
+Committed committed_in(const std::string& directory) {
+  Committed committed;
+  if (const std::optional<Manifest> manifest = load_manifest(directory)) {
+    committed.step = manifest->step;
+    add_needed(directory, *manifest, committed);
+  }
+  // In a rank's folder, either of the two may be committed on all ranks.
+  const std::string prepared = prepared_path(directory);
+  if (const std::optional<std::string> text = read_text_file(prepared)) {
+    add_needed(directory, parse_manifest(*text, prepared), committed);
+    committed.needed_paths.insert(prepared);
   }
   return committed;
 }
@@ -77,6 +87,8 @@ void check_manifest_is_a_stores(const std::string& directory) {
 
 std::string describe(const std::string& directory, const std::string& path, CleanScope scope) {
   if (path == manifest_path(directory)) return "manifest: what is committed";
+  if (path == rank_manifest_path(directory)) return "manifest: what is committed on all ranks";
+  if (path == prepared_path(directory)) return "manifest that not all ranks committed";
   if (path == manifest_draft_path(directory)) return "manifest that was not finished";
   if (path == bench_path(directory)) return "file of a bench";
   if (path == label_path(directory)) return "label of a part of a striped run";
@@ -132,8 +144,12 @@ CleanReport find_files(const std::string& directory, CleanScope scope) {
   return report;
 }
 
-// A checkpoint's own folder goes when nothing else is in it than what goes.
-void add_folder(const std::string& folder, CleanReport& report) {
+std::string parent_of(const std::string& path) {
+  return path.substr(0, path.rfind('/'));
+}
+
+// A checkpoint's or a rank's own folder goes when nothing else is in it than what goes.
+void add_folder(const std::string& folder, const std::string& what, CleanReport& report) {
   const auto goes = [&](const fs::path& path) {
     return std::any_of(report.files.begin(), report.files.end(),
                        [&](const RemovableFile& file) { return file.path == path; });
@@ -141,7 +157,7 @@ void add_folder(const std::string& folder, CleanReport& report) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (!goes(fs::path(folder) / entry.path().filename())) return;
   }
-  report.files.push_back({folder, 0, file_disk_bytes(folder), "folder of a checkpoint", true});
+  report.files.push_back({folder, 0, file_disk_bytes(folder), what, true});
 }
 
 CleanReport find_removable(const std::string& directory, CleanScope scope);
@@ -149,8 +165,10 @@ CleanReport find_removable(const std::string& directory, CleanScope scope);
 // No run needs it: it was not finished, or its removal was not.
 bool is_dead(const CheckpointFolder& folder) {
   if (folder.is_draft) return true;
-  if (file_exists(manifest_path(folder.path))) return false;
-  return !list_store_files(folder.path).empty() || holds_nothing_but_a_lock(folder.path);
+  if (file_exists(manifest_path(folder.path)) || file_exists(rank_manifest_path(folder.path)))
+    return false;
+  return !list_store_files(folder.path).empty() || !list_rank_folders(folder.path).empty() ||
+         holds_nothing_but_a_lock(folder.path);
 }
 
 void add_checkpoint(const CheckpointFolder& folder, CleanScope scope, CleanReport& report) {
@@ -164,19 +182,62 @@ void add_checkpoint(const CheckpointFolder& folder, CleanScope scope, CleanRepor
   }
 }
 
+void move_files(CleanReport& from, CleanReport& to) {
+  to.files.insert(to.files.end(), from.files.begin(), from.files.end());
+  to.missing_directories.insert(to.missing_directories.end(), from.missing_directories.begin(),
+                                from.missing_directories.end());
+}
+
+// One rank's store with its lock and folder. A striped one has a folder on each drive.
+void add_rank_folder(const RankFolder& folder, CleanScope scope, CleanReport& report) {
+  if (has_manifest_of_something_else(folder.path)) return;
+  CleanReport found = find_files(folder.path, scope);
+  if (scope == CleanScope::everything) {
+    std::set<std::string> folders{folder.path};
+    for (const RemovableFile& file : found.files) folders.insert(parent_of(file.path));
+    add_lock(folder.path, found);
+    for (const std::string& each : folders) {
+      if (rank_folder_of(each)) add_folder(each, "folder of a rank", found);
+    }
+  }
+  move_files(found, report);
+}
+
+// The state that is committed on all ranks, or that cannot be read and is to go.
+std::optional<RankManifest> rank_manifest_in(const std::string& directory, CleanScope scope) {
+  try {
+    return load_rank_manifest(directory);
+  } catch (const StorageError&) {
+    if (scope == CleanScope::leftovers) throw;
+    return std::nullopt;
+  }
+}
+
+// Leftovers are folders of another number of ranks than is committed. Without ranks.json that
+// cannot be told: it may lie on another host.
+void add_rank_folders(const std::string& directory, CleanScope scope, CleanReport& report) {
+  const std::optional<RankManifest> committed = rank_manifest_in(directory, scope);
+  if (committed) report.committed_step = committed->step;
+  if (scope == CleanScope::everything)
+    add_file(rank_manifest_path(directory),
+             describe(directory, rank_manifest_path(directory), scope), report);
+  for (const RankFolder& folder : list_rank_folders(directory)) {
+    const bool other = committed && folder.world_size != committed->world_size();
+    add_rank_folder(folder, other ? CleanScope::everything : scope, report);
+  }
+}
+
 CleanReport find_removable(const std::string& directory, CleanScope scope) {
   CleanReport report = find_files(directory, scope);
+  add_rank_folders(directory, scope, report);
   for (const CheckpointFolder& folder : list_checkpoint_folders(directory)) {
     add_checkpoint(folder, scope, report);
   }
   if (scope == CleanScope::leftovers) return report;
   add_lock(directory, report);
-  if (checkpoint_folder_of(directory)) add_folder(directory, report);
+  if (checkpoint_folder_of(directory)) add_folder(directory, "folder of a checkpoint", report);
+  if (rank_folder_of(directory)) add_folder(directory, "folder of a rank", report);
   return report;
-}
-
-std::string parent_of(const std::string& path) {
-  return path.substr(0, path.rfind('/'));
 }
 
 void remove_all(const std::vector<RemovableFile>& files) {
@@ -188,7 +249,8 @@ void remove_all(const std::vector<RemovableFile>& files) {
     remove_file(file.path);
     // Else loss of power could bring the manifest back without the files that it names.
     const std::string directory = parent_of(file.path);
-    if (file.path == manifest_path(directory)) sync_directory(directory);
+    if (file.path == manifest_path(directory) || file.path == rank_manifest_path(directory))
+      sync_directory(directory);
   }
 }
 
@@ -244,14 +306,30 @@ bool is_run_file(const std::string& path) {
   const std::filesystem::path file =
       std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
   if (error) throw IoError(error.value(), "realpath", path);
-  if (!is_store_file(file.string())) return false;
   const std::string directory = file.parent_path().string();
+  if (file == rank_manifest_path(directory)) return true;
+  if (!is_store_file(file.string())) return false;
   return file_exists(lock_path(directory)) || file_exists(manifest_path(directory)) ||
          file_exists(label_path(directory));
 }
 
 void remove_dead_files(const std::string& directory) {
   remove_leftovers(directory, list_dead_files(directory));
+}
+
+void remove_other_states(const std::string& directory, int world_size) {
+  CleanReport report;
+  if (world_size == 1) {
+    add_file(rank_manifest_path(directory), "", report);
+  } else if (!has_manifest_of_something_else(directory)) {
+    report = find_files(directory, CleanScope::everything);
+    std::erase_if(report.files,
+                  [&](const RemovableFile& file) { return file.path == bench_path(directory); });
+  }
+  for (const RankFolder& folder : list_rank_folders(directory)) {
+    if (folder.world_size != world_size) add_rank_folder(folder, CleanScope::everything, report);
+  }
+  remove_all(report.files);
 }
 
 void remove_dead_checkpoints(const std::string& directory) {

@@ -1,4 +1,5 @@
 #include <array>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -60,25 +61,56 @@ StoredShard stored_shard(const ManifestShard& shard, std::uint64_t file_offset_b
   return stored;
 }
 
+// A store as it is found, and its shards, which point into it.
+struct FoundStore {
+  FoundStore(const std::string& directory, std::optional<std::uint64_t> digest)
+      : lock(directory, DirectoryLock::Mode::shared) {
+    check_is_no_further_part(directory);
+    manifest = require_manifest(directory, digest);
+    slots = find_slots(stripe_of_committed(directory, manifest), manifest);
+  }
+  FoundStore(const FoundStore&) = delete;
+  FoundStore& operator=(const FoundStore&) = delete;
+
+  void add_shards(std::vector<StoredShard>& shards) const {
+    const StoreLayout layout = layout_of(manifest);
+    for (std::size_t i = 0; i < manifest.shards.size(); ++i) {
+      const ManifestShard& shard = manifest.shards[i];
+      shards.push_back(
+          stored_shard(shard, layout.offset_bytes[i], slots.at(index_of_slot(shard.slot))));
+    }
+  }
+
+  DirectoryLock lock;
+  Manifest manifest;
+  FoundSlots slots;
+};
+
+// The parts of all ranks, or the one store of the directory. The caller holds the directory.
+std::vector<std::unique_ptr<FoundStore>> find_stores(const std::string& directory) {
+  std::vector<std::unique_ptr<FoundStore>> stores;
+  const std::optional<RankManifest> ranks = load_rank_manifest(directory);
+  if (!ranks) {
+    stores.push_back(std::make_unique<FoundStore>(directory, std::nullopt));
+    return stores;
+  }
+  for (int rank = 0; rank < ranks->world_size(); ++rank) {
+    stores.push_back(std::make_unique<FoundStore>(rank_folder(directory, rank, ranks->world_size()),
+                                                  ranks->digests[static_cast<std::size_t>(rank)]));
+  }
+  return stores;
+}
+
 }  // namespace
 
 VerifyReport verify_directory(const std::string& directory, nvme::IoEngine& io, MemoryPool& staging,
                               const VerifyProgress& progress) {
   const DirectoryLock lock(directory, DirectoryLock::Mode::shared);
-  check_is_no_further_part(directory);
-  const Manifest manifest = require_manifest(directory);
-  const StoreLayout layout = layout_of(manifest);
-  const Stripe stripe = stripe_of_committed(directory, manifest);
-  const FoundSlots slots = find_slots(stripe, manifest);
+  const std::vector<std::unique_ptr<FoundStore>> stores = find_stores(directory);
   std::vector<StoredShard> shards;
-  shards.reserve(manifest.shards.size());
-  for (std::size_t i = 0; i < manifest.shards.size(); ++i) {
-    const ManifestShard& shard = manifest.shards[i];
-    shards.push_back(
-        stored_shard(shard, layout.offset_bytes[i], slots.at(index_of_slot(shard.slot))));
-  }
+  for (const std::unique_ptr<FoundStore>& store : stores) store->add_shards(shards);
   VerifyReport report;
-  report.step = manifest.step;
+  report.step = stores.front()->manifest.step;
   report.shard_count = shards.size();
   report.checked_bytes = readable_bytes_of(shards);
   report.damaged = find_damage(shards, io, staging, progress);

@@ -55,11 +55,23 @@ Buffer MemoryPool::allocate(std::size_t size_bytes, const std::string& what_for)
 }
 
 void* MemoryPool::allocate_raw(std::size_t size_bytes, const char* what_for) {
-  const std::uint64_t need_bytes = pool_bytes(size_bytes);
-  if (need_bytes == 0) return nullptr;
+  const std::uint64_t asked_bytes = pool_bytes(size_bytes);
+  if (asked_bytes == 0) return nullptr;
+  while (make_room_) {
+    try {
+      return try_allocate(asked_bytes, what_for);
+    } catch (const OutOfMemory&) {
+      if (!make_room_()) break;
+    }
+  }
+  return try_allocate(asked_bytes, what_for);
+}
+
+void* MemoryPool::try_allocate(std::uint64_t size_bytes, const char* what_for) {
+  const std::uint64_t need_bytes = source_->block_bytes(size_bytes);
   {
     MutexLock lock(mutex_);
-    if (void* cached = take_cached(need_bytes)) return cached;
+    if (void* cached = take_cached(size_bytes)) return cached;
     if (const auto shortage = reserve(need_bytes)) {
       const bool own = shortage->pool == this;
       throw OutOfMemory(std::string(name_of(shortage->pool->tier_)), need_bytes,
@@ -73,7 +85,7 @@ void* MemoryPool::allocate_raw(std::size_t size_bytes, const char* what_for) {
   // blocks.
   void* block = nullptr;
   try {
-    block = allocate_from_source(need_bytes);
+    block = allocate_from_source(size_bytes);
   } catch (...) {
     unreserve(need_bytes);
     throw;
@@ -90,18 +102,19 @@ void* MemoryPool::allocate_raw(std::size_t size_bytes, const char* what_for) {
 
 void MemoryPool::free_raw(void* block, std::size_t size_bytes) noexcept {
   if (block == nullptr) return;
-  const std::uint64_t held_bytes = pool_bytes(size_bytes);
+  const std::uint64_t asked_bytes = pool_bytes(size_bytes);
+  const std::uint64_t held_bytes = source_->block_bytes(asked_bytes);
   MutexLock lock(mutex_);
   assert(usage_.live_bytes >= held_bytes);
   usage_.live_bytes -= held_bytes;
   if (source_->wants_blocks_back()) {
-    give_back(block, held_bytes);
+    give_back(block, asked_bytes);
     return;
   }
   try {
-    free_blocks_[held_bytes].push_back(block);
+    free_blocks_[asked_bytes].push_back(block);
   } catch (...) {  // no memory for the list: then the block is not cached
-    give_back(block, held_bytes);
+    give_back(block, asked_bytes);
   }
 }
 
@@ -183,8 +196,9 @@ void MemoryPool::unreserve(std::uint64_t size_bytes) noexcept {
 
 void MemoryPool::give_back(void* block, std::uint64_t size_bytes) noexcept {
   source_->free(block, size_bytes);
-  usage_.held_bytes -= size_bytes;
-  if (parent_ != nullptr) parent_->unreserve(size_bytes);
+  const std::uint64_t held_bytes = source_->block_bytes(size_bytes);
+  usage_.held_bytes -= held_bytes;
+  if (parent_ != nullptr) parent_->unreserve(held_bytes);
 }
 
 void MemoryPool::give_back_cached(std::uint64_t missing_bytes) {

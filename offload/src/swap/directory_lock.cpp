@@ -173,6 +173,12 @@ void HeldDirectories::hold(const std::string& directory, const LockWait& wait) {
   held_.push_back({directory, status.st_dev, status.st_ino, made, std::move(lock)});
 }
 
+void HeldDirectories::count_as_held(const std::string& directory) {
+  if (holds(directory)) return;
+  const struct stat status = status_of(directory);
+  held_.push_back({directory, status.st_dev, status.st_ino, false, std::nullopt});
+}
+
 HeldDirectories::~HeldDirectories() {
   for (const Held& held : held_) {
     if (held.made && holds_nothing_but_a_lock(held.directory))

@@ -1,8 +1,6 @@
 #include "swap/manifest.hpp"
 
-#include <fcntl.h>
 #include <json/json.h>
-#include <unistd.h>
 #include <xxhash.h>
 #if SLUICE_HAVE_XXHASH_DISPATCH
 #include <xxh_x86dispatch.h>  // XXH3_64bits is now the fastest that the processor has
@@ -10,15 +8,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <memory>
 #include <unordered_set>
+#include <utility>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/base/fd.hpp"
 #include "swap/store_files.hpp"
 
 namespace sluice::offload {
@@ -31,7 +28,6 @@ constexpr std::string_view kTrailerPrefix = "xxh3-64:";
 constexpr std::size_t kHexDigits = 16;                                         // of 64 bits
 constexpr std::size_t kTrailerBytes = kTrailerPrefix.size() + kHexDigits + 1;  // and the line's end
 constexpr std::size_t kMaxNameBytes = 255;
-constexpr std::uint64_t kMostManifestBytes = kGiB;  // checksums of 64 TiB
 constexpr std::array<std::string_view, 3> kDurabilityNames = {"process", "power", "none"};
 
 void append_hex(std::string& out, std::uint64_t value) {
@@ -56,11 +52,6 @@ void append_json_string(std::string& out, std::string_view text) {
     }
   }
   out += '"';
-}
-
-// The begin of every manifest, of this version or another.
-std::string opening() {
-  return "{\"format\": \"" + std::string(kFormat) + "\"";
 }
 
 std::string trailer_of(std::string_view body) {
@@ -166,7 +157,21 @@ Json::Value parse_json(std::string_view body, const std::string& path) {
   return root;
 }
 
-// The text before the trailer, once the trailer has been found to be right.
+}  // namespace
+
+std::uint64_t checksum_of(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+std::string manifest_opening() {
+  return "{\"format\": \"" + std::string(kFormat) + "\"";
+}
+
+std::string with_trailer(std::string body) {
+  body += trailer_of(body);
+  return body;
+}
+
 std::string_view checked_body(std::string_view text, const std::string& path) {
   if (text.empty()) throw_unusable(path, "is empty");
   const std::size_t body_bytes = text.size() - std::min(text.size(), kTrailerBytes);
@@ -185,26 +190,6 @@ std::string_view checked_body(std::string_view text, const std::string& path) {
                              std::string(trailer.substr(0, trailer.size() - 1)));
   }
   return body;
-}
-
-void write_all(int fd, std::string_view text, const std::string& path,
-               const std::string& advice_if_full) {
-  std::size_t done_bytes = 0;
-  while (done_bytes < text.size()) {
-    const ssize_t written = ::write(fd, text.data() + done_bytes, text.size() - done_bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      throw IoError(errno, "write", path, done_bytes, text.size() - done_bytes,
-                    errno == ENOSPC ? advice_if_full : "");
-    }
-    done_bytes += static_cast<std::size_t>(written);
-  }
-}
-
-}  // namespace
-
-std::uint64_t checksum_of(std::span<const std::byte> bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
 }
 
 std::uint64_t chunk_count(std::uint64_t shard_bytes) {
@@ -258,7 +243,7 @@ std::string to_text(const Manifest& manifest) {
 
   std::string text;
   text.reserve(manifest_disk_bytes(specs) / 2);
-  text += opening() + ", \"version\": " +
+  text += manifest_opening() + ", \"version\": " +
           std::to_string(manifest.store_id.empty() ? kVersion : kStripedVersion);
   if (!manifest.store_id.empty()) text += ", \"store\": \"" + manifest.store_id + "\"";
   text += ", \"written_bytes\": " + std::to_string(manifest.written_bytes);
@@ -277,9 +262,7 @@ std::string to_text(const Manifest& manifest) {
     for (const std::uint64_t checksum : shard.checksums) append_hex(text, checksum);
     text += "\"}";
   }
-  text += "\n ]}\n";
-  text += trailer_of(text);
-  return text;
+  return with_trailer(std::move(text) + "\n ]}\n");
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& path) {
@@ -304,67 +287,11 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   }
 }
 
-std::optional<Manifest> load_manifest(const std::string& directory) {
-  const std::string path = manifest_path(directory);
-  // Not blocking: the opening of a FIFO would wait for a writer.
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) {
-    const int error_number = errno;
-    if (error_number != ENOENT) throw IoError(error_number, "open", path);
-    // ENOENT means no manifest only where there is a directory to look in.
-    SLUICE_SYSCALL(::access(directory.c_str(), F_OK), directory);
-    return std::nullopt;
-  }
-  return parse_manifest(read_regular_file(fd.get(), path, kMostManifestBytes), path);
-}
-
-bool begins_as_manifest(const std::string& path) {
-  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path));
-  std::string text(opening().size(), '\0');
-  const ssize_t got = SLUICE_SYSCALL(::pread(fd.get(), text.data(), text.size(), 0), path);
-  return got == static_cast<ssize_t>(text.size()) && text == opening();
-}
-
-Manifest require_manifest(const std::string& directory) {
-  std::optional<Manifest> manifest = load_manifest(directory);
-  if (!manifest) {
-    throw StorageError(directory,
-                       "holds no committed run: nothing was committed there, or its run with "
-                       "durability none did not end in an orderly way; start it anew");
-  }
-  return *std::move(manifest);
-}
-
 std::vector<ShardSpec> specs_of(const Manifest& manifest) {
   std::vector<ShardSpec> specs;
   specs.reserve(manifest.shards.size());
   for (const ManifestShard& shard : manifest.shards) specs.push_back(shard.spec);
   return specs;
-}
-
-void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync,
-                      Durability durability) {
-  replace_file(manifest_path(directory), text, sync,
-               durability == Durability::none
-                   ? "with durability none nothing is committed here before the orderly end of a "
-                     "run: make space, and begin again, or go on from a checkpoint"
-                   : "make space and resume: what was committed before is whole");
-}
-
-void replace_file(const std::string& path, std::string_view text, ManifestSync sync,
-                  const std::string& advice_if_full) {
-  const std::string draft = path + ".tmp";
-  try {
-    UniqueFd fd(SLUICE_SYSCALL(
-        ::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), draft));
-    write_all(fd.get(), text, draft, advice_if_full);
-    if (sync == ManifestSync::fsync) SLUICE_SYSCALL(::fsync(fd.get()), draft);
-    fd.reset();
-    SLUICE_SYSCALL(::rename(draft.c_str(), path.c_str()), path);
-  } catch (...) {
-    remove_file_quietly(draft);
-    throw;
-  }
 }
 
 }  // namespace sluice::offload

@@ -57,15 +57,33 @@ std::string to_text(const Manifest& manifest);
 // `path` is for messages. Throws StorageError that says what is wrong and what to do.
 Manifest parse_manifest(std::string_view text, const std::string& path);
 
-// Empty when the directory holds none. Throws StorageError when it is damaged, IoError when it or
-// the directory cannot be read.
-std::optional<Manifest> load_manifest(const std::string& directory);
+// How every manifest of a store begins, of this version or another.
+std::string manifest_opening();
+// `body` ends with a line's end; the line with its checksum is appended.
+std::string with_trailer(std::string body);
+// The text before the trailer. Throws StorageError naming `path` when the trailer is not that of
+// the text.
+std::string_view checked_body(std::string_view text, const std::string& path);
+// Identifies a manifest among the others of its directory.
+std::uint64_t digest_of(std::string_view text);
+
+// The whole text; empty when the file is absent. Throws IoError when it, or its directory, cannot
+// be read.
+std::optional<std::string> read_text_file(const std::string& path);
+// The manifest with this digest: the committed one, or the one that a commit has prepared
+// (SwapStore::prepare_commit). Throws StorageError when neither has it.
+std::string path_of_manifest(const std::string& directory, std::uint64_t digest);
+// The manifest of path_of_manifest(), without a digest the committed one. Empty when the directory
+// holds none. Throws StorageError when it is damaged or no manifest has the digest, IoError when it
+// or the directory cannot be read.
+std::optional<Manifest> load_manifest(const std::string& directory,
+                                      std::optional<std::uint64_t> digest = {});
 
 // Whether the text of a file begins as that of every manifest, whatever follows. Throws IoError.
 bool begins_as_manifest(const std::string& path);
 
 // Like load_manifest, but throws StorageError when there is no manifest.
-Manifest require_manifest(const std::string& directory);
+Manifest require_manifest(const std::string& directory, std::optional<std::uint64_t> digest = {});
 std::vector<ShardSpec> specs_of(const Manifest& manifest);
 StoreLayout layout_of(const Manifest& manifest);
 

@@ -25,6 +25,10 @@ namespace {
 
 constexpr std::string_view kManifestName = "manifest.json";
 constexpr std::string_view kManifestDraftName = "manifest.json.tmp";
+constexpr std::string_view kPreparedName = "manifest.prepared.json";
+constexpr std::string_view kPreparedDraftName = "manifest.prepared.json.tmp";
+constexpr std::string_view kRankManifestName = "ranks.json";
+constexpr std::string_view kRankManifestDraftName = "ranks.json.tmp";
 constexpr std::string_view kLabelName = "stripe.json";
 constexpr std::string_view kLabelDraftName = "stripe.json.tmp";
 constexpr std::string_view kScratchPrefix = "scratch.";
@@ -59,12 +63,14 @@ bool is_scratch_name(std::string_view name) {
 }
 
 bool is_dead_name(std::string_view name) {
-  return name == kManifestDraftName || name == kLabelDraftName || is_scratch_name(name);
+  return name == kManifestDraftName || name == kPreparedDraftName ||
+         name == kRankManifestDraftName || name == kLabelDraftName || is_scratch_name(name);
 }
 
 bool is_store_name(std::string_view name) {
-  return name == kManifestName || name == kLabelName || name == slot_name(0, 0) ||
-         name == slot_name(1, 0) || is_part_name(name) || is_dead_name(name);
+  return name == kManifestName || name == kPreparedName || name == kLabelName ||
+         name == slot_name(0, 0) || name == slot_name(1, 0) || is_part_name(name) ||
+         is_dead_name(name);
 }
 
 std::vector<StoreFile> list_files(const std::string& directory, bool (*wanted)(std::string_view)) {
@@ -98,6 +104,14 @@ std::string manifest_path(const std::string& directory) {
 
 std::string manifest_draft_path(const std::string& directory) {
   return in_directory(directory, kManifestDraftName);
+}
+
+std::string prepared_path(const std::string& directory) {
+  return in_directory(directory, kPreparedName);
+}
+
+std::string rank_manifest_path(const std::string& directory) {
+  return in_directory(directory, kRankManifestName);
 }
 
 std::string label_path(const std::string& directory) {

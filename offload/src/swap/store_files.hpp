@@ -18,6 +18,10 @@ std::string lock_path(const std::string& directory);
 std::string manifest_path(const std::string& directory);
 // Where a manifest is written before it replaces the old one.
 std::string manifest_draft_path(const std::string& directory);
+// The manifest of a step that this rank has written, before all ranks have.
+std::string prepared_path(const std::string& directory);
+// The manifest of all ranks, in the directory of their folders.
+std::string rank_manifest_path(const std::string& directory);
 // The label of a directory of a striped store: which part of the store it holds.
 std::string label_path(const std::string& directory);
 // In a further directory of a stripe, the file's name contains the part. So without its label, the

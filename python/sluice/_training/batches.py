@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,6 +33,38 @@ def call(model: Callable[..., Any], batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return model(**batch)
     return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+
+
+@dataclass
+class Part:
+    """A micro-batch for a model with one input."""
+
+    inputs: Any
+    targets: Any
+    loss_fn: Callable[[Any, Any], torch.Tensor] | None
+
+    def loss_of(self, output: Any) -> torch.Tensor:
+        return loss_of(output) if self.loss_fn is None else self.loss_fn(output, self.targets)
+
+
+def of_sequence(batch: Any, loss_fn: Callable[[Any, Any], torch.Tensor] | None) -> Part:
+    """A loader's batch: with a function of the loss, a pair of input and targets; else the input, alone or in a tuple of one."""
+    if loss_fn is not None:
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise ValueError("with loss_fn a batch is a pair: the model's input, and what loss_fn takes beside the output")
+        return Part(batch[0], batch[1], loss_fn)
+    if isinstance(batch, (tuple, list)):
+        if len(batch) != 1:
+            raise ValueError(f"an nn.Sequential takes one input, and the batch has {len(batch)}: pass loss_fn, for pairs of input and targets")
+        return Part(batch[0], None, None)
+    return Part(batch, None, None)
+
+
+def loss_of_batch(model: Callable[..., Any], batch: Any, loss_fn: Callable[[Any, Any], torch.Tensor] | None) -> torch.Tensor:
+    if loss_fn is None:
+        return loss_of(call(model, batch))
+    part = of_sequence(batch, loss_fn)
+    return part.loss_of(model(part.inputs))
 
 
 def loss_of(output: Any) -> torch.Tensor:

@@ -7,6 +7,8 @@ import os
 import torch
 from torch import nn
 
+from .._launcher import take_variables
+
 
 def current_gpu() -> int | None:
     """The GPU that the script made current; None where PyTorch has none.
@@ -17,6 +19,7 @@ def current_gpu() -> int | None:
         return None
     if torch.cuda.is_initialized():
         return torch.cuda.current_device()
+    take_variables()
     return min(int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count() - 1)
 
 

@@ -128,8 +128,8 @@ class EngineValues(nn.Module):
         return self._offloaded.dtype == torch.float16
 
     def get_data_types(self) -> tuple[torch.dtype, torch.dtype]:
-        """Data types of the weights and of the gradients."""
-        return self._offloaded.dtype, self._offloaded.dtype
+        """Data types of the weights and of the sums of gradients."""
+        return self._offloaded.dtype, self._offloaded.gradient_dtype
 
     def get_lr(self) -> list[float]:
         """Rates of the next update, by parameter group."""

@@ -15,14 +15,17 @@ from torch import nn
 from .. import config as _config
 from .._core import version as __version__
 from ..config import ConfigError, Source
+from ..runtime.zero.parameter_offload import no_external_parameters
 from ..runtime.zero.partition_parameters import ZeroParamStatus
 from . import devices, ranks
+from .calls import calls
 from .engine_module import engine_module
 from .full_state_dict import FullStateDicts
-from .hooks import Hooks
+from .passes.hooks import Hooks
+from .passes.layers import schedule_line
 from .owners import disown, own
 from .report import Report
-from .units import Choice, find_units, parameters_of
+from .units import Choice, Unit, find_units, parameters_of
 from .watched_loop import WatchedLoop
 
 log = logging.getLogger("sluice")
@@ -44,13 +47,20 @@ def _make_loop(source: Source, settings: Mapping[str, Any], groups: ranks.Groups
         raise _config._without_positions(error) from None
 
 
-def preview(model: nn.Module, source: Source, *, units: Choice = None, resident: bool = False) -> Any:
-    """A loop with a plan of the model, which may be on the meta device, and nothing else."""
+def preview(model: nn.Module, source: Source, *, units: Choice = None, resident: bool = False) -> tuple[Any, list[str]]:
+    """A loop with a plan of the model, which may be on the meta device, and nothing else; and the choices of the plan."""
     loop = _make_loop(source, {}, ranks.groups(), resident=resident, resume=None)
-    for unit in find_units(model, units):
+    found = find_units(model, units)
+    for unit in found:
         loop.add_unit(unit.name, unit.params, unit.inside)
     loop.preview()
-    return loop
+    return loop, _choices(loop, model, found)
+
+
+def _choices(loop: Any, model: nn.Module, units: list[Unit]) -> list[str]:
+    moves = json.loads(loop.plan_json)["bytes_per_step"]["h2d"] > 0
+    line = schedule_line(model, units, int(loop.accumulation_steps)) if moves else None
+    return [*loop.choices, *([line] if line else [])]
 
 
 def _group_section(groups: list[dict[str, Any]], parameters: Mapping[str, nn.Parameter]) -> list[dict[str, Any]]:
@@ -100,8 +110,10 @@ class OffloadedModel:
             settings.update({"sluice.groups": _group_section(groups, self.parameters), "sluice.no_decay": "none"})
         groups_of_ranks = ranks.groups()
         loop = _make_loop(source, settings, groups_of_ranks, resident=resident, resume=resume)
+        calls.configure(loop.comms_logger)
         self.loop = WatchedLoop(loop, [unit.name for unit in self.units], groups_of_ranks[0], progress)
         self.dtype = _DTYPES[self.loop.dtype.name]
+        self.gradient_dtype = _DTYPES[self.loop.gradient_dtype.name]
         self._units_of = {name: index for index, unit in reversed(list(enumerate(self.units))) for name, _ in unit.params}
         for unit in self.units:
             self.loop.add_unit(unit.name, unit.params, unit.inside)
@@ -132,7 +144,9 @@ class OffloadedModel:
             parameter.ds_numel = parameter.numel()  # type: ignore[attr-defined]
             parameter.ds_id = index  # type: ignore[attr-defined]
             parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
+            parameter.ds_active_sub_modules = set()  # type: ignore[attr-defined]
             own(parameter, self, name, self._units_of[name])
+        self.model.ds_external_parameters = no_external_parameters  # type: ignore[assignment]
 
     def configured_groups(self) -> list[dict[str, Any]]:
         """The groups of the configuration, as those of an optimizer."""
@@ -164,7 +178,7 @@ class OffloadedModel:
         """Bytes moved and seconds waited since the start, and the plan as data."""
         steps = int(self.loop.step) - self._first_step
         plan = json.loads(self.loop.plan_json)
-        return Report({**self.loop.counters(), "steps": steps, "plan": plan, "choices": self.loop.choices})
+        return Report({**self.loop.counters(), "steps": steps, "plan": plan, "choices": _choices(self.loop, self.model, self.units)})
 
     def close(self) -> None:
         """Commits the last step, and takes the hooks off the model. The parameters stay empty. A second call does nothing."""

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._refusals import missing
+from ..runtime.zero.parameter_offload import DeepSpeedZeRoOffload
+
 if TYPE_CHECKING:
     from ..engine import SluiceEngine
     from .offloaded import OffloadedModel
@@ -43,13 +46,16 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         raise ValueError(f"{name} has its lr in a tensor: pass a number")
     if any(state for state in optimizer.state.values() if name != "Adagrad"):
         raise ValueError(f"{name} has stepped before: its states would be lost; pass a new optimizer")
+    if getattr(optimizer, "fp32_optimizer_states", True) is False:
+        raise ValueError(f'{name} asks for states in the type of the weights: set "sluice": {{"moments": "bf16"}} instead')
     values = {key: list(defaults[key]) if key == "betas" else defaults[key] for key in keys}
     for key in ("amsgrad", "maximize"):
         if defaults.get(key):
             values[key] = True
     if kind in ("Adam", "AdamW"):
         coupled = kind == "Adam" and not defaults.get("decoupled_weight_decay")
-        if coupled or defaults.get("adam_w_mode") is False:
+        mode = getattr(optimizer, "adam_w_mode", defaults.get("adam_w_mode", True))  # of DeepSpeed's classes
+        if coupled or not mode:
             kind, values["adam_w_mode"] = "Adam", False
         values["bias_correction"] = bool(defaults.get("bias_correction", True))
     for key in ("lr_decay", "initial_accumulator_value"):
@@ -127,6 +133,10 @@ class SluiceOptimizer(TierOptimizer):
         super().__init__(offloaded, client, groups)
         self._engine = engine
         self.overflow = False
+        self.parameter_offload = DeepSpeedZeRoOffload(offloaded.model)
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing(f"{type(self).__name__!r} object", name)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

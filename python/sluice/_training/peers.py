@@ -14,6 +14,7 @@ from typing import Any
 BEAT_SECONDS = 1.0
 _LIMIT_SECONDS = 45.0
 _ANSWER_SECONDS = 3 * BEAT_SECONDS  # a rank that is alive has beaten by then
+_LAST_BEAT_SECONDS = 10.0
 
 
 def limit_seconds() -> float:
@@ -29,6 +30,10 @@ def limit_seconds() -> float:
 class _Peer:
     text: bytes = b""
     seen_at: float = 0.0  # when its text last changed
+    ended_at: float = float("inf")  # when this rank first read that it has ended
+
+    def had_ended(self, before: float) -> bool:
+        return self.ended_at < before
 
     def value(self, key: str) -> Any:
         return json.loads(self.text)[key] if self.text else "unknown"
@@ -48,21 +53,30 @@ class Peers:
         self._store, self._limit = store, limit
         self._peers = [_Peer(seen_at=time.monotonic()) for _ in range(world_size)]
         self._waits: dict[int, float] = {}  # by thread: since when
-        self._beat_at = time.monotonic()
         self._beats = 0
         self._has_ended = False
         self._write()
         self._store.wait([f"peer{other}" for other in range(world_size)])
-        for work in (self._beat, self._watch):
-            threading.Thread(target=work, name="sluice-peers", daemon=True).start()
+        self._end_of_beats = threading.Event()
+        self._beating = threading.Thread(target=self._beat, name="sluice-peers", daemon=True)
+        self._beating.start()
+        threading.Thread(target=self._watch, name="sluice-peers", daemon=True).start()
 
     def wait(self) -> _Wait:
         """A context in which this thread waits for other ranks."""
         return _Wait(self._waits)
 
     def end(self) -> None:
-        """This rank trains no more. The others see it at their next look."""
+        """This rank trains no more. The others see it at their next look.
+
+        Waits for the thread that beats: an interpreter that ends while a thread is in the store aborts the process. A
+        store whose host stands still keeps that thread; then the wait ends after some seconds.
+        """
         self._has_ended = True
+        self._end_of_beats.set()
+        self._beating.join(_LAST_BEAT_SECONDS)
+        if self._beating.is_alive():
+            return
         try:
             self._write()
         except Exception:
@@ -73,7 +87,7 @@ class Peers:
         time.sleep(_ANSWER_SECONDS)
         now = time.monotonic()
         gone = [other for other in self._others() if now - self._peers[other].seen_at > _ANSWER_SECONDS]
-        ended = [other for other in self._others() if self._peers[other].text and self._peers[other].value("ended")]
+        ended = [other for other in self._others() if self._peers[other].had_ended(now)]
         lines = [self._line(other, f"has not answered for {now - self._peers[other].seen_at:.0f} s") for other in gone if other not in ended]
         return "; ".join([*lines, *(self._line(other, "has ended its training") for other in ended)])
 
@@ -91,8 +105,7 @@ class Peers:
 
     def _beat(self) -> None:
         keys = [f"peer{other}" for other in range(self.world_size)]
-        while True:
-            self._beat_at = time.monotonic()
+        while not self._has_ended:
             try:
                 self._write()
                 texts = self._store.multi_get(keys)
@@ -102,7 +115,9 @@ class Peers:
             for peer, text in zip(self._peers, texts):
                 if text != peer.text:
                     peer.text, peer.seen_at = text, now
-            time.sleep(BEAT_SECONDS)
+                    if peer.value("ended"):
+                        peer.ended_at = min(peer.ended_at, now)
+            self._end_of_beats.wait(BEAT_SECONDS)
 
     def _watch(self) -> None:
         while self._limit > 0:
@@ -112,7 +127,8 @@ class Peers:
             if now - since < min(self._limit, _ANSWER_SECONDS):
                 continue
             silent = [other for other in self._others() if now - self._peers[other].seen_at > self._limit]
-            ended = [other for other in self._others() if self._peers[other].text and self._peers[other].value("ended")]
+            # A rank may end while what it sent is still on its way to this one, which then waits no longer.
+            ended = [other for other in self._others() if self._peers[other].had_ended(now - _ANSWER_SECONDS)]
             if silent or ended or self.difference:
                 self._end_process(silent, ended)
 

@@ -1,4 +1,4 @@
-"""The ranks that share a model: processes of torchrun or of a script, joined by torch.distributed."""
+"""The ranks that share a model: processes of a launcher or of a script, joined by torch.distributed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import datetime
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from .._launcher import take_variables
+from .calls import calls
 from .peers import Peers, limit_seconds
 
 _MEETING = datetime.timedelta(minutes=1)
@@ -31,18 +34,18 @@ class RankGroup:
     def __init__(self) -> None:
         self._group = dist.new_group(backend="gloo")
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        self.unit = -1  # of the call in progress, where the thread knows it
+        self.label = ""  # of the call in progress, from the extension: "the weights of unit ..."
         self._count = 0
 
     def all_gather(self, full: torch.Tensor) -> None:
         """``full``: bytes of all shards; this rank's are in place before the call."""
-        with self._collective("all_gather", full.numel()):
+        with self._collective("all_gather", full):
             own = full.view(self.world_size, -1)[self.rank].clone()
             dist.all_gather_into_tensor(full, own, group=self._group)
 
     def reduce_scatter(self, full: torch.Tensor) -> None:
         """Sums the shards of this rank into its place in ``full``."""
-        with self._collective("reduce_scatter", full.numel()):
+        with self._collective("reduce_scatter", full):
             received = torch.empty_like(full)
             dist.all_to_all_single(received.view(torch.uint8), full.view(torch.uint8), group=self._group)
             parts = received.view(self.world_size, -1)
@@ -52,7 +55,7 @@ class RankGroup:
             full.view(self.world_size, -1)[self.rank].copy_(total)
 
     def all_reduce(self, values: torch.Tensor) -> None:
-        with self._collective("all_reduce", values.numel()):
+        with self._collective("all_reduce", values):
             parts = torch.empty(self.world_size, values.numel(), dtype=values.dtype)
             dist.all_gather_into_tensor(parts.view(-1), values.clone(), group=self._group)
             total = parts[0].clone()
@@ -61,19 +64,21 @@ class RankGroup:
             values.copy_(total)
 
     def broadcast(self, data: torch.Tensor, root: int) -> None:
-        with self._collective("broadcast", data.numel()):
+        with self._collective("broadcast", data):
             dist.broadcast(data, root, group=self._group)
 
     def barrier(self) -> None:
-        with self._collective("barrier", 0):
+        with self._collective("barrier", None):
             dist.barrier(group=self._group)
 
     @contextlib.contextmanager
-    def _collective(self, kind: str, elements: int) -> Iterator[None]:
+    def _collective(self, kind: str, tensor: torch.Tensor | None) -> Iterator[None]:
+        elements, size_bytes = (0, 0) if tensor is None else (tensor.numel(), tensor.nbytes)
         with waiting():
             try:
-                self._compare(kind, elements)
-                yield
+                with calls.timed(kind, self.label, size_bytes):
+                    self._compare(kind, elements)
+                    yield
             except RuntimeError as error:
                 known = "" if _peers is None or isinstance(error, _Difference) else _peers.explain()
                 if not known:
@@ -82,16 +87,16 @@ class RankGroup:
 
     def _compare(self, kind: str, elements: int) -> None:
         self._count += 1
-        own = torch.tensor([self._count, _KINDS.index(kind), elements, self.unit])
-        calls = torch.empty(self.world_size, 4, dtype=torch.int64)
-        dist.all_gather_into_tensor(calls.view(-1), own, group=self._group)
-        if bool((calls == own).all()):
+        own = torch.tensor([self._count, _KINDS.index(kind), elements, zlib.crc32(self.label.encode())])
+        made = torch.empty(self.world_size, 4, dtype=torch.int64)
+        dist.all_gather_into_tensor(made.view(-1), own, group=self._group)
+        if bool((made == own).all()):
             return
         doing: list[Any] = [None] * self.world_size
-        dist.all_gather_object(doing, "" if _peers is None else _peers.doing, group=self._group)
+        dist.all_gather_object(doing, ("" if _peers is None else _peers.doing, self.label), group=self._group)
         shown = [
-            f"rank {rank} is in {where} ({_KINDS[int(call[1])]} of {int(call[2])} elements)"
-            for rank, (call, where) in enumerate(zip(calls, doing))
+            f"rank {rank} is in {where} ({_KINDS[int(call[1])]} of {label or 'no unit'}, {int(call[2])} elements)"
+            for rank, (call, (where, label)) in enumerate(zip(made, doing))
         ]
         found = "the ranks do not make the same calls: " + ", ".join(shown)
         if _peers is not None:
@@ -107,6 +112,7 @@ def world_size() -> int:
     """Ranks of this run: those of torch.distributed, or of the environment that a launcher made."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
+    take_variables()
     return _number("WORLD_SIZE", "1")
 
 

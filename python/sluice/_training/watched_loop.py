@@ -107,15 +107,8 @@ class WatchedLoop:
 
     def send_gradients(self, unit: int) -> None:
         with self._range("send_gradients", unit):
-            if self._group is None:
-                self._loop.send_gradients(unit)
-                return
             self._note(f"gradients of {self._names[unit]}")
-            self._group.unit = unit
-            try:
-                self._loop.send_gradients(unit)
-            finally:
-                self._group.unit = -1
+            self._loop.send_gradients(unit)
 
     def end_micro_batch(self) -> None:
         self._pass = "forward"

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from .._launcher import take_variables
+from .._refusals import missing
+
 __all__ = ["Accelerator", "get_accelerator"]
 
 
@@ -19,7 +22,7 @@ class Accelerator:
     """
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the accelerator of Sluice has no {name!r}")
+        raise missing("the accelerator of Sluice", name)
 
     def device_name(self, device_index: int | None = None) -> str:
         """The device in torch's words: "cpu"."""
@@ -35,6 +38,7 @@ class Accelerator:
 
     def current_device(self) -> int:
         """The index of the device: that of the rank on its host, ``LOCAL_RANK``; 0 without a launcher."""
+        take_variables()
         return int(os.environ.get("LOCAL_RANK", "0"))
 
     def set_device(self, device_index: int) -> None:
@@ -42,6 +46,7 @@ class Accelerator:
 
     def device_count(self) -> int:
         """Ranks of this host, as the launcher says it; 1 without."""
+        take_variables()
         return int(os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or "1")
 
     def is_available(self) -> bool:

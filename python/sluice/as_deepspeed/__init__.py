@@ -25,6 +25,9 @@ from typing import Any
 
 import sluice
 
+from .._launcher import take_variables
+from .._refusals import reason_of
+
 __all__ = ["PROVIDED_VERSION"]
 
 PROVIDED_VERSION = "0.19.8+sluice"
@@ -34,8 +37,10 @@ _NAME = "deepspeed"
 _ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
-def _missing(name: str) -> str:
-    return f"Sluice, which provides {_NAME} in this process, has no {name} (docs/from_deepspeed.md)"
+def _missing(name: str, kind: str = "") -> str:
+    reason = next(filter(None, map(reason_of, name.split(".")[1:])), "")
+    why = f": {reason}" if reason else ""
+    return f"Sluice, which provides {_NAME} in this process, has no {kind}{name}{why} (docs/from_deepspeed.md)"
 
 
 class _Provided(ModuleType):
@@ -103,7 +108,7 @@ class _Finder(importlib.metadata.DistributionFinder):
         if not any(part.startswith("_") for part in fullname.split(".")):
             there = importlib.util.find_spec(_counterpart(fullname))
         if there is None:
-            raise ModuleNotFoundError(_missing(f"module {fullname}"), name=fullname)
+            raise ModuleNotFoundError(_missing(fullname, "module "), name=fullname)
         is_package = there.submodule_search_locations is not None
         return importlib.machinery.ModuleSpec(fullname, _Loader(), origin=there.origin, is_package=is_package)
 
@@ -124,6 +129,7 @@ def _provide() -> None:
         )
     sys.meta_path.insert(0, _Finder())
     importlib.invalidate_caches()
+    take_variables()
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 

@@ -15,12 +15,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .._training import ranks
+from .._launcher import take_variables
+from .._refusals import reason_of
+from .._training import calls, ranks
 
 __all__ = [
     "all_gather_coalesced",
     "all_gather_into_tensor",
     "all_to_all_single",
+    "configure",
     "get_global_rank",
     "get_local_rank",
     "get_rank",
@@ -28,6 +31,7 @@ __all__ = [
     "get_world_size",
     "init_distributed",
     "is_initialized",
+    "log_summary",
     "reduce_scatter_tensor",
 ]
 
@@ -44,12 +48,12 @@ def init_distributed(
     rank: int = -1,
     world_size: int = -1,
 ) -> None:
-    """Makes ``torch.distributed``'s default group, where there is none: of the ranks that a launcher (torchrun) started.
+    """Makes ``torch.distributed``'s default group, where there is none: of the ranks that a launcher (torchrun, mpirun, srun) started.
 
     One process alone opens no port. ``dist_backend``: None or "gloo" for tensors in CPU memory; other names of torch's.
     ``timeout``, ``init_method``, ``rank``, ``world_size``: those of ``torch.distributed.init_process_group``; without them
-    the environment's. ``auto_mpi_discovery`` and ``distributed_port`` are about MPI, which is not asked; ``verbose`` and
-    ``config`` about DeepSpeed's log.
+    the environment's. Variables of mpirun and srun are always read (``auto_mpi_discovery``), and MPI itself is not asked;
+    ``distributed_port`` is taken from ``MASTER_PORT``, or 29500; ``verbose`` and ``config`` are about DeepSpeed's log.
 
     Raises AssertionError where ``dist_init_required`` is False and there is no group, ValueError for a rank out of range or an
     environment that cannot be, ConnectionError when the ranks have not met within ``timeout``, or without it a minute.
@@ -87,6 +91,7 @@ def get_world_size(group: Any = None) -> int:
 
 def get_local_rank() -> int:
     """``LOCAL_RANK`` of the environment, or 0."""
+    take_variables()
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
@@ -98,6 +103,34 @@ def get_world_group() -> Any:
 def get_global_rank(group: Any = None, group_rank: int = 0) -> int:
     """The rank in the default group of a rank of ``group``; None: the default group."""
     return dist.get_global_rank(get_world_group() if group is None else group, group_rank)
+
+
+def configure(
+    deepspeed_config: Any = None,
+    enabled: bool | None = None,
+    prof_all: bool | None = None,
+    prof_ops: Sequence[str] | None = None,
+    verbose: bool | None = None,
+    debug: bool | None = None,
+) -> None:
+    """Switches the log of calls that :func:`log_summary` shows, as the section ``comms_logger`` does.
+
+    ``deepspeed_config``: a dict with that section; the other arguments go over it. Calls that Sluice's engine makes are
+    logged, from now on; those that the script makes itself are not.
+    """
+    if deepspeed_config is not None:
+        calls.calls.configure(deepspeed_config.get("comms_logger", {}))
+    asked = {"enabled": enabled, "prof_all": prof_all, "prof_ops": prof_ops, "verbose": verbose, "debug": debug}
+    calls.calls.configure(asked)
+
+
+def log_summary(show_straggler: bool = False, return_dict: bool = False) -> dict[str, Any] | None:
+    """Prints, on rank 0, the logged calls by operation and size: count, latencies, algorithm and bus bandwidth.
+
+    All ranks call it. ``show_straggler``: also the part of the latencies that is waiting for slower ranks.
+    ``return_dict``: returns the numbers in DeepSpeed's names, of this rank on every rank.
+    """
+    return calls.log_summary(show_straggler, return_dict)
 
 
 # PyTorch has another name for an argument of these.
@@ -160,7 +193,8 @@ def _is_torchs(name: str) -> bool:
 def __getattr__(name: str) -> Any:
     if _is_torchs(name):
         return getattr(dist, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}, and torch.distributed has no function or class of it")
+    why = reason_of(name) or "torch.distributed has no function or class of it"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {why}")
 
 
 def __dir__() -> list[str]:

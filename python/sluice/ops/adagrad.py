@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import _core
+from .._refusals import missing
 from ._host_optimizer import HostOptimizer
 
 __all__ = ["DeepSpeedCPUAdagrad"]
@@ -44,3 +45,7 @@ class DeepSpeedCPUAdagrad(HostOptimizer):
 
     def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("exp_avg_sq",)
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(f"module {__name__!r}", name)

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import _core
+from .._refusals import missing
 from ._host_optimizer import HostOptimizer
 
-__all__ = ["DeepSpeedCPUAdam"]
+__all__ = ["DeepSpeedCPUAdam", "FusedAdam"]
 
 
 class DeepSpeedCPUAdam(HostOptimizer):
@@ -25,7 +26,7 @@ class DeepSpeedCPUAdam(HostOptimizer):
     Raises ValueError for a value out of range.
     """
 
-    _settings = ("fp32_optimizer_states", "adam_w_mode")
+    _settings: tuple[str, ...] = ("fp32_optimizer_states", "adam_w_mode")
 
     def __init__(
         self,
@@ -64,3 +65,40 @@ class DeepSpeedCPUAdam(HostOptimizer):
 
     def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if group["amsgrad"] else ("exp_avg", "exp_avg_sq")
+
+
+class FusedAdam(DeepSpeedCPUAdam):
+    """DeepSpeed's Adam for weights on a GPU, for scripts that make one: :func:`sluice.initialize` takes its formula over.
+
+    Arguments as of :class:`DeepSpeedCPUAdam`; ``adam_w_mode`` is its ``adamw_mode``. On its own it steps parameters in host
+    memory. ``set_grad_none``: whether :meth:`zero_grad` drops gradients.
+
+    Raises RuntimeError for ``amsgrad``, as DeepSpeed's.
+    """
+
+    _settings = (*DeepSpeedCPUAdam._settings, "set_grad_none")
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        adam_w_mode: bool = True,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        set_grad_none: bool = True,
+    ) -> None:
+        if amsgrad:
+            raise RuntimeError("FusedAdam does not support the AMSGrad variant.")
+        self.set_grad_none = set_grad_none
+        super().__init__(params, lr, bias_correction, betas, eps, weight_decay, adamw_mode=bool(adam_w_mode))
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:
+        """Drops the gradients, or zeroes them. ``set_to_none`` None: as the constructor was told."""
+        super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(f"module {__name__!r}", name)

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import _core
+from .._refusals import missing
 from ._host_optimizer import HostOptimizer
 
-__all__ = ["DeepSpeedCPULion"]
+__all__ = ["DeepSpeedCPULion", "FusedLion"]
 
 
 class DeepSpeedCPULion(HostOptimizer):
@@ -44,3 +45,32 @@ class DeepSpeedCPULion(HostOptimizer):
 
     def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("exp_avg",)
+
+
+class FusedLion(DeepSpeedCPULion):
+    """DeepSpeed's Lion for weights on a GPU, for scripts that make one: :func:`sluice.initialize` takes its formula over.
+
+    Arguments as of :class:`DeepSpeedCPULion`. On its own it steps parameters in host memory. ``set_grad_none``: whether
+    :meth:`zero_grad` drops gradients.
+    """
+
+    _settings = (*DeepSpeedCPULion._settings, "set_grad_none")
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 0.0,
+        set_grad_none: bool = True,
+    ) -> None:
+        self.set_grad_none = set_grad_none
+        super().__init__(params, lr, betas, weight_decay)
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:
+        """Drops the gradients, or zeroes them. ``set_to_none`` None: as the constructor was told."""
+        super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(f"module {__name__!r}", name)

@@ -12,6 +12,7 @@ from typing import Any, Union
 
 import torch
 
+from .._refusals import missing
 from ..utils import logger
 
 __all__ = ["VALID_LR_SCHEDULES", "LRRangeTest", "OneCycle", "WarmupCosineLR", "WarmupDecayLR", "WarmupLR"]
@@ -339,3 +340,7 @@ class OneCycle(Scheduler):
         super()._set()
         for group, betas in zip(self.optimizer.param_groups, self.get_mom() or []):
             group["betas"] = betas
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(f"module {__name__!r}", name)

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from .._refusals import missing
 from ..runtime.dataloader import RepeatingLoader
 from . import logging
 from ._states import (
@@ -95,7 +96,7 @@ def get_z3_leaf_modules(model: nn.Module) -> list[nn.Module]:
 def __getattr__(name: str) -> Any:
     if name == "groups":
         return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise missing(f"module {__name__!r}", name)
 
 
 def __dir__() -> list[str]:

@@ -64,13 +64,13 @@ def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
     """
     owner = _owner(param)
     gradient: torch.Tensor | None = owner.model.loop.gradient(owner.name)
-    return None if gradient is None else gradient.float() / (owner.model.loop.loss_scale * ranks.world_size())
+    return None if gradient is None else gradient.float() / (owner.model.loop.loss_scale * owner.model.loop.gradient_divisor)
 
 
 def safe_set_full_grad(param: torch.nn.Parameter, value: torch.Tensor) -> None:
     """Sets the gradient of the step, without the loss scale. It is rounded to the type that computes."""
     owner = _owner(param)
-    owner.model.loop.set_gradient(owner.name, value.float() * owner.model.loop.loss_scale * ranks.world_size())
+    owner.model.loop.set_gradient(owner.name, value.float() * owner.model.loop.loss_scale * owner.model.loop.gradient_divisor)
 
 
 # Local: this rank's shard of a whole tensor, by DeepSpeed's rule for ZeRO-3. The flat tensor is cut into as many equal parts as

@@ -7,6 +7,7 @@ namespace sluice::python {
 
 void bind_aio(pybind11::module_& module);
 void bind_config(pybind11::module_& module);
+void bind_launch(pybind11::module_& module);
 void bind_optimizers(pybind11::module_& module);
 void bind_plan(pybind11::module_& module);
 

@@ -13,6 +13,7 @@ PYBIND11_MODULE(_core, module) {
   sluice::python::translate_errors();
   sluice::python::bind_aio(module);
   sluice::python::bind_config(module);
+  sluice::python::bind_launch(module);
   sluice::python::bind_optimizers(module);
   sluice::python::bind_plan(module);
 }

@@ -162,6 +162,7 @@ void bind_values(py::class_<Loop>& loop) {
   value("updates", [](const Loop& self) { return self->updates(); });
   value("weights_version", [](const Loop& self) { return self->weights_version(); });
   value("loss_scale", [](const Loop& self) { return self->loss_scale(); });
+  value("gradient_divisor", [](const Loop& self) { return self->gradient_divisor(); });
   value("choices", [](const Loop& self) { return self->choices(); });
   value("device", [](const Loop& self) { return self->device().str(); });
   value("plan_table", [](const Loop& self) { return self->plan_table(); });
@@ -171,6 +172,7 @@ void bind_values(py::class_<Loop>& loop) {
   };
   using Config = config::TrainConfig;
   key("dtype", [](const Config& config) { return config.compute_dtype(); });
+  key("gradient_dtype", [](const Config& config) { return config.gradient_dtype(); });
   key("micro_batch_size", [](const Config& config) { return config.micro_batch_size; });
   key("accumulation_steps",
       [](const Config& config) { return config.gradient_accumulation_steps; });
@@ -181,7 +183,14 @@ void bind_values(py::class_<Loop>& loop) {
     return !std::holds_alternative<std::monostate>(config.scheduler);
   });
   key("drop_last", [](const Config& config) { return config.drop_last; });
-  key("steps_per_print", [](const Config& config) { return config.steps_per_print; });
+  key("steps_per_print", [](const Config& config) { return config.monitors.steps_per_print; });
+  key("comms_logger", [](const Config& config) {
+    using py::literals::operator""_a;
+    const config::CommsLoggerConfig& logger = config.monitors.comms_logger;
+    return py::dict("enabled"_a = logger.enabled, "verbose"_a = logger.verbose,
+                    "prof_all"_a = logger.prof_all, "debug"_a = logger.debug,
+                    "prof_ops"_a = logger.prof_ops);
+  });
   key("notes", [](const Config& config) { return config.notes; });
   value("optimizer_values", &optimizer_values);
   value("groups", &groups);

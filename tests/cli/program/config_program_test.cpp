@@ -77,6 +77,17 @@ TEST_F(ConfigProgram, ChecksAnyNumberOfFilesAndCountsThoseWithMistakes) {
   EXPECT_EQ(no_path.exit_code, 2) << no_path.err;
 }
 
+TEST_F(ConfigProgram, ChecksTheOtherFilesWhereOneIsMissing) {
+  write_file(file("ds.json"), kConfigJson);
+  const ProgramResult result =
+      run_sluice({"config", "check", file("absent.json"), file("auto.json"), file("ds.json"), ""});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("absent.json: there is no such file"));
+  EXPECT_THAT(result.err, HasSubstr("auto.json:2:3: "));
+  EXPECT_THAT(result.err, HasSubstr("the name of a file is empty"));
+  EXPECT_THAT(result.out, HasSubstr("4 configurations, 3 with mistakes"));
+}
+
 TEST_F(ConfigProgram, CheckMarksDefaults) {
   write_file(file("ds.json"), kConfigJson);
   const ProgramResult result = run_sluice({"config", "check", file("ds.json")});
@@ -103,6 +114,20 @@ TEST_F(ConfigProgram, ResolveSaysWhereEachValueComesFrom) {
   EXPECT_EQ(origin("sluice.threads.compute"), "planned");
   EXPECT_EQ(origin("aio.queue_depth"), file("tuned.json") + ":1:10");
   EXPECT_THAT(result.err, HasSubstr("1 of --max-grad-norm replaces 0.5 of the file"));
+}
+
+TEST_F(ConfigProgram, ResolveTellsTheTrainersValueForAutoFromADefault) {
+  write_file(file("auto.json"), R"({"train_batch_size": 8, "optimizer": {"type": "AdamW",
+      "params": {"lr": 0.5, "eps": "auto"}}, "scheduler": {"type": "WarmupLR",
+      "params": {"warmup_max_lr": "auto", "warmup_num_steps": "auto"}}})");
+  const ProgramResult result = run_sluice({"config", "resolve", file("auto.json"), "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json::Value values = parse_json(last_line(result.out))["values"];
+  const Json::Value& warmup = values["scheduler.params.warmup_num_steps"];
+  EXPECT_EQ(warmup["value"].asInt(), 1);
+  EXPECT_EQ(warmup["origin"].asString(), "auto");
+  EXPECT_EQ(values["scheduler.params.warmup_max_lr"]["origin"].asString(), "derived");
+  EXPECT_EQ(values["optimizer.params.eps"]["origin"].asString(), "default");
 }
 
 TEST_F(ConfigProgram, RatesAreDrawnAndPrinted) {
@@ -155,6 +180,13 @@ TEST_F(ConfigProgram, ExplainShowsTheRowOfTheTable) {
     EXPECT_THAT(text, HasSubstr(part));
   EXPECT_THAT(run_sluice({"config", "explain", "lr"}).out, HasSubstr("optimizer.params.lr\n"));
   EXPECT_THAT(run_sluice({"config", "explain", "aio"}).out, HasSubstr("aio.queue_depth\n"));
+  // A section by its last name, a section with a row, and a name of other programs.
+  EXPECT_THAT(run_sluice({"config", "explain", "offload_optimizer"}).out,
+              HasSubstr("zero_optimization.offload_optimizer.device\n"));
+  EXPECT_THAT(run_sluice({"config", "explain", "bf16"}).out,
+              HasSubstr("keys of this section: enabled, "));
+  EXPECT_THAT(run_sluice({"config", "explain", "grad_clip"}).out,
+              HasSubstr("gradient_clipping\n    honoured"));
   const ProgramResult unknown = run_sluice({"config", "explain", "queue_dept"});
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("did you mean \"queue_depth\"?"));

@@ -90,6 +90,28 @@ TEST_F(ConvertProgram, ConvertKeepsWhatTheArgumentsSayOfTheData) {
               HasSubstr("num_train_epochs: 0.5 is no whole number of epochs: give --steps"));
 }
 
+TEST_F(ConvertProgram, ConvertTakesTheTrainersDefaultScheduleAndNamesTheSteps) {
+  write_file(file("args.json"), R"({"learning_rate": 1e-3, "warmup_steps": 10, "max_steps": 200})");
+  const ProgramResult result = run_sluice({"config", "convert", file("args.json")});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json::Value scheduler = parse_json(result.out)["scheduler"];
+  EXPECT_EQ(scheduler["type"].asString(), "WarmupDecayLR");
+  EXPECT_EQ(scheduler["params"]["warmup_num_steps"].asInt(), 10);
+  EXPECT_EQ(scheduler["params"]["total_num_steps"].asInt(), 200);
+  EXPECT_THAT(result.err, HasSubstr("max_steps: give --steps 200 to sluice train"));
+}
+
+TEST_F(ConvertProgram, ConvertRefusesWhatWouldTrainAnotherModel) {
+  write_file(file("args.json"), R"({"learning_rate": 1e-3, "adafactor": true})");
+  const ProgramResult adafactor = run_sluice({"config", "convert", file("args.json")});
+  EXPECT_EQ(adafactor.exit_code, 2);
+  EXPECT_THAT(adafactor.err, HasSubstr("adafactor: is not supported"));
+  write_file(file("axolotl.yaml"), "base_model: gpt2\nlearning_rate: 0.001\nmicro_batch_size: 2\n");
+  const ProgramResult axolotl = run_sluice({"config", "convert", file("axolotl.yaml")});
+  EXPECT_EQ(axolotl.exit_code, 2);
+  EXPECT_THAT(axolotl.err, HasSubstr("base_model is no key of TrainingArguments"));
+}
+
 TEST_F(ConvertProgram, ConvertRefusesKeysThatAreGivenTwiceAndNamesTheFile) {
   write_file(file("args.json"), R"({"learning_rate": 2e-05, "seed": 1, "seed": 2})");
   const ProgramResult twice = run_sluice({"config", "convert", file("args.json")});
@@ -135,6 +157,8 @@ distributed_type: DEEPSPEED
 downcast_bf16: 'no'
 mixed_precision: bf16
 num_processes: 8
+tpu_env: []
+fsdp_config: {}
 )");
   const ProgramResult result = run_sluice({"config", "convert", file("accelerate.yaml")});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -145,7 +169,14 @@ num_processes: 8
   EXPECT_EQ(config["zero_optimization"]["offload_optimizer"]["nvme_path"].asString(), "/mnt/nvme");
   EXPECT_FALSE(config["zero_optimization"].isMember("offload_param"));
   EXPECT_TRUE(config["bf16"]["enabled"].asBool());
-  EXPECT_THAT(result.err, HasSubstr("num_processes: 8, here there is one rank"));
+  EXPECT_THAT(result.err, HasSubstr("num_processes: 8: start as many ranks"));
+}
+
+TEST_F(ConvertProgram, ConvertSaysThatAConfigurationIsNoFileOfArguments) {
+  write_file(file("ds.json"), "// ours\n{\"train_batch_size\": 8}\n");
+  const ProgramResult result = run_sluice({"config", "convert", file("ds.json")});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("ds.json: neither TrainingArguments"));
 }
 
 TEST_F(ConvertProgram, ConvertRefusesWhatItCannotKeep) {

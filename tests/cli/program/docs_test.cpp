@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(EveryCommand, Docs,
                                            "doctor", "config check", "config resolve",
                                            "config rates", "config explain", "config schema",
                                            "config convert", "config keys", "nvme bench",
-                                           "nvme tune", "nvme verify", "nvme clean"));
+                                           "nvme tune", "nvme verify", "nvme clean", "launch"));
 
 TEST(DocsOfCommands, AreThereForEveryCommandOfTheProgram) {
   const std::string docs = file_text(SLUICE_CLI_DOCS);
@@ -72,7 +72,7 @@ TEST(DocsOfCommands, AreThereForEveryCommandOfTheProgram) {
     }
     if (line == "commands:") inside = true;
   }
-  EXPECT_EQ(commands, 8);
+  EXPECT_EQ(commands, 9);
 }
 
 TEST(Scripts, SayWhatTheyDoFromAnyFolder) {

@@ -42,7 +42,8 @@ INSTANTIATE_TEST_SUITE_P(
         std::vector<std::string>{"config", "explain"}, std::vector<std::string>{"config", "schema"},
         std::vector<std::string>{"config", "convert"}, std::vector<std::string>{"nvme"},
         std::vector<std::string>{"nvme", "bench"}, std::vector<std::string>{"nvme", "tune"},
-        std::vector<std::string>{"nvme", "verify"}, std::vector<std::string>{"nvme", "clean"}));
+        std::vector<std::string>{"nvme", "verify"}, std::vector<std::string>{"nvme", "clean"},
+        std::vector<std::string>{"launch"}));
 
 TEST(Program, PrintsItsHelpWithoutArguments) {
   const ProgramResult bare = run_sluice({});

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "json_text.hpp"
 #include "run_program.hpp"
 
 namespace sluice::test {
@@ -97,10 +98,21 @@ TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {
   const ProgramResult largest = run_program(line, {{"LC_ALL", "C.UTF-8"}});
   EXPECT_EQ(largest.exit_code, 0) << largest.err;
   EXPECT_THAT(largest.out, HasSubstr("the largest model of this shape that fits has"));
+  EXPECT_THAT(largest.out, HasSubstr("without NVMe: "));
   EXPECT_THAT(largest.out, HasSubstr("predicted: "));
   line.back() = "--json";
   const ProgramResult json = run_program(line, {{"LC_ALL", "C.UTF-8"}});
   EXPECT_THAT(json.out, HasSubstr("\"predicted\":{\"bound_by\":\"compute\""));
+  // One of many ranks is predicted as the plan is; two share the cores of one.
+  line.insert(line.end(), {"--ranks", "1,2"});
+  const ProgramResult ranks = run_program(line, {{"LC_ALL", "C.UTF-8"}});
+  EXPECT_THAT(ranks.err, HasSubstr("of this machine, measured "));
+  const double planned = parse_json(last_line(json.out))["predicted"]["step_seconds"].asDouble();
+  const Json::Value plans = parse_json(last_line(ranks.out))["plans"];
+  EXPECT_GT(planned, 0);
+  EXPECT_NEAR(plans[0]["step_seconds"].asDouble(), planned, 1e-9);
+  EXPECT_NEAR(plans[1]["seconds"]["compute"].asDouble(),
+              2 * plans[0]["seconds"]["compute"].asDouble(), 1e-9);
 }
 
 TEST_F(TrainProgram, SaysWhatToDoWithoutTheLibrary) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "bound_gpt2.hpp"
+#include "gpt2_functions.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/gpt2.hpp"
 
@@ -148,6 +149,92 @@ TEST(Gpt2Dropout, AttentionDropoutKeepsTheMean) {
   // 96 correlated numbers, none beyond five standard errors.
   EXPECT_TRUE(((sum / kDraws).abs() <= 5 * error + 1e-12).all().item<bool>());
   EXPECT_GT(error.min().item<double>(), 0);
+}
+
+// Attention whose mask LibTorch draws, as its fused kernels on a GPU do. The CPU's kernel for it is
+// not fused; keys, seeds and what a recompute sees are the same.
+class SeededAttention : public testing::Test {
+ protected:
+  static constexpr std::int64_t kBatch = 2;
+  static constexpr std::int64_t kHeads = 3;
+  static constexpr std::int64_t kLength = 5;
+  static constexpr double kP = 0.3;
+
+  static PhiloxStream stream(std::int64_t unit, std::int64_t micro_batch) {
+    return dropout_stream({true, 17, 3, micro_batch}, unit, 0);
+  }
+  static Tensor qkv() {
+    torch::manual_seed(1);
+    return torch::randn({kBatch * kLength, 3 * kHeads * 4}, torch::kFloat64);
+  }
+  static Tensor result(const Tensor& x, const PhiloxStream& from) {
+    return seeded_attention(x, kBatch, kHeads, kP, from);
+  }
+};
+
+TEST_F(SeededAttention, ARecomputeHasTheBitsOfTheForward) {
+  const Tensor x = qkv();
+  Tensor first;
+  {
+    const torch::NoGradGuard no_grad;
+    first = result(x, stream(4, 2));
+    // Other micro-batches and units pass before a unit is computed again, and others draw.
+    (void)result(x, stream(4, 3));
+    (void)result(x, stream(5, 2));
+    (void)torch::randn({100});
+  }
+  const Tensor again = result(x.clone().requires_grad_(), stream(4, 2));
+  EXPECT_TRUE(torch::equal(first, again));
+  EXPECT_FALSE(torch::equal(first, result(x, stream(4, 3))));
+  EXPECT_FALSE(torch::equal(first, result(x, stream(5, 2))));
+}
+
+TEST_F(SeededAttention, BackwardUsesTheMaskOfItsForward) {
+  const Tensor x = qkv().requires_grad_();
+  const Tensor weights = torch::randn({kBatch * kLength, kHeads * 4}, torch::kFloat64);
+  const Tensor loss = (result(x, stream(1, 0)) * weights).sum();
+  (void)result(x, stream(1, 1));  // the next micro-batch's forward comes before this backward
+  loss.backward();
+  const torch::NoGradGuard no_grad;
+  constexpr double kStep = 1e-5;
+  const Tensor flat = x.detach().view(-1);
+  for (std::int64_t i = 0; i < flat.numel(); i += 7) {
+    const double before = flat[i].item<double>();
+    flat[i] = before + kStep;
+    const double above = (result(x, stream(1, 0)) * weights).sum().item<double>();
+    flat[i] = before - kStep;
+    const double below = (result(x, stream(1, 0)) * weights).sum().item<double>();
+    flat[i] = before;
+    ASSERT_NEAR(x.grad().view(-1)[i].item<double>(), (above - below) / (2 * kStep), 5e-8) << i;
+  }
+}
+
+TEST_F(SeededAttention, KeepsTheMean) {
+  const torch::NoGradGuard no_grad;
+  const Tensor x = qkv();
+  constexpr int kDraws = 4000;
+  Tensor sum = torch::zeros({kBatch * kLength, kHeads * 4}, torch::kFloat64);
+  Tensor squares = torch::zeros_like(sum);
+  for (int draw = 0; draw < kDraws; ++draw) {
+    const Tensor one = result(x, stream(1, draw));
+    sum += one;
+    squares += one * one;
+  }
+  const Tensor mean = sum / kDraws;
+  const Tensor error = ((squares / kDraws - mean * mean) / kDraws).sqrt();
+  // 120 elements: five standard errors hold for all of them.
+  EXPECT_TRUE(
+      ((mean - attention(x, kBatch, kHeads)).abs() <= 5 * error + 1e-12).all().item<bool>());
+}
+
+// The CPU has no fused kernel with dropout: there the masks are those of drop_in_place().
+TEST_F(SeededAttention, IsNotTakenOnTheCpu) {
+  const Tensor x = qkv();
+  torch::manual_seed(5);
+  const Tensor before = at::globalContext().defaultGenerator(torch::kCPU).get_state();
+  const Tensor out = attention_with_dropout(x, kBatch, kHeads, kP, stream(1, 0));
+  EXPECT_TRUE(torch::equal(before, at::globalContext().defaultGenerator(torch::kCPU).get_state()));
+  EXPECT_FALSE(torch::equal(out, result(x, stream(1, 0))));
 }
 
 }  // namespace

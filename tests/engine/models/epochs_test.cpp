@@ -127,6 +127,29 @@ TEST(Epochs, GoOnInTheirMiddleWhateverTheStepHolds) {
   }
 }
 
+// The ranks take turns at the sequences of a step. Together they read the step's, so an epoch that
+// goes on with another number of ranks still has each sequence once.
+TEST(Epochs, HaveEachSequenceOnceOverChangingNumbersOfRanks) {
+  const test::TempDir dir;
+  Dataset data(write_counting(dir, "a.txt", 0, 161), kLength, 256);  // 40 sequences
+  constexpr std::uint64_t kBatch = 8;
+  data.read_in_epochs(kBatch, false);
+  const std::vector<std::uint64_t> ranks_of_step = {4, 4, 1, 2, 8};
+  ASSERT_EQ(data.steps_of(1), std::ssize(ranks_of_step));
+  std::vector<std::int64_t> firsts;
+  for (std::size_t step = 0; step < ranks_of_step.size(); ++step) {
+    const std::uint64_t ranks = ranks_of_step[step];
+    for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+      for (std::uint64_t sample = rank; sample < kBatch; sample += ranks)
+        firsts.push_back(drawn(data, static_cast<std::int64_t>(step) + 1, sample).front());
+    }
+  }
+  std::sort(firsts.begin(), firsts.end());
+  std::vector<std::int64_t> all;
+  for (std::int64_t i = 0; i < 40; ++i) all.push_back(i * static_cast<std::int64_t>(kLength));
+  EXPECT_EQ(firsts, all);
+}
+
 TEST(Epochs, EndWithTheirLastWholeBatchWithDropLast) {
   const test::TempDir dir;
   Dataset data(write_counting(dir, "text", 0, 41), kLength, 256);

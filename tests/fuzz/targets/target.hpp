@@ -36,7 +36,7 @@ inline const test::TempDir& folder() {
 }
 
 inline std::string write_input(const std::string& name, std::string_view bytes) {
-  const std::string path = folder().file(name);
+  std::string path = folder().file(name);
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << bytes;
   file.close();

@@ -54,7 +54,7 @@ def run(script: str, *arguments: object, provide: bool = True) -> str:
     """Runs a script of this folder, with the module deepspeed or without. Returns its output."""
     command = [sys.executable, *(("-m", "sluice.as_deepspeed") if provide else ()), str(HERE / script), *map(str, arguments)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     return result.stdout + result.stderr
 

@@ -1,7 +1,7 @@
 """A script with the Trainer, as people write it: trainer_script.py OUTPUT DS_JSON|none [ARGUMENTS_JSON] [RESUME_FROM].
 
 40 samples in 20 batches of 2, accumulation 3 (the last step of an epoch has two batches), 2 epochs: 14 steps. It knows
-nothing of Sluice. OUTPUT/log.json is the Trainer's log, with the size of the process.
+nothing of Sluice. OUTPUT/log.json is the Trainer's log, with the largest size of the process, and that after the imports.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from data import Tokens, llama_config
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
 
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def main(output: str, ds_json: str, arguments: str = "{}", resume: str | None = None) -> None:
+    imported = peak_bytes()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     given = {
@@ -48,8 +53,7 @@ def main(output: str, ds_json: str, arguments: str = "{}", resume: str | None = 
         trainer.train(resume_from_checkpoint=resume)
         trainer.save_model(output + "/final")
         log = trainer.state.log_history
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    Path(output, "log.json").write_text(json.dumps({"log": log, "peak_bytes": peak}))
+    Path(output, "log.json").write_text(json.dumps({"log": log, "peak_bytes": peak_bytes(), "imported_bytes": imported}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""A script with TRL's trainers, as people write it: trl_script.py sft|dpo OUTPUT DS_JSON|none.
+"""A script with TRL's trainers, as people write it: trl_script.py sft|dpo|grpo OUTPUT DS_JSON|none.
 
-dpo has a reference model beside the one that trains, and activations that are computed again. It knows nothing of Sluice.
+dpo has a reference model beside the one that trains, and activations that are computed again. grpo generates with the model
+that trains. It knows nothing of Sluice.
 OUTPUT/log.json is the trainer's log.
 """
 
@@ -17,7 +18,7 @@ from data import llama_config
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 
 def tokenizer_of(vocabulary: int) -> PreTrainedTokenizerFast:
@@ -29,6 +30,11 @@ def tokenizer_of(vocabulary: int) -> PreTrainedTokenizerFast:
 
 def text(seed: int, count: int = 12) -> str:
     return " ".join(f"w{(seed * 7 + i * i) % 50}" for i in range(count))
+
+
+def reward(completions: list[str], **_: Any) -> list[float]:
+    """More for words with low numbers."""
+    return [-sum(float(word[1:]) for word in completion.split() if word[1:].isdigit()) / 1000 for completion in completions]
 
 
 def main(kind: str, output: str, ds_json: str) -> None:
@@ -55,6 +61,10 @@ def main(kind: str, output: str, ds_json: str) -> None:
         rows = [{"text": text(i)} for i in range(24)]
         args: Any = SFTConfig(**given, max_length=16)
         trainer: Any = SFTTrainer(model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    elif kind == "grpo":
+        rows = [{"prompt": text(i, 4)} for i in range(24)]
+        args = GRPOConfig(**given, num_generations=2, max_completion_length=6)
+        trainer = GRPOTrainer(model, reward, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
     else:
         rows = [{"prompt": text(i, 4), "chosen": text(i + 1, 6), "rejected": text(i + 2, 6)} for i in range(24)]
         args = DPOConfig(**given, max_length=24)

@@ -31,6 +31,7 @@ def test_the_convolutional_network(tmp_path: Path) -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.long
 def test_the_gpt_has_equal_losses_by_every_file(tmp_path: Path) -> None:
     (tmp_path / "gpt.swap").mkdir()
     files = sorted(EXAMPLES.glob("ds_[zi]*.json"))

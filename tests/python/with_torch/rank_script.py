@@ -10,11 +10,13 @@ from pathlib import Path
 import torch
 from small_models import batch, config, engine_of, loss_of, make
 
-from sluice import utils, zero
+from sluice import comm, init_distributed, utils, zero
 
 
 def main() -> None:
     asked = json.loads(sys.argv[1])
+    if "RANK" not in os.environ and "OMPI_COMM_WORLD_RANK" in os.environ:
+        init_distributed()  # mpirun started the ranks
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     place = Path(asked["place"])
     model = make()
@@ -28,10 +30,10 @@ def main() -> None:
     keys["train_micro_batch_size_per_gpu"] = 2
     keys["sluice"]["threads"] = {"compute": 1}  # equal bits at any number of ranks
     keys["gradient_accumulation_steps"] = asked["micro_batches"] // ranks
-    engine = engine_of(model, keys)
+    engine = engine_of(model, keys, **({"resume": True} if asked["resume"] else {}))
     if asked["load"]:
         engine.load_checkpoint(str(place / "saved"))
-    losses = []
+    losses, gradient = [], None
     for step in range(engine.global_steps, asked["steps"]):
         for part in range(engine.gradient_accumulation_steps()):
             ids, targets = batch(step * 100 + part * ranks + rank)
@@ -47,7 +49,8 @@ def main() -> None:
     with zero.GatheredParameters(engine.module.norm.bias, modifier_rank=0), torch.no_grad():
         engine.module.norm.bias.fill_(rank + 5)
     weights = engine.module_state_dict()
-    torch.save([losses, weights, master, moment, gradient], place / f"rank{rank}.pt")
+    calls = comm.log_summary(return_dict=True) if "comms_logger" in keys else None
+    torch.save([losses, weights, master, moment, gradient, calls], place / f"rank{rank}.pt")
     engine.destroy()
 
 

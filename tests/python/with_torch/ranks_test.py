@@ -1,9 +1,11 @@
-"""Ranks that torchrun starts train what one rank trains."""
+"""Ranks that torchrun or mpirun starts train what one rank trains."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,16 +17,32 @@ import torch
 SCRIPT = Path(__file__).parent / "rank_script.py"
 
 
-def run(place: Path, ranks: int, tier: str = "cpu", load: bool = False, steps: int = 4, **asked: Any) -> list[Any]:
-    """What each rank has written."""
+PATH = f"{os.environ.get('PATH', '')}:{os.defpath}"
+# By name: Open MPI takes the path of its program as the folder that it is installed in, and refuses that of /bin.
+MPIRUN = "mpirun" if shutil.which("mpirun", path=PATH) else None
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def run(
+    place: Path, ranks: int, tier: str = "cpu", load: bool = False, steps: int = 4, mpirun: str | None = None, **asked: Any
+) -> list[Any]:
+    """What each rank has written. ``mpirun``: the program that starts the ranks; None: torchrun."""
     (place / "drive").mkdir(parents=True, exist_ok=True)
-    spec = {"micro_batches": 2, "keys": {}, "save": -1, "frozen": False, "tied": True, **asked}
+    spec = {"micro_batches": 2, "keys": {}, "save": -1, "resume": False, "frozen": False, "tied": True, **asked}
     arguments = json.dumps({**spec, "place": str(place), "tier": tier, "load": load, "steps": steps})
     launch = [sys.executable, "-W", "ignore"]
-    if ranks > 1:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if mpirun is not None:
+        launch = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), *launch]
+        environment |= {"MASTER_PORT": str(free_port()), "PATH": PATH}
+    elif ranks > 1:
         launch += ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", "0"]
         launch[-2:] = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
         [*launch, str(SCRIPT), arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
@@ -36,6 +54,13 @@ def assert_equal(mine: Any, theirs: Any) -> None:
     assert mine[0] == theirs[0]
     assert all(torch.equal(mine[1][name], theirs[1][name]) for name in theirs[1])
     assert all(torch.equal(a, b) for a, b in zip(mine[2:4], theirs[2:4], strict=True))
+
+
+@pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun (package openmpi-bin)")
+def test_ranks_of_mpirun_train_as_those_of_torchrun(tmp_path: Path) -> None:
+    theirs = run(tmp_path / "torchrun", 2)
+    for mine in run(tmp_path / "mpirun", 2, mpirun=MPIRUN):
+        assert_equal(mine, theirs[0])
 
 
 # Two micro-batches of one rank are added one after the other, as those of two ranks are. A tied weight has two gradients
@@ -56,6 +81,7 @@ def test_two_ranks_train_as_one(tied: bool, clip: float, frozen: bool, tmp_path:
     assert torch.equal(two[0][1]["norm.bias"], torch.full((64,), 5.0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("precision", "ranks"), [("fp32", 2), ("bf16", 4)])
 def test_tiers_have_equal_bits(precision: str, ranks: int, tmp_path: Path) -> None:
     keys = {"gradient_clipping": 1.0, **({"bf16": {"enabled": True}} if precision == "bf16" else {})}
@@ -72,8 +98,67 @@ def test_gradients_are_means_over_the_ranks(tmp_path: Path) -> None:
     assert not torch.equal(two[0][4], one[4])  # another batch on rank 1
 
 
+def sent(course: list[Any], operation: str) -> int:
+    """Bytes of the operation's calls, as ``sluice.comm.log_summary`` has them."""
+    rows = course[0][5]["summary"][operation]
+    return sum(size * row["count"] for size, row in rows.items())
+
+
+@pytest.mark.long
+def test_gradients_are_divided_and_sent_as_their_keys_say(tmp_path: Path) -> None:
+    def course(name: str, **keys: Any) -> list[Any]:
+        return run(tmp_path / name, 2, steps=1, keys={"comms_logger": {"enabled": True}, **keys})
+
+    plain = course("plain")
+    assert_equal(course("before", prescale_gradients=True)[1], plain[1])  # by two: no bit changes
+    summed = course("sum", gradient_allreduce_op="sum")
+    assert torch.equal(summed[0][4], 2 * plain[0][4])
+    assert summed[0][0][0][1] == pytest.approx(2 * plain[0][0][0][1], rel=1e-6)
+    narrow = course("narrow", communication_data_type="bf16")
+    assert narrow[0][0][0][0] == plain[0][0][0][0]
+    assert not torch.equal(narrow[0][4], plain[0][4])
+    # Two parts are rounded to 2^-9 of their size, and may cancel in the sum.
+    assert torch.allclose(narrow[0][4], plain[0][4], rtol=0, atol=2**-7 * float(plain[0][4].abs().max()))
+    assert 2 * sent(narrow, "reduce_scatter") == sent(plain, "reduce_scatter")
+    assert sent(narrow, "all_gather") == sent(plain, "all_gather")
+    assert narrow[0][5]["metadata"]["world_size"] == 2
+
+
 def test_a_checkpoint_of_two_ranks_continues(tmp_path: Path) -> None:
     whole = run(tmp_path, 2, "nvme", steps=6, save=2)
     resumed = run(tmp_path, 2, "nvme", load=True, steps=6)
     assert resumed[0][0] == whole[0][0][3:]
-    assert (tmp_path / "saved" / "global_step3" / "rank1").is_dir()
+    assert (tmp_path / "saved" / "global_step3" / "step-00000003" / "rank1-of-2").is_dir()
+
+
+ANOTHER_NUMBER = pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), pytest.param(2, 4, marks=pytest.mark.long)])
+
+
+def assert_equal_states(mine: Any, theirs: Any) -> None:
+    assert all(torch.equal(mine[1][name], theirs[1][name]) for name in theirs[1])
+    assert torch.equal(mine[2], theirs[2])
+    assert torch.equal(mine[3], theirs[3])
+
+
+@ANOTHER_NUMBER
+def test_a_checkpoint_continues_on_another_number_of_ranks(before: int, after: int, tmp_path: Path) -> None:
+    saved = run(tmp_path, before, "nvme", steps=2, save=1, micro_batches=4)
+    loaded = run(tmp_path, after, "cpu", load=True, steps=2, micro_batches=4)
+    for mine in loaded:
+        assert_equal_states(mine, saved[0])
+    whole = run(tmp_path / "whole", before, steps=3, micro_batches=4)
+    went_on = run(tmp_path, after, "cpu", load=True, steps=3, micro_batches=4)
+    assert went_on[0][0][0] == pytest.approx(whole[0][0][2], rel=1e-6)
+
+
+@ANOTHER_NUMBER
+def test_a_swap_directory_continues_on_another_number_of_ranks(before: int, after: int, tmp_path: Path) -> None:
+    first = run(tmp_path, before, "nvme", resume=True, steps=2, micro_batches=4)
+    resumed = run(tmp_path, after, "nvme", resume=True, steps=0, micro_batches=4)
+    for mine in resumed:
+        assert torch.equal(mine[2], first[0][2])
+        assert torch.equal(mine[3], first[0][3])
+    drive = tmp_path / "drive"
+    assert (drive / "ranks.json").exists() == (after > 1)
+    assert (drive / "manifest.json").exists() == (after == 1)
+    assert sorted(folder.name for folder in drive.glob("rank*-of-*")) == [f"rank{rank}-of-{after}" for rank in range(after) if after > 1]

@@ -43,7 +43,7 @@ class PieceQueue {
   // `executor` outlives the queue. `row`: has a span for each stretch of time in which pieces of
   // one loop were taken.
   explicit PieceQueue(Executor& executor, TraceRow row = {});
-  // On any description of a machine, which outlives the queue.
+  // `numa`: the description of the machine, given by tests; outlives the queue.
   PieceQueue(Executor& executor, const Numa& numa, TraceRow row);
   ~PieceQueue();
   PieceQueue(const PieceQueue&) = delete;
@@ -82,8 +82,8 @@ class PieceQueue {
   const TraceRow row_;
   mutable Mutex mutex_;
   std::multimap<std::size_t, std::shared_ptr<Active>> waiting_ SLUICE_GUARDED_BY(mutex_);
-  std::size_t pieces_ SLUICE_GUARDED_BY(mutex_) = 0;   // that wait
-  std::size_t threads_ SLUICE_GUARDED_BY(mutex_) = 0;  // of this run()
+  std::size_t pieces_ SLUICE_GUARDED_BY(mutex_) = 0;   // that wait for a thread
+  std::size_t threads_ SLUICE_GUARDED_BY(mutex_) = 0;  // that this run() asked for
   // The threads of this run() leave: one of them found no piece, or more threads are needed.
   bool closed_ SLUICE_GUARDED_BY(mutex_) = true;
   Span span_ SLUICE_GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
 #pragma once
-// Thread-safe: a free function without state.
+// random_id(): names for what is stored. Thread-safe: a free function without state.
 
 #include <string>
 

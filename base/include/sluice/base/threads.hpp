@@ -1,6 +1,6 @@
 #pragma once
-// Threads and cores that the system gives this process, asked before a library that would wait for
-// them for ever asks. Thread-safe: free functions without state.
+// The threads and cores that the system gives this process. Ask first: some libraries wait for ever
+// for threads that they do not get. Thread-safe: free functions without state.
 
 #include <optional>
 

@@ -1,6 +1,6 @@
 #pragma once
-// Ticket: asynchronous work that was begun: a read, a write, a copy, an update. Every `begin_x` of
-// the library returns a ticket; finish() waits for the work and throws its error.
+// Ticket: asynchronous work that was begun, such as a read. finish() waits and throws its error. A
+// `begin_x` that starts work returns a ticket, or its class has the call that waits: `finish_x`.
 //
 // Drain, then report: the work uses its buffers until the ticket has ended, also after a failure.
 // Destroying a pending ticket blocks until the work has ended, and logs an unclaimed error.

@@ -131,8 +131,8 @@ struct Step {
   // not count.
   std::int64_t step = 1;
   // Factor for each gradient element, applied first; finite. For a gradient that is still
-  // multiplied by a loss scale: min(1, max_norm / norm) / scale, with norm = sqrt(squared_norm) /
-  // scale.
+  // multiplied by a loss scale, the engine takes min(1, max_norm / (norm + 1e-6)) / scale, as
+  // PyTorch clips, with norm = sqrt(squared_norm) / scale.
   float gradient_factor = 1.0F;
   std::uint64_t seed = 0;  // for stochastic rounding only
 };

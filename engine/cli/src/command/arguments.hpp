@@ -24,9 +24,25 @@ struct ShowText {
 struct TrainArguments {
   train::TrainRequest request;
 };
-// `request` is the run to plan; its data_paths may be empty.
+// Hardware of a plan for many ranks. Rates are per second; 0: not given.
+struct RanksArguments {
+  std::vector<std::uint64_t> ranks;  // empty: the plan of one run
+  std::uint64_t parameters = 0;      // 0: those of the model file
+  std::uint64_t ranks_per_host = 8;
+  std::uint64_t drives = 0;             // of a host
+  double network_bytes = 0;             // of a rank, in each direction
+  double drive_bytes = 0;               // of a drive, reads and writes added
+  double link_bytes = 0;                // of a rank, between host and device
+  double flops = 0;                     // of a rank
+  double updates = 0;                   // elements of a host
+  std::uint64_t host_memory_bytes = 0;  // of a host
+  std::uint64_t gpu_memory_bytes = 0;   // of a rank
+};
+// `request` is the run to plan; its data_paths may be empty. With `ranks`, its config_path and
+// model_path may be empty too.
 struct PlanArguments {
   train::TrainRequest request;
+  RanksArguments ranks;
   bool probe = false;    // measure the machine first
   bool largest = false;  // plan the largest number of blocks that fits
 };
@@ -37,6 +53,7 @@ struct ExportArguments {
   std::string run_directory;
   std::string out_path;
   DType dtype = DType::fp32;
+  std::uint64_t most_file_bytes = 0;  // 0: one file
 };
 struct ReportArguments {
   std::string directory;
@@ -102,12 +119,36 @@ struct NvmeCleanArguments {
   bool dry_run = false;
 };
 
+// Who starts the ranks. automatic: mpirun for `sluice train`, else this program itself on one host
+// and torchrun on several.
+enum class LaunchHow { automatic, torchrun, mpirun, srun };
+// Empty texts and 0: not given.
+struct LaunchArguments {
+  std::vector<std::string> program;  // with its arguments; not empty
+  unsigned num_gpus = 0;             // ranks on each host
+  unsigned num_nodes = 0;
+  std::string hostfile;
+  std::string include;
+  std::string exclude;
+  std::string master_address;
+  unsigned master_port = 0;
+  LaunchHow how = LaunchHow::automatic;
+  bool run = false;
+  std::string log_directory;
+  bool bind_cores = false;
+  std::string core_list;
+  bool is_module = false;
+  bool no_python = false;
+  double grace_seconds = 60;
+  std::string as_rank;  // this process is started by mpirun, around a rank (launch/mpi_rank.hpp)
+};
+
 struct Invocation {
   std::variant<ShowText, TrainArguments, PlanArguments, GenerateArguments, ExportArguments,
                ReportArguments, DoctorArguments, ConfigCheckArguments, ConfigKeysArguments,
                ConfigResolveArguments, ConfigRatesArguments, ConfigExplainArguments,
                ConfigSchemaArguments, ConfigConvertArguments, NvmeBenchArguments, NvmeTuneArguments,
-               NvmeVerifyArguments, NvmeCleanArguments>
+               NvmeVerifyArguments, NvmeCleanArguments, LaunchArguments>
       command;
   bool json = false;
 };

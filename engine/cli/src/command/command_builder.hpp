@@ -30,6 +30,7 @@ struct Building {
   NvmeTuneArguments nvme_tune;
   NvmeVerifyArguments nvme_verify;
   NvmeCleanArguments nvme_clean;
+  LaunchArguments launch;
   std::function<void()> select;
 };
 

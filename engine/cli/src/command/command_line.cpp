@@ -70,6 +70,7 @@ std::string usage_line(const CLI::App& command) {
     if (option->get_required()) line += " " + shown_name(*option);
   }
   line += " [options]";
+  if (command.get_prefix_command()) line += " PROGRAM [arguments of PROGRAM]";
   std::string out;
   std::string lead;
   for (const std::string& part : wrap(line, kHelpColumns - 4)) {
@@ -109,6 +110,8 @@ std::string unexpected_argument(const CLI::App& command, const std::string& argu
     return "\"data\" is a command of the Python package: install it with pip, which also installs "
            "this program";
   if (!commands.empty()) return "unknown command " + quoted(argument) + nearest(argument, commands);
+  if (argument == "true" || argument == "false")
+    return "unexpected argument " + quoted(argument) + "; a switch such as --bf16 takes no value";
   return "unexpected argument " + quoted(argument) +
          "; values follow their flag, as in --flag VALUE";
 }

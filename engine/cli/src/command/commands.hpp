@@ -25,5 +25,6 @@ int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session);
 int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session);
 int run_nvme_verify(const NvmeVerifyArguments& arguments, Session& session);
 int run_nvme_clean(const NvmeCleanArguments& arguments, Session& session);
+int run_launch(const LaunchArguments& arguments, Session& session);
 
 }  // namespace sluice::cli

@@ -126,7 +126,9 @@ void add_explain(CLI::App& config, Building& building) {
            building.explain.key);
   add_flags_as_keys(explain, building.explain.key);
   when_named(explain, building, [&building] {
-    if (building.explain.key.empty()) throw InvalidArgument("config explain: missing KEY");
+    if (building.explain.key.empty()) {
+      throw InvalidArgument("missing KEY (sluice config explain --help lists what there is)");
+    }
     return building.explain;
   });
 }

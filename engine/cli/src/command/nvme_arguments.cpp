@@ -18,6 +18,12 @@ std::uint64_t to_bytes(const std::string& flag, const std::string& text) {
   }
 }
 
+std::uint32_t block_bytes(const std::string& flag, std::uint64_t bytes, const std::string& text) {
+  SLUICE_CHECK(bytes % 4096 == 0 && bytes <= kGiB,
+               flag + ": expected a multiple of 4096, at most 1GiB, found \"" + text + "\"");
+  return static_cast<std::uint32_t>(bytes);
+}
+
 void add_drive_options(CLI::App& command, DriveArguments& arguments) {
   CLI::Option* paths =
       command.add_option("PATH", arguments.paths,
@@ -54,11 +60,7 @@ void add_pattern_options(CLI::App& command, NvmeBenchArguments& arguments) {
   add_option(command, "--block", "BYTES", Need::optional,
              "size of a request, a multiple of 4096 (default 256KiB)",
              [&arguments](const std::string& text) {
-               const std::uint64_t bytes = to_bytes("--block", text);
-               SLUICE_CHECK(
-                   bytes % 4096 == 0 && bytes <= kGiB,
-                   "--block: expected a multiple of 4096, at most 1GiB, found \"" + text + "\"");
-               arguments.block_bytes = static_cast<std::uint32_t>(bytes);
+               arguments.block_bytes = block_bytes("--block", to_bytes("--block", text), text);
              });
   add_option(
       command, "--depth", "N", Need::optional, "requests in flight, 1 to 4096 (default 32)",
@@ -70,6 +72,37 @@ void add_pattern_options(CLI::App& command, NvmeBenchArguments& arguments) {
              });
 }
 
+// ds_io writes sizes as 400M, in powers of two.
+std::uint64_t to_bytes_of_ds_io(const std::string& flag, const std::string& text) {
+  const bool short_unit = !text.empty() && std::string("KMG").find(text.back()) < 3;
+  return to_bytes(flag, short_unit ? text + "iB" : text);
+}
+
+// The names that DeepSpeed's ds_io has for these options. Its loops and threads of its own have no
+// equal: a load runs for --seconds, through one engine.
+void add_names_of_ds_io(CLI::App& command, NvmeBenchArguments& arguments) {
+  add_option(command, "--io_size", "BYTES", Need::optional, "as --size; ds_io's name",
+             [&arguments](const std::string& text) {
+               arguments.size_bytes = to_bytes_of_ds_io("--io_size", text);
+             });
+  add_option(command, "--block_size", "BYTES", Need::optional, "as --block; ds_io's name",
+             [&arguments](const std::string& text) {
+               arguments.block_bytes =
+                   block_bytes("--block_size", to_bytes_of_ds_io("--block_size", text), text);
+             });
+  add_option(command, "--queue_depth", "N", Need::optional, "as --depth; ds_io's name",
+             [&arguments](const std::string& text) {
+               arguments.depth = to_count("--queue_depth", text, 4096);
+             });
+  add_option(command, "--io_parallel", "N", Need::optional, "as --io-threads; ds_io's name",
+             [&arguments](const std::string& text) {
+               arguments.io_threads = to_count("--io_parallel", text, 64);
+             });
+  command.add_flag_callback(
+      "--read", [&arguments] { arguments.pattern = nvme::LoadPattern::read; },
+      "as --op read; ds_io's name");
+}
+
 void add_bench(CLI::App& group, Building& building) {
   CLI::App& command =
       add_command(group, building, "bench", "measure a drive through the engine that training uses",
@@ -77,6 +110,7 @@ void add_bench(CLI::App& group, Building& building) {
   NvmeBenchArguments& arguments = building.nvme_bench;
   add_drive_options(command, arguments);
   add_pattern_options(command, arguments);
+  add_names_of_ds_io(command, arguments);
   add_option(command, "--seconds", "S", Need::optional, "how long to measure (default 5)",
              [&arguments](const std::string& text) {
                arguments.seconds = to_real("--seconds", text);

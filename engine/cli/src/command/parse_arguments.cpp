@@ -6,9 +6,11 @@
 #include "command/command_builder.hpp"
 #include "command/command_line.hpp"
 #include "command/config_arguments.hpp"
+#include "command/launch_arguments.hpp"
 #include "command/nvme_arguments.hpp"
 #include "command/run_arguments.hpp"
 #include "command/version.hpp"
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::cli {
@@ -67,6 +69,13 @@ void add_export(CLI::App& root, Building& building) {
           throw InvalidArgument("--dtype: expected fp32, bf16 or fp16, found \"" + text + "\"");
         }
       });
+  add_option(command, "--max-shard-size", "BYTES", Need::optional,
+             "split into files of this size, such as 5GB, with an index (default: one file)",
+             [&arguments](const std::string& text) {
+               arguments.most_file_bytes = parse_bytes(text);
+               SLUICE_CHECK(arguments.most_file_bytes > 0,
+                            "--max-shard-size: expected at least one byte, found \"" + text + "\"");
+             });
   when_named(command, building, [&building] { return building.export_arguments; });
 }
 
@@ -112,6 +121,7 @@ std::unique_ptr<CLI::App> make_root(Building& building) {
   add_doctor(*root, building);
   add_config(*root, building);
   add_nvme(*root, building);
+  add_launch(*root, building);
   return root;
 }
 

@@ -13,15 +13,15 @@ namespace sluice::cli {
 namespace {
 
 // Options that identify the run. train and plan share them, so one line of options works for both.
-void add_run_options(CLI::App& command, Building& building, Need data_need) {
+void add_run_options(CLI::App& command, Building& building, Need need) {
   train::TrainRequest& run = building.run;
-  add_texts(command, "--config", "FILE", Need::required,
+  add_texts(command, "--config", "FILE", need,
             "training configuration, DeepSpeed JSON; given again: a file whose keys of \"aio\" and "
             "\"sluice\" replace those before, as sluice nvme tune writes it",
             building.configs);
-  add_text(command, "--model", "FILE", Need::required, "model, Hugging Face config.json (gpt2)",
+  add_text(command, "--model", "FILE", need, "model, Hugging Face config.json (gpt2)",
            run.model_path);
-  add_texts(command, "--data", "FILE", data_need,
+  add_texts(command, "--data", "FILE", need,
             "training data, a file or a folder: text read as bytes, uint16 tokens when named .bin, "
             "uint32 tokens when named .u32; may be given again",
             run.data_paths);
@@ -126,9 +126,11 @@ void add_trace_options(CLI::App& command, train::TrainRequest& run) {
 // Checks that the options fit together.
 train::TrainRequest checked_run(Building& building) {
   train::TrainRequest& run = building.run;
-  run.config_path = building.configs.front();
+  if (!building.configs.empty()) {
+    run.config_path = building.configs.front();
+    run.tuned_paths.assign(building.configs.begin() + 1, building.configs.end());
+  }
   if (run.steps) run.settings.push_back(setting_of_steps(std::max<std::int64_t>(*run.steps, 1)));
-  run.tuned_paths.assign(building.configs.begin() + 1, building.configs.end());
   if (run.evaluation.data_path && run.evaluation.fraction) {
     throw InvalidArgument("--eval-data and --eval-fraction exclude each other; give one");
   }
@@ -143,6 +145,14 @@ train::TrainRequest checked_run(Building& building) {
   }
   SLUICE_CHECK(!run.epochs || !run.data_paths.empty(), "--epochs needs --data, which it reads");
   return run;
+}
+
+// The plan of one run needs what train needs.
+void check_files(const train::TrainRequest& run) {
+  std::string missing = run.config_path.empty() ? "--config FILE" : "";
+  if (run.model_path.empty())
+    missing += (missing.empty() ? "" : ", ") + std::string("--model FILE");
+  SLUICE_CHECK(missing.empty(), "missing " + missing + " (sluice plan --help lists what there is)");
 }
 
 // Describes the flags of train for plan, which trains nothing; docs/cli.md has the same table.
@@ -189,7 +199,8 @@ void add_plan(CLI::App& root, Building& building) {
   CLI::App& command = add_command(
       root, building, "plan",
       "show where every byte of a run would live, and whether it fits; allocates nothing",
-      "sluice plan --config ds.json --model config.json");
+      "sluice plan --config ds.json --model config.json\n"
+      "  sluice plan --ranks 8,64,512 --network 50GB/s --drives 4 --parameters 70B");
   add_run_options(command, building, Need::optional);
   add_evaluation_options(command, building.run);
   add_rates_option(command, building.run);
@@ -201,8 +212,11 @@ void add_plan(CLI::App& root, Building& building) {
            building.plan.probe);
   add_flag(command, "--max", "plan for the most blocks of the model's shape that fit",
            building.plan.largest);
-  when_named(command, building, [&building] {
+  add_ranks_options(command, building.plan.ranks);
+  when_named(command, building, [&building, &command] {
     building.plan.request = checked_run(building);
+    check_ranks(command, building.plan);
+    if (building.plan.ranks.ranks.empty()) check_files(building.plan.request);
     return building.plan;
   });
 }

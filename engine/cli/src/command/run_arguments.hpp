@@ -10,5 +10,10 @@ namespace sluice::cli {
 
 void add_train(CLI::App& root, Building& building);
 void add_plan(CLI::App& root, Building& building);
+// The options of plan for many ranks (plan_ranks_arguments.cpp).
+void add_ranks_options(CLI::App& command, RanksArguments& arguments);
+// Throws InvalidArgument when an option of many ranks stands without --ranks, or --ranks with
+// options of one run.
+void check_ranks(const CLI::App& command, const PlanArguments& arguments);
 
 }  // namespace sluice::cli

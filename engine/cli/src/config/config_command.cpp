@@ -120,6 +120,7 @@ Json::Value notes_of(const config::TrainConfig& config) {
 // Prints the values of a configuration, and returns the object of --json.
 Json::Value check_one(const ConfigFiles& files, const std::vector<config::Setting>& settings,
                       Console& console) {
+  require_config(files.path);
   const config::TrainConfig config =
       load_training_config(files.path, {.tuned_paths = files.tuned_paths, .settings = settings});
   std::vector<std::vector<std::string>> rows;
@@ -144,7 +145,6 @@ Json::Value check_one(const ConfigFiles& files, const std::vector<config::Settin
 }  // namespace
 
 int run_config_check(const ConfigCheckArguments& arguments, Session& session) {
-  for (const std::string& path : arguments.paths) require_config(path);
   const std::vector<ConfigFiles> all = grouped(arguments.paths);
   if (all.size() == 1) {  // a mistake ends the command, as of any other
     session.emit(check_one(all.front(), arguments.settings, session.console()));

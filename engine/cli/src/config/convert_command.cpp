@@ -80,7 +80,8 @@ class Conversion {
 
 // The Trainer's schedules as DeepSpeed's, which begin one step later.
 void convert_schedule(Conversion& conversion) {
-  const std::string type = conversion.take("lr_scheduler_type").asString();
+  const Json::Value asked = conversion.take("lr_scheduler_type");
+  const std::string type = asked.isNull() ? "linear" : asked.asString();  // the Trainer's default
   const Json::Value warmup = conversion.take("warmup_steps");
   const Json::Value ratio = conversion.take("warmup_ratio");
   const Json::Value steps = conversion.take("max_steps");
@@ -90,12 +91,16 @@ void convert_schedule(Conversion& conversion) {
     conversion.fail("warmup_steps", "expected a whole number");
   std::int64_t warmup_steps = warmup.isInt64() ? warmup.asInt64() : 0;
   if (warmup_steps == 0 && ratio.isNumeric() && ratio.asDouble() > 0) {
-    if (!has_steps) conversion.fail("warmup_ratio", "needs max_steps; give warmup_steps instead");
+    if (!has_steps)
+      conversion.fail("warmup_ratio",
+                      "needs max_steps, which the file does not have: write warmup_steps instead");
     if (ratio.asDouble() > 1) conversion.fail("warmup_ratio", "expected a number from 0 to 1");
     // Rounded up, as transformers does.
     warmup_steps = static_cast<std::int64_t>(std::ceil(ratio.asDouble() * steps.asDouble()));
   }
-  if (type.empty() || (type == "constant" && warmup_steps == 0)) return;
+  if (has_steps)
+    conversion.note("max_steps: give --steps " + steps.asString() + " to sluice train");
+  if (type == "constant" && warmup_steps == 0) return;
   if (type == "constant" || type == "constant_with_warmup") {
     conversion.set("scheduler.type", "WarmupLR");
   } else if (type == "linear") {
@@ -129,6 +134,8 @@ std::string optimizer_type(const std::string& name) {
 }
 
 void convert_optimizer(Conversion& conversion) {
+  if (conversion.take("adafactor") == Json::Value(true))
+    conversion.fail("adafactor", "is not supported; remove it to train with AdamW");
   const std::string optimizer = conversion.take("optim").asString();
   const std::string type = optimizer_type(optimizer);
   if (type.empty())
@@ -221,7 +228,8 @@ void convert_accelerate(Conversion& conversion, const std::string& path) {
   if (processes.isInt64() && processes.asInt64() > 1)
     conversion.note(
         "num_processes: " + processes.asString() +
-        ", here there is one rank: raise gradient_accumulation_steps to keep the batch");
+        ": start as many ranks (sluice launch --num-gpus N), or raise gradient_accumulation_steps "
+        "to keep the batch with one");
   conversion.set("train_micro_batch_size_per_gpu", "auto");
   if (section.isObject()) {
     Conversion inner(section, path);
@@ -298,9 +306,17 @@ int run_config_convert(const ConfigConvertArguments& arguments, Session& session
                "--out: " + arguments.out_path + " exists already; give another name");
   const std::string text = text_of_file(arguments.path);
   const std::size_t first = text.find_first_not_of(" \t\r\n");
-  const bool is_json = first != std::string::npos && text[first] == '{';
+  // A comment begins with a slash, which no line of YAML does.
+  const bool is_json = first != std::string::npos && (text[first] == '{' || text[first] == '/');
   const Json::Value from =
       is_json ? parse_json(text, arguments.path) : parse_yaml_lines(text, arguments.path);
+  for (const char* key : {"base_model", "micro_batch_size", "num_epochs"}) {
+    SLUICE_CHECK(
+        !from.isMember(key),
+        arguments.path + ": " + key +
+            " is no key of TrainingArguments or of Accelerate: give the values as flags of "
+            "sluice train, with the file that \"deepspeed\" names as --config");
+  }
   Conversion conversion(from, arguments.path);
   if (from.isMember("compute_environment") || from.isMember("distributed_type")) {
     convert_accelerate(conversion, arguments.path);

@@ -60,7 +60,16 @@ std::string_view last_part(std::string_view path) {
   return path.substr(path.rfind('.') + 1);
 }
 
-// The rows with this path or last part; for a section all its rows.
+bool is_among(std::string_view words, const std::string& name) {
+  return (", " + std::string(words) + ",").find(", " + name + ",") != std::string::npos;
+}
+
+bool is_in_section(std::string_view path, const std::string& name) {
+  return ("." + std::string(path)).find("." + name + ".") != std::string::npos;
+}
+
+// The rows with this path or last part; else those of a section, which may be named by its last
+// part; else the key that other programs call so.
 std::vector<const config::KeyInfo*> keys_of(const std::string& name) {
   std::vector<const config::KeyInfo*> found;
   const auto add = [&](const auto& matches) {
@@ -75,7 +84,8 @@ std::vector<const config::KeyInfo*> keys_of(const std::string& name) {
   add([&](const config::KeyInfo& key) {
     return last_part(key.path) == name || (!key.alias.empty() && key.alias == last_part(name));
   });
-  add([&](const config::KeyInfo& key) { return key.path.starts_with(name + "."); });
+  add([&](const config::KeyInfo& key) { return is_in_section(key.path, name); });
+  add([&](const config::KeyInfo& key) { return is_among(key.words, name); });
   return found;
 }
 
@@ -105,8 +115,19 @@ std::string explanation(const config::KeyInfo& key) {
     text += "    \"auto\": the flag must give the value\n";
   } else if (!key.auto_json.empty() || config::is_typed_section(key.path)) {
     const bool is_default = key.auto_json.empty() || key.auto_json == "default";
-    text += "    \"auto\": " + (is_default ? "the default" : std::string(key.auto_json)) + "\n";
+    const bool is_absent = key.auto_json == "null" || (is_default && key.default_json == "null");
+    text += "    \"auto\": " +
+            (is_absent    ? "as if the key were absent"
+             : is_default ? "the default"
+                          : std::string(key.auto_json)) +
+            "\n";
   }
+  std::string keys;
+  for (const config::KeyInfo& other : config::key_table()) {
+    if (other.path.starts_with(std::string(key.path) + "."))
+      keys += (keys.empty() ? "" : ", ") + std::string(other.path.substr(key.path.size() + 1));
+  }
+  if (!keys.empty()) text += "    keys of this section: " + keys + "\n";
   if (!key.words.empty()) text += "    elsewhere called: " + std::string(key.words) + "\n";
   return text;
 }

@@ -1,10 +1,12 @@
 #include "config/resolved_config.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <type_traits>
 
 #include "sluice/base/bytes.hpp"
+#include "sluice/config/key_table.hpp"
 
 namespace sluice::cli {
 
@@ -165,6 +167,7 @@ void add_precision(const config::TrainConfig& config, Values& values) {
   values.emplace_back("bf16.enabled", config.bf16);
   const config::Fp16Config& fp16 = config.fp16;
   values.emplace_back("fp16.enabled", fp16.enabled);
+  values.emplace_back("data_types.grad_accum_dtype", std::string(name_of(config.gradient_dtype())));
   if (!fp16.enabled) return;
   values.emplace_back("fp16.loss_scale", fp16.loss_scale);
   if (!fp16.is_dynamic()) return;
@@ -197,6 +200,26 @@ void add_monitors(const config::TrainConfig& config, Values& values) {
   values.emplace_back("flops_profiler.output_file", profiler.output_file.empty()
                                                         ? Json::Value()
                                                         : Json::Value(profiler.output_file));
+}
+
+void add_ranks(const config::TrainConfig& config, Values& values) {
+  const config::ReductionConfig& reduction = config.zero.reduction;
+  values.emplace_back("prescale_gradients", reduction.prescales);
+  values.emplace_back("gradient_predivide_factor", reduction.predivide_factor);
+  values.emplace_back("gradient_allreduce_op", reduction.takes_sum ? "sum" : "mean");
+  values.emplace_back("communication_data_type",
+                      reduction.wire_dtype
+                          ? Json::Value(std::string(name_of(*reduction.wire_dtype)))
+                          : Json::Value());
+  const config::CommsLoggerConfig& logger = config.monitors.comms_logger;
+  values.emplace_back("comms_logger.enabled", logger.enabled);
+  if (!logger.enabled) return;
+  values.emplace_back("comms_logger.verbose", logger.verbose);
+  values.emplace_back("comms_logger.prof_all", logger.prof_all);
+  values.emplace_back("comms_logger.debug", logger.debug);
+  Json::Value operations(Json::arrayValue);
+  for (const std::string& operation : logger.prof_ops) operations.append(operation);
+  values.emplace_back("comms_logger.prof_ops", operations);
 }
 
 void add_aio(const config::TrainConfig& config, Values& values) {
@@ -251,8 +274,8 @@ std::string or_auto_name(const std::optional<Format>& format) {
 void add_sluice(const config::TrainConfig& config, Values& values) {
   const config::SluiceConfig& sluice = config.sluice;
   values.emplace_back("sluice.device", config::name_of(sluice.device));
-  values.emplace_back("sluice.deterministic", sluice.deterministic);
-  values.emplace_back("sluice.tf32", sluice.tf32);
+  values.emplace_back("sluice.deterministic", sluice.gpu_math.deterministic);
+  values.emplace_back("sluice.tf32", sluice.gpu_math.tf32);
   values.emplace_back("sluice.device_bytes", budget(sluice.device_bytes));
   values.emplace_back("sluice.host_bytes", budget(sluice.host_bytes));
   values.emplace_back("sluice.durability", name_of(sluice.durability));
@@ -261,6 +284,7 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
     values.emplace_back("sluice.checkpoint_dir", sluice.checkpoints.directory);
     values.emplace_back("sluice.checkpoint_every", number(sluice.checkpoints.every));
     values.emplace_back("sluice.keep", number(sluice.checkpoints.keep));
+    values.emplace_back("sluice.checkpoint_bytes", budget(sluice.checkpoints.copy_bytes));
   }
   values.emplace_back("sluice.strict", sluice.strict);
   values.emplace_back("sluice.approximate", sluice.approximate);
@@ -274,6 +298,7 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
   values.emplace_back("sluice.master", or_auto_name(sluice.master));
   values.emplace_back("sluice.moments", or_auto_name(sluice.moments));
   values.emplace_back("sluice.cache_bytes", budget(sluice.cache_bytes));
+  values.emplace_back("sluice.speculative_bytes", budget(sluice.speculative_bytes));
   values.emplace_back("sluice.overlap", sluice.overlap);
   values.emplace_back("sluice.micro_batches_per_pass", or_auto(sluice.micro_batches_per_pass));
   values.emplace_back("sluice.threads.compute", or_auto(sluice.threads.compute));
@@ -287,8 +312,8 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
     for (const unsigned weight : sluice.io.drive_weights) weights.append(weight);
     values.emplace_back("sluice.io.drive_weights", weights);
   }
-  if (sluice.drive_endurance_bytes > 0)
-    values.emplace_back("sluice.drive_endurance", count(sluice.drive_endurance_bytes));
+  if (sluice.io.drive_endurance_bytes > 0)
+    values.emplace_back("sluice.drive_endurance", count(sluice.io.drive_endurance_bytes));
   values.emplace_back("sluice.seed", count(sluice.seed));
 }
 
@@ -304,15 +329,30 @@ std::vector<std::pair<std::string, Json::Value>> resolved_values(
   add_scheduler(config, values);
   values.emplace_back("gradient_clipping", config.gradient_clipping);
   add_precision(config, values);
-  values.emplace_back("steps_per_print",
-                      config.steps_per_print ? number(*config.steps_per_print) : Json::Value());
+  values.emplace_back("steps_per_print", config.monitors.steps_per_print
+                                             ? number(*config.monitors.steps_per_print)
+                                             : Json::Value());
   add_monitors(config, values);
   values.emplace_back("dataloader_drop_last", config.drop_last);
   add_zero(config, values);
+  add_ranks(config, values);
   add_aio(config, values);
   add_sluice(config, values);
   return values;
 }
+
+namespace {
+
+// The Trainer's default for an "auto" of this key is not ours.
+bool has_value_for_auto(std::string_view key) {
+  const auto table = config::key_table();
+  return std::any_of(table.begin(), table.end(), [&](const config::KeyInfo& info) {
+    return info.path == key && !info.auto_json.empty() && info.auto_json != "default" &&
+           info.auto_json != "null" && info.auto_json != "open";
+  });
+}
+
+}  // namespace
 
 std::string origin_of(const config::TrainConfig& config, const std::string& key,
                       const Json::Value& value) {
@@ -338,6 +378,9 @@ std::string origin_of(const config::TrainConfig& config, const std::string& key,
         "scheduler.params.cycle_second_stair_count"}) {
     if (key == derived) return "derived";
   }
+  const auto own = config.origins.find(key);
+  if (own != config.origins.end() && own->second == "auto" && has_value_for_auto(key))
+    return "auto";
   return value.isString() && value.asString() == "auto" ? "planned" : "default";
 }
 

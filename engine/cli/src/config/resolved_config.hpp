@@ -16,7 +16,7 @@ namespace sluice::cli {
 std::vector<std::pair<std::string, Json::Value>> resolved_values(const config::TrainConfig& config);
 
 // Where a value of resolved_values() comes from: "ds.json:3:5", "--learning-rate", "default",
-// "derived" (from other values), or "planned".
+// "auto" (the Trainer's value for the file's "auto"), "derived" (from other values), or "planned".
 std::string origin_of(const config::TrainConfig& config, const std::string& key,
                       const Json::Value& value);
 

@@ -86,12 +86,14 @@ Json::Value parse_yaml_lines(const std::string& text, const std::string& path) {
     if (!is_pair) fail("expected \"key: value\"; lists and several documents are not read");
     const std::string value = trimmed(content.substr(colon + 1));
     if (!value.empty() && std::string("[{|>&*!").find(value[0]) != std::string::npos &&
-        value != "{}")
+        value != "{}" && value != "[]")
       fail("expected a plain value; write it on one line");
     const std::string key = trimmed(content.substr(0, colon));
     if (open.back().first->isMember(key)) fail("the key " + key + " is given a second time");
     last = &(*open.back().first)[key];
-    *last = value == "{}" ? Json::Value(Json::objectValue) : scalar(value);
+    *last = value == "{}"   ? Json::Value(Json::objectValue)
+            : value == "[]" ? Json::Value(Json::arrayValue)
+                            : scalar(value);
   }
   return root;
 }

@@ -91,6 +91,8 @@ std::vector<DoctorRow> probe_libraries() {
                   "built without it (package libaio-dev): no libaio"),
       library_row("hwloc", SLUICE_HWLOC_VERSION,
                   "built without it (package libhwloc-dev): doctor shows less"),
+      library_row("MPI", SLUICE_MPI_VERSION,
+                  "built without it (packages libopenmpi-dev, openmpi-bin): no ranks on CPUs"),
       library_row("Highway", SLUICE_HWY_VERSION, ""),
       library_row("xxHash", SLUICE_XXHASH_VERSION, ""),
       library_row("JsonCpp", JSONCPP_VERSION_STRING, ""),

@@ -13,6 +13,7 @@ namespace {
 
 // The reason why `path` cannot be read; empty for a readable file.
 std::string why_unreadable(const std::string& path, bool may_be_folder = false) {
+  if (path.empty()) return "the name of a file is empty";
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) {
@@ -30,7 +31,7 @@ std::string why_unreadable(const std::string& path, bool may_be_folder = false) 
 
 void require_file(const std::string& path) {
   if (const std::string why = why_unreadable(path); !why.empty())
-    throw InvalidArgument(path + ": " + why);
+    throw InvalidArgument(path.empty() ? why : path + ": " + why);
 }
 
 void require_file(const std::string& flag, const std::string& path) {

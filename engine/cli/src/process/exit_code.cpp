@@ -5,12 +5,33 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/config/config_error.hpp"
+#include "sluice/train/rank_failure.hpp"
 
 namespace sluice::cli {
+
+namespace {
+
+int exit_code_of(train::FailureKind kind) {
+  switch (kind) {
+    case train::FailureKind::usage:
+      return kExitUsage;
+    case train::FailureKind::does_not_fit:
+      return kExitDoesNotFit;
+    case train::FailureKind::storage:
+      return kExitStorage;
+    case train::FailureKind::other:
+      return kExitOther;
+  }
+  return kExitOther;
+}
+
+}  // namespace
 
 Failure classify(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
+  } catch (const train::RankFailure& e) {
+    return {exit_code_of(e.kind()), e.what(), false, true};
   } catch (const config::ConfigError& e) {
     return {kExitUsage, e.what(), true};
   } catch (const InvalidArgument& e) {

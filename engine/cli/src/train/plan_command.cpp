@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "command/commands.hpp"
 #include "config/training_config.hpp"
@@ -14,14 +15,17 @@
 #include "process/signals.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/models/dataset.hpp"
 #include "sluice/models/safetensors.hpp"
+#include "sluice/plan/largest.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "sluice/plan/plan.hpp"
 #include "sluice/plan/plan_text.hpp"
 #include "sluice/plan/prediction.hpp"
 #include "sluice/plan/storage_choices.hpp"
+#include "train/ranks_plan.hpp"
 #include "train/run_files.hpp"
 #include "train/train_library_loader.hpp"
 
@@ -53,6 +57,17 @@ std::string largest_line(const config::ModelConfig& asked, const plan::Plan& pla
   return "the largest model of this shape that fits has " + std::to_string(plan.model.n_layer) +
          (plan.model.n_layer == 1 ? " block" : " blocks") + " (n_layer; the file has " +
          std::to_string(asked.n_layer) + ")";
+}
+
+// Parameters that memory alone holds, and with the drive of the configuration.
+std::string line_of(const plan::LargestModel& model, bool only) {
+  const std::string what =
+      model.nvme_path.empty() ? "without NVMe: " : "with NVMe (" + model.nvme_path + "): ";
+  const std::string size = model.layers == 0 ? "not one block fits"
+                                             : format_count(model.parameters) + " parameters, " +
+                                                   std::to_string(model.layers) + " blocks";
+  return what + size +
+         (only ? "; with NVMe: not known, because the configuration offloads nothing to it" : "");
 }
 
 // Measures the rates that predict this plan, and saves them.
@@ -120,6 +135,7 @@ void show_plan(const plan::Plan& plan, const config::TrainConfig& config,
 }  // namespace
 
 int run_plan(const PlanArguments& arguments, Session& session) {
+  if (!arguments.ranks.ranks.empty()) return run_ranks_plan(arguments, session);
   train::TrainRequest request = arguments.request;
   require_files(request);
   set_steps_of_epochs(request);
@@ -139,14 +155,20 @@ int run_plan(const PlanArguments& arguments, Session& session) {
   });
   for (std::string& line : plan::storage_choices(plan)) plan.choices.push_back(std::move(line));
   Console& console = session.console();
-  if (arguments.largest) console.print(largest_line(model, plan));
+  std::vector<plan::LargestModel> largest;
+  if (arguments.largest) {
+    console.print(largest_line(model, plan));
+    if (request.placement == plan::Placement::configured)
+      largest = plan::largest_models(config, model, plan::probe_machine(config));
+    for (const plan::LargestModel& one : largest) console.print(line_of(one, largest.size() == 1));
+  }
   show_plan(plan, config, steps, console);
   std::optional<plan::Prediction> prediction;
   if (const std::optional<plan::SavedRates> saved = rates.find(plan)) {
     prediction = plan::predict(plan, saved->rates);
     console.print("\n" + plan::prediction_text(*prediction, *saved));
   }
-  session.emit_text(plan::plan_json(plan, prediction));
+  session.emit_text(plan::plan_json(plan, prediction, largest));
   return kExitDone;
 }
 

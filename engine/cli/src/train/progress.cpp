@@ -111,7 +111,7 @@ std::string TrainProgress::start_line() const {
 
 void TrainProgress::on_plan(const plan::Plan& plan) {
   plan_ = plan;
-  steps_per_print_ = plan.config.steps_per_print.value_or(0);
+  steps_per_print_ = plan.config.monitors.steps_per_print.value_or(0);
   for (const std::string& note : plan.config.notes) console_.print(note);
   console_.print(plan::plan_table(plan));
   for (const std::string& choice : plan.choices) console_.print("chosen: " + choice);

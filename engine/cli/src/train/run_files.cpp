@@ -34,7 +34,8 @@ void set_steps_of_epochs(train::TrainRequest& run) {
   std::vector<std::string> files = run.tuned_paths;
   files.insert(files.end(), {run.config_path, run.model_path});
   if (!std::ranges::all_of(files, is_file)) return;
-  config::LoadOptions options{.tuned_paths = run.tuned_paths, .settings = run.settings};
+  config::LoadOptions options{
+      .world_size = run.place.size, .tuned_paths = run.tuned_paths, .settings = run.settings};
   options.settings.push_back(setting_of_steps(1, "--epochs"));
   const config::TrainConfig config = load_training_config(run.config_path, options);
   const std::optional<std::int64_t> steps =

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "command/commands.hpp"
@@ -12,6 +14,7 @@
 #include "process/exit_code.hpp"
 #include "process/signals.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/launch_environment.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/trace.hpp"
 #include "sluice/config/model_config.hpp"
@@ -50,9 +53,18 @@ void check_trace(const train::TrainRequest& run) {
 }
 
 // The command line that continues this run: its own arguments, and --resume.
-std::string resume_line(std::vector<std::string> argv) {
+std::string resume_line(std::vector<std::string> argv, const train::RankPlace& place) {
   if (std::find(argv.begin(), argv.end(), "--resume") == argv.end()) argv.emplace_back("--resume");
+  if (place.size > 1) argv.insert(argv.begin(), {"mpirun", "-n", std::to_string(place.size)});
   return shell_line(argv);
+}
+
+train::RankPlace place_of(const LaunchEnvironment& launch) {
+  return {.rank = launch.rank,
+          .size = launch.world_size,
+          .local_rank = launch.local_rank,
+          .local_size = launch.local_size,
+          .launcher = launch.launcher};
 }
 
 void show_resume_line(const train::RunReport& report, const std::string& line, Session& session) {
@@ -80,15 +92,56 @@ void show_end(const TrainArguments& arguments, const TrainProgress& progress,
         next_steps(session.argv().front(), report, *progress.plan(), arguments.request.model_path));
 }
 
+// Rank 0 shows the run.
+class NoProgress final : public train::TrainObserver {
+  void on_start(const std::string& /*work*/, double /*done*/) override {}
+  void on_plan(const plan::Plan& /*plan*/) override {}
+  void on_choices(const std::vector<std::string>& /*choices*/) override {}
+  void on_begin(std::int64_t /*first_step*/, std::int64_t /*total_steps*/) override {}
+  void on_step(const train::StepRecord& /*record*/) override {}
+  void on_eval_progress(std::uint64_t /*done*/, std::uint64_t /*total*/) override {}
+};
+
+int exit_code_of_run(const train::RunReport& report) {
+  if (report.missed_checkpoints > 0) return kExitStorage;  // the summary says which
+  return report.stopped_by_signal == 0 ? kExitDone : exit_code_of_signal(report.stopped_by_signal);
+}
+
+// Trains as one of several ranks that is not rank 0. Shows warnings and errors only. Rank 0 checks
+// the request before all ranks join; what is wrong on this rank only, training finds.
+int run_further_rank(train::TrainRequest request, Session& session) {
+  const StopSignals signals("the step in progress");
+  const LogSink sink = [inner = session.console().make_log_sink(),
+                        name = "rank " + std::to_string(request.place.rank) + ": "](
+                           LogLevel level, std::string_view message) {
+    if (level == LogLevel::error || level == LogLevel::warn)
+      inner(level, name + std::string(message));
+  };
+  set_log_sink(nullptr);
+  set_steps_of_epochs(request);
+  set_log_sink(sink);
+  train::TrainLibrary& library = load_train_library();
+  library.set_log_sink(sink, LogLevel::warn);
+  NoProgress progress;
+  return exit_code_of_run(library.train(request, progress, signals.stop()));
+}
+
 }  // namespace
 
 int run_train(const TrainArguments& arguments, Session& session) {
+  const train::RankPlace place = place_of(launch_environment());
+  if (place.rank > 0) {
+    train::TrainRequest request = arguments.request;
+    request.place = place;
+    return run_further_rank(std::move(request), session);
+  }
   // First of all, so that a signal during the start ends the run as one at a step does.
-  const std::string line = resume_line(session.argv());
+  const std::string line = resume_line(session.argv(), place);
   const StopSignals signals(
       "the step in progress",
       "\nsluice: stopped at once; to go on from the last committed step:\n  " + line + "\n");
   train::TrainRequest request = arguments.request;
+  request.place = place;
   request.command_line = valid_utf8(shell_line(session.argv()));
   require_files(request);
   // The library opens the data again, and says then what it reads.
@@ -100,8 +153,10 @@ int run_train(const TrainArguments& arguments, Session& session) {
   // Read here as well, so that mistakes show before LibTorch is loaded. A pipe is not read here,
   // because it can be read only once.
   if (is_file(request.config_path) && std::ranges::all_of(request.tuned_paths, is_file)) {
-    const config::TrainConfig config = load_training_config(
-        request.config_path, {.tuned_paths = request.tuned_paths, .settings = request.settings});
+    const config::TrainConfig config =
+        load_training_config(request.config_path, {.world_size = place.size,
+                                                   .tuned_paths = request.tuned_paths,
+                                                   .settings = request.settings});
     if (const std::string& file = config.monitors.flops_profiler.output_file; !file.empty())
       check_writable("flops_profiler.output_file", file, request.data_paths);
   }
@@ -116,9 +171,7 @@ int run_train(const TrainArguments& arguments, Session& session) {
     show_end(arguments, progress, report, session);
     session.emit_text(train::to_json(report));
     if (report.stopped_by_signal != 0) show_resume_line(report, line, session);
-    if (report.missed_checkpoints > 0) return kExitStorage;  // the summary says which
-    return report.stopped_by_signal == 0 ? kExitDone
-                                         : exit_code_of_signal(report.stopped_by_signal);
+    return exit_code_of_run(report);
   } catch (const Interrupted&) {
     session.console().print("\nstopped before the first step; to begin, or to go on:\n  " + line);
     throw;

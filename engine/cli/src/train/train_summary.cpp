@@ -1,9 +1,12 @@
 #include "train/train_summary.hpp"
 
+#include <algorithm>
+#include <filesystem>
 #include <vector>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/offload/swap_state.hpp"
 #include "terminal/text_format.hpp"
 
 namespace sluice::cli {
@@ -39,7 +42,7 @@ std::string tier_table(const train::RunReport& report) {
 
 std::string limit_table(const train::RunReport& report) {
   if (report.speed.bound_by.empty()) return "";  // no step was made
-  const std::vector<std::pair<const char*, double>> links = {
+  std::vector<std::pair<const char*, double>> links = {
       {"compute", report.speed.limits.compute},
       {"update", report.speed.limits.update},
       {"host to device", report.speed.limits.h2d},
@@ -47,6 +50,8 @@ std::string limit_table(const train::RunReport& report) {
       {"nvme read", report.speed.limits.nvme_read},
       {"nvme write", report.speed.limits.nvme_written},
   };
+  if (report.speed.limits.network > 0)
+    links.emplace_back("network", report.speed.limits.network);  // of several ranks
   std::vector<std::vector<std::string>> rows = {{"limit of a step", "seconds", "of the step"}};
   for (const auto& [name, seconds] : links) {
     const double share =
@@ -99,11 +104,30 @@ std::string drive_table(const train::RunReport& report) {
   return format_table(rows) + "\n";
 }
 
+// The calls over the ranks, in the columns of DeepSpeed's summary. Empty without comms_logger.
+std::string call_table(const train::RunReport& report) {
+  if (report.calls.empty()) return "";
+  std::vector<std::vector<std::string>> rows = {
+      {"comm. op", "message size", "count", "total latency (ms)", "avg latency (ms)",
+       "tput_avg (Gbps)", "busbw_avg (Gbps)", "avg of the ranks, least to most (ms)"}};
+  for (const train::ReportedCalls& each : report.calls) {
+    const auto [least, most] = std::ranges::minmax(each.mean_seconds);
+    rows.push_back(
+        {each.operation + (each.label.empty() ? "" : " of " + each.label),
+         format_bytes(each.message_bytes), std::to_string(each.calls),
+         format_number("%.2f", 1e3 * each.seconds),
+         format_number("%.2f", 1e3 * each.seconds / static_cast<double>(each.calls)),
+         format_number("%.2f", each.algorithm_gbps), format_number("%.2f", each.bus_gbps),
+         format_number("%.2f", 1e3 * least) + " to " + format_number("%.2f", 1e3 * most)});
+  }
+  return format_table(rows) + "\n";
+}
+
 }  // namespace
 
 std::string run_summary(const train::RunReport& report) {
   std::string text = tier_table(report) + "\n" + limit_table(report) + byte_table(report) +
-                     drive_table(report) + endurance_line(report);
+                     call_table(report) + drive_table(report) + endurance_line(report);
   text += "step " + std::to_string(report.last_step) + ", committed " +
           std::to_string(report.committed_step);
   if (report.losses.last) text += "; loss " + format_number("%.4f", *report.losses.last);
@@ -114,9 +138,12 @@ std::string run_summary(const train::RunReport& report) {
 
 std::string next_steps(const std::string& program, const train::RunReport& report,
                        const plan::Plan& plan, const std::string& model_path) {
-  const std::string& run = plan.directories.states.empty()
-                               ? plan.config.sluice.checkpoints.directory
-                               : plan.directories.states;
+  // The directory of all ranks.
+  const std::string& states = plan.directories.states;
+  const std::string run = states.empty() ? plan.config.sluice.checkpoints.directory
+                          : offload::rank_folder_of(states)
+                              ? std::filesystem::path(states).parent_path().string()
+                              : states;
   if (run.empty() || report.committed_step == 0) {
     return "the weights are not kept: no step was committed to a directory\n";
   }

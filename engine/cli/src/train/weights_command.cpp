@@ -97,14 +97,18 @@ int run_export(const ExportArguments& arguments, Session& session) {
   Console& console = session.console();
   const StopSignals signals;
   const models::ExportResult result = models::export_weights(
-      arguments.run_directory, arguments.out_path, arguments.dtype,
+      arguments.run_directory, arguments.out_path, {arguments.dtype, arguments.most_file_bytes},
       [&](std::uint64_t done, std::uint64_t total) {
         if (signals.stop() != 0)
           throw Interrupted(signals.stop());  // the writer removes its temporary file
         console.status("exporting: " + format_bytes(done) + " of " + format_bytes(total));
       });
   console.status("");
-  console.print("wrote " + arguments.out_path + ": step " + std::to_string(result.step) + ", " +
+  const std::string shown =
+      result.paths.size() == 1
+          ? arguments.out_path
+          : format_count(result.paths.size()) + " files and " + arguments.out_path + ".index.json";
+  console.print("wrote " + shown + ": step " + std::to_string(result.step) + ", " +
                 format_count(result.parameters) + " parameters in " + format_count(result.tensors) +
                 " tensors as " + std::string(name_of(arguments.dtype)) + ", " +
                 format_bytes(result.file_bytes));
@@ -114,6 +118,8 @@ int run_export(const ExportArguments& arguments, Session& session) {
   object["tensors"] = Json::UInt64(result.tensors);
   object["parameters"] = Json::UInt64(result.parameters);
   object["file_bytes"] = Json::UInt64(result.file_bytes);
+  object["files"] = Json::Value(Json::arrayValue);
+  for (const std::string& path : result.paths) object["files"].append(valid_utf8(path));
   object["dtype"] = std::string(name_of(arguments.dtype));
   session.emit(object);
   return kExitDone;

@@ -46,10 +46,13 @@ const Json::Value* find_member(const Json::Value& object, std::string_view name)
 
 bool asks_for_nothing(const Json::Value& value);
 
-// {"enabled": false} or, as compression has it, {"shared_parameters": {"enabled": false}}.
+// {"enabled": false}, or {"autotp_size": 1}, or, as compression has it, {"shared_parameters":
+// {"enabled": false}}.
 bool is_switched_off(const Json::Value& section) {
   const Json::Value* enabled = find_member(section, "enabled");
   if (enabled != nullptr) return enabled->isBool() && !enabled->asBool();
+  const Json::Value* size = find_member(section, "autotp_size");
+  if (size != nullptr) return size->isNumeric() && size->asDouble() <= 1;
   const Json::Value* shared = find_member(section, "shared_parameters");
   return shared != nullptr && shared->isObject() && is_switched_off(*shared);
 }
@@ -77,7 +80,9 @@ bool equals_default(const Json::Value& value, std::string_view default_json) {
 std::string refusal(const KeyInfo& info, const std::string& found) {
   if (info.default_json == "never") return std::string(info.note);
   std::string message = "not supported yet";
-  if (info.default_json != "none") {
+  if (info.default_json == "{}") {
+    message += "; only a section that is empty or switched off is accepted";
+  } else if (info.default_json != "none") {
     message += "; only " + std::string(info.default_json) + " is accepted, found " + found;
   }
   return info.note.empty() ? message : message + "; " + std::string(info.note);
@@ -163,7 +168,8 @@ void Checker::check_known(const Json::Value& value, const std::string& path, Ent
   } else {
     kept.value = nullptr;  // null: as if the section were absent
     if (!value.isNull())
-      report(kept, "expected object, found " + document_.shown(value) + switch_advice(value, path));
+      report(kept,
+             "expected object, found " + document_.shown(value) + section_advice(value, path));
   }
 }
 
@@ -177,8 +183,9 @@ bool Checker::take_auto(const Rule* rule, const Json::Value& value, const std::s
     add_open_auto(path);
     return true;
   }
+  if (fill == "null") return true;  // another key's value, which the reader of this key names
   std::string meaning = "the default";
-  if (!fill.empty() && fill != "default" && fill != "null") {
+  if (!fill.empty() && fill != "default") {
     meaning = fill;
     entry.value = &filled_.emplace_back(parse_default(fill));
   } else if (rule != nullptr && rule->info->default_json != "null") {
@@ -188,23 +195,23 @@ bool Checker::take_auto(const Rule* rule, const Json::Value& value, const std::s
   }
   const std::string flags = rule == nullptr ? "" : flags_of(path);
   notes_.push_back("note: " + entry.written + ": \"auto\" means " + meaning +
-                   (flags.starts_with("--set") ? "" : " (or give " + flags + ")"));
+                   (flags.empty() || flags.starts_with("--set") ? "" : " (or give " + flags + ")"));
   return true;
-}
-
-// "bf16": true
-std::string Checker::switch_advice(const Json::Value& value, const std::string& path) const {
-  if (!value.isBool() || rule_of(joined(path, "enabled")) == nullptr) return "";
-  return std::string("; write {\"enabled\": ") + (value.asBool() ? "true}" : "false}");
 }
 
 // The range of a number counts where the number has an effect.
 bool Checker::has_range(std::string_view path, Section section) const {
   if (section == Section::disabled) return false;
-  // A static loss scale leaves the keys of a dynamic one without effect.
-  const Json::Value* scale = find("fp16.loss_scale");
-  const bool is_static = scale != nullptr && scale->isNumeric() && scale->asDouble() != 0;
-  return !(is_static && path.starts_with("fp16.") && path != "fp16.loss_scale");
+  // A static loss scale leaves the keys of a dynamic one without effect. The scale may come later
+  // in the section than the key.
+  if (!path.starts_with("fp16.") || path == "fp16.loss_scale") return true;
+  const Json::Value* fp16 = find_member(document_.root(), "fp16");
+  const Json::Value* scale =
+      fp16 != nullptr && fp16->isObject() ? find_member(*fp16, "loss_scale") : nullptr;
+  if (scale == nullptr) return true;
+  const Json::Value value =
+      scale->isString() ? rule_of("fp16.loss_scale")->type.number_in(scale->asString()) : *scale;
+  return !value.isNumeric() || value.asDouble() == 0;
 }
 
 void Checker::check_value(const Rule& rule, const Json::Value& given, Entry& entry,
@@ -224,9 +231,20 @@ void Checker::check_value(const Rule& rule, const Json::Value& given, Entry& ent
   if (!accepted) {
     std::string message =
         "expected " + std::string(info.type) + ", found " + document_.shown(given);
-    message += switch_advice(given, std::string(info.path));
+    message += section_advice(given, std::string(info.path));
+    if (given.isString() && given.asString() != "auto") {
+      const std::string near = nearest_name(given.asString(), rule.type.choices());
+      if (!near.empty()) message += "; did you mean " + quoted(near) + "?";
+    }
     if (given.isString() && given.asString() == "auto")
       message += "; the Hugging Face Trainer fills in no \"auto\" here: write the value";
+    if (rule.type.takes_integer() && given.isNumeric() && given.asDouble() >= 0x1p63)
+      message += "; integers are below 2^63";
+    if (info.path == "fp16.loss_scale" && given == Json::Value("dynamic"))
+      message += "; 0 is dynamic";
+    if (given.isArray() && !given.empty() && !info.path.starts_with("sluice.") &&
+        info.type.find("list") == std::string_view::npos)
+      message += "; a list is a search space of DeepSpeed's autotuner: write one value";
     return report(entry, message);
   }
   if (value->isString() && value->asString().find('\0') != std::string::npos) {
@@ -301,7 +319,10 @@ bool Checker::is_auto(std::string_view path) const {
 std::map<std::string, std::string, std::less<>> Checker::origins() const {
   std::map<std::string, std::string, std::less<>> origins;
   for (const auto& [path, entry] : entries_) {
-    if (entry.is_auto) origins[path] = "auto";
+    if (entry.is_auto) {
+      origins[path] = "auto";
+      continue;
+    }
     if (entry.value == nullptr || entry.value->isObject()) continue;
     origins[path] = entry.flag.empty()
                         ? document_.shown_path() + ":" + std::to_string(entry.position.line) + ":" +
@@ -358,12 +379,6 @@ void Checker::add_problem(std::string_view path, const std::string& message) {
     break;
   }
   problems_.push_back({position.line, position.column, std::string(path), message, flag});
-}
-
-void Checker::add_note(std::string_view path, const std::string& message) {
-  const auto found = entries_.find(path);
-  const std::string shown = found == entries_.end() ? std::string(path) : found->second.written;
-  notes_.push_back("note: " + shown + ": " + message);
 }
 
 }  // namespace sluice::config

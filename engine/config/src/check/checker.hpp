@@ -99,7 +99,11 @@ class Checker {
   // such as "0.lr".
   void add_problem_in(std::string_view path, const Json::Value& value, const std::string& name,
                       const std::string& message);
+  // A problem so far whose message has the text.
+  bool has_problem_with(std::string_view text) const;
   void add_note(std::string_view path, const std::string& message);
+  // A note on something that trains another model than the file asks for.
+  void add_warning(std::string_view path, const std::string& message);
   // Unknown keys of the section are notes.
   bool tolerates(std::string_view section) const { return schema_.tolerated == section; }
   // Adds a note when the file has the key.
@@ -145,7 +149,8 @@ class Checker {
     return std::find(schema_.moot.begin(), schema_.moot.end(), path) != schema_.moot.end();
   }
   bool has_range(std::string_view path, Section section) const;
-  std::string switch_advice(const Json::Value& value, const std::string& path) const;
+  void add_line(const char* kind, std::string_view path, const std::string& message);
+  std::string section_advice(const Json::Value& value, const std::string& path) const;
   bool is_disabled(const Json::Value& object, const std::string& path) const;
   bool has_refused_switch(const Json::Value& object, const std::string& path) const;
   bool is_typed(std::string_view path) const {

@@ -1,4 +1,4 @@
-// Problems inside lists, and the error with all problems.
+// Problems inside lists, advice, notes, and the error with all problems.
 #include <algorithm>
 #include <utility>
 
@@ -14,6 +14,45 @@ void Checker::add_problem_in(std::string_view path, const Json::Value& value,
   const Position position = document_.position_of_key(value);
   problems_.push_back({position.line, position.column, on_one_line(list.written + "." + name),
                        message, document_.flag_of(value)});
+}
+
+// "bf16": true, "offload_optimizer": "cpu", "zero_optimization": 1 or "optimizer": "AdamW"
+std::string Checker::section_advice(const Json::Value& value, const std::string& path) const {
+  const auto write = [](const char* key, const std::string& text) {
+    return std::string("; write {\"") + key + "\": " + text + "}";
+  };
+  const Rule* device = rule_of(path + ".device");
+  const Rule* stage = rule_of(path + ".stage");
+  if (device != nullptr && value.isString() && device->type.accepts(value))
+    return write("device", quoted(value.asString()));
+  if (device != nullptr && value.isBool())
+    return write("device", value.asBool() ? "\"cpu\"" : "\"none\"");
+  if (stage != nullptr && value.isIntegral() && stage->type.accepts(value))
+    return write("stage", value.asString());
+  if (rule_of(path + ".type") != nullptr && value.isString())
+    return write("type", quoted(value.asString()));
+  if (!value.isBool() || rule_of(path + ".enabled") == nullptr) return "";
+  return write("enabled", value.asBool() ? "true" : "false");
+}
+
+bool Checker::has_problem_with(std::string_view text) const {
+  return std::any_of(problems_.begin(), problems_.end(), [&](const Problem& problem) {
+    return problem.message.find(text) != std::string::npos;
+  });
+}
+
+void Checker::add_note(std::string_view path, const std::string& message) {
+  add_line("note: ", path, message);
+}
+
+void Checker::add_warning(std::string_view path, const std::string& message) {
+  add_line("warning: ", path, message);
+}
+
+void Checker::add_line(const char* kind, std::string_view path, const std::string& message) {
+  const auto found = entries_.find(path);
+  const std::string shown = found == entries_.end() ? std::string(path) : found->second.written;
+  notes_.push_back(kind + shown + ": " + message);
 }
 
 void Checker::throw_if_wrong() {

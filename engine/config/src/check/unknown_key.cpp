@@ -26,6 +26,24 @@ bool is_word_of(std::string_view words, std::string_view name) {
   return false;
 }
 
+// Names that differ in a whole word are no neighbours: sequence_parallel is not expert_parallel.
+bool differ_in_letters_only(std::string_view a, std::string_view b) {
+  const auto first = [](std::string_view text) { return text.substr(0, text.find('_')); };
+  const auto last = [](std::string_view text) { return text.substr(text.rfind('_') + 1); };
+  while (!a.empty() && !b.empty() && first(a) == first(b)) {
+    const std::size_t word = first(a).size();
+    a.remove_prefix(std::min(a.size(), word + 1));
+    b.remove_prefix(std::min(b.size(), word + 1));
+  }
+  while (!a.empty() && !b.empty() && last(a) == last(b)) {
+    const std::size_t word = last(a).size();
+    a.remove_suffix(std::min(a.size(), word + 1));
+    b.remove_suffix(std::min(b.size(), word + 1));
+  }
+  const std::string_view only[] = {b};
+  return a.empty() || b.empty() || !nearest_name(a, only).empty();
+}
+
 // Names of comments at the top level, in the files that people have.
 bool is_comment(const std::string& name) {
   if (name.starts_with("_")) return true;
@@ -49,17 +67,14 @@ std::string unknown_type(const std::string& kind, const std::string& type,
 
 void Checker::take_unknown(const Json::Value& value, const Member& member, Entry& entry) {
   if (is_moot(member.parent)) return;
-  if (member.parent == schema_.tolerated && !schema_.tolerated.empty()) {
-    notes_.push_back("note: " + entry.written + ": no effect, since the optimizer is replaced");
-    return;
-  }
-  const bool may_be_ignored =
-      schema_.ignores_unknown && member.parent.empty() && document_.flag_of(value).empty();
+  const bool tolerated = !schema_.tolerated.empty() && member.parent == schema_.tolerated;
+  const bool may_be_ignored = tolerated || (schema_.ignores_unknown && member.parent.empty() &&
+                                            document_.flag_of(value).empty());
   // Looking for the nearest name takes time, which a file of 100,000 unknown keys adds up.
   if (has_enough_problems()) return;
   if (may_be_ignored && ignored_ == kMostProblems)
     return report(entry, "unknown key, after " + std::to_string(kMostProblems) + " others");
-  if (may_be_ignored && is_comment(member.name)) {
+  if (may_be_ignored && !tolerated && is_comment(member.name)) {
     ++ignored_;
     notes_.push_back("note: " + on_one_line(entry.written) + ": a comment");
     return;
@@ -68,7 +83,9 @@ void Checker::take_unknown(const Json::Value& value, const Member& member, Entry
   if (!hint.empty() || !may_be_ignored) return report(entry, "unknown key" + hint);
   ++ignored_;
   notes_.push_back("note: " + on_one_line(entry.written) +
-                   ": unknown key, which DeepSpeed ignores; it has no effect here either");
+                   (tolerated
+                        ? ": no effect, since the optimizer is replaced"
+                        : ": unknown key, which DeepSpeed ignores; it has no effect here either"));
 }
 
 std::string Checker::hint_for(const std::string& parent, const std::string& name) const {
@@ -79,9 +96,16 @@ std::string Checker::hint_for(const std::string& parent, const std::string& name
   // Key names are short. A long name has no near neighbour, and comparing it would be slow.
   if (name.size() > 64) return "";
   if (std::string by_word = hint_by_word(parent, name); !by_word.empty()) return by_word;
+  if (parent.empty() && name.find('.') != std::string::npos && rule_of(name) != nullptr)
+    return "; write it nested: " + quoted(parent_of(name)) + ": {" +
+           quoted(std::string(name_in(name))) + ": ...}";
+  if (parent.empty()) {
+    if (std::string elsewhere = hint_by_section(parent, name); !elsewhere.empty()) return elsewhere;
+  }
   if (const auto siblings = children_.find(parent); siblings != children_.end()) {
     const std::string near = nearest_name(name, siblings->second);
-    if (!near.empty()) return "; did you mean \"" + near + "\"?";
+    if (!near.empty() && differ_in_letters_only(name, near))
+      return "; did you mean \"" + near + "\"?";
   }
   return hint_by_section(parent, name);
 }

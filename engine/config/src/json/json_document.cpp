@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 #include "sluice/base/bytes.hpp"
@@ -74,6 +77,12 @@ std::string quoted(std::string_view text) {
   return "\"" + on_one_line(text) + "\"";
 }
 
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
 JsonDocument::JsonDocument(std::string_view text, std::string shown_path)
     : shown_path_(std::move(shown_path)) {
   if (text.size() > kMaxFileBytes) {
@@ -115,6 +124,8 @@ void JsonDocument::parse(bool refuse_repeated_keys) {
   message = message.substr(0, message.find('\n'));
   message.erase(0, message.find_first_not_of(' '));
   const std::size_t offset = TextPositions(text).offset_of_line(line) + column - 1;
+  if (std::isinf(std::strtod(text.c_str() + std::min(offset, text.size()), nullptr)))
+    message = "the number is too large";
   fail(scan_.original(offset), "not JSON: " + message);
 }
 

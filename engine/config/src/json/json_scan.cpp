@@ -46,13 +46,23 @@ bool is_json_number(std::string_view word) {
   return at == word.size();
 }
 
+// A word such as GB_SIZE, in capitals: people replace it before they use the file.
+bool is_placeholder(std::string_view word) {
+  return word.size() > 2 && word.front() >= 'A' && word.front() <= 'Z' &&
+         std::all_of(word.begin(), word.end(),
+                     [](char c) { return (c >= 'A' && c <= 'Z') || is_digit(c) || c == '_'; });
+}
+
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text) { result_.json = text; }
 
   ScanResult run() {
-    while (!result_.error && skip_space_and_comments()) take_token();
-    insert_quotes();
+    while (!result_.error && skip_space_and_comments()) {
+      if (is_separated_by_line()) separate();
+      take_token();
+    }
+    insert_missing();
     return std::move(result_);
   }
 
@@ -60,8 +70,14 @@ class Scanner {
   struct Level {
     bool is_object = false;
     bool expects_key = false;
-    std::size_t key_offset = 0;       // key of the member whose value comes next
-    std::set<std::string_view> keys;  // as written, between the quotes
+    std::size_t key_offset = 0;            // key of the member whose value comes next
+    std::optional<std::size_t> value_end;  // of the last value, until a comma follows it
+    std::set<std::string_view> keys;       // as written, between the quotes
+  };
+  // A quote or comma that JSON needs, and its place in the text.
+  struct Missing {
+    std::size_t offset = 0;
+    char character = 0;
   };
 
   void fail(std::size_t offset, std::string message) {
@@ -96,6 +112,32 @@ class Scanner {
     }
   }
 
+  // A value or key that begins on a later line than the value before it ends: hjson needs no comma
+  // between them.
+  bool is_separated_by_line() const {
+    if (levels_.empty() || !levels_.back().value_end ||
+        std::string_view(",:}]").find(text_[at_]) != std::string_view::npos) {
+      return false;
+    }
+    const std::size_t end = *levels_.back().value_end;
+    return text_.substr(end, at_ - end).find_first_of("\r\n") != std::string_view::npos;
+  }
+
+  void separate() {
+    missing_.push_back({at_, ','});
+    take_comma();
+  }
+
+  void take_comma() {
+    if (levels_.empty()) return;
+    levels_.back().value_end.reset();
+    levels_.back().expects_key = levels_.back().is_object;
+  }
+
+  void end_value() {
+    if (!levels_.empty()) levels_.back().value_end = at_;
+  }
+
   void take_token() {
     const char c = text_[at_];
     switch (c) {
@@ -106,16 +148,16 @@ class Scanner {
           return fail(at_, "nested deeper than " + std::to_string(kMaxDepth) + " levels");
         }
         levels_.push_back(
-            {.is_object = c == '{', .expects_key = c == '{', .key_offset = 0, .keys = {}});
+            {.is_object = c == '{', .expects_key = c == '{', .value_end = {}, .keys = {}});
         ++at_;
         return;
       case '}':
       case ']':
         if (!levels_.empty()) levels_.pop_back();
         ++at_;
-        return;
+        return end_value();
       case ',':
-        if (!levels_.empty()) levels_.back().expects_key = levels_.back().is_object;
+        take_comma();
         ++at_;
         return;
       case ':':
@@ -139,7 +181,7 @@ class Scanner {
     }
     if (at_ >= text_.size()) return fail(begin, "the string that begins here does not end");
     ++at_;
-    if (levels_.empty() || !levels_.back().expects_key) return note_value_at(begin);
+    if (levels_.empty() || !levels_.back().expects_key) return take_value(begin);
     take_key(begin, text_.substr(begin + 1, at_ - begin - 2));
   }
 
@@ -151,11 +193,22 @@ class Scanner {
     const std::string_view word = text_.substr(begin, at_ - begin);
     if (!levels_.empty() && levels_.back().expects_key) return take_bare_key(begin, word);
     if (word != "true" && word != "false" && word != "null" && !is_json_number(word)) {
+      const bool has_zero = word.size() > 1 && is_json_number(word.substr(1)) && word[0] == '0';
+      if (has_zero) return fail(begin, "a number has no zero in front");
       return fail(begin,
                   "a value is expected here: a number, true, false, null, or a string in "
-                  "double quotes");
+                  "double quotes" +
+                      (is_placeholder(word) ? "; " + std::string(word) +
+                                                  " seems to be a placeholder of a template: put a "
+                                                  "value in its place"
+                                            : std::string()));
     }
+    take_value(begin);
+  }
+
+  void take_value(std::size_t begin) {
     note_value_at(begin);
+    end_value();
   }
 
   // A key without quotes ends at its colon.
@@ -165,8 +218,8 @@ class Scanner {
       return fail(begin, "a key in double quotes is expected here");
     }
     take_key(begin, word);
-    quotes_.push_back(begin);
-    quotes_.push_back(begin + word.size());
+    missing_.push_back({begin, '"'});
+    missing_.push_back({begin + word.size(), '"'});
   }
 
   void take_key(std::size_t offset, std::string_view name) {
@@ -177,14 +230,14 @@ class Scanner {
       result_.repeated_keys.push_back(offset);
   }
 
-  void insert_quotes() {
+  void insert_missing() {
     std::string json;
     std::size_t from = 0;
-    for (const std::size_t at : quotes_) {
-      json.append(result_.json, from, at - from);
+    for (const Missing& missing : missing_) {
+      json.append(result_.json, from, missing.offset - from);
       result_.inserted.push_back(json.size());
-      json += '"';
-      from = at;
+      json += missing.character;
+      from = missing.offset;
     }
     result_.json = json + result_.json.substr(from);
   }
@@ -199,7 +252,7 @@ class Scanner {
   const std::string_view text_;
   std::size_t at_ = 0;
   std::vector<Level> levels_;
-  std::vector<std::size_t> quotes_;  // offsets in the text before which a quote is missing
+  std::vector<Missing> missing_;
   ScanResult result_;
 };
 

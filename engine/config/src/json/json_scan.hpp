@@ -1,9 +1,10 @@
 #pragma once
 // One pass over JSON text that finds the position of each key and the repeated keys, which JsonCpp
-// does not report. It also blanks comments (//, /* */ and #) and puts keys without quotes, which
-// DeepSpeed's reader (hjson) allows, into quotes. It refuses text that JsonCpp reads
-// leniently (numbers such as "-" or "01", control characters in strings) or slowly (deep nesting).
-// JsonCpp checks the grammar itself. Thread-safe: free functions without state.
+// does not report. It also makes JSON of what DeepSpeed's reader (hjson) allows: it blanks comments
+// (//, /* */ and #), puts keys without quotes into quotes, and puts a comma where only the end of a
+// line separates two members or elements. It refuses text that JsonCpp reads leniently (numbers
+// such as "-" or "01", control characters in strings) or slowly (deep nesting). JsonCpp checks the
+// grammar itself. Thread-safe: free functions without state.
 
 #include <cstddef>
 #include <deque>
@@ -20,9 +21,9 @@ struct ScanError {
 };
 
 struct ScanResult {
-  // The text as JSON: comments as spaces, all keys in quotes, the same lines.
+  // The text as JSON: comments as spaces, all keys in quotes, commas between members, equal lines.
   std::string json;
-  std::vector<std::size_t> inserted;  // offsets in `json` of the quotes that the text lacks
+  std::vector<std::size_t> inserted;  // offsets in `json` of quotes and commas that the text lacks
   // The offset in the text of an offset in `json`.
   std::size_t original(std::size_t json_offset) const;
   // Offset of the key of the member whose value begins at `value_offset`, both in the text.

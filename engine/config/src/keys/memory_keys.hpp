@@ -15,7 +15,9 @@ inline constexpr KeyInfo kMemoryKeys[] = {
     {"zero_optimization.contiguous_gradients", "", "bool", "true", Fate::mapped,
      "gradients of a unit always lie in one buffer here"},
     {"zero_optimization.reduce_scatter", "", "bool", "true", Fate::mapped,
-     "gradients are always reduce-scattered here; with one rank there is nothing to reduce"},
+     "gradients are always reduce-scattered here: an all-reduce would send twice the bytes for "
+     "equal "
+     "results"},
     {"zero_optimization.reduce_bucket_size", "", "integer >= 0", "5e8", Fate::mapped,
      "gradients are reduced unit by unit here; the result does not depend on it"},
     {"zero_optimization.use_multi_rank_bucket_allreduce", "", "bool", "true", Fate::mapped,
@@ -26,12 +28,16 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      "weights are gathered unit by unit here; the result does not depend on it"},
     {"zero_optimization.overlap_comm", "", "bool", "null", Fate::mapped,
      "overlap of every transfer is governed by sluice.overlap", "", "comm_overlap"},
+    {"zero_optimization.compute_grad_norm", "", "bool", "true", Fate::mapped,
+     "the norm comes with the finite check, so it is always there"},
+    {"zero_optimization.parameter_alignment", "", "bool", "false", Fate::mapped,
+     "every parameter begins at a multiple of 64 bytes here in any case"},
     {"zero_optimization.load_from_fp32_weights", "", "bool", "true", Fate::mapped,
      "a resumed run always continues from its fp32 weights"},
     {"zero_optimization.elastic_checkpoint", "", "bool", "false", Fate::mapped,
      "a checkpoint here does not depend on the number of ranks"},
     {"zero_optimization.offload_param.device", "", "one of none, cpu, nvme", "\"none\"",
-     Fate::honoured, "where weights live; needs stage 3"},
+     Fate::honoured, "where weights live; read at stage 3 only, as in DeepSpeed"},
     {"zero_optimization.offload_param.nvme_path", "", "string or list", "null", Fate::honoured,
      "directory; needed with nvme. A list: one on each drive, to stripe over"},
     {"zero_optimization.offload_param.pin_memory", "", "bool", "null", Fate::honoured,
@@ -90,27 +96,43 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      "integer >= 0", "0", Fate::mapped,
      "units are whole layers here; the result does not depend on it"},
     {"zero_optimization.stage3_use_all_reduce_for_fetch_params", "use_all_reduce_for_fetch_params",
-     "bool", "false", Fate::mapped, "on one rank it changes nothing: no weight is sent"},
+     "bool", "false", Fate::mapped,
+     "weights are always all-gathered here: an all-reduce would send twice the bytes for equal "
+     "results"},
     {"zero_optimization.stage3_allgather_sequential", "allgather_sequential", "bool", "false",
-     Fate::mapped, "on one rank it changes nothing: no weight is sent"},
+     Fate::mapped,
+     "units are gathered one after the other here, each in place, without a copy into a bucket"},
     {"zero_optimization.ignore_unused_parameters", "", "bool", "true", Fate::refused, ""},
     {"zero_optimization.legacy_stage1", "", "bool", "false", Fate::refused, ""},
     {"zero_optimization.round_robin_gradients", "", "bool", "false", Fate::mapped,
      "gradients are copied to the host unit by unit here; the result does not depend on it"},
     {"zero_optimization.zero_hpz_partition_size", "", "integer >= 0", "1", Fate::mapped,
-     "ZeRO++; on one rank it changes nothing: nothing is partitioned"},
+     "ZeRO++; on one rank it changes nothing: nothing is partitioned. Over ranks more than 1 is "
+     "refused: no second copy of the weights is kept in a node"},
     {"zero_optimization.zero_quantized_weights", "", "bool", "false", Fate::mapped,
-     "ZeRO++; on one rank it changes nothing: no weight is sent"},
+     "ZeRO++; on one rank it changes nothing: no weight is sent. Over ranks it is refused: weights "
+     "are "
+     "not quantized"},
     {"zero_optimization.zero_quantized_nontrainable_weights", "", "bool", "false", Fate::mapped,
-     "ZeRO++; on one rank it changes nothing: no weight is sent"},
+     "ZeRO++; on one rank it changes nothing: no weight is sent. Over ranks it is refused: weights "
+     "are "
+     "not quantized"},
     {"zero_optimization.zero_quantized_gradients", "", "bool", "false", Fate::mapped,
-     "ZeRO++; on one rank it changes nothing: no gradient is sent"},
+     "ZeRO++; on one rank it changes nothing: no gradient is sent. Over ranks it is refused: "
+     "gradients are "
+     "not quantized"},
     {"zero_optimization.zeropp_loco_param", "", "object", "null", Fate::mapped,
-     "ZeRO++; on one rank it changes nothing: no gradient is sent"},
+     "ZeRO++; on one rank it changes nothing: no gradient is sent. Over ranks it is refused: "
+     "gradients are "
+     "not quantized"},
     {"zero_optimization.mics_shard_size", "", "integer", "-1", Fate::mapped,
-     "MiCS; on one rank it changes nothing: nothing is partitioned"},
+     "MiCS; on one rank it changes nothing: nothing is partitioned. Over ranks it is refused: "
+     "every "
+     "unit is divided over all of them"},
     {"zero_optimization.mics_hierarchical_params_gather", "", "bool", "false", Fate::mapped,
-     "MiCS; on one rank it changes nothing: no weight is sent"},
+     "MiCS; on one rank it changes nothing: no weight is sent. Over ranks it is refused: every "
+     "unit "
+     "is divided over all of them"},
     {"zero_optimization.memory_efficient_linear", "", "bool", "true", Fate::mapped,
      "chooses a form of the linear layer in DeepSpeed; layers here are LibTorch's"},
     {"zero_optimization.pipeline_loading_checkpoint", "", "bool", "false", Fate::mapped,
@@ -184,9 +206,14 @@ inline constexpr KeyInfo kMemoryKeys[] = {
     {"sluice.checkpoint_every", "", "integer in [0, 1e15]", "0", Fate::honoured,
      "steps between full checkpoints; 0: one at the end, of states that are not on NVMe"},
     {"sluice.keep", "", "integer in [1, 1e9]", "2", Fate::honoured, "full checkpoints kept"},
+    {"sluice.checkpoint_bytes", "", "bytes", "\"auto\"", Fate::honoured,
+     "host memory, part of host_bytes, for copies of the states, so that steps go on while a "
+     "checkpoint is written: bytes, \"64MiB\", \"50%\" of the states that are not on NVMe, or "
+     "\"auto\" for what host_bytes leaves"},
     {"sluice.strict", "", "bool", "false", Fate::honoured, "every downgrade is an error"},
     {"sluice.approximate", "", "bool", "false", Fate::honoured,
-     "train a file of Lamb, 1-bit or 0/1 Adam with AdamW instead of refusing it; a line names the "
+     "train a file of Lamb, 1-bit or 0/1 Adam with AdamW instead of refusing it; a warning names "
+     "the "
      "difference"},
     {"sluice.overlap", "", "bool", "true", Fate::honoured,
      "move bytes while computing; false: one thing at a time, the same bits"},
@@ -239,6 +266,10 @@ inline constexpr KeyInfo kMemoryKeys[] = {
     {"sluice.cache_bytes", "", "bytes", "0", Fate::honoured,
      "host memory, part of host_bytes, that holds states of NVMe as well: bytes, \"64MiB\", "
      "\"50%\" of these states, or \"auto\" for what host_bytes leaves"},
+    {"sluice.speculative_bytes", "", "bytes", "0", Fate::honoured,
+     "host memory, part of host_bytes, for second states, so that updates begin before the norm of "
+     "clipping is known: bytes, \"64MiB\", \"50%\" of the states in host memory, or \"auto\" for "
+     "what host_bytes leaves"},
     {"sluice.activations", "", "one of auto, keep, recompute, offload", "\"auto\"", Fate::honoured,
      "activations of a unit until its backward: kept as far as the device budget goes (auto), all "
      "kept, recomputed, or recomputed from inputs in host memory (offload)"},

@@ -14,10 +14,12 @@ inline constexpr KeyInfo kStepKeys[] = {
     {"train_micro_batch_size_per_gpu", "", "integer in [1, 1e9]", "null", Fate::honoured,
      "sequences per forward and backward on one rank; derived when absent", "default",
      "micro_batch_size, train_micro_batch_size, micro_batch_size_per_gpu, "
-     "per_device_train_batch_size, micro_batch"},
+     "per_device_train_batch_size, micro_batch, micro_batch_per_gpu, micro_batch_sizes, "
+     "train_micro_batch_size_per_device, train_micro_batch_size_per_rank"},
     {"gradient_accumulation_steps", "", "integer in [1, 1e9]", "null", Fate::honoured,
      "micro-batches per optimizer step; derived when absent", "default",
-     "accumulation_steps, grad_accumulation_steps, gradient_accumulation, accum_steps"},
+     "accumulation_steps, grad_accumulation_steps, gradient_accumulation, accum_steps, grad_accum, "
+     "grad_accum_steps, accumulate_grad_batches, gas"},
     {"managed_gradient_accumulation", "", "bool", "true", Fate::refused, ""},
 
     // Optimizer.
@@ -162,17 +164,22 @@ inline constexpr KeyInfo kStepKeys[] = {
     {"gradient_clipping", "", "number in [0, 1e30]", "1.0", Fate::honoured,
      "largest global norm of the gradients; 0: no clipping", "default",
      "grad_clip, gradient_clip, clip_grad, clip_grad_norm, grad_clipping, max_grad_norm, max_norm, "
-     "gradient_clip_val"},
-    {"prescale_gradients", "", "bool", "false", Fate::mapped,
-     "on one rank it changes nothing: gradients are divided by the number of ranks, 1"},
-    {"gradient_predivide_factor", "", "number > 0", "1.0", Fate::mapped,
-     "on one rank it changes nothing: what is divided before the sum is multiplied after it"},
-    {"gradient_allreduce_op", "", "one of mean, sum, MEAN, SUM", "\"mean\"", Fate::mapped,
-     "on one rank it changes nothing: mean and sum of one gradient are equal"},
-    {"communication_data_type", "", "one of fp16, bf16, fp32", "null", Fate::mapped,
-     "on one rank it changes nothing: no gradient is sent"},
+     "gradient_clip_val, gradient_clip_norm, clip_gradients, clip_norm"},
+    {"prescale_gradients", "", "bool", "false", Fate::honoured,
+     "over ranks: each divides its gradients by their number before the sum; false: the sum is "
+     "divided"},
+    {"gradient_predivide_factor", "", "number > 0", "1.0", Fate::honoured,
+     "over ranks: each divides its gradients by this before the sum, and the sum is multiplied by "
+     "it"},
+    {"gradient_allreduce_op", "", "one of mean, sum, Mean, Sum, MEAN, SUM", "\"mean\"",
+     Fate::honoured, "over ranks: updates take the mean of the ranks' gradients, or their sum"},
+    {"communication_data_type", "", "one of bf16, fp16, fp32, BF16, FP16, FP32", "null",
+     Fate::honoured,
+     "over ranks: the type of gradients on their way to the sum; absent: the type that they are "
+     "summed in"},
     {"seq_parallel_communication_data_type", "", "one of fp16, bf16, fp32", "\"fp32\"",
-     Fate::mapped, "on one rank it changes nothing: no activation is sent"},
+     Fate::mapped,
+     "of sequence parallelism, which is not here; communication_data_type is that of the ranks"},
     {"sparse_gradients", "", "bool", "false", Fate::mapped,
      "gradients of the embedding are dense here; the result is equal"},
     {"disable_allgather", "", "bool", "false", Fate::mapped,
@@ -182,15 +189,19 @@ inline constexpr KeyInfo kStepKeys[] = {
     {"bf16", "bfloat16", "object", "{}", Fate::honoured,
      "16-bit weights and gradients; see its keys"},
     {"bf16.enabled", "", "bool", "false", Fate::honoured,
-     "compute in bf16 with fp32 master weights; without it and fp16 in fp32"},
+     "compute in bf16 with fp32 master weights; without it and fp16 in fp32", "",
+     "bf16_enabled, use_bf16"},
     {"bf16.immediate_grad_update", "", "bool", "false", Fate::mapped,
      "gradients are summed as they arrive in any case"},
     {"bf16.check_grad_overflow", "", "bool", "true", Fate::refused,
      "a step with a gradient that is not finite is always skipped"},
-    {"bf16.bf16_master_weights_and_grads", "", "bool", "false", Fate::refused, ""},
-    {"bf16.bf16_optimizer_states", "", "bool", "false", Fate::refused, ""},
+    {"bf16.bf16_master_weights_and_grads", "", "bool", "false", Fate::refused,
+     "without it the master weights are fp32; \"sluice\": {\"master\": \"split\"} keeps them in 4 "
+     "bytes, together with the bf16 weights"},
+    {"bf16.bf16_optimizer_states", "", "bool", "false", Fate::refused,
+     "write \"sluice\": {\"moments\": \"bf16\"}"},
     {"fp16.enabled", "", "bool", "false", Fate::honoured,
-     "compute in fp16 with fp32 master weights and a loss scale"},
+     "compute in fp16 with fp32 master weights and a loss scale", "", "fp16_enabled, use_fp16"},
     {"fp16.auto_cast", "", "bool", "false", Fate::mapped,
      "casts inputs of the model; here they are tokens, which are integers"},
     {"fp16.loss_scale", "", "number in [0, 1e38]", "0", Fate::honoured,
@@ -207,7 +218,8 @@ inline constexpr KeyInfo kStepKeys[] = {
      "doubled"},
     {"fp16.min_loss_scale", "", "number in [1e-30, 1e38]", "1", Fate::honoured,
      "dynamic: the least scale; an overflow that would lower it further ends the run"},
-    {"fp16.fp16_master_weights_and_grads", "", "bool", "false", Fate::refused, ""},
+    {"fp16.fp16_master_weights_and_grads", "", "bool", "false", Fate::refused,
+     "without it the master weights are fp32, which is more exact and takes more host memory"},
     {"torch_autocast.enabled", "", "bool", "false", Fate::refused,
      "use bf16: weights, activations and gradients are in 16 bits then"},
     {"torch_autocast.dtype", "", "string", "null", Fate::refused, ""},
@@ -215,8 +227,14 @@ inline constexpr KeyInfo kStepKeys[] = {
     {"amp", "", "object", "{}", Fate::refused,
      "remove it and add \"bf16\": {\"enabled\": true}; without it the run computes in the type of "
      "bf16 and fp16, else in fp32"},
-    {"data_types.grad_accum_dtype", "", "string", "null", Fate::refused,
-     "without it gradients are summed in the type that computes"},
+    {"data_types.grad_accum_dtype", "",
+     "one of fp32, bf16, fp16, float32, bfloat16, float16, float, half, torch.float32, "
+     "torch.bfloat16, torch.float16",
+     "null", Fate::honoured,
+     "type in which gradients are summed and wait for their update: that of computing, or fp32; "
+     "absent: that of computing"},
+    {"data_types.keep_in_fp32_modules", "", "string or list", "\"auto\"", Fate::mapped,
+     "buffers that stay in fp32; the models here have none"},
     {"data_types.param_dtype", "", "string", "null", Fate::refused, ""},
     {"data_types.buffer_dtype", "", "string", "null", Fate::refused, ""},
 };

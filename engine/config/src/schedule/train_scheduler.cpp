@@ -45,6 +45,23 @@ void for_each_type(const F& f) {
   for_each_type(f, std::make_index_sequence<std::variant_size_v<SchedulerConfig> - 1>());
 }
 
+// Schedules as the Hugging Face Trainer names them, and the types with the same shape.
+constexpr std::pair<std::string_view, std::string_view> kTrainersNames[] = {
+    {"linear", WarmupDecayLR::kName},
+    {"cosine", WarmupCosineLR::kName},
+    {"constant_with_warmup", WarmupLR::kName},
+    {"polynomial", PolynomialLR::kName},
+    {"cosine_with_restarts", CosineAnnealingWarmRestarts::kName}};
+
+// The advice for one of these names; empty for any other.
+std::string advice_for_trainers_name(const std::string& name) {
+  for (const auto& [trainers, type] : kTrainersNames) {
+    if (name == trainers)
+      return quoted(name) + " is the Trainer's name; write \"" + std::string(type) + "\"";
+  }
+  return name == "constant" ? quoted(name) + " is the rate without this section: remove it" : "";
+}
+
 std::vector<std::string_view> type_names() {
   std::vector<std::string_view> names;
   for (const SchedulerType& type : scheduler_types()) names.push_back(type.name);
@@ -104,6 +121,8 @@ void note_short_length(Checker& checker, std::int64_t total, std::int64_t warmup
 
 // The rate after warm-up is the schedule's own, if the file has one.
 void note_own_rate(Checker& checker, std::string_view name, const char* meaning) {
+  if (checker.is_auto(param(name)))
+    checker.add_note(param(name), "\"auto\" means the optimizer's lr");
   const std::string flag = checker.flag_of("optimizer.params.lr");
   if (flag.empty() || checker.find(param(name)) == nullptr) return;
   if (!checker.flag_of(param(name)).empty()) return;
@@ -184,6 +203,16 @@ void require_parameters(Checker& checker, const SchedulerType& type) {
   }
 }
 
+// The schedules that have the parameter, joined by " and ".
+std::string names_with(std::string_view parameter) {
+  std::string text;
+  for (const SchedulerType& type : scheduler_types()) {
+    if (contains(type.parameters, parameter))
+      text += (text.empty() ? "" : " and ") + std::string(type.name);
+  }
+  return text;
+}
+
 void refuse_other_parameters(Checker& checker, const SchedulerType& type) {
   std::vector<std::string_view> refused;
   for (const SchedulerType& other : scheduler_types()) {
@@ -191,7 +220,9 @@ void refuse_other_parameters(Checker& checker, const SchedulerType& type) {
       if (contains(type.parameters, name) || contains(refused, name)) continue;
       refused.push_back(name);
       if (checker.find(param(name)) != nullptr)
-        checker.add_problem(param(name), std::string(type.name) + " has no such parameter");
+        checker.add_problem(
+            param(name),
+            std::string(type.name) + " has no such parameter; it belongs to " + names_with(name));
     }
   }
 }
@@ -247,6 +278,8 @@ SchedulerConfig read_scheduler(Checker& checker, const OptimizerConfig& optimize
                                               joined_names() +
                                               ". Without the section the learning rate is "
                                               "constant");
+  } else if (const std::string advice = advice_for_trainers_name(name); !advice.empty()) {
+    checker.add_problem("scheduler.type", advice);
   } else {
     checker.add_problem("scheduler.type", unknown_type("scheduler", name, type_names()));
   }

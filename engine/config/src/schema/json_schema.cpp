@@ -59,9 +59,13 @@ class Schema {
     // Anything without effect: {}, {"enabled": false}, and objects of nothing else.
     schema["$defs"]["off"] = text_schema(R"({"type": "object", "anyOf": [
         {"properties": {"enabled": {"const": false}}, "required": ["enabled"]},
-        {"not": {"required": ["enabled"]}, "required": ["shared_parameters"],
+        {"not": {"required": ["enabled"]}, "required": ["autotp_size"],
+         "properties": {"autotp_size": {"type": "number", "maximum": 1}}},
+        {"not": {"anyOf": [{"required": ["enabled"]}, {"required": ["autotp_size"]}]},
+         "required": ["shared_parameters"],
          "properties": {"shared_parameters": {"$ref": "#/$defs/off"}}},
-        {"not": {"required": ["enabled"]}, "additionalProperties": {"$ref": "#/$defs/off"}}]})");
+        {"not": {"anyOf": [{"required": ["enabled"]}, {"required": ["autotp_size"]}]},
+         "additionalProperties": {"$ref": "#/$defs/off"}}]})");
     schema["required"] = Value(Json::nullValue);
     schema.removeMember("required");
     for (const Value& more : rules_of_file()) schema["allOf"].append(more);
@@ -241,6 +245,12 @@ class Schema {
     return schema;
   }
 
+  // Host memory that a run can do without.
+  static bool is_spare(const KeyInfo& info) {
+    return info.path == "sluice.cache_bytes" || info.path == "sluice.speculative_bytes" ||
+           info.path == "sluice.checkpoint_bytes";
+  }
+
   static Value number_of(const KeyInfo& info, const TypeRule& type, Check check) {
     Value schema(Json::objectValue);
     schema["type"] = type.takes_number() ? "number" : "integer";
@@ -250,7 +260,7 @@ class Schema {
       if (std::isfinite(lower)) schema[lower_open ? "exclusiveMinimum" : "minimum"] = lower;
       if (std::isfinite(upper)) schema[upper_open ? "exclusiveMaximum" : "maximum"] = upper;
     }
-    if (type.takes_bytes()) schema["minimum"] = info.path == "sluice.cache_bytes" ? 0 : 1;
+    if (type.takes_bytes()) schema["minimum"] = is_spare(info) ? 0 : 1;
     // Integers have 64 bits. 2^63 itself is beyond, and is the nearest double.
     if (!type.takes_number() && !schema.isMember("maximum")) schema["exclusiveMaximum"] = 0x1p63;
     if (info.path == "aio.block_size") schema["multipleOf"] = 4096;

@@ -82,15 +82,11 @@ std::vector<Value> rules_between(const std::string& path) {
              with_member("nvme_path", text_schema(R"({"not": {"enum": [null, "", "auto"]}})"))));
   if (path == "zero_optimization") {
     const Value away = with_member("device", text_schema(R"({"enum": ["cpu", "nvme"]})"));
-    rules.push_back(rule(with_member("offload_param", away),
-                         with_member("stage", text_schema(R"({"enum": [3, "3"]})"))));
     const Value on = const_schema(true);
     const Value one_or_more =
         with_member("stage", text_schema(R"({"enum": [1, 2, 3, "1", "2", "3"]})"));
     rules.push_back(rule(with_member("offload_optimizer", away), one_or_more));
     rules.push_back(rule(with_member("cpu_offload", on), one_or_more));
-    rules.push_back(rule(with_member("cpu_offload_param", on),
-                         with_member("stage", text_schema(R"({"enum": [3, "3"]})"))));
   }
   if (path == "sluice")
     rules.push_back(

@@ -13,17 +13,61 @@
 #include "train/train_monitors.hpp"
 #include "train/train_optimizer.hpp"
 #include "train/train_precision.hpp"
+#include "train/train_ranks.hpp"
 #include "train/train_sluice.hpp"
 
 namespace sluice::config {
 
 namespace {
 
+constexpr const char* kPrecision =
+    "write \"bf16\": {\"enabled\": true} or \"fp16\": {\"enabled\": true}; without them the run "
+    "computes in fp32";
+constexpr const char* kZero = "did you mean \"zero_optimization\"?";
+constexpr const char* kNoScaleInBf16 = "bf16 has no loss scale: remove it";
+
 constexpr KeyHint kHints[] = {
     {"batch_size",
      "did you mean \"train_batch_size\", of a whole step, or \"train_micro_batch_size_per_gpu\"?"},
+    {"float16", kPrecision},
+    {"mixed_precision", kPrecision},
+    {"precision", kPrecision},
+    {"torch_dtype", kPrecision},
+    {"optim", "did you mean \"optimizer\"?"},
+    {"optimizer_params", "did you mean \"params\" in \"optimizer\"?"},
+    {"scheduler_params", "did you mean \"params\" in \"scheduler\"?"},
+    {"lr_scheduler", "did you mean \"scheduler\"?"},
+    {"lr_scheduler_type", "did you mean \"type\" in \"scheduler\"?"},
+    {"warmup_ratio", "write \"warmup_num_steps\", a number of steps, in \"scheduler.params\""},
+    {"scheduler.params.warmup_ratio", "write \"warmup_num_steps\", a number of steps"},
+    {"num_train_epochs", "give --epochs to sluice train"},
+    {"num_epochs", "give --epochs to sluice train"},
+    {"epochs", "give --epochs to sluice train"},
+    {"max_steps", "give --steps to sluice train"},
+    {"checkpoint_dir", "it belongs in \"sluice\""},
+    {"zero", kZero},
+    {"zero3", kZero},
+    {"ZeRO", kZero},
+    {"zero_optimization.offload", "did you mean \"offload_optimizer\" or \"offload_param\"?"},
+    {"zero_optimization.offload_parameters", "did you mean \"offload_param\"?"},
+    {"zero_optimization.max_live_params", "did you mean \"stage3_max_live_parameters\"?"},
+    {"zero_optimization.sdma_allgather", "a newer DeepSpeed has it, for AMD GPUs: remove it"},
+    {"tensorboard.log_dir", "did you mean \"output_path\"?"},
+    {"fp16.fp16_opt_level", "it is a key of Apex, in its section \"amp\": remove it"},
+    {"fp16_opt_level", "it is a key of Apex, in its section \"amp\": remove it"},
+    {"bf16_grad_accum", "write \"data_types\": {\"grad_accum_dtype\": \"bf16\"}"},
     {"model_type", "it is a key of a model's config.json"},
     {"bf16.check_overflow", "did you mean \"check_grad_overflow\"?"},
+    {"bf16.loss_scale", kNoScaleInBf16},
+    {"bf16.loss_scale_window", kNoScaleInBf16},
+    {"bf16.initial_scale_power", kNoScaleInBf16},
+    {"bf16.hysteresis", kNoScaleInBf16},
+    {"bf16.consecutive_hysteresis", kNoScaleInBf16},
+    {"bf16.min_loss_scale", kNoScaleInBf16},
+    {"fp16.opt_level", "it is a key of Apex, in its section \"amp\": remove it"},
+    {"fp16.fp16_scale_tolerance", "DeepSpeed has no such key either: remove it"},
+    {"zero_optimization.find_unused_parameters",
+     "DeepSpeed calls it \"ignore_unused_parameters\" now: remove it"},
     {"zero_optimization.grad_hooks",
      "DeepSpeed refuses it too, whatever its reference says: remove it"},
     {"activation_checkpointing.partitioned_activations", "did you mean \"partition_activations\"?"},
@@ -69,8 +113,9 @@ std::string advice_on_ranks(const TrainConfig& config) {
          " trains the same batch on one";
 }
 
-// After the training batch: why it is no product of the others.
-std::string why_no_product(const TrainConfig& config) {
+// After the training batch: why it is no product of the others. `derived`: of which one factor was
+// derived by division.
+std::string why_no_product(const TrainConfig& config, bool derived) {
   const std::int64_t micro = config.micro_batch_size;
   const std::int64_t accumulation = config.gradient_accumulation_steps;
   const std::string ranks = std::to_string(config.world_size);
@@ -81,7 +126,9 @@ std::string why_no_product(const TrainConfig& config) {
   if (micro == 0)
     return " is less than " + std::to_string(accumulation) + " accumulation steps" +
            (config.world_size > 1 ? " on each of " + ranks + " ranks" : "");
-  return " is not " + std::to_string(micro) + " x " + std::to_string(accumulation) + " x " + ranks;
+  const std::string product =
+      std::to_string(micro) + " x " + std::to_string(accumulation) + " x " + ranks;
+  return " is not " + product + (derived ? ", the nearest product below it" : "");
 }
 
 void read_batch(Checker& checker, TrainConfig& config) {
@@ -101,6 +148,7 @@ void read_batch(Checker& checker, TrainConfig& config) {
     for (const char* path : {kMicroBatch, kTrainBatch}) {
       if (checker.is_auto(path)) return checker.add_open_auto(path);
     }
+    if (checker.has_problem_with(kMicroBatch)) return;  // an unknown key that leads to it
     checker.add_problem(blamed,
                         "train_batch_size or train_micro_batch_size_per_gpu is required; add one "
                         "of them, or give " +
@@ -122,7 +170,8 @@ void read_batch(Checker& checker, TrainConfig& config) {
     return;
   }
   checker.add_problem(blamed, "must be micro batch x accumulation steps x ranks: " +
-                                  std::to_string(config.train_batch_size) + why_no_product(config) +
+                                  std::to_string(config.train_batch_size) +
+                                  why_no_product(config, !has_micro || !has_accumulation) +
                                   advice_on_ranks(config));
 }
 
@@ -165,18 +214,25 @@ OffloadConfig read_offload(Checker& checker, const std::string& section,
   return offload;
 }
 
-void require_stage(Checker& checker, const OffloadConfig& offload, const std::string& section,
-                   int stage, int needed) {
-  if (offload.device == OffloadConfig::Device::none || stage >= needed) return;
+// The key that asks for the offload: {"device"}, or the deprecated key.
+std::string asking_key(const Checker& checker, const std::string& section,
+                       const std::string& deprecated) {
+  const std::string device = "zero_optimization." + section + ".device";
+  return checker.given(device) ? device : "zero_optimization." + deprecated;
+}
+
+void check_stage(Checker& checker, ZeroConfig& zero) {
+  using Device = OffloadConfig::Device;
   if (checker.wrong("zero_optimization.stage")) return;
-  const std::string path = "zero_optimization." + section;
-  const std::string device = path + ".device";
-  const std::string deprecated =
-      "zero_optimization." +
-      std::string(section == "offload_param" ? "cpu_offload_param" : "cpu_offload");
-  checker.add_problem(checker.given(device) ? device : deprecated,
-                      "needs zero_optimization.stage " + std::to_string(needed) +
-                          (needed < 3 ? " or more" : "") + ", which is " + std::to_string(stage));
+  if (zero.offload_optimizer.device != Device::none && zero.stage == 0)
+    checker.add_problem(asking_key(checker, "offload_optimizer", "cpu_offload"),
+                        "needs zero_optimization.stage 1 or more, which is 0; write \"stage\": 1");
+  if (zero.offload_param.device == Device::none || zero.stage == 3) return;
+  checker.add_note(asking_key(checker, "offload_param", "cpu_offload_param"),
+                   "no effect at ZeRO stage " + std::to_string(zero.stage) +
+                       ", as in DeepSpeed: weights stay on the device as far as its budget goes; "
+                       "stage 3 offloads them");
+  zero.offload_param = {};
 }
 
 void read_zero(Checker& checker, ZeroConfig& zero) {
@@ -187,8 +243,7 @@ void read_zero(Checker& checker, ZeroConfig& zero) {
   checker.read(path + ".stage", zero.stage);
   zero.offload_param = read_offload(checker, "offload_param", "cpu_offload_param");
   zero.offload_optimizer = read_offload(checker, "offload_optimizer", "cpu_offload");
-  require_stage(checker, zero.offload_param, "offload_param", zero.stage, 3);
-  require_stage(checker, zero.offload_optimizer, "offload_optimizer", zero.stage, 1);
+  check_stage(checker, zero);
   checker.read(path + ".sub_group_size", zero.sub_group_size);
   zero.sub_group_size = std::max<std::uint64_t>(1, zero.sub_group_size);
   checker.read(path + ".stage3_prefetch_bucket_size", zero.prefetch_bucket_size);
@@ -256,31 +311,6 @@ void add_tuned(std::string_view text, const std::string& shown_path, TrainConfig
   for (auto& [path, origin] : checker.origins()) config.origins[path] = origin;
 }
 
-// Keys that change no result on one rank, and are not supported on several.
-constexpr const char* kOnOneRank[] = {"prescale_gradients",
-                                      "gradient_predivide_factor",
-                                      "gradient_allreduce_op",
-                                      "communication_data_type",
-                                      "seq_parallel_communication_data_type",
-                                      "zero_optimization.stage3_use_all_reduce_for_fetch_params",
-                                      "zero_optimization.stage3_allgather_sequential",
-                                      "zero_optimization.zero_hpz_partition_size",
-                                      "zero_optimization.zero_quantized_weights",
-                                      "zero_optimization.zero_quantized_nontrainable_weights",
-                                      "zero_optimization.zero_quantized_gradients",
-                                      "zero_optimization.zeropp_loco_param",
-                                      "zero_optimization.mics_shard_size",
-                                      "zero_optimization.mics_hierarchical_params_gather"};
-
-void check_ranks(Checker& checker, int world_size) {
-  if (world_size == 1) return;
-  for (const char* path : kOnOneRank) {
-    if (checker.has_other_value(path))
-      checker.add_problem(path, "not supported yet on " + std::to_string(world_size) +
-                                    " ranks; on one rank it changes nothing");
-  }
-}
-
 }  // namespace
 
 TrainConfig parse_train_config(std::string_view text, const std::string& shown_path,
@@ -301,12 +331,13 @@ TrainConfig parse_train_config(std::string_view text, const std::string& shown_p
   config.optimizer = read_optimizer(checker);
   config.scheduler = read_scheduler(checker, config.optimizer);
   checker.read("gradient_clipping", config.gradient_clipping);
-  checker.read("steps_per_print", config.steps_per_print);
   checker.read("dataloader_drop_last", config.drop_last);
   config.monitors = read_monitors(checker);
+  checker.read("steps_per_print", config.monitors.steps_per_print);
   read_zero(checker, config.zero);
   read_precision(checker, config);
-  check_ranks(checker, config.world_size);
+  config.zero.reduction = read_reduction(checker);
+  check_ranks(checker, config.zero, config.world_size);
   read_aio(checker, config.aio);
   read_sluice(checker, config.sluice);
   read_groups(checker, config);

@@ -112,17 +112,17 @@ void read_drives(Checker& checker, SluiceConfig& sluice) {
                               checker.shown(*weights));
     }
   }
-  if (checker.is_null("sluice.drive_endurance")) sluice.drive_endurance_bytes = 0;
+  if (checker.is_null("sluice.drive_endurance")) sluice.io.drive_endurance_bytes = 0;
   const Json::Value* endurance = checker.find("sluice.drive_endurance");
   if (endurance == nullptr) return;
   try {
-    sluice.drive_endurance_bytes =
+    sluice.io.drive_endurance_bytes =
         endurance->isString() ? parse_bytes(endurance->asString()) : endurance->asUInt64();
   } catch (const std::exception&) {
-    sluice.drive_endurance_bytes = 0;
+    sluice.io.drive_endurance_bytes = 0;
   }
   constexpr std::uint64_t kMostBytes = 1'000'000'000'000'000'000;  // an exabyte
-  if (sluice.drive_endurance_bytes > 0 && sluice.drive_endurance_bytes <= kMostBytes) return;
+  if (sluice.io.drive_endurance_bytes > 0 && sluice.io.drive_endurance_bytes <= kMostBytes) return;
   checker.add_problem("sluice.drive_endurance",
                       "expected bytes that the drive is rated to take in its life, such as "
                       "\"600TB\", found " +

@@ -1,6 +1,9 @@
 #include "train/train_monitors.hpp"
 
+#include <algorithm>
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace sluice::config {
 
@@ -26,6 +29,45 @@ FlopsProfilerConfig read_flops_profiler(Checker& checker) {
   return profiler;
 }
 
+constexpr std::string_view kOperations[] = {
+    "all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce",
+    "scatter",    "gather",         "send",       "receive",   "barrier"};
+
+// The name of an operation that DeepSpeed calls `name`.
+std::string our_name(const std::string& name) {
+  if (name == "all_gather_into_tensor") return "all_gather";
+  if (name == "reduce_scatter_tensor") return "reduce_scatter";
+  return name == "recv" ? "receive" : name;
+}
+
+std::string joined(std::span<const std::string_view> names) {
+  std::string all;
+  for (const std::string_view name : names) all += (all.empty() ? "" : ", ") + std::string(name);
+  return all;
+}
+
+CommsLoggerConfig read_comms_logger(Checker& checker) {
+  CommsLoggerConfig logger;
+  checker.read("comms_logger.enabled", logger.enabled);
+  if (!logger.enabled) return logger;
+  checker.read("comms_logger.verbose", logger.verbose);
+  checker.read("comms_logger.prof_all", logger.prof_all);
+  checker.read("comms_logger.debug", logger.debug);
+  constexpr const char* kPath = "comms_logger.prof_ops";
+  const Json::Value* const operations = checker.find(kPath);
+  if (operations == nullptr) return logger;
+  for (const Json::Value& operation : *operations) {
+    const std::string name = operation.isString() ? our_name(operation.asString()) : "";
+    if (std::ranges::find(kOperations, name) == std::end(kOperations)) {
+      checker.add_note(
+          kPath, checker.shown(operation) + " names no operation; they are " + joined(kOperations));
+      continue;
+    }
+    logger.prof_ops.push_back(name);
+  }
+  return logger;
+}
+
 }  // namespace
 
 MonitorsConfig read_monitors(Checker& checker) {
@@ -36,6 +78,7 @@ MonitorsConfig read_monitors(Checker& checker) {
   checker.read("memory_breakdown", monitors.memory_breakdown);
   checker.read("timers.throughput.enabled", monitors.throughput);
   monitors.flops_profiler = read_flops_profiler(checker);
+  monitors.comms_logger = read_comms_logger(checker);
   if (monitors.flops_profiler.enabled && !monitors.wall_clock_breakdown) {
     monitors.wall_clock_breakdown = true;
     checker.add_note("wall_clock_breakdown", "on, since flops_profiler needs its times");

@@ -30,15 +30,14 @@ constexpr Approximated kApproximated[] = {
     {"zerooneadam",
      "the second moment is updated in every step, and nothing is compressed or sent less often"}};
 
+// Names that other programs have for AdamW.
+constexpr std::string_view kNamesOfAdamW[] = {
+    "deepspeed_adam", "deepspeedcpuadam", "cpuadam",       "fusedadam",
+    "adamw_hf",       "adamw_apex_fused", "adamw_bnb_8bit"};
+
 template <typename Names>
 bool contains(const Names& names, std::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
 }
 
 void read_betas(Checker& checker, OptimizerConfig& optimizer) {
@@ -68,8 +67,8 @@ void approximate(Checker& checker, const std::string& type, const Approximated& 
   bool approximated = false;
   checker.read("sluice.approximate", approximated);
   if (approximated) {
-    checker.add_note("optimizer.type",
-                     quoted(type) + " is approximated by AdamW: " + std::string(other.difference));
+    checker.add_warning("optimizer.type", quoted(type) + " is approximated by AdamW: " +
+                                              std::string(other.difference));
     return;
   }
   checker.add_problem("optimizer.type",
@@ -150,6 +149,13 @@ bool read_optimizer_type(Checker& checker, OptimizerConfig& optimizer) {
     checker.add_problem(
         "optimizer.type",
         quoted(type) + " is not supported yet; there are Adam, AdamW, Adagrad, Lion and SGD");
+  } else if (contains(kNamesOfAdamW, lower(type)) || lower(type).starts_with("adamw_torch")) {
+    checker.add_problem("optimizer.type",
+                        quoted(type) + " is another program's name; write \"AdamW\"");
+  } else if (type == "auto") {
+    checker.add_problem(
+        "optimizer.type",
+        "\"auto\" is filled in by no program: write \"AdamW\", or remove the section");
   } else {
     checker.add_problem("optimizer.type", unknown_type("optimizer", type, names));
   }

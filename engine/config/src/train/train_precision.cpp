@@ -3,6 +3,8 @@
 #include <cmath>
 #include <string>
 
+#include "sluice/base/dtype.hpp"
+
 namespace sluice::config {
 
 namespace {
@@ -34,6 +36,31 @@ void note_keys_of_dynamic_scale(Checker& checker) {
   }
 }
 
+bool names_fp32(const std::string& name) {
+  return name.ends_with("float32") || name == "fp32" || name == "float";
+}
+
+DType dtype_named(const std::string& name) {
+  if (names_fp32(name)) return DType::fp32;
+  return name == "bf16" || name.ends_with("bfloat16") ? DType::bf16 : DType::fp16;
+}
+
+void read_gradient_sums(Checker& checker, TrainConfig& config) {
+  constexpr const char* kKey = "data_types.grad_accum_dtype";
+  const DType compute = config.compute_dtype();
+  std::string name;
+  checker.read(kKey, name);
+  if (name.empty()) return;
+  const DType asked = dtype_named(name);
+  if (asked == compute) return;
+  if (asked == DType::fp32) {
+    config.fp32_gradient_sums = true;
+    return;
+  }
+  checker.add_note(kKey, "no effect: gradients are computed in " + std::string(name_of(compute)) +
+                             ", and sums in " + name + " would round them");
+}
+
 }  // namespace
 
 void read_precision(Checker& checker, TrainConfig& config) {
@@ -45,14 +72,17 @@ void read_precision(Checker& checker, TrainConfig& config) {
                         "bf16.enabled is true as well, and a model computes in one type; remove "
                         "one of the two");
   }
+  read_gradient_sums(checker, config);
   if (!fp16.enabled) return;
   fp16.is_unpartitioned = config.zero.stage == 0;
   checker.read("fp16.loss_scale", fp16.loss_scale);
-  checker.read("fp16.initial_scale_power", fp16.initial_scale_power);
-  checker.read("fp16.loss_scale_window", fp16.loss_scale_window);
-  checker.read("fp16.hysteresis", fp16.hysteresis);
-  checker.read("fp16.consecutive_hysteresis", fp16.consecutive_hysteresis);
-  checker.read("fp16.min_loss_scale", fp16.min_loss_scale);
+  if (fp16.is_dynamic()) {  // otherwise their ranges are not checked
+    checker.read("fp16.initial_scale_power", fp16.initial_scale_power);
+    checker.read("fp16.loss_scale_window", fp16.loss_scale_window);
+    checker.read("fp16.hysteresis", fp16.hysteresis);
+    checker.read("fp16.consecutive_hysteresis", fp16.consecutive_hysteresis);
+    checker.read("fp16.min_loss_scale", fp16.min_loss_scale);
+  }
   if (checker.wrong("fp16.loss_scale")) return;
   check_scales(checker, fp16);
   if (!fp16.is_dynamic()) {

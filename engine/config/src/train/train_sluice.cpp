@@ -62,11 +62,22 @@ void read_budget(Checker& checker, const std::string& path, ByteBudget& budget) 
           : "a budget must be at least one byte, found " + checker.shown(*value));
 }
 
+// Host memory that a run can do without: 0 is a value too.
+void read_spare(Checker& checker, const char* path, ByteBudget& budget) {
+  const Json::Value* value = checker.find(path);
+  if (value != nullptr && value->isInt64() && value->asInt64() == 0) {
+    budget = {ByteBudget::Kind::bytes, 0};
+  } else {
+    read_budget(checker, path, budget);
+  }
+}
+
 void read_checkpoint(Checker& checker, SluiceConfig& sluice) {
   if (checker.is_null("sluice.checkpoint_dir")) sluice.checkpoints.directory.clear();
   checker.read("sluice.checkpoint_dir", sluice.checkpoints.directory);
   checker.read("sluice.checkpoint_every", sluice.checkpoints.every);
   checker.read("sluice.keep", sluice.checkpoints.keep);
+  read_spare(checker, "sluice.checkpoint_bytes", sluice.checkpoints.copy_bytes);
   if (sluice.checkpoints.every > 0 && sluice.checkpoints.directory.empty() &&
       !checker.wrong("sluice.checkpoint_dir")) {
     checker.add_problem("sluice.checkpoint_every",
@@ -74,6 +85,8 @@ void read_checkpoint(Checker& checker, SluiceConfig& sluice) {
   }
   if (sluice.checkpoints.directory.empty())
     checker.note_without_effect("sluice.keep", "checkpoint_dir is set");
+  if (sluice.checkpoints.every == 0)
+    checker.note_without_effect("sluice.checkpoint_bytes", "checkpoint_every is set");
 }
 
 void read_activations(Checker& checker, SluiceConfig& sluice) {
@@ -107,12 +120,6 @@ void read_state_format(Checker& checker, SluiceConfig& sluice) {
   };
   read("sluice.master", sluice.master, MasterFormat::split);
   read("sluice.moments", sluice.moments, MomentFormat::bf16);
-  const Json::Value* cache = checker.find("sluice.cache_bytes");
-  if (cache != nullptr && cache->isInt64() && cache->asInt64() == 0) {
-    sluice.cache_bytes = {ByteBudget::Kind::bytes, 0};
-  } else {
-    read_budget(checker, "sluice.cache_bytes", sluice.cache_bytes);
-  }
 }
 
 void read_device(Checker& checker, SluiceConfig& sluice) {
@@ -134,8 +141,8 @@ void read_device(Checker& checker, SluiceConfig& sluice) {
     checker.add_problem(kPath, "expected \"auto\", \"host\", \"cuda\" or \"cuda:1\", found " +
                                    checker.shown(*checker.find(kPath)));
   }
-  checker.read("sluice.deterministic", sluice.deterministic);
-  checker.read("sluice.tf32", sluice.tf32);
+  checker.read("sluice.deterministic", sluice.gpu_math.deterministic);
+  checker.read("sluice.tf32", sluice.gpu_math.tf32);
   if (sluice.device.kind == ComputeDevice::Kind::host)
     checker.note_without_effect("sluice.tf32", "the model computes on a GPU");
 }
@@ -163,6 +170,8 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   read_activations(checker, sluice);
   checker.read("sluice.micro_batches_per_pass", sluice.micro_batches_per_pass);
   read_state_format(checker, sluice);
+  read_spare(checker, "sluice.cache_bytes", sluice.cache_bytes);
+  read_spare(checker, "sluice.speculative_bytes", sluice.speculative_bytes);
   const Json::Value* threads = checker.find("sluice.threads");
   if (checker.is_null("sluice.threads") || (threads != nullptr && !threads->isObject()))
     sluice.threads = {};

@@ -115,6 +115,13 @@ void choose_device(MachineFacts& facts, const config::ComputeDevice& asked) {
   facts.device.gpu =
       GpuFacts{asked.index, gpu.name, gpu.total_bytes, offload::cuda_free_bytes(asked.index)};
   facts.device.host_addressable = false;
+  const offload::CudaPages pages = offload::find_cuda_pages(asked.index);
+  facts.device.gpu->page_bytes = pages.page_bytes;
+  if (pages.page_bytes == 0) {
+    facts.memory_choice =
+        "the GPU's memory is one block, with room for gaps: it is not mapped in pages, because " +
+        pages.why_not;
+  }
   if (asked.kind == Kind::automatic)
     facts.device_choice = "device: " + name_of(*facts.device.gpu) + ", the first GPU (auto)";
 }

@@ -4,6 +4,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/plan/plan_text.hpp"
+#include "step/home_bytes.hpp"
 
 namespace sluice::plan {
 
@@ -26,7 +27,8 @@ void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::st
               "memory (\"pin_memory\": true pins them)");
     return;
   }
-  plan.planned.pinned_bytes = plan.planned.tiers.host;
+  // No device copies from or to the copies of states.
+  plan.planned.pinned_bytes = plan.planned.tiers.host - checkpoint_copies_bytes(plan);
   // A GPU's driver pins the memory that is registered with it, beside RLIMIT_MEMLOCK.
   if (!plan.device.gpu && plan.planned.pinned_bytes > machine.memlock_bytes) {
     problems.push_back("\"pin_memory\": true asks for " + format_bytes(plan.planned.pinned_bytes) +

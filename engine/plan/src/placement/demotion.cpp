@@ -1,5 +1,6 @@
 #include "placement/demotion.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "sluice/base/bytes.hpp"
@@ -21,17 +22,14 @@ struct Items {
 // All items on a tier.
 Items items_on(Plan& plan, Tier tier) {
   Items items;
-  const std::uint64_t hidden = pool_bytes(plan.unit_input_bytes());
   for (std::size_t u = plan.units.size(); u-- > 0;) {
     UnitPlacement& unit = plan.units[u];
-    if (unit.weights == tier)
-      items.weights.push_back({Kind::weights, &unit.weights, compute_bytes(plan, u)});
+    if (unit.weights == tier) items.weights.push_back({Kind::weights, &unit.weights});
     if (unit.gradients == tier && !unit.gradients_use_slots && !unit.frozen)
-      items.gradients.push_back({Kind::gradients, &unit.gradients, compute_bytes(plan, u)});
-    if (unit.states == tier && !unit.frozen)
-      items.states.push_back({Kind::states, &unit.states, state_memory_bytes(plan, u)});
+      items.gradients.push_back({Kind::gradients, &unit.gradients});
+    if (unit.states == tier && !unit.frozen) items.states.push_back({Kind::states, &unit.states});
     for (Tier& input : unit.inputs) {
-      if (input == tier) items.inputs.push_back({Kind::inputs, &input, hidden});
+      if (input == tier) items.inputs.push_back({Kind::inputs, &input});
     }
   }
   return items;
@@ -61,19 +59,24 @@ std::vector<Item> items_in_order(Plan& plan, Tier from, const Preferences& prefe
   return all;
 }
 
-std::uint64_t home_bytes(Plan& plan, Tier tier) {
-  const Items items = items_on(plan, tier);
+std::uint64_t home_bytes(const Plan& plan, Tier tier) {
+  const std::uint64_t hidden = block_bytes(plan, tier, pool_bytes(plan.unit_input_bytes()));
   std::uint64_t sum = 0;
-  for (const auto* of_kind : {&items.weights, &items.gradients, &items.states, &items.inputs}) {
-    for (const Item& item : *of_kind) sum = checked_add(sum, item.size_bytes);
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const UnitPlacement& unit = plan.units[u];
+    if (unit.weights == tier)
+      sum = checked_add(sum, block_bytes(plan, tier, weights_bytes(plan, u)));
+    if (unit.gradients == tier && !unit.gradients_use_slots && !unit.frozen)
+      sum = checked_add(sum, block_bytes(plan, tier, gradient_bytes(plan, u)));
+    if (unit.states == tier && !unit.frozen) sum = checked_add(sum, state_memory_bytes(plan, u));
+    const auto inputs = std::count(unit.inputs.begin(), unit.inputs.end(), tier);
+    sum = checked_add(sum, checked_mul(static_cast<std::uint64_t>(inputs), hidden));
   }
   return sum;
 }
 
 Demotion::Demotion(std::vector<Item> items, Tier from, Tier to)
-    : items_(std::move(items)), from_(from), to_(to) {
-  for (const Item& item : items_) left_bytes_ = checked_add(left_bytes_, item.size_bytes);
-}
+    : items_(std::move(items)), from_(from), to_(to) {}
 
 void Demotion::until(const std::function<std::uint64_t()>& need, std::uint64_t budget) {
   demote(0);
@@ -105,14 +108,8 @@ void Demotion::until(const std::function<std::uint64_t()>& need, std::uint64_t b
 }
 
 void Demotion::demote(std::size_t count) {
-  for (; count_ < count; ++count_) {
-    *items_[count_].home = to_;
-    left_bytes_ -= items_[count_].size_bytes;
-  }
-  for (; count_ > count; --count_) {
-    *items_[count_ - 1].home = from_;
-    left_bytes_ += items_[count_ - 1].size_bytes;
-  }
+  for (; count_ < count; ++count_) *items_[count_].home = to_;
+  for (; count_ > count; --count_) *items_[count_ - 1].home = from_;
 }
 
 // The numbers of demotions after which all items of a kind have left.

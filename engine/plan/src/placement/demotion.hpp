@@ -17,7 +17,6 @@ enum class Kind { weights, gradients, states, inputs };
 struct Item {
   Kind kind;
   offload::Tier* home;  // in the plan, which outlives the item
-  std::uint64_t size_bytes;
 };
 
 // The items that may leave tier `from`, in order: items with the least traffic per byte held leave
@@ -26,7 +25,7 @@ struct Item {
 std::vector<Item> items_in_order(Plan& plan, offload::Tier from, const Preferences& preferences);
 
 // Bytes of all items on a tier, including those that may not leave it.
-std::uint64_t home_bytes(Plan& plan, offload::Tier tier);
+std::uint64_t home_bytes(const Plan& plan, offload::Tier tier);
 
 // Moves items from one tier to the next, in the order of the list.
 class Demotion {
@@ -39,8 +38,6 @@ class Demotion {
   // Demotes the first `count` items and brings the others back.
   void demote(std::size_t count);
   std::size_t count() const { return count_; }
-  // Bytes of the items that are not demoted.
-  std::uint64_t left_bytes() const { return left_bytes_; }
 
  private:
   std::vector<std::size_t> counts_of_kinds() const;
@@ -49,7 +46,6 @@ class Demotion {
   const offload::Tier from_;
   const offload::Tier to_;
   std::size_t count_ = 0;
-  std::uint64_t left_bytes_ = 0;
 };
 
 }  // namespace sluice::plan

@@ -1,8 +1,10 @@
 #include "placement/placement.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "placement/demotion.hpp"
+#include "placement/promotion.hpp"
 #include "placement/retained_units.hpp"
 #include "placement/spare_memory.hpp"
 #include "sluice/base/bytes.hpp"
@@ -36,13 +38,15 @@ std::uint64_t gradient_slot_bytes(const Plan& plan) {
   std::uint64_t largest = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     if (plan.units[u].gradients_use_slots)
-      largest = std::max(largest, align_up(compute_bytes(plan, u), offload::kPageBytes));
+      largest = std::max(largest, align_up(gradient_bytes(plan, u), offload::kPageBytes));
   }
   return largest;
 }
 
 std::uint64_t update_tile_bytes(const Plan& plan, std::uint64_t count) {
-  return tile_layout(plan.units, plan.state_format, plan.compute_dtype, count).total;
+  return tile_layout(plan.units, plan.state_format,
+                     {plan.compute_dtype, plan.config.gradient_dtype()}, count)
+      .total;
 }
 
 std::uint64_t ring_bytes(const Plan& plan, const RingSizes& rings) {
@@ -73,10 +77,10 @@ std::vector<bool> are_for_slots(const Plan& plan) {
   use.flip();
   std::uint64_t largest = 0;
   for (std::size_t u = 0; u < use.size(); ++u) {
-    if (use[u]) largest = std::max(largest, compute_bytes(plan, u));
+    if (use[u]) largest = std::max(largest, gradient_bytes(plan, u));
   }
   for (std::size_t u = 0; u < use.size(); ++u)
-    use[u] = use[u] && compute_bytes(plan, u) >= largest / 4;
+    use[u] = use[u] && gradient_bytes(plan, u) >= largest / 4;
   return use;
 }
 
@@ -91,7 +95,7 @@ void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& prefe
     unit.frozen = plan.layouts[u].frozen;
     unit.device_host_addressable = plan.device.host_addressable;
     unit.weights = weights;
-    unit.states = states;
+    unit.states = states == Tier::nvme && u < preferences.units_off_nvme ? Tier::host : states;
     const bool on_device = states == Tier::device || plan.gradients_summed_on_device();
     unit.gradients = on_device ? Tier::device : Tier::host;
     unit.gradients_use_slots =
@@ -107,6 +111,17 @@ void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& prefe
   }
 }
 
+TierNeeds needs_of(const Plan& plan, const StepModel& model, const Overlap& overlap,
+                   const RingSizes& rings) {
+  return {[&plan, &model, overlap] {
+            return checked_add(home_bytes(plan, Tier::device),
+                               model.peak(plan.units, overlap).total());
+          },
+          [&plan, rings] {
+            return checked_add(home_bytes(plan, Tier::host), ring_bytes(plan, rings));
+          }};
+}
+
 bool has_directory(const Plan& plan) {
   return plan.config.zero.offload_optimizer.device == Device::nvme ||
          plan.config.zero.offload_param.device == Device::nvme;
@@ -117,19 +132,25 @@ std::uint64_t over(std::uint64_t need, std::uint64_t budget) {
 }
 
 void note_spill(Plan& plan, const char* what, Tier asked, Tier UnitPlacement::*member) {
-  std::size_t host = 0;
-  std::size_t nvme = 0;
+  std::size_t counts[4] = {0, 0, 0, 0};  // by tier
   for (const UnitPlacement& unit : plan.units) {
-    if (unit.*member == asked) continue;
-    (unit.*member == Tier::nvme ? nvme : host)++;
+    if (unit.*member != asked) ++counts[static_cast<std::size_t>(unit.*member)];
   }
-  if (host + nvme == 0) return;
-  std::string line =
-      std::string(what) + ": the budget of tier " + std::string(name_of(asked)) + " is used up;";
-  if (host > 0) line += " " + std::to_string(host) + " units are in host memory";
-  if (host > 0 && nvme > 0) line += ",";
-  if (nvme > 0) line += " " + std::to_string(nvme) + " units are on NVMe";
-  plan.choices.push_back(line);
+  constexpr std::pair<Tier, const char*> kPlaces[] = {
+      {Tier::device, "on the device"}, {Tier::host, "in host memory"}, {Tier::nvme, "on NVMe"}};
+  std::string places;
+  for (const auto& [tier, place] : kPlaces) {
+    const std::size_t count = counts[static_cast<std::size_t>(tier)];
+    if (count == 0) continue;
+    places += (places.empty() ? " " : ", ") + std::to_string(count) +
+              (count == 1 ? " unit is " : " units are ") + place;
+  }
+  if (places.empty()) return;
+  const std::string reason =
+      asked != Tier::nvme ? "the budget of tier " + std::string(name_of(asked)) + " is used up;"
+      : member == &UnitPlacement::states ? "the drive has room for no more of them;"
+                                         : "they are a part of the states;";
+  plan.choices.push_back(std::string(what) + ": " + reason + places);
 }
 
 // Notes saved activations, and unit inputs off the device.
@@ -198,19 +219,12 @@ LeastBytes least_bytes(Plan plan, const StepModel& model, const Overlap& overlap
                        const RingSizes& rings) {
   const Preferences usual;
   place_as_asked(plan, rings, usual);
+  const TierNeeds needs = needs_of(plan, model, overlap, rings);
   Demotion from_device(items_in_order(plan, Tier::device, usual), Tier::device, Tier::host);
-  const std::uint64_t staying = home_bytes(plan, Tier::device) - from_device.left_bytes();
-  const auto device_need = [&] {
-    return checked_add(checked_add(staying, from_device.left_bytes()),
-                       model.peak(plan.units, overlap).total());
-  };
-  from_device.until(device_need, 0);
+  from_device.until(needs.device_bytes, 0);
   Demotion from_host(items_in_order(plan, Tier::host, usual), Tier::host, Tier::nvme);
-  const auto host_need = [&] {
-    return checked_add(from_host.left_bytes(), ring_bytes(plan, rings));
-  };
-  if (has_directory(plan)) from_host.until(host_need, 0);
-  return {device_need(), host_need()};
+  if (has_directory(plan)) from_host.until(needs.host_bytes, 0);
+  return {needs.device_bytes(), needs.host_bytes()};
 }
 
 Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const RingSizes& rings,
@@ -218,31 +232,26 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
   place_as_asked(plan, rings, preferences);
   plan.choices.clear();
   Shortfall shortfall;
+  const TierNeeds needs = needs_of(plan, model, overlap, rings);
 
   Demotion from_device(items_in_order(plan, Tier::device, preferences), Tier::device, Tier::host);
-  const std::uint64_t staying = home_bytes(plan, Tier::device) - from_device.left_bytes();
-  const auto device_need = [&] {
-    return checked_add(checked_add(staying, from_device.left_bytes()),
-                       model.peak(plan.units, overlap).total());
-  };
-  from_device.until(device_need, preferences.least_on_device ? 0 : *plan.budget.device_bytes);
-  shortfall.device_bytes = over(device_need(), *plan.budget.device_bytes);
+  from_device.until(needs.device_bytes,
+                    preferences.least_on_device ? 0 : *plan.budget.device_bytes);
+  if (may_promote(plan) && !preferences.least_on_device) promote_to_device(plan, needs);
+  shortfall.device_bytes = over(needs.device_bytes(), *plan.budget.device_bytes);
 
   Demotion from_host(items_in_order(plan, Tier::host, preferences), Tier::host, Tier::nvme);
-  const auto host_need = [&] {
-    return checked_add(from_host.left_bytes(), ring_bytes(plan, rings));
-  };
-  from_host.until(host_need, *plan.budget.host_bytes);
+  from_host.until(needs.host_bytes, *plan.budget.host_bytes);
   if (from_host.count() > 0 && !has_directory(plan)) {
     shortfall.no_directory = true;
     from_host.demote(0);  // the shortfall is for a host budget without spills
   }
-  shortfall.host_bytes = over(host_need(), *plan.budget.host_bytes);
+  shortfall.host_bytes = over(needs.host_bytes(), *plan.budget.host_bytes);
 
   use_overlap_and_rings(plan, overlap, rings);
   if (!shortfall.fits()) return shortfall;
-  use_spare_memory(plan, preferences, *plan.budget.host_bytes - host_need());
-  retain_units(plan, model, overlap, preferences, checked_add(staying, from_device.left_bytes()));
+  use_spare_memory(plan, preferences, *plan.budget.host_bytes - needs.host_bytes());
+  retain_units(plan, model, overlap, preferences, home_bytes(plan, Tier::device));
   note_choices(plan, overlap, preferences);
   return shortfall;
 }

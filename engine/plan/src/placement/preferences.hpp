@@ -2,6 +2,7 @@
 // Choices of a placement where a budget cannot hold everything. Which choice is faster depends on
 // the machine. Thread-safe: values and free functions without state.
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ struct Preferences {
 
   // Moves everything movable off the device. Tried only when all else fails; never a search option.
   bool least_on_device = false;
+  // First units whose states are not on NVMe although the configuration puts them there: the drive
+  // has no room. Never a search option.
+  std::size_t units_off_nvme = 0;
 
   bool operator==(const Preferences&) const = default;
 };

@@ -9,14 +9,14 @@ using offload::Tier;
 
 namespace {
 
-// A number for each stage, and the largest of them. It is a segment tree: adding to a run of S
-// stages costs O(log S). The planner tries every unit, each over most of the stages.
+// The bytes of each stage without gaps, and the largest of them. It is a segment tree: adding to a
+// run of S stages costs O(log S). The planner tries every unit, each over most of the stages.
 class StageTotals {
  public:
   explicit StageTotals(const std::vector<DeviceTransient>& stages) : count_(stages.size()) {
     highest_.resize(4 * count_);
     added_.resize(4 * count_);
-    for (std::size_t s = 0; s < count_; ++s) add({s, s + 1}, stages[s].total());
+    for (std::size_t s = 0; s < count_; ++s) add({s, s + 1}, stages[s].total_without_gaps());
   }
   std::uint64_t highest() const { return highest_[kRoot]; }
   void add(const StepModel::Span& span, std::uint64_t size_bytes) {
@@ -56,7 +56,7 @@ class Retainer {
       : plan_(plan),
         model_(model),
         overlap_(overlap),
-        room_bytes_(*plan.budget.device_bytes - homes_bytes),
+        room_bytes_(model.without_gaps(*plan.budget.device_bytes - homes_bytes)),
         totals_(model.by_stage(plan.units, overlap)) {}
 
   // Retains the unit's gathered weights if max_live_parameters and the device budget allow it.
@@ -84,17 +84,16 @@ class Retainer {
   }
   // Adds these bytes if they fit into the room.
   bool fits(const std::vector<StepModel::Retained>& spans) {
-    for (const auto& [span, size_bytes] : spans) totals_.add(span, model_.with_gaps(size_bytes));
+    for (const auto& [span, size_bytes] : spans) totals_.add(span, size_bytes);
     if (totals_.highest() <= room_bytes_) return true;
-    for (const auto& [span, size_bytes] : spans)
-      totals_.take_back(span, model_.with_gaps(size_bytes));
+    for (const auto& [span, size_bytes] : spans) totals_.take_back(span, size_bytes);
     return false;
   }
 
   Plan& plan_;
   const StepModel& model_;
   const Overlap overlap_;
-  const std::uint64_t room_bytes_;
+  const std::uint64_t room_bytes_;  // without gaps
   StageTotals totals_;
   std::uint64_t live_count_ = 0;
 };

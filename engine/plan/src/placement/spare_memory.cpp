@@ -16,15 +16,15 @@ using offload::Tier;
 
 namespace {
 
-// The cache size that the configuration asks for. `stored_bytes`: the states on NVMe.
-std::uint64_t cache_asked_for(const config::ByteBudget& budget, std::uint64_t stored_bytes) {
+// The bytes that the configuration asks for, of the states that it is about.
+std::uint64_t bytes_asked_for(const config::ByteBudget& budget, std::uint64_t state_bytes) {
   switch (budget.kind) {
     case config::ByteBudget::Kind::bytes:
       return budget.value;
     case config::ByteBudget::Kind::percent:
-      return stored_bytes / 100 * budget.value + stored_bytes % 100 * budget.value / 100;
+      return state_bytes / 100 * budget.value + state_bytes % 100 * budget.value / 100;
     case config::ByteBudget::Kind::automatic:
-      return stored_bytes;
+      return state_bytes;
   }
   return 0;
 }
@@ -43,7 +43,7 @@ std::uint64_t fill_cache(Plan& plan, std::uint64_t room_bytes) {
   std::uint64_t stored_bytes = 0;
   each_part([&](std::size_t u, std::size_t part) { stored_bytes += part_bytes(plan, u, part); });
   const config::ByteBudget& budget = plan.config.sluice.cache_bytes;
-  const std::uint64_t asked = cache_asked_for(budget, stored_bytes);
+  const std::uint64_t asked = bytes_asked_for(budget, stored_bytes);
   if (asked == 0 || stored_bytes == 0) return 0;
   const std::uint64_t limit = std::min(asked, room_bytes);
   std::uint64_t used = 0;
@@ -62,17 +62,28 @@ std::uint64_t fill_cache(Plan& plan, std::uint64_t room_bytes) {
   return used;
 }
 
-// Gradients wait while updates are slower than backward. With states on NVMe, adds as many slots as
-// the room holds. Returns the bytes of the slots that it adds.
+// Whether the updates of states in memory may be slower than the backward of the last pass: on a
+// GPU, with few tokens. 26 bytes of an element at 180 GB/s of host memory take as long as its 4
+// operations for each of 18,000 tokens at 500 TFLOP/s; twice that leaves room for other machines.
+bool updates_may_lag(const Plan& plan) {
+  constexpr std::int64_t kTokensThatHideUpdates = 36'000;
+  if (!plan.device.gpu || plan.own_loop()) return false;
+  const std::int64_t tokens = static_cast<std::int64_t>(plan.schedule.micro_batches_per_pass) *
+                              plan.config.micro_batch_size * plan.model.n_positions;
+  return tokens < kTokensThatHideUpdates;
+}
+
+// Gradients wait while updates are slower than backward. Then adds as many slots as the room holds.
+// Returns the bytes of the slots that it adds.
 std::uint64_t add_gradient_slots(Plan& plan, std::uint64_t room_bytes) {
   if (plan.rings.gradient_slots == 0) return 0;
   const auto use_slots = [](const UnitPlacement& unit) { return unit.gradients_use_slots; };
   const auto on_nvme = [](const UnitPlacement& unit) { return unit.states == Tier::nvme; };
   const auto units = std::count_if(plan.units.begin(), plan.units.end(), use_slots);
-  // States in memory: an update is faster than any backward pass, so one more slot is enough.
-  const auto most = std::any_of(plan.units.begin(), plan.units.end(), on_nvme)
-                        ? units
-                        : std::min<std::ptrdiff_t>(units, kLeastGradientSlots + 1);
+  // Where backward is the slower one, one more slot is enough.
+  const bool lag =
+      std::any_of(plan.units.begin(), plan.units.end(), on_nvme) || updates_may_lag(plan);
+  const auto most = lag ? units : std::min<std::ptrdiff_t>(units, kLeastGradientSlots + 1);
   const std::uint64_t slot_bytes = pool_bytes(plan.rings.gradient_slot_bytes);
   const int slots = static_cast<int>(std::min<std::uint64_t>(
       static_cast<std::uint64_t>(most),
@@ -102,12 +113,112 @@ std::uint64_t add_read_ahead(Plan& plan, std::uint64_t room_bytes) {
   return tiles * tile_bytes;
 }
 
+// Empty, or why no update of the plan can begin before its norm is known.
+std::string why_no_second_states(const Plan& plan, std::uint64_t state_bytes) {
+  if (plan.own_loop()) return "updates wait for step() in a loop of one's own";
+  if (!plan.config.sluice.overlap) return "overlap is off";
+  if (!plan.config.updates_need_all_gradients())
+    return "without gradient_clipping and fp16, no update waits for a norm";
+  if (state_bytes == 0) return "no optimizer states are in host memory";
+  return "";
+}
+
+struct Taken {
+  std::uint64_t bytes = 0;
+  std::ptrdiff_t units = 0;
+};
+
+// Gives memory for all parts of their states to units that can have it, the last ones first, up to
+// `limit` bytes. `has_it`: what says so in the plan.
+template <typename CanHave>
+Taken take_last_units(Plan& plan, std::uint64_t limit, const CanHave& can_have,
+                      bool UnitPlacement::*has_it) {
+  Taken taken;
+  for (std::size_t u = plan.units.size(); u-- > 0;) {
+    const std::uint64_t size_bytes = all_parts_bytes(plan, u);
+    if (!can_have(u) || taken.bytes + size_bytes > limit) continue;
+    plan.units[u].*has_it = true;
+    taken.bytes += size_bytes;
+    ++taken.units;
+  }
+  return taken;
+}
+
+// Room for the results of updates that begin before the norm is known. The last units come first:
+// their gradients do. The first unit's gradient comes last, with the norm. Returns the bytes.
+std::uint64_t add_second_states(Plan& plan, std::uint64_t room_bytes) {
+  const config::ByteBudget& budget = plan.config.sluice.speculative_bytes;
+  if (budget.kind == config::ByteBudget::Kind::bytes && budget.value == 0) return 0;
+  const auto can_have = [&](std::size_t u) {
+    return u > 0 && plan.units[u].states == Tier::host && !plan.units[u].frozen;
+  };
+  std::uint64_t all_bytes = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u)
+    all_bytes += can_have(u) ? all_parts_bytes(plan, u) : 0;
+  if (const std::string why = why_no_second_states(plan, all_bytes); !why.empty()) {
+    plan.choices.push_back("speculative_bytes: unused, because " + why);
+    return 0;
+  }
+  const std::uint64_t asked = bytes_asked_for(budget, all_bytes);
+  const std::uint64_t limit = std::min(asked, room_bytes);
+  const auto [used, units] = take_last_units(plan, limit, can_have, &UnitPlacement::second_states);
+  std::string line = "speculative_bytes: " + format_bytes(used) +
+                     " of host memory, so the updates of " + std::to_string(units) + " of " +
+                     std::to_string(plan.units.size()) + " units begin before the norm is known";
+  const bool cut =
+      budget.kind != config::ByteBudget::Kind::automatic && limit < asked && limit < all_bytes;
+  if (cut) line += "; " + format_bytes(asked) + " were asked for, but host_bytes has no more room";
+  plan.choices.push_back(line);
+  return used;
+}
+
+std::string why_no_copies(const Plan& plan, std::uint64_t state_bytes) {
+  if (plan.own_loop()) return "a loop of the user's own waits for its checkpoints";
+  if (state_bytes == 0) return "all states are on NVMe";
+  return plan.config.sluice.overlap ? "" : "overlap is off";
+}
+
+// Room for copies of the states, so that steps go on while a checkpoint is written. The last units
+// come first: without clipping, their updates do.
+void add_checkpoint_copies(Plan& plan, std::uint64_t room_bytes) {
+  const config::CheckpointConfig& checkpoints = plan.config.sluice.checkpoints;
+  if (checkpoints.every == 0 || checkpoints.directory.empty()) return;
+  const auto can_have = [&](std::size_t u) {
+    return plan.units[u].states != Tier::nvme && !plan.units[u].frozen;
+  };
+  std::uint64_t all_bytes = 0;
+  std::ptrdiff_t trained = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    all_bytes += can_have(u) ? all_parts_bytes(plan, u) : 0;
+    trained += plan.units[u].frozen ? 0 : 1;
+  }
+  const std::uint64_t asked = bytes_asked_for(checkpoints.copy_bytes, all_bytes);
+  const bool given = checkpoints.copy_bytes.kind != config::ByteBudget::Kind::automatic;
+  if (const std::string why = why_no_copies(plan, all_bytes); !why.empty()) {
+    if (given && checkpoints.copy_bytes.value > 0)
+      plan.choices.push_back("checkpoint_bytes: unused, because " + why);
+    return;
+  }
+  const std::uint64_t limit = std::min(asked, room_bytes);
+  const auto [used, units] =
+      take_last_units(plan, limit, can_have, &UnitPlacement::checkpoint_copy);
+  std::string line = "checkpoint_bytes: " + format_bytes(used) +
+                     " of host memory, so steps go on while the states of " +
+                     std::to_string(units) + " of " + std::to_string(trained) +
+                     " units are written to a checkpoint";
+  if (units < trained) line += "; the next updates of the others wait until these are written";
+  if (given && limit < asked && limit < all_bytes)
+    line += "; " + format_bytes(asked) + " were asked for, but host_bytes has no more room";
+  plan.choices.push_back(line);
+}
+
 // Fills the cache and returns its bytes. Cached parts need no room in a tile and no read-ahead.
 std::uint64_t add_cache(Plan& plan, std::uint64_t room_bytes) {
   const std::uint64_t used = fill_cache(plan, room_bytes);
-  plan.rings.update.tile_bytes = tile_layout(plan.units, plan.state_format, plan.compute_dtype,
-                                             plan.rings.update.tile_elements)
-                                     .total;
+  plan.rings.update.tile_bytes =
+      tile_layout(plan.units, plan.state_format, {plan.compute_dtype, plan.config.gradient_dtype()},
+                  plan.rings.update.tile_elements)
+          .total;
   if (tiles_to_read(plan) == 0) plan.rings.update.read_ahead_tiles = 0;
   return used;
 }
@@ -122,7 +233,9 @@ void use_spare_memory(Plan& plan, const Preferences& preferences, std::uint64_t 
   if (preferences.read_ahead_first) room_bytes -= add_read_ahead(plan, room_bytes);
   room_bytes -= add_gradient_slots(plan, room_bytes);
   if (!preferences.read_ahead_first) room_bytes -= add_read_ahead(plan, room_bytes);
-  if (!cache_first) add_cache(plan, room_bytes);
+  if (!cache_first) room_bytes -= add_cache(plan, room_bytes);
+  room_bytes -= add_second_states(plan, room_bytes);
+  add_checkpoint_copies(plan, room_bytes);
 }
 
 }  // namespace sluice::plan

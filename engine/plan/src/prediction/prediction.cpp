@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "sluice/base/text.hpp"
@@ -79,14 +80,34 @@ class Costs {
     return all;
   }
 
+  // An update whose results were kept sends home the weights alone.
+  Update keeping(std::size_t unit) const {
+    const UnitTraffic traffic = update_traffic(plan_, unit);
+    const double copied = update_sends_weights(plan_.units[unit])
+                              ? static_cast<double>(traffic.h2d_bytes)
+                              : static_cast<double>(compute_bytes(plan_, unit));
+    Update update;
+    update.cpu_seconds = over(copied, rates_.copy_bytes_per_second);
+    update.write_seconds =
+        over(static_cast<double>(traffic.written_bytes), rates_.write_bytes_per_second);
+    update.drive_seconds = update.write_seconds;
+    return update;
+  }
+
   Update update(std::size_t unit) const {
     const UnitTraffic traffic = update_traffic(plan_, unit);
     const auto count = static_cast<double>(shard_count(plan_, unit));
     Update update;
-    update.cpu_seconds =
+    const double computing =
         over(count, rates_.update_elements_per_second) +
-        over(static_cast<double>(traffic.written_bytes), rates_.checksum_bytes_per_second) +
+        over(static_cast<double>(traffic.written_bytes), rates_.checksum_bytes_per_second);
+    const double sending =
         over(static_cast<double>(traffic.h2d_bytes), rates_.copy_bytes_per_second);
+    const double fetching =
+        over(static_cast<double>(traffic.d2h_bytes), rates_.copy_bytes_per_second);
+    // A GPU copies in both directions at once, and tiles are computed meanwhile.
+    update.cpu_seconds =
+        plan_.device.gpu ? std::max({computing, sending, fetching}) : computing + sending;
     update.drive_seconds = swap_seconds(rates_, traffic);
     update.read_seconds =
         over(static_cast<double>(traffic.read_bytes), rates_.read_bytes_per_second);
@@ -108,8 +129,8 @@ class Costs {
       const auto next = static_cast<double>(plan_.schedule.micro_batches_per_pass - 1);
       return of.first.*pass + next * of.next.*pass;
     };
-    const auto gradient_bytes =
-        static_cast<double>(plan_.layouts[stage.unit].flat_count * size_of(plan_.compute_dtype));
+    const auto gradient_bytes = static_cast<double>(plan_.layouts[stage.unit].flat_count *
+                                                    size_of(plan_.config.gradient_dtype()));
     const double gradient =
         stage.last_pass ? over(gradient_bytes, rates_.gradient_bytes_per_second) : 0;
     const double with_saving = all(&UnitSeconds::forward_saving);
@@ -137,7 +158,11 @@ class Schedule {
                                              : kNoLimit),
         free_tiles_(plan.rings.update.read_ahead_tiles),
         ahead_(plan.units.size(), 0) {
-    for (std::size_t u = 0; u < plan.units.size(); ++u) updates_.push_back(costs.update(u));
+    for (std::size_t u = 0; u < plan.units.size(); ++u) {
+      updates_.push_back(costs.update(u));
+      keeping_.push_back(costs.keeping(u));
+      speculates_.push_back(plan.units[u].second_states);
+    }
   }
 
   // Computes `steps` more steps. Returns the seconds since the first step began.
@@ -145,7 +170,7 @@ class Schedule {
     for (int step = 0; step < steps; ++step) {
       expect_updates();
       for (const Stage& stage : stages_) visit(stage);
-      for (std::size_t u = 0; u < updates_.size() && waits_for_norm_; ++u) begin_update(u);
+      for (std::size_t u = 0; u < updates_.size() && waits_for_norm_; ++u) end_wait_for_norm(u);
       if (!overlap_) drain();
     }
     return now_;
@@ -178,7 +203,8 @@ class Schedule {
     left = overlap_ ? std::max(left, stage.drive_seconds) : left + stage.drive_seconds;
     const double drive_share = left > 0 ? stage.drive_seconds / left : 0;
     while (left > 0) left -= advance(left, drive_share);
-    if (!stage.backward || !stage.last_pass || waits_for_norm_) return;
+    if (!stage.backward || !stage.last_pass) return;
+    if (waits_for_norm_ && !speculates_[stage.unit]) return;
     while (left_.size() >= slots_) advance(kForever, 0);
     begin_update(stage.unit);
     if (!overlap_) drain();
@@ -187,6 +213,16 @@ class Schedule {
   void begin_update(std::size_t unit) {
     left_[unit] = 1;
     expected_.erase(std::remove(expected_.begin(), expected_.end(), unit), expected_.end());
+  }
+  // The norm is known. It is predicted to clip nothing, so results that are there are kept.
+  void end_wait_for_norm(std::size_t unit) {
+    if (!speculates_[unit]) return begin_update(unit);
+    if (left_.count(unit) > 0) return;  // sends its weights when it ends
+    left_[unit] = 1;
+    kept_.insert(unit);
+  }
+  const Update& work_of(std::size_t unit) const {
+    return kept_.count(unit) > 0 ? keeping_[unit] : updates_[unit];
   }
   void drain() {
     while (!left_.empty() || unwritten_seconds_ > 0) advance(kForever, 0);
@@ -208,7 +244,7 @@ class Schedule {
   std::optional<Job> next_job() const {
     if (!left_.empty()) {
       const std::size_t unit = left_.begin()->first;
-      const Update& update = updates_[unit];
+      const Update& update = work_of(unit);
       const double drive = (1 - ahead_[unit]) * update.drive_seconds;
       const double seconds = std::max(update.cpu_seconds, drive);
       const double cpu_share = seconds > 0 ? update.cpu_seconds / seconds : 0;
@@ -249,6 +285,7 @@ class Schedule {
         left_[job.unit] -= share;
         if (!ends) break;
         left_.erase(job.unit);
+        kept_.erase(job.unit);
         unwritten_seconds_ += ahead * updates_[job.unit].write_seconds;
         free_tiles_ += ahead * updates_[job.unit].tiles;
         ahead = 0;
@@ -284,6 +321,9 @@ class Schedule {
 
   const std::vector<Stage> stages_;
   std::vector<Update> updates_;
+  std::vector<Update> keeping_;   // by unit, as updates_
+  std::vector<bool> speculates_;  // by unit: its update begins before the norm is known
+  std::set<std::size_t> kept_;    // units with results that are being kept
   const bool waits_for_norm_;
   const bool overlap_;
   const bool shares_cores_;

@@ -107,8 +107,8 @@ std::string rates_key(const Plan& plan) {
   std::ostringstream key;
   key << SLUICE_VERSION << "; " << system.nodename << ", " << processor_name() << ", " << pages
       << " pages; " << compute_name(plan)
-      << (plan.device.gpu && config.sluice.deterministic ? ", deterministic" : "")
-      << (plan.device.gpu && config.sluice.tf32 ? ", TF32" : "") << "; threads "
+      << (plan.device.gpu && config.sluice.gpu_math.deterministic ? ", deterministic" : "")
+      << (plan.device.gpu && config.sluice.gpu_math.tf32 ? ", TF32" : "") << "; threads "
       << plan.schedule.threads.compute << ' ' << plan.schedule.threads.optimizer << ' '
       << plan.schedule.threads.io << ", " << cpu_adam::kernel_in_use() << "; width "
       << plan.model.n_embd << ", inner width " << plan.model.inner_size() << ", heads "
@@ -122,7 +122,10 @@ std::string rates_key(const Plan& plan) {
       // Rates that older versions saved are of Adam.
       << (plan.state_format.kind == models::StateKind::adam
               ? ""
-              : ", " + std::string(models::name_of(plan.state_format.kind)));
+              : ", " + std::string(models::name_of(plan.state_format.kind)))
+      << (config.gradient_dtype() == plan.compute_dtype
+              ? ""
+              : ", gradients in " + std::string(name_of(config.gradient_dtype())));
   const std::vector<std::string> directories = plan.swap_directories();
   if (!directories.empty()) {
     key << "; " << config.sluice.io.backend << ' ' << config.aio.block_size << " x "

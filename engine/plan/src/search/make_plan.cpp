@@ -4,6 +4,7 @@
 
 #include "machine/machine_checks.hpp"
 #include "placement/placement.hpp"
+#include "placement/promotion.hpp"
 #include "placement/ring_sizes.hpp"
 #include "search/fastest_plan.hpp"
 #include "search/placement_search.hpp"
@@ -123,7 +124,7 @@ Plan describe(const config::TrainConfig& config, const Subject& subject, Placeme
   return plan;
 }
 
-void note_automatic(Plan& plan, const std::string& device_choice) {
+void note_automatic(Plan& plan, const MachineFacts& machine) {
   const auto note = [&](const char* key, const ByteBudget& budget,
                         std::optional<std::uint64_t> value) {
     if (budget.kind == ByteBudget::Kind::automatic && value) {
@@ -131,7 +132,8 @@ void note_automatic(Plan& plan, const std::string& device_choice) {
                              " of the memory that is free now (auto)");
     }
   };
-  if (!device_choice.empty()) plan.choices.push_back(device_choice);
+  for (const std::string& choice : {machine.device_choice, machine.memory_choice})
+    if (!choice.empty()) plan.choices.push_back(choice);
   note("device_bytes", plan.config.sluice.device_bytes, plan.budget.device_bytes);
   note("host_bytes", plan.config.sluice.host_bytes, plan.budget.host_bytes);
   const config::ThreadsConfig& threads = plan.config.sluice.threads;
@@ -140,6 +142,31 @@ void note_automatic(Plan& plan, const std::string& device_choice) {
                            " compute, " + std::to_string(plan.schedule.threads.optimizer) +
                            " optimizer, " + std::to_string(plan.schedule.threads.io) + " I/O");
   }
+}
+
+// The line about this rank's part of the model, by the ZeRO stage.
+void note_ranks(Plan& plan) {
+  if (plan.config.world_size == 1) return;
+  const std::string ranks = std::to_string(plan.config.world_size) + " ranks";
+  const int stage = plan.config.zero.stage;
+  plan.choices.push_back(
+      stage >= kStageOfShardedWeights
+          ? "stage 3: weights, gradients and optimizer states are divided over " + ranks +
+                "; weights are gathered before each use"
+          : "stage " + std::to_string(stage) +
+                ": each rank has all weights, which are gathered after an update; gradients and "
+                "optimizer states are divided over " +
+                ranks +
+                (stage == 2   ? ""
+                 : stage == 1 ? " (gradients as in stage 2: the results are the same)"
+                              : " (as in stage 2: the results are the same)"));
+}
+
+void note_attention(Plan& plan) {
+  if (plan.own_loop() || plan.model.attn_pdrop == 0 || plan.device.gpu) return;
+  plan.choices.push_back(
+      "attn_pdrop: the CPU has no fused attention with dropout, so attention goes sequence by "
+      "sequence and its scores are in memory");
 }
 
 std::vector<std::string> complete(Plan& plan, const StepModel& model, const MachineFacts& machine) {
@@ -153,8 +180,10 @@ std::vector<std::string> complete(Plan& plan, const StepModel& model, const Mach
     find_least(plan, model);
     for (std::string& line : raised_limits(plan)) plan.choices.push_back(std::move(line));
     if (const std::string line = why_these_tiles(plan); !line.empty()) plan.choices.push_back(line);
-    note_automatic(plan, machine.device_choice);
+    note_automatic(plan, machine);
   }
+  note_ranks(plan);
+  note_attention(plan);
   check_machine(plan, machine, problems);
   return problems;
 }
@@ -164,7 +193,7 @@ struct Outcome {
   std::vector<std::string> problems;
 };
 
-Outcome plan_passes(Plan plan, const Preferences& preferences, const MachineFacts& machine) {
+Outcome place_passes(Plan plan, const Preferences& preferences, const MachineFacts& machine) {
   const StepModel step(plan);
   std::vector<std::string> problems;
   if (plan.placement == Placement::resident) {
@@ -179,6 +208,50 @@ Outcome plan_passes(Plan plan, const Preferences& preferences, const MachineFact
     for (std::string& line : downgrades(plan)) problems.push_back(std::move(line));
   }
   return {std::move(plan), std::move(problems)};
+}
+
+// The drive has too little room for the states, and other memory may take the rest. A swap
+// directory with some of the states cannot be resumed from, so only a run that has asked for no
+// durability, or that writes checkpoints, may do so. Host memory alone is no other memory: its
+// owner chose NVMe because it is small.
+bool may_leave_drive(const Plan& plan) {
+  const config::SluiceConfig& sluice = plan.config.sluice;
+  const bool is_short = std::any_of(plan.directories.disks.begin(), plan.directories.disks.end(),
+                                    [](const DiskNeed& disk) { return disk.is_short(); });
+  const bool resumable =
+      sluice.durability == config::Durability::none || !sluice.checkpoints.directory.empty();
+  return is_short && may_promote(plan) && resumable &&
+         plan.config.zero.offload_optimizer.device == config::OffloadConfig::Device::nvme;
+}
+
+// Places a plan. Where the drive is short, the states of the fewest units that make it suffice
+// leave it.
+Outcome plan_passes(const Plan& plan, const Preferences& preferences, const MachineFacts& machine) {
+  Outcome asked = place_passes(plan, preferences, machine);
+  if (plan.placement == Placement::resident || !may_leave_drive(asked.plan)) return asked;
+  const auto place_off_drive = [&](std::size_t units) {
+    Preferences fewer = preferences;
+    fewer.units_off_nvme = units;
+    return place_passes(plan, fewer, machine);
+  };
+  std::size_t low = 1;
+  std::size_t high = plan.layouts.size();
+  while (low < high) {
+    const std::size_t middle = (low + high) / 2;
+    if (may_leave_drive(place_off_drive(middle).plan)) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  Outcome fewest = place_off_drive(low);
+  if (!fewest.problems.empty()) return asked;
+  if (plan.config.sluice.durability != config::Durability::none) {
+    fewest.plan.choices.push_back(
+        "commits: none, because not all states are on NVMe: a killed run resumes from its last "
+        "checkpoint");
+  }
+  return fewest;
 }
 
 // Weights off the device are copied to it twice a pass: 4 bytes per parameter, for 6 operations per
@@ -229,7 +302,7 @@ Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Pla
     }
     plan.schedule.micro_batches_per_pass = all;
   }
-  return plan_passes(std::move(plan), preferences, machine);
+  return plan_passes(plan, preferences, machine);
 }
 
 // Returns the fastest plan for the same run; `usual` fits. See fastest_plan().

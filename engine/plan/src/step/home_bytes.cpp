@@ -9,12 +9,27 @@ namespace sluice::plan {
 using offload::pool_bytes;
 using offload::Tier;
 
+std::uint64_t block_bytes(const Plan& plan, Tier tier, std::uint64_t size_bytes) {
+  const std::uint64_t page = plan.device.gpu ? plan.device.gpu->page_bytes : 0;
+  const bool whole_pages = tier == Tier::device && page > 0 && size_bytes >= page;
+  return whole_pages ? align_up(size_bytes, page) : size_bytes;
+}
+
 std::uint64_t shard_count(const Plan& plan, std::size_t unit) {
   return plan.layouts[unit].flat_count / static_cast<std::uint64_t>(plan.config.world_size);
 }
 
 std::uint64_t compute_bytes(const Plan& plan, std::size_t unit) {
   return pool_bytes(checked_mul(shard_count(plan, unit), size_of(plan.compute_dtype)));
+}
+
+std::uint64_t weights_bytes(const Plan& plan, std::size_t unit) {
+  if (!plan.keeps_whole_weights(unit)) return compute_bytes(plan, unit);
+  return pool_bytes(checked_mul(plan.layouts[unit].flat_count, size_of(plan.compute_dtype)));
+}
+
+std::uint64_t gradient_bytes(const Plan& plan, std::size_t unit) {
+  return pool_bytes(checked_mul(shard_count(plan, unit), size_of(plan.config.gradient_dtype())));
 }
 
 std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part) {
@@ -30,7 +45,22 @@ std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit) {
         plan.state_format.is_split() && part == 0 && placement.weights != Tier::nvme;
     const bool copied = states_copied_to_tile(placement) && !in_weights;
     if (copied || place_of_part(placement, plan.state_format, part) == PartPlace::memory)
-      sum += part_bytes(plan, unit, part);
+      sum += block_bytes(plan, placement.states, part_bytes(plan, unit, part));
+  }
+  return sum;
+}
+
+std::uint64_t all_parts_bytes(const Plan& plan, std::size_t unit) {
+  std::uint64_t sum = 0;
+  for (std::size_t part = 0; part < plan.state_format.part_count(); ++part)
+    sum += part_bytes(plan, unit, part);
+  return sum;
+}
+
+std::uint64_t checkpoint_copies_bytes(const Plan& plan) {
+  std::uint64_t sum = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    if (plan.units[u].checkpoint_copy) sum += all_parts_bytes(plan, u);
   }
   return sum;
 }

@@ -11,15 +11,27 @@
 
 namespace sluice::plan {
 
+// The bytes that a block of `size_bytes`, a value of pool_bytes(), takes of a tier: whole pages of
+// a GPU's memory that is mapped in pages, for blocks of at least one page.
+std::uint64_t block_bytes(const Plan& plan, offload::Tier tier, std::uint64_t size_bytes);
 // Elements of a rank's shard of a unit.
 std::uint64_t shard_count(const Plan& plan, std::size_t unit);
-// A rank's weights of a unit, or its gradients.
+// A rank's shard of a unit's weights.
 std::uint64_t compute_bytes(const Plan& plan, std::size_t unit);
+// The weights of a unit in their home: compute_bytes(), or all weights where the rank keeps them.
+std::uint64_t weights_bytes(const Plan& plan, std::size_t unit);
+// A rank's shard of a unit's gradients.
+std::uint64_t gradient_bytes(const Plan& plan, std::size_t unit);
 // One part of a rank's optimizer states of a unit.
 std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part);
 // Memory that a unit's states take on their tier, or in the cache of states on NVMe. Excludes parts
 // that are in files only, and the half of a split master that the weights are.
 std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit);
+// Memory of a unit's second states, or of a copy of its states: every part, the weights of a split
+// master too.
+std::uint64_t all_parts_bytes(const Plan& plan, std::size_t unit);
+// The copies of states that checkpoints are written from, of all units.
+std::uint64_t checkpoint_copies_bytes(const Plan& plan);
 
 // Some weights, gradients or inputs have their home in a file: bytes move between files and device.
 bool moves_files(const Plan& plan);

@@ -16,6 +16,11 @@ bool Plan::states_all_on_nvme() const {
   return any;
 }
 
+bool Plan::keeps_whole_weights(std::size_t unit) const {
+  return config.world_size > 1 && config.zero.stage < kStageOfShardedWeights &&
+         units[unit].weights == Tier::device;
+}
+
 std::uint64_t Plan::unit_input_bytes() const {
   const std::uint64_t tokens = checked_mul(static_cast<std::uint64_t>(config.micro_batch_size),
                                            static_cast<std::uint64_t>(model.n_positions));
@@ -38,8 +43,10 @@ int Plan::further_threads() const {
   // Copies of the host device, gathers, updates. The main thread is one of the compute threads and
   // one of the optimizer's.
   constexpr int kWorkers = 3;
+  const int of_ranks = config.world_size > 1 ? 1 : 0;       // reductions
   const int of_mover = rings.mover.tile_bytes > 0 ? 2 : 0;  // fetch, store
-  return kWorkers + of_mover + (schedule.threads.compute - 1) + (schedule.threads.optimizer - 1) +
+  return kWorkers + of_ranks + of_mover + (schedule.threads.compute - 1) +
+         (schedule.threads.optimizer - 1) +
          static_cast<int>(swap_directories().size());  // one for I/O each
 }
 

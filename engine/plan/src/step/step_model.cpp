@@ -17,6 +17,10 @@ using offload::Tier;
 // Gaps between the blocks of an arena are at most 1/8 of the transient bytes. A test watches the
 // gaps over the steps of models.
 constexpr std::uint64_t kGapShare = 8;
+// Mapped pages have gaps between small blocks only, which are a small part of the bytes of large
+// models.
+constexpr std::uint64_t kSmallGapShare = 64;
+constexpr std::uint64_t kSmallGapBytes = 64 * kMiB;
 
 InputsInFlight inputs_in_flight(bool overlap) {
   return overlap ? InputsInFlight{2, 2} : InputsInFlight{1, 1};
@@ -39,6 +43,10 @@ std::vector<models::UnitWorkspace> workspaces_of(const Plan& plan) {
                                               : known->block)
                                : models::unit_workspace(plan.model, u, micro_batch, element_bytes,
                                                         plan.schedule.threads.compute));
+    if (plan.config.gradient_dtype() != plan.compute_dtype && !(known && known->measured)) {
+      const std::uint64_t sums = models::fp32_sum_bytes(plan.model, u, plan.device.gpu.has_value());
+      workspaces.back().backward_bytes = checked_add(workspaces.back().backward_bytes, sums);
+    }
   }
   return workspaces;
 }
@@ -56,7 +64,7 @@ std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
     return std::vector<DeviceTransient>(stages.size(), every);
   }
   const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
-  const std::uint64_t hidden = pool_bytes(plan.unit_input_bytes());
+  const std::uint64_t hidden = block_bytes(plan, Tier::device, pool_bytes(plan.unit_input_bytes()));
   const std::uint64_t tokens_bytes =
       pool_bytes(checked_mul(micro_batch, static_cast<std::uint64_t>(plan.model.n_positions)) *
                  sizeof(std::int64_t));
@@ -95,9 +103,16 @@ StepModel::StepModel(const Plan& plan)
       last_unit_(plan.layouts.size() - 1),
       first_backward_(plan.own_loop() ? plan.own.calls.size() : last_unit_),
       one_rank_(plan.config.world_size == 1),
-      is_arena_(plan.device.gpu.has_value()) {
+      in_place_(one_rank_ || plan.config.zero.stage < kStageOfShardedWeights),
+      has_gaps_(plan.device.gpu.has_value()),
+      page_bytes_(has_gaps_ ? plan.device.gpu->page_bytes : 0) {
   for (const zero::UnitLayout& layout : plan.layouts) {
-    full_bytes_.push_back(pool_bytes(checked_mul(layout.flat_count, size_of(plan.compute_dtype))));
+    const auto full_bytes = [&](DType dtype) {
+      const std::uint64_t flat = checked_mul(layout.flat_count, size_of(dtype));
+      return block_bytes(plan, Tier::device, pool_bytes(flat));
+    };
+    full_bytes_.push_back(full_bytes(plan.compute_dtype));
+    full_gradient_bytes_.push_back(full_bytes(plan.config.gradient_dtype()));
   }
 }
 
@@ -111,7 +126,7 @@ std::uint64_t StepModel::gathered_at(const std::vector<UnitPlacement>& units, st
     for (const std::size_t unit : stages_[s]) {
       const auto next_use = std::lower_bound(uses_[unit].begin(), uses_[unit].end(), stage);
       const bool counted = *next_use < s;
-      const bool in_place = units[unit].weights == Tier::device && one_rank_;
+      const bool in_place = units[unit].weights == Tier::device && in_place_;
       if (!counted && !in_place) sum = checked_add(sum, full_bytes_[unit]);
     }
   }
@@ -128,7 +143,7 @@ std::uint64_t StepModel::gradients_at(const std::vector<UnitPlacement>& units, s
     for (const std::size_t unit : stages_[stage - distance]) {
       if (units[unit].frozen) continue;
       const bool in_place = units[unit].gradients == Tier::device && one_rank_;
-      if (!in_place) sum = checked_add(sum, full_bytes_[unit]);
+      if (!in_place) sum = checked_add(sum, full_gradient_bytes_[unit]);
     }
   }
   return sum;
@@ -147,8 +162,26 @@ std::vector<StepModel::Retained> StepModel::saved_activations(std::size_t unit) 
           {{backward, backward + 1}, others}};
 }
 
-std::uint64_t StepModel::with_gaps(std::uint64_t retained_bytes) const {
-  return is_arena_ ? checked_add(retained_bytes, retained_bytes / kGapShare + 1) : retained_bytes;
+std::uint64_t StepModel::gaps_between(std::uint64_t transient_bytes) const {
+  if (!has_gaps_) return 0;
+  const std::uint64_t arena = transient_bytes / kGapShare;
+  if (page_bytes_ == 0) return arena;
+  // The memory begins and ends with whole pages.
+  return std::min(arena, transient_bytes / kSmallGapShare + kSmallGapBytes) + 2 * page_bytes_;
+}
+
+std::uint64_t StepModel::without_gaps(std::uint64_t room_bytes) const {
+  std::uint64_t low = 0;
+  std::uint64_t high = room_bytes;
+  while (low < high) {
+    const std::uint64_t middle = high - (high - low) / 2;
+    if (gaps_between(middle) <= room_bytes - middle) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
 }
 
 std::vector<StepModel::Retained> StepModel::retained_weights(std::size_t unit,
@@ -197,7 +230,7 @@ std::vector<DeviceTransient> StepModel::by_stage(const std::vector<UnitPlacement
   RetainedByStage weights(stages_.size());
   RetainedByStage activations(stages_.size());
   for (std::size_t u = 0; u < units.size(); ++u) {
-    const bool in_place = units[u].weights == Tier::device && one_rank_;
+    const bool in_place = units[u].weights == Tier::device && in_place_;
     if (units[u].gathered_until_backward && !in_place) weights.add(retained_weights(u, overlap));
     if (units[u].activations_saved) activations.add(saved_activations(u));
   }
@@ -207,7 +240,7 @@ std::vector<DeviceTransient> StepModel::by_stage(const std::vector<UnitPlacement
         checked_add(weights.next(), gathered_at(units, stage, overlap.prefetch_units));
     stages[stage].activation_bytes = activations.next();
     stages[stage].gradient_bytes = gradients_at(units, stage, overlap.gradients_in_flight);
-    if (is_arena_) stages[stage].gap_bytes = stages[stage].total() / kGapShare;
+    stages[stage].gap_bytes = gaps_between(stages[stage].total_without_gaps());
   }
   return stages;
 }

@@ -36,11 +36,12 @@ struct DeviceTransient {
   std::uint64_t workspace_bytes = 0;
   std::uint64_t input_bytes = 0;
   std::uint64_t activation_bytes = 0;  // saved for the backward pass
-  std::uint64_t gap_bytes = 0;         // between blocks of an arena, on a GPU
-  std::uint64_t total() const {
+  std::uint64_t gap_bytes = 0;         // between blocks, on a GPU
+  std::uint64_t total_without_gaps() const {
     return gathered_bytes + gradient_bytes + workspace_bytes + input_bytes + activation_bytes +
-           gap_bytes + kSmallTensorsBytes;
+           kSmallTensorsBytes;
   }
+  std::uint64_t total() const { return total_without_gaps() + gap_bytes; }
 };
 
 // The stages of a step and the bytes that each holds. The planner asks about many placements, so
@@ -72,25 +73,29 @@ class StepModel {
   std::vector<Retained> retained_weights(std::size_t unit, const Overlap& overlap) const;
   // The additional bytes when a unit's activations are saved.
   std::vector<Retained> saved_activations(std::size_t unit) const;
-  // Upper bound on the growth of a stage's total by `retained_bytes` more: gaps grow too.
-  std::uint64_t with_gaps(std::uint64_t retained_bytes) const;
+  // The most bytes that `room_bytes` hold beside the gaps between them.
+  std::uint64_t without_gaps(std::uint64_t room_bytes) const;
 
  private:
   std::uint64_t gathered_at(const std::vector<UnitPlacement>& units, std::size_t stage,
                             int units_ahead) const;
+  std::uint64_t gaps_between(std::uint64_t transient_bytes) const;
   std::uint64_t gradients_at(const std::vector<UnitPlacement>& units, std::size_t stage,
                              int in_flight) const;
 
   std::vector<std::vector<std::size_t>> stages_;
-  std::vector<std::vector<std::size_t>> uses_;     // stages_by_unit
-  std::vector<std::uint64_t> full_bytes_;          // by unit: gathered, or its flat gradient
-  std::vector<models::UnitWorkspace> workspaces_;  // by unit
-  std::vector<DeviceTransient> fixed_;             // by stage: workspace and inputs
+  std::vector<std::vector<std::size_t>> uses_;      // stages_by_unit
+  std::vector<std::uint64_t> full_bytes_;           // by unit: gathered
+  std::vector<std::uint64_t> full_gradient_bytes_;  // by unit: its flat gradient
+  std::vector<models::UnitWorkspace> workspaces_;   // by unit
+  std::vector<DeviceTransient> fixed_;              // by stage: workspace and inputs
   std::uint64_t micro_batches_;
   std::size_t last_unit_;
   std::size_t first_backward_;  // stage
   bool one_rank_;
-  bool is_arena_;  // the device's memory is one block, cut by an arena
+  bool in_place_;             // weights at home on the device are used there
+  bool has_gaps_;             // a GPU's memory
+  std::uint64_t page_bytes_;  // of a GPU's memory that is mapped in pages; 0: one block
 };
 
 }  // namespace sluice::plan

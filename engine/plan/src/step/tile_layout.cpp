@@ -10,7 +10,7 @@ namespace sluice::plan {
 using offload::Tier;
 
 TileLayout tile_layout(const std::vector<UnitPlacement>& units, const models::StateFormat& format,
-                       DType dtype, std::uint64_t tile_elements) {
+                       const TileTypes& types, std::uint64_t tile_elements) {
   const auto any = [&](const auto& needs) {
     return std::any_of(units.begin(), units.end(),
                        [&](const UnitPlacement& unit) { return !unit.frozen && needs(unit); });
@@ -28,10 +28,10 @@ TileLayout tile_layout(const std::vector<UnitPlacement>& units, const models::St
     });
     tile.states[part] = add(needed, format.part(part).element_bytes);
   }
-  tile.gradient = add(any(tile_holds_gradient), size_of(dtype));
+  tile.gradient = add(any(tile_holds_gradient), size_of(types.gradient));
   tile.weight =
       add(any([&](const UnitPlacement& unit) { return tile_holds_weights(unit, format); }),
-          size_of(dtype));
+          size_of(types.weight));
   // Everything is in memory, but an update still sends bytes: a tile of one page stands for the
   // transfer.
   const bool moves = any([](const UnitPlacement& unit) {

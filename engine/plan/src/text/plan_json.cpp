@@ -41,6 +41,18 @@ void add_disks(const Plan& plan, Json::Value& root) {
   }
 }
 
+// Null where the drive is not asked about, or where not one block fits.
+void add_largest(const std::vector<LargestModel>& largest, Json::Value& root) {
+  if (largest.empty()) return;
+  root["largest"]["without_nvme"] = root["largest"]["with_nvme"] = Json::Value();
+  for (const LargestModel& model : largest) {
+    if (model.layers == 0) continue;
+    Json::Value& value = root["largest"][model.nvme_path.empty() ? "without_nvme" : "with_nvme"];
+    value["layers"] = Json::Int64(model.layers);
+    value["parameters"] = Json::UInt64(model.parameters);
+  }
+}
+
 // The predicted step, where there is a prediction.
 void add_prediction(const std::optional<Prediction>& prediction, Json::Value& root) {
   if (!prediction) return;
@@ -53,7 +65,8 @@ void add_prediction(const std::optional<Prediction>& prediction, Json::Value& ro
 
 }  // namespace
 
-std::string plan_json(const Plan& plan, const std::optional<Prediction>& prediction) {
+std::string plan_json(const Plan& plan, const std::optional<Prediction>& prediction,
+                      const std::vector<LargestModel>& largest) {
   Json::Value root(Json::objectValue);
   root["computes_on"] = compute_name(plan);
   root["parameters"] = Json::UInt64(plan.model_size.parameters);
@@ -83,6 +96,7 @@ std::string plan_json(const Plan& plan, const std::optional<Prediction>& predict
   root["threads"]["io"] = plan.schedule.threads.io;
   add_prediction(prediction, root);
   root["layers"] = Json::Int64(plan.model.n_layer);
+  add_largest(largest, root);
   root["choices"] = Json::Value(Json::arrayValue);
   for (const std::string& choice : plan.choices) root["choices"].append(choice);
   Json::StreamWriterBuilder writer;

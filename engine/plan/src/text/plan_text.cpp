@@ -46,7 +46,7 @@ std::string traffic_line(const Plan& plan) {
 std::string endurance_line(const Plan& plan) {
   const std::size_t drives = 1 + plan.directories.states_further.size();
   const std::uint64_t rated =
-      checked_mul(plan.config.sluice.drive_endurance_bytes, static_cast<std::uint64_t>(drives));
+      checked_mul(plan.config.sluice.io.drive_endurance_bytes, static_cast<std::uint64_t>(drives));
   const std::uint64_t written = average_written_per_step(plan);
   if (rated == 0 || written == 0) return "";
   return "endurance: " + std::string(drives > 1 ? "drives" : "a drive") + " rated for " +

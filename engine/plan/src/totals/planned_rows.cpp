@@ -32,9 +32,11 @@ void add_to(TierBytes& bytes, Tier tier, std::uint64_t size_bytes) {
   }
 }
 
-// Slots on disk for the states.
+// Slots on disk for the states. States of some units only are never committed.
 int slots(const Plan& plan) {
-  return plan.config.sluice.durability == config::Durability::none ? 1 : 2;
+  const bool commits =
+      plan.config.sluice.durability != config::Durability::none && plan.states_all_on_nvme();
+  return commits ? 2 : 1;
 }
 
 std::string times(std::uint64_t count, std::uint64_t size_bytes) {
@@ -70,17 +72,21 @@ void add_homes(Plan& plan) {
   PlanRow gradients{"gradients", wait ? "waiting for the norm" : "waiting for their update", {}};
   if (plan.gradients_summed_on_device())
     gradients.note = "summed over " + std::to_string(plan.passes()) + " passes";
+  if (plan.config.gradient_dtype() != plan.compute_dtype)
+    gradients.note = std::string(name_of(plan.config.gradient_dtype())) + ", " + gradients.note;
   PlanRow states{"optimizer states", text_of(plan.state_format), {}};
   PlanRow cache{"cache", "of states on NVMe", {}};
+  PlanRow second{"second states", "for updates that begin before the norm is known", {}};
   PlanRow inputs{"unit inputs", "for the backward pass", {}};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const UnitPlacement& unit = plan.units[u];
     const std::uint64_t count = plan.layouts[u].flat_count / ranks;
-    const std::uint64_t compute = pool_bytes(count * size_of(plan.compute_dtype));
     const std::uint64_t state = state_memory_bytes(plan, u);
-    add_to(weights.bytes, unit.weights, compute);
+    add_to(weights.bytes, unit.weights, block_bytes(plan, unit.weights, weights_bytes(plan, u)));
     if (unit.frozen) continue;
-    if (!unit.gradients_use_slots) add_to(gradients.bytes, unit.gradients, compute);
+    if (!unit.gradients_use_slots)
+      add_to(gradients.bytes, unit.gradients,
+             block_bytes(plan, unit.gradients, gradient_bytes(plan, u)));
     if (unit.states == Tier::nvme) {
       cache.bytes.host += state;
       states.bytes.nvme +=
@@ -88,12 +94,17 @@ void add_homes(Plan& plan) {
     } else {
       add_to(states.bytes, unit.states, state);
     }
-    for (const Tier tier : unit.inputs) add_to(inputs.bytes, tier, hidden);
+    if (unit.second_states) second.bytes.host += all_parts_bytes(plan, u);
+    for (const Tier tier : unit.inputs) add_to(inputs.bytes, tier, block_bytes(plan, tier, hidden));
   }
   if (states.bytes.nvme > 0) states.note += ", " + std::to_string(slots(plan)) + " slots on disk";
   for (PlanRow* row : {&weights, &gradients, &states}) plan.planned.rows.push_back(std::move(*row));
   if (!plan.own_loop()) plan.planned.rows.push_back(std::move(inputs));
   if (cache.bytes.host > 0) plan.planned.rows.push_back(std::move(cache));
+  if (second.bytes.host > 0) plan.planned.rows.push_back(std::move(second));
+  if (const std::uint64_t copies = checkpoint_copies_bytes(plan); copies > 0)
+    plan.planned.rows.push_back(
+        {"checkpoint copies", "of states, written while steps go on", {0, copies, 0}});
 }
 
 // How the planner knows the workspaces of the units; empty for the host device's formula.
@@ -122,7 +133,11 @@ void add_transient(Plan& plan, const StepModel& model) {
                                   : "activations are not planned: they take the rest of the budget",
       {transient.workspace_bytes + kSmallTensorsBytes, 0, 0});
   row("inputs in flight", "on their way to and from their home", {transient.input_bytes, 0, 0});
-  row("gaps", "between blocks of the GPU's memory, at most", {transient.gap_bytes, 0, 0});
+  const bool pages = plan.device.gpu && plan.device.gpu->page_bytes > 0;
+  row("gaps",
+      pages ? "between small blocks of the GPU's memory, at most"
+            : "between blocks of the GPU's memory, at most",
+      {transient.gap_bytes, 0, 0});
   const auto tiles = static_cast<std::uint64_t>(plan.rings.update.tiles);
   const auto slots = static_cast<std::uint64_t>(plan.rings.gradient_slots);
   row("gradient slots", times(slots, plan.rings.gradient_slot_bytes),

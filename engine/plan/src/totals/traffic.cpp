@@ -59,11 +59,12 @@ UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::si
   }
   if (unit.frozen) return traffic;
   if (unit.gradients != Tier::device) {
-    traffic.d2h_bytes += sends * compute;
-    traffic.h2d_bytes += (sends - 1) * compute;
+    const std::uint64_t gradient = shard_count(plan, u) * size_of(plan.config.gradient_dtype());
+    traffic.d2h_bytes += sends * gradient;
+    traffic.h2d_bytes += (sends - 1) * gradient;
     if (unit.gradients == Tier::nvme) {
-      traffic.written_bytes += sends * compute;
-      traffic.read_bytes += (sends - 1) * compute;  // back to the device, to be added to
+      traffic.written_bytes += sends * gradient;
+      traffic.read_bytes += (sends - 1) * gradient;  // back to the device, to be added to
     }
   }
   const std::uint64_t hidden = plan.unit_input_bytes();
@@ -115,11 +116,12 @@ UnitTraffic committed_traffic(const Plan& plan, std::size_t u, CachedTraffic& ca
   const UnitPlacement& unit = plan.units[u];
   if (unit.frozen) return {};
   const std::uint64_t compute = shard_count(plan, u) * size_of(plan.compute_dtype);
+  const std::uint64_t gradient = shard_count(plan, u) * size_of(plan.config.gradient_dtype());
   UnitTraffic traffic = state_traffic(plan, u, cached);
   if (unit.weights == Tier::nvme) traffic.written_bytes += compute;
   if (unit.weights == Tier::device && update_sends_weights(unit)) traffic.h2d_bytes += compute;
-  if (unit.gradients == Tier::nvme) traffic.read_bytes += compute;
-  if (unit.gradients == Tier::device && tile_holds_gradient(unit)) traffic.d2h_bytes += compute;
+  if (unit.gradients == Tier::nvme) traffic.read_bytes += gradient;
+  if (unit.gradients == Tier::device && tile_holds_gradient(unit)) traffic.d2h_bytes += gradient;
   if (states_copied_to_tile(unit)) {
     const std::uint64_t states = plan.state_format.element_bytes() * shard_count(plan, u);
     traffic.d2h_bytes += states;

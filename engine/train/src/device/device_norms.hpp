@@ -3,7 +3,7 @@
 // computes them; the host reads a norm when its gradient has arrived at home, so it never waits for
 // a norm alone. Not installed.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <vector>

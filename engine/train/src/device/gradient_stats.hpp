@@ -1,7 +1,7 @@
 #pragma once
 // Norms of gradients on a device that is not host-addressable. Not installed.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "device/gpu_compute.hpp"
 

@@ -11,14 +11,16 @@ namespace sluice::train {
 
 namespace {
 
-RunDevice make_gpu(int index, std::uint64_t memory_bytes, TensorMemory tensors, Trace* trace) {
+RunDevice make_gpu(const plan::GpuFacts& gpu, std::uint64_t memory_bytes, TensorMemory tensors,
+                   Trace* trace) {
   RunDevice made;
-  made.gpu = load_gpu_compute(index, tensors);
-  made.device = offload::make_cuda_device({.index = index,
+  made.gpu = load_gpu_compute(gpu.index, tensors);
+  made.device = offload::make_cuda_device({.index = gpu.index,
                                            .memory_bytes = memory_bytes,
+                                           .page_bytes = gpu.page_bytes,
                                            .compute_stream = made.gpu->stream(),
                                            .trace = trace});
-  made.where = torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(index));
+  made.where = torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
   if (tensors == TensorMemory::libtorch) return made;
   made.gpu->use_memory(std::make_shared<const GpuMemory>(
       GpuMemory{[device = made.device](std::size_t size_bytes) {
@@ -33,20 +35,20 @@ RunDevice make_gpu(int index, std::uint64_t memory_bytes, TensorMemory tensors, 
 }  // namespace
 
 void set_arithmetic(const config::SluiceConfig& sluice) {
-  if (sluice.deterministic) {
+  if (sluice.gpu_math.deterministic) {
     // cuBLAS reads the variable at its first use; LibTorch refuses deterministic mode without it.
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
-  if (sluice.tf32) at::globalContext().setFloat32MatmulPrecision("high");
+  if (sluice.gpu_math.tf32) at::globalContext().setFloat32MatmulPrecision("high");
 }
 
 RunDevice make_run_device(const std::optional<plan::GpuFacts>& gpu,
                           std::optional<std::uint64_t> memory_bytes, Trace* trace) {
   if (gpu) {
-    return make_gpu(gpu->index, memory_bytes.value_or(gpu->free_bytes / 10 * 9),
-                    TensorMemory::budget, trace);
+    return make_gpu(*gpu, memory_bytes.value_or(gpu->free_bytes / 10 * 9), TensorMemory::budget,
+                    trace);
   }
   RunDevice made;
   made.device =
@@ -68,8 +70,7 @@ RunDevice make_run_device(const plan::Plan& plan, Trace* trace) {
 RunDevice make_device_beside_libtorch(const plan::Plan& plan) {
   if (plan.device.gpu) {
     set_arithmetic(plan.config.sluice);
-    return make_gpu(plan.device.gpu->index, plan.planned.tiers.device, TensorMemory::libtorch,
-                    nullptr);
+    return make_gpu(*plan.device.gpu, plan.planned.tiers.device, TensorMemory::libtorch, nullptr);
   }
   RunDevice made;
   made.device = offload::make_host_device({.memory_bytes = offload::kUnlimited,

@@ -1,7 +1,7 @@
 #pragma once
 // RunDevice: the device that a run computes on, and LibTorch's part of it. Not installed.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <memory>

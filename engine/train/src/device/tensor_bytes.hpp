@@ -1,7 +1,7 @@
 #pragma once
 // Tensors on the device as bytes, and bytes of the device as tensors, without a copy.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstddef>
 

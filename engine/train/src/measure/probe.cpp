@@ -1,6 +1,7 @@
 #include "measure/probe.hpp"
 
-#include <torch/torch.h>
+#include <ATen/Parallel.h>
+#include <torch/types.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -142,7 +143,7 @@ double update_rate(const plan::Plan& plan, Executor& executor) {
     parts[i].resize(kElements * format.part(i).element_bytes);
     states[i] = parts[i];
   }
-  std::vector<std::byte> gradient(compute_bytes);
+  std::vector<std::byte> gradient(kElements * size_of(plan.config.gradient_dtype()));
   std::vector<std::byte> weight(format.is_split() ? 0 : compute_bytes);
   const cpu_adam::Tile tile = tile_of(plan, states, gradient, weight);
   const cpu_adam::OptimizerConfig optimizer = kernel_config(plan.config.optimizer, 1e-3);
@@ -154,14 +155,15 @@ double update_rate(const plan::Plan& plan, Executor& executor) {
 double gradient_rate(const plan::Plan& plan, const RunDevice& device, Executor& executor) {
   const Tensor gradient = torch::zeros(
       {static_cast<std::int64_t>(kElements)},
-      torch::TensorOptions().dtype(torch_dtype(plan.compute_dtype)).device(device.where));
+      torch::TensorOptions().dtype(torch_dtype(plan.config.gradient_dtype())).device(device.where));
   const offload::DeviceSpan memory = device_span_of(gradient);
   const Tensor norm = torch::zeros({1}, gradient.options().dtype(torch::kFloat64));
   return static_cast<double>(memory.size_bytes()) / median_seconds([&] {
            gradient.zero_();
            if (device.device->host_addressable()) {
              cpu_adam::gradient_stats(
-                 gradient_span(device.device->host_view(memory), plan.compute_dtype), executor);
+                 gradient_span(device.device->host_view(memory), plan.config.gradient_dtype()),
+                 executor);
            } else {
              issue_squared_norm(device.gpu.get(), gradient, norm);
              if (device.gpu) device.gpu->synchronize();
@@ -249,7 +251,9 @@ plan::MachineRates probe_rates(const plan::Plan& plan, const ProbeProgress& prog
       plan.device.gpu, plan.device.gpu ? plan.budget.device_bytes : std::nullopt, nullptr);
   const auto executor = make_executor(plan.schedule.threads.optimizer);
   {
-    TimedUnits units({plan.model, plan.compute_dtype, plan.config.micro_batch_size}, device);
+    TimedUnits units({plan.model, plan.compute_dtype, plan.config.gradient_dtype(),
+                      plan.config.micro_batch_size},
+                     device);
     next("the embedding");
     rates.embedding = units.measure(0);
     next("a block");

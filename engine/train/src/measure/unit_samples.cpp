@@ -28,7 +28,7 @@ UnitSamples::UnitSamples(const SampleShape& shape, torch::Device device)
     models::fill_initial(model_, layout, 1, 0,
                          {values.data_ptr<float>(), static_cast<std::size_t>(count)});
     weights_.push_back(values.to(kind_));
-    gradients_.push_back(torch::zeros({count}, kind_));
+    gradients_.push_back(torch::zeros({count}, kind_.dtype(torch_dtype(shape.gradient_dtype))));
   }
   for (std::size_t u = 0; u < layouts_.size(); ++u) {
     modules_[u]->bind(layouts_[u], weights_[u], lent(u, weights_));

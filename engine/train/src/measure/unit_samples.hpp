@@ -2,7 +2,7 @@
 // UnitSamples: one unit of each kind of a model (embedding, block, head) with weights and gradients
 // of its own. Time and memory of units are measured with these. Not installed.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <memory>
@@ -14,10 +14,11 @@
 
 namespace sluice::train {
 
-// Model, type and batch of the samples.
+// Model, data types and batch of the samples.
 struct SampleShape {
   config::ModelConfig model;
   DType dtype = DType::bf16;
+  DType gradient_dtype = DType::bf16;
   std::int64_t micro_batch = 1;
 };
 

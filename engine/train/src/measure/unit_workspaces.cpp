@@ -64,7 +64,9 @@ models::UnitWorkspaces measure_workspaces(const config::TrainConfig& config,
   const WorkspaceWatch all(pool);
   models::UnitWorkspaces seen;
   {
-    const UnitSamples units({model, config.compute_dtype(), config.micro_batch_size}, device.where);
+    const UnitSamples units(
+        {model, config.compute_dtype(), config.gradient_dtype(), config.micro_batch_size},
+        device.where);
     // The first use also loads libraries and takes memory that stays; only the second use counts.
     for (std::size_t unit = 0; unit < units.size(); ++unit) measure(units, unit, pool);
     seen.embedding = measure(units, 0, pool);

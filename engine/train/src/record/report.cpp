@@ -2,6 +2,7 @@
 
 #include <json/json.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -54,6 +55,48 @@ Json::Value finite_or_null(double value) {
   return std::isfinite(value) ? Json::Value(value) : Json::Value();
 }
 
+// A number of each rank as its least, median and most.
+void add_spread(std::vector<double> sorted, Json::Value& value) {
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t middle = sorted.size() / 2;
+  value["least"] = finite_or_null(sorted.front());
+  value["median"] = finite_or_null(
+      sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2);
+  value["most"] = finite_or_null(sorted.back());
+}
+
+Json::Value to_value(const RankNumbers& ranks) {
+  Json::Value value(Json::objectValue);
+  value["count"] = Json::UInt64(ranks.by_rank.size());
+  for (std::size_t i = 0; i < ranks.names.size(); ++i) {
+    Json::Value& number = value["numbers"][ranks.names[i]];
+    std::vector<double> all;
+    for (const std::vector<double>& rank : ranks.by_rank) {
+      number["by_rank"].append(finite_or_null(rank[i]));
+      all.push_back(rank[i]);
+    }
+    add_spread(std::move(all), number);
+  }
+  return value;
+}
+
+Json::Value to_value(const std::vector<ReportedCalls>& calls) {
+  Json::Value all(Json::arrayValue);
+  for (const ReportedCalls& each : calls) {
+    Json::Value value(Json::objectValue);
+    value["operation"] = each.operation;
+    if (!each.label.empty()) value["of"] = each.label;
+    value["message_bytes"] = Json::UInt64(each.message_bytes);
+    value["count"] = Json::UInt64(each.calls);
+    value["total_seconds"] = each.seconds;
+    add_spread(each.mean_seconds, value["average_seconds"]);
+    value["algorithm_gbps"] = finite_or_null(each.algorithm_gbps);
+    value["bus_gbps"] = finite_or_null(each.bus_gbps);
+    all.append(value);
+  }
+  return all;
+}
+
 void add_speed(const ReportedSpeed& speed, Json::Value& root) {
   root["tokens_per_second"] = finite_or_null(speed.tokens_per_second);
   root["step_seconds"] = finite_or_null(speed.step_seconds);
@@ -64,10 +107,14 @@ void add_speed(const ReportedSpeed& speed, Json::Value& root) {
   root["limits_seconds"]["nvme_write"] = limits.nvme_written;
   root["limits_seconds"]["update"] = limits.update;
   root["limits_seconds"]["compute"] = limits.compute;
+  if (limits.network > 0) root["limits_seconds"]["network"] = limits.network;
   root["bound_by"] = speed.bound_by;
   root["update"]["bytes"] = Json::UInt64(speed.update_bytes);
   root["update"]["GBps"] =
       finite_or_null(1e-9 * static_cast<double>(speed.update_bytes) / limits.update);
+  root["speculative_updates"]["kept"] = Json::UInt64(speed.speculation.kept);
+  root["speculative_updates"]["dropped"] = Json::UInt64(speed.speculation.dropped);
+  root["speculative_updates"]["dropped_seconds"] = speed.speculation.dropped_seconds;
   root["start_seconds"]["plan"] = speed.start.plan;
   root["start_seconds"]["memory"] = speed.start.memory;
   root["start_seconds"]["states"] = speed.start.states;
@@ -88,11 +135,13 @@ std::string to_json_line(const StepRecord& record) {
           ",\"d2h\":" + std::to_string(record.bytes.d2h) +
           ",\"nvme_read\":" + std::to_string(record.bytes.nvme_read) +
           ",\"nvme_write\":" + std::to_string(record.bytes.nvme_written) +
-          ",\"nvme_cached\":" + std::to_string(record.bytes.nvme_cached) + "}";
+          ",\"nvme_cached\":" + std::to_string(record.bytes.nvme_cached) +
+          (record.ranks > 1 ? ",\"network\":" + std::to_string(record.bytes.network) : "") + "}";
   line += ",\"stall_seconds\":{\"h2d\":" + rounded(stall.h2d) + ",\"d2h\":" + rounded(stall.d2h) +
           ",\"nvme_read\":" + rounded(stall.nvme_read) +
           ",\"nvme_write\":" + rounded(stall.nvme_written) +
-          ",\"update\":" + rounded(stall.update) + "}";
+          ",\"update\":" + rounded(stall.update) +
+          (record.ranks > 1 ? ",\"network\":" + rounded(stall.network) : "") + "}";
   line += ",\"commit_seconds\":" + rounded(record.commit_seconds) +
           ",\"compute_seconds\":" + rounded(record.compute_seconds);
   if (record.eval_loss) line += ",\"eval_loss\":" + number(*record.eval_loss);
@@ -129,6 +178,8 @@ std::string to_json(const RunReport& report) {
       report.losses.evaluation ? finite_or_null(*report.losses.evaluation) : Json::Value();
   root["last_loss"] = report.losses.last ? finite_or_null(*report.losses.last) : Json::Value();
   if (report.losses.loss_scale) root["loss_scale"] = *report.losses.loss_scale;
+  if (!report.ranks.by_rank.empty()) root["ranks"] = to_value(report.ranks);
+  if (!report.calls.empty()) root["calls"] = to_value(report.calls);
   root["last_step"] = Json::Int64(report.last_step);
   root["committed_step"] = Json::Int64(report.committed_step);
   root["missed_checkpoints"] = Json::Int64(report.missed_checkpoints);

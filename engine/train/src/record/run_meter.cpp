@@ -17,8 +17,12 @@ using offload::Tier;
 namespace {
 
 LinkBytes minus(const LinkBytes& a, const LinkBytes& b) {
-  return {a.h2d - b.h2d, a.d2h - b.d2h, a.nvme_read - b.nvme_read, a.nvme_written - b.nvme_written,
-          a.nvme_cached - b.nvme_cached};
+  return {a.h2d - b.h2d,
+          a.d2h - b.d2h,
+          a.nvme_read - b.nvme_read,
+          a.nvme_written - b.nvme_written,
+          a.nvme_cached - b.nvme_cached,
+          a.network - b.network};
 }
 void add(LinkBytes& to, const LinkBytes& more) {
   to.h2d += more.h2d;
@@ -26,9 +30,10 @@ void add(LinkBytes& to, const LinkBytes& more) {
   to.nvme_read += more.nvme_read;
   to.nvme_written += more.nvme_written;
   to.nvme_cached += more.nvme_cached;
+  to.network += more.network;
 }
 double sum(const LinkSeconds& s) {
-  return s.h2d + s.d2h + s.nvme_read + s.nvme_written + s.update;
+  return s.h2d + s.d2h + s.nvme_read + s.nvme_written + s.update + s.network;
 }
 LinkSeconds minus(const LinkSeconds& a, const LinkSeconds& b) {
   return {a.h2d - b.h2d,
@@ -36,10 +41,22 @@ LinkSeconds minus(const LinkSeconds& a, const LinkSeconds& b) {
           a.nvme_read - b.nvme_read,
           a.nvme_written - b.nvme_written,
           a.update - b.update,
-          a.compute - b.compute};
+          a.compute - b.compute,
+          a.network - b.network};
 }
 void add(LinkSeconds& to, const LinkSeconds& more) {
   to = minus(to, minus(LinkSeconds{}, more));
+}
+
+// Calls over the ranks so far; none with one rank.
+void count_network(const RunResources& resources, LinkBytes& bytes, LinkSeconds& busy) {
+  if (resources.plan.config.world_size == 1) return;
+  for (const zero::Communicator* ranks :
+       {resources.communicator.get(), resources.gather_communicator.get()}) {
+    const zero::CommunicatorCounters counters = ranks->counters();
+    bytes.network += counters.sent_bytes();
+    for (const zero::CallCounts& calls : counters.calls) busy.network += calls.seconds;
+  }
 }
 
 double median_of(const std::deque<LinkSeconds>& steps, double LinkSeconds::*link) {
@@ -58,7 +75,7 @@ RunMeter::Totals RunMeter::totals() const {
   Totals now;
   now.update = resources_.updater->counters();
   const offload::MoverBytes moved = resources_.mover->bytes();
-  now.bytes = {moved.to_device, moved.from_device, moved.read, moved.written, 0};
+  now.bytes = {moved.to_device, moved.from_device, moved.read, moved.written, 0, 0};
   const offload::CopyCounters copies = resources_.device->counters();
   now.busy.h2d = copies.in_busy_seconds;
   now.busy.d2h = copies.out_busy_seconds;
@@ -68,6 +85,7 @@ RunMeter::Totals RunMeter::totals() const {
     now.busy.nvme_written = io.write_busy_seconds;
   }
   now.busy.update = now.update.compute_seconds;
+  count_network(resources_, now.bytes, now.busy);
   now.stalls = runner_.stalls();
   return now;
 }
@@ -83,15 +101,20 @@ LinkSeconds RunMeter::stalls_between(const RunnerStalls& before, const RunnerSta
     inputs_in_files =
         inputs_in_files || std::count(unit.inputs.begin(), unit.inputs.end(), Tier::nvme) > 0;
   }
+  // Weights and gradients in memory wait for the other ranks longest.
+  const bool several_ranks = resources_.plan.config.world_size > 1;
+  const auto in_memory = [&](double LinkSeconds::*copies) {
+    return several_ranks ? &LinkSeconds::network : copies;
+  };
   LinkSeconds stalls;
   stalls.update = after.gather.update_seconds - before.gather.update_seconds;
-  (weights_in_files ? stalls.nvme_read : stalls.h2d) +=
+  (weights_in_files ? stalls.nvme_read : stalls.*in_memory(&LinkSeconds::h2d)) +=
       after.gather.fetch_seconds - before.gather.fetch_seconds;
   (inputs_in_files ? stalls.nvme_read : stalls.h2d) +=
       after.inputs_in_seconds - before.inputs_in_seconds;
   (inputs_in_files ? stalls.nvme_written : stalls.d2h) +=
       after.inputs_out_seconds - before.inputs_out_seconds;
-  (gradients_in_files ? stalls.nvme_written : stalls.d2h) +=
+  (gradients_in_files ? stalls.nvme_written : stalls.*in_memory(&LinkSeconds::d2h)) +=
       after.gradients_seconds - before.gradients_seconds;
   return stalls;
 }
@@ -128,7 +151,7 @@ void RunMeter::end_updates(StepRecord& record) {
   add(record.bytes, {now.h2d_bytes - updated_.h2d_bytes, now.d2h_bytes - updated_.d2h_bytes,
                      now.nvme_read_bytes - updated_.nvme_read_bytes,
                      now.nvme_written_bytes - updated_.nvme_written_bytes,
-                     now.nvme_cached_bytes - updated_.nvme_cached_bytes});
+                     now.nvme_cached_bytes - updated_.nvme_cached_bytes, 0});
   updated_ = now;
   LinkSeconds busy = minus(all.busy, busy_);
   record.compute_seconds =
@@ -137,7 +160,46 @@ void RunMeter::end_updates(StepRecord& record) {
   busy_ = all.busy;
   watch_drive(record, busy);
   step_busy_.push_back(busy);
-  if (step_busy_.size() > kKeptSteps) step_busy_.pop_front();
+  step_stalls_.push_back(record.stall_seconds);
+  step_network_bytes_ = record.bytes.network;
+  if (step_busy_.size() <= kKeptSteps) return;
+  step_busy_.pop_front();
+  step_stalls_.pop_front();
+}
+
+RankNumbers RunMeter::numbers() const {
+  RankNumbers own;
+  own.by_rank.emplace_back();
+  const auto add_number = [&](const std::string& name, double value) {
+    own.names.push_back(name);
+    own.by_rank.front().push_back(value);
+  };
+  const std::pair<const char*, double LinkSeconds::*> links[] = {
+      {"compute", &LinkSeconds::compute},
+      {"h2d", &LinkSeconds::h2d},
+      {"d2h", &LinkSeconds::d2h},
+      {"nvme_read", &LinkSeconds::nvme_read},
+      {"nvme_write", &LinkSeconds::nvme_written},
+      {"update", &LinkSeconds::update},
+      {"network", &LinkSeconds::network}};
+  for (const auto& [name, link] : links) {
+    const std::string of = name;
+    add_number("busy_seconds." + of, step_busy_.empty() ? 0 : median_of(step_busy_, link));
+    if (link != &LinkSeconds::compute)
+      add_number("stall_seconds." + of, step_stalls_.empty() ? 0 : median_of(step_stalls_, link));
+  }
+  add_number("network_sent_bytes_per_step", static_cast<double>(step_network_bytes_));
+  const auto& device = resources_.device->memory();
+  add_number("device_peak_bytes", static_cast<double>(device.usage().peak_live_bytes));
+  add_number("host_peak_bytes", static_cast<double>(resources_.host_pool->usage().peak_live_bytes));
+  std::uint64_t state_bytes = 0;
+  for (const zero::UnitLayout& layout : resources_.plan.layouts) {
+    if (layout.frozen) continue;
+    state_bytes += zero::shard_range(layout, 0, resources_.plan.config.world_size).count *
+                   resources_.plan.state_format.element_bytes();
+  }
+  add_number("state_bytes", static_cast<double>(state_bytes));
+  return own;
 }
 
 void RunMeter::watch_drive(const StepRecord& record, const LinkSeconds& busy) {
@@ -188,13 +250,15 @@ void RunMeter::fill(RunReport& report) const {
   if (resources_.files.store) {
     report.memory.peak.nvme += resources_.files.store->file_bytes();
     report.traffic.life_written_bytes = resources_.files.store->written_bytes();
-    report.traffic.rated_bytes = resources_.plan.config.sluice.drive_endurance_bytes *
+    report.traffic.rated_bytes = resources_.plan.config.sluice.io.drive_endurance_bytes *
                                  resources_.files.store->place().directories().size();
   }
   if (resources_.files.scratch) {
     for (const nvme::SwapFile& part : resources_.files.scratch->file().parts())
       report.memory.peak.nvme += part.size_bytes();
   }
+  const SpeculativeCounters speculated = resources_.updater->counters().speculated;
+  report.speed.speculation = {speculated.kept, speculated.dropped, speculated.dropped_seconds};
   fill_drives(report);
   report.notices = notices_;
   if (step_busy_.empty()) return;
@@ -202,7 +266,7 @@ void RunMeter::fill(RunReport& report) const {
   LinkSeconds& limits = report.speed.limits;
   for (const auto link :
        {&LinkSeconds::h2d, &LinkSeconds::d2h, &LinkSeconds::nvme_read, &LinkSeconds::nvme_written,
-        &LinkSeconds::update, &LinkSeconds::compute}) {
+        &LinkSeconds::update, &LinkSeconds::compute, &LinkSeconds::network}) {
     limits.*link = median_of(step_busy_, link);
   }
   const std::pair<const char*, double> links[] = {{"compute", limits.compute},
@@ -210,7 +274,8 @@ void RunMeter::fill(RunReport& report) const {
                                                   {"d2h", limits.d2h},
                                                   {"nvme_read", limits.nvme_read},
                                                   {"nvme_write", limits.nvme_written},
-                                                  {"update", limits.update}};
+                                                  {"update", limits.update},
+                                                  {"network", limits.network}};
   report.speed.bound_by =
       std::max_element(std::begin(links), std::end(links), [](const auto& a, const auto& b) {
         return a.second < b.second;

@@ -33,6 +33,9 @@ class RunMeter {
   // Fills in the peaks and the limits: each link's limit is the median of its busy seconds over the
   // last steps.
   void fill(RunReport& report) const;
+  // The numbers of this rank: busy and stall seconds of a step in the median, bytes of the last
+  // step, peaks, and the bytes of its part of the optimizer states.
+  RankNumbers numbers() const;
 
  private:
   void fill_drives(RunReport& report) const;
@@ -56,6 +59,8 @@ class RunMeter {
   LinkSeconds busy_;        // at the last end_updates(), or later by what evaluations took
   LinkSeconds busy_before_evaluation_;
   std::deque<LinkSeconds> step_busy_;  // of the last kKeptSteps steps
+  std::deque<LinkSeconds> step_stalls_;
+  std::uint64_t step_network_bytes_ = 0;  // of the last step
   SlowdownWatch drive_;
   std::vector<std::string> notices_;
 };

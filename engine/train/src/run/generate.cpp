@@ -1,4 +1,5 @@
-#include <torch/torch.h>
+#include <ATen/Parallel.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -17,7 +18,8 @@
 #include "sluice/models/gpt2_layout.hpp"
 #include "sluice/models/parallel_check.hpp"
 #include "sluice/models/philox.hpp"
-#include "sluice/models/run_state.hpp"
+#include "sluice/models/saved_state.hpp"
+#include "sluice/models/state_reader.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/directory_lock.hpp"
 #include "sluice/plan/machine.hpp"
@@ -41,30 +43,27 @@ class WeightSource {
     const std::string directory = models::find_run(path);
     io_ = std::make_unique<nvme::IoEngine>(
         nvme::make_backend(nvme::BackendKind::automatic, 16, 2).backend, nvme::IoEngineOptions{});
-    store_ = offload::SwapStore::open_read_only(directory, *io_);
-    const models::RunState state =
-        models::parse_run_state(store_->committed_metadata(), directory + "/manifest.json");
+    saved_ = std::make_unique<models::StateReader>(models::read_state(directory), *io_);
+    const models::RunState& state = saved_->state();
     const std::string given = config::canonical_model_text(shape.model);
     if (state.model != given) {
       throw StorageError(directory, "holds another model than --model describes\n  saved: " +
                                         state.model + "\n  given: " + given);
     }
-    format_ = state.format;
-    units_ = shape.layouts;
+    for (const zero::UnitLayout& unit : shape.layouts) units_.push_back(unit.name);
   }
 
   void read(std::size_t unit, std::uint64_t offset_count, std::span<float> values) const {
     if (file_) return file_->fill_of(unit)(offset_count, values);
     std::vector<std::byte> halves(values.size_bytes());
-    models::read_master(*store_, units_[unit], format_, offset_count, values, halves);
+    saved_->read_master(units_[unit], offset_count, values, halves);
   }
 
  private:
   std::optional<InitialWeights> file_;
   std::unique_ptr<nvme::IoEngine> io_;
-  std::unique_ptr<offload::SwapStore> store_;
-  models::StateFormat format_;
-  std::vector<zero::UnitLayout> units_;
+  std::unique_ptr<models::StateReader> saved_;
+  std::vector<std::string> units_;  // names
 };
 
 torch::Tensor load_unit(const zero::UnitLayout& layout, std::size_t unit,

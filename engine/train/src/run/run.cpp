@@ -1,6 +1,7 @@
 #include "run/run.hpp"
 
-#include <torch/torch.h>
+#include <ATen/Parallel.h>
+#include <torch/types.h>
 
 #include <chrono>
 #include <memory>
@@ -8,6 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "ranks/rank_calls.hpp"
+#include "ranks/rank_group.hpp"
+#include "ranks/rank_numbers.hpp"
 #include "record/memory_sampler.hpp"
 #include "record/monitors.hpp"
 #include "record/run_meter.hpp"
@@ -19,7 +23,9 @@
 #include "run/run_settings.hpp"
 #include "run/run_setup.hpp"
 #include "saved/checkpoint.hpp"
+#include "saved/swap_commit.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/threads.hpp"
 #include "sluice/config/lr_schedule.hpp"
@@ -46,17 +52,27 @@ std::unique_ptr<MemorySampler> make_sampler(const RunResources& resources) {
 // The steps of one `sluice train`, from allocation to report. Confined to the thread that trains.
 class Run {
  public:
-  Run(const TrainRequest& request, TrainObserver& observer, const volatile int& stop)
-      : request_(request), observer_(observer), stop_(stop), setup_(set_up(request, stop)) {}
+  Run(const TrainRequest& request, RankGroup& ranks, TrainObserver& observer,
+      const volatile int& stop)
+      : request_(request),
+        ranks_(ranks),
+        observer_(observer),
+        stop_(stop),
+        setup_(set_up(request, stop)) {}
 
   RunReport operator()() {
     try {
       return train();
-    } catch (const IoError&) {
+    } catch (const IoError& error) {
+      end_ranks(error.what());
       say_where_it_stopped();
       throw;
-    } catch (const StorageError&) {
+    } catch (const StorageError& error) {
+      end_ranks(error.what());
       say_where_it_stopped();
+      throw;
+    } catch (const std::exception& error) {
+      end_ranks(error.what());
       throw;
     }
   }
@@ -64,30 +80,42 @@ class Run {
  private:
   RunSetup set_up(const TrainRequest& request, const volatile int& stop) const {
     observer_.on_start("planning", 0);
-    return set_up_run(request, stop);
+    return set_up_run(request, ranks_, stop);
+  }
+
+  // Before anything is destroyed: threads of this rank may wait for other ranks.
+  void end_ranks(const std::string& why) const {
+    ranks_.abort(why);
+    if (!resources_ || ranks_.size() == 1) return;
+    resources_->communicator->abort(why);
+    resources_->gather_communicator->abort(why);
   }
 
   RunReport train() {
     stop_at_start();
     tally_.start.plan = seconds_since(constructed_);
     auto begin = Clock::now();
-    allocate();
+    ranks_.together("taking memory", [this] { allocate(); });
     tally_.start.memory = seconds_since(begin);
     begin = Clock::now();
     bring_in_states();
     tally_.start.states = seconds_since(begin);
     observer_.on_begin(progress_.step + 1, setup_.total_steps);
-    while (progress_.step < setup_.total_steps && stop_ == 0) take_step();
+    agree_on_stop();
+    while (progress_.step < setup_.total_steps && stopped() == 0) take_step();
     finish_pending();
     const bool took_steps = progress_.step > tally_.begun_from.step;
-    const bool evaluates_only = setup_.total_steps == 0 || (!took_steps && stop_ == 0);
+    const bool evaluates_only = setup_.total_steps == 0 || (!took_steps && stopped() == 0);
     if (setup_.data.has_eval && evaluates_only) evaluate();
     return finish();
   }
 
   // The error that follows names the file and the cause.
-  void say_where_it_stopped() const {
+  void say_where_it_stopped() {
     if (!steps_file_) return;  // training had not begun
+    // With several ranks, some have left.
+    if (ranks_.size() == 1)
+      (void)error_of([this] { finish_checkpoint(*resources_, *checkpoints_, progress_); });
     const offload::SwapStore* const store = resources_->files.store.get();
     const std::int64_t committed =
         std::max(progress_.checkpoint_step, store ? store->resumable_step() : 0);
@@ -99,9 +127,14 @@ class Run {
   }
 
   // After a signal that came while the run was set up. No file is open yet.
-  void stop_at_start() const {
-    if (stop_ != 0) throw Interrupted(stop_);
+  void stop_at_start() {
+    agree_on_stop();
+    if (stopped() != 0) throw Interrupted(stopped());
   }
+
+  // A signal may reach some ranks only. They look for it at the same places.
+  void agree_on_stop() { agreed_stop_ = ranks_.largest(stop_, "signals"); }
+  int stopped() const { return ranks_.size() == 1 ? stop_ : agreed_stop_; }
 
   void allocate() {
     const plan::Plan& plan = setup_.plan;
@@ -114,7 +147,13 @@ class Run {
     trace_ = RunTrace(request_);
     const SwapMode mode = setup_.source.swap_committed ? SwapMode::open : SwapMode::create;
     resources_ =
-        std::make_unique<RunResources>(plan, SwapStart(mode, &setup_.held), trace_.trace());
+        std::make_unique<RunResources>(plan, SwapStart(mode, &setup_.held), trace_.trace(),
+                                       make_run_device(plan, trace_.trace()), ranks_.take_links());
+    call_log_ = make_call_log(plan.config);
+    if (call_log_) {
+      resources_->communicator->observe(call_log_->observer());
+      resources_->gather_communicator->observe(call_log_->observer());
+    }
     const std::vector<std::string>& choices = resources_->files.choices;
     setup_.plan.choices.insert(setup_.plan.choices.end(), choices.begin(), choices.end());
     observer_.on_choices(choices);
@@ -122,6 +161,7 @@ class Run {
     runner_ = std::make_unique<StepRunner>(*resources_, setup_.identity.seed);
     runner_->set_stage_hook([this] { sampler_->sample(); });
     meter_ = std::make_unique<RunMeter>(*resources_, *runner_);
+    checkpoints_ = std::make_unique<CheckpointWriter>(*resources_);
   }
 
   void bring_in_states() {
@@ -133,9 +173,9 @@ class Run {
       if (request_.init_path)
         log(LogLevel::warn, "--init " + *request_.init_path +
                                 " is not read: the run is resumed with the weights it has");
-      resume_progress(progress_, setup_.source);
+      resume_progress(progress_, setup_.source, *resources_->communicator);
     } else {
-      begin_progress(progress_);
+      begin_progress(progress_, *resources_->communicator);
       const auto tell = [this](double done) { observer_.on_start("initial weights", done); };
       tell(0);
       initialise_states(*resources_, setup_.identity.seed, request_.init_path, tell);
@@ -144,12 +184,12 @@ class Run {
     steps_file_ = std::make_unique<StepsFile>(request_.report_dir, progress_.committed_step);
     // A run that only evaluates leaves the files of the run before as they are.
     const bool trains = setup_.total_steps > progress_.step;
-    monitors_ =
-        std::make_unique<Monitors>(trains ? setup_.plan.config.monitors : config::MonitorsConfig{},
-                                   progress_.committed_step, setup_.plan.config.train_batch_size);
+    monitors_ = std::make_unique<Monitors>(
+        trains && ranks_.is_first() ? setup_.plan.config.monitors : config::MonitorsConfig{},
+        progress_.committed_step, setup_.plan.config.train_batch_size);
     const bool survives =
         resources_->commits_swap() || !setup_.plan.config.sluice.checkpoints.directory.empty();
-    if (!survives && setup_.total_steps > progress_.step) {
+    if (!survives && setup_.total_steps > progress_.step && ranks_.is_first()) {
       log(LogLevel::warn,
           "this run keeps no state that survives it: the optimizer states are not all on NVMe and "
           "\"sluice\": {\"checkpoint_dir\"} is not set");
@@ -167,6 +207,7 @@ class Run {
     const UpdateSettings update = next_update(*resources_, progress_, ends_at(step));
     StepRecord record;
     record.step = step;
+    record.ranks = ranks_.size();
     record.lr = update.learning_rate;
     record.loss_scale = progress_.loss_scaler.reported();
     const BackwardResult backward = forward_backward(step, update);
@@ -183,20 +224,19 @@ class Run {
     record.commit_seconds = tally_.commit_seconds - commits_before;
     trace_.end_step(record, begin);
     pending_ = record;
+    agree_on_stop();
     const bool last = step == setup_.total_steps;
     const bool due = request_.evaluation.every > 0 && step % request_.evaluation.every == 0;
     if (setup_.data.has_eval && (last || due)) {
       runner_->finish_updates();
       pending_->eval_loss = evaluate();  // none when a signal ends it
     }
-    if (last || stop_ != 0) finish_pending();
+    if (last || stopped() != 0) finish_pending();
   }
 
   BackwardResult forward_backward(std::int64_t step, const UpdateSettings& update) {
-    const bool updates_wait = setup_.plan.config.updates_need_all_gradients();
     return runner_->forward_backward(*setup_.data.train, step, progress_.loss_scaler.scale(),
-                                     updates_wait ? std::nullopt : std::optional(update),
-                                     [this] { finish_pending(); });
+                                     update, [this] { finish_pending(); });
   }
 
   std::uint64_t tokens_per_step() const {
@@ -206,8 +246,9 @@ class Run {
 
   // The weights are still those of the step before, which is committed here if it was not yet.
   [[noreturn]] void stop_before_update(const std::string& why) {
+    finish_checkpoint(*resources_, *checkpoints_, progress_);
     if (progress_.committed_step < progress_.step) commit(/*ending=*/true);
-    throw Error(why);
+    ranks_.stop_all(why);
   }
 
   std::optional<double> evaluate() {
@@ -217,7 +258,8 @@ class Run {
         runner_->evaluate(setup_.data.eval(), request_.evaluation.windows,
                           [this](std::uint64_t done, std::uint64_t total) {
                             observer_.on_eval_progress(done, total);
-                            return stop_ == 0;
+                            agree_on_stop();
+                            return stopped() == 0;
                           });
     if (loss) tally_.eval_loss = loss;
     tally_.evaluation_cut = !loss;
@@ -252,26 +294,27 @@ class Run {
     const std::unique_ptr<DataCheck> check = std::move(data_check_);
     models::RunSettings checksums = check->finish();
     models::RunSettings& settings = setup_.identity.settings;
-    if (setup_.source.state) {
-      compare_checksums(setup_.source.state->settings, settings, checksums,
-                        setup_.plan.config.sluice.strict);
-    }
+    const bool strict = setup_.plan.config.sluice.strict;
+    if (setup_.source.state && (ranks_.is_first() || strict))
+      compare_checksums(setup_.source.state->settings, settings, checksums, strict);
     settings.merge(checksums);
   }
 
   void commit(bool ending) {
     settle_data(saves_step(*resources_, progress_.step, ending));
-    commit_step(*resources_, progress_, setup_.identity, ending);
+    commit_step(*resources_, *checkpoints_, progress_, setup_.identity, ending);
   }
 
   // True when no step follows.
-  bool ends_at(std::int64_t step) const { return step == setup_.total_steps || stop_ != 0; }
+  bool ends_at(std::int64_t step) const { return step == setup_.total_steps || stopped() != 0; }
 
   RunReport finish() {
     settle_data(true);
-    if (resources_->commits_swap() && progress_.committed_step > 0)
-      resources_->files.store->close_cleanly();
-    if (progress_.step > tally_.begun_from.step && progress_.updates == tally_.begun_from.updates) {
+    finish_checkpoint(*resources_, *checkpoints_, progress_);
+    close_swap(*resources_);
+    const bool updated =
+        progress_.step == tally_.begun_from.step || progress_.updates > tally_.begun_from.updates;
+    if (!updated && ranks_.is_first()) {
       log(LogLevel::warn,
           "none of the steps changed the weights: in all of them the loss or a "
           "gradient was not finite; look at the data, the initial weights and lr");
@@ -280,7 +323,9 @@ class Run {
     const bool cut = progress_.step < setup_.total_steps || tally_.evaluation_cut;
     RunReport report =
         make_report({request_, setup_, *resources_, *meter_, *sampler_, tally_, progress_,
-                     /*stopped_by_signal=*/cut ? stop_ : 0});
+                     /*stopped_by_signal=*/cut ? stopped() : 0});
+    report.ranks = gather_numbers(ranks_, meter_->numbers());
+    if (call_log_) report.calls = gather_calls(ranks_, *call_log_);
     if (progress_.missed.count > 0) log(LogLevel::error, missed_text(progress_.missed));
     warn_of_slow_drive(report);
     if (!request_.report_dir.empty())
@@ -289,8 +334,10 @@ class Run {
   }
 
   const TrainRequest& request_;
+  RankGroup& ranks_;
   TrainObserver& observer_;
   const volatile int& stop_;
+  int agreed_stop_ = 0;  // of several ranks
   const Clock::time_point constructed_ = Clock::now();
   RunSetup setup_;
   Progress progress_;
@@ -298,19 +345,37 @@ class Run {
   std::optional<StepRecord> pending_;      // the last step, while its updates may run
   std::unique_ptr<DataCheck> data_check_;  // null after its verdict
   RunTrace trace_;
+  std::unique_ptr<zero::CallLog> call_log_;  // null: none. The communicators of resources_ use it
   std::unique_ptr<RunResources> resources_;
   std::unique_ptr<MemorySampler> sampler_;
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<RunMeter> meter_;
+  std::unique_ptr<CheckpointWriter> checkpoints_;
   std::unique_ptr<StepsFile> steps_file_;
   std::unique_ptr<Monitors> monitors_;
 };
+
+// Rank 0 reports; every rank has a trace.
+TrainRequest request_of_rank(TrainRequest request) {
+  if (request.place.rank == 0) return request;
+  request.report_dir.clear();
+  if (!request.trace_path.empty())
+    request.trace_path += ".rank" + std::to_string(request.place.rank);
+  return request;
+}
 
 }  // namespace
 
 RunReport run_training(const TrainRequest& request, TrainObserver& observer,
                        const volatile int& stop) {
-  return Run(request, observer, stop)();
+  RankGroup ranks = join_ranks(request.place);
+  const TrainRequest own = request_of_rank(request);
+  try {
+    return Run(own, ranks, observer, stop)();
+  } catch (const std::exception& error) {
+    ranks.abort(error.what());
+    throw;
+  }
 }
 
 }  // namespace sluice::train

@@ -14,8 +14,11 @@ Configuration load_configuration(const TrainRequest& request) {
   Configuration loaded;
   std::string mistakes;
   try {
-    loaded.train = config::load_train_config(
-        request.config_path, {.tuned_paths = request.tuned_paths, .settings = request.settings});
+    loaded.train =
+        config::load_train_config(request.config_path, {.world_size = request.place.size,
+                                                        .tuned_paths = request.tuned_paths,
+                                                        .settings = request.settings});
+    loaded.train.rank = request.place.rank;
   } catch (const InvalidArgument& error) {
     mistakes = error.what();
   }

@@ -45,7 +45,7 @@ void fill_memory(RunReport& report, const ReportSources& from) {
 std::uint64_t update_bytes(const plan::Plan& plan) {
   const std::size_t weight = plan.state_format.is_split() ? 0 : size_of(plan.compute_dtype);
   const std::size_t each =
-      2 * plan.state_format.element_bytes() + size_of(plan.compute_dtype) + weight;
+      2 * plan.state_format.element_bytes() + size_of(plan.config.gradient_dtype()) + weight;
   std::uint64_t elements = 0;
   for (const zero::UnitLayout& layout : plan.layouts) {
     if (!layout.frozen)

@@ -92,8 +92,18 @@ std::string order_text(const models::Dataset& data) {
 std::string device_text(const plan::Plan& plan) {
   if (!plan.device.gpu) return "the host";
   const config::SluiceConfig& sluice = plan.config.sluice;
-  return plan.device.gpu->name + (sluice.deterministic ? ", deterministic" : "") +
-         (sluice.tf32 && plan.compute_dtype == DType::fp32 ? ", TF32" : "");
+  return plan.device.gpu->name + (sluice.gpu_math.deterministic ? ", deterministic" : "") +
+         (sluice.gpu_math.tf32 && plan.compute_dtype == DType::fp32 ? ", TF32" : "");
+}
+
+// How the gradients of several ranks become one: "the mean, divided before the sum, sent as bf16".
+std::string reduction_text(const config::TrainConfig& config) {
+  const config::ReductionConfig& reduction = config.zero.reduction;
+  const double before = reduction.divisor_before_sum(config.world_size);
+  return std::string(reduction.takes_sum ? "the sum" : "the mean") +
+         (before == 1 ? "" : ", divided by " + shortest(before) + " before the sum") +
+         ", sent as " +
+         std::string(name_of(reduction.wire_dtype.value_or(config.gradient_dtype())));
 }
 
 }  // namespace
@@ -103,10 +113,12 @@ models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& p
   const config::TrainConfig& config = plan.config;
   models::RunSettings settings = {
       {"batch", "micro-batches of " + std::to_string(config.micro_batch_size) + ", " +
-                    std::to_string(config.gradient_accumulation_steps) + " a step"},
+                    std::to_string(config.gradient_accumulation_steps * config.world_size) +
+                    " a step"},
       {"device", device_text(plan)},
       {"dropout", dropout_text(plan.model)},
       {"gradient clipping", shortest(config.gradient_clipping)},
+      {"type of gradient sums", std::string(name_of(config.gradient_dtype()))},
       {"held-out data", held_out_text(request, data)},
       {"learning rate", learning_rate_text(config)},
       {kMicroBatchesPerPass, std::to_string(plan.schedule.micro_batches_per_pass)},
@@ -116,6 +128,7 @@ models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& p
       {"training data", data.train->identity()}};
   if (data.train->epoch_sequences() > 0)
     settings[kEpochBatch] = std::to_string(config.train_batch_size);
+  if (config.world_size > 1) settings["gradient over the ranks"] = reduction_text(config);
   if (config.fp16.enabled) settings["loss scale"] = loss_scale_text(config.fp16);
   return settings;
 }

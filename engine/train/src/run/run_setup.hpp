@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "ranks/rank_group.hpp"
 #include "run/run_inputs.hpp"
 #include "saved/run_source.hpp"
 #include "saved/saved_state.hpp"
@@ -24,8 +25,10 @@ struct RunSetup {
   RunIdentity identity;
 };
 
-// Reads and checks the files that `request` names, finds the state to continue from, and plans.
-// `stop`: ends a wait for a lock. Throws InvalidArgument, StorageError, IoError, DoesNotFit.
-RunSetup set_up_run(const TrainRequest& request, const volatile int& stop);
+// Reads and checks the files that `request` names, finds the state to continue from, and plans. All
+// ranks have the same inputs, continue from the same step and make the same plan, or all throw.
+// `stop`: ends a wait for a lock. Throws InvalidArgument, StorageError, IoError, DoesNotFit,
+// RankFailure.
+RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const volatile int& stop);
 
 }  // namespace sluice::train

@@ -4,32 +4,20 @@
 #include <cerrno>
 #include <filesystem>
 #include <optional>
-#include <utility>
 
-#include "saved/checkpoint_directory.hpp"
+#include "saved/rank_places.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
-#include "sluice/models/checkpoints.hpp"
-#include "sluice/offload/checkpoint_folder.hpp"
-#include "sluice/offload/swap_store.hpp"
 
 namespace sluice::train {
 
 namespace {
 
-// The directory where all optimizer states may be committed: the optimizer's, otherwise the
-// parameters' (where states spill to). Empty when the configuration names none.
-std::string swap_directory(const config::TrainConfig& config, plan::Placement placement) {
-  if (placement == plan::Placement::resident) return "";
-  const std::string& own = config.zero.offload_optimizer.nvme_path;
-  return own.empty() ? config.zero.offload_param.nvme_path : own;
-}
-
+// The padding behind the parameters may differ: it depends on the number of ranks.
 bool same_layout(const std::vector<zero::UnitLayout>& a, const std::vector<zero::UnitLayout>& b) {
   if (a.size() != b.size()) return false;
   for (std::size_t u = 0; u < a.size(); ++u) {
-    if (a[u].flat_count != b[u].flat_count || a[u].params.size() != b[u].params.size())
-      return false;
+    if (a[u].params.size() != b[u].params.size()) return false;
     for (std::size_t p = 0; p < a[u].params.size(); ++p) {
       if (a[u].params[p].name != b[u].params[p].name ||
           a[u].params[p].shape != b[u].params[p].shape)
@@ -39,93 +27,13 @@ bool same_layout(const std::vector<zero::UnitLayout>& a, const std::vector<zero:
   return true;
 }
 
-// Throws StorageError when the manifest's parts contradict each other: no run writes that.
-void check_complete(const models::RunState& state, const offload::CommittedState& committed,
-                    const std::string& path) {
-  if (state.step != committed.step) {
-    throw StorageError(path, "is of step " + std::to_string(committed.step) +
-                                 ", but describes a run at step " + std::to_string(state.step));
-  }
-  for (const offload::ShardSpec& wanted :
-       models::state_shards(state.units, state.format, state.world_size)) {
-    const bool found = std::any_of(
-        committed.shards.begin(), committed.shards.end(), [&](const offload::ShardSpec& shard) {
-          return shard.name == wanted.name && shard.size_bytes == wanted.size_bytes;
-        });
-    if (!found) {
-      throw StorageError(path, "has no shard \"" + wanted.name + "\" of " +
-                                   std::to_string(wanted.size_bytes) + " bytes");
-    }
-  }
-}
-
 std::string parent_of(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   return parent.empty() ? "." : parent;
 }
 
-// Notes of the line of `source`, among `found`: the last order, and another checkpoint of this
-// state or else of the one before.
-void note_line(RunSource& source, const std::vector<models::Checkpoint>& found) {
-  std::int64_t older_order = -1;
-  for (const models::Checkpoint& each : found) {
-    if (!each.damage.empty() || each.line != source.state->line) continue;
-    source.last_order = std::max(source.last_order, each.order);
-    if (each.path == source.directory || each.order > source.state->order) continue;
-    if (each.order <= older_order) continue;
-    older_order = each.order;
-    source.older = each.path;
-  }
-}
-
-// The state of the swap directory, or a checkpoint of its line that is newer. A swap directory is
-// not committed after each step.
-RunSource newest_of_line(RunSource swap, const std::string& checkpoints) {
-  if (checkpoints.empty()) return swap;
-  const std::vector<models::Checkpoint> found = models::list_checkpoints(checkpoints);
-  models::Checkpoint own;
-  own.path = swap.directory;
-  own.step = swap.state->step;
-  const models::Checkpoint* newest = &own;
-  std::int64_t newest_order = swap.state->order;
-  const models::Checkpoint* other = nullptr;
-  for (const models::Checkpoint& each : found) {
-    if (!each.damage.empty()) continue;
-    if (each.line != swap.state->line) {
-      other = &each;
-    } else if (each.order > newest_order) {
-      newest = &each;
-      newest_order = each.order;
-    }
-  }
-  models::check_none_damaged_after(found, newest);
-  if (other != nullptr) {
-    log(LogLevel::warn, other->path + " is a checkpoint of another run than that of " +
-                            swap.directory + ": it is kept and not continued from");
-  }
-  RunSource source = newest == &own ? std::move(swap) : read_source(newest->path);
-  note_line(source, found);
-  return source;
-}
-
-void refuse_existing(const std::string& directory, std::int64_t step) {
-  throw StorageError(
-      directory,
-      "holds a run that was committed at step " + std::to_string(step) +
-          ": to go on with it add --resume (in a loop of one's own: "
-          "EngineOptions::resume; in Python: resume=True), to begin anew remove it (sluice nvme "
-          "clean " +
-          directory + " --committed) or configure another directory");
-}
-
 void check_format(const models::RunState& saved, const plan::Plan& plan,
                   const std::string& directory) {
-  if (saved.world_size != plan.config.world_size) {
-    throw StorageError(directory, "has the states of a run of " + std::to_string(saved.world_size) +
-                                      " ranks, and this run has " +
-                                      std::to_string(plan.config.world_size) +
-                                      ": continue with as many ranks as before");
-  }
   const models::StateKind kept = saved.format.kind;
   const models::StateKind wanted = plan.state_format.kind;
   if (kept != wanted) {
@@ -213,52 +121,20 @@ std::vector<zero::UnitLayout> stored_units(const plan::Plan& plan) {
   return stored;
 }
 
-RunSource read_source(const std::string& directory) {
-  RunSource source;
-  source.directory = directory;
-  offload::CommittedState committed = offload::SwapStore::read_committed(directory);
-  source.state = models::parse_run_state(committed.metadata, directory + "/manifest.json");
-  check_complete(*source.state, committed, directory + "/manifest.json");
-  source.metadata = std::move(committed.metadata);
-  source.last_order = source.state->order;
-  if (offload::checkpoint_folder_of(directory))
-    note_line(source, models::list_checkpoints(parent_of(directory)));
-  return source;
-}
-
-RunSource find_source(const config::TrainConfig& config, plan::Placement placement, Resume resume,
-                      offload::HeldDirectories& held, const offload::LockWait& wait) {
-  const std::string swap = swap_directory(config, placement);
-  const std::string& checkpoints = config.sluice.checkpoints.directory;
-  if (!swap.empty()) held.hold(swap, wait);
-  if (!checkpoints.empty()) hold_checkpoint_directory(checkpoints, held, wait);
-  const bool swap_committed = !swap.empty() && offload::SwapStore::holds_committed(swap);
-  RunSource source;
-  if (swap_committed) {
-    source = newest_of_line(read_source(swap), checkpoints);
-    source.own_swap = source.directory == swap;
-  } else if (!checkpoints.empty()) {
-    const std::string newest = models::newest_checkpoint(checkpoints);
-    if (!newest.empty()) source = read_source(newest);
-  }
-  source.swap_committed = swap_committed;
-  if (source.state && resume == Resume::no) refuse_existing(source.directory, source.state->step);
-  if (!source.state && resume == Resume::yes)
-    log(LogLevel::info, "--resume: nothing has been committed yet, the run begins at step 1");
-  return source;
-}
-
 void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t seed) {
   if (!source.state) return;
-  if (source.swap_committed && !plan.states_all_on_nvme()) {
+  if (source.swap_holds_state && !plan.states_all_on_nvme()) {
+    const std::string swap =
+        plan.config.world_size == 1
+            ? swap_directory(plan.config, plan::Placement::configured)
+            : parent_of(swap_directory(plan.config, plan::Placement::configured));
     throw StorageError(
-        swap_directory(plan.config, plan::Placement::configured),
+        swap,
         "holds a run whose optimizer states are all on NVMe, but with this configuration they "
         "would not be: resume it with the \"offload_optimizer\" and budgets it was begun with; "
         "to move the states, let that run write a checkpoint (\"checkpoint_dir\", "
         "\"checkpoint_every\"), remove it here (sluice nvme clean " +
-            swap_directory(plan.config, plan::Placement::configured) +
-            " --committed), and resume from the checkpoint");
+            swap + " --committed), and resume from the checkpoint");
   }
   const models::RunState& saved = *source.state;
   const std::string given = model_text(plan);

@@ -5,6 +5,7 @@
 
 #include "sluice/base/log.hpp"
 #include "sluice/base/random_id.hpp"
+#include "sluice/models/rank_commit.hpp"
 
 namespace sluice::train {
 
@@ -36,20 +37,26 @@ models::RunState make_run_state(const plan::Plan& plan, const Progress& progress
           .settings = identity.settings};
 }
 
-void begin_progress(Progress& progress) {
-  progress.line = random_id();
+void begin_progress(Progress& progress, zero::Communicator& ranks) {
+  progress.line = models::broadcast_text(ranks, random_id());
   progress.order = 0;
 }
 
-void resume_progress(Progress& progress, const RunSource& source) {
-  progress.line = source.state->line.empty() ? random_id() : source.state->line;
+void resume_progress(Progress& progress, const RunSource& source, zero::Communicator& ranks) {
+  const std::string& line = source.state->line;
+  progress.line = models::broadcast_text(ranks, line.empty() ? random_id() : line);
   progress.order = std::max(progress.order, source.last_order);
   progress.step = progress.committed_step = source.state->step;
   progress.checkpoint_step = source.own_swap ? 0 : progress.step;
   progress.updates = source.state->updates;
   progress.loss_scaler.restore(source.state->loss_scale);
   log(LogLevel::info,
-      "resumed from step " + std::to_string(progress.step) + " in " + source.directory);
+      "resumed from step " + std::to_string(progress.step) + " in " + source.directory +
+          (source.state->world_size == ranks.world_size()
+               ? ""
+               : ", which " + std::to_string(source.state->world_size) +
+                     (source.state->world_size == 1 ? " rank wrote" : " ranks wrote") + ", on " +
+                     std::to_string(ranks.world_size())));
 }
 
 }  // namespace sluice::train

@@ -10,6 +10,7 @@
 #include "saved/run_source.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/plan/plan.hpp"
+#include "sluice/zero/communicator.hpp"
 #include "step/progress.hpp"
 
 namespace sluice::train {
@@ -24,10 +25,10 @@ struct RunIdentity {
 models::RunState make_run_state(const plan::Plan& plan, const Progress& progress,
                                 const RunIdentity& identity);
 
-// Sets `progress` to the begin of a new line.
-void begin_progress(Progress& progress);
+// Sets `progress` to the begin of a new line, which all ranks share. All ranks call it.
+void begin_progress(Progress& progress, zero::Communicator& ranks);
 // Sets `progress`, including committed_step, to that of `source.state`, which must be set: the run
-// belongs to its line from here on. Logs where training continues.
-void resume_progress(Progress& progress, const RunSource& source);
+// belongs to its line from here on. Logs where training continues. All ranks call it.
+void resume_progress(Progress& progress, const RunSource& source, zero::Communicator& ranks);
 
 }  // namespace sluice::train

@@ -18,6 +18,8 @@ GradientFlow::GradientFlow(RunResources& resources)
       plan_(resources.plan),
       squared_norms_(resources.plan.layouts.size()),
       states_(resources.plan.layouts.size()),
+      several_ranks_(resources.plan.config.world_size > 1),
+      sum_checks_(resources.plan.layouts.size()),
       slots_(resources.plan.layouts.size()) {
   if (!plan_.device.host_addressable)
     norms_.emplace(resources.compute, plan_.layouts.size(), plan_.planned.pinned_staging);
@@ -27,10 +29,21 @@ void GradientFlow::begin_step() {
   std::fill(squared_norms_.begin(), squared_norms_.end(), 0.0);
   non_finite_.clear();
   immediate_.reset();
+  ranks_agree_on_checks_ = false;
+  speculative_.reset();
 }
 
 void GradientFlow::update_immediately(const UpdateSettings& settings) {
   immediate_ = settings;
+  ranks_agree_on_checks_ = several_ranks_;
+}
+
+void GradientFlow::speculate(const UpdateSettings& settings, double loss_scale) {
+  loss_scale_ = loss_scale;
+  unclipped_factor_ = gradient_factor(/*max_norm=*/0, /*norm=*/0, loss_scale);
+  if (clipped_) return;
+  speculative_ = settings;
+  speculative_->step.gradient_factor = unclipped_factor_;
 }
 
 void GradientFlow::begin_buffer(std::size_t unit) {
@@ -38,7 +51,8 @@ void GradientFlow::begin_buffer(std::size_t unit) {
   // A tied parameter's first contribution may still be on its way home.
   target.finish_reduce(stall_seconds_);
   const offload::DeviceSpan fresh = target.begin_accumulate();
-  if (!fresh.empty()) tensor_over(fresh, plan_.compute_dtype, resources_.compute.where).zero_();
+  if (!fresh.empty())
+    tensor_over(fresh, plan_.config.gradient_dtype(), resources_.compute.where).zero_();
   target.restore_accumulated(stall_seconds_);
 }
 
@@ -58,20 +72,46 @@ void GradientFlow::begin(const std::vector<std::size_t>& units) {
 void GradientFlow::begin_check(std::size_t unit) {
   const offload::DeviceSpan shard = resources_.units[unit]->gradient_shard();
   if (norms_) {
-    norms_->begin(unit, shard, plan_.compute_dtype);
+    norms_->begin(unit, shard, plan_.config.gradient_dtype());
     return;
   }
   const cpu_adam::GradientStats stats = cpu_adam::gradient_stats(
-      gradient_span(resources_.device->host_view(shard), plan_.compute_dtype),
+      gradient_span(resources_.device->host_view(shard), plan_.config.gradient_dtype()),
       *resources_.executor);
   squared_norms_[unit] = stats.squared_norm;
-  if (!stats.finite) found_non_finite(unit);
+  if (!stats.finite) found_non_finite(unit, first_non_finite(unit));
+}
+
+zero::ShardedUnit::Reduced GradientFlow::check_of_sum(std::size_t unit) {
+  return [this, unit, agree = ranks_agree_on_checks_](offload::DeviceSpan shard) {
+    const std::span<std::byte> values = resources_.device->host_view(shard);
+    const cpu_adam::GradientStats stats = cpu_adam::gradient_stats(
+        gradient_span(values, plan_.config.gradient_dtype()), *resources_.executor);
+    SumCheck check{.squared_norm = stats.squared_norm, .non_finite = {}};
+    if (!stats.finite) {
+      const std::uint64_t first =
+          zero::shard_range(plan_.layouts[unit], plan_.config.rank, plan_.config.world_size).begin;
+      check.non_finite = first_non_finite(unit, values, first);
+    }
+    if (agree) {
+      double found[] = {stats.finite ? 0.0 : 1.0};
+      resources_.communicator->all_reduce(
+          found, "whether the gradients of unit " + plan_.layouts[unit].name + " are finite");
+      if (found[0] != 0.0 && stats.finite) check.non_finite = plan_.layouts[unit].name;
+    }
+    sum_checks_[unit] = check;
+  };
 }
 
 void GradientFlow::finish_check(std::size_t unit) {
+  if (several_ranks_) {
+    squared_norms_[unit] = sum_checks_[unit].squared_norm;
+    if (!sum_checks_[unit].non_finite.empty()) found_non_finite(unit, sum_checks_[unit].non_finite);
+    return;
+  }
   if (!norms_) return;
   squared_norms_[unit] = norms_->finish(unit, resources_.unit_context.stalls, stall_seconds_);
-  if (!std::isfinite(squared_norms_[unit])) found_non_finite(unit);
+  if (!std::isfinite(squared_norms_[unit])) found_non_finite(unit, first_non_finite(unit));
 }
 
 // The parameter's name where the host can read the gradient; otherwise the unit's name.
@@ -81,24 +121,32 @@ std::string GradientFlow::first_non_finite(std::size_t unit) const {
   std::span<std::byte> gradient;
   if (!norms_) {
     gradient = resources_.device->host_view(own.gradient_shard());
-  } else if (plan_.config.world_size == 1 && home.tier() == offload::Tier::host) {
+  } else if (home.tier() == offload::Tier::host) {
     gradient = home.host_memory();
   }
-  const std::size_t element = size_of(plan_.compute_dtype);
+  return first_non_finite(unit, gradient, 0);
+}
+
+std::string GradientFlow::first_non_finite(std::size_t unit, std::span<std::byte> values,
+                                           std::uint64_t first_count) const {
+  const std::size_t element = size_of(plan_.config.gradient_dtype());
+  const std::uint64_t end_count = first_count + values.size() / element;
   for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
-    const std::size_t end_bytes = (param.offset_count + param.count) * element;
-    if (end_bytes > gradient.size()) break;
-    const auto values = gradient.subspan(param.offset_count * element, param.count * element);
-    if (!cpu_adam::gradient_stats(gradient_span(values, plan_.compute_dtype), *resources_.executor)
+    const std::uint64_t begin = std::max(first_count, param.offset_count);
+    const std::uint64_t end = std::min(end_count, param.offset_count + param.count);
+    if (begin >= end) continue;
+    const auto part = values.subspan((begin - first_count) * element, (end - begin) * element);
+    if (!cpu_adam::gradient_stats(gradient_span(part, plan_.config.gradient_dtype()),
+                                  *resources_.executor)
              .finite)
       return param.name;
   }
   return plan_.layouts[unit].name;
 }
 
-void GradientFlow::found_non_finite(std::size_t unit) {
+void GradientFlow::found_non_finite(std::size_t unit, const std::string& name) {
   if (!non_finite_.empty()) return;
-  non_finite_ = first_non_finite(unit);
+  non_finite_ = name;
   if (!immediate_) return;
   const bool first = unit + 1 == plan_.layouts.size();
   if (!first) {
@@ -115,10 +163,13 @@ void GradientFlow::found_non_finite(std::size_t unit) {
 void GradientFlow::send(const std::vector<std::size_t>& units, std::size_t counted) {
   for (std::size_t i = 0; i < units.size(); ++i) {
     zero::ShardedUnit& unit = *resources_.units[units[i]];
-    unit.reduce();
-    if (i < counted) begin_check(units[i]);
+    if (!several_ranks_ && i < counted) begin_check(units[i]);
     if (plan_.units[units[i]].gradients_use_slots) lend_home(units[i]);
-    unit.begin_reduce_home();
+    if (several_ranks_) {
+      unit.begin_reduce_home(i < counted ? check_of_sum(units[i]) : nullptr);
+    } else {
+      unit.begin_reduce_home();
+    }
   }
   moves_.push_back({units, counted});
   if (!plan_.config.sluice.overlap) finish_moves();
@@ -156,7 +207,19 @@ void GradientFlow::finish_front() {
     begin_update(units.front(), *immediate_);
   } else if (slots_[units.front()]) {
     forget(units.front());  // the step will be skipped, and other units need the slot
+  } else if (counted > 0) {
+    begin_speculative_update(units.front());
   }
+}
+
+void GradientFlow::begin_speculative_update(std::size_t unit) {
+  if (!speculative_ || !resources_.updater->can_speculate(unit)) return;
+  // The norm only grows. Other ranks may have more of it.
+  const double norm = std::sqrt(squared_norm()) / loss_scale_;
+  const bool clips = gradient_factor(plan_.config.gradient_clipping, norm, loss_scale_) !=
+                     speculative_->step.gradient_factor;
+  if (clips || !non_finite_.empty()) return speculative_.reset();
+  resources_.updater->begin_speculative_update(unit, *speculative_);
 }
 
 void GradientFlow::forget(std::size_t unit) {
@@ -165,7 +228,7 @@ void GradientFlow::forget(std::size_t unit) {
 }
 
 void GradientFlow::begin_arrived_updates() {
-  if (!immediate_) return;
+  if (!immediate_ && !speculative_) return;
   const auto reduced = [&](std::size_t unit) { return resources_.units[unit]->reduce_done(); };
   const auto arrived = [&](const Move& move) {
     for (std::size_t i = 0; i < move.counted; ++i) {
@@ -183,13 +246,30 @@ void GradientFlow::finish_moves() {
 void GradientFlow::begin_update(std::size_t unit, const UpdateSettings& settings) {
   zero::ShardedUnit& target = *resources_.units[unit];
   target.consume_gradients();
-  StateUpdater::Update update =
-      resources_.updater->begin_update(unit, settings, std::move(slots_[unit]));
+  StateUpdater::Update update = end_speculation(unit, settings);
   target.set_update(std::move(update.weights));
   states_[unit] = std::move(update.states);
   if (plan_.config.sluice.overlap) return;
   target.wait_current(update_stall_);
   finish_states(unit, update_stall_);
+}
+
+// Begins the rest of the unit's update: all of it, unless its speculative update is kept.
+StateUpdater::Update GradientFlow::end_speculation(std::size_t unit,
+                                                   const UpdateSettings& settings) {
+  StateUpdater& updater = *resources_.updater;
+  if (updater.speculates(unit)) {
+    if (settings.step.gradient_factor == unclipped_factor_)
+      return updater.keep_speculative_update(unit, settings.after);
+    updater.drop_speculative_update(unit);
+  }
+  return updater.begin_update(unit, settings, std::move(slots_[unit]));
+}
+
+// Drops the unit's speculative update; nothing reads its gradients any more. Blocks.
+void GradientFlow::wait_for_speculation(std::size_t unit) {
+  if (resources_.updater->speculates(unit))
+    resources_.updater->drop_speculative_update(unit).wait();
 }
 
 void GradientFlow::begin_updates(const UpdateSettings& asked) {
@@ -200,6 +280,7 @@ void GradientFlow::begin_updates(const UpdateSettings& asked) {
   for (std::size_t u = 0; u < resources_.units.size(); ++u) {
     if (!plan_.units[u].frozen) begin_update(u, settings);
   }
+  clipped_ = settings.step.gradient_factor != unclipped_factor_;
 }
 
 void GradientFlow::finish_states(std::size_t unit, zero::GatherStall& stall) {
@@ -225,12 +306,14 @@ void GradientFlow::finish_updates(zero::GatherStall& stall) {
 
 void GradientFlow::drop() {
   for (std::size_t u = 0; u < resources_.units.size(); ++u) {
+    wait_for_speculation(u);
     if (resources_.units[u]->gradient_state() == zero::GradientState::waiting) forget(u);
   }
 }
 
 void GradientFlow::abandon() {
   moves_.clear();
+  for (std::size_t u = 0; u < resources_.units.size(); ++u) wait_for_speculation(u);
   for (const auto& unit : resources_.units) unit->abandon_gradients();
   for (offload::TileLease& slot : slots_) slot = offload::TileLease();
 }

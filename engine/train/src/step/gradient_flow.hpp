@@ -4,7 +4,7 @@
 // gradient's home, and the gradient waits there for its update. Updates wait for the norm of all
 // units, or each begins when its gradient is at home.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <deque>
 #include <optional>
@@ -33,6 +33,12 @@ class GradientFlow {
   // From now on a unit's update begins when its gradient is at home. Called before the first unit's
   // gradients are sent.
   void update_immediately(const UpdateSettings& settings);
+
+  // From now on the update of a unit with second states begins when its gradient is at home, as if
+  // nothing were clipped; begin_updates() keeps it, or does it again. After an update that was
+  // clipped, and once the gradients of this step have a norm that clips, none begins. `loss_scale`:
+  // times the divisor of sums over ranks. Called as update_immediately() is.
+  void speculate(const UpdateSettings& settings, double loss_scale);
 
   // Prepares flat gradient buffers on the device for the units that one backward accumulates into.
   // A buffer starts with what the unit accumulated earlier in this step. Waits for room.
@@ -72,7 +78,7 @@ class GradientFlow {
   // Empty, or the name of the first parameter that was found with a non-finite gradient; the unit's
   // name where the host cannot read the gradient.
   const std::string& non_finite() const { return non_finite_; }
-  // True when updates of this step have begun before end_step().
+  // Whether updates of this step begin as gradients arrive; speculative updates do not count.
   bool updates_begun() const { return immediate_.has_value(); }
   // Seconds that the calling thread waited for gradients to leave the device.
   double stall_seconds() const { return stall_seconds_; }
@@ -84,12 +90,21 @@ class GradientFlow {
   void begin_buffer(std::size_t unit);
   void begin_check(std::size_t unit);
   void finish_check(std::size_t unit);
-  void found_non_finite(std::size_t unit);
+  // Checks this rank's shard of a sum over ranks, on the thread that reduces.
+  zero::ShardedUnit::Reduced check_of_sum(std::size_t unit);
+  void found_non_finite(std::size_t unit, const std::string& name);
+  // The parameter of `unit` that has the first non-finite value among elements from `first_count`
+  // on; the unit's name when the values are not given.
+  std::string first_non_finite(std::size_t unit, std::span<std::byte> values,
+                               std::uint64_t first_count) const;
   std::string first_non_finite(std::size_t unit) const;
   void lend_home(std::size_t unit);
   void forget(std::size_t unit);
   void finish_front();
   void begin_update(std::size_t unit, const UpdateSettings& settings);
+  void begin_speculative_update(std::size_t unit);
+  StateUpdater::Update end_speculation(std::size_t unit, const UpdateSettings& settings);
+  void wait_for_speculation(std::size_t unit);
   void finish_states(std::size_t unit, zero::GatherStall& stall);
 
   RunResources& resources_;
@@ -100,6 +115,11 @@ class GradientFlow {
   std::vector<Ticket> states_;  // by unit: the part of its update after its weights are current
   std::string non_finite_;
   std::optional<UpdateSettings> immediate_;  // set: updates begin as gradients arrive
+  // Set: updates begin as gradients arrive, where there are second states.
+  std::optional<UpdateSettings> speculative_;
+  double loss_scale_ = 1;       // times the divisor of sums over ranks
+  float unclipped_factor_ = 1;  // of the gradients of this step
+  bool clipped_ = false;        // the last update was
   // The buffers of one backward on their way home: units[0] is the unit whose backward it was, the
   // others are those that it borrows from. The first `counted` enter the norm on arrival.
   struct Move {
@@ -107,7 +127,17 @@ class GradientFlow {
     std::size_t counted = 0;
   };
   std::deque<Move> moves_;
-  std::optional<DeviceNorms> norms_;       // set when the device is not host-addressable
+  std::optional<DeviceNorms> norms_;  // set when the device is not host-addressable
+  // By unit: what check_of_sum() found. Read after the unit's move has ended.
+  struct SumCheck {
+    double squared_norm = 0;
+    std::string non_finite;  // empty: finite
+  };
+  const bool several_ranks_;
+  std::vector<SumCheck> sum_checks_;
+  // Updates of this step were to begin as gradients arrive, so the ranks agree on every check
+  // before the update that it decides on.
+  bool ranks_agree_on_checks_ = false;
   std::vector<offload::TileLease> slots_;  // by unit: the slot its gradient moves to or waits in
 };
 

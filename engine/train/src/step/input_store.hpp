@@ -3,7 +3,7 @@
 // tier that the plan gave it. In the backward pass a slot takes the gradient of its input, which
 // replaces the input.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstddef>
 #include <deque>

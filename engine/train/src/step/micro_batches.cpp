@@ -19,6 +19,10 @@ std::span<std::int64_t> row_of(const torch::Tensor& windows, std::int64_t row) {
 
 }  // namespace
 
+std::int64_t number_in_step(const plan::Plan& plan, std::size_t index) {
+  return static_cast<std::int64_t>(index) * plan.config.world_size + plan.config.rank;
+}
+
 MicroBatches::MicroBatches(const plan::Plan& plan, const models::Dataset& data, std::uint64_t seed,
                            std::int64_t step, torch::Device device)
     : plan_(plan), data_(data), seed_(seed), step_(step) {
@@ -32,10 +36,9 @@ MicroBatches::MicroBatches(const plan::Plan& plan, const models::Dataset& data, 
 torch::Tensor MicroBatches::draw(std::size_t index) const {
   const std::int64_t rows = plan_.config.micro_batch_size;
   torch::Tensor windows = torch::empty({rows, plan_.model.n_positions + 1}, torch::kInt64);
+  const std::int64_t first = number_in_step(plan_, index) * rows;
   for (std::int64_t row = 0; row < rows; ++row) {
-    const auto sample = static_cast<std::uint64_t>(index) * static_cast<std::uint64_t>(rows) +
-                        static_cast<std::uint64_t>(row);
-    data_.draw(seed_, step_, sample, row_of(windows, row));
+    data_.draw(seed_, step_, static_cast<std::uint64_t>(first + row), row_of(windows, row));
   }
   return windows;
 }

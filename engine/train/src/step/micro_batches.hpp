@@ -1,9 +1,10 @@
 #pragma once
 // MicroBatches: the token windows of one step, by micro-batch. Each window depends on seed, step
 // and sample number only, so neither the tier nor the number of ranks changes what a step trains
-// on.
+// on. Micro-batch m of rank r is number m * ranks + r of the step, which its samples and its
+// dropout follow from.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 
@@ -18,6 +19,9 @@ struct Batch {
   torch::Tensor targets;  // (B, T) int64: the token after each input
 };
 
+// The number in the whole step of this rank's micro-batch `index`.
+std::int64_t number_in_step(const plan::Plan& plan, std::size_t index);
+
 // Confined to the thread that trains.
 class MicroBatches {
  public:
@@ -26,7 +30,7 @@ class MicroBatches {
   MicroBatches(const plan::Plan& plan, const models::Dataset& data, std::uint64_t seed,
                std::int64_t step, torch::Device device);
 
-  // Micro-batch `index` of the step; inputs and targets are on the device.
+  // Micro-batch `index` of this rank's; inputs and targets are on the device.
   Batch at(std::size_t index) const;
 
  private:

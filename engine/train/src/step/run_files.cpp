@@ -42,12 +42,13 @@ std::uint64_t scratch_bytes(const plan::Plan& plan) {
   const std::uint64_t hidden = align_up(plan.unit_input_bytes(), offload::kPageBytes);
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const plan::UnitPlacement& unit = plan.units[u];
-    const std::uint64_t shard =
-        align_up(plan.layouts[u].flat_count / static_cast<std::uint64_t>(plan.config.world_size) *
-                     size_of(plan.compute_dtype),
-                 offload::kPageBytes);
-    if (unit.weights == Tier::nvme) sum += shard;
-    if (unit.gradients == Tier::nvme && !unit.frozen) sum += shard;
+    const auto shard = [&](DType dtype) {
+      return align_up(plan.layouts[u].flat_count /
+                          static_cast<std::uint64_t>(plan.config.world_size) * size_of(dtype),
+                      offload::kPageBytes);
+    };
+    if (unit.weights == Tier::nvme) sum += shard(plan.compute_dtype);
+    if (unit.gradients == Tier::nvme && !unit.frozen) sum += shard(plan.config.gradient_dtype());
     sum +=
         static_cast<std::uint64_t>(std::count(unit.inputs.begin(), unit.inputs.end(), Tier::nvme)) *
         hidden;

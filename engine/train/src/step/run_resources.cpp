@@ -44,6 +44,19 @@ RunDevice checked(RunDevice device, const plan::Plan& plan) {
   return device;
 }
 
+zero::SumFormat sum_format(const plan::Plan& plan) {
+  const config::TrainConfig& config = plan.config;
+  zero::SumFormat format;
+  if (config.world_size == 1) return format;
+  const config::ReductionConfig& reduction = config.zero.reduction;
+  format = {reduction.wire_dtype, reduction.divisor_before_sum(config.world_size)};
+  SLUICE_CHECK(plan.device.host_addressable || format.is_plain(config.gradient_dtype()),
+               "communication_data_type, prescale_gradients and gradient_predivide_factor are for "
+               "ranks that compute on the CPU: gradients on a GPU are summed in their own type, "
+               "undivided; remove the key");
+  return format;
+}
+
 }  // namespace
 
 RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, Trace* the_trace)
@@ -70,6 +83,7 @@ RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, T
                "a plan for " + std::to_string(plan.config.world_size) +
                    " ranks, and communicators of " + std::to_string(communicator->world_size()));
   gather_worker = std::make_unique<Worker>("sluice-gather");
+  if (communicator->world_size() > 1) reduce_worker = std::make_unique<Worker>("sluice-reduce");
   executor = make_executor(plan.schedule.threads.optimizer);
   make_units();
   UpdaterResources updater_resources{.plan = &plan,
@@ -86,6 +100,7 @@ RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, T
     stays_gathered.push_back(plan.units[u].gathered_until_backward);
   }
   updater = std::make_unique<StateUpdater>(updater_resources);
+  state_copies = std::make_unique<StateCopies>(plan, *host_pool);
   note_registration();
   make_inputs();
   const config::ZeroConfig& zero = plan.config.zero;
@@ -147,19 +162,29 @@ void RunResources::make_units() {
                                    .gather_communicator = gather_communicator.get(),
                                    .communicator = communicator.get(),
                                    .dtype = plan.compute_dtype,
+                                   .gradient_dtype = plan.config.gradient_dtype(),
                                    .gathers = TraceRow(trace, "gather"),
-                                   .stalls = {*device, TraceRow(trace, "stalls")}};
+                                   .stalls = {*device, TraceRow(trace, "stalls")},
+                                   .reduce_worker = reduce_worker.get(),
+                                   .reductions = TraceRow(trace, "reduce"),
+                                   .sums = sum_format(plan),
+                                   .executor = executor.get()};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const zero::UnitLayout& layout = plan.layouts[u];
-    const std::uint64_t shard = layout.flat_count /
-                                static_cast<std::uint64_t>(plan.config.world_size) *
-                                size_of(plan.compute_dtype);
+    const std::uint64_t shard_count =
+        layout.flat_count / static_cast<std::uint64_t>(plan.config.world_size);
+    const bool keeps_whole = plan.keeps_whole_weights(u);
     units.push_back(std::make_unique<zero::ShardedUnit>(
         layout, unit_context,
-        make_home(plan.units[u].weights, shard, "weights of unit " + layout.name),
+        make_home(plan.units[u].weights,
+                  (keeps_whole ? layout.flat_count : shard_count) * size_of(plan.compute_dtype),
+                  "weights of unit " + layout.name),
         plan.units[u].gradients_use_slots || plan.units[u].frozen
             ? offload::TieredBytes()
-            : make_home(plan.units[u].gradients, shard, "gradients of unit " + layout.name)));
+            : make_home(plan.units[u].gradients,
+                        shard_count * size_of(plan.config.gradient_dtype()),
+                        "gradients of unit " + layout.name),
+        keeps_whole ? zero::WeightsHome::whole : zero::WeightsHome::shard));
   }
   if (plan.rings.gradient_slots > 0) {
     gradient_slots.emplace(staging(), plan.rings.gradient_slot_bytes,

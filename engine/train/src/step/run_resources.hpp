@@ -20,16 +20,12 @@
 #include "sluice/zero/prefetcher.hpp"
 #include "sluice/zero/sharded_unit.hpp"
 #include "step/input_store.hpp"
+#include "step/rank_links.hpp"
 #include "step/run_files.hpp"
+#include "step/state_copies.hpp"
 #include "update/state_updater.hpp"
 
 namespace sluice::train {
-
-// The ranks that share a model: two communicators over them, for two threads. Empty: one rank.
-struct RankLinks {
-  std::unique_ptr<zero::Communicator> communicator;         // of the thread that computes
-  std::unique_ptr<zero::Communicator> gather_communicator;  // of the thread that gathers
-};
 
 // A struct of owners, in order, without behaviour of its own; so its members are public.
 // Confined to the thread that trains.
@@ -64,12 +60,14 @@ struct RunResources {
   std::unique_ptr<zero::Communicator> communicator;
   std::unique_ptr<zero::Communicator> gather_communicator;
   std::unique_ptr<Worker> gather_worker;
+  std::unique_ptr<Worker> reduce_worker;  // null: one rank
   std::unique_ptr<Executor> executor;
   zero::UnitContext unit_context;
   // Homes that gradients use in turn. Empty when every unit has a home for its gradients.
   std::optional<offload::BufferRing> gradient_slots;
   std::vector<std::unique_ptr<zero::ShardedUnit>> units;
   std::unique_ptr<StateUpdater> updater;
+  std::unique_ptr<StateCopies> state_copies;
   std::unique_ptr<InputStore> inputs;
   std::unique_ptr<zero::Prefetcher> prefetcher;
   std::unique_ptr<config::LearningRates> rates;

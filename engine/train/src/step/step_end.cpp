@@ -7,6 +7,10 @@
 
 namespace sluice::train {
 
+double divisor_of_sums(const config::TrainConfig& config) {
+  return config.zero.reduction.divisor_of_sum(config.world_size);
+}
+
 BackwardResult result_of_backward(const RunResources& resources, const GradientFlow& gradients,
                                   double loss_sum, double loss_scale) {
   BackwardResult result;
@@ -14,9 +18,9 @@ BackwardResult result_of_backward(const RunResources& resources, const GradientF
   const auto ranks = static_cast<double>(resources.plan.config.world_size);
   double totals[] = {gradients.squared_norm(), gradients.non_finite().empty() ? 0.0 : 1.0,
                      loss_sum * share};
-  resources.communicator->all_reduce(totals);
-  // Gradients were summed over the ranks; their mean is what counts.
-  result.gradient_norm = std::sqrt(totals[0]) / (loss_scale * ranks);
+  resources.communicator->all_reduce(totals, "norm and loss");
+  result.gradient_norm =
+      std::sqrt(totals[0]) / (loss_scale * divisor_of_sums(resources.plan.config));
   result.loss = totals[2] / ranks;
   if (!std::isfinite(result.loss)) {
     result.non_finite = "the loss";
@@ -29,9 +33,17 @@ BackwardResult result_of_backward(const RunResources& resources, const GradientF
   return result;
 }
 
+bool is_finite_on_all_ranks(const RunResources& resources, double value) {
+  double non_finite[] = {std::isfinite(value) ? 0.0 : 1.0};
+  resources.communicator->all_reduce(non_finite, "whether the loss is finite");
+  return non_finite[0] == 0.0;
+}
+
 UpdateSettings next_update(const RunResources& resources, const Progress& progress, bool ending) {
   const std::int64_t update = progress.updates + 1;
   UpdateSettings settings = settings_of_update(resources.plan, update, resources.rates->at(update));
+  // Factor of an update that begins during backward.
+  settings.step.gradient_factor = 1.0F / static_cast<float>(divisor_of_sums(resources.plan.config));
   settings.training_step = progress.step + 1;
   settings.commits = resources.commits(progress.step + 1, ending);
   return settings;
@@ -57,9 +69,8 @@ StepEnd end_step(const config::TrainConfig& config, const BackwardResult& backwa
     return {};
   }
   UpdateSettings clipped = update;
-  clipped.step.gradient_factor =
-      gradient_factor(config.gradient_clipping, backward.gradient_norm,
-                      scaler.scale() * static_cast<double>(config.world_size));
+  clipped.step.gradient_factor = gradient_factor(config.gradient_clipping, backward.gradient_norm,
+                                                 scaler.scale() * divisor_of_sums(config));
   scaler.updated();
   if (!backward.updates_begun) gradients.begin_updates(clipped);
   progress.step = step;

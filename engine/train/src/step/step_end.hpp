@@ -13,9 +13,12 @@
 
 namespace sluice::train {
 
+// The sum of gradients over the ranks, as units have it, is divided by this.
+double divisor_of_sums(const config::TrainConfig& config);
+
 struct BackwardResult {
   double loss = 0;             // mean over the micro-batches of the step, and over the ranks
-  double gradient_norm = 0;    // global, of the mean over ranks; unclipped, without the loss scale
+  double gradient_norm = 0;    // global, over ranks; unclipped, without the loss scale
   std::string non_finite;      // empty, "the loss", or "the gradient of NAME" (the first found)
   double forward_seconds = 0;  // see StepParts
   double backward_seconds = 0;
@@ -27,6 +30,9 @@ struct BackwardResult {
 // calls it.
 BackwardResult result_of_backward(const RunResources& resources, const GradientFlow& gradients,
                                   double loss_sum, double loss_scale);
+
+// Whether `value` is finite on every rank; all of them ask. No reduction is in flight.
+bool is_finite_on_all_ranks(const RunResources& resources, double value);
 
 // Settings of the update of the step after `progress`. `ending`: no step follows that one.
 UpdateSettings next_update(const RunResources& resources, const Progress& progress, bool ending);
@@ -42,7 +48,7 @@ struct StepEnd {
 //   minimum forbids a skip, returns `why_stop` instead. Then weights and `progress` are unchanged,
 //   and the caller throws the text.
 // - Otherwise: computes the factor that clips and removes the loss scale, and begins the update of
-//   every unit with it. Updates that began during backward had no clipping and need no factor.
+//   every unit with it. Updates that began during backward have the factor of next_update().
 //   `progress` counts the step and the update.
 // Throws the errors of StateUpdater::begin_update(); then training cannot continue.
 StepEnd end_step(const config::TrainConfig& config, const BackwardResult& backward,

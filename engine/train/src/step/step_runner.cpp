@@ -1,10 +1,11 @@
 #include "step/step_runner.hpp"
 
 #include <chrono>
-#include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "device/tensor_bytes.hpp"
+#include "sluice/base/log.hpp"
 #include "sluice/plan/stages.hpp"
 
 namespace sluice::train {
@@ -36,10 +37,12 @@ StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
   for (std::size_t u = 0; u < last_; ++u) {
     if (plan_.units[u].activations_saved) saved_[u].resize(micro_batches_);
   }
+  resources_.device->memory().set_make_room([this] { return drop_activations(); });
 }
 
 // Modules hold views of the resources' buffers.
 StepRunner::~StepRunner() {
+  resources_.device->memory().set_make_room({});
   for (const auto& module : modules_) module->unbind();
 }
 
@@ -47,7 +50,7 @@ models::DropoutKey StepRunner::dropout_key(const Step& step, std::size_t micro_b
   return {.training = true,
           .seed = seed_,
           .step = step.number,
-          .micro_batch = static_cast<std::int64_t>(index_of(step, micro_batch))};
+          .micro_batch = number_in_step(plan_, index_of(step, micro_batch))};
 }
 
 StepRunner::Span StepRunner::span(const char* what, std::size_t unit, std::int64_t step) {
@@ -81,13 +84,37 @@ void StepRunner::bind(std::size_t unit) {
 void StepRunner::begin_gradients(std::size_t unit) {
   gradients_.begin_unit(unit);
   const auto flat = [&](std::size_t u) {
-    return tensor_over(resources_.units[u]->gradients(), plan_.compute_dtype,
+    return tensor_over(resources_.units[u]->gradients(), plan_.config.gradient_dtype(),
                        resources_.compute.where);
   };
   modules_[unit]->bind_gradients(plan_.layouts[unit], flat(unit), borrowed_views(unit, flat));
 }
 
+bool StepRunner::is_saved(const Cell& cell) const {
+  return plan_.units[cell.unit].activations_saved &&
+         saved_[cell.unit][cell.micro_batch].y.defined();
+}
+
+bool StepRunner::drop_activations() {
+  for (std::size_t u = 0; u < last_; ++u) {
+    if (u == computing_) continue;
+    for (std::size_t m = saved_[u].size(); m-- > 0;) {
+      if (!is_saved({u, m})) continue;
+      saved_[u][m] = Graph{};
+      if (++dropped_ == 1) {
+        log(LogLevel::warn,
+            "the device's memory has no room for a block, so saved activations make room and are "
+            "computed again: the steps take longer (lower \"sluice\": {\"device_bytes\"} to plan "
+            "with fewer saved activations)");
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
 void StepRunner::enter_stage(std::size_t unit) {
+  computing_ = unit;
   resources_.prefetcher->enter_stage(gather_stall_);
   bind(unit);
 }
@@ -162,11 +189,19 @@ void StepRunner::last_unit(Step& step) {
     x = torch::Tensor();
     resources_.inputs->put(last_, m, gradient.contiguous());
   }
-  // Reading the loss waits for all issued work, so it is read here only if updates depend on it.
-  if (step.immediate && is_last_pass(step) && std::isfinite(step.loss_sum.item<double>()))
-    gradients_.update_immediately(*step.immediate);
+  if (is_last_pass(step)) choose_updates(step);
   send_gradients(step, last_);
   leave_stage(last_);
+}
+
+// Decides when the updates of this step begin.
+void StepRunner::choose_updates(const Step& step) {
+  if (plan_.config.updates_need_all_gradients()) {
+    gradients_.speculate(step.update, step.loss_scale * divisor_of_sums(plan_.config));
+  } else if (is_finite_on_all_ranks(resources_, step.loss_sum.item<double>())) {
+    // Reading the loss waits for all issued work, so it is read here only if updates depend on it.
+    gradients_.update_immediately(step.update);
+  }
 }
 
 void StepRunner::send_gradients(const Step& step, std::size_t unit) {
@@ -179,13 +214,14 @@ void StepRunner::send_gradients(const Step& step, std::size_t unit) {
 
 void StepRunner::backward_unit(Step& step, std::size_t unit) {
   enter_stage(unit);
-  const bool saved = plan_.units[unit].activations_saved;
-  const Span computing = span(saved ? "backward" : "recompute+backward", unit, step.number);
+  const bool planned = plan_.units[unit].activations_saved;
+  const Span computing = span(planned ? "backward" : "recompute+backward", unit, step.number);
   begin_gradients(unit);
   for (std::size_t m = 0; m < micro_batches_; ++m) {
+    const bool saved = is_saved({unit, m});
     torch::Tensor x = saved ? torch::Tensor() : input_of(step, {unit, m}, AfterGet::release);
     torch::Tensor dy = resources_.inputs->get(unit + 1, m, AfterGet::release);
-    if (unit > 0 && !saved) prefetch_input({unit, m});
+    if (unit > 0 && !planned) prefetch_input({unit, m});
     prefetch_input({unit + 1, m});
     Graph graph = saved ? std::exchange(saved_[unit][m], Graph{})
                         : run_with_gradients(step, {unit, m}, std::move(x));
@@ -228,8 +264,7 @@ void StepRunner::wait_to_time(const Step& step) const {
 }
 
 BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::int64_t number,
-                                            double loss_scale,
-                                            const std::optional<UpdateSettings>& immediate,
+                                            double loss_scale, const UpdateSettings& update,
                                             const BetweenHook& between) {
   gradients_.begin_step();
   resources_.updater->expect_updates();
@@ -238,7 +273,7 @@ BackwardResult StepRunner::forward_backward(const models::Dataset& data, std::in
       .number = number,
       .batches = MicroBatches(plan_, data, seed_, number, device),
       .loss_scale = loss_scale,
-      .immediate = immediate,
+      .update = update,
       .loss_sum = torch::zeros({}, torch::TensorOptions().dtype(torch::kFloat64).device(device))};
   for (; step.pass < plan_.passes(); ++step.pass) run_pass(step, between);
   const double loss_sum = step.loss_sum.item<double>();  // waits for the last work of the step
@@ -264,6 +299,8 @@ double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t wind
                                  std::uint64_t first, std::uint64_t count) {
   const torch::NoGradGuard no_grad;
   const auto rows = static_cast<std::uint64_t>(plan_.config.micro_batch_size);
+  const auto ranks = static_cast<std::uint64_t>(plan_.config.world_size);
+  const auto rank = static_cast<std::uint64_t>(plan_.config.rank);
   const std::uint64_t batches = (count + rows - 1) / rows;
   const auto batch = [&](std::uint64_t index) {
     const std::uint64_t begin = index * rows;
@@ -272,15 +309,16 @@ double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t wind
                             resources_.compute.where);
   };
   resources_.prefetcher->begin_pass(plan::evaluation_stages(plan_.layouts));
-  double loss_sum = 0;
+  std::vector<double> losses(batches, 0.0);  // times their windows; of other ranks 0
   for (std::size_t u = 0; u <= last_; ++u) {
     enter_stage(u);
     const TraceSpan computing(compute_row_, "evaluate", plan_.layouts[u].name);
-    for (std::uint64_t m = 0; m < batches; ++m) {
-      torch::Tensor x = u == 0 ? batch(m).inputs : resources_.inputs->get(u, m, AfterGet::release);
+    for (std::uint64_t b = rank; b < batches; b += ranks) {
+      const std::size_t m = b / ranks;  // of this rank
+      torch::Tensor x = u == 0 ? batch(b).inputs : resources_.inputs->get(u, m, AfterGet::release);
       if (u == last_) {
-        const torch::Tensor targets = batch(m).targets;
-        loss_sum +=
+        const torch::Tensor targets = batch(b).targets;
+        losses[b] =
             modules_[u]->loss(x, targets).item<double>() * static_cast<double>(targets.size(0));
         continue;
       }
@@ -292,15 +330,18 @@ double StepRunner::evaluate_pass(const models::Dataset& data, std::uint64_t wind
   }
   resources_.prefetcher->end_pass();
   resources_.inputs->clear();
-  return loss_sum;
+  // Summed in the order of the windows, so the ranks have the bits of one rank.
+  resources_.communicator->all_reduce(losses, "losses of an evaluation");
+  return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
 std::optional<double> StepRunner::evaluate(
     const models::Dataset& data, std::uint64_t window_limit,
     const std::function<bool(std::uint64_t, std::uint64_t)>& progress) {
   const std::uint64_t total = data.eval_window_count(window_limit);
-  const std::uint64_t per_pass =
-      micro_batches_ * static_cast<std::uint64_t>(plan_.config.micro_batch_size);
+  const std::uint64_t per_pass = micro_batches_ *
+                                 static_cast<std::uint64_t>(plan_.config.micro_batch_size) *
+                                 static_cast<std::uint64_t>(plan_.config.world_size);
   double loss_sum = 0;
   for (std::uint64_t first = 0; first < total; first += per_pass) {
     const std::uint64_t count = std::min(per_pass, total - first);

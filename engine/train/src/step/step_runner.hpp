@@ -18,7 +18,7 @@
 // Forward keeps LibTorch's graph for the units that the plan names (activations_saved). Backward
 // computes the other units again from their inputs.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <functional>
@@ -59,13 +59,13 @@ class StepRunner {
   using BetweenHook = std::function<void()>;
 
   // Forward and backward of step `number` (from 1); the loss is multiplied by `loss_scale`.
-  // Without `immediate`, every unit's gradients wait at their homes afterwards. With it, each
-  // unit's update begins when its gradient is at home, unless the loss or the first gradient (the
-  // last unit's) is non-finite: then no update begins. A later non-finite gradient throws Error.
-  // Also throws IoError, OutOfMemory and CudaError; after any error the runner can only be
-  // destroyed.
+  // `update`: of the end of this step. Where updates need all gradients, every unit's gradients
+  // wait at their homes afterwards. Otherwise each unit's update begins when its gradient is at
+  // home, unless the loss or the first gradient (the last unit's) is non-finite: then no update
+  // begins. A later non-finite gradient throws Error. Also throws IoError, OutOfMemory and
+  // CudaError; after any error the runner can only be destroyed.
   BackwardResult forward_backward(const models::Dataset& data, std::int64_t number,
-                                  double loss_scale, const std::optional<UpdateSettings>& immediate,
+                                  double loss_scale, const UpdateSettings& update,
                                   const BetweenHook& between);
   // As sluice::train::end_step(), for the gradients of that step.
   StepEnd end_step(const BackwardResult& backward, const UpdateSettings& update,
@@ -76,12 +76,16 @@ class StepRunner {
   void finish_updates();
 
   // Mean cross-entropy over the evaluation windows, of which there is at least one. Call
-  // finish_updates() first. `progress` gets the windows done and the total; when it returns false
-  // the evaluation ends there, without a result.
+  // finish_updates() first. The ranks share the micro-batches of windows. `progress` gets the
+  // windows done and the total; when it returns false, on every rank, the evaluation ends there,
+  // without a result.
   std::optional<double> evaluate(const models::Dataset& data, std::uint64_t window_limit,
                                  const std::function<bool(std::uint64_t, std::uint64_t)>& progress);
 
   RunnerStalls stalls() const;
+  // Micro-batches of units whose saved activations were dropped, because the device's memory had no
+  // room for a block: backward computed them again.
+  std::uint64_t dropped_activations() const { return dropped_; }
 
  private:
   // The step in progress.
@@ -89,8 +93,8 @@ class StepRunner {
     std::int64_t number;  // from 1
     MicroBatches batches;
     double loss_scale;
-    std::optional<UpdateSettings> immediate;  // settings of updates that begin during backward
-    torch::Tensor loss_sum;                   // one fp64 element on the device, unscaled
+    const UpdateSettings& update;
+    torch::Tensor loss_sum;  // one fp64 element on the device, unscaled
     std::size_t pass = 0;
     double forward_seconds = 0;
     double backward_seconds = 0;
@@ -125,8 +129,14 @@ class StepRunner {
   void bind(std::size_t unit);
   void enter_stage(std::size_t unit);
   void leave_stage(std::size_t unit);
+  void choose_updates(const Step& step);
   void begin_gradients(std::size_t unit);
   void send_gradients(const Step& step, std::size_t unit);
+  bool is_saved(const Cell& cell) const;
+  // Drops the saved activations that backward needs last; false when there are none but those of
+  // the unit that computes. Called by the device's memory, on the training thread or on one of
+  // LibTorch's for which the training thread waits.
+  bool drop_activations();
   Graph run_with_gradients(const Step& step, const Cell& cell, torch::Tensor x);
   torch::Tensor input_of(const Step& step, const Cell& cell, InputStore::AfterGet after);
   void prefetch_input(const Cell& cell);
@@ -151,6 +161,8 @@ class StepRunner {
   ComputeTimeline timeline_;
   zero::GatherStall gather_stall_;
   std::vector<std::vector<Graph>> saved_;  // by unit and micro-batch; empty: computed again
+  std::size_t computing_ = 0;              // unit
+  std::uint64_t dropped_ = 0;
 };
 
 }  // namespace sluice::train

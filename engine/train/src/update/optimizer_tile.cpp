@@ -6,21 +6,20 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/cpu_adam/copy.hpp"
 #include "sluice/models/checkpoints.hpp"
 
 namespace sluice::train {
 
 namespace {
 
-using Bytes = std::span<std::byte>;
-
-cpu_adam::WeightSpan weight_span(Bytes bytes, DType dtype) {
+cpu_adam::WeightSpan weight_span(std::span<std::byte> bytes, DType dtype) {
   if (dtype == DType::bf16) return as<Bf16>(bytes);
   if (dtype == DType::fp16) return as<Fp16>(bytes);
   return as<float>(bytes);
 }
 
-cpu_adam::MomentSpan moment_span(Bytes bytes, const models::StateFormat& format) {
+cpu_adam::MomentSpan moment_span(std::span<std::byte> bytes, const models::StateFormat& format) {
   if (format.moments == config::MomentFormat::bf16) return as<Bf16>(bytes);
   return as<float>(bytes);
 }
@@ -98,18 +97,32 @@ std::string likely_cause(const plan::Plan& plan, const cpu_adam::OptimizerConfig
 
 }  // namespace
 
-cpu_adam::GradientSpan gradient_span(Bytes bytes, DType dtype) {
+cpu_adam::GradientSpan gradient_span(std::span<std::byte> bytes, DType dtype) {
   if (dtype == DType::bf16) return std::span<const Bf16>(as<Bf16>(bytes));
   if (dtype == DType::fp16) return std::span<const Fp16>(as<Fp16>(bytes));
   return std::span<const float>(as<float>(bytes));
+}
+
+void write_weights(std::span<const float> master, std::span<std::byte> weights, DType dtype) {
+  if (dtype == DType::fp32) {
+    std::copy(master.begin(), master.end(), as<float>(weights).begin());
+    return;
+  }
+  if (dtype == DType::fp16) {
+    std::transform(master.begin(), master.end(), as<Fp16>(weights).begin(),
+                   [](float value) { return to_fp16(value); });
+    return;
+  }
+  std::transform(master.begin(), master.end(), as<Bf16>(weights).begin(),
+                 [](float value) { return to_bf16(value); });
 }
 
 cpu_adam::SplitMaster split_master(const StateSpans& states) {
   return {as<Bf16>(states[0]), as<std::uint16_t>(states[1])};
 }
 
-cpu_adam::Tile tile_of(const plan::Plan& plan, const StateSpans& states, Bytes gradient,
-                       Bytes weight) {
+cpu_adam::Tile tile_of(const plan::Plan& plan, const StateSpans& states,
+                       std::span<std::byte> gradient, std::span<std::byte> weight) {
   const models::StateFormat& format = plan.state_format;
   cpu_adam::Tile tile;
   if (format.is_split()) {
@@ -121,7 +134,7 @@ cpu_adam::Tile tile_of(const plan::Plan& plan, const StateSpans& states, Bytes g
   const std::size_t first = format.first_moment();
   for (std::size_t k = 0; k < models::moment_count(format.kind); ++k)
     tile.moments[k] = moment_span(states[first + k], format);
-  tile.gradient = gradient_span(gradient, plan.compute_dtype);
+  tile.gradient = gradient_span(gradient, plan.config.gradient_dtype());
   return tile;
 }
 
@@ -160,6 +173,10 @@ void step_group(const plan::Plan& plan, const offload::SwapStore* store,
 }
 
 }  // namespace
+
+void copy_states(const StateSpans& to, const StateSpans& from) {
+  for (std::size_t i = 0; i < to.size(); ++i) cpu_adam::copy_past_caches(to[i], from[i]);
+}
 
 void step_piece(const plan::Plan& plan, const offload::SwapStore* store,
                 const UpdateSettings& settings, const TileRange& range,

@@ -27,8 +27,12 @@ std::span<T> as(std::span<std::byte> bytes) {
 cpu_adam::GradientSpan gradient_span(std::span<std::byte> bytes, DType dtype);
 // The master of states in the split format.
 cpu_adam::SplitMaster split_master(const StateSpans& states);
+// Rounds an fp32 master to the weights: to nearest even, as an update does.
+void write_weights(std::span<const float> master, std::span<std::byte> weights, DType dtype);
+// Copies every part, past the caches of the CPU. Parts have equal sizes.
+void copy_states(const StateSpans& to, const StateSpans& from);
 // All arguments have the same number of elements. `weight` is not used if the master is split,
-// because the weight is then half of the master.
+// because the weight is then half of the master. It may be empty: no weight is written.
 cpu_adam::Tile tile_of(const plan::Plan& plan, const StateSpans& states,
                        std::span<std::byte> gradient, std::span<std::byte> weight);
 

@@ -5,7 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
+#include "update/speculation/speculation.hpp"
 #include "update/tile_placement.hpp"
 #include "update/tile_scheduler.hpp"
 #include "update/tile_work.hpp"
@@ -19,21 +22,6 @@ using States = TileWork::States;
 using Parts = TileWork::Parts;
 
 namespace {
-
-// Rounds an fp32 master to the weights: to nearest even, as an update does.
-void write_weights(std::span<const float> master, Bytes weights, DType dtype) {
-  if (dtype == DType::fp32) {
-    std::copy(master.begin(), master.end(), as<float>(weights).begin());
-    return;
-  }
-  if (dtype == DType::fp16) {
-    std::transform(master.begin(), master.end(), as<Fp16>(weights).begin(),
-                   [](float value) { return to_fp16(value); });
-    return;
-  }
-  std::transform(master.begin(), master.end(), as<Bf16>(weights).begin(),
-                 [](float value) { return to_bf16(value); });
-}
 
 // Sets a split master from `fill`, one piece at a time.
 void fill_split(const StateUpdater::Fill& fill, std::uint64_t offset_count,
@@ -140,10 +128,14 @@ StateUpdater::StateUpdater(const UpdaterResources& resources)
     : resources_(resources),
       placement_(std::make_unique<TilePlacement>(resources_)),
       scheduler_(std::make_unique<TileScheduler>(resources_, *placement_)),
-      only_in_memory_(resources.plan->units.size(), false) {}
+      only_in_memory_(resources.plan->units.size(), false),
+      speculative_(resources.plan->units.size()) {}
 StateUpdater::~StateUpdater() = default;
 UpdateCounters StateUpdater::counters() const {
-  return scheduler_->counters();
+  UpdateCounters counters = scheduler_->counters();
+  MutexLock lock(mutex_);
+  counters.speculated = speculated_;
+  return counters;
 }
 
 const std::string& StateUpdater::why_unregistered() const {
@@ -171,6 +163,7 @@ void StateUpdater::forget_failure(std::size_t unit) {
 
 StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSettings& settings,
                                                 offload::TileLease gradients) {
+  resources_.units[unit]->note_change();
   TileWork work;
   work.what = "update";
   work.after = settings.after;
@@ -183,12 +176,19 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
     piece.first_element = first + range.begin;
     step_piece(*resources_.plan, resources_.store, settings, range, piece);
   };
+  work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
+  only_in_memory_[unit] = !settings.commits;
+  return begin_last_of_update(unit, std::move(work), std::move(gradients));
+}
+
+// Begins the work that ends an update.
+StateUpdater::Update StateUpdater::begin_last_of_update(std::size_t unit, TileWork work,
+                                                        offload::TileLease gradients) {
   work.ended = [this, unit](const std::exception_ptr& error) {
     if (!error) return;
     MutexLock lock(mutex_);
     failed_.emplace(unit, error);
   };
-  work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
   auto current = std::make_shared<TicketSource>();
   Update update;
   update.weights = current->ticket();
@@ -197,9 +197,37 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
     *slot = offload::TileLease();
     current->complete(error);
   };
-  only_in_memory_[unit] = !settings.commits;
   update.states = scheduler_->begin(unit, std::move(work));
   return update;
+}
+
+void StateUpdater::begin_speculative_update(std::size_t unit, const UpdateSettings& settings) {
+  Speculative& of_unit = speculative_[unit];
+  SLUICE_CHECK(can_speculate(unit) && !of_unit.update, "a speculative update out of order");
+  (void)error_of([&] { of_unit.work.finish(); });  // keep_work() has thrown its error
+  of_unit.update = std::make_unique<Speculation>(resources_, *placement_, unit);
+  of_unit.work = scheduler_->begin(unit, of_unit.update->update_work(settings));
+}
+
+StateUpdater::Update StateUpdater::keep_speculative_update(std::size_t unit,
+                                                           const offload::ComputePoint& after) {
+  const std::unique_ptr<Speculation> kept = std::move(speculative_[unit].update);
+  SLUICE_CHECK(kept, "no speculative update to keep");
+  {
+    MutexLock lock(mutex_);
+    ++speculated_.kept;
+  }
+  return begin_last_of_update(unit, kept->keep_work(after), {});
+}
+
+const Ticket& StateUpdater::drop_speculative_update(std::size_t unit) {
+  const std::unique_ptr<Speculation> dropped = std::move(speculative_[unit].update);
+  SLUICE_CHECK(dropped, "no speculative update to drop");
+  const double seconds = dropped->cancel();
+  MutexLock lock(mutex_);
+  ++speculated_.dropped;
+  speculated_.dropped_seconds += seconds;
+  return speculative_[unit].work;
 }
 
 Ticket StateUpdater::begin_write_back(std::size_t unit) {
@@ -213,6 +241,7 @@ Ticket StateUpdater::begin_write_back(std::size_t unit) {
 }
 
 Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
+  resources_.units[unit]->note_change();
   TileWork work;
   work.what = "initialise";
   work.write_states = Parts::all;
@@ -259,41 +288,59 @@ Ticket StateUpdater::begin_visit(std::size_t unit, Access access, Visit visit) {
     }
   };
   if (writes) {
+    resources_.units[unit]->note_change();
     only_in_memory_[unit] = false;
     work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
   }
   return scheduler_->begin(unit, std::move(work));
 }
 
-Ticket StateUpdater::begin_restore(std::size_t unit, offload::SwapStore& source) {
-  const plan::Plan& plan = *resources_.plan;
-  const bool own = &source == resources_.store && plan.units[unit].states == Tier::nvme;
+TileWork StateUpdater::restoring(std::size_t unit) {
   only_in_memory_[unit] = false;
   forget_failure(unit);
+  resources_.units[unit]->note_change();
   TileWork work;
   work.what = "restore";
   work.whole_tiles = true;
   work.after = resources_.device->mark_compute();
-  work.read_states = own ? Parts::all : Parts::none;
-  work.write_states = own ? Parts::none : Parts::all;
   work.write_weight = true;
-  work.compute = [&source, shards = shards_in(source, plan, unit), own, &plan](
-                     const TileRange& range, const States& states, Bytes, Bytes weight) {
-    const auto offset_of = [&](std::size_t part) {
-      return range.begin * plan.state_format.part(part).element_bytes;
-    };
-    if (!own) {
-      Tickets reads;
-      for (std::size_t i = 0; i < shards.size(); ++i)
-        reads.push_back(source.begin_read(shards[i], offset_of(i), states[i]));
-      finish_all(reads);
+  return work;
+}
+
+Ticket StateUpdater::begin_restore(std::size_t unit) {
+  const plan::Plan& plan = *resources_.plan;
+  TileWork work = restoring(unit);
+  work.read_states = Parts::all;
+  work.write_states = Parts::none;
+  work.compute = [store = resources_.store, shards = shards_in(*resources_.store, plan, unit),
+                  &plan](const TileRange& range, const States& states, Bytes, Bytes weight) {
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      store->check(shards[i], range.begin * plan.state_format.part(i).element_bytes, states[i]);
     }
-    for (std::size_t i = 0; i < shards.size(); ++i)
-      source.check(shards[i], offset_of(i), states[i]);
     if (!plan.state_format.is_split())
       write_weights(as<float>(states[0]), weight, plan.compute_dtype);
   };
-  if (!own) work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
+  return scheduler_->begin(unit, std::move(work));
+}
+
+Ticket StateUpdater::begin_restore(std::size_t unit, const models::StateReader& saved) {
+  const plan::Plan& plan = *resources_.plan;
+  const std::uint64_t first =
+      zero::shard_range(plan.layouts[unit], plan.config.rank, plan.config.world_size).begin;
+  TileWork work = restoring(unit);
+  work.read_states = Parts::none;
+  work.write_states = Parts::all;
+  work.compute = [&saved, &plan, unit, first](const TileRange& range, const States& states, Bytes,
+                                              Bytes weight) {
+    const models::StateFormat& format = plan.state_format;
+    for (std::size_t i = 0; i < format.first_moment(); ++i)
+      std::ranges::fill(states[i], std::byte{0});
+    set_first_moments(plan, states);
+    for (std::size_t i = 0; i < format.part_count(); ++i)
+      saved.read(plan.layouts[unit].name, i, first + range.begin, states[i]);
+    if (!format.is_split()) write_weights(as<float>(states[0]), weight, plan.compute_dtype);
+  };
+  work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
   return scheduler_->begin(unit, std::move(work));
 }
 
@@ -315,6 +362,21 @@ Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target)
   };
   work.finish = [&target, shards] {
     for (const std::size_t shard : shards) target.finish_update(shard);
+  };
+  return scheduler_->begin(unit, std::move(work));
+}
+
+Ticket StateUpdater::begin_copy_to(std::size_t unit, const StateSpans& target) {
+  TileWork work;
+  work.what = "copy";
+  work.read_states = Parts::uncached;
+  work.compute = [target, &plan = *resources_.plan](const TileRange& range, const States& states,
+                                                    Bytes, Bytes) {
+    const models::StateFormat& format = plan.state_format;
+    States to;
+    for (std::size_t i = 0; i < format.part_count(); ++i)
+      to[i] = target[i].subspan(range.begin * format.part(i).element_bytes, states[i].size());
+    copy_states(to, states);
   };
   return scheduler_->begin(unit, std::move(work));
 }

@@ -20,15 +20,19 @@
 
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/ticket.hpp"
+#include "sluice/models/state_reader.hpp"
 #include "sluice/offload/buffer_ring.hpp"
 #include "sluice/offload/swap_store.hpp"
+#include "update/optimizer_tile.hpp"
 #include "update/update_settings.hpp"
 #include "update/updater_resources.hpp"
 
 namespace sluice::train {
 
+class Speculation;
 class TilePlacement;
 class TileScheduler;
+struct TileWork;
 
 // One thread at a time calls the begin_x functions and expect_updates(), also while work runs;
 // counters() is thread-safe.
@@ -49,6 +53,21 @@ class StateUpdater {
   // slot; the updater returns the slot when the gradients have been used, also after a failure.
   Update begin_update(std::size_t unit, const UpdateSettings& settings,
                       offload::TileLease gradients = {});
+
+  // Whether the plan gives the unit second states.
+  bool can_speculate(std::size_t unit) const { return resources_.plan->units[unit].second_states; }
+  // Begins an update before the norm of all gradients is known: from the gradients at the unit's
+  // home, into its second states. States and weights stay as they are, and the gradients are still
+  // needed. Exactly one of the next two calls follows.
+  void begin_speculative_update(std::size_t unit, const UpdateSettings& settings);
+  // Whether one of these calls is still to come.
+  bool speculates(std::size_t unit) const { return speculative_[unit].update != nullptr; }
+  // The settings were right: makes the second states the unit's states and writes the weights.
+  // `after`: copies of device memory begin after this point. Errors are those of begin_update().
+  Update keep_speculative_update(std::size_t unit, const offload::ComputePoint& after);
+  // Forgets the results. The ticket, which is the updater's, ends when nothing reads the gradients
+  // any more; a begin_update() that follows needs no wait.
+  const Ticket& drop_speculative_update(std::size_t unit);
 
   // Throws the error of an update that failed, again and again: the unit's states are then no state
   // of any step, until begin_restore() replaces them. Call it after the updates have ended and
@@ -85,12 +104,19 @@ class StateUpdater {
   using Visit = std::function<void(const Values&)>;
   Ticket begin_visit(std::size_t unit, Access access, Visit visit);
 
-  // Restores a unit's states from the committed bytes in `source`, verifies every checksum, and
-  // writes the weights. If `source` is the updater's own store, the states stay there.
-  Ticket begin_restore(std::size_t unit, offload::SwapStore& source);
+  // Takes up a unit's states from the updater's own store, whose committed bytes they are: verifies
+  // every checksum, and writes the weights. The states stay in the store.
+  Ticket begin_restore(std::size_t unit);
+  // Restores this rank's range of a unit's states from `saved`, which any number of ranks wrote,
+  // verifies every checksum that covers it, and writes the weights. Padding that is not saved is
+  // that of a new run.
+  Ticket begin_restore(std::size_t unit, const models::StateReader& saved);
 
-  // Copies a unit's states into the shards of `target` (a checkpoint).
+  // Copies a unit's states into the shards of `target` (a checkpoint). Threads of the optimizer
+  // wait for the writes. Updates that are begun later wait for the copy, here and below.
   Ticket begin_copy_to(std::size_t unit, offload::SwapStore& target);
+  // Copies a unit's states into host memory: the parts of this rank's shard.
+  Ticket begin_copy_to(std::size_t unit, const StateSpans& target);
 
   UpdateCounters counters() const;
   // Where the states are, for measurements.
@@ -99,7 +125,13 @@ class StateUpdater {
   const std::string& why_unregistered() const;
 
  private:
+  struct Speculative {
+    std::unique_ptr<Speculation> update;  // null: none is to be kept or dropped
+    Ticket work;                          // of the last one
+  };
+  Update begin_last_of_update(std::size_t unit, TileWork work, offload::TileLease gradients);
   void forget_failure(std::size_t unit);
+  TileWork restoring(std::size_t unit);
 
   const UpdaterResources resources_;
   mutable Mutex mutex_;
@@ -108,6 +140,8 @@ class StateUpdater {
   std::unique_ptr<TileScheduler> scheduler_;
   // By unit: whether the store lacks the bytes that the last update gave to the cached parts.
   std::vector<bool> only_in_memory_;
+  SpeculativeCounters speculated_ SLUICE_GUARDED_BY(mutex_);
+  std::vector<Speculative> speculative_;  // by unit
 };
 
 }  // namespace sluice::train

@@ -69,7 +69,7 @@ void TileIo::add_gradient_read(const TileRange& range, Bytes tile, Tickets& tick
   if (!plan::tile_holds_gradient(plan_.units[range.unit])) return;
   const offload::TieredBytes& home = resources_.units[range.unit]->gradients_home();
   const Bytes data = placement_.gradient(range, tile);
-  const std::size_t element_bytes = size_of(plan_.compute_dtype);
+  const std::size_t element_bytes = size_of(plan_.config.gradient_dtype());
   UpdateCounters moved;
   if (home.in_memory()) {
     tickets.push_back(

@@ -1,6 +1,7 @@
 #include "update/tile_placement.hpp"
 
 #include <string>
+#include <utility>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/models/run_state.hpp"
@@ -14,7 +15,8 @@ TilePlacement::TilePlacement(const UpdaterResources& resources)
     : resources_(resources),
       plan_(*resources.plan),
       format_(plan_.state_format),
-      offsets_(plan::tile_layout(plan_.units, format_, plan_.compute_dtype,
+      offsets_(plan::tile_layout(plan_.units, format_,
+                                 {plan_.compute_dtype, plan_.config.gradient_dtype()},
                                  plan_.rings.update.tile_elements)) {
   std::uint64_t elements = 0;
   for (std::size_t u = 0; u < plan_.units.size(); ++u) {
@@ -44,6 +46,11 @@ StateHome TilePlacement::make_home(std::size_t u) const {
       one.memory = offload::TieredBytes(pool.tier(),
                                         pool.allocate(shard_count(u) * part.element_bytes, name));
     }
+    if (unit.second_states) {
+      one.second = offload::TieredBytes(
+          pool.tier(),
+          pool.allocate(shard_count(u) * part.element_bytes, name + ", second states"));
+    }
   }
   return home;
 }
@@ -65,6 +72,21 @@ std::size_t TilePlacement::tiles_of(std::size_t unit) const {
 TileRange TilePlacement::range_of(std::size_t unit, std::size_t tile) const {
   return tile_at(unit, tile * plan_.rings.update.tile_elements, shard_count(unit),
                  plan_.rings.update.tile_elements);
+}
+
+void TilePlacement::exchange_states(std::size_t unit) {
+  for (PartHome& part : homes_[unit]) {
+    if (part.place == plan::PartPlace::memory) std::swap(part.memory, part.second);
+  }
+}
+
+StateSpans TilePlacement::second_states(const TileRange& range) const {
+  StateSpans spans;
+  const StateHome& home = homes_[range.unit];
+  for (std::size_t i = 0; i < home.size(); ++i)
+    spans[i] =
+        host_bytes_in(*resources_.device, home[i].second, range, format_.part(i).element_bytes);
+  return spans;
 }
 
 StateSpans TilePlacement::states(const TileRange& range, Bytes tile) const {
@@ -89,7 +111,7 @@ StateSpans TilePlacement::states(const TileRange& range, Bytes tile) const {
 }
 
 TilePlacement::Bytes TilePlacement::gradient(const TileRange& range, Bytes tile) const {
-  const std::size_t element = size_of(plan_.compute_dtype);
+  const std::size_t element = size_of(plan_.config.gradient_dtype());
   if (plan::tile_holds_gradient(plan_.units[range.unit]))
     return tile.subspan(offsets_.gradient, range.count * element);
   return host_bytes_in(*resources_.device, resources_.units[range.unit]->gradients_home(), range,

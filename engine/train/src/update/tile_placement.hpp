@@ -26,6 +26,9 @@ struct PartHome {
   // Holds the part if `place` is memory, or if the states are on a device that is not host
   // addressable.
   offload::TieredBytes memory;
+  // Memory for the results of a speculative update; only where the plan gives the unit second
+  // states.
+  offload::TieredBytes second;
 };
 // By part of the format.
 using StateHome = std::vector<PartHome>;
@@ -42,7 +45,7 @@ inline offload::DeviceSpan device_span_in(const offload::TieredBytes& home, cons
   return home.device_memory().subspan(range.begin * element_bytes, range.count * element_bytes);
 }
 
-// Thread-safe: constant after construction.
+// Thread-safe: constant after construction, except exchange_states().
 class TilePlacement {
  public:
   using Bytes = std::span<std::byte>;
@@ -67,6 +70,12 @@ class TilePlacement {
 
   // Size of a tile's memory. 0: every part is computed on at its home.
   std::uint64_t tile_bytes() const { return offsets_.total; }
+  // Makes the unit's second states its states, and the other way round. Parts that are in the
+  // unit's weights stay. Called while no work on the unit computes.
+  void exchange_states(std::size_t unit);
+  // Where the parts of `range` are in the unit's second states.
+  StateSpans second_states(const TileRange& range) const;
+
   // Where the parts of `range` are while its work computes. `tile`: the memory of that tile.
   StateSpans states(const TileRange& range, Bytes tile) const;
   Bytes gradient(const TileRange& range, Bytes tile) const;

@@ -61,13 +61,11 @@ Ticket TileScheduler::begin(std::size_t unit, TileWork work) {
   if (ahead_) ahead_->begin_work(unit, work.is_update());
   work.ended = [this, unit, then = std::move(work.ended)](const std::exception_ptr& error) {
     if (ahead_) ahead_->end_work(unit);
-    {
-      MutexLock lock(mutex_);
-      at_work_.erase(unit);
-    }
     if (then) then(error);
+    MutexLock lock(mutex_);
+    at_work_.erase(unit);
   };
-  const std::size_t tiles = placement_.at_home(unit) ? 1 : placement_.tiles_of(unit);
+  const std::size_t tiles = needs_no_tile(unit, work) ? 1 : placement_.tiles_of(unit);
   auto countdown = std::make_shared<UnitCountdown>(tiles, std::move(work));
   Ticket ticket = countdown->ticket();
   {
@@ -108,6 +106,10 @@ void TileScheduler::run_waiting() {
     }
     if (ahead_ && !waits) ahead_->start();
     if (pipeline_ && pipeline_->step()) continue;
+    if (!sending_.empty()) {
+      end_front_send();
+      continue;
+    }
     if (!waits) return;
   }
 }
@@ -119,6 +121,7 @@ void TileScheduler::advance() {
     computed.swap(computed_ahead_);
   }
   for (const std::shared_ptr<AheadTile>& tile : computed) end_tile_read_ahead(*tile);
+  while (!sending_.empty() && all_done(sending_.front().tickets)) end_front_send();
   while (true) {
     const bool tile_is_free = pipeline_ && pipeline_->poll();
     const std::optional<NextTile> next = take_tile(tile_is_free);
@@ -133,7 +136,8 @@ bool TileScheduler::work_waits() const {
 }
 
 // The first waiting tile that can begin. A tile that needs a free tile of the ring, and finds none,
-// does not hold back units that need none.
+// does not hold back units that need none. The weights of a whole unit would hold up the tiles of
+// earlier units on the link, so they go home in forward order.
 std::optional<TileScheduler::NextTile> TileScheduler::take_tile(bool tile_is_free) {
   MutexLock lock(mutex_);
   std::optional<std::size_t> held_back;  // a unit whose earlier work has not begun
@@ -142,17 +146,20 @@ std::optional<TileScheduler::NextTile> TileScheduler::take_tile(bool tile_is_fre
     const UnitCountdown* const work = waiting.countdown.get();
     const auto working = at_work_.find(unit);
     if (held_back == unit || (working != at_work_.end() && working->second != work)) continue;
-    const bool at_home = placement_.at_home(unit);
-    NextTile next{at_home ? TileRange{unit, 0, placement_.shard_count(unit)}
-                          : placement_.range_of(unit, waiting.next_tile),
+    const bool whole = needs_no_tile(unit, work->work());
+    NextTile next{whole ? TileRange{unit, 0, placement_.shard_count(unit)}
+                        : placement_.range_of(unit, waiting.next_tile),
                   waiting.countdown};
     const bool is_ahead = ahead_ && work->work().is_update() && ahead_->has(next.range);
-    if (!at_home && !tile_is_free && !is_ahead) {
+    const bool is_early =
+        work->work().sends_unit &&
+        (at != waiting_.begin() || (!at_work_.empty() && at_work_.begin()->first < unit));
+    if (is_early || (!whole && !tile_is_free && !is_ahead)) {
       held_back = unit;
       continue;
     }
     at_work_[unit] = work;
-    if (at_home || ++at->second.next_tile == placement_.tiles_of(unit)) waiting_.erase(at);
+    if (whole || ++at->second.next_tile == placement_.tiles_of(unit)) waiting_.erase(at);
     return next;
   }
   return std::nullopt;
@@ -161,6 +168,8 @@ std::optional<TileScheduler::NextTile> TileScheduler::take_tile(bool tile_is_fre
 void TileScheduler::begin_tile(const NextTile& next) {
   const TileWork& work = next.countdown->work();
   const auto end = std::make_shared<TileEnd>(next.countdown);
+  if (const std::exception_ptr& error = next.countdown->start()) return end->end(error);
+  if (work.sends_unit) return begin_send(next, end);
   if (placement_.at_home(next.range.unit)) return begin_unit_at_home(next, end);
   if (ahead_ && work.is_update()) {
     if (std::optional<ReadAhead::Tile> tile = ahead_->take(next.range))
@@ -191,6 +200,24 @@ void TileScheduler::begin_unit_at_home(const NextTile& next, const std::shared_p
             [end, checksums](const std::exception_ptr& error) { end->end(error); });
   });
   if (failed) end->end(failed);
+}
+
+bool TileScheduler::needs_no_tile(std::size_t unit, const TileWork& work) const {
+  return placement_.at_home(unit) || work.sends_unit;
+}
+
+void TileScheduler::begin_send(const NextTile& next, const std::shared_ptr<TileEnd>& end) {
+  const std::exception_ptr failed = error_of([&] {
+    sending_.push_back({io_.begin_writes(next.range, next.countdown->work(), {}, {}), end});
+  });
+  if (failed) end->end(failed);
+}
+
+// Waits for the oldest.
+void TileScheduler::end_front_send() {
+  Sending sent = std::move(sending_.front());
+  sending_.pop_front();
+  sent.end->end(error_of([&] { finish_all(sent.tickets); }));
 }
 
 // The stages of a tile that follow its computation.

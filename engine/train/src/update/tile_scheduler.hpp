@@ -71,6 +71,11 @@ class TileScheduler {
     std::shared_ptr<StateChecksums> checksums;
     std::exception_ptr error;
   };
+  // The weights of a unit on their way home.
+  struct Sending {
+    offload::Tickets tickets;
+    std::shared_ptr<TileEnd> end;
+  };
   // A computed tile whose writes have not begun.
   struct Unwritten {
     offload::TileJob job;
@@ -90,6 +95,9 @@ class TileScheduler {
   bool work_waits() const;
   void begin_tile(const NextTile& next);
   void begin_unit_at_home(const NextTile& next, const std::shared_ptr<TileEnd>& end);
+  bool needs_no_tile(std::size_t unit, const TileWork& work) const;
+  void begin_send(const NextTile& next, const std::shared_ptr<TileEnd>& end);
+  void end_front_send();
   void begin_tile_read_ahead(const NextTile& next, const std::shared_ptr<TileEnd>& end,
                              ReadAhead::Tile tile);
   void end_tile_read_ahead(AheadTile& tile);
@@ -112,6 +120,7 @@ class TileScheduler {
   // Tiles that were read ahead and are computed. They are written when no update waits, because
   // nobody needs these tiles before. Confined to the updater's thread.
   std::deque<Unwritten> unwritten_;
+  std::deque<Sending> sending_;  // confined to the updater's thread
   std::deque<Ticket> detached_;  // confined to the thread that calls begin()
   mutable Mutex mutex_;
   std::multimap<std::size_t, Waiting> waiting_ SLUICE_GUARDED_BY(mutex_);  // by unit

@@ -152,6 +152,11 @@ bool includes(TileWork::Parts parts, const PartHome& home) {
 UnitCountdown::UnitCountdown(std::size_t tiles, TileWork work)
     : work_(std::move(work)), without_weights_(tiles), left_(tiles) {}
 
+const std::exception_ptr& UnitCountdown::start() {
+  if (!std::exchange(started_, true) && work_.start) start_error_ = work_.start();
+  return start_error_;
+}
+
 void UnitCountdown::weights_of_one(const std::exception_ptr& error) {
   if (!first_error_) first_error_ = error;
   if (--without_weights_ > 0 || !work_.weights_current) return;

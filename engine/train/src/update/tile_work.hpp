@@ -40,6 +40,13 @@ struct TileWork {
   bool write_weight = false;
   // Weights in device memory are written after this point of the device's compute work.
   offload::ComputePoint after;
+  // Called on the updater's thread when the work before it on the unit has ended, and before its
+  // own first tile. The work ends with the error that it returns, if any. May be empty; must not
+  // throw.
+  std::function<std::exception_ptr()> start;
+  // Only the weights go to their home, from the unit's states, all at once and without a tile. For
+  // states in memory.
+  bool sends_unit = false;
   // Runs for pieces of a tile, or of a whole unit, on several threads at once, with the states,
   // gradient and weight of the piece. The weight is empty if it is half of a split master. The
   // function may be empty.
@@ -87,12 +94,17 @@ class UnitCountdown {
   // came before all weights were current, else by this ticket.
   Ticket ticket() { return source_.ticket(); }
   const TileWork& work() const { return work_; }
+  // Called before each tile begins: starts the work at the first call. Returns the error with which
+  // the tile ends. On the updater's thread.
+  const std::exception_ptr& start();
   // Each is called once for each tile, in this order.
   void weights_of_one(const std::exception_ptr& error);
   void end_one(const std::exception_ptr& error);
 
  private:
   const TileWork work_;
+  bool started_ = false;
+  std::exception_ptr start_error_;
   std::size_t without_weights_;
   std::size_t left_;
   std::exception_ptr first_error_;

@@ -74,9 +74,9 @@ UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update, d
 }
 
 // torch.nn.utils.clip_grad_norm_: factor = min(1, max_norm / (norm + 1e-6)).
-float gradient_factor(double max_norm, double norm, double loss_scale) {
+float gradient_factor(double max_norm, double norm, double divisor) {
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
-  return static_cast<float>(clip / loss_scale);
+  return static_cast<float>(clip / divisor);
 }
 
 }  // namespace sluice::train

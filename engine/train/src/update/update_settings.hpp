@@ -34,8 +34,8 @@ UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update, d
 // With the rate computed from the schedule's beginning; config::LearningRates is for many updates.
 UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update);
 
-// Factor for each gradient element: divides out the loss scale and clips. `norm`: global norm,
-// unscaled. `max_norm` 0: no clipping.
-float gradient_factor(double max_norm, double norm, double loss_scale);
+// Factor for each gradient element: divides by `divisor`, the loss scale times the number of ranks,
+// and clips. `norm`: global norm of the gradients divided so. `max_norm` 0: no clipping.
+float gradient_factor(double max_norm, double norm, double divisor);
 
 }  // namespace sluice::train

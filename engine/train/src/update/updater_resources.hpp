@@ -28,6 +28,13 @@ struct UpdaterResources {
   Trace* trace = nullptr;  // row "update": the computation of each tile; may be null
 };
 
+// Updates that began before the norm was known, counted by unit.
+struct SpeculativeCounters {
+  std::uint64_t kept = 0;
+  std::uint64_t dropped = 0;   // done again with another factor, or the step was skipped
+  double dropped_seconds = 0;  // that threads computed for these
+};
+
 // Traffic and time of updates.
 struct UpdateCounters {
   std::uint64_t nvme_read_bytes = 0;
@@ -36,6 +43,7 @@ struct UpdateCounters {
   std::uint64_t h2d_bytes = 0;
   std::uint64_t d2h_bytes = 0;
   double compute_seconds = 0;
+  SpeculativeCounters speculated;
 };
 
 }  // namespace sluice::train

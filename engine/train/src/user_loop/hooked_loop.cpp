@@ -1,9 +1,9 @@
 #include "sluice/train/hooked_loop.hpp"
 
-#include <algorithm>
-#include <filesystem>
-#include <system_error>
+#include <memory>
+#include <utility>
 
+#include "ranks/shared_facts.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/plan/plan_text.hpp"
@@ -21,33 +21,12 @@ RunDevice make_device(const plan::Plan& plan) {
 }
 
 plan::MachineFacts facts_of(const config::TrainConfig& config) {
-  plan::MachineFacts facts = plan::probe_machine(config);
-  // The ranks share the machine.
-  facts.available_memory_bytes /= static_cast<std::uint64_t>(config.world_size);
-  facts.cores = std::max(facts.cores / config.world_size, 1);
-  SLUICE_CHECK(config.world_size == 1 || !facts.device.gpu,
-               std::to_string(config.world_size) +
-                   " ranks train on CPUs only, and this configuration chooses " +
-                   facts.device.gpu->name + ": set \"sluice\": {\"device\": \"host\"}");
-  return facts;
-}
-
-void add_rank(const config::TrainConfig& config, std::string& directory) {
-  if (directory.empty() || config.world_size == 1) return;
-  directory += "/rank" + std::to_string(config.rank);
-  std::error_code error;
-  std::filesystem::create_directory(directory, error);
-  if (error) throw IoError(error.value(), "create directory", directory);
-}
-
-config::TrainConfig with_folders_of_rank(config::TrainConfig config) {
-  for (config::OffloadConfig* offload :
-       {&config.zero.offload_param, &config.zero.offload_optimizer}) {
-    add_rank(config, offload->nvme_path);
-    for (std::string& further : offload->further_nvme_paths) add_rank(config, further);
-  }
-  add_rank(config, config.sluice.checkpoints.directory);
-  return config;
+  // Python does not say which ranks share a host: as if all did.
+  return share_of_host(plan::probe_machine(config), {.rank = config.rank,
+                                                     .size = config.world_size,
+                                                     .local_rank = config.rank,
+                                                     .local_size = config.world_size,
+                                                     .launcher = {}});
 }
 
 }  // namespace
@@ -60,8 +39,7 @@ HookedLoop::HookedLoop(const config::TrainConfig& config, const EngineOptions& o
                        std::unique_ptr<zero::Communicator> communicator,
                        std::unique_ptr<zero::Communicator> gather_communicator)
     : core_(std::make_unique<LoopCore>(
-          with_folders_of_rank(config), options,
-          BroughtDevice{.facts = facts_of, .make = make_device},
+          config, options, BroughtDevice{.facts = facts_of, .make = make_device},
           RankLinks{std::move(communicator), std::move(gather_communicator)})) {}
 
 HookedLoop::~HookedLoop() = default;
@@ -170,16 +148,11 @@ void HookedLoop::set_gradient(const std::string& name, const torch::Tensor& valu
 }
 
 void HookedLoop::save_checkpoint(const std::string& directory) {
-  core_->check_whole();
-  std::string own = directory;
-  add_rank(core_->config(), own);
-  core_->save_checkpoint(own);
+  core_->save_checkpoint(directory);
 }
 
 std::int64_t HookedLoop::load_checkpoint(const std::string& directory) {
-  const config::TrainConfig& config = core_->config();
-  return core_->load_checkpoint(
-      config.world_size == 1 ? directory : directory + "/rank" + std::to_string(config.rank));
+  return core_->load_checkpoint(directory);
 }
 
 std::vector<HookedLoop::Group> HookedLoop::groups() const {
@@ -233,6 +206,10 @@ std::int64_t HookedLoop::updates() const {
 
 double HookedLoop::loss_scale() const {
   return core_->progress().loss_scaler.scale();
+}
+
+double HookedLoop::gradient_divisor() const {
+  return config().zero.reduction.divisor(config().world_size);
 }
 
 std::int64_t HookedLoop::weights_version() const {

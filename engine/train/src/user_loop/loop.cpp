@@ -60,7 +60,9 @@ std::size_t Loop::add_unit(OwnUnit unit) {
 void Loop::initialize() {
   core_.initialize();
   std::optional<std::uint64_t> room = core_.plan().budget.device_bytes;
-  if (room && core_.plan().device.gpu) *room -= *room / 8;  // for gaps between the memory's blocks
+  const auto& gpu = core_.plan().device.gpu;
+  // For gaps between the memory's blocks; mapped pages have them between small blocks only.
+  if (room && gpu) *room -= *room / (gpu->page_bytes > 0 ? 64U : 8U);
   activations_ = std::make_unique<ActivationChoice>(core_.config().sluice.activations, room,
                                                     core_.units().size());
 }

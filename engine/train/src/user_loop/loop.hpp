@@ -12,7 +12,7 @@
 // Confined to the thread that trains. LibTorch may call backward_of() on its own thread for the
 // device, while that thread waits in backward().
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <memory>

@@ -102,7 +102,7 @@ void LoopCore::begin_gradients(std::size_t unit) {
   if (begun.empty()) return;
   gradients_->begin(begun);
   for (const std::size_t layout : begun)
-    units_.bind_gradients(layout, resources_->units, plan_.compute_dtype);
+    units_.bind_gradients(layout, resources_->units, config_.gradient_dtype());
 }
 
 void LoopCore::send_gradients(std::size_t unit) {

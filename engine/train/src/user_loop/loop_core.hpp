@@ -15,7 +15,7 @@
 // Confined to the thread that trains. LibTorch may run a backward on its own thread for the device,
 // while that thread waits.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <functional>
@@ -26,6 +26,7 @@
 
 #include "device/run_device.hpp"
 #include "record/monitors.hpp"
+#include "saved/checkpoint_writer.hpp"
 #include "saved/run_source.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/offload/directory_lock.hpp"
@@ -136,6 +137,7 @@ class LoopCore {
   torch::Dtype torch_dtype_ = torch::kBFloat16;
   offload::HeldDirectories held_;            // its own swap and checkpoint directories
   std::unique_ptr<RunResources> resources_;  // null before initialize()
+  std::unique_ptr<CheckpointWriter> checkpoints_;
   std::unique_ptr<GradientFlow> gradients_;
   std::unique_ptr<UnitOrder> order_;
   LinkBytes before_;  // moved by initialize()

@@ -1,18 +1,22 @@
 // LoopCore: construction, start, commits, checkpoints and counters. loop_core.cpp has the passes
 // and steps.
 
+#include <ATen/Parallel.h>
+
 #include <utility>
 
 #include "device/tensor_bytes.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/checkpoint_directory.hpp"
+#include "saved/rank_places.hpp"
 #include "saved/saved_state.hpp"
+#include "saved/swap_commit.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/threads.hpp"
 #include "sluice/models/bound_params.hpp"
-#include "sluice/models/checkpoints.hpp"
 #include "sluice/models/parallel_check.hpp"
+#include "sluice/models/rank_commit.hpp"
 #include "sluice/models/vector_math.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "sluice/train/report.hpp"
@@ -68,8 +72,10 @@ RunSource LoopCore::plan_units() {
   const plan::Placement placement =
       options_.resident ? plan::Placement::resident : plan::Placement::configured;
   check_directories(config_, placement);
-  RunSource source =
-      find_source(config_, placement, options_.resume ? Resume::yes : Resume::no, held_);
+  if (!ranks_.communicator) ranks_.communicator = zero::make_single_rank();
+  RunSource source = find_source(config_, placement, options_.resume ? Resume::yes : Resume::no,
+                                 held_, *ranks_.communicator);
+  config_ = with_rank_folders(std::move(config_), placement);
   adopt_compute_threads(config_, source);
   adopt_state_format(config_, source);
   plan_ = make_plan(placement);
@@ -103,6 +109,7 @@ void LoopCore::initialize() {
     resources_.reset();
     throw;
   }
+  checkpoints_ = std::make_unique<CheckpointWriter>(*resources_);
   gradients_ = std::make_unique<GradientFlow>(*resources_);
   gradients_->begin_step();
   order_ = std::make_unique<UnitOrder>(*resources_->prefetcher);
@@ -117,9 +124,9 @@ void LoopCore::bring_in_states(const RunSource& source) {
   if (source.state) {
     restore_states(*resources_, source);
     commit_restored(*resources_, source);
-    resume_progress(progress_, source);
+    resume_progress(progress_, source, *resources_->communicator);
   } else {
-    begin_progress(progress_);
+    begin_progress(progress_, *resources_->communicator);
   }
   const auto bring_in = [&](std::size_t l) {
     fills[l].finish();
@@ -183,23 +190,25 @@ void LoopCore::finish_step(bool ending) {
   gradients_->finish_updates(gather_stall_);
   if (updates_running_ || (ending && progress_.step > progress_.committed_step)) commit(ending);
   const std::int64_t step = progress_.step;
-  if (updates_running_ && config_.steps_per_print && step % *config_.steps_per_print == 0) {
+  if (updates_running_ && config_.monitors.steps_per_print &&
+      step % *config_.monitors.steps_per_print == 0) {
     log(LogLevel::info, "step " + std::to_string(step) + ": loss " + std::to_string(last_.loss) +
                             ", gradient norm " + std::to_string(last_.gradient_norm));
   }
   updates_running_ = false;
 }
 
+// Steps of a user's loop wait for a checkpoint that is due: the caller may look for it.
 void LoopCore::commit(bool ending) {
-  commit_step(*resources_, progress_, {}, ending);
+  commit_step(*resources_, *checkpoints_, progress_, {}, ending);
+  finish_checkpoint(*resources_, *checkpoints_, progress_);
 }
 
 void LoopCore::finish() {
   check_whole();
   order_->pause();
   finish_step(true);
-  if (!options_.scratch && resources_->commits_swap() && progress_.committed_step > 0)
-    resources_->files.store->close_cleanly();
+  if (!options_.scratch) close_swap(*resources_);
   const MissedCheckpoints missed = std::exchange(progress_.missed, {});
   if (missed.count > 0) {
     throw StorageError(config_.sluice.checkpoints.directory, missed_text(missed));
@@ -210,9 +219,13 @@ void LoopCore::save_checkpoint(const std::string& directory) {
   check_whole();
   order_->pause();
   finish_step(false);
+  gradients_->finish_moves();  // their reductions use the communicator of this thread
   offload::HeldDirectories held_now;
-  if (!held_.holds(directory)) hold_checkpoint_directory(directory, held_now);
-  write_checkpoint(*resources_, progress_, {}, directory);
+  models::do_on_first(*resources_->communicator, directory, [&] {
+    if (!held_.holds(directory)) hold_checkpoint_directory(directory, held_now);
+    return std::string();
+  });
+  write_checkpoint(*checkpoints_, progress_, {}, directory);
 }
 
 // The checkpoint replaces what an update that failed left; other failures are the caller's.
@@ -230,14 +243,14 @@ void LoopCore::end_step_before_load() {
 std::int64_t LoopCore::load_checkpoint(const std::string& directory) {
   SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
   if (failed_load_.empty()) end_step_before_load();
-  const RunSource source = read_source(models::find_run(directory));
+  const RunSource source = read_source(directory, *resources_->communicator);
   check_source(source, plan_, source.state->seed);
   failed_load_ = source.directory;
   restore_states(*resources_, source);
   failed_load_.clear();
   monitors_.reset();
   ++weights_version_;
-  resume_progress(progress_, source);
+  resume_progress(progress_, source, *resources_->communicator);
   progress_.committed_step = 0;
   return progress_.step;
 }

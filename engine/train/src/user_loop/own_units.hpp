@@ -4,7 +4,7 @@
 //
 // Confined to the thread that trains.
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <cstdint>
 #include <functional>

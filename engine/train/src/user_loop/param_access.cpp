@@ -53,6 +53,7 @@ const zero::ParamLayout& LoopCore::begin_access(ParamPlace place) {
   SLUICE_CHECK(!units_.any_bound(),
                "parameter " + param.name + " is read or set inside a unit's forward or backward");
   order_->pause();
+  gradients_->finish_moves();  // their reductions use the communicator of this thread
   return param;
 }
 
@@ -162,7 +163,8 @@ void LoopCore::show_gradient(const std::string& name, const std::function<void(T
   if (unit.gradient_state() != zero::GradientState::waiting) return;
   const torch::NoGradGuard no_grad;
   gradients_->begin({place.layout});
-  const Tensor flat = tensor_over(unit.gradients(), plan_.compute_dtype, resources_->compute.where);
+  const Tensor flat =
+      tensor_over(unit.gradients(), plan_.config.gradient_dtype(), resources_->compute.where);
   show(models::view_of(param, flat));
   // The other ranks add their parts again.
   const zero::ShardRange own = shard_of(place.layout);

@@ -5,7 +5,7 @@
 //
 // Confined to the computing thread.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,5 @@
 #pragma once
-// The settings of an IoEngine: a plain value, checked by its constructor.
+// The settings of an IoEngine: a plain value, checked by IoEngine's constructor.
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 #pragma once
-// LatencyHistogram: latencies of requests from 1 ns to about 290 years, eight equal
-// buckets for each octave, so that a quantile is at most 12.5 % too high. It neither allocates nor
-// locks.
+// LatencyHistogram: latencies of requests from 1 ns to about 290 years, eight equal buckets for
+// each octave, so that a quantile is at most 12.5 % too high. Counting a latency neither allocates
+// nor locks.
 //
 // Thread-compatible: callers synchronise.
 

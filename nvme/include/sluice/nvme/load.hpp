@@ -23,7 +23,7 @@ struct LoadResult {
   std::uint64_t written_bytes = 0;
   std::uint64_t requests = 0;  // from the engine to the backend
   std::uint64_t bounce_bytes = 0;
-  IoLatency latency;  // of requests to the backend
+  IoLatency latency;  // latency of requests to the backend
 
   double bytes_per_second() const;
   double cpu_seconds_per_gib() const;

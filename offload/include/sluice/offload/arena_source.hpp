@@ -9,15 +9,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <set>
-#include <utility>
 
 #include "sluice/base/mutex.hpp"
 #include "sluice/offload/memory_pool.hpp"
 
 namespace sluice::offload {
+
+class FreeRuns;
 
 struct ArenaUsage {
   std::uint64_t size_bytes = 0;
@@ -48,21 +47,13 @@ class ArenaSource final : public MemorySource {
   ArenaUsage usage() const;
 
  private:
-  using Runs = std::map<std::uint64_t, std::uint64_t>;  // offset to size
-  void add_free(std::uint64_t offset, std::uint64_t size) SLUICE_REQUIRES(mutex_);
-  void remove_free(Runs::iterator run) SLUICE_REQUIRES(mutex_);
-  std::uint64_t largest_free() const SLUICE_REQUIRES(mutex_);
-
   const std::unique_ptr<MemorySource> backing_;
   const std::uint64_t size_bytes_;
   const Tier tier_;
   const std::size_t granule_bytes_;
   std::byte* const base_;
   mutable Mutex mutex_;
-  Runs free_by_offset_ SLUICE_GUARDED_BY(mutex_);
-  std::set<std::pair<std::uint64_t, std::uint64_t>> free_by_size_
-      SLUICE_GUARDED_BY(mutex_);  // size, offset
-  std::uint64_t free_bytes_ SLUICE_GUARDED_BY(mutex_) = 0;
+  const std::unique_ptr<FreeRuns> runs_;  // what it points at is guarded by mutex_
 };
 
 }  // namespace sluice::offload

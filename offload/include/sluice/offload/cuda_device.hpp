@@ -34,10 +34,21 @@ CudaDevices find_cuda_devices();
 // hundreds of MiB of that memory. Throws CudaError.
 std::uint64_t cuda_free_bytes(int index);
 
+// Whether the driver maps the GPU's memory page by page, so that none is lost between blocks.
+struct CudaPages {
+  std::uint64_t page_bytes = 0;  // 0: it does not
+  std::string why_not;
+};
+// Tries it with two pages. Throws CudaError when the GPU does not answer.
+CudaPages find_cuda_pages(int index);
+
 struct CudaDeviceOptions {
   int index = 0;
-  // Allocated on the GPU as one block, at construction; the device never takes more.
+  // Taken from the GPU at construction; the device never takes more.
   std::uint64_t memory_bytes = 0;
+  // As find_cuda_pages() says: the memory is pages of this size. 0: the memory is one block, cut by
+  // an arena.
+  std::uint64_t page_bytes = 0;
   // A cudaStream_t: ComputePoints mark the work on this stream. Outlives the device.
   void* compute_stream = nullptr;
   Trace* trace = nullptr;  // rows "h2d" and "d2h"
@@ -46,5 +57,26 @@ struct CudaDeviceOptions {
 // Throws InvalidArgument, with the reason, when the GPU does not exist; OutOfMemory when the GPU
 // has less free memory than `memory_bytes`; CudaError.
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options);
+
+// A stream of a GPU for work of another library, such as NCCL: ordered after compute work, and it
+// tells when the work has ended. Confined to one thread at a time. The device outlives it.
+class DeviceStream {
+ public:
+  // The queued work must have ended.
+  virtual ~DeviceStream() = default;
+  virtual void* handle() const = 0;  // a cudaStream_t
+  // Makes the stream's GPU the one of the calling thread. Throws CudaError.
+  virtual void use_device() = 0;
+  // Work queued from now on begins once compute work has reached `after`. Does not block. Throws
+  // CudaError.
+  virtual void wait_for(const ComputePoint& after) = 0;
+  // Marks the end of what is queued now. Throws CudaError.
+  virtual void mark_end() = 0;
+  // Whether the stream has reached the last mark_end(). Does not block. Throws CudaError.
+  virtual bool has_reached_end() = 0;
+};
+
+// Throws InvalidArgument unless `device` is a GPU of make_cuda_device().
+std::unique_ptr<DeviceStream> make_device_stream(Device& device);
 
 }  // namespace sluice::offload

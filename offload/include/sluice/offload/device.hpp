@@ -75,14 +75,14 @@ class Device {
   // Queue a copy of equal-sized, non-overlapping spans that begins after `after`; never block on
   // it. Copies of one direction that wait for a point run in the order of the calls, and so do
   // copies with a default ComputePoint, which wait for nothing. Between these two there is no
-  // order: a copy that waits for nothing passes the ones that wait. Copies within the device count
-  // as inward. Copies of both directions run at the same time where the device can. Both spans stay
-  // valid until the ticket has finished. Throw InvalidArgument on unequal sizes.
+  // order: a copy that waits for nothing passes the ones that wait. Copies within the device are
+  // ordered as inward ones. Both directions run at the same time where the device can. Both spans
+  // stay valid until the ticket has finished. Throw InvalidArgument on unequal sizes.
   virtual Ticket begin_copy_in(DeviceSpan to, std::span<const std::byte> from,
                                const ComputePoint& after) = 0;
   virtual Ticket begin_copy_out(std::span<std::byte> to, DeviceSpan from,
                                 const ComputePoint& after) = 0;
-  // Within the device; not counted as traffic of a link.
+  // Within the device; counters() leave it out.
   virtual Ticket begin_copy_within(DeviceSpan to, DeviceSpan from, const ComputePoint& after) = 0;
   virtual CopyCounters counters() const = 0;
 

@@ -10,8 +10,7 @@
 // and the line says that it is not direct.
 //
 // cuFile's own configuration (/etc/cufile.json, CUFILE_ENV_PATH_JSON) stays as it is. cuFile logs
-// to
-// ./cufile.log unless CUFILE_LOGFILE_PATH names another file.
+// to ./cufile.log unless CUFILE_LOGFILE_PATH names another file.
 
 #include <cstdint>
 #include <memory>

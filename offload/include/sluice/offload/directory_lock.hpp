@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,9 @@ class HeldDirectories {
 
   // Locks `directory` exclusively unless it is held already. Throws as DirectoryLock.
   void hold(const std::string& directory, const LockWait& wait = {});
+  // Takes `directory` for held without a lock: another rank of the run holds it, or a directory
+  // that it lies in. Throws IoError when it is absent.
+  void count_as_held(const std::string& directory);
   // Whether `directory` is held, by this or another name.
   bool holds(const std::string& directory) const;
 
@@ -58,7 +62,7 @@ class HeldDirectories {
     dev_t device = 0;
     ino_t inode = 0;
     bool made = false;  // the lock file
-    DirectoryLock lock;
+    std::optional<DirectoryLock> lock;
   };
   std::vector<Held> held_;
 };

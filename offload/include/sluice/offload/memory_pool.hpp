@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,7 +39,11 @@ class MemorySource {
   virtual void free(void* block, std::size_t size_bytes) noexcept = 0;
   // Whether the pool should give back freed blocks at once instead of caching them.
   virtual bool wants_blocks_back() const { return false; }
-  // Free bytes outside the largest free run.
+  // Bytes of the memory that a block of `size_bytes` takes, at least `size_bytes`; the pool counts
+  // these. A source that takes more than was asked for keeps freed blocks itself.
+  virtual std::uint64_t block_bytes(std::uint64_t size_bytes) const { return size_bytes; }
+  // Bytes that no larger block can have: free ones outside the largest free run, and the unused
+  // ends of blocks.
   virtual std::uint64_t gap_bytes() const { return 0; }
 };
 // Pages from mmap (blocks below 64 KiB from malloc); freed mappings leave the resident set at once.
@@ -55,7 +60,7 @@ struct PoolUsage {
   std::uint64_t live_bytes = 0;       // in use now
   std::uint64_t peak_live_bytes = 0;  // since construction or the last reset_peak()
   std::uint64_t held_bytes = 0;       // in use or cached; never above the limit
-  std::uint64_t gap_bytes = 0;        // free in the source, outside its largest free run
+  std::uint64_t gap_bytes = 0;        // as MemorySource::gap_bytes()
 };
 
 class Buffer;
@@ -89,6 +94,11 @@ class MemoryPool {
   void reset_peak();
   // Gives all cached blocks back to the system.
   void trim();
+  // `make_room` is called where the pool has no room for a block, on the thread that asks for it
+  // and without a lock. It frees blocks of this pool and returns true; then the pool tries again.
+  // False: the pool throws OutOfMemory. Empty: as if it returned false. Set it while no other
+  // thread allocates.
+  void set_make_room(std::function<bool()> make_room) { make_room_ = std::move(make_room); }
 
  private:
   // The pool whose budget is short, and the bytes that it has left.
@@ -97,6 +107,7 @@ class MemoryPool {
     std::uint64_t available_bytes;
   };
 
+  void* try_allocate(std::uint64_t size_bytes, const char* what_for) SLUICE_EXCLUDES(mutex_);
   void* take_cached(std::uint64_t size_bytes) SLUICE_REQUIRES(mutex_);
   // Outside the lock; null when the system has no more, even after a trim.
   void* allocate_from_source(std::uint64_t size_bytes) SLUICE_EXCLUDES(mutex_);
@@ -113,6 +124,7 @@ class MemoryPool {
   const Tier tier_;
   const std::unique_ptr<MemorySource> source_;
   MemoryPool* const parent_;
+  std::function<bool()> make_room_;
   mutable Mutex mutex_;
   PoolUsage usage_ SLUICE_GUARDED_BY(mutex_);
   // Cached blocks by exact size; blocks of one size are interchangeable. An emptied list stays in

@@ -25,18 +25,19 @@ struct VerifyReport {
   std::vector<DamagedRange> damaged;  // by shard, then offset; empty: all is well
 };
 
-// Reads all committed bytes and compares lengths and checksums; blocks. Changes nothing, needs no
-// right to write, and holds the lock shared. An absent or truncated slot file is reported as
-// damage, and the other files are still checked. Throws StorageError when nothing is committed or
-// the manifest is damaged; IoError; OutOfMemory when `staging` has no room for one chunk of
-// kChecksumChunkBytes. Uses up to sixteen chunks of `staging`.
+// Reads all committed bytes, of all ranks, and compares lengths and checksums; blocks. Changes
+// nothing, needs no right to write, and holds the lock shared. An absent or truncated slot file is
+// reported as damage, and the other files are still checked. Throws StorageError when nothing is
+// committed or the manifest is damaged; IoError; OutOfMemory when `staging` has no room for one
+// chunk of kChecksumChunkBytes. Uses up to sixteen chunks of `staging`.
 VerifyReport verify_directory(const std::string& directory, nvme::IoEngine& io, MemoryPool& staging,
                               const VerifyProgress& progress);
 
-// leftovers: the files that no committed state needs: scratch files, an unfinished manifest, slot
-// files without a committed shard, the file of a bench, and unfinished checkpoints below the
-// directory with their folders. everything: also the committed state, the lock and the finished
-// checkpoints; the directory itself is removed if it is a checkpoint's own folder.
+// leftovers: the files that no committed state needs, in the directory and in folders of ranks:
+// scratch files, an unfinished manifest, slot files without a committed shard, the file of a bench,
+// and unfinished checkpoints below the directory with their folders. everything: also the committed
+// state, the lock and the finished checkpoints; the directory itself is removed if it is a
+// checkpoint's own folder.
 enum class CleanScope { leftovers, everything };
 enum class CleanMode { list, remove };
 
@@ -67,8 +68,7 @@ struct CleanReport {
 // - when a run or a reader has the directory, or a checkpoint from which something is to go (with
 //   CleanMode::list: a run only);
 // - when the manifest is damaged and the scope is CleanScope::leftovers, because the committed
-// files
-//   are unknown then;
+//   files are unknown then;
 // - when the manifest is not that of a store.
 // Throws IoError naming a file that could not be removed.
 CleanReport clean_directory(const std::string& directory, CleanScope scope, CleanMode mode);
@@ -80,6 +80,10 @@ bool is_run_file(const std::string& path);
 // Removes the scratch files and unfinished manifests of a killed run, with one line in the log. The
 // caller holds the DirectoryLock exclusively. SwapStore does this itself. Throws IoError.
 void remove_dead_files(const std::string& directory);
+// Removes the states in `directory` that ranks of another number than `world_size` left: of one
+// rank, in it, and of several, in folders (RankManifest). Call it when a step of `world_size` ranks
+// is committed. The caller holds the DirectoryLock exclusively. Throws IoError.
+void remove_other_states(const std::string& directory, int world_size);
 // Removes the checkpoints below `directory` that a killed run did not finish, with one line in the
 // log. The caller holds the DirectoryLock exclusively. Throws IoError.
 void remove_dead_checkpoints(const std::string& directory);

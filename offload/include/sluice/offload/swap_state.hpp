@@ -2,10 +2,16 @@
 // The state that a swap store (swap_store.hpp) keeps on disk, described: its shards, how long a
 // commit lasts, what is committed, and what is damaged. Values; nothing here opens a store.
 //
-// Thread-safe: values and a free function without state.
+// The state of several ranks is a folder for each, DIR/rank0-of-2 and so on, with a store in it,
+// and the RankManifest DIR/ranks.json. A step is committed when ranks.json names it: each rank
+// first writes its part beside the step before (SwapStore::prepare_commit), then rank 0 replaces
+// ranks.json, then the parts of the step before may be overwritten.
+//
+// Thread-safe: values and free functions without state.
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,6 +40,39 @@ struct CommittedState {
   Durability durability = Durability::process;
   std::uint64_t written_bytes = 0;  // SwapStore::written_bytes() at that commit
 };
+
+// Which step of several ranks is committed, and the digest of each rank's manifest, in rank order.
+struct RankManifest {
+  std::int64_t step = 0;
+  std::vector<std::uint64_t> digests;
+
+  int world_size() const { return static_cast<int>(digests.size()); }
+};
+// Empty when `directory` has none. Throws StorageError when it is damaged, IoError when it or the
+// directory cannot be read.
+std::optional<RankManifest> load_rank_manifest(const std::string& directory);
+// The moment of a commit over ranks. With Durability::power, it survives loss of power. Throws
+// IoError; then it is not certain which of the two is there.
+void replace_rank_manifest(const std::string& directory, const RankManifest& manifest,
+                           Durability durability);
+// Makes what is there survive loss of power. Throws IoError.
+void sync_rank_manifest(const std::string& directory);
+// Its absence survives loss of power. Does nothing when there is none. Throws IoError.
+void remove_rank_manifest(const std::string& directory);
+
+struct RankFolder {
+  std::string path;
+  int rank = 0;
+  int world_size = 1;
+};
+// DIR/rank0-of-2. Ranks of another number have other folders, so that their states can be read
+// while these are written.
+std::string rank_folder(const std::string& directory, int rank, int world_size);
+// Parses the last part of `path`; empty when it is not a rank's folder.
+std::optional<RankFolder> rank_folder_of(const std::string& path);
+// The folders of ranks in `directory`, by path, whatever they contain. Links are left out. Empty
+// when `directory` cannot be read.
+std::vector<RankFolder> list_rank_folders(const std::string& directory);
 
 // Consecutive chunks of one shard that are damaged in the same way.
 struct DamagedRange {

@@ -12,6 +12,7 @@
 //   DIR/states.0.swap   slot 0 of every shard, allocated up front
 //   DIR/states.1.swap   slot 1 (not with Durability::none)
 //   DIR/manifest.json   what is committed: step, slots, lengths, checksums, the run's metadata
+//   DIR/manifest.prepared.json   between the two phases of a commit over several ranks
 //
 // At a SwapPlace of several directories, the slot files are striped over all of them. Each
 // directory has a lock, and a DIR/stripe.json that says which part of which store it holds.
@@ -20,6 +21,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,7 +43,16 @@ class SwapStore {
   // and when `directory` is a further directory of a committed store (the error names the first
   // directory); IoError when `directory` is absent or unreadable.
   static bool holds_committed(const std::string& directory);
-  static CommittedState read_committed(const std::string& directory);
+  // With `digest`, here and in open_read_only: the state whose manifest has it, which may be
+  // prepared only. For the part of one rank, RankManifest has the digest.
+  static CommittedState read_committed(const std::string& directory,
+                                       std::optional<std::uint64_t> digest = {});
+  // The digest of the committed manifest. Throws StorageError when nothing is committed.
+  static std::uint64_t committed_digest(const std::string& directory);
+  // Ends what a killed run left of a commit in two phases: from here on the state whose manifest
+  // has `digest` is the committed one, and a prepared step that not all ranks had is gone. The
+  // caller holds the DirectoryLock. Throws StorageError when no manifest has the digest, IoError.
+  static void settle_commit(const std::string& directory, std::uint64_t digest);
   // Disk bytes that a new store of these shards needs: the slot files, and room for two manifests.
   static std::uint64_t disk_bytes(std::span<const ShardSpec> shards, Durability durability,
                                   std::size_t drives = 1);
@@ -53,8 +64,8 @@ class SwapStore {
   // A new store, with nothing committed. Locks the directory and allocates the files. Removes the
   // uncommitted files of a killed run, with a line in the log. `io` outlives the store. Throws
   // - StorageError when another run has the directory (the error names its process id), and when
-  // the
-  //   directory holds a committed state;
+  //   the directory holds a committed state: open() continues from that one, clean_directory()
+  //   removes it;
   // - IoError, naming needed and free bytes, on a full disk; then nothing that was there before is
   //   lost;
   // - InvalidArgument without a shard, on a shard without bytes, and on names that are empty, too
@@ -71,8 +82,8 @@ class SwapStore {
   // The committed state, for export and verify. Needs no right to write; refuses begin_write,
   // finish_update and commit (InvalidArgument). Takes the lock shared: throws StorageError while a
   // run has the directory.
-  static std::unique_ptr<SwapStore> open_read_only(const std::string& directory,
-                                                   nvme::IoEngine& io);
+  static std::unique_ptr<SwapStore> open_read_only(const SwapPlace& place, nvme::IoEngine& io,
+                                                   std::optional<std::uint64_t> digest = {});
 
   // Unlocks; commits nothing. Every ticket of this store must have ended.
   ~SwapStore();
@@ -93,6 +104,7 @@ class SwapStore {
   // Bytes written by the engines of all runs in this directory, scratch files and this run's bytes
   // so far included. Starts at 0 in a cleared directory.
   std::uint64_t written_bytes() const;
+  Durability durability() const;
   // Empty, or why the files are not opened with O_DIRECT.
   std::string why_buffered() const;
 
@@ -132,6 +144,24 @@ class SwapStore {
   // resumed. Throws InvalidArgument when something was written after that commit; throws IoError.
   // Does nothing with another durability, or if nothing was committed.
   void close_cleanly();
+
+  // A commit in two phases, for a store that is the part of one rank; commit_parts
+  // (sluice/models/rank_commit.hpp) calls these on all ranks.
+  // First phase: writes the manifest of `step` beside the committed one, and returns its digest.
+  // Both steps stay whole: until the second phase, writes throw StorageError. With
+  // Durability::none, `step` is that of the last commit(), and nothing was written since. Blocks.
+  // Throws as commit(); then the step before is committed.
+  std::uint64_t prepare_commit(std::int64_t step, const std::string& metadata);
+  // Second phase, once a RankManifest names the digest: the prepared step is the committed one.
+  // Throws IoError; then the store refuses writes, and settle_commit() ends the commit later.
+  void finish_commit();
+  // Second phase instead, when it is certain that no RankManifest names the digest. Does nothing
+  // when no commit is prepared.
+  void abandon_commit() noexcept;
+  // With Durability::power: makes the state of the run before survive loss of power. The first
+  // write does so for this store; with several ranks, all do it before any of them writes. Blocks.
+  // Throws IoError.
+  void sync_committed();
 
   // Reads all committed bytes and compares checksums; blocks. A chunk that cannot be read counts as
   // damaged. Ranges are ordered by shard, then offset; empty: no damage. Throws OutOfMemory when

@@ -36,12 +36,12 @@ struct TileJob {
   std::function<void(std::exception_ptr)> done;
 };
 
-// Seconds that the driving thread waited, by stage: the longest wait names the stage that bounds
-// the pipeline.
+// Seconds that the driving thread waited for reads and writes, and that it computed: the largest
+// names the stage that bounds the pipeline.
 struct PipelineStalls {
   double read_seconds = 0;
   double write_seconds = 0;
-  double compute_seconds = 0;  // not a stall: inside the compute stage
+  double compute_seconds = 0;  // in TileJob::compute, no wait; begin_compute adds nothing
 };
 
 // Confined to one thread at a time: the one that calls push and drain.

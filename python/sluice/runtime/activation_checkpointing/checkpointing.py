@@ -8,6 +8,8 @@ from typing import Any
 
 import torch.utils.checkpoint
 
+from ..._refusals import missing
+
 __all__ = ["checkpoint", "configure", "is_configured", "non_reentrant_checkpoint", "reset"]
 
 _configured = False
@@ -56,3 +58,7 @@ def is_configured() -> bool:
 
 def reset() -> None:
     """Does nothing: no buffers are kept."""
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(f"module {__name__!r}", name)

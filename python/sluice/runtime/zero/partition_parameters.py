@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..._refusals import missing
 from ...accelerator import get_accelerator
 
 __all__ = ["GatheredParameters", "Init", "ZeroParamStatus", "get_accelerator", "zero_wrapper_for_fp_tensor_constructor"]
@@ -35,4 +36,4 @@ def zero_wrapper_for_fp_tensor_constructor(function: Callable[..., Any], *_: Any
 def __getattr__(name: str) -> Any:
     if name in ("GatheredParameters", "Init"):
         return getattr(importlib.import_module("sluice.zero"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise missing(f"module {__name__!r}", name)

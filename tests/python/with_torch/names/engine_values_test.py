@@ -15,6 +15,7 @@ import sluice
 Engine = sluice.SluiceEngine
 
 BF16 = {"bf16": {"enabled": True}}
+BF16_FP32_SUMS = {**BF16, "data_types": {"grad_accum_dtype": "fp32"}}
 FP16 = {"fp16": {"enabled": True, "initial_scale_power": 10}}
 
 # A method, the configuration beside small_models.config("device"), and what the method returns.
@@ -41,6 +42,7 @@ VALUES: list[tuple[Callable[[Engine], Any], dict[str, Any], Any]] = [
     (lambda engine: engine.fp16_enabled(), FP16, True),
     (lambda engine: engine.get_data_types(), {}, (torch.float32, torch.float32)),
     (lambda engine: engine.get_data_types(), BF16, (torch.bfloat16, torch.bfloat16)),
+    (lambda engine: engine.get_data_types(), BF16_FP32_SUMS, (torch.bfloat16, torch.float32)),
     (lambda engine: engine.get_data_types(), FP16, (torch.float16, torch.float16)),
     (lambda engine: engine.optimizer.cur_scale, {}, 1),
     (lambda engine: engine.optimizer.loss_scale, FP16, 1024),

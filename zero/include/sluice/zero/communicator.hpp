@@ -1,42 +1,115 @@
 #pragma once
-// Communicator: the collectives over ranks that sharding needs. Every rank makes the same calls in
-// the same order; a call blocks until this rank's part is done. Sums are taken in rank order, so
-// results do not depend on timing. All buffers are host memory, or device memory that the host
-// addresses (Device::host_view).
+// Communicator: the operations over ranks that sharding needs. A begin_x starts an operation and
+// returns its ticket; the functions without begin_ also wait for it. The operations of a
+// communicator run one after the other, in the order in which they were begun. Every rank begins
+// the same collectives in the same order; send and receive are between two ranks, which begin them
+// in the same place of their order.
 //
-// One instance per rank. Thread-compatible: one call at a time for each instance.
+// Where the ranks' sums are Sluice's own (threads, MPI, Python), they are taken in rank order, in
+// fp32 (fp64 for doubles), and rounded once. So results depend neither on timing nor on the
+// transport. NCCL sums in an order of its own (docs/numerics.md).
+//
+// Buffers stay valid until the ticket has ended, also after an error. An error names this rank, the
+// operation, its label and sizes, and the rank at fault with what it was doing.
+//
+// One instance per rank and per thread that calls. Thread-compatible: one call at a time for each
+// instance. abort(), counters() and observe() are thread-safe.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sluice/base/dtype.hpp"
+#include "sluice/base/ticket.hpp"
+#include "sluice/offload/device.hpp"
+#include "sluice/offload/device_span.hpp"
+#include "sluice/zero/call_counters.hpp"
+#include "sluice/zero/rank_call.hpp"
 
 namespace sluice::zero {
 
 class Communicator {
  public:
+  // Ends the calls in flight with an error; the other ranks' later calls fail, and name this rank.
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
+  // Whether calls take memory of a device (DeviceSpan) in place of host memory.
+  virtual bool on_device() const { return false; }
+
+  // Starts a call. Does not block. The ticket's errors: InvalidArgument for a call that cannot be
+  // or in which ranks disagree, Error when a rank has left, does not answer, or has aborted. All
+  // begin_x below end here. The first throws InvalidArgument where on_device(), except for a
+  // barrier; the second throws it elsewhere.
+  virtual Ticket begin(const HostCall& call);
+  virtual Ticket begin(const DeviceCall& call);
+  // Ends this rank's calls, those in flight and later ones, with an Error that says `why`, and
+  // tells the other ranks, whose calls then end too. Does not block.
+  virtual void abort(const std::string& why) = 0;
+  virtual CommunicatorCounters counters() const = 0;
+  // `observer` is told of this rank's calls from now on.
+  virtual void observe(CallObserver observer) = 0;
+
   // `full` holds world_size() equal shards. Before the call, this rank's shard is in place; after
-  // it, all shards are. Throws InvalidArgument when the size does not divide evenly, Error when
-  // another rank has left.
-  virtual void all_gather(std::span<std::byte> full) = 0;
+  // it, all shards are.
+  Ticket begin_all_gather(std::span<std::byte> full, std::string label = {});
   // Element-wise sum of `full` over ranks. This rank's shard of the sum replaces its shard of
   // `full`; the rest of `full` is unspecified. Sums are taken in fp32 and rounded once to `dtype`.
-  virtual void reduce_scatter(std::span<std::byte> full, DType dtype) = 0;
-  // Sums of a few numbers (norms, losses), the same bits on every rank.
-  virtual void all_reduce(std::span<double> values) = 0;
+  Ticket begin_reduce_scatter(std::span<std::byte> full, DType dtype, std::string label = {});
+  // Sums over ranks, the same bits on every rank.
+  Ticket begin_all_reduce(std::span<std::byte> values, DType dtype, std::string label = {});
+  Ticket begin_all_reduce(std::span<double> values, std::string label = {});
   // Copies `bytes` of rank `root` to every rank.
-  virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
-  // Returns on every rank after all have called it.
-  virtual void barrier() = 0;
+  Ticket begin_broadcast(std::span<std::byte> bytes, int root, std::string label = {});
+  // As all_reduce, but only `values` of rank `root` become the sum; those of the others stay.
+  Ticket begin_reduce(std::span<std::byte> values, DType dtype, int root, std::string label = {});
+  // Shard r of `full`, on rank `root`, becomes `shard` of rank r. The others pass an empty `full`.
+  Ticket begin_scatter(std::span<const std::byte> full, std::span<std::byte> shard, int root,
+                       std::string label = {});
+  // `shard` of rank r becomes shard r of `full` on rank `root`. The others pass an empty `full`.
+  Ticket begin_gather(std::span<const std::byte> shard, std::span<std::byte> full, int root,
+                      std::string label = {});
+  // Sends `bytes` to rank `to`, which receives as many. Two ranks that send to each other take
+  // turns: one sends first, the other receives first.
+  Ticket begin_send(std::span<const std::byte> bytes, int to, std::string label = {});
+  Ticket begin_receive(std::span<std::byte> bytes, int from, std::string label = {});
+  // Ends on every rank after all have begun it.
+  Ticket begin_barrier(std::string label = {});
+
+  // These operations work on memory of the device, once compute work has reached `after`. Compute
+  // work issued after the ticket has ended sees the result. Throw InvalidArgument unless
+  // on_device().
+  Ticket begin_all_gather(offload::DeviceSpan full, const offload::ComputePoint& after,
+                          std::string label = {});
+  Ticket begin_reduce_scatter(offload::DeviceSpan full, DType dtype,
+                              const offload::ComputePoint& after, std::string label = {});
+  Ticket begin_all_reduce(offload::DeviceSpan values, DType dtype,
+                          const offload::ComputePoint& after, std::string label = {});
+  Ticket begin_broadcast(offload::DeviceSpan bytes, int root, const offload::ComputePoint& after,
+                         std::string label = {});
+  Ticket begin_reduce(offload::DeviceSpan values, DType dtype, int root,
+                      const offload::ComputePoint& after, std::string label = {});
+  Ticket begin_scatter(offload::DeviceSpan full, offload::DeviceSpan shard, int root,
+                       const offload::ComputePoint& after, std::string label = {});
+  Ticket begin_gather(offload::DeviceSpan shard, offload::DeviceSpan full, int root,
+                      const offload::ComputePoint& after, std::string label = {});
+  Ticket begin_send(offload::DeviceSpan bytes, int to, const offload::ComputePoint& after,
+                    std::string label = {});
+  Ticket begin_receive(offload::DeviceSpan bytes, int from, const offload::ComputePoint& after,
+                       std::string label = {});
+
+  // Begin and finish: block until this rank's part is done, and throw its error.
+  void all_gather(std::span<std::byte> full, std::string label = {});
+  void reduce_scatter(std::span<std::byte> full, DType dtype, std::string label = {});
+  void all_reduce(std::span<double> values, std::string label = {});
+  void broadcast(std::span<std::byte> bytes, int root, std::string label = {});
+  void barrier(std::string label = {});
 };
 
-// World size 1: every collective is the identity.
+// World size 1: every collective is the identity, and runs in the call that begins it.
 std::unique_ptr<Communicator> make_single_rank();
 
 // `world_size` ranks that are threads of this process; the thread of rank r uses element r. If a

@@ -10,9 +10,12 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <optional>
 
 #include "sluice/base/dtype.hpp"
+#include "sluice/base/executor.hpp"
 #include "sluice/base/ticket.hpp"
 #include "sluice/base/trace.hpp"
 #include "sluice/base/worker.hpp"
@@ -26,17 +29,17 @@
 namespace sluice::zero {
 
 enum class WeightState {
-  sharded,    // the shard is at its home; nothing else is on the device. Legal: begin_gather.
-  gathering,  // a device buffer is allocated and being filled. Legal: finish_gather.
-  gathered,   // all weights are on the device. Legal: weights, release.
+  sharded,    // the shard is at its home; nothing is gathered. Legal: begin_gather, finish_gather.
+  gathering,  // a device buffer is allocated and being filled. Legal: finish_gather, release.
+  gathered,   // all weights are on the device. Legal: weights, release, finish_gather.
 };
 
 enum class GradientState {
   none,          // no bytes, or the bytes at home have been consumed. Legal: begin_accumulate.
-  accumulating,  // the full flat gradient is on the device. Legal: gradients, reduce,
-                 // begin_reduce_home.
-  reducing,      // this rank's shard is on its way home; the device buffer still exists. Legal:
-                 // finish_reduce.
+  accumulating,  // the full flat gradient is on the device. Legal: gradients, gradient_shard,
+                 // restore_accumulated, lend_gradients_home, reduce, begin_reduce_home.
+  reducing,      // the gradients are summed over the ranks, then this rank's shard goes home. The
+                 // device buffer still exists. Legal: finish_reduce, reduce_done.
   waiting,       // the shard is at home. Legal: begin_accumulate (adds to it), consume_gradients.
 };
 
@@ -46,6 +49,18 @@ struct GatherStall {
   double fetch_seconds = 0;   // the weights were being fetched and gathered
 };
 
+// How gradients travel to their sum over ranks. One rank sends none.
+struct SumFormat {
+  std::optional<DType> wire_dtype = {};  // empty: as the gradients
+  // Each rank's gradients are divided by it before they are sent, in fp32; then they are rounded
+  // once. The sum is not multiplied again. A gradient that is summed in several parts takes part
+  // with what it has so far, multiplied by this.
+  double divisor = 1;
+
+  // Gradients of `dtype` are summed as they are.
+  bool is_plain(DType dtype) const { return divisor == 1 && wire_dtype.value_or(dtype) == dtype; }
+};
+
 // The services that units use. One for all units of a rank; outlives them.
 struct UnitContext {
   offload::Device* device = nullptr;
@@ -53,22 +68,37 @@ struct UnitContext {
   // Runs the gathers, in order. A gather waits for the unit's update, fetches the shard, and calls
   // all_gather.
   Worker* gather_worker = nullptr;
-  // Two communicators over the same ranks: the worker's thread uses the first, the computing thread
-  // the second.
+  // Two communicators over the same ranks. The gather worker's thread uses the first. The computing
+  // thread uses the second, and the reduce worker's thread while reductions are in flight.
   Communicator* gather_communicator = nullptr;
   Communicator* communicator = nullptr;
-  DType dtype = DType::bf16;
+  DType dtype = DType::bf16;                 // type of weights
+  std::optional<DType> gradient_dtype = {};  // type of gradients; empty: as the weights
   TraceRow gathers{};            // one entry per gather, from when the weights are current
   offload::StallMeter stalls{};  // measures the waits of the computing thread
+  // Runs the reductions of several ranks, in order. Null: the computing thread runs them.
+  Worker* reduce_worker = nullptr;
+  TraceRow reductions{};  // one entry per reduction, without its way home
+  // Other than plain only on a device whose memory the host can address.
+  SumFormat sums{};
+  Executor* executor = nullptr;  // shares conversions of large gradients; null: none
+};
+
+// The part of its weights that a unit has at home, where a model has several ranks.
+enum class WeightsHome {
+  shard,  // this rank's shard: every gather is an all-gather
+  whole,  // all weights, on the device: an all-gather makes them current after an update only
 };
 
 // Confined to the computing thread.
 class ShardedUnit {
  public:
-  // `weights_home` and `gradients_home` hold this rank's shard of the layout, in context.dtype. If
+  // `weights_home` and `gradients_home` hold this rank's shard of the layout, in the context's data
+  // types. With WeightsHome::whole, `weights_home` is device memory for the whole layout. If
   // `gradients_home` is empty, lend_gradients_home() gives one later.
   ShardedUnit(const UnitLayout& layout, const UnitContext& context,
-              offload::TieredBytes weights_home, offload::TieredBytes gradients_home);
+              offload::TieredBytes weights_home, offload::TieredBytes gradients_home,
+              WeightsHome kept = WeightsHome::shard);
   ~ShardedUnit();  // waits for transfers in flight
   ShardedUnit(const ShardedUnit&) = delete;
   ShardedUnit& operator=(const ShardedUnit&) = delete;
@@ -76,23 +106,29 @@ class ShardedUnit {
   const UnitLayout& layout() const { return layout_; }
   WeightState weight_state() const { return weight_state_; }
   GradientState gradient_state() const { return gradient_state_; }
+  // This rank's shard of the weights, also with WeightsHome::whole.
   const offload::TieredBytes& weights_home() const { return weights_home_; }
   const offload::TieredBytes& gradients_home() const { return gradients_home_; }
-  // Size of the full weights, and of the full gradient, on the device.
+  // Size of the full weights on the device.
   std::size_t full_bytes() const;
+  // Size of the full gradient on the device.
+  std::size_t full_gradient_bytes() const;
 
   // Takes the ticket of the update that makes the weights at home current. The next gather waits
   // for this update.
   void set_update(Ticket update);
+  // Says that the shard at home changes on every rank, so that whole weights are gathered anew
+  // before their next use. set_update() says so too.
+  void note_change() { whole_is_current_ = false; }
   // Blocks until the weights at home are current. Throws the update's error. Adds the wait to
   // `stall`.
   void wait_current(GatherStall& stall);
 
   // Allocates device memory and starts filling it; does not block. With one rank, a home on the
-  // device is used in place. Throws OutOfMemory.
+  // device is used in place; so are whole weights, once they are current. Throws OutOfMemory.
   void begin_gather();
   // Blocks until all weights are on the device; calls begin_gather() first if needed. Throws
-  // IoError and the update's error. Adds the wait to `stall`.
+  // IoError, the update's error and those of the communicator. Adds the wait to `stall`.
   void finish_gather(GatherStall& stall);
   // The full weights on the device; valid until release().
   offload::DeviceSpan weights() const;
@@ -115,6 +151,11 @@ class ShardedUnit {
   void reduce();
   // Starts moving this rank's shard home.
   void begin_reduce_home();
+  // Sums the gradients over ranks, calls `reduced` with this rank's shard of the sum (unless it is
+  // empty), and moves the shard home. With a reduce worker all of it happens on the worker's
+  // thread, the call does not block, and finish_reduce() throws the first error.
+  using Reduced = std::function<void(offload::DeviceSpan shard)>;
+  void begin_reduce_home(Reduced reduced);
   // Blocks until the shard is at home, and frees the device buffer. Adds the wait to
   // `stall_seconds`.
   void finish_reduce(double& stall_seconds);
@@ -127,7 +168,12 @@ class ShardedUnit {
   void abandon_gradients();
 
  private:
-  void check_home(const offload::TieredBytes& home) const;
+  DType gradient_dtype() const { return context_.gradient_dtype.value_or(context_.dtype); }
+  void all_gather(offload::DeviceSpan full, const offload::ComputePoint& unused);
+  void reduce_scatter(offload::DeviceSpan full, const offload::ComputePoint& made);
+  void undo_division(std::span<std::byte> sum) const;
+  void check_home(const offload::TieredBytes& home, DType dtype) const;
+  bool is_used_in_place() const;
   void record_stall(const offload::StallMeter::Stall& stall, double update_seconds) const;
   void transition(WeightState from, WeightState to);
   void transition(GradientState from, GradientState to);
@@ -135,10 +181,12 @@ class ShardedUnit {
   const UnitLayout& layout_;
   const UnitContext& context_;
   const ShardRange range_;
+  offload::TieredBytes whole_home_;  // set with WeightsHome::whole; weights_home_ is a part of it
   offload::TieredBytes weights_home_;
   offload::TieredBytes gradients_home_;
 
   WeightState weight_state_ = WeightState::sharded;
+  bool whole_is_current_ = false;  // with WeightsHome::whole: no gather is needed
   offload::Buffer gathered_;
   Ticket gather_;
   // Shared with the gather task, which waits for this ticket.

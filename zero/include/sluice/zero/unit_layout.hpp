@@ -1,7 +1,7 @@
 #pragma once
 // UnitLayout: the names and shapes of a unit's parameters, and their offsets in the unit's flat
-// buffer. All parameters of a unit are gathered together; a unit is a transformer block, the
-// embedding or the head.
+// buffer. All parameters of a unit are gathered together. A unit of the built-in model is a block,
+// the embedding or the head; in a loop of the user's own, it is a module that the user adds.
 //
 // The flat buffer of a unit holds its parameters one after the other. Each starts at a multiple of
 // kParamAlignment elements (64 bytes in 16-bit types), because kernels give different bits for

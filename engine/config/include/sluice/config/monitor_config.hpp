@@ -3,7 +3,9 @@
 // steps.jsonl. Thread-compatible: plain values.
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace sluice::config {
 
@@ -29,13 +31,24 @@ struct FlopsProfilerConfig {
   std::string output_file;          // empty: standard output
 };
 
+// The section "comms_logger": a table of the calls over the ranks.
+struct CommsLoggerConfig {
+  bool enabled = false;
+  bool verbose = false;                    // a line of the log for each call of rank 0
+  bool prof_all = true;                    // false: only the operations of prof_ops
+  bool debug = false;                      // told apart by what the call is for, too
+  std::vector<std::string> prof_ops = {};  // by our names
+};
+
 struct MonitorsConfig {
   MonitorFiles tensorboard;
   MonitorFiles csv;
-  bool wall_clock_breakdown = false;  // a line of times after every step
-  bool memory_breakdown = false;      // lines of memory after every step
-  bool throughput = true;             // with steps_per_print: a line of samples per second
+  std::optional<std::int64_t> steps_per_print;  // empty: no printing
+  bool wall_clock_breakdown = false;            // a line of times after every step
+  bool memory_breakdown = false;                // lines of memory after every step
+  bool throughput = true;  // with steps_per_print: a line of samples per second
   FlopsProfilerConfig flops_profiler;
+  CommsLoggerConfig comms_logger;
 };
 
 }  // namespace sluice::config

@@ -17,6 +17,7 @@
 #include "sluice/base/dtype.hpp"
 #include "sluice/config/config_error.hpp"
 #include "sluice/config/monitor_config.hpp"
+#include "sluice/config/reduction_config.hpp"
 #include "sluice/config/scheduler_config.hpp"
 
 namespace sluice::config {
@@ -114,6 +115,7 @@ struct ZeroConfig {
   std::uint64_t max_reuse_distance = 1'000'000'000;
   std::uint64_t param_persistence_threshold = 100'000;
   std::uint64_t model_persistence_threshold = 9'223'372'036'854'775'807;  // INT64_MAX: no limit
+  ReductionConfig reduction;                                              // keys of the top level
 };
 
 // The section "aio".
@@ -128,7 +130,8 @@ struct ByteBudget {
   enum class Kind { automatic, bytes, percent };
   Kind kind = Kind::automatic;
   // Bytes, or whole percent (1 to 100): of the tier's free memory; for cache_bytes, of the states
-  // on NVMe. 0 when automatic.
+  // on NVMe; for speculative_bytes, of the states in host memory; for checkpoint_bytes, of the
+  // states that are not on NVMe. 0 when automatic.
   std::uint64_t value = 0;
 };
 
@@ -148,7 +151,8 @@ struct IoConfig {
   // By directory of a list in nvme_path, its share of the bytes. Empty: by measured speed.
   std::vector<unsigned> drive_weights;
   bool submit_polling = false;
-  int reads_per_write = 3;  // blocks read in a row while a write waits
+  int reads_per_write = 3;                  // blocks read in a row while a write waits
+  std::uint64_t drive_endurance_bytes = 0;  // rated writes of each directory's drive; 0: unknown
 };
 
 // Activations between a unit's forward and its backward.
@@ -173,30 +177,38 @@ enum class NonFinite { skip, stop };
 struct ComputeDevice {
   enum class Kind { automatic, host, cuda };
   Kind kind = Kind::automatic;
-  int index = 0;  // of the GPU, among those that CUDA_VISIBLE_DEVICES leaves
+  int index = 0;  // the GPU's number among those that CUDA_VISIBLE_DEVICES leaves
 };
 // The name in the file: "auto", "host", "cuda:1".
 std::string name_of(const ComputeDevice& device);
 
+// How a GPU computes. On the host LibTorch is always deterministic.
+struct GpuMath {
+  bool deterministic = false;  // only algorithms of LibTorch that give equal bits in each run
+  bool tf32 = false;           // fp32 matrix products round their factors to TF32
+};
+
 // Full checkpoints.
 struct CheckpointConfig {
   std::string directory;   // empty: no full checkpoints
-  std::int64_t every = 0;  // steps between checkpoints; 0: never
+  std::int64_t every = 0;  // steps between them; 0: one at the end, of states not on NVMe
   std::int64_t keep = 2;   // number of checkpoints that are kept
+  // Host memory for copies of the states, so that steps go on while a checkpoint is written. Part
+  // of host_bytes. Automatic: the rest of host_bytes, with `every` above 0.
+  ByteBudget copy_bytes = {};
 };
 
 // The section "sluice".
 struct SluiceConfig {
   ComputeDevice device;
-  bool deterministic = false;  // LibTorch's algorithms on a GPU; always on the host
-  bool tf32 = false;           // fp32 matrix products of a GPU
+  GpuMath gpu_math;
   ByteBudget device_bytes;
   ByteBudget host_bytes;
   Durability durability = Durability::process;
   std::int64_t commit_every = 1;  // steps
   CheckpointConfig checkpoints;
   bool strict = false;
-  bool approximate = false;  // train files of some other optimizers with AdamW
+  bool approximate = false;  // train Lamb, 1-bit and 0/1 Adam files with AdamW
   bool overlap = true;
   NonFinite non_finite = NonFinite::skip;
   Activations activations = Activations::automatic;
@@ -209,16 +221,18 @@ struct SluiceConfig {
   std::optional<MomentFormat> moments;
   // Host memory that caches states on NVMe. Part of host_bytes. Automatic: the rest of host_bytes.
   ByteBudget cache_bytes{ByteBudget::Kind::bytes, 0};
+  // Host memory for second states, so that updates begin before the norm is known. Part of
+  // host_bytes. Automatic: the rest of host_bytes.
+  ByteBudget speculative_bytes{ByteBudget::Kind::bytes, 0};
   ThreadsConfig threads;
   IoConfig io;
-  std::uint64_t drive_endurance_bytes = 0;  // rated writes of each directory's drive; 0: unknown
   std::uint64_t seed = 0;
 };
 
 struct TrainConfig {
   std::string path;  // as shown in messages
   int world_size = 1;
-  int rank = 0;  // of this process; below world_size
+  int rank = 0;  // this process's rank, below world_size
 
   // Resolved: train_batch_size = micro_batch_size * gradient_accumulation_steps * world_size.
   std::int64_t train_batch_size = 0;
@@ -226,23 +240,27 @@ struct TrainConfig {
   std::int64_t gradient_accumulation_steps = 0;
 
   OptimizerConfig optimizer;
-  GroupsConfig groups;  // of parameters
+  GroupsConfig groups;  // parameter groups
   SchedulerConfig scheduler;
   double gradient_clipping = 1.0;  // 0: none
   bool bf16 = false;
-  Fp16Config fp16;                              // never enabled together with bf16
-  std::optional<std::int64_t> steps_per_print;  // empty: no printing
-  bool drop_last = false;                       // an epoch ends with its last whole batch
+  Fp16Config fp16;  // never enabled together with bf16
+  // Gradients are summed in fp32 and stay so until their update; without it in compute_dtype().
+  bool fp32_gradient_sums = false;
+  bool drop_last = false;  // an epoch ends with its last whole batch
   MonitorsConfig monitors;
   ZeroConfig zero;
   AioConfig aio;
   SluiceConfig sluice;
 
-  // The type of the weights that compute, of activations and of gradients.
+  // The type of the weights that compute, of activations, and of the gradients that one backward
+  // computes.
   DType compute_dtype() const;
-  // True when updates of a step begin only after all its gradients have arrived: clipping needs the
-  // global norm, and in fp16 an overflow in any gradient skips the step. False: each update begins
-  // when its gradient arrives.
+  // The type in which gradients are summed, and in which they wait for their update.
+  DType gradient_dtype() const { return fp32_gradient_sums ? DType::fp32 : compute_dtype(); }
+  // Whether updates wait for all gradients of the step: clipping needs the norm, and an overflow in
+  // fp16 skips the step. A unit with second states does not wait. False: each update begins when
+  // its gradient arrives; in a loop of the user's own, every update waits for step().
   bool updates_need_all_gradients() const;
 
   // Lines to show once: "mapped: KEY: meaning here" for each mapped key of the file, and

@@ -3,7 +3,7 @@
 // bytes; unbound parameters are empty. Nothing is copied. Confined to thread: the one that
 // computes.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <vector>
 
@@ -18,8 +18,8 @@ torch::Tensor view_of(const zero::ParamLayout& param, const torch::Tensor& flat)
 // outlive the binding. Throws InvalidArgument unless there is one view for each parameter.
 void bind_params(const std::vector<torch::Tensor>& params, const std::vector<torch::Tensor>& views);
 // Binds each parameter's gradient to the view with the same index, so that backward accumulates
-// into the view. An undefined view means no gradient. Views have the shapes and data types of the
-// bound weights. Throws InvalidArgument unless there is one view for each parameter.
+// into the view. An undefined view means no gradient. Views have the shapes of the bound weights,
+// and their data type or fp32. Throws InvalidArgument unless there is one view for each parameter.
 void bind_gradients(const std::vector<torch::Tensor>& params,
                     const std::vector<torch::Tensor>& views);
 // Replaces the parameters by empty tensors of their data type, and removes their gradients.

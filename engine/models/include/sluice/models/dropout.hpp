@@ -2,7 +2,7 @@
 // Inverted dropout whose masks come from Philox 4x32-10, so that a recompute draws them again.
 // Confined to thread: the one that computes.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 
@@ -33,5 +33,10 @@ PhiloxStream dropout_stream(const DropoutKey& key, std::int64_t unit, std::int64
 // calls give equal masks on one device, which differ from the CPU's masks.
 void drop_in_place(torch::Tensor& x, double p, const PhiloxStream& stream,
                    std::uint64_t first_index);
+
+// LibTorch's default generator of `device`, at the beginning of the numbers for stream and
+// first_index. Nothing else uses that generator.
+at::Generator seeded_generator(const torch::Device& device, const PhiloxStream& stream,
+                               std::uint64_t first_index);
 
 }  // namespace sluice::models

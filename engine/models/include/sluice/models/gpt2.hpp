@@ -6,7 +6,7 @@
 // Shapes: B micro-batch, T sequence, C = n_embd, H = n_head, V = vocab_size.
 // Confined to thread: the one that computes.
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <cstdint>
 #include <memory>
@@ -50,8 +50,9 @@ class UnitModule : public torch::nn::Module {
             const std::vector<torch::Tensor>& borrowed);
   // Binds every parameter's gradient to the parameter's place in `flat_gradient`, or to its view in
   // `borrowed_gradients`. Backward accumulates into these, so the caller zeroes them first, or
-  // fills in earlier gradients. Throws InvalidArgument as bind(), and for other shapes than the
-  // weights'.
+  // fills in earlier gradients. They have the weights' data type, or fp32: then sums are exact to
+  // fp32, of what each backward computes in the weights' type. Throws InvalidArgument as bind(),
+  // and for other shapes than the weights'.
   void bind_gradients(const zero::UnitLayout& layout, const torch::Tensor& flat_gradient,
                       const std::vector<torch::Tensor>& borrowed_gradients);
   // Replaces the parameters by empty tensors, and removes their gradients.

@@ -45,6 +45,10 @@ struct UnitWorkspace {
 UnitWorkspace unit_workspace(const config::ModelConfig& model, std::size_t unit_index,
                              std::uint64_t micro_batch, std::uint64_t element_bytes, int threads);
 
+// Further bytes of a backward whose 16-bit gradients are summed in fp32: the largest product that
+// waits to be added. `on_gpu`: products are cut into larger pieces there.
+std::uint64_t fp32_sum_bytes(const config::ModelConfig& model, std::size_t unit_index, bool on_gpu);
+
 // The workspaces of a model's kinds of units; all blocks are equal.
 struct UnitWorkspaces {
   UnitWorkspace embedding;

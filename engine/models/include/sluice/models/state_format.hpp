@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,12 +63,5 @@ std::string shard_name(const zero::UnitLayout& unit, const StatePart& part);
 // One rank's shards of all units, unit by unit, part by part. Frozen units have none.
 std::vector<offload::ShardSpec> state_shards(const std::vector<zero::UnitLayout>& units,
                                              const StateFormat& format, int world_size);
-
-// Reads master values of a unit, as fp32, from the committed step of `store`, and verifies their
-// checksums. `offset_count` is a multiple of granularity_count(); values.size() too, unless it ends
-// the unit. `halves`: scratch of values.size_bytes() for a split master, else unused. Blocks.
-// Throws StorageError when a checksum differs, IoError.
-void read_master(offload::SwapStore& store, const zero::UnitLayout& unit, const StateFormat& format,
-                 std::uint64_t offset_count, std::span<float> values, std::span<std::byte> halves);
 
 }  // namespace sluice::models

@@ -1,7 +1,7 @@
 #pragma once
 // The data types of LibTorch for those of this project, and back. Thread-safe: free functions.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "sluice/base/dtype.hpp"
 

@@ -22,6 +22,9 @@ struct GpuFacts {
   std::string name;
   std::uint64_t total_bytes = 0;
   std::uint64_t free_bytes = 0;
+  // The driver maps the memory in pages of this size (find_cuda_pages()). 0: the memory is one
+  // block, and gaps between blocks are lost.
+  std::uint64_t page_bytes = 0;
 };
 // Returns "cuda:0 (NVIDIA H200)", for example.
 std::string name_of(const GpuFacts& gpu);
@@ -47,6 +50,7 @@ struct MachineFacts {
   int cores = 1;                                  // cores that this process may use
   DeviceFacts device;
   std::string device_choice;  // the reason for the device; empty when the configuration names it
+  std::string memory_choice;  // why a GPU's memory is not mapped in pages; else empty
   // Free bytes of the file system below each directory that the configuration names. A missing
   // directory has no entry: the trainer reports it, with exit code 4.
   std::vector<std::pair<std::string, std::uint64_t>> free_disk_bytes;
@@ -54,12 +58,12 @@ struct MachineFacts {
   std::vector<std::pair<std::string, std::uint64_t>> file_systems;
 };
 
-// Address space that the program maps beside its budgets: LibTorch's libraries, thread stacks and
-// the heap. Measured: 0.6 GB.
+// Address space kept for what the program maps beside its budgets: LibTorch's libraries, thread
+// stacks and the heap. 1 GiB; 0.6 GB were measured.
 inline constexpr std::uint64_t kProgramAddressSpaceBytes = std::uint64_t{1} << 30U;
 
-// Bytes of memory that this process can still get: MemAvailable, limited by its control
-// groups.
+// Bytes of memory that this process can still get: MemAvailable of /proc/meminfo, limited by its
+// control groups.
 std::uint64_t available_memory_bytes();
 
 // Chooses the device by the configuration and reads the machine's facts. Throws InvalidArgument

@@ -36,7 +36,7 @@ struct ModelSize {
   // With Adam 16 bytes per parameter: fp32 master and moments, 16-bit weights and gradients. A
   // frozen parameter counts its weights only.
   std::uint64_t state_bytes = 0;
-  std::uint64_t bytes_per_parameter = 0;  // of one that trains: 8 and 4 for each moment
+  std::uint64_t bytes_per_parameter = 0;  // if it trains: 8, and 4 for each moment
 };
 
 // Budgets of the two tiers in memory. Empty: unlimited, as in a resident run.
@@ -122,10 +122,14 @@ struct StepTraffic {
   std::uint64_t h2d_bytes = 0;
   std::uint64_t d2h_bytes = 0;
   std::uint64_t nvme_read_bytes = 0;
-  std::uint64_t nvme_written_bytes = 0;  // of a committed step
+  std::uint64_t nvme_written_bytes = 0;  // in a committed step
   std::uint64_t nvme_written_between_commits_bytes = 0;
   std::uint64_t nvme_cached_bytes = 0;  // reads that the cache saves
 };
+
+// The ZeRO stage that divides the weights over the ranks. Each rank keeps whole weights in the
+// stages below.
+inline constexpr int kStageOfShardedWeights = 3;
 
 struct Plan {
   config::ModelConfig model;
@@ -146,7 +150,7 @@ struct Plan {
   HostRings rings;
   DriveDirectories directories;
   StepTraffic traffic;
-  // One line for each choice of `auto` and for each spill, with the reason.
+  // A line for each choice of `auto`, and for each spill, promotion and other downgrade.
   std::vector<std::string> choices;
 
   // Passes of a step. With several passes, gradients stay on the device between passes.
@@ -158,6 +162,9 @@ struct Plan {
   bool gradients_summed_on_device() const { return !own_loop() && passes() > 1; }
   // The plan is for a training loop of the user's own.
   bool own_loop() const { return !own.calls.empty(); }
+  // True with several ranks below stage 3, where device memory has room for all of the unit's
+  // weights. Weights without this room are divided over the ranks.
+  bool keeps_whole_weights(std::size_t unit) const;
   // Every unit's optimizer states are in files, so a run can resume from the swap directory alone.
   bool states_all_on_nvme() const;
   // Bytes of one unit input: (micro_batch_size, n_positions, n_embd) elements of compute_dtype, not

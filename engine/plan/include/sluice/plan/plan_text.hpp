@@ -3,6 +3,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "sluice/plan/largest.hpp"
 
 namespace sluice::plan {
 
@@ -14,7 +17,9 @@ std::string compute_name(const Plan& plan);
 // The table for people: bytes by component and tier, budgets, least budgets, what is short by how
 // much, disk needed and free, traffic of a step.
 std::string plan_table(const Plan& plan);
-// One line of JSON: the table's content, and the prediction where there is one.
-std::string plan_json(const Plan& plan, const std::optional<Prediction>& prediction);
+// One line of JSON: the table's content, the prediction where there is one, and the largest models
+// where they were asked for.
+std::string plan_json(const Plan& plan, const std::optional<Prediction>& prediction,
+                      const std::vector<LargestModel>& largest = {});
 
 }  // namespace sluice::plan

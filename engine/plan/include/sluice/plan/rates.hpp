@@ -32,7 +32,7 @@ struct MachineRates {
   double update_elements_per_second = 0;  // the optimizer's step in memory
   double gradient_bytes_per_second = 0;   // clearing a gradient, then its norm and finite check
   double copy_bytes_per_second = 0;       // between host memory and the device
-  double checksum_bytes_per_second = 0;   // of written states
+  double checksum_bytes_per_second = 0;   // checksums of written states
   // All drives of the swap directories together. 0: no state is on NVMe.
   double read_bytes_per_second = 0;
   double write_bytes_per_second = 0;

@@ -20,8 +20,9 @@ void refuse_if_strict(const config::TrainConfig& config, const std::string& line
 // Names the backend, and why not a better one.
 std::string backend_choice(const config::TrainConfig& config, const nvme::BackendChoice& backend);
 
-// Lines for a directory: a caution about its file system, and `why_buffered` its files go through
-// the page cache (empty: direct I/O). Throws IoError when the directory cannot be examined.
+// Lines for a directory: a caution about its file system, and a line with `why_buffered` where
+// files go through the page cache (empty: direct I/O). Throws IoError when the directory cannot be
+// examined.
 std::vector<std::string> directory_choices(const config::TrainConfig& config,
                                            const std::string& directory,
                                            const std::string& why_buffered);

@@ -12,9 +12,9 @@
 
 namespace sluice::plan {
 
-// Elements that a thread takes at a time, of a tile or of a unit that needs none: 1.75 MiB of fp32
-// states with 16-bit gradient and weight. Large enough to hide that a thread takes them, small
-// enough that the threads end together.
+// Elements that a thread takes at a time, of a tile or of a unit that needs none. An update of them
+// reads and writes 1.75 MiB, with Adam's fp32 states and 16-bit gradient and weight. Large enough
+// to hide that a thread takes them, small enough that the threads end together.
 inline constexpr std::uint64_t kPieceElements = 65'536;
 
 // Byte offsets of the parts in a tile. The tile has room for a part when some unit needs the part.
@@ -25,9 +25,14 @@ struct TileLayout {
   std::uint64_t total = 0;  // bytes of the whole tile; 0: no update needs a tile
 };
 
-// Lays out a tile of `tile_elements` elements for these units. `dtype` is the type of weights and
-// gradients. Every part begins on a page.
+// Data types of what a tile holds beside the states.
+struct TileTypes {
+  DType weight = DType::bf16;
+  DType gradient = DType::bf16;
+};
+
+// Lays out a tile of `tile_elements` elements for these units. Every part begins on a page.
 TileLayout tile_layout(const std::vector<UnitPlacement>& units, const models::StateFormat& format,
-                       DType dtype, std::uint64_t tile_elements);
+                       const TileTypes& types, std::uint64_t tile_elements);
 
 }  // namespace sluice::plan

@@ -23,10 +23,16 @@ struct UnitPlacement {
   bool frozen = false;
   bool device_host_addressable = true;              // as DeviceFacts::host_addressable
   offload::Tier weights = offload::Tier::device;    // 16-bit (or fp32) weights
-  offload::Tier gradients = offload::Tier::device;  // gradients that wait for the norm
+  offload::Tier gradients = offload::Tier::device;  // that wait for the norm or their update
   offload::Tier states = offload::Tier::device;     // master and moments
   // By part of the states: host memory caches the part, whose home is NVMe.
   std::array<bool, models::kMostStateParts> cached{};
+  // Host memory has room for the results of an update beside the states, so the update begins
+  // before the norm of all gradients is known. Only for states in host memory.
+  bool second_states = false;
+  // Host memory has room for a copy of the states, from which a checkpoint is written while steps
+  // go on. Not for states on NVMe.
+  bool checkpoint_copy = false;
   std::vector<offload::Tier> inputs;  // the unit's input, by micro-batch; empty for the embedding
   bool gradients_use_slots = false;   // gradients use one of the shared slots, not a home
   bool gathered_until_backward = false;  // gathered weights stay from forward to backward

@@ -26,7 +26,7 @@
 // One Engine at a time in a process. While it lives, LibTorch's tensors on the device come from the
 // device tier's budget; a tensor beyond it throws OutOfMemory. Confined to one thread.
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <cstdint>
 #include <functional>
@@ -73,10 +73,10 @@ struct EngineOptions {
 struct StepResult {
   bool updated = false;      // false: more micro-batches belong to the step, or it was skipped
   std::int64_t step = 0;     // steps taken so far; skipped steps count
-  double loss = 0;           // of the last whole step: the sum of its losses / micro-batches
+  double loss = 0;           // the last whole step's: the sum of its losses / micro-batches
   double gradient_norm = 0;  // global, before clipping, without the loss scale
-  double learning_rate = 0;  // of the last whole step
-  double loss_scale = 1;     // of the last whole step; 1 without fp16
+  double learning_rate = 0;  // the last whole step's
+  double loss_scale = 1;     // the last whole step's; 1 without fp16
   std::string not_finite;    // reason of a skip: the loss, or a parameter's gradient; else empty
 };
 

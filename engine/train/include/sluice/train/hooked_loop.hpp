@@ -22,7 +22,7 @@
 // Confined to the thread that trains. LibTorch may run a backward on a thread of its own, while
 // that thread waits. After an exception in backward: forget_gradients().
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <memory>
@@ -51,13 +51,13 @@ struct GroupValues {
   std::optional<double> dampening = {};
 };
 
-// Functions with a name of Engine's have its contract.
+// A function that Engine has too keeps Engine's contract.
 class __attribute__((visibility("default"))) HookedLoop {
  public:
   explicit HookedLoop(const config::TrainConfig& config, const EngineOptions& options = {});
-  // One of several ranks, config.rank of config.world_size. `communicator` is used by the thread
-  // that trains, `gather_communicator` by one of its own. Every rank makes the same calls in the
-  // same order, those for single parameters too. Directories get a folder for each rank.
+  // Rank config.rank of config.world_size. `communicator` is used by the thread that trains and by
+  // the one that reduces, never at once, `gather_communicator` by one of its own. Every rank makes
+  // the same calls in order, those for single parameters too. Each rank has its own swap folders.
   HookedLoop(const config::TrainConfig& config, const EngineOptions& options,
              std::unique_ptr<zero::Communicator> communicator,
              std::unique_ptr<zero::Communicator> gather_communicator);
@@ -143,6 +143,8 @@ class __attribute__((visibility("default"))) HookedLoop {
   std::int64_t steps() const;    // skipped ones included
   std::int64_t updates() const;  // steps that were not skipped
   double loss_scale() const;     // for the next backward; 1 without fp16
+  // From gradient(), a sum over the ranks, to the gradient of an update. Without the loss scale.
+  double gradient_divisor() const;
   // Grows when the weights change.
   std::int64_t weights_version() const;
 

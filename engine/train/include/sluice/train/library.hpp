@@ -11,6 +11,7 @@
 #include "sluice/base/log.hpp"
 #include "sluice/plan/plan.hpp"
 #include "sluice/plan/prediction.hpp"
+#include "sluice/train/rank_place.hpp"
 #include "sluice/train/report.hpp"
 
 namespace sluice::train {
@@ -49,6 +50,7 @@ struct TrainRequest {
   };
   std::optional<Steps> trace_steps;
   std::string command_line;  // for the report; may be empty
+  RankPlace place;           // this process's; all ranks have the same request otherwise
 };
 
 // Called on the thread that trains, between steps. Thread-compatible.
@@ -97,7 +99,10 @@ class TrainLibrary {
   virtual void set_log_sink(LogSink sink, LogLevel most_verbose) = 0;
   // Trains. Blocks. Throws the types of sluice/base/error.hpp. `stop` is polled between steps; a
   // nonzero value, the number of SIGINT or SIGTERM, ends training after the step in progress, and
-  // the report says so. Throws Interrupted when the number is there before a file is opened.
+  // the report says so. Throws Interrupted when the signal came before a file was opened.
+  // With several ranks in `request.place`, joins them (once in a process), and all of them stop
+  // together. Only rank 0 writes steps.jsonl, report.json and monitors; each rank writes a trace,
+  // to PATH.rankN from rank 1 on. Throws RankFailure when another rank has failed before training.
   virtual RunReport train(const TrainRequest& request, TrainObserver& observer,
                           const volatile int& stop) = 0;
   virtual void generate(const GenerateRequest& request, GenerateObserver& observer,

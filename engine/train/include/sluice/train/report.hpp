@@ -19,6 +19,7 @@ struct LinkBytes {
   std::uint64_t nvme_read = 0;
   std::uint64_t nvme_written = 0;
   std::uint64_t nvme_cached = 0;  // states that the cache served without a read
+  std::uint64_t network = 0;      // sent to other ranks
 };
 struct LinkSeconds {
   double h2d = 0;
@@ -27,6 +28,7 @@ struct LinkSeconds {
   double nvme_written = 0;
   double update = 0;   // the optimizer on the host
   double compute = 0;  // the model; 0 as a stall
+  double network = 0;  // calls over the ranks, with their waits for other ranks
 };
 
 // Parts of a step that DeepSpeed's breakdowns show.
@@ -43,7 +45,7 @@ struct StepParts {
 
 struct StepRecord {
   std::int64_t step = 0;  // from 1
-  double loss = 0;        // mean over the step's micro-batches
+  double loss = 0;        // mean over the step's micro-batches and ranks
   double lr = 0;
   double grad_norm = 0;  // before clipping
   std::uint64_t tokens = 0;
@@ -56,6 +58,7 @@ struct StepRecord {
   double commit_seconds = 0;   // committing the step before
   double compute_seconds = 0;  // the rest: the model
   std::optional<double> eval_loss;
+  int ranks = 1;    // the run's ranks; the record is rank 0's
   StepParts parts;  // not in steps.jsonl
 
   // The seconds outside of forward and backward: waits for updates, and commits.
@@ -95,6 +98,13 @@ struct StartSeconds {
   double states = 0;  // initial weights, or the states that the run continues from
 };
 
+// Updates of units that began before the norm was known.
+struct ReportedSpeculation {
+  std::uint64_t kept = 0;
+  std::uint64_t dropped = 0;   // done again with another factor, or the step was skipped
+  double dropped_seconds = 0;  // that threads computed for these
+};
+
 struct ReportedSpeed {
   double tokens_per_second = 0;
   double step_seconds = 0;  // median
@@ -103,6 +113,7 @@ struct ReportedSpeed {
   std::string bound_by;  // the link with the largest limit
   // Bytes that a step's updates read and write in memory: states, gradients and weights.
   std::uint64_t update_bytes = 0;
+  ReportedSpeculation speculation;
   StartSeconds start;
   // By the measured rates of this machine and model; empty: there are none.
   std::optional<plan::Prediction> predicted;
@@ -118,9 +129,28 @@ struct ReportedTraffic {
 };
 
 struct ReportedLosses {
-  std::optional<double> last;        // of the last step
-  std::optional<double> evaluation;  // of the last evaluation
-  std::optional<double> loss_scale;  // with fp16: of the step that would follow
+  std::optional<double> last;        // the last step's
+  std::optional<double> evaluation;  // the last evaluation's
+  std::optional<double> loss_scale;  // with fp16: the scale of the step that would follow
+};
+
+// Numbers of every rank, each of one meaning: "step_seconds", "busy_seconds.update".
+struct RankNumbers {
+  std::vector<std::string> names;
+  std::vector<std::vector<double>> by_rank;  // each as long as `names`; empty: one rank
+};
+
+// Calls over the ranks of one operation and size, with comms_logger.
+struct ReportedCalls {
+  std::string operation;
+  std::string label;  // what for; empty without comms_logger.debug
+  std::uint64_t message_bytes = 0;
+  std::uint64_t calls = 0;           // of rank 0
+  double seconds = 0;                // of rank 0, all calls
+  std::vector<double> mean_seconds;  // of a call, by rank, without the ranks that made none
+  // 1e9 bits per second of rank 0, at its mean latency.
+  double algorithm_gbps = 0;
+  double bus_gbps = 0;
 };
 
 struct RunReport {
@@ -130,6 +160,8 @@ struct RunReport {
   ReportedSpeed speed;
   ReportedTraffic traffic;
   ReportedLosses losses;
+  RankNumbers ranks;
+  std::vector<ReportedCalls> calls;  // empty without comms_logger
   std::int64_t last_step = 0;
   std::int64_t committed_step = 0;
   std::int64_t missed_checkpoints = 0;  // that could not be written; a notice says why

@@ -1,0 +1,147 @@
+"""Row 8: a loop in Python that trains a Llama by sluice.initialize, beside FSDP2 and DeepSpeed's ZeRO-3, all offloaded to the host."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import tempfile
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gpu.row import Row, few_line
+from gpu.tests import wheels_of
+from gpu.training import Run, rate_of, watched
+
+KI = 1024
+SIDE = Path(__file__).resolve().parent.parent / "peers" / "llama_loop.py"
+LEAST_SECONDS = 90.0  # to begin a run with
+WARM_STEPS = 2
+PEERS = ("fsdp", "deepspeed")
+
+
+@dataclass(frozen=True)
+class Llama:
+    """The fields of Shape in llama_loop.py."""
+
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    groups: int
+    vocabulary: int
+    length: int
+
+    @property
+    def parameters(self) -> int:
+        size = self.width // self.heads
+        block = 2 * self.width**2 + 2 * self.width * self.groups * size + 3 * self.width * self.inner
+        return self.layers * (block + 2 * self.width) + (2 * self.vocabulary + 1) * self.width
+
+
+SHAPES = {
+    "1.3 B": Llama(24, 2048, 5504, 16, 16, 32000, 4 * KI),
+    "8 B": Llama(32, 4096, 14336, 32, 8, 128256, 4 * KI),
+}
+TINY = Llama(2, 64, 128, 4, 2, 256, 32)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    shape: Llama
+    sequences: int
+    steps: int
+    peers: tuple[str, ...]
+
+    @property
+    def tokens(self) -> int:
+        return self.sequences * self.shape.length
+
+    def __str__(self) -> str:
+        return f"Llama {self.name}, {self.tokens:,} tokens a step"
+
+
+def cases_of(row: Row) -> list[Case]:
+    peers = [name for name in PEERS if name == "fsdp" or importlib.util.find_spec(name)]
+    if "deepspeed" not in peers:
+        row.lacks("DeepSpeed: it is not installed here")
+    if row.place.rehearsal:
+        return [Case("tiny", TINY, 2, 5, tuple(peers))]
+    small, large = SHAPES["1.3 B"], SHAPES["8 B"]
+    return [
+        Case("1.3 B", small, 8, 6, tuple(peers)),
+        Case("1.3 B", small, 2, 8, tuple(peers)),
+        # Peers keep 16 bytes of a parameter and more in host memory: 8 B fits ours only, unless the host is large.
+        Case("8 B", large, 8, 5, ()),
+        Case("8 B", large, 2, 5, ()),
+    ]
+
+
+def python_loops(row: Row) -> None:
+    if importlib.util.find_spec("torch") is None:
+        row.lacks("PyTorch: this Python has none")
+        return
+    wheels = wheels_of(row.place)
+    if not wheels and importlib.util.find_spec("sluice") is None:
+        row.lacks("the package sluice: the bundle has no wheel, and this Python does not have it")
+        return
+    with tempfile.TemporaryDirectory(prefix="sluice-gpu-", dir=row.place.drive) as folder:
+        for wheel in wheels[-1:]:
+            zipfile.ZipFile(wheel).extractall(Path(folder) / "package")
+        measure(row, Path(folder))
+
+
+def measure(row: Row, folder: Path) -> None:
+    tables = {peer: row.table(f"tokens a second in Python, beside {peer}", peer) for peer in PEERS}
+    for case in cases_of(row):
+        ours = run_side(row, folder, "sluice", case)
+        rate = note(row, case, "sluice", ours)
+        for peer in case.peers:
+            if row.seconds_left() < row.place.pick(LEAST_SECONDS, 1.0):
+                row.lacks(f"{case}: {peer}: no time left")
+                continue
+            theirs = note(row, case, peer, run_side(row, folder, peer, case))
+            if rate and theirs:
+                tables[peer].append(few_line(str(case), {"ours": [rate], "peer": [theirs]}, "tokens/s", None))
+                row.save()
+
+
+def note(row: Row, case: Case, side: str, run: Run) -> float | None:
+    """Keeps what a run gave; its tokens a second."""
+    rate = rate_of(run, case.tokens, WARM_STEPS)
+    allocated = [step["allocated_bytes"] for step in run.steps]
+    row.values.setdefault(str(case), {})[side] = {
+        "tokens_per_second": rate,
+        "losses": run.losses,
+        "seconds": run.seconds(0),
+        "host_bytes": run.host_bytes,
+        "host_bytes_of_a_parameter": run.host_bytes / case.shape.parameters,
+        "allocated_bytes": max(allocated, default=0),
+        "ended": run.ended,
+    }
+    if run.ended:
+        row.lacks(f"{case}: {side}: {run.ended}")
+    row.save()
+    return rate
+
+
+def run_side(row: Row, folder: Path, engine: str, case: Case) -> Run:
+    report = folder / "report"
+    spec = {
+        "engine": engine,
+        "device": row.place.pick("cuda", "cpu"),
+        "model": asdict(case.shape),
+        "sequences": case.sequences,
+        "steps": case.steps,
+        "folder": str(folder),
+        "report": str(report),
+    }
+    path = folder / "spec.json"
+    path.write_text(json.dumps(spec))
+    # The Python of the machine finds LibTorch by itself; the bundle's libraries are not for it.
+    more = {"LD_LIBRARY_PATH": row.place.outer_library_path}
+    if (folder / "package").is_dir():
+        more["PYTHONPATH"] = str(folder / "package")
+    return watched(row, [sys.executable, str(SIDE), str(path)], report, case.steps, None, more)

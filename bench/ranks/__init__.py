@@ -1,0 +1,1 @@
+"""Measures `sluice train` over several ranks."""

@@ -1,0 +1,78 @@
+#pragma once
+// VirtualGpu: a VirtualDevice on which LibTorch computes. The matrix products of a model take their
+// operations over a rate; everything else that LibTorch does takes no time. Operations run on the
+// CPU when they are issued; what is late is when the device says that they have run.
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "device/run_device.hpp"
+#include "virtual_device.hpp"
+
+namespace sluice::bench {
+
+// One at a time in a process, because LibTorch has one list of observers.
+class VirtualGpu {
+ public:
+  // `flops`: operations per second.
+  VirtualGpu(VirtualClock& clock, double bandwidth, double flops)
+      : device_(std::make_shared<VirtualDevice>(clock, bandwidth)) {
+    observed() = {device_.get(), flops};
+    observer_ = at::addGlobalCallback(at::RecordFunctionCallback(&VirtualGpu::begin)
+                                          .needsInputs(true)
+                                          .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~VirtualGpu() {
+    at::removeCallback(observer_);
+    observed() = {};
+  }
+  VirtualGpu(const VirtualGpu&) = delete;
+  VirtualGpu& operator=(const VirtualGpu&) = delete;
+
+  VirtualDevice& device() { return *device_; }
+  train::RunDevice run_device() const {
+    train::RunDevice made;
+    made.device = device_;
+    made.allocator = std::make_unique<train::DeviceAllocatorScope>(
+        std::shared_ptr<offload::MemoryPool>(device_, &device_->memory()));
+    return made;
+  }
+
+ private:
+  struct Observed {
+    VirtualDevice* device = nullptr;
+    double flops = 0;
+  };
+  // Set before the first operation and after the last one.
+  static Observed& observed() {
+    static Observed all;
+    return all;
+  }
+  // (M, K) times (K, N), the last two dimensions of the two factors.
+  static double operations(const at::Tensor& a, const at::Tensor& b) {
+    return 2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(-1));
+  }
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+    const Observed& to = observed();
+    if (to.device == nullptr) return nullptr;
+    const std::string name = function.name();
+    const auto inputs = function.inputs();
+    if (name == "aten::addmm" || name == "aten::addmm_") {
+      to.device->issue(operations(inputs[1].toTensor(), inputs[2].toTensor()) / to.flops);
+    } else if (name == "aten::mm") {
+      to.device->issue(operations(inputs[0].toTensor(), inputs[1].toTensor()) / to.flops);
+    } else if (name == "aten::_local_scalar_dense" || name == "aten::equal") {
+      to.device->synchronize();  // a GPU's host waits for all work when it reads a value
+    }
+    return nullptr;
+  }
+
+  const std::shared_ptr<VirtualDevice> device_;  // shared with the run's tensors
+  at::CallbackHandle observer_ = 0;
+};
+
+}  // namespace sluice::bench

@@ -1,0 +1,290 @@
+// Steps of the engine on an imitated GPU, in virtual time, beside what `sluice plan` predicts for a
+// machine with these rates.
+//
+//   virtual_step_bench [--copy-GBps N] [--update-GBps N] [--compute-TFLOPs N] [--case NAME]
+//   [--layers N]
+//
+// The defaults are an H100's rates. Models have the shapes of GPT-2 with 1.3 and 6.7 B parameters
+// at a width of 64: the same blocks, micro-batches and passes, and embeddings of the same size
+// beside a block. Operations take longer in proportion to the tokens that a micro-batch lacks, so
+// computing, copies and updates stand to each other as in the large model. StepRunner,
+// StateUpdater, the scheduler of tiles and the units run as in `sluice train`; time is virtual
+// (virtual_clock.hpp).
+//
+// Prints a JSON object: for each case the step over that of a machine whose copies and updates take
+// no time ("of_resident": the shorter over the longer), the same by the prediction, and the
+// difference. Ends with 1 when a difference is larger than 0.03.
+
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "run/initial_weights.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/models/dataset.hpp"
+#include "sluice/plan/make_plan.hpp"
+#include "sluice/plan/prediction.hpp"
+#include "step/step_runner.hpp"
+#include "virtual_gpu.hpp"
+#include "virtual_optimizer.hpp"
+
+namespace {
+
+using namespace sluice;
+using namespace sluice::train;
+using config::ByteBudget;
+using sluice::bench::VirtualClock;
+using sluice::bench::VirtualGpu;
+using sluice::bench::VirtualOptimizer;
+
+struct Rates {
+  double copy_GBps = 55;
+  double update_GBps = 180;
+  double compute_TFLOPs = 500;
+};
+
+struct Case {
+  const char* name;
+  std::int64_t layers;
+  std::int64_t vocabulary;     // at a width of 64
+  std::int64_t micro_batches;  // of a step
+  std::int64_t per_pass;
+  double tokens;                  // of a micro-batch of the large model
+  double clipping;                // 0: none; otherwise it clips nothing
+  std::uint64_t speculative = 0;  // percent of the states that have second states
+};
+
+constexpr double kClipsNothing = 1e9;
+// Rows 1 to 3 of a GPU's table (bench/gpu_rows.py). A micro-batch of the 1.3 B model is 8 sequences
+// of 1,024 tokens, and of the 6.7 B model 2 of 2,048. The half is what 126 GiB hold beside 6.7 B.
+const std::vector<Case> kCases = {
+    {"1.3B_128K", 24, 1570, 16, 4, 8192, 0},
+    {"1.3B_128K_clipping", 24, 1570, 16, 4, 8192, kClipsNothing},
+    {"1.3B_128K_clipping_speculative", 24, 1570, 16, 4, 8192, kClipsNothing, 100},
+    {"1.3B_32K", 24, 1570, 4, 4, 8192, 0},
+    {"1.3B_32K_clipping", 24, 1570, 4, 4, 8192, kClipsNothing},
+    {"1.3B_32K_clipping_speculative", 24, 1570, 4, 4, 8192, kClipsNothing, 100},
+    {"1.3B_8K", 24, 1570, 1, 1, 8192, 0},
+    {"1.3B_8K_clipping", 24, 1570, 1, 1, 8192, kClipsNothing},
+    {"1.3B_8K_clipping_speculative", 24, 1570, 1, 1, 8192, kClipsNothing, 100},
+    {"6.7B_128K", 32, 785, 32, 2, 4096, 0},
+    {"6.7B_128K_clipping", 32, 785, 32, 2, 4096, kClipsNothing},
+    {"6.7B_128K_clipping_speculative", 32, 785, 32, 2, 4096, kClipsNothing, 50},
+};
+
+constexpr std::int64_t kWidth = 64;
+constexpr std::int64_t kPositions = 32;
+constexpr std::uint64_t kSeed = 1;
+// Bytes of an element: 16-bit gradient, weight and low half and two moments in fp32 are read, all
+// but the gradient are written, into second states too.
+constexpr double kUpdateBytes = 26;
+
+config::TrainConfig config_of(const Case& each) {
+  config::TrainConfig config;
+  config.micro_batch_size = 1;
+  config.gradient_accumulation_steps = config.train_batch_size = each.micro_batches;
+  config.bf16 = true;
+  config.gradient_clipping = each.clipping;
+  config.zero.stage = 3;
+  config.zero.offload_optimizer.device = config::OffloadConfig::Device::cpu;
+  config.zero.offload_param.device = config::OffloadConfig::Device::none;
+  config.sluice.device_bytes = {ByteBudget::Kind::bytes, std::uint64_t{8} << 30U};
+  config.sluice.host_bytes = {ByteBudget::Kind::bytes, std::uint64_t{8} << 30U};
+  config.sluice.micro_batches_per_pass = each.per_pass;
+  config.sluice.threads.compute = 1;  // threads that wait for work would run, and hold up the time
+  config.sluice.threads.optimizer = 2;
+  if (each.speculative > 0)
+    config.sluice.speculative_bytes = {ByteBudget::Kind::percent, each.speculative};
+  return config;
+}
+
+config::ModelConfig model_of(const Case& each) {
+  config::ModelConfig model;
+  model.n_layer = each.layers;
+  model.n_embd = kWidth;
+  model.n_head = 4;
+  model.n_positions = kPositions;
+  model.vocab_size = each.vocabulary;
+  model.embd_pdrop = model.attn_pdrop = model.resid_pdrop = 0;
+  return model;
+}
+
+plan::Plan plan_of(const Case& each) {
+  const config::TrainConfig config = config_of(each);
+  plan::MachineFacts machine = plan::probe_machine(config);
+  machine.device_choice.clear();
+  machine.total_memory_bytes = machine.available_memory_bytes = std::uint64_t{1} << 40U;
+  machine.memlock_bytes = offload::kUnlimited;
+  machine.device.host_addressable = false;
+  machine.device.gpu =
+      plan::GpuFacts{0, "virtual", std::uint64_t{1} << 40U, std::uint64_t{1} << 40U};
+  plan::Plan plan = plan::make_plan(config, model_of(each), plan::Placement::configured, machine);
+  plan.rings.update.tile_elements = 8192;  // six tiles of a block
+  return plan;
+}
+
+// Operations of a second, scaled by the tokens that a micro-batch lacks.
+double flops_of(const Case& each, const Rates& rates) {
+  return 1e12 * rates.compute_TFLOPs * static_cast<double>(kPositions) / each.tokens;
+}
+
+// Rates that `sluice plan --probe` would measure of this machine. Matrix products take all time:
+// 2 operations for each weight and token forward, and 4 backward.
+plan::MachineRates machine_rates(const Case& each, const Rates& rates) {
+  const double seconds_of_weight = 2.0 * static_cast<double>(kPositions) / flops_of(each, rates);
+  const double block = 12.0 * kWidth * kWidth * seconds_of_weight;
+  const double head = static_cast<double>(each.vocabulary) * kWidth * seconds_of_weight;
+  plan::MachineRates machine;
+  machine.block.first = {.forward = block, .forward_saving = block, .backward = 2 * block};
+  machine.head.first = {.forward = head, .forward_saving = 0, .backward = 3 * head};
+  machine.block.next = machine.block.first;
+  machine.head.next = machine.head.first;
+  machine.update_elements_per_second = 1e9 * rates.update_GBps / kUpdateBytes;
+  machine.copy_bytes_per_second = 1e9 * rates.copy_GBps;
+  return machine;
+}
+
+class Data {
+ public:
+  explicit Data(const Case& each)
+      : path_(std::filesystem::temp_directory_path() /
+              ("virtual_step_bench." + std::to_string(::getpid()))) {
+    std::ofstream text(path_);
+    for (std::int64_t i = 0; i < 2 * kPositions * each.micro_batches; ++i)
+      text << static_cast<char>('a' + i * i % 23);
+  }
+  ~Data() { std::filesystem::remove(path_); }
+  Data(const Data&) = delete;
+  Data& operator=(const Data&) = delete;
+  models::Dataset dataset() const {
+    return {path_.string(), static_cast<std::uint64_t>(kPositions), 256};
+  }
+
+ private:
+  const std::filesystem::path path_;
+};
+
+struct Measured {
+  double step_seconds = 0;
+  double compute_seconds = 0;  // of a step
+  SpeculativeCounters speculated;
+};
+
+// The seconds of a step in the long run.
+Measured measure(const Case& each, const plan::Plan& plan, const Rates& rates) {
+  constexpr int kWarm = 1;
+  constexpr int kCounted = 2;
+  VirtualClock clock;
+  VirtualOptimizer optimizer;
+  const Data data(each);
+  Measured measured;
+  {
+    VirtualGpu gpu(clock, 1e9 * rates.copy_GBps, flops_of(each, rates));
+    RunResources resources(plan, SwapMode::create, nullptr, gpu.run_device());
+    initialise_states(resources, kSeed, std::nullopt);
+    optimizer.clock = &clock;
+    optimizer.bytes_per_second = 1e9 * rates.update_GBps;
+    optimizer.bytes_of_element = kUpdateBytes;
+    bench::use_optimizer(&optimizer);
+    StepRunner runner(resources, kSeed);
+    Progress progress;
+    double began = 0;
+    double computed = 0;
+    for (int step = 0; step < kWarm + kCounted; ++step) {
+      if (step == kWarm) {
+        began = clock.now();
+        computed = gpu.device().compute_seconds();
+      }
+      const UpdateSettings update = next_update(resources, progress, false);
+      const BackwardResult backward =
+          runner.forward_backward(data.dataset(), progress.step + 1, 1, update, {});
+      SLUICE_CHECK(runner.end_step(backward, update, progress).updated, "a step was skipped");
+    }
+    measured.step_seconds = (clock.now() - began) / kCounted;
+    measured.compute_seconds = (gpu.device().compute_seconds() - computed) / kCounted;
+    runner.finish_updates();
+    measured.speculated = resources.updater->counters().speculated;
+  }
+  bench::use_optimizer(nullptr);
+  SLUICE_CHECK(optimizer.elements > 0, "no update took any time: the program is linked wrongly");
+  return measured;
+}
+
+// Prints the case's line. Returns the difference.
+double compare(const Case& each, const Rates& rates, const char* separator) {
+  const plan::Plan plan = plan_of(each);
+  const Measured measured = measure(each, plan, rates);
+  const plan::Prediction predicted = plan::predict(plan, machine_rates(each, rates));
+  const double ratio = measured.compute_seconds / measured.step_seconds;
+  const double predicted_ratio = predicted.compute_seconds / predicted.step_seconds;
+  const double difference = predicted_ratio - ratio;
+  std::printf(
+      "%s\n  {\"case\": \"%s\", \"of_resident\": %.4f, \"predicted\": %.4f, \"difference\": %.4f, "
+      "\"exposed\": %.4f, \"compute_as_predicted\": %.4f, \"kept\": %llu, \"dropped\": %llu}",
+      separator, each.name, ratio, predicted_ratio, difference, 1 - ratio,
+      measured.compute_seconds / predicted.compute_seconds,
+      static_cast<unsigned long long>(measured.speculated.kept),
+      static_cast<unsigned long long>(measured.speculated.dropped));
+  std::fflush(stdout);
+  return difference;
+}
+
+int run(int count, char** arguments) {
+  constexpr double kLargestDifference = 0.03;
+  Rates rates;
+  std::string only;
+  std::int64_t layers = 0;
+  for (int i = 1; i < count; i += 2) {
+    const std::string name = arguments[i];
+    SLUICE_CHECK(i + 1 < count, name + " has no value");
+    const char* const value = arguments[i + 1];
+    if (name == "--case")
+      only = value;
+    else if (name == "--layers")
+      layers = std::atoll(value);
+    else if (name == "--copy-GBps")
+      rates.copy_GBps = std::atof(value);
+    else if (name == "--update-GBps")
+      rates.update_GBps = std::atof(value);
+    else if (name == "--compute-TFLOPs")
+      rates.compute_TFLOPs = std::atof(value);
+    else
+      throw InvalidArgument(
+          name + ": expected --case, --layers, --copy-GBps, --update-GBps or --compute-TFLOPs");
+  }
+  SLUICE_CHECK(
+      rates.copy_GBps > 0 && rates.update_GBps > 0 && rates.compute_TFLOPs > 0 && layers >= 0,
+      "rates are positive numbers");
+  at::set_num_threads(1);
+  std::printf("{\"copy_GBps\": %g, \"update_GBps\": %g, \"compute_TFLOPs\": %g, \"cases\": [",
+              rates.copy_GBps, rates.update_GBps, rates.compute_TFLOPs);
+  const char* separator = "";
+  double largest = 0;
+  for (Case each : kCases) {
+    if (!only.empty() && only != each.name) continue;
+    if (layers > 0) each.layers = layers;
+    largest = std::max(largest, std::abs(compare(each, rates, separator)));
+    separator = ",";
+  }
+  std::printf("\n], \"largest_difference\": %.4f}\n", largest);
+  SLUICE_CHECK(*separator != 0, "no case has the name " + only);
+  return largest <= kLargestDifference ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  try {
+    return run(count, arguments);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "virtual_step_bench: %s\n", error.what());
+    return 2;
+  }
+}

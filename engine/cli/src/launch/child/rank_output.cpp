@@ -1,0 +1,59 @@
+#include "launch/child/rank_output.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "sluice/base/error.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+constexpr std::size_t kMostLineBytes = 64U << 10U;
+constexpr std::size_t kLastLines = 20;
+
+void write_all(int fd, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = SLUICE_SYSCALL(::write(fd, bytes.data(), bytes.size()), path);
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace
+
+RankOutput::RankOutput(std::string prefix, const std::string& log_path, WriteLines write)
+    : prefix_(std::move(prefix)), log_path_(log_path), write_(std::move(write)) {
+  if (log_path.empty()) return;
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+  log_ = UniqueFd(SLUICE_SYSCALL(::open(log_path.c_str(), kFlags, 0666), log_path));
+}
+
+void RankOutput::take(Stream stream, std::string_view bytes) {
+  if (log_) write_all(log_.get(), bytes, log_path_);
+  Line& line = lines_[static_cast<std::size_t>(stream)];
+  for (const char byte : bytes) {
+    const bool second_half = byte == '\n' && line.after_return;  // of "\r\n"
+    line.after_return = byte == '\r';
+    if (second_half) continue;
+    if (byte != '\n' && byte != '\r') line.text += byte;
+    if (byte == '\n' || byte == '\r' || line.text.size() >= kMostLineBytes) end_line(stream);
+  }
+}
+
+void RankOutput::finish() {
+  for (const Stream stream : {Stream::out, Stream::err}) {
+    if (!lines_[static_cast<std::size_t>(stream)].text.empty()) end_line(stream);
+  }
+}
+
+void RankOutput::end_line(Stream stream) {
+  std::string& text = lines_[static_cast<std::size_t>(stream)].text;
+  write_(stream, prefix_ + text + "\n");
+  last_lines_.push_back(std::move(text));
+  if (last_lines_.size() > kLastLines) last_lines_.pop_front();
+  text.clear();
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,314 @@
+#include "launch/rank_group.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+#include "launch/mpi_rank.hpp"
+#include "process/exit_code.hpp"
+#include "sluice/base/error.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+// For ranks that end because another failed, and for mpirun after its ranks.
+constexpr double kEndSeconds = 5;
+
+constexpr std::size_t index_of(Stream stream) {
+  return static_cast<std::size_t>(stream);
+}
+
+std::chrono::steady_clock::duration to_duration(double seconds) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      std::chrono::duration<double>(seconds));
+}
+
+void open_pipe(UniqueFd& reads, UniqueFd& writes) {
+  int ends[2];
+  SLUICE_SYSCALL(::pipe2(ends, O_CLOEXEC), "a pipe");
+  reads = UniqueFd(ends[0]);
+  writes = UniqueFd(ends[1]);
+  SLUICE_SYSCALL(::fcntl(ends[0], F_SETFL, O_NONBLOCK), "a pipe");
+}
+
+std::string signal_name(int number) {
+  const char* const name = ::sigabbrev_np(number);
+  return name == nullptr ? "signal " + std::to_string(number) : "SIG" + std::string(name);
+}
+
+}  // namespace
+
+RankGroup::RankGroup(GroupOptions options) : options_(std::move(options)) {
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    const std::string name = "rank " + std::to_string(rank);
+    const std::string log = options_.log_directory.empty()
+                                ? ""
+                                : options_.log_directory + "/rank-" + std::to_string(rank) + ".log";
+    ranks_.push_back(std::make_unique<Member>(
+        RankOutput("[" + name + "] ", log,
+                   [this](Stream stream, std::string_view lines) { write(stream, lines); })));
+  }
+}
+
+RankGroup::~RankGroup() {
+  kill_all();
+  const auto reap_own = [](const Member& member) {
+    if (member.is_running()) ::waitpid(member.process, nullptr, 0);  // no child: mpirun's rank
+  };
+  for (const auto& member : ranks_) reap_own(*member);
+  if (carrier_) reap_own(*carrier_);
+}
+
+void RankGroup::open_streams(Member& member) {
+  for (const Stream stream : {Stream::out, Stream::err})
+    open_pipe(member.reads[index_of(stream)], member.writes[index_of(stream)]);
+}
+
+void RankGroup::start(Member& member, ChildProcess child) {
+  open_streams(member);
+  child.out = member.writes[index_of(Stream::out)].get();
+  child.err = member.writes[index_of(Stream::err)].get();
+  member.process = start_process(child);
+  guardian_.watch(member.process);
+  for (UniqueFd& end : member.writes) end.reset();
+}
+
+void RankGroup::start_rank(int rank, ChildProcess child) {
+  start(*ranks_[static_cast<std::size_t>(rank)], std::move(child));
+}
+
+std::string RankGroup::open_pipes() {
+  open_pipe(status_reads_, status_writes_);
+  RankPipes pipes{::getpid(), status_writes_.get(), {}};
+  for (const auto& member : ranks_) {
+    open_streams(*member);
+    pipes.ranks.push_back({member->writes[0].get(), member->writes[1].get()});
+  }
+  return to_text(pipes);
+}
+
+void RankGroup::start_carrier(ChildProcess child) {
+  const std::string prefix = ranks_.empty() ? "" : "[" + child.argv.front() + "] ";
+  carrier_ = std::make_unique<Member>(RankOutput(
+      prefix, "", [this](Stream stream, std::string_view lines) { write(stream, lines); }));
+  start(*carrier_, std::move(child));
+}
+
+GroupEnd RankGroup::run() {
+  while (!is_done()) {
+    wait();
+    signals_.clear();
+    react_to_signals();
+    for (const auto& member : ranks_) read_available(*member);
+    if (carrier_) read_available(*carrier_);
+    read_status();
+    reap_all();
+    if (output_error_ != 0 && !deadline_) stop(SIGTERM, kEndSeconds);
+    check_deadline();
+  }
+  GroupEnd end;
+  end.seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+  end.signal_number = signals_.first();
+  end.failed = std::move(failed_);
+  if (output_error_ == EPIPE) {
+    end.signal_number = SIGPIPE;  // the reader of the output is gone
+  } else if (output_error_ != 0) {
+    throw IoError(output_error_, "write", "standard output");
+  }
+  if (end.failed) end.exit_code = end.failed->exit_code;
+  if (end.signal_number != 0) end.exit_code = exit_code_of_signal(end.signal_number);
+  return end;
+}
+
+bool RankGroup::is_done() const {
+  const bool ranks_ended =
+      std::all_of(ranks_.begin(), ranks_.end(), [](const auto& member) { return member->ended; });
+  return ranks_ended && (!carrier_ || carrier_->ended);
+}
+
+int RankGroup::wait_milliseconds() const {
+  if (!deadline_) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000'000));
+}
+
+void RankGroup::wait() {
+  std::vector<pollfd> all = {{signals_.fd(), POLLIN, 0}};
+  if (status_reads_) all.push_back({status_reads_.get(), POLLIN, 0});
+  const auto add = [&](const Member& member) {
+    for (const UniqueFd& fd : member.reads)
+      if (fd) all.push_back({fd.get(), POLLIN, 0});
+  };
+  for (const auto& member : ranks_) add(*member);
+  if (carrier_) add(*carrier_);
+  ::poll(all.data(), all.size(), wait_milliseconds());  // EINTR: the signal's byte is there
+}
+
+void RankGroup::read_available(Member& member) {
+  read_stream(member, Stream::out);
+  read_stream(member, Stream::err);
+}
+
+void RankGroup::read_stream(Member& member, Stream stream) {
+  UniqueFd& fd = member.reads[index_of(stream)];
+  char bytes[64U << 10U];
+  while (fd) {
+    const ssize_t got = ::read(fd.get(), bytes, sizeof bytes);
+    if (got > 0) {
+      member.output.take(stream, {bytes, static_cast<std::size_t>(got)});
+    } else if (got == 0) {
+      fd.reset();
+    } else if (errno != EINTR) {
+      return;  // EAGAIN: nothing more for now
+    }
+  }
+}
+
+// Lines of mpi_rank.hpp: what each rank of mpirun is and how it ended.
+void RankGroup::read_status() {
+  if (!status_reads_) return;
+  char bytes[4096];
+  ssize_t got = 0;
+  while ((got = ::read(status_reads_.get(), bytes, sizeof bytes)) > 0)
+    status_.append(bytes, static_cast<std::size_t>(got));
+  std::size_t end = 0;
+  while ((end = status_.find('\n')) != std::string::npos) {
+    const RankStatus status = parse_status(status_.substr(0, end));
+    status_.erase(0, end + 1);
+    SLUICE_CHECK(status.rank >= 0 && status.rank < options_.ranks,
+                 "mpirun started rank " + std::to_string(status.rank) + " of " +
+                     std::to_string(options_.ranks));
+    Member& member = *ranks_[static_cast<std::size_t>(status.rank)];
+    if (status.end) {
+      take_end(status.rank, *status.end);
+    } else {
+      member.process = status.process;
+      guardian_.watch(member.process);
+      // It began after the others were told to end.
+      if (deadline_) signal_group(member.process, killed_ ? SIGKILL : SIGTERM);
+    }
+  }
+}
+
+void RankGroup::reap_all() {
+  if (!carrier_) {
+    for (int rank = 0; rank < options_.ranks; ++rank) {
+      const Member& member = *ranks_[static_cast<std::size_t>(rank)];
+      if (!member.is_running()) continue;
+      if (const auto end = reap(member.process)) take_end(rank, *end);
+    }
+    return;
+  }
+  if (!carrier_->is_running()) return;
+  if (const auto end = reap(carrier_->process)) take_carrier_end(*end);
+}
+
+void RankGroup::take_end(int rank, const ProcessEnd& end) {
+  Member& member = *ranks_[static_cast<std::size_t>(rank)];
+  if (member.ended) return;
+  read_available(member);  // all that it wrote is in the pipes
+  member.output.finish();
+  member.ended = true;
+  for (UniqueFd& fd : member.reads) fd.reset();
+  if (member.process > 0) guardian_.forget(member.process);
+  if (end.exit_code() != 0) fail({rank, end.exit_code(), end.text(), member.output.last_lines()});
+  const bool ranks_ended =
+      std::all_of(ranks_.begin(), ranks_.end(), [](const auto& other) { return other->ended; });
+  if (ranks_ended && carrier_ && !killed_) deadline_ = Clock::now() + to_duration(kEndSeconds);
+}
+
+// mpirun ended. Ranks of which no end is known ended with it, or never began.
+void RankGroup::take_carrier_end(const ProcessEnd& end) {
+  carrier_->ended = true;
+  guardian_.forget(carrier_->process);
+  read_available(*carrier_);
+  carrier_->output.finish();
+  read_status();
+  if (ranks_.empty() && end.exit_code() != 0)
+    fail({-1, end.exit_code(), end.text(), carrier_->output.last_lines()});
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    Member& member = *ranks_[static_cast<std::size_t>(rank)];
+    if (member.ended) continue;
+    const bool began = member.process > 0;
+    if (began) signal_group(member.process, SIGKILL);
+    read_available(member);
+    const int code = end.exit_code() == 0 ? kExitOther : end.exit_code();
+    fail({rank, code, (began ? "ended with mpirun, which " : "never began: mpirun ") + end.text(),
+          began ? member.output.last_lines() : carrier_->output.last_lines()});
+    member.output.finish();
+    member.ended = true;
+    if (began) guardian_.forget(member.process);
+  }
+}
+
+// Keeps the first failure. After a signal, ranks end because of it.
+void RankGroup::fail(FailedRank failed) {
+  if (failed_ || passed_on_ || output_error_ != 0) return;
+  failed_ = std::move(failed);
+  if (!is_done()) stop(SIGTERM, kEndSeconds);
+}
+
+void RankGroup::react_to_signals() {
+  if (signals_.count() == 0 || killed_) return;
+  if (signals_.count() > 1) {
+    kill_all();
+  } else if (!passed_on_) {
+    passed_on_ = true;
+    std::ostringstream line;
+    line << signal_name(signals_.first()) << ": passed on to the ranks, which have "
+         << options_.grace_seconds << " s to end; a second signal ends them at once";
+    options_.say(line.str());
+    stop(signals_.first(), options_.grace_seconds);
+  }
+}
+
+void RankGroup::check_deadline() {
+  if (!killed_ && deadline_ && Clock::now() >= *deadline_) kill_all();
+}
+
+void RankGroup::stop(int signal_number, double grace_seconds) {
+  deadline_ = Clock::now() + to_duration(grace_seconds);
+  bool all_began = true;
+  for (const auto& member : ranks_) {
+    if (member->is_running()) signal_group(member->process, signal_number);
+    all_began = all_began && member->process > 0;
+  }
+  const bool carrier_too = carrier_ && carrier_->is_running() && (ranks_.empty() || !all_began);
+  if (carrier_too) signal_group(carrier_->process, ranks_.empty() ? signal_number : SIGTERM);
+}
+
+void RankGroup::kill_all() {
+  killed_ = true;
+  deadline_.reset();
+  for (const auto& member : ranks_)
+    if (member->is_running()) signal_group(member->process, SIGKILL);
+  if (carrier_ && carrier_->is_running()) signal_group(carrier_->process, SIGKILL);
+}
+
+// One write for each line, so that lines of several ranks, and of their two streams on one
+// terminal, stay whole.
+void RankGroup::write(Stream stream, std::string_view lines) {
+  const int fd = stream == Stream::out ? options_.out_fd : STDERR_FILENO;
+  while (!lines.empty() && output_error_ == 0) {
+    const ssize_t written = ::write(fd, lines.data(), lines.size());
+    if (written >= 0) {
+      lines.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno == EINTR) {
+      react_to_signals();
+      if (killed_) return;  // the reader may never read
+    } else {
+      output_error_ = errno;
+    }
+  }
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,120 @@
+#pragma once
+// The ranks of this host, from their start to the end of the last one: their output, signals, and
+// the end of all when one fails. Ranks are processes of this program, or of an mpirun that starts
+// this program around each (mpi_rank.hpp).
+//
+// Not here: which programs they are, and for which hosts. Confined to thread: main.
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/child/child_process.hpp"
+#include "launch/child/guardian.hpp"
+#include "launch/child/launch_signals.hpp"
+#include "launch/child/rank_output.hpp"
+#include "sluice/base/fd.hpp"
+
+namespace sluice::cli {
+
+struct GroupOptions {
+  int ranks = 1;                                // 0: those of a carrier that shows them itself
+  std::string log_directory;                    // of rank-N.log; empty: no logs
+  double grace_seconds = 60;                    // between a signal that was passed on and SIGKILL
+  int out_fd = 1;                               // receives standard output of the ranks
+  std::function<void(const std::string&)> say;  // a line for people, from the launcher itself
+};
+
+// The first rank that failed; -1: a carrier without ranks. `happened`: "exited with code 3".
+struct FailedRank {
+  int rank = 0;
+  int exit_code = 1;
+  std::string happened;
+  std::deque<std::string> last_lines;
+};
+
+// How the run ended. The exit code is that of the failed rank; after a signal, 128 + the signal.
+struct GroupEnd {
+  int exit_code = 0;
+  int signal_number = 0;  // that this process got, or 0
+  std::optional<FailedRank> failed;
+  double seconds = 0;
+};
+
+class RankGroup {
+ public:
+  explicit RankGroup(GroupOptions options);
+  // Kills and reaps what still runs.
+  ~RankGroup();
+  RankGroup(const RankGroup&) = delete;
+  RankGroup& operator=(const RankGroup&) = delete;
+
+  // Starts a rank. Throws InvalidArgument when its program cannot be executed.
+  void start_rank(int rank, ChildProcess child);
+
+  // Pipes for ranks that mpirun starts, in the notation of mpi_rank.hpp. Call it before
+  // start_carrier().
+  std::string open_pipes();
+  // Starts mpirun, or another program that starts ranks; its own output is shown behind "[mpirun]
+  // ", or as it is when no rank is expected.
+  void start_carrier(ChildProcess child);
+
+  // Waits for the end of all ranks. The first rank that fails ends the others: SIGTERM, and 5
+  // seconds later SIGKILL. SIGINT, SIGTERM and SIGHUP are passed on, with SIGKILL after the grace;
+  // a second one kills at once. Throws IoError when output cannot be written.
+  GroupEnd run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Member {
+    explicit Member(RankOutput out) : output(std::move(out)) {}
+    RankOutput output;
+    pid_t process = -1;  // -1: mpirun has not started it yet
+    bool ended = false;
+    UniqueFd reads[2];   // by stream
+    UniqueFd writes[2];  // held open for ranks that mpirun starts
+    bool is_running() const { return process > 0 && !ended; }
+  };
+
+  Member& add_member(const std::string& name, const std::string& log_path);
+  void open_streams(Member& member);
+  void start(Member& member, ChildProcess child);
+  bool is_done() const;
+  int wait_milliseconds() const;
+  void wait();
+  void read_available(Member& member);
+  void read_stream(Member& member, Stream stream);
+  void read_status();
+  void reap_all();
+  void take_end(int rank, const ProcessEnd& end);
+  void take_carrier_end(const ProcessEnd& end);
+  void fail(FailedRank failed);
+  void react_to_signals();
+  void check_deadline();
+  void stop(int signal_number, double grace_seconds);
+  void kill_all();
+  void write(Stream stream, std::string_view lines);
+
+  const GroupOptions options_;
+  const Clock::time_point began_ = Clock::now();
+  LaunchSignals signals_;
+  Guardian guardian_;
+  std::vector<std::unique_ptr<Member>> ranks_;
+  std::unique_ptr<Member> carrier_;
+  UniqueFd status_reads_;  // lines of ranks that mpirun starts
+  UniqueFd status_writes_;
+  std::string status_;  // a line that has no end yet
+  std::optional<FailedRank> failed_;
+  std::optional<Clock::time_point> deadline_;
+  bool passed_on_ = false;  // a signal
+  bool killed_ = false;
+  int output_error_ = 0;  // errno of the first failed write
+};
+
+}  // namespace sluice::cli

@@ -1,0 +1,124 @@
+#include "sluice/models/checkpoints.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+#include "sluice/models/saved_state.hpp"
+#include "sluice/offload/checkpoint_folder.hpp"
+#include "sluice/offload/swap_store.hpp"
+
+namespace sluice::models {
+
+namespace {
+
+Checkpoint read_checkpoint(const offload::CheckpointFolder& folder) {
+  Checkpoint found;
+  found.path = folder.path;
+  found.step = found.order = folder.step;
+  try {
+    const SavedState saved = read_state(folder.path);
+    found.step = saved.state.step;
+    found.line = saved.state.line;
+    found.order = saved.state.order;
+    found.saved_at = saved.state.saved_at;
+  } catch (const Error& error) {
+    found.damage = error.what();
+    try {
+      found.step = offload::SwapStore::read_committed(folder.path).step;
+      found.damage.clear();  // of another program: who reads it says what is wrong
+    } catch (const Error&) {
+      // It is damaged.
+    }
+  }
+  return found;
+}
+
+bool is_committed(const offload::CheckpointFolder& folder) {
+  try {
+    return holds_state(folder.path);
+  } catch (const Error&) {
+    return true;  // read_checkpoint() says what is wrong with it
+  }
+}
+
+bool is_later(const Checkpoint& a, const Checkpoint& b) {
+  return std::tie(a.order, a.saved_at) > std::tie(b.order, b.saved_at);
+}
+
+// Null when all are damaged.
+const Checkpoint* newest_of(const std::vector<Checkpoint>& found) {
+  const Checkpoint* last_saved = nullptr;
+  for (const Checkpoint& each : found) {
+    if (!each.damage.empty()) continue;
+    if (last_saved == nullptr ||
+        std::tie(each.saved_at, each.order) > std::tie(last_saved->saved_at, last_saved->order))
+      last_saved = &each;
+  }
+  if (last_saved == nullptr) return nullptr;
+  const Checkpoint* newest = last_saved;
+  for (const Checkpoint& each : found) {
+    if (each.damage.empty() && each.line == last_saved->line && is_later(each, *newest))
+      newest = &each;
+  }
+  return newest;
+}
+
+void warn_of_another_line(const std::vector<Checkpoint>& found, const Checkpoint& newest) {
+  const Checkpoint* other = nullptr;
+  for (const Checkpoint& each : found) {
+    if (!each.damage.empty() || each.line == newest.line) continue;
+    if (other == nullptr || is_later(each, *other)) other = &each;
+  }
+  if (other == nullptr) return;
+  log(LogLevel::warn, "the folder holds checkpoints of more than one run: " + newest.path +
+                          " is taken, which was saved last; " + other->path + " is of another run");
+}
+
+}  // namespace
+
+std::vector<Checkpoint> list_checkpoints(const std::string& directory) {
+  std::vector<Checkpoint> found;
+  for (const offload::CheckpointFolder& folder : offload::list_checkpoint_folders(directory)) {
+    if (!folder.is_draft && is_committed(folder)) found.push_back(read_checkpoint(folder));
+  }
+  std::stable_sort(found.begin(), found.end(), [](const Checkpoint& a, const Checkpoint& b) {
+    return std::tie(a.step, a.order) < std::tie(b.step, b.order);
+  });
+  return found;
+}
+
+void check_none_damaged_after(const std::vector<Checkpoint>& found, const Checkpoint* newest) {
+  for (const Checkpoint& each : found) {
+    if (each.damage.empty() || (newest != nullptr && each.step <= newest->step)) continue;
+    throw StorageError(
+        each.path,
+        newest == nullptr
+            ? "is the newest checkpoint and cannot be read, and no other one is whole: " +
+                  each.damage
+            : "is the newest checkpoint and cannot be read; the newest whole one is " +
+                  newest->path + ": to go on from it, move " + each.path + " away (" + each.damage +
+                  ")");
+  }
+}
+
+std::string newest_checkpoint(const std::string& directory) {
+  const std::vector<Checkpoint> found = list_checkpoints(directory);
+  const Checkpoint* const newest = newest_of(found);
+  check_none_damaged_after(found, newest);
+  if (newest == nullptr) return "";
+  warn_of_another_line(found, *newest);
+  return newest->path;
+}
+
+std::string find_run(const std::string& directory) {
+  if (holds_state(directory)) return directory;
+  std::string newest = newest_checkpoint(directory);
+  if (newest.empty()) {
+    throw StorageError(directory, "holds no committed state of a run, and no checkpoint (step-*)");
+  }
+  return newest;
+}
+
+}  // namespace sluice::models

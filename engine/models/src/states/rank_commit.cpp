@@ -1,0 +1,188 @@
+#include "sluice/models/rank_commit.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <exception>
+#include <span>
+#include <utility>
+
+#include "sluice/base/error.hpp"
+#include "sluice/offload/swap_state.hpp"
+
+namespace sluice::models {
+
+namespace {
+
+// The error of a piece of work, and its text.
+struct Outcome {
+  std::exception_ptr failure;
+  std::string problem;  // empty: no failure
+};
+
+Outcome attempt(const std::function<void()>& work) {
+  Outcome outcome;
+  try {
+    work();
+  } catch (const std::exception& error) {
+    outcome.failure = std::current_exception();
+    outcome.problem = error.what();
+    if (outcome.problem.empty()) outcome.problem = "an error without a text";
+  }
+  return outcome;
+}
+
+void throw_first(const Outcome& own, const std::vector<std::string>& problems,
+                 const std::string& directory, const std::string& what) {
+  if (own.failure) std::rethrow_exception(own.failure);
+  for (std::size_t rank = 0; rank < problems.size(); ++rank) {
+    if (problems[rank].empty()) continue;
+    throw StorageError(directory, what + "rank " + std::to_string(rank) + ": " + problems[rank]);
+  }
+}
+
+// Digests of what each rank has prepared. Throws on every rank, with nothing prepared, when one
+// has not prepared.
+std::vector<std::uint64_t> prepare_all(offload::SwapStore& store, zero::Communicator& ranks,
+                                       const std::string& directory, std::int64_t step,
+                                       const std::string& metadata) {
+  std::uint64_t own_digest = 0;
+  const Outcome own = attempt([&] { own_digest = store.prepare_commit(step, metadata); });
+  std::vector<std::string> problems;
+  std::vector<std::string> steps;
+  std::vector<std::uint64_t> digests;
+  for (const std::string& each : gather_texts(
+           ranks, pack_texts({own.problem, std::to_string(step), std::to_string(own_digest)}))) {
+    const std::vector<std::string> part = unpack_texts(each);
+    problems.push_back(part.at(0));
+    steps.push_back(part.at(1));
+    digests.push_back(std::stoull(part.at(2)));
+  }
+  try {
+    throw_first(own, problems, directory, "step " + std::to_string(step) + " is not committed: ");
+    for (std::size_t rank = 0; rank < steps.size(); ++rank) {
+      if (steps[rank] == steps[0]) continue;
+      throw StorageError(directory, "rank " + std::to_string(rank) + " commits step " +
+                                        steps[rank] + ", and rank 0 step " + steps[0]);
+    }
+    return digests;
+  } catch (...) {
+    // Every rank has the same texts, so rank 0 names no digest of this step.
+    store.abandon_commit();
+    throw;
+  }
+}
+
+// Rank 0 names the step of all. The broadcast is also what the others wait for: only behind it may
+// they overwrite the step before.
+void commit_in_two_phases(offload::SwapStore& store, zero::Communicator& ranks,
+                          const std::string& directory, std::int64_t step,
+                          const std::string& metadata) {
+  offload::RankManifest manifest{.step = step,
+                                 .digests = prepare_all(store, ranks, directory, step, metadata)};
+  do_on_first(ranks, directory, [&] {
+    offload::replace_rank_manifest(directory, manifest, store.durability());
+    return std::string();
+  });
+  store.finish_commit();
+}
+
+}  // namespace
+
+std::vector<std::string> gather_texts(zero::Communicator& ranks, const std::string& own,
+                                      const std::string& label) {
+  const auto world = static_cast<std::size_t>(ranks.world_size());
+  const auto rank = static_cast<std::size_t>(ranks.rank());
+  std::vector<std::uint64_t> sizes(world);
+  sizes[rank] = own.size();
+  ranks.all_gather(std::as_writable_bytes(std::span(sizes)), label);
+  // Whole words: a transport may want aligned shards.
+  const std::size_t longest = (*std::ranges::max_element(sizes) + 7) / 8 * 8;
+  std::vector<std::string> texts(world);
+  if (longest == 0) return texts;
+  std::vector<std::byte> bytes(longest * world);
+  std::memcpy(bytes.data() + rank * longest, own.data(), own.size());
+  ranks.all_gather(bytes, label);
+  for (std::size_t r = 0; r < world; ++r)
+    texts[r].assign(reinterpret_cast<const char*>(bytes.data() + r * longest), sizes[r]);
+  return texts;
+}
+
+std::string pack_texts(const std::vector<std::string>& texts) {
+  std::string packed;
+  for (const std::string& text : texts) packed += std::to_string(text.size()) + ":" + text;
+  return packed;
+}
+
+std::vector<std::string> unpack_texts(const std::string& packed) {
+  std::vector<std::string> texts;
+  for (std::size_t at = 0; at < packed.size();) {
+    const std::size_t colon = packed.find(':', at);
+    std::size_t size = 0;
+    const auto [stopped, problem] =
+        std::from_chars(packed.data() + at, packed.data() + std::min(colon, packed.size()), size);
+    const bool whole = problem == std::errc() && colon < packed.size() &&
+                       stopped == packed.data() + colon && size <= packed.size() - colon - 1;
+    SLUICE_CHECK(whole, "a text of several texts is damaged at byte " + std::to_string(at));
+    texts.push_back(packed.substr(colon + 1, size));
+    at = colon + 1 + size;
+  }
+  return texts;
+}
+
+std::string broadcast_text(zero::Communicator& ranks, const std::string& text) {
+  std::array<std::uint64_t, 1> size{text.size()};
+  ranks.broadcast(std::as_writable_bytes(std::span(size)), 0);
+  std::string received = ranks.rank() == 0 ? text : std::string();
+  received.resize(size[0]);
+  if (!received.empty())
+    ranks.broadcast(std::as_writable_bytes(std::span(received.data(), received.size())), 0);
+  return received;
+}
+
+void do_on_all(zero::Communicator& ranks, const std::string& directory,
+               const std::function<void()>& work) {
+  const Outcome own = attempt(work);
+  throw_first(own, gather_texts(ranks, own.problem), directory, "");
+}
+
+std::string do_on_first(zero::Communicator& ranks, const std::string& directory,
+                        const std::function<std::string()>& work) {
+  std::string text;
+  Outcome own;
+  if (ranks.rank() == 0) own = attempt([&] { text = work(); });
+  // One broadcast for both: a first letter tells a problem from a result.
+  const std::string sent = broadcast_text(ranks, own.failure ? "!" + own.problem : "=" + text);
+  if (own.failure) std::rethrow_exception(own.failure);
+  if (sent.front() == '!') throw StorageError(directory, "rank 0: " + sent.substr(1));
+  return sent.substr(1);
+}
+
+void commit_parts(offload::SwapStore& store, zero::Communicator& ranks,
+                  const std::string& directory, std::int64_t step, const std::string& metadata) {
+  if (ranks.world_size() == 1) {
+    store.commit(step, metadata);
+  } else if (store.durability() != offload::Durability::none) {
+    commit_in_two_phases(store, ranks, directory, step, metadata);
+  } else {
+    store.commit(step, metadata);
+    // The record of an orderly end, when more steps followed: its parts are written over.
+    do_on_first(ranks, directory, [&] {
+      offload::remove_rank_manifest(directory);
+      return std::string();
+    });
+  }
+}
+
+void close_parts(offload::SwapStore& store, zero::Communicator& ranks,
+                 const std::string& directory) {
+  if (ranks.world_size() == 1) {
+    store.close_cleanly();
+  } else if (store.durability() == offload::Durability::none && store.committed_step() > 0) {
+    commit_in_two_phases(store, ranks, directory, store.committed_step(),
+                         store.committed_metadata());
+  }
+}
+
+}  // namespace sluice::models

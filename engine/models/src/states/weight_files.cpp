@@ -1,0 +1,103 @@
+#include "states/weight_files.hpp"
+
+#include <fcntl.h>
+#include <json/json.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+
+#include "safetensors_format.hpp"
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
+
+namespace sluice::models {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::uint64_t bytes_of(const TensorSpec& tensor, DType dtype) {
+  return checked_mul(element_count(tensor.shape), size_of(dtype));
+}
+
+// model.safetensors as model-00001-of-00003.safetensors; `file` counts from 0.
+std::string shard_path(const std::string& out_path, std::size_t file, std::size_t files) {
+  const fs::path path(out_path);
+  char number[40];
+  std::snprintf(number, sizeof number, "-%05zu-of-%05zu", file + 1, files);
+  return (path.parent_path() / (path.stem().string() + number + path.extension().string()))
+      .string();
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  const std::string draft = path + ".partial-" + std::to_string(::getpid());
+  const UniqueFd fd(
+      SLUICE_SYSCALL(::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), draft));
+  try {
+    std::size_t done = 0;
+    while (done < text.size()) {
+      done += static_cast<std::size_t>(
+          SLUICE_SYSCALL(::write(fd.get(), text.data() + done, text.size() - done), draft));
+    }
+    SLUICE_SYSCALL(::fdatasync(fd.get()), draft);
+    SLUICE_SYSCALL(::rename(draft.c_str(), path.c_str()), path);
+  } catch (...) {
+    ::unlink(draft.c_str());
+    throw;
+  }
+}
+
+}  // namespace
+
+WeightFiles::WeightFiles(const std::string& out_path, const std::vector<TensorSpec>& tensors,
+                         DType dtype, std::uint64_t most_bytes)
+    : out_path_(out_path) {
+  std::vector<std::vector<TensorSpec>> files(1);
+  std::uint64_t file_bytes = 0;
+  for (const TensorSpec& tensor : tensors) {
+    const std::uint64_t bytes = bytes_of(tensor, dtype);
+    if (most_bytes > 0 && file_bytes > 0 && checked_add(file_bytes, bytes) > most_bytes) {
+      files.emplace_back();
+      file_bytes = 0;
+    }
+    file_bytes = checked_add(file_bytes, bytes);
+    tensor_bytes_ = checked_add(tensor_bytes_, bytes);
+    names_.push_back(tensor.name);
+    places_.push_back({files.size() - 1, files.back().size()});
+    files.back().push_back(tensor);
+  }
+  for (std::size_t file = 0; file < files.size(); ++file) {
+    paths_.push_back(files.size() == 1 ? out_path : shard_path(out_path, file, files.size()));
+    writers_.push_back(
+        std::make_unique<SafetensorsWriter>(paths_.back(), std::move(files[file]), dtype));
+  }
+}
+
+void WeightFiles::write_fp32(std::size_t index, std::uint64_t offset_count,
+                             std::span<const float> values) {
+  const Place place = places_.at(index);
+  writers_[place.file]->write_fp32(place.index, offset_count, values);
+}
+
+std::string WeightFiles::index_text() const {
+  Json::Value root(Json::objectValue);
+  root["metadata"]["total_size"] = Json::UInt64(tensor_bytes_);
+  for (std::size_t i = 0; i < names_.size(); ++i)
+    root["weight_map"][names_[i]] = fs::path(paths_[places_[i].file]).filename().string();
+  Json::StreamWriterBuilder writer;
+  writer["indentation"] = "  ";
+  return Json::writeString(writer, root) + "\n";
+}
+
+void WeightFiles::finish() {
+  for (const auto& writer : writers_) writer->finish();
+  if (writers_.size() == 1) return;
+  write_text(out_path_ + ".index.json", index_text());
+  if (::unlink(out_path_.c_str()) != 0 && errno != ENOENT)
+    throw IoError(errno, "unlink", out_path_);
+}
+
+}  // namespace sluice::models

@@ -1,0 +1,128 @@
+#pragma once
+// Runs of many ranks, planned without starting one: the bytes of a rank on each tier, the bytes
+// that it moves, and the seconds of each link. Formulas in the parameters of a model
+// (docs/memory_model.md has them), for sizes that no machine at hand holds.
+//
+// Not here: the plan of a run that is started (make_plan.hpp), which counts units, buffers and
+// padding. Limitations: units of one size, one pass a step, and links that overlap fully.
+// Thread-safe: values and free functions without state.
+
+#include <cstdint>
+#include <string>
+
+#include "sluice/config/model_config.hpp"
+#include "sluice/config/train_config.hpp"
+#include "sluice/models/state_format.hpp"
+#include "sluice/offload/tier.hpp"
+#include "sluice/plan/prediction.hpp"
+
+namespace sluice::plan {
+
+// The model that each rank trains, and the homes of its bytes. Sizes of parameters are in elements.
+struct RankShape {
+  std::uint64_t parameters = 0;    // P: all units' elements
+  std::uint64_t largest_unit = 0;  // parameters of the largest unit, which is gathered whole
+  std::uint64_t layers = 0;
+  std::uint64_t width = 0;
+  std::uint64_t sequence = 0;                     // tokens of a sequence
+  std::uint64_t micro_batch = 1;                  // sequences
+  std::uint64_t micro_batches = 1;                // that a rank takes in a step
+  int stage = 3;                                  // ZeRO's stage, 0 to 3
+  offload::Tier weights = offload::Tier::device;  // other than device only in stage 3
+  offload::Tier states = offload::Tier::device;   // other than device in stages 1 to 3
+  std::uint64_t weight_bytes = 2;                 // bytes of a weight, and of a gradient
+  models::StateFormat format;
+  bool waits_for_norm = true;  // clipping or a loss scale: all gradients are kept until the norm
+  bool recompute = true;       // forward is computed again in backward
+  bool overlap = true;
+};
+// The shape of a configuration and a model.
+RankShape rank_shape(const config::TrainConfig& config, const config::ModelConfig& model);
+// A GPT of about this many parameters: heads of 128, and some 128 times as wide as it is deep, as
+// GPT-3 is. At least 10 million; throws InvalidArgument below.
+config::ModelConfig model_of_size(std::uint64_t parameters);
+
+// Bytes of one rank on each tier.
+struct RankBytes {
+  std::uint64_t weights = 0;           // on the shape's tier of weights
+  std::uint64_t device_gradients = 0;  // stages 0 and 1: whole; 2 and 3: a shard, without offload
+  std::uint64_t host_gradients = 0;    // a shard that waits for the norm, with offload
+  std::uint64_t states = 0;            // on the shape's tier of states; NVMe: one slot
+  std::uint64_t gathered = 0;          // on the device: two gathered units, two gradients of units
+  std::uint64_t inputs = 0;            // on the device: each unit's input, kept for recompute
+  // Sums by tier. NVMe has two slots for each state.
+  std::uint64_t device_bytes = 0;
+  std::uint64_t host_bytes = 0;
+  std::uint64_t nvme_bytes = 0;
+};
+// The bytes of one rank of `ranks`. A shard is 1/ranks of the parameters, rounded up.
+RankBytes rank_bytes(const RankShape& shape, std::uint64_t ranks);
+
+// Bytes that one rank moves in a step.
+struct RankTraffic {
+  double gather_bytes = 0;  // received from other ranks: weights
+  double reduce_bytes = 0;  // sent to other ranks: gradients
+  double copy_bytes = 0;    // between host and device, both directions
+  double read_bytes = 0;    // from the drives
+  double written_bytes = 0;
+  double updated = 0;  // elements that its update steps
+};
+RankTraffic rank_traffic(const RankShape& shape, std::uint64_t ranks);
+// Floating point operations of one rank in a step: 2 for each parameter and token in forward, twice
+// that in backward, forward again with recompute; and attention over whole sequences.
+double rank_flops(const RankShape& shape);
+
+// Rates of the hardware. Ranks of a host share its drives, and its processors for the update.
+struct RankRates {
+  double flops_per_second = 0;            // a rank's device
+  double network_bytes_per_second = 0;    // a rank, in each direction
+  double copy_bytes_per_second = 0;       // a rank, between host and device
+  double drive_bytes_per_second = 0;      // all drives of a host; reads and writes added
+  double update_elements_per_second = 0;  // all processors of a host
+};
+
+// Seconds that each link is busy in a step of one rank, when no other rank is there. The part of a
+// shard divides by the ranks; the rest is each rank's own.
+struct StepWork {
+  double compute_seconds = 0;
+  double update_seconds = 0;  // for all parameters, by the processors of one host
+  double sharded_copy_seconds = 0;
+  double own_copy_seconds = 0;       // inputs of units; from stage 0, all
+  double sharded_drive_seconds = 0;  // all, by the drives of one host
+  double own_drive_seconds = 0;
+  double gathered_bytes = 0;  // weights that a step gathers, before (N-1)/N
+  double reduced_bytes = 0;
+  double tokens = 0;          // that a rank takes in a step
+  double beyond_bound = 0;    // seconds of a one-rank step beyond its bound; 0 when unknown
+  bool shares_cores = false;  // no GPU: compute, copies and update take turns on the cores
+  bool overlap = true;
+};
+StepWork step_work(const RankShape& shape, const RankRates& rates);
+// The work of a plan of one rank, with rates that were measured: predict() by links, with the
+// shape's bytes on the network. Throws nothing that predict() does not.
+StepWork step_work(const Plan& plan, const MachineRates& rates);
+
+struct RankSetting {
+  std::uint64_t ranks = 1;
+  std::uint64_t ranks_per_host = 1;  // at most `ranks` of them are on a host
+  double network_bytes_per_second = 0;
+};
+
+// Predicted seconds of a step of each rank.
+struct RankPrediction {
+  double step_seconds = 0;
+  double tokens_per_second = 0;  // all ranks together
+  double compute_seconds = 0;
+  double gather_seconds = 0;
+  double reduce_seconds = 0;
+  double copy_seconds = 0;
+  double drive_seconds = 0;
+  double update_seconds = 0;
+  std::string bound_by;  // the longest: "compute", "network", "copies", "drive", "update"
+};
+// The longest link bounds a step whose links overlap; without overlap they add. With one rank the
+// links and the step are those of predict(). Throws InvalidArgument when several ranks have no
+// network rate.
+RankPrediction predict_ranks(const StepWork& work, const RankSetting& setting);
+
+}  // namespace sluice::plan

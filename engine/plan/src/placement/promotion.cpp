@@ -1,0 +1,127 @@
+#include "placement/promotion.hpp"
+
+#include <utility>
+#include <vector>
+
+namespace sluice::plan {
+
+using offload::Tier;
+
+namespace {
+
+// Homes of one unit that move together.
+struct Step {
+  std::vector<std::pair<Tier*, Tier>> homes;  // in the plan; and the tier before the move
+};
+
+// Moves the first steps of a list, in order, to the device.
+class Steps {
+ public:
+  explicit Steps(std::vector<Step> steps) : steps_(std::move(steps)) {}
+
+  std::size_t size() const { return steps_.size(); }
+  // Moves the first `count` steps and brings the others back.
+  void take(std::size_t count) {
+    for (; taken_ < count; ++taken_) {
+      for (auto& [home, before] : steps_[taken_].homes) *home = Tier::device;
+    }
+    for (; taken_ > count; --taken_) {
+      for (auto& [home, before] : steps_[taken_ - 1].homes) *home = before;
+    }
+  }
+  // Takes the most steps of [0, size()] for which `fits` holds; it holds for none.
+  void take_most(const std::function<bool()>& fits) {
+    std::size_t low = 0;
+    std::size_t high = steps_.size();
+    while (low < high) {
+      const std::size_t middle = (low + high + 1) / 2;
+      take(middle);
+      if (fits()) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    take(low);
+  }
+  // Takes the fewest steps of [1, taken] for which `enough` holds; it holds for those taken.
+  void take_fewest(const std::function<bool()>& enough) {
+    std::size_t low = 1;
+    std::size_t high = taken_;
+    while (low < high) {
+      const std::size_t middle = (low + high) / 2;
+      take(middle);
+      if (enough()) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    take(low);
+  }
+  std::size_t taken() const { return taken_; }
+
+ private:
+  std::vector<Step> steps_;
+  std::size_t taken_ = 0;
+};
+
+// The steps of all units that `make` gives one, the last unit first.
+template <typename Make>
+Steps steps_of(Plan& plan, const Make& make) {
+  std::vector<Step> steps;
+  for (std::size_t u = plan.units.size(); u-- > 0;) {
+    Step step = make(plan.units[u]);
+    if (!step.homes.empty()) steps.push_back(std::move(step));
+  }
+  return Steps(std::move(steps));
+}
+
+std::vector<Steps> steps_by_kind(Plan& plan) {
+  const bool split = plan.state_format.is_split();
+  const auto of = [](Tier& home) {
+    Step step;
+    if (home == Tier::host) step.homes.emplace_back(&home, home);
+    return step;
+  };
+  std::vector<Steps> kinds;
+  // Host memory that a split master's weights leave is taken by the master's other copy of them.
+  if (!split)
+    kinds.push_back(steps_of(plan, [&](UnitPlacement& unit) { return of(unit.weights); }));
+  kinds.push_back(steps_of(plan, [&](UnitPlacement& unit) {
+    return unit.frozen || unit.gradients_use_slots ? Step{} : of(unit.gradients);
+  }));
+  kinds.push_back(steps_of(plan, [&](UnitPlacement& unit) {
+    if (unit.frozen) return split ? of(unit.weights) : Step{};
+    Step step = of(unit.states);
+    const bool takes_weights = split && unit.weights != Tier::device && !step.homes.empty();
+    if (takes_weights) step.homes.emplace_back(&unit.weights, unit.weights);
+    return step;
+  }));
+  return kinds;
+}
+
+}  // namespace
+
+bool may_promote(const Plan& plan) {
+  return plan.device.gpu && (!plan.own_loop() || plan.own.activation_bytes);
+}
+
+void promote_to_device(Plan& plan, const TierNeeds& needs) {
+  const auto fits = [&] { return needs.device_bytes() <= *plan.budget.device_bytes; };
+  const auto enough = [&] { return needs.host_bytes() <= *plan.budget.host_bytes; };
+  if (!fits() || enough()) return;
+  for (Steps& steps : steps_by_kind(plan)) {
+    const std::uint64_t before = needs.host_bytes();
+    steps.take_most(fits);
+    if (steps.taken() == 0) continue;
+    if (enough()) {
+      steps.take_fewest(enough);
+      return;
+    }
+    // Tiles that update states on the device may be larger than the states that left.
+    if (needs.host_bytes() >= before) steps.take(0);
+  }
+}
+
+}  // namespace sluice::plan

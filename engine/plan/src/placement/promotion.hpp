@@ -1,0 +1,28 @@
+#pragma once
+// Promotion: bytes that leave host memory for the free memory of a GPU, where the host budget is
+// used up. Thread-compatible: callers synchronise.
+
+#include <cstdint>
+#include <functional>
+
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::plan {
+
+// Needs of a plan as its units are placed now.
+struct TierNeeds {
+  std::function<std::uint64_t()> device_bytes;
+  std::function<std::uint64_t()> host_bytes;
+};
+
+// Free memory of the device may take bytes that the configuration gives to host memory: the device
+// is a GPU, and its activations are planned.
+bool may_promote(const Plan& plan);
+
+// Moves homes from host memory to the device until the host need is within its budget, or the
+// device is full. Bytes that cost the least traffic move first: weights, then gradients, then
+// states; within a kind the last unit comes first. The states of a split master take the unit's
+// weights along, which are a part of them. Does nothing where the host need is within its budget.
+void promote_to_device(Plan& plan, const TierNeeds& needs);
+
+}  // namespace sluice::plan

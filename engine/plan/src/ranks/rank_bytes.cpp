@@ -1,0 +1,101 @@
+// Bytes of one rank: what it holds and what it moves. docs/memory_model.md has the formulas.
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/plan/rank_plan.hpp"
+
+namespace sluice::plan {
+
+using offload::Tier;
+
+namespace {
+
+// Gathered units, and gradients of units: the one that computes, and one on its way.
+constexpr std::uint64_t kUnitsAtOnce = 2;
+// Two slots on the drive: one is committed, the other is being written.
+constexpr std::uint64_t kSlots = 2;
+
+bool states_are_away(const RankShape& shape) {
+  return shape.states != Tier::device;
+}
+
+// Bytes of an element's states in memory: the upper half of a split master is the weight.
+std::uint64_t state_memory_bytes(const RankShape& shape) {
+  return shape.format.element_bytes() - (shape.format.is_split() ? shape.weight_bytes : 0);
+}
+
+std::uint64_t state_bytes(const RankShape& shape) {
+  return shape.states == Tier::nvme ? shape.format.element_bytes() : state_memory_bytes(shape);
+}
+
+void add(RankBytes& bytes, Tier tier, std::uint64_t count) {
+  if (tier == Tier::device) bytes.device_bytes += count;
+  if (tier == Tier::host) bytes.host_bytes += count;
+  if (tier == Tier::nvme) bytes.nvme_bytes += count;
+}
+
+}  // namespace
+
+RankBytes rank_bytes(const RankShape& shape, std::uint64_t ranks) {
+  const std::uint64_t all = shape.parameters;
+  const std::uint64_t shard = ceil_div(all, ranks);
+  const bool away = states_are_away(shape);
+  RankBytes bytes;
+  bytes.weights = shape.weight_bytes * (shape.stage == 3 ? shard : all);
+  // Without offload an update finds its gradients on the device; with it, in host memory. Stages 0
+  // and 1 divide gradients and states as stage 2 does (docs/decisions/0024-ranks-of-train.md).
+  if (!away && shape.waits_for_norm) bytes.device_gradients = shape.weight_bytes * shard;
+  if (away && shape.waits_for_norm) bytes.host_gradients = shape.weight_bytes * shard;
+  bytes.states = state_bytes(shape) * shard;
+  const std::uint64_t unit = shape.weight_bytes * shape.largest_unit;
+  bytes.gathered = kUnitsAtOnce * unit * (shape.stage == 3 ? 2 : 1);
+  bytes.inputs = (shape.layers + 1) * shape.micro_batches * shape.micro_batch * shape.sequence *
+                 shape.width * shape.weight_bytes;
+  add(bytes, shape.weights, bytes.weights);
+  add(bytes, Tier::device, bytes.device_gradients + bytes.gathered + bytes.inputs);
+  add(bytes, Tier::host, bytes.host_gradients);
+  add(bytes, shape.states, bytes.states * (shape.states == Tier::nvme ? kSlots : 1));
+  return bytes;
+}
+
+RankTraffic rank_traffic(const RankShape& shape, std::uint64_t ranks) {
+  const auto all = static_cast<double>(shape.parameters);
+  const auto count = static_cast<double>(ranks);
+  const double shard = all / count;
+  const auto element = static_cast<double>(shape.weight_bytes);
+  // Stage 3 gathers weights for forward and for backward; the others gather what was updated.
+  const double gathers = shape.stage == 3 ? 2 : 1;
+  const double others = (count - 1) / count;
+  RankTraffic traffic;
+  traffic.gather_bytes = gathers * element * all * others;
+  traffic.reduce_bytes = element * all * others;
+  traffic.updated = shard;
+  if (shape.weights != Tier::device) traffic.copy_bytes += gathers * element * shard;
+  if (states_are_away(shape)) {
+    traffic.copy_bytes += element * shard;                                     // gradients
+    if (shape.weights == Tier::device) traffic.copy_bytes += element * shard;  // updated weights
+  }
+  if (shape.states == Tier::nvme) {
+    traffic.written_bytes += static_cast<double>(state_bytes(shape)) * shard;
+    // An update finds the half of a split master that the weights are in their home.
+    const bool reads_weight = shape.weights == Tier::nvme;
+    traffic.read_bytes +=
+        static_cast<double>(reads_weight ? state_bytes(shape) : state_memory_bytes(shape)) * shard;
+  }
+  if (shape.weights == Tier::nvme) {
+    traffic.read_bytes += gathers * element * shard;
+    traffic.written_bytes += element * shard;
+  }
+  return traffic;
+}
+
+double rank_flops(const RankShape& shape) {
+  const double per_element = shape.recompute ? 8 : 6;
+  const auto tokens = static_cast<double>(shape.micro_batches * shape.micro_batch * shape.sequence);
+  // Scores and weighted sums of attention: 4 * sequence * width a layer and token in forward, where
+  // a parameter takes 2.
+  const double attention = 2.0 * static_cast<double>(shape.layers) *
+                           static_cast<double>(shape.sequence) * static_cast<double>(shape.width);
+  return per_element * tokens * (static_cast<double>(shape.parameters) + attention);
+}
+
+}  // namespace sluice::plan

@@ -1,0 +1,134 @@
+#include "ranks/rank_group.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "sluice/base/error.hpp"
+#include "sluice/models/rank_commit.hpp"
+
+namespace sluice::train {
+
+namespace {
+
+// A failure as other ranks read it: its kind, then its text. Empty: none.
+std::string encode(const std::exception_ptr& error) {
+  if (!error) return "";
+  return std::to_string(static_cast<int>(failure_kind(error))) + failure_text(error);
+}
+FailureKind kind_in(const std::string& encoded) {
+  return static_cast<FailureKind>(encoded.front() - '0');
+}
+
+}  // namespace
+
+FailureKind failure_kind(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RankFailure& failure) {
+    return failure.kind();
+  } catch (const InvalidArgument&) {
+    return FailureKind::usage;
+  } catch (const DoesNotFit&) {
+    return FailureKind::does_not_fit;
+  } catch (const OutOfMemory&) {
+    return FailureKind::does_not_fit;
+  } catch (const IoError&) {
+    return FailureKind::storage;
+  } catch (const StorageError&) {
+    return FailureKind::storage;
+  } catch (const std::filesystem::filesystem_error&) {
+    return FailureKind::storage;
+  } catch (...) {
+    return FailureKind::other;
+  }
+}
+
+std::string failure_text(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "an exception of an unknown type";
+  }
+}
+
+RankGroup::RankGroup(zero::Ranks ranks, const RankPlace& place)
+    : ranks_(std::move(ranks)), place_(place) {
+  SLUICE_CHECK(ranks_.control->rank() == place.rank && ranks_.control->world_size() == place.size,
+               "this process is rank " + std::to_string(place.rank) + " of " +
+                   std::to_string(place.size) + " by its environment, and rank " +
+                   std::to_string(ranks_.control->rank()) + " of " +
+                   std::to_string(ranks_.control->world_size()) + " by its launcher");
+}
+
+std::vector<std::string> RankGroup::exchange(const std::string& mine, const std::string& label) {
+  if (size() == 1) return {mine};
+  return models::gather_texts(*ranks_.control, mine, label);
+}
+
+int RankGroup::largest(int mine, const std::string& label) {
+  if (size() == 1) return mine;
+  std::vector<double> numbers(static_cast<std::size_t>(size()), 0.0);
+  numbers[static_cast<std::size_t>(rank())] = mine;
+  ranks_.control->all_reduce(numbers, label);
+  return static_cast<int>(*std::max_element(numbers.begin(), numbers.end()));
+}
+
+void RankGroup::together(const std::string& label, const std::function<void()>& work) {
+  std::exception_ptr error;
+  try {
+    work();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (size() == 1) {
+    if (error) std::rethrow_exception(error);
+    return;
+  }
+  const std::vector<std::string> failures = exchange(encode(error), label);
+  const auto first = std::find_if(failures.begin(), failures.end(),
+                                  [](const std::string& failure) { return !failure.empty(); });
+  if (first == failures.end()) return;
+  all_end_ = true;
+  const auto at_fault = static_cast<int>(first - failures.begin());
+  if (error && (at_fault == rank() || encode(error) != *first)) std::rethrow_exception(error);
+  throw RankFailure(kind_in(*first), "rank " + std::to_string(at_fault) + ": " + first->substr(1));
+}
+
+void RankGroup::refuse(const std::string& mistake) {
+  all_end_ = true;
+  if (is_first()) throw InvalidArgument(mistake);
+  throw RankFailure(FailureKind::usage, mistake);
+}
+
+void RankGroup::stop_all(const std::string& why) {
+  all_end_ = true;
+  if (is_first()) throw Error(why);
+  throw RankFailure(FailureKind::other, why);
+}
+
+RankLinks RankGroup::take_links() {
+  return {.communicator = std::move(ranks_.compute),
+          .gather_communicator = std::move(ranks_.gather)};
+}
+
+void RankGroup::abort(const std::string& why) const {
+  if (size() > 1 && !all_end_) ranks_.control->abort(why);
+}
+
+RankGroup join_ranks(const RankPlace& place) {
+  if (place.size == 1) return {};
+  if (!zero::started_by_mpi()) {
+    throw InvalidArgument("this process is rank " + std::to_string(place.rank) + " of " +
+                          std::to_string(place.size) + " of " + place.launcher +
+                          ", and \"sluice train\" joins its ranks by MPI: start it with " +
+                          "\"mpirun -n " + std::to_string(place.size) +
+                          " sluice train ...\" (torchrun starts Python scripts)");
+  }
+  return {zero::join_mpi({.silence_limit = zero::silence_limit_from_environment()}), place};
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,26 @@
+#include "ranks/rank_numbers.hpp"
+
+#include <cstdio>
+#include <sstream>
+#include <string>
+
+namespace sluice::train {
+
+RankNumbers gather_numbers(RankGroup& ranks, const RankNumbers& own) {
+  if (ranks.size() == 1) return {};
+  std::string text;
+  for (const double number : own.by_rank.front()) {
+    char digits[40];
+    std::snprintf(digits, sizeof digits, "%.17g ", number);
+    text += digits;
+  }
+  RankNumbers all{own.names, {}};
+  for (const std::string& rank : ranks.exchange(text, "the numbers of the report")) {
+    std::istringstream fields(rank);
+    std::vector<double>& row = all.by_rank.emplace_back();
+    for (double number = 0; fields >> number;) row.push_back(number);
+  }
+  return all;
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,150 @@
+#include "saved/draft.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+
+#include "saved/checkpoint_directory.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+#include "sluice/offload/checkpoint_folder.hpp"
+#include "sluice/offload/swap_store.hpp"
+
+namespace sluice::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Removes a folder and what is in it, the folders of ranks included, as far as it can; returns the
+// last error: that of the folder, which stays while a file does. std::filesystem::remove_all is not
+// usable: libtorch.so of the wheel exports a version of it that calls a missing function, and a
+// program that links libtorch.so gets that version.
+std::error_code remove_folder(const fs::path& path) {
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (auto entry = fs::directory_iterator(path, error);
+       !error && entry != fs::directory_iterator(); entry.increment(error))
+    found.push_back(entry->path());
+  for (const fs::path& each : found) {
+    if (fs::is_directory(fs::symlink_status(each, error))) {
+      remove_folder(each);
+    } else {
+      fs::remove(each, error);
+    }
+  }
+  fs::remove(path, error);
+  return error;
+}
+
+// Removes the manifest first, so that a kill in between leaves nothing that looks like a
+// checkpoint.
+void remove_checkpoint(const fs::path& path) {
+  offload::remove_rank_manifest(path);
+  fs::remove(path / "manifest.json");
+  if (const std::error_code error = remove_folder(path); error)
+    throw fs::filesystem_error("cannot remove", path, error);
+}
+
+// A checkpoint that is not needed any more and cannot be removed costs space, not data.
+void try_remove_checkpoint(const std::string& path) {
+  try {
+    remove_checkpoint(path);
+  } catch (const std::system_error& error) {  // of the file system's functions, and IoError
+    log(LogLevel::warn, "an old checkpoint is left: " + std::string(error.what()));
+  }
+}
+
+using Checkpoints = std::vector<models::Checkpoint>;
+
+// Those of `line` in `directory`, oldest first. Those that cannot be read belong to no line.
+Checkpoints checkpoints_of_line(const std::string& directory, const std::string& line) {
+  Checkpoints found = models::list_checkpoints(directory);
+  std::erase_if(found, [&](const models::Checkpoint& each) {
+    return !each.damage.empty() || each.line != line;
+  });
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return a.order < b.order; });
+  return found;
+}
+
+// The next state is the newest of its line in the folder, also when a run returned to an earlier
+// step in between.
+void raise_order(Progress& progress, const Checkpoints& before) {
+  for (const models::Checkpoint& each : before) {
+    const bool same_state = each.order == progress.order && each.step == progress.step;
+    if (each.order >= progress.order && !same_state) progress.order = each.order + 1;
+  }
+}
+
+void rename_folder(const fs::path& from, const fs::path& to) {
+  SLUICE_SYSCALL(::rename(from.c_str(), to.c_str()), to.string());
+  sync_path(to.parent_path());
+}
+
+// Removes what the checkpoint at `path` replaces. Errors are lines in the log, because the
+// checkpoint is whole. Returns where the checkpoint is then.
+std::string remove_replaced(const Draft& draft, const std::string& path) {
+  Checkpoints others;
+  for (const models::Checkpoint& each : draft.before) {
+    if (each.step == draft.step) {
+      try_remove_checkpoint(each.path);
+    } else {
+      others.push_back(each);
+    }
+  }
+  const auto kept = static_cast<std::size_t>(draft.keep - 1);  // beside the one at `path`
+  for (std::size_t i = 0; i + kept < others.size(); ++i) try_remove_checkpoint(others[i].path);
+  std::string plain = offload::checkpoint_path(draft.directory, draft.step);
+  std::error_code error;
+  if (path == plain || fs::exists(fs::symlink_status(plain, error))) return path;
+  try {
+    rename_folder(path, plain);
+  } catch (const IoError& problem) {
+    log(LogLevel::warn, std::string("a checkpoint keeps a name of its own: ") + problem.what());
+    return path;
+  }
+  return plain;
+}
+
+}  // namespace
+
+fs::path Draft::path() const {
+  return offload::checkpoint_draft_path(directory, step);
+}
+
+// Not its parents: a directory that went away is not made anew, on another drive and unlocked.
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directory(folder, error);
+  if (error) throw IoError(error.value(), "create directory", folder.string());
+}
+
+void sync_tree(const fs::path& directory) {
+  for (const auto& entry : fs::directory_iterator(directory)) sync_path(entry.path());
+  sync_path(directory);
+}
+
+Draft begin_draft(const std::string& directory, Progress& progress, std::int64_t keep) {
+  Draft draft{.directory = directory,
+              .step = progress.step,
+              .keep = keep,
+              .before = checkpoints_of_line(directory, progress.line)};
+  raise_order(progress, draft.before);
+  remove_folder(draft.path());
+  make_folder(draft.path());
+  return draft;
+}
+
+std::string publish(const Draft& draft) {
+  const std::string path = offload::free_checkpoint_path(draft.directory, draft.step);
+  rename_folder(draft.path(), path);
+  return remove_replaced(draft, path);
+}
+
+void remove_draft(const Draft& draft) {
+  remove_folder(draft.path());
+}
+
+}  // namespace sluice::train

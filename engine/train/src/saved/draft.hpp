@@ -1,0 +1,39 @@
+#pragma once
+// Draft: the folder of a checkpoint while it is written, below the checkpoint directory. It gets
+// its name when it is whole; then it replaces older checkpoints. The functions work on files only.
+// With several ranks, rank 0 calls begin_draft, publish and remove_draft; the others know path_of.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "sluice/models/checkpoints.hpp"
+#include "step/progress.hpp"
+
+namespace sluice::train {
+
+struct Draft {
+  std::string directory;
+  std::int64_t step = 0;
+  std::int64_t keep = 1;                   // checkpoints of the line, with this one
+  std::vector<models::Checkpoint> before;  // of the line, oldest first
+
+  std::filesystem::path path() const;
+};
+
+// Makes the draft of `progress.step`, empty. Raises progress.order above the line's checkpoints in
+// `directory`. Throws IoError.
+Draft begin_draft(const std::string& directory, Progress& progress, std::int64_t keep);
+// Makes a folder in the draft, but not its parents. Throws IoError.
+void make_folder(const std::filesystem::path& folder);
+// fsync of the files in a folder, and of the folder. Throws IoError.
+void sync_tree(const std::filesystem::path& folder);
+// Gives the whole draft its name, and removes what it replaces: the line's checkpoint of this step,
+// and all but the newest `keep`. One that cannot be removed is a line in the log. Returns where the
+// checkpoint is. Blocks. Throws IoError; then the checkpoints are as before.
+std::string publish(const Draft& draft);
+// As far as it can.
+void remove_draft(const Draft& draft);
+
+}  // namespace sluice::train

@@ -1,0 +1,22 @@
+#pragma once
+// Which directories belong to one rank and which to all. The swap directories of the configuration
+// are of all ranks; each rank's store lies in a folder of them (offload::rank_folder). A checkpoint
+// directory is shared as it is: a checkpoint there has a folder for each rank. Thread-safe: free
+// functions without state.
+
+#include <string>
+
+#include "sluice/config/train_config.hpp"
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::train {
+
+// The directory where all optimizer states may be committed: the optimizer's, otherwise the
+// parameters' (where states spill to). Empty when the configuration names none.
+std::string swap_directory(const config::TrainConfig& config, plan::Placement placement);
+
+// `config` with the folders of config.rank in place of the swap directories, which must exist;
+// makes the folders. With one rank, or Placement::resident, `config` as it is. Throws IoError.
+config::TrainConfig with_rank_folders(config::TrainConfig config, plan::Placement placement);
+
+}  // namespace sluice::train

@@ -1,0 +1,75 @@
+#include "saved/swap_commit.hpp"
+
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "sluice/base/log.hpp"
+#include "sluice/models/rank_commit.hpp"
+#include "sluice/offload/swap_directory.hpp"
+#include "sluice/offload/swap_store.hpp"
+
+namespace sluice::train {
+
+namespace {
+
+// The directory that holds this rank's store, or with several ranks all of their folders.
+std::string directory_of_all(const RunResources& resources) {
+  const std::string& own = resources.files.store->directory();
+  return resources.communicator->world_size() == 1
+             ? own
+             : std::filesystem::path(own).parent_path().string();
+}
+
+}  // namespace
+
+void commit_swap(RunResources& resources, const models::RunState& state) {
+  std::vector<Ticket> writes;
+  // A failure here is one of all ranks: they would wait for this one in the commit.
+  models::do_on_all(*resources.communicator, directory_of_all(resources), [&] {
+    for (std::size_t u = 0; u < resources.units.size(); ++u)
+      writes.push_back(resources.updater->begin_write_back(u));
+    finish_all(writes);
+  });
+  models::commit_parts(*resources.files.store, *resources.communicator, directory_of_all(resources),
+                       state.step, models::to_json(state));
+}
+
+void settle_swap(RunResources& resources) {
+  zero::Communicator& ranks = *resources.communicator;
+  if (!resources.commits_swap() || ranks.world_size() == 1) return;
+  const offload::Durability durability = resources.files.store->durability();
+  const std::string directory = directory_of_all(resources);
+  models::do_on_all(ranks, directory, [&] {
+    resources.files.store->sync_committed();
+    if (ranks.rank() == 0 && durability == offload::Durability::power)
+      offload::sync_rank_manifest(directory);
+  });
+  if (durability != offload::Durability::none) return;
+  // Each rank is about to write over its part.
+  models::do_on_first(ranks, directory, [&] {
+    const auto committed = offload::load_rank_manifest(directory);
+    if (committed && committed->world_size() == ranks.world_size())
+      offload::remove_rank_manifest(directory);
+    return std::string();
+  });
+}
+
+void close_swap(RunResources& resources) {
+  if (!resources.commits_swap() || resources.files.store->committed_step() == 0) return;
+  models::close_parts(*resources.files.store, *resources.communicator, directory_of_all(resources));
+  remove_replaced_states(resources);
+}
+
+void remove_replaced_states(RunResources& resources) {
+  if (!resources.commits_swap() || resources.communicator->rank() != 0) return;
+  try {
+    offload::remove_other_states(directory_of_all(resources), resources.communicator->world_size());
+  } catch (const std::exception& error) {
+    log(LogLevel::warn,
+        "the states of another number of ranks are left: " + std::string(error.what()));
+  }
+}
+
+}  // namespace sluice::train

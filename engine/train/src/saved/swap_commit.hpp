@@ -1,0 +1,24 @@
+#pragma once
+// The swap directory as a saved state: its commits, and its end. All ranks call these.
+// Thread-compatible: free functions, called by the thread that trains.
+
+#include "sluice/models/run_state.hpp"
+#include "step/run_resources.hpp"
+
+namespace sluice::train {
+
+// Commits the states that the updates have left in the swap directory, as `state`, on all ranks at
+// one moment (models::commit_parts). Blocks. Throws IoError, StorageError.
+void commit_swap(RunResources& resources, const models::RunState& state);
+// Before the first write in the swap directory: what the run before left there survives as this
+// run's "durability" says, on all ranks. Blocks. Throws IoError, StorageError.
+void settle_swap(RunResources& resources);
+// The orderly end: with "durability": "none", the last commit becomes the state to resume from.
+// Does nothing when the swap directory is not committed or no step was. Blocks. Throws IoError,
+// StorageError.
+void close_swap(RunResources& resources);
+// Removes what another number of ranks left in the swap directory, once this run has committed a
+// state there. An error is a line in the log.
+void remove_replaced_states(RunResources& resources);
+
+}  // namespace sluice::train

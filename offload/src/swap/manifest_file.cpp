@@ -1,0 +1,114 @@
+// The files of manifests: found, chosen by digest, and replaced.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
+#include "swap/manifest.hpp"
+#include "swap/store_files.hpp"
+
+namespace sluice::offload {
+namespace {
+
+constexpr std::uint64_t kMostManifestBytes = kGiB;  // checksums of 64 TiB
+
+void write_all(int fd, std::string_view text, const std::string& path,
+               const std::string& advice_if_full) {
+  std::size_t done_bytes = 0;
+  while (done_bytes < text.size()) {
+    const ssize_t written = ::write(fd, text.data() + done_bytes, text.size() - done_bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      throw IoError(errno, "write", path, done_bytes, text.size() - done_bytes,
+                    errno == ENOSPC ? advice_if_full : "");
+    }
+    done_bytes += static_cast<std::size_t>(written);
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> read_text_file(const std::string& path) {
+  // Not blocking: the opening of a FIFO would wait for a writer.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd) return read_regular_file(fd.get(), path, kMostManifestBytes);
+  const int error_number = errno;
+  if (error_number != ENOENT) throw IoError(error_number, "open", path);
+  // ENOENT means no file only where there is a directory to look in.
+  const std::string directory = path.substr(0, path.rfind('/'));
+  SLUICE_SYSCALL(::access(directory.c_str(), F_OK), directory);
+  return std::nullopt;
+}
+
+std::uint64_t digest_of(std::string_view text) {
+  return checksum_of(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+std::string path_of_manifest(const std::string& directory, std::uint64_t digest) {
+  for (const std::string& path : {manifest_path(directory), prepared_path(directory)}) {
+    const std::optional<std::string> text = read_text_file(path);
+    if (text && digest_of(*text) == digest) return path;
+  }
+  throw StorageError(directory,
+                     "does not hold this rank's part of the step that is committed on all ranks: "
+                     "it was changed, or is from another run. Restore it from a copy, or go on "
+                     "from a checkpoint");
+}
+
+std::optional<Manifest> load_manifest(const std::string& directory,
+                                      std::optional<std::uint64_t> digest) {
+  const std::string path = digest ? path_of_manifest(directory, *digest) : manifest_path(directory);
+  const std::optional<std::string> text = read_text_file(path);
+  if (!text) return std::nullopt;
+  return parse_manifest(*text, path);
+}
+
+bool begins_as_manifest(const std::string& path) {
+  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path));
+  std::string text(manifest_opening().size(), '\0');
+  const ssize_t got = SLUICE_SYSCALL(::pread(fd.get(), text.data(), text.size(), 0), path);
+  return got == static_cast<ssize_t>(text.size()) && text == manifest_opening();
+}
+
+Manifest require_manifest(const std::string& directory, std::optional<std::uint64_t> digest) {
+  std::optional<Manifest> manifest = load_manifest(directory, digest);
+  if (!manifest) {
+    throw StorageError(directory,
+                       "holds no committed run: nothing was committed there, or its run with "
+                       "durability none did not end in an orderly way; start it anew");
+  }
+  return *std::move(manifest);
+}
+
+void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync,
+                      Durability durability) {
+  replace_file(manifest_path(directory), text, sync,
+               durability == Durability::none
+                   ? "with durability none nothing is committed here before the orderly end of a "
+                     "run: make space, and begin again, or go on from a checkpoint"
+                   : "make space and resume: what was committed before is whole");
+}
+
+void replace_file(const std::string& path, std::string_view text, ManifestSync sync,
+                  const std::string& advice_if_full) {
+  const std::string draft = path + ".tmp";
+  try {
+    UniqueFd fd(SLUICE_SYSCALL(
+        ::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), draft));
+    write_all(fd.get(), text, draft, advice_if_full);
+    if (sync == ManifestSync::fsync) SLUICE_SYSCALL(::fsync(fd.get()), draft);
+    fd.reset();
+    SLUICE_SYSCALL(::rename(draft.c_str(), path.c_str()), path);
+  } catch (...) {
+    remove_file_quietly(draft);
+    throw;
+  }
+}
+
+}  // namespace sluice::offload

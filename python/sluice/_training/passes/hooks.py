@@ -1,0 +1,323 @@
+"""Hooks on a model's forward and backward that gather units, and send their gradients.
+
+The graph is the user's own. Weights in it are views of memory that is there while the unit is entered:
+
+- forward of a unit: gather, compute, release.
+- backward: the first gradient of an output gathers the unit again. The gradients of its inputs, or the end of the
+  backward, send the unit's gradients and release it.
+- a parameter that another module's forward looks up, or that is registered with one: gathered until the model's forward
+  ends, and again from the first gradient of the model's outputs to the end of the backward.
+
+Confined to the thread that trains, and PyTorch's thread of a backward while that one waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ..units import Unit
+from .watched import unwatch, watch
+
+log = logging.getLogger("sluice")
+
+_DEPTH = 6  # of containers that are searched for tensors
+
+
+def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
+    """The tensors of an output: in tuples, lists, dicts, dataclasses and the attributes of objects."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth == 0 or isinstance(value, (nn.Module, str, bytes, int, float, bool, type(None), torch.dtype, torch.device)):
+        return
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item, depth - 1)
+    elif isinstance(value, (tuple, list, set)):
+        for item in value:
+            yield from tensors_in(item, depth - 1)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for part in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, part.name, None), depth - 1)
+    elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
+        for item in vars(value).values():
+            yield from tensors_in(item, depth - 1)
+
+
+class _Call:
+    """One forward of a unit, from the first gradient of its outputs to the gradients of its inputs."""
+
+    __slots__ = ("has_entered", "is_open", "state", "weights_version")
+
+    def __init__(self, state: _State, weights_version: int) -> None:
+        self.state = state
+        self.weights_version = weights_version
+        self.is_open = False
+        self.has_entered = not state.is_held
+
+
+class _State:
+    """A unit in the passes."""
+
+    __slots__ = ("entered", "index", "is_borrowed", "is_held", "name", "open_calls")
+
+    def __init__(self, index: int, name: str) -> None:
+        self.index = index
+        self.name = name
+        self.entered: list[_Call | None] = []  # forwards in progress; None: inside the unit's own backward
+        self.open_calls = 0  # in backward
+        self.is_borrowed = False  # another module's forward uses its parameters
+        self.is_held = False  # entered for several forwards
+
+
+class _EndOfBackward(torch.autograd.Function):
+    """Its backward runs when the gradients of a unit's inputs are there."""
+
+    @staticmethod
+    def forward(ctx: Any, hooks: Hooks, call: _Call, *inputs: torch.Tensor) -> Any:
+        ctx.hooks, ctx.call = hooks, call
+        return inputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        ctx.hooks.close(ctx.call)
+        return (None, None, *gradients)
+
+
+class Hooks:
+    """The hooks of a model's units. ``loop``: an initialised ``_engine.Loop`` with these units."""
+
+    def __init__(self, model: nn.Module, units: list[Unit], loop: Any) -> None:
+        self.model, self.loop = model, loop
+        self._open: list[_Call] = []  # calls whose backward has begun, in order
+        self._in_backward = False
+        self._states = [_State(index, unit.name) for index, unit in enumerate(units)]
+        self._handles: list[Any] = []
+        self._depth = 0  # of the model's own forward
+        self._borrowed: list[_Call] = []  # units that another module's forward uses, in this forward
+        self._watched: list[nn.Module] = []
+        self._is_changing = False  # units are entered or left; stays True where an exception ends that
+        self._by_layers = False  # a step goes layer by layer: its backwards are those of one micro-batch
+        for unit, state in zip(units, self._states):
+            before = functools.partial(self._before_forward, state)
+            after = functools.partial(self._after_forward, state)
+            self._handles.append(unit.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
+            self._handles.append(unit.module.register_forward_hook(after, always_call=True))
+            if unit.module._parameters:
+                watch(unit.module, functools.partial(self._parameter_used, state))
+                self._watched.append(unit.module)
+        # The last one of those that come first: before the hook of a unit that is the model itself.
+        self._handles.append(model.register_forward_pre_hook(self._before_model, prepend=True))
+        self._handles.append(model.register_forward_hook(self._after_model, always_call=True))
+
+    def remove(self) -> None:
+        for module in self._watched:
+            unwatch(module)
+        self._watched.clear()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    # Forward
+
+    def _before_model(self, module: nn.Module, args: Any) -> None:
+        self.recover()
+        if not self._in_backward:
+            self.leave_forwards()  # of a call that an exception ended
+        self._depth += 1
+
+    def _after_model(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._depth = max(self._depth - 1, 0)
+        if torch.is_grad_enabled() and self._borrowed:
+            for tensor in tensors_in(output):
+                if tensor.requires_grad:
+                    for call in self._borrowed:
+                        tensor.register_hook(functools.partial(self._before_backward, call))
+        self._give_back()
+
+    def _give_back(self) -> None:
+        self._is_changing = bool(self._borrowed)
+        for call in reversed(self._borrowed):
+            self.loop.leave(call.state.index)
+            call.state.is_borrowed = False
+        self._borrowed.clear()
+        self._is_changing = False
+
+    def borrow(self, unit: int) -> None:
+        """Gathers a unit until the model's forward ends, and in its whole backward. Outside a forward it does nothing."""
+        self._parameter_used(self._states[unit])
+
+    def _parameter_used(self, state: _State) -> None:
+        if self._depth == 0 or state.entered or state.is_borrowed or state.open_calls > 0:
+            return
+        self._is_changing = True
+        self.loop.enter(state.index, torch.is_grad_enabled() or self.model.training)
+        state.is_borrowed = True
+        self._borrowed.append(_Call(state, self.loop.weights_version))
+        self._is_changing = False
+
+    def _before_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        self.recover()
+        if state.open_calls > 0:  # activations are computed again, inside the unit's backward
+            state.entered.append(None)
+            return None
+        graded = torch.is_grad_enabled()
+        self._is_changing = True
+        call = _Call(state, self.loop.weights_version)
+        if call.has_entered:
+            self.loop.enter(state.index, graded or self.model.training)
+        state.entered.append(call)
+        self._is_changing = False
+        return self._mark_inputs(call, args, kwargs) if graded else None
+
+    def _mark_inputs(self, call: _Call, args: Any, kwargs: Any) -> Any:
+        if not kwargs and all(isinstance(arg, torch.Tensor) for arg in args):
+            leaves, spec = list(args), None
+        else:
+            leaves, spec = tree_flatten((args, kwargs))
+        at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        if not at:
+            return None
+        for i, marked in zip(at, _EndOfBackward.apply(self, call, *(leaves[i] for i in at))):
+            leaves[i] = marked
+        return (tuple(leaves), kwargs) if spec is None else tree_unflatten(leaves, spec)
+
+    def _after_forward(self, state: _State, module: nn.Module, args: Any, output: Any) -> None:
+        if not state.entered:  # entering it has failed
+            return
+        call = state.entered[-1]
+        if call is not None and torch.is_grad_enabled():
+            for tensor in tensors_in(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(functools.partial(self._before_backward, call))
+        self._is_changing = True
+        state.entered.pop()
+        if call is not None and call.has_entered:
+            self.loop.leave(state.index)
+        self._is_changing = False
+
+    # Layer by layer
+
+    def begin_layers(self) -> None:
+        """A step begins whose micro-batches pass a layer before the next one."""
+        self.recover()
+        self.leave_forwards()
+        self._by_layers = True
+
+    def end_layers(self) -> None:
+        self._by_layers = False
+        self.loop.end_micro_batch()
+
+    @contextlib.contextmanager
+    def held(self, unit: int) -> Iterator[None]:
+        """A unit is gathered once for the forwards inside."""
+        state = self._states[unit]
+        self.loop.enter(unit, True)
+        state.is_held = True
+        yield
+        state.is_held = False
+        self.loop.leave(unit)
+
+    @contextlib.contextmanager
+    def opened(self, unit: int) -> Iterator[None]:
+        """A unit is gathered once for the backwards inside, and sends its gradients once."""
+        state = self._states[unit]
+        self.loop.begin_backward()
+        self._open_state(state)
+        yield
+        self._close_state(state)
+
+    # Backward
+
+    def _before_backward(self, call: _Call, gradient: torch.Tensor) -> None:
+        if call.is_open:
+            return
+        state = call.state
+        if call.weights_version != self.loop.weights_version:
+            raise RuntimeError(
+                f"the weights of {state.name} have changed since its forward: backward comes before step()"
+            )
+        self._begin_backward()
+        self._open_state(state)
+        call.is_open = True
+        self._open.append(call)
+
+    def _open_state(self, state: _State) -> None:
+        if state.open_calls == 0:
+            self.loop.enter(state.index, True)
+            self.loop.begin_gradients(state.index)
+        state.open_calls += 1
+
+    def _close_state(self, state: _State) -> None:
+        state.open_calls -= 1
+        if state.open_calls == 0:
+            self.loop.send_gradients(state.index)
+            self.loop.leave(state.index)
+
+    def close(self, call: _Call) -> None:
+        """Ends the backward of a call: nothing of the graph needs the unit's weights for it any more."""
+        if not call.is_open:
+            return
+        call.is_open = False
+        self._open.remove(call)
+        self._close_state(call.state)
+
+    def _begin_backward(self) -> None:
+        self.recover()
+        if self._in_backward:
+            return
+        self._in_backward = True
+        torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+        self.loop.begin_backward()
+
+    def _end_backward(self) -> None:
+        for call in reversed(list(self._open)):
+            self.close(call)
+        self._in_backward = False
+        if not self._by_layers:
+            self.loop.end_micro_batch()
+
+    def recover(self) -> None:
+        """Cleans up after a backward that ended with an exception: the gradients of the step are dropped."""
+        if self._in_backward and torch._C._current_graph_task_id() == -1:
+            log.warning("a backward has failed: the gradients of this step so far are dropped")
+            self.abandon()
+
+    def leave_forwards(self) -> None:
+        """Leaves the units whose forward an exception ended: PyTorch calls no hook after a KeyboardInterrupt.
+
+        An exception between a call of the loop and the note of it drops the gradients of the step so far.
+        """
+        if self._is_changing:
+            log.warning("an exception came while a unit was gathered or released: the gradients of this step so far are dropped")
+            self.abandon()
+            return
+        for state in self._states:
+            while state.entered:
+                call = state.entered.pop()
+                if call is not None and call.has_entered:
+                    self.loop.leave(state.index)
+        self._give_back()
+        self._depth = 0
+
+    def abandon(self) -> None:
+        """Drops the gradients of the step in progress, and leaves every unit."""
+        for state in self._states:
+            state.open_calls = 0
+            state.entered.clear()
+            state.is_borrowed = state.is_held = False
+        self._borrowed.clear()
+        self._depth = 0
+        for call in self._open:
+            call.is_open = False
+        self._open.clear()
+        self._in_backward = self._by_layers = self._is_changing = False
+        self.loop.forget_gradients()

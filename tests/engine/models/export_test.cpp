@@ -1,0 +1,89 @@
+// Exports of states of any number of ranks, in one file and in several.
+
+#include "sluice/models/export.hpp"
+
+#include <gmock/gmock.h>
+#include <json/json.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "rank_states.hpp"
+#include "sluice/models/safetensors.hpp"
+
+namespace sluice::models::test {
+namespace {
+
+namespace fs = std::filesystem;
+using sluice::test::TempDir;
+using ::testing::ElementsAre;
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(Export, MergesTheRanks) {
+  TempDir out;
+  for (const int ranks : {1, 2, 3}) {
+    TempDir dir;
+    commit_steps(dir.path(), ranks, 2);
+    const ExportResult result =
+        export_weights(dir.path(), out.file(std::to_string(ranks)), DType::fp32, {});
+    EXPECT_EQ(result.step, 2);
+    EXPECT_EQ(result.parameters, 1'003'000U + 77 + 100);
+  }
+  EXPECT_FALSE(bytes_of(out.file("1")).empty());
+  EXPECT_EQ(bytes_of(out.file("2")), bytes_of(out.file("1")));
+  EXPECT_EQ(bytes_of(out.file("3")), bytes_of(out.file("1")));
+}
+
+TEST(Export, RefusesToWriteAmongTheFilesOfARank) {
+  TempDir dir;
+  commit_steps(dir.path(), 2, 1);
+  EXPECT_THROW(export_weights(dir.path(), dir.file("w"), DType::fp32, {}), InvalidArgument);
+  EXPECT_THROW(export_weights(dir.path(), dir.file("rank1-of-2/w"), DType::fp32, {}),
+               InvalidArgument);
+}
+
+TEST(Export, SplitsBySizeWithAnIndex) {
+  TempDir dir;
+  TempDir out;
+  commit_steps(dir.path(), 2, 1);
+  const std::string path = out.file("model.safetensors");
+  export_weights(dir.path(), path, DType::fp32,
+                 {});  // an earlier one, which must not be read again
+  const ExportResult result = export_weights(dir.path(), path, {DType::fp32, 720}, {});
+  EXPECT_THAT(result.paths, ElementsAre(out.file("model-00001-of-00002.safetensors"),
+                                        out.file("model-00002-of-00002.safetensors")));
+  EXPECT_FALSE(fs::exists(path));
+  std::ifstream file(path + ".index.json");
+  Json::Value index;
+  file >> index;
+  EXPECT_EQ(index["metadata"]["total_size"].asUInt64(), 4 * result.parameters);
+  EXPECT_EQ(index["weight_map"].size(), 3U);
+  // The large one has a file of its own; the others have 308 and 400 bytes.
+  EXPECT_EQ(index["weight_map"]["wide.weight"], "model-00001-of-00002.safetensors");
+  EXPECT_EQ(index["weight_map"]["wide.bias"], "model-00002-of-00002.safetensors");
+  EXPECT_EQ(index["weight_map"]["small.weight"], "model-00002-of-00002.safetensors");
+  const zero::UnitLayout unit = layouts(1)[0];
+  const SafetensorsReader reader(result.paths[1]);
+  std::vector<float> values(77);
+  reader.read_fp32(reader.tensors().at("wide.bias"), 0, values);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    ASSERT_EQ(values[i], value_of(unit, 0, unit.params[1].offset_count + i, 1)) << i;
+}
+
+TEST(Export, FitsInOneFileWithoutAnIndex) {
+  TempDir dir;
+  TempDir out;
+  commit_steps(dir.path(), 2, 1);
+  const std::string path = out.file("model.safetensors");
+  EXPECT_THAT(export_weights(dir.path(), path, {DType::bf16, 1U << 30U}, {}).paths,
+              ElementsAre(path));
+  EXPECT_FALSE(fs::exists(path + ".index.json"));
+}
+
+}  // namespace
+}  // namespace sluice::models::test

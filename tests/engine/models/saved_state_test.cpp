@@ -1,0 +1,216 @@
+// Saved states of any number of ranks: read by another number, replaced by theirs, checked,
+// cleaned.
+
+#include "sluice/models/saved_state.hpp"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "rank_states.hpp"
+#include "sluice/base/fd.hpp"
+#include "sluice/models/checkpoints.hpp"
+#include "sluice/offload/directory_lock.hpp"
+#include "sluice/offload/swap_directory.hpp"
+
+namespace sluice::models::test {
+namespace {
+
+namespace fs = std::filesystem;
+using offload::CleanMode;
+using offload::CleanScope;
+using sluice::test::TempDir;
+using ::testing::HasSubstr;
+
+void flip_bit(const std::string& path, off_t offset_bytes) {
+  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDWR | O_CLOEXEC), path));
+  unsigned char byte = 0;
+  ASSERT_EQ(::pread(fd.get(), &byte, 1, offset_bytes), 1);
+  byte ^= 4U;
+  ASSERT_EQ(::pwrite(fd.get(), &byte, 1, offset_bytes), 1);
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+offload::VerifyReport verify(const std::string& directory) {
+  const auto engine = make_engine();
+  offload::MemoryPool staging(offload::Tier::host, offload::kUnlimited,
+                              offload::make_host_source());
+  return offload::verify_directory(directory, *engine, staging, {});
+}
+
+TEST(StateReader, AnyNumberOfRanksReadsWhatAnyOtherWrote) {
+  for (const int writers : {1, 2, 3, 4}) {
+    TempDir dir;
+    commit_steps(dir.path(), writers, 2);
+    for (const int readers : {1, 2, 3, 4, 7})
+      EXPECT_EQ(difference_from(dir.path(), 2, readers), "") << writers << " to " << readers;
+  }
+}
+
+TEST(StateReader, LeavesPaddingThatWasNotSaved) {
+  TempDir dir;
+  commit_steps(dir.path(), 1, 1);
+  const auto engine = make_engine();
+  const StateReader reader(read_state(dir.path()), *engine);
+  const std::uint64_t saved = layouts(1)[1].flat_count;
+  std::vector<float> values(50, 3.0F);
+  reader.read("small", 1, saved - 20, std::as_writable_bytes(std::span(values)));
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], i < 20 ? 0.0F : 3.0F) << i;
+  reader.read_master("small", saved, values, {});
+  for (const float value : values) EXPECT_EQ(value, 0.0F);
+}
+
+TEST(StateReader, NamesAChunkThatIsDamaged) {
+  TempDir dir;
+  commit_steps(dir.path(), 2, 1);
+  flip_bit(dir.file("rank1-of-2/states.0.swap"), 1'500'000);
+  EXPECT_THAT(error_of([&] { difference_from(dir.path(), 1, 3); }),
+              HasSubstr("rank1-of-2/states.0.swap"));
+}
+
+TEST(StateReader, RefusesPartsThatAreNotOfOneState) {
+  TempDir dir;
+  commit_steps(dir.path(), 2, 2);
+  SavedState saved = read_state(dir.path());
+  const auto engine = make_engine();
+  std::swap(saved.parts[0].folder, saved.parts[1].folder);
+  EXPECT_THAT(error_of([&] { const StateReader reader(saved, *engine); }),
+              HasSubstr("does not hold this rank's part"));
+  fs::rename(dir.file("rank1-of-2"), dir.file("elsewhere"));
+  EXPECT_THAT(error_of([&] { const StateReader reader(read_state(dir.path()), *engine); }),
+              HasSubstr("rank1-of-2 is not here"));
+}
+
+TEST(SavedState, APartAloneIsNoState) {
+  TempDir dir;
+  commit_steps(dir.path(), 2, 1);
+  EXPECT_THAT(error_of([&] { read_state(dir.file("rank0-of-2")); }), HasSubstr("one of 2 ranks"));
+  flip_bit(dir.file("ranks.json"), 30);
+  EXPECT_THAT(error_of([&] { read_state(dir.path()); }), HasSubstr("ranks.json"));
+}
+
+// Each row goes on with another number of ranks: killed after each moment, one whole state counts.
+TEST(SavedState, AnotherNumberOfRanksReplacesAState) {
+  struct Row {
+    int before;
+    int after;
+  };
+  for (const auto& [before, after] : {Row{2, 4}, Row{1, 2}, Row{2, 1}}) {
+    TempDir dir;
+    const std::string what = std::to_string(before) + " to " + std::to_string(after);
+    commit_steps(dir.path(), before, 2);
+    const auto started = on_ranks(dir.path(), after, [](Rank& rank) {
+      rank.create();
+      rank.write(2);  // killed before its commit
+    });
+    for (const std::string& error : started) EXPECT_EQ(error, "") << what;
+    EXPECT_EQ(read_state(dir.path()).state.world_size, before) << what;
+    EXPECT_EQ(difference_from(dir.path(), 2), "") << what;
+    const auto finished = on_ranks(dir.path(), after, [](Rank& rank) {
+      rank.create();
+      rank.write(3);
+      rank.commit(3);  // killed before the old state is removed
+    });
+    for (const std::string& error : finished) EXPECT_EQ(error, "") << what;
+    EXPECT_EQ(read_state(dir.path()).state.world_size, after) << what;
+    EXPECT_EQ(difference_from(dir.path(), 3), "") << what;
+    offload::remove_other_states(dir.path(), after);
+    EXPECT_EQ(difference_from(dir.path(), 3), "") << what;
+    EXPECT_EQ(fs::exists(dir.file("manifest.json")), after == 1) << what;
+    EXPECT_EQ(fs::exists(dir.file("ranks.json")), after > 1) << what;
+    EXPECT_EQ(fs::exists(dir.file("rank0-of-2")), after == 2) << what;
+  }
+}
+
+TEST(SavedState, ASupersededStateIsForgotten) {
+  TempDir dir;
+  commit_steps(dir.path(), 2, 3);
+  commit_steps(dir.path(), 1, 2);  // of one rank, of a step before
+  forget_superseded(dir.path());
+  EXPECT_FALSE(fs::exists(dir.file("manifest.json")));
+  EXPECT_EQ(difference_from(dir.path(), 3), "");
+  commit_steps(dir.path(), 1, 4);
+  forget_superseded(dir.path());
+  EXPECT_FALSE(fs::exists(dir.file("ranks.json")));
+  EXPECT_EQ(difference_from(dir.path(), 4), "");
+}
+
+TEST(SavedState, ACheckpointOfRanksIsFoundAsAnyOther) {
+  TempDir dir;
+  for (const int step : {2, 3}) {
+    const std::string folder = dir.file("step-0000000" + std::to_string(step));
+    fs::create_directory(folder);
+    commit_steps(folder, step, step);  // step 2 of 2 ranks, step 3 of 3
+  }
+  EXPECT_EQ(newest_checkpoint(dir.path()), dir.file("step-00000003"));
+  EXPECT_EQ(find_run(dir.path()), dir.file("step-00000003"));
+  fs::remove(dir.file("step-00000003/ranks.json"));  // as a removal begins
+  EXPECT_EQ(newest_checkpoint(dir.path()), dir.file("step-00000002"));
+  offload::remove_dead_checkpoints(dir.path());
+  EXPECT_FALSE(fs::exists(dir.file("step-00000003")));
+  EXPECT_EQ(difference_from(dir.file("step-00000002"), 2), "");
+}
+
+TEST(VerifyRanks, ChecksThePartsOfAll) {
+  TempDir dir;
+  commit_steps(dir.path(), 2, 2);
+  const offload::VerifyReport whole = verify(dir.path());
+  EXPECT_EQ(whole.step, 2);
+  EXPECT_EQ(whole.shard_count, 2 * 2 * 3U);  // ranks, units, parts
+  EXPECT_EQ(whole.checked_bytes,
+            3 * sizeof(float) * (layouts(2)[0].flat_count + layouts(2)[1].flat_count));
+  EXPECT_TRUE(whole.damaged.empty());
+  flip_bit(dir.file("rank1-of-2/states.1.swap"), 1'500'000);
+  const offload::VerifyReport damaged = verify(dir.path());
+  ASSERT_EQ(damaged.damaged.size(), 1U);
+  EXPECT_EQ(damaged.damaged.front().path, dir.file("rank1-of-2/states.1.swap"));
+  EXPECT_EQ(damaged.damaged.front().shard, "wide/master");
+}
+
+TEST(CleanRanks, LeavesWhatIsCommittedOnAllRanks) {
+  TempDir dir;
+  commit_steps(dir.path(), 2, 2);
+  on_ranks(dir.path(), 4, [](Rank& rank) { rank.create(); });  // committed nothing
+  on_ranks(dir.path(), 2, [](Rank& rank) {
+    rank.resume();
+    rank.write(3);
+    rank.store->prepare_commit(3, to_json(state_at(3, 2)));
+  });
+  const auto report =
+      offload::clean_directory(dir.path(), CleanScope::leftovers, CleanMode::remove);
+  EXPECT_EQ(report.committed_step, 2);
+  for (const char* folder : {"rank0-of-4", "rank1-of-4", "rank2-of-4", "rank3-of-4"})
+    EXPECT_FALSE(fs::exists(dir.file(folder))) << folder;
+  EXPECT_EQ(difference_from(dir.path(), 2), "");
+}
+
+TEST(CleanRanks, EverythingGoesWhenAsked) {
+  TempDir dir;
+  commit_steps(dir.path(), 2, 2);
+  const auto report =
+      offload::clean_directory(dir.path(), CleanScope::everything, CleanMode::remove);
+  EXPECT_EQ(report.committed_step, 2);
+  EXPECT_EQ(report.files.front().path, dir.file("ranks.json"));
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+}
+
+TEST(CleanRanks, ARanksFolderWithoutTheOthersKeepsItsPart) {
+  TempDir dir;
+  commit_steps(dir.path(), 2, 2);
+  fs::remove(dir.file("ranks.json"));  // as on a host where rank 0 does not run
+  offload::clean_directory(dir.path(), CleanScope::leftovers, CleanMode::remove);
+  EXPECT_TRUE(fs::exists(dir.file("rank1-of-2/manifest.json")));
+}
+
+}  // namespace
+}  // namespace sluice::models::test

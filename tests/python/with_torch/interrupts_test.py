@@ -1,0 +1,130 @@
+"""Ctrl-C at any place leaves an engine that trains on, and a process that ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import Tied, batch, config, engine_of, loss_of, make, train
+from torch import nn
+
+import sluice
+
+
+class UsesOther(Tied):
+    """The head's weight is looked up from the model's forward, outside of its unit."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids) + self.position[: ids.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return nn.functional.linear(self.norm(x), self.embedding.weight)
+
+
+def interrupt_after(loop: Any, name: str, at: int) -> None:
+    """SIGINT comes while call number `at` of the loop's method runs, as it does while a call waits."""
+    method, count = getattr(loop, name), 0
+
+    def call(*arguments: Any) -> Any:
+        nonlocal count
+        result = method(*arguments)
+        count += 1
+        if count == at:
+            signal.raise_signal(signal.SIGINT)
+        return result
+
+    setattr(loop, name, call)
+
+
+MANY = ("enter", "leave", "begin_gradients", "send_gradients")  # in each step
+CALLS = [(name, at) for name in MANY for at in (1, 2, 3)] + [("begin_backward", 1), ("end_micro_batch", 1)]
+
+
+@pytest.mark.parametrize(("name", "at"), CALLS)
+@pytest.mark.parametrize("model", [Tied, UsesOther])
+def test_training_goes_on_after_an_interrupt(model: type[nn.Module], name: str, at: int) -> None:
+    reference = engine_of(make(model))
+    expected = train(reference, range(4))
+    reference.destroy()
+    engine = engine_of(make(model))
+    losses = train(engine, range(2))
+    interrupt_after(engine.loop, name, at)
+    with pytest.raises(KeyboardInterrupt):
+        train(engine, range(2, 3))
+    delattr(engine.loop, name)
+    assert engine.global_steps == 2
+    assert losses + train(engine, range(2, 4)) == expected
+    engine.destroy()
+
+
+def test_an_interrupt_at_the_end_of_a_step_comes_after_it() -> None:
+    warmup = {"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_max_lr": 1e-2}}
+    reference = engine_of(make(), config(scheduler=warmup))
+    expected = train(reference, range(4))
+    reference.destroy()
+    engine = engine_of(make(), config(scheduler=warmup))
+    losses = train(engine, range(2))
+    interrupt_after(engine.loop, "end_step", 1)
+    ids, targets = batch(200)
+    loss = loss_of(engine(ids), targets)
+    engine.backward(loss)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    assert engine.global_steps == 3
+    delattr(engine.loop, "end_step")
+    assert [*losses, loss.item(), *train(engine, range(3, 4))] == expected
+    engine.destroy()
+
+
+def test_an_interrupt_in_a_loop_of_ones_own_comes_after_its_step() -> None:
+    courses = []
+    for interrupted in (False, True):
+        model = make()
+        optimizer = sluice.offload(model, config())
+        losses = []
+        for step in range(4):
+            if interrupted and step == 2:
+                interrupt_after(optimizer._offloaded.loop, "end_step", 1)
+            loss = loss_of(model(batch(step)[0]), batch(step)[1])
+            loss.backward()
+            try:
+                optimizer.step()
+            except KeyboardInterrupt:
+                assert interrupted and step == 2
+            losses.append(loss.item())
+        assert optimizer.steps == 4
+        optimizer.close()
+        courses.append(losses)
+    assert courses[0] == courses[1]
+
+
+SCRIPT = """
+import itertools, sys
+sys.path.insert(0, sys.argv[1])
+from small_models import *
+engine = engine_of(make(), config("nvme", sys.argv[2], gradient_clipping=1.0))
+for step in itertools.count():
+    train(engine, range(step, step + 1))
+    print(step, flush=True)
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.011, 0.017, 0.029])
+def test_a_process_that_is_interrupted_ends(delay: float, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while process.stdout.readline() != "3\n":
+        assert process.poll() is None
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (1, -signal.SIGINT)
+    assert errors.splitlines()[-1].startswith("KeyboardInterrupt")
+    assert "the end of training failed" not in errors

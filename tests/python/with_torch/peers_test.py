@@ -1,0 +1,98 @@
+"""A rank that waits for others learns that one of them has ended, and is not ended by one that had done its part."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sluice._training import peers
+
+BEAT = 0.05
+
+
+class Store:
+    """The store of the ranks, in this process: rank 1 is what a test writes."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, bytes] = {}
+        self.closed = False
+        self.answers_after = 0.0
+        self.readers = 0
+
+    def set(self, key: str, text: str) -> None:
+        self.texts[key] = text.encode()
+
+    def wait(self, keys: list[str]) -> None:
+        assert all(key in self.texts for key in keys)
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        if self.closed:
+            raise RuntimeError("closed")
+        self.readers += 1
+        time.sleep(self.answers_after)
+        self.readers -= 1
+        return [self.texts[key] for key in keys]
+
+    def write_peer(self, ended: bool) -> None:
+        self.set("peer1", json.dumps({"beat": 1, "host": "there", "pid": 7, "doing": "step()", "ended": ended}))
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    made = Store()
+    yield made
+    made.closed = True
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The ranks that have ended, for each time that this process would have ended."""
+    found: list[list[int]] = []
+    monkeypatch.setattr(peers, "BEAT_SECONDS", BEAT)
+    monkeypatch.setattr(peers, "_ANSWER_SECONDS", 6 * BEAT)
+    monkeypatch.setattr(peers.Peers, "_end_process", lambda self, silent, ended: found.append(ended))
+    return found
+
+
+def make(store: Store) -> peers.Peers:
+    store.write_peer(ended=False)
+    return peers.Peers(0, 2, store, limit=60)
+
+
+def test_a_rank_that_ends_after_its_part_ends_nobody(store: Store, ends: list[list[int]]) -> None:
+    group = make(store)
+    with group.wait():
+        time.sleep(8 * BEAT)
+        store.write_peer(ended=True)
+        time.sleep(3 * BEAT)  # the bytes that it sent arrive now
+    time.sleep(10 * BEAT)
+    assert not ends
+
+
+# The interpreter ends after end(). A thread that returns from C++ code then aborts the process.
+def test_no_thread_is_in_the_store_after_the_end(store: Store, ends: list[list[int]]) -> None:
+    store.answers_after = 8 * BEAT
+    group = make(store)
+    deadline = time.monotonic() + 10
+    while not store.readers and time.monotonic() < deadline:
+        time.sleep(BEAT / 10)
+    assert store.readers
+    group.end()
+    assert not store.readers
+    assert json.loads(store.texts["peer0"])["ended"]
+    time.sleep(4 * BEAT)
+    assert not store.readers
+
+
+def test_a_rank_that_waits_for_one_that_has_ended_ends(store: Store, ends: list[list[int]]) -> None:
+    group = make(store)
+    with group.wait():
+        store.write_peer(ended=True)
+        deadline = time.monotonic() + 10
+        while not ends and time.monotonic() < deadline:
+            time.sleep(BEAT)
+    assert ends and ends[0] == [1]
+    assert group.explain() == "rank 1 (host there, process 7) has ended its training: it was in step()"

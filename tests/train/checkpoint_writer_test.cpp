@@ -1,0 +1,299 @@
+// Checkpoints that are written while steps go on: they hold the states of their own step, whatever
+// steps follow; steps have the bits of steps without checkpoints; a drive that fails costs a
+// checkpoint and nothing else.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../offload/wrapped_backend.hpp"
+#include "captured_log.hpp"
+#include "device_run.hpp"
+#include "saved/checkpoint.hpp"
+#include "saved/saved_state.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/models/checkpoints.hpp"
+
+namespace sluice::train {
+namespace {
+
+using config::ByteBudget;
+using test::Home;
+using test::RunCase;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int kSteps = 5;
+
+// The drive of the checkpoints.
+struct Drive {
+  bool slow = false;
+  offload::test::Fault fault;
+  std::atomic<bool> answers{true};
+};
+
+// Takes no request before the drive answers.
+class HeldBackend final : public offload::test::WrappedBackend {
+ public:
+  HeldBackend(std::unique_ptr<nvme::IoBackend> inner, const Drive& drive)
+      : WrappedBackend(std::move(inner)), drive_(drive) {}
+  std::size_t submit(std::span<const nvme::IoRequest> requests) override {
+    drive_.answers.wait(false);
+    return inner().submit(requests);
+  }
+
+ private:
+  const Drive& drive_;
+};
+
+CheckpointWriter::MakeIo io_over(Drive& drive) {
+  return [&drive] {
+    std::unique_ptr<nvme::IoBackend> backend =
+        nvme::make_backend(nvme::BackendKind::threads, 8, 2).backend;
+    backend = std::make_unique<HeldBackend>(std::move(backend), drive);
+    if (drive.slow) backend = std::make_unique<offload::test::SlowBackend>(std::move(backend));
+    backend = std::make_unique<offload::test::FaultyBackend>(std::move(backend), drive.fault);
+    return std::make_unique<nvme::IoEngine>(std::move(backend), nvme::IoEngineOptions{});
+  };
+}
+
+struct Result {
+  std::vector<double> losses;
+  std::map<std::int64_t, std::string> states;  // by step, the bytes of its checkpoint
+  Progress progress;
+};
+
+struct Checkpoints {
+  std::int64_t every = 0;
+  ByteBudget copies = {};  // all units have one
+  bool overlap = true;
+  bool strict = false;
+};
+
+class CheckpointWriting : public test::DeviceRun {
+ protected:
+  plan::Plan plan_with(const RunCase& each, const Checkpoints& checkpoints, bool on_gpu) const {
+    config::TrainConfig config = config_of(each);
+    config.sluice.checkpoints.directory = folder();
+    config.sluice.checkpoints.every = checkpoints.every;
+    config.sluice.checkpoints.keep = 100;
+    config.sluice.checkpoints.copy_bytes = checkpoints.copies;
+    config.sluice.overlap = checkpoints.overlap;
+    config.sluice.strict = checkpoints.strict;
+    return plan::make_plan(config, model_of(each), each.placement, machine_of(each, on_gpu));
+  }
+  std::string folder() const { return file("checkpoints"); }
+
+  Result run(const RunCase& each, const Checkpoints& checkpoints, bool on_gpu, Drive& drive) const {
+    forget_run();
+    std::filesystem::remove_all(folder());
+    std::filesystem::create_directory(folder());
+    const plan::Plan plan = plan_with(each, checkpoints, on_gpu);
+    Result result;
+    {
+      RunResources resources(plan, SwapMode::create, nullptr,
+                             on_gpu ? test::make_stand_in_gpu(plan.planned.tiers.device)
+                                    : make_run_device(plan, nullptr));
+      initialise_states(resources, kSeed, std::nullopt);
+      StepRunner runner(resources, kSeed);
+      CheckpointWriter writer(resources, io_over(drive));
+      begin_progress(result.progress, *resources.communicator);
+      train(resources, runner, writer, result);
+      EXPECT_LE(resources.host_pool->usage().peak_live_bytes, plan.planned.tiers.host);
+    }
+    for (const models::Checkpoint& found : models::list_checkpoints(folder())) {
+      std::ifstream states(found.path + "/states.0.swap", std::ios::binary);
+      result.states[found.step] = {std::istreambuf_iterator<char>(states), {}};
+    }
+    return result;
+  }
+  void train(RunResources& resources, StepRunner& runner, CheckpointWriter& writer,
+             Result& result) const {
+    Progress& progress = result.progress;
+    bool pending = false;
+    const auto commit = [&](bool ending) {
+      if (!std::exchange(pending, false)) return;
+      commit_step(resources, writer, progress, {.seed = kSeed, .settings = {}}, ending);
+    };
+    while (progress.step < kSteps) {
+      const UpdateSettings update = next_update(resources, progress, false);
+      const BackwardResult backward = runner.forward_backward(
+          data(), progress.step + 1, progress.loss_scaler.scale(), update, [&] { commit(false); });
+      result.losses.push_back(backward.loss);
+      runner.end_step(backward, update, progress);
+      pending = true;
+    }
+    runner.finish_updates();
+    commit(true);
+  }
+
+  Drive undisturbed_;
+};
+
+class CheckpointsBesideSteps : public CheckpointWriting {
+ protected:
+  CheckpointsBesideSteps() { at::set_num_threads(1); }
+};
+
+// Over a drive so slow that each checkpoint is still written while the next steps update.
+TEST_P(CheckpointsBesideSteps, HoldTheStatesOfTheirStep) {
+  for (const bool on_gpu : {false, true}) {
+    const Result waiting =
+        run(GetParam(), {.every = 1, .copies = {}, .overlap = false}, on_gpu, undisturbed_);
+    for (const ByteBudget& copies : {ByteBudget{}, ByteBudget{ByteBudget::Kind::percent, 60},
+                                     ByteBudget{ByteBudget::Kind::bytes, 0}}) {
+      Drive drive;
+      drive.slow = true;
+      const Result beside = run(GetParam(), {.every = 2, .copies = copies}, on_gpu, drive);
+      EXPECT_EQ(beside.losses, waiting.losses);
+      EXPECT_EQ(beside.progress.missed.count, 0);
+      EXPECT_EQ(beside.progress.checkpoint_step, 4 + (beside.states.contains(5) ? 1 : 0));
+      for (const auto& [step, states] : beside.states)
+        EXPECT_TRUE(states == waiting.states.at(step)) << "step " << step << " on_gpu " << on_gpu;
+      EXPECT_TRUE(beside.states.contains(2) && beside.states.contains(4));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Homes, CheckpointsBesideSteps,
+    testing::Values(RunCase{.name = "split"}, RunCase{.name = "without_clipping", .clipping = 0},
+                    RunCase{.name = "fp32", .master = config::MasterFormat::fp32},
+                    RunCase{.name = "weights_on_device", .weights = Home::none},
+                    RunCase{.name = "all_on_device", .states = Home::none, .weights = Home::none},
+                    RunCase{.name = "speculative", .clipping = 1e9, .speculative = true},
+                    RunCase{.name = "bf16_moments", .moments = config::MomentFormat::bf16},
+                    RunCase{.name = "nvme", .states = Home::nvme, .weights = Home::nvme}),
+    [](const auto& each) { return each.param.name; });
+
+// A drive that never answers until the test says so: three steps go on, with all their updates.
+TEST_F(CheckpointWriting, StepsDoNotWaitForTheDrive) {
+  const RunCase each{.clipping = 0};
+  Drive drive;
+  drive.answers = false;
+  std::filesystem::create_directory(folder());
+  const plan::Plan plan = plan_with(each, {.every = 1}, false);
+  RunResources resources(plan, SwapMode::create);
+  initialise_states(resources, kSeed, std::nullopt);
+  StepRunner runner(resources, kSeed);
+  CheckpointWriter writer(resources, io_over(drive));
+  Progress progress;
+  begin_progress(progress, *resources.communicator);
+  const auto step = [&] {
+    const UpdateSettings update = next_update(resources, progress, false);
+    const BackwardResult backward =
+        runner.forward_backward(data(), progress.step + 1, 1, update, {});
+    runner.end_step(backward, update, progress);
+    runner.finish_updates();
+  };
+  step();
+  writer.begin(progress, {.seed = kSeed, .settings = {}}, folder());
+  for (int i = 0; i < 3; ++i) {
+    step();
+    writer.poll(progress);
+    EXPECT_EQ(writer.writing(), 1);
+    EXPECT_EQ(progress.checkpoint_step, 0);
+    EXPECT_THAT(models::list_checkpoints(folder()), IsEmpty());
+  }
+  drive.answers = true;
+  drive.answers.notify_all();
+  writer.finish(progress);
+  EXPECT_EQ(writer.writing(), std::nullopt);
+  EXPECT_EQ(progress.checkpoint_step, 1);
+  EXPECT_EQ(models::list_checkpoints(folder()).size(), 1U);
+}
+
+TEST_F(CheckpointWriting, AFailingDriveCostsOneCheckpoint) {
+  const RunCase each{.clipping = 0};
+  const Result none = run(each, {}, false, undisturbed_);
+  for (const std::uint64_t copies : {0U, 100U}) {
+    Drive drive;
+    drive.fault.op = nvme::IoOp::write;
+    drive.fault.requests_until = 3;  // within the first checkpoint
+    const Result result =
+        run(each,
+            {.every = 2,
+             .copies = {copies == 0 ? ByteBudget::Kind::bytes : ByteBudget::Kind::percent, copies}},
+            false, drive);
+    EXPECT_EQ(result.losses, none.losses);
+    EXPECT_EQ(result.progress.missed.count, 1);
+    EXPECT_THAT(result.progress.missed.last_problem, HasSubstr("the checkpoint of step 2 is"));
+    std::vector<std::int64_t> steps;
+    for (const auto& [step, states] : result.states) steps.push_back(step);
+    EXPECT_THAT(steps, ElementsAre(4, 5));
+    EXPECT_FALSE(std::filesystem::exists(folder() + "/step-00000002.tmp"));
+  }
+}
+
+TEST_F(CheckpointWriting, StrictEndsTheRunWithTheDrivesError) {
+  Drive drive;
+  drive.fault.op = nvme::IoOp::write;
+  drive.fault.requests_until = 3;
+  EXPECT_THROW(run({.clipping = 0}, {.every = 2, .strict = true}, false, drive), IoError);
+  EXPECT_THAT(models::list_checkpoints(folder()), IsEmpty());
+}
+
+// As when an error ends the run: the checkpoint is whole when the writer is gone.
+TEST_F(CheckpointWriting, IsEndedByTheDestructor) {
+  std::filesystem::create_directory(folder());
+  const plan::Plan plan = plan_with({}, {.every = 1}, false);
+  RunResources resources(plan, SwapMode::create);
+  initialise_states(resources, kSeed, std::nullopt);
+  Progress progress;
+  begin_progress(progress, *resources.communicator);
+  {
+    Drive drive;
+    drive.slow = true;
+    CheckpointWriter writer(resources, io_over(drive));
+    writer.begin(progress, {.seed = kSeed, .settings = {}}, folder());
+  }
+  EXPECT_EQ(models::list_checkpoints(folder()).size(), 1U);
+}
+
+TEST_F(CheckpointWriting, TheDestructorTellsOfOneThatFailed) {
+  std::filesystem::create_directory(folder());
+  const plan::Plan plan = plan_with({}, {.every = 1}, false);
+  RunResources resources(plan, SwapMode::create);
+  initialise_states(resources, kSeed, std::nullopt);
+  Progress progress;
+  begin_progress(progress, *resources.communicator);
+  sluice::test::CapturedLog log;
+  {
+    Drive drive;
+    drive.fault.op = nvme::IoOp::write;
+    drive.fault.requests_until = 3;
+    CheckpointWriter writer(resources, io_over(drive));
+    writer.begin(progress, {.seed = kSeed, .settings = {}}, folder());
+  }
+  EXPECT_TRUE(log.contains("the checkpoint of step 0 is missing: "));
+  EXPECT_TRUE(std::filesystem::is_empty(folder()));
+}
+
+// Every unit has a copy, so nobody but the writer waits for the files.
+TEST_F(CheckpointWriting, FilesThatCannotBeMadeCostTheCheckpoint) {
+  std::filesystem::create_directory(folder());
+  const plan::Plan plan = plan_with({}, {.every = 1}, false);
+  RunResources resources(plan, SwapMode::create);
+  initialise_states(resources, kSeed, std::nullopt);
+  Progress progress;
+  begin_progress(progress, *resources.communicator);
+  CheckpointWriter writer(resources,
+                          []() -> std::unique_ptr<nvme::IoEngine> { throw Error("no files"); });
+  writer.begin(progress, {.seed = kSeed, .settings = {}}, folder());
+  EXPECT_THROW(writer.finish(progress), Error);
+  EXPECT_TRUE(std::filesystem::is_empty(folder()));
+}
+
+}  // namespace
+}  // namespace sluice::train

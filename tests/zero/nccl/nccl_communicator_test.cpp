@@ -1,0 +1,234 @@
+// Communicators of NCCL over a fake NCCL and a fake CUDA: the suite that all communicators pass,
+// the order after compute work, and calls that fail.
+
+#include "nccl/nccl_communicator.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../communicator_conformance.hpp"
+#include "fake_ranks.hpp"
+
+namespace sluice::zero {
+namespace {
+
+using offload::test::Gate;
+using test::Bytes;
+using test::CommunicatorCase;
+using test::CommunicatorConformance;
+using test::FakeRanks;
+using test::give_time_for_mistakes;
+using test::MemoryStore;
+using test::message_of;
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Late by seeded times, and in progress for some looks.
+CommunicatorCase fake_nccl(int world_size) {
+  const auto current = std::make_shared<FakeRanks*>(nullptr);
+  CommunicatorCase each{"a fake NCCL", world_size, [world_size, current](const auto& body) {
+                          FakeRanks ranks(world_size);
+                          ranks.nccl->looks_in_progress = 2;
+                          std::atomic<unsigned> seed{0};
+                          ranks.nccl->before_work = [&seed] {
+                            std::mt19937 random(seed++);
+                            std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+                          };
+                          *current = &ranks;
+                          ranks.join();
+                          test::on_threads(ranks.ranks, body);
+                        }};
+  each.begin = [current](Communicator& comm, const RankCall& call, Bytes& input, Bytes& output) {
+    return (*current)->begin(comm, call, input, output);
+  };
+  each.sums_in_rank_order = false;
+  each.ranks_compare_calls = false;
+  return each;
+}
+
+INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorConformance,
+                         testing::Values(fake_nccl(1), fake_nccl(2), fake_nccl(4)));
+
+class NcclRanks : public testing::Test {
+ protected:
+  NcclRanks() : buffer{memory_of(0), memory_of(1)} { ranks.join(); }
+  offload::Buffer memory_of(std::size_t rank) {
+    return ranks.devices[rank]->memory().allocate(kBytes, "a unit");
+  }
+  Ticket gather(std::size_t rank) {
+    return ranks.ranks[rank]->begin_all_gather(buffer[rank].device_span().first(kBytes),
+                                               ranks.devices[rank]->mark_compute(), "unit h.3");
+  }
+  static constexpr std::size_t kBytes = 8192;
+  FakeRanks ranks{2};
+  offload::Buffer buffer[2];
+};
+
+TEST_F(NcclRanks, ACallBeginsOnceComputeWorkHasReachedItsPoint) {
+  Gate gate;
+  for (const std::size_t rank : {0U, 1U}) {
+    const auto span = buffer[rank].device_span();
+    ranks.cuda->launch(ranks.streams[rank], [this, wait = gate.waiter(), span, rank] {
+      wait();
+      std::fill_n(ranks.cuda->as_device(span.address()), kBytes, static_cast<std::byte>(rank + 5));
+    });
+  }
+  Ticket first = gather(0);
+  Ticket second = gather(1);
+  give_time_for_mistakes();
+  EXPECT_FALSE(first.done());
+  gate.open();
+  first.finish();
+  second.finish();
+  Bytes seen(kBytes);
+  ranks.devices[0]->begin_copy_out(seen, buffer[0].device_span().first(kBytes)).finish();
+  EXPECT_EQ(seen.front(), std::byte{5});
+  EXPECT_EQ(seen.back(), std::byte{6});
+}
+
+// Half of the memory: what rank 0 scatters or gathers. The other rank has no such memory.
+offload::DeviceSpan whole_at_root(const Communicator& comm, offload::DeviceSpan memory) {
+  return comm.rank() == 0 ? memory.first(memory.size_bytes() / 2) : offload::DeviceSpan();
+}
+
+TEST_F(NcclRanks, CallsOfEveryKindWaitForTheirPoint) {
+  using offload::ComputePoint;
+  using offload::DeviceSpan;
+  struct Kind {
+    const char* name;
+    Ticket (*begin)(Communicator& comm, DeviceSpan memory, const ComputePoint& after);
+  };
+  const Kind kinds[] = {
+      {"all_gather", [](auto& comm, auto memory,
+                        auto& after) { return comm.begin_all_gather(memory, after, "u"); }},
+      {"reduce_scatter",
+       [](auto& comm, auto memory, auto& after) {
+         return comm.begin_reduce_scatter(memory, DType::fp32, after, "u");
+       }},
+      {"all_reduce",
+       [](auto& comm, auto memory, auto& after) {
+         return comm.begin_all_reduce(memory, DType::fp32, after, "u");
+       }},
+      {"broadcast", [](auto& comm, auto memory,
+                       auto& after) { return comm.begin_broadcast(memory, 0, after, "u"); }},
+      {"reduce", [](auto& comm, auto memory,
+                    auto& after) { return comm.begin_reduce(memory, DType::fp32, 0, after, "u"); }},
+      {"scatter",
+       [](auto& comm, auto memory, auto& after) {
+         const auto shard = memory.size_bytes() / 4;
+         return comm.begin_scatter(whole_at_root(comm, memory), memory.subspan(3 * shard, shard), 0,
+                                   after, "u");
+       }},
+      {"gather",
+       [](auto& comm, auto memory, auto& after) {
+         const auto shard = memory.size_bytes() / 4;
+         return comm.begin_gather(memory.subspan(3 * shard, shard), whole_at_root(comm, memory), 0,
+                                  after, "u");
+       }},
+      {"send, receive",
+       [](auto& comm, auto memory, auto& after) {
+         return comm.rank() == 0 ? comm.begin_send(memory, 1, after, "u")
+                                 : comm.begin_receive(memory, 0, after, "u");
+       }},
+  };
+  for (const Kind& kind : kinds) {
+    for (const std::size_t late : {0U, 1U}) {
+      Gate gate;
+      ranks.cuda->launch(ranks.streams[late], gate.waiter());
+      Ticket tickets[2];
+      for (const std::size_t rank : {0U, 1U})
+        tickets[rank] = kind.begin(*ranks.ranks[rank], buffer[rank].device_span().first(kBytes),
+                                   ranks.devices[rank]->mark_compute());
+      give_time_for_mistakes();
+      EXPECT_FALSE(tickets[late].done()) << kind.name << ", rank " << late;
+      gate.open();
+      for (Ticket& ticket : tickets) ticket.finish();
+    }
+  }
+}
+
+TEST_F(NcclRanks, HostMemoryIsRefused) {
+  Bytes bytes(8);
+  EXPECT_THAT(message_of([&] { ranks.ranks[0]->all_gather(bytes, "unit h.1"); }).value_or(""),
+              HasSubstr("works on memory of a device"));
+}
+
+TEST_F(NcclRanks, ACallThatNcclRefusesNamesRankUnitAndReasonAndEndsTheCommunicator) {
+  ranks.nccl->fail("all_gather", 1, ncclInternalError);
+  const auto error = message_of([&] { gather(0).finish(); });
+  EXPECT_THAT(error.value_or(""),
+              AllOf(HasSubstr("rank 0 cannot complete all_gather of unit h.3, 8192 bytes"),
+                    HasSubstr("ncclAllGather: a fault of the test")));
+  EXPECT_EQ(ranks.nccl->calls("group_end"), ranks.nccl->calls("group_start"));
+  EXPECT_EQ(ranks.nccl->calls("abort"), 1);
+  EXPECT_THAT(message_of([&] { gather(0).finish(); }).value_or(""), HasSubstr("ncclAllGather"));
+}
+
+TEST_F(NcclRanks, AnErrorThatComesLateEndsTheWait) {
+  Ticket waits = gather(0);  // the other rank does not come
+  ranks.nccl->fail_late(ncclRemoteError);
+  EXPECT_THAT(message_of([&] { waits.finish(); }).value_or(""),
+              AllOf(HasSubstr("unit h.3"), HasSubstr("a fault of the test")));
+  EXPECT_EQ(ranks.nccl->calls("abort"), 1);
+}
+
+TEST_F(NcclRanks, AnAbortEndsTheCallsOfBothRanksAndSaysWhy) {
+  Ticket waits = gather(0);
+  ranks.ranks[1]->abort("the disk is full");
+  EXPECT_THAT(message_of([&] { waits.finish(); }).value_or(""),
+              AllOf(HasSubstr("rank 1 has aborted (the disk is full)"),
+                    HasSubstr("rank 0 cannot complete all_gather of unit h.3")));
+  EXPECT_THAT(message_of([&] { gather(1).finish(); }).value_or(""), HasSubstr("the disk is full"));
+}
+
+TEST_F(NcclRanks, ARankThatLeavesIsNamed) {
+  Ticket waits = gather(0);
+  ranks.ranks[1].reset();
+  EXPECT_THAT(message_of([&] { waits.finish(); }).value_or(""),
+              HasSubstr("rank 1 of 2 has left (see the error of rank 1)"));
+}
+
+TEST(NcclLimits, ACallThatTakesTooLongNamesTheRanksThatDoNotWait) {
+  FakeRanks ranks(2);
+  ranks.join(1.5);
+  const auto buffer = ranks.devices[0]->memory().allocate(64, "a unit");
+  const auto error = message_of([&] {
+    ranks.ranks[0]
+        ->begin_all_gather(buffer.device_span().first(64), offload::ComputePoint(), "unit h.3")
+        .finish();
+  });
+  EXPECT_THAT(error.value_or(""), AllOf(HasSubstr("unit h.3"), HasSubstr("within 1.5"),
+                                        HasSubstr("rank 1 does not wait in a call")));
+}
+
+TEST(NcclLimits, ARankThatDoesNotJoinIsNamed) {
+  FakeRanks ranks(2);
+  const auto error = message_of(
+      [&] { const auto rank = make_nccl_communicator(ranks.nccl, ranks.options(0, 1.5)); });
+  EXPECT_THAT(error.value_or(""), AllOf(HasSubstr("rank 0 cannot complete the start of NCCL"),
+                                        HasSubstr("rank 1 has not joined")));
+  MemoryStore none;
+  NcclOptions second = ranks.options(1, 0.1);
+  second.store = &none;
+  EXPECT_THAT(message_of([&] {
+                const auto rank = make_nccl_communicator(ranks.nccl, second);
+              }).value_or(""),
+              HasSubstr("rank 0 has not started NCCL in time"));
+}
+
+TEST(NcclLibrary, IsLoadedByNameWithAllItsFunctions) {
+  std::string why_not;
+  const auto api = load_nccl(why_not);
+  if (api == nullptr) GTEST_SKIP() << why_not;
+  EXPECT_FALSE(api->error_text(ncclInternalError, nullptr).empty());
+}
+
+}  // namespace
+}  // namespace sluice::zero

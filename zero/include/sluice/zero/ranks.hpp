@@ -1,0 +1,53 @@
+#pragma once
+// Ranks: the processes that train one model together, and the communicators between them. A rank
+// has one communicator for each direction of use, because the thread that gathers, the thread that
+// computes, and control (plans, commits, signals) call at the same time.
+//
+// MPI is a library of its own, libsluice_mpi.so, which join_mpi() loads by name. A program that
+// never calls join_mpi() runs without MPI.
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "sluice/base/executor.hpp"
+#include "sluice/zero/communicator.hpp"
+
+namespace sluice::zero {
+
+// A communicator that sums holds 2 MiB of host memory for each other rank. Each belongs to one
+// thread at a time. The last one that is destroyed leaves the world: with MPI it blocks until the
+// other ranks have ended too, or have been silent for `silence_limit`.
+struct Ranks {
+  std::unique_ptr<Communicator> compute;  // gradients, norms, losses: computing and reduce threads
+  std::unique_ptr<Communicator> gather;   // weights: the gather worker's thread
+  std::unique_ptr<Communicator> control;  // plans, agreement, commits
+};
+
+// SLUICE_RANK_TIMEOUT, in seconds; 45 when it is not set. 0: never. Throws InvalidArgument when it
+// is no number.
+std::chrono::duration<double> silence_limit_from_environment();
+
+struct MpiOptions {
+  // A rank that has not answered for this long ends the calls that wait for it, with its name and
+  // what it was doing. A rank that computes for longer answers meanwhile, from a thread of its own.
+  // 0: wait for ever.
+  std::chrono::duration<double> silence_limit{45};
+  // Shares the loops of large sums; outlives the ranks. Null: the communicator's thread sums.
+  Executor* executor = nullptr;
+};
+
+// Whether a launcher of MPI (mpirun, mpiexec, srun) started this process.
+bool started_by_mpi();
+// Joins the ranks that mpirun or srun started; blocks until all have joined. Call it once in a
+// process, before other threads start: with ranks on several hosts it sets variables of Open MPI
+// that the environment does not have (OMPI_MCA_btl_tcp_eager_limit and its kin), so that both
+// directions of a TCP link work at once. Throws Error with the reason and the remedy where this
+// build or this machine has no MPI, or where the MPI library gives no MPI_THREAD_MULTIPLE.
+Ranks join_mpi(const MpiOptions& options);
+// The communicators of ranks that are threads of this process, for tests; element r is rank r's.
+std::vector<Ranks> make_thread_ranks(int world_size);
+// The communicators of a world of one rank.
+Ranks make_single_ranks();
+
+}  // namespace sluice::zero

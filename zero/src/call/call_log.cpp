@@ -1,0 +1,61 @@
+#include "sluice/zero/call_log.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "sluice/base/bytes.hpp"
+
+namespace sluice::zero {
+
+CallBandwidth bandwidth_of(const std::string& operation, std::uint64_t message_bytes,
+                           double seconds, int ranks) {
+  if (seconds <= 0) return {};
+  const double rate = static_cast<double>(message_bytes) / seconds;
+  const double others = static_cast<double>(ranks - 1) / ranks;
+  if (operation == name_of(Operation::all_reduce)) return {2 * rate, 2 * rate * others};
+  const bool is_sharded = operation == name_of(Operation::all_gather) ||
+                          operation == name_of(Operation::reduce_scatter);
+  return {rate, is_sharded ? rate * others : rate};
+}
+
+CallLog::CallLog(CallLogOptions options) : options_(std::move(options)) {}
+
+CallObserver CallLog::observer() {
+  return [this](const CallCounts& one, const std::string& label) { add(one, label); };
+}
+
+std::vector<LoggedCalls> CallLog::calls() const {
+  MutexLock lock(mutex_);
+  std::vector<LoggedCalls> all;
+  for (const auto& [key, calls] : calls_) all.push_back(calls);
+  return all;
+}
+
+void CallLog::add(const CallCounts& one, const std::string& label) {
+  const std::string operation(name_of(one.operation));
+  const std::vector<std::string>& logged = options_.operations;
+  if (!logged.empty() && std::ranges::find(logged, operation) == logged.end()) return;
+  const std::string shown_label = options_.by_label ? label : "";
+  {
+    MutexLock lock(mutex_);
+    LoggedCalls& all = calls_[{operation, shown_label, one.message_bytes}];
+    all.operation = operation;
+    all.label = shown_label;
+    all.message_bytes = one.message_bytes;
+    all.calls += one.calls;
+    all.seconds += one.seconds;
+  }
+  if (!options_.print) return;
+  const CallBandwidth bandwidth =
+      bandwidth_of(operation, one.message_bytes, one.seconds, options_.ranks);
+  char numbers[160];
+  std::snprintf(numbers, sizeof numbers,
+                " | time (ms): %.2f | msg size: %s | algbw (Gbps): %.2f | busbw (Gbps): %.2f",
+                1e3 * one.seconds, format_bytes(one.message_bytes).c_str(),
+                8e-9 * bandwidth.algorithm, 8e-9 * bandwidth.bus);
+  options_.print("comm op: " + operation + (shown_label.empty() ? "" : " of " + shown_label) +
+                 numbers);
+}
+
+}  // namespace sluice::zero

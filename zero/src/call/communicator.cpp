@@ -1,0 +1,170 @@
+#include "sluice/zero/communicator.hpp"
+
+#include <utility>
+
+#include "sluice/base/error.hpp"
+
+namespace sluice::zero {
+
+namespace {
+
+RankCall call_of(Operation operation, Element element, int root, std::string label) {
+  return {operation, element, root, std::move(label)};
+}
+
+HostCall host_call(RankCall call, std::span<const std::byte> input, std::span<std::byte> output) {
+  return {std::move(call), input, output};
+}
+
+DeviceCall device_call(RankCall call, offload::DeviceSpan input, offload::DeviceSpan output,
+                       const offload::ComputePoint& after) {
+  return {std::move(call), input, output, after};
+}
+
+}  // namespace
+
+Ticket Communicator::begin(const HostCall& call) {
+  throw InvalidArgument("rank " + std::to_string(rank()) + ": " +
+                        text_of(call, call.input.size(), call.output.size()) +
+                        ": this communicator works on memory of a device");
+}
+
+Ticket Communicator::begin(const DeviceCall& call) {
+  throw InvalidArgument("rank " + std::to_string(rank()) + ": " +
+                        text_of(call, call.input.size_bytes(), call.output.size_bytes()) +
+                        ": this communicator works on host memory");
+}
+
+Ticket Communicator::begin_all_gather(std::span<std::byte> full, std::string label) {
+  return begin(
+      host_call(call_of(Operation::all_gather, Element::bytes, 0, std::move(label)), {}, full));
+}
+
+Ticket Communicator::begin_reduce_scatter(std::span<std::byte> full, DType dtype,
+                                          std::string label) {
+  return begin(host_call(call_of(Operation::reduce_scatter, element_of(dtype), 0, std::move(label)),
+                         {}, full));
+}
+
+Ticket Communicator::begin_all_reduce(std::span<std::byte> values, DType dtype, std::string label) {
+  return begin(host_call(call_of(Operation::all_reduce, element_of(dtype), 0, std::move(label)), {},
+                         values));
+}
+
+Ticket Communicator::begin_all_reduce(std::span<double> values, std::string label) {
+  return begin(host_call(call_of(Operation::all_reduce, Element::fp64, 0, std::move(label)), {},
+                         std::as_writable_bytes(values)));
+}
+
+Ticket Communicator::begin_broadcast(std::span<std::byte> bytes, int root, std::string label) {
+  return begin(
+      host_call(call_of(Operation::broadcast, Element::bytes, root, std::move(label)), {}, bytes));
+}
+
+Ticket Communicator::begin_reduce(std::span<std::byte> values, DType dtype, int root,
+                                  std::string label) {
+  return begin(
+      host_call(call_of(Operation::reduce, element_of(dtype), root, std::move(label)), {}, values));
+}
+
+Ticket Communicator::begin_scatter(std::span<const std::byte> full, std::span<std::byte> shard,
+                                   int root, std::string label) {
+  return begin(
+      host_call(call_of(Operation::scatter, Element::bytes, root, std::move(label)), full, shard));
+}
+
+Ticket Communicator::begin_gather(std::span<const std::byte> shard, std::span<std::byte> full,
+                                  int root, std::string label) {
+  return begin(
+      host_call(call_of(Operation::gather, Element::bytes, root, std::move(label)), shard, full));
+}
+
+Ticket Communicator::begin_send(std::span<const std::byte> bytes, int to, std::string label) {
+  return begin(
+      host_call(call_of(Operation::send, Element::bytes, to, std::move(label)), bytes, {}));
+}
+
+Ticket Communicator::begin_receive(std::span<std::byte> bytes, int from, std::string label) {
+  return begin(
+      host_call(call_of(Operation::receive, Element::bytes, from, std::move(label)), {}, bytes));
+}
+
+Ticket Communicator::begin_barrier(std::string label) {
+  return begin(host_call(call_of(Operation::barrier, Element::bytes, 0, std::move(label)), {}, {}));
+}
+
+Ticket Communicator::begin_all_gather(offload::DeviceSpan full, const offload::ComputePoint& after,
+                                      std::string label) {
+  return begin(device_call(call_of(Operation::all_gather, Element::bytes, 0, std::move(label)), {},
+                           full, after));
+}
+
+Ticket Communicator::begin_reduce_scatter(offload::DeviceSpan full, DType dtype,
+                                          const offload::ComputePoint& after, std::string label) {
+  return begin(device_call(
+      call_of(Operation::reduce_scatter, element_of(dtype), 0, std::move(label)), {}, full, after));
+}
+
+Ticket Communicator::begin_all_reduce(offload::DeviceSpan values, DType dtype,
+                                      const offload::ComputePoint& after, std::string label) {
+  return begin(device_call(call_of(Operation::all_reduce, element_of(dtype), 0, std::move(label)),
+                           {}, values, after));
+}
+
+Ticket Communicator::begin_broadcast(offload::DeviceSpan bytes, int root,
+                                     const offload::ComputePoint& after, std::string label) {
+  return begin(device_call(call_of(Operation::broadcast, Element::bytes, root, std::move(label)),
+                           {}, bytes, after));
+}
+
+Ticket Communicator::begin_reduce(offload::DeviceSpan values, DType dtype, int root,
+                                  const offload::ComputePoint& after, std::string label) {
+  return begin(device_call(call_of(Operation::reduce, element_of(dtype), root, std::move(label)),
+                           {}, values, after));
+}
+
+Ticket Communicator::begin_scatter(offload::DeviceSpan full, offload::DeviceSpan shard, int root,
+                                   const offload::ComputePoint& after, std::string label) {
+  return begin(device_call(call_of(Operation::scatter, Element::bytes, root, std::move(label)),
+                           full, shard, after));
+}
+
+Ticket Communicator::begin_gather(offload::DeviceSpan shard, offload::DeviceSpan full, int root,
+                                  const offload::ComputePoint& after, std::string label) {
+  return begin(device_call(call_of(Operation::gather, Element::bytes, root, std::move(label)),
+                           shard, full, after));
+}
+
+Ticket Communicator::begin_send(offload::DeviceSpan bytes, int to,
+                                const offload::ComputePoint& after, std::string label) {
+  return begin(device_call(call_of(Operation::send, Element::bytes, to, std::move(label)), bytes,
+                           {}, after));
+}
+
+Ticket Communicator::begin_receive(offload::DeviceSpan bytes, int from,
+                                   const offload::ComputePoint& after, std::string label) {
+  return begin(device_call(call_of(Operation::receive, Element::bytes, from, std::move(label)), {},
+                           bytes, after));
+}
+
+void Communicator::all_gather(std::span<std::byte> full, std::string label) {
+  begin_all_gather(full, std::move(label)).finish();
+}
+
+void Communicator::reduce_scatter(std::span<std::byte> full, DType dtype, std::string label) {
+  begin_reduce_scatter(full, dtype, std::move(label)).finish();
+}
+
+void Communicator::all_reduce(std::span<double> values, std::string label) {
+  begin_all_reduce(values, std::move(label)).finish();
+}
+
+void Communicator::broadcast(std::span<std::byte> bytes, int root, std::string label) {
+  begin_broadcast(bytes, root, std::move(label)).finish();
+}
+
+void Communicator::barrier(std::string label) {
+  begin_barrier(std::move(label)).finish();
+}
+
+}  // namespace sluice::zero

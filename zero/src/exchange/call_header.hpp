@@ -1,0 +1,40 @@
+#pragma once
+// CallHeader: what a rank tells the others about its call before any payload, and the one place
+// where the calls of several ranks are compared. Not installed. Thread-safe: values.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "sluice/zero/rank_call.hpp"
+
+namespace sluice::zero {
+
+// Sent as it is: the ranks run one program on machines of one kind.
+struct CallHeader {
+  enum class Kind : std::int32_t { call, left, aborted };
+
+  Kind kind = Kind::call;
+  std::int32_t rank = 0;
+  std::int32_t operation = 0;
+  std::int32_t element = 0;
+  std::int32_t root = 0;
+  std::uint32_t text_bytes = 0;
+  std::uint64_t input_bytes = 0;
+  std::uint64_t output_bytes = 0;
+  std::array<char, 128> text{};  // the call's label (its end, when it is longer), or why it aborts
+
+  std::string_view text_view() const { return {text.data(), text_bytes}; }
+  RankCall call() const;
+};
+
+CallHeader header_of(const HostCall& call, int rank);
+CallHeader last_header(CallHeader::Kind kind, int rank, const std::string& text);
+
+// Why the calls cannot be made together; empty: they can. `calls`: of all ranks that take part, in
+// the order of ranks; every rank finds the same.
+std::string find_mistake(std::span<const CallHeader> calls, int world_size);
+
+}  // namespace sluice::zero

@@ -1,0 +1,257 @@
+#include "exchange/exchange_communicator.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <utility>
+
+#include "exchange/call_header.hpp"
+#include "exchange/rank_sum.hpp"
+#include "sluice/base/error.hpp"
+
+namespace sluice::zero {
+
+namespace {
+
+std::vector<int> all_but(int rank, int world_size) {
+  std::vector<int> others;
+  for (int other = 0; other < world_size; ++other)
+    if (other != rank) others.push_back(other);
+  return others;
+}
+
+}  // namespace
+
+ExchangeCommunicator::ExchangeCommunicator(std::unique_ptr<Transport> transport,
+                                           const ExchangeOptions& options)
+    : options_(options),
+      rank_(transport->rank()),
+      world_size_(transport->world_size()),
+      others_(all_but(rank_, world_size_)),
+      messages_(std::move(transport), options.peers, options.message_bytes),
+      worker_("rank-" + std::to_string(rank_)) {}
+
+ExchangeCommunicator::~ExchangeCommunicator() {
+  if (under_way_ > 0) abort("its communicator was destroyed during a call");
+}
+
+Ticket ExchangeCommunicator::begin(const HostCall& call) {
+  ++under_way_;
+  return worker_.begin([this, call] {
+    struct Ended {
+      std::atomic<int>& count;
+      ~Ended() { --count; }
+    } const ended{under_way_};
+    run(call);
+  });
+}
+
+void ExchangeCommunicator::abort(const std::string& why) {
+  messages_.abort(why);
+  Ticket announced = worker_.begin([this] { messages_.announce_abort(); });
+  MutexLock lock(mutex_);
+  announced_.push_back(std::move(announced));
+}
+
+void ExchangeCommunicator::run(const HostCall& call) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Traffic before = messages_.traffic();
+  agree(call);
+  move(call);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  const Traffic& now = messages_.traffic();
+  counters_.add({call.operation, std::max(call.input.size(), call.output.size()), 1,
+                 now.sent_bytes - before.sent_bytes, now.received_bytes - before.received_bytes,
+                 elapsed.count()},
+                call.label);
+}
+
+// All ranks that take part make this call; else all of them throw.
+void ExchangeCommunicator::agree(const HostCall& call) {
+  const std::array<int, 1> partner{call.root};
+  std::span<const int> others = others_;
+  if (is_pairwise(call.operation)) {
+    // A partner that does not exist cannot be asked.
+    const std::string mistake =
+        find_mistake(call, call.input.size(), call.output.size(), rank_, world_size_);
+    SLUICE_CHECK(mistake.empty(), "rank " + std::to_string(rank_) + ": " + mistake);
+    others = partner;
+  }
+  const std::vector<CallHeader> calls = messages_.exchange(header_of(call, rank_), others);
+  counters_.add_headers(others.size() * sizeof(CallHeader));
+  const std::string mistake = find_mistake(calls, world_size_);
+  if (mistake.empty()) return;
+  const bool mixed = std::ranges::any_of(
+      calls, [](const CallHeader& each) { return is_pairwise(each.call().operation); });
+  // Ranks outside the pair wait for a call that does not come.
+  if (mixed) {
+    messages_.abort(mistake);
+    messages_.announce_abort();
+  }
+  throw InvalidArgument("rank " + std::to_string(rank_) + ": " + mistake);
+}
+
+void ExchangeCommunicator::move(const HostCall& call) {
+  const std::span<std::byte> full = call.output;
+  RankMessages::Batch batch;
+  switch (call.operation) {
+    case Operation::all_gather:
+      return gather_ranges(full, equal_ranges(full.size()));
+    case Operation::reduce_scatter:
+      return sum_ranges(full, equal_ranges(full.size()), call.element);
+    case Operation::all_reduce: {
+      const Ranges ranges = split_elements(full.size(), size_of(call.element));
+      sum_ranges(full, ranges, call.element);
+      return gather_ranges(full, ranges);
+    }
+    case Operation::reduce: {
+      Ranges ranges(static_cast<std::size_t>(world_size_));
+      ranges[static_cast<std::size_t>(call.root)] = {0, full.size()};
+      return sum_ranges(full, ranges, call.element);
+    }
+    case Operation::broadcast:
+      return broadcast_from(call.root, full);
+    case Operation::scatter:
+      return scatter_from(call);
+    case Operation::gather:
+      return gather_to(call);
+    case Operation::send:
+      messages_.begin_send(batch, call.root, call.input);
+      return messages_.finish(batch);
+    case Operation::receive:
+      messages_.begin_receive(batch, call.root, call.output);
+      return messages_.finish(batch);
+    case Operation::barrier:
+      return;  // every rank has said that it is here
+  }
+}
+
+ExchangeCommunicator::Ranges ExchangeCommunicator::equal_ranges(std::size_t size_bytes) const {
+  const std::size_t shard = size_bytes / static_cast<std::size_t>(world_size_);
+  Ranges ranges;
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(world_size_); ++rank)
+    ranges.push_back({rank * shard, shard});
+  return ranges;
+}
+
+// Shares that differ by one element at most.
+ExchangeCommunicator::Ranges ExchangeCommunicator::split_elements(std::size_t size_bytes,
+                                                                  std::size_t element_bytes) const {
+  const auto ranks = static_cast<std::size_t>(world_size_);
+  const std::size_t count = size_bytes / element_bytes;
+  Ranges ranges;
+  std::size_t begin = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::size_t share = (count / ranks + (rank < count % ranks ? 1 : 0)) * element_bytes;
+    ranges.push_back({begin, share});
+    begin += share;
+  }
+  return ranges;
+}
+
+// Each rank has its range; afterwards all have all ranges.
+void ExchangeCommunicator::gather_ranges(std::span<std::byte> full, const Ranges& ranges) {
+  const Range own = ranges[static_cast<std::size_t>(rank_)];
+  RankMessages::Batch batch;
+  for (const int other : others_) {
+    const Range theirs = ranges[static_cast<std::size_t>(other)];
+    messages_.begin_receive(batch, other, full.subspan(theirs.begin, theirs.size_bytes));
+  }
+  for (const int other : others_)
+    messages_.begin_send(batch, other, full.subspan(own.begin, own.size_bytes));
+  messages_.finish(batch);
+}
+
+// Each rank sums its range over all ranks. While one block is summed, the next one arrives.
+void ExchangeCommunicator::sum_ranges(std::span<std::byte> full, const Ranges& ranges,
+                                      Element element) {
+  std::size_t longest = 0;
+  for (const Range& range : ranges) longest = std::max(longest, range.size_bytes);
+  const std::size_t blocks = (longest + options_.block_bytes - 1) / options_.block_bytes;
+  const Range own = ranges[static_cast<std::size_t>(rank_)];
+  if (own.size_bytes > 0) workspace_.resize(2 * others_.size() * options_.block_bytes);
+  std::array<RankMessages::Batch, 2> batches;
+  if (blocks > 0) begin_block(batches[0], full, ranges, 0);
+  for (std::size_t block = 0; block < blocks; ++block) {
+    if (block + 1 < blocks) begin_block(batches[(block + 1) % 2], full, ranges, block + 1);
+    messages_.finish(batches[block % 2]);
+    const std::size_t offset = block * options_.block_bytes;
+    if (offset >= own.size_bytes) continue;
+    const std::size_t size = std::min(options_.block_bytes, own.size_bytes - offset);
+    sum_block(full.subspan(own.begin + offset, size), block, element);
+  }
+}
+
+void ExchangeCommunicator::begin_block(RankMessages::Batch& batch, std::span<std::byte> full,
+                                       const Ranges& ranges, std::size_t block) {
+  const std::size_t offset = block * options_.block_bytes;
+  const auto size_in = [&](int rank) {
+    const std::size_t size = ranges[static_cast<std::size_t>(rank)].size_bytes;
+    return offset < size ? std::min(options_.block_bytes, size - offset) : 0;
+  };
+  if (const std::size_t size = size_in(rank_); size > 0) {
+    for (const int other : others_)
+      messages_.begin_receive(batch, other, part_of(other, block).first(size));
+  }
+  for (const int other : others_) {
+    const std::size_t begin = ranges[static_cast<std::size_t>(other)].begin + offset;
+    if (const std::size_t size = size_in(other); size > 0)
+      messages_.begin_send(batch, other, full.subspan(begin, size));
+  }
+}
+
+void ExchangeCommunicator::sum_block(std::span<std::byte> own, std::size_t block, Element element) {
+  std::vector<const std::byte*> parts;
+  for (int rank = 0; rank < world_size_; ++rank)
+    parts.push_back(rank == rank_ ? own.data() : part_of(rank, block).data());
+  sum_in_rank_order(parts, own.data(), own.size() / size_of(element), element, options_.executor);
+}
+
+std::span<std::byte> ExchangeCommunicator::part_of(int other, std::size_t block) {
+  const auto slot = static_cast<std::size_t>(other < rank_ ? other : other - 1);
+  return std::span(workspace_)
+      .subspan((block % 2 * others_.size() + slot) * options_.block_bytes, options_.block_bytes);
+}
+
+void ExchangeCommunicator::broadcast_from(int root, std::span<std::byte> bytes) {
+  RankMessages::Batch batch;
+  if (rank_ == root) {
+    for (const int other : others_) messages_.begin_send(batch, other, bytes);
+  } else {
+    messages_.begin_receive(batch, root, bytes);
+  }
+  messages_.finish(batch);
+}
+
+void ExchangeCommunicator::scatter_from(const HostCall& call) {
+  RankMessages::Batch batch;
+  const std::size_t shard = call.output.size();
+  if (rank_ == call.root) {
+    for (const int other : others_)
+      messages_.begin_send(batch, other,
+                           call.input.subspan(static_cast<std::size_t>(other) * shard, shard));
+    const auto own = call.input.subspan(static_cast<std::size_t>(rank_) * shard, shard);
+    std::copy(own.begin(), own.end(), call.output.begin());
+  } else {
+    messages_.begin_receive(batch, call.root, call.output);
+  }
+  messages_.finish(batch);
+}
+
+void ExchangeCommunicator::gather_to(const HostCall& call) {
+  RankMessages::Batch batch;
+  const std::size_t shard = call.input.size();
+  if (rank_ == call.root) {
+    for (const int other : others_)
+      messages_.begin_receive(batch, other,
+                              call.output.subspan(static_cast<std::size_t>(other) * shard, shard));
+    std::copy(
+        call.input.begin(), call.input.end(),
+        call.output.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank_) * shard));
+  } else {
+    messages_.begin_send(batch, call.root, call.input);
+  }
+  messages_.finish(batch);
+}
+
+}  // namespace sluice::zero

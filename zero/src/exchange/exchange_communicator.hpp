@@ -1,0 +1,82 @@
+#pragma once
+// ExchangeCommunicator: every operation of a Communicator on host memory, made of messages between
+// pairs of ranks. Ranks exchange what is to be summed; each sums its part itself, in rank order. So
+// threads and MPI give the same bits. Not installed.
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "exchange/rank_messages.hpp"
+#include "exchange/transport.hpp"
+#include "sluice/base/executor.hpp"
+#include "sluice/base/mutex.hpp"
+#include "sluice/base/worker.hpp"
+#include "sluice/zero/communicator.hpp"
+
+namespace sluice::zero {
+
+struct ExchangeOptions {
+  Executor* executor = nullptr;       // shares large sums; may be null
+  std::shared_ptr<Peers> peers = {};  // shared by the communicators of a rank; null: threads
+  // MPI counts bytes of a message in an int.
+  std::size_t message_bytes = std::size_t{256} << 20U;
+  // Bytes of a sum that are exchanged at a time: the parts stay in the cache of a core. A
+  // communicator holds 2 * (world_size - 1) blocks once it has summed.
+  std::size_t block_bytes = std::size_t{1} << 20U;
+};
+
+class ExchangeCommunicator final : public Communicator {
+ public:
+  using Communicator::begin;
+
+  ExchangeCommunicator(std::unique_ptr<Transport> transport, const ExchangeOptions& options);
+  ~ExchangeCommunicator() override;
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
+  Ticket begin(const HostCall& call) override;
+  void abort(const std::string& why) override;
+  CommunicatorCounters counters() const override { return counters_.counters(); }
+  void observe(CallObserver observer) override { counters_.observe(std::move(observer)); }
+
+ private:
+  struct Range {
+    std::size_t begin = 0;
+    std::size_t size_bytes = 0;
+  };
+  using Ranges = std::vector<Range>;  // by rank
+
+  void run(const HostCall& call);
+  void agree(const HostCall& call);
+  void move(const HostCall& call);
+  Ranges equal_ranges(std::size_t size_bytes) const;
+  Ranges split_elements(std::size_t size_bytes, std::size_t element_bytes) const;
+  void gather_ranges(std::span<std::byte> full, const Ranges& ranges);
+  void sum_ranges(std::span<std::byte> full, const Ranges& ranges, Element element);
+  void begin_block(RankMessages::Batch& batch, std::span<std::byte> full, const Ranges& ranges,
+                   std::size_t block);
+  void sum_block(std::span<std::byte> own, std::size_t block, Element element);
+  std::span<std::byte> part_of(int other, std::size_t block);
+  void broadcast_from(int root, std::span<std::byte> bytes);
+  void scatter_from(const HostCall& call);
+  void gather_to(const HostCall& call);
+
+  const ExchangeOptions options_;
+  const int rank_;
+  const int world_size_;
+  std::vector<int> others_;           // all ranks but this one
+  std::vector<std::byte> workspace_;  // blocks of the other ranks, two for each
+  CallCounters counters_;
+  std::atomic<int> under_way_{0};
+  Mutex mutex_;
+  std::vector<Ticket> announced_ SLUICE_GUARDED_BY(mutex_);  // of abort(): kept, since they block
+  RankMessages messages_;
+  Worker worker_;  // last: its tasks use the rest
+};
+
+}  // namespace sluice::zero

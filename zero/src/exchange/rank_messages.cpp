@@ -1,0 +1,204 @@
+#include "exchange/rank_messages.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "call/pause.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
+#include "sluice/base/log.hpp"
+
+namespace sluice::zero {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kSilenceLook{50};
+// A rank that leaves waits at most this long until the others have its last word.
+constexpr std::chrono::seconds kLastWords{1};
+
+std::span<std::byte> bytes_of(CallHeader& header) {
+  return std::as_writable_bytes(std::span(&header, 1));
+}
+std::span<const std::byte> bytes_of(const CallHeader& header) {
+  return std::as_bytes(std::span(&header, 1));
+}
+
+bool remove_done(RankMessages::Batch& batch) {
+  std::erase_if(batch, [](const std::unique_ptr<Message>& each) { return each->done(); });
+  return batch.empty();
+}
+
+}  // namespace
+
+RankMessages::RankMessages(std::unique_ptr<Transport> transport, std::shared_ptr<Peers> peers,
+                           std::size_t message_bytes)
+    : transport_(std::move(transport)),
+      peers_(std::move(peers)),
+      message_bytes_(message_bytes),
+      others_(static_cast<std::size_t>(transport_->world_size())) {
+  for (int other = 0; other < world_size(); ++other)
+    if (other != rank()) listen(others_[static_cast<std::size_t>(other)], other);
+}
+
+RankMessages::~RankMessages() {
+  if (!broken_.empty() || announced_) return;
+  const std::exception_ptr error = error_of(
+      [&] { tell(last_header(CallHeader::Kind::left, rank(), "it makes no more calls")); });
+  if (error) log(LogLevel::debug, "the last message of a rank was not sent");
+}
+
+void RankMessages::listen(Peer& peer, int other) {
+  peer.incoming = transport_->begin_receive(other, Lane::headers, bytes_of(peer.header));
+}
+
+void RankMessages::look_at_headers() {
+  for (Peer& peer : others_) {
+    while (peer.incoming && peer.incoming->done()) {
+      peer.incoming.reset();
+      peer.has_left = peer.header.kind == CallHeader::Kind::left;
+      peer.has_aborted = peer.header.kind == CallHeader::Kind::aborted;
+      if (peer.has_left || peer.has_aborted) break;
+      peer.arrived.push_back(peer.header);
+      listen(peer, static_cast<int>(&peer - others_.data()));
+    }
+  }
+}
+
+std::string RankMessages::cannot_complete() const {
+  return "rank " + std::to_string(rank()) + " cannot complete " + doing_;
+}
+
+void RankMessages::check_silence(const std::vector<int>& awaited) {
+  if (!peers_) return;
+  const std::string trouble = peers_->trouble();
+  if (trouble.empty()) return;
+  broken_ = trouble;
+  for (const int other : awaited) {
+    const Peer& peer = others_[static_cast<std::size_t>(other)];
+    if (peer.arrived.empty() && !peer.last_call.empty())
+      broken_ += "; the last call of rank " + std::to_string(other) + " here was " + peer.last_call;
+  }
+  abort(broken_);
+  announce_abort();
+  peers_->stop();
+  transport_->give_up();
+  throw Error(cannot_complete() + ": " + broken_);
+}
+
+// Throws when the call cannot be completed. `awaited`: ranks whose header the call needs.
+void RankMessages::check(const std::vector<int>& awaited) {
+  const std::string of_all = " of " + std::to_string(world_size());
+  if (is_aborted_) {
+    MutexLock lock(mutex_);
+    throw Error(cannot_complete() + ": aborted: " + why_aborted_);
+  }
+  for (std::size_t other = 0; other < others_.size(); ++other) {
+    if (!others_[other].has_aborted) continue;
+    throw Error("rank " + std::to_string(other) + of_all + " has aborted (" +
+                std::string(others_[other].header.text_view()) + "); " + cannot_complete());
+  }
+  for (const int other : awaited) {
+    const Peer& peer = others_[static_cast<std::size_t>(other)];
+    if (!peer.has_left || !peer.arrived.empty()) continue;
+    throw Error("rank " + std::to_string(other) + of_all + " has left; " + cannot_complete() +
+                " (see the error of rank " + std::to_string(other) + ")");
+  }
+}
+
+void RankMessages::wait_until(const std::function<bool()>& is_done,
+                              const std::vector<int>& awaited) {
+  const auto begin = Clock::now();
+  auto next_look = begin + kSilenceLook;
+  while (!is_done()) {
+    look_at_headers();
+    check(awaited);
+    const auto now = Clock::now();
+    if (now >= next_look) {
+      check_silence(awaited);
+      next_look = now + kSilenceLook;
+    }
+    pause_between_looks(now - begin);
+  }
+}
+
+std::vector<CallHeader> RankMessages::exchange(const CallHeader& own, std::span<const int> others) {
+  doing_ = text_of(own.call(), own.input_bytes, own.output_bytes);
+  if (!broken_.empty()) throw Error(cannot_complete() + ": " + broken_);
+  if (peers_) peers_->set_doing("in " + doing_);
+  const std::vector<int> awaited(others.begin(), others.end());
+  look_at_headers();
+  check(awaited);
+  Batch sends;
+  for (const int other : others)
+    sends.push_back(transport_->begin_send(other, Lane::headers, bytes_of(own)));
+  const auto has_come = [&](int other) {
+    return !others_[static_cast<std::size_t>(other)].arrived.empty();
+  };
+  const auto all_here = [&] {
+    const bool sent = remove_done(sends);
+    return std::ranges::all_of(awaited, has_come) && sent;
+  };
+  wait_until(all_here, awaited);
+  std::vector<CallHeader> calls;
+  for (int each = 0; each < world_size(); ++each) {
+    if (each == rank()) calls.push_back(own);
+    if (std::ranges::find(others, each) == others.end()) continue;
+    Peer& peer = others_[static_cast<std::size_t>(each)];
+    const CallHeader header = peer.arrived.front();
+    peer.arrived.pop_front();
+    calls.push_back(header);
+    peer.last_call = text_of(header.call(), header.input_bytes, header.output_bytes);
+  }
+  return calls;
+}
+
+void RankMessages::begin_send(Batch& batch, int to, std::span<const std::byte> bytes) {
+  traffic_.sent_bytes += bytes.size();
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), message_bytes_)))
+    batch.push_back(transport_->begin_send(to, Lane::payload,
+                                           bytes.first(std::min(bytes.size(), message_bytes_))));
+}
+
+void RankMessages::begin_receive(Batch& batch, int from, std::span<std::byte> bytes) {
+  traffic_.received_bytes += bytes.size();
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), message_bytes_)))
+    batch.push_back(transport_->begin_receive(from, Lane::payload,
+                                              bytes.first(std::min(bytes.size(), message_bytes_))));
+}
+
+void RankMessages::finish(Batch& batch) {
+  wait_until([&] { return remove_done(batch); }, {});
+}
+
+void RankMessages::abort(const std::string& why) {
+  MutexLock lock(mutex_);
+  if (why_aborted_.empty()) why_aborted_ = why;
+  is_aborted_ = true;
+}
+
+void RankMessages::announce_abort() {
+  if (std::exchange(announced_, true)) return;
+  std::string why;
+  {
+    MutexLock lock(mutex_);
+    why = why_aborted_;
+  }
+  tell(last_header(CallHeader::Kind::aborted, rank(), why));
+}
+
+// The last header to every rank that still listens.
+void RankMessages::tell(const CallHeader& header) {
+  Batch sends;
+  for (int other = 0; other < world_size(); ++other) {
+    const Peer& peer = others_[static_cast<std::size_t>(other)];
+    if (other == rank() || peer.has_left || peer.has_aborted) continue;
+    sends.push_back(transport_->begin_send(other, Lane::headers, bytes_of(header)));
+  }
+  const auto begin = Clock::now();
+  while (!remove_done(sends) && Clock::now() - begin < kLastWords)
+    pause_between_looks(Clock::now() - begin);
+}
+
+}  // namespace sluice::zero

@@ -1,0 +1,59 @@
+#include "exchange/rank_sum.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "exchange/element_formats.hpp"
+#include "sluice/base/error.hpp"
+
+namespace sluice::zero {
+
+namespace {
+
+// Elements whose sums stay in the first-level cache.
+constexpr std::size_t kBlock = 1024;
+
+template <typename Format>
+void sum_block(std::span<const std::byte* const> parts, std::byte* to, std::size_t begin,
+               std::size_t count) {
+  constexpr std::size_t kElementBytes = sizeof(typename Format::Stored);
+  std::array<typename Format::Sum, kBlock> sums;
+  const std::byte* first = parts.front() + begin * kElementBytes;
+  for (std::size_t i = 0; i < count; ++i) sums[i] = load_at<Format>(first, i);
+  for (const std::byte* part : parts.subspan(1)) {
+    const std::byte* from = part + begin * kElementBytes;
+    for (std::size_t i = 0; i < count; ++i) sums[i] += load_at<Format>(from, i);
+  }
+  std::byte* out = to + begin * kElementBytes;
+  for (std::size_t i = 0; i < count; ++i) store_at<Format>(out, i, sums[i]);
+}
+
+template <typename Format>
+void sum_all(std::span<const std::byte* const> parts, std::byte* to, std::size_t count,
+             Executor* executor) {
+  for_each_piece(count, executor, [&](std::size_t first, std::size_t end) {
+    for (std::size_t begin = first; begin < end; begin += kBlock)
+      sum_block<Format>(parts, to, begin, std::min(kBlock, end - begin));
+  });
+}
+
+}  // namespace
+
+void sum_in_rank_order(std::span<const std::byte* const> parts, std::byte* to, std::size_t count,
+                       Element element, Executor* executor) {
+  switch (element) {
+    case Element::fp32:
+      return sum_all<Fp32Format>(parts, to, count, executor);
+    case Element::bf16:
+      return sum_all<Bf16Format>(parts, to, count, executor);
+    case Element::fp16:
+      return sum_all<Fp16Format>(parts, to, count, executor);
+    case Element::fp64:
+      return sum_all<Fp64Format>(parts, to, count, executor);
+    case Element::bytes:
+      break;
+  }
+  throw InvalidArgument("bytes have no sum");
+}
+
+}  // namespace sluice::zero
