@@ -72,6 +72,8 @@ const Expected kCorpus[] = {
      "(--per-device-train-batch-size N)"},
     {"trainer_auto_decay", false, true, "scheduler.params.total_num_steps (--steps N)"},
     {"trainer_no_optimizer", false, true, "(--per-device-train-batch-size N)"},
+    {"trl_reference_model", true, true,
+     "note: zero_optimization.reduce_bucket_size: unknown key, which DeepSpeed ignores"},
     {"typo", false, false, "did you mean \"gradient_accumulation_steps\"?"},
     {"vision", true, true, "mapped: fp16.auto_cast"},
     {"weights_below_stage_3", true, true,

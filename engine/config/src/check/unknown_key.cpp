@@ -53,6 +53,13 @@ bool is_comment(const std::string& name) {
   return false;
 }
 
+// TRL and scripts beside it write these names for a reference model. DeepSpeed does not read them.
+bool is_written_by_trl(std::string_view name) {
+  return name == "zero_optimization.reduce_bucket_size" ||
+         name == "zero_optimization.stage3_param_persistence_threshold" ||
+         name == "zero_optimization.stage3_prefetch_bucket_size";
+}
+
 }  // namespace
 
 std::string unknown_type(const std::string& kind, const std::string& type,
@@ -79,7 +86,8 @@ void Checker::take_unknown(const Json::Value& value, const Member& member, Entry
     notes_.push_back("note: " + on_one_line(entry.written) + ": a comment");
     return;
   }
-  const std::string hint = hint_for(member.parent, member.name);
+  const bool of_trl = may_be_ignored && is_written_by_trl(member.name);
+  const std::string hint = of_trl ? "" : hint_for(member.parent, member.name);
   if (!hint.empty() || !may_be_ignored) return report(entry, "unknown key" + hint);
   ++ignored_;
   notes_.push_back("note: " + on_one_line(entry.written) +
