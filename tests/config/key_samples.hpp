@@ -139,6 +139,7 @@ inline std::string sample_of(const std::string& path) {
       {"sluice.overlap", "false"},
       {"sluice.activations", "\"keep\""},
       {"sluice.micro_batches_per_pass", "1"},
+      {"sluice.last_pass_micro_batches", "2"},
       {"sluice.non_finite", "\"stop\""},
       {"sluice.master", "\"fp32\""},
       {"sluice.moments", "\"bf16\""},

@@ -51,7 +51,7 @@ std::string describe(const SchedulerConfig& scheduler) {
 std::string describe(const SluiceConfig& s) {
   std::ostringstream out;
   out << name_of(s.device) << ' ' << s.gpu_math.deterministic << s.gpu_math.tf32 << ' '
-      << s.micro_batches_per_pass.value_or(0) << '\n';
+      << s.passes.each.value_or(0) << ' ' << s.passes.last.value_or(0) << '\n';
   for (const ByteBudget& b : {s.device_bytes, s.host_bytes, s.cache_bytes, s.speculative_bytes,
                               s.checkpoints.copy_bytes}) {
     out << static_cast<int>(b.kind) << ' ' << b.value << '\n';
@@ -163,6 +163,10 @@ Values context_of(const std::string& path) {
     if (!in(full) || path == full + "device") continue;
     context.push_back({full + "device", "\"nvme\""});
     context.push_back({full + "nvme_path", "\"/somewhere\""});
+  }
+  if (path == "sluice.last_pass_micro_batches") {
+    context.push_back({"gradient_accumulation_steps", "8"});
+    context.push_back({"sluice.micro_batches_per_pass", "1"});
   }
   if (in("sluice.checkpoint_") || in("sluice.keep")) {
     context.push_back({"sluice.checkpoint_dir", "\"/somewhere\""});

@@ -313,9 +313,31 @@ TEST(Sluice, PassesHaveEquallyManyMicroBatches) {
   const auto with = [](const char* per_pass) {
     return batch({{kTB, "12"}, {kGAS, "6"}}).set("sluice.micro_batches_per_pass", per_pass);
   };
-  EXPECT_EQ(parse(with("3")).sluice.micro_batches_per_pass, 3);
+  EXPECT_EQ(parse(with("3")).sluice.passes.each, 3);
   EXPECT_THAT(shown(problems_of(with("4"))),
               HasSubstr("must divide gradient_accumulation_steps, which is 6, found 4"));
+}
+
+TEST(Sluice, TheLastPassMayHaveMoreMicroBatches) {
+  const auto with = [](const char* per_pass, const char* last) {
+    return batch({{kTB, "20"}, {kGAS, "10"}})
+        .set("sluice.micro_batches_per_pass", per_pass)
+        .set("sluice.last_pass_micro_batches", last);
+  };
+  EXPECT_EQ(parse(with("2", "6")).sluice.passes.last, 6);
+  EXPECT_EQ(parse(with("3", "4")).sluice.passes.last, 4) << "two passes of 3 before";
+  EXPECT_EQ(parse(with("5", "5")).sluice.passes.last, 5);
+  EXPECT_EQ(parse(with("4", "10")).sluice.passes.last, 10) << "the only pass";
+  for (const char* wrong : {"1", "3", "12"}) {
+    EXPECT_THAT(shown(problems_of(with("2", wrong))),
+                HasSubstr("must leave a multiple of micro_batches_per_pass, 2, of the 10 of "
+                          "gradient_accumulation_steps"))
+        << wrong;
+  }
+  EXPECT_THAT(shown(problems_of(minimal().set("sluice.last_pass_micro_batches", "1"))),
+              HasSubstr("needs micro_batches_per_pass beside it"));
+  EXPECT_THAT(shown(problems_of(with("2", "4").set("sluice.activations", "\"keep\""))),
+              HasSubstr("computes activations again"));
 }
 
 TEST(Sluice, ADeviceIsNamed) {

@@ -104,6 +104,46 @@ TEST(FastestPlan, LeavesActivationsThatTheConfigurationForces) {
   }
 }
 
+// A GPU with room for the activations of two of 16 micro-batches.
+Plan gpu_plan(config::TrainConfig config, double update_seconds) {
+  config.gradient_accumulation_steps = 16;
+  config.train_batch_size = 16 * config.micro_batch_size;
+  MachineFacts machine = roomy_machine();
+  machine.device.host_addressable = false;
+  machine.device.gpu = GpuFacts{0, "a GPU", 8 * kGiB, 8 * kGiB};
+  const config::ModelConfig model = model_config(8, 256);
+  const auto plan_with = [&](const FindRates& find_rates) {
+    return make_plan(config, model, Placement::configured, machine, find_rates);
+  };
+  while (plan_with({}).passes() < 8) {
+    machine.device.gpu->free_bytes -= 8 * kMiB;
+    config.sluice.device_bytes = {ByteBudget::Kind::bytes, machine.device.gpu->free_bytes};
+  }
+  EXPECT_EQ(plan_with({}).passes(), 8);
+  MachineRates rates = rates_of(1e12);
+  rates.copy_bytes_per_second = 1e15;
+  rates.update_elements_per_second =
+      static_cast<double>(plan_with({}).model_size.parameters) / update_seconds;
+  return plan_with(always(rates));
+}
+
+// Computing a pass of two takes 12 s, 8 s of them in backward.
+TEST(FastestPlan, HasALargerLastPassWhereUpdatesAreSlow) {
+  auto config = train_config(Device::cpu, Device::none, 1024, 1024);
+  config.gradient_clipping = 0;
+  const Plan quick = gpu_plan(config, 4);
+  EXPECT_EQ(quick.passes(), 8U);
+  EXPECT_EQ(quick.schedule.last_pass_micro_batches, 2U);
+  const Plan slow = gpu_plan(config, 30);
+  EXPECT_EQ(slow.schedule.micro_batches_per_pass, 2U);
+  EXPECT_GT(slow.schedule.last_pass_micro_batches, 2U);
+  EXPECT_LT(slow.passes(), 8U);
+  EXPECT_NE(line_of(slow).find("2 micro-batches a pass, "), std::string::npos) << line_of(slow);
+  config.sluice.activations = config::Activations::keep;
+  const StepSchedule keeping = gpu_plan(config, 30).schedule;
+  EXPECT_EQ(keeping.last_pass_micro_batches, keeping.micro_batches_per_pass) << "all are saved";
+}
+
 // Plans of a configuration, and how many of them are faster than the usual one.
 struct Compared {
   int planned = 0;

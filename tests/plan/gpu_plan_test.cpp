@@ -50,7 +50,7 @@ TEST(GpuPlan, DeviceBytesAreTheGpus) {
 TEST(GpuPlan, TakesNoHostMemoryForTheDeviceTier) {
   MachineFacts machine = with_gpu(8 * kGiB);
   config::TrainConfig config = some_config();
-  config.sluice.micro_batches_per_pass = config.gradient_accumulation_steps;
+  config.sluice.passes.each = config.gradient_accumulation_steps;
   const Plan plan = make_plan(config, model_config(4, 256), Placement::configured, machine);
   machine.available_memory_bytes = plan.planned.tiers.host + plan.planned.runtime_bytes;
   config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, plan.planned.tiers.host};
@@ -61,7 +61,7 @@ TEST(GpuPlan, TakesNoHostMemoryForTheDeviceTier) {
 
 TEST(GpuPlan, ABudgetBeyondTheFreeMemoryIsHeldAgainstWhatIsPlanned) {
   config::TrainConfig config = some_config();
-  config.sluice.micro_batches_per_pass = config.gradient_accumulation_steps;
+  config.sluice.passes.each = config.gradient_accumulation_steps;
   const Plan plan =
       make_plan(config, model_config(4, 256), Placement::configured, with_gpu(8 * kGiB));
   // Another program holds most of the GPU's memory.
@@ -141,7 +141,7 @@ TEST(GpuPlan, FewTokensHaveAGradientSlotForEachUnit) {
     config.gradient_clipping = 0;
     config.gradient_accumulation_steps = micro_batches;
     config.train_batch_size = 2 * micro_batches;
-    config.sluice.micro_batches_per_pass = micro_batches;
+    config.sluice.passes.each = micro_batches;
     return make_plan(config, model_config(8, 256), Placement::configured, with_gpu(64 * kGiB))
         .rings.gradient_slots;
   };

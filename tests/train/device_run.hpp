@@ -31,6 +31,7 @@ struct RunCase {
   double dropout = 0;
   plan::Placement placement = plan::Placement::configured;
   std::optional<std::int64_t> per_pass = {};
+  std::optional<std::int64_t> last_pass = {};  // more micro-batches than per_pass
   bool tied = true;
   bool fp16 = false;  // with a scale that overflows at first
   bool fp32_sums = false;
@@ -63,7 +64,8 @@ class DeviceRun : public testing::TestWithParam<RunCase> {
     config.optimizer.lr = 1e-2;
     config.sluice.activations = each.activations;
     config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, each.host_bytes};
-    config.sluice.micro_batches_per_pass = each.per_pass;
+    config.sluice.passes.each = each.per_pass;
+    config.sluice.passes.last = each.last_pass;
     if (each.speculative) config.sluice.speculative_bytes = {};  // auto
     config.sluice.master = each.master;
     config.sluice.moments = each.moments;

@@ -77,10 +77,11 @@ TEST_P(MappedRun, FitsThePlannedPagesWithTheBitsOfAnArena) {
 
 INSTANTIATE_TEST_SUITE_P(
     Placements, MappedRun,
-    testing::Values(Case{.name = "host"},
-                    Case{.name = "resident", .states = Home::none, .weights = Home::none},
-                    Case{.name = "passes", .weights = Home::none, .per_pass = 1},
-                    Case{.name = "inputs_in_host", .activations = Activations::offload}),
+    testing::Values(
+        Case{.name = "host"}, Case{.name = "resident", .states = Home::none, .weights = Home::none},
+        Case{.name = "passes", .weights = Home::none, .per_pass = 1},
+        Case{.name = "larger_last_pass", .weights = Home::none, .per_pass = 1, .last_pass = 2},
+        Case{.name = "inputs_in_host", .activations = Activations::offload}),
     [](const auto& each) { return each.param.name; });
 
 }  // namespace

@@ -186,20 +186,22 @@ TEST(Resume, WithOtherSettingsThanItWasBegunWithSaysWhich) {
 TEST(Resume, GoesOnWithItsNumberOfMicroBatchesPerPass) {
   TrainFolder folder;
   TrainSetup setup;
-  setup.sluice_keys = "\"micro_batches_per_pass\": 2, ";
+  setup.sluice_keys = "\"micro_batches_per_pass\": 1, \"last_pass_micro_batches\": 2, ";
   folder.set(setup);
   ASSERT_EQ(folder.train("report", 2).exit_code, 0);
   setup.sluice_keys = "\"strict\": true, ";
   folder.set(setup);
   const ProgramResult kept = folder.train("report", 3, {"--resume"});
   EXPECT_EQ(kept.exit_code, 0) << kept.err;
-  EXPECT_NE(kept.err.find("micro_batches_per_pass: 2, as the run was begun"), std::string::npos)
+  EXPECT_NE(kept.err.find("micro_batches_per_pass: 1, 2 in the last pass, as the run "
+                          "was begun"),
+            std::string::npos)
       << kept.err;
   setup.sluice_keys = "\"micro_batches_per_pass\": 4, \"strict\": true, ";
   folder.set(setup);
   const ProgramResult refused = folder.train("report", 4, {"--resume"});
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_NE(refused.err.find("another number of micro-batches per pass: was 2; is 4"),
+  EXPECT_NE(refused.err.find("another number of micro-batches per pass: was 1; is 4"),
             std::string::npos)
       << refused.err;
 }

@@ -97,6 +97,17 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{.name = "nvme", .states = Home::nvme, .weights = Home::nvme},
                     Case{.name = "passes", .weights = Home::none, .per_pass = 1},
                     Case{.name = "passes_of_gathered_weights", .dropout = 0.1, .per_pass = 1},
+                    Case{.name = "larger_last_pass",
+                         .weights = Home::none,
+                         .dropout = 0.1,
+                         .per_pass = 1,
+                         .last_pass = 2},
+                    Case{.name = "larger_last_pass_nvme",
+                         .states = Home::nvme,
+                         .weights = Home::nvme,
+                         .activations = Activations::offload,
+                         .per_pass = 1,
+                         .last_pass = 2},
                     Case{.name = "passes_nvme",
                          .states = Home::nvme,
                          .weights = Home::nvme,
@@ -117,10 +128,13 @@ TEST_F(StandInGpuRun, PassesChangeNoBitOfUntiedModels) {
     Case each{.clipping = 0, .dropout = 0.1, .tied = false};
     const Result at_once = run(each, on_gpu);
     each.per_pass = 1;
-    const Result passes = run(each, on_gpu);
-    EXPECT_EQ(passes.losses, at_once.losses);
-    EXPECT_EQ(passes.norms, at_once.norms);
-    EXPECT_EQ(passes.evaluation, at_once.evaluation);
+    for (const std::int64_t last : {1, 2, 3}) {
+      each.last_pass = last;
+      const Result passes = run(each, on_gpu);
+      EXPECT_EQ(passes.losses, at_once.losses) << last;
+      EXPECT_EQ(passes.norms, at_once.norms) << last;
+      EXPECT_EQ(passes.evaluation, at_once.evaluation) << last;
+    }
   }
 }
 

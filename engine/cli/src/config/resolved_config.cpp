@@ -300,7 +300,8 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
   values.emplace_back("sluice.cache_bytes", budget(sluice.cache_bytes));
   values.emplace_back("sluice.speculative_bytes", budget(sluice.speculative_bytes));
   values.emplace_back("sluice.overlap", sluice.overlap);
-  values.emplace_back("sluice.micro_batches_per_pass", or_auto(sluice.micro_batches_per_pass));
+  values.emplace_back("sluice.micro_batches_per_pass", or_auto(sluice.passes.each));
+  values.emplace_back("sluice.last_pass_micro_batches", or_auto(sluice.passes.last));
   values.emplace_back("sluice.threads.compute", or_auto(sluice.threads.compute));
   values.emplace_back("sluice.threads.optimizer", or_auto(sluice.threads.optimizer));
   values.emplace_back("sluice.threads.io", or_auto(sluice.threads.io));

@@ -278,6 +278,9 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      "micro-batches of a step that go forward and backward together, layer by layer; absent: all, "
      "on "
      "a GPU as many as their activations fit for"},
+    {"sluice.last_pass_micro_batches", "", "integer in [1, 1e4]", "null", Fate::honoured,
+     "micro-batches of a step's last pass, beside micro_batches_per_pass: those beyond it are "
+     "computed again, and more of the update hides behind backward; absent: as in every pass"},
 };
 
 }  // namespace sluice::config

@@ -278,11 +278,34 @@ void check_master(Checker& checker, const TrainConfig& config) {
                       "leave it out");
 }
 
-// Every pass has the same number of micro-batches.
+// The last pass may be larger than the others, by some more micro-batches of the step.
+void check_last_pass(Checker& checker, const TrainConfig& config) {
+  constexpr const char* kPath = "sluice.last_pass_micro_batches";
+  const std::optional<std::int64_t>& last = config.sluice.passes.last;
+  if (!last || checker.wrong(kPath)) return;
+  const std::optional<std::int64_t>& per_pass = config.sluice.passes.each;
+  if (!per_pass) return checker.add_problem(kPath, "needs micro_batches_per_pass beside it");
+  const std::int64_t all = config.gradient_accumulation_steps;
+  if (*last < *per_pass || *last > all || (all - *last) % *per_pass != 0) {
+    return checker.add_problem(
+        kPath, "must leave a multiple of micro_batches_per_pass, " + std::to_string(*per_pass) +
+                   ", of the " + std::to_string(all) +
+                   " of gradient_accumulation_steps, and be no less than it, found " +
+                   std::to_string(*last));
+  }
+  if (*last > *per_pass && config.sluice.activations == Activations::keep) {
+    checker.add_problem(kPath,
+                        "computes activations again, which \"activations\": \"keep\" excludes; "
+                        "leave one of them out");
+  }
+}
+
 void check_passes(Checker& checker, const TrainConfig& config) {
   constexpr const char* kPath = "sluice.micro_batches_per_pass";
-  const std::optional<std::int64_t>& per_pass = config.sluice.micro_batches_per_pass;
-  if (!per_pass || checker.wrong(kPath) || config.gradient_accumulation_steps < 1) return;
+  const std::optional<std::int64_t>& per_pass = config.sluice.passes.each;
+  if (checker.wrong(kPath) || config.gradient_accumulation_steps < 1) return;
+  check_last_pass(checker, config);
+  if (!per_pass || config.sluice.passes.last) return;
   if (config.gradient_accumulation_steps % *per_pass == 0) return;
   checker.add_problem(kPath, "must divide gradient_accumulation_steps, which is " +
                                  std::to_string(config.gradient_accumulation_steps) + ", found " +

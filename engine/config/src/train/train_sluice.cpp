@@ -168,7 +168,8 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   if (non_finite == "skip") sluice.non_finite = NonFinite::skip;
   if (non_finite == "stop") sluice.non_finite = NonFinite::stop;
   read_activations(checker, sluice);
-  checker.read("sluice.micro_batches_per_pass", sluice.micro_batches_per_pass);
+  checker.read("sluice.micro_batches_per_pass", sluice.passes.each);
+  checker.read("sluice.last_pass_micro_batches", sluice.passes.last);
   read_state_format(checker, sluice);
   read_spare(checker, "sluice.cache_bytes", sluice.cache_bytes);
   read_spare(checker, "sluice.speculative_bytes", sluice.speculative_bytes);

@@ -106,7 +106,8 @@ void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& prefe
         (activations == config::Activations::automatic && preferences.inputs_in_host);
     if (plan.own_loop()) continue;
     if (u > 0)
-      unit.inputs.assign(plan.schedule.micro_batches_per_pass, to_host ? Tier::host : Tier::device);
+      unit.inputs.assign(plan.schedule.last_pass_micro_batches,
+                         to_host ? Tier::host : Tier::device);
     unit.activations_saved = activations == config::Activations::keep && u + 1 < plan.units.size();
   }
 }
@@ -265,7 +266,7 @@ void place_resident(Plan& plan) {
     plan.units[u].frozen = plan.layouts[u].frozen;
     plan.units[u].device_host_addressable = plan.device.host_addressable;
     if (plan.own_loop()) continue;
-    if (u > 0) plan.units[u].inputs.assign(plan.schedule.micro_batches_per_pass, Tier::device);
+    if (u > 0) plan.units[u].inputs.assign(plan.schedule.last_pass_micro_batches, Tier::device);
     plan.units[u].activations_saved = save && u + 1 < plan.units.size();
   }
   use_overlap_and_rings(plan, {plan.config.sluice.overlap ? 1 : 0, 1},

@@ -1,12 +1,21 @@
 #pragma once
-// Choices of a placement where a budget cannot hold everything. Which choice is faster depends on
-// the machine. Thread-safe: values and free functions without state.
+// Choices of a placement where a budget cannot hold everything, and the passes of a step. Which
+// choice is faster depends on the machine. Thread-safe: values and free functions without state.
 
 #include <cstddef>
 #include <string>
 #include <vector>
 
+#include "sluice/plan/plan.hpp"
+
 namespace sluice::plan {
+
+// Micro-batches that a pass has, and the last one.
+struct PassSizes {
+  std::size_t each = 0;
+  std::size_t last = 0;
+  bool operator==(const PassSizes&) const = default;
+};
 
 // All false by default: items with the least traffic per byte held leave a tier first.
 struct Preferences {
@@ -22,6 +31,9 @@ struct Preferences {
   bool read_ahead_first = false;
   // The cache gets spare host memory last. Only with "cache_bytes": "auto".
   bool cache_last = false;
+  // The passes of a step; zeros: make_plan() chooses. Only where the configuration leaves them
+  // open.
+  PassSizes passes;
 
   // Moves everything movable off the device. Tried only when all else fails; never a search option.
   bool least_on_device = false;
@@ -32,8 +44,8 @@ struct Preferences {
   bool operator==(const Preferences&) const = default;
 };
 
-// All preferences that differ from these in one choice.
-std::vector<Preferences> neighbours(const Preferences& preferences);
+// All preferences that differ from these, by which `plan` was made, in one choice.
+std::vector<Preferences> neighbours(const Preferences& preferences, const Plan& plan);
 
 // The differences from the defaults, as text; empty for the defaults.
 std::string text_of(const Preferences& preferences);

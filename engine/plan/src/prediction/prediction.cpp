@@ -25,6 +25,7 @@ struct Stage {
   std::size_t unit = 0;
   bool backward = false;
   bool last_pass = false;
+  std::size_t micro_batches = 1;
   double compute_seconds = 0;
   double copy_seconds = 0;   // between host and device
   double drive_seconds = 0;  // for the bytes that it fetches and spills
@@ -68,6 +69,7 @@ class Costs {
       const UnitTraffic& traffic = visits_[stage.unit];
       // A unit moves its share of a step's bytes at each of its visits; the head has one.
       const double visits = static_cast<double>(plan_.passes()) * (stage.unit == last ? 1 : 2);
+      stage.micro_batches = plan_.micro_batches_of(i / steps.size());
       const double copied = static_cast<double>(traffic.h2d_bytes + traffic.d2h_bytes) / visits;
       stage.compute_seconds = compute_seconds(stage);
       stage.copy_seconds = over(copied, rates_.copy_bytes_per_second);
@@ -126,17 +128,23 @@ class Costs {
                           : stage.unit == last ? rates_.head
                                                : rates_.block;
     const auto all = [&](double UnitSeconds::*pass) {
-      const auto next = static_cast<double>(plan_.schedule.micro_batches_per_pass - 1);
-      return of.first.*pass + next * of.next.*pass;
+      return of.first.*pass + static_cast<double>(stage.micro_batches - 1) * of.next.*pass;
     };
+    // Micro-batches of the last pass beyond those of every pass are not saved.
+    const std::size_t most_saved = saves ? plan_.schedule.micro_batches_per_pass : 0;
+    const auto again =
+        static_cast<double>(stage.micro_batches - std::min(stage.micro_batches, most_saved));
     const auto gradient_bytes = static_cast<double>(plan_.layouts[stage.unit].flat_count *
                                                     size_of(plan_.config.gradient_dtype()));
     const double gradient =
         stage.last_pass ? over(gradient_bytes, rates_.gradient_bytes_per_second) : 0;
-    const double with_saving = all(&UnitSeconds::forward_saving);
     if (stage.unit == last) return all(&UnitSeconds::backward) + gradient;
-    if (!stage.backward) return saves ? with_saving : all(&UnitSeconds::forward);
-    return all(&UnitSeconds::backward) + (saves ? 0 : with_saving) + gradient;
+    const double with_saving = all(&UnitSeconds::forward_saving);
+    const double more = again * of.next.forward_saving;
+    if (!stage.backward)
+      return saves ? with_saving + again * (of.next.forward - of.next.forward_saving)
+                   : all(&UnitSeconds::forward);
+    return all(&UnitSeconds::backward) + (saves ? more : with_saving) + gradient;
   }
 
   const Plan& plan_;

@@ -43,7 +43,7 @@ Plan fastest_plan(Plan usual, const FindRates& find_rates, const TryPreferences&
   Candidate best{{}, std::move(usual), prediction};
   for (bool improved = true; improved && could_be_faster(best.prediction);) {
     improved = false;
-    for (const Preferences& preferences : neighbours(best.preferences)) {
+    for (const Preferences& preferences : neighbours(best.preferences, best.plan)) {
       std::optional<Plan> plan = try_preferences(preferences);
       // Only candidates from which a run can resume alike: whether the swap directory alone is
       // enough must not depend on the rates.

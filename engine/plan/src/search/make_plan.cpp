@@ -7,6 +7,7 @@
 #include "placement/promotion.hpp"
 #include "placement/ring_sizes.hpp"
 #include "search/fastest_plan.hpp"
+#include "search/passes.hpp"
 #include "search/placement_search.hpp"
 #include "search/refusal.hpp"
 #include "search/suggestions.hpp"
@@ -254,42 +255,20 @@ Outcome plan_passes(const Plan& plan, const Preferences& preferences, const Mach
   return fewest;
 }
 
-// Weights off the device are copied to it twice a pass: 4 bytes per parameter, for 6 operations per
-// parameter and token. A GPU that computes 10,000 operations per byte copied (500 TFLOP/s beside
-// 50 GB/s) hides the copies from some 7,000 tokens per pass on.
-constexpr std::size_t kTokensThatHideWeights = 16'384;
-
-// More passes cost this plan no time: nothing is recomputed, and each pass hides the copies of its
-// weights.
-bool passes_are_free(const Plan& plan) {
-  const auto tokens_per_pass = plan.schedule.micro_batches_per_pass *
-                               static_cast<std::size_t>(plan.config.micro_batch_size) *
-                               static_cast<std::size_t>(plan.model.n_positions);
-  const bool hides_weights = plan.passes() == 1 || tokens_per_pass >= kTokensThatHideWeights;
-  const std::size_t last = plan.units.size() - 1;  // the head's backward follows at once
-  for (std::size_t u = 0; u <= last; ++u) {
-    const UnitPlacement& unit = plan.units[u];
-    if (unit.weights != Tier::device && !hides_weights) return false;
-    if (u < last && !unit.activations_saved) return false;
-  }
-  return true;
-}
-
 Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Placement placement,
                   const MachineFacts& machine, const Preferences& preferences = {}) {
   Plan plan = describe(config, subject, placement, machine);
   const auto all = static_cast<std::size_t>(config.gradient_accumulation_steps);
-  plan.schedule.micro_batches_per_pass = all;
+  set_passes(plan, {all, all});
   if (plan.own_loop()) {
-    plan.schedule.micro_batches_per_pass = 1;
-  } else if (config.sluice.micro_batches_per_pass) {
-    plan.schedule.micro_batches_per_pass =
-        static_cast<std::size_t>(*config.sluice.micro_batches_per_pass);
+    set_passes(plan, {1, 1});
+  } else if (const PassSizes asked = asked_passes(config, preferences); asked.each > 0) {
+    set_passes(plan, asked);
   } else if (plan.device.gpu) {
     // The most micro-batches per pass without recompute.
     for (std::size_t passes = 1; passes <= all; ++passes) {
       if (all % passes != 0) continue;
-      plan.schedule.micro_batches_per_pass = all / passes;
+      set_passes(plan, {all / passes, all / passes});
       Outcome tried = plan_passes(plan, preferences, machine);
       if (!tried.problems.empty() || !passes_are_free(tried.plan)) continue;
       if (passes > 1) {
@@ -300,7 +279,7 @@ Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Pla
       }
       return tried;
     }
-    plan.schedule.micro_batches_per_pass = all;
+    set_passes(plan, {all, all});
   }
   return plan_passes(plan, preferences, machine);
 }

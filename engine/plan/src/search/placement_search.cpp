@@ -43,9 +43,10 @@ PlacedPlan find_placement(Plan plan, const StepModel& model, const Preferences& 
 }
 
 void find_least(Plan& plan, const StepModel& model) {
-  if (plan.gradients_summed_on_device() && !plan.config.sluice.micro_batches_per_pass) {
+  if (plan.gradients_summed_on_device() && !plan.config.sluice.passes.each) {
     Plan one_pass = plan;
-    one_pass.schedule.micro_batches_per_pass = plan.passes() * plan.schedule.micro_batches_per_pass;
+    one_pass.schedule.micro_batches_per_pass = one_pass.schedule.last_pass_micro_batches =
+        static_cast<std::size_t>(plan.config.gradient_accumulation_steps);
     find_least(one_pass, StepModel(one_pass));
     plan.least.device_bytes = one_pass.least.device_bytes;
     plan.least.host_bytes = one_pass.least.host_bytes;

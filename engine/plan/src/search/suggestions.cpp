@@ -37,9 +37,9 @@ std::string join(const std::vector<std::string>& words) {
 // where one is not enough.
 void add_limit_changes(const Variant& refused, const TryPlan& try_plan,
                        std::vector<Candidate>& candidates) {
-  if (refused.config.sluice.micro_batches_per_pass) {
+  if (refused.config.sluice.passes.each) {
     Variant variant = refused;
-    variant.config.sluice.micro_batches_per_pass.reset();
+    variant.config.sluice.passes.each.reset();
     if (try_plan(variant))
       candidates.push_back({"leave out \"micro_batches_per_pass\" of \"sluice\"", variant});
   }

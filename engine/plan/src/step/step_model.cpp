@@ -99,7 +99,9 @@ StepModel::StepModel(const Plan& plan)
       uses_(stages_by_unit(stages_, plan.layouts.size())),
       workspaces_(workspaces_of(plan)),
       fixed_(fixed_by_stage(plan, stages_, workspaces_)),
-      micro_batches_(plan.schedule.micro_batches_per_pass),
+      saved_micro_batches_(plan.schedule.micro_batches_per_pass),
+      more_in_last_pass_(plan.schedule.last_pass_micro_batches >
+                         plan.schedule.micro_batches_per_pass),
       last_unit_(plan.layouts.size() - 1),
       first_backward_(plan.own_loop() ? plan.own.calls.size() : last_unit_),
       one_rank_(plan.config.world_size == 1),
@@ -152,12 +154,15 @@ std::uint64_t StepModel::gradients_at(const std::vector<UnitPlacement>& units, s
 std::vector<StepModel::Retained> StepModel::saved_activations(std::size_t unit) const {
   if (unit == last_unit_) return {};  // its backward follows at once
   const models::UnitWorkspace& of = workspaces_[unit];
-  const std::uint64_t others = checked_mul(micro_batches_ - 1, of.kept_bytes);
+  const std::uint64_t others = checked_mul(saved_micro_batches_ - 1, of.kept_bytes);
   const std::size_t forward = uses_[unit].front();
   const std::size_t backward = uses_[unit].back();
   // At the unit's own stages, the workspace already counts one micro-batch. Saving activations
-  // enlarges the forward workspace.
-  return {{{forward, forward + 1}, checked_add(others, of.keeping_bytes - of.forward_bytes)},
+  // enlarges the forward workspace. Micro-batches that are not saved come after all that are: in
+  // forward beside them, in backward when they are gone.
+  const std::uint64_t keeping = of.keeping_bytes - of.forward_bytes;
+  const std::uint64_t own = more_in_last_pass_ ? std::max(keeping, of.kept_bytes) : keeping;
+  return {{{forward, forward + 1}, checked_add(others, own)},
           {{forward + 1, backward}, checked_add(others, of.kept_bytes)},
           {{backward, backward + 1}, others}};
 }

@@ -89,7 +89,8 @@ class StepModel {
   std::vector<std::uint64_t> full_gradient_bytes_;  // by unit: its flat gradient
   std::vector<models::UnitWorkspace> workspaces_;   // by unit
   std::vector<DeviceTransient> fixed_;              // by stage: workspace and inputs
-  std::uint64_t micro_batches_;
+  std::uint64_t saved_micro_batches_;
+  bool more_in_last_pass_;
   std::size_t last_unit_;
   std::size_t first_backward_;  // stage
   bool one_rank_;

@@ -68,13 +68,15 @@ UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::si
     }
   }
   const std::uint64_t hidden = plan.unit_input_bytes();
-  for (const Tier input : unit.inputs) {
+  for (std::size_t m = 0; m < unit.inputs.size(); ++m) {
+    const Tier input = unit.inputs[m];
     if (input == Tier::device) continue;
+    const std::uint64_t passes = m < plan.schedule.micro_batches_per_pass ? plan.passes() : 1;
     // Out: the unit's input, then the gradient of it. In: the input for forward and for backward,
     // and the gradient of it for the backward of the unit before. The last unit uses its input
     // once, for both.
-    const std::uint64_t in = plan.passes() * (u + 1 == plan.units.size() ? 2 : 3);
-    const std::uint64_t out = plan.passes() * 2;
+    const std::uint64_t in = passes * (u + 1 == plan.units.size() ? 2 : 3);
+    const std::uint64_t out = passes * 2;
     traffic.d2h_bytes += out * hidden;
     traffic.h2d_bytes += in * hidden;
     if (input == Tier::nvme) {  // whole blocks

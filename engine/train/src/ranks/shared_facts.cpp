@@ -61,6 +61,7 @@ std::string fingerprint(const plan::Plan& plan) {
       plan.planned.tiers.host,
       plan.planned.tiers.nvme,
       plan.schedule.micro_batches_per_pass,
+      plan.schedule.last_pass_micro_batches,
       static_cast<std::uint64_t>(plan.schedule.prefetch_units),
       static_cast<std::uint64_t>(plan.schedule.gradients_in_flight),
       static_cast<std::uint64_t>(plan.schedule.threads.compute),

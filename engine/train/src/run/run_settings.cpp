@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "sluice/base/error.hpp"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr const char* kEpochBatch = "sequences of a step in epochs";
 constexpr const char* kMicroBatchesPerPass = "number of micro-batches per pass";
+constexpr const char* kLastPass = "number of micro-batches in the last pass";
 
 std::string shortest(double value) {
   char text[32];
@@ -106,6 +108,16 @@ std::string reduction_text(const config::TrainConfig& config) {
          std::string(name_of(reduction.wire_dtype.value_or(config.gradient_dtype())));
 }
 
+std::optional<std::int64_t> number_in(const models::RunSettings& settings, const char* name) {
+  const auto found = settings.find(name);
+  if (found == settings.end()) return std::nullopt;
+  const std::string& text = found->second;
+  std::int64_t number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (read.ptr != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
 }  // namespace
 
 models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& plan,
@@ -122,6 +134,7 @@ models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& p
       {"held-out data", held_out_text(request, data)},
       {"learning rate", learning_rate_text(config)},
       {kMicroBatchesPerPass, std::to_string(plan.schedule.micro_batches_per_pass)},
+      {kLastPass, std::to_string(plan.schedule.last_pass_micro_batches)},
       {"optimizer", optimizer_text(config.optimizer)},
       {"order of the data", order_text(*data.train)},
       {"parameter groups", groups_text(plan.groups)},
@@ -168,20 +181,20 @@ void compare_checksums(const models::RunSettings& saved, const models::RunSettin
 }
 
 void adopt_passes(config::TrainConfig& config, const RunSource& source) {
-  std::optional<std::int64_t>& asked = config.sluice.micro_batches_per_pass;
-  if (!source.state || asked) return;
-  const models::RunSettings& settings = source.state->settings;
-  const auto saved = settings.find(kMicroBatchesPerPass);
-  if (saved == settings.end()) return;
-  const std::string& text = saved->second;
-  std::int64_t per_pass = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), per_pass);
-  const bool divides = read.ptr == text.data() + text.size() && per_pass > 0 &&
-                       config.gradient_accumulation_steps % per_pass == 0;
-  if (!divides) return;  // the batch has changed; compare_settings() says so
-  asked = per_pass;
-  if (per_pass < config.gradient_accumulation_steps)
-    log(LogLevel::info, "micro_batches_per_pass: " + text + ", as the run was begun");
+  config::SluiceConfig& sluice = config.sluice;
+  if (!source.state || sluice.passes.each) return;
+  const std::int64_t each = number_in(source.state->settings, kMicroBatchesPerPass).value_or(0);
+  const std::int64_t last = number_in(source.state->settings, kLastPass).value_or(each);
+  const std::int64_t all = config.gradient_accumulation_steps;
+  const bool possible = each > 0 && last >= each && last <= all && (all - last) % each == 0 &&
+                        (last == each || sluice.activations != config::Activations::keep);
+  if (!possible) return;  // the configuration has changed; compare_settings() says so
+  sluice.passes.each = each;
+  sluice.passes.last = last;
+  if (each == all) return;
+  log(LogLevel::info, "micro_batches_per_pass: " + std::to_string(each) +
+                          (last > each ? ", " + std::to_string(last) + " in the last pass" : "") +
+                          ", as the run was begun");
 }
 
 }  // namespace sluice::train

@@ -25,7 +25,6 @@ StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
     : resources_(resources),
       plan_(resources.plan),
       seed_(seed),
-      micro_batches_(resources.plan.schedule.micro_batches_per_pass),
       last_(resources.plan.layouts.size() - 1),
       modules_(models::make_gpt2_modules(resources.plan.model,
                                          torch_dtype(resources.plan.compute_dtype),
@@ -35,7 +34,7 @@ StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
       timeline_(*resources.device, resources.trace),
       saved_(last_) {
   for (std::size_t u = 0; u < last_; ++u) {
-    if (plan_.units[u].activations_saved) saved_[u].resize(micro_batches_);
+    if (plan_.units[u].activations_saved) saved_[u].resize(plan_.schedule.micro_batches_per_pass);
   }
   resources_.device->memory().set_make_room([this] { return drop_activations(); });
 }
@@ -53,13 +52,13 @@ models::DropoutKey StepRunner::dropout_key(const Step& step, std::size_t micro_b
           .micro_batch = number_in_step(plan_, index_of(step, micro_batch))};
 }
 
-StepRunner::Span StepRunner::span(const char* what, std::size_t unit, std::int64_t step) {
+StepRunner::Span StepRunner::span(const char* what, std::size_t unit, const Step& step) {
   const std::string& name = plan_.layouts[unit].name;
   return {.issued = {compute_row_,
                      what,
                      name,
-                     {"step", step},
-                     {"micro_batches", static_cast<std::int64_t>(micro_batches_)}},
+                     {"step", step.number},
+                     {"micro_batches", static_cast<std::int64_t>(step.micro_batches)}},
           .runs = {timeline_, what, name}};
 }
 
@@ -91,8 +90,7 @@ void StepRunner::begin_gradients(std::size_t unit) {
 }
 
 bool StepRunner::is_saved(const Cell& cell) const {
-  return plan_.units[cell.unit].activations_saved &&
-         saved_[cell.unit][cell.micro_batch].y.defined();
+  return saves(cell) && saved_[cell.unit][cell.micro_batch].y.defined();
 }
 
 bool StepRunner::drop_activations() {
@@ -131,8 +129,8 @@ torch::Tensor StepRunner::input_of(const Step& step, const Cell& cell, AfterGet 
 }
 
 // Begins to bring the input of the micro-batch after this one to the device.
-void StepRunner::prefetch_input(const Cell& cell) {
-  if (plan_.config.sluice.overlap && cell.micro_batch + 1 < micro_batches_)
+void StepRunner::prefetch_input(const Step& step, const Cell& cell) {
+  if (plan_.config.sluice.overlap && cell.micro_batch + 1 < step.micro_batches)
     resources_.inputs->begin_get(cell.unit, cell.micro_batch + 1);
 }
 
@@ -151,14 +149,13 @@ StepRunner::Graph StepRunner::run_with_gradients(const Step& step, const Cell& c
 }
 
 void StepRunner::forward_unit(Step& step, std::size_t unit) {
-  const bool save = plan_.units[unit].activations_saved;
   enter_stage(unit);
-  const Span computing = span("forward", unit, step.number);
-  for (std::size_t m = 0; m < micro_batches_; ++m) {
+  const Span computing = span("forward", unit, step);
+  for (std::size_t m = 0; m < step.micro_batches; ++m) {
     torch::Tensor x = input_of(step, {unit, m}, AfterGet::retain);
-    if (unit > 0) prefetch_input({unit, m});
+    if (unit > 0) prefetch_input(step, {unit, m});
     torch::Tensor y;
-    if (save) {
+    if (saves({unit, m})) {
       saved_[unit][m] = run_with_gradients(step, {unit, m}, std::move(x));
       y = saved_[unit][m].y.detach();
     } else {
@@ -173,13 +170,13 @@ void StepRunner::forward_unit(Step& step, std::size_t unit) {
 
 void StepRunner::last_unit(Step& step) {
   enter_stage(last_);
-  const Span computing = span("loss", last_, step.number);
+  const Span computing = span("loss", last_, step);
   begin_gradients(last_);
   const double share = 1.0 / static_cast<double>(plan_.config.gradient_accumulation_steps);
-  for (std::size_t m = 0; m < micro_batches_; ++m) {
+  for (std::size_t m = 0; m < step.micro_batches; ++m) {
     const Batch batch = step.batches.at(index_of(step, m));
     torch::Tensor x = resources_.inputs->get(last_, m, AfterGet::release);
-    prefetch_input({last_, m});
+    prefetch_input(step, {last_, m});
     x = x.detach().requires_grad_(true);
     torch::Tensor loss = modules_[last_]->loss(x, batch.targets, share * step.loss_scale);
     step.loss_sum.add_(loss.detach());
@@ -215,14 +212,14 @@ void StepRunner::send_gradients(const Step& step, std::size_t unit) {
 void StepRunner::backward_unit(Step& step, std::size_t unit) {
   enter_stage(unit);
   const bool planned = plan_.units[unit].activations_saved;
-  const Span computing = span(planned ? "backward" : "recompute+backward", unit, step.number);
+  const Span computing = span(planned ? "backward" : "recompute+backward", unit, step);
   begin_gradients(unit);
-  for (std::size_t m = 0; m < micro_batches_; ++m) {
+  for (std::size_t m = 0; m < step.micro_batches; ++m) {
     const bool saved = is_saved({unit, m});
     torch::Tensor x = saved ? torch::Tensor() : input_of(step, {unit, m}, AfterGet::release);
     torch::Tensor dy = resources_.inputs->get(unit + 1, m, AfterGet::release);
-    if (unit > 0 && !planned) prefetch_input({unit, m});
-    prefetch_input({unit + 1, m});
+    if (unit > 0 && !saves({unit, m + 1})) prefetch_input(step, {unit, m});
+    prefetch_input(step, {unit + 1, m});
     Graph graph = saved ? std::exchange(saved_[unit][m], Graph{})
                         : run_with_gradients(step, {unit, m}, std::move(x));
     graph.y.backward(dy);
@@ -240,6 +237,7 @@ void StepRunner::backward_unit(Step& step, std::size_t unit) {
 
 void StepRunner::run_pass(Step& step, const BetweenHook& between) {
   resources_.prefetcher->begin_pass(plan::step_stages(plan_.layouts));
+  step.micro_batches = plan_.micro_batches_of(step.pass);
   const auto begin = Clock::now();
   for (std::size_t u = 0; u < last_; ++u) forward_unit(step, u);
   wait_to_time(step);
@@ -339,7 +337,7 @@ std::optional<double> StepRunner::evaluate(
     const models::Dataset& data, std::uint64_t window_limit,
     const std::function<bool(std::uint64_t, std::uint64_t)>& progress) {
   const std::uint64_t total = data.eval_window_count(window_limit);
-  const std::uint64_t per_pass = micro_batches_ *
+  const std::uint64_t per_pass = plan_.schedule.micro_batches_per_pass *
                                  static_cast<std::uint64_t>(plan_.config.micro_batch_size) *
                                  static_cast<std::uint64_t>(plan_.config.world_size);
   double loss_sum = 0;

@@ -96,6 +96,7 @@ class StepRunner {
     const UpdateSettings& update;
     torch::Tensor loss_sum;  // one fp64 element on the device, unscaled
     std::size_t pass = 0;
+    std::size_t micro_batches = 0;  // of the pass
     double forward_seconds = 0;
     double backward_seconds = 0;
   };
@@ -110,7 +111,7 @@ class StepRunner {
     TraceSpan issued;
     ComputeTimeline::Span runs;
   };
-  Span span(const char* what, std::size_t unit, std::int64_t step);
+  Span span(const char* what, std::size_t unit, const Step& step);
   // A unit's input, and its output with the graph that LibTorch keeps for backward.
   struct Graph {
     torch::Tensor x;
@@ -120,7 +121,7 @@ class StepRunner {
   bool is_last_pass(const Step& step) const { return step.pass + 1 == plan_.passes(); }
   // Index in the step of a pass's micro-batch.
   std::size_t index_of(const Step& step, std::size_t micro_batch) const {
-    return step.pass * micro_batches_ + micro_batch;
+    return step.pass * plan_.schedule.micro_batches_per_pass + micro_batch;
   }
   models::DropoutKey dropout_key(const Step& step, std::size_t micro_batch) const;
   // Views of the parameters that a unit borrows, in the flat buffers of their owners.
@@ -132,6 +133,9 @@ class StepRunner {
   void choose_updates(const Step& step);
   void begin_gradients(std::size_t unit);
   void send_gradients(const Step& step, std::size_t unit);
+  // Whether forward saves the activations of a micro-batch. The last pass may have more of them
+  // than are saved.
+  bool saves(const Cell& cell) const { return cell.micro_batch < saved_[cell.unit].size(); }
   bool is_saved(const Cell& cell) const;
   // Drops the saved activations that backward needs last; false when there are none but those of
   // the unit that computes. Called by the device's memory, on the training thread or on one of
@@ -139,7 +143,7 @@ class StepRunner {
   bool drop_activations();
   Graph run_with_gradients(const Step& step, const Cell& cell, torch::Tensor x);
   torch::Tensor input_of(const Step& step, const Cell& cell, InputStore::AfterGet after);
-  void prefetch_input(const Cell& cell);
+  void prefetch_input(const Step& step, const Cell& cell);
   void forward_unit(Step& step, std::size_t unit);
   void last_unit(Step& step);
   void backward_unit(Step& step, std::size_t unit);
@@ -152,15 +156,14 @@ class StepRunner {
   RunResources& resources_;
   const plan::Plan& plan_;
   const std::uint64_t seed_;
-  const std::size_t micro_batches_;  // of a pass
-  const std::size_t last_;           // index of the last unit
+  const std::size_t last_;  // index of the last unit
   const std::vector<std::shared_ptr<models::UnitModule>> modules_;
   GradientFlow gradients_;
   std::function<void()> stage_hook_;
   const TraceRow compute_row_;
   ComputeTimeline timeline_;
   zero::GatherStall gather_stall_;
-  std::vector<std::vector<Graph>> saved_;  // by unit and micro-batch; empty: computed again
+  std::vector<std::vector<Graph>> saved_;  // by unit and saved micro-batch
   std::size_t computing_ = 0;              // unit
   std::uint64_t dropped_ = 0;
 };

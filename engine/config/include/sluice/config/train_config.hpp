@@ -198,6 +198,14 @@ struct CheckpointConfig {
   ByteBudget copy_bytes = {};
 };
 
+// Micro-batches of a step that go forward and backward together.
+struct PassConfig {
+  // In each pass. Divides gradient_accumulation_steps, less `last`. Empty: the planner chooses.
+  std::optional<std::int64_t> each;
+  // In the last pass: `each` or more. Only beside it. Empty: `each`.
+  std::optional<std::int64_t> last;
+};
+
 // The section "sluice".
 struct SluiceConfig {
   ComputeDevice device;
@@ -212,9 +220,7 @@ struct SluiceConfig {
   bool overlap = true;
   NonFinite non_finite = NonFinite::skip;
   Activations activations = Activations::automatic;
-  // Micro-batches that go forward and backward together. Divides gradient_accumulation_steps.
-  // Empty: the planner chooses.
-  std::optional<std::int64_t> micro_batches_per_pass;
+  PassConfig passes;
   // Empty: a resumed run keeps its format. A new run has a split master for bf16 weights, otherwise
   // an fp32 master; moments in fp32.
   std::optional<MasterFormat> master;

@@ -69,8 +69,10 @@ struct Threads {
 // The schedule of a step.
 struct StepSchedule {
   Threads threads;
-  // Micro-batches that go forward and backward together. Divides the micro-batches of a step.
+  // Micro-batches that go forward and backward together. Activations are saved for no more.
   std::size_t micro_batches_per_pass = 1;
+  // Micro-batches of the last pass, which has the rest of a step's: micro_batches_per_pass or more.
+  std::size_t last_pass_micro_batches = 1;
   int prefetch_units = 1;       // units that are gathered ahead of the computing one
   int gradients_in_flight = 2;  // flat gradient buffers on the device
 };
@@ -155,8 +157,12 @@ struct Plan {
 
   // Passes of a step. With several passes, gradients stay on the device between passes.
   std::size_t passes() const {
-    return static_cast<std::size_t>(config.gradient_accumulation_steps) /
-           schedule.micro_batches_per_pass;
+    const auto all = static_cast<std::size_t>(config.gradient_accumulation_steps);
+    return 1 + (all - schedule.last_pass_micro_batches) / schedule.micro_batches_per_pass;
+  }
+  std::size_t micro_batches_of(std::size_t pass) const {
+    return pass + 1 == passes() ? schedule.last_pass_micro_batches
+                                : schedule.micro_batches_per_pass;
   }
   // Gradients of several passes add up in their home on the device.
   bool gradients_summed_on_device() const { return !own_loop() && passes() > 1; }

@@ -1,0 +1,20 @@
+#pragma once
+// The passes of a step: how many micro-batches go forward and backward together. Thread-safe: values
+// and free functions without state.
+
+#include "placement/preferences.hpp"
+#include "sluice/config/train_config.hpp"
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::plan {
+
+// More passes cost this plan no time: nothing is recomputed, and each pass hides the copies of its
+// weights.
+bool passes_are_free(const Plan& plan);
+
+void set_passes(Plan& plan, const PassSizes& passes);
+
+// The passes that the configuration, or the search, asks for; zeros: it leaves them open.
+PassSizes asked_passes(const config::TrainConfig& config, const Preferences& preferences);
+
+}  // namespace sluice::plan
