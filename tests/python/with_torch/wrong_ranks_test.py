@@ -51,7 +51,7 @@ def run(what: str) -> tuple[subprocess.Popen[str], str, float]:
 
 def test_a_rank_that_stands_still_is_named() -> None:
     rank, output, _ = run("SIGSTOP")
-    assert rank.returncode == 1
+    assert rank.returncode == 1, output
     lines = [line for line in output.splitlines() if line.startswith("sluice: ")]
     assert lines[0].startswith("sluice: rank 0 waited for it: it was in step 3, ")
     assert " has not answered for " in lines[1]
@@ -62,21 +62,21 @@ def test_a_rank_that_stands_still_is_named() -> None:
 @pytest.mark.parametrize("what", ["SIGKILL", "error"])
 def test_a_rank_that_died_is_named(what: str) -> None:
     rank, output, _ = run(what)
-    assert rank.returncode == 1
+    assert rank.returncode == 1, output
     assert "rank 1 (host " in output
     assert "all steps" not in output
 
 
 def test_a_rank_that_ended_early_is_named() -> None:
     rank, output, _ = run("end")
-    assert rank.returncode == 1
+    assert rank.returncode == 1, output
     assert "has ended its training" in output
     assert "rank 1 (host " in output
 
 
 def test_a_rank_that_skips_a_unit_is_named() -> None:
     rank, output, _ = run("skip")
-    assert rank.returncode == 1
+    assert rank.returncode == 1, output
     assert "the ranks do not make the same calls: rank 0 is in step 3, " in output
     assert "rank 1 is in step 3, " in output
 
@@ -90,7 +90,7 @@ def test_a_rank_that_skips_a_unit_is_named() -> None:
 )
 def test_ranks_that_train_different_things_are_named(what: str, named: str) -> None:
     rank, output, _ = run(what)
-    assert rank.returncode == 1
+    assert rank.returncode == 1, output
     assert f"ValueError: the ranks train different things: {named}" in output
 
 
