@@ -52,7 +52,8 @@ def step_lines(
     }
     turns = alternate({str(case): sides}, arguments.rounds, Turns(progress, "hosts"))[str(case)]
     steps = [one.median for one in turns["step"]]
-    compute = [one.median - one.number("stall_seconds.network") for one in turns["local"]]
+    # Medians of two columns: in steps of some milliseconds the waits may be the larger one.
+    compute = [max(0.0, one.median - one.number("stall_seconds.network")) for one in turns["local"]]
     sent = [one.number("network_sent_bytes_per_step") for one in turns["step"]]
     network = [count / rate for count, rate in zip(sent, turns["rate"])]
     bounds = [max(pair) for pair in zip(compute, network)]

@@ -28,7 +28,8 @@ class Rehearsal(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
             (row,) = json.loads(out.read_text())["rows"]
         self.assertEqual(len(row["lines"]), LINES[ROW], row)
-        self.assertTrue(all(line["ours"] > 0 for line in row["lines"]), row)
+        measured = [line for line in row["lines"] if line["case"] != "  compute alone"]  # a difference, which may be 0
+        self.assertTrue(all(line["ours"] > 0 for line in measured), row)
         if ROW == "hosts":
             cut = row["lines"][-1]
             self.assertTrue(cut["met"], cut)

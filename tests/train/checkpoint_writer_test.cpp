@@ -6,13 +6,17 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,6 +45,8 @@ struct Drive {
   bool slow = false;
   offload::test::Fault fault;
   std::atomic<bool> answers{true};
+  int answered_writes = std::numeric_limits<int>::max();  // further ones wait for `answers`
+  std::atomic<int> held{0};                               // writes that wait
 };
 
 // Takes no request before the drive answers.
@@ -57,11 +63,55 @@ class HeldBackend final : public offload::test::WrappedBackend {
   const Drive& drive_;
 };
 
+// Answers the first writes, and the others when the drive answers.
+class LateAnswers final : public offload::test::WrappedBackend {
+ public:
+  LateAnswers(std::unique_ptr<nvme::IoBackend> inner, Drive& drive)
+      : WrappedBackend(std::move(inner)), drive_(drive) {}
+  std::size_t submit(std::span<const nvme::IoRequest> requests) override {
+    const std::size_t taken = inner().submit(requests);
+    for (const nvme::IoRequest& request : requests.first(taken)) {
+      if (request.op == nvme::IoOp::write && writes_++ >= drive_.answered_writes)
+        late_.insert(request.tag);
+    }
+    return taken;
+  }
+  std::size_t reap(std::span<nvme::IoCompletion> completions) override {
+    std::size_t count = 0;
+    for (; drive_.answers && count < completions.size() && !held_.empty(); held_.pop_back())
+      completions[count++] = held_.back();
+    const std::span<nvme::IoCompletion> rest = completions.subspan(count);
+    for (const nvme::IoCompletion& completion : rest.first(inner().reap(rest))) {
+      if (late_.erase(completion.tag) > 0 && !drive_.answers) {
+        held_.push_back(completion);
+        ++drive_.held;
+      } else {
+        completions[count++] = completion;
+      }
+    }
+    return count;
+  }
+  void wait() override {
+    if (held_.empty()) return inner().wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+ private:
+  Drive& drive_;
+  int writes_ = 0;
+  std::set<std::uint64_t> late_;
+  std::vector<nvme::IoCompletion> held_;
+};
+
 CheckpointWriter::MakeIo io_over(Drive& drive) {
   return [&drive] {
     std::unique_ptr<nvme::IoBackend> backend =
         nvme::make_backend(nvme::BackendKind::threads, 8, 2).backend;
-    backend = std::make_unique<HeldBackend>(std::move(backend), drive);
+    if (drive.answered_writes == std::numeric_limits<int>::max()) {
+      backend = std::make_unique<HeldBackend>(std::move(backend), drive);
+    } else {
+      backend = std::make_unique<LateAnswers>(std::move(backend), drive);
+    }
     if (drive.slow) backend = std::make_unique<offload::test::SlowBackend>(std::move(backend));
     backend = std::make_unique<offload::test::FaultyBackend>(std::move(backend), drive.fault);
     return std::make_unique<nvme::IoEngine>(std::move(backend), nvme::IoEngineOptions{});
@@ -278,6 +328,43 @@ TEST_F(CheckpointWriting, TheDestructorTellsOfOneThatFailed) {
   }
   EXPECT_TRUE(log.contains("the checkpoint of step 0 is missing: "));
   EXPECT_TRUE(std::filesystem::is_empty(folder()));
+}
+
+// The first write fails at once, and others are on their way: those of the unit's other parts where
+// the unit has a copy, or else those of other units.
+TEST_F(CheckpointWriting, AFailedOneEndsWhenItsOtherWritesHave) {
+  for (const std::uint64_t copied : {0U, 100U}) {
+    std::filesystem::create_directory(folder());
+    const ByteBudget copies{ByteBudget::Kind::percent, copied};
+    const plan::Plan plan = plan_with({}, {.every = 1, .copies = copies}, false);
+    RunResources resources(plan, SwapMode::create);
+    initialise_states(resources, kSeed, std::nullopt);
+    Progress progress;
+    begin_progress(progress, *resources.communicator);
+    Drive drive;
+    drive.fault.op = nvme::IoOp::write;
+    drive.fault.requests_until = 0;
+    drive.answers = false;
+    drive.answered_writes = copied == 0 ? static_cast<int>(plan.state_format.part_count()) : 1;
+    CheckpointWriter writer(resources, io_over(drive));
+    writer.begin(progress, {.seed = kSeed, .settings = {}}, folder());
+    const auto begin = std::chrono::steady_clock::now();
+    while (drive.held == 0) {
+      ASSERT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    // A writer that does not wait for them waits later, in the destructor of its files.
+    std::thread answer([&drive] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      drive.answers = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_NO_THROW(writer.poll(progress)) << "its writes are under way";
+    EXPECT_EQ(writer.writing(), 0);
+    answer.join();
+    EXPECT_THROW(writer.finish(progress), IoError);
+    EXPECT_TRUE(std::filesystem::is_empty(folder()));
+  }
 }
 
 // Every unit has a copy, so nobody but the writer waits for the files.

@@ -1,6 +1,6 @@
 #pragma once
-// The passes of a step: how many micro-batches go forward and backward together. Thread-safe: values
-// and free functions without state.
+// The passes of a step: how many micro-batches go forward and backward together. Thread-safe:
+// values and free functions without state.
 
 #include "placement/preferences.hpp"
 #include "sluice/config/train_config.hpp"
