@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "hooked_course.hpp"
 #include "late_gpu.hpp"
@@ -101,6 +103,35 @@ TEST_P(LateHooks, AParameterIsSetAfterTheWorkThatReadsIt) {
       EXPECT_TRUE(torch::equal(run.loop.parameter(name), before * 2)) << name;
     }
     run.loop.finish();
+    EXPECT_THAT(gpu.violations(), IsEmpty());
+    if (HasFailure()) return;
+  }
+}
+
+// Masters and moments are read on the updater's thread, from NVMe too.
+TEST_P(LateHooks, AStateIsThatOfTheLastUpdate) {
+  LoopSetup setup;
+  setup.optimizer_device = GetParam().states;
+  setup.param_device = GetParam().weights;
+  const auto states_on = [&](RunDevice device) {
+    OnDevice run(setup, std::move(device));
+    run.model.take_steps(0, 2);
+    std::vector<torch::Tensor> states;
+    for (const char* name : {"head.norm.weight", "h.2.down.weight"})
+      for (const std::optional<std::size_t> moment : {std::optional<std::size_t>(), {0}, {1}})
+        states.push_back(run.loop.state(name, moment).clone());  // as it is now
+    run.loop.finish();
+    return states;
+  };
+  const std::vector<torch::Tensor> expected = states_on(test::make_stand_in_gpu(kMemoryBytes));
+  for (const std::uint64_t seed : test::schedules(10)) {
+    SCOPED_TRACE("schedule " + std::to_string(seed));
+    const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
+    const std::vector<torch::Tensor> states = states_on(gpu.run_device());
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      EXPECT_TRUE(torch::equal(states[i], expected[i])) << i;
+      EXPECT_GT(states[i].abs().max().item<float>(), 0) << i;
+    }
     EXPECT_THAT(gpu.violations(), IsEmpty());
     if (HasFailure()) return;
   }
