@@ -27,6 +27,8 @@
 #include "saved/saved_state.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/checkpoints.hpp"
+#include "sluice/models/rank_commit.hpp"
+#include "sluice/zero/communicator.hpp"
 
 namespace sluice::train {
 namespace {
@@ -129,6 +131,7 @@ struct Checkpoints {
   ByteBudget copies = {};  // all units have one
   bool overlap = true;
   bool strict = false;
+  int ranks = 1;
 };
 
 class CheckpointWriting : public test::DeviceRun {
@@ -141,6 +144,8 @@ class CheckpointWriting : public test::DeviceRun {
     config.sluice.checkpoints.copy_bytes = checkpoints.copies;
     config.sluice.overlap = checkpoints.overlap;
     config.sluice.strict = checkpoints.strict;
+    config.world_size = checkpoints.ranks;
+    config.train_batch_size *= checkpoints.ranks;
     return plan::make_plan(config, model_of(each), each.placement, machine_of(each, on_gpu));
   }
   std::string folder() const { return file("checkpoints"); }
@@ -364,6 +369,47 @@ TEST_F(CheckpointWriting, AFailedOneEndsWhenItsOtherWritesHave) {
     answer.join();
     EXPECT_THROW(writer.finish(progress), IoError);
     EXPECT_TRUE(std::filesystem::is_empty(folder()));
+  }
+}
+
+// Another rank has no room, and this one learns of it while its own files are made and its states
+// are copied.
+TEST_F(CheckpointWriting, AnotherRanksErrorEndsItAfterItsOwnWork) {
+  for (const bool holds_copies : {false, true}) {
+    std::filesystem::create_directory(folder());
+    auto ranks = zero::make_thread_communicators(2);
+    auto gathering = zero::make_thread_communicators(2);
+    std::thread other([there = std::move(ranks[1]), directory = folder()] {
+      models::do_on_first(*there, directory, [] { return std::string(); });
+      EXPECT_THROW(models::do_on_all(*there, directory, [] { throw Error("no room"); }), Error);
+    });
+    const plan::Plan plan = plan_with({}, {.every = 1, .ranks = 2}, false);
+    RunResources resources(
+        plan, SwapMode::create, nullptr, make_run_device(plan, nullptr),
+        {.communicator = std::move(ranks[0]), .gather_communicator = std::move(gathering[0])});
+    initialise_states(resources, kSeed, std::nullopt);
+    Progress progress;
+    std::atomic<int> ended{0};
+    const auto take_long = [&ended] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      ++ended;
+    };
+    CheckpointWriter writer(resources, [&] {
+      if (!holds_copies) take_long();
+      return io_over(undisturbed_)();
+    });
+    std::atomic<bool> first{true};
+    Ticket visit;
+    if (holds_copies) {
+      visit = resources.updater->begin_visit(0, StateUpdater::Access::read, [&](const auto&) {
+        if (first.exchange(false)) take_long();  // the copies come after it
+      });
+    }
+    EXPECT_THROW(writer.begin(progress, {.seed = kSeed, .settings = {}}, folder()), Error);
+    EXPECT_EQ(ended, 1) << "holds_copies " << holds_copies;
+    EXPECT_TRUE(std::filesystem::is_empty(folder()));
+    other.join();
+    if (holds_copies) visit.finish();
   }
 }
 
