@@ -131,6 +131,14 @@ std::pair<std::string, Values> scheduler_with(const std::string& name) {
   return {"WarmupLR", {}};
 }
 
+Values sluice_context_of(const std::string& path) {
+  if (path == "sluice.last_pass_micro_batches")
+    return {{"gradient_accumulation_steps", "8"}, {"sluice.micro_batches_per_pass", "1"}};
+  if (path.starts_with("sluice.checkpoint_") || path.starts_with("sluice.keep"))
+    return {{"sluice.checkpoint_dir", "\"/somewhere\""}, {"sluice.checkpoint_every", "10"}};
+  return {};
+}
+
 // The other keys that make a key valid or give it an effect.
 Values context_of(const std::string& path) {
   Values context = {{"optimizer.type", "\"Adam\""}, {"train_batch_size", "8"}};
@@ -164,14 +172,7 @@ Values context_of(const std::string& path) {
     context.push_back({full + "device", "\"nvme\""});
     context.push_back({full + "nvme_path", "\"/somewhere\""});
   }
-  if (path == "sluice.last_pass_micro_batches") {
-    context.push_back({"gradient_accumulation_steps", "8"});
-    context.push_back({"sluice.micro_batches_per_pass", "1"});
-  }
-  if (in("sluice.checkpoint_") || in("sluice.keep")) {
-    context.push_back({"sluice.checkpoint_dir", "\"/somewhere\""});
-    context.push_back({"sluice.checkpoint_every", "10"});
-  }
+  for (const auto& each : sluice_context_of(path)) context.push_back(each);
   return context;
 }
 

@@ -23,8 +23,8 @@ std::vector<std::uint64_t> numbers_of(const plan::MachineFacts& facts) {
                                         static_cast<std::uint64_t>(facts.cores)};
   for (const auto& [directory, free] : facts.free_disk_bytes) numbers.push_back(free);
   for (const auto& [directory, file_system] : facts.file_systems) {
-    const auto first = std::find_if(facts.file_systems.begin(), facts.file_systems.end(),
-                                    [&](const auto& other) { return other.second == file_system; });
+    const auto is_same = [id = file_system](const auto& other) { return other.second == id; };
+    const auto first = std::find_if(facts.file_systems.begin(), facts.file_systems.end(), is_same);
     numbers.push_back(static_cast<std::uint64_t>(first - facts.file_systems.begin()));
   }
   return numbers;
