@@ -22,6 +22,7 @@ using Bytes = std::vector<std::byte>;
 inline void on_threads(std::vector<std::unique_ptr<Communicator>>& ranks,
                        const std::function<void(Communicator&)>& body) {
   std::vector<std::thread> threads;
+  threads.reserve(ranks.size());
   for (auto& rank : ranks) threads.emplace_back([&body, &rank] { body(*rank); });
   for (std::thread& thread : threads) thread.join();
 }

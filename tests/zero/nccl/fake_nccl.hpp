@@ -158,7 +158,7 @@ class FakeNccl final : public NcclApi {
   NcclResult group_end() override {
     if (const NcclResult result = enter("group_end"); result != ncclSuccess) return result;
     // The calls of a group run at once; in one stream's order, its sends come first.
-    std::vector<Queued> group = std::exchange(group_, {});
+    std::vector<Queued> group = std::exchange(group_of_thread, {});
     std::stable_partition(group.begin(), group.end(),
                           [](const Queued& each) { return each.run == &FakeNccl::run_send; });
     for (const Queued& each : group) launch(each);
@@ -209,7 +209,7 @@ class FakeNccl final : public NcclApi {
   NcclResult queue(const std::string& function, ncclComm_t comm, void* stream, const NcclMemory& m,
                    Run run) {
     if (const NcclResult result = enter(function); result != ncclSuccess) return result;
-    group_.push_back({of(comm), stream, m, run});
+    group_of_thread.push_back({of(comm), stream, m, run});
     return ncclInProgress;
   }
   void launch(const Queued& each) {
@@ -326,7 +326,7 @@ class FakeNccl final : public NcclApi {
   }
 
   offload::test::FakeCuda& cuda_;
-  static inline thread_local std::vector<Queued> group_;
+  static inline thread_local std::vector<Queued> group_of_thread;
   Mutex mutex_;
   std::shared_ptr<FakeWorld> world_ SLUICE_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Comm>> comms_ SLUICE_GUARDED_BY(mutex_);

@@ -52,6 +52,7 @@ class FakeRanks {
   void join(double limit_seconds = 60) {
     ranks.resize(static_cast<std::size_t>(world_size_));
     std::vector<std::thread> threads;
+    threads.reserve(ranks.size());
     for (int rank = 0; rank < world_size_; ++rank) {
       threads.emplace_back([this, rank, limit_seconds] {
         ranks[static_cast<std::size_t>(rank)] =
