@@ -100,7 +100,7 @@ TEST(Refusal, IsOneStoryWhateverIsShort) {
                                static_cast<std::uint64_t>(pick(1, 30)));
     config.sluice.overlap = pick(0, 1) == 1;
     const std::string text =
-        refusal(config, model_config(pick(1, 8), 64 * pick(1, 8)), roomy_machine());
+        refusal(config, model_config(pick(1, 8), std::int64_t{64} * pick(1, 8)), roomy_machine());
     if (text.empty()) continue;
     ++refused;
     cells_of_one_story(text);

@@ -86,7 +86,7 @@ struct Batch {
 inline Batch batch(int index) {
   Tensor inputs = torch::empty({2, kLength}, torch::kInt64);
   for (std::int64_t i = 0; i < inputs.numel(); ++i)
-    inputs.data_ptr<std::int64_t>()[i] = (i * i + 3 * index * (i + 1)) % kVocabulary;
+    inputs.data_ptr<std::int64_t>()[i] = (i * i + std::int64_t{3} * index * (i + 1)) % kVocabulary;
   return {inputs, (inputs * 5 + 1) % kVocabulary};
 }
 

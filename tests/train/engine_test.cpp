@@ -116,7 +116,7 @@ TEST(OwnLoop, FrozenParametersStayAsTheyAreAndHaveNoStates) {
     Tensor forward(const Tensor& x) { return x.mm(frozen).mm(trained); }
     Tensor frozen, trained;
   };
-  constexpr std::uint64_t kBytes = 64 * 64 * sizeof(float);
+  constexpr std::uint64_t kBytes = sizeof(float) * 64 * 64;
   for (const std::string keys : {"", "\"activations\": \"recompute\", "}) {
     LoopSetup setup = one_step();
     setup.sluice_keys = keys;

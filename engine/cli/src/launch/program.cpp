@@ -15,7 +15,7 @@ std::string find_in_path(const std::string& name) {
   const char* const path = std::getenv("PATH");
   std::istringstream folders(path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path);
   for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string file = (fs::path(folder.empty() ? "." : folder) / name).string();
+    std::string file = (fs::path(folder.empty() ? "." : folder) / name).string();
     std::error_code error;
     if (fs::is_regular_file(file, error) && ::access(file.c_str(), X_OK) == 0) return file;
   }
