@@ -133,15 +133,15 @@ TEST(FastestPlan, HasALargerLastPassWhereUpdatesAreSlow) {
   config.gradient_clipping = 0;
   const Plan quick = gpu_plan(config, 4);
   EXPECT_EQ(quick.passes(), 8U);
-  EXPECT_EQ(quick.schedule.last_pass_micro_batches, 2U);
+  EXPECT_EQ(quick.schedule.passes.last, 2U);
   const Plan slow = gpu_plan(config, 30);
-  EXPECT_EQ(slow.schedule.micro_batches_per_pass, 2U);
-  EXPECT_GT(slow.schedule.last_pass_micro_batches, 2U);
+  EXPECT_EQ(slow.schedule.passes.each, 2U);
+  EXPECT_GT(slow.schedule.passes.last, 2U);
   EXPECT_LT(slow.passes(), 8U);
   EXPECT_NE(line_of(slow).find("2 micro-batches a pass, "), std::string::npos) << line_of(slow);
   config.sluice.activations = config::Activations::keep;
   const StepSchedule keeping = gpu_plan(config, 30).schedule;
-  EXPECT_EQ(keeping.last_pass_micro_batches, keeping.micro_batches_per_pass) << "all are saved";
+  EXPECT_EQ(keeping.passes.last, keeping.passes.each) << "all are saved";
 }
 
 // Plans of a configuration, and how many of them are faster than the usual one.

@@ -60,7 +60,7 @@ TEST(Prediction, ALargerLastPassComputesSomeActivationsAgain) {
   Plan plan = plan_of(Device::cpu, 0);
   for (std::size_t u = 0; u + 1 < plan.units.size(); ++u) plan.units[u].activations_saved = true;
   plan.config.gradient_accumulation_steps = 6;
-  plan.schedule.last_pass_micro_batches = 3;
+  plan.schedule.passes.last = 3;
   ASSERT_EQ(plan.passes(), 4U);
   EXPECT_NEAR(predict(plan, compute_only()).compute_seconds, 6 * 6.0 + 2 * 2.0, 1e-9);
 }

@@ -281,19 +281,18 @@ void check_master(Checker& checker, const TrainConfig& config) {
 // The last pass may be larger than the others, by some more micro-batches of the step.
 void check_last_pass(Checker& checker, const TrainConfig& config) {
   constexpr const char* kPath = "sluice.last_pass_micro_batches";
-  const std::optional<std::int64_t>& last = config.sluice.passes.last;
+  const auto& [each, last] = config.sluice.passes;
   if (!last || checker.wrong(kPath)) return;
-  const std::optional<std::int64_t>& per_pass = config.sluice.passes.each;
-  if (!per_pass) return checker.add_problem(kPath, "needs micro_batches_per_pass beside it");
+  if (!each) return checker.add_problem(kPath, "needs micro_batches_per_pass beside it");
   const std::int64_t all = config.gradient_accumulation_steps;
-  if (*last < *per_pass || *last > all || (all - *last) % *per_pass != 0) {
+  if (!config.sluice.passes.fit(all)) {
     return checker.add_problem(
-        kPath, "must leave a multiple of micro_batches_per_pass, " + std::to_string(*per_pass) +
+        kPath, "must leave a multiple of micro_batches_per_pass, " + std::to_string(*each) +
                    ", of the " + std::to_string(all) +
                    " of gradient_accumulation_steps, and be no less than it, found " +
                    std::to_string(*last));
   }
-  if (*last > *per_pass && config.sluice.activations == Activations::keep) {
+  if (*last > *each && config.sluice.activations == Activations::keep) {
     checker.add_problem(kPath,
                         "computes activations again, which \"activations\": \"keep\" excludes; "
                         "leave one of them out");
@@ -302,14 +301,13 @@ void check_last_pass(Checker& checker, const TrainConfig& config) {
 
 void check_passes(Checker& checker, const TrainConfig& config) {
   constexpr const char* kPath = "sluice.micro_batches_per_pass";
-  const std::optional<std::int64_t>& per_pass = config.sluice.passes.each;
+  const PassConfig& passes = config.sluice.passes;
   if (checker.wrong(kPath) || config.gradient_accumulation_steps < 1) return;
   check_last_pass(checker, config);
-  if (!per_pass || config.sluice.passes.last) return;
-  if (config.gradient_accumulation_steps % *per_pass == 0) return;
+  if (!passes.each || passes.last || passes.fit(config.gradient_accumulation_steps)) return;
   checker.add_problem(kPath, "must divide gradient_accumulation_steps, which is " +
                                  std::to_string(config.gradient_accumulation_steps) + ", found " +
-                                 std::to_string(*per_pass));
+                                 std::to_string(*passes.each));
 }
 
 // Applies the sections "aio" and "sluice" of one more file to `config`.

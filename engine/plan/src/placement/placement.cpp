@@ -105,9 +105,7 @@ void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& prefe
         activations == config::Activations::offload ||
         (activations == config::Activations::automatic && preferences.inputs_in_host);
     if (plan.own_loop()) continue;
-    if (u > 0)
-      unit.inputs.assign(plan.schedule.last_pass_micro_batches,
-                         to_host ? Tier::host : Tier::device);
+    if (u > 0) unit.inputs.assign(plan.schedule.passes.last, to_host ? Tier::host : Tier::device);
     unit.activations_saved = activations == config::Activations::keep && u + 1 < plan.units.size();
   }
 }
@@ -266,7 +264,7 @@ void place_resident(Plan& plan) {
     plan.units[u].frozen = plan.layouts[u].frozen;
     plan.units[u].device_host_addressable = plan.device.host_addressable;
     if (plan.own_loop()) continue;
-    if (u > 0) plan.units[u].inputs.assign(plan.schedule.last_pass_micro_batches, Tier::device);
+    if (u > 0) plan.units[u].inputs.assign(plan.schedule.passes.last, Tier::device);
     plan.units[u].activations_saved = save && u + 1 < plan.units.size();
   }
   use_overlap_and_rings(plan, {plan.config.sluice.overlap ? 1 : 0, 1},

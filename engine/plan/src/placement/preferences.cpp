@@ -19,7 +19,7 @@ constexpr std::pair<bool Preferences::*, const char*> kPreferences[] = {
 std::vector<PassSizes> other_passes(const Plan& plan) {
   if (!plan.device.gpu || plan.own_loop() || plan.config.sluice.passes.each) return {};
   const auto all = static_cast<std::size_t>(plan.config.gradient_accumulation_steps);
-  const PassSizes now{plan.schedule.micro_batches_per_pass, plan.schedule.last_pass_micro_batches};
+  const PassSizes& now = plan.schedule.passes;
   std::vector<PassSizes> others;
   // A last pass that has all micro-batches is the only one, which has them saved or computed again.
   if (plan.config.sluice.activations != config::Activations::keep && now.last + now.each < all)
@@ -50,8 +50,8 @@ std::string text_of(const Preferences& preferences) {
   for (const auto& [member, text] : kPreferences) {
     if (preferences.*member) all += (all.empty() ? "" : "; ") + std::string(text);
   }
-  const auto& [each, last] = preferences.passes;
-  if (each > 0) {
+  if (preferences.passes) {
+    const auto& [each, last] = *preferences.passes;
     all += (all.empty() ? "" : "; ") + std::to_string(each) +
            (each == 1 ? " micro-batch a pass" : " micro-batches a pass") +
            (last > each ? ", " + std::to_string(last) + " in the last one" : "");

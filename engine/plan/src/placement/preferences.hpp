@@ -3,19 +3,13 @@
 // choice is faster depends on the machine. Thread-safe: values and free functions without state.
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::plan {
-
-// Micro-batches that a pass has, and the last one.
-struct PassSizes {
-  std::size_t each = 0;
-  std::size_t last = 0;
-  bool operator==(const PassSizes&) const = default;
-};
 
 // All false by default: items with the least traffic per byte held leave a tier first.
 struct Preferences {
@@ -31,9 +25,9 @@ struct Preferences {
   bool read_ahead_first = false;
   // The cache gets spare host memory last. Only with "cache_bytes": "auto".
   bool cache_last = false;
-  // The passes of a step; zeros: make_plan() chooses. Only where the configuration leaves them
+  // The passes of a step; empty: make_plan() chooses. Only where the configuration leaves them
   // open.
-  PassSizes passes;
+  std::optional<PassSizes> passes;
 
   // Moves everything movable off the device. Tried only when all else fails; never a search option.
   bool least_on_device = false;

@@ -68,7 +68,7 @@ std::uint64_t fill_cache(Plan& plan, std::uint64_t room_bytes) {
 bool updates_may_lag(const Plan& plan) {
   constexpr std::int64_t kTokensThatHideUpdates = 36'000;
   if (!plan.device.gpu || plan.own_loop()) return false;
-  const std::int64_t tokens = static_cast<std::int64_t>(plan.schedule.last_pass_micro_batches) *
+  const std::int64_t tokens = static_cast<std::int64_t>(plan.schedule.passes.last) *
                               plan.config.micro_batch_size * plan.model.n_positions;
   return tokens < kTokensThatHideUpdates;
 }

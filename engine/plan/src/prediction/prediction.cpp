@@ -131,7 +131,7 @@ class Costs {
       return of.first.*pass + static_cast<double>(stage.micro_batches - 1) * of.next.*pass;
     };
     // Micro-batches of the last pass beyond those of every pass are not saved.
-    const std::size_t most_saved = saves ? plan_.schedule.micro_batches_per_pass : 0;
+    const std::size_t most_saved = saves ? plan_.schedule.passes.each : 0;
     const auto again =
         static_cast<double>(stage.micro_batches - std::min(stage.micro_batches, most_saved));
     const auto gradient_bytes = static_cast<double>(plan_.layouts[stage.unit].flat_count *

@@ -259,27 +259,26 @@ Outcome plan_once(const config::TrainConfig& config, const Subject& subject, Pla
                   const MachineFacts& machine, const Preferences& preferences = {}) {
   Plan plan = describe(config, subject, placement, machine);
   const auto all = static_cast<std::size_t>(config.gradient_accumulation_steps);
-  set_passes(plan, {all, all});
+  plan.schedule.passes = {all, all};
   if (plan.own_loop()) {
-    set_passes(plan, {1, 1});
-  } else if (const PassSizes asked = asked_passes(config, preferences); asked.each > 0) {
-    set_passes(plan, asked);
+    plan.schedule.passes = {};
+  } else if (const std::optional<PassSizes> asked = asked_passes(config, preferences)) {
+    plan.schedule.passes = *asked;
   } else if (plan.device.gpu) {
     // The most micro-batches per pass without recompute.
     for (std::size_t passes = 1; passes <= all; ++passes) {
       if (all % passes != 0) continue;
-      set_passes(plan, {all / passes, all / passes});
+      plan.schedule.passes = {all / passes, all / passes};
       Outcome tried = plan_passes(plan, preferences, machine);
       if (!tried.problems.empty() || !passes_are_free(tried.plan)) continue;
       if (passes > 1) {
-        tried.plan.choices.push_back("micro_batches_per_pass: " +
-                                     std::to_string(tried.plan.schedule.micro_batches_per_pass) +
-                                     " of " + std::to_string(all) +
-                                     ": all their activations fit, so nothing is recomputed");
+        tried.plan.choices.push_back(
+            "micro_batches_per_pass: " + std::to_string(tried.plan.schedule.passes.each) + " of " +
+            std::to_string(all) + ": all their activations fit, so nothing is recomputed");
       }
       return tried;
     }
-    set_passes(plan, {all, all});
+    plan.schedule.passes = {all, all};
   }
   return plan_passes(plan, preferences, machine);
 }

@@ -1,7 +1,5 @@
 #include "search/passes.hpp"
 
-#include <cstdint>
-
 #include "sluice/offload/tier.hpp"
 
 namespace sluice::plan {
@@ -18,7 +16,7 @@ constexpr std::size_t kTokensThatHideWeights = 16'384;
 }  // namespace
 
 bool passes_are_free(const Plan& plan) {
-  const auto tokens_per_pass = plan.schedule.micro_batches_per_pass *
+  const auto tokens_per_pass = plan.schedule.passes.each *
                                static_cast<std::size_t>(plan.config.micro_batch_size) *
                                static_cast<std::size_t>(plan.model.n_positions);
   const bool hides_weights = plan.passes() == 1 || tokens_per_pass >= kTokensThatHideWeights;
@@ -31,17 +29,11 @@ bool passes_are_free(const Plan& plan) {
   return true;
 }
 
-void set_passes(Plan& plan, const PassSizes& passes) {
-  plan.schedule.micro_batches_per_pass = passes.each;
-  plan.schedule.last_pass_micro_batches = passes.last;
-}
-
-PassSizes asked_passes(const config::TrainConfig& config, const Preferences& preferences) {
-  const config::SluiceConfig& sluice = config.sluice;
-  if (!sluice.passes.each) return preferences.passes;
-  const std::int64_t each = *sluice.passes.each;
-  return {static_cast<std::size_t>(each),
-          static_cast<std::size_t>(sluice.passes.last.value_or(each))};
+std::optional<PassSizes> asked_passes(const config::TrainConfig& config,
+                                      const Preferences& preferences) {
+  const auto& [each, last] = config.sluice.passes;
+  if (!each) return preferences.passes;
+  return PassSizes{static_cast<std::size_t>(*each), static_cast<std::size_t>(last.value_or(*each))};
 }
 
 }  // namespace sluice::plan

@@ -2,6 +2,8 @@
 // The passes of a step: how many micro-batches go forward and backward together. Thread-safe:
 // values and free functions without state.
 
+#include <optional>
+
 #include "placement/preferences.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/plan/plan.hpp"
@@ -12,9 +14,8 @@ namespace sluice::plan {
 // weights.
 bool passes_are_free(const Plan& plan);
 
-void set_passes(Plan& plan, const PassSizes& passes);
-
-// The passes that the configuration, or the search, asks for; zeros: it leaves them open.
-PassSizes asked_passes(const config::TrainConfig& config, const Preferences& preferences);
+// The passes that the configuration, or else the search, asks for; empty: they are open.
+std::optional<PassSizes> asked_passes(const config::TrainConfig& config,
+                                      const Preferences& preferences);
 
 }  // namespace sluice::plan

@@ -45,7 +45,7 @@ PlacedPlan find_placement(Plan plan, const StepModel& model, const Preferences& 
 void find_least(Plan& plan, const StepModel& model) {
   if (plan.gradients_summed_on_device() && !plan.config.sluice.passes.each) {
     Plan one_pass = plan;
-    one_pass.schedule.micro_batches_per_pass = one_pass.schedule.last_pass_micro_batches =
+    one_pass.schedule.passes.each = one_pass.schedule.passes.last =
         static_cast<std::size_t>(plan.config.gradient_accumulation_steps);
     find_least(one_pass, StepModel(one_pass));
     plan.least.device_bytes = one_pass.least.device_bytes;

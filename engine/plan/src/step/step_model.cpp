@@ -99,9 +99,8 @@ StepModel::StepModel(const Plan& plan)
       uses_(stages_by_unit(stages_, plan.layouts.size())),
       workspaces_(workspaces_of(plan)),
       fixed_(fixed_by_stage(plan, stages_, workspaces_)),
-      saved_micro_batches_(plan.schedule.micro_batches_per_pass),
-      more_in_last_pass_(plan.schedule.last_pass_micro_batches >
-                         plan.schedule.micro_batches_per_pass),
+      saved_micro_batches_(plan.schedule.passes.each),
+      more_in_last_pass_(plan.schedule.passes.last > plan.schedule.passes.each),
       last_unit_(plan.layouts.size() - 1),
       first_backward_(plan.own_loop() ? plan.own.calls.size() : last_unit_),
       one_rank_(plan.config.world_size == 1),

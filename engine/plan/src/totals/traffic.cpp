@@ -71,7 +71,7 @@ UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::si
   for (std::size_t m = 0; m < unit.inputs.size(); ++m) {
     const Tier input = unit.inputs[m];
     if (input == Tier::device) continue;
-    const std::uint64_t passes = m < plan.schedule.micro_batches_per_pass ? plan.passes() : 1;
+    const std::uint64_t passes = m < plan.schedule.passes.each ? plan.passes() : 1;
     // Out: the unit's input, then the gradient of it. In: the input for forward and for backward,
     // and the gradient of it for the backward of the unit before. The last unit uses its input
     // once, for both.

@@ -133,8 +133,8 @@ models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& p
       {"type of gradient sums", std::string(name_of(config.gradient_dtype()))},
       {"held-out data", held_out_text(request, data)},
       {"learning rate", learning_rate_text(config)},
-      {kMicroBatchesPerPass, std::to_string(plan.schedule.micro_batches_per_pass)},
-      {kLastPass, std::to_string(plan.schedule.last_pass_micro_batches)},
+      {kMicroBatchesPerPass, std::to_string(plan.schedule.passes.each)},
+      {kLastPass, std::to_string(plan.schedule.passes.last)},
       {"optimizer", optimizer_text(config.optimizer)},
       {"order of the data", order_text(*data.train)},
       {"parameter groups", groups_text(plan.groups)},
@@ -183,18 +183,20 @@ void compare_checksums(const models::RunSettings& saved, const models::RunSettin
 void adopt_passes(config::TrainConfig& config, const RunSource& source) {
   config::SluiceConfig& sluice = config.sluice;
   if (!source.state || sluice.passes.each) return;
-  const std::int64_t each = number_in(source.state->settings, kMicroBatchesPerPass).value_or(0);
-  const std::int64_t last = number_in(source.state->settings, kLastPass).value_or(each);
-  const std::int64_t all = config.gradient_accumulation_steps;
-  const bool possible = each > 0 && last >= each && last <= all && (all - last) % each == 0 &&
-                        (last == each || sluice.activations != config::Activations::keep);
-  if (!possible) return;  // the configuration has changed; compare_settings() says so
-  sluice.passes.each = each;
-  sluice.passes.last = last;
-  if (each == all) return;
-  log(LogLevel::info, "micro_batches_per_pass: " + std::to_string(each) +
-                          (last > each ? ", " + std::to_string(last) + " in the last pass" : "") +
-                          ", as the run was begun");
+  const config::PassConfig saved{.each = number_in(source.state->settings, kMicroBatchesPerPass),
+                                 .last = number_in(source.state->settings, kLastPass)};
+  if (!saved.each) return;
+  const std::int64_t last = saved.last.value_or(*saved.each);
+  const bool computes_again = last > *saved.each;
+  // The configuration has changed; compare_settings() says so.
+  if (!saved.fit(config.gradient_accumulation_steps)) return;
+  if (computes_again && sluice.activations == config::Activations::keep) return;
+  sluice.passes = saved;
+  if (*saved.each == config.gradient_accumulation_steps) return;
+  log(LogLevel::info,
+      "micro_batches_per_pass: " + std::to_string(*saved.each) +
+          (computes_again ? ", " + std::to_string(last) + " in the last pass" : "") +
+          ", as the run was begun");
 }
 
 }  // namespace sluice::train

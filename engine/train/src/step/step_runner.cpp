@@ -34,7 +34,7 @@ StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
       timeline_(*resources.device, resources.trace),
       saved_(last_) {
   for (std::size_t u = 0; u < last_; ++u) {
-    if (plan_.units[u].activations_saved) saved_[u].resize(plan_.schedule.micro_batches_per_pass);
+    if (plan_.units[u].activations_saved) saved_[u].resize(plan_.schedule.passes.each);
   }
   resources_.device->memory().set_make_room([this] { return drop_activations(); });
 }
@@ -337,7 +337,7 @@ std::optional<double> StepRunner::evaluate(
     const models::Dataset& data, std::uint64_t window_limit,
     const std::function<bool(std::uint64_t, std::uint64_t)>& progress) {
   const std::uint64_t total = data.eval_window_count(window_limit);
-  const std::uint64_t per_pass = plan_.schedule.micro_batches_per_pass *
+  const std::uint64_t per_pass = plan_.schedule.passes.each *
                                  static_cast<std::uint64_t>(plan_.config.micro_batch_size) *
                                  static_cast<std::uint64_t>(plan_.config.world_size);
   double loss_sum = 0;

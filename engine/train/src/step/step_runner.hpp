@@ -121,7 +121,7 @@ class StepRunner {
   bool is_last_pass(const Step& step) const { return step.pass + 1 == plan_.passes(); }
   // Index in the step of a pass's micro-batch.
   std::size_t index_of(const Step& step, std::size_t micro_batch) const {
-    return step.pass * plan_.schedule.micro_batches_per_pass + micro_batch;
+    return step.pass * plan_.schedule.passes.each + micro_batch;
   }
   models::DropoutKey dropout_key(const Step& step, std::size_t micro_batch) const;
   // Views of the parameters that a unit borrows, in the flat buffers of their owners.

@@ -204,6 +204,11 @@ struct PassConfig {
   std::optional<std::int64_t> each;
   // In the last pass: `each` or more. Only beside it. Empty: `each`.
   std::optional<std::int64_t> last;
+  // The `all` micro-batches of a step, 1 or more, make such passes. `each` is set.
+  bool fit(std::int64_t all) const {
+    const std::int64_t ending = last.value_or(*each);
+    return *each >= 1 && ending >= *each && ending <= all && (all - ending) % *each == 0;
+  }
 };
 
 // The section "sluice".

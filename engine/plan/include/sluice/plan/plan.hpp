@@ -66,13 +66,17 @@ struct Threads {
   int io = 1;
 };
 
+// Micro-batches that go forward and backward together.
+struct PassSizes {
+  std::size_t each = 1;  // of each pass; activations are saved for no more
+  std::size_t last = 1;  // of the last pass, which has the rest of a step's: `each` or more
+  bool operator==(const PassSizes&) const = default;
+};
+
 // The schedule of a step.
 struct StepSchedule {
   Threads threads;
-  // Micro-batches that go forward and backward together. Activations are saved for no more.
-  std::size_t micro_batches_per_pass = 1;
-  // Micro-batches of the last pass, which has the rest of a step's: micro_batches_per_pass or more.
-  std::size_t last_pass_micro_batches = 1;
+  PassSizes passes;
   int prefetch_units = 1;       // units that are gathered ahead of the computing one
   int gradients_in_flight = 2;  // flat gradient buffers on the device
 };
@@ -158,11 +162,10 @@ struct Plan {
   // Passes of a step. With several passes, gradients stay on the device between passes.
   std::size_t passes() const {
     const auto all = static_cast<std::size_t>(config.gradient_accumulation_steps);
-    return 1 + (all - schedule.last_pass_micro_batches) / schedule.micro_batches_per_pass;
+    return 1 + (all - schedule.passes.last) / schedule.passes.each;
   }
   std::size_t micro_batches_of(std::size_t pass) const {
-    return pass + 1 == passes() ? schedule.last_pass_micro_batches
-                                : schedule.micro_batches_per_pass;
+    return pass + 1 == passes() ? schedule.passes.last : schedule.passes.each;
   }
   // Gradients of several passes add up in their home on the device.
   bool gradients_summed_on_device() const { return !own_loop() && passes() > 1; }
