@@ -51,9 +51,9 @@ build_jobs() {
 # "7m42s" of a number of seconds.
 duration() { printf '%dm%02ds' $(($1 / 60)) $(($1 % 60)); }
 
-# Stages of a long check, and a summary of them and of the tests that were skipped.
+# Stages of a long check, a summary of them, and the tests that failed or were skipped.
 summary=()
-skips=()
+results_shown=()
 failed=no
 
 # Runs a stage and notes how it went and how long it took; a failed one does not stop the others.
@@ -69,7 +69,7 @@ stage() {
 # The folder that a preset builds into.
 build_folder() { if [[ "$1" == ci || "$1" == release ]]; then echo build; else echo "build-$1"; fi; }
 
-# Runs the tests of a preset and notes which were skipped: run_tests PRESET [ARGUMENT OF CTEST...].
+# Runs the tests of a preset and notes which failed or were skipped: run_tests PRESET [ARGUMENT OF CTEST...].
 run_tests() {
   local preset="$1" results="$repo/.cache/test-results/$1" result=0
   shift
@@ -77,20 +77,20 @@ run_tests() {
   mkdir -p "$results/gtest"
   GTEST_OUTPUT="xml:$results/gtest/" ctest --preset "$preset" --parallel "$(nproc)" --no-tests=error \
     --output-junit "$results/ctest.xml" "$@" || result=1
-  skips+=("$(scripts/skipped_tests.py "$preset" "$results" "$(build_folder "$preset")" 2>&1)") || result=1
+  results_shown+=("$(scripts/test_results.py "$preset" "$results" "$(build_folder "$preset")" 2>&1)") || result=1
   return "$result"
 }
 
 # The programs of a preset's long tests, by name.
 long_tests() { ctest --preset "$1" -N -L '^long$' | sed -n 's/^ *Test *#[0-9]*: //p' | xargs; }
 
-# Runs the tests of the Python package and notes which were skipped: run_python_tests [--short].
+# Runs the tests of the Python package and notes which failed or were skipped: run_python_tests [--short].
 run_python_tests() {
   local results="$repo/.cache/test-results" result=0 part parts=(python python-torch)
   if [[ "${1:-}" != --short ]]; then parts+=(python-hf); fi
   scripts/test_python.sh "$@" "$results" || result=1
   for part in "${parts[@]}"; do
-    skips+=("$(scripts/skipped_tests.py "$part" "$results/$part" "$results/$part" 2>&1)") || result=1
+    results_shown+=("$(scripts/test_results.py "$part" "$results/$part" "$results/$part" 2>&1)") || result=1
   done
   return "$result"
 }
@@ -104,8 +104,8 @@ build_and_test() {
 
 # Prints the summary; fails if a stage failed.
 finish() {
-  printf '\n== skipped tests\n'
-  if ((${#skips[@]} > 0)); then printf '%s\n' "${skips[@]}"; else say "no tests were run"; fi
+  printf '\n== results of tests\n'
+  if ((${#results_shown[@]} > 0)); then printf '%s\n' "${results_shown[@]}"; else say "no tests were run"; fi
   printf '\n== summary\n'
   printf '%s\n' "${summary[@]}"
   printf '%-28s %-7s %s\n' "all" "$([[ "$failed" == no ]] && echo passed || echo FAILED)" "$(duration "$SECONDS")"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up, checks the structure and the format, builds everything, and runs the tests, those of the Python package too.
-# Prints the tests that were skipped, and why.
+# Prints at its end which tests failed, with the end of their output, and which were skipped, and why.
 # scripts/test.sh [--long] [--sanitizers]
 #   --long        also the tests that take long (label or marker "long"): runs of the program that are killed, restarted
 #                 or compared in many settings, and the Python tests with Hugging Face's libraries
@@ -22,7 +22,7 @@ stage "structure" scripts/check_structure.py || true
 stage "format" scripts/format.sh --check || true
 build_and_test ci ci "${ctest[@]}" || true
 stage "python" run_python_tests "${pytest[@]}" || true
-if ((${#ctest[@]} > 0)); then skips+=("long tests: $(long_tests ci), tests/python/with_hf and marked ones of with_torch; scripts/test.sh --long runs them"); fi
+if ((${#ctest[@]} > 0)); then results_shown+=("long tests: $(long_tests ci), tests/python/with_hf and marked ones of with_torch; scripts/test.sh --long runs them"); fi
 if [[ "$sanitizers" == yes ]]; then
   build_and_test asan "asan, ubsan" || true
   if command -v clang++-14 >/dev/null; then

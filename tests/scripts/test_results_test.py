@@ -1,4 +1,4 @@
-"""scripts/skipped_tests.py: every skip of a run is printed with its reason."""
+"""scripts/test_results.py: every failure and every skip of a run is printed with its reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-SCRIPT = REPOSITORY / "scripts" / "skipped_tests.py"
+SCRIPT = REPOSITORY / "scripts" / "test_results.py"
 CTEST = """<testsuite>
  <testcase name="nvme_test" classname="nvme_test" status="run"/>
  <testcase name="package_test" classname="package_test" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/></testcase>
@@ -27,7 +27,7 @@ mount is not permitted]]></skipped>
 </testsuite></testsuites>"""
 
 
-class SkippedTests(unittest.TestCase):
+class TestResults(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="sluice-test-")
         self.addCleanup(self.folder.cleanup)
@@ -48,13 +48,46 @@ class SkippedTests(unittest.TestCase):
         self.assertEqual(
             result.stdout.splitlines(),
             [
-                "ci: 5 tests, 4 skipped",
+                "ci: 5 tests, 0 failed, 4 skipped",
                 "     2  mount is not permitted (File.Locks, File.Mounts)",
                 "     1  SKIP_RETURN_CODE=77 (package_test)",
                 "     1  disabled (File.DISABLED_Maps)",
                 "     -  not built: tests/train: built without LibTorch",
             ],
         )
+
+    def test_failures_are_printed_with_what_they_wrote(self) -> None:
+        crash = '<failure message="Failed"/><system-out>loading\nSegmentation fault</system-out>'
+        (self.root / "ctest.xml").write_text(
+            "<testsuite>"
+            f'<testcase name="nvme_test" classname="nvme_test" status="fail">{crash}</testcase>'
+            f'<testcase name="zero_test" classname="zero_test" status="fail">{crash}</testcase>'
+            f'<testcase name="script_test" classname="script_test" status="fail">{crash}</testcase>'
+            "</testsuite>"
+        )
+        (self.root / "gtest" / "nvme_test.xml").write_text(
+            '<testsuites><testcase name="Reads" classname="File" status="run">'
+            '<failure message="first"/><failure message="x.cpp:3&#x0A;1 != 2"><![CDATA[x.cpp:3\n1 != 2]]></failure>'
+            "</testcase></testsuites>"
+        )
+        # Its tests passed, and its process failed after them.
+        (self.root / "gtest" / "zero_test.xml").write_text(GTEST)
+        result = self.run_script()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = result.stdout.splitlines()
+        self.assertIn("ci: 7 tests, 3 failed, 3 skipped", lines)
+        expected = ["  FAILED File.Reads", "    | first", "    | x.cpp:3", "    | 1 != 2"]
+        for test in ("zero_test", "script_test"):
+            expected += [f"  FAILED {test}", "    | loading", "    | Segmentation fault", "    | Failed"]
+        self.assertEqual(lines[1 : 1 + len(expected)], expected)
+
+    def test_a_file_that_cannot_be_read_is_one_line(self) -> None:
+        (self.root / "ctest.xml").write_text(CTEST)
+        (self.root / "gtest" / "nvme_test.xml").write_text(GTEST + "uites>")
+        result = self.run_script()
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(len(result.stderr.splitlines()), 1)
+        self.assertIn("nvme_test.xml cannot be read", result.stderr)
 
     def test_a_run_without_results_fails(self) -> None:
         result = self.run_script()

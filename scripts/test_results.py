@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Prints how many tests of a run were skipped, and why; no skip is silent.
+"""Prints which tests of a run failed, with the end of what they wrote, and which were skipped, and why.
 
-scripts/skipped_tests.py NAME RESULTS BUILD. RESULTS holds ctest.xml (ctest --output-junit) and gtest/ (the XML files that
+scripts/test_results.py NAME RESULTS BUILD. RESULTS holds ctest.xml (ctest --output-junit) and gtest/ (the XML files that
 GTEST_OUTPUT=xml:RESULTS/gtest/ makes GoogleTest programs write); BUILD holds tests_left_out.txt, the tests that were not
-built, with the reason. Fails when RESULTS has no tests.
+built, with the reason. Exits with 1 when RESULTS has no tests or holds a file that cannot be read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_NAMES = 3
+# Of what a failed test wrote.
+LAST_LINES = 25
 # GoogleTest writes "FILE:LINE\nREASON".
 PLACE = re.compile(r"^\S+:\d+\n")
 
@@ -22,6 +24,7 @@ PLACE = re.compile(r"^\S+:\d+\n")
 class Result(NamedTuple):
     name: str
     reason: str | None  # why it was skipped
+    failure: str | None = None  # what it wrote, where it failed
 
 
 def skip_reason(case: xml.Element) -> str | None:
@@ -34,21 +37,39 @@ def skip_reason(case: xml.Element) -> str | None:
     return None
 
 
+def failure_text(case: xml.Element) -> str | None:
+    """ctest writes a program's output beside the failure; pytest and GoogleTest write text into it."""
+    failures = [*case.iterfind("failure"), *case.iterfind("error")]
+    if not failures:
+        return None
+    texts = [case.findtext("system-out", ""), *((failure.text or "").strip() or failure.get("message", "") for failure in failures)]
+    return "\n".join(text.strip() for text in texts if text.strip())
+
+
 def results_of(file: Path) -> list[Result]:
-    cases = xml.parse(file).getroot().iter("testcase")
+    try:
+        cases = xml.parse(file).getroot().iter("testcase")
+    except (OSError, xml.ParseError) as error:
+        sys.exit(f"{file} cannot be read: {error}; did two processes write it, or was one killed while it wrote?")
     found = []
     for case in cases:
         suite = case.get("classname", "")
         name = case.get("name", "")
-        found.append(Result(name if suite in ("", name) else f"{suite}.{name}", skip_reason(case)))
+        full_name = name if suite in ("", name) else f"{suite}.{name}"
+        found.append(Result(full_name, skip_reason(case), failure_text(case)))
     return found
 
 
 def all_results(folder: Path) -> list[Result]:
-    """Tests of GoogleTest programs one by one, and the other tests of ctest."""
+    """Tests of GoogleTest programs one by one, the other tests of ctest, and programs that failed outside their tests."""
     programs = {re.sub(r"_\d+$", "", file.stem): file for file in sorted((folder / "gtest").glob("*.xml"), reverse=True)}
-    found = [result for file in programs.values() for result in results_of(file)]
-    return found + [result for result in results_of(folder / "ctest.xml") if result.name not in programs]
+    by_program = {name: results_of(file) for name, file in programs.items()}
+    explained = {name for name, results in by_program.items() if any(result.failure is not None for result in results)}
+    found = [result for results in by_program.values() for result in results]
+    for result in results_of(folder / "ctest.xml"):
+        if result.name not in programs or (result.failure is not None and result.name not in explained):
+            found.append(result)
+    return found
 
 
 def names_text(names: list[str]) -> str:
@@ -61,8 +82,11 @@ def report(name: str, results: list[Result], left_out: list[str]) -> str:
     for result in results:
         if result.reason is not None:
             by_reason.setdefault(result.reason, []).append(result.name)
+    failed = [(result.name, result.failure) for result in results if result.failure is not None]
     skipped = sum(map(len, by_reason.values()))
-    lines = [f"{name}: {len(results)} tests, {skipped} skipped"]
+    lines = [f"{name}: {len(results)} tests, {len(failed)} failed, {skipped} skipped"]
+    for test, text in failed:
+        lines += [f"  FAILED {test}", *(f"    | {line}" for line in text.splitlines()[-LAST_LINES:])]
     for reason, names in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
         lines.append(f"  {len(names):4}  {reason} ({names_text(names)})")
     lines += [f"     -  not built: {line}" for line in left_out]
@@ -75,7 +99,7 @@ def main() -> int:
         return 2
     name, folder, build = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     if not (folder / "ctest.xml").is_file():
-        print(f"{name}: {folder} has no ctest.xml; its skipped tests are unknown", file=sys.stderr)
+        print(f"{name}: {folder} has no ctest.xml; its results are unknown", file=sys.stderr)
         return 1
     results = all_results(folder)
     left_out_file = build / "tests_left_out.txt"
