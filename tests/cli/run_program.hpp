@@ -54,6 +54,7 @@ inline ProgramResult run_program(std::vector<std::string> argv, const Environmen
     redirect(err, STDERR_FILENO);
     for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
     std::vector<char*> pointers;
+    pointers.reserve(argv.size() + 1);
     for (std::string& argument : argv) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
     if (before) before();

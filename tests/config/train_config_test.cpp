@@ -348,7 +348,7 @@ TEST(Sluice, ADeviceIsNamed) {
   EXPECT_EQ(device_of("\"auto\"").kind, Kind::automatic);
   EXPECT_EQ(device_of("\"host\"").kind, Kind::host);
   EXPECT_EQ(device_of("\"cuda\"").kind, Kind::cuda);
-  EXPECT_EQ(device_of("\"cuda\"").index, 0);
+  EXPECT_FALSE(device_of("\"cuda\"").index.has_value());
   EXPECT_EQ(device_of("\"cuda:12\"").index, 12);
   for (const std::string wrong : {"\"gpu\"", "\"cuda:\"", "\"cuda:x\"", "\"cuda:-1\"",
                                   "\"cuda:99999\"", "\"CUDA\"", "\"\""}) {

@@ -75,7 +75,7 @@ inline std::vector<OptimizerConfig> every_optimizer() {
 
 // Thread-compatible: callers synchronise.
 struct AdamState {
-  AdamState(std::size_t count, std::size_t offset = 0)
+  explicit AdamState(std::size_t count, std::size_t offset = 0)
       : p(count, offset),
         m(count, offset),
         v(count, offset),

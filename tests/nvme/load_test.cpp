@@ -97,7 +97,7 @@ TEST(LoadMemory, GoesWithTheQueueAndNotWithTheFile) {
   options.size_bytes = 64 * kMiB;
   EXPECT_LE(load_memory_bytes(options, {256U << 10U, 32}), 12 * kMiB);
   EXPECT_GE(load_memory_bytes(options, {256U << 10U, 32}), 8 * kMiB);
-  EXPECT_GE(load_memory_bytes(options, {64U << 20U, 4096}), 4096 * 64 * kMiB);
+  EXPECT_GE(load_memory_bytes(options, {64U << 20U, 4096}), kMiB * 4096 * 64);
   options.pattern = LoadPattern::swap;
   options.access = LoadAccess::random;
   EXPECT_THROW(load_memory_bytes(options, {}), InvalidArgument);
@@ -158,7 +158,7 @@ TEST_P(LoadTest, EveryPatternMovesBytesAndLeavesTheFileAsItWas) {
 
 TEST_P(LoadTest, SamplesEveryBlockOfTheFileInTurn) {
   IoEngine engine = engine_of(GetParam());
-  constexpr std::uint64_t kBlock = 64 * 1024;
+  constexpr std::uint64_t kBlock = 64U << 10U;
   constexpr std::uint64_t kSize = 3 * kMiB + 8192;
   const SwapFile file = open_file(dir_, kSize, engine);
   LoadOptions options;

@@ -21,6 +21,7 @@ TEST(PairedRatios, TheIntervalHoldsTheMedianAndNarrowsWithMorePairs) {
   std::normal_distribution<double> noise(1.0, 0.2);
   const auto width_of = [&](int count) {
     std::vector<double> ratios;
+    ratios.reserve(static_cast<std::size_t>(count));
     for (int i = 0; i < count; ++i) ratios.push_back(noise(random));
     const RatioSummary summary = summarize_ratios(ratios);
     EXPECT_LE(summary.interval_begin, summary.median);

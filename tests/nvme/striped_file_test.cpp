@@ -66,7 +66,7 @@ TEST(StripeLayout, PlacesEveryChunkOnceAndByWeight) {
         if (end > 0) {
           EXPECT_LT(layout.covered_bytes(part, end - 1), size);
         }
-        if (chunks == 2 * turn) {
+        if (chunks == std::uint64_t{2} * turn) {
           EXPECT_EQ(end / kChunk, 2 * weights[part]);
         }
       }
@@ -112,6 +112,7 @@ class StripedFileTest : public ::testing::TestWithParam<BackendKind> {
     std::string why;
     if (!available(GetParam(), why)) GTEST_SKIP() << why;
     std::vector<std::unique_ptr<IoBackend>> backends;
+    backends.reserve(3);
     for (int i = 0; i < 3; ++i) backends.push_back(make_backend(GetParam(), 8, 2).backend);
     engine_ = std::make_unique<IoEngine>(std::move(backends), IoEngineOptions{4096, 8});
     file_ = std::make_unique<StripedFile>(parts(), StripeLayout({2, 1, 1}, kChunk));

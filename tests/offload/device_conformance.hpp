@@ -129,6 +129,7 @@ TEST_P(DeviceConformance, EndsItsCopiesBeforeItIsGone) {
   const auto from = filled(1 << 20, 3);
   device->begin_copy_in(middle.device_span(), from).finish();
   std::vector<Ticket> tickets;
+  tickets.reserve(to.size());
   for (auto& target : to) tickets.push_back(device->begin_copy_out(target, middle.device_span()));
   middle.reset();
   device.reset();
@@ -138,6 +139,7 @@ TEST_P(DeviceConformance, EndsItsCopiesBeforeItIsGone) {
 
 TEST_P(DeviceConformance, TakesCopiesFromManyThreads) {
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       const auto from = filled(4096, i + 1);

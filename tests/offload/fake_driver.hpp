@@ -87,7 +87,7 @@ class FakeDriver final : public cuda::DriverApi {
   }
   cuda::DriverResult mem_address_free(CUdeviceptr begin, std::size_t size_bytes) override {
     MutexLock lock(mutex_);
-    const auto found = reserved_.find(reinterpret_cast<std::byte*>(begin));
+    const auto found = reserved_.find(pointer_to(begin));
     if (found == reserved_.end() || found->second.size_bytes != size_bytes ||
         !found->second.mapped.empty())
       return CUDA_ERROR_INVALID_VALUE;
@@ -104,9 +104,9 @@ class FakeDriver final : public cuda::DriverApi {
     if (size_bytes != kPageBytes || !at.range->mapped.insert(at.offset).second)
       return CUDA_ERROR_INVALID_VALUE;
     const auto from = static_cast<off_t>((lies ? page ^ 1U : page) * kPageBytes);
-    ::mmap(at.range->shown + at.offset, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-           file_, from);
-    return CUDA_SUCCESS;
+    void* const mapped = ::mmap(at.range->shown + at.offset, kPageBytes, PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_FIXED, file_, from);
+    return mapped == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
   }
   cuda::DriverResult mem_unmap(CUdeviceptr begin, std::size_t size_bytes) override {
     enter("mem_unmap");
@@ -138,6 +138,11 @@ class FakeDriver final : public cuda::DriverApi {
     std::size_t offset;
   };
 
+  // The driver's addresses are whole numbers.
+  static std::byte* pointer_to(CUdeviceptr address) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the caller has no pointer
+    return reinterpret_cast<std::byte*>(address);
+  }
   // Addresses that nobody may touch.
   static std::byte* no_memory(void* at, std::size_t size_bytes) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at != nullptr ? MAP_FIXED : 0);
@@ -146,7 +151,7 @@ class FakeDriver final : public cuda::DriverApi {
     return static_cast<std::byte*>(begin);
   }
   Place place_of(CUdeviceptr address) SLUICE_REQUIRES(mutex_) {
-    auto* const at = reinterpret_cast<std::byte*>(address);
+    std::byte* const at = pointer_to(address);
     const auto found = std::prev(reserved_.upper_bound(at));
     return {&found->second, static_cast<std::size_t>(at - found->first)};
   }

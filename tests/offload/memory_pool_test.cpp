@@ -22,6 +22,8 @@
 namespace sluice::offload {
 namespace {
 
+constexpr std::size_t kPage = 4096;
+
 using test::CountingSource;
 using test::SourceCounts;
 using ::testing::HasSubstr;
@@ -97,14 +99,16 @@ TEST(MemoryPool, AllocatesNothingInAStepThatRepeats) {
   const std::array<std::size_t, 4> sizes = {64, 4096, 100000, 4096};
   for (int step = 0; step < 3; ++step) {
     std::vector<Buffer> buffers;
+    buffers.reserve(sizes.size());
     for (const std::size_t size : sizes) buffers.push_back(counted.pool.allocate(size, "step"));
     EXPECT_EQ(counted.counts.allocations.load(), sizes.size());
   }
 }
 
 TEST(MemoryPool, FillsItsLimitToTheLastByte) {
-  CountedPool counted(3 * 4096);
+  CountedPool counted(3 * kPage);
   std::vector<Buffer> buffers;
+  buffers.reserve(3);
   for (int i = 0; i < 3; ++i) buffers.push_back(counted.pool.allocate(4096, "page"));
   const auto error = error_of_allocating(counted.pool, 1);
   ASSERT_TRUE(error);
@@ -115,37 +119,38 @@ TEST(MemoryPool, FillsItsLimitToTheLastByte) {
 }
 
 TEST(MemoryPool, GivesKeptBlocksBackBeforeItRefuses) {
-  CountedPool counted(4 * 4096);
-  { const Buffer kept = counted.pool.allocate(3 * 4096, "kept"); }
-  EXPECT_EQ(counted.pool.usage().held_bytes, 3U * 4096);
-  const Buffer other = counted.pool.allocate(2 * 4096, "other");
-  EXPECT_EQ(counted.pool.usage().held_bytes, 2U * 4096);
-  EXPECT_LE(counted.counts.most_bytes.load(), 4U * 4096);
+  CountedPool counted(4 * kPage);
+  { const Buffer kept = counted.pool.allocate(3 * kPage, "kept"); }
+  EXPECT_EQ(counted.pool.usage().held_bytes, 3 * kPage);
+  const Buffer other = counted.pool.allocate(2 * kPage, "other");
+  EXPECT_EQ(counted.pool.usage().held_bytes, 2 * kPage);
+  EXPECT_LE(counted.counts.most_bytes.load(), 4 * kPage);
 }
 
 TEST(MemoryPool, GivesBackOnlyWhatMakesRoom) {
-  CountedPool counted(16 * 4096);
+  CountedPool counted(16 * kPage);
   {
-    const Buffer a = counted.pool.allocate(1 * 4096, "a"), b = counted.pool.allocate(2 * 4096, "b"),
-                 c = counted.pool.allocate(8 * 4096, "c");
+    const Buffer a = counted.pool.allocate(1 * kPage, "a"),
+                 b = counted.pool.allocate(2 * kPage, "b"),
+                 c = counted.pool.allocate(8 * kPage, "c");
   }
   // 5 pages are free, 7 are asked for: the block of 2 pages is the smallest that is enough.
-  const Buffer d = counted.pool.allocate(7 * 4096, "d");
-  EXPECT_EQ(counted.pool.usage().held_bytes, 16U * 4096);
+  const Buffer d = counted.pool.allocate(7 * kPage, "d");
+  EXPECT_EQ(counted.pool.usage().held_bytes, 16 * kPage);
   const std::uint64_t before = counted.counts.allocations.load();
-  const Buffer c = counted.pool.allocate(8 * 4096, "c");
-  const Buffer a = counted.pool.allocate(1 * 4096, "a");
+  const Buffer c = counted.pool.allocate(8 * kPage, "c");
+  const Buffer a = counted.pool.allocate(1 * kPage, "a");
   EXPECT_EQ(counted.counts.allocations.load(), before);
 }
 
 TEST(MemoryPool, ReportsWhatCouldBeHadWhenKeptBlocksAreCountedAsFree) {
-  CountedPool counted(4 * 4096);
-  { const Buffer kept = counted.pool.allocate(3 * 4096, "kept"); }
+  CountedPool counted(4 * kPage);
+  { const Buffer kept = counted.pool.allocate(3 * kPage, "kept"); }
   const Buffer live = counted.pool.allocate(4096, "live");
-  const auto error = error_of_allocating(counted.pool, 4 * 4096);
+  const auto error = error_of_allocating(counted.pool, 4 * kPage);
   ASSERT_TRUE(error);
-  EXPECT_EQ(error->requested_bytes(), 4U * 4096);
-  EXPECT_EQ(error->available_bytes(), 3U * 4096);
+  EXPECT_EQ(error->requested_bytes(), 4 * kPage);
+  EXPECT_EQ(error->available_bytes(), 3 * kPage);
 }
 
 TEST(MemoryPool, TrimGivesBackAllThatIsKeptAndNothingElse) {
@@ -194,64 +199,64 @@ TEST(MemoryPool, SaysWhenTheSystemHasNoMore) {
 }
 
 TEST(ChildPool, CountsInTheParent) {
-  CountedPool host(8 * 4096);
+  CountedPool host(8 * kPage);
   CountedPool pinned(kUnlimited, Tier::pinned, &host.pool);
   {
-    const Buffer block = pinned.pool.allocate(3 * 4096, "pinned");
-    EXPECT_EQ(host.pool.usage().live_bytes, 3U * 4096);
-    EXPECT_EQ(host.pool.usage().held_bytes, 3U * 4096);
+    const Buffer block = pinned.pool.allocate(3 * kPage, "pinned");
+    EXPECT_EQ(host.pool.usage().live_bytes, 3 * kPage);
+    EXPECT_EQ(host.pool.usage().held_bytes, 3 * kPage);
   }
   // Kept by the child, so still taken from the parent.
-  EXPECT_EQ(host.pool.usage().live_bytes, 3U * 4096);
+  EXPECT_EQ(host.pool.usage().live_bytes, 3 * kPage);
   pinned.pool.trim();
   EXPECT_EQ(host.pool.usage().live_bytes, 0U);
   EXPECT_EQ(host.pool.usage().held_bytes, 0U);
-  EXPECT_EQ(host.pool.usage().peak_live_bytes, 3U * 4096);
+  EXPECT_EQ(host.pool.usage().peak_live_bytes, 3 * kPage);
 }
 
 TEST(ChildPool, IsRefusedByTheParentsBudget) {
-  CountedPool host(8 * 4096);
+  CountedPool host(8 * kPage);
   CountedPool pinned(kUnlimited, Tier::pinned, &host.pool);
-  const Buffer pageable = host.pool.allocate(6 * 4096, "pageable");
-  const auto error = error_of_allocating(pinned.pool, 3 * 4096);
+  const Buffer pageable = host.pool.allocate(6 * kPage, "pageable");
+  const auto error = error_of_allocating(pinned.pool, 3 * kPage);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->tier(), "host");
-  EXPECT_EQ(error->requested_bytes(), 3U * 4096);
-  EXPECT_EQ(error->available_bytes(), 2U * 4096);
+  EXPECT_EQ(error->requested_bytes(), 3 * kPage);
+  EXPECT_EQ(error->available_bytes(), 2 * kPage);
   EXPECT_THAT(error->what(), HasSubstr("tier pinned counts in this budget"));
-  EXPECT_EQ(host.pool.usage().live_bytes, 6U * 4096);
+  EXPECT_EQ(host.pool.usage().live_bytes, 6 * kPage);
   EXPECT_EQ(pinned.pool.usage().live_bytes, 0U);
 }
 
 TEST(ChildPool, IsRefusedByItsOwnBudgetFirst) {
-  CountedPool host(8 * 4096);
-  CountedPool pinned(2 * 4096, Tier::pinned, &host.pool);
-  const auto error = error_of_allocating(pinned.pool, 3 * 4096);
+  CountedPool host(8 * kPage);
+  CountedPool pinned(2 * kPage, Tier::pinned, &host.pool);
+  const auto error = error_of_allocating(pinned.pool, 3 * kPage);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->tier(), "pinned");
-  EXPECT_EQ(error->available_bytes(), 2U * 4096);
+  EXPECT_EQ(error->available_bytes(), 2 * kPage);
 }
 
 TEST(ChildPool, MakesTheParentGiveBackWhatItKeeps) {
-  CountedPool host(4 * 4096);
+  CountedPool host(4 * kPage);
   CountedPool pinned(kUnlimited, Tier::pinned, &host.pool);
-  { const Buffer kept = host.pool.allocate(3 * 4096, "kept"); }
-  const Buffer block = pinned.pool.allocate(4 * 4096, "pinned");
+  { const Buffer kept = host.pool.allocate(3 * kPage, "kept"); }
+  const Buffer block = pinned.pool.allocate(4 * kPage, "pinned");
   EXPECT_EQ(host.counts.outside_bytes.load(), 0U);
-  EXPECT_EQ(host.pool.usage().held_bytes, 4U * 4096);
+  EXPECT_EQ(host.pool.usage().held_bytes, 4 * kPage);
 }
 
 TEST(ChildPool, GivesBackWhatItKeepsWhenTheParentHasNoRoom) {
-  CountedPool host(4 * 4096);
+  CountedPool host(4 * kPage);
   CountedPool pinned(kUnlimited, Tier::pinned, &host.pool);
-  { const Buffer kept = pinned.pool.allocate(3 * 4096, "kept"); }
-  const Buffer block = pinned.pool.allocate(2 * 4096, "pinned");
-  EXPECT_EQ(pinned.pool.usage().held_bytes, 2U * 4096);
-  EXPECT_EQ(host.pool.usage().held_bytes, 2U * 4096);
+  { const Buffer kept = pinned.pool.allocate(3 * kPage, "kept"); }
+  const Buffer block = pinned.pool.allocate(2 * kPage, "pinned");
+  EXPECT_EQ(pinned.pool.usage().held_bytes, 2 * kPage);
+  EXPECT_EQ(host.pool.usage().held_bytes, 2 * kPage);
 }
 
 TEST(ChildPool, ReturnsTheRoomWhenItsSourceFails) {
-  CountedPool host(4 * 4096);
+  CountedPool host(4 * kPage);
   CountedPool pinned(kUnlimited, Tier::pinned, &host.pool);
   pinned.counts.failures_left = 2;
   EXPECT_THROW(pinned.pool.allocate(4096, "pinned"), OutOfMemory);

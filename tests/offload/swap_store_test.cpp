@@ -318,6 +318,7 @@ TEST_F(SwapStoreTest, ReadsCommittedStatesWithoutTheRightToChangeThem) {
 
 TEST_F(SwapStoreTest, HoldsFiveThousandShards) {
   std::vector<ShardSpec> shards;
+  shards.reserve(5'000);
   for (int i = 0; i < 5'000; ++i) shards.push_back({"shard." + std::to_string(i), 64});
   {
     const auto store =

@@ -29,7 +29,7 @@ OwnModel three_calls() {
   model.calls = {{0, 1}, {2}, {0, 3}};
   return model;
 }
-constexpr std::uint64_t kCount = 512 * 512;
+constexpr std::uint64_t kCount = 512 * std::uint64_t{512};
 
 Plan planned(const config::TrainConfig& config, const OwnModel& model) {
   return make_plan(config, model, Placement::configured, roomy_machine());
@@ -61,10 +61,10 @@ TEST(OwnPlan, HasNoCopiesOfStatesForCheckpoints) {
 TEST(OwnPlan, FrozenUnitsHaveWeightsAndNothingElse) {
   const Plan plan = planned(train_config(Device::cpu, Device::cpu, 64, 64), three_calls());
   EXPECT_EQ(plan.model_size.parameters, 4 * kCount);
-  EXPECT_EQ(plan.model_size.state_bytes, 2 * 16 * kCount + 2 * 2 * kCount);
-  EXPECT_EQ(row(plan, "weights").bytes.host, 4 * 2 * kCount);
-  EXPECT_EQ(row(plan, "gradients").bytes.host, 2 * 2 * kCount);
-  EXPECT_EQ(row(plan, "optimizer states").bytes.host, 2 * 10 * kCount);
+  EXPECT_EQ(plan.model_size.state_bytes, 32 * kCount + 4 * kCount);
+  EXPECT_EQ(row(plan, "weights").bytes.host, 8 * kCount);
+  EXPECT_EQ(row(plan, "gradients").bytes.host, 4 * kCount);
+  EXPECT_EQ(row(plan, "optimizer states").bytes.host, 20 * kCount);
   EXPECT_THAT(plan_table(plan), ::testing::HasSubstr("(16 bytes per parameter that trains)"));
 }
 
@@ -86,7 +86,8 @@ TEST(OwnPlan, TrafficCountsEveryMicroBatch) {
   const Plan plan = planned(config, three_calls());
   const std::uint64_t bytes = 2 * kCount;
   // Unit a in stages 0, 2 to 3 and 5; its frozen part in 0 and 5; b in 1 and 4; c in 2 to 3.
-  const std::uint64_t gathers = 4 * (3 + 2 + 2 + 1) * bytes;
+  constexpr std::uint64_t kGathers = 3 + 2 + 2 + 1;  // of a micro-batch
+  const std::uint64_t gathers = 4 * kGathers * bytes;
   // Two calls add to the gradient of a, one to that of c. All but the first of a step bring the sum
   // back first.
   const std::uint64_t sends = (8 + 4) * bytes;

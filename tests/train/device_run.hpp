@@ -40,6 +40,7 @@ struct RunCase {
   bool speculative = false;  // all units have second states
   std::optional<config::MasterFormat> master = {};
   std::optional<config::MomentFormat> moments = {};
+  int stage = 3;  // of several ranks
 };
 inline void PrintTo(const RunCase& each, std::ostream* out) {
   *out << each.name;

@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "ranks/rank_numbers.hpp"
@@ -104,8 +107,76 @@ TEST(SharedFacts, RanksOfAHostDivideWhatItHas) {
   EXPECT_EQ(share.memlock_bytes, kMiB);
   EXPECT_EQ(share.cores, 1);
   EXPECT_EQ(share_of_host(facts, {}).cores, 6);
-  facts.device.gpu = plan::GpuFacts{};
-  EXPECT_THROW(share_of_host(facts, place), InvalidArgument);
+}
+
+TEST(SharedFacts, RanksOfAHostTakeItsGpusInTurn) {
+  plan::MachineFacts facts;
+  facts.device.gpu = {.index = 1, .name = "a GPU", .free_bytes = 8 * kGiB, .visible = 2};
+  const auto free_bytes = [&facts](int local_size, GpuUse use) {
+    const RankPlace place{
+        .rank = 1, .size = 16, .local_rank = 1, .local_size = local_size, .launcher = {}};
+    return share_of_host(facts, place, use).device.gpu->free_bytes;
+  };
+  EXPECT_EQ(free_bytes(2, GpuUse::by_turn), 8 * kGiB);
+  EXPECT_EQ(free_bytes(3, GpuUse::by_turn), 8 * kGiB);  // ranks 0 and 2 share the other one
+  EXPECT_EQ(free_bytes(4, GpuUse::by_turn), 4 * kGiB);
+  EXPECT_EQ(free_bytes(4, GpuUse::all_ranks), 2 * kGiB);
+  facts.device.gpu->index = 0;
+  EXPECT_EQ(free_bytes(3, GpuUse::by_turn), 4 * kGiB);
+  EXPECT_EQ(share_of_host(facts, {}).device.gpu->free_bytes, 8 * kGiB);
+  // A device that is named by its number is that of all ranks, and the host that of all.
+  const RankPlace third{.rank = 2, .size = 4, .local_rank = 2, .local_size = 4, .launcher = {}};
+  using Kind = config::ComputeDevice::Kind;
+  EXPECT_EQ(device_of_rank({Kind::cuda, 1}, third).index, 1);
+  EXPECT_EQ(device_of_rank({Kind::host}, third).kind, Kind::host);
+}
+
+TEST(SharedFacts, EveryRankPlansWithTheLargestWorkspaces) {
+  as_ranks(3, [&](RankGroup& ranks) {
+    models::UnitWorkspaces mine;
+    mine.measured = true;
+    mine.micro_batch = 4;
+    mine.block.backward_bytes = ranks.rank() == 1 ? 900 : 800;
+    mine.held_bytes = ranks.rank() == 2 ? 7 : 5;
+    const models::UnitWorkspaces largest = largest_workspaces(ranks, mine);
+    EXPECT_EQ(largest.block.backward_bytes, 900U);
+    EXPECT_EQ(largest.head.backward_bytes, 0U);
+    EXPECT_EQ(largest.held_bytes, 7U);
+    EXPECT_TRUE(largest.measured);
+    EXPECT_EQ(largest.micro_batch, 4);
+  });
+}
+
+TEST(StoreOfRanks, GivesEveryRankWhatOneHasSet) {
+  as_ranks(3, [](RankGroup& ranks) {
+    const std::unique_ptr<zero::RankStore> store = ranks.meet();
+    const std::string bytes("a\0b", 3);
+    EXPECT_EQ(store->get("unset", std::chrono::milliseconds(20)), std::nullopt);
+    if (ranks.rank() == 1) store->set("id", bytes);
+    EXPECT_EQ(store->get("id", std::chrono::seconds(20)), bytes);
+    if (ranks.rank() == 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others wait for it
+      store->set("late", "");
+    }
+    EXPECT_EQ(store->get("late", std::chrono::seconds(20)), "");
+    EXPECT_EQ(ranks.exchange("", "the end of the store").size(), 3U);
+  });
+}
+
+TEST(StoreOfRanks, SaysThatRankZeroMayHaveEnded) {
+  as_ranks(2, [](RankGroup& ranks) {
+    std::unique_ptr<zero::RankStore> store = ranks.meet();
+    if (ranks.is_first()) store.reset();
+    ranks.exchange("", "the end of the store");
+    if (ranks.is_first()) return;
+    try {
+      store->set("key", "value");
+      static_cast<void>(store->get("key", std::chrono::seconds(1)));
+      FAIL() << "rank 0's store has ended";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("has rank 0 ended?"));
+    }
+  });
 }
 
 TEST(SharedFacts, EveryRankPlansWithTheLeastOfAll) {

@@ -147,7 +147,7 @@ TEST(TrainRanks, TheReportHasTheNumbersOfEveryRank) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json::Value ranks = run.report("run")["ranks"];
   EXPECT_EQ(ranks["count"].asInt(), 2);
-  const Json::Value numbers = ranks["numbers"];
+  const Json::Value& numbers = ranks["numbers"];
   for (const char* name :
        {"busy_seconds.network", "busy_seconds.update", "stall_seconds.network"}) {
     ASSERT_EQ(numbers[name]["by_rank"].size(), 2U) << name;

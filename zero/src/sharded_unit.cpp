@@ -280,7 +280,8 @@ void ShardedUnit::begin_reduce_home(Reduced reduced) {
         context_.reductions.add("reduce", layout_.name, begin, std::chrono::steady_clock::now(),
                                 {{"bytes", static_cast<std::int64_t>(full.size_bytes())}});
         if (reduced) reduced(shard);
-        context_.mover->begin_store(shard, gradients_home_).finish();
+        // Compute work issued since does not write the sum.
+        context_.mover->begin_store(shard, gradients_home_, made).finish();
       });
   transition(GradientState::accumulating, GradientState::reducing);
 }

@@ -252,11 +252,10 @@ class Mover::Impl {
     return device_.begin_copy_in(to, from.host_memory().first(size_bytes), after);
   }
 
-  Ticket begin_store(DeviceSpan from, const TieredBytes& to) {
+  Ticket begin_store(DeviceSpan from, const TieredBytes& to, const ComputePoint& after) {
     const std::size_t size_bytes = from.size_bytes();
     check_size(to, size_bytes);
     if (from.empty()) return Ticket();
-    const ComputePoint after = device_.mark_compute();
     if (to.tier() == Tier::device)
       return device_.begin_copy_within(to.device_memory().first(size_bytes), from, after);
     from_device_ += size_bytes;
@@ -332,7 +331,11 @@ Ticket Mover::begin_fetch(const TieredBytes& from, DeviceSpan to, const ComputeP
 }
 
 Ticket Mover::begin_store(DeviceSpan from, const TieredBytes& to) {
-  return impl_->begin_store(from, to);
+  return impl_->begin_store(from, to, impl_->mark_compute());
+}
+
+Ticket Mover::begin_store(DeviceSpan from, const TieredBytes& to, const ComputePoint& after) {
+  return impl_->begin_store(from, to, after);
 }
 
 std::string Mover::why_unregistered() const {

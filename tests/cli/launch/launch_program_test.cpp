@@ -35,7 +35,7 @@ class Launch : public ::testing::Test {
  protected:
   // A script of /bin/sh that ranks run.
   std::string script(const std::string& body) const {
-    const std::string path = directory_.file("rank.sh");
+    std::string path = directory_.file("rank.sh");
     write_file(path, "#!/bin/sh\n" + body);
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
     return path;
@@ -84,6 +84,7 @@ ProgramResult Launch::interrupted(const std::vector<std::string>& flags, const s
     ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
     ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
     std::vector<char*> argv;
+    argv.reserve(line.size() + 1);
     for (std::string& argument : line) argv.push_back(argument.data());
     argv.push_back(nullptr);
     ::execv(argv[0], argv.data());

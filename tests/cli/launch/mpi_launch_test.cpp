@@ -23,7 +23,7 @@ class MpiLaunch : public ::testing::Test {
     if (!std::filesystem::exists("/usr/bin/mpirun")) GTEST_SKIP() << "mpirun is not installed";
   }
   std::string script(const std::string& name, const std::string& body) const {
-    const std::string path = directory_.file(name);
+    std::string path = directory_.file(name);
     write_file(path, "#!/bin/sh\n" + body);
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
     return path;
@@ -81,11 +81,10 @@ TEST_F(MpiLaunch, GivesRanksTheGraceToEnd) {
       ready + "\nwhile true; do sleep 0.1; done\n";
   const std::string rank = script("rank.sh", body);
   // A shell starts launch, interrupts it once it is ready, and ends with its exit code.
-  const ProgramResult result = run_program(
-      {"/bin/sh", "-c",
-       "\"$0\" launch --launcher mpirun --num-gpus 2 \"$1\" & pid=$!\n"
-       "while [ ! -e \"$2\" ]; do sleep 0.1; done; sleep 0.5; kill -TERM $pid; wait $pid",
-       sluice_program(), rank, ready});
+  const std::string shell =
+      "\"$0\" launch --launcher mpirun --num-gpus 2 \"$1\" & pid=$!\n"
+      "while [ ! -e \"$2\" ]; do sleep 0.1; done; sleep 0.5; kill -TERM $pid; wait $pid";
+  const ProgramResult result = run_program({"/bin/sh", "-c", shell, sluice_program(), rank, ready});
   EXPECT_EQ(result.exit_code, 143) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("[rank 0] finished"), HasSubstr("[rank 1] finished")));
 }

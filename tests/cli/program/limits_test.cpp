@@ -22,7 +22,7 @@ using ::testing::Not;
 #define SLUICE_SKIP_IF_NOT_PERMITTED(result, what) \
   if ((result).exit_code == kNotPermitted) GTEST_SKIP() << (what) << " is not permitted here"
 
-constexpr rlim_t kLockLimit = 64 * 1024;
+constexpr rlim_t kLockLimit = 64U << 10U;
 
 class Limits : public ::testing::Test {
  protected:

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "../rank_numbers.hpp"
+#include "../device_calls.hpp"
 #include "cuda/cuda_device.hpp"
 #include "fake_nccl.hpp"
 #include "nccl/nccl_communicator.hpp"
@@ -63,28 +63,9 @@ class FakeRanks {
   }
   // A call on copies in the memory of the rank's device; the ticket ends when what it wrote is
   // back.
-  Ticket begin(Communicator& comm, const RankCall& call, Bytes& input, Bytes& output) {
+  Ticket begin(Communicator& comm, const RankCall& call, const Bytes& input, Bytes& output) {
     const auto me = static_cast<std::size_t>(comm.rank());
-    offload::Device& device = *devices[me];
-    struct Memory {
-      offload::Buffer input;
-      offload::Buffer output;
-    };
-    const auto memory = std::make_shared<Memory>();
-    const auto place = [&](const Bytes& bytes, offload::Buffer& buffer) {
-      if (bytes.empty()) return offload::DeviceSpan();
-      buffer = device.memory().allocate(bytes.size(), "a call");
-      device.begin_copy_in(buffer.device_span(), bytes).finish();
-      return buffer.device_span().first(bytes.size());
-    };
-    const offload::DeviceSpan from = place(input, memory->input);
-    const offload::DeviceSpan to = place(output, memory->output);
-    const auto done =
-        std::make_shared<Ticket>(comm.begin(DeviceCall{call, from, to, device.mark_compute()}));
-    return workers[me]->begin([done, memory, &device, to, &output] {
-      done->finish();
-      device.begin_copy_out(output, to).finish();
-    });
+    return begin_on_device(comm, *devices[me], *workers[me], call, input, output);
   }
 
   const std::shared_ptr<FakeCuda> cuda = std::make_shared<FakeCuda>();

@@ -365,6 +365,11 @@ std::unique_ptr<Communicator> make_nccl_communicator(std::shared_ptr<NcclApi> ap
   return std::make_unique<NcclCommunicator>(std::move(api), options);
 }
 
+std::string find_why_no_nccl() {
+  std::string why_not;
+  return load_nccl(why_not) == nullptr ? "NCCL cannot be loaded: " + why_not : "";
+}
+
 std::unique_ptr<Communicator> make_nccl_communicator(const NcclOptions& options) {
   std::string why_not;
   std::shared_ptr<NcclApi> api = load_nccl(why_not);

@@ -5,8 +5,12 @@
 
 namespace sluice::zero {
 
+std::string find_why_no_nccl() {
+  return "this build has no NCCL (SLUICE_WITH_NCCL)";
+}
+
 std::unique_ptr<Communicator> make_nccl_communicator(const NcclOptions& /*options*/) {
-  throw Error("this build has no NCCL (SLUICE_WITH_NCCL)");
+  throw Error(find_why_no_nccl());
 }
 
 }  // namespace sluice::zero

@@ -143,6 +143,7 @@ std::vector<std::unique_ptr<Transport>> make_memory_transports(int world_size,
   SLUICE_CHECK(world_size >= 1, "world size of " + std::to_string(world_size));
   const auto board = std::make_shared<const Board>(world_size);
   std::vector<std::unique_ptr<Transport>> transports;
+  transports.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank)
     transports.push_back(std::make_unique<MemoryTransport>(board, rank, eager_bytes));
   return transports;

@@ -56,6 +56,25 @@ Json::Value scalar(const std::string& text) {
   return text;
 }
 
+// The position of the colon of "key: value"; npos where the line is no such pair.
+std::size_t colon_of(const std::string& content) {
+  const std::size_t colon = content.find(':');
+  const bool is_pair = colon != std::string::npos && colon > 0 &&
+                       (colon + 1 == content.size() || content[colon + 1] == ' ');
+  return is_pair ? colon : std::string::npos;
+}
+
+bool begins_a_structure(const std::string& value) {
+  if (value.empty() || value == "{}" || value == "[]") return false;
+  return std::string("[{|>&*!").find(value[0]) != std::string::npos;
+}
+
+Json::Value value_of(const std::string& text) {
+  if (text == "{}") return Json::objectValue;
+  if (text == "[]") return Json::arrayValue;
+  return scalar(text);
+}
+
 }  // namespace
 
 Json::Value parse_yaml_lines(const std::string& text, const std::string& path) {
@@ -80,20 +99,15 @@ Json::Value parse_yaml_lines(const std::string& text, const std::string& path) {
     }
     while (open.size() > 1 && indent < open.back().second) open.pop_back();
     if (indent != open.back().second) fail("unexpected indentation");
-    const std::size_t colon = content.find(':');
-    const bool is_pair = colon != std::string::npos && colon > 0 &&
-                         (colon + 1 == content.size() || content[colon + 1] == ' ');
-    if (!is_pair) fail("expected \"key: value\"; lists and several documents are not read");
+    const std::size_t colon = colon_of(content);
+    if (colon == std::string::npos)
+      fail("expected \"key: value\"; lists and several documents are not read");
     const std::string value = trimmed(content.substr(colon + 1));
-    if (!value.empty() && std::string("[{|>&*!").find(value[0]) != std::string::npos &&
-        value != "{}" && value != "[]")
-      fail("expected a plain value; write it on one line");
+    if (begins_a_structure(value)) fail("expected a plain value; write it on one line");
     const std::string key = trimmed(content.substr(0, colon));
     if (open.back().first->isMember(key)) fail("the key " + key + " is given a second time");
     last = &(*open.back().first)[key];
-    *last = value == "{}"   ? Json::Value(Json::objectValue)
-            : value == "[]" ? Json::Value(Json::arrayValue)
-                            : scalar(value);
+    *last = value_of(value);
   }
   return root;
 }

@@ -186,9 +186,8 @@ inline constexpr KeyInfo kMemoryKeys[] = {
 
     // This project's own.
     {"sluice.device", "", "string", "\"auto\"", Fate::honoured,
-     "where the model computes: \"host\", \"cuda\" or \"cuda:1\"; auto: the first GPU when there "
-     "is "
-     "one"},
+     "where the model computes: \"host\", \"cuda\" or \"cuda:1\"; auto: a GPU when there is one. "
+     "The ranks of a host take its GPUs in turn; all take the one that is named by its number"},
     {"sluice.deterministic", "", "bool", "false", Fate::honoured,
      "on a GPU: only algorithms whose bits do not change between runs; on the host they never do"},
     {"sluice.tf32", "", "bool", "false", Fate::honoured,

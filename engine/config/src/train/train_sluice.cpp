@@ -13,7 +13,7 @@ std::string name_of(const ComputeDevice& device) {
     case ComputeDevice::Kind::host:
       return "host";
     case ComputeDevice::Kind::cuda:
-      return "cuda:" + std::to_string(device.index);
+      return device.index ? "cuda:" + std::to_string(*device.index) : "cuda";
   }
   return "auto";
 }
@@ -134,9 +134,10 @@ void read_device(Checker& checker, SluiceConfig& sluice) {
   if (name == "auto") {
     sluice.device = {};
   } else if (name == "host") {
-    sluice.device = {ComputeDevice::Kind::host, 0};
+    sluice.device = {ComputeDevice::Kind::host};
   } else if (name == "cuda" || is_index) {
-    sluice.device = {ComputeDevice::Kind::cuda, is_index ? std::stoi(digits) : 0};
+    sluice.device = {ComputeDevice::Kind::cuda};
+    if (is_index) sluice.device.index = std::stoi(digits);
   } else if (checker.find(kPath) != nullptr && !checker.wrong(kPath)) {
     checker.add_problem(kPath, "expected \"auto\", \"host\", \"cuda\" or \"cuda:1\", found " +
                                    checker.shown(*checker.find(kPath)));

@@ -99,7 +99,8 @@ void choose_device(MachineFacts& facts, const config::ComputeDevice& asked) {
   const offload::CudaDevices found =
       kTrainsOnGpus ? offload::find_cuda_devices()
                     : offload::CudaDevices{{}, "this build's LibTorch has no part for GPUs"};
-  const auto index = static_cast<std::size_t>(asked.index);
+  const int gpu_index = asked.index.value_or(0);
+  const auto index = static_cast<std::size_t>(gpu_index);
   const std::string why_not =
       found.devices.empty() ? found.why_none
       : index < found.devices.size()
@@ -112,10 +113,13 @@ void choose_device(MachineFacts& facts, const config::ComputeDevice& asked) {
     return;
   }
   const offload::CudaDeviceFacts& gpu = found.devices[index];
-  facts.device.gpu =
-      GpuFacts{asked.index, gpu.name, gpu.total_bytes, offload::cuda_free_bytes(asked.index)};
+  facts.device.gpu = {.index = gpu_index,
+                      .name = gpu.name,
+                      .total_bytes = gpu.total_bytes,
+                      .free_bytes = offload::cuda_free_bytes(gpu_index),
+                      .visible = static_cast<int>(found.devices.size())};
   facts.device.host_addressable = false;
-  const offload::CudaPages pages = offload::find_cuda_pages(asked.index);
+  const offload::CudaPages pages = offload::find_cuda_pages(gpu_index);
   facts.device.gpu->page_bytes = pages.page_bytes;
   if (pages.page_bytes == 0) {
     facts.memory_choice =
@@ -123,7 +127,8 @@ void choose_device(MachineFacts& facts, const config::ComputeDevice& asked) {
         pages.why_not;
   }
   if (asked.kind == Kind::automatic)
-    facts.device_choice = "device: " + name_of(*facts.device.gpu) + ", the first GPU (auto)";
+    facts.device_choice = "device: " + name_of(*facts.device.gpu) +
+                          (asked.index ? " (auto)" : ", the first GPU (auto)");
 }
 
 std::uint64_t available_within(const std::optional<GroupMemory>& group) {

@@ -117,7 +117,8 @@ TierNeeds needs_of(const Plan& plan, const StepModel& model, const Overlap& over
                                model.peak(plan.units, overlap).total());
           },
           [&plan, rings] {
-            return checked_add(home_bytes(plan, Tier::host), ring_bytes(plan, rings));
+            return checked_add(home_bytes(plan, Tier::host),
+                               ring_bytes(plan, rings) + staging_of_ranks_bytes(plan));
           }};
 }
 

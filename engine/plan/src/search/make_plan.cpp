@@ -104,13 +104,13 @@ Plan describe(const config::TrainConfig& config, const Subject& subject, Placeme
   Plan plan;
   plan.config = config;
   plan.placement = placement;
-  plan.config.world_size = config.world_size;
   plan.compute_dtype = config.compute_dtype();
   plan.state_format = models::state_format(config);
   describe_units(plan, subject);
   plan.schedule.threads = choose_threads(config, machine.cores);
   plan.device.host_addressable = machine.device.host_addressable;
   plan.device.gpu = machine.device.gpu;
+  plan.device.has_nccl = machine.device.has_nccl;
   plan.planned.runtime_bytes = plan.device.gpu ? kGpuRuntimeBytes : kRuntimeBytes;
   const bool of_this_shape = machine.device.workspaces &&
                              machine.device.workspaces->micro_batch == config.micro_batch_size &&
@@ -133,7 +133,8 @@ void note_automatic(Plan& plan, const MachineFacts& machine) {
                              " of the memory that is free now (auto)");
     }
   };
-  for (const std::string& choice : {machine.device_choice, machine.memory_choice})
+  for (const std::string& choice :
+       {machine.device_choice, machine.memory_choice, machine.ranks_choice})
     if (!choice.empty()) plan.choices.push_back(choice);
   note("device_bytes", plan.config.sluice.device_bytes, plan.budget.device_bytes);
   note("host_bytes", plan.config.sluice.host_bytes, plan.budget.host_bytes);

@@ -3,6 +3,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "sluice/plan/unit_placement.hpp"
+#include "sluice/zero/device_ranks.hpp"
 
 namespace sluice::plan {
 
@@ -73,6 +74,13 @@ bool moves_files(const Plan& plan) {
     }
   }
   return false;
+}
+
+std::uint64_t staging_of_ranks_bytes(const Plan& plan) {
+  const bool stages =
+      plan.config.world_size > 1 && !plan.device.host_addressable && !plan.device.has_nccl;
+  // One communicator gathers weights, one sums gradients.
+  return stages ? 2 * offload::pool_bytes(zero::StagingOptions::kStagingBytes) : 0;
 }
 
 bool uses_files(const Plan& plan) {

@@ -33,6 +33,9 @@ std::uint64_t all_parts_bytes(const Plan& plan, std::size_t unit);
 // The copies of states that checkpoints are written from, of all units.
 std::uint64_t checkpoint_copies_bytes(const Plan& plan);
 
+// Host memory through which ranks exchange device memory; 0 where NCCL takes it as it is.
+std::uint64_t staging_of_ranks_bytes(const Plan& plan);
+
 // Some weights, gradients or inputs have their home in a file: bytes move between files and device.
 bool moves_files(const Plan& plan);
 // moves_files(), or some optimizer states have their home in a file.

@@ -26,9 +26,13 @@ void DeviceNorms::begin(std::size_t unit, offload::DeviceSpan gradient, DType dt
 double DeviceNorms::finish(std::size_t unit, const offload::StallMeter& stalls,
                            double& stall_seconds) {
   stalls.finish(arriving_[unit], stall_seconds, "norm", {});
-  double squared_norm = 0;
-  std::memcpy(&squared_norm, host_.data() + unit * sizeof(double), sizeof(double));
-  return squared_norm;
+  return squared_norm(unit);
+}
+
+double DeviceNorms::squared_norm(std::size_t unit) const {
+  double value = 0;
+  std::memcpy(&value, host_.data() + unit * sizeof(double), sizeof(double));
+  return value;
 }
 
 }  // namespace sluice::train

@@ -16,7 +16,7 @@
 
 namespace sluice::train {
 
-// Confined to the thread that trains. The device outlives it.
+// Confined to one thread for each unit at a time. The device outlives it.
 class DeviceNorms {
  public:
   // `pinned`: results arrive in pinned host memory.
@@ -25,6 +25,10 @@ class DeviceNorms {
   // Issues the norm of a unit's gradient. Work that is issued later may move the gradient and reuse
   // its memory.
   void begin(std::size_t unit, offload::DeviceSpan gradient, DType dtype);
+  // Blocks until the norm has arrived. Leaves an error for finish().
+  void wait(std::size_t unit) const { arriving_[unit].wait(); }
+  // The norm that has arrived.
+  double squared_norm(std::size_t unit) const;
   // True when finish() does not block.
   bool done(std::size_t unit) const { return arriving_[unit].done(); }
   // Squared norm of the unit's gradient; non-finite when an element is. Blocks until it has arrived

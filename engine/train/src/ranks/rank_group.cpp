@@ -5,8 +5,10 @@
 #include <span>
 #include <utility>
 
+#include "ranks/tcp_store.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/rank_commit.hpp"
+#include "sluice/zero/device_ranks.hpp"
 
 namespace sluice::train {
 
@@ -110,9 +112,35 @@ void RankGroup::stop_all(const std::string& why) {
   throw RankFailure(FailureKind::other, why);
 }
 
-RankLinks RankGroup::take_links() {
-  return {.communicator = std::move(ranks_.compute),
-          .gather_communicator = std::move(ranks_.gather)};
+std::unique_ptr<zero::RankStore> RankGroup::meet() {
+  constexpr const char* kLabel = "where the ranks of NCCL meet";
+  ListeningStore mine;
+  together(kLabel, [&] {
+    if (is_first()) mine = listen_tcp_store();
+  });
+  const std::string address = exchange(mine.address, kLabel).front();
+  together(kLabel, [&] {
+    if (!is_first()) mine.store = connect_tcp_store(address);
+  });
+  return std::move(mine.store);
+}
+
+RankLinks RankGroup::take_links(offload::Device& device, bool by_nccl) {
+  RankLinks links{.communicator = std::move(ranks_.compute),
+                  .gather_communicator = std::move(ranks_.gather)};
+  if (!by_nccl) return links;
+  store_ = meet();
+  const auto with_nccl = [&](std::unique_ptr<zero::Communicator> host, const char* name) {
+    return zero::make_paired_communicator(std::move(host),
+                                          zero::make_nccl_communicator({.rank = rank(),
+                                                                        .world_size = size(),
+                                                                        .device = &device,
+                                                                        .store = store_.get(),
+                                                                        .name = name}));
+  };
+  links.communicator = with_nccl(std::move(links.communicator), "gradients");
+  links.gather_communicator = with_nccl(std::move(links.gather_communicator), "weights");
+  return links;
 }
 
 void RankGroup::abort(const std::string& why) const {

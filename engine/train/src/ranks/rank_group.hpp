@@ -4,11 +4,14 @@
 
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "sluice/offload/device.hpp"
 #include "sluice/train/rank_failure.hpp"
 #include "sluice/train/rank_place.hpp"
+#include "sluice/zero/nccl.hpp"
 #include "sluice/zero/ranks.hpp"
 #include "step/rank_links.hpp"
 
@@ -44,14 +47,19 @@ class RankGroup {
   // As refuse(), for a reason that is nobody's mistake: throws Error on rank 0.
   [[noreturn]] void stop_all(const std::string& why);
 
-  // The communicators of a run's resources. Call it once.
-  RankLinks take_links();
+  // A store of all ranks. Blocks until all have connected. Throws Error where one cannot.
+  std::unique_ptr<zero::RankStore> meet();
+  // The communicators of a run's resources. Call it once. With `by_nccl` the memory of `device`
+  // goes between the ranks by NCCL: blocks until all have joined; throws Error where NCCL fails.
+  // The links end before `device` and before this group.
+  RankLinks take_links(offload::Device& device, bool by_nccl);
   // Tells the other ranks why this one ends: their calls fail. Does nothing after one of the
   // functions above has thrown, since then all ranks end. Does not block.
   void abort(const std::string& why) const;
 
  private:
   zero::Ranks ranks_;
+  std::unique_ptr<zero::RankStore> store_;  // of NCCL; null: none
   const RankPlace place_;
   bool all_end_ = false;
 };

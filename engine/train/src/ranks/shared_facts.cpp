@@ -10,17 +10,36 @@
 #include "ranks/same_inputs.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/file.hpp"
+#include "sluice/offload/cuda_device.hpp"
+#include "sluice/plan/storage_choices.hpp"
+#include "sluice/zero/nccl.hpp"
 
 namespace sluice::train {
 
 namespace {
 
-// The numbers of the facts that a plan follows from, in a fixed order. Of a file system's id only
-// the directories that share it count.
+// Places in the numbers of the facts.
+enum Number : std::size_t {
+  total_memory,
+  available_memory,
+  memlock,
+  address_space,
+  cores,
+  gpu_total,  // 0: this rank has no GPU
+  gpu_free,
+  gpu_page,
+  first_directory,
+};
+
+// The numbers of the facts that a plan follows from. A file system's id counts only by the
+// directories that share it.
 std::vector<std::uint64_t> numbers_of(const plan::MachineFacts& facts) {
   std::vector<std::uint64_t> numbers = {facts.total_memory_bytes, facts.available_memory_bytes,
                                         facts.memlock_bytes, facts.address_space_bytes,
                                         static_cast<std::uint64_t>(facts.cores)};
+  const plan::GpuFacts gpu = facts.device.gpu.value_or(plan::GpuFacts{});
+  for (const std::uint64_t number : {gpu.total_bytes, gpu.free_bytes, gpu.page_bytes})
+    numbers.push_back(number);
   for (const auto& [directory, free] : facts.free_disk_bytes) numbers.push_back(free);
   for (const auto& [directory, file_system] : facts.file_systems) {
     const auto is_same = [id = file_system](const auto& other) { return other.second == id; };
@@ -31,12 +50,17 @@ std::vector<std::uint64_t> numbers_of(const plan::MachineFacts& facts) {
 }
 
 void set_numbers(plan::MachineFacts& facts, const std::vector<std::uint64_t>& numbers) {
-  facts.total_memory_bytes = numbers[0];
-  facts.available_memory_bytes = numbers[1];
-  facts.memlock_bytes = numbers[2];
-  facts.address_space_bytes = numbers[3];
-  facts.cores = static_cast<int>(numbers[4]);
-  std::size_t next = 5;
+  facts.total_memory_bytes = numbers[total_memory];
+  facts.available_memory_bytes = numbers[available_memory];
+  facts.memlock_bytes = numbers[memlock];
+  facts.address_space_bytes = numbers[address_space];
+  facts.cores = static_cast<int>(numbers[cores]);
+  if (facts.device.gpu) {
+    facts.device.gpu->total_bytes = numbers[gpu_total];
+    facts.device.gpu->free_bytes = numbers[gpu_free];
+    facts.device.gpu->page_bytes = numbers[gpu_page];
+  }
+  std::size_t next = first_directory;
   for (auto& [directory, free] : facts.free_disk_bytes) free = numbers[next++];
   for (auto& [directory, file_system] : facts.file_systems) file_system = numbers[next++];
 }
@@ -77,14 +101,60 @@ std::string fingerprint(const plan::Plan& plan) {
   return to_text(numbers);
 }
 
+// How many ranks of this host compute on the GPU.
+int ranks_on(const plan::GpuFacts& gpu, const RankPlace& place, GpuUse use) {
+  if (use == GpuUse::all_ranks) return place.local_size;
+  // Local ranks index, index + visible, index + 2 * visible, ...
+  return std::max((place.local_size - gpu.index + gpu.visible - 1) / gpu.visible, 1);
+}
+
+GpuUse use_of(const config::TrainConfig& config) {
+  return config.sluice.device.index ? GpuUse::all_ranks : GpuUse::by_turn;
+}
+
+// Why this rank cannot exchange its GPU's memory by NCCL; empty: it can.
+std::string find_why_staged(const plan::GpuFacts& gpu, const RankPlace& place, GpuUse use) {
+  const int sharing = ranks_on(gpu, place, use);
+  if (sharing > 1)
+    return std::to_string(sharing) + " ranks share " + plan::name_of(gpu) +
+           ", and NCCL needs a GPU for each";
+  return zero::find_why_no_nccl();
+}
+
+// Sets how ranks exchange the memory of their GPUs: all by NCCL, or all through host memory.
+void choose_exchange(RankGroup& ranks, const config::TrainConfig& config,
+                     plan::MachineFacts& facts) {
+  const std::string mine =
+      facts.device.gpu ? find_why_staged(*facts.device.gpu, ranks.place(), use_of(config)) : "";
+  const std::vector<std::string> all = ranks.exchange(mine, "whether NCCL can be used");
+  if (!facts.device.gpu) return;
+  const auto first = std::find_if(all.begin(), all.end(),
+                                  [](const std::string& reason) { return !reason.empty(); });
+  facts.device.has_nccl = first == all.end();
+  facts.ranks_choice = "ranks exchange the memory of their GPUs by NCCL";
+  if (facts.device.has_nccl) return;
+  facts.ranks_choice = "ranks exchange the memory of their GPUs through host memory: rank " +
+                       std::to_string(first - all.begin()) + ": " + *first;
+  ranks.together("the exchange of GPU memory",
+                 [&] { plan::refuse_if_strict(config, facts.ranks_choice); });
+}
+
 }  // namespace
 
-plan::MachineFacts share_of_host(plan::MachineFacts facts, const RankPlace& place) {
+config::ComputeDevice device_of_rank(const config::ComputeDevice& asked, const RankPlace& place) {
+  config::ComputeDevice device = asked;
+  if (place.size == 1 || asked.index || asked.kind == config::ComputeDevice::Kind::host)
+    return device;
+  const std::size_t visible = offload::find_cuda_devices().devices.size();
+  if (visible > 0) device.index = place.local_rank % static_cast<int>(visible);
+  return device;
+}
+
+plan::MachineFacts share_of_host(plan::MachineFacts facts, const RankPlace& place, GpuUse use) {
   if (place.size == 1) return facts;
-  SLUICE_CHECK(!facts.device.gpu, std::to_string(place.size) +
-                                      " ranks train on CPUs only, and this configuration chooses " +
-                                      facts.device.gpu->name +
-                                      ": set \"sluice\": {\"device\": \"host\"}");
+  if (facts.device.gpu)
+    facts.device.gpu->free_bytes /=
+        static_cast<std::uint64_t>(ranks_on(*facts.device.gpu, place, use));
   const auto ranks = static_cast<std::uint64_t>(place.local_size);
   facts.available_memory_bytes /= ranks;
   if (facts.memlock_bytes != std::numeric_limits<std::uint64_t>::max())
@@ -102,8 +172,11 @@ plan::MachineFacts share_of_host(plan::MachineFacts facts, const RankPlace& plac
 
 plan::MachineFacts shared_facts(RankGroup& ranks, const config::TrainConfig& config) {
   plan::MachineFacts facts;
-  ranks.together("the facts of the machine",
-                 [&] { facts = share_of_host(plan::probe_machine(config), ranks.place()); });
+  ranks.together("the facts of the machine", [&] {
+    config::TrainConfig own = config;
+    own.sluice.device = device_of_rank(config.sluice.device, ranks.place());
+    facts = share_of_host(plan::probe_machine(own), ranks.place(), use_of(config));
+  });
   if (ranks.size() == 1) return facts;
   std::vector<std::uint64_t> least = numbers_of(facts);
   const std::vector<std::string> all =
@@ -113,10 +186,32 @@ plan::MachineFacts shared_facts(RankGroup& ranks, const config::TrainConfig& con
     if (other.size() != to_numbers(all[0]).size())
       ranks.refuse("rank " + std::to_string(rank) +
                    " does not have all directories of the configuration that rank 0 has");
+    if ((other[gpu_total] == 0) != (to_numbers(all[0])[gpu_total] == 0))
+      ranks.refuse("rank " + std::to_string(rank) +
+                   " and rank 0: one has a GPU, and one has none; \"sluice\": {\"device\": "
+                   "\"host\"} trains without GPUs");
     for (std::size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], other[i]);
   }
   set_numbers(facts, least);
+  choose_exchange(ranks, config, facts);
   return facts;
+}
+
+models::UnitWorkspaces largest_workspaces(RankGroup& ranks, const models::UnitWorkspaces& mine) {
+  models::UnitWorkspaces largest = mine;
+  std::vector<std::uint64_t*> fields = {&largest.held_bytes};
+  for (models::UnitWorkspace* unit : {&largest.embedding, &largest.block, &largest.head})
+    for (std::uint64_t* field :
+         {&unit->forward_bytes, &unit->backward_bytes, &unit->keeping_bytes, &unit->kept_bytes})
+      fields.push_back(field);
+  std::vector<std::uint64_t> numbers;
+  numbers.reserve(fields.size());
+  for (const std::uint64_t* field : fields) numbers.push_back(*field);
+  for (const std::string& text : ranks.exchange(to_text(numbers), "the workspaces of the units")) {
+    const std::vector<std::uint64_t> others = to_numbers(text);
+    for (std::size_t i = 0; i < fields.size(); ++i) *fields[i] = std::max(*fields[i], others[i]);
+  }
+  return largest;
 }
 
 void require_same_plan(RankGroup& ranks, const plan::Plan& plan) {

@@ -1,7 +1,7 @@
 #pragma once
 // The machine as the planner of one rank sees it, where several ranks train one model. The ranks of
-// a host share its memory, cores, locked memory and free disk space in equal parts. All ranks plan
-// with the facts of the poorest one, so that all make the same plan.
+// a host share its memory, cores, locked memory, free disk space and GPUs in equal parts. All ranks
+// plan with the facts of the poorest one, so that all make the same plan.
 // Thread-compatible: free functions without state.
 
 #include "ranks/rank_group.hpp"
@@ -11,11 +11,26 @@
 
 namespace sluice::train {
 
-// This rank's share of what its host has; with one rank, all of it. Throws InvalidArgument when the
-// device of several ranks is a GPU: they need a communicator over device memory.
-plan::MachineFacts share_of_host(plan::MachineFacts facts, const RankPlace& place);
-// The least of the ranks' shares of their hosts. Throws as share_of_host() and probe_machine().
+// Whose GPU the facts are about.
+enum class GpuUse {
+  by_turn,    // the ranks of a host take its GPUs in turn
+  all_ranks,  // all ranks of the host compute on this one
+};
+
+// The GPU of this rank: the ranks of a host take its GPUs in turn, unless `asked` names one.
+config::ComputeDevice device_of_rank(const config::ComputeDevice& asked, const RankPlace& place);
+
+// This rank's share of what its host has; with one rank, all of it.
+plan::MachineFacts share_of_host(plan::MachineFacts facts, const RankPlace& place,
+                                 GpuUse use = GpuUse::by_turn);
+
+// The least of the ranks' shares of their hosts, and how ranks exchange the memory of their GPUs.
+// Throws as probe_machine() does, and InvalidArgument where "strict" does not allow host memory for
+// that exchange, or where some ranks have a GPU and others have none.
 plan::MachineFacts shared_facts(RankGroup& ranks, const config::TrainConfig& config);
+
+// The most that any rank measured: all ranks plan with it.
+models::UnitWorkspaces largest_workspaces(RankGroup& ranks, const models::UnitWorkspaces& mine);
 
 // Throws InvalidArgument on rank 0, RankFailure on the others, when the ranks have different plans.
 void require_same_plan(RankGroup& ranks, const plan::Plan& plan);

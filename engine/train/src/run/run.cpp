@@ -95,7 +95,7 @@ class Run {
     stop_at_start();
     tally_.start.plan = seconds_since(constructed_);
     auto begin = Clock::now();
-    ranks_.together("taking memory", [this] { allocate(); });
+    take_memory();
     tally_.start.memory = seconds_since(begin);
     begin = Clock::now();
     bring_in_states();
@@ -136,19 +136,28 @@ class Run {
   void agree_on_stop() { agreed_stop_ = ranks_.largest(stop_, "signals"); }
   int stopped() const { return ranks_.size() == 1 ? stop_ : agreed_stop_; }
 
-  void allocate() {
+  void take_memory() {
     const plan::Plan& plan = setup_.plan;
     observer_.on_plan(plan);
     observer_.on_start("taking memory", 0);
+    RunDevice device;
+    ranks_.together("taking the device", [&] {
+      trace_ = RunTrace(request_);
+      device = make_run_device(plan, trace_.trace());
+    });
+    RankLinks links = ranks_.take_links(*device.device, plan.device.has_nccl);
+    ranks_.together("taking memory", [&] { allocate(std::move(device), std::move(links)); });
+  }
+
+  void allocate(RunDevice device, RankLinks links) {
+    const plan::Plan& plan = setup_.plan;
     check_threads(plan.further_threads() + 1);  // and that of the data
     data_check_ = std::make_unique<DataCheck>(setup_.data);
     at::set_num_threads(plan.schedule.threads.compute);
     models::check_parallel_work();
-    trace_ = RunTrace(request_);
     const SwapMode mode = setup_.source.swap_committed ? SwapMode::open : SwapMode::create;
-    resources_ =
-        std::make_unique<RunResources>(plan, SwapStart(mode, &setup_.held), trace_.trace(),
-                                       make_run_device(plan, trace_.trace()), ranks_.take_links());
+    resources_ = std::make_unique<RunResources>(plan, SwapStart(mode, &setup_.held), trace_.trace(),
+                                                std::move(device), std::move(links));
     call_log_ = make_call_log(plan.config);
     if (call_log_) {
       resources_->communicator->observe(call_log_->observer());

@@ -22,8 +22,13 @@ namespace {
 
 plan::Plan plan_run(const TrainRequest& request, RankGroup& ranks, const Configuration& loaded) {
   plan::MachineFacts machine = shared_facts(ranks, loaded.train);
-  if (machine.device.gpu)
-    machine.device.workspaces = measure_workspaces(loaded.train, loaded.model, *machine.device.gpu);
+  if (machine.device.gpu) {
+    models::UnitWorkspaces mine;
+    ranks.together("measuring the units", [&] {
+      mine = measure_workspaces(loaded.train, loaded.model, *machine.device.gpu);
+    });
+    machine.device.workspaces = largest_workspaces(ranks, mine);
+  }
   // Rates are of one process that has the machine to itself.
   const plan::FindRates rates =
       ranks.size() == 1 ? plan::rates_in(request.rates_path) : plan::FindRates();

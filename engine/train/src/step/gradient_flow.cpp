@@ -82,31 +82,52 @@ void GradientFlow::begin_check(std::size_t unit) {
   if (!stats.finite) found_non_finite(unit, first_non_finite(unit));
 }
 
+// Runs on the thread of the reductions.
 zero::ShardedUnit::Reduced GradientFlow::check_of_sum(std::size_t unit) {
   return [this, unit, agree = ranks_agree_on_checks_](offload::DeviceSpan shard) {
-    const std::span<std::byte> values = resources_.device->host_view(shard);
-    const cpu_adam::GradientStats stats = cpu_adam::gradient_stats(
-        gradient_span(values, plan_.config.gradient_dtype()), *resources_.executor);
-    SumCheck check{.squared_norm = stats.squared_norm, .non_finite = {}};
-    if (!stats.finite) {
-      const std::uint64_t first =
-          zero::shard_range(plan_.layouts[unit], plan_.config.rank, plan_.config.world_size).begin;
-      check.non_finite = first_non_finite(unit, values, first);
-    }
+    SumCheck check = norms_ ? check_on_device(unit, shard, agree) : check_on_host(unit, shard);
     if (agree) {
-      double found[] = {stats.finite ? 0.0 : 1.0};
+      const bool finite = check.non_finite.empty();
+      double found[] = {finite ? 0.0 : 1.0};
       resources_.communicator->all_reduce(
           found, "whether the gradients of unit " + plan_.layouts[unit].name + " are finite");
-      if (found[0] != 0.0 && stats.finite) check.non_finite = plan_.layouts[unit].name;
+      if (found[0] != 0.0 && finite) check.non_finite = plan_.layouts[unit].name;
     }
     sum_checks_[unit] = check;
   };
 }
 
+GradientFlow::SumCheck GradientFlow::check_on_host(std::size_t unit, offload::DeviceSpan shard) {
+  const std::span<std::byte> values = resources_.device->host_view(shard);
+  const cpu_adam::GradientStats stats = cpu_adam::gradient_stats(
+      gradient_span(values, plan_.config.gradient_dtype()), *resources_.executor);
+  if (stats.finite) return {.squared_norm = stats.squared_norm, .non_finite = {}};
+  const std::uint64_t first =
+      zero::shard_range(plan_.layouts[unit], plan_.config.rank, plan_.config.world_size).begin;
+  return {.squared_norm = stats.squared_norm, .non_finite = first_non_finite(unit, values, first)};
+}
+
+// The norm comes with finish_check(), unless the ranks `agree` on it before.
+GradientFlow::SumCheck GradientFlow::check_on_device(std::size_t unit, offload::DeviceSpan shard,
+                                                     bool agree) {
+  norms_->begin(unit, shard, plan_.config.gradient_dtype());
+  if (!agree) return {};
+  norms_->wait(unit);
+  const bool finite = std::isfinite(norms_->squared_norm(unit));
+  return {.squared_norm = 0, .non_finite = finite ? "" : plan_.layouts[unit].name};
+}
+
 void GradientFlow::finish_check(std::size_t unit) {
   if (several_ranks_) {
-    squared_norms_[unit] = sum_checks_[unit].squared_norm;
-    if (!sum_checks_[unit].non_finite.empty()) found_non_finite(unit, sum_checks_[unit].non_finite);
+    const SumCheck& check = sum_checks_[unit];
+    squared_norms_[unit] =
+        norms_ ? norms_->finish(unit, resources_.unit_context.stalls, stall_seconds_)
+               : check.squared_norm;
+    if (!check.non_finite.empty()) {
+      found_non_finite(unit, check.non_finite);
+    } else if (norms_ && !std::isfinite(squared_norms_[unit])) {
+      found_non_finite(unit, first_non_finite(unit));
+    }
     return;
   }
   if (!norms_) return;
@@ -124,7 +145,9 @@ std::string GradientFlow::first_non_finite(std::size_t unit) const {
   } else if (home.tier() == offload::Tier::host) {
     gradient = home.host_memory();
   }
-  return first_non_finite(unit, gradient, 0);
+  const config::TrainConfig& config = plan_.config;
+  return first_non_finite(
+      unit, gradient, zero::shard_range(plan_.layouts[unit], config.rank, config.world_size).begin);
 }
 
 std::string GradientFlow::first_non_finite(std::size_t unit, std::span<std::byte> values,
@@ -231,10 +254,12 @@ void GradientFlow::begin_arrived_updates() {
   if (!immediate_ && !speculative_) return;
   const auto reduced = [&](std::size_t unit) { return resources_.units[unit]->reduce_done(); };
   const auto arrived = [&](const Move& move) {
+    // With several ranks a reduction begins the norm.
+    if (!std::all_of(move.units.begin(), move.units.end(), reduced)) return false;
     for (std::size_t i = 0; i < move.counted; ++i) {
       if (norms_ && !norms_->done(move.units[i])) return false;
     }
-    return std::all_of(move.units.begin(), move.units.end(), reduced);
+    return true;
   };
   while (!moves_.empty() && arrived(moves_.front())) finish_front();
 }

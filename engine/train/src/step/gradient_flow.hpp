@@ -90,8 +90,15 @@ class GradientFlow {
   void begin_buffer(std::size_t unit);
   void begin_check(std::size_t unit);
   void finish_check(std::size_t unit);
-  // Checks this rank's shard of a sum over ranks, on the thread that reduces.
+  // The check of this rank's shard of a sum over ranks.
+  struct SumCheck {
+    double squared_norm = 0;  // on a device that the host does not address, in norms_
+    std::string non_finite;   // empty: finite
+  };
+  // Checks the shard on the thread that reduces.
   zero::ShardedUnit::Reduced check_of_sum(std::size_t unit);
+  SumCheck check_on_host(std::size_t unit, offload::DeviceSpan shard);
+  SumCheck check_on_device(std::size_t unit, offload::DeviceSpan shard, bool agree);
   void found_non_finite(std::size_t unit, const std::string& name);
   // The parameter of `unit` that has the first non-finite value among elements from `first_count`
   // on; the unit's name when the values are not given.
@@ -128,13 +135,8 @@ class GradientFlow {
   };
   std::deque<Move> moves_;
   std::optional<DeviceNorms> norms_;  // set when the device is not host-addressable
-  // By unit: what check_of_sum() found. Read after the unit's move has ended.
-  struct SumCheck {
-    double squared_norm = 0;
-    std::string non_finite;  // empty: finite
-  };
   const bool several_ranks_;
-  std::vector<SumCheck> sum_checks_;
+  std::vector<SumCheck> sum_checks_;  // by unit; read after the unit's move has ended
   // Updates of this step were to begin as gradients arrive, so the ranks agree on every check
   // before the update that it decides on.
   bool ranks_agree_on_checks_ = false;

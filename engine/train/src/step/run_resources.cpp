@@ -8,6 +8,7 @@
 #include "sluice/offload/arena_source.hpp"
 #include "sluice/offload/direct_storage.hpp"
 #include "sluice/plan/storage_choices.hpp"
+#include "sluice/zero/device_ranks.hpp"
 
 namespace sluice::train {
 
@@ -75,9 +76,8 @@ RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, T
       *device, plan.rings.mover.tile_bytes > 0 ? files.io.get() : nullptr,
       plan.rings.mover.tile_bytes > 0 ? &staging() : nullptr,
       mover_options(plan, direct_reader.get()));
-  communicator = ranks.communicator ? std::move(ranks.communicator) : zero::make_single_rank();
-  gather_communicator =
-      ranks.gather_communicator ? std::move(ranks.gather_communicator) : zero::make_single_rank();
+  communicator = for_device(std::move(ranks.communicator));
+  gather_communicator = for_device(std::move(ranks.gather_communicator));
   SLUICE_CHECK(communicator->world_size() == plan.config.world_size &&
                    gather_communicator->world_size() == plan.config.world_size,
                "a plan for " + std::to_string(plan.config.world_size) +
@@ -109,6 +109,15 @@ RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, T
       zero::PrefetchLimits{plan.schedule.prefetch_units, zero.prefetch_bucket_size,
                            zero.max_live_parameters});
   rates = std::make_unique<config::LearningRates>(plan.config);
+}
+
+// A communicator whose calls the units can make with the device's memory.
+std::unique_ptr<zero::Communicator> RunResources::for_device(
+    std::unique_ptr<zero::Communicator> ranks) {
+  if (!ranks) return zero::make_single_rank();
+  if (ranks->world_size() == 1 || ranks->on_device() || device->host_addressable()) return ranks;
+  return zero::make_staged_communicator(std::move(ranks),
+                                        {.device = device.get(), .memory = &staging()});
 }
 
 // Only io_uring registers memory; the other backends have nothing to register.

@@ -76,6 +76,7 @@ struct RunResources {
   offload::MemoryPool& staging() { return pinned_pool ? *pinned_pool : *host_pool; }
 
  private:
+  std::unique_ptr<zero::Communicator> for_device(std::unique_ptr<zero::Communicator> ranks);
   void note_registration();
   void probe_direct_storage();
   offload::TieredBytes make_home(offload::Tier tier, std::uint64_t size_bytes,

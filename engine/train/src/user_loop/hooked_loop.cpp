@@ -5,6 +5,7 @@
 
 #include "ranks/shared_facts.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/launch_environment.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/plan/plan_text.hpp"
 #include "user_loop/loop_core.hpp"
@@ -20,13 +21,20 @@ RunDevice make_device(const plan::Plan& plan) {
                                       : make_device_beside_libtorch(plan);
 }
 
+// The launcher's variables say which ranks share a host. Without them: as if all did.
+RankPlace place_of(const config::TrainConfig& config) {
+  const LaunchEnvironment launch = launch_environment();
+  const bool known = launch.world_size == config.world_size && launch.rank == config.rank;
+  return {.rank = config.rank,
+          .size = config.world_size,
+          .local_rank = known ? launch.local_rank : config.rank,
+          .local_size = known ? launch.local_size : config.world_size,
+          .launcher = launch.launcher};
+}
+
 plan::MachineFacts facts_of(const config::TrainConfig& config) {
-  // Python does not say which ranks share a host: as if all did.
-  return share_of_host(plan::probe_machine(config), {.rank = config.rank,
-                                                     .size = config.world_size,
-                                                     .local_rank = config.rank,
-                                                     .local_size = config.world_size,
-                                                     .launcher = {}});
+  if (config.world_size == 1) return plan::probe_machine(config);
+  return share_of_host(plan::probe_machine(config), place_of(config));
 }
 
 }  // namespace

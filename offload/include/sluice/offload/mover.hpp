@@ -58,10 +58,11 @@ class Mover {
   // and unchanged until the ticket has finished. Throws InvalidArgument when `from` is smaller.
   Ticket begin_fetch(const TieredBytes& from, DeviceSpan to);
   Ticket begin_fetch(const TieredBytes& from, DeviceSpan to, const ComputePoint& after);
-  // Copies `from` to the begin of `to`, after all compute work issued so far. In a file, whole
-  // blocks are written where the range has room for them: up to 4095 bytes of the range behind the
-  // stored bytes become zero.
+  // Copies `from` to the begin of `to`, after `after`. Without it: after all compute work issued so
+  // far. In a file, whole blocks are written where the range has room for them: up to 4095 bytes of
+  // the range behind the stored bytes become zero.
   Ticket begin_store(DeviceSpan from, const TieredBytes& to);
+  Ticket begin_store(DeviceSpan from, const TieredBytes& to, const ComputePoint& after);
 
   // Empty, or why the tiles are not registered with the engine; transfers then cost more CPU time.
   std::string why_unregistered() const;

@@ -37,13 +37,13 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
-  // Whether calls take memory of a device (DeviceSpan) in place of host memory.
+  // Whether calls may be on memory of a device (DeviceSpan).
   virtual bool on_device() const { return false; }
 
   // Starts a call. Does not block. The ticket's errors: InvalidArgument for a call that cannot be
   // or in which ranks disagree, Error when a rank has left, does not answer, or has aborted. All
-  // begin_x below end here. The first throws InvalidArgument where on_device(), except for a
-  // barrier; the second throws it elsewhere.
+  // begin_x below end here. The second throws InvalidArgument unless on_device(). The first throws
+  // it where only the device's memory can be used (NCCL alone), except for a barrier.
   virtual Ticket begin(const HostCall& call);
   virtual Ticket begin(const DeviceCall& call);
   // Ends this rank's calls, those in flight and later ones, with an Error that says `why`, and

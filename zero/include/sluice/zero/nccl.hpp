@@ -40,6 +40,9 @@ struct NcclOptions {
   std::chrono::duration<double> call_limit{600};
 };
 
+// Why this process cannot use NCCL; empty: it can. Loads the library.
+std::string find_why_no_nccl();
+
 // Blocks until all ranks have joined. Throws Error with the reason where NCCL cannot be loaded,
 // where it fails, and where a rank does not join in time, with its number.
 std::unique_ptr<Communicator> make_nccl_communicator(const NcclOptions& options);

@@ -177,9 +177,11 @@ enum class NonFinite { skip, stop };
 struct ComputeDevice {
   enum class Kind { automatic, host, cuda };
   Kind kind = Kind::automatic;
-  int index = 0;  // the GPU's number among those that CUDA_VISIBLE_DEVICES leaves
+  // The GPU's number among those that CUDA_VISIBLE_DEVICES leaves. Empty: the ranks of a host take
+  // its GPUs in turn, and one rank takes the first.
+  std::optional<int> index = {};
 };
-// The name in the file: "auto", "host", "cuda:1".
+// The name in the file: "auto", "host", "cuda", "cuda:1".
 std::string name_of(const ComputeDevice& device);
 
 // How a GPU computes. On the host LibTorch is always deterministic.

@@ -25,6 +25,7 @@ struct GpuFacts {
   // The driver maps the memory in pages of this size (find_cuda_pages()). 0: the memory is one
   // block, and gaps between blocks are lost.
   std::uint64_t page_bytes = 0;
+  int visible = 1;  // GPUs that CUDA_VISIBLE_DEVICES leaves
 };
 // Returns "cuda:0 (NVIDIA H200)", for example.
 std::string name_of(const GpuFacts& gpu);
@@ -37,6 +38,8 @@ struct DeviceFacts {
   // Device memory that one unit of each kind needs for a micro-batch, as measured. Empty: the
   // planner uses a formula.
   std::optional<models::UnitWorkspaces> workspaces;
+  // Ranks exchange the memory of their GPUs by NCCL. Otherwise it goes through host memory.
+  bool has_nccl = false;
 };
 
 // The planner's view of the machine. probe_machine() fills it in; tests may write it by hand.
@@ -51,6 +54,7 @@ struct MachineFacts {
   DeviceFacts device;
   std::string device_choice;  // the reason for the device; empty when the configuration names it
   std::string memory_choice;  // why a GPU's memory is not mapped in pages; else empty
+  std::string ranks_choice;   // how ranks exchange the memory of their GPUs; empty: no such ranks
   // Free bytes of the file system below each directory that the configuration names. A missing
   // directory has no entry: the trainer reports it, with exit code 4.
   std::vector<std::pair<std::string, std::uint64_t>> free_disk_bytes;
