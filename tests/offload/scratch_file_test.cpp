@@ -28,10 +28,10 @@ TEST(ScratchFile, IsAllocatedUpFrontAndRemovedAtTheEnd) {
 TEST(ScratchFile, GivesRangesThatDoNotTouch) {
   const TempDir dir;
   const auto engine = make_engine();
-  ScratchFile scratch(dir.path(), "inputs", 5 * 4096, nvme::DirectIo::automatic);
+  ScratchFile scratch(dir.path(), "inputs", std::uint64_t{5} * 4096, nvme::DirectIo::automatic);
   const FileRange first = scratch.take(5000);
   const FileRange second = scratch.take(1);
-  const FileRange third = scratch.take(2 * 4096);
+  const FileRange third = scratch.take(std::uint64_t{2} * 4096);
   EXPECT_EQ(first.file, &scratch.file());
   EXPECT_EQ(first.offset_bytes, 0U);
   EXPECT_EQ(second.offset_bytes, 2U * 4096U);

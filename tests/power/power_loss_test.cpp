@@ -44,6 +44,7 @@ int record(const WriterRun& run, const std::string& root, const std::string& log
     std::vector<std::string> words = {SLUICE_STORE_WRITER, run.durability, steps};
     for (const std::string& folder : folders) words.push_back(root + "/" + folder);
     std::vector<char*> arguments;
+    arguments.reserve(words.size() + 1);
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
     ::execv(arguments[0], arguments.data());

@@ -120,6 +120,7 @@ TEST_F(GradientFlowTest, SlotsOfGradientsComeBack) {
     for (std::size_t u = 0; u <= last(); ++u) weight_of(u);
   }
   std::vector<offload::TileLease> all;
+  all.reserve(static_cast<std::size_t>(plan_.rings.gradient_slots));
   for (int i = 0; i < plan_.rings.gradient_slots; ++i)
     all.push_back(resources_.gradient_slots->acquire());
 }

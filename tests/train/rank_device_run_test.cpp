@@ -69,7 +69,6 @@ class RankDeviceRun : public test::DeviceRun {
     return offload::make_host_device({});
   }
 
-
   Result run_rank(const plan::Plan& plan, RankLinks links, bool on_gpu) const {
     RunResources resources(plan, SwapMode::create, nullptr, without_allocator(make_device(on_gpu)),
                            std::move(links));
@@ -81,8 +80,8 @@ class RankDeviceRun : public test::DeviceRun {
     Result result;
     for (int step = 1; step <= kSteps; ++step) {
       const UpdateSettings update = next_update(resources, progress, false);
-      const BackwardResult backward = runner.forward_backward(
-          data(), step, progress.loss_scaler.scale(), update, [] {});
+      const BackwardResult backward =
+          runner.forward_backward(data(), step, progress.loss_scaler.scale(), update, [] {});
       EXPECT_EQ(backward.non_finite, "");
       EXPECT_TRUE(runner.end_step(backward, update, progress).updated);
       result.losses.push_back(backward.loss);
@@ -141,19 +140,13 @@ TEST_P(RankDeviceRun, HasTheBitsOfTwoRanksOnTheHost) {
 
 INSTANTIATE_TEST_SUITE_P(
     Stages, RankDeviceRun,
-    testing::Values(Case{.name = "stage_3"},
-                    Case{.name = "stage_3_weights_on_device", .weights = Home::none},
-                    Case{.name = "stage_3_nvme", .states = Home::nvme, .weights = Home::nvme},
-                    Case{.name = "stage_2", .weights = Home::none, .stage = 2},
-                    Case{.name = "stage_1_resident",
-                         .states = Home::none,
-                         .weights = Home::none,
-                         .stage = 1},
-                    Case{.name = "stage_2_passes",
-                         .weights = Home::none,
-                         .per_pass = 1,
-                         .stage = 2},
-                    Case{.name = "stage_3_fp32_sums", .fp32_sums = true}),
+    testing::Values(
+        Case{.name = "stage_3"}, Case{.name = "stage_3_weights_on_device", .weights = Home::none},
+        Case{.name = "stage_3_nvme", .states = Home::nvme, .weights = Home::nvme},
+        Case{.name = "stage_2", .weights = Home::none, .stage = 2},
+        Case{.name = "stage_1_resident", .states = Home::none, .weights = Home::none, .stage = 1},
+        Case{.name = "stage_2_passes", .weights = Home::none, .per_pass = 1, .stage = 2},
+        Case{.name = "stage_3_fp32_sums", .fp32_sums = true}),
     [](const auto& each) { return each.param.name; });
 
 // Host memory through which device memory goes is planned, unless NCCL takes the device's.

@@ -207,6 +207,7 @@ inline pid_t start_sluice(const std::vector<std::string>& arguments) {
   std::vector<std::string> argv = {sluice_program()};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
+  pointers.reserve(argv.size() + 1);
   for (std::string& argument : argv) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
   const int null = ::open("/dev/null", O_WRONLY);

@@ -75,11 +75,10 @@ CommunicatorCase on_device_memory(int world_size, std::size_t staging_bytes) {
   return each;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Staged, CommunicatorConformance,
-    testing::Values(on_host_memory(2), on_device_memory(1, 4096),
-                    on_device_memory(2, StagingOptions::kStagingBytes), on_device_memory(2, 20'000),
-                    on_device_memory(4, 20'000)));
+INSTANTIATE_TEST_SUITE_P(Staged, CommunicatorConformance,
+                         testing::Values(on_host_memory(2), on_device_memory(1, 4096),
+                                         on_device_memory(2, StagingOptions::kStagingBytes),
+                                         on_device_memory(2, 20'000), on_device_memory(4, 20'000)));
 
 constexpr std::size_t kShardBytes = 100'000;
 
@@ -155,8 +154,7 @@ TEST(PairedRanks, CallsOnHostMemoryPassThoseOnDeviceMemory) {
   auto hosts = make_thread_communicators(2);
   std::vector<std::unique_ptr<Communicator>> pairs;
   for (std::size_t rank = 0; rank < 2; ++rank)
-    pairs.push_back(
-        make_paired_communicator(std::move(hosts[rank]), std::move(ranks.ranks[rank])));
+    pairs.push_back(make_paired_communicator(std::move(hosts[rank]), std::move(ranks.ranks[rank])));
   Bytes full(2 * kShardBytes);
   Ticket of_device = gather(ranks, *pairs[0], full);  // the other rank comes later
   on_threads(pairs, [](Communicator& comm) {

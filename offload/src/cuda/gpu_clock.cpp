@@ -4,7 +4,7 @@ namespace sluice::offload::cuda {
 
 namespace {
 
-constexpr const char* kWhy = "reading the GPU's clock";
+constexpr const char* kReadingClock = "reading the GPU's clock";
 // The two clocks drift apart, by some microseconds in a second.
 constexpr std::chrono::seconds kReferenceHolds{1};
 
@@ -16,19 +16,19 @@ GpuClock::GpuClock(CudaApi& api) : api_(api), stream_(api), reference_(api, cuda
 }
 
 void GpuClock::set_reference() {
-  SLUICE_CUDA(api_, event_record(reference_.get(), stream_.get()), kWhy);
-  SLUICE_CUDA(api_, event_synchronize(reference_.get()), kWhy);
+  SLUICE_CUDA(api_, event_record(reference_.get(), stream_.get()), kReadingClock);
+  SLUICE_CUDA(api_, event_synchronize(reference_.get()), kReadingClock);
   reference_at_ = std::chrono::steady_clock::now();
 }
 
 std::optional<GpuClock::Time> GpuClock::time_of(cudaEvent_t event) {
   const cudaError_t reached = api_.event_query(event);
   if (reached == cudaErrorNotReady) return std::nullopt;
-  if (reached != cudaSuccess) throw_cuda_failed(api_, reached, "event_query", kWhy);
+  if (reached != cudaSuccess) throw_cuda_failed(api_, reached, "event_query", kReadingClock);
   MutexLock lock(mutex_);
   if (std::chrono::steady_clock::now() - reference_at_ > kReferenceHolds) set_reference();
   float milliseconds = 0;  // below zero when the event was reached before the reference
-  SLUICE_CUDA(api_, event_elapsed_time(&milliseconds, reference_.get(), event), kWhy);
+  SLUICE_CUDA(api_, event_elapsed_time(&milliseconds, reference_.get(), event), kReadingClock);
   return reference_at_ + std::chrono::duration_cast<Time::duration>(
                              std::chrono::duration<float, std::milli>(milliseconds));
 }

@@ -5,6 +5,10 @@ It needs sluice and PyTorch, and no pytest. Prints a line for each check; ends w
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -98,6 +102,36 @@ def another_stream_is_refused(folder: Path) -> None:
     raise AssertionError("nothing was said")
 
 
+def run_ranks(place: Path, ranks: int, device: str) -> list[list[Any]]:
+    """What each rank of rank_script.py has written: losses and norms, weights, states."""
+    asked: dict[str, Any] = {"tier": "nvme", "keys": {}, "frozen": False, "tied": False, "load": False, "resume": False}
+    asked |= {"place": str(place), "device": device, "steps": 4, "save": -1, "micro_batches": 2}
+    (place / "drive").mkdir(parents=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    variables = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    script = [sys.executable, str(Path(__file__).parent / "rank_script.py"), json.dumps(asked)]
+    started = []
+    for rank in range(ranks):
+        own = {name: str(value) for name, value in {**variables, "RANK": rank, "LOCAL_RANK": rank}.items()}
+        environment = {**os.environ, **(own if ranks > 1 else {})}
+        started.append(subprocess.Popen(script, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    said = [each.communicate(timeout=250)[0] for each in started]
+    assert all(each.returncode == 0 for each in started), "\n".join(said)
+    return [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]
+
+
+# Two micro-batches of one rank are added in fp32 one after the other, as those of two ranks are.
+def two_ranks_share_the_gpu_with_the_bits_of_one(folder: Path, device: str = "cuda:0") -> None:
+    (one,) = run_ranks(folder / "one", 1, device)
+    for mine in run_ranks(folder / "two", 2, device):
+        assert [loss for loss, _ in mine[0]] == [loss for loss, _ in one[0]]
+        assert differences([norm for _, norm in mine[0]], [norm for _, norm in one[0]]) < 1e-6
+        assert all(torch.equal(mine[1][name], value) for name, value in one[1].items())
+        assert all(torch.equal(part, other) for part, other in zip(mine[2:4], one[2:4], strict=True))
+
+
 CHECKS = {
     check.__name__: check
     for check in (
@@ -106,6 +140,7 @@ CHECKS = {
         a_model_may_be_on_the_gpu_already,
         bf16_and_activation_checkpointing_train,
         another_stream_is_refused,
+        two_ranks_share_the_gpu_with_the_bits_of_one,
     )
 }
 

@@ -23,6 +23,10 @@ def test_on_a_gpu(name: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_the_check_of_ranks_that_share_a_device_on_the_host(tmp_path: Path) -> None:
+    gpu_script.two_ranks_share_the_gpu_with_the_bits_of_one(tmp_path, "host")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it is about machines without a GPU")
 def test_a_gpu_that_is_missing_is_named() -> None:
     with pytest.raises(ValueError, match='"device": "cuda:1"'):

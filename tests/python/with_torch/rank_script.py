@@ -1,4 +1,4 @@
-"""One rank of ranks_test.py: trains, and writes its losses and weights. Arguments: the test's, as JSON."""
+"""One rank of ranks_test.py and gpu_script.py: trains, and writes its losses and weights. Arguments: the test's, as JSON."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def main() -> None:
     keys = config(asked["tier"], place / "drive", **asked["keys"])
     keys["train_micro_batch_size_per_gpu"] = 2
     keys["sluice"]["threads"] = {"compute": 1}  # equal bits at any number of ranks
+    if "device" in asked:
+        keys["sluice"] |= {"device": asked["device"], "deterministic": True}
     keys["gradient_accumulation_steps"] = asked["micro_batches"] // ranks
     engine = engine_of(model, keys, **({"resume": True} if asked["resume"] else {}))
     if asked["load"]:
@@ -36,7 +38,7 @@ def main() -> None:
     losses, gradient = [], None
     for step in range(engine.global_steps, asked["steps"]):
         for part in range(engine.gradient_accumulation_steps()):
-            ids, targets = batch(step * 100 + part * ranks + rank)
+            ids, targets = (values.to(engine.device) for values in batch(step * 100 + part * ranks + rank))
             engine.backward(loss_of(engine(ids), targets))
             if part == 0:
                 gradient = utils.safe_get_full_grad(engine.module.blocks[0].up.weight)

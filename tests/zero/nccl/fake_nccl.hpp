@@ -4,17 +4,16 @@
 // looks, and fail, at once or late. Sums are taken in another order than Sluice's.
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "memory_store.hpp"
 #include "nccl/nccl_api.hpp"
 #include "offload/fake_cuda.hpp"
 #include "sluice/base/dtype.hpp"
@@ -22,31 +21,6 @@
 #include "sluice/zero/nccl.hpp"
 
 namespace sluice::zero::test {
-
-// A store in the memory of one process. Thread-safe.
-class MemoryStore final : public RankStore {
- public:
-  void set(const std::string& key, const std::string& value) override {
-    MutexLock lock(mutex_);
-    values_[key] = value;
-  }
-  std::optional<std::string> get(const std::string& key,
-                                 std::chrono::duration<double> limit) override {
-    const auto end = std::chrono::steady_clock::now() + limit;
-    for (;;) {
-      {
-        MutexLock lock(mutex_);
-        if (const auto found = values_.find(key); found != values_.end()) return found->second;
-      }
-      if (std::chrono::steady_clock::now() >= end) return std::nullopt;
-      std::this_thread::yield();
-    }
-  }
-
- private:
-  Mutex mutex_;
-  std::map<std::string, std::string> values_ SLUICE_GUARDED_BY(mutex_);
-};
 
 // The ranks of one communicator: where they meet, and what they bring. Thread-safe.
 class FakeWorld {

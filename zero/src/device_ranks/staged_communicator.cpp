@@ -124,8 +124,8 @@ Ticket StagedCommunicator::begin_counted(const RankCall& call, std::size_t messa
 }
 
 void StagedCommunicator::run(const DeviceCall& call) {
-  const std::string mistake = find_mistake(call, call.input.size_bytes(), call.output.size_bytes(),
-                                           rank(), world_size());
+  const std::string mistake =
+      find_mistake(call, call.input.size_bytes(), call.output.size_bytes(), rank(), world_size());
   SLUICE_CHECK(mistake.empty(), "rank " + std::to_string(rank()) + ": " + mistake);
   const std::vector<Part> parts = parts_of(call);
   std::vector<Ticket> out = begin_out(parts[0], half(0), call.after);
@@ -198,8 +198,8 @@ Part StagedCommunicator::rooted_part(const DeviceCall& call, std::size_t begin,
   (scatters ? part.in : part.out).push_back(own);
   for (std::size_t r = 0; is_root && r < ranks(); ++r) {
     (scatters ? part.out : part.in)
-        .push_back({piece(whole, r, shard.size_bytes(), begin, size_bytes),
-                    whole_at + r * size_bytes});
+        .push_back(
+            {piece(whole, r, shard.size_bytes(), begin, size_bytes), whole_at + r * size_bytes});
   }
   return part;
 }
@@ -238,8 +238,8 @@ std::vector<Ticket> StagedCommunicator::begin_in(const Part& part, std::span<std
   std::vector<Ticket> copies;
   copies.reserve(part.in.size());
   for (const PartCopy& copy : part.in) {
-    copies.push_back(device_.begin_copy_in(
-        copy.device, host.subspan(copy.at, copy.device.size_bytes()), after));
+    copies.push_back(
+        device_.begin_copy_in(copy.device, host.subspan(copy.at, copy.device.size_bytes()), after));
   }
   return copies;
 }

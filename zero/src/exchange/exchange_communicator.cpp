@@ -202,6 +202,7 @@ void ExchangeCommunicator::begin_block(RankMessages::Batch& batch, std::span<std
 
 void ExchangeCommunicator::sum_block(std::span<std::byte> own, std::size_t block, Element element) {
   std::vector<const std::byte*> parts;
+  parts.reserve(static_cast<std::size_t>(world_size_));
   for (int rank = 0; rank < world_size_; ++rank)
     parts.push_back(rank == rank_ ? own.data() : part_of(rank, block).data());
   sum_in_rank_order(parts, own.data(), own.size() / size_of(element), element, options_.executor);

@@ -1,7 +1,7 @@
 #include "ranks/tcp_store.hpp"
 
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <array>
 #include <chrono>

@@ -1,7 +1,7 @@
 #pragma once
 // Communicators for ranks whose device the host does not address, such as a GPU: they take calls on
-// host memory and calls on device memory. Units exchange weights and gradients on the device; norms,
-// losses and commits are host memory.
+// host memory and calls on device memory. Units exchange weights and gradients on the device;
+// norms, losses and commits are host memory.
 
 #include <cstddef>
 #include <memory>
@@ -28,8 +28,8 @@ struct StagingOptions {
 std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communicator> host,
                                                        const StagingOptions& options);
 
-// Calls on host memory run over `host`, calls on device memory over `device`. Each of the two has an
-// order of its own: a call of the one does not wait for those of the other. Both have the same
+// Calls on host memory run over `host`, calls on device memory over `device`. Each of the two has
+// an order of its own: a call of the one does not wait for those of the other. Both have the same
 // ranks.
 std::unique_ptr<Communicator> make_paired_communicator(std::unique_ptr<Communicator> host,
                                                        std::unique_ptr<Communicator> device);
