@@ -150,6 +150,7 @@ TEST(Trace, TakesSpansOfManyThreads) {
   {
     Trace trace(path, Trace::Old::replace);
     std::vector<std::thread> threads;
+    threads.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&trace, t] {
         const TraceRow own(&trace, "row " + std::to_string(t));

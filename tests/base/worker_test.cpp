@@ -15,6 +15,7 @@ namespace {
 TEST(Worker, RunsTasksInOrderOnItsOwnThread) {
   std::vector<int> order;
   std::vector<Ticket> tickets;
+  tickets.reserve(100);
   std::thread::id ran_on;
   Worker worker("test");
   for (int i = 0; i < 100; ++i) {
@@ -87,9 +88,11 @@ TEST(Worker, TakesTasksFromManyThreads) {
   {
     Worker worker("a name that is longer than the kernel keeps");
     std::vector<std::thread> posters;
+    posters.reserve(4);
     for (int i = 0; i < 4; ++i) {
       posters.emplace_back([&] {
         std::vector<Ticket> tickets;
+        tickets.reserve(100);
         for (int j = 0; j < 100; ++j) tickets.push_back(worker.begin([&] { ++ran; }));
         finish_all(tickets);
       });

@@ -199,7 +199,7 @@ TEST_P(IoBackendConformance, DestructionWaitsForWhatIsInFlight) {
     auto backend = make();
     auto copy = bytes;
     std::vector<IoRequest> writes;
-    for (std::uint32_t i = 0; i < 8; ++i) {
+    for (std::uint64_t i = 0; i < 8; ++i) {
       const std::uint32_t size = 1U << 17U;
       writes.push_back({IoOp::write, file.fd(), copy.data() + i * size, size, i * size, i});
     }
@@ -211,15 +211,15 @@ TEST_P(IoBackendConformance, DestructionWaitsForWhatIsInFlight) {
 }
 
 TEST_P(IoBackendConformance, CarriesThousandsOfRequestsAtFullDepth) {
-  const auto bytes = random_bytes(64 * 1024, 8);
+  const auto bytes = random_bytes(64U << 10U, 8);
   write_whole_file(dir_.file("f"), bytes);
   const SwapFile file(dir_.file("f"), OpenMode::read_only, DirectIo::off);
   auto backend = make(64);
   constexpr std::uint32_t kCount = 4096;
   constexpr std::uint32_t kSize = 16;
-  std::vector<std::byte> back(kCount * kSize);
+  std::vector<std::byte> back(std::size_t{kCount} * kSize);
   std::vector<IoRequest> reads;
-  for (std::uint32_t i = 0; i < kCount; ++i) {
+  for (std::uint64_t i = 0; i < kCount; ++i) {
     reads.push_back({IoOp::read, file.fd(), back.data() + i * kSize, kSize, i * kSize, i});
   }
   std::size_t submitted = 0;

@@ -21,7 +21,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr std::size_t kSize = 16 * 4096;
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kSize = 16 * kPage;
 
 class IoEngineFaults : public ::testing::TestWithParam<BackendCase> {
  protected:
@@ -158,6 +159,7 @@ TEST_P(IoEngineFaults, OtherTransfersGoOnAfterAnError) {
     return request.op == IoOp::write ? Fault::with(-EIO) : Fault{};
   }});
   std::vector<Ticket> writes;
+  writes.reserve(10);
   for (int i = 0; i < 10; ++i) writes.push_back(e->begin_write(*file_, 0, contents_));
   expect_read_back(*e);
   for (Ticket& ticket : writes) EXPECT_THROW(ticket.finish(), IoError);
@@ -238,7 +240,7 @@ TEST_P(IoEngineFaults, AFileTruncatedBetweenTwoReadsIsReported) {
   TestBuffer in(kSize);
   EXPECT_THAT(message_of<IoError>([&] { e->begin_read(*file_, 0, in.bytes()).finish(); }),
               HasSubstr("end of file after 12388 bytes"));
-  EXPECT_TRUE(same_bytes(in.bytes().first(3 * 4096), std::span(contents_).first(3 * 4096)));
+  EXPECT_TRUE(same_bytes(in.bytes().first(3 * kPage), std::span(contents_).first(3 * kPage)));
 }
 
 TEST_P(IoEngineFaults, AFullDiskIsReportedAsOne) {
@@ -292,6 +294,7 @@ TEST_P(IoEngineFaults, ABackendThatFailsEndsEveryTransferWithItsError) {
   auto e = engine(options, 2);
   std::vector<std::vector<std::byte>> in(5, std::vector<std::byte>(kSize));
   std::vector<Ticket> tickets;
+  tickets.reserve(in.size());
   for (auto& bytes : in) tickets.push_back(e->begin_read(*file_, 0, bytes));
   for (Ticket& ticket : tickets) EXPECT_THROW(ticket.finish(), IoError);
   EXPECT_THROW(e->begin_write(*file_, 0, in[0]).finish(), IoError);

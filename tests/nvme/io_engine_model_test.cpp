@@ -18,7 +18,7 @@
 namespace sluice::nvme {
 namespace {
 
-constexpr std::uint64_t kLargestFile = 512 * 1024;
+constexpr std::uint64_t kLargestFile = 512U << 10U;
 constexpr std::uint64_t kSeed = 20'240'611;
 
 struct Operation {
@@ -104,11 +104,13 @@ class ModelRun {
     if (operations.empty()) return begun;
     if (operations.front()->op == IoOp::read) {
       std::vector<ReadRange> ranges;
+      ranges.reserve(operations.size());
       for (const Operation* operation : operations)
         ranges.push_back({operation->offset_bytes, writable(*operation)});
       begun.ticket = engine_.begin_reads(file_, ranges);
     } else {
       std::vector<WriteRange> ranges;
+      ranges.reserve(operations.size());
       for (const Operation* operation : operations)
         ranges.push_back({operation->offset_bytes, operation->buffer.bytes()});
       begun.ticket = engine_.begin_writes(file_, ranges);

@@ -163,7 +163,8 @@ TEST_F(SwapStoreTest, NamesASlotFileThatIsAbsent) {
 
 TEST_F(SwapStoreTest, NamesASlotFileThatWasCutOff) {
   commit_first(8);
-  const std::uint64_t last_bytes = 4 * kChecksumChunkBytes + std::uint64_t{2} * 4096;  // where "scale" lies
+  const std::uint64_t last_bytes =
+      4 * kChecksumChunkBytes + std::uint64_t{2} * 4096;  // where "scale" lies
   std::filesystem::resize_file(dir_.file("states.0.swap"), last_bytes);
   EXPECT_THAT(
       message_of<StorageError>([&] { open(); }),
@@ -248,7 +249,8 @@ TEST_F(SwapStoreTest, CallsAChunkDamagedThatCannotBeRead) {
   commit_first(5);
   const auto store = open();
   // Cut off under the running store: reads end early.
-  std::filesystem::resize_file(dir_.file("states.0.swap"), 4 * kChecksumChunkBytes + std::uint64_t{2} * 4096);
+  std::filesystem::resize_file(dir_.file("states.0.swap"),
+                               4 * kChecksumChunkBytes + std::uint64_t{2} * 4096);
   const std::vector<DamagedRange> damaged = verify(*store);
   ASSERT_EQ(damaged.size(), 1U);
   EXPECT_EQ(damaged[0].shard, "scale");

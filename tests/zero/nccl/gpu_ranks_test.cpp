@@ -32,9 +32,8 @@ class GpuRanks {
   explicit GpuRanks(int world_size) {
     for (int rank = 0; rank < world_size; ++rank) {
       devices.push_back(offload::make_cuda_device({.memory_bytes = 64U << 20U}));
-      pools.push_back(std::make_unique<offload::MemoryPool>(offload::Tier::pinned,
-                                                            offload::kUnlimited,
-                                                            devices.back()->make_pinned_source()));
+      pools.push_back(std::make_unique<offload::MemoryPool>(
+          offload::Tier::pinned, offload::kUnlimited, devices.back()->make_pinned_source()));
       workers.push_back(std::make_unique<Worker>("results"));
     }
   }

@@ -214,6 +214,26 @@ bool Checker::has_range(std::string_view path, Section section) const {
   return !value.isNumeric() || value.asDouble() == 0;
 }
 
+std::string Checker::wrong_value(const Rule& rule, const Json::Value& given) const {
+  const KeyInfo& info = *rule.info;
+  std::string message = "expected " + std::string(info.type) + ", found " + document_.shown(given);
+  message += section_advice(given, std::string(info.path));
+  if (given.isString() && given.asString() != "auto") {
+    const std::string near = nearest_name(given.asString(), rule.type.choices());
+    if (!near.empty()) message += "; did you mean " + quoted(near) + "?";
+  }
+  if (given.isString() && given.asString() == "auto")
+    message += "; the Hugging Face Trainer fills in no \"auto\" here: write the value";
+  if (rule.type.takes_integer() && given.isNumeric() && given.asDouble() >= 0x1p63)
+    message += "; integers are below 2^63";
+  if (info.path == "fp16.loss_scale" && given == Json::Value("dynamic"))
+    message += "; 0 is dynamic";
+  if (given.isArray() && !given.empty() && !info.path.starts_with("sluice.") &&
+      info.type.find("list") == std::string_view::npos)
+    message += "; a list is a search space of DeepSpeed's autotuner: write one value";
+  return message;
+}
+
 void Checker::check_value(const Rule& rule, const Json::Value& given, Entry& entry,
                           Section section) {
   const KeyInfo& info = *rule.info;
@@ -228,25 +248,7 @@ void Checker::check_value(const Rule& rule, const Json::Value& given, Entry& ent
   }
   const bool accepted =
       has_range(info.path, section) ? rule.type.accepts(*value) : rule.type.accepts_kind(*value);
-  if (!accepted) {
-    std::string message =
-        "expected " + std::string(info.type) + ", found " + document_.shown(given);
-    message += section_advice(given, std::string(info.path));
-    if (given.isString() && given.asString() != "auto") {
-      const std::string near = nearest_name(given.asString(), rule.type.choices());
-      if (!near.empty()) message += "; did you mean " + quoted(near) + "?";
-    }
-    if (given.isString() && given.asString() == "auto")
-      message += "; the Hugging Face Trainer fills in no \"auto\" here: write the value";
-    if (rule.type.takes_integer() && given.isNumeric() && given.asDouble() >= 0x1p63)
-      message += "; integers are below 2^63";
-    if (info.path == "fp16.loss_scale" && given == Json::Value("dynamic"))
-      message += "; 0 is dynamic";
-    if (given.isArray() && !given.empty() && !info.path.starts_with("sluice.") &&
-        info.type.find("list") == std::string_view::npos)
-      message += "; a list is a search space of DeepSpeed's autotuner: write one value";
-    return report(entry, message);
-  }
+  if (!accepted) return report(entry, wrong_value(rule, given));
   if (value->isString() && value->asString().find('\0') != std::string::npos) {
     return report(entry, "the string holds a zero character");
   }

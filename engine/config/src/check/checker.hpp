@@ -142,6 +142,8 @@ class Checker {
   void check_member(const Json::Value& value, const Member& member, Section section);
   void check_known(const Json::Value& value, const std::string& path, Entry& kept, Section section);
   void check_value(const Rule& rule, const Json::Value& value, Entry& entry, Section section);
+  // The message about a value that the rule does not accept.
+  std::string wrong_value(const Rule& rule, const Json::Value& given) const;
   // False when `value` is to be checked like any other.
   bool take_auto(const Rule* rule, const Json::Value& value, const std::string& path, Entry& entry);
   void take_unknown(const Json::Value& value, const Member& member, Entry& entry);
