@@ -80,6 +80,18 @@ TEST_F(NvmeBench, RefusesWhatCannotBeBeforeItMakesAFile) {
   EXPECT_FALSE(std::filesystem::exists(dir_.file("bench.sluice")));
 }
 
+TEST_F(NvmeBench, WithAGpusMemoryRefusesWhatHasNoMeaningThere) {
+  for (const std::vector<std::string>& bad : std::vector<std::vector<std::string>>{
+           {"--op", "swap"}, {"--access", "random"}, {"--fio"}, {"--clean"}, {"--tensors", "5"}}) {
+    std::vector<std::string> line = {dir_.path(), "--memory", "cuda"};
+    line.insert(line.end(), bad.begin(), bad.end());
+    expect_refused(2, "has no meaning with --memory cuda", line);
+  }
+  expect_refused(2, "expected one directory", {dir_.path() + "/none", "--memory", "cuda"});
+  expect_refused(2, "expected host, cuda or cuda:1", {dir_.path(), "--memory", "gpu"});
+  EXPECT_TRUE(std::filesystem::is_empty(dir_.path()));
+}
+
 TEST_F(NvmeBench, RefusesToWriteOverTheFilesOfARun) {
   std::ofstream(dir_.file("states.0.swap")) << std::string(8192, 'x');
   const std::vector<std::string> line = {dir_.file("states.0.swap"),

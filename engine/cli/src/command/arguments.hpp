@@ -105,6 +105,7 @@ struct NvmeBenchArguments : DriveArguments {
   double seconds = 5;
   bool fio = false;
   double slice_seconds = 1;  // with fio: length of one slice
+  std::optional<int> gpu;    // the ways to its memory are measured; absent: host memory
 };
 struct NvmeTuneArguments : DriveArguments {
   std::string out_path;  // receives the tuned part of a configuration

@@ -72,6 +72,18 @@ void add_pattern_options(CLI::App& command, NvmeBenchArguments& arguments) {
              });
 }
 
+// "host": none; "cuda": the first GPU; "cuda:1".
+std::optional<int> to_gpu(const std::string& text) {
+  const std::string cuda = "cuda";
+  if (text == "host") return std::nullopt;
+  if (text == cuda) return 0;
+  const std::string digits = text.starts_with(cuda + ":") ? text.substr(cuda.size() + 1) : "";
+  const bool is_index = !digits.empty() && digits.size() <= 4 &&
+                        digits.find_first_not_of("0123456789") == std::string::npos;
+  SLUICE_CHECK(is_index, "--memory: expected host, cuda or cuda:1, found \"" + text + "\"");
+  return std::stoi(digits);
+}
+
 // ds_io writes sizes as 400M, in powers of two.
 std::uint64_t to_bytes_of_ds_io(const std::string& flag, const std::string& text) {
   const bool short_unit = !text.empty() && std::string("KMG").find(text.back()) < 3;
@@ -118,6 +130,10 @@ void add_bench(CLI::App& group, Building& building) {
                    arguments.seconds > 0 && arguments.seconds <= 86400,
                    "--seconds: expected more than 0 and at most a day, found \"" + text + "\"");
              });
+  add_option(command, "--memory", "WHERE", Need::optional,
+             "host (default), or cuda: the ways between the drive and a GPU's memory, beside the "
+             "drive and copies alone",
+             [&arguments](const std::string& text) { arguments.gpu = to_gpu(text); });
   add_option(command, "--tensors", "N", Need::optional,
              "with --op swap: the states of N tensors of 1 byte to 64 MiB instead of equal tiles",
              [&arguments](const std::string& text) {

@@ -15,6 +15,7 @@
 #include "files/output_file.hpp"
 #include "nvme/bench/bench_page.hpp"
 #include "nvme/bench/bench_target.hpp"
+#include "nvme/bench/device_bench.hpp"
 #include "nvme/bench/fio.hpp"
 #include "page/html_page.hpp"
 #include "process/exit_code.hpp"
@@ -332,6 +333,7 @@ std::vector<BenchOutcome> begin_outcomes(const NvmeBenchArguments& arguments,
 }  // namespace
 
 int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
+  if (arguments.gpu) return run_device_bench(arguments, session);
   Console& console = session.console();
   const StopSignals signals;
   if (!arguments.html_path.empty()) check_page_path("--html", arguments.html_path, arguments.paths);
