@@ -82,7 +82,7 @@ run_tests() {
 }
 
 # The programs of a preset's long tests, by name.
-long_tests() { ctest --preset "$1" -N -L '^long$' | sed -n 's/^ *Test *#[0-9]*: //p' | xargs; }
+long_tests() { { ctest --preset "$1" -N -L '^long$' || true; } | sed -n 's/^ *Test *#[0-9]*: //p' | xargs; }
 
 # Runs the tests of the Python package and notes which failed or were skipped: run_python_tests [--short].
 run_python_tests() {

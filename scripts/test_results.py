@@ -3,7 +3,7 @@
 
 scripts/test_results.py NAME RESULTS BUILD. RESULTS holds ctest.xml (ctest --output-junit) and gtest/ (the XML files that
 GTEST_OUTPUT=xml:RESULTS/gtest/ makes GoogleTest programs write); BUILD holds tests_left_out.txt, the tests that were not
-built, with the reason. Exits with 1 when RESULTS has no tests or holds a file that cannot be read.
+built, with the reason. Exits with 1 when a test failed or there are none; a file that cannot be read is a failed test.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_NAMES = 3
-# Of what a failed test wrote.
+# Lines shown of a failed test's output, from its end.
 LAST_LINES = 25
 # GoogleTest writes "FILE:LINE\nREASON".
 PLACE = re.compile(r"^\S+:\d+\n")
@@ -50,7 +50,8 @@ def results_of(file: Path) -> list[Result]:
     try:
         cases = xml.parse(file).getroot().iter("testcase")
     except (OSError, xml.ParseError) as error:
-        sys.exit(f"{file} cannot be read: {error}; did two processes write it, or was one killed while it wrote?")
+        why = f"{file} cannot be read: {error}; did two processes write it, or was one killed while it wrote?"
+        return [Result(file.stem, None, why)]
     found = []
     for case in cases:
         suite = case.get("classname", "")
@@ -105,7 +106,7 @@ def main() -> int:
     left_out_file = build / "tests_left_out.txt"
     left_out = left_out_file.read_text().splitlines() if left_out_file.is_file() else []
     print(report(name, results, left_out))
-    return 0 if results else 1
+    return 1 if not results or any(result.failure is not None for result in results) else 0
 
 
 if __name__ == "__main__":

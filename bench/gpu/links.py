@@ -36,7 +36,7 @@ def copies(row: Row) -> None:
 
 def host_work(row: Row) -> None:
     """The optimizer on all cores beside loads and stores alone; a swap beside a bare loop."""
-    for part in (optimizer, drive):
+    for part in (optimizer, drive, drive_to_gpu):
         try:
             part(row)
         except Failed as error:
@@ -80,4 +80,19 @@ def drive(row: Row) -> None:
     (place.drive / "bench.sluice").unlink(missing_ok=True)
     for text in why:
         row.lacks(f"swap: {text}")
+    row.save()
+
+
+def drive_to_gpu(row: Row) -> None:
+    """The ways between the drive and the GPU's memory, beside the drive and copies alone: values, without a bar."""
+    if not row.place.gpu:
+        return
+    where = row.place.drive / "to-gpu"
+    where.mkdir()
+    try:
+        bench = [row.place.program("sluice"), "nvme", "bench", str(where), "--memory", "cuda"]
+        said = row.output_of([*bench, "--op", "mixed", "--seconds", "20", "--json"])
+        row.values["drive_to_gpu"] = json.loads(said.splitlines()[-1])
+    finally:
+        shutil.rmtree(where)
     row.save()

@@ -49,8 +49,8 @@ std::vector<std::string> names(const DevicePaths& found) {
 }
 
 TEST_F(DevicePathsTest, ComparesEachWayWithTheSlowerOfItsLinks) {
-  const DevicePaths found = measure(
-      {.size_bytes = kSizeBytes, .reads = true, .writes = true, .seconds = 0.01});
+  const DevicePaths found =
+      measure({.size_bytes = kSizeBytes, .reads = true, .writes = true, .seconds = 0.01});
   EXPECT_THAT(names(found), ElementsAre("drive to host", "host to device", "drive to device",
                                         "device to host", "host to drive", "device to drive"));
   EXPECT_TRUE(found.bytes_right);
@@ -77,8 +77,8 @@ TEST_F(DevicePathsTest, MeasuresWhatWasAskedForUntilItIsStopped) {
   const DevicePaths reads = measure({.size_bytes = kSizeBytes, .seconds = 60}, 1);
   EXPECT_THAT(names(reads), ElementsAre("drive to host", "host to device", "drive to device"));
   EXPECT_THAT(reads.paths[0].rates, SizeIs(1));
-  const DevicePaths writes = measure(
-      {.size_bytes = kSizeBytes, .reads = false, .writes = true, .seconds = 60}, 2);
+  const DevicePaths writes =
+      measure({.size_bytes = kSizeBytes, .reads = false, .writes = true, .seconds = 60}, 2);
   EXPECT_THAT(names(writes), ElementsAre("device to host", "host to drive", "device to drive"));
   EXPECT_TRUE(writes.bytes_right);
   EXPECT_THAT(writes.paths[2].of_bounds, SizeIs(2));

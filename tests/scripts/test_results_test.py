@@ -73,7 +73,7 @@ class TestResults(unittest.TestCase):
         # Its tests passed, and its process failed after them.
         (self.root / "gtest" / "zero_test.xml").write_text(GTEST)
         result = self.run_script()
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.returncode, 1, result.stderr)
         lines = result.stdout.splitlines()
         self.assertIn("ci: 7 tests, 3 failed, 3 skipped", lines)
         expected = ["  FAILED File.Reads", "    | first", "    | x.cpp:3", "    | 1 != 2"]
@@ -81,13 +81,14 @@ class TestResults(unittest.TestCase):
             expected += [f"  FAILED {test}", "    | loading", "    | Segmentation fault", "    | Failed"]
         self.assertEqual(lines[1 : 1 + len(expected)], expected)
 
-    def test_a_file_that_cannot_be_read_is_one_line(self) -> None:
+    def test_a_file_that_cannot_be_read_is_a_failed_test(self) -> None:
         (self.root / "ctest.xml").write_text(CTEST)
         (self.root / "gtest" / "nvme_test.xml").write_text(GTEST + "uites>")
         result = self.run_script()
-        self.assertEqual(result.returncode, 1)
-        self.assertEqual(len(result.stderr.splitlines()), 1)
-        self.assertIn("nvme_test.xml cannot be read", result.stderr)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        lines = result.stdout.splitlines()
+        self.assertEqual(lines[:2], ["ci: 2 tests, 1 failed, 1 skipped", "  FAILED nvme_test"])
+        self.assertIn("nvme_test.xml cannot be read", lines[2])
 
     def test_a_run_without_results_fails(self) -> None:
         result = self.run_script()

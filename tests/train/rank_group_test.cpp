@@ -109,22 +109,24 @@ TEST(SharedFacts, RanksOfAHostDivideWhatItHas) {
   EXPECT_EQ(share_of_host(facts, {}).cores, 6);
 }
 
-TEST(SharedFacts, RanksOfAHostTakeItsGpusInTurn) {
-  plan::MachineFacts facts;
-  facts.device.gpu = {.index = 1, .name = "a GPU", .free_bytes = 8 * kGiB, .visible = 2};
-  const auto free_bytes = [&facts](int local_size, GpuUse use) {
-    const RankPlace place{
-        .rank = 1, .size = 16, .local_rank = 1, .local_size = local_size, .launcher = {}};
-    return share_of_host(facts, place, use).device.gpu->free_bytes;
-  };
-  EXPECT_EQ(free_bytes(2, GpuUse::by_turn), 8 * kGiB);
-  EXPECT_EQ(free_bytes(3, GpuUse::by_turn), 8 * kGiB);  // ranks 0 and 2 share the other one
-  EXPECT_EQ(free_bytes(4, GpuUse::by_turn), 4 * kGiB);
-  EXPECT_EQ(free_bytes(4, GpuUse::all_ranks), 2 * kGiB);
-  facts.device.gpu->index = 0;
-  EXPECT_EQ(free_bytes(3, GpuUse::by_turn), 4 * kGiB);
-  EXPECT_EQ(share_of_host(facts, {}).device.gpu->free_bytes, 8 * kGiB);
-  // A device that is named by its number is that of all ranks, and the host that of all.
+TEST(SharedFacts, RanksThatShareAGpuDivideItsMemory) {
+  as_ranks(4, [](RankGroup& ranks) {
+    plan::MachineFacts facts;
+    if (ranks.rank() < 3) {
+      // Each may see its own GPU as the first.
+      facts.device.gpu = {.index = 0, .name = "a GPU", .free_bytes = 8 * kGiB};
+      facts.device.gpu->bus_id = ranks.rank() == 1 ? "0000:1b:00.0" : "0000:3a:00.0";
+    }
+    share_gpu(facts, ranks.control());
+    EXPECT_EQ(facts.device.gpu.has_value(), ranks.rank() < 3);
+    if (!facts.device.gpu) return;
+    EXPECT_EQ(facts.device.gpu->ranks, ranks.rank() == 1 ? 1 : 2);
+    EXPECT_EQ(facts.device.gpu->free_bytes, (ranks.rank() == 1 ? 8 : 4) * kGiB);
+  });
+}
+
+// A device that is named by its number is that of all ranks.
+TEST(SharedFacts, ANamedDeviceIsThatOfEveryRank) {
   const RankPlace third{.rank = 2, .size = 4, .local_rank = 2, .local_size = 4, .launcher = {}};
   using Kind = config::ComputeDevice::Kind;
   EXPECT_EQ(device_of_rank({Kind::cuda, 1}, third).index, 1);

@@ -103,7 +103,7 @@ def another_stream_is_refused(folder: Path) -> None:
 
 
 def run_ranks(place: Path, ranks: int, device: str) -> list[list[Any]]:
-    """What each rank of rank_script.py has written: losses and norms, weights, states."""
+    """Runs rank_script.py on each rank; returns the losses and norms, weights and states of each."""
     asked: dict[str, Any] = {"tier": "nvme", "keys": {}, "frozen": False, "tied": False, "load": False, "resume": False}
     asked |= {"place": str(place), "device": device, "steps": 4, "save": -1, "micro_batches": 2}
     (place / "drive").mkdir(parents=True)

@@ -106,12 +106,14 @@ class FakeNccl final : public NcclApi {
                        ncclConfig_t* config) override {
     if (config->blocking != 0 || std::string(id.internal) != "an id") return ncclInvalidArgument;
     MutexLock lock(mutex_);
+    const NcclResult begun = enter_locked("init_rank", ncclInProgress);
+    if (begun != ncclInProgress) return begun;
     if (world_ == nullptr) world_ = std::make_shared<FakeWorld>(ranks);
     auto* made = new Comm{world_, rank, 0, looks_in_progress};
     comms_.push_back(std::unique_ptr<Comm>(made));
     ++joined_;
     *comm = reinterpret_cast<ncclComm_t>(made);
-    return enter_locked("init_rank", ncclInProgress);
+    return begun;
   }
   NcclResult async_error(ncclComm_t comm, ncclResult_t* error) override {
     MutexLock lock(mutex_);

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <memory>
 #include <random>
 #include <string>
@@ -221,6 +223,28 @@ TEST(NcclLimits, ARankThatDoesNotJoinIsNamed) {
                 const auto rank = make_nccl_communicator(ranks.nccl, second);
               }).value_or(""),
               HasSubstr("rank 0 has not started NCCL in time"));
+}
+
+TEST(NcclLimits, ARankThatFailsAtTheStartEndsTheStartOfTheOthers) {
+  FakeRanks ranks(2);
+  ranks.nccl->fail("init_rank", 1, ncclSystemError);
+  std::array<std::string, 2> errors;
+  std::array<std::thread, 2> threads;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int rank = 0; rank < 2; ++rank) {
+    threads[static_cast<std::size_t>(rank)] = std::thread([&, rank] {
+      errors[static_cast<std::size_t>(rank)] =
+          message_of([&] {
+            const auto joined = make_nccl_communicator(ranks.nccl, ranks.options(rank, 60));
+          }).value_or("");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  std::sort(errors.begin(), errors.end(),
+            [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  EXPECT_THAT(errors[0], HasSubstr("ncclCommInitRankConfig: a fault of the test"));
+  EXPECT_THAT(errors[1], AllOf(HasSubstr("has aborted"), HasSubstr("a fault of the test")));
 }
 
 TEST(NcclLibrary, IsLoadedByNameWithAllItsFunctions) {

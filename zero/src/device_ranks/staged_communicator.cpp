@@ -151,7 +151,7 @@ std::vector<Part> StagedCommunicator::parts_of(const DeviceCall& call) const {
   const bool sharded =
       call.operation == Operation::all_gather || call.operation == Operation::reduce_scatter;
   const bool rooted = call.operation == Operation::scatter || call.operation == Operation::gather;
-  // What a part takes a piece of: one shard, or all of the memory.
+  // A part takes a piece of one shard, or of all of the memory.
   std::size_t total = std::max(call.input.size_bytes(), call.output.size_bytes());
   if (sharded) total /= ranks();
   if (call.operation == Operation::scatter) total = call.output.size_bytes();

@@ -150,7 +150,9 @@ void NcclCommunicator::join_ranks() {
     config.blocking = 0;  // else a rank that does not come is waited for without end
     check(api_->init_rank(&comm_, world_size(), id, rank(), &config), "ncclCommInitRankConfig");
     settle();
-  } catch (...) {
+  } catch (const std::exception& error) {
+    // The others would wait for this rank until their limit.
+    static_cast<void>(error_of([&] { notes_.has_aborted(error.what()); }));
     break_off(std::current_exception());
   }
 }

@@ -117,7 +117,7 @@ void choose_device(MachineFacts& facts, const config::ComputeDevice& asked) {
                       .name = gpu.name,
                       .total_bytes = gpu.total_bytes,
                       .free_bytes = offload::cuda_free_bytes(gpu_index),
-                      .visible = static_cast<int>(found.devices.size())};
+                      .bus_id = gpu.bus_id};
   facts.device.host_addressable = false;
   const offload::CudaPages pages = offload::find_cuda_pages(gpu_index);
   facts.device.gpu->page_bytes = pages.page_bytes;

@@ -148,10 +148,10 @@ void add_transient(Plan& plan, const StepModel& model) {
   row("read-ahead tiles", times(ahead, plan.rings.update.tile_bytes),
       {0, ahead * pool_bytes(plan.rings.update.tile_bytes), 0});
   const auto mover = 2 * static_cast<std::uint64_t>(plan.rings.mover.tiles);
-  row("staging of ranks", "for weights and gradients between the GPUs of ranks",
-      {0, staging_of_ranks_bytes(plan), 0});
   row("transfer tiles", times(mover, plan.rings.mover.tile_bytes),
       {0, mover * pool_bytes(plan.rings.mover.tile_bytes), 0});
+  row("staging of ranks", "for weights and gradients between the GPUs of ranks",
+      {0, staging_of_ranks_bytes(plan), 0});
 }
 
 }  // namespace

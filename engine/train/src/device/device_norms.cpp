@@ -17,8 +17,16 @@ DeviceNorms::DeviceNorms(RunDevice& device, std::size_t units, bool pinned)
       arriving_(units) {}
 
 void DeviceNorms::begin(std::size_t unit, offload::DeviceSpan gradient, DType dtype) {
+  const torch::NoGradGuard no_grad;
   const torch::Tensor result = results_.narrow(0, static_cast<std::int64_t>(unit), 1);
-  issue_squared_norm(device_.gpu.get(), tensor_over(gradient, dtype, device_.where), result);
+  const auto issue = [&] {
+    issue_squared_norm(device_.gpu.get(), tensor_over(gradient, dtype, device_.where), result);
+  };
+  if (device_.gpu) {
+    device_.gpu->run_on_stream(issue);
+  } else {
+    issue();
+  }
   arriving_[unit] = device_.device->begin_copy_out(
       host_.bytes().subspan(unit * sizeof(double), sizeof(double)), device_span_of(result));
 }

@@ -16,7 +16,8 @@
 
 namespace sluice::train {
 
-// Confined to one thread for each unit at a time. The device outlives it.
+// Confined to one thread at a time for each unit; the threads of different units may differ. The
+// device outlives it.
 class DeviceNorms {
  public:
   // `pinned`: results arrive in pinned host memory.

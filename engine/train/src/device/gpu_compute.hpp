@@ -24,7 +24,8 @@ enum class TensorMemory {
   libtorch,  // LibTorch's own: tensors were made before, and go on to be made after
 };
 
-// Confined to the thread that computes; tensors may free their memory on any thread.
+// Confined to the thread that computes, except for run_on_stream() and what it calls; tensors may
+// free their memory on any thread.
 class GpuCompute {
  public:
   virtual ~GpuCompute() = default;
@@ -36,6 +37,9 @@ class GpuCompute {
   // From now on LibTorch's tensors on GPUs take their memory from `memory`, and give it back there,
   // also after a later call. Null: making a tensor is an error. For TensorMemory::budget.
   virtual void use_memory(std::shared_ptr<const GpuMemory> memory) = 0;
+  // Calls `work` on the calling thread, whatever it is; meanwhile LibTorch issues this thread's
+  // work to stream(). Throws what `work` throws.
+  virtual void run_on_stream(const std::function<void()>& work) = 0;
   // Waits for all work issued to the stream. Throws LibTorch's errors.
   virtual void synchronize() = 0;
   // False in a build without kernels of its own: no nvcc was found.

@@ -1,6 +1,9 @@
 #include "ranks/shared_facts.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <limits>
 #include <sstream>
@@ -9,6 +12,7 @@
 
 #include "ranks/same_inputs.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/models/rank_commit.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/offload/cuda_device.hpp"
 #include "sluice/plan/storage_choices.hpp"
@@ -101,22 +105,18 @@ std::string fingerprint(const plan::Plan& plan) {
   return to_text(numbers);
 }
 
-// How many ranks of this host compute on the GPU.
-int ranks_on(const plan::GpuFacts& gpu, const RankPlace& place, GpuUse use) {
-  if (use == GpuUse::all_ranks) return place.local_size;
-  // Local ranks index, index + visible, index + 2 * visible, ...
-  return std::max((place.local_size - gpu.index + gpu.visible - 1) / gpu.visible, 1);
-}
-
-GpuUse use_of(const config::TrainConfig& config) {
-  return config.sluice.device.index ? GpuUse::all_ranks : GpuUse::by_turn;
+// Names this rank's GPU among those of all hosts; empty: it has none.
+std::string gpu_of_all(const plan::MachineFacts& facts) {
+  if (!facts.device.gpu) return "";
+  std::array<char, 256> host{};
+  static_cast<void>(::gethostname(host.data(), host.size() - 1));
+  return std::string(host.data()) + " " + facts.device.gpu->bus_id;
 }
 
 // Why this rank cannot exchange its GPU's memory by NCCL; empty: it can.
-std::string find_why_staged(const plan::GpuFacts& gpu, const RankPlace& place, GpuUse use) {
-  const int sharing = ranks_on(gpu, place, use);
-  if (sharing > 1)
-    return std::to_string(sharing) + " ranks share " + plan::name_of(gpu) +
+std::string find_why_staged(const plan::GpuFacts& gpu) {
+  if (gpu.ranks > 1)
+    return std::to_string(gpu.ranks) + " ranks share " + plan::name_of(gpu) +
            ", and NCCL needs a GPU for each";
   return zero::find_why_no_nccl();
 }
@@ -124,8 +124,7 @@ std::string find_why_staged(const plan::GpuFacts& gpu, const RankPlace& place, G
 // Sets how ranks exchange the memory of their GPUs: all by NCCL, or all through host memory.
 void choose_exchange(RankGroup& ranks, const config::TrainConfig& config,
                      plan::MachineFacts& facts) {
-  const std::string mine =
-      facts.device.gpu ? find_why_staged(*facts.device.gpu, ranks.place(), use_of(config)) : "";
+  const std::string mine = facts.device.gpu ? find_why_staged(*facts.device.gpu) : "";
   const std::vector<std::string> all = ranks.exchange(mine, "whether NCCL can be used");
   if (!facts.device.gpu) return;
   const auto first = std::find_if(all.begin(), all.end(),
@@ -150,11 +149,18 @@ config::ComputeDevice device_of_rank(const config::ComputeDevice& asked, const R
   return device;
 }
 
-plan::MachineFacts share_of_host(plan::MachineFacts facts, const RankPlace& place, GpuUse use) {
+void share_gpu(plan::MachineFacts& facts, zero::Communicator& ranks) {
+  if (ranks.world_size() == 1) return;
+  const std::string mine = gpu_of_all(facts);
+  const std::vector<std::string> all = models::gather_texts(ranks, mine, "the ranks' GPUs");
+  if (!facts.device.gpu) return;
+  plan::GpuFacts& gpu = *facts.device.gpu;
+  gpu.ranks = static_cast<int>(std::count(all.begin(), all.end(), mine));
+  gpu.free_bytes /= static_cast<std::uint64_t>(gpu.ranks);
+}
+
+plan::MachineFacts share_of_host(plan::MachineFacts facts, const RankPlace& place) {
   if (place.size == 1) return facts;
-  if (facts.device.gpu)
-    facts.device.gpu->free_bytes /=
-        static_cast<std::uint64_t>(ranks_on(*facts.device.gpu, place, use));
   const auto ranks = static_cast<std::uint64_t>(place.local_size);
   facts.available_memory_bytes /= ranks;
   if (facts.memlock_bytes != std::numeric_limits<std::uint64_t>::max())
@@ -175,21 +181,27 @@ plan::MachineFacts shared_facts(RankGroup& ranks, const config::TrainConfig& con
   ranks.together("the facts of the machine", [&] {
     config::TrainConfig own = config;
     own.sluice.device = device_of_rank(config.sluice.device, ranks.place());
-    facts = share_of_host(plan::probe_machine(own), ranks.place(), use_of(config));
+    facts = share_of_host(plan::probe_machine(own), ranks.place());
   });
   if (ranks.size() == 1) return facts;
+  share_gpu(facts, ranks.control());
   std::vector<std::uint64_t> least = numbers_of(facts);
   const std::vector<std::string> all =
       ranks.exchange(to_text(least), "the facts of the ranks' machines");
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+  // The first difference, on every rank, before any rank reads the others' numbers.
+  const std::vector<std::uint64_t> first = to_numbers(all[0]);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
     const std::vector<std::uint64_t> other = to_numbers(all[rank]);
-    if (other.size() != to_numbers(all[0]).size())
+    if (other.size() != first.size())
       ranks.refuse("rank " + std::to_string(rank) +
                    " does not have all directories of the configuration that rank 0 has");
-    if ((other[gpu_total] == 0) != (to_numbers(all[0])[gpu_total] == 0))
+    if ((other[gpu_total] == 0) != (first[gpu_total] == 0))
       ranks.refuse("rank " + std::to_string(rank) +
                    " and rank 0: one has a GPU, and one has none; \"sluice\": {\"device\": "
                    "\"host\"} trains without GPUs");
+  }
+  for (const std::string& text : all) {
+    const std::vector<std::uint64_t> other = to_numbers(text);
     for (std::size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], other[i]);
   }
   set_numbers(facts, least);

@@ -8,21 +8,18 @@
 #include "sluice/config/train_config.hpp"
 #include "sluice/plan/machine.hpp"
 #include "sluice/plan/plan.hpp"
+#include "sluice/zero/communicator.hpp"
 
 namespace sluice::train {
-
-// Whose GPU the facts are about.
-enum class GpuUse {
-  by_turn,    // the ranks of a host take its GPUs in turn
-  all_ranks,  // all ranks of the host compute on this one
-};
 
 // The GPU of this rank: the ranks of a host take its GPUs in turn, unless `asked` names one.
 config::ComputeDevice device_of_rank(const config::ComputeDevice& asked, const RankPlace& place);
 
-// This rank's share of what its host has; with one rank, all of it.
-plan::MachineFacts share_of_host(plan::MachineFacts facts, const RankPlace& place,
-                                 GpuUse use = GpuUse::by_turn);
+// This rank's share of what its host has, but for a GPU; with one rank, all of it.
+plan::MachineFacts share_of_host(plan::MachineFacts facts, const RankPlace& place);
+// The GPU's free memory, divided by the ranks that compute on it; sets GpuFacts::ranks. All ranks
+// call it, those without a GPU too. Blocks.
+void share_gpu(plan::MachineFacts& facts, zero::Communicator& ranks);
 
 // The least of the ranks' shares of their hosts, and how ranks exchange the memory of their GPUs.
 // Throws as probe_machine() does, and InvalidArgument where "strict" does not allow host memory for

@@ -146,10 +146,11 @@ class Run {
       device = make_run_device(plan, trace_.trace());
     });
     RankLinks links = ranks_.take_links(*device.device, plan.device.has_nccl);
-    ranks_.together("taking memory", [&] { allocate(std::move(device), std::move(links)); });
+    ranks_.together("taking memory", [&] { allocate(device, links); });
   }
 
-  void allocate(RunDevice device, RankLinks links) {
+  // Takes `device` and `links` where nothing has failed before; the links end first.
+  void allocate(RunDevice& device, RankLinks& links) {
     const plan::Plan& plan = setup_.plan;
     check_threads(plan.further_threads() + 1);  // and that of the data
     data_check_ = std::make_unique<DataCheck>(setup_.data);

@@ -107,7 +107,7 @@ GradientFlow::SumCheck GradientFlow::check_on_host(std::size_t unit, offload::De
   return {.squared_norm = stats.squared_norm, .non_finite = first_non_finite(unit, values, first)};
 }
 
-// The norm comes with finish_check(), unless the ranks `agree` on it before.
+// finish_check() reads the norm. Where the ranks `agree`, the finite check comes before.
 GradientFlow::SumCheck GradientFlow::check_on_device(std::size_t unit, offload::DeviceSpan shard,
                                                      bool agree) {
   norms_->begin(unit, shard, plan_.config.gradient_dtype());

@@ -68,6 +68,7 @@ RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, T
     : plan(the_plan),
       trace(the_trace),
       compute(checked(std::move(given), the_plan)),
+      links(std::move(ranks)),
       host_pool(make_host_pool(the_plan)),
       pinned_pool(make_pinned_pool(the_plan, *compute.device, *host_pool)),
       files(the_plan, start, the_trace) {
@@ -76,8 +77,8 @@ RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, T
       *device, plan.rings.mover.tile_bytes > 0 ? files.io.get() : nullptr,
       plan.rings.mover.tile_bytes > 0 ? &staging() : nullptr,
       mover_options(plan, direct_reader.get()));
-  communicator = for_device(std::move(ranks.communicator));
-  gather_communicator = for_device(std::move(ranks.gather_communicator));
+  communicator = for_device(std::move(links.communicator));
+  gather_communicator = for_device(std::move(links.gather_communicator));
   SLUICE_CHECK(communicator->world_size() == plan.config.world_size &&
                    gather_communicator->world_size() == plan.config.world_size,
                "a plan for " + std::to_string(plan.config.world_size) +

@@ -49,6 +49,8 @@ struct RunResources {
   Trace* const trace;
   RunDevice compute;
   const std::shared_ptr<offload::Device>& device = compute.device;
+  // As given, until the communicators below are made of them. They end before the device.
+  RankLinks links;
   std::unique_ptr<offload::MemoryPool> host_pool;
   // Counts in host_pool; null when nothing is pinned.
   std::unique_ptr<offload::MemoryPool> pinned_pool;

@@ -94,6 +94,7 @@ bool StepRunner::is_saved(const Cell& cell) const {
 }
 
 bool StepRunner::drop_activations() {
+  if (std::this_thread::get_id() != thread_) return false;  // the activations are this thread's
   for (std::size_t u = 0; u < last_; ++u) {
     if (u == computing_) continue;
     for (std::size_t m = saved_[u].size(); m-- > 0;) {

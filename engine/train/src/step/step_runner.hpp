@@ -24,6 +24,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "device/compute_timeline.hpp"
@@ -166,6 +167,7 @@ class StepRunner {
   std::vector<std::vector<Graph>> saved_;  // by unit and saved micro-batch
   std::size_t computing_ = 0;              // unit
   std::uint64_t dropped_ = 0;
+  const std::thread::id thread_ = std::this_thread::get_id();
 };
 
 }  // namespace sluice::train

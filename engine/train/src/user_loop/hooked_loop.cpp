@@ -6,6 +6,7 @@
 #include "ranks/shared_facts.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/launch_environment.hpp"
+#include "sluice/base/log.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/plan/plan_text.hpp"
 #include "user_loop/loop_core.hpp"
@@ -21,9 +22,15 @@ RunDevice make_device(const plan::Plan& plan) {
                                       : make_device_beside_libtorch(plan);
 }
 
-// The launcher's variables say which ranks share a host. Without them: as if all did.
+// The launcher's variables say which ranks share a host. Without them: as if all did. A script that
+// made its ranks itself may have variables that describe no rank.
 RankPlace place_of(const config::TrainConfig& config) {
-  const LaunchEnvironment launch = launch_environment();
+  LaunchEnvironment launch;
+  try {
+    launch = launch_environment();
+  } catch (const InvalidArgument& error) {
+    log(LogLevel::debug, error.what());
+  }
   const bool known = launch.world_size == config.world_size && launch.rank == config.rank;
   return {.rank = config.rank,
           .size = config.world_size,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "device/tensor_bytes.hpp"
+#include "ranks/shared_facts.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/checkpoint_directory.hpp"
 #include "saved/rank_places.hpp"
@@ -58,7 +59,9 @@ LoopCore::~LoopCore() {
 plan::Plan LoopCore::make_plan(plan::Placement placement) {
   plan::OwnModel model = units_.lay_out(config_.world_size);
   model.activation_bytes = options_.activation_bytes;
-  return plan::make_plan(config_, model, placement, device_.facts(config_));
+  plan::MachineFacts facts = device_.facts(config_);
+  if (ranks_.communicator) share_gpu(facts, *ranks_.communicator);  // else one rank, or a preview
+  return plan::make_plan(config_, model, placement, facts);
 }
 
 void LoopCore::preview() {

@@ -2,6 +2,7 @@
 
 #include <json/value.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -94,14 +95,15 @@ int run_device_bench(const NvmeBenchArguments& arguments, Session& session) {
   const std::string name = gpu_name(*arguments.gpu);
   const auto device = offload::make_cuda_device(
       {.index = *arguments.gpu,
-       .memory_bytes = options.size_bytes + kMiB,
+       .memory_bytes =
+           std::max(options.size_bytes, offload::DirectStorageOptions{}.file_bytes) + kMiB,
        .page_bytes = offload::find_cuda_pages(*arguments.gpu).page_bytes});
   offload::MemoryPool pinned(offload::Tier::pinned, offload::kUnlimited,
                              device->make_pinned_source());
   nvme::BackendChoice backend =
       nvme::make_backend(arguments.backend, arguments.depth, arguments.io_threads);
-  nvme::IoEngine io(std::move(backend.backend), {arguments.block_bytes, arguments.depth,
-                                                 reads_per_write(arguments)});
+  nvme::IoEngine io(std::move(backend.backend),
+                    {arguments.block_bytes, arguments.depth, reads_per_write(arguments)});
   offload::HeldDirectories held;
   held.hold(arguments.paths[0]);
   offload::SwapPlace place(arguments.paths[0]);

@@ -1,6 +1,6 @@
 #pragma once
-// nvme bench --memory cuda: the ways between a drive and a GPU's memory, beside the two links alone.
-// Confined to thread: main.
+// nvme bench --memory cuda: the ways between a drive and a GPU's memory, beside the two links
+// alone. Confined to thread: main.
 
 #include "command/arguments.hpp"
 #include "command/session.hpp"

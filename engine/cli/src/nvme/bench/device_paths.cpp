@@ -45,7 +45,9 @@ class Ways {
 
   const std::string& why_buffered() const { return why_buffered_; }
 
-  void drive_to_host() { io_.begin_read(*range_.file, range_.offset_bytes, host_.bytes()).finish(); }
+  void drive_to_host() {
+    io_.begin_read(*range_.file, range_.offset_bytes, host_.bytes()).finish();
+  }
   void host_to_drive() {
     io_.begin_write(*range_.file, range_.offset_bytes, host_.bytes()).finish();
   }
@@ -68,7 +70,14 @@ class Ways {
     clear_host();
     host_to_drive();
   }
-  void fill_host() { fill(host_.bytes()); }
+  void clear_device_and_fill_host() {
+    clear_device();
+    fill(host_.bytes());
+  }
+  void clear_drive_and_fill_host() {
+    clear_drive();
+    fill(host_.bytes());
+  }
 
   bool host_is_right() const {
     for (std::uint64_t at = 0; at < host_.size_bytes(); at += kChunkBytes)
@@ -77,6 +86,7 @@ class Ways {
     return true;
   }
   bool device_is_right() {
+    clear_host();
     device_to_host();
     return host_is_right();
   }
@@ -90,7 +100,8 @@ class Ways {
   offload::DeviceSpan memory() const { return on_device_.device_span().first(host_.size_bytes()); }
   void fill(std::span<std::byte> bytes) const {
     for (std::uint64_t at = 0; at < bytes.size(); at += kChunkBytes)
-      std::ranges::copy(pattern_.at(at, kChunkBytes), bytes.begin() + static_cast<std::ptrdiff_t>(at));
+      std::ranges::copy(pattern_.at(at, kChunkBytes),
+                        bytes.begin() + static_cast<std::ptrdiff_t>(at));
   }
 
   offload::Device& device_;
@@ -121,12 +132,13 @@ bool host_is_right(Ways& ways) {
 
 constexpr Way kWays[] = {
     {"drive to host", true, true, &Ways::drive_to_host, &Ways::clear_host, nullptr},
-    {"host to device", true, true, &Ways::host_to_device, &Ways::fill_host,
+    {"host to device", true, true, &Ways::host_to_device, &Ways::clear_device_and_fill_host,
      &Ways::device_is_right},
     {"drive to device", false, true, &Ways::drive_to_device, &Ways::clear_device,
      &Ways::device_is_right},
     {"device to host", true, false, &Ways::device_to_host, &Ways::clear_host, nullptr},
-    {"host to drive", true, false, &Ways::host_to_drive, &Ways::fill_host, &Ways::drive_is_right},
+    {"host to drive", true, false, &Ways::host_to_drive, &Ways::clear_drive_and_fill_host,
+     &Ways::drive_is_right},
     {"device to drive", false, false, &Ways::device_to_drive, &Ways::clear_drive,
      &Ways::drive_is_right},
 };

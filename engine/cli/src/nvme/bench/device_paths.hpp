@@ -33,7 +33,7 @@ struct DevicePath {
 struct DevicePaths {
   std::vector<DevicePath> paths;
   std::string why_buffered;  // empty: files are read and written past the page cache
-  bool bytes_right = true;   // what arrived is what was sent, in every slice of the first round
+  bool bytes_right = true;   // what arrived is what was sent, each way once before the first round
 };
 
 // Measures on a scratch file in `place`, which is removed at the end. Takes size_bytes of the

@@ -25,7 +25,8 @@ struct GpuFacts {
   // The driver maps the memory in pages of this size (find_cuda_pages()). 0: the memory is one
   // block, and gaps between blocks are lost.
   std::uint64_t page_bytes = 0;
-  int visible = 1;  // GPUs that CUDA_VISIBLE_DEVICES leaves
+  std::string bus_id = {};  // "0000:1b:00.0", one for each GPU of a host
+  int ranks = 1;            // of the run that compute on it; they divide free_bytes
 };
 // Returns "cuda:0 (NVIDIA H200)", for example.
 std::string name_of(const GpuFacts& gpu);

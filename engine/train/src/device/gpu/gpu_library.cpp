@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
+#include <functional>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -103,6 +104,10 @@ class Compute final : public GpuCompute {
   void use_memory(std::shared_ptr<const GpuMemory> memory) override {
     TORCH_CHECK(tensors_ != nullptr, "LibTorch's tensors have LibTorch's memory");
     tensors_->use(std::move(memory));
+  }
+  void run_on_stream(const std::function<void()>& work) override {
+    const c10::cuda::CUDAStreamGuard guard(stream_);
+    work();
   }
   void synchronize() override { stream_.synchronize(); }
 #if SLUICE_HAVE_GPU_KERNELS
