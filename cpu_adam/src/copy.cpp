@@ -17,6 +17,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // its vectors.
 void copy_past_caches(std::span<std::byte> to, std::span<const std::byte> from) {
   SLUICE_CHECK(to.size() == from.size(), "a copy of different sizes");
+  if (to.empty()) return;
   const hn::ScalableTag<std::uint8_t> d;
   const std::size_t vector = hn::Lanes(d);
   const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to.data()) % vector;

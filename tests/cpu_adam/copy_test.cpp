@@ -29,6 +29,10 @@ TEST(CopyPastCaches, CopiesTheseBytesAndNoOthers) {
   }
 }
 
+TEST(CopyPastCaches, TakesNoMemoryAtAll) {
+  copy_past_caches({}, {});
+}
+
 TEST(CopyPastCaches, RefusesUnequalSizes) {
   std::vector<std::byte> bytes(8);
   EXPECT_THROW(copy_past_caches(std::span(bytes).first(4), std::span<const std::byte>()),

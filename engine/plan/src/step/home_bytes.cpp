@@ -77,10 +77,8 @@ bool moves_files(const Plan& plan) {
 }
 
 std::uint64_t staging_of_ranks_bytes(const Plan& plan) {
-  const bool stages =
-      plan.config.world_size > 1 && !plan.device.host_addressable && !plan.device.has_nccl;
   // One communicator gathers weights, one sums gradients.
-  return stages ? 2 * offload::pool_bytes(zero::StagingOptions::kStagingBytes) : 0;
+  return plan.stages_ranks() ? 2 * offload::pool_bytes(zero::StagingOptions::kStagingBytes) : 0;
 }
 
 bool uses_files(const Plan& plan) {

@@ -44,8 +44,9 @@ int Plan::further_threads() const {
   // one of the optimizer's.
   constexpr int kWorkers = 3;
   const int of_ranks = config.world_size > 1 ? 1 : 0;       // reductions
+  const int of_staging = stages_ranks() ? 2 : 0;            // one for each communicator
   const int of_mover = rings.mover.tile_bytes > 0 ? 2 : 0;  // fetch, store
-  return kWorkers + of_ranks + of_mover + (schedule.threads.compute - 1) +
+  return kWorkers + of_ranks + of_staging + of_mover + (schedule.threads.compute - 1) +
          (schedule.threads.optimizer - 1) +
          static_cast<int>(swap_directories().size());  // one for I/O each
 }

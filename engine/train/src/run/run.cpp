@@ -142,6 +142,7 @@ class Run {
     observer_.on_start("taking memory", 0);
     RunDevice device;
     ranks_.together("taking the device", [&] {
+      check_threads(plan.further_threads() + 1);  // and that of the data
       trace_ = RunTrace(request_);
       device = make_run_device(plan, trace_.trace());
     });
@@ -152,7 +153,6 @@ class Run {
   // Takes `device` and `links` where nothing has failed before; the links end first.
   void allocate(RunDevice& device, RankLinks& links) {
     const plan::Plan& plan = setup_.plan;
-    check_threads(plan.further_threads() + 1);  // and that of the data
     data_check_ = std::make_unique<DataCheck>(setup_.data);
     at::set_num_threads(plan.schedule.threads.compute);
     models::check_parallel_work();

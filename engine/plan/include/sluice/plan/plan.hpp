@@ -174,6 +174,10 @@ struct Plan {
   // True with several ranks below stage 3, where device memory has room for all of the unit's
   // weights. Weights without this room are divided over the ranks.
   bool keeps_whole_weights(std::size_t unit) const;
+  // Ranks exchange device memory through host memory.
+  bool stages_ranks() const {
+    return config.world_size > 1 && !device.host_addressable && !device.has_nccl;
+  }
   // Every unit's optimizer states are in files, so a run can resume from the swap directory alone.
   bool states_all_on_nvme() const;
   // Bytes of one unit input: (micro_batch_size, n_positions, n_embd) elements of compute_dtype, not
