@@ -132,9 +132,7 @@ TEST(Surroundings, ALimitOnTheSizeOfFilesIsAnErrorAndNotASignal) {
 }
 
 TEST(Surroundings, ALimitOnAddressSpaceIsRefusedBeforeLibTorchIsLoaded) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer itself reserves terabytes of address space";
-#endif
+  if (kUnderAddressSanitizer) GTEST_SKIP() << "AddressSanitizer reserves terabytes of addresses";
   TrainFolder folder;
   folder.set({});
   for (const char* kib : {"400000", "1050000"}) {
@@ -236,9 +234,7 @@ TEST(Surroundings, RootWithoutTheRightToLockIsRefusedByThePlan) {
 }
 
 TEST(Surroundings, AMachineThatDoesNotTellItsCoresTrains) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer itself asks for the cores of each thread";
-#endif
+  if (kUnderAddressSanitizer) GTEST_SKIP() << "AddressSanitizer asks for each thread's cores";
   TrainFolder folder;
   for (const long call : {__NR_sched_getaffinity, __NR_sched_setaffinity}) {
     folder.clear_swap();

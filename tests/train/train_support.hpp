@@ -20,6 +20,12 @@
 
 namespace sluice::test {
 
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr bool kUnderAddressSanitizer = true;
+#else
+inline constexpr bool kUnderAddressSanitizer = false;
+#endif
+
 // The configuration of one run; what is empty is left out.
 struct TrainSetup {
   std::string optimizer_device = "nvme";
