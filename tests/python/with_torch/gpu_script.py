@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from small_models import Tied, batch, config, differences, loss_of, make
+from small_models import Tied, batch, config, differences, free_port, loss_of, make
 
 import sluice
 
@@ -107,10 +106,7 @@ def run_ranks(place: Path, ranks: int, device: str) -> list[list[Any]]:
     asked: dict[str, Any] = {"tier": "nvme", "keys": {}, "frozen": False, "tied": False, "load": False, "resume": False}
     asked |= {"place": str(place), "device": device, "steps": 4, "save": -1, "micro_batches": 2}
     (place / "drive").mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    variables = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    variables = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     script = [sys.executable, str(Path(__file__).parent / "rank_script.py"), json.dumps(asked)]
     started = []
     for rank in range(ranks):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import free_port
 
 SCRIPT = Path(__file__).parent / "rank_script.py"
 
@@ -20,12 +20,6 @@ SCRIPT = Path(__file__).parent / "rank_script.py"
 PATH = f"{os.environ.get('PATH', '')}:{os.defpath}"
 # By name: Open MPI takes the path of its program as the folder that it is installed in, and refuses that of /bin.
 MPIRUN = "mpirun" if shutil.which("mpirun", path=PATH) else None
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,13 @@ class Tied(nn.Module):
 def make(model: type[nn.Module] = Tied, **arguments: Any) -> nn.Module:
     torch.manual_seed(0)
     return model(**arguments)
+
+
+def free_port() -> int:
+    """For ranks to meet at."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
 
 
 def batch(number: int, length: int = LENGTH) -> tuple[torch.Tensor, torch.Tensor]:

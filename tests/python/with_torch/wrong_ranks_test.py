@@ -10,16 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from small_models import free_port
 
 SCRIPT = Path(__file__).parent / "wrong_rank_script.py"
 LIMIT = 4  # seconds that a rank may stay without an answer
 MOST_SECONDS = 60
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def start(rank: int, port: int, *command: str, ranks: int = 2, **variables: str) -> subprocess.Popen[str]:

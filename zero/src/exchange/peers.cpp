@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sluice/base/error_of.hpp"
+#include "sluice/base/host_name.hpp"
 #include "sluice/base/log.hpp"
 
 namespace sluice::zero {
@@ -45,11 +46,9 @@ Peers::Peers(std::unique_ptr<Transport> transport, std::chrono::duration<double>
       interval_(interval_of(silence_limit)),
       peers_(static_cast<std::size_t>(world_size_)),
       looked_at_(Clock::now()) {
-  std::array<char, 256> host{};
-  static_cast<void>(::gethostname(host.data(), host.size() - 1));
   {
     MutexLock lock(mutex_);
-    set_text(own_.host, host.data());
+    set_text(own_.host, host_name());
     set_text(own_.doing, "at the start");
     own_.process = static_cast<std::int32_t>(::getpid());
     for (Peer& peer : peers_) peer.seen_at = looked_at_;

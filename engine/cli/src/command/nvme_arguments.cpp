@@ -3,6 +3,7 @@
 #include "command/command_line.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/config/train_config.hpp"
 
 namespace sluice::cli {
 
@@ -74,14 +75,12 @@ void add_pattern_options(CLI::App& command, NvmeBenchArguments& arguments) {
 
 // "host": none; "cuda": the first GPU; "cuda:1".
 std::optional<int> to_gpu(const std::string& text) {
-  const std::string cuda = "cuda";
-  if (text == "host") return std::nullopt;
-  if (text == cuda) return 0;
-  const std::string digits = text.starts_with(cuda + ":") ? text.substr(cuda.size() + 1) : "";
-  const bool is_index = !digits.empty() && digits.size() <= 4 &&
-                        digits.find_first_not_of("0123456789") == std::string::npos;
-  SLUICE_CHECK(is_index, "--memory: expected host, cuda or cuda:1, found \"" + text + "\"");
-  return std::stoi(digits);
+  using Kind = config::ComputeDevice::Kind;
+  const std::optional<config::ComputeDevice> device = config::find_device(text);
+  SLUICE_CHECK(device && device->kind != Kind::automatic,
+               "--memory: expected host, cuda or cuda:1, found \"" + text + "\"");
+  if (device->kind == Kind::host) return std::nullopt;
+  return device->index.value_or(0);
 }
 
 // ds_io writes sizes as 400M, in powers of two.

@@ -18,6 +18,7 @@
 #include "process/exit_code.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/host_name.hpp"
 #include "terminal/text_format.hpp"
 
 namespace sluice::cli {
@@ -78,9 +79,7 @@ std::vector<Host> find_hosts(const LaunchArguments& arguments) {
 }
 
 bool is_this_host(const std::string& name) {
-  char own[256] = {};
-  ::gethostname(own, sizeof own - 1);
-  return name == "localhost" || name == "127.0.0.1" || name == own;
+  return name == "localhost" || name == "127.0.0.1" || name == host_name();
 }
 
 // auto: MPI joins the ranks of `sluice train`; other programs get torchrun's variables.

@@ -17,6 +17,22 @@ std::string name_of(const ComputeDevice& device) {
   }
   return "auto";
 }
+std::optional<ComputeDevice> find_device(const std::string& name) {
+  constexpr std::size_t kMostDigits = 4;
+  const std::string cuda = "cuda:";
+  ComputeDevice device;
+  if (name == "auto") return device;
+  device.kind = ComputeDevice::Kind::host;
+  if (name == "host") return device;
+  device.kind = ComputeDevice::Kind::cuda;
+  if (name == "cuda") return device;
+  const std::string digits = name.starts_with(cuda) ? name.substr(cuda.size()) : "";
+  const bool is_index = !digits.empty() && digits.size() <= kMostDigits &&
+                        digits.find_first_not_of("0123456789") == std::string::npos;
+  if (!is_index) return std::nullopt;
+  device.index = std::stoi(digits);
+  return device;
+}
 std::string_view name_of(MasterFormat format) {
   return format == MasterFormat::split ? "split" : "fp32";
 }
@@ -124,20 +140,10 @@ void read_state_format(Checker& checker, SluiceConfig& sluice) {
 
 void read_device(Checker& checker, SluiceConfig& sluice) {
   constexpr const char* kPath = "sluice.device";
-  constexpr std::size_t kMostDigits = 4;
-  const std::string cuda = "cuda:";
   std::string name;
   checker.read(kPath, name);
-  const std::string digits = name.starts_with(cuda) ? name.substr(cuda.size()) : "";
-  const bool is_index = !digits.empty() && digits.size() <= kMostDigits &&
-                        digits.find_first_not_of("0123456789") == std::string::npos;
-  if (name == "auto") {
-    sluice.device = {};
-  } else if (name == "host") {
-    sluice.device = {ComputeDevice::Kind::host};
-  } else if (name == "cuda" || is_index) {
-    sluice.device = {ComputeDevice::Kind::cuda};
-    if (is_index) sluice.device.index = std::stoi(digits);
+  if (const std::optional<ComputeDevice> device = find_device(name)) {
+    sluice.device = *device;
   } else if (checker.find(kPath) != nullptr && !checker.wrong(kPath)) {
     checker.add_problem(kPath, "expected \"auto\", \"host\", \"cuda\" or \"cuda:1\", found " +
                                    checker.shown(*checker.find(kPath)));

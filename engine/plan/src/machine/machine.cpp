@@ -100,19 +100,14 @@ void choose_device(MachineFacts& facts, const config::ComputeDevice& asked) {
       kTrainsOnGpus ? offload::find_cuda_devices()
                     : offload::CudaDevices{{}, "this build's LibTorch has no part for GPUs"};
   const int gpu_index = asked.index.value_or(0);
-  const auto index = static_cast<std::size_t>(gpu_index);
-  const std::string why_not =
-      found.devices.empty() ? found.why_none
-      : index < found.devices.size()
-          ? ""
-          : "the GPUs that are visible end with cuda:" + std::to_string(found.devices.size() - 1);
+  const std::string why_not = found.why_missing(gpu_index);
   if (!why_not.empty()) {
     SLUICE_CHECK(asked.kind != Kind::cuda,
                  "\"sluice\": {\"device\": \"" + config::name_of(asked) + "\"}: " + why_not);
     facts.device_choice = "device: the host (auto): " + why_not;
     return;
   }
-  const offload::CudaDeviceFacts& gpu = found.devices[index];
+  const offload::CudaDeviceFacts& gpu = found.devices[static_cast<std::size_t>(gpu_index)];
   facts.device.gpu = {.index = gpu_index,
                       .name = gpu.name,
                       .total_bytes = gpu.total_bytes,

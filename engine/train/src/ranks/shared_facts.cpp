@@ -1,9 +1,6 @@
 #include "ranks/shared_facts.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <limits>
 #include <sstream>
@@ -12,6 +9,7 @@
 
 #include "ranks/same_inputs.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/host_name.hpp"
 #include "sluice/models/rank_commit.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/offload/cuda_device.hpp"
@@ -108,9 +106,7 @@ std::string fingerprint(const plan::Plan& plan) {
 // Names this rank's GPU among those of all hosts; empty: it has none.
 std::string gpu_of_all(const plan::MachineFacts& facts) {
   if (!facts.device.gpu) return "";
-  std::array<char, 256> host{};
-  static_cast<void>(::gethostname(host.data(), host.size() - 1));
-  return std::string(host.data()) + " " + facts.device.gpu->bus_id;
+  return host_name() + " " + facts.device.gpu->bus_id;
 }
 
 // Why this rank cannot exchange its GPU's memory by NCCL; empty: it can.

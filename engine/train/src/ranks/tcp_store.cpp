@@ -1,9 +1,7 @@
 #include "ranks/tcp_store.hpp"
 
-#include <unistd.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <array>
 #include <chrono>
 #include <optional>
 #include <sstream>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/host_name.hpp"
 #include "sluice/base/launch_environment.hpp"
 
 namespace sluice::train {
@@ -27,6 +26,11 @@ struct Address {
   std::uint16_t port = 0;  // 0: a free one
 };
 
+// LibTorch's messages go on with a stack of calls.
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
 c10::intrusive_ptr<c10d::TCPStore> connect(const Address& address, bool listens) {
   c10d::TCPStoreOptions options;
   options.port = address.port;
@@ -36,9 +40,8 @@ c10::intrusive_ptr<c10d::TCPStore> connect(const Address& address, bool listens)
   try {
     return c10::make_intrusive<c10d::TCPStore>(address.host, options);
   } catch (const std::exception& error) {
-    const std::string text = error.what();
     throw Error("the ranks of NCCL cannot meet at " + address.host + ":" +
-                std::to_string(address.port) + ": " + text.substr(0, text.find('\n')));
+                std::to_string(address.port) + ": " + first_line(error.what()));
   }
 }
 
@@ -70,9 +73,8 @@ class TcpStore final : public zero::RankStore {
     try {
       return call();
     } catch (const std::exception& error) {
-      const std::string text = error.what();
       throw Error("the store of the ranks of NCCL cannot be reached (has rank 0 ended?): " +
-                  text.substr(0, text.find('\n')));
+                  first_line(error.what()));
     }
   }
 
@@ -82,9 +84,7 @@ class TcpStore final : public zero::RankStore {
 // Where the other ranks reach rank 0, which is this one.
 std::string own_host() {
   const LaunchEnvironment launch = launch_environment();
-  if (!launch.master_address.empty()) return launch.master_address;
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
+  return launch.master_address.empty() ? host_name() : launch.master_address;
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "record/line_file.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/host_name.hpp"
 
 namespace sluice::train {
 
@@ -105,8 +106,7 @@ std::uint32_t crc32c(const std::string& bytes) {
 
 EventFile::EventFile(const std::string& directory, std::int64_t first_step) {
   make_directory(directory);
-  char host[256] = "host";
-  ::gethostname(host, sizeof(host) - 1);
+  const std::string host = host_name();
   // Two starts in one second, or a clock that was set back, keep the order of the names.
   for (auto time = std::max(static_cast<long long>(now_seconds()), newest_time(directory) + 1);;
        ++time) {

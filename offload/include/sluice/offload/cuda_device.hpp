@@ -24,6 +24,13 @@ struct CudaDeviceFacts {
 struct CudaDevices {
   std::vector<CudaDeviceFacts> devices;  // by index, after CUDA_VISIBLE_DEVICES
   std::string why_none;                  // without a device: the reason and the remedy
+
+  // Why there is no GPU `index`; empty: there is one.
+  std::string why_missing(int index) const {
+    if (devices.empty()) return why_none;
+    if (static_cast<std::size_t>(index) < devices.size()) return "";
+    return "the GPUs that are visible end with cuda:" + std::to_string(devices.size() - 1);
+  }
 };
 
 // Lists the GPUs. Makes no context on any GPU, and so takes no GPU memory. A machine without a GPU,

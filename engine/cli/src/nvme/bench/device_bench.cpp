@@ -20,6 +20,7 @@
 #include "sluice/offload/cuda_device.hpp"
 #include "sluice/offload/direct_storage.hpp"
 #include "sluice/offload/directory_lock.hpp"
+#include "sluice/plan/machine.hpp"
 #include "terminal/text_format.hpp"
 
 namespace sluice::cli {
@@ -46,12 +47,10 @@ void check_arguments(const NvmeBenchArguments& arguments) {
 
 std::string gpu_name(int index) {
   const offload::CudaDevices found = offload::find_cuda_devices();
-  const auto at = static_cast<std::size_t>(index);
-  SLUICE_CHECK(!found.devices.empty(), std::string(kFlag) + ": " + found.why_none);
-  SLUICE_CHECK(at < found.devices.size(), "--memory cuda:" + std::to_string(index) +
-                                              ": the GPUs that are visible end with cuda:" +
-                                              std::to_string(found.devices.size() - 1));
-  return "cuda:" + std::to_string(index) + " (" + found.devices[at].name + ")";
+  const std::string why_not = found.why_missing(index);
+  SLUICE_CHECK(why_not.empty(), std::string(kFlag) + ": " + why_not);
+  return plan::name_of(
+      {.index = index, .name = found.devices[static_cast<std::size_t>(index)].name});
 }
 
 double median(const std::vector<double>& values) {

@@ -183,6 +183,8 @@ struct ComputeDevice {
 };
 // The name in the file: "auto", "host", "cuda", "cuda:1".
 std::string name_of(const ComputeDevice& device);
+// The device of that name; nullopt: there is none.
+std::optional<ComputeDevice> find_device(const std::string& name);
 
 // How a GPU computes. On the host LibTorch is always deterministic.
 struct GpuMath {
