@@ -3,9 +3,11 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <iostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "sluice/base/error.hpp"
@@ -20,7 +22,10 @@ constexpr int kFault = 3;  // the unit at which rank 1 misbehaves
 
 // True: this rank makes no gather of the unit.
 bool misbehave(const std::string& how, std::vector<std::byte>& full) {
-  if (how == "stop") ::raise(SIGSTOP);
+  if (how == "stop") {
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // as in training, it has sent beats
+    ::raise(SIGSTOP);
+  }
   if (how == "exit") ::_exit(7);
   if (how == "size") full.resize(full.size() * 2);
   if (how == "fail") throw sluice::Error("the disk of rank 1 is full");
