@@ -1,5 +1,7 @@
 // Measures all-gather and reduce-scatter of Sluice's communicators beside MPI's own call on the
-// same buffers, and beside a copy of the bytes that a rank receives. Start it with mpirun:
+// same buffers, and beside a copy of the bytes that a rank receives. A rank that is a thread copies
+// from another one's memory, where these bytes are; a process can copy only within its own. Start
+// it with mpirun:
 //
 //   mpirun -n N collective_bench ROUNDS [MIB...]
 //
@@ -14,6 +16,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -130,7 +133,9 @@ void measure_threads(int world_size, std::size_t size_bytes, int rounds) {
     for (std::thread& thread : threads) thread.join();
   };
   const auto copy = [&] {
-    on_all([&](std::size_t rank) { std::memcpy(other[rank].data(), full[rank].data(), received); });
+    on_all([&](std::size_t rank) {
+      std::memcpy(other[rank].data(), full[(rank + 1) % ranks].data(), received);
+    });
   };
   const auto seconds = [](const std::function<void()>& work) { return bench::seconds_of(work); };
   measure(
@@ -147,6 +152,14 @@ void measure_threads(int world_size, std::size_t size_bytes, int rounds) {
       copy, seconds);
 }
 
+// Waits for all ranks, with the core left to others: the threads of rank 0 need all cores.
+void wait_idly() {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ibarrier(MPI_COMM_WORLD, &request);
+  for (int done = 0; done == 0; MPI_Test(&request, &done, MPI_STATUS_IGNORE))
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
 void run(int rounds, const std::vector<std::size_t>& sizes) {
   zero::Ranks ranks = zero::join_mpi({});
   const int world_size = ranks.compute->world_size();
@@ -156,7 +169,7 @@ void run(int rounds, const std::vector<std::size_t>& sizes) {
     const std::size_t size_bytes = mib * kMiB / unit * unit;
     measure_processes(*ranks.compute, size_bytes, rounds);
     if (ranks.compute->rank() == 0) measure_threads(world_size, size_bytes, rounds);
-    ranks.compute->barrier("the next size");
+    wait_idly();
   }
 }
 

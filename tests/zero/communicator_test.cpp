@@ -7,6 +7,7 @@
 
 #include "communicator_conformance.hpp"
 #include "exchange/exchange_communicator.hpp"
+#include "sluice/base/error_of.hpp"
 #include "threads/memory_transport.hpp"
 
 namespace sluice::zero {
@@ -32,13 +33,26 @@ CommunicatorCase small_pieces(int world_size) {
   return {"threads with small pieces", world_size, [world_size](const auto& body) {
             const auto executor = make_executor(2, ExecutorKind::plain_threads);
             std::vector<std::unique_ptr<Communicator>> ranks;
-            for (auto& transport : make_memory_transports(world_size, sizeof(CallHeader)))
+            for (auto& transport : make_memory_transports(world_size, {sizeof(CallHeader), false}))
               ranks.push_back(std::make_unique<ExchangeCommunicator>(
                   std::move(transport),
                   ExchangeOptions{
-                      .executor = executor.get(), .message_bytes = 1001, .block_bytes = 4096}));
+                      .executor = executor.get(), .messages = {1001, true}, .block_bytes = 4096}));
             on_threads(ranks, body);
           }};
+}
+
+// Each call is made by the thread of its rank, and has ended when its ticket is there.
+CommunicatorCase performed(int world_size) {
+  CommunicatorCase each = threads(world_size);
+  each.name = "threads that make their calls themselves";
+  each.begin = [](Communicator& comm, const RankCall& call, Bytes& input, Bytes& output) {
+    TicketSource done;
+    Ticket ticket = done.ticket();
+    done.complete(error_of([&] { comm.perform(HostCall{call, input, output}); }));
+    return ticket;
+  };
+  return each;
 }
 
 CommunicatorCase single_rank() {
@@ -50,7 +64,8 @@ CommunicatorCase single_rank() {
 
 INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorConformance,
                          testing::Values(single_rank(), threads(1), threads(2), threads(3),
-                                         threads(5), small_pieces(2), small_pieces(4)));
+                                         threads(5), performed(2), performed(3), small_pieces(2),
+                                         small_pieces(4)));
 
 TEST(ThreadCommunicators, BarrierReturnsOnlyAfterAllHaveCome) {
   auto ranks = make_thread_communicators(4);
@@ -151,6 +166,25 @@ TEST(ThreadCommunicators, AnAbortInTheMiddleOfThePayloadLeavesTheBuffersAlone) {
         EXPECT_THAT(*error, HasSubstr("a test"));
       }
     }
+  }
+}
+
+// Rank 0 has lent its part to the others, which read it where it is.
+TEST(ThreadCommunicators, AnAbortDuringASumOfThreeRanksEndsAllOfThem) {
+  for (int round = 0; round < 60; ++round) {
+    auto ranks = make_thread_communicators(3);
+    std::vector<std::optional<std::string>> errors(3);
+    std::thread aborting([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(20 * round));
+      ranks[0]->abort("a test");
+    });
+    on_threads(ranks, [&](Communicator& comm) {
+      const auto full = std::make_unique<Bytes>(3U << 19U);  // freed when the call has ended
+      errors[static_cast<std::size_t>(comm.rank())] =
+          message_of([&] { comm.reduce_scatter(*full, DType::fp32, "gradients"); });
+    });
+    aborting.join();
+    for (const auto& error : errors) EXPECT_THAT(error.value_or("a test"), HasSubstr("a test"));
   }
 }
 

@@ -16,6 +16,29 @@ HostCall host_call(RankCall call, std::span<const std::byte> input, std::span<st
   return {std::move(call), input, output};
 }
 
+HostCall all_gather_of(std::span<std::byte> full, std::string label) {
+  return host_call(call_of(Operation::all_gather, Element::bytes, 0, std::move(label)), {}, full);
+}
+
+HostCall reduce_scatter_of(std::span<std::byte> full, DType dtype, std::string label) {
+  return host_call(call_of(Operation::reduce_scatter, element_of(dtype), 0, std::move(label)), {},
+                   full);
+}
+
+HostCall all_reduce_of(std::span<double> values, std::string label) {
+  return host_call(call_of(Operation::all_reduce, Element::fp64, 0, std::move(label)), {},
+                   std::as_writable_bytes(values));
+}
+
+HostCall broadcast_of(std::span<std::byte> bytes, int root, std::string label) {
+  return host_call(call_of(Operation::broadcast, Element::bytes, root, std::move(label)), {},
+                   bytes);
+}
+
+HostCall barrier_of(std::string label) {
+  return host_call(call_of(Operation::barrier, Element::bytes, 0, std::move(label)), {}, {});
+}
+
 DeviceCall device_call(RankCall call, offload::DeviceSpan input, offload::DeviceSpan output,
                        const offload::ComputePoint& after) {
   return {std::move(call), input, output, after};
@@ -36,14 +59,12 @@ Ticket Communicator::begin(const DeviceCall& call) {
 }
 
 Ticket Communicator::begin_all_gather(std::span<std::byte> full, std::string label) {
-  return begin(
-      host_call(call_of(Operation::all_gather, Element::bytes, 0, std::move(label)), {}, full));
+  return begin(all_gather_of(full, std::move(label)));
 }
 
 Ticket Communicator::begin_reduce_scatter(std::span<std::byte> full, DType dtype,
                                           std::string label) {
-  return begin(host_call(call_of(Operation::reduce_scatter, element_of(dtype), 0, std::move(label)),
-                         {}, full));
+  return begin(reduce_scatter_of(full, dtype, std::move(label)));
 }
 
 Ticket Communicator::begin_all_reduce(std::span<std::byte> values, DType dtype, std::string label) {
@@ -52,13 +73,11 @@ Ticket Communicator::begin_all_reduce(std::span<std::byte> values, DType dtype, 
 }
 
 Ticket Communicator::begin_all_reduce(std::span<double> values, std::string label) {
-  return begin(host_call(call_of(Operation::all_reduce, Element::fp64, 0, std::move(label)), {},
-                         std::as_writable_bytes(values)));
+  return begin(all_reduce_of(values, std::move(label)));
 }
 
 Ticket Communicator::begin_broadcast(std::span<std::byte> bytes, int root, std::string label) {
-  return begin(
-      host_call(call_of(Operation::broadcast, Element::bytes, root, std::move(label)), {}, bytes));
+  return begin(broadcast_of(bytes, root, std::move(label)));
 }
 
 Ticket Communicator::begin_reduce(std::span<std::byte> values, DType dtype, int root,
@@ -90,7 +109,7 @@ Ticket Communicator::begin_receive(std::span<std::byte> bytes, int from, std::st
 }
 
 Ticket Communicator::begin_barrier(std::string label) {
-  return begin(host_call(call_of(Operation::barrier, Element::bytes, 0, std::move(label)), {}, {}));
+  return begin(barrier_of(std::move(label)));
 }
 
 Ticket Communicator::begin_all_gather(offload::DeviceSpan full, const offload::ComputePoint& after,
@@ -148,23 +167,23 @@ Ticket Communicator::begin_receive(offload::DeviceSpan bytes, int from,
 }
 
 void Communicator::all_gather(std::span<std::byte> full, std::string label) {
-  begin_all_gather(full, std::move(label)).finish();
+  perform(all_gather_of(full, std::move(label)));
 }
 
 void Communicator::reduce_scatter(std::span<std::byte> full, DType dtype, std::string label) {
-  begin_reduce_scatter(full, dtype, std::move(label)).finish();
+  perform(reduce_scatter_of(full, dtype, std::move(label)));
 }
 
 void Communicator::all_reduce(std::span<double> values, std::string label) {
-  begin_all_reduce(values, std::move(label)).finish();
+  perform(all_reduce_of(values, std::move(label)));
 }
 
 void Communicator::broadcast(std::span<std::byte> bytes, int root, std::string label) {
-  begin_broadcast(bytes, root, std::move(label)).finish();
+  perform(broadcast_of(bytes, root, std::move(label)));
 }
 
 void Communicator::barrier(std::string label) {
-  begin_barrier(std::move(label)).finish();
+  perform(barrier_of(std::move(label)));
 }
 
 }  // namespace sluice::zero

@@ -28,7 +28,7 @@ ExchangeCommunicator::ExchangeCommunicator(std::unique_ptr<Transport> transport,
       rank_(transport->rank()),
       world_size_(transport->world_size()),
       others_(all_but(rank_, world_size_)),
-      messages_(std::move(transport), options.peers, options.message_bytes),
+      messages_(std::move(transport), options.peers, options.messages),
       worker_("rank-" + std::to_string(rank_)) {}
 
 ExchangeCommunicator::~ExchangeCommunicator() {
@@ -46,14 +46,24 @@ Ticket ExchangeCommunicator::begin(const HostCall& call) {
   });
 }
 
+// Calls that were begun come first.
+void ExchangeCommunicator::perform(const HostCall& call) {
+  if (under_way_ > 0) return begin(call).finish();
+  run(call);
+}
+
 void ExchangeCommunicator::abort(const std::string& why) {
   messages_.abort(why);
-  Ticket announced = worker_.begin([this] { messages_.announce_abort(); });
+  Ticket announced = worker_.begin([this] {
+    MutexLock lock(running_);
+    messages_.announce_abort();
+  });
   MutexLock lock(mutex_);
   announced_.push_back(std::move(announced));
 }
 
 void ExchangeCommunicator::run(const HostCall& call) {
+  MutexLock lock(running_);
   const auto begin = std::chrono::steady_clock::now();
   const Traffic before = messages_.traffic();
   agree(call);
@@ -162,9 +172,41 @@ void ExchangeCommunicator::gather_ranges(std::span<std::byte> full, const Ranges
   messages_.finish(batch);
 }
 
-// Each rank sums its range over all ranks. While one block is summed, the next one arrives.
+// Each rank sums its range over all ranks.
 void ExchangeCommunicator::sum_ranges(std::span<std::byte> full, const Ranges& ranges,
                                       Element element) {
+  if (messages_.lends()) {
+    sum_lent(full, ranges, element);
+  } else {
+    sum_received(full, ranges, element);
+  }
+}
+
+// Reads the others' parts where they have them.
+void ExchangeCommunicator::sum_lent(std::span<std::byte> full, const Ranges& ranges,
+                                    Element element) {
+  RankMessages::Batch sends;
+  for (const int other : others_) {
+    const Range theirs = ranges[static_cast<std::size_t>(other)];
+    if (theirs.size_bytes > 0)
+      messages_.begin_send(sends, other, full.subspan(theirs.begin, theirs.size_bytes));
+  }
+  const Range own = ranges[static_cast<std::size_t>(rank_)];
+  if (own.size_bytes > 0) {
+    std::byte* const sum = full.data() + own.begin;
+    std::vector<const std::byte*> parts;
+    parts.reserve(static_cast<std::size_t>(world_size_));
+    const RankMessages::Lent lent = messages_.borrow(others_, own.size_bytes);
+    for (const auto& each : lent) parts.push_back(each->bytes().data());
+    parts.insert(parts.begin() + rank_, sum);
+    sum_in_rank_order(parts, sum, own.size_bytes / size_of(element), element, options_.executor);
+  }
+  messages_.finish(sends);
+}
+
+// While one block is summed, the next one arrives.
+void ExchangeCommunicator::sum_received(std::span<std::byte> full, const Ranges& ranges,
+                                        Element element) {
   std::size_t longest = 0;
   for (const Range& range : ranges) longest = std::max(longest, range.size_bytes);
   const std::size_t blocks = (longest + options_.block_bytes - 1) / options_.block_bytes;

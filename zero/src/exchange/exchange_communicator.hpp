@@ -23,8 +23,7 @@ namespace sluice::zero {
 struct ExchangeOptions {
   Executor* executor = nullptr;       // shares large sums; may be null
   std::shared_ptr<Peers> peers = {};  // shared by the communicators of a rank; null: threads
-  // MPI counts bytes of a message in an int.
-  std::size_t message_bytes = std::size_t{256} << 20U;
+  MessageOptions messages = {};
   // Bytes of a sum that are exchanged at a time: the parts stay in the cache of a core. A
   // communicator holds 2 * (world_size - 1) blocks once it has summed.
   std::size_t block_bytes = std::size_t{1} << 20U;
@@ -40,6 +39,7 @@ class ExchangeCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int world_size() const override { return world_size_; }
   Ticket begin(const HostCall& call) override;
+  void perform(const HostCall& call) override;
   void abort(const std::string& why) override;
   CommunicatorCounters counters() const override { return counters_.counters(); }
   void observe(CallObserver observer) override { counters_.observe(std::move(observer)); }
@@ -58,6 +58,8 @@ class ExchangeCommunicator final : public Communicator {
   Ranges split_elements(std::size_t size_bytes, std::size_t element_bytes) const;
   void gather_ranges(std::span<std::byte> full, const Ranges& ranges);
   void sum_ranges(std::span<std::byte> full, const Ranges& ranges, Element element);
+  void sum_lent(std::span<std::byte> full, const Ranges& ranges, Element element);
+  void sum_received(std::span<std::byte> full, const Ranges& ranges, Element element);
   void begin_block(RankMessages::Batch& batch, std::span<std::byte> full, const Ranges& ranges,
                    std::size_t block);
   void sum_block(std::span<std::byte> own, std::size_t block, Element element);
@@ -72,11 +74,12 @@ class ExchangeCommunicator final : public Communicator {
   std::vector<int> others_;           // all ranks but this one
   std::vector<std::byte> workspace_;  // blocks of the other ranks, two for each
   CallCounters counters_;
-  std::atomic<int> under_way_{0};
+  std::atomic<int> under_way_{0};  // of begin()
+  Mutex running_;                  // one call at a time, and no last words during a call
   Mutex mutex_;
   std::vector<Ticket> announced_ SLUICE_GUARDED_BY(mutex_);  // of abort(): kept, since they block
-  RankMessages messages_;
-  Worker worker_;  // last: its tasks use the rest
+  RankMessages messages_;  // used by the thread that holds running_
+  Worker worker_;          // last: its tasks use the rest
 };
 
 }  // namespace sluice::zero

@@ -25,18 +25,21 @@ std::span<const std::byte> bytes_of(const CallHeader& header) {
   return std::as_bytes(std::span(&header, 1));
 }
 
+// Asks about the first message only while it is under way: each question lets MPI make progress
+// with all of them, and costs a system call over TCP. Receives are begun before sends, so the first
+// messages do not wait for this rank.
 bool remove_done(RankMessages::Batch& batch) {
-  std::erase_if(batch, [](const std::unique_ptr<Message>& each) { return each->done(); });
+  while (!batch.empty() && batch.front()->done()) batch.pop_front();
   return batch.empty();
 }
 
 }  // namespace
 
 RankMessages::RankMessages(std::unique_ptr<Transport> transport, std::shared_ptr<Peers> peers,
-                           std::size_t message_bytes)
+                           const MessageOptions& options)
     : transport_(std::move(transport)),
       peers_(std::move(peers)),
-      message_bytes_(message_bytes),
+      options_(options),
       others_(static_cast<std::size_t>(transport_->world_size())) {
   for (int other = 0; other < world_size(); ++other)
     if (other != rank()) listen(others_[static_cast<std::size_t>(other)], other);
@@ -119,7 +122,7 @@ void RankMessages::wait_until(const std::function<bool()>& is_done,
       check_silence(awaited);
       next_look = now + kSilenceLook;
     }
-    pause_between_looks(now - begin);
+    options_.between_hosts ? pause_for_network(now - begin) : pause_between_looks(now - begin);
   }
 }
 
@@ -156,16 +159,32 @@ std::vector<CallHeader> RankMessages::exchange(const CallHeader& own, std::span<
 
 void RankMessages::begin_send(Batch& batch, int to, std::span<const std::byte> bytes) {
   traffic_.sent_bytes += bytes.size();
-  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), message_bytes_)))
-    batch.push_back(transport_->begin_send(to, Lane::payload,
-                                           bytes.first(std::min(bytes.size(), message_bytes_))));
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), options_.size_bytes)))
+    batch.push_back(transport_->begin_send(
+        to, Lane::payload, bytes.first(std::min(bytes.size(), options_.size_bytes))));
 }
 
 void RankMessages::begin_receive(Batch& batch, int from, std::span<std::byte> bytes) {
   traffic_.received_bytes += bytes.size();
-  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), message_bytes_)))
-    batch.push_back(transport_->begin_receive(from, Lane::payload,
-                                              bytes.first(std::min(bytes.size(), message_bytes_))));
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), options_.size_bytes)))
+    batch.push_back(transport_->begin_receive(
+        from, Lane::payload, bytes.first(std::min(bytes.size(), options_.size_bytes))));
+}
+
+RankMessages::Lent RankMessages::borrow(std::span<const int> others, std::size_t size_bytes) {
+  Lent lent;
+  lent.reserve(others.size());
+  for (const int other : others) lent.push_back(transport_->begin_borrow(other, Lane::payload));
+  const auto all_there = [&] {
+    return std::ranges::all_of(lent, [](const auto& each) { return each->done(); });
+  };
+  wait_until(all_there, {});
+  if (!std::ranges::all_of(lent, [](const auto& each) { return each->open(); })) {
+    lent.clear();
+    wait_until([] { return false; }, {});  // throws why a rank has given its message up
+  }
+  traffic_.received_bytes += size_bytes * others.size();
+  return lent;
 }
 
 void RankMessages::finish(Batch& batch) {

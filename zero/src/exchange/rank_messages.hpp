@@ -3,7 +3,7 @@
 // about each call first, on a lane that is always listened to, so a wait also ends when another
 // rank leaves, aborts or does not answer. Not installed.
 //
-// Confined to the communicator's thread, except abort().
+// One thread at a time, except abort().
 
 #include <atomic>
 #include <chrono>
@@ -28,14 +28,20 @@ struct Traffic {
   std::uint64_t received_bytes = 0;
 };
 
+struct MessageOptions {
+  // Longest message; a longer one goes in pieces. MPI counts bytes of a message in an int.
+  std::size_t size_bytes = std::size_t{256} << 20U;
+  bool between_hosts = false;  // they arrive later, and looking for them costs more
+};
+
 class RankMessages {
  public:
-  using Batch = std::vector<std::unique_ptr<Message>>;
+  // Messages of a call. Where a rank sends and receives, the receives come first.
+  using Batch = std::deque<std::unique_ptr<Message>>;
 
-  // `peers`: null where ranks cannot fall silent, as threads. `message_bytes`: longest message; a
-  // longer one goes in pieces.
+  // `peers`: null where ranks cannot fall silent, as threads.
   RankMessages(std::unique_ptr<Transport> transport, std::shared_ptr<Peers> peers,
-               std::size_t message_bytes);
+               const MessageOptions& options);
   // Tells the others that this rank has left.
   ~RankMessages();
   RankMessages(const RankMessages&) = delete;
@@ -50,6 +56,12 @@ class RankMessages {
   // Start payload of the call.
   void begin_send(Batch& batch, int to, std::span<const std::byte> bytes);
   void begin_receive(Batch& batch, int from, std::span<std::byte> bytes);
+  // Whether borrow() is possible.
+  bool lends() const { return transport_->lends(); }
+  // The next messages of `others`, in their order, where the senders have them. Blocks until all
+  // are there. `size_bytes`: of each, no more than a longest message.
+  using Lent = std::vector<std::unique_ptr<LentMessage>>;
+  Lent borrow(std::span<const int> others, std::size_t size_bytes);
   // Blocks until the batch is through; the batch is empty then. Throws Error when it cannot be.
   void finish(Batch& batch);
   const Traffic& traffic() const { return traffic_; }  // payload so far
@@ -78,7 +90,7 @@ class RankMessages {
 
   const std::unique_ptr<Transport> transport_;
   const std::shared_ptr<Peers> peers_;  // shared by the communicators of a rank
-  const std::size_t message_bytes_;
+  const MessageOptions options_;
   std::vector<Peer> others_;  // by rank; its own stays empty
   Traffic traffic_;
   std::string doing_ = "the start";

@@ -19,9 +19,15 @@ void sum_block(std::span<const std::byte* const> parts, std::byte* to, std::size
   constexpr std::size_t kElementBytes = sizeof(typename Format::Stored);
   std::array<typename Format::Sum, kBlock> sums;
   const std::byte* first = parts.front() + begin * kElementBytes;
-  for (std::size_t i = 0; i < count; ++i) sums[i] = load_at<Format>(first, i);
-  for (const std::byte* part : parts.subspan(1)) {
-    const std::byte* from = part + begin * kElementBytes;
+  if (parts.size() == 1) {
+    for (std::size_t i = 0; i < count; ++i) sums[i] = load_at<Format>(first, i);
+  } else {
+    const std::byte* second = parts[1] + begin * kElementBytes;
+    for (std::size_t i = 0; i < count; ++i)
+      sums[i] = load_at<Format>(first, i) + load_at<Format>(second, i);
+  }
+  for (std::size_t part = 2; part < parts.size(); ++part) {
+    const std::byte* from = parts[part] + begin * kElementBytes;
     for (std::size_t i = 0; i < count; ++i) sums[i] += load_at<Format>(from, i);
   }
   std::byte* out = to + begin * kElementBytes;

@@ -141,7 +141,7 @@ Ranks join_mpi(const MpiOptions& options) {
   const auto world = std::make_shared<MpiWorld>(load_library());
   if (world->library().world_size() == 1) return make_single_ranks();
   ExchangeOptions exchange;
-  if (several_hosts) exchange.message_bytes = kMessageBytesBetweenHosts;
+  if (several_hosts) exchange.messages = {kMessageBytesBetweenHosts, true};
   exchange.executor = options.executor;
   exchange.peers = std::make_shared<Peers>(std::make_unique<MpiTransport>(world, Channel::beats),
                                            options.silence_limit);

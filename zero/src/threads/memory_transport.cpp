@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -39,23 +40,45 @@ class Pipe {
     posted_.erase(found);
     return true;
   }
+  bool is_there(std::uint64_t number) { return !was_taken(number); }
+  // Its bytes, until give_back(); nothing after withdraw().
+  std::optional<std::span<const std::byte>> lend(std::uint64_t number) {
+    MutexLock lock(mutex_);
+    const auto found = posted_.find(number);
+    if (found == posted_.end()) return std::nullopt;
+    found->second.is_lent = true;
+    return found->second.bytes;
+  }
+  void give_back(std::uint64_t number) {
+    MutexLock lock(mutex_);
+    posted_.erase(number);
+    given_back_.notify_all();
+  }
   bool was_taken(std::uint64_t number) {
     MutexLock lock(mutex_);
     return posted_.find(number) == posted_.end();
   }
+  // Blocks while the receiver reads the message.
   void withdraw(std::uint64_t number) {
     MutexLock lock(mutex_);
-    posted_.erase(number);
+    auto found = posted_.find(number);
+    while (found != posted_.end() && found->second.is_lent) {
+      given_back_.wait(mutex_);
+      found = posted_.find(number);
+    }
+    if (found != posted_.end()) posted_.erase(found);
   }
 
  private:
   struct Posted {
     std::vector<std::byte> copy;
     std::span<const std::byte> bytes;
+    bool is_lent = false;
   };
   std::uint64_t sends_ = 0;
   std::uint64_t receives_ = 0;
   Mutex mutex_;
+  CondVar given_back_;
   std::map<std::uint64_t, Posted> posted_ SLUICE_GUARDED_BY(mutex_);
 };
 
@@ -94,6 +117,28 @@ class Received final : public Message {
   bool done_ = false;
 };
 
+class Borrowed final : public LentMessage {
+ public:
+  explicit Borrowed(std::shared_ptr<Pipe> pipe)
+      : pipe_(std::move(pipe)), number_(pipe_->next_receive()) {}
+  ~Borrowed() override {
+    if (bytes_) pipe_->give_back(number_);
+  }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  bool done() override { return bytes_ || pipe_->is_there(number_); }
+  bool open() override {
+    if (!bytes_) bytes_ = pipe_->lend(number_);
+    return bytes_.has_value();
+  }
+  std::span<const std::byte> bytes() const override { return bytes_.value(); }
+
+ private:
+  const std::shared_ptr<Pipe> pipe_;  // shared with the sender
+  const std::uint64_t number_;
+  std::optional<std::span<const std::byte>> bytes_;
+};
+
 // The pipes between all pairs.
 class Board {
  public:
@@ -115,37 +160,41 @@ class Board {
 
 class MemoryTransport final : public Transport {
  public:
-  MemoryTransport(std::shared_ptr<const Board> board, int rank, std::size_t eager_bytes)
-      : board_(std::move(board)), rank_(rank), eager_bytes_(eager_bytes) {}
+  MemoryTransport(std::shared_ptr<const Board> board, int rank, const MemoryOptions& options)
+      : board_(std::move(board)), rank_(rank), options_(options) {}
 
   int rank() const override { return rank_; }
   int world_size() const override { return board_->world_size(); }
   std::unique_ptr<Message> begin_send(int to, Lane lane,
                                       std::span<const std::byte> bytes) override {
     return std::make_unique<Sent>(board_->pipe(rank_, to, lane), bytes,
-                                  bytes.size() <= eager_bytes_);
+                                  bytes.size() <= options_.eager_bytes);
   }
   std::unique_ptr<Message> begin_receive(int from, Lane lane, std::span<std::byte> bytes) override {
     return std::make_unique<Received>(board_->pipe(from, rank_, lane), bytes);
+  }
+  bool lends() const override { return options_.lends; }
+  std::unique_ptr<LentMessage> begin_borrow(int from, Lane lane) override {
+    return std::make_unique<Borrowed>(board_->pipe(from, rank_, lane));
   }
   void give_up() override {}  // a message that is destroyed leaves nothing behind
 
  private:
   const std::shared_ptr<const Board> board_;  // shared by the ranks
   const int rank_;
-  const std::size_t eager_bytes_;
+  const MemoryOptions options_;
 };
 
 }  // namespace
 
 std::vector<std::unique_ptr<Transport>> make_memory_transports(int world_size,
-                                                               std::size_t eager_bytes) {
+                                                               const MemoryOptions& options) {
   SLUICE_CHECK(world_size >= 1, "world size of " + std::to_string(world_size));
   const auto board = std::make_shared<const Board>(world_size);
   std::vector<std::unique_ptr<Transport>> transports;
   transports.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank)
-    transports.push_back(std::make_unique<MemoryTransport>(board, rank, eager_bytes));
+    transports.push_back(std::make_unique<MemoryTransport>(board, rank, options));
   return transports;
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 // Messages between ranks that are threads of one process: the receiver copies from the sender's
-// memory. Not installed.
+// memory, or reads it there. Not installed.
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -9,9 +10,14 @@
 
 namespace sluice::zero {
 
-// One transport for each rank; element r belongs to the thread of rank r. Messages of at most
-// `eager_bytes` are done once they are begun, whether or not they are received.
+struct MemoryOptions {
+  // Messages of at most so many bytes are done once they are begun, whether or not received.
+  std::size_t eager_bytes = 4096;
+  bool lends = true;  // begin_borrow is possible
+};
+
+// One transport for each rank; element r belongs to the thread of rank r.
 std::vector<std::unique_ptr<Transport>> make_memory_transports(int world_size,
-                                                               std::size_t eager_bytes = 4096);
+                                                               const MemoryOptions& options = {});
 
 }  // namespace sluice::zero

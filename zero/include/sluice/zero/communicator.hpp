@@ -46,6 +46,9 @@ class Communicator {
   // it where only the device's memory can be used (NCCL alone), except for a barrier.
   virtual Ticket begin(const HostCall& call);
   virtual Ticket begin(const DeviceCall& call);
+  // Makes the call and throws its error. Blocks; the calling thread may do the work itself, which
+  // saves two changes of threads. The functions without begin_ end here.
+  virtual void perform(const HostCall& call) { begin(call).finish(); }
   // Ends this rank's calls, those in flight and later ones, with an Error that says `why`, and
   // tells the other ranks, whose calls then end too. Does not block.
   virtual void abort(const std::string& why) = 0;
