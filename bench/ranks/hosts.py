@@ -24,7 +24,10 @@ RANKS = 2
 
 def hosts(bench: Bench, case: Case, arguments: argparse.Namespace, progress: Progress) -> list[dict]:
     """Compute alone: this machine's two ranks, MPI through shared memory, less their waits for the network.
-    Communication alone: the bytes that a rank sends, over the rate of the link with both directions at work."""
+    Communication alone: the bytes that a rank sends, over the rate of the link with both directions at work.
+
+    A rank has one core, and TCP's own work takes a part of it. One line says how much: the step without a link, while a
+    bare stream fills the link."""
     if os.geteuid() != 0:
         raise Failed("network namespaces are made by root: start this row as root")
     if len(bench.cores) < RANKS:
@@ -45,10 +48,15 @@ def step_lines(
         bench.run(link.ranks_line(bench.arguments(case, "hosts")))
         return bench.steps(case, "hosts")
 
+    def beside_a_stream():
+        with link.filled():
+            return bench.ranks(case, RANKS)
+
     sides = {
         "step": over_link,
         "local": lambda: bench.ranks(case, RANKS),
         "rate": link.bytes_per_second,
+        "beside": beside_a_stream,
     }
     turns = alternate({str(case): sides}, arguments.rounds, Turns(progress, "hosts"))[str(case)]
     steps = [one.median for one in turns["step"]]
@@ -57,15 +65,22 @@ def step_lines(
     sent = [one.number("network_sent_bytes_per_step") for one in turns["step"]]
     network = [count / rate for count, rate in zip(sent, turns["rate"])]
     bounds = [max(pair) for pair in zip(compute, network)]
-    ratios = [step / bound for step, bound in zip(steps, bounds)]
-    medians = [statistics.median(each) for each in (steps, bounds)]
-    slices = {"steps": steps, "compute": compute, "network": network, "sent_bytes": sent}
-    more = {"at_most": True, "slices": slices}
+    # The part of a core that TCP takes while the link is full. Compute goes on with the rest.
+    taken = [1 - local.median / beside.median for local, beside in zip(turns["local"], turns["beside"])]
+    loaded = [max(alone + link_busy * part, link_busy) for alone, link_busy, part in zip(compute, network, taken)]
+    slices = {"steps": steps, "compute": compute, "network": network, "sent_bytes": sent, "core_of_tcp": taken}
+
+    def ratio(name: str, bound: list[float], bar: float | None, **more) -> dict:
+        ratios = summarize([step / each for step, each in zip(steps, bound)])
+        return ratio_line(name, statistics.median(steps), statistics.median(bound), "s/step", ratios, bar, **more)
+
     return [
-        ratio_line(str(case), *medians, "s/step", summarize(ratios), BAR, **more),
+        ratio(str(case), bounds, BAR, at_most=True, slices=slices),
+        ratio("  with TCP's part of the core in compute", loaded, None),
         value_line("  compute alone", statistics.median(compute), "s/step"),
         value_line("  communication alone", statistics.median(network), "s/step"),
         value_line("  step without a link", statistics.median(one.median for one in turns["local"]), "s/step"),
+        value_line("  step without a link, beside a bare stream", statistics.median(one.median for one in turns["beside"]), "s/step"),
     ]
 
 

@@ -31,7 +31,8 @@ def main() -> None:
     size = int(mib) * BLOCK
     with connected(side, (host, int(port))) as link:
         begin = time.monotonic()
-        sender = threading.Thread(target=lambda: link.sendall(bytes(size)))
+        block = bytes(BLOCK)
+        sender = threading.Thread(target=lambda: [link.sendall(block) for _ in range(int(mib))], daemon=True)
         sender.start()
         left = size
         buffer = bytearray(BLOCK)

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from ranks.runs import Failed
@@ -19,6 +20,7 @@ QUEUE = ("burst", "128kb", "latency", "5ms")
 # Unanswered sends of TCP before a connection is given up: 13 to 20 s. mpirun waits so long for a host that is away; with
 # Linux's 15, a quarter of an hour.
 RETRIES = 5
+FOR_MINUTES = 8192  # MiB of a stream that is ended from outside
 # mpirun calls it in place of ssh: HOST WORDS...
 AGENT = """#!/bin/sh
 host=$1; shift
@@ -108,9 +110,24 @@ class TwoHosts:
 
     def bytes_per_second(self, mib: int = 128) -> float:
         """Of each direction, while both are at work: the slower end."""
+        return min(float(end.communicate()[0]) for end in self.stream(mib)) * 1e6
+
+    def stream(self, mib: int) -> list[subprocess.Popen]:
+        """The two ends of a bare stream in both directions."""
         program = str(Path(__file__).with_name("link_rate.py"))
         ends = []
         for host, side in ((0, "listen"), (1, "connect")):
             line = [str(self.enter), ADDRESSES[host], sys.executable, program, side, ADDRESSES[0], "5077", str(mib)]
             ends.append(subprocess.Popen(line, stdout=subprocess.PIPE, text=True))
-        return min(float(end.communicate()[0]) for end in ends) * 1e6
+        return ends
+
+    @contextlib.contextmanager
+    def filled(self) -> Iterator[None]:
+        """A bare stream fills the link in both directions, inside the `with`."""
+        ends = self.stream(mib=FOR_MINUTES)
+        try:
+            yield
+        finally:
+            for end in ends:
+                end.kill()
+                end.communicate()

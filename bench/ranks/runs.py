@@ -26,8 +26,8 @@ ON_OWN_CORE = 'cores="$1"; shift; core=$(echo $cores | cut -d " " -f $((OMPI_COM
 class Case:
     """A model, and the step of each rank. In fp32: processors without bf16 compute in it a hundred times slower."""
 
-    layers: int = 4
-    width: int = 384
+    layers: int = 12
+    width: int = 256
     positions: int = 128
     micro_batch: int = 4
     accumulation: int = 1

@@ -25,7 +25,7 @@ inline void pause_between_looks(std::chrono::steady_clock::duration waited) {
 inline void pause_for_network(std::chrono::steady_clock::duration waited) {
   using std::chrono::microseconds;
   constexpr std::chrono::steady_clock::duration kLeast = microseconds(50);
-  constexpr std::chrono::steady_clock::duration kMost = microseconds(500);
+  constexpr std::chrono::steady_clock::duration kMost = microseconds(200);
   std::this_thread::sleep_for(std::clamp(waited / 4, kLeast, kMost));
 }
 
