@@ -58,6 +58,7 @@ class Side:
     master: str = "fp32"  # of Sluice
     cached: float = 0  # of Sluice: the share of the states on NVMe that host memory caches
     lean: bool = False  # of Sluice: smaller budgets, with some activations computed again
+    clipping: float = 0
 
     def __str__(self) -> str:
         if self.program == "torch":
@@ -67,6 +68,7 @@ class Side:
         words += [f"{self.master} master"] * (self.master != "fp32")
         words += [f"{100 * self.cached:.0f} % cached"] * (self.cached > 0)
         words += ["lean"] * self.lean
+        words += ["clipped"] * (self.clipping > 0)
         return " ".join(words)
 
     def configuration(self, parameters: int, swap: Path, settings: Settings) -> dict:
@@ -78,7 +80,7 @@ class Side:
         configuration = {
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,
-            "gradient_clipping": 0,
+            "gradient_clipping": self.clipping,
             "optimizer": {"type": "AdamW", "params": OPTIMIZER},
             "bf16": {"enabled": True},
             "zero_optimization": zero,
@@ -160,9 +162,12 @@ CASES = [
     Case("pipelined", LEAN, DEEPSPEED["pipelined"], speed=1.8, drive=0.75, resident=0.2),
     Case("nvme-cached", SPLIT_CACHED, DEEPSPEED["nvme"], speed=3.0, drive=0.75),
     Case("pipelined-cached", SPLIT_CACHED, DEEPSPEED["pipelined"], speed=3.0, drive=0.75),
-    # The Python loop beside the C++ loop, and beside DeepSpeed.
-    Case("python-loop", PYTHON["cpu"], HOST, speed=0.95),
-    Case("python-loop-nvme", PYTHON["nvme"], NVME, speed=0.95),
+    # The Python loop beside the C++ loop, and beside DeepSpeed. A loop of the user's updates after its backward pass, as
+    # step() says; the C++ loop does so with clipping, and with it the two have one schedule.
+    *(
+        Case(name, Side("python", states, clipping=1.0), Side("sluice", states, clipping=1.0), speed=0.95)
+        for name, states in (("python-loop", "cpu"), ("python-loop-nvme", "nvme"))
+    ),
     Case("python-cpu", PYTHON["cpu"], DEEPSPEED["cpu"], speed=1.5, resident=0.5),
     Case("python-nvme", PYTHON["nvme"], DEEPSPEED["nvme"], speed=1.9, resident=0.5),
 ]
