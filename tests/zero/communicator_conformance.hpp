@@ -297,6 +297,12 @@ TEST_P(CommunicatorConformance, CallsThatCannotBeAreRefusedOnEveryRank) {
     });
     ASSERT_TRUE(reduce.has_value());
     EXPECT_THAT(*reduce, testing::HasSubstr("elements of 2 bytes"));
+    Bytes large(ranks() * 8192);  // no message of it is eager
+    const auto sum = message_of([&] {
+      perform(comm, {Operation::all_reduce, Element::bytes, 0, "no numbers"}, large);
+    });
+    ASSERT_TRUE(sum.has_value());
+    EXPECT_THAT(*sum, testing::HasSubstr("bytes have no sum"));
     Bytes none;
     const auto root = message_of([&] {
       perform(comm, {Operation::broadcast, Element::bytes, comm.world_size(), "no root"}, none);

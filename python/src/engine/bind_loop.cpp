@@ -1,6 +1,5 @@
 #include "engine/bind_loop.hpp"
 
-#include <malloc.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -245,14 +244,7 @@ void bind_loop(py::module_& module) {
           },
           py::arg("name"), py::arg("params"), py::arg("inside"))
       .def(
-          "initialize",
-          [](const Loop& self) {
-            self->initialize();
-            // The parameters' own memory is free now. PyTorch has it from malloc, which would retain
-            // what lies between blocks still in use.
-            ::malloc_trim(0);
-          },
-          Unlocked())
+          "initialize", [](const Loop& self) { self->initialize(); }, Unlocked())
       .def(
           "preview", [](const Loop& self) { self->preview(); }, Unlocked())
       .def(

@@ -182,27 +182,3 @@ def test_building_in_files_takes_little_memory(tmp_path: Path) -> None:
     model_mib, peak_mib = map(int, result.stdout.split())
     assert model_mib == 2048
     assert peak_mib < 1400  # 512 MiB of pages and what is written until the next look
-
-
-# PyTorch's own 32 bytes of each layer stay between the layers' weights.
-MOVED = """
-import json, sys, torch, sluice
-def resident():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) >> 10
-torch.empty(16 << 20, dtype=torch.uint8)  # after this, malloc takes such blocks from the heap
-before = resident()
-kept, layers = [], []
-for _ in range(200):
-    layers.append(torch.nn.Linear(512, 512, bias=False))
-    kept.append(torch.zeros(8))
-engine, *_ = sluice.initialize(model=torch.nn.Sequential(*layers), config=json.loads(sys.argv[1]))
-print(resident() - before)
-"""
-
-
-def test_a_model_that_has_moved_leaves_its_memory(tmp_path: Path) -> None:
-    keys = config("nvme", tmp_path)
-    keys["zero_optimization"]["offload_param"] = {"device": "nvme", "nvme_path": str(tmp_path)}
-    result = subprocess.run([sys.executable, "-c", MOVED, json.dumps(keys)], capture_output=True, text=True, check=True, timeout=120)
-    assert int(result.stdout.split()[-1]) < 100  # MiB; the model had 200

@@ -132,6 +132,9 @@ std::string find_mistake(const RankCall& call, std::size_t input_bytes, std::siz
                          int rank, int world_size) {
   if (std::string mistake = find_root_mistake(call, rank, world_size); !mistake.empty())
     return mistake;
+  if (takes_sums(call.operation) && call.element == Element::bytes)
+    return std::string(name_of(call.operation)) + " of " + count_of(output_bytes) +
+           ": bytes have no sum";
   const std::size_t element_bytes = size_of(call.element);
   switch (call.operation) {
     case Operation::scatter:

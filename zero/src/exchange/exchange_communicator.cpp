@@ -67,7 +67,14 @@ void ExchangeCommunicator::run(const HostCall& call) {
   const auto begin = std::chrono::steady_clock::now();
   const Traffic before = messages_.traffic();
   agree(call);
-  move(call);
+  try {
+    move(call);
+  } catch (const std::exception& error) {
+    // The others may wait for messages of this rank.
+    messages_.abort(error.what());
+    messages_.announce_abort();
+    throw;
+  }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   const Traffic& now = messages_.traffic();
   counters_.add({call.operation, std::max(call.input.size(), call.output.size()), 1,

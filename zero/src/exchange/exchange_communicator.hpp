@@ -1,7 +1,7 @@
 #pragma once
 // ExchangeCommunicator: every operation of a Communicator on host memory, made of messages between
-// pairs of ranks. Ranks exchange what is to be summed; each sums its part itself, in rank order. So
-// threads and MPI give the same bits. Not installed.
+// pairs of ranks. Each rank sums its part itself, in rank order, from what the others send or lend
+// it. So threads and MPI give the same bits. Not installed.
 
 #include <atomic>
 #include <cstddef>
@@ -24,8 +24,8 @@ struct ExchangeOptions {
   Executor* executor = nullptr;       // shares large sums; may be null
   std::shared_ptr<Peers> peers = {};  // shared by the communicators of a rank; null: threads
   MessageOptions messages = {};
-  // Bytes of a sum that are exchanged at a time: the parts stay in the cache of a core. A
-  // communicator holds 2 * (world_size - 1) blocks once it has summed.
+  // Bytes of a sum that are exchanged at a time: the parts stay in the cache of a core. Where the
+  // transport lends nothing, a communicator holds 2 * (world_size - 1) blocks once it has summed.
   std::size_t block_bytes = std::size_t{1} << 20U;
 };
 

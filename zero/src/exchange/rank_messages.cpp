@@ -26,8 +26,8 @@ std::span<const std::byte> bytes_of(const CallHeader& header) {
 }
 
 // Asks about the first message only while it is under way: each question lets MPI make progress
-// with all of them, and costs a system call over TCP. Receives are begun before sends, so the first
-// messages do not wait for this rank.
+// with all of them, and costs a system call over TCP. Receives are begun before sends: those of
+// memory are copied when they are asked about, and the other rank's sends wait for that.
 bool remove_done(RankMessages::Batch& batch) {
   while (!batch.empty() && batch.front()->done()) batch.pop_front();
   return batch.empty();
@@ -178,10 +178,11 @@ RankMessages::Lent RankMessages::borrow(std::span<const int> others, std::size_t
   const auto all_there = [&] {
     return std::ranges::all_of(lent, [](const auto& each) { return each->done(); });
   };
+  SLUICE_CHECK(size_bytes <= options_.size_bytes, "a lent message is sent in pieces");
   wait_until(all_there, {});
   if (!std::ranges::all_of(lent, [](const auto& each) { return each->open(); })) {
     lent.clear();
-    wait_until([] { return false; }, {});  // throws why a rank has given its message up
+    wait_until([] { return false; }, {});  // throws why: a rank that gives a message up aborts
   }
   traffic_.received_bytes += size_bytes * others.size();
   return lent;

@@ -13,7 +13,7 @@ namespace sluice::zero {
 // A message under way. It uses its memory until it is done or destroyed.
 class Message {
  public:
-  // A message that is not done is given up: it may or may not arrive.
+  // A message that is not done is given up: it may or may not arrive. Blocks while it is lent.
   virtual ~Message() = default;
   // Whether the memory is sent or received. Does not block. Throws Error when the transport fails.
   virtual bool done() = 0;

@@ -18,8 +18,8 @@ namespace {
 class Pipe {
  public:
   // Takes the number of a message on one side.
-  std::uint64_t next_send() { return sends_++; }        // by the sender's thread
-  std::uint64_t next_receive() { return receives_++; }  // by the receiver's thread
+  std::uint64_t next_send() { return sends_++; }        // by the sender
+  std::uint64_t next_receive() { return receives_++; }  // by the receiver
 
   void put(std::uint64_t number, std::span<const std::byte> bytes, bool eager) {
     MutexLock lock(mutex_);

@@ -16,7 +16,7 @@ struct MemoryOptions {
   bool lends = true;  // begin_borrow is possible
 };
 
-// One transport for each rank; element r belongs to the thread of rank r.
+// One transport for each rank; element r belongs to rank r.
 std::vector<std::unique_ptr<Transport>> make_memory_transports(int world_size,
                                                                const MemoryOptions& options = {});
 

@@ -33,7 +33,8 @@ namespace sluice::zero {
 
 class Communicator {
  public:
-  // Ends the calls in flight with an error; the other ranks' later calls fail, and name this rank.
+  // Ends the calls that were begun with an error; the other ranks' later calls fail, and name this
+  // rank. A call that blocks in another thread has to have returned; abort() ends it.
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int world_size() const = 0;

@@ -33,7 +33,7 @@ struct MpiOptions {
   // what it was doing. A rank that computes for longer answers meanwhile, from a thread of its own.
   // 0: wait for ever.
   std::chrono::duration<double> silence_limit{45};
-  // Shares the loops of large sums; outlives the ranks. Null: the communicator's thread sums.
+  // Shares the loops of large sums; outlives the ranks. Null: the thread of the call sums.
   Executor* executor = nullptr;
 };
 
