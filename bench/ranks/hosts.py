@@ -66,7 +66,7 @@ def step_lines(
     network = [count / rate for count, rate in zip(sent, turns["rate"])]
     bounds = [max(pair) for pair in zip(compute, network)]
     # The part of a core that TCP takes while the link is full. Compute goes on with the rest.
-    taken = [1 - local.median / beside.median for local, beside in zip(turns["local"], turns["beside"])]
+    taken = [max(0.0, 1 - local.median / beside.median) for local, beside in zip(turns["local"], turns["beside"])]
     loaded = [max(alone + link_busy * part, link_busy) for alone, link_busy, part in zip(compute, network, taken)]
     slices = {"steps": steps, "compute": compute, "network": network, "sent_bytes": sent, "core_of_tcp": taken}
 
