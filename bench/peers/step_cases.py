@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paired import KIB, MIB, size_text
@@ -164,10 +164,8 @@ CASES = [
     Case("pipelined-cached", SPLIT_CACHED, DEEPSPEED["pipelined"], speed=3.0, drive=0.75),
     # The Python loop beside the C++ loop, and beside DeepSpeed. A loop of the user's updates after its backward pass, as
     # step() says; the C++ loop does so with clipping, and with it the two have one schedule.
-    *(
-        Case(name, Side("python", states, clipping=1.0), Side("sluice", states, clipping=1.0), speed=0.95)
-        for name, states in (("python-loop", "cpu"), ("python-loop-nvme", "nvme"))
-    ),
+    Case("python-loop", replace(PYTHON["cpu"], clipping=1.0), replace(HOST, clipping=1.0), speed=0.95),
+    Case("python-loop-nvme", replace(PYTHON["nvme"], clipping=1.0), replace(NVME, clipping=1.0), speed=0.95),
     Case("python-cpu", PYTHON["cpu"], DEEPSPEED["cpu"], speed=1.5, resident=0.5),
     Case("python-nvme", PYTHON["nvme"], DEEPSPEED["nvme"], speed=1.9, resident=0.5),
 ]

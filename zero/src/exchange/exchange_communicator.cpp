@@ -70,9 +70,7 @@ void ExchangeCommunicator::run(const HostCall& call) {
   try {
     move(call);
   } catch (const std::exception& error) {
-    // The others may wait for messages of this rank.
-    messages_.abort(error.what());
-    messages_.announce_abort();
+    messages_.abort_all(error.what());
     throw;
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
@@ -101,10 +99,7 @@ void ExchangeCommunicator::agree(const HostCall& call) {
   const bool mixed = std::ranges::any_of(
       calls, [](const CallHeader& each) { return is_pairwise(each.call().operation); });
   // Ranks outside the pair wait for a call that does not come.
-  if (mixed) {
-    messages_.abort(mistake);
-    messages_.announce_abort();
-  }
+  if (mixed) messages_.abort_all(mistake);
   throw InvalidArgument("rank " + std::to_string(rank_) + ": " + mistake);
 }
 

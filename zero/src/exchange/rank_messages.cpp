@@ -83,8 +83,7 @@ void RankMessages::check_silence(const std::vector<int>& awaited) {
     if (peer.arrived.empty() && !peer.last_call.empty())
       broken_ += "; the last call of rank " + std::to_string(other) + " here was " + peer.last_call;
   }
-  abort(broken_);
-  announce_abort();
+  abort_all(broken_);
   peers_->stop();
   transport_->give_up();
   throw Error(cannot_complete() + ": " + broken_);
@@ -172,13 +171,13 @@ void RankMessages::begin_receive(Batch& batch, int from, std::span<std::byte> by
 }
 
 RankMessages::Lent RankMessages::borrow(std::span<const int> others, std::size_t size_bytes) {
+  SLUICE_CHECK(size_bytes <= options_.size_bytes, "a lent message is sent in pieces");
   Lent lent;
   lent.reserve(others.size());
   for (const int other : others) lent.push_back(transport_->begin_borrow(other, Lane::payload));
   const auto all_there = [&] {
     return std::ranges::all_of(lent, [](const auto& each) { return each->done(); });
   };
-  SLUICE_CHECK(size_bytes <= options_.size_bytes, "a lent message is sent in pieces");
   wait_until(all_there, {});
   if (!std::ranges::all_of(lent, [](const auto& each) { return each->open(); })) {
     lent.clear();
@@ -196,6 +195,11 @@ void RankMessages::abort(const std::string& why) {
   MutexLock lock(mutex_);
   if (why_aborted_.empty()) why_aborted_ = why;
   is_aborted_ = true;
+}
+
+void RankMessages::abort_all(const std::string& why) {
+  abort(why);
+  announce_abort();
 }
 
 void RankMessages::announce_abort() {

@@ -70,6 +70,8 @@ class RankMessages {
   void abort(const std::string& why);
   // Tells the other ranks of abort(), once.
   void announce_abort();
+  // Both: a call of this rank has failed, and the others may wait for its messages.
+  void abort_all(const std::string& why);
 
  private:
   struct Peer {

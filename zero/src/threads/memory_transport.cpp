@@ -61,12 +61,8 @@ class Pipe {
   // Blocks while the receiver reads the message.
   void withdraw(std::uint64_t number) {
     MutexLock lock(mutex_);
-    auto found = posted_.find(number);
-    while (found != posted_.end() && found->second.is_lent) {
-      given_back_.wait(mutex_);
-      found = posted_.find(number);
-    }
-    if (found != posted_.end()) posted_.erase(found);
+    while (is_lent(number)) given_back_.wait(mutex_);
+    posted_.erase(number);
   }
 
  private:
@@ -75,6 +71,11 @@ class Pipe {
     std::span<const std::byte> bytes;
     bool is_lent = false;
   };
+  bool is_lent(std::uint64_t number) SLUICE_REQUIRES(mutex_) {
+    const auto found = posted_.find(number);
+    return found != posted_.end() && found->second.is_lent;
+  }
+
   std::uint64_t sends_ = 0;
   std::uint64_t receives_ = 0;
   Mutex mutex_;
