@@ -36,6 +36,7 @@ struct Rank {
         mover(*device, nullptr, nullptr, {}) {
     context = {device.get(),       &mover,     &worker, gather_communicator.get(),
                communicator.get(), DType::fp32};
+    context.arrival_worker = &arrivals;
   }
   std::unique_ptr<ShardedUnit> unit(const UnitLayout& layout, Tier tier = Tier::host) {
     const std::size_t bytes =
@@ -51,6 +52,7 @@ struct Rank {
   offload::MemoryPool host;
   offload::Mover mover;
   Worker worker{"gather"};
+  Worker arrivals{"arrive"};
   UnitContext context;
 };
 
@@ -232,6 +234,49 @@ void on_ranks(int ranks, const std::function<void(Rank&, int)>& body) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Rank 0 of two, whose calls end when the test says so.
+class HeldCalls final : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int world_size() const override { return 2; }
+  Ticket begin(const HostCall& call) override {
+    labels.push_back(call.label);
+    ends.emplace_back();
+    begun = labels.size();
+    return ends.back().ticket();
+  }
+  void abort(const std::string&) override {}
+  CommunicatorCounters counters() const override { return {}; }
+  void observe(CallObserver) override {}
+
+  std::vector<std::string> labels;
+  std::vector<TicketSource> ends;
+  std::atomic<std::size_t> begun{0};
+};
+
+// On a network, the next gather's data follows that of the one before without a gap.
+TEST(ShardedUnit, AGatherIsBegunBeforeTheOneBeforeItEnds) {
+  auto owned = std::make_unique<HeldCalls>();
+  HeldCalls& calls = *owned;
+  const UnitLayout first_layout = layout_of("h.1", 1000, 2);
+  const UnitLayout second_layout = layout_of("h.2", 1000, 2);
+  Rank rank(make_single_rank(), std::move(owned));
+  const auto first = rank.unit(first_layout);
+  const auto second = rank.unit(second_layout);
+  first->begin_gather();
+  second->begin_gather();
+  while (calls.begun < 2) std::this_thread::yield();
+  EXPECT_EQ(calls.labels, (std::vector<std::string>{"the weights of unit h.1",
+                                                    "the weights of unit h.2"}));
+  calls.ends[0].complete();
+  GatherStall stall;
+  first->finish_gather(stall);
+  EXPECT_EQ(second->weight_state(), WeightState::gathering);
+  calls.ends[1].complete(std::make_exception_ptr(Error("rank 1 has left")));
+  EXPECT_THROW(second->finish_gather(stall), Error);
+  EXPECT_EQ(second->weight_state(), WeightState::sharded);
 }
 
 TEST(ShardedUnit, DividesTheGradientsOfAllPartsOnce) {

@@ -92,50 +92,76 @@ bool ShardedUnit::is_used_in_place() const {
   return whole_is_current_ || used_in_place(weights_home_, context_);
 }
 
+// What the tasks of a gather share.
+struct ShardedUnit::Gather {
+  std::shared_ptr<Ticket> update;  // null: none is awaited
+  offload::DeviceSpan full;
+  offload::ComputePoint unused;  // compute work from before it may still use the memory
+  bool in_place = false;
+  bool is_whole = false;
+  Ticket fetched;
+  Ticket all_gathered;  // the task that fetches writes it
+};
+
 void ShardedUnit::begin_gather() {
-  const bool in_place = is_used_in_place();
-  const bool is_whole = whole_home_.size_bytes() > 0;
   SLUICE_CHECK(weight_state_ == WeightState::sharded,
                "unit " + layout_.name + ": gathered twice without a release");
-  if (!in_place && !is_whole) {
+  const auto gather = std::make_shared<Gather>();
+  gather->in_place = is_used_in_place();
+  gather->is_whole = whole_home_.size_bytes() > 0;
+  if (!gather->in_place && !gather->is_whole) {
     gathered_ = context_.device->memory().allocate(full_bytes(), "gathering unit " + layout_.name);
   }
   transition(WeightState::sharded, WeightState::gathering);
-  const auto update = std::exchange(update_, nullptr);
+  gather->update = std::exchange(update_, nullptr);
   current_at_ = std::chrono::steady_clock::now();
-  if (in_place && !update) return;
-  const offload::DeviceSpan full =
-      is_whole ? whole_home_.device_memory().first(full_bytes()) : gathered_.device_span();
-  // Earlier compute work may still use this memory; work issued from now on does not.
-  const offload::ComputePoint unused = context_.device->mark_compute();
-  gather_ = context_.gather_worker->begin([this, update, full, in_place, is_whole, unused] {
-    if (update) update->finish();
-    current_at_ = std::chrono::steady_clock::now();
-    if (in_place) return;
-    const std::size_t element = size_of(context_.dtype);
-    if (!is_whole) {
-      context_.mover
-          ->begin_fetch(weights_home_, full.subspan(range_.begin * element, range_.count * element),
-                        unused)
-          .finish();
-    }
-    all_gather(full, unused);
-    context_.gathers.add("gather", layout_.name, current_at_, std::chrono::steady_clock::now(),
-                         {{"bytes", static_cast<std::int64_t>(full.size_bytes())}});
+  if (gather->in_place && !gather->update) return;
+  gather->full =
+      gather->is_whole ? whole_home_.device_memory().first(full_bytes()) : gathered_.device_span();
+  gather->unused = context_.device->mark_compute();
+  const bool is_alone = context_.gather_communicator->world_size() == 1;
+  gather->fetched = context_.gather_worker->begin([this, gather, is_alone] {
+    fetch(*gather);
+    if (gather->in_place) return;
+    if (is_alone) return add_gather(*gather, current_at_);
+    gather->all_gathered = begin_all_gather(*gather);
+  });
+  if (is_alone || gather->in_place) {
+    gather_ = std::move(gather->fetched);
+    return;
+  }
+  gather_ = context_.arrival_worker->begin([this, gather] {
+    const auto begin = std::chrono::steady_clock::now();
+    gather->fetched.finish();
+    gather->all_gathered.finish();
+    add_gather(*gather, std::max(begin, current_at_));  // the gathers before have ended at `begin`
   });
 }
 
-// The shard has arrived, so nothing else is to wait for.
-// Blocks. Compute work from before `unused` may still use the memory.
-void ShardedUnit::all_gather(offload::DeviceSpan full, const offload::ComputePoint& unused) {
+// Blocks until the weights at home are current and this rank's shard has arrived.
+void ShardedUnit::fetch(Gather& gather) {
+  if (gather.update) gather.update->finish();
+  current_at_ = std::chrono::steady_clock::now();
+  if (gather.in_place || gather.is_whole) return;
+  const std::size_t element = size_of(context_.dtype);
+  context_.mover
+      ->begin_fetch(weights_home_,
+                    gather.full.subspan(range_.begin * element, range_.count * element),
+                    gather.unused)
+      .finish();
+}
+
+Ticket ShardedUnit::begin_all_gather(const Gather& gather) {
   Communicator& ranks = *context_.gather_communicator;
-  if (ranks.world_size() == 1) return;
   const std::string label = "the weights of unit " + layout_.name;
-  if (ranks.on_device()) {
-    ranks.begin_all_gather(full, unused, label).finish();
-  } else {
-    ranks.all_gather(context_.device->host_view(full), label);
-  }
+  if (ranks.on_device()) return ranks.begin_all_gather(gather.full, gather.unused, label);
+  return ranks.begin_all_gather(context_.device->host_view(gather.full), label);
+}
+
+void ShardedUnit::add_gather(const Gather& gather,
+                             std::chrono::steady_clock::time_point begin) const {
+  context_.gathers.add("gather", layout_.name, begin, std::chrono::steady_clock::now(),
+                       {{"bytes", static_cast<std::int64_t>(gather.full.size_bytes())}});
 }
 
 void ShardedUnit::finish_gather(GatherStall& stall) {

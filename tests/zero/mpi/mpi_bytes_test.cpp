@@ -53,6 +53,7 @@ class WireBytes : public testing::Test {
                MpiWorld::ranks().gather.get(),
                MpiWorld::ranks().compute.get(),
                DType::bf16};
+    context.arrival_worker = &arrivals;
     for (int i = 0; i < 3; ++i) {
       UnitLayout layout;
       layout.name = "h." + std::to_string(i);
@@ -114,6 +115,7 @@ class WireBytes : public testing::Test {
   offload::MemoryPool host{Tier::host, offload::kUnlimited, offload::make_host_source()};
   offload::Mover mover{*device, nullptr, nullptr, {}};
   Worker worker{"gather"};
+  Worker arrivals{"arrive"};
   UnitContext context;
   std::vector<UnitLayout> layouts;
   std::vector<std::unique_ptr<ShardedUnit>> units;

@@ -22,10 +22,9 @@ constexpr int kFault = 3;  // the unit at which rank 1 misbehaves
 
 // True: this rank makes no gather of the unit.
 bool misbehave(const std::string& how, std::vector<std::byte>& full) {
-  if (how == "stop") {
+  if (how == "stop" || how == "exit")
     std::this_thread::sleep_for(std::chrono::seconds(1));  // as in training, it has sent beats
-    ::raise(SIGSTOP);
-  }
+  if (how == "stop") ::raise(SIGSTOP);
   if (how == "exit") ::_exit(7);
   if (how == "size") full.resize(full.size() * 2);
   if (how == "fail") throw sluice::Error("the disk of rank 1 is full");

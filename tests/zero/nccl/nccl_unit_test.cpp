@@ -31,6 +31,7 @@ struct Rank {
         unit(unit_layout, context, home(unit_layout), home(unit_layout)),
         whole(unit_layout, context, whole_home(unit_layout), home(unit_layout),
               WeightsHome::whole) {
+    context.arrival_worker = &arrivals;
     context.reduce_worker = &reducer;
   }
   offload::TieredBytes home(const UnitLayout& layout) {
@@ -55,6 +56,7 @@ struct Rank {
   offload::MemoryPool host{Tier::host, offload::kUnlimited, offload::make_host_source()};
   offload::Mover mover{device, nullptr, nullptr, {}};
   Worker worker{"gather"};
+  Worker arrivals{"arrive"};
   Worker reducer{"reduce"};
   UnitContext context;
   ShardedUnit unit;   // its weights at home are a shard in host memory

@@ -59,10 +59,13 @@ CallHeader header_of(const HostCall& call, int rank) {
 }
 
 CallHeader last_header(CallHeader::Kind kind, int rank, const std::string& text) {
+  constexpr std::string_view kCut = "...";
   CallHeader header;
   header.kind = kind;
   header.rank = rank;
-  set_text(header, text, 0);
+  const std::size_t most = header.text.size();
+  set_text(header,
+           text.size() <= most ? text : text.substr(0, most - kCut.size()).append(kCut), 0);
   return header;
 }
 

@@ -8,6 +8,7 @@
 #include "exchange/call_header.hpp"
 #include "exchange/rank_sum.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 
 namespace sluice::zero {
 
@@ -37,19 +38,19 @@ ExchangeCommunicator::~ExchangeCommunicator() {
 
 Ticket ExchangeCommunicator::begin(const HostCall& call) {
   ++under_way_;
-  return worker_.begin([this, call] {
+  return worker_.begin([this, begun = announce(call)] {
     struct Ended {
       std::atomic<int>& count;
       ~Ended() { --count; }
     } const ended{under_way_};
-    run(call);
+    run(begun);
   });
 }
 
 // Calls that were begun come first.
 void ExchangeCommunicator::perform(const HostCall& call) {
   if (under_way_ > 0) return begin(call).finish();
-  run(call);
+  run(announce(call));
 }
 
 void ExchangeCommunicator::abort(const std::string& why) {
@@ -62,11 +63,30 @@ void ExchangeCommunicator::abort(const std::string& why) {
   announced_.push_back(std::move(announced));
 }
 
-void ExchangeCommunicator::run(const HostCall& call) {
+// While the calls before it run, its header is on its way.
+ExchangeCommunicator::Begun ExchangeCommunicator::announce(const HostCall& call) {
+  Begun begun{call, nullptr, nullptr};
+  begun.error = error_of([&] {
+    std::vector<int> others = others_;
+    if (is_pairwise(call.operation)) {
+      // A partner that does not exist cannot be told.
+      const std::string mistake =
+          find_mistake(call, call.input.size(), call.output.size(), rank_, world_size_);
+      SLUICE_CHECK(mistake.empty(), "rank " + std::to_string(rank_) + ": " + mistake);
+      others = {call.root};
+    }
+    begun.announced = messages_.announce(header_of(call, rank_), std::move(others));
+  });
+  return begun;
+}
+
+void ExchangeCommunicator::run(const Begun& begun) {
+  if (begun.error) std::rethrow_exception(begun.error);
+  const HostCall& call = begun.call;
   MutexLock lock(running_);
   const auto begin = std::chrono::steady_clock::now();
   const Traffic before = messages_.traffic();
-  agree(call);
+  agree(begun);
   try {
     move(call);
   } catch (const std::exception& error) {
@@ -82,18 +102,9 @@ void ExchangeCommunicator::run(const HostCall& call) {
 }
 
 // All ranks that take part make this call; else all of them throw.
-void ExchangeCommunicator::agree(const HostCall& call) {
-  const std::array<int, 1> partner{call.root};
-  std::span<const int> others = others_;
-  if (is_pairwise(call.operation)) {
-    // A partner that does not exist cannot be asked.
-    const std::string mistake =
-        find_mistake(call, call.input.size(), call.output.size(), rank_, world_size_);
-    SLUICE_CHECK(mistake.empty(), "rank " + std::to_string(rank_) + ": " + mistake);
-    others = partner;
-  }
-  const std::vector<CallHeader> calls = messages_.exchange(header_of(call, rank_), others);
-  counters_.add_headers(others.size() * sizeof(CallHeader));
+void ExchangeCommunicator::agree(const Begun& begun) {
+  const std::vector<CallHeader> calls = messages_.exchange(*begun.announced);
+  counters_.add_headers(begun.announced->others.size() * sizeof(CallHeader));
   const std::string mistake = find_mistake(calls, world_size_);
   if (mistake.empty()) return;
   const bool mixed = std::ranges::any_of(

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -51,8 +52,15 @@ class ExchangeCommunicator final : public Communicator {
   };
   using Ranges = std::vector<Range>;  // by rank
 
-  void run(const HostCall& call);
-  void agree(const HostCall& call);
+  // A call that was begun: it may be queued.
+  struct Begun {
+    HostCall call;
+    std::shared_ptr<RankMessages::Announced> announced;
+    std::exception_ptr error;  // why it cannot be made; then it was not announced
+  };
+  Begun announce(const HostCall& call);
+  void run(const Begun& begun);
+  void agree(const Begun& begun);
   void move(const HostCall& call);
   Ranges equal_ranges(std::size_t size_bytes) const;
   Ranges split_elements(std::size_t size_bytes, std::size_t element_bytes) const;
@@ -78,7 +86,7 @@ class ExchangeCommunicator final : public Communicator {
   Mutex running_;                  // one call at a time, and no last words during a call
   Mutex mutex_;
   std::vector<Ticket> announced_ SLUICE_GUARDED_BY(mutex_);  // of abort(): kept, since they block
-  RankMessages messages_;  // used by the thread that holds running_
+  RankMessages messages_;  // used by the thread that holds running_, but for announcements
   Worker worker_;          // last: its tasks use the rest
 };
 

@@ -33,6 +33,10 @@ bool remove_done(RankMessages::Batch& batch) {
   return batch.empty();
 }
 
+std::string see_error_of(std::size_t rank) {
+  return " (see the error of rank " + std::to_string(rank) + ")";
+}
+
 }  // namespace
 
 RankMessages::RankMessages(std::unique_ptr<Transport> transport, std::shared_ptr<Peers> peers,
@@ -46,7 +50,7 @@ RankMessages::RankMessages(std::unique_ptr<Transport> transport, std::shared_ptr
 }
 
 RankMessages::~RankMessages() {
-  if (!broken_.empty() || announced_) return;
+  if (!broken_.empty() || abort_announced_) return;
   const std::exception_ptr error = error_of(
       [&] { tell(last_header(CallHeader::Kind::left, rank(), "it makes no more calls")); });
   if (error) log(LogLevel::debug, "the last message of a rank was not sent");
@@ -99,13 +103,14 @@ void RankMessages::check(const std::vector<int>& awaited) {
   for (std::size_t other = 0; other < others_.size(); ++other) {
     if (!others_[other].has_aborted) continue;
     throw Error("rank " + std::to_string(other) + of_all + " has aborted (" +
-                std::string(others_[other].header.text_view()) + "); " + cannot_complete());
+                std::string(others_[other].header.text_view()) + "); " + cannot_complete() +
+                see_error_of(other));
   }
   for (const int other : awaited) {
     const Peer& peer = others_[static_cast<std::size_t>(other)];
     if (!peer.has_left || !peer.arrived.empty()) continue;
     throw Error("rank " + std::to_string(other) + of_all + " has left; " + cannot_complete() +
-                " (see the error of rank " + std::to_string(other) + ")");
+                see_error_of(static_cast<std::size_t>(other)));
   }
 }
 
@@ -125,28 +130,39 @@ void RankMessages::wait_until(const std::function<bool()>& is_done,
   }
 }
 
-std::vector<CallHeader> RankMessages::exchange(const CallHeader& own, std::span<const int> others) {
-  doing_ = text_of(own.call(), own.input_bytes, own.output_bytes);
+std::unique_ptr<Message> RankMessages::send_header(int to, const CallHeader& header) {
+  MutexLock lock(sending_headers_);
+  return transport_->begin_send(to, Lane::headers, bytes_of(header));
+}
+
+std::shared_ptr<RankMessages::Announced> RankMessages::announce(const CallHeader& own,
+                                                                std::vector<int> others) {
+  const auto announced = std::make_shared<Announced>(Announced{own, std::move(others), {}});
+  // After an abort the others no longer listen.
+  if (is_aborted_) return announced;
+  for (const int other : announced->others)
+    announced->sends.push_back(send_header(other, announced->header));
+  return announced;
+}
+
+std::vector<CallHeader> RankMessages::exchange(Announced& own) {
+  doing_ = text_of(own.header.call(), own.header.input_bytes, own.header.output_bytes);
   if (!broken_.empty()) throw Error(cannot_complete() + ": " + broken_);
   if (peers_) peers_->set_doing("in " + doing_);
-  const std::vector<int> awaited(others.begin(), others.end());
   look_at_headers();
-  check(awaited);
-  Batch sends;
-  for (const int other : others)
-    sends.push_back(transport_->begin_send(other, Lane::headers, bytes_of(own)));
+  check(own.others);
   const auto has_come = [&](int other) {
     return !others_[static_cast<std::size_t>(other)].arrived.empty();
   };
   const auto all_here = [&] {
-    const bool sent = remove_done(sends);
-    return std::ranges::all_of(awaited, has_come) && sent;
+    const bool sent = remove_done(own.sends);
+    return std::ranges::all_of(own.others, has_come) && sent;
   };
-  wait_until(all_here, awaited);
+  wait_until(all_here, own.others);
   std::vector<CallHeader> calls;
   for (int each = 0; each < world_size(); ++each) {
-    if (each == rank()) calls.push_back(own);
-    if (std::ranges::find(others, each) == others.end()) continue;
+    if (each == rank()) calls.push_back(own.header);
+    if (std::ranges::find(own.others, each) == own.others.end()) continue;
     Peer& peer = others_[static_cast<std::size_t>(each)];
     const CallHeader header = peer.arrived.front();
     peer.arrived.pop_front();
@@ -203,7 +219,7 @@ void RankMessages::abort_all(const std::string& why) {
 }
 
 void RankMessages::announce_abort() {
-  if (std::exchange(announced_, true)) return;
+  if (std::exchange(abort_announced_, true)) return;
   std::string why;
   {
     MutexLock lock(mutex_);
@@ -218,7 +234,7 @@ void RankMessages::tell(const CallHeader& header) {
   for (int other = 0; other < world_size(); ++other) {
     const Peer& peer = others_[static_cast<std::size_t>(other)];
     if (other == rank() || peer.has_left || peer.has_aborted) continue;
-    sends.push_back(transport_->begin_send(other, Lane::headers, bytes_of(header)));
+    sends.push_back(send_header(other, header));
   }
   const auto begin = Clock::now();
   while (!remove_done(sends) && Clock::now() - begin < kLastWords)

@@ -3,7 +3,7 @@
 // about each call first, on a lane that is always listened to, so a wait also ends when another
 // rank leaves, aborts or does not answer. Not installed.
 //
-// One thread at a time, except abort().
+// One thread at a time makes calls, except abort(); another one may announce later calls meanwhile.
 
 #include <atomic>
 #include <chrono>
@@ -38,6 +38,12 @@ class RankMessages {
  public:
   // Messages of a call. Where a rank sends and receives, the receives come first.
   using Batch = std::deque<std::unique_ptr<Message>>;
+  // A call that the other ranks have been told about.
+  struct Announced {
+    CallHeader header;  // stays in place: the messages send it
+    std::vector<int> others;
+    Batch sends;
+  };
 
   // `peers`: null where ranks cannot fall silent, as threads.
   RankMessages(std::unique_ptr<Transport> transport, std::shared_ptr<Peers> peers,
@@ -50,9 +56,13 @@ class RankMessages {
   int rank() const { return transport_->rank(); }
   int world_size() const { return transport_->world_size(); }
 
-  // Sends `own` to `others`, and blocks until theirs have come. Returns all, in the order of ranks.
-  // Throws Error when one cannot come. All calls below belong to `own`, for their errors.
-  std::vector<CallHeader> exchange(const CallHeader& own, std::span<const int> others);
+  // Sends the header of a call to `others`; does not block. Calls are made in the order in which
+  // they are announced. Announced before the calls ahead of it have ended, a call begins without
+  // waiting for headers.
+  std::shared_ptr<Announced> announce(const CallHeader& own, std::vector<int> others);
+  // Blocks until the headers of the call's other ranks have come. Returns all, in the order of
+  // ranks. Throws Error when one cannot come. All calls below belong to it, for their errors.
+  std::vector<CallHeader> exchange(Announced& own);
   // Start payload of the call.
   void begin_send(Batch& batch, int to, std::span<const std::byte> bytes);
   void begin_receive(Batch& batch, int from, std::span<std::byte> bytes);
@@ -88,6 +98,7 @@ class RankMessages {
   void check_silence(const std::vector<int>& awaited);
   void wait_until(const std::function<bool()>& is_done, const std::vector<int>& awaited);
   void tell(const CallHeader& header);
+  std::unique_ptr<Message> send_header(int to, const CallHeader& header);
   std::string cannot_complete() const;
 
   const std::unique_ptr<Transport> transport_;
@@ -97,7 +108,8 @@ class RankMessages {
   Traffic traffic_;
   std::string doing_ = "the start";
   std::string broken_;  // not empty: a rank fell silent; no call can be made any more
-  bool announced_ = false;
+  bool abort_announced_ = false;
+  Mutex sending_headers_;  // they leave in order, from two threads
 
   std::atomic<bool> is_aborted_{false};
   Mutex mutex_;

@@ -2,7 +2,8 @@
 // Transport: messages between pairs of ranks, over MPI or the memory of one process. A message of a
 // lane arrives in the order in which its sender began it. Not installed.
 //
-// One thread at a time: the one that makes the call of its communicator.
+// One thread at a time: the one that makes the call of its communicator. Another one may send
+// headers meanwhile, one after the other.
 
 #include <cstddef>
 #include <memory>

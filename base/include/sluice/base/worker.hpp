@@ -1,6 +1,7 @@
 #pragma once
 // Worker: one thread that runs tasks in the order of their posting, like a stream. The host
-// device's copies, gathers, reductions, communicators and the optimizer's updates run on workers.
+// device's copies, gathers, reductions, calls that a communicator begins, and the optimizer's
+// updates run on workers.
 //
 // Thread-safe: any thread may post. A task must not wait for a later task of its own worker.
 

@@ -84,7 +84,10 @@ RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, T
                "a plan for " + std::to_string(plan.config.world_size) +
                    " ranks, and communicators of " + std::to_string(communicator->world_size()));
   gather_worker = std::make_unique<Worker>("sluice-gather");
-  if (communicator->world_size() > 1) reduce_worker = std::make_unique<Worker>("sluice-reduce");
+  if (communicator->world_size() > 1) {
+    arrival_worker = std::make_unique<Worker>("sluice-arrive");
+    reduce_worker = std::make_unique<Worker>("sluice-reduce");
+  }
   executor = make_executor(plan.schedule.threads.optimizer);
   make_units();
   UpdaterResources updater_resources{.plan = &plan,
@@ -177,6 +180,7 @@ void RunResources::make_units() {
                                    .stalls = {*device, TraceRow(trace, "stalls")},
                                    .reduce_worker = reduce_worker.get(),
                                    .reductions = TraceRow(trace, "reduce"),
+                                   .arrival_worker = arrival_worker.get(),
                                    .sums = sum_format(plan),
                                    .executor = executor.get()};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {

@@ -62,7 +62,8 @@ struct RunResources {
   std::unique_ptr<zero::Communicator> communicator;
   std::unique_ptr<zero::Communicator> gather_communicator;
   std::unique_ptr<Worker> gather_worker;
-  std::unique_ptr<Worker> reduce_worker;  // null: one rank
+  std::unique_ptr<Worker> arrival_worker;  // null: one rank
+  std::unique_ptr<Worker> reduce_worker;   // null: one rank
   std::unique_ptr<Executor> executor;
   zero::UnitContext unit_context;
   // Homes that gradients use in turn. Empty when every unit has a home for its gradients.

@@ -65,7 +65,7 @@ struct SumFormat {
 struct UnitContext {
   offload::Device* device = nullptr;
   offload::Mover* mover = nullptr;
-  // Runs the gathers, in order. A gather waits for the unit's update, fetches the shard, and calls
+  // Runs the gathers, in order. A gather waits for the unit's update, fetches the shard, and begins
   // all_gather.
   Worker* gather_worker = nullptr;
   // Two communicators over the same ranks. The gather worker's thread uses the first. The computing
@@ -79,6 +79,8 @@ struct UnitContext {
   // Runs the reductions of several ranks, in order. Null: the computing thread runs them.
   Worker* reduce_worker = nullptr;
   TraceRow reductions{};  // one entry per reduction, without its way home
+  // Waits for the gathers of several ranks, in order, while the gather worker begins the next ones.
+  Worker* arrival_worker = nullptr;  // one rank needs none
   // Other than plain only on a device whose memory the host can address.
   SumFormat sums{};
   Executor* executor = nullptr;  // shares conversions of large gradients; null: none
@@ -169,7 +171,10 @@ class ShardedUnit {
 
  private:
   DType gradient_dtype() const { return context_.gradient_dtype.value_or(context_.dtype); }
-  void all_gather(offload::DeviceSpan full, const offload::ComputePoint& unused);
+  struct Gather;
+  void fetch(Gather& gather);
+  Ticket begin_all_gather(const Gather& gather);
+  void add_gather(const Gather& gather, std::chrono::steady_clock::time_point begin) const;
   void reduce_scatter(offload::DeviceSpan full, const offload::ComputePoint& made);
   void undo_division(std::span<std::byte> sum) const;
   void check_home(const offload::TieredBytes& home, DType dtype) const;
