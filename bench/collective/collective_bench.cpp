@@ -16,9 +16,9 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -28,6 +28,7 @@
 
 #include "slices.hpp"
 #include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/zero/ranks.hpp"
 
 namespace {
@@ -160,6 +161,17 @@ void wait_idly() {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
+// A whole number from 1 to `most`.
+std::size_t number(const std::string& text, std::size_t most) {
+  std::size_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > most)
+    throw InvalidArgument(
+        text + ": a number from 1 to " + std::to_string(most) +
+        " is expected; usage: mpirun -n RANKS collective_bench [ROUNDS [MIB...]]");
+  return value;
+}
+
 void run(int rounds, const std::vector<std::size_t>& sizes) {
   zero::Ranks ranks = zero::join_mpi({});
   const int world_size = ranks.compute->world_size();
@@ -180,11 +192,11 @@ int main(int count, char** arguments) {
     // Several communicators call at once; join_mpi takes MPI as it finds it.
     int level = MPI_THREAD_SINGLE;
     MPI_Init_thread(&count, &arguments, MPI_THREAD_MULTIPLE, &level);
-    const int rounds = count > 1 ? std::atoi(arguments[1]) : 15;
+    const std::size_t rounds = count > 1 ? number(arguments[1], 1'000'000) : 15;
     std::vector<std::size_t> sizes;
-    for (int i = 2; i < count; ++i) sizes.push_back(std::stoul(arguments[i]));
+    for (int i = 2; i < count; ++i) sizes.push_back(number(arguments[i], 4096));
     if (sizes.empty()) sizes = {1, 4, 16, 64, 256};
-    run(rounds, sizes);
+    run(static_cast<int>(rounds), sizes);
     MPI_Finalize();
     return 0;
   } catch (const std::exception& error) {

@@ -268,8 +268,8 @@ TEST(ShardedUnit, AGatherIsBegunBeforeTheOneBeforeItEnds) {
   first->begin_gather();
   second->begin_gather();
   while (calls.begun < 2) std::this_thread::yield();
-  EXPECT_EQ(calls.labels, (std::vector<std::string>{"the weights of unit h.1",
-                                                    "the weights of unit h.2"}));
+  EXPECT_EQ(calls.labels,
+            (std::vector<std::string>{"the weights of unit h.1", "the weights of unit h.2"}));
   calls.ends[0].complete();
   GatherStall stall;
   first->finish_gather(stall);

@@ -64,8 +64,7 @@ CallHeader last_header(CallHeader::Kind kind, int rank, const std::string& text)
   header.kind = kind;
   header.rank = rank;
   const std::size_t most = header.text.size();
-  set_text(header,
-           text.size() <= most ? text : text.substr(0, most - kCut.size()).append(kCut), 0);
+  set_text(header, text.size() <= most ? text : text.substr(0, most - kCut.size()).append(kCut), 0);
   return header;
 }
 

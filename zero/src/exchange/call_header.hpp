@@ -24,7 +24,8 @@ struct CallHeader {
   std::uint32_t text_bytes = 0;
   std::uint64_t input_bytes = 0;
   std::uint64_t output_bytes = 0;
-  std::array<char, 128> text{};  // the call's label (its end, when it is longer), or why it aborts (cut)
+  std::array<char, 128>
+      text{};  // the call's label (its end, when it is longer), or why it aborts (cut)
 
   std::string_view text_view() const { return {text.data(), text_bytes}; }
   RankCall call() const;

@@ -21,6 +21,10 @@ std::vector<int> all_but(int rank, int world_size) {
   return others;
 }
 
+bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+}
+
 }  // namespace
 
 ExchangeCommunicator::ExchangeCommunicator(std::unique_ptr<Transport> transport,
@@ -38,19 +42,28 @@ ExchangeCommunicator::~ExchangeCommunicator() {
 
 Ticket ExchangeCommunicator::begin(const HostCall& call) {
   ++under_way_;
-  return worker_.begin([this, begun = announce(call)] {
+  const std::shared_ptr<Begun> begun = announce(call);
+  {
+    MutexLock lock(mutex_);
+    queue_.push_back(begun);
+  }
+  return worker_.begin([this, begun] {
     struct Ended {
       std::atomic<int>& count;
       ~Ended() { --count; }
     } const ended{under_way_};
-    run(begun);
+    {
+      MutexLock lock(mutex_);
+      queue_.pop_front();
+    }
+    run(*begun);
   });
 }
 
 // Calls that were begun come first.
 void ExchangeCommunicator::perform(const HostCall& call) {
   if (under_way_ > 0) return begin(call).finish();
-  run(announce(call));
+  run(*announce(call));
 }
 
 void ExchangeCommunicator::abort(const std::string& why) {
@@ -64,9 +77,10 @@ void ExchangeCommunicator::abort(const std::string& why) {
 }
 
 // While the calls before it run, its header is on its way.
-ExchangeCommunicator::Begun ExchangeCommunicator::announce(const HostCall& call) {
-  Begun begun{call, nullptr, nullptr};
-  begun.error = error_of([&] {
+std::shared_ptr<ExchangeCommunicator::Begun> ExchangeCommunicator::announce(const HostCall& call) {
+  const auto begun = std::make_shared<Begun>();
+  begun->call = call;
+  begun->error = error_of([&] {
     std::vector<int> others = others_;
     if (is_pairwise(call.operation)) {
       // A partner that does not exist cannot be told.
@@ -75,29 +89,30 @@ ExchangeCommunicator::Begun ExchangeCommunicator::announce(const HostCall& call)
       SLUICE_CHECK(mistake.empty(), "rank " + std::to_string(rank_) + ": " + mistake);
       others = {call.root};
     }
-    begun.announced = messages_.announce(header_of(call, rank_), std::move(others));
+    begun->announced = messages_.announce(header_of(call, rank_), std::move(others));
   });
   return begun;
 }
 
-void ExchangeCommunicator::run(const Begun& begun) {
+void ExchangeCommunicator::run(Begun& begun) {
   if (begun.error) std::rethrow_exception(begun.error);
   const HostCall& call = begun.call;
   MutexLock lock(running_);
   const auto begin = std::chrono::steady_clock::now();
   const Traffic before = messages_.traffic();
-  agree(begun);
+  ahead_ = {};
+  if (!begun.is_ahead) agree(begun);
+  messages_.resume(*begun.announced);
   try {
-    move(call);
+    move(begun);
   } catch (const std::exception& error) {
     messages_.abort_all(error.what());
     throw;
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  const Traffic& now = messages_.traffic();
-  counters_.add({call.operation, std::max(call.input.size(), call.output.size()), 1,
-                 now.sent_bytes - before.sent_bytes, now.received_bytes - before.received_bytes,
-                 elapsed.count()},
+  const Traffic own = messages_.traffic() - before - ahead_ + begun.traffic;
+  counters_.add({call.operation, std::max(call.input.size(), call.output.size()), 1, own.sent_bytes,
+                 own.received_bytes, elapsed.count()},
                 call.label);
 }
 
@@ -114,12 +129,13 @@ void ExchangeCommunicator::agree(const Begun& begun) {
   throw InvalidArgument("rank " + std::to_string(rank_) + ": " + mistake);
 }
 
-void ExchangeCommunicator::move(const HostCall& call) {
+void ExchangeCommunicator::move(Begun& begun) {
+  const HostCall& call = begun.call;
   const std::span<std::byte> full = call.output;
   RankMessages::Batch batch;
   switch (call.operation) {
     case Operation::all_gather:
-      return gather_ranges(full, equal_ranges(full.size()));
+      return all_gather(begun);
     case Operation::reduce_scatter:
       return sum_ranges(full, equal_ranges(full.size()), call.element);
     case Operation::all_reduce: {
@@ -172,8 +188,34 @@ ExchangeCommunicator::Ranges ExchangeCommunicator::split_elements(std::size_t si
   return ranges;
 }
 
-// Each rank has its range; afterwards all have all ranges.
-void ExchangeCommunicator::gather_ranges(std::span<std::byte> full, const Ranges& ranges) {
+// The next all-gather's payload starts behind its own: a network has no gap between the two.
+void ExchangeCommunicator::all_gather(Begun& begun) {
+  const std::span<std::byte> full = begun.call.output;
+  if (!begun.is_ahead) begun.payload = begin_gather_ranges(full, equal_ranges(full.size()));
+  messages_.finish(begun.payload, [&] { start_next(begun); });
+}
+
+void ExchangeCommunicator::start_next(const Begun& current) {
+  std::shared_ptr<Begun> next;
+  {
+    MutexLock lock(mutex_);
+    if (!queue_.empty()) next = queue_.front();
+  }
+  if (!next || next->is_ahead || next->error) return;
+  const std::span<std::byte> full = next->call.output;
+  if (next->call.operation != Operation::all_gather || overlap(full, current.call.output)) return;
+  if (!messages_.can_exchange(*next->announced)) return;
+  next->error = error_of([&] { agree(*next); });  // thrown in its turn
+  messages_.resume(*current.announced);
+  if (next->error) return;
+  const Traffic before = messages_.traffic();
+  next->payload = begin_gather_ranges(full, equal_ranges(full.size()));
+  next->traffic = ahead_ = messages_.traffic() - before;
+  next->is_ahead = true;
+}
+
+RankMessages::Batch ExchangeCommunicator::begin_gather_ranges(std::span<std::byte> full,
+                                                              const Ranges& ranges) {
   const Range own = ranges[static_cast<std::size_t>(rank_)];
   RankMessages::Batch batch;
   for (const int other : others_) {
@@ -182,6 +224,12 @@ void ExchangeCommunicator::gather_ranges(std::span<std::byte> full, const Ranges
   }
   for (const int other : others_)
     messages_.begin_send(batch, other, full.subspan(own.begin, own.size_bytes));
+  return batch;
+}
+
+// Each rank has its range; afterwards all have all ranges.
+void ExchangeCommunicator::gather_ranges(std::span<std::byte> full, const Ranges& ranges) {
+  RankMessages::Batch batch = begin_gather_ranges(full, ranges);
   messages_.finish(batch);
 }
 

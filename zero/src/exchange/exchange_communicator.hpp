@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <span>
@@ -56,14 +57,21 @@ class ExchangeCommunicator final : public Communicator {
   struct Begun {
     HostCall call;
     std::shared_ptr<RankMessages::Announced> announced;
-    std::exception_ptr error;  // why it cannot be made; then it was not announced
+    std::exception_ptr error;  // why it cannot be made
+    // Of an all-gather that is ahead: its payload is under way before its turn.
+    bool is_ahead = false;
+    RankMessages::Batch payload;
+    Traffic traffic;  // of `payload`
   };
-  Begun announce(const HostCall& call);
-  void run(const Begun& begun);
+  std::shared_ptr<Begun> announce(const HostCall& call);
+  void run(Begun& begun);
   void agree(const Begun& begun);
-  void move(const HostCall& call);
+  void move(Begun& begun);
+  void all_gather(Begun& begun);
+  void start_next(const Begun& current);
   Ranges equal_ranges(std::size_t size_bytes) const;
   Ranges split_elements(std::size_t size_bytes, std::size_t element_bytes) const;
+  RankMessages::Batch begin_gather_ranges(std::span<std::byte> full, const Ranges& ranges);
   void gather_ranges(std::span<std::byte> full, const Ranges& ranges);
   void sum_ranges(std::span<std::byte> full, const Ranges& ranges, Element element);
   void sum_lent(std::span<std::byte> full, const Ranges& ranges, Element element);
@@ -84,7 +92,9 @@ class ExchangeCommunicator final : public Communicator {
   CallCounters counters_;
   std::atomic<int> under_way_{0};  // of begin()
   Mutex running_;                  // one call at a time, and no last words during a call
+  Traffic ahead_;                  // of payload that the current call started for the next one
   Mutex mutex_;
+  std::deque<std::shared_ptr<Begun>> queue_ SLUICE_GUARDED_BY(mutex_);  // of begin(), not yet run
   std::vector<Ticket> announced_ SLUICE_GUARDED_BY(mutex_);  // of abort(): kept, since they block
   RankMessages messages_;  // used by the thread that holds running_, but for announcements
   Worker worker_;          // last: its tasks use the rest

@@ -145,20 +145,30 @@ std::shared_ptr<RankMessages::Announced> RankMessages::announce(const CallHeader
   return announced;
 }
 
-std::vector<CallHeader> RankMessages::exchange(Announced& own) {
+bool RankMessages::can_exchange(Announced& own) {
+  look_at_headers();
+  return all_here(own);
+}
+
+// `own` is told, and its other ranks have told of theirs.
+bool RankMessages::all_here(Announced& own) {
+  const bool sent = remove_done(own.sends);
+  return sent && std::ranges::all_of(own.others, [&](int other) {
+           return !others_[static_cast<std::size_t>(other)].arrived.empty();
+         });
+}
+
+void RankMessages::resume(const Announced& own) {
   doing_ = text_of(own.header.call(), own.header.input_bytes, own.header.output_bytes);
-  if (!broken_.empty()) throw Error(cannot_complete() + ": " + broken_);
   if (peers_) peers_->set_doing("in " + doing_);
+}
+
+std::vector<CallHeader> RankMessages::exchange(Announced& own) {
+  resume(own);
+  if (!broken_.empty()) throw Error(cannot_complete() + ": " + broken_);
   look_at_headers();
   check(own.others);
-  const auto has_come = [&](int other) {
-    return !others_[static_cast<std::size_t>(other)].arrived.empty();
-  };
-  const auto all_here = [&] {
-    const bool sent = remove_done(own.sends);
-    return std::ranges::all_of(own.others, has_come) && sent;
-  };
-  wait_until(all_here, own.others);
+  wait_until([&] { return all_here(own); }, own.others);
   std::vector<CallHeader> calls;
   for (int each = 0; each < world_size(); ++each) {
     if (each == rank()) calls.push_back(own.header);
@@ -203,8 +213,12 @@ RankMessages::Lent RankMessages::borrow(std::span<const int> others, std::size_t
   return lent;
 }
 
-void RankMessages::finish(Batch& batch) {
-  wait_until([&] { return remove_done(batch); }, {});
+void RankMessages::finish(Batch& batch, const std::function<void()>& meanwhile) {
+  const auto look = [&] {
+    if (meanwhile) meanwhile();
+    return remove_done(batch);
+  };
+  wait_until(look, {});
 }
 
 void RankMessages::abort(const std::string& why) {

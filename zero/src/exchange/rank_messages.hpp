@@ -26,6 +26,13 @@ namespace sluice::zero {
 struct Traffic {
   std::uint64_t sent_bytes = 0;
   std::uint64_t received_bytes = 0;
+
+  Traffic operator+(const Traffic& other) const {
+    return {sent_bytes + other.sent_bytes, received_bytes + other.received_bytes};
+  }
+  Traffic operator-(const Traffic& other) const {
+    return {sent_bytes - other.sent_bytes, received_bytes - other.received_bytes};
+  }
 };
 
 struct MessageOptions {
@@ -63,6 +70,10 @@ class RankMessages {
   // Blocks until the headers of the call's other ranks have come. Returns all, in the order of
   // ranks. Throws Error when one cannot come. All calls below belong to it, for their errors.
   std::vector<CallHeader> exchange(Announced& own);
+  // Whether exchange() would not block.
+  bool can_exchange(Announced& own);
+  // The calls below belong to `own` again.
+  void resume(const Announced& own);
   // Start payload of the call.
   void begin_send(Batch& batch, int to, std::span<const std::byte> bytes);
   void begin_receive(Batch& batch, int from, std::span<std::byte> bytes);
@@ -73,7 +84,8 @@ class RankMessages {
   using Lent = std::vector<std::unique_ptr<LentMessage>>;
   Lent borrow(std::span<const int> others, std::size_t size_bytes);
   // Blocks until the batch is through; the batch is empty then. Throws Error when it cannot be.
-  void finish(Batch& batch);
+  // `meanwhile` is called with every look, and once at least.
+  void finish(Batch& batch, const std::function<void()>& meanwhile = {});
   const Traffic& traffic() const { return traffic_; }  // payload so far
 
   // Ends the waits of this rank, now and later; `why` is their error. Thread-safe.
@@ -94,6 +106,7 @@ class RankMessages {
   };
   void listen(Peer& peer, int rank);
   void look_at_headers();
+  bool all_here(Announced& own);
   void check(const std::vector<int>& awaited);
   void check_silence(const std::vector<int>& awaited);
   void wait_until(const std::function<bool()>& is_done, const std::vector<int>& awaited);

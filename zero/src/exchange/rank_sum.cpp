@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "exchange/element_formats.hpp"
+#include "exchange/vector_sum.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::zero {
 
 namespace {
 
-// Elements whose sums stay in the first-level cache.
+// Without vectors: elements whose sums stay in the first-level cache.
 constexpr std::size_t kBlock = 1024;
 
 template <typename Format>
@@ -36,8 +38,12 @@ void sum_block(std::span<const std::byte* const> parts, std::byte* to, std::size
 
 template <typename Format>
 void sum_all(std::span<const std::byte* const> parts, std::byte* to, std::size_t count,
-             Executor* executor) {
+             Element element, Executor* executor) {
+  constexpr std::size_t kElementBytes = sizeof(typename Format::Stored);
   for_each_piece(count, executor, [&](std::size_t first, std::size_t end) {
+    std::vector<const std::byte*> from(parts.begin(), parts.end());
+    for (const std::byte*& part : from) part += first * kElementBytes;
+    first += sum_vectors(from, to + first * kElementBytes, end - first, element);
     for (std::size_t begin = first; begin < end; begin += kBlock)
       sum_block<Format>(parts, to, begin, std::min(kBlock, end - begin));
   });
@@ -49,13 +55,13 @@ void sum_in_rank_order(std::span<const std::byte* const> parts, std::byte* to, s
                        Element element, Executor* executor) {
   switch (element) {
     case Element::fp32:
-      return sum_all<Fp32Format>(parts, to, count, executor);
+      return sum_all<Fp32Format>(parts, to, count, element, executor);
     case Element::bf16:
-      return sum_all<Bf16Format>(parts, to, count, executor);
+      return sum_all<Bf16Format>(parts, to, count, element, executor);
     case Element::fp16:
-      return sum_all<Fp16Format>(parts, to, count, executor);
+      return sum_all<Fp16Format>(parts, to, count, element, executor);
     case Element::fp64:
-      return sum_all<Fp64Format>(parts, to, count, executor);
+      return sum_all<Fp64Format>(parts, to, count, element, executor);
     case Element::bytes:
       break;
   }

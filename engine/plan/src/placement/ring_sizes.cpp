@@ -24,6 +24,8 @@ constexpr std::uint64_t kPiecesPerThread = 4;
 constexpr int kThreadsOfOneTile = 4;
 constexpr std::uint64_t kLargestMoverTileBytes = 4 * kMiB;
 constexpr int kTilesInFlight = 3;  // one read, one computed, one written
+// A small model on a drive is there to save memory: its rings take no more than this part of it.
+constexpr std::uint64_t kRingsOfState = 8;
 // DeepSpeed has one buffer each for master, moments and gradient. They are one tile.
 int buffers_per_tile(const Plan& plan) {
   return 2 + static_cast<int>(models::moment_count(plan.state_format.kind));
@@ -112,7 +114,9 @@ RingSizes first_ring_sizes(const Plan& plan, std::vector<RingSizes> ladder) {
     const std::uint64_t both =
         static_cast<std::uint64_t>(rings.update_tiles) * rings.update_tile_elements * 16 +
         2 * static_cast<std::uint64_t>(rings.mover_tiles) * rings.mover_tile_bytes;
-    if (both <= *plan.budget.host_bytes / 2) return rings;
+    const std::uint64_t most =
+        std::min(*plan.budget.host_bytes / 2, plan.model_size.state_bytes / kRingsOfState);
+    if (both <= most) return rings;
   }
   return ladder.back();
 }

@@ -16,8 +16,8 @@
 namespace sluice::zero {
 
 // Between processes, a communicator that sums holds 2 MiB of host memory for each other rank. Each
-// belongs to one thread at a time. The last one that is destroyed leaves the world: with MPI it blocks until the
-// other ranks have ended too, or have been silent for `silence_limit`.
+// belongs to one thread at a time. The last one that is destroyed leaves the world: with MPI it
+// blocks until the other ranks have ended too, or have been silent for `silence_limit`.
 struct Ranks {
   std::unique_ptr<Communicator> compute;  // gradients, norms, losses: computing and reduce threads
   std::unique_ptr<Communicator> gather;   // weights: the gather worker's thread

@@ -1,0 +1,18 @@
+#pragma once
+// Sums over ranks by the vectors of this processor. Not installed. Thread-safe: free functions
+// without state.
+
+#include <cstddef>
+#include <span>
+
+#include "sluice/zero/rank_call.hpp"
+
+namespace sluice::zero {
+
+// Sums the first elements of `parts` as sum_in_rank_order() does, bit for bit but for the payload
+// of a NaN. Returns how many of `count` it summed: whole vectors, and none where the processor has
+// no vectors that this is built for. `element`: any but bytes.
+std::size_t sum_vectors(std::span<const std::byte* const> parts, std::byte* to, std::size_t count,
+                        Element element);
+
+}  // namespace sluice::zero
