@@ -89,9 +89,10 @@ def main() -> int:
         (folder / "drive").mkdir(parents=True)
     keys = json.dumps({"max_steps": arguments.steps, "warmup_steps": arguments.steps // 10, "save_steps": 20})
     mine, theirs = folders["sluice"], folders["deepspeed"]
+    operators = str(Path(arguments.peer).absolute().parents[1] / "torch_extensions")  # of bench/peers/setup.sh
     theirs_on_drive = theirs / "drive" if arguments.peer_nvme else None
     run([arguments.peer, "-c", WITH_DEEPSPEED], theirs / "output", write_config(theirs, zero_config(theirs_on_drive)), keys,
-        DS_ACCELERATOR="cpu", PYTHONPATH=str(TESTS), **LAUNCHED)
+        DS_ACCELERATOR="cpu", PYTHONPATH=str(TESTS), TORCH_EXTENSIONS_DIR=operators, **LAUNCHED)
     run([arguments.python, "-m", "sluice.as_deepspeed"], mine / "output", write_config(mine, zero_config(mine / "drive")), keys)
     found = compare(mine / "output", theirs / "output")
     print(json.dumps(found, indent=2))

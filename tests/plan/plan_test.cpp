@@ -145,7 +145,7 @@ TEST(Plan, WithoutClippingGradientsShareAFewHomes) {
 }
 
 TEST(Plan, ReadsStatesAheadWithWhatIsLeftOfHostMemory) {
-  const auto model = model_config(4, 512);
+  const auto model = model_config(4, 1024);  // its tiles are of the usual size
   const auto plan_with = [&](Device optimizer, std::uint64_t host_mib, bool overlap) {
     auto config = train_config(optimizer, Device::cpu, 1024, host_mib);
     config.sluice.overlap = overlap;
@@ -160,7 +160,7 @@ TEST(Plan, ReadsStatesAheadWithWhatIsLeftOfHostMemory) {
   EXPECT_EQ(plan_with(Device::cpu, 2048, true).rings.update.read_ahead_tiles, 0);
   bool some = false;
   bool none = false;
-  for (std::uint64_t host_mib = roomy.planned.tiers.host / kMiB; host_mib > 50; --host_mib) {
+  for (std::uint64_t host_mib = roomy.planned.tiers.host / kMiB; host_mib > 225; --host_mib) {
     const Plan plan = plan_with(Device::nvme, host_mib, true);
     EXPECT_LE(plan.planned.tiers.host, host_mib * kMiB);
     some = some || (plan.rings.update.read_ahead_tiles > 0 &&

@@ -123,7 +123,8 @@ TEST(Prediction, StatesThatAreReadAheadHideTheFirstUnitsUpdates) {
 }
 
 TEST(Prediction, WithClippingUpdatesHideBehindTheForwardPassOnly) {
-  const Plan plan = plan_of(Device::nvme, 1);
+  Plan plan = plan_of(Device::nvme, 1);
+  plan.rings.update.read_ahead_tiles = 0;  // else states are read before the norm is known
   // Backward takes 6 seconds, forward 2.
   EXPECT_NEAR(predict(plan, with_drive(plan, 16)).step_seconds, 22, 1);
 }

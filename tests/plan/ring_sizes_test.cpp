@@ -41,5 +41,19 @@ TEST(RingSizes, FollowFromDrivesAndThreads) {
   EXPECT_EQ(ring(16, three, 8192, 20), Ring(4, 5));  // as the configuration asks
 }
 
+// On a drive a small model saves memory, so its tiles take no more than an eighth of it.
+TEST(RingSizes, OfASmallModelAreASmallPartOfIt) {
+  const auto ring = [](std::int64_t layers, std::int64_t width) {
+    auto config = train_config(Device::nvme, Device::cpu, 4096, 4096);
+    config.sluice.cache_bytes = {ByteBudget::Kind::bytes, 0};
+    return make_plan(config, model_config(layers, width), Placement::configured, roomy_machine())
+        .rings.update;
+  };
+  EXPECT_EQ(ring(4, 256).tile_elements, 1U << 19U);  // no less has a checksum of its own
+  EXPECT_EQ(ring(4, 256).read_ahead_tiles, 1);       // of 5 MiB; 3 M parameters have 50 MiB
+  EXPECT_EQ(ring(4, 1024).tile_elements, 1U << 20U);
+  EXPECT_EQ(ring(4, 1024).read_ahead_tiles, 13);  // a unit
+}
+
 }  // namespace
 }  // namespace sluice::plan

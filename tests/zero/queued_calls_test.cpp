@@ -1,5 +1,5 @@
-// Calls that were begun before the one ahead of them has ended. Rank 1 is a transport in the hands of
-// the test, which sees what rank 0 sends and when.
+// Calls that were begun before the one ahead of them has ended. Rank 1 is a transport in the hands
+// of the test, which sees what rank 0 sends and when.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

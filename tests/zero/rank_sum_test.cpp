@@ -1,5 +1,5 @@
-// The sum in rank order beside a loop over single elements: every type, counts around whole vectors,
-// memory without alignment, in place.
+// The sum in rank order beside a loop over single elements: every type, counts around whole
+// vectors, memory without alignment, in place.
 
 #include "exchange/rank_sum.hpp"
 
@@ -53,7 +53,8 @@ struct Of {
     for (const std::size_t ranks : {1U, 2U, 3U, 5U}) {
       for (const std::size_t count : {0U, 1U, 31U, 32U, 33U, 64U, 127U, 128U, 1000U, 200'003U}) {
         std::vector<Bytes> memory;
-        for (std::size_t rank = 0; rank < ranks; ++rank) memory.push_back(random(count + 1, source));
+        for (std::size_t rank = 0; rank < ranks; ++rank)
+          memory.push_back(random(count + 1, source));
         for (const std::size_t offset : {0U, 1U}) {  // bytes, so odd addresses
           std::vector<const std::byte*> parts;
           parts.reserve(ranks);

@@ -9,69 +9,19 @@
 #include <functional>
 #include <thread>
 
+#include "rank_units.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/zero/prefetcher.hpp"
 #include "wait_until_blocked.hpp"
 
 namespace sluice::zero {
 namespace {
 
 using offload::Tier;
-
-UnitLayout layout_of(const std::string& name, std::int64_t elements, int world_size) {
-  UnitLayout layout;
-  layout.name = name;
-  add_param(layout, name + ".weight", {elements});
-  finish_layout(layout, world_size);
-  return layout;
-}
-
-// One rank: its communicators, device, memory and mover.
-struct Rank {
-  Rank(std::unique_ptr<Communicator> main, std::unique_ptr<Communicator> gather)
-      : communicator(std::move(main)),
-        gather_communicator(std::move(gather)),
-        device(offload::make_host_device({})),
-        host(Tier::host, offload::kUnlimited, offload::make_host_source()),
-        mover(*device, nullptr, nullptr, {}) {
-    context = {device.get(),       &mover,     &worker, gather_communicator.get(),
-               communicator.get(), DType::fp32};
-    context.arrival_worker = &arrivals;
-  }
-  std::unique_ptr<ShardedUnit> unit(const UnitLayout& layout, Tier tier = Tier::host) {
-    const std::size_t bytes =
-        shard_range(layout, communicator->rank(), communicator->world_size()).count * 4;
-    offload::MemoryPool& pool = tier == Tier::device ? device->memory() : host;
-    return std::make_unique<ShardedUnit>(
-        layout, context, offload::TieredBytes(tier, pool.allocate(bytes, "weights")),
-        offload::TieredBytes(tier, pool.allocate(bytes, "gradients")));
-  }
-  std::unique_ptr<Communicator> communicator;
-  std::unique_ptr<Communicator> gather_communicator;
-  std::unique_ptr<offload::Device> device;
-  offload::MemoryPool host;
-  offload::Mover mover;
-  Worker worker{"gather"};
-  Worker arrivals{"arrive"};
-  UnitContext context;
-};
-
-Rank single() {
-  return Rank(make_single_rank(), make_single_rank());
-}
-
-std::span<float> floats(std::span<std::byte> bytes) {
-  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
-}
-std::span<float> floats(const Rank& rank, offload::DeviceSpan memory) {
-  return floats(rank.device->host_view(memory));
-}
-std::span<float> floats(const Rank& rank, const offload::TieredBytes& home) {
-  return floats(home.host_view(*rank.device));
-}
-void set_zero(const Rank& rank, offload::DeviceSpan memory) {
-  std::ranges::fill(rank.device->host_view(memory), std::byte{0});
-}
+using test::floats;
+using test::layout_of;
+using test::Rank;
+using test::set_zero;
+using test::single;
 
 // So large that the copy to the device is still under way when a gather that does not wait for it
 // ends.
@@ -93,11 +43,11 @@ TEST(ShardedUnit, IsCurrentOnceItsUpdateHasEnded) {
   const UnitLayout layout = layout_of("u", 5000, 1);
   Rank rank = single();
   const auto unit = rank.unit(layout);
-  const long waiting = test::thread_id();
+  const long waiting = sluice::test::thread_id();
   std::atomic<bool> updated = false;
   Worker updater("updater");
   unit->set_update(updater.begin([&] {
-    test::wait_until_blocked(waiting);
+    sluice::test::wait_until_blocked(waiting);
     updated = true;
   }));
   GatherStall stall;
@@ -359,50 +309,6 @@ TEST(ShardedUnit, AReduceWorkerSumsChecksAndStoresWithoutTheCaller) {
     unit->abandon_gradients();
     EXPECT_EQ(unit->gradient_state(), GradientState::none);
   });
-}
-
-TEST(Prefetcher, GathersAheadKeepsWhatItIsToldAndReleasesTheRest) {
-  const UnitLayout layout = layout_of("u", 100, 1);
-  Rank rank = single();
-  std::vector<std::unique_ptr<ShardedUnit>> owners;
-  std::vector<ShardedUnit*> units;
-  for (int i = 0; i < 4; ++i) {
-    owners.push_back(rank.unit(layout));
-    units.push_back(owners.back().get());
-  }
-  Prefetcher prefetcher(units, {true, false, false, false}, {.units_ahead = 1});
-  prefetcher.begin_pass({{0}, {1}, {2}, {3}, {2}, {1}, {0}});
-  GatherStall stall;
-  prefetcher.enter_stage(stall);
-  EXPECT_EQ(units[0]->weight_state(), WeightState::gathered);
-  EXPECT_NE(units[1]->weight_state(), WeightState::sharded);
-  EXPECT_EQ(units[2]->weight_state(), WeightState::sharded);
-  for (int stage = 0; stage < 3; ++stage) {
-    prefetcher.leave_stage();
-    prefetcher.enter_stage(stall);
-  }
-  EXPECT_EQ(units[0]->weight_state(), WeightState::gathered) << "kept";
-  EXPECT_EQ(units[1]->weight_state(), WeightState::sharded) << "released";
-  EXPECT_EQ(units[3]->weight_state(), WeightState::gathered) << "in use";
-  prefetcher.end_pass();
-  for (const ShardedUnit* unit : units) EXPECT_EQ(unit->weight_state(), WeightState::sharded);
-}
-
-TEST(Prefetcher, StaysWithinTheLiveElements) {
-  const UnitLayout layout = layout_of("u", 100, 1);
-  Rank rank = single();
-  const auto a = rank.unit(layout);
-  const auto b = rank.unit(layout);
-  Prefetcher prefetcher({a.get(), b.get()}, {false, false},
-                        {.units_ahead = 1, .live_elements = layout.flat_count});
-  prefetcher.begin_pass({{0}, {1}});
-  GatherStall stall;
-  prefetcher.enter_stage(stall);
-  EXPECT_EQ(b->weight_state(), WeightState::sharded);
-  prefetcher.leave_stage();
-  prefetcher.enter_stage(stall);
-  EXPECT_EQ(b->weight_state(), WeightState::gathered);
-  EXPECT_EQ(a->weight_state(), WeightState::sharded);
 }
 
 }  // namespace

@@ -58,8 +58,7 @@ struct Bf16Vectors {
     const auto bits = hn::BitCast(Bits(), sum);
     const auto upper = hn::ShiftRight<16>(bits);
     const auto odd = hn::And(upper, hn::Set(Bits(), 1));
-    const auto rounded =
-        hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(Bits(), 0x7FFF)), odd));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(Bits(), 0x7FFF)), odd));
     const auto quiet = hn::Or(upper, hn::Set(Bits(), 0x40));
     const auto is_nan = hn::RebindMask(Bits(), hn::IsNaN(sum));
     const auto value = hn::IfThenElse(is_nan, quiet, rounded);

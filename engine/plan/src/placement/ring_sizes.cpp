@@ -12,9 +12,8 @@ namespace sluice::plan {
 
 namespace {
 
-// Tiles of the optimizer step: large enough for a drive's whole blocks, and small enough that
-// several fit a small budget.
-constexpr std::uint64_t kUsualTileElements = 1U << 20U;
+// Tiles of the optimizer step: the usual ones are large enough for a drive's whole blocks, and so
+// small that several fit a small budget.
 constexpr std::uint64_t kLeastTileElements = kUsualTileElements / 4;
 constexpr std::uint64_t kMostTileElements = 16 * kUsualTileElements;
 // Threads take pieces of a tile as they come free. With some pieces for each thread, the work
@@ -24,8 +23,6 @@ constexpr std::uint64_t kPiecesPerThread = 4;
 constexpr int kThreadsOfOneTile = 4;
 constexpr std::uint64_t kLargestMoverTileBytes = 4 * kMiB;
 constexpr int kTilesInFlight = 3;  // one read, one computed, one written
-// A small model on a drive is there to save memory: its rings take no more than this part of it.
-constexpr std::uint64_t kRingsOfState = 8;
 // DeepSpeed has one buffer each for master, moments and gradient. They are one tile.
 int buffers_per_tile(const Plan& plan) {
   return 2 + static_cast<int>(models::moment_count(plan.state_format.kind));
@@ -106,6 +103,11 @@ std::vector<RingSizes> ring_size_ladder(const Plan& plan) {
   return ladder;
 }
 
+std::uint64_t bytes_for_small_tiles(const Plan& plan) {
+  constexpr std::uint64_t kPartOfModel = 8;
+  return plan.model_size.state_bytes / kPartOfModel;
+}
+
 RingSizes first_ring_sizes(const Plan& plan, std::vector<RingSizes> ladder) {
   for (RingSizes& rings : ladder) {
     // A step of the user's own loop updates all units at once, so it needs all gradients as well.
@@ -114,9 +116,9 @@ RingSizes first_ring_sizes(const Plan& plan, std::vector<RingSizes> ladder) {
     const std::uint64_t both =
         static_cast<std::uint64_t>(rings.update_tiles) * rings.update_tile_elements * 16 +
         2 * static_cast<std::uint64_t>(rings.mover_tiles) * rings.mover_tile_bytes;
-    const std::uint64_t most =
-        std::min(*plan.budget.host_bytes / 2, plan.model_size.state_bytes / kRingsOfState);
-    if (both <= most) return rings;
+    const bool suits_model =
+        rings.update_tile_elements > kUsualTileElements || both <= bytes_for_small_tiles(plan);
+    if (suits_model && both <= *plan.budget.host_bytes / 2) return rings;
   }
   return ladder.back();
 }

@@ -108,6 +108,8 @@ std::uint64_t tiles_to_read(const Plan& plan) {
 std::uint64_t add_read_ahead(Plan& plan, std::uint64_t room_bytes) {
   if (!plan.config.sluice.overlap || plan.rings.update.tile_bytes == 0) return 0;
   const std::uint64_t tile_bytes = pool_bytes(plan.rings.update.tile_bytes);
+  if (plan.rings.update.tile_elements < kUsualTileElements)
+    room_bytes = std::min(room_bytes, bytes_for_small_tiles(plan));
   const std::uint64_t tiles = std::min(tiles_to_read(plan), room_bytes / tile_bytes);
   plan.rings.update.read_ahead_tiles = static_cast<int>(tiles);
   return tiles * tile_bytes;

@@ -1,0 +1,64 @@
+// The order of gathers and releases in a pass.
+
+#include "sluice/zero/prefetcher.hpp"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "rank_units.hpp"
+
+namespace sluice::zero {
+namespace {
+
+using test::layout_of;
+using test::Rank;
+using test::single;
+
+TEST(Prefetcher, GathersAheadKeepsWhatItIsToldAndReleasesTheRest) {
+  const UnitLayout layout = layout_of("u", 100, 1);
+  Rank rank = single();
+  std::vector<std::unique_ptr<ShardedUnit>> owners;
+  std::vector<ShardedUnit*> units;
+  for (int i = 0; i < 4; ++i) {
+    owners.push_back(rank.unit(layout));
+    units.push_back(owners.back().get());
+  }
+  Prefetcher prefetcher(units, {true, false, false, false}, {.units_ahead = 1});
+  prefetcher.begin_pass({{0}, {1}, {2}, {3}, {2}, {1}, {0}});
+  GatherStall stall;
+  prefetcher.enter_stage(stall);
+  EXPECT_EQ(units[0]->weight_state(), WeightState::gathered);
+  EXPECT_NE(units[1]->weight_state(), WeightState::sharded);
+  EXPECT_EQ(units[2]->weight_state(), WeightState::sharded);
+  for (int stage = 0; stage < 3; ++stage) {
+    prefetcher.leave_stage();
+    prefetcher.enter_stage(stall);
+  }
+  EXPECT_EQ(units[0]->weight_state(), WeightState::gathered) << "kept";
+  EXPECT_EQ(units[1]->weight_state(), WeightState::sharded) << "released";
+  EXPECT_EQ(units[3]->weight_state(), WeightState::gathered) << "in use";
+  prefetcher.end_pass();
+  for (const ShardedUnit* unit : units) EXPECT_EQ(unit->weight_state(), WeightState::sharded);
+}
+
+TEST(Prefetcher, StaysWithinTheLiveElements) {
+  const UnitLayout layout = layout_of("u", 100, 1);
+  Rank rank = single();
+  const auto a = rank.unit(layout);
+  const auto b = rank.unit(layout);
+  Prefetcher prefetcher({a.get(), b.get()}, {false, false},
+                        {.units_ahead = 1, .live_elements = layout.flat_count});
+  prefetcher.begin_pass({{0}, {1}});
+  GatherStall stall;
+  prefetcher.enter_stage(stall);
+  EXPECT_EQ(b->weight_state(), WeightState::sharded);
+  prefetcher.leave_stage();
+  prefetcher.enter_stage(stall);
+  EXPECT_EQ(b->weight_state(), WeightState::gathered);
+  EXPECT_EQ(a->weight_state(), WeightState::sharded);
+}
+
+}  // namespace
+}  // namespace sluice::zero
