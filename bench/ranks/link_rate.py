@@ -6,6 +6,7 @@ Both ends print MB/s of what they received.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 import threading
@@ -32,7 +33,12 @@ def main() -> None:
     with connected(side, (host, int(port))) as link:
         begin = time.monotonic()
         block = bytes(BLOCK)
-        sender = threading.Thread(target=lambda: [link.sendall(block) for _ in range(int(mib))], daemon=True)
+        def send_all() -> None:
+            with contextlib.suppress(ConnectionError):  # the other end was ended from outside
+                for _ in range(int(mib)):
+                    link.sendall(block)
+
+        sender = threading.Thread(target=send_all, daemon=True)
         sender.start()
         left = size
         buffer = bytearray(BLOCK)
