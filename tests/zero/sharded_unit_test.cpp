@@ -193,9 +193,9 @@ class HeldCalls final : public Communicator {
   int world_size() const override { return 2; }
   Ticket begin(const HostCall& call) override {
     labels.push_back(call.label);
-    ends.emplace_back();
-    begun = labels.size();
-    return ends.back().ticket();
+    Ticket ticket = ends.emplace_back().ticket();
+    begun = labels.size();  // from here on the test uses the rest
+    return ticket;
   }
   void abort(const std::string&) override {}
   CommunicatorCounters counters() const override { return {}; }
