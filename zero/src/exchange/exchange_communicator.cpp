@@ -78,7 +78,7 @@ void ExchangeCommunicator::abort(const std::string& why) {
 
 // While the calls before it run, its header is on its way.
 std::shared_ptr<ExchangeCommunicator::Begun> ExchangeCommunicator::announce(const HostCall& call) {
-  const auto begun = std::make_shared<Begun>();
+  auto begun = std::make_shared<Begun>();
   begun->call = call;
   begun->error = error_of([&] {
     std::vector<int> others = others_;

@@ -137,7 +137,7 @@ std::unique_ptr<Message> RankMessages::send_header(int to, const CallHeader& hea
 
 std::shared_ptr<RankMessages::Announced> RankMessages::announce(const CallHeader& own,
                                                                 std::vector<int> others) {
-  const auto announced = std::make_shared<Announced>(Announced{own, std::move(others), {}});
+  auto announced = std::make_shared<Announced>(Announced{own, std::move(others), {}});
   // After an abort the others no longer listen.
   if (is_aborted_) return announced;
   for (const int other : announced->others)
