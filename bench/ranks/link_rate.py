@@ -27,18 +27,19 @@ def connected(side: str, address: tuple[str, int]) -> socket.socket:
     raise SystemExit(f"nobody listens at {address[0]}:{address[1]}")
 
 
+def send(link: socket.socket, block: bytes, count: int) -> None:
+    with contextlib.suppress(ConnectionError):  # the other end was ended from outside
+        for _ in range(count):
+            link.sendall(block)
+
+
 def main() -> None:
     side, host, port, mib = sys.argv[1:]
     size = int(mib) * BLOCK
     with connected(side, (host, int(port))) as link:
         begin = time.monotonic()
         block = bytes(BLOCK)
-        def send_all() -> None:
-            with contextlib.suppress(ConnectionError):  # the other end was ended from outside
-                for _ in range(int(mib)):
-                    link.sendall(block)
-
-        sender = threading.Thread(target=send_all, daemon=True)
+        sender = threading.Thread(target=send, args=(link, block, int(mib)), daemon=True)
         sender.start()
         left = size
         buffer = bytearray(BLOCK)

@@ -92,7 +92,7 @@ bool ShardedUnit::is_used_in_place() const {
   return whole_is_current_ || used_in_place(weights_home_, context_);
 }
 
-// What the tasks of a gather share.
+// Shared by the tasks of a gather.
 struct ShardedUnit::Gather {
   std::shared_ptr<Ticket> update;  // null: none is awaited
   offload::DeviceSpan full;

@@ -101,8 +101,11 @@ void ExchangeCommunicator::run(Begun& begun) {
   const auto begin = std::chrono::steady_clock::now();
   const Traffic before = messages_.traffic();
   ahead_ = {};
-  if (!begun.is_ahead) agree(begun);
-  messages_.resume(*begun.announced);
+  if (begun.is_ahead) {
+    messages_.resume(*begun.announced);
+  } else {
+    agree(begun);
+  }
   try {
     move(begun);
   } catch (const std::exception& error) {

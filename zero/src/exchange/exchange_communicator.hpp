@@ -58,7 +58,7 @@ class ExchangeCommunicator final : public Communicator {
     HostCall call;
     std::shared_ptr<RankMessages::Announced> announced;
     std::exception_ptr error;  // why it cannot be made
-    // Of an all-gather that is ahead: its payload is under way before its turn.
+    // An all-gather is ahead when its payload is under way before its turn.
     bool is_ahead = false;
     RankMessages::Batch payload;
     Traffic traffic;  // of `payload`

@@ -145,6 +145,8 @@ std::shared_ptr<RankMessages::Announced> RankMessages::announce(const CallHeader
   return announced;
 }
 
+// Looks itself, right before the call ahead may end: a header seen at the next look is too late.
+// With the looks of the waits alone a step of two hosts took 0.41 s in place of 0.38.
 bool RankMessages::can_exchange(Announced& own) {
   look_at_headers();
   return all_here(own);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
 #include "exchange/element_formats.hpp"
 #include "exchange/vector_sum.hpp"
@@ -39,12 +38,9 @@ void sum_block(std::span<const std::byte* const> parts, std::byte* to, std::size
 template <typename Format>
 void sum_all(std::span<const std::byte* const> parts, std::byte* to, std::size_t count,
              Element element, Executor* executor) {
-  constexpr std::size_t kElementBytes = sizeof(typename Format::Stored);
   for_each_piece(count, executor, [&](std::size_t first, std::size_t end) {
-    std::vector<const std::byte*> from(parts.begin(), parts.end());
-    for (const std::byte*& part : from) part += first * kElementBytes;
-    first += sum_vectors(from, to + first * kElementBytes, end - first, element);
-    for (std::size_t begin = first; begin < end; begin += kBlock)
+    for (std::size_t begin = sum_vectors(parts, to, first, end, element); begin < end;
+         begin += kBlock)
       sum_block<Format>(parts, to, begin, std::min(kBlock, end - begin));
   });
 }

@@ -10,7 +10,6 @@
 #include <hwy/highway.h>
 // clang-format on
 
-#include <array>
 #include <cstdint>
 
 #include "exchange/vector_sum.hpp"
@@ -83,13 +82,13 @@ struct Fp16Vectors {
 // Four vectors at a time: their additions do not wait for each other.
 template <typename Vectors>
 HWY_INLINE std::size_t sum_of(const std::byte* const* parts, std::size_t part_count, std::byte* to,
-                              std::size_t count) {
+                              std::size_t begin, std::size_t end) {
   constexpr std::size_t kAtOnce = 4;
   const std::size_t lanes = hn::Lanes(typename Vectors::Tag());
   const std::size_t vector_bytes = lanes * Vectors::kElementBytes;
-  const std::size_t steps = count / (kAtOnce * lanes);
+  const std::size_t steps = (end - begin) / (kAtOnce * lanes);
   for (std::size_t step = 0; step < steps; ++step) {
-    const std::size_t at = step * kAtOnce * vector_bytes;
+    const std::size_t at = begin * Vectors::kElementBytes + step * kAtOnce * vector_bytes;
     const auto load = [&](std::size_t part, std::size_t vector) HWY_ATTR {
       return Vectors::load(parts[part] + at + vector * vector_bytes);
     };
@@ -108,30 +107,31 @@ HWY_INLINE std::size_t sum_of(const std::byte* const* parts, std::size_t part_co
     Vectors::store(c, to + at + 2 * vector_bytes);
     Vectors::store(d, to + at + 3 * vector_bytes);
   }
-  return steps * kAtOnce * lanes;
+  return begin + steps * kAtOnce * lanes;
 }
 
 std::size_t sum(const std::byte* const* parts, std::size_t part_count, std::byte* to,
-                std::size_t count, Element element) {
+                std::size_t begin, std::size_t end, Element element) {
   switch (element) {
     case Element::fp32:
-      return sum_of<Plain<float>>(parts, part_count, to, count);
+      return sum_of<Plain<float>>(parts, part_count, to, begin, end);
     case Element::fp64:
-      return sum_of<Plain<double>>(parts, part_count, to, count);
+      return sum_of<Plain<double>>(parts, part_count, to, begin, end);
     case Element::bf16:
-      return sum_of<Bf16Vectors>(parts, part_count, to, count);
+      return sum_of<Bf16Vectors>(parts, part_count, to, begin, end);
     case Element::fp16:
-      return sum_of<Fp16Vectors>(parts, part_count, to, count);
+      return sum_of<Fp16Vectors>(parts, part_count, to, begin, end);
     case Element::bytes:
       break;
   }
-  return 0;
+  return begin;
 }
 
 #else
 
-std::size_t sum(const std::byte* const*, std::size_t, std::byte*, std::size_t, Element) {
-  return 0;
+std::size_t sum(const std::byte* const*, std::size_t, std::byte*, std::size_t begin, std::size_t,
+                Element) {
+  return begin;
 }
 
 #endif  // HWY_TARGET
@@ -146,9 +146,9 @@ namespace sluice::zero {
 
 HWY_EXPORT(sum);
 
-std::size_t sum_vectors(std::span<const std::byte* const> parts, std::byte* to, std::size_t count,
-                        Element element) {
-  return HWY_DYNAMIC_DISPATCH(sum)(parts.data(), parts.size(), to, count, element);
+std::size_t sum_vectors(std::span<const std::byte* const> parts, std::byte* to, std::size_t begin,
+                        std::size_t end, Element element) {
+  return HWY_DYNAMIC_DISPATCH(sum)(parts.data(), parts.size(), to, begin, end, element);
 }
 
 }  // namespace sluice::zero

@@ -9,10 +9,10 @@
 
 namespace sluice::zero {
 
-// Sums the first elements of `parts` as sum_in_rank_order() does, bit for bit but for the payload
-// of a NaN. Returns how many of `count` it summed: whole vectors, and none where the processor has
-// no vectors that this is built for. `element`: any but bytes.
-std::size_t sum_vectors(std::span<const std::byte* const> parts, std::byte* to, std::size_t count,
-                        Element element);
+// Sums elements of `parts` from `begin` on as sum_in_rank_order() does, bit for bit but for the
+// payload of a NaN. Returns where it stopped: at `end` or up to some vectors before it, and at
+// `begin` where the processor has no vectors that this is built for. `element`: any but bytes.
+std::size_t sum_vectors(std::span<const std::byte* const> parts, std::byte* to, std::size_t begin,
+                        std::size_t end, Element element);
 
 }  // namespace sluice::zero

@@ -26,11 +26,11 @@ inline constexpr int kLeastGradientSlots = 2;
 // the optimizer's threads busy, then less. Every tile of the optimizer step is a multiple of
 // StateFormat::granularity_count(), except one that holds a whole unit.
 std::vector<RingSizes> ring_size_ladder(const Plan& plan);
+// Tiles of fewer elements are small.
+inline constexpr std::uint64_t kUsualTileElements = std::uint64_t{1} << 20U;
 // The bytes that tiles of at most the usual size may take: a small model on a drive is there to
 // save memory.
 std::uint64_t bytes_for_small_tiles(const Plan& plan);
-// Tiles of fewer elements are small.
-inline constexpr std::uint64_t kUsualTileElements = std::uint64_t{1} << 20U;
 // The first sizes of the ladder that leave half of the host budget for homes, and suit the size of
 // the model; the smallest where none do. Adds gradient slots where updates begin as gradients
 // arrive.
