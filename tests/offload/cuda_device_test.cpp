@@ -115,6 +115,21 @@ TEST_F(CudaDevice, StandsStillOnlyFromWhereItsWorkHasEnded) {
   EXPECT_LE(stall.seconds(), waited.count() - 0.02);
 }
 
+TEST_F(CudaDevice, ReadsItsClockAgainWhereTheHostWokeLate) {
+  constexpr std::chrono::milliseconds kLate{200};
+  int late_waits = 3;
+  api->after_event = [&] {
+    if (late_waits-- > 0) std::this_thread::sleep_for(kLate);
+  };
+  const std::unique_ptr<Device> on_busy_host = make();
+  const ComputePoint point = on_busy_host->mark_time();
+  on_busy_host->begin_copy_in(a.device_span(), filled(kBytes, 9), point).finish();
+  const auto reached = on_busy_host->time_of(point);
+  ASSERT_TRUE(reached.has_value());
+  EXPECT_LE(*reached, std::chrono::steady_clock::now() + kLate / 4);
+  EXPECT_LE(late_waits, 0);
+}
+
 TEST_F(CudaDevice, TellsThatItsClockCannotBeRead) {
   const ComputePoint point = device->mark_time();
   api->fail("event_query", 1, cudaErrorIllegalAddress);

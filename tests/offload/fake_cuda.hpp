@@ -69,6 +69,7 @@ class FakeCuda final : public cuda::CudaApi {
   int driver_version = 13000;
   cudaError_t count_error = cudaSuccess;
   std::function<void()> before_copy = [] {};  // on the stream
+  std::function<void()> after_event = [] {};  // on the thread that waited for one
   // The memory behind an address that a driver has reserved, where it is mapped or not; null for
   // other addresses.
   std::function<std::byte*(const void*)> reserved = [](const void*) -> std::byte* {
@@ -208,6 +209,7 @@ class FakeCuda final : public cuda::CudaApi {
   cuda::Result event_synchronize(cudaEvent_t event) override {
     const std::shared_ptr<Recorded> state = *recorded(event);
     state->wait();
+    after_event();
     return enter("event_synchronize");
   }
   cuda::Result event_elapsed_time(float* milliseconds, cudaEvent_t begin,

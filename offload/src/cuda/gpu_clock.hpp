@@ -27,8 +27,10 @@ class GpuClock {
   CudaApi& api_;
   const Stream stream_;  // always idle, so that an event is reached when it is recorded
   Mutex mutex_;
-  // The GPU reports only the time between two events; the host's time of this one is known.
+  // The GPU reports only the time between two events; the host's time of this one is known, to half
+  // the time between the host's looks before and after it.
   Event reference_ SLUICE_GUARDED_BY(mutex_);
+  Event next_ SLUICE_GUARDED_BY(mutex_);  // a candidate for it
   Time reference_at_ SLUICE_GUARDED_BY(mutex_);
 };
 
