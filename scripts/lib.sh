@@ -102,12 +102,13 @@ build_and_test() {
   stage "build ($what)" scripts/build.sh "$preset" && stage "tests ($what)" run_tests "$preset" "$@"
 }
 
-# Prints the summary; fails if a stage failed.
+# Prints the summary, with the names of the tests that failed; fails if a stage failed.
 finish() {
   printf '\n== results of tests\n'
   if ((${#results_shown[@]} > 0)); then printf '%s\n' "${results_shown[@]}"; else say "no tests were run"; fi
   printf '\n== summary\n'
   printf '%s\n' "${summary[@]}"
   printf '%-28s %-7s %s\n' "all" "$([[ "$failed" == no ]] && echo passed || echo FAILED)" "$(duration "$SECONDS")"
+  if ((${#results_shown[@]} > 0)); then printf '%s\n' "${results_shown[@]}" | sed -n 's/^  FAILED /failed test: /p'; fi
   [[ "$failed" == no ]]
 }
