@@ -3,19 +3,22 @@
 // from another one's memory, where these bytes are; a process can copy only within its own. Start
 // it with mpirun:
 //
-//   mpirun -n N collective_bench ROUNDS [MIB...]
+//   mpirun -n N --bind-to none collective_bench ROUNDS [MIB...]
 //
 // MIB: sizes of the whole buffer; without any, 1 to 256 in powers of 4. Each round measures Sluice,
-// the peer, and the peer again, in the opposite order every other round; one warm-up round is not
-// counted. Rank 0 prints a JSON object for each case: GB/s of each slice, received bytes of a rank
-// over the time of the slowest rank, and the median of the pairs' ratios.
+// the peer, and the peer again, in the opposite order every other round, each by as many calls as
+// move 64 MiB; one warm-up round is not counted. Rank 0 prints a JSON object for each case: GB/s of
+// each slice, received bytes of a rank over the time of the slowest rank, and the median of the
+// pairs' ratios.
 //
 // The sums of Sluice are taken in rank order; MPI's order is its own. Elements are fp32, since MPI
 // has no 16-bit ones.
 
 #include <mpi.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -45,6 +48,9 @@ struct Case {
   std::size_t size_bytes;
 };
 
+// Small calls are measured several at a time.
+constexpr std::size_t kSliceBytes = 64 * kMiB;
+
 double median_of_ratios(const Slices& slices) {
   std::vector<double> ratios;
   for (std::size_t i = 0; i < slices.ours.size(); ++i)
@@ -63,20 +69,28 @@ void print(const Case& each, int ranks, const Slices& slices) {
   std::fflush(stdout);
 }
 
+double seconds_of_calls(const std::function<void()>& work, std::size_t calls) {
+  return bench::seconds_of([&] {
+    for (std::size_t call = 0; call < calls; ++call) work();
+  });
+}
+
 // The longest seconds of any rank, after all have begun together.
-double slowest(const std::function<void()>& work) {
+double slowest(const std::function<void()>& work, std::size_t calls) {
   MPI_Barrier(MPI_COMM_WORLD);
-  double seconds = bench::seconds_of(work);
+  double seconds = seconds_of_calls(work, calls);
   MPI_Allreduce(MPI_IN_PLACE, &seconds, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
   return seconds;
 }
 
-void measure(const Case& each, int rounds, std::size_t received_bytes,
-             const std::function<void()>& ours, const std::function<void()>& peer,
-             const std::function<double(const std::function<void()>&)>& seconds) {
+// `seconds` of a side: of its slowest rank.
+template <typename Ours, typename Peer, typename Seconds>
+void measure(const Case& each, int rounds, std::size_t received_bytes, const Ours& ours,
+             const Peer& peer, const Seconds& seconds) {
   Slices slices;
-  const auto rate = [&](const std::function<void()>& work) {
-    return static_cast<double>(received_bytes) / seconds(work) / 1e9;
+  const std::size_t calls = std::max<std::size_t>(1, kSliceBytes / each.size_bytes);
+  const auto rate = [&](const auto& work) {
+    return static_cast<double>(calls * received_bytes) / seconds(work, calls) / 1e9;
   };
   for (int round = -1; round < rounds; ++round) {
     Slices one;
@@ -120,37 +134,68 @@ void measure_processes(zero::Communicator& comm, std::size_t size_bytes, int rou
           slowest);
 }
 
+// The cores that this process may use.
+std::vector<int> own_cores() {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
+    throw Error("sched_getaffinity has failed");
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  return cores;
+}
+
+void stay_on(int core) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  if (::sched_setaffinity(0, sizeof(one), &one) != 0) throw Error("sched_setaffinity has failed");
+}
+
+// The same of ranks that are threads of this process, each on a core of its own. They wait for each
+// other awake: to start or to wake a thread takes longer than a small call.
+double slowest_thread(const std::vector<int>& cores, const std::function<void(std::size_t)>& work,
+                      std::size_t calls) {
+  std::atomic<std::size_t> here{0};
+  std::vector<double> seconds(cores.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < cores.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      stay_on(cores[rank]);
+      ++here;
+      while (here < cores.size()) std::this_thread::yield();
+      seconds[rank] = seconds_of_calls([&] { work(rank); }, calls);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return *std::max_element(seconds.begin(), seconds.end());
+}
+
 // Threads of rank 0, while the other processes wait.
 void measure_threads(int world_size, std::size_t size_bytes, int rounds) {
   auto comms = zero::make_thread_communicators(world_size);
   const auto ranks = static_cast<std::size_t>(world_size);
+  std::vector<int> cores = own_cores();
+  if (cores.size() < ranks)
+    throw Error("rank 0 may use " + std::to_string(cores.size()) + " cores for " +
+                std::to_string(ranks) + " threads; start it with mpirun --bind-to none");
+  cores.resize(ranks);
   const std::size_t received = size_bytes / ranks * (ranks - 1);
   std::vector<Bytes> full(ranks, Bytes(size_bytes, std::byte{1}));
   std::vector<Bytes> other(ranks, Bytes(received, std::byte{1}));
-  const auto on_all = [&](const std::function<void(std::size_t)>& work) {
-    std::vector<std::thread> threads;
-    for (std::size_t rank = 0; rank < ranks; ++rank)
-      threads.emplace_back([&, rank] { work(rank); });
-    for (std::thread& thread : threads) thread.join();
+  const auto gather = [&](std::size_t rank) { comms[rank]->all_gather(full[rank], "a bench"); };
+  const auto reduce = [&](std::size_t rank) {
+    comms[rank]->reduce_scatter(full[rank], DType::fp32, "a bench");
   };
-  const auto copy = [&] {
-    on_all([&](std::size_t rank) {
-      std::memcpy(other[rank].data(), full[(rank + 1) % ranks].data(), received);
-    });
+  const auto copy = [&](std::size_t rank) {
+    std::memcpy(other[rank].data(), full[(rank + 1) % ranks].data(), received);
   };
-  const auto seconds = [](const std::function<void()>& work) { return bench::seconds_of(work); };
-  measure(
-      {"all_gather", "a copy", "threads", size_bytes}, rounds, received,
-      [&] { on_all([&](std::size_t rank) { comms[rank]->all_gather(full[rank], "a bench"); }); },
-      copy, seconds);
-  measure(
-      {"reduce_scatter", "a copy", "threads", size_bytes}, rounds, received,
-      [&] {
-        on_all([&](std::size_t rank) {
-          comms[rank]->reduce_scatter(full[rank], DType::fp32, "a bench");
-        });
-      },
-      copy, seconds);
+  const auto seconds = [&](const std::function<void(std::size_t)>& work, std::size_t calls) {
+    return slowest_thread(cores, work, calls);
+  };
+  measure({"all_gather", "a copy", "threads", size_bytes}, rounds, received, gather, copy, seconds);
+  measure({"reduce_scatter", "a copy", "threads", size_bytes}, rounds, received, reduce, copy,
+          seconds);
 }
 
 // Waits for all ranks, with the core left to others: the threads of rank 0 need all cores.
@@ -168,7 +213,7 @@ std::size_t number(const std::string& text, std::size_t most) {
   if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > most)
     throw InvalidArgument(
         text + ": a number from 1 to " + std::to_string(most) +
-        " is expected; usage: mpirun -n RANKS collective_bench [ROUNDS [MIB...]]");
+        " is expected; usage: mpirun -n RANKS --bind-to none collective_bench [ROUNDS [MIB...]]");
   return value;
 }
 

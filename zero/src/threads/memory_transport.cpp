@@ -27,18 +27,17 @@ class Pipe {
     if (eager) posted.copy.assign(bytes.begin(), bytes.end());
     posted.bytes = eager ? std::span<const std::byte>(posted.copy) : bytes;
   }
-  // Whether message `number` was there; then it is in `to`.
+  // Whether message `number` was there; then it is in `to`. The sender may ask meanwhile.
   bool take(std::uint64_t number, std::span<std::byte> to) {
-    MutexLock lock(mutex_);
-    const auto found = posted_.find(number);
-    if (found == posted_.end()) return false;
-    const std::span<const std::byte> from = found->second.bytes;
-    if (from.size() != to.size())
-      throw Error("a message of " + std::to_string(from.size()) + " bytes for a receive of " +
-                  std::to_string(to.size()));
-    std::copy(from.begin(), from.end(), to.begin());
-    posted_.erase(found);
-    return true;
+    const auto from = lend(number);
+    if (!from) return false;
+    const bool fits = from->size() == to.size();
+    if (fits) std::copy(from->begin(), from->end(), to.begin());
+    const std::size_t size_bytes = from->size();
+    give_back(number);
+    if (fits) return true;
+    throw Error("a message of " + std::to_string(size_bytes) + " bytes for a receive of " +
+                std::to_string(to.size()));
   }
   bool is_there(std::uint64_t number) { return !was_taken(number); }
   // Its bytes, until give_back(); nothing after withdraw().
