@@ -1,7 +1,7 @@
 // Measures all-gather and reduce-scatter of Sluice's communicators beside MPI's own call on the
 // same buffers, and beside a copy of the bytes that a rank receives. A rank that is a thread copies
-// from another one's memory, where these bytes are; a process can copy only within its own. Start
-// it with mpirun:
+// from another one's memory, where these bytes are; a process can copy only within its own. Threads
+// also add what they receive to what they have, with no call around it. Start it with mpirun:
 //
 //   mpirun -n N --bind-to none collective_bench ROUNDS [MIB...]
 //
@@ -171,6 +171,12 @@ double slowest_thread(const std::vector<int>& cores, const std::function<void(st
   return *std::max_element(seconds.begin(), seconds.end());
 }
 
+// What a reduce-scatter of two ranks cannot do without.
+__attribute__((target_clones("avx512f", "avx2", "default"))) void add(float* to, const float* from,
+                                                                      std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
 // Threads of rank 0, while the other processes wait.
 void measure_threads(int world_size, std::size_t size_bytes, int rounds) {
   auto comms = zero::make_thread_communicators(world_size);
@@ -190,11 +196,22 @@ void measure_threads(int world_size, std::size_t size_bytes, int rounds) {
   const auto copy = [&](std::size_t rank) {
     std::memcpy(other[rank].data(), full[(rank + 1) % ranks].data(), received);
   };
+  const std::size_t shard = size_bytes / ranks;
+  const auto sum = [&](std::size_t rank) {
+    for (std::size_t other_rank = 0; other_rank < ranks; ++other_rank) {
+      if (other_rank == rank) continue;
+      add(reinterpret_cast<float*>(full[rank].data() + rank * shard),
+          reinterpret_cast<const float*>(full[other_rank].data() + rank * shard),
+          shard / sizeof(float));
+    }
+  };
   const auto seconds = [&](const std::function<void(std::size_t)>& work, std::size_t calls) {
     return slowest_thread(cores, work, calls);
   };
   measure({"all_gather", "a copy", "threads", size_bytes}, rounds, received, gather, copy, seconds);
   measure({"reduce_scatter", "a copy", "threads", size_bytes}, rounds, received, reduce, copy,
+          seconds);
+  measure({"reduce_scatter", "a sum", "threads", size_bytes}, rounds, received, reduce, sum,
           seconds);
 }
 
