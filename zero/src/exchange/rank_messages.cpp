@@ -33,6 +33,10 @@ bool remove_done(RankMessages::Batch& batch) {
   return batch.empty();
 }
 
+std::string text_of_header(const CallHeader& header) {
+  return text_of(header.call(), header.input_bytes, header.output_bytes);
+}
+
 std::string see_error_of(std::size_t rank) {
   return " (see the error of rank " + std::to_string(rank) + ")";
 }
@@ -74,7 +78,8 @@ void RankMessages::look_at_headers() {
 }
 
 std::string RankMessages::cannot_complete() const {
-  return "rank " + std::to_string(rank()) + " cannot complete " + doing_;
+  return "rank " + std::to_string(rank()) + " cannot complete " +
+         (doing_ ? text_of_header(*doing_) : "the start");
 }
 
 void RankMessages::check_silence(const std::vector<int>& awaited) {
@@ -84,8 +89,9 @@ void RankMessages::check_silence(const std::vector<int>& awaited) {
   broken_ = trouble;
   for (const int other : awaited) {
     const Peer& peer = others_[static_cast<std::size_t>(other)];
-    if (peer.arrived.empty() && !peer.last_call.empty())
-      broken_ += "; the last call of rank " + std::to_string(other) + " here was " + peer.last_call;
+    if (peer.arrived.empty() && peer.last_call)
+      broken_ += "; the last call of rank " + std::to_string(other) + " here was " +
+                 text_of_header(*peer.last_call);
   }
   abort_all(broken_);
   peers_->stop();
@@ -161,8 +167,8 @@ bool RankMessages::all_here(Announced& own) {
 }
 
 void RankMessages::resume(const Announced& own) {
-  doing_ = text_of(own.header.call(), own.header.input_bytes, own.header.output_bytes);
-  if (peers_) peers_->set_doing("in " + doing_);
+  doing_ = own.header;
+  if (peers_) peers_->set_doing("in " + text_of_header(own.header));
 }
 
 std::vector<CallHeader> RankMessages::exchange(Announced& own) {
@@ -176,10 +182,9 @@ std::vector<CallHeader> RankMessages::exchange(Announced& own) {
     if (each == rank()) calls.push_back(own.header);
     if (std::ranges::find(own.others, each) == own.others.end()) continue;
     Peer& peer = others_[static_cast<std::size_t>(each)];
-    const CallHeader header = peer.arrived.front();
+    peer.last_call = peer.arrived.front();
     peer.arrived.pop_front();
-    calls.push_back(header);
-    peer.last_call = text_of(header.call(), header.input_bytes, header.output_bytes);
+    calls.push_back(*peer.last_call);
   }
   return calls;
 }

@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -97,10 +98,10 @@ class RankMessages {
 
  private:
   struct Peer {
-    CallHeader header;                  // the next one, or its last
-    std::unique_ptr<Message> incoming;  // of `header`; null after the rank has left or aborted
-    std::deque<CallHeader> arrived;     // of calls that this rank has yet to end
-    std::string last_call;              // its last one with this rank
+    CallHeader header;                    // the next one, or its last
+    std::unique_ptr<Message> incoming;    // of `header`; null after the rank has left or aborted
+    std::deque<CallHeader> arrived;       // of calls that this rank has yet to end
+    std::optional<CallHeader> last_call;  // its last one with this rank
     bool has_left = false;
     bool has_aborted = false;
   };
@@ -119,8 +120,8 @@ class RankMessages {
   const MessageOptions options_;
   std::vector<Peer> others_;  // by rank; its own stays empty
   Traffic traffic_;
-  std::string doing_ = "the start";
-  std::string broken_;  // not empty: a rank fell silent; no call can be made any more
+  std::optional<CallHeader> doing_;  // nothing: the start
+  std::string broken_;               // not empty: a rank fell silent; no call can be made any more
   bool abort_announced_ = false;
   Mutex sending_headers_;  // they leave in order, from two threads
 
