@@ -189,33 +189,43 @@ void measure_threads(int world_size, std::size_t size_bytes, int rounds) {
     throw Error("rank 0 may use " + std::to_string(cores.size()) + " cores for " +
                 std::to_string(ranks) + " threads; start it with mpirun --bind-to none");
   cores.resize(ranks);
-  const std::size_t received = size_bytes / ranks * (ranks - 1);
+  const std::size_t shard = size_bytes / ranks;
   std::vector<Bytes> full(ranks, Bytes(size_bytes, std::byte{1}));
-  std::vector<Bytes> other(ranks, Bytes(received, std::byte{1}));
+  std::vector<Bytes> received(ranks, Bytes(shard * (ranks - 1), std::byte{1}));
+  // What one rank does with its own bytes and those of each other one.
+  const auto with_others = [&](std::size_t rank, const auto& work) {
+    for (std::size_t i = 1; i < ranks; ++i) work((rank + i) % ranks, i - 1);
+  };
   const auto gather = [&](std::size_t rank) { comms[rank]->all_gather(full[rank], "a bench"); };
   const auto reduce = [&](std::size_t rank) {
     comms[rank]->reduce_scatter(full[rank], DType::fp32, "a bench");
   };
-  const auto copy = [&](std::size_t rank) {
-    std::memcpy(other[rank].data(), full[(rank + 1) % ranks].data(), received);
+  const auto copy_shards = [&](std::size_t rank) {
+    with_others(rank, [&](std::size_t other, std::size_t) {
+      std::memcpy(full[rank].data() + other * shard, full[other].data() + other * shard, shard);
+    });
   };
-  const std::size_t shard = size_bytes / ranks;
-  const auto sum = [&](std::size_t rank) {
-    for (std::size_t other_rank = 0; other_rank < ranks; ++other_rank) {
-      if (other_rank == rank) continue;
+  const auto copy_parts = [&](std::size_t rank) {
+    with_others(rank, [&](std::size_t other, std::size_t slot) {
+      std::memcpy(received[rank].data() + slot * shard, full[other].data() + rank * shard, shard);
+    });
+  };
+  const auto sum_parts = [&](std::size_t rank) {
+    with_others(rank, [&](std::size_t other, std::size_t) {
       add(reinterpret_cast<float*>(full[rank].data() + rank * shard),
-          reinterpret_cast<const float*>(full[other_rank].data() + rank * shard),
-          shard / sizeof(float));
-    }
+          reinterpret_cast<const float*>(full[other].data() + rank * shard), shard / sizeof(float));
+    });
   };
   const auto seconds = [&](const std::function<void(std::size_t)>& work, std::size_t calls) {
     return slowest_thread(cores, work, calls);
   };
-  measure({"all_gather", "a copy", "threads", size_bytes}, rounds, received, gather, copy, seconds);
-  measure({"reduce_scatter", "a copy", "threads", size_bytes}, rounds, received, reduce, copy,
-          seconds);
-  measure({"reduce_scatter", "a sum", "threads", size_bytes}, rounds, received, reduce, sum,
-          seconds);
+  const std::size_t received_bytes = received.front().size();
+  measure({"all_gather", "a copy", "threads", size_bytes}, rounds, received_bytes, gather,
+          copy_shards, seconds);
+  measure({"reduce_scatter", "a copy", "threads", size_bytes}, rounds, received_bytes, reduce,
+          copy_parts, seconds);
+  measure({"reduce_scatter", "a sum", "threads", size_bytes}, rounds, received_bytes, reduce,
+          sum_parts, seconds);
 }
 
 // Waits for all ranks, with the core left to others: the threads of rank 0 need all cores.
