@@ -66,12 +66,12 @@ class Side:
         words = ["sluice in Python" if self.program == "python" else self.program, self.optimizer]
         words += ["pipelined"] * self.pipelined
         words += [f"{self.master} master"] * (self.master != "fp32")
-        words += [f"{100 * self.cached:.0f} % cached"] * (self.cached > 0)
+        words += ["cached" if self.program == "python" else f"{100 * self.cached:.0f} % cached"] * (self.cached > 0)
         words += ["lean"] * self.lean
         words += ["clipped"] * (self.clipping > 0)
         return " ".join(words)
 
-    def configuration(self, parameters: int, swap: Path, settings: Settings) -> dict:
+    def configuration(self, parameters: int, swap: Path, settings: Settings, sequences: int) -> dict:
         """A DeepSpeed configuration, which Sluice reads too; PyTorch alone needs none of it."""
         offload: dict = {"device": self.optimizer}
         zero = {"stage": 3, "offload_optimizer": offload, "offload_param": {"device": "cpu"}}
@@ -79,7 +79,7 @@ class Side:
             offload["nvme_path"] = str(swap)
         configuration = {
             "train_micro_batch_size_per_gpu": 1,
-            "gradient_accumulation_steps": 1,
+            "gradient_accumulation_steps": sequences,
             "gradient_clipping": self.clipping,
             "optimizer": {"type": "AdamW", "params": OPTIMIZER},
             "bf16": {"enabled": True},
@@ -88,11 +88,19 @@ class Side:
         if self.program == "sluice":
             configuration["sluice"] = self._own_keys(parameters)
         elif self.program == "python":
-            # PyTorch keeps its allocator: the budget of the device is for tensors of Sluice only.
-            configuration["sluice"] = {"device": "host", "host_bytes": self._own_keys(parameters)["host_bytes"]}
+            configuration["sluice"] = self._python_keys(parameters)
         elif self.optimizer == "nvme":
             self._set(settings, parameters, configuration)
         return configuration
+
+    def _python_keys(self, parameters: int) -> dict:
+        """PyTorch keeps its allocator: the budget of the device is for tensors of Sluice only, so it is left out."""
+        keys = {"device": "host", "host_bytes": self._own_keys(parameters)["host_bytes"]}
+        if self.optimizer == "cpu" and not self.clipping:
+            keys["overlap"] = False  # its copies would take the cores that compute
+        if self.cached > 0:
+            keys |= {"host_bytes": 12 * parameters, "cache_bytes": "auto"}
+        return keys
 
     def _own_keys(self, parameters: int) -> dict:
         keys: dict = {"device_bytes": "4GiB", "host_bytes": "4GiB"}
@@ -136,6 +144,8 @@ NVME = Side("sluice", "nvme")
 LEAN = Side("sluice", "nvme", lean=True)
 SPLIT_CACHED = Side("sluice", "nvme", master="split", cached=0.5)
 PYTHON = {"cpu": Side("python", "cpu"), "nvme": Side("python", "nvme")}
+# As much memory as half of DeepSpeed's: it caches what the budget leaves.
+PYTHON_CACHED = Side("python", "nvme", cached=0.5)
 # The smallest process of each program, to subtract what the program itself takes.
 IDLE = {"torch": TORCH, "deepspeed": DEEPSPEED["cpu"], "sluice": HOST, "python": PYTHON["cpu"]}
 
@@ -168,4 +178,5 @@ CASES = [
     Case("python-loop-nvme", replace(PYTHON["nvme"], clipping=1.0), replace(NVME, clipping=1.0), speed=0.95),
     Case("python-cpu", PYTHON["cpu"], DEEPSPEED["cpu"], speed=1.5, resident=0.5),
     Case("python-nvme", PYTHON["nvme"], DEEPSPEED["nvme"], speed=1.9, resident=0.5),
+    Case("python-nvme-cached", PYTHON_CACHED, DEEPSPEED["nvme"], speed=1.9, resident=0.5),
 ]

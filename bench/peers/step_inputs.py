@@ -127,18 +127,18 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def window(text: bytes, step: int, length: int) -> tuple[Tensor, Tensor]:
-    """Tokens and targets, both (1, length), of a step from 1 on, as Dataset::draw draws them."""
-    start = random_of_step(SEED, step) * (len(text) - length) >> 64
+def window(text: bytes, step: int, sample: int, length: int) -> tuple[Tensor, Tensor]:
+    """Tokens and targets, both (1, length), of a sample from 0 on of a step from 1 on, as Dataset::draw draws them."""
+    start = random_of_sample(SEED, step, sample) * (len(text) - length) >> 64
     tokens = torch.tensor(list(text[start : start + length + 1]))
     return tokens[None, :-1], tokens[None, 1:]
 
 
-def random_of_step(seed: int, step: int) -> int:
-    """64 bits for a step's first sample (engine/models/src/philox.cpp, philox_stream)."""
+def random_of_sample(seed: int, step: int, sample: int) -> int:
+    """64 bits (engine/models/src/philox.cpp, philox_stream)."""
     windows = 2  # PhiloxDomain::windows
     state = philox((windows, 0, 0, 0), (low(seed), high(seed)))
-    for number in (step, 0, 0, 0):
+    for number in (step, sample, 0, 0):
         state = philox((low(number), high(number), state[2], state[3]), state[:2])
     block = philox((0, 0, state[2], state[3]), state[:2])
     return block[1] << 32 | block[0]

@@ -40,10 +40,11 @@ DISK_BYTES_PER_PARAMETER = 32
 class Bench:
     """Runs sides in a folder on the drive, one at a time."""
 
-    def __init__(self, folder: Path, program: Path, model: dict) -> None:
+    def __init__(self, folder: Path, program: Path, model: dict, sequences: int) -> None:
         self.folder = folder
         self.program = program
         self.model = model
+        self.sequences = sequences  # of a step, each a micro-batch
         self.inputs = Inputs(folder / "inputs").make(model)
         self.idle_inputs = Inputs(folder / "idle").make(SMALLEST)
         self.settings: dict[Side, Settings] = {}
@@ -56,16 +57,16 @@ class Bench:
 
     def run(self, side: Side, steps: int, settings: Settings | None = None) -> Run:
         settings = settings or self.settings.get(side, Settings())
-        configuration = side.configuration(self.parameters, self.folder / "swap", settings)
+        configuration = side.configuration(self.parameters, self.folder / "swap", settings, self.sequences)
         self.configurations[str(side)] = configuration
-        return self._run(side, configuration, self.inputs, self.model, steps)
+        return self._run(side, configuration, self.inputs, self.model, steps, self.sequences)
 
     def idle_bytes(self, program: str) -> int:
         """Resident bytes of a process that trains the smallest model: the program and its libraries."""
         side = IDLE[program]
         parameters = parameter_count(SMALLEST)
-        configuration = side.configuration(parameters, self.folder / "swap", Settings())
-        run = self._run(side, configuration, self.idle_inputs, SMALLEST, IDLE_STEPS)
+        configuration = side.configuration(parameters, self.folder / "swap", Settings(), 1)
+        run = self._run(side, configuration, self.idle_inputs, SMALLEST, IDLE_STEPS, 1)
         return run.peak_bytes
 
     def sides(self, case: Case, steps: int) -> dict[str, Callable[[], Run | None]]:
@@ -85,7 +86,7 @@ class Bench:
             return None
 
     def _run(
-        self, side: Side, configuration: dict, inputs: Inputs, model: dict, steps: int
+        self, side: Side, configuration: dict, inputs: Inputs, model: dict, steps: int, sequences: int
     ) -> Run:
         report, swap = self.folder / "report", self.folder / "swap"
         for folder in (report, swap):
@@ -94,8 +95,8 @@ class Bench:
             if side.program == "sluice":
                 line = self._sluice_line(configuration, inputs, steps, report)
             else:
-                line = self._torch_line(side, configuration, inputs, steps, report)
-            return run(line, report, tokens=model["n_positions"])
+                line = self._torch_line(side, configuration, inputs, steps, sequences, report)
+            return run(line, report, tokens=sequences * model["n_positions"])
         finally:
             for folder in (report, swap):
                 shutil.rmtree(folder)
@@ -110,9 +111,9 @@ class Bench:
         return [*line, "--steps", str(steps), "--report", str(report)]
 
     def _torch_line(
-        self, side: Side, configuration: dict, inputs: Inputs, steps: int, report: Path
+        self, side: Side, configuration: dict, inputs: Inputs, steps: int, sequences: int, report: Path
     ) -> list[str]:
-        spec = {"inputs": str(inputs.folder), "steps": steps, "report": str(report)}
+        spec = {"inputs": str(inputs.folder), "steps": steps, "sequences": sequences, "report": str(report)}
         if side.program in ("deepspeed", "python"):
             spec[side.program] = configuration
         else:
@@ -202,7 +203,8 @@ def parse_arguments() -> argparse.Namespace:
     steps_help = f"of a run, the first {WARM_STEPS} not counted (12)"
     parser.add_argument("--steps", type=int, default=12, help=steps_help)
     tokens = MODEL["n_positions"]
-    parser.add_argument("--tokens", type=int, default=tokens, help=f"of a step, one sequence ({tokens})")
+    parser.add_argument("--tokens", type=int, default=tokens, help=f"of a sequence ({tokens})")
+    parser.add_argument("--sequences", type=int, default=1, help="of a step, each a micro-batch (1)")
     parser.add_argument("--no-sweep", action="store_true", help=f"DeepSpeed: {Settings()}")
     settings_help = "DeepSpeed: what the sweep of this result found"
     parser.add_argument("--settings", type=Path, metavar="FILE.json", help=settings_help)
@@ -229,6 +231,8 @@ def check(arguments: argparse.Namespace, fail: Callable[[str], NoReturn]) -> Non
         fail(f"{program} is not there; build it, or name its folder with --binaries")
     if not arguments.directory.is_dir():
         fail(f"{arguments.directory} is no directory")
+    if arguments.sequences < 1:
+        fail("--sequences is at least 1")
     if arguments.tokens < 1 or (arguments.tiny and arguments.tokens != MODEL["n_positions"]):
         fail("--tokens is at least 1, and the tiny model has its own")
     needed = DISK_BYTES_PER_PARAMETER * parameter_count(model_of(arguments))
@@ -286,6 +290,7 @@ def compare(bench: Bench, arguments: argparse.Namespace) -> dict:
 def facts_of(bench: Bench, runs: dict[Case, Runs], idle: dict[str, int]) -> dict:
     return {
         "model": bench.model,
+        "sequences": bench.sequences,
         "parameters": bench.parameters,
         "configurations": bench.configurations,
         "idle_bytes": idle,
@@ -299,7 +304,8 @@ def facts_of(bench: Bench, runs: dict[Case, Runs], idle: dict[str, int]) -> dict
 
 
 def title(bench: Bench, arguments: argparse.Namespace) -> str:
-    count = f"{bench.parameters / 1e6:.1f} M parameters, {bench.model['n_positions']} tokens a step"
+    tokens = bench.sequences * bench.model["n_positions"]
+    count = f"{bench.parameters / 1e6:.1f} M parameters, {tokens} tokens a step"
     note = " (tiny: its bars say nothing)" if arguments.tiny else ""
     return f"GPT-2 of {count}, bf16, {arguments.rounds} rounds of {arguments.steps} steps{note}"
 
@@ -309,7 +315,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was written is removed then too
     program = arguments.binaries / "sluice"
     with tempfile.TemporaryDirectory(prefix="sluice-peers-", dir=arguments.directory) as folder:
-        bench = Bench(Path(folder), program, model_of(arguments))
+        bench = Bench(Path(folder), program, model_of(arguments), arguments.sequences)
         facts = {
             "machine": machine(arguments.directory),
             "versions": {"sluice": output_of(program, "--version"), **versions()},

@@ -2,7 +2,7 @@
 
     torch_train.py SPEC.json
 
-SPEC.json: `inputs` (the folder of step_inputs.Inputs), `steps`, `report` (a folder), and either
+SPEC.json: `inputs` (the folder of step_inputs.Inputs), `steps`, `sequences` of a step, each a micro-batch, `report` (a folder), and either
 `deepspeed` or `python`, a configuration, or `optimizer`, the arguments of AdamW. Writes `steps.jsonl` into
 `report` as `sluice train` does: a line when a step has ended, with its number, loss and seconds.
 """
@@ -22,7 +22,8 @@ from torch import Tensor
 from step_inputs import Inputs, read_weights, window
 from torch_gpt import Gpt2
 
-TrainStep = Callable[[Tensor, Tensor], Tensor]  # tokens and targets to the loss
+MicroBatches = list[tuple[Tensor, Tensor]]  # tokens and targets
+TrainStep = Callable[[MicroBatches], Tensor]  # to the mean loss
 
 
 def resident(module: Gpt2, weights: dict[str, Tensor], options: dict) -> TrainStep:
@@ -35,9 +36,12 @@ def resident(module: Gpt2, weights: dict[str, Tensor], options: dict) -> TrainSt
         master.grad = torch.zeros_like(master)
     optimizer = torch.optim.AdamW(masters, **options, fused=True)
 
-    def step(tokens: Tensor, targets: Tensor) -> Tensor:
-        loss = module(tokens, targets)
-        loss.backward()
+    def step(micro_batches: MicroBatches) -> Tensor:
+        losses = []
+        for tokens, targets in micro_batches:
+            loss = module(tokens, targets) / len(micro_batches)
+            loss.backward()
+            losses.append(loss.detach())
         with torch.no_grad():
             for master, parameter in zip(masters, parameters):
                 master.grad.copy_(parameter.grad)
@@ -45,7 +49,7 @@ def resident(module: Gpt2, weights: dict[str, Tensor], options: dict) -> TrainSt
             optimizer.step()
             for master, parameter in zip(masters, parameters):
                 parameter.copy_(master)
-        return loss.detach()
+        return torch.stack(losses).sum()
 
     return step
 
@@ -53,11 +57,14 @@ def resident(module: Gpt2, weights: dict[str, Tensor], options: dict) -> TrainSt
 def step_of(engine: torch.nn.Module) -> TrainStep:
     """A step by the methods that DeepSpeed's engines and Sluice's have."""
 
-    def step(tokens: Tensor, targets: Tensor) -> Tensor:
-        loss = engine(tokens, targets)
-        engine.backward(loss)
-        engine.step()
-        return loss.detach()
+    def step(micro_batches: MicroBatches) -> Tensor:
+        losses = []
+        for tokens, targets in micro_batches:
+            loss = engine(tokens, targets)
+            engine.backward(loss)
+            engine.step()  # updates after the last one
+            losses.append(loss.detach())
+        return torch.stack(losses).mean()
 
     return step
 
@@ -88,12 +95,12 @@ def offloaded(module: Gpt2, weights: dict[str, Tensor], configuration: dict) -> 
     return step_of(engine)
 
 
-def train(step: TrainStep, inputs: Inputs, count: int, length: int, report: Path) -> None:
-    text = inputs.text.read_bytes()
-    with (report / "steps.jsonl").open("w", buffering=1) as lines:
+def train(step: TrainStep, spec: dict, length: int) -> None:
+    text = Inputs(Path(spec["inputs"])).text.read_bytes()
+    with (Path(spec["report"]) / "steps.jsonl").open("w", buffering=1) as lines:
         begin = time.perf_counter()
-        for number in range(1, count + 1):
-            loss = step(*window(text, number, length)).item()
+        for number in range(1, spec["steps"] + 1):
+            loss = step([window(text, number, sample, length) for sample in range(spec["sequences"])]).item()
             end = time.perf_counter()
             print(json.dumps({"step": number, "loss": loss, "seconds": end - begin}), file=lines)
             begin = end
@@ -111,7 +118,7 @@ def main() -> None:
     else:
         step = resident(module, weights, spec["optimizer"])
     del weights
-    train(step, inputs, spec["steps"], model["n_positions"], Path(spec["report"]))
+    train(step, spec, model["n_positions"])
 
 
 if __name__ == "__main__":
