@@ -59,6 +59,7 @@ class Side:
     cached: float = 0  # of Sluice: the share of the states on NVMe that host memory caches
     lean: bool = False  # of Sluice: smaller budgets, with some activations computed again
     clipping: float = 0
+    alone: bool = False  # of Sluice: each micro-batch passes the model by itself, as in a loop of the user's
 
     def __str__(self) -> str:
         if self.program == "torch":
@@ -68,6 +69,7 @@ class Side:
         words += [f"{self.master} master"] * (self.master != "fp32")
         words += ["cached" if self.program == "python" else f"{100 * self.cached:.0f} % cached"] * (self.cached > 0)
         words += ["lean"] * self.lean
+        words += ["micro-batches alone"] * self.alone
         words += ["clipped"] * (self.clipping > 0)
         return " ".join(words)
 
@@ -96,8 +98,6 @@ class Side:
     def _python_keys(self, parameters: int) -> dict:
         """PyTorch keeps its allocator: the budget of the device is for tensors of Sluice only, so it is left out."""
         keys = {"device": "host", "host_bytes": self._own_keys(parameters)["host_bytes"]}
-        if self.optimizer == "cpu" and not self.clipping:
-            keys["overlap"] = False  # its copies would take the cores that compute
         if self.cached > 0:
             keys |= {"host_bytes": 12 * parameters, "cache_bytes": "auto"}
         return keys
@@ -110,6 +110,8 @@ class Side:
             device, host = (1.75, 2.65) if self.lean else (2.75, 3.5)
             keys["device_bytes"] = max(128 << 20, int(device * parameters))
             keys["host_bytes"] = max(128 << 20, int(host * parameters))
+        if self.alone:
+            keys["micro_batches_per_pass"] = 1
         if self.master != "fp32":
             keys["master"] = self.master
         if self.cached > 0:
@@ -174,8 +176,8 @@ CASES = [
     Case("pipelined-cached", SPLIT_CACHED, DEEPSPEED["pipelined"], speed=3.0, drive=0.75),
     # The Python loop beside the C++ loop, and beside DeepSpeed. A loop of the user's updates after its backward pass, as
     # step() says; the C++ loop does so with clipping, and with it the two have one schedule.
-    Case("python-loop", replace(PYTHON["cpu"], clipping=1.0), replace(HOST, clipping=1.0), speed=0.95),
-    Case("python-loop-nvme", replace(PYTHON["nvme"], clipping=1.0), replace(NVME, clipping=1.0), speed=0.95),
+    Case("python-loop", replace(PYTHON["cpu"], clipping=1.0), replace(HOST, clipping=1.0, alone=True), speed=0.95),
+    Case("python-loop-nvme", replace(PYTHON["nvme"], clipping=1.0), replace(NVME, clipping=1.0, alone=True), speed=0.95),
     Case("python-cpu", PYTHON["cpu"], DEEPSPEED["cpu"], speed=1.5, resident=0.5),
     Case("python-nvme", PYTHON["nvme"], DEEPSPEED["nvme"], speed=1.9, resident=0.5),
     Case("python-nvme-cached", PYTHON_CACHED, DEEPSPEED["nvme"], speed=1.9, resident=0.5),
