@@ -154,8 +154,8 @@ void stay_on(int core) {
   if (::sched_setaffinity(0, sizeof(one), &one) != 0) throw Error("sched_setaffinity has failed");
 }
 
-// The same of ranks that are threads of this process, each on a core of its own. They wait for each
-// other awake: to start or to wake a thread takes longer than a small call.
+// As slowest(), of ranks that are threads of this process, each on a core of its own. They wait for
+// each other awake: to start or to wake a thread takes longer than a small call.
 double slowest_thread(const std::vector<int>& cores, const std::function<void(std::size_t)>& work,
                       std::size_t calls) {
   std::atomic<std::size_t> here{0};
@@ -174,7 +174,7 @@ double slowest_thread(const std::vector<int>& cores, const std::function<void(st
   return *std::max_element(seconds.begin(), seconds.end());
 }
 
-// What a reduce-scatter of two ranks cannot do without.
+// A reduce-scatter of two ranks does at least this.
 __attribute__((target_clones("avx512f", "avx2", "default"))) void add(float* to, const float* from,
                                                                       std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
@@ -192,7 +192,7 @@ void measure_threads(int world_size, std::size_t size_bytes, int rounds) {
   const std::size_t shard = size_bytes / ranks;
   std::vector<Bytes> full(ranks, Bytes(size_bytes, std::byte{1}));
   std::vector<Bytes> received(ranks, Bytes(shard * (ranks - 1), std::byte{1}));
-  // What one rank does with its own bytes and those of each other one.
+  // `work` gets each other rank, and its number among them.
   const auto with_others = [&](std::size_t rank, const auto& work) {
     for (std::size_t i = 1; i < ranks; ++i) work((rank + i) % ranks, i - 1);
   };

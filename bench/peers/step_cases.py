@@ -56,7 +56,7 @@ class Side:
     optimizer: str = "none"  # where its states are: none (resident), cpu or nvme
     pipelined: bool = False  # of DeepSpeed: pipeline_read and pipeline_write
     master: str = "fp32"  # of Sluice
-    cached: float = 0  # of Sluice: the share of the states on NVMe that host memory caches
+    cached: float = 0  # of Sluice: the share of the states on NVMe that host memory caches; in Python what its budget leaves
     lean: bool = False  # of Sluice: smaller budgets, with some activations computed again
     clipping: float = 0
     alone: bool = False  # of Sluice: each micro-batch passes the model by itself, as in a loop of the user's

@@ -95,8 +95,8 @@ def offloaded(module: Gpt2, weights: dict[str, Tensor], configuration: dict) -> 
     return step_of(engine)
 
 
-def train(step: TrainStep, spec: dict, length: int) -> None:
-    text = Inputs(Path(spec["inputs"])).text.read_bytes()
+def train(step: TrainStep, inputs: Inputs, spec: dict, length: int) -> None:
+    text = inputs.text.read_bytes()
     with (Path(spec["report"]) / "steps.jsonl").open("w", buffering=1) as lines:
         begin = time.perf_counter()
         for number in range(1, spec["steps"] + 1):
@@ -118,7 +118,7 @@ def main() -> None:
     else:
         step = resident(module, weights, spec["optimizer"])
     del weights
-    train(step, spec, model["n_positions"])
+    train(step, inputs, spec, model["n_positions"])
 
 
 if __name__ == "__main__":

@@ -33,10 +33,9 @@ class Pipe {
     if (!from) return false;
     const bool fits = from->size() == to.size();
     if (fits) std::copy(from->begin(), from->end(), to.begin());
-    const std::size_t size_bytes = from->size();
     give_back(number);
     if (fits) return true;
-    throw Error("a message of " + std::to_string(size_bytes) + " bytes for a receive of " +
+    throw Error("a message of " + std::to_string(from->size()) + " bytes for a receive of " +
                 std::to_string(to.size()));
   }
   bool is_there(std::uint64_t number) { return !was_taken(number); }
