@@ -2,7 +2,8 @@
 # Collects what a machine with a GPU and without a network lacks to run scripts/gpu_check.sh: the programs and tests, the
 # wheel of the Python package, Sluice's libraries and those of the distribution that they need, stripped, with a manifest. LibTorch and CUDA are that
 # machine's own (the torch wheel of its python3). scripts/gpu_bundle.sh [FOLDER] (.cache/gpu-bundle by default), from the
-# tree configured in build/, which is built where it is not up to date.
+# tree configured in build/, which is built where it is not up to date. SLUICE_WHEEL: a wheel of this tree that was built for that machine's
+# Python, where it has another version than .venv here.
 # The machine gets the repository's files and this folder; it needs the same processor architecture, and a glibc and
 # libstdc++ that are not older than here.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -45,7 +46,11 @@ done
 
 # The Python package for this Python and this PyTorch; a machine with others leaves its checks out, and says so.
 mkdir -p "$folder/python"
-if scripts/test_python.sh --wheel >&2; then cp .cache/python/wheel/*.whl "$folder/python/"; fi
+if [[ -n "${SLUICE_WHEEL:-}" ]]; then
+  cp "$SLUICE_WHEEL" "$folder/python/"
+elif scripts/test_python.sh --wheel >&2; then
+  cp .cache/python/wheel/*.whl "$folder/python/"
+fi
 
 # What ldd finds, but for what comes with LibTorch's wheel and what every system with a C++ compiler's libraries has.
 torch="$(sed -n 's/^LibTorch_ROOT_DIR:[A-Z]*=//p' build/CMakeCache.txt)"
