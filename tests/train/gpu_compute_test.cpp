@@ -71,7 +71,7 @@ TEST_F(OnGpu, WorkOfAnotherThreadIsInOrderWithTheComputation) {
   std::thread([&] {
     Tensor b = a;
     for (int i = 0; i < 50; ++i) b = b.mm(a);  // keeps the stream at work
-    x = torch::full({1 << 20}, 3, torch::kCUDA).mul_(b[0][0] * 2048);
+    x = torch::full({1 << 20}, 3.0, torch::kCUDA).mul_(b[0][0] * 2048);
   }).join();
   EXPECT_NEAR(x.add(1).min().item<double>(), 4, 0.01);
 }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <dlfcn.h>
+
 #include <string>
 
 #include "hooked_course.hpp"
@@ -24,6 +26,8 @@ class GpuHooks : public testing::Test {
   void SetUp() override {
     const offload::CudaDevices found = offload::find_cuda_devices();
     if (found.devices.empty()) GTEST_SKIP() << "needs an NVIDIA GPU: " << found.why_none;
+    // A program on GPUs links it; this one runs without GPUs too.
+    ASSERT_NE(::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL), nullptr) << ::dlerror();
     before_ = torch::ones({1 << 20}, torch::kCUDA);
   }
   // LibTorch's own tensors go on to be made, and to compute.

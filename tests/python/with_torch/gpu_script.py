@@ -111,10 +111,11 @@ def run_ranks(place: Path, ranks: int, device: str) -> list[list[Any]]:
     started = []
     for rank in range(ranks):
         own = {name: str(value) for name, value in {**variables, "RANK": rank, "LOCAL_RANK": rank}.items()}
-        environment = {**os.environ, **(own if ranks > 1 else {})}
+        environment = {**os.environ, "PYTHONFAULTHANDLER": "1", **(own if ranks > 1 else {})}
         started.append(subprocess.Popen(script, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     said = [each.communicate(timeout=250)[0] for each in started]
-    assert all(each.returncode == 0 for each in started), "\n".join(said)
+    ends = [each.returncode for each in started]
+    assert not any(ends), "\n".join([f"the ranks ended with {ends}", *said])
     return [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]
 
 

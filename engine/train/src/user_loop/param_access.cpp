@@ -20,12 +20,13 @@ void check_shape(const zero::ParamLayout& param, const Tensor& values) {
                    " of shape " + c10::str(torch::IntArrayRef(param.shape)));
 }
 
-// Sums what each rank has of a tensor; elements of other ranks are 0.
+// Sums what each rank has of a tensor, which may be on a GPU; elements of other ranks are 0. The
+// sum is where the part is.
 Tensor sum_over(zero::Communicator& ranks, const Tensor& part) {
   if (ranks.world_size() == 1) return part;
-  Tensor sum = part.to(torch::kFloat64).contiguous();
+  Tensor sum = part.to(torch::kCPU, torch::kFloat64).contiguous();
   ranks.all_reduce({sum.data_ptr<double>(), static_cast<std::size_t>(sum.numel())});
-  return sum.to(part.scalar_type());
+  return sum.to(part.options());
 }
 
 // The part of `values` that belongs to the parameter, and where it begins in the parameter. The
