@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -14,6 +15,7 @@
 #if SLUICE_HAVE_TBB
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
+#include <oneapi/tbb/task_scheduler_observer.h>
 #endif
 
 namespace sluice {
@@ -44,7 +46,8 @@ class Callers {
 // other.
 class PlainExecutor final : public Executor {
  public:
-  PlainExecutor(const Numa& numa, int threads) : numa_(numa), threads_(threads) {
+  PlainExecutor(const Numa& numa, int threads, ThreadPriority priority)
+      : numa_(numa), threads_(threads), priority_(priority) {
     try {
       for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
     } catch (const std::system_error& error) {
@@ -102,6 +105,7 @@ class PlainExecutor final : public Executor {
     for (std::thread& worker : workers_) worker.join();
   }
   void work() {
+    take_priority(priority_);
     std::uint64_t seen = 0;
     for (;;) {
       Loop* loop = nullptr;
@@ -121,6 +125,7 @@ class PlainExecutor final : public Executor {
 
   const Numa& numa_;
   const int threads_;
+  const ThreadPriority priority_;
   Callers callers_;
   Mutex caller_mutex_;
   Mutex mutex_;
@@ -133,9 +138,29 @@ class PlainExecutor final : public Executor {
 };
 
 #if SLUICE_HAVE_TBB
+// Gives oneTBB's threads the priority when they come to an arena. They keep it when they go on to
+// another one.
+class BackgroundWorkers final : public oneapi::tbb::task_scheduler_observer {
+ public:
+  explicit BackgroundWorkers(oneapi::tbb::task_arena& arena)
+      : oneapi::tbb::task_scheduler_observer(arena) {
+    observe(true);
+  }
+  ~BackgroundWorkers() override { observe(false); }
+  BackgroundWorkers(const BackgroundWorkers&) = delete;
+  BackgroundWorkers& operator=(const BackgroundWorkers&) = delete;
+
+  void on_scheduler_entry(bool is_worker) override {
+    if (is_worker) take_priority(ThreadPriority::background);
+  }
+};
+
 class TbbExecutor final : public Executor {
  public:
-  TbbExecutor(const Numa& numa, int threads) : numa_(numa), threads_(threads), arena_(threads) {}
+  TbbExecutor(const Numa& numa, int threads, ThreadPriority priority)
+      : numa_(numa), threads_(threads), arena_(threads) {
+    if (priority == ThreadPriority::background) background_.emplace(arena_);
+  }
   std::string_view name() const override { return "tbb"; }
   int threads() const override { return threads_; }
   bool is_contended() const override { return callers_.several(); }
@@ -169,23 +194,26 @@ class TbbExecutor final : public Executor {
   const int threads_;
   Callers callers_;
   oneapi::tbb::task_arena arena_;
+  std::optional<BackgroundWorkers> background_;
 };
 #endif
 
 }  // namespace
 
-std::unique_ptr<Executor> make_executor_on(const Numa& numa, int threads, ExecutorKind kind) {
+std::unique_ptr<Executor> make_executor_on(const Numa& numa, int threads, ExecutorKind kind,
+                                           ThreadPriority priority) {
   SLUICE_CHECK(threads >= 1, "an executor needs at least 1 thread, not " + std::to_string(threads));
 #if SLUICE_HAVE_TBB
-  if (kind != ExecutorKind::plain_threads) return std::make_unique<TbbExecutor>(numa, threads);
+  if (kind != ExecutorKind::plain_threads)
+    return std::make_unique<TbbExecutor>(numa, threads, priority);
 #else
   SLUICE_CHECK(kind != ExecutorKind::tbb, "oneTBB was asked for, but this build has none");
 #endif
-  return std::make_unique<PlainExecutor>(numa, threads);
+  return std::make_unique<PlainExecutor>(numa, threads, priority);
 }
 
-std::unique_ptr<Executor> make_executor(int threads, ExecutorKind kind) {
-  return make_executor_on(machine_numa(), threads, kind);
+std::unique_ptr<Executor> make_executor(int threads, ExecutorKind kind, ThreadPriority priority) {
+  return make_executor_on(machine_numa(), threads, kind, priority);
 }
 
 }  // namespace sluice

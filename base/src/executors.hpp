@@ -10,6 +10,7 @@
 namespace sluice {
 
 // Like make_executor(), with the NUMA nodes of `numa`, which outlives the executor.
-std::unique_ptr<Executor> make_executor_on(const Numa& numa, int threads, ExecutorKind kind);
+std::unique_ptr<Executor> make_executor_on(const Numa& numa, int threads, ExecutorKind kind,
+                                           ThreadPriority priority = ThreadPriority::normal);
 
 }  // namespace sluice

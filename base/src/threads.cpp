@@ -17,6 +17,18 @@ namespace sluice {
 
 namespace {
 
+constexpr int kBackgroundNice = 10;  // a weight of 110 beside 1024
+
+}  // namespace
+
+void take_priority(ThreadPriority priority) noexcept {
+  if (priority != ThreadPriority::background) return;
+  // On Linux the process of a thread's number is that thread alone.
+  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kBackgroundNice);
+}
+
+namespace {
+
 // Threads that wait until the object is destroyed. Confined to thread: its maker.
 class WaitingThreads {
  public:

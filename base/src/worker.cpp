@@ -8,7 +8,11 @@
 
 namespace sluice {
 
-Worker::Worker(const std::string& name) : thread_([this] { run(); }) {
+Worker::Worker(const std::string& name, ThreadPriority priority)
+    : thread_([this, priority] {
+        take_priority(priority);
+        run();
+      }) {
   pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
 }
 

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
@@ -40,6 +42,31 @@ std::string name_of_kind(const ::testing::TestParamInfo<ExecutorKind>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, AnyExecutor, ::testing::ValuesIn(built_kinds()), name_of_kind);
+
+// The nice value of the calling thread.
+int nice_value() {
+  return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()));
+}
+
+TEST_P(AnyExecutor, BackgroundThreadsStepBackAndCallersDoNot) {
+  const int own = nice_value();
+  const auto executor = make_executor(2, GetParam(), ThreadPriority::background);
+  std::atomic<int> of_callers{0};
+  std::atomic<int> of_others{0};
+  const std::thread::id caller = std::this_thread::get_id();
+  // Both threads take a body, since each waits for the other's; oneTBB starts no second thread
+  // where there is one core.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  executor->for_each(2, [&](std::size_t) {
+    (std::this_thread::get_id() == caller ? of_callers : of_others) = nice_value() + 100;
+    while ((of_callers == 0 || of_others == 0) && std::chrono::steady_clock::now() < end)
+      std::this_thread::yield();
+  });
+  if (of_others == 0) GTEST_SKIP() << "needs a second thread";
+  EXPECT_EQ(of_callers, own + 100);
+  EXPECT_GT(of_others, own + 100);
+  EXPECT_EQ(nice_value(), own);
+}
 
 TEST_P(AnyExecutor, CallsEveryIndexOnce) {
   for (const int threads : {1, 2, 5}) {

@@ -8,6 +8,8 @@
 #include <memory>
 #include <string_view>
 
+#include "sluice/base/threads.hpp"
+
 namespace sluice {
 
 // The creator owns the executor; no loop may run when it is destroyed. Thread-safe: several callers
@@ -37,9 +39,11 @@ class Executor {
 enum class ExecutorKind { automatic, tbb, plain_threads };
 
 // Makes an executor of `threads` threads, at least 1; with 1, the caller's thread does all the
-// work. `automatic` takes oneTBB where this build has it, else plain threads. Throws
-// InvalidArgument when `threads` is below 1, or when this build lacks the requested oneTBB. Throws
-// Error when the system refuses a plain thread.
-std::unique_ptr<Executor> make_executor(int threads, ExecutorKind kind = ExecutorKind::automatic);
+// work. `priority` is that of the executor's own threads; callers keep theirs. `automatic` takes
+// oneTBB where this build has it, else plain threads. Throws InvalidArgument when `threads` is
+// below 1, or when this build lacks the requested oneTBB. Throws Error when the system refuses a
+// plain thread.
+std::unique_ptr<Executor> make_executor(int threads, ExecutorKind kind = ExecutorKind::automatic,
+                                        ThreadPriority priority = ThreadPriority::normal);
 
 }  // namespace sluice

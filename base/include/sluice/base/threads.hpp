@@ -10,6 +10,14 @@ namespace sluice {
 // then asks without end, so it must not be used.
 std::optional<int> allowed_cores();
 
+// How a thread shares cores with others. A background thread steps back for a thread that wakes
+// where every core is busy: it has a tenth of that thread's share, by its nice value. Without other
+// threads it is as fast as a normal one.
+enum class ThreadPriority { normal, background };
+
+// For the calling thread; a background thread stays one. Where the system refuses, nothing changes.
+void take_priority(ThreadPriority priority) noexcept;
+
 // Starts `count` threads at once, which do nothing, and ends them. Throws Error with the limits
 // when the system refuses one. Blocks for some 20 microseconds a thread.
 void check_threads(int count);

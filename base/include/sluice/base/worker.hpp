@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "sluice/base/mutex.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/base/ticket.hpp"
 
 namespace sluice {
@@ -18,7 +19,7 @@ namespace sluice {
 class Worker {
  public:
   // `name` is the thread's name in debuggers and in /proc; Linux takes its first 15 characters.
-  explicit Worker(const std::string& name);
+  explicit Worker(const std::string& name, ThreadPriority priority = ThreadPriority::normal);
   // Runs the tasks that were posted, then joins the thread. Blocks.
   ~Worker();
   Worker(const Worker&) = delete;

@@ -88,7 +88,8 @@ RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, T
     arrival_worker = std::make_unique<Worker>("sluice-arrive");
     reduce_worker = std::make_unique<Worker>("sluice-reduce");
   }
-  executor = make_executor(plan.schedule.threads.optimizer);
+  executor = make_executor(plan.schedule.threads.optimizer, ExecutorKind::automatic,
+                           priority_of_updates(plan));
   make_units();
   UpdaterResources updater_resources{.plan = &plan,
                                      .units = {},

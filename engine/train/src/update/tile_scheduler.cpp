@@ -14,7 +14,7 @@ TileScheduler::TileScheduler(const UpdaterResources& resources, const TilePlacem
       io_(resources, placement) {
   if (placement_.tile_bytes() > 0) make_tiles();
   if (plan_.rings.update.read_ahead_tiles > 0) make_read_ahead();
-  worker_.emplace("sluice-update");
+  worker_.emplace("sluice-update", priority_of_updates(*resources.plan));
 }
 
 TileScheduler::~TileScheduler() {

@@ -28,6 +28,13 @@ struct UpdaterResources {
   Trace* trace = nullptr;  // row "update": the computation of each tile; may be null
 };
 
+// On a GPU's host, threads that launch kernels wake for microseconds and must not wait for a core.
+// A host that computes itself has to share its cores: background updates would wait for the end of
+// backward.
+inline ThreadPriority priority_of_updates(const plan::Plan& plan) {
+  return plan.device.gpu ? ThreadPriority::background : ThreadPriority::normal;
+}
+
 // Updates that began before the norm was known, counted by unit.
 struct SpeculativeCounters {
   std::uint64_t kept = 0;
