@@ -14,11 +14,14 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/executor.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/models/gpt2.hpp"
 #include "sluice/models/gpt2_layout.hpp"
@@ -80,9 +83,11 @@ class PlainGpt2 {
     const auto count = static_cast<std::int64_t>(unit.flat_count);
     Tensor values = torch::zeros({count});
     float* data = values.data_ptr<float>();
-    at::parallel_for(0, count, 1 << 20, [&](std::int64_t begin, std::int64_t end) {
-      models::fill_initial(model_, unit, 1, static_cast<std::uint64_t>(begin),
-                           {data + begin, static_cast<std::size_t>(end - begin)});
+    const auto size = static_cast<std::size_t>(count);
+    executor_->for_each(ceil_div(size, kInitialPiece), [&](std::size_t piece) {
+      const std::size_t begin = piece * kInitialPiece;
+      models::fill_initial(model_, unit, 1, begin,
+                           {data + begin, std::min(kInitialPiece, size - begin)});
     });
     return values;
   }
@@ -127,6 +132,10 @@ class PlainGpt2 {
     for (std::size_t u = begin; u < begin + count; ++u) weight_[u].copy_(master_[u]);
   }
 
+  static constexpr std::size_t kInitialPiece = 1 << 20;  // elements
+
+  // LibTorch's parallel_for has one thread in a program that is built without OpenMP.
+  const std::unique_ptr<Executor> executor_ = make_executor(at::get_num_threads());
   const config::ModelConfig model_;
   const torch::Device device_;
   const std::vector<zero::UnitLayout> units_;

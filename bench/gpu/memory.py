@@ -15,6 +15,7 @@ from gpu.training import TINY, Model, Run, Sample, Work, gpt, inputs, train
 
 LARGEST_BAR = 12.5  # billions of parameters: 126 GiB of host memory and 80 GB of the device
 LEFT_BYTES = 8 * GIB  # of host memory: for LibTorch, the program and the system
+DEVICE_BYTES = 71 * GIB  # that a device of 80 GB has free; on a larger one, the rest is left
 STEPS = 5
 MICRO_BATCH = 4
 REHEARSED_LAYERS = 40
@@ -70,6 +71,8 @@ def measure_largest(
     place = row.place
     host = place.host_bytes or available_bytes() - LEFT_BYTES
     budgets = place.pick({"host_bytes": host}, {"host_bytes": "24MiB", "device_bytes": "64MiB"})
+    if row.facts["device_memory_MiB"] * MIB > 80 * GIB:
+        budgets["device_bytes"] = DEVICE_BYTES
     own = {"master": "split"} | budgets | one.sluice
     model = place.pick(WIDE, TINY)
     work = Work(model, MICRO_BATCH, 1, STEPS, one.optimizer, "cpu", clipping=1.0, sluice=own)

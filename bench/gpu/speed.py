@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from paired import GIB
+from paired import GIB, quotients
 
-from gpu.row import Failed, Row, at_most, few_line, figure
+from gpu.row import Failed, Row, at_most, few, few_line, figure
 from gpu.training import TINY, Model, Run, Work, gpt, inputs, rate_of, train
 
 KI = 1024
@@ -59,21 +59,21 @@ def gpu_case(name: str, length: int, tokens: int, clipping: float = 0.0) -> Case
     return Case(gpt(name, length), tokens, steps, warm, micro_batch, clipping)
 
 
-WITHOUT_CONTROL = ("ours", "peer")
-WITH_CONTROL = ("ours", "peer", "again")
-# The fixed set, in this order, each as a round of its own; then once more as its control, in the
-# other order of sides. plain_loop does not clip: with clipping, its rate is a bound.
+OURS = ("ours",)
+BOTH = ("ours", "peer")
+# The fixed set, in this order, each as a round of its own; then once more, in the other order of sides: the second run of a peer
+# is the control of the first. plain_loop does not clip: with clipping, its rate without is the bound.
 FIXED = [
-    (gpu_case("1.3 B", 1024, 128 * KI), WITH_CONTROL),
-    (gpu_case("1.3 B", 1024, 128 * KI, 1.0), WITHOUT_CONTROL),
-    (gpu_case("1.3 B", 1024, 32 * KI), WITH_CONTROL),
-    (gpu_case("1.3 B", 1024, 32 * KI, 1.0), WITHOUT_CONTROL),
-    (gpu_case("1.3 B", 1024, 8 * KI), WITH_CONTROL),
-    (gpu_case("6.7 B", 2048, 128 * KI, 1.0), WITHOUT_CONTROL),
+    (gpu_case("1.3 B", 1024, 8 * KI), BOTH),
+    (gpu_case("1.3 B", 1024, 32 * KI), BOTH),
+    (gpu_case("1.3 B", 1024, 32 * KI, 1.0), OURS),
+    (gpu_case("1.3 B", 1024, 128 * KI, 1.0), BOTH),
+    (gpu_case("6.7 B", 2048, 128 * KI, 1.0), OURS),
+    (gpu_case("1.3 B", 1024, 128 * KI), OURS),
 ]
 # As far as the row's time goes.
 FURTHER = [
-    (gpu_case(name, length, tokens * KI), WITHOUT_CONTROL)
+    (gpu_case(name, length, tokens * KI), BOTH)
     for name, length, all_tokens in (
         ("6.7 B", 2048, (128, 32, 8)),
         ("1.3 B", 2048, (128, 32, 8)),
@@ -81,27 +81,24 @@ FURTHER = [
     )
     for tokens in all_tokens
 ]
-ROUNDS = [*FIXED, *((case, sides[::-1]) for case, sides in FIXED), *FURTHER]
+AGAIN = {OURS: OURS, BOTH: ("again", "ours")}
+ROUNDS = [*FIXED, *((case, AGAIN[sides]) for case, sides in FIXED), *FURTHER]
 FIRST = Case(TINY, 4 * TINY.length, 4, 1, 2)
 CLIPPED = Case(TINY, 4 * TINY.length, 4, 1, 2, 1.0)
 REHEARSED = [
-    (FIRST, WITH_CONTROL),
-    (CLIPPED, WITHOUT_CONTROL),
-    (Case(TINY, 2 * TINY.length, 4, 1, 2), WITHOUT_CONTROL),
-    (FIRST, WITH_CONTROL[::-1]),
+    (FIRST, BOTH),
+    (CLIPPED, OURS),
+    (Case(TINY, 2 * TINY.length, 4, 1, 2), BOTH),
+    (FIRST, AGAIN[BOTH]),
 ]
-
-
-def no_rates() -> dict[str, list[float]]:
-    return {side: [] for side in WITH_CONTROL}
 
 
 @dataclass
 class Measured:
     """Results of a case in all rounds so far."""
 
-    rates: dict[str, list[float]] = field(default_factory=no_rates)
-    runs: list[Run] = field(default_factory=list)  # ours
+    rates: list[float] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
 
 
 class Bench:
@@ -112,6 +109,7 @@ class Bench:
         self.exposed = row.table("of a step, what is waited for: transfers and updates")
         self.gaps = row.table("gaps of the device's memory at the peak, of the planned bytes")
         self.measured: dict[Case, Measured] = {}
+        self.residents: dict[Case, dict[str, list[float]]] = {}  # by the case without clipping
         self.too_large: set[Model] = set()  # for the device alone
 
     def has_time(self) -> bool:
@@ -119,6 +117,7 @@ class Bench:
 
     def take_round(self, case: Case, sides: tuple[str, ...]) -> None:
         measured = self.measured.setdefault(case, Measured())
+        rates = self.residents.setdefault(without_clipping(case), {"peer": [], "again": []})
         for side in sides:
             if not self.has_time():
                 what = "offloaded" if side == "ours" else "resident"
@@ -126,9 +125,9 @@ class Bench:
             elif side == "ours":
                 if run := self.offloaded(case):
                     measured.runs.append(run)
-                    measured.rates["ours"].append(rate_of(run, case.tokens, case.warm_steps) or 0)
+                    measured.rates.append(rate_of(run, case.tokens, case.warm_steps) or 0)
             elif rate := self.resident(case):
-                measured.rates[side].append(rate)
+                rates[side].append(rate)
         self.report()
 
     def offloaded(self, case: Case) -> Run | None:
@@ -168,18 +167,24 @@ class Bench:
         for table in (self.rates, self.flops, self.exposed, self.gaps):
             table.clear()
         for case, measured in self.measured.items():
-            if measured.rates["ours"]:
+            if measured.rates:
                 self.add_lines(case, measured)
         self.row.save()
 
     def add_lines(self, case: Case, measured: Measured) -> None:
         name, tera = str(case), 1e-12 * case.model.flop_per_token
-        sides = {side: rates for side, rates in measured.rates.items() if rates}
-        ours = statistics.median(sides["ours"])
+        resident = self.residents[without_clipping(case)]
+        peers = resident["peer"] + resident["again"]
+        ours = statistics.median(measured.rates)
         line = figure(name, tera * ours, "TFLOP/s")
-        if "peer" in sides:
-            self.rates.append(few_line(name, sides, "tokens/s", BARS.get((case.tokens, case.clipping))))
-            line["peer"] = tera * statistics.median(sides["peer"])
+        if peers:
+            rounds = min(len(measured.rates), len(peers))
+            sides = {"ours": measured.rates[:rounds], "peer": peers[:rounds]}
+            again = resident["again"]
+            control = {"control": few(quotients(again, resident["peer"]))} if again else {}
+            bar = BARS.get((case.tokens, case.clipping)) if case.model.name == "1.3 B" else None
+            self.rates.append(few_line(name, sides, "tokens/s", bar, **control))
+            line["peer"] = tera * statistics.median(peers)
         else:
             self.rates.append(figure(name, ours, "tokens/s"))
         self.flops.append(line)
@@ -188,9 +193,14 @@ class Bench:
         self.row.values[name] = {
             "parameters": case.model.parameters,
             "micro_batch": case.micro_batch,
+            "first_step_seconds": [run.first_step_seconds for run in measured.runs],
             "reports": [run.report for run in measured.runs],
             "steps": [run.steps for run in measured.runs],
         }
+
+
+def without_clipping(case: Case) -> Case:
+    return replace(case, clipping=0.0)
 
 
 def exposed_line(case: Case, runs: list[Run]) -> dict:
