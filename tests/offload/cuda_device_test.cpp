@@ -326,6 +326,17 @@ TEST(MakeCudaDevice, GivesEverythingBackWhicheverCallFails) {
   }
 }
 
+TEST(LetCudaWaitsSleep, AsksTheRuntimeAndTakesNoForAnAnswer) {
+  FakeCuda api;
+  cuda::let_waits_sleep(api, 0);
+  EXPECT_EQ(api.device_flags, unsigned{cudaDeviceScheduleBlockingSync});
+  EXPECT_THROW(cuda::let_waits_sleep(api, 1), CudaError);
+  FakeCuda old;
+  old.fail("set_device_flags", 1, cudaErrorSetOnActiveProcess);
+  EXPECT_NO_THROW(cuda::let_waits_sleep(old, 0));
+  EXPECT_EQ(old.device_flags, 0U);
+}
+
 TEST(MakeCudaDevice, NamesTheGpusWhenTheIndexIsNone) {
   for (const int index : {-1, 1}) {
     EXPECT_THAT(

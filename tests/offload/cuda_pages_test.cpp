@@ -57,7 +57,7 @@ class CudaPagesTest : public testing::Test {
  protected:
   CudaPagesTest() { EXPECT_EQ(api->stream_create(&compute, 0), cudaSuccess); }
   ~CudaPagesTest() override { static_cast<void>(api->stream_destroy(compute)); }
-  CudaPages find() { return cuda::find_pages({api, driver, 0, nullptr}); }
+  CudaPages find() { return cuda::find_pages({api, driver, 0, nullptr, nullptr}); }
   std::unique_ptr<Device> make(std::size_t pages) {
     return cuda::make_device(
         api, {.memory_bytes = pages * kPage, .page_bytes = kPage, .compute_stream = compute},
@@ -130,7 +130,8 @@ TEST_F(CudaPagesTest, AreNotUsedWhereOtherBytesComeBack) {
     }
     FakeDriver& honest;
   };
-  const CudaPages found = cuda::find_pages({api, std::make_shared<Liar>(*driver), 0, nullptr});
+  const CudaPages found =
+      cuda::find_pages({api, std::make_shared<Liar>(*driver), 0, nullptr, nullptr});
   EXPECT_EQ(found.page_bytes, 0U);
   EXPECT_EQ(found.why_not, "mapped pages return other bytes than were written");
   expect_nothing_left();

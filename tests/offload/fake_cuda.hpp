@@ -66,6 +66,7 @@ class FakeCuda final : public cuda::CudaApi {
 
   // A test sets these before it begins.
   int device_count = 1;
+  unsigned device_flags = 0;
   int driver_version = 13000;
   cudaError_t count_error = cudaSuccess;
   std::function<void()> before_copy = [] {};  // on the stream
@@ -135,6 +136,11 @@ class FakeCuda final : public cuda::CudaApi {
   }
   cuda::Result set_device(int device) override {
     return device < device_count ? enter("set_device") : cudaErrorInvalidDevice;
+  }
+  cuda::Result set_device_flags(unsigned flags) override {
+    const cudaError_t error = enter("set_device_flags");
+    if (error == cudaSuccess) device_flags = flags;
+    return error;
   }
   cuda::Result mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) override {
     *free_bytes = kMemoryBytes - used_bytes();

@@ -13,6 +13,7 @@ namespace sluice::plan {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 MachineFacts with_gpu(std::uint64_t free_bytes) {
   MachineFacts machine = roomy_machine();
@@ -45,6 +46,61 @@ TEST(GpuPlan, DeviceBytesAreTheGpus) {
   EXPECT_EQ(compute_name(plan), "cuda:0 (NVIDIA Test)");
   EXPECT_THAT(plan_table(plan), HasSubstr("estimated: a run measures it first"));
   EXPECT_THAT(plan_table(plan), HasSubstr("gaps"));
+}
+
+TEST(GpuPlan, KeepsMappedBlocksAsFarAsTheBudgetHasRoom) {
+  MachineFacts machine = with_gpu(8 * kGiB);
+  const auto kept_bytes = [&](const Plan& plan) {
+    for (const PlanRow& row : plan.planned.rows)
+      if (row.component == "kept blocks") return row.bytes.device;
+    return std::uint64_t{0};
+  };
+  const auto plan_with = [&](std::uint64_t page_bytes, config::ByteBudget budget) {
+    machine.device.gpu->page_bytes = page_bytes;
+    config::TrainConfig config = some_config();
+    config.sluice.device_bytes = budget;
+    return make_plan(config, model_config(4, 256), Placement::configured, machine);
+  };
+  EXPECT_EQ(kept_bytes(plan_with(0, {})), 0U) << "an arena maps nothing";
+  const Plan roomy = plan_with(2 * kMiB, {});
+  const std::uint64_t kept = kept_bytes(roomy);
+  EXPECT_GT(kept, 0U);
+  const std::uint64_t tight_bytes = roomy.planned.tiers.device - kept + kept / 4;
+  const Plan tight = plan_with(2 * kMiB, {config::ByteBudget::Kind::bytes, tight_bytes});
+  EXPECT_EQ(kept_bytes(tight), kept / 4);
+  EXPECT_EQ(tight.planned.tiers.device, tight_bytes);
+}
+
+TEST(GpuPlan, SparesCoresForLaunches) {
+  MachineFacts machine = with_gpu(8 * kGiB);
+  const auto optimizer_threads = [&](const config::TrainConfig& config) {
+    return make_plan(config, model_config(4, 256), Placement::configured, machine)
+        .schedule.threads.optimizer;
+  };
+  machine.cores = 16;
+  EXPECT_EQ(optimizer_threads(some_config()), 14);
+  config::TrainConfig config = some_config();
+  config.sluice.threads.optimizer = 16;
+  EXPECT_EQ(optimizer_threads(config), 16);
+  machine.cores = 4;
+  EXPECT_EQ(optimizer_threads(some_config()), 4) << "too few to spare two";
+  machine.cores = 16;
+  machine.device.gpu.reset();
+  EXPECT_EQ(optimizer_threads(some_config()), 16);
+}
+
+// At home in host memory, the head's part would come back to the device for the embedding's.
+TEST(GpuPlan, SumsTheGradientsOfATiedEmbeddingOnTheDevice) {
+  const MachineFacts machine = with_gpu(8 * kGiB);
+  config::TrainConfig config = some_config();
+  config.sluice.passes.each = config.gradient_accumulation_steps;
+  const Plan roomy = make_plan(config, model_config(4, 256), Placement::configured, machine);
+  EXPECT_EQ(roomy.units.front().gradients, Tier::device);
+  EXPECT_EQ(roomy.units[1].gradients, Tier::host);
+  EXPECT_THAT(plan_table(roomy), Not(HasSubstr("gradients waiting for the norm:")));
+  config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, roomy.least.device_bytes};
+  const Plan tight = make_plan(config, model_config(4, 256), Placement::configured, machine);
+  EXPECT_EQ(tight.units.front().gradients, Tier::host) << "it is the first to leave";
 }
 
 TEST(GpuPlan, TakesNoHostMemoryForTheDeviceTier) {

@@ -37,6 +37,7 @@ struct RunCase {
   bool fp32_sums = false;
   int layers = 2;
   std::uint64_t host_bytes = 64U << 20U;
+  std::optional<std::uint64_t> device_bytes = {};
   bool speculative = false;  // all units have second states
   std::optional<config::MasterFormat> master = {};
   std::optional<config::MomentFormat> moments = {};
@@ -65,6 +66,8 @@ class DeviceRun : public testing::TestWithParam<RunCase> {
     config.optimizer.lr = 1e-2;
     config.sluice.activations = each.activations;
     config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, each.host_bytes};
+    if (each.device_bytes)
+      config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, *each.device_bytes};
     config.sluice.passes.each = each.per_pass;
     config.sluice.passes.last = each.last_pass;
     if (each.speculative) config.sluice.speculative_bytes = {};  // auto

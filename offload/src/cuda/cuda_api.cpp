@@ -23,6 +23,7 @@ struct Functions {
   decltype(&::cudaGetDeviceCount) get_device_count;
   decltype(&::cudaGetDeviceProperties) get_device_properties;
   decltype(&::cudaSetDevice) set_device;
+  decltype(&::cudaSetDeviceFlags) set_device_flags;
   decltype(&::cudaMemGetInfo) mem_get_info;
   // These have overloads in C++.
   cudaError_t (*malloc)(void**, std::size_t);
@@ -53,6 +54,7 @@ Functions find_functions(void* library, std::string& missing) {
   finder.find(f.get_device_count, "cudaGetDeviceCount");
   finder.find(f.get_device_properties, "cudaGetDeviceProperties");
   finder.find(f.set_device, "cudaSetDevice");
+  finder.find(f.set_device_flags, "cudaSetDeviceFlags");
   finder.find(f.mem_get_info, "cudaMemGetInfo");
   finder.find(f.malloc, "cudaMalloc");
   finder.find(f.free, "cudaFree");
@@ -86,6 +88,7 @@ class CudaRuntime final : public CudaApi {
     return f_.get_device_properties(properties, device);
   }
   Result set_device(int device) override { return f_.set_device(device); }
+  Result set_device_flags(unsigned flags) override { return f_.set_device_flags(flags); }
   Result mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) override {
     return f_.mem_get_info(free_bytes, total_bytes);
   }

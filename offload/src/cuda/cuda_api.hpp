@@ -41,6 +41,7 @@ class CudaApi {
   virtual Result get_device_properties(cudaDeviceProp* properties, int device) = 0;
   // Sets the device of the calling thread.
   virtual Result set_device(int device) = 0;
+  virtual Result set_device_flags(unsigned flags) = 0;  // of the thread's device
 
   virtual Result mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) = 0;
   virtual Result malloc(void** block, std::size_t size_bytes) = 0;

@@ -67,7 +67,7 @@ std::unique_ptr<MemorySource> make_memory(const std::shared_ptr<CudaApi>& api,
     SLUICE_CHECK(driver != nullptr, "pages of a GPU's memory need its driver");
     return std::make_unique<MappedSource>(
         make_page_memory({api, std::move(driver), options.index,
-                          static_cast<cudaStream_t>(options.compute_stream)}),
+                          static_cast<cudaStream_t>(options.compute_stream), options.trace}),
         options.memory_bytes, Tier::device, kGranuleBytes);
   }
   return std::make_unique<ArenaSource>(make_device_source(api, options.index), options.memory_bytes,
@@ -243,6 +243,12 @@ std::unique_ptr<Device> make_device(std::shared_ptr<CudaApi> api, const CudaDevi
                                       std::move(driver));
 }
 
+void let_waits_sleep(CudaApi& api, int index) {
+  SLUICE_CUDA(api, set_device(index), "choosing how threads wait for the GPU");
+  const cudaError_t refused = api.set_device_flags(cudaDeviceScheduleBlockingSync);
+  if (refused != cudaSuccess) api.forget_error();
+}
+
 std::unique_ptr<DeviceStream> make_stream(GpuDevice& device) {
   return std::make_unique<GpuStream>(device.api(), device.index());
 }
@@ -267,6 +273,13 @@ std::uint64_t cuda_free_bytes(int index) {
   return free_bytes;
 }
 
+void let_cuda_waits_sleep(int index) {
+  std::string why_not;
+  const std::unique_ptr<cuda::CudaApi> api = cuda::load_cuda_runtime(why_not);
+  SLUICE_CHECK(api != nullptr, "the CUDA runtime cannot be loaded: " + why_not);
+  cuda::let_waits_sleep(*api, index);
+}
+
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {
   std::string why_not;
   std::shared_ptr<cuda::CudaApi> api = cuda::load_cuda_runtime(why_not);
@@ -284,8 +297,9 @@ CudaPages find_cuda_pages(int index) {
   std::shared_ptr<cuda::CudaApi> api = cuda::load_cuda_runtime(found.why_not);
   std::shared_ptr<cuda::DriverApi> driver =
       api == nullptr ? nullptr : cuda::load_cuda_driver(found.why_not);
-  return driver == nullptr ? found
-                           : cuda::find_pages({std::move(api), std::move(driver), index, nullptr});
+  return driver == nullptr
+             ? found
+             : cuda::find_pages({std::move(api), std::move(driver), index, nullptr, nullptr});
 }
 
 std::unique_ptr<DeviceStream> make_device_stream(Device& device) {

@@ -19,6 +19,7 @@ class GpuDevice : public Device {
 };
 
 CudaDevices find_devices(CudaApi& api);
+void let_waits_sleep(CudaApi& api, int index);
 std::unique_ptr<DeviceStream> make_stream(GpuDevice& device);
 // With page_bytes in the options, `driver` maps the memory.
 std::unique_ptr<Device> make_device(std::shared_ptr<CudaApi> api, const CudaDeviceOptions& options,

@@ -21,6 +21,10 @@ CudaPages find_cuda_pages(int) {
   return {0, kWhyNone};
 }
 
+void let_cuda_waits_sleep(int) {
+  throw InvalidArgument(kWhyNone);
+}
+
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&) {
   throw InvalidArgument(kWhyNone);
 }

@@ -44,9 +44,14 @@ std::vector<Item> items_in_order(Plan& plan, Tier from, const Preferences& prefe
     all.insert(all.end(), more.begin(), more.end());
   };
   if (from == Tier::device) {
-    // Saved activations hold the inputs. Gradients that several passes add up stay here.
+    // Gradients whose states are elsewhere are here to save time, unless several passes add them
+    // up: then they stay. Saved activations hold the inputs.
+    const bool states_here =
+        plan.config.zero.offload_optimizer.device == config::OffloadConfig::Device::none;
+    const bool may_leave = !plan.gradients_summed_on_device();
+    if (may_leave && !states_here) append(items.gradients);
     if (plan.config.sluice.activations != config::Activations::keep) append(items.inputs);
-    if (!plan.gradients_summed_on_device()) append(items.gradients);
+    if (may_leave && states_here) append(items.gradients);
     append(items.states);
     append(items.weights);
     return all;

@@ -84,11 +84,22 @@ std::vector<bool> are_for_slots(const Plan& plan) {
   return use;
 }
 
+// Whether other units add to the gradients of this one. On a GPU its gradients wait there: at home
+// in host memory, the sum so far would come back for each part, and the last part ends the step.
+std::vector<bool> are_summed_on_gpu(const Plan& plan) {
+  std::vector<bool> lends(plan.layouts.size(), false);
+  if (!plan.device.gpu || plan.own_loop()) return lends;
+  for (const zero::UnitLayout& layout : plan.layouts)
+    for (const auto& from : layout.borrowed) lends[from.unit] = true;
+  return lends;
+}
+
 // Gives every byte the tier that the configuration asks for.
 void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& preferences) {
   const std::vector<bool> for_slots = are_for_slots(plan);
   const Tier weights = tier_of(plan.config.zero.offload_param.device);
   const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
+  const std::vector<bool> summed_on_gpu = are_summed_on_gpu(plan);
   plan.units.assign(plan.layouts.size(), UnitPlacement{});
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     UnitPlacement& unit = plan.units[u];
@@ -96,7 +107,8 @@ void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& prefe
     unit.device_host_addressable = plan.device.host_addressable;
     unit.weights = weights;
     unit.states = states == Tier::nvme && u < preferences.units_off_nvme ? Tier::host : states;
-    const bool on_device = states == Tier::device || plan.gradients_summed_on_device();
+    const bool on_device =
+        states == Tier::device || plan.gradients_summed_on_device() || summed_on_gpu[u];
     unit.gradients = on_device ? Tier::device : Tier::host;
     unit.gradients_use_slots =
         rings.gradient_slots > 0 && unit.gradients == Tier::host && for_slots[u];
@@ -131,10 +143,13 @@ std::uint64_t over(std::uint64_t need, std::uint64_t budget) {
   return need > budget ? need - budget : 0;
 }
 
-void note_spill(Plan& plan, const char* what, Tier asked, Tier UnitPlacement::*member) {
+void note_spill(Plan& plan, const char* what, Tier asked, Tier UnitPlacement::*member,
+                const std::vector<bool>& placed_otherwise = {}) {
   std::size_t counts[4] = {0, 0, 0, 0};  // by tier
-  for (const UnitPlacement& unit : plan.units) {
-    if (unit.*member != asked) ++counts[static_cast<std::size_t>(unit.*member)];
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    if (!placed_otherwise.empty() && placed_otherwise[u]) continue;
+    const Tier tier = plan.units[u].*member;
+    if (tier != asked) ++counts[static_cast<std::size_t>(tier)];
   }
   constexpr std::pair<Tier, const char*> kPlaces[] = {
       {Tier::device, "on the device"}, {Tier::host, "in host memory"}, {Tier::nvme, "on NVMe"}};
@@ -188,7 +203,7 @@ void note_choices(Plan& plan, const Overlap& overlap, const Preferences& prefere
   const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
   const bool on_device = states == Tier::device || plan.gradients_summed_on_device();
   note_spill(plan, "gradients waiting for the norm", on_device ? Tier::device : Tier::host,
-             &UnitPlacement::gradients);
+             &UnitPlacement::gradients, on_device ? std::vector<bool>() : are_summed_on_gpu(plan));
   note_activations(plan, preferences);
   if (plan.config.sluice.overlap && overlap.prefetch_units == 0 &&
       plan.config.zero.prefetch_bucket_size > 0) {

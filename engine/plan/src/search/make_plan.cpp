@@ -36,10 +36,17 @@ constexpr std::uint64_t kGpuRuntimeBytes = 3 * kGiB;
 // An fp32 master, a 16-bit weight and a 16-bit gradient.
 constexpr std::uint64_t kBytesBesideMoments = 8;
 
-Threads choose_threads(const config::TrainConfig& config, int cores) {
+// Of a GPU's host: for the threads that launch forward and backward. On 16 cores updates with 16
+// threads have 130 GB/s where 14 threads have 150, since each launch takes a core from the middle
+// of a piece.
+constexpr int kCoresOfLaunches = 2;
+constexpr int kFewCores = 8;  // too few to spare two
+
+Threads choose_threads(const config::TrainConfig& config, int cores, bool gpu) {
   Threads threads;
   threads.compute = config.sluice.threads.compute.value_or(cores);
-  threads.optimizer = config.sluice.threads.optimizer.value_or(cores);
+  const int spared = gpu && cores >= kFewCores ? kCoresOfLaunches : 0;
+  threads.optimizer = config.sluice.threads.optimizer.value_or(cores - spared);
   threads.io = config.sluice.threads.io.value_or(std::max(1, config.aio.intra_op_parallelism));
   return threads;
 }
@@ -107,7 +114,7 @@ Plan describe(const config::TrainConfig& config, const Subject& subject, Placeme
   plan.compute_dtype = config.compute_dtype();
   plan.state_format = models::state_format(config);
   describe_units(plan, subject);
-  plan.schedule.threads = choose_threads(config, machine.cores);
+  plan.schedule.threads = choose_threads(config, machine.cores, machine.device.gpu.has_value());
   plan.device.host_addressable = machine.device.host_addressable;
   plan.device.gpu = machine.device.gpu;
   plan.device.has_nccl = machine.device.has_nccl;

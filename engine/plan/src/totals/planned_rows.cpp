@@ -1,5 +1,6 @@
 #include "totals/planned_rows.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,9 @@ using offload::pool_bytes;
 using offload::Tier;
 
 namespace {
+
+// The forward of a unit, the loss and the backward of a unit have blocks of their own sizes.
+constexpr std::uint64_t kKeptWorkspaces = 2;
 
 void add_to(TierBytes& bytes, Tier tier, std::uint64_t size_bytes) {
   switch (tier) {
@@ -154,6 +158,21 @@ void add_transient(Plan& plan, const StepModel& model) {
       {0, staging_of_ranks_bytes(plan), 0});
 }
 
+// Mapped blocks of another size that wait for their next use. A plan fits without them, so they
+// take what the budget has left: without them each step maps the blocks of its largest stage anew.
+void add_kept_blocks(Plan& plan, const StepModel& model) {
+  const bool pages = plan.device.gpu && plan.device.gpu->page_bytes > 0;
+  if (!pages || plan.own_loop()) return;
+  const std::uint64_t budget = plan.budget.device_bytes.value_or(plan.device.gpu->free_bytes);
+  if (budget <= plan.planned.tiers.device) return;
+  const Overlap overlap{plan.schedule.prefetch_units, plan.schedule.gradients_in_flight};
+  const std::uint64_t wanted = kKeptWorkspaces * model.peak(plan.units, overlap).workspace_bytes;
+  const std::uint64_t kept = std::min(wanted, budget - plan.planned.tiers.device);
+  plan.planned.rows.push_back(
+      {"kept blocks", "mapped for the next use of their size", {kept, 0, 0}});
+  plan.planned.tiers.device += kept;
+}
+
 }  // namespace
 
 void fill_rows(Plan& plan, const StepModel& model) {
@@ -166,6 +185,7 @@ void fill_rows(Plan& plan, const StepModel& model) {
     plan.planned.tiers.host = checked_add(plan.planned.tiers.host, row.bytes.host);
     plan.planned.tiers.nvme = checked_add(plan.planned.tiers.nvme, row.bytes.nvme);
   }
+  add_kept_blocks(plan, model);
 }
 
 }  // namespace sluice::plan

@@ -61,6 +61,11 @@ struct CudaDeviceOptions {
   Trace* trace = nullptr;  // rows "h2d" and "d2h"
 };
 
+// Lets threads that wait for the GPU sleep, for all of this process: by default the runtime waits
+// in a loop, on a core that the optimizer needs. Where the runtime refuses, as an old one does once
+// the GPU is in use, nothing changes. Throws CudaError where there is no such GPU.
+void let_cuda_waits_sleep(int index);
+
 // Throws InvalidArgument, with the reason, when the GPU does not exist; OutOfMemory when the GPU
 // has less free memory than `memory_bytes`; CudaError.
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options);

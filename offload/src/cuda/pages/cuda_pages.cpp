@@ -17,13 +17,16 @@ constexpr const char* kMapping = "mapping the GPU's memory";
 
 class EventMark final : public WorkMark {
  public:
-  EventMark(CudaApi& api, Event event) : api_(api), event_(std::move(event)) {}
+  EventMark(CudaApi& api, const TraceRow& row, Event event)
+      : api_(api), row_(row), event_(std::move(event)) {}
   void wait() override {
+    const TraceSpan waiting(row_, "wait", "for the last use");
     SLUICE_CUDA(api_, event_synchronize(event_.get()), "waiting to unmap the GPU's memory");
   }
 
  private:
   CudaApi& api_;
+  const TraceRow row_;
   Event event_;
 };
 
@@ -41,7 +44,8 @@ class DriverPages final : public PageMemory {
  public:
   explicit DriverPages(PageDevice device)
       : device_(std::move(device)),
-        page_bytes_((use(), page_bytes_of(*device_.driver, device_.index))) {}
+        page_bytes_((use(), page_bytes_of(*device_.driver, device_.index))),
+        row_(device_.trace, "pages") {}
 
   std::uint64_t page_bytes() const override { return page_bytes_; }
 
@@ -75,6 +79,7 @@ class DriverPages final : public PageMemory {
     if (error != CUDA_SUCCESS) log_driver_failed(*device_.driver, error, "mem_address_free");
   }
   void map(std::byte* begin, std::span<const Page> pages) override {
+    const TraceSpan mapping(row_, "map", {}, {"bytes", bytes_of(pages.size() * page_bytes_)});
     use();
     std::uint64_t mapped_bytes = 0;
     try {
@@ -91,6 +96,7 @@ class DriverPages final : public PageMemory {
     }
   }
   void unmap(std::byte* begin, std::uint64_t size_bytes) noexcept override {
+    const TraceSpan unmapping(row_, "unmap", {}, {"bytes", bytes_of(size_bytes)});
     const CUresult error = device_.driver->mem_unmap(address_of(begin), size_bytes);
     if (error != CUDA_SUCCESS) log_driver_failed(*device_.driver, error, "mem_unmap");
   }
@@ -99,15 +105,20 @@ class DriverPages final : public PageMemory {
     Event event(*device_.api, cudaEventDisableTiming | cudaEventBlockingSync);
     SLUICE_CUDA(*device_.api, event_record(event.get(), device_.compute_stream),
                 "marking the GPU's work");
-    return std::make_unique<EventMark>(*device_.api, std::move(event));
+    return std::make_unique<EventMark>(*device_.api, row_, std::move(event));
   }
 
  private:
   // The driver's calls need the context of the thread's device.
   void use() const { SLUICE_CUDA(*device_.api, set_device(device_.index), kMapping); }
 
+  static std::int64_t bytes_of(std::uint64_t size_bytes) {
+    return static_cast<std::int64_t>(size_bytes);
+  }
+
   const PageDevice device_;
   const std::uint64_t page_bytes_;
+  const TraceRow row_;
 };
 
 // A pattern that differs between the pages and within them.

@@ -7,6 +7,7 @@
 #include "cuda/cuda_api.hpp"
 #include "cuda/pages/driver_api.hpp"
 #include "memory/page_memory.hpp"
+#include "sluice/base/trace.hpp"
 #include "sluice/offload/cuda_device.hpp"
 
 namespace sluice::offload::cuda {
@@ -17,6 +18,7 @@ struct PageDevice {
   std::shared_ptr<DriverApi> driver;  // shared with the device
   int index = 0;
   cudaStream_t compute_stream = nullptr;  // marks are points of this stream
+  Trace* trace = nullptr;                 // row "pages": what mapping costs; outlives the memory
 };
 
 // Reserves, maps, writes, reads back and unmaps two pages in swapped order. Says why not where a
