@@ -3,7 +3,7 @@
 # wheel of the Python package, Sluice's libraries and those of the distribution that they need, stripped, with a manifest. LibTorch and CUDA are that
 # machine's own (the torch wheel of its python3). scripts/gpu_bundle.sh [FOLDER] (.cache/gpu-bundle by default), from the
 # tree configured in build/, which is built where it is not up to date. SLUICE_WHEEL: a wheel of this tree that was built for that machine's
-# Python, where it has another version than .venv here.
+# Python by scripts/wheel_for.py, where it has another version than .venv here.
 # The machine gets the repository's files and this folder; it needs the same processor architecture, and a glibc and
 # libstdc++ that are not older than here.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

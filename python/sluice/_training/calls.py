@@ -13,6 +13,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from . import objects
+
 log = logging.getLogger("sluice")
 
 Key = tuple[str, int]  # operation, and with debug what for; bytes of the whole tensor
@@ -149,10 +151,7 @@ def table(titles: Iterable[str], rows: Mapping[str, Mapping[int, Mapping[str, An
 
 def log_summary(show_straggler: bool, return_dict: bool) -> dict[str, Any] | None:
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    of_ranks = [calls.rows()]
-    if ranks > 1:
-        of_ranks = [{}] * ranks
-        dist.all_gather_object(of_ranks, calls.rows())
+    of_ranks = objects.gather(calls.rows()) if ranks > 1 else [calls.rows()]
     shown = summary(ranks)
     late = stragglers(of_ranks, rank) if show_straggler else None
     if rank == 0:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from .._launcher import take_variables
+from . import objects
 from .calls import calls
 from .peers import Peers, limit_seconds
 
@@ -92,8 +93,7 @@ class RankGroup:
         dist.all_gather_into_tensor(made.view(-1), own, group=self._group)
         if bool((made == own).all()):
             return
-        doing: list[Any] = [None] * self.world_size
-        dist.all_gather_object(doing, ("" if _peers is None else _peers.doing, self.label), group=self._group)
+        doing = objects.gather(("" if _peers is None else _peers.doing, self.label), self._group)
         shown = [
             f"rank {rank} is in {where} ({_KINDS[int(call[1])]} of {label or 'no unit'}, {int(call[2])} elements)"
             for rank, (call, (where, label)) in enumerate(zip(made, doing))
@@ -178,9 +178,8 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
     """Raises ValueError on every rank when one of them has another value of a fact."""
     if world_size() == 1:
         return
-    everyone: list[Any] = [None] * world_size()
     with waiting():
-        dist.all_gather_object(everyone, dict(facts))
+        everyone = objects.gather(dict(facts))
     for other, theirs in enumerate(everyone):
         for name in sorted({*everyone[0], *theirs}):
             here, there = everyone[0].get(name, "none"), theirs.get(name, "none")

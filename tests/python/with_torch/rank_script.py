@@ -7,6 +7,9 @@ import os
 import sys
 from pathlib import Path
 
+if json.loads(sys.argv[1]).get("without_numpy"):
+    sys.modules["numpy"] = None  # type: ignore[assignment]  # as where it is not installed
+
 import torch
 from small_models import batch, config, engine_of, loss_of, make
 

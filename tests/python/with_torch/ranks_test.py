@@ -57,6 +57,12 @@ def test_ranks_of_mpirun_train_as_those_of_torchrun(tmp_path: Path) -> None:
         assert_equal(mine, theirs[0])
 
 
+def test_ranks_need_no_numpy(tmp_path: Path) -> None:
+    keys = {"comms_logger": {"enabled": True}}
+    for mine in run(tmp_path, 2, steps=1, without_numpy=True, keys=keys):
+        assert sent([mine], "all_gather") > 0
+
+
 # Two micro-batches of one rank are added one after the other, as those of two ranks are. A tied weight has two gradients
 # in each micro-batch, which one rank adds in another order; so has the norm, which clips.
 @pytest.mark.parametrize(("tied", "clip", "frozen"), [(False, 0.0, False), (False, 0.0, True), (True, 0.0, False), (False, 1.0, True)])
