@@ -9,6 +9,8 @@ using torch::Tensor;
 
 namespace {
 
+constexpr double kDeviation = 0.02;  // of initial weights
+
 config::ModelConfig one_block(config::ModelConfig model) {
   model.n_layer = 1;
   return model;
@@ -24,10 +26,8 @@ UnitSamples::UnitSamples(const SampleShape& shape, torch::Device device)
       rows_(shape.micro_batch) {
   for (const zero::UnitLayout& layout : layouts_) {
     const auto count = static_cast<std::int64_t>(layout.flat_count);
-    Tensor values = torch::empty({count});
-    models::fill_initial(model_, layout, 1, 0,
-                         {values.data_ptr<float>(), static_cast<std::size_t>(count)});
-    weights_.push_back(values.to(kind_));
+    // Where they are used: one thread would draw a large model's on the host for seconds.
+    weights_.push_back(torch::empty({count}, kind_).normal_(0.0, kDeviation));
     gradients_.push_back(torch::zeros({count}, kind_.dtype(torch_dtype(shape.gradient_dtype))));
   }
   for (std::size_t u = 0; u < layouts_.size(); ++u) {
@@ -54,7 +54,7 @@ Tensor UnitSamples::tokens() const {
 }
 
 Tensor UnitSamples::hidden() const {
-  return torch::randn({rows_, model_.n_positions, model_.n_embd}).to(kind_);
+  return torch::randn({rows_, model_.n_positions, model_.n_embd}, kind_);
 }
 
 Tensor UnitSamples::input(std::size_t unit) const {
