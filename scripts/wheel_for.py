@@ -9,6 +9,7 @@ distribution's libraries, but not PyTorch's. Prints the path of the wheel in OUT
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -87,12 +88,12 @@ def main() -> None:
         run(programs / "wheel", "pack", "-d", folder, package)
         (packed,) = Path(folder).glob("*.whl")
         out.mkdir(parents=True, exist_ok=True)
-        before = set(out.glob("*.whl"))
+        repaired = Path(folder) / "repaired"
         path = f"{programs}:/usr/local/bin:/usr/bin:/bin"
         excluded = [part for name in ("libtorch*", "libc10*", "libsluice*", "libcu*", "libnv*") for part in ("--exclude", name)]
-        run(programs / "auditwheel", "repair", "--plat", "auto", "-w", out, *excluded, packed, env={"PATH": path})
-        made = set(out.glob("*.whl")) - before or {out / packed.name}
-        print(*made)
+        run(programs / "auditwheel", "repair", "--plat", "auto", "-w", repaired, *excluded, packed, env={"PATH": path})
+        (made,) = repaired.glob("*.whl")
+        print(shutil.move(made, out / made.name))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -17,14 +18,19 @@ namespace sluice {
 
 namespace {
 
-constexpr int kBackgroundNice = 10;  // a weight of 110 beside 1024
+constexpr int kBackgroundNice = 10;  // more than others: a tenth of their weight
+constexpr int kMostNice = 19;
 
 }  // namespace
 
 void take_priority(ThreadPriority priority) noexcept {
-  if (priority != ThreadPriority::background) return;
+  thread_local bool is_background = false;
+  if (priority != ThreadPriority::background || is_background) return;
+  is_background = true;
   // On Linux the process of a thread's number is that thread alone.
-  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kBackgroundNice);
+  const auto thread = static_cast<id_t>(::gettid());
+  const int now = ::getpriority(PRIO_PROCESS, thread);
+  (void)::setpriority(PRIO_PROCESS, thread, std::min(now + kBackgroundNice, kMostNice));
 }
 
 namespace {

@@ -181,7 +181,7 @@ class Bench:
             rounds = min(len(measured.rates), len(peers))
             sides = {"ours": measured.rates[:rounds], "peer": peers[:rounds]}
             again = resident["again"]
-            control = {"control": few(quotients(again, resident["peer"]))} if again else {}
+            control = {"control": few(quotients(again, resident["peer"]))} if again and resident["peer"] else {}
             bar = BARS.get((case.tokens, case.clipping)) if case.model.name == "1.3 B" else None
             self.rates.append(few_line(name, sides, "tokens/s", bar, **control))
             line["peer"] = tera * statistics.median(peers)

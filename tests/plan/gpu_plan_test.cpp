@@ -69,6 +69,13 @@ TEST(GpuPlan, KeepsMappedBlocksAsFarAsTheBudgetHasRoom) {
   const Plan tight = plan_with(2 * kMiB, {config::ByteBudget::Kind::bytes, tight_bytes});
   EXPECT_EQ(kept_bytes(tight), kept / 4);
   EXPECT_EQ(tight.planned.tiers.device, tight_bytes);
+  // A tenth of what is free stays for libraries, whatever the budget, and the plan is not refused.
+  std::uint64_t& free_bytes = machine.device.gpu->free_bytes;
+  free_bytes = roomy.planned.tiers.device - kept + kept / 4;
+  const Plan beyond = plan_with(2 * kMiB, {config::ByteBudget::Kind::bytes, 8 * kGiB});
+  EXPECT_EQ(beyond.planned.tiers.device, free_bytes / 10 * 9);
+  free_bytes = roomy.planned.tiers.device - kept;
+  EXPECT_EQ(kept_bytes(plan_with(2 * kMiB, {config::ByteBudget::Kind::bytes, 8 * kGiB})), 0U);
 }
 
 TEST(GpuPlan, SparesCoresForLaunches) {

@@ -99,7 +99,8 @@ void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& prefe
   const std::vector<bool> for_slots = are_for_slots(plan);
   const Tier weights = tier_of(plan.config.zero.offload_param.device);
   const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
-  const std::vector<bool> summed_on_gpu = are_summed_on_gpu(plan);
+  std::vector<bool> summed_on_gpu = are_summed_on_gpu(plan);
+  if (preferences.tied_gradients_in_host) summed_on_gpu.assign(plan.layouts.size(), false);
   plan.units.assign(plan.layouts.size(), UnitPlacement{});
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     UnitPlacement& unit = plan.units[u];
@@ -202,8 +203,11 @@ void note_choices(Plan& plan, const Overlap& overlap, const Preferences& prefere
              &UnitPlacement::states);
   const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
   const bool on_device = states == Tier::device || plan.gradients_summed_on_device();
+  std::vector<bool> wait_on_gpu = are_summed_on_gpu(plan);
+  for (std::size_t u = 0; u < plan.units.size(); ++u)
+    wait_on_gpu[u] = wait_on_gpu[u] && plan.units[u].gradients == Tier::device;
   note_spill(plan, "gradients waiting for the norm", on_device ? Tier::device : Tier::host,
-             &UnitPlacement::gradients, on_device ? std::vector<bool>() : are_summed_on_gpu(plan));
+             &UnitPlacement::gradients, on_device ? std::vector<bool>() : wait_on_gpu);
   note_activations(plan, preferences);
   if (plan.config.sluice.overlap && overlap.prefetch_units == 0 &&
       plan.config.zero.prefetch_bucket_size > 0) {

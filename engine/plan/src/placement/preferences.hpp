@@ -29,6 +29,9 @@ struct Preferences {
   // open.
   std::optional<PassSizes> passes;
 
+  // Gradients that other units add to wait in host memory: tiles without gradients are smaller.
+  // Tried where larger tiles find no room; never a search option.
+  bool tied_gradients_in_host = false;
   // Moves everything movable off the device. Tried only when all else fails; never a search option.
   bool least_on_device = false;
   // First units whose states are not on NVMe although the configuration puts them there: the drive

@@ -23,9 +23,13 @@ PlacedPlan find_placement(Plan plan, const StepModel& model, const Preferences& 
   PlacedPlan last{std::move(plan), {}};
   const std::vector<RingSizes> rings = ring_size_ladder(last.plan);
   const auto fits = [&](const Overlap& overlap, const Preferences& asked) {
+    Preferences in_host = asked;
+    in_host.tied_gradients_in_host = true;
     for (const RingSizes& chosen : {first_ring_sizes(last.plan, rings), rings.back()}) {
-      last.shortfall = place(last.plan, model, overlap, chosen, asked);
-      if (last.shortfall.fits()) return true;
+      for (const Preferences& each : {asked, in_host}) {
+        last.shortfall = place(last.plan, model, overlap, chosen, each);
+        if (last.shortfall.fits()) return true;
+      }
     }
     return false;
   };

@@ -160,10 +160,12 @@ void add_transient(Plan& plan, const StepModel& model) {
 
 // Mapped blocks of another size that wait for their next use. A plan fits without them, so they
 // take what the budget has left: without them each step maps the blocks of its largest stage anew.
+// A tenth of the free memory is for what libraries load later.
 void add_kept_blocks(Plan& plan, const StepModel& model) {
   const bool pages = plan.device.gpu && plan.device.gpu->page_bytes > 0;
   if (!pages || plan.own_loop()) return;
-  const std::uint64_t budget = plan.budget.device_bytes.value_or(plan.device.gpu->free_bytes);
+  const std::uint64_t most = plan.device.gpu->free_bytes / 10 * 9;
+  const std::uint64_t budget = std::min(most, plan.budget.device_bytes.value_or(most));
   if (budget <= plan.planned.tiers.device) return;
   const Overlap overlap{plan.schedule.prefetch_units, plan.schedule.gradients_in_flight};
   const std::uint64_t wanted = kKeptWorkspaces * model.peak(plan.units, overlap).workspace_bytes;

@@ -13,7 +13,7 @@ namespace {
 
 RunDevice make_gpu(const plan::GpuFacts& gpu, std::uint64_t memory_bytes, TensorMemory tensors,
                    Trace* trace) {
-  // A program of its own decides how its threads wait.
+  // Where LibTorch keeps its own memory, the program around decides how its threads wait.
   if (tensors == TensorMemory::budget) offload::let_cuda_waits_sleep(gpu.index);
   RunDevice made;
   made.gpu = load_gpu_compute(gpu.index, tensors);
