@@ -21,20 +21,6 @@ namespace {
 constexpr int kBackgroundNice = 10;  // more than others: a tenth of their weight
 constexpr int kMostNice = 19;
 
-}  // namespace
-
-void take_priority(ThreadPriority priority) noexcept {
-  thread_local bool is_background = false;
-  if (priority != ThreadPriority::background || is_background) return;
-  is_background = true;
-  // On Linux the process of a thread's number is that thread alone.
-  const auto thread = static_cast<id_t>(::gettid());
-  const int now = ::getpriority(PRIO_PROCESS, thread);
-  (void)::setpriority(PRIO_PROCESS, thread, std::min(now + kBackgroundNice, kMostNice));
-}
-
-namespace {
-
 // Threads that wait until the object is destroyed. Confined to thread: its maker.
 class WaitingThreads {
  public:
@@ -94,6 +80,16 @@ std::string process_limit() {
 }
 
 }  // namespace
+
+void take_priority(ThreadPriority priority) noexcept {
+  thread_local bool is_background = false;
+  if (priority != ThreadPriority::background || is_background) return;
+  is_background = true;
+  // On Linux the process of a thread's number is that thread alone.
+  const auto thread = static_cast<id_t>(::gettid());
+  const int now = ::getpriority(PRIO_PROCESS, thread);
+  (void)::setpriority(PRIO_PROCESS, thread, std::min(now + kBackgroundNice, kMostNice));
+}
 
 std::optional<int> allowed_cores() {
   // The kernel answers EINVAL when the set is smaller than its own.

@@ -36,9 +36,9 @@ constexpr std::uint64_t kGpuRuntimeBytes = 3 * kGiB;
 // An fp32 master, a 16-bit weight and a 16-bit gradient.
 constexpr std::uint64_t kBytesBesideMoments = 8;
 
-// Of a GPU's host: for the threads that launch forward and backward. On 16 cores updates with 16
-// threads have 130 GB/s where 14 threads have 150, since each launch takes a core from the middle
-// of a piece.
+// The threads that launch forward and backward have these on a GPU's host. On 16 cores updates with
+// 16 threads have 130 GB/s where 14 threads have 150, since each launch takes a core from the
+// middle of a piece.
 constexpr int kCoresOfLaunches = 2;
 constexpr int kFewCores = 8;  // too few to spare two
 

@@ -118,9 +118,7 @@ std::string how_known(const Plan& plan) {
 }
 
 // Adds the rows of transient bytes on the device, and of the rings.
-void add_transient(Plan& plan, const StepModel& model) {
-  const Overlap overlap{plan.schedule.prefetch_units, plan.schedule.gradients_in_flight};
-  const DeviceTransient transient = model.peak(plan.units, overlap);
+void add_transient(Plan& plan, const DeviceTransient& transient) {
   const auto row = [&](const char* name, std::string note, TierBytes bytes) {
     if (bytes.device + bytes.host + bytes.nvme > 0)
       plan.planned.rows.push_back({name, std::move(note), bytes});
@@ -161,15 +159,14 @@ void add_transient(Plan& plan, const StepModel& model) {
 // Mapped blocks of another size that wait for their next use. A plan fits without them, so they
 // take what the budget has left: without them each step maps the blocks of its largest stage anew.
 // A tenth of the free memory is for what libraries load later.
-void add_kept_blocks(Plan& plan, const StepModel& model) {
+void add_kept_blocks(Plan& plan, const DeviceTransient& transient) {
   const bool pages = plan.device.gpu && plan.device.gpu->page_bytes > 0;
   if (!pages || plan.own_loop()) return;
   const std::uint64_t most = plan.device.gpu->free_bytes / 10 * 9;
   const std::uint64_t budget = std::min(most, plan.budget.device_bytes.value_or(most));
   if (budget <= plan.planned.tiers.device) return;
-  const Overlap overlap{plan.schedule.prefetch_units, plan.schedule.gradients_in_flight};
-  const std::uint64_t wanted = kKeptWorkspaces * model.peak(plan.units, overlap).workspace_bytes;
-  const std::uint64_t kept = std::min(wanted, budget - plan.planned.tiers.device);
+  const std::uint64_t kept =
+      std::min(kKeptWorkspaces * transient.workspace_bytes, budget - plan.planned.tiers.device);
   plan.planned.rows.push_back(
       {"kept blocks", "mapped for the next use of their size", {kept, 0, 0}});
   plan.planned.tiers.device += kept;
@@ -181,13 +178,15 @@ void fill_rows(Plan& plan, const StepModel& model) {
   plan.planned.rows.clear();
   plan.planned.tiers = {};
   add_homes(plan);
-  add_transient(plan, model);
+  const Overlap overlap{plan.schedule.prefetch_units, plan.schedule.gradients_in_flight};
+  const DeviceTransient transient = model.peak(plan.units, overlap);
+  add_transient(plan, transient);
   for (const PlanRow& row : plan.planned.rows) {
     plan.planned.tiers.device = checked_add(plan.planned.tiers.device, row.bytes.device);
     plan.planned.tiers.host = checked_add(plan.planned.tiers.host, row.bytes.host);
     plan.planned.tiers.nvme = checked_add(plan.planned.tiers.nvme, row.bytes.nvme);
   }
-  add_kept_blocks(plan, model);
+  add_kept_blocks(plan, transient);
 }
 
 }  // namespace sluice::plan
