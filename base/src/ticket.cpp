@@ -16,6 +16,7 @@ struct TicketState {
   CondVar ended_changed;
   bool ended SLUICE_GUARDED_BY(mutex) = false;
   std::exception_ptr error SLUICE_GUARDED_BY(mutex);
+  std::vector<std::function<void()>> calls SLUICE_GUARDED_BY(mutex);  // of when_ended()
   std::vector<Ticket> parts;  // of a joined ticket: all must end; the ticket's owner uses them
 
   void wait() {
@@ -66,6 +67,15 @@ void Ticket::wait() const {
   if (state_) state_->wait();
 }
 
+void Ticket::when_ended(std::function<void()> call) const {
+  if (state_) {
+    SLUICE_CHECK(state_->parts.empty(), "when_ended() of a joined ticket");
+    MutexLock lock(state_->mutex);
+    if (!state_->ended) return state_->calls.push_back(std::move(call));
+  }
+  call();
+}
+
 void Ticket::finish() {
   if (!state_) return;
   const auto state = std::exchange(state_, nullptr);
@@ -104,10 +114,15 @@ void TicketSource::complete(std::exception_ptr error) {
   assert(state != nullptr);
   // Notify under the lock. The waiter may drop its half once it sees `ended`; this local pointer
   // keeps the state alive until the lock is released.
-  MutexLock lock(state->mutex);
-  state->ended = true;
-  state->error = std::move(error);
-  state->ended_changed.notify_all();
+  std::vector<std::function<void()>> calls;
+  {
+    MutexLock lock(state->mutex);
+    state->ended = true;
+    state->error = std::move(error);
+    calls.swap(state->calls);
+    state->ended_changed.notify_all();
+  }
+  for (const std::function<void()>& call : calls) call();
 }
 
 void finish_all(std::vector<Ticket>& tickets) {

@@ -24,6 +24,9 @@ def same_bits(row: Row) -> None:
         "resident": replace(work, resident=True),
         "resident again": replace(work, resident=True),
         "in host memory": work,
+        "in host memory, part of it updated by the GPU": replace(
+            work, weights="none", sluice=PASSES | {"gpu_updates": True}
+        ),
         "states on NVMe": replace(work, optimizer="nvme"),
         "states and weights on NVMe": replace(work, optimizer="nvme", weights="nvme"),
         "resident, 4 passes": replace(work, resident=True, sluice=FOUR_PASSES),

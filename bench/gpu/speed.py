@@ -34,6 +34,7 @@ class Case:
     warm_steps: int
     micro_batch: int
     clipping: float = 0.0
+    gpu_updates: bool = False
 
     @property
     def work(self) -> Work:
@@ -45,12 +46,14 @@ class Case:
             self.steps,
             weights="none",
             clipping=self.clipping,
+            sluice={"gpu_updates": True} if self.gpu_updates else {},
         )
 
     def __str__(self) -> str:
         length = self.model.length
         text = f"{self.model.name}, sequences of {length:,}, {self.tokens:,} tokens a step"
-        return text + (f", clipping {self.clipping:g}" if self.clipping else "")
+        text += f", clipping {self.clipping:g}" if self.clipping else ""
+        return text + (", gpu_updates" if self.gpu_updates else "")
 
 
 def gpu_case(name: str, length: int, tokens: int, clipping: float = 0.0) -> Case:
@@ -59,15 +62,22 @@ def gpu_case(name: str, length: int, tokens: int, clipping: float = 0.0) -> Case
     return Case(gpt(name, length), tokens, steps, warm, micro_batch, clipping)
 
 
+def with_gpu_updates(case: Case) -> Case:
+    return replace(case, gpu_updates=True)
+
+
 OURS = ("ours",)
 BOTH = ("ours", "peer")
 # The fixed set, in this order, each as a round of its own; then once more, in the other order of sides: the second run of a peer
 # is the control of the first. plain_loop does not clip: with clipping, its rate without is the bound.
 FIXED = [
     (gpu_case("1.3 B", 1024, 8 * KI), BOTH),
+    (with_gpu_updates(gpu_case("1.3 B", 1024, 8 * KI)), OURS),
     (gpu_case("1.3 B", 1024, 32 * KI), BOTH),
     (gpu_case("1.3 B", 1024, 32 * KI, 1.0), OURS),
+    (with_gpu_updates(gpu_case("1.3 B", 1024, 32 * KI, 1.0)), OURS),
     (gpu_case("1.3 B", 1024, 128 * KI, 1.0), BOTH),
+    (with_gpu_updates(gpu_case("6.7 B", 2048, 128 * KI, 1.0)), OURS),
     (gpu_case("6.7 B", 2048, 128 * KI, 1.0), OURS),
     (gpu_case("1.3 B", 1024, 128 * KI), OURS),
 ]
@@ -88,6 +98,7 @@ CLIPPED = Case(TINY, 4 * TINY.length, 4, 1, 2, 1.0)
 REHEARSED = [
     (FIRST, BOTH),
     (CLIPPED, OURS),
+    (with_gpu_updates(CLIPPED), OURS),
     (Case(TINY, 2 * TINY.length, 4, 1, 2), BOTH),
     (FIRST, AGAIN[BOTH]),
 ]
@@ -109,7 +120,7 @@ class Bench:
         self.exposed = row.table("of a step, what is waited for: transfers and updates")
         self.gaps = row.table("gaps of the device's memory at the peak, of the planned bytes")
         self.measured: dict[Case, Measured] = {}
-        self.residents: dict[Case, dict[str, list[float]]] = {}  # by the case without clipping
+        self.residents: dict[Case, dict[str, list[float]]] = {}  # by resident_of()
         self.too_large: set[Model] = set()  # for the device alone
 
     def has_time(self) -> bool:
@@ -117,7 +128,7 @@ class Bench:
 
     def take_round(self, case: Case, sides: tuple[str, ...]) -> None:
         measured = self.measured.setdefault(case, Measured())
-        rates = self.residents.setdefault(without_clipping(case), {"peer": [], "again": []})
+        rates = self.residents.setdefault(resident_of(case), {"peer": [], "again": []})
         for side in sides:
             if not self.has_time():
                 what = "offloaded" if side == "ours" else "resident"
@@ -173,7 +184,7 @@ class Bench:
 
     def add_lines(self, case: Case, measured: Measured) -> None:
         name, tera = str(case), 1e-12 * case.model.flop_per_token
-        resident = self.residents[without_clipping(case)]
+        resident = self.residents[resident_of(case)]
         peers = resident["peer"] + resident["again"]
         ours = statistics.median(measured.rates)
         line = figure(name, tera * ours, "TFLOP/s")
@@ -199,8 +210,8 @@ class Bench:
         }
 
 
-def without_clipping(case: Case) -> Case:
-    return replace(case, clipping=0.0)
+def resident_of(case: Case) -> Case:
+    return replace(case, clipping=0.0, gpu_updates=False)
 
 
 def exposed_line(case: Case, runs: list[Run]) -> dict:

@@ -84,6 +84,25 @@ class VirtualDevice final : public offload::Device {
     });
     return ticket;
   }
+  // Reads and writes what it uses at an H100's bandwidth. Compute work goes on beside it: what it
+  // loses is not imitated.
+  Ticket begin_work(offload::DeviceWork work, const offload::ComputePoint& after) override {
+    constexpr double kMemoryBandwidth = 3e12;
+    double bytes = 0;
+    for (const offload::DeviceSpan& use : work.uses) bytes += static_cast<double>(use.size_bytes());
+    const double seconds = 2 * bytes / kMemoryBandwidth;
+    const double now = clock_.now();
+    TicketSource done;
+    Ticket ticket = done.ticket();
+    MutexLock lock(mutex_);
+    worked_at_ = std::max({now, worked_at_, time_at(after)}) + seconds;
+    clock_.at(worked_at_,
+              [issue = std::move(work.issue), ended = VirtualClock::completing(std::move(done))] {
+                issue(nullptr);
+                ended();
+              });
+    return ticket;
+  }
   offload::CopyCounters counters() const override { return {}; }
 
  private:
@@ -165,6 +184,7 @@ class VirtualDevice final : public offload::Device {
   const double bandwidth_;
   mutable Mutex mutex_;
   double computed_at_ SLUICE_GUARDED_BY(mutex_) = 0;  // when all issued work has run
+  double worked_at_ SLUICE_GUARDED_BY(mutex_) = 0;    // when all works have run
   double compute_seconds_ SLUICE_GUARDED_BY(mutex_) = 0;
   Link in_ SLUICE_GUARDED_BY(mutex_);
   Link out_ SLUICE_GUARDED_BY(mutex_);

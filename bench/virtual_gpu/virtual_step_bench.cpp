@@ -13,7 +13,8 @@
 //
 // Prints a JSON object: for each case the step over that of a machine whose copies and updates take
 // no time ("of_resident": the shorter over the longer), the same by the prediction, and the
-// difference. Ends with 1 when a difference is larger than 0.03.
+// difference. Ends with 1 when a difference is larger than 0.03, or than 0.05 with "gpu_updates":
+// there gradients wait behind states for the link, which the prediction leaves out.
 
 #include <ATen/Parallel.h>
 
@@ -60,6 +61,7 @@ struct Case {
   double clipping;                // 0: none; otherwise it clips nothing
   std::uint64_t speculative = 0;  // percent of the states that have second states
   std::int64_t last_pass = 0;     // micro-batches, if not per_pass
+  bool gpu_updates = false;
 };
 
 constexpr double kClipsNothing = 1e9;
@@ -73,6 +75,9 @@ const std::vector<Case> kCases = {
     {"1.3B_32K_clipping", 24, 1570, 4, 4, 8192, kClipsNothing},
     {"1.3B_32K_clipping_speculative", 24, 1570, 4, 4, 8192, kClipsNothing, 100},
     {"1.3B_8K", 24, 1570, 1, 1, 8192, 0},
+    {"1.3B_32K_clipping_gpu_updates", 24, 1570, 4, 4, 8192, kClipsNothing, 0, 0, true},
+    {"1.3B_8K_gpu_updates", 24, 1570, 1, 1, 8192, 0, 0, 0, true},
+    {"1.3B_8K_clipping_gpu_updates", 24, 1570, 1, 1, 8192, kClipsNothing, 0, 0, true},
     {"1.3B_8K_clipping", 24, 1570, 1, 1, 8192, kClipsNothing},
     {"1.3B_8K_clipping_speculative", 24, 1570, 1, 1, 8192, kClipsNothing, 100},
     {"6.7B_32K", 32, 785, 8, 2, 4096, 0},
@@ -80,6 +85,7 @@ const std::vector<Case> kCases = {
     {"6.7B_128K", 32, 785, 32, 2, 4096, 0},
     {"6.7B_128K_clipping", 32, 785, 32, 2, 4096, kClipsNothing},
     {"6.7B_128K_clipping_speculative", 32, 785, 32, 2, 4096, kClipsNothing, 50},
+    {"6.7B_128K_clipping_gpu_updates", 32, 785, 32, 2, 4096, kClipsNothing, 0, 0, true},
 };
 
 constexpr std::int64_t kWidth = 64;
@@ -104,8 +110,9 @@ config::TrainConfig config_of(const Case& each) {
   if (each.last_pass > 0) config.sluice.passes.last = each.last_pass;
   config.sluice.threads.compute = 1;  // threads that wait for work would run, and hold up the time
   config.sluice.threads.optimizer = 2;
+  config.sluice.updates.on_gpu = each.gpu_updates;
   if (each.speculative > 0)
-    config.sluice.speculative_bytes = {ByteBudget::Kind::percent, each.speculative};
+    config.sluice.updates.speculative_bytes = {ByteBudget::Kind::percent, each.speculative};
   return config;
 }
 
@@ -130,7 +137,8 @@ plan::Plan plan_of(const Case& each) {
   machine.device.gpu =
       plan::GpuFacts{0, "virtual", std::uint64_t{1} << 40U, std::uint64_t{1} << 40U};
   plan::Plan plan = plan::make_plan(config, model_of(each), plan::Placement::configured, machine);
-  plan.rings.update.tile_elements = 8192;  // six tiles of a block
+  plan.rings.update.tile_elements = 8192;  // six tiles of a block; a large model has some 50
+  if (each.gpu_updates) plan.rings.update.tile_elements = 2048;  // 24 of a block
   return plan;
 }
 
@@ -179,6 +187,7 @@ struct Measured {
   double step_seconds = 0;
   double compute_seconds = 0;  // of a step
   SpeculativeCounters speculated;
+  double device_share = 0;  // of the elements that were updated
 };
 
 // The seconds of a step in the long run.
@@ -214,7 +223,10 @@ Measured measure(const Case& each, const plan::Plan& plan, const Rates& rates) {
     measured.step_seconds = (clock.now() - began) / kCounted;
     measured.compute_seconds = (gpu.device().compute_seconds() - computed) / kCounted;
     runner.finish_updates();
-    measured.speculated = resources.updater->counters().speculated;
+    const UpdateCounters counters = resources.updater->counters();
+    measured.speculated = counters.speculated;
+    const auto device = static_cast<double>(counters.device_elements);
+    measured.device_share = device / (device + static_cast<double>(optimizer.elements));
   }
   bench::use_optimizer(nullptr);
   SLUICE_CHECK(optimizer.elements > 0, "no update took any time: the program is linked wrongly");
@@ -236,17 +248,17 @@ double compare(const Case& each, const Rates& rates, const char* separator) {
   const double difference = predicted_ratio - ratio;
   std::printf(
       "%s\n  {\"case\": \"%s\", \"of_resident\": %.4f, \"predicted\": %.4f, \"difference\": %.4f, "
-      "\"exposed\": %.4f, \"compute_as_predicted\": %.4f, \"kept\": %llu, \"dropped\": %llu}",
+      "\"exposed\": %.4f, \"compute_as_predicted\": %.4f, \"kept\": %llu, \"dropped\": %llu, "
+      "\"device_share\": %.2f}",
       separator, each.name, ratio, predicted_ratio, difference, 1 - ratio,
       measured.compute_seconds / predicted.compute_seconds,
       static_cast<unsigned long long>(measured.speculated.kept),
-      static_cast<unsigned long long>(measured.speculated.dropped));
+      static_cast<unsigned long long>(measured.speculated.dropped), measured.device_share);
   std::fflush(stdout);
   return difference;
 }
 
 int run(int count, char** arguments) {
-  constexpr double kLargestDifference = 0.03;
   Rates rates;
   std::string only;
   std::int64_t layers = 0;
@@ -276,15 +288,18 @@ int run(int count, char** arguments) {
               rates.copy_GBps, rates.update_GBps, rates.compute_TFLOPs);
   const char* separator = "";
   double largest = 0;
+  bool agree = true;
   for (Case each : kCases) {
     if (!only.empty() && only != each.name) continue;
     if (layers > 0) each.layers = layers;
-    largest = std::max(largest, std::abs(compare(each, rates, separator)));
+    const double difference = std::abs(compare(each, rates, separator));
+    largest = std::max(largest, difference);
+    agree = agree && difference <= (each.gpu_updates ? 0.05 : 0.03);
     separator = ",";
   }
   std::printf("\n], \"largest_difference\": %.4f}\n", largest);
   SLUICE_CHECK(*separator != 0, "no case has the name " + only);
-  return largest <= kLargestDifference ? 0 : 1;
+  return agree ? 0 : 1;
 }
 
 }  // namespace

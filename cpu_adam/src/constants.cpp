@@ -158,7 +158,11 @@ Rule rule_of(const OptimizerConfig& config) {
 }
 
 std::size_t moment_count(const OptimizerConfig& config) {
-  switch (rule_of(config)) {
+  return moment_count(rule_of(config));
+}
+
+std::size_t moment_count(Rule rule) {
+  switch (rule) {
     case Rule::adam:
       return 2;
     case Rule::amsgrad:

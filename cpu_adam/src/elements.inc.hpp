@@ -234,7 +234,7 @@ HWY_INLINE void store_moments(const TileArguments& tile, std::size_t i, const Mo
   // Iota from 0 is a constant; from anything else it goes through memory.
   const BitVec noise = noise_at(tile.rounding, i, hn::Iota(Bits(), 0));
   const auto to = [&](std::size_t k) { return static_cast<Bf16*>(tile.moments[k]) + i; };
-  store_rounded<kNoiseShift[0]>(to(0), moments[0], noise, part);
-  if (count > 1) store_rounded<kNoiseShift[1]>(to(1), moments[1], noise, part);
-  if (count > 2) store_rounded<kNoiseShift[2]>(to(2), moments[2], noise, part);
+  store_rounded<noise_shift(0)>(to(0), moments[0], noise, part);
+  if (count > 1) store_rounded<noise_shift(1)>(to(1), moments[1], noise, part);
+  if (count > 2) store_rounded<noise_shift(2)>(to(2), moments[2], noise, part);
 }

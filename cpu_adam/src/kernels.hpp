@@ -17,63 +17,12 @@
 #include "sluice/base/dtype.hpp"
 #include "sluice/base/executor.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
+#include "sluice/cpu_adam/step_arguments.hpp"
 
 namespace sluice::cpu_adam {
 
-enum class Rule { adam, amsgrad, adagrad, lion, momentum, sgd };
-inline constexpr std::size_t kRules = 6;
+inline constexpr std::size_t kRules = 6;  // alternatives of Rule
 
-// The constants of a step, equal for all elements: computed in double, rounded to fp32 once. Fields
-// that a rule does not use are 0.
-struct StepConstants {
-  float gradient_factor;  // multiplies the gradient first; negative with maximize
-  float l2;               // weight decay added to the gradient
-  float keep;             // 1 - learning rate * decoupled weight decay; 1 without
-  float beta1;            // SGD: the momentum
-  float one_minus_beta1;  // SGD: 1 - dampening
-  float beta2;
-  float one_minus_beta2;
-  float epsilon;    // Adam: times sqrt(1 - beta2^step)
-  float step_size;  // the learning rate of this step; Adam: times sqrt(1 - beta2^step) / (1 -
-                    // beta1^step)
-  bool has_l2;
-  bool nesterov;
-};
-
-// Ordinary stores, or stores that bypass the caches. A streaming store does not fetch the line that
-// it overwrites; a weight larger than the caches is not read again soon. The caller flushes streams
-// before other threads read the weight (hwy::FlushStream).
-enum class WeightStore { cached, streaming };
-enum class WeightType { none, fp32, bf16, fp16 };
-
-// Key of the noise for stochastic rounding: 32 bits for each element, from the low half of the
-// element's number and two keys (rounding_key()).
-struct RoundingKey {
-  std::uint32_t first = 0;  // low half of the first element's number; must not wrap in a run
-  std::uint32_t keys[2] = {0, 0};
-};
-
-enum class MasterLayout { fp32, split };
-// The types of a tile's states.
-struct StateLayout {
-  MasterLayout master = MasterLayout::fp32;
-  std::size_t moments = 0;
-  std::size_t moment_bytes = sizeof(float);  // per element
-};
-
-// One run of elements. Owns nothing.
-struct TileArguments {
-  void* master;        // fp32, or the bf16 weight of a split master
-  std::uint16_t* low;  // lower halves of a split master, else null
-  std::array<void*, kMostMoments> moments;
-  const void* gradient;
-  DType gradient_type;
-  void* weight;
-  WeightType weight_type;
-  std::size_t count;
-  WeightStore store;
-  RoundingKey rounding;
-};
 // Returns true if every value that it wrote is finite; false if one may not be (finite_check.hpp).
 using StepFunction = bool (*)(const StepConstants&, const TileArguments&);
 

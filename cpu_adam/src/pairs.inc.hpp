@@ -82,8 +82,8 @@ HWY_INLINE void pairs_at(const Lanes& c, Vec factor, const TileArguments& tile, 
     const auto store = [&]<int kShift>(std::size_t k) {
       store_rounded_pairs<kShift>(tile.moments[k], i, even[k], odd[k], even_noise, odd_noise);
     };
-    store.template operator()<kNoiseShift[0]>(0);
-    if constexpr (R::kMoments > 1) store.template operator()<kNoiseShift[1]>(1);
-    if constexpr (R::kMoments > 2) store.template operator()<kNoiseShift[2]>(2);
+    store.template operator()<noise_shift(0)>(0);
+    if constexpr (R::kMoments > 1) store.template operator()<noise_shift(1)>(1);
+    if constexpr (R::kMoments > 2) store.template operator()<noise_shift(2)>(2);
   }
 }

@@ -1,7 +1,5 @@
 #include "rounding.hpp"
 
-#include <cmath>
-
 namespace sluice::cpu_adam {
 
 namespace {
@@ -25,17 +23,11 @@ RoundingKey rounding_key(const Step& step, std::uint64_t first) {
 }
 
 SplitValue split(float value) {
-  // Rounding a NaN's payload could carry into the exponent and overflow it.
-  const auto bits = std::isnan(value) ? 0x7FC00000U : std::bit_cast<std::uint32_t>(value);
-  return {Bf16{static_cast<std::uint16_t>((bits + 0x8000U) >> 16U)},
-          static_cast<std::uint16_t>(bits)};
+  return halves_of(value);
 }
 
-// Adds the lower half as a signed number: from 0x8000 on, split() rounded the weight up.
 float join(SplitValue value) {
-  const auto low = static_cast<std::int16_t>(value.low);
-  return std::bit_cast<float>((std::uint32_t{value.weight.bits} << 16U) +
-                              static_cast<std::uint32_t>(std::int32_t{low}));
+  return joined(value);
 }
 
 }  // namespace sluice::cpu_adam

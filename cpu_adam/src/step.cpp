@@ -30,6 +30,17 @@ constexpr std::uintptr_t kStreamingAlignment = 64;
 // other lines gain.
 constexpr std::size_t kStreamingTile = 256;
 
+// Elements from number `first` on that one rounding key serves: it changes at multiples of 2^32.
+constexpr std::uint64_t left_of_key(std::uint64_t first) {
+  return (std::uint64_t{1} << 32U) - static_cast<std::uint32_t>(first);
+}
+
+// Returns whether every value that was written is finite.
+bool run_on(StepFunction function, const StepConstants& constants, const TileArguments& run,
+            const StateLayout& layout) {
+  return function(constants, run) || first_non_finite(run, layout) == run.count;
+}
+
 // A checked tile: the function to run and its memory. Any thread may run parts of it.
 struct TilePlan {
   const StepConstants* constants;
@@ -40,42 +51,61 @@ struct TilePlan {
 
   std::size_t count() const { return arguments.count; }
 
+  // The run of `count` elements from `first` on, or as many of them as one rounding key serves.
+  TileArguments run_at(const Step& step, std::size_t first, std::size_t count) const {
+    TileArguments out = advanced(arguments, layout, first);
+    out.rounding = rounding_key(step, first_element + first);
+    out.count = std::min(count, left_of_key(first_element + first));
+    return out;
+  }
+
   // Returns whether every value that was written is finite.
   bool run(const Step& step, std::size_t first, std::size_t count) const {
-    TileArguments part = advanced(arguments, layout, first);
-    part.count = count;
-    part.rounding = rounding_key(step, first_element + first);
-    // The key of the rounding changes at multiples of 2^32 elements, so a run must not cross one.
-    const std::uint64_t left = (std::uint64_t{1} << 32U) - part.rounding.first;
-    if (count > left) {
-      const bool finite = run(step, first, left);
-      return run(step, first + left, count - left) && finite;
+    bool finite = true;
+    while (count > 0) {
+      const TileArguments part = run_at(step, first, count);
+      finite = run_whole(part) && finite;
+      first += part.count;
+      count -= part.count;
     }
-    if (part.store == WeightStore::cached) return run_part(part, 0, count, WeightStore::cached);
-    // Streams whole lines only. A line written both ways would go to memory twice.
-    const std::size_t line = kStreamingAlignment / size_of(part.weight_type);
-    const std::size_t head = std::min(count, count_to_aligned(part));
-    const std::size_t body = align_down(count - head, line);
-    bool finite = run_part(part, 0, head, WeightStore::cached);
-    finite = run_part(part, head, body, WeightStore::streaming) && finite;
-    return run_part(part, head + body, count - head - body, WeightStore::cached) && finite;
+    return finite;
   }
 
  private:
-  bool run_part(const TileArguments& tile, std::size_t first, std::size_t count,
+  bool run_whole(const TileArguments& run) const {
+    const std::size_t count = run.count;
+    if (run.store == WeightStore::cached) return run_part(run, 0, count, WeightStore::cached);
+    // Streams whole lines only. A line written both ways would go to memory twice.
+    const std::size_t line = kStreamingAlignment / size_of(run.weight_type);
+    const std::size_t head = std::min(count, count_to_aligned(run));
+    const std::size_t body = align_down(count - head, line);
+    bool finite = run_part(run, 0, head, WeightStore::cached);
+    finite = run_part(run, head, body, WeightStore::streaming) && finite;
+    return run_part(run, head + body, count - head - body, WeightStore::cached) && finite;
+  }
+  bool run_part(const TileArguments& run, std::size_t first, std::size_t count,
                 WeightStore store) const {
     if (count == 0) return true;
-    TileArguments part = advanced(tile, layout, first);
+    TileArguments part = advanced(run, layout, first);
     part.count = count;
     part.store = store;
-    return function(*constants, part) || first_non_finite(part, layout) == count;
+    return run_on(function, *constants, part, layout);
   }
   // Elements before the next address of the weight that is aligned for streaming stores.
-  static std::size_t count_to_aligned(const TileArguments& part) {
-    const std::size_t over = reinterpret_cast<std::uintptr_t>(part.weight) % kStreamingAlignment;
-    return over == 0 ? 0 : (kStreamingAlignment - over) / size_of(part.weight_type);
+  static std::size_t count_to_aligned(const TileArguments& run) {
+    const std::size_t over = reinterpret_cast<std::uintptr_t>(run.weight) % kStreamingAlignment;
+    return over == 0 ? 0 : (kStreamingAlignment - over) / size_of(run.weight_type);
   }
 };
+
+constexpr std::size_t moment_bytes(bool bf16_moments) {
+  return bf16_moments ? sizeof(Bf16) : sizeof(float);
+}
+
+StepFunction step_function(const Kernel& kernel, Rule rule, const StateLayout& layout) {
+  return kernel.step[static_cast<std::size_t>(rule)][static_cast<std::size_t>(layout.master)]
+                    [layout.moment_bytes == sizeof(Bf16) ? 1 : 0];
+}
 
 TilePlan plan_of(const Kernel& kernel, const OptimizerConfig& config,
                  const StepConstants& constants, const Tile& tile) {
@@ -99,8 +129,7 @@ TilePlan plan_of(const Kernel& kernel, const OptimizerConfig& config,
   for (std::size_t k = 0; k < kMostMoments; ++k) {
     std::visit([&](auto moment) { arguments.moments[k] = moment.data(); }, tile.moments[k]);
   }
-  const bool bf16_moments = std::holds_alternative<std::span<Bf16>>(tile.moments[0]);
-  layout.moment_bytes = bf16_moments ? sizeof(Bf16) : sizeof(float);
+  layout.moment_bytes = moment_bytes(std::holds_alternative<std::span<Bf16>>(tile.moments[0]));
   arguments.gradient_type = static_cast<DType>(tile.gradient.index());
   std::visit([&](auto gradient) { arguments.gradient = gradient.data(); }, tile.gradient);
   arguments.weight_type = static_cast<WeightType>(tile.weight.index());
@@ -109,9 +138,7 @@ TilePlan plan_of(const Kernel& kernel, const OptimizerConfig& config,
         if constexpr (!std::is_same_v<W, std::monostate>) arguments.weight = weight.data();
       },
       tile.weight);
-  const StepFunction function =
-      kernel.step[static_cast<std::size_t>(rule_of(config))]
-                 [static_cast<std::size_t>(layout.master)][bf16_moments ? 1 : 0];
+  const StepFunction function = step_function(kernel, rule_of(config), layout);
   return {&constants, function, arguments, layout, tile.first_element};
 }
 
@@ -121,37 +148,6 @@ bool should_stream(const TilePlan& plan, std::size_t elements_of_step) {
   const std::size_t bytes = size_of(plan.arguments.weight_type);
   return elements_of_step >= kStreamingCount && plan.count() >= kStreamingTile && bytes > 0 &&
          reinterpret_cast<std::uintptr_t>(plan.arguments.weight) % bytes == 0;
-}
-
-template <class Spans>
-bool begins_where_ends(const Spans& a, const Spans& b) {
-  if (a.index() != b.index()) return false;
-  return std::visit(
-      [&]<class S>(const S& first) {
-        const S& second = std::get<S>(b);
-        if constexpr (std::is_same_v<S, SplitMaster>) {
-          return first.weight.data() + first.weight.size() == second.weight.data() &&
-                 first.low.data() + first.low.size() == second.low.data();
-        } else if constexpr (std::is_same_v<S, std::monostate>) {
-          return true;
-        } else {
-          return first.data() + first.size() == second.data();
-        }
-      },
-      a);
-}
-
-// Whether `b` begins where `a` ends: in memory, and in element numbers where these key the
-// rounding. Tensors of a flat buffer do. One step of both together gives equal bits.
-bool continues(const Tile& a, const Tile& b) {
-  const bool rounded = std::holds_alternative<std::span<Bf16>>(a.moments[0]);
-  if (rounded && a.first_element + elements_of(a.master) != b.first_element) return false;
-  if (!begins_where_ends(a.master, b.master) || !begins_where_ends(a.gradient, b.gradient) ||
-      !begins_where_ends(a.weight, b.weight))
-    return false;
-  for (std::size_t k = 0; k < kMostMoments; ++k)
-    if (!begins_where_ends(a.moments[k], b.moments[k])) return false;
-  return true;
 }
 
 // All tiles of a step, end to end, in chunks of equal size for any sizes of the tiles. Tiles that
@@ -296,15 +292,20 @@ class StepPlan {
   std::size_t elements_ = 0;
 };
 
+// The constants of a step of one tile, after all checks.
+StepConstants checked_constants(const OptimizerConfig& config, const Step& step, const Tile& tile) {
+  const StepConstants constants = constants_of(config, step);
+  check_apart(config, tile, checked_count(config, tile));
+  return constants;
+}
+
 bool step_part_on(const Kernel& kernel, const OptimizerConfig& config, const Step& step,
                   const Tile& tile, std::size_t step_elements) {
-  const StepConstants constants = constants_of(config, step);
-  const std::size_t count = checked_count(config, tile);
-  check_apart(config, tile, count);
-  if (count == 0) return true;
+  const StepConstants constants = checked_constants(config, step, tile);
   TilePlan plan = plan_of(kernel, config, constants, tile);
+  if (plan.count() == 0) return true;
   if (should_stream(plan, step_elements)) plan.arguments.store = WeightStore::streaming;
-  const bool finite = plan.run(step, 0, count);
+  const bool finite = plan.run(step, 0, plan.count());
   hwy::FlushStream();
   return finite;
 }
@@ -326,6 +327,24 @@ bool step_on(const Kernel& kernel, std::span<const Group> groups, const Step& st
         if (!plan.run(chunk)) finite = false;
       });
   return finite;
+}
+
+std::vector<StepArguments> step_arguments(const OptimizerConfig& config, const Step& step,
+                                          const Tile& tile) {
+  const StepConstants constants = checked_constants(config, step, tile);
+  const TilePlan plan = plan_of(scalar_kernel(), config, constants, tile);  // for its memory
+  const bool bf16_moments = plan.layout.moment_bytes == sizeof(Bf16);
+  std::vector<StepArguments> runs;
+  for (std::size_t first = 0; first < plan.count(); first += runs.back().tile.count)
+    runs.push_back({rule_of(config), plan.layout.master, bf16_moments, constants,
+                    plan.run_at(step, first, plan.count() - first)});
+  return runs;
+}
+
+bool run_step(const StepArguments& step) {
+  const StateLayout layout{step.master, moment_count(step.rule), moment_bytes(step.bf16_moments)};
+  return run_on(step_function(chosen_kernel(), step.rule, layout), step.constants, step.tile,
+                layout);
 }
 
 std::size_t first_non_finite(const OptimizerConfig& config, const Tile& tile) {

@@ -6,9 +6,17 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels.hpp"
+#include "sluice/base/dtype.hpp"
+#include "sluice/cpu_adam/step_arguments.hpp"
 
 namespace sluice::cpu_adam {
+
+// The types of a tile's states.
+struct StateLayout {
+  MasterLayout master = MasterLayout::fp32;
+  std::size_t moments = 0;
+  std::size_t moment_bytes = sizeof(float);  // per element
+};
 
 constexpr std::size_t size_of(WeightType type) {
   if (type == WeightType::none) return 0;

@@ -129,6 +129,24 @@ void check_moments(const OptimizerConfig& config, const Tile& tile, std::size_t 
   }
 }
 
+template <class Spans>
+bool begins_where_ends(const Spans& a, const Spans& b) {
+  if (a.index() != b.index()) return false;
+  return std::visit(
+      [&]<class S>(const S& first) {
+        const S& second = std::get<S>(b);
+        if constexpr (std::is_same_v<S, SplitMaster>) {
+          return first.weight.data() + first.weight.size() == second.weight.data() &&
+                 first.low.data() + first.low.size() == second.low.data();
+        } else if constexpr (std::is_same_v<S, std::monostate>) {
+          return true;
+        } else {
+          return first.data() + first.size() == second.data();
+        }
+      },
+      a);
+}
+
 }  // namespace
 
 std::size_t elements_of(const MasterSpan& master) {
@@ -148,6 +166,17 @@ std::size_t checked_count(const OptimizerConfig& config, const Tile& tile) {
 
 void check_apart(const OptimizerConfig& config, const Tile& tile, std::size_t elements) {
   Streams(config, tile).check_apart(elements);
+}
+
+bool continues(const Tile& a, const Tile& b) {
+  const bool rounded = std::holds_alternative<std::span<Bf16>>(a.moments[0]);
+  if (rounded && a.first_element + elements_of(a.master) != b.first_element) return false;
+  if (!begins_where_ends(a.master, b.master) || !begins_where_ends(a.gradient, b.gradient) ||
+      !begins_where_ends(a.weight, b.weight))
+    return false;
+  for (std::size_t k = 0; k < kMostMoments; ++k)
+    if (!begins_where_ends(a.moments[k], b.moments[k])) return false;
+  return true;
 }
 
 }  // namespace sluice::cpu_adam

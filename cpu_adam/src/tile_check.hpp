@@ -1,5 +1,6 @@
 #pragma once
-// Checks of a tile, before any of its memory is touched. Thread-safe: free functions without state.
+// Checks of tiles, before any of their memory is touched. Thread-safe: free functions without
+// state.
 
 #include <cstddef>
 
@@ -16,5 +17,9 @@ std::size_t checked_count(const OptimizerConfig& config, const Tile& tile);
 
 // Throws InvalidArgument when two of the tile's spans, each taken as `elements` long, share memory.
 void check_apart(const OptimizerConfig& config, const Tile& tile, std::size_t elements);
+
+// Whether `b` begins where `a` ends: in memory, and in element numbers where these key the
+// rounding. Tensors of a flat buffer do. One step of both together gives equal bits.
+bool continues(const Tile& a, const Tile& b);
 
 }  // namespace sluice::cpu_adam

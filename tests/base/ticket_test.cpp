@@ -99,6 +99,34 @@ TEST(Ticket, MovedFromIsEmpty) {
   source.complete();
 }
 
+TEST(Ticket, CallsWhenTheWorkHasEnded) {
+  TicketSource source;
+  Ticket ticket = source.ticket();
+  std::vector<std::string> calls;
+  for (const char* name : {"first", "second"}) {
+    ticket.when_ended([&calls, &ticket, name] {
+      EXPECT_TRUE(ticket.done());
+      calls.push_back(name);
+    });
+  }
+  EXPECT_TRUE(calls.empty());
+  source.complete(failure("late"));
+  EXPECT_EQ(calls, (std::vector<std::string>{"first", "second"}));
+  ticket.when_ended([&] { calls.push_back("after the end"); });
+  EXPECT_THROW(ticket.finish(), std::runtime_error);
+  ticket.when_ended([&] { calls.push_back("empty"); });
+  EXPECT_EQ(calls.size(), 4U);
+}
+
+TEST(Ticket, CallsAtTheEndOfNoJoinedTicket) {
+  TicketSource source;
+  std::vector<Ticket> parts;
+  parts.push_back(source.ticket());
+  const Ticket joined = join(std::move(parts));
+  EXPECT_THROW(joined.when_ended([] {}), InvalidArgument);
+  source.complete();
+}
+
 TEST(TicketSource, DestroyedWithoutCompletingIsAnError) {
   std::optional<TicketSource> source(std::in_place);
   Ticket ticket = source->ticket();

@@ -144,6 +144,7 @@ inline const std::map<std::string, std::string> kSamples = {
     {"sluice.moments", "\"bf16\""},
     {"sluice.cache_bytes", "\"50%\""},
     {"sluice.speculative_bytes", "\"auto\""},
+    {"sluice.gpu_updates", "true"},
     {"activation_checkpointing.cpu_checkpointing", "true"},
     {"sluice.threads", "{\"io\": 2}"},
     {"sluice.threads.compute", "2"},

@@ -52,16 +52,17 @@ std::string describe(const SluiceConfig& s) {
   std::ostringstream out;
   out << name_of(s.device) << ' ' << s.gpu_math.deterministic << s.gpu_math.tf32 << ' '
       << s.passes.each.value_or(0) << ' ' << s.passes.last.value_or(0) << '\n';
-  for (const ByteBudget& b : {s.device_bytes, s.host_bytes, s.cache_bytes, s.speculative_bytes,
-                              s.checkpoints.copy_bytes}) {
+  for (const ByteBudget& b : {s.device_bytes, s.host_bytes, s.cache_bytes,
+                              s.updates.speculative_bytes, s.checkpoints.copy_bytes}) {
     out << static_cast<int>(b.kind) << ' ' << b.value << '\n';
   }
-  out << static_cast<int>(s.durability) << ' ' << s.commit_every << ' ' << s.checkpoints.directory
-      << ' ' << s.checkpoints.every << ' ' << s.checkpoints.keep << ' ' << s.strict << s.approximate
-      << s.overlap << ' ' << static_cast<int>(s.non_finite) << static_cast<int>(s.activations)
-      << ' ' << s.threads.compute.value_or(0) << ' ' << s.threads.optimizer.value_or(0) << ' '
-      << s.threads.io.value_or(0) << ' ' << s.io.backend << ' ' << s.io.reads_per_write << ' '
-      << s.seed << ' ' << s.io.drive_endurance_bytes << s.io.submit_polling << '\n';
+  out << s.updates.on_gpu << ' ' << static_cast<int>(s.durability) << ' ' << s.commit_every << ' '
+      << s.checkpoints.directory << ' ' << s.checkpoints.every << ' ' << s.checkpoints.keep << ' '
+      << s.strict << s.approximate << s.overlap << ' ' << static_cast<int>(s.non_finite)
+      << static_cast<int>(s.activations) << ' ' << s.threads.compute.value_or(0) << ' '
+      << s.threads.optimizer.value_or(0) << ' ' << s.threads.io.value_or(0) << ' ' << s.io.backend
+      << ' ' << s.io.reads_per_write << ' ' << s.seed << ' ' << s.io.drive_endurance_bytes
+      << s.io.submit_polling << '\n';
   if (s.master) out << name_of(*s.master) << ' ';
   if (s.moments) out << name_of(*s.moments) << ' ';
   for (const unsigned weight : s.io.drive_weights) out << weight << ' ';

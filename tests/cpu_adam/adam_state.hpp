@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
+#include <limits>
 #include <random>
 #include <span>
 #include <string>
@@ -180,6 +182,35 @@ struct AdamState {
            wfp.same_bits(other.wfp);
   }
 };
+
+// Zeros, subnormals, the ends of the ranges of all three types, infinities, NaN of both signs and
+// with payloads, signalling NaN: every combination in master, moments and gradient.
+inline AdamState special_states() {
+  using Limits = std::numeric_limits<float>;
+  const float specials[] = {0.0F,
+                            -0.0F,
+                            1.0F,
+                            -3.0F,
+                            Limits::denorm_min(),
+                            -1e-40F,
+                            Limits::min(),
+                            6e-8F,
+                            65519.9F,
+                            65520.0F,
+                            Limits::max(),
+                            -Limits::max(),
+                            Limits::infinity(),
+                            -Limits::infinity(),
+                            std::bit_cast<float>(0x7FC12345U),
+                            std::bit_cast<float>(0xFFC00001U),
+                            std::bit_cast<float>(0x7F800001U)};
+  const std::size_t n = std::size(specials);
+  AdamState states(n * n * n * n);
+  for (std::size_t i = 0; i < states.count(); ++i)
+    states.set(i, specials[i % n], specials[i / n % n], specials[i / n / n % n],
+               specials[i / n / n / n]);
+  return states;
+}
 
 inline std::uint32_t bits_of(float value) {
   return std::bit_cast<std::uint32_t>(value);

@@ -66,32 +66,8 @@ TEST_P(EveryKernel, GivesTheScalarBitsForEveryTypeLengthAndAlignment) {
   }
 }
 
-// Zeros, subnormals, the ends of the ranges of all three types, infinities, NaN of both signs and
-// with payloads, signalling NaN: every combination in master, moments and gradient.
 TEST_P(EveryKernel, GivesTheScalarBitsForSpecialValues) {
-  const float specials[] = {0.0F,
-                            -0.0F,
-                            1.0F,
-                            -3.0F,
-                            std::numeric_limits<float>::denorm_min(),
-                            -1e-40F,
-                            std::numeric_limits<float>::min(),
-                            6e-8F,
-                            65519.9F,
-                            65520.0F,
-                            std::numeric_limits<float>::max(),
-                            -std::numeric_limits<float>::max(),
-                            kInf,
-                            -kInf,
-                            std::bit_cast<float>(0x7FC12345U),
-                            std::bit_cast<float>(0xFFC00001U),
-                            std::bit_cast<float>(0x7F800001U)};
-  const std::size_t n = std::size(specials);
-  AdamState start(n * n * n * n);
-  for (std::size_t i = 0; i < start.count(); ++i) {
-    start.set(i, specials[i % n], specials[i / n % n], specials[i / n / n % n],
-              specials[i / n / n / n]);
-  }
+  const AdamState start = test::special_states();
   for (const OptimizerConfig& config : test::every_optimizer()) {
     for (const Layout& layout : test::kLayouts) {
       for (const DType gradient : kGradientTypes) {

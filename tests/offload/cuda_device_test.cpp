@@ -136,6 +136,39 @@ TEST_F(CudaDevice, TellsThatItsClockCannotBeRead) {
   EXPECT_THROW(static_cast<void>(device->time_of(point)), CudaError);
 }
 
+TEST_F(CudaDevice, RunsAWorkBesideItsComputeWorkAndAfterItsPoint) {
+  Gate before;
+  Gate behind;
+  fill(a, 7, before);
+  const ComputePoint point = device->mark_compute();
+  const Buffer other = device->memory().allocate(kBytes, "other");
+  fill(other, 1, behind);
+  Ticket work = device->begin_work(
+      {"add one",
+       [&](void* stream) {
+         api->launch(static_cast<cudaStream_t>(stream), [&] {
+           auto* value = static_cast<std::byte*>(api->as_device(a.device_span().address()));
+           *value = std::byte(std::to_integer<int>(*value) + 1);
+         });
+       },
+       {a.device_span()}},
+      point);
+  EXPECT_FALSE(work.done());
+  before.open();
+  work.finish();  // and not behind the work that was issued after the point
+  auto to = filled(kBytes, 0);
+  device->begin_copy_out(to, a.device_span(), {}).finish();
+  EXPECT_EQ(to.front(), std::byte{8});
+  EXPECT_EQ(to.back(), std::byte{7});
+  behind.open();
+}
+
+TEST_F(CudaDevice, TellsTheTicketOfAWorkThatCannotBeRecorded) {
+  api->fail("event_record", 2, cudaErrorIllegalAddress);
+  Ticket work = device->begin_work({"update", [](void*) {}, {}}, {});
+  EXPECT_THAT(message_of([&] { work.finish(); }), HasSubstr("update on the GPU"));
+}
+
 TEST_F(CudaDevice, CopiesIntoMemoryOnlyWhenItsLastUseHasEnded) {
   Gate last_use;
   Gate other_work;

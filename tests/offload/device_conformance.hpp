@@ -118,6 +118,28 @@ TEST_P(DeviceConformance, RefusesSpansOfDifferentSize) {
   EXPECT_THROW(device->begin_copy_within(a.device_span(), b.device_span()), InvalidArgument);
 }
 
+TEST_P(DeviceConformance, RunsWorksInTheOrderOfTheCalls) {
+  std::vector<int> issued;
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 10; ++i) {
+    tickets.push_back(device->begin_work({"work", [&, i](void*) { issued.push_back(i); }, {}},
+                                         i % 2 == 0 ? ComputePoint() : device->mark_compute()));
+  }
+  finish_all(tickets);
+  ASSERT_EQ(issued.size(), 10U);
+  EXPECT_TRUE(std::is_sorted(issued.begin(), issued.end()));
+}
+
+TEST_P(DeviceConformance, GivesTheErrorOfAWorkToItsTicket) {
+  Ticket failed =
+      device->begin_work({"work", [](void*) { throw Error("no such kernel"); }, {}}, {});
+  bool ran = false;
+  Ticket after = device->begin_work({"work", [&](void*) { ran = true; }, {}}, {});
+  EXPECT_THROW(failed.finish(), Error);
+  after.finish();
+  EXPECT_TRUE(ran);
+}
+
 TEST_P(DeviceConformance, FinishesEmptyCopiesAtOnce) {
   EXPECT_TRUE(device->begin_copy_in({}, {}).done());
   EXPECT_EQ(device->counters().in_bytes, 0U);

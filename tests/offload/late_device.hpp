@@ -24,6 +24,7 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,30 +35,15 @@
 #include <vector>
 
 #include "late_schedule.hpp"
+#include "memory_use.hpp"
 #include "sleeping_threads.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/offload/arena_source.hpp"
 #include "sluice/offload/device.hpp"
 
 namespace sluice::offload::test {
-
-// A use of a range of memory.
-struct MemoryUse {
-  const void* address = nullptr;
-  std::size_t size_bytes = 0;
-  bool writes = false;
-
-  bool overlaps(const MemoryUse& other) const {
-    const auto begin = reinterpret_cast<std::uintptr_t>(address);
-    const auto other_begin = reinterpret_cast<std::uintptr_t>(other.address);
-    return begin < other_begin + other.size_bytes && other_begin < begin + size_bytes;
-  }
-  bool conflicts(const MemoryUse& other) const {
-    return (writes || other.writes) && overlaps(other);
-  }
-};
-using MemoryUses = std::vector<MemoryUse>;
 
 // Thread-safe.
 class LateDevice final : public Device {
@@ -140,6 +126,21 @@ class LateDevice final : public Device {
     return begin({Direction::within, to.address(), from.address(), to.size_bytes()},
                  from.size_bytes(), after);
   }
+  Ticket begin_work(DeviceWork work, const ComputePoint& after) override {
+    MutexLock lock(mutex_);
+    Copy job;
+    job.span.direction = Direction::work;
+    job.issue = std::move(work.issue);
+    for (const DeviceSpan& use : work.uses)
+      job.uses.push_back({use.address(), use.size_bytes(), /*writes=*/true});
+    if (after.event() != nullptr) job.after = static_cast<const Point*>(after.event())->index;
+    job.text = work.name + " after work " + std::to_string(job.after);
+    Ticket ticket = job.done.ticket();
+    check_order(job, lanes_.back());
+    lanes_.back().push_back(std::move(job));
+    changed_.notify_all();
+    return ticket;
+  }
   CopyCounters counters() const override {
     MutexLock lock(mutex_);
     return counters_;
@@ -159,7 +160,7 @@ class LateDevice final : public Device {
     std::string name;
     MemoryUses uses;
   };
-  enum class Direction { in, out, within };
+  enum class Direction { in, out, within, work };
   struct Span {
     Direction direction = Direction::in;
     void* to = nullptr;
@@ -170,8 +171,9 @@ class LateDevice final : public Device {
     Span span;
     std::string text;
     MemoryUses uses;
-    std::uint64_t after = 0;        // index of the point that it waits for
-    std::vector<std::byte> source;  // as it was when the copy was begun; empty: not compared
+    std::uint64_t after = 0;           // index of the point that it waits for
+    std::vector<std::byte> source;     // as it was when the copy was begun; empty: not compared
+    std::function<void(void*)> issue;  // of a work, which has no span
     TicketSource done;
   };
   using Lane = std::deque<Copy>;
@@ -199,7 +201,7 @@ class LateDevice final : public Device {
     ArenaSource arena_;
   };
 
-  static constexpr std::size_t kCompute = LateSchedule::kEvents - 1;  // behind the four lanes
+  static constexpr std::size_t kCompute = LateSchedule::kEvents - 1;  // behind the lanes
 
   static bool conflict(const MemoryUses& some, const MemoryUses& others) {
     return std::any_of(some.begin(), some.end(), [&](const MemoryUse& use) {
@@ -322,6 +324,7 @@ class LateDevice final : public Device {
   }
   void happen() {
     TicketSource done;
+    std::exception_ptr error;
     {
       MutexLock lock(mutex_);
       const std::vector<std::size_t> possible = possible_events();
@@ -333,11 +336,15 @@ class LateDevice final : public Device {
       }
       Copy copy = std::move(lanes_[event].front());
       lanes_[event].pop_front();
-      run_copy(copy);
+      if (copy.issue) {
+        error = error_of([&] { copy.issue(nullptr); });
+      } else {
+        run_copy(copy);
+      }
       know(copy.after);
       done = std::move(copy.done);
     }
-    done.complete();
+    done.complete(error);
   }
   void run_copy(const Copy& copy) SLUICE_REQUIRES(mutex_) {
     const auto begin = Clock::now();
@@ -369,8 +376,8 @@ class LateDevice final : public Device {
   std::uint64_t known_ SLUICE_GUARDED_BY(mutex_) = 0;
   std::deque<std::shared_ptr<Point>> points_ SLUICE_GUARDED_BY(mutex_);  // not reached; shared
   std::deque<Work> works_ SLUICE_GUARDED_BY(mutex_);                     // not known to have run
-  // In and out, of copies that wait for a point and of those that wait for nothing.
-  std::array<Lane, 4> lanes_ SLUICE_GUARDED_BY(mutex_);
+  // In and out, of copies that wait for a point and of those that wait for nothing; works.
+  std::array<Lane, 5> lanes_ SLUICE_GUARDED_BY(mutex_);
   std::vector<std::string> violations_ SLUICE_GUARDED_BY(mutex_);
   CopyCounters counters_ SLUICE_GUARDED_BY(mutex_);
   bool stopping_ SLUICE_GUARDED_BY(mutex_) = false;

@@ -21,7 +21,7 @@ struct LateOptions {
 // Confined to the device's thread.
 class LateSchedule {
  public:
-  static constexpr std::size_t kEvents = 5;
+  static constexpr std::size_t kEvents = 6;
 
   explicit LateSchedule(const LateOptions& options)
       : random_(options.seed), compute_last_(options.compute_last) {

@@ -22,7 +22,7 @@ constexpr ByteBudget kNothing{ByteBudget::Kind::bytes, 0};
 config::TrainConfig clipped(const ByteBudget& speculative) {
   config::TrainConfig config = train_config(Device::cpu, Device::cpu, 1024, 1024);
   config.gradient_clipping = 1;
-  config.sluice.speculative_bytes = speculative;
+  config.sluice.updates.speculative_bytes = speculative;
   return config;
 }
 Plan plan_of(const config::TrainConfig& config) {
@@ -72,7 +72,7 @@ TEST(SecondStates, LeaveTheBudgetAsItIs) {
   const Plan none = plan_of(config);
   const std::uint64_t spare = 16 * kMiB;
   config.sluice.host_bytes = {ByteBudget::Kind::bytes, none.planned.tiers.host + spare};
-  config.sluice.speculative_bytes = {ByteBudget::Kind::bytes, 60 * kMiB};
+  config.sluice.updates.speculative_bytes = {ByteBudget::Kind::bytes, 60 * kMiB};
   const Plan plan = plan_of(config);
   EXPECT_GT(units_with(plan), 0);
   EXPECT_LE(plan.planned.tiers.host, none.planned.tiers.host + spare);
@@ -80,7 +80,7 @@ TEST(SecondStates, LeaveTheBudgetAsItIs) {
               Contains(HasSubstr("60.0 MiB were asked for, but host_bytes has no more")));
   // The model fits where it fitted without.
   config.sluice.host_bytes = {ByteBudget::Kind::bytes, none.least.host_bytes};
-  config.sluice.speculative_bytes = kAuto;
+  config.sluice.updates.speculative_bytes = kAuto;
   config.sluice.device_bytes = {ByteBudget::Kind::bytes, none.least.device_bytes};
   EXPECT_EQ(refusal(config, model_config(8, 256), roomy_machine()), "");
 }
@@ -114,7 +114,7 @@ TEST(SecondStates, HideUpdatesBehindBackwardToo) {
   MachineRates rates;
   rates.block.first = rates.block.next = {.forward = 0.25, .forward_saving = 0.25, .backward = 0.5};
   const auto seconds = [&](const ByteBudget& speculative, double update_seconds) {
-    config.sluice.speculative_bytes = speculative;
+    config.sluice.updates.speculative_bytes = speculative;
     Plan plan = plan_of(config);
     plan.device.gpu = GpuFacts{};
     double elements = 0;

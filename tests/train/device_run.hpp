@@ -42,6 +42,7 @@ struct RunCase {
   std::optional<config::MasterFormat> master = {};
   std::optional<config::MomentFormat> moments = {};
   int stage = 3;  // of several ranks
+  bool gpu_updates = false;
 };
 inline void PrintTo(const RunCase& each, std::ostream* out) {
   *out << each.name;
@@ -70,7 +71,8 @@ class DeviceRun : public testing::TestWithParam<RunCase> {
       config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, *each.device_bytes};
     config.sluice.passes.each = each.per_pass;
     config.sluice.passes.last = each.last_pass;
-    if (each.speculative) config.sluice.speculative_bytes = {};  // auto
+    if (each.speculative) config.sluice.updates.speculative_bytes = {};  // auto
+    config.sluice.updates.on_gpu = each.gpu_updates;
     config.sluice.master = each.master;
     config.sluice.moments = each.moments;
     config.zero.offload_optimizer.device = each.states;

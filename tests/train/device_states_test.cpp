@@ -1,7 +1,7 @@
 // Optimizer states on a device that is not host addressable: updates go through tiles and give the
 // same bits.
 
-#include "update/device_states.hpp"
+#include "update/device/device_states.hpp"
 
 #include <gtest/gtest.h>
 

@@ -150,9 +150,15 @@ LoopSetup in_fp16() {
       "\"fp16\": {\"enabled\": true, \"initial_scale_power\": 20, \"hysteresis\": 1}, ";
   return setup;
 }
+LoopSetup with_gpu_updates() {
+  LoopSetup setup = in("cpu", "none", "keep");
+  setup.sluice_keys += "\"gpu_updates\": true, ";
+  return setup;
+}
 INSTANTIATE_TEST_SUITE_P(Placements, LateLoop,
                          testing::Values(Case{"host", in("cpu", "cpu", "recompute")},
                                          Case{"weights_on_device", in("cpu", "none", "keep")},
+                                         Case{"gpu_updates", with_gpu_updates()},
                                          Case{"nvme", in("nvme", "nvme", "keep")},
                                          Case{"fp16", in_fp16()}),
                          [](const auto& each) { return each.param.name; });

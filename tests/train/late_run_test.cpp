@@ -36,6 +36,7 @@ struct Result {
   std::vector<bool> updated;
   std::vector<torch::Tensor> weights;
   double evaluation = 0;
+  std::uint64_t device_elements = 0;  // updated by the device
 };
 
 class LateRun : public test::DeviceRun {
@@ -69,6 +70,7 @@ class LateRun : public test::DeviceRun {
       result.weights.push_back(tensor_over(unit->weights(), resources.plan.compute_dtype).clone());
       unit->release();
     }
+    result.device_elements = resources.updater->counters().device_elements;
   }
 
   // Takes the steps up to `last`, from the beginning or from the committed step.
@@ -102,7 +104,7 @@ class LateRun : public test::DeviceRun {
   }
   Result run_at_once(const Case& asked) const {
     Case each = asked;
-    each.speculative = false;
+    each.speculative = each.gpu_updates = false;
     // Norms of the host device have other bits, so clipping would change the weights.
     const plan::Plan plan = plan_of(each, each.clipping > 0);
     RunDevice device = each.clipping > 0 ? test::make_stand_in_gpu(plan.planned.tiers.device)
@@ -148,7 +150,9 @@ void LateRun::expect_bits_of_one_that_computes_at_once(const Case& asked) const 
   const Result expected = run_at_once(each);
   for (const std::uint64_t seed : test::schedules(10)) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
-    expect_same(run_late(plan, seed), expected);
+    const Result late = run_late(plan, seed);
+    expect_same(late, expected);
+    EXPECT_EQ(late.device_elements > 0, each.gpu_updates);
     if (HasFailure()) return;
   }
 }
@@ -197,7 +201,27 @@ INSTANTIATE_TEST_SUITE_P(
              .weights = Home::nvme,
              .clipping = 1e6,
              .speculative = true},
-        Case{.name = "speculative_fp16", .clipping = 0, .fp16 = true, .speculative = true}),
+        Case{.name = "speculative_fp16", .clipping = 0, .fp16 = true, .speculative = true},
+        Case{.name = "gpu_updates", .weights = Home::none, .clipping = 0, .gpu_updates = true},
+        Case{.name = "gpu_updates_clipped",
+             .weights = Home::none,
+             .dropout = 0.1,
+             .gpu_updates = true},
+        Case{.name = "gpu_updates_passes",
+             .weights = Home::none,
+             .clipping = 0,
+             .per_pass = 1,
+             .gpu_updates = true},
+        Case{.name = "gpu_updates_speculative",
+             .weights = Home::none,
+             .clipping = kBelowTheFirstNorm,
+             .speculative = true,
+             .gpu_updates = true},
+        Case{.name = "gpu_updates_fp16",
+             .weights = Home::none,
+             .clipping = 0,
+             .fp16 = true,
+             .gpu_updates = true}),
     [](const auto& each) { return each.param.name; });
 
 // With the least memory, gradients and inputs go to the drive as well.
@@ -274,6 +298,25 @@ TEST_F(LateRun, SpeculativeUpdatesRunWhileTheUnitsBehindThemCompute) {
                                     .layers = 6,
                                     .speculative = true},
                                    "speculative update");
+  }
+}
+
+// The device takes the last tiles of a unit and the cores the first, so both have some.
+TEST_F(LateRun, CoresAndDeviceShareAUnit) {
+  const Case each{.weights = Home::none, .clipping = 0, .gpu_updates = true};
+  plan::Plan plan = plan_of(each, true);
+  ASSERT_GE(plan.rings.update.device_tiles, 3);
+  plan.rings.update.tile_elements = 1024;
+  std::uint64_t all = 0;
+  for (const zero::UnitLayout& layout : plan.layouts) all += kSteps * layout.flat_count;
+  const Result expected = run_at_once(each);
+  for (const std::uint64_t seed : test::schedules(10)) {
+    SCOPED_TRACE("schedule " + std::to_string(seed));
+    const Result late = run_late(plan, seed);
+    expect_same(late, expected);
+    EXPECT_GT(late.device_elements, 0U);
+    EXPECT_LT(late.device_elements, all);
+    if (HasFailure()) return;
   }
 }
 

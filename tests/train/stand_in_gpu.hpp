@@ -43,6 +43,9 @@ class StandInGpu final : public offload::Device {
                            const offload::ComputePoint& after) override {
     return host_->begin_copy_within(to, from, after);
   }
+  Ticket begin_work(offload::DeviceWork work, const offload::ComputePoint& after) override {
+    return host_->begin_work(std::move(work), after);
+  }
   offload::CopyCounters counters() const override { return host_->counters(); }
 
  private:

@@ -14,6 +14,9 @@ namespace sluice::offload::cuda {
 
 namespace {
 
+std::string text_of(const DeviceWork& work) {
+  return work.name + " on the GPU";
+}
 std::string text_of(const Copy& copy) {
   const std::string size = "copying " + format_bytes(copy.size_bytes);
   switch (copy.kind) {
@@ -24,6 +27,9 @@ std::string text_of(const Copy& copy) {
     default:
       return size + " within the GPU";
   }
+}
+std::string text_of(const LaneJob& job) {
+  return std::visit([](const auto& of) { return text_of(of); }, job);
 }
 
 }  // namespace
@@ -49,13 +55,13 @@ CopyLane::~CopyLane() {
   thread_.join();
 }
 
-Ticket CopyLane::begin(const Copy& copy, const ComputePoint& after) {
+Ticket CopyLane::begin(LaneJob job, const ComputePoint& after) {
   Queued queued;
-  queued.copy = copy;
+  queued.job = std::move(job);
   Ticket ticket = queued.done.ticket();
   MutexLock order(order_mutex_);
   std::exception_ptr error = error_of([&] {
-    SLUICE_CUDA(api_, set_device(device_), text_of(copy));
+    SLUICE_CUDA(api_, set_device(device_), text_of(queued.job));
     queued.begin = begins_.take();
     queued.end = ends_.take();
     enqueue(queued, after);
@@ -69,16 +75,19 @@ Ticket CopyLane::begin(const Copy& copy, const ComputePoint& after) {
 }
 
 void CopyLane::enqueue(const Queued& queued, const ComputePoint& after) {
-  const Copy& copy = queued.copy;
   const cudaStream_t stream = stream_.get();
   if (after.event() != nullptr) {
     SLUICE_CUDA(api_, stream_wait_event(stream, static_cast<cudaEvent_t>(after.event())),
-                text_of(copy));
+                text_of(queued.job));
   }
-  SLUICE_CUDA(api_, event_record(queued.begin.get(), stream), text_of(copy));
-  SLUICE_CUDA(api_, memcpy_async(copy.to, copy.from, copy.size_bytes, copy.kind, stream),
-              text_of(copy));
-  SLUICE_CUDA(api_, event_record(queued.end.get(), stream), text_of(copy));
+  SLUICE_CUDA(api_, event_record(queued.begin.get(), stream), text_of(queued.job));
+  if (const auto* copy = std::get_if<Copy>(&queued.job)) {
+    SLUICE_CUDA(api_, memcpy_async(copy->to, copy->from, copy->size_bytes, copy->kind, stream),
+                text_of(*copy));
+  } else {
+    std::get<DeviceWork>(queued.job).issue(stream);
+  }
+  SLUICE_CUDA(api_, event_record(queued.end.get(), stream), text_of(queued.job));
 }
 
 // `error` is what the caller is told; that the stream cannot be waited for either is most often the
@@ -108,7 +117,7 @@ void CopyLane::run() {
 
 void CopyLane::finish(Queued& queued) {
   std::exception_ptr error = error_of([&] {
-    SLUICE_CUDA(api_, event_synchronize(queued.end.get()), text_of(queued.copy));
+    SLUICE_CUDA(api_, event_synchronize(queued.end.get()), text_of(queued.job));
     count(queued);
   });
   begins_.give_back(std::move(queued.begin));
@@ -117,19 +126,21 @@ void CopyLane::finish(Queued& queued) {
 }
 
 void CopyLane::count(const Queued& queued) {
-  if (!queued.copy.uses_link()) return;
+  const auto* copy = std::get_if<Copy>(&queued.job);
+  if (copy != nullptr && !copy->uses_link()) return;
   float milliseconds = 0;
   SLUICE_CUDA(api_, event_elapsed_time(&milliseconds, queued.begin.get(), queued.end.get()),
-              text_of(queued.copy));
+              text_of(queued.job));
   const std::chrono::duration<double, std::milli> busy(milliseconds);
+  const auto end = TraceClock::now();
+  const auto begin = end - std::chrono::duration_cast<TraceClock::duration>(busy);
+  if (copy == nullptr) return row_.add(std::get<DeviceWork>(queued.job).name, {}, begin, end);
   {
     MutexLock lock(mutex_);
-    moved_.bytes += queued.copy.size_bytes;
+    moved_.bytes += copy->size_bytes;
     moved_.busy_seconds += std::chrono::duration<double>(busy).count();
   }
-  const auto end = TraceClock::now();
-  row_.add("copy", {}, end - std::chrono::duration_cast<TraceClock::duration>(busy), end,
-           {{"bytes", static_cast<std::int64_t>(queued.copy.size_bytes)}});
+  row_.add("copy", {}, begin, end, {{"bytes", static_cast<std::int64_t>(copy->size_bytes)}});
 }
 
 CopyLane::Moved CopyLane::moved() const {

@@ -1,12 +1,13 @@
 #pragma once
-// CopyLane: the copies of one direction. It has a stream, and a thread that completes the tickets
-// in order. Not installed.
+// CopyLane: the copies of one direction, or the works of a device. It has a stream, and a thread
+// that completes the tickets in order. Not installed.
 
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <string>
 #include <thread>
+#include <variant>
 
 #include "cuda/cuda_api.hpp"
 #include "cuda/cuda_handles.hpp"
@@ -25,6 +26,7 @@ struct Copy {
 
   bool uses_link() const { return kind != cudaMemcpyDeviceToDevice; }
 };
+using LaneJob = std::variant<Copy, DeviceWork>;
 
 // Thread-safe.
 class CopyLane {
@@ -40,14 +42,14 @@ class CopyLane {
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
 
-  // Queues a copy. A failure, now or later on the device, is the ticket's error.
-  Ticket begin(const Copy& copy, const ComputePoint& after);
+  // Queues a job. A failure, now or later on the device, is the ticket's error.
+  Ticket begin(LaneJob job, const ComputePoint& after);
   // Counts only the copies that use the link.
   Moved moved() const;
 
  private:
   struct Queued {
-    Copy copy;
+    LaneJob job;
     Event begin;
     Event end;
     TicketSource done;

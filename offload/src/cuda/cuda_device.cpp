@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -88,7 +90,8 @@ class CudaDevice final : public GpuDevice {
         clock_(*api_),
         pool_(Tier::device, options.memory_bytes, make_memory(api_, options, std::move(driver))),
         in_{{*api_, index_, options.trace, "h2d"}, {*api_, index_, options.trace, "h2d"}},
-        out_{{*api_, index_, options.trace, "d2h"}, {*api_, index_, options.trace, "d2h"}} {}
+        out_{{*api_, index_, options.trace, "d2h"}, {*api_, index_, options.trace, "d2h"}},
+        trace_(options.trace) {}
 
   const std::shared_ptr<CudaApi>& api() const override { return api_; }
   int index() const override { return index_; }
@@ -120,6 +123,11 @@ class CudaDevice final : public GpuDevice {
     check_copy(to.size_bytes(), from.size_bytes());
     return begin_copy(
         in_, {to.address(), from.address(), to.size_bytes(), cudaMemcpyDeviceToDevice}, after);
+  }
+
+  Ticket begin_work(DeviceWork work, const ComputePoint& after) override {
+    std::call_once(works_made_, [this] { works_.emplace(*api_, index_, trace_, "work"); });
+    return works_->begin(std::move(work), after);
   }
 
   CopyCounters counters() const override {
@@ -175,6 +183,9 @@ class CudaDevice final : public GpuDevice {
   MemoryPool pool_;
   Direction in_;
   Direction out_;
+  Trace* const trace_;
+  std::once_flag works_made_;
+  std::optional<CopyLane> works_;  // made for the first work: most runs have none
 };
 
 class GpuStream final : public DeviceStream {

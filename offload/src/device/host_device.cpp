@@ -22,6 +22,7 @@ class HostDevice final : public Device {
       : bandwidth_bytes_per_second_(options.bandwidth_bytes_per_second),
         in_row_(options.trace, "h2d"),
         out_row_(options.trace, "d2h"),
+        work_row_(options.trace, "work"),
         pool_(Tier::device, options.memory_bytes, make_host_source()),
         copies_("device-copy") {
     SLUICE_CHECK(!bandwidth_bytes_per_second_ || *bandwidth_bytes_per_second_ > 0,
@@ -53,6 +54,13 @@ class HostDevice final : public Device {
   }
   Ticket begin_copy_within(DeviceSpan to, DeviceSpan from, const ComputePoint&) override {
     return begin_copy(Direction::within, host_view(to), host_view(from));
+  }
+  Ticket begin_work(DeviceWork work, const ComputePoint&) override {
+    return copies_.begin([this, work = std::move(work)] {
+      const auto begin = Clock::now();
+      work.issue(nullptr);
+      work_row_.add(work.name, {}, begin, Clock::now());
+    });
   }
   CopyCounters counters() const override {
     MutexLock lock(mutex_);
@@ -99,10 +107,11 @@ class HostDevice final : public Device {
   const std::optional<double> bandwidth_bytes_per_second_;
   const TraceRow in_row_;
   const TraceRow out_row_;
+  const TraceRow work_row_;
   MemoryPool pool_;
   mutable Mutex mutex_;
   CopyCounters counters_ SLUICE_GUARDED_BY(mutex_);
-  Worker copies_;  // last: its thread ends before what the copies use
+  Worker copies_;  // and works; last: its thread ends before what they use
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -35,6 +36,10 @@ class Ticket {
   void wait() const;
   // Blocks until the work has ended, then throws the work's error. The ticket is empty afterwards.
   void finish();
+  // Calls `call` once when the work has ended: at once if it has, else on the thread that ends it,
+  // which must not wait for long. Nothing waits for the call, so what it uses outlives the work.
+  // Not for a ticket of join(), which throws InvalidArgument.
+  void when_ended(std::function<void()> call) const;
 
  private:
   friend class TicketSource;

@@ -269,6 +269,9 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      "host memory, part of host_bytes, for second states, so that updates begin before the norm of "
      "clipping is known: bytes, \"64MiB\", \"50%\" of the states in host memory, or \"auto\" for "
      "what host_bytes leaves"},
+    {"sluice.gpu_updates", "", "bool", "false", Fate::honoured,
+     "a GPU updates part of the units whose weights are at home there and whose states are in host "
+     "memory; the cores update the rest meanwhile"},
     {"sluice.activations", "", "one of auto, keep, recompute, offload", "\"auto\"", Fate::honoured,
      "activations of a unit until its backward: kept as far as the device budget goes (auto), all "
      "kept, recomputed, or recomputed from inputs in host memory (offload)"},

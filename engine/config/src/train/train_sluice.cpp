@@ -179,7 +179,8 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   checker.read("sluice.last_pass_micro_batches", sluice.passes.last);
   read_state_format(checker, sluice);
   read_spare(checker, "sluice.cache_bytes", sluice.cache_bytes);
-  read_spare(checker, "sluice.speculative_bytes", sluice.speculative_bytes);
+  read_spare(checker, "sluice.speculative_bytes", sluice.updates.speculative_bytes);
+  checker.read("sluice.gpu_updates", sluice.updates.on_gpu);
   const Json::Value* threads = checker.find("sluice.threads");
   if (checker.is_null("sluice.threads") || (threads != nullptr && !threads->isObject()))
     sluice.threads = {};

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "placement/demotion.hpp"
+#include "placement/device_tiles.hpp"
 #include "placement/promotion.hpp"
 #include "placement/retained_units.hpp"
 #include "placement/spare_memory.hpp"
@@ -269,8 +270,11 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
 
   use_overlap_and_rings(plan, overlap, rings);
   if (!shortfall.fits()) return shortfall;
-  use_spare_memory(plan, preferences, *plan.budget.host_bytes - needs.host_bytes());
-  retain_units(plan, model, overlap, preferences, home_bytes(plan, Tier::device));
+  const TierBytes room{*plan.budget.device_bytes - needs.device_bytes(),
+                       *plan.budget.host_bytes - needs.host_bytes(), 0};
+  const TierBytes tiles = add_device_tiles(plan, room);
+  use_spare_memory(plan, preferences, room.host - tiles.host);
+  retain_units(plan, model, overlap, preferences, home_bytes(plan, Tier::device) + tiles.device);
   note_choices(plan, overlap, preferences);
   return shortfall;
 }

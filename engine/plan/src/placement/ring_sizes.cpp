@@ -46,8 +46,10 @@ std::optional<std::int64_t> buffer_count(const config::OffloadConfig& offload) {
 // The largest tile that is of use to the optimizer's threads.
 std::uint64_t wanted_tile_elements(const Plan& plan) {
   const auto threads = static_cast<std::uint64_t>(plan.schedule.threads.optimizer);
+  // Cores and GPU share a unit by tiles, and end together where these are small.
+  const bool shared = plan.config.sluice.updates.on_gpu && !plan.device.host_addressable;
   return std::clamp(std::bit_ceil(threads * kPiecesPerThread * kPieceElements), kUsualTileElements,
-                    kMostTileElements);
+                    shared ? 2 * kUsualTileElements : kMostTileElements);
 }
 
 // Tiles of `elements` that keep the queues of all drives full in both directions while the threads

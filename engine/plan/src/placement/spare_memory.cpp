@@ -149,7 +149,7 @@ Taken take_last_units(Plan& plan, std::uint64_t limit, const CanHave& can_have,
 // Room for the results of updates that begin before the norm is known. The last units come first:
 // their gradients do. The first unit's gradient comes last, with the norm. Returns the bytes.
 std::uint64_t add_second_states(Plan& plan, std::uint64_t room_bytes) {
-  const config::ByteBudget& budget = plan.config.sluice.speculative_bytes;
+  const config::ByteBudget& budget = plan.config.sluice.updates.speculative_bytes;
   if (budget.kind == config::ByteBudget::Kind::bytes && budget.value == 0) return 0;
   const auto can_have = [&](std::size_t u) {
     return u > 0 && plan.units[u].states == Tier::host && !plan.units[u].frozen;

@@ -88,4 +88,10 @@ bool uses_files(const Plan& plan) {
   return moves_files(plan);
 }
 
+TierBytes device_tiles_bytes(const Plan& plan) {
+  const auto tiles = static_cast<std::uint64_t>(plan.rings.update.device_tiles);
+  if (tiles == 0) return {};
+  return {tiles * offload::pool_bytes(plan.rings.update.device_tile_bytes), offload::kPageBytes, 0};
+}
+
 }  // namespace sluice::plan

@@ -41,4 +41,7 @@ bool moves_files(const Plan& plan);
 // moves_files(), or some optimizer states have their home in a file.
 bool uses_files(const Plan& plan);
 
+// The tiles of updates that the device computes, and a page in host memory for what they say.
+TierBytes device_tiles_bytes(const Plan& plan);
+
 }  // namespace sluice::plan

@@ -41,4 +41,24 @@ TileLayout tile_layout(const std::vector<UnitPlacement>& units, const models::St
   return tile;
 }
 
+DeviceTileLayout device_tile_layout(const std::vector<UnitPlacement>& units,
+                                    const models::StateFormat& format, DType gradient,
+                                    std::uint64_t tile_elements) {
+  DeviceTileLayout tile;
+  if (std::none_of(units.begin(), units.end(), device_can_update)) return tile;
+  const auto add = [&](std::uint64_t size_bytes) {
+    const std::uint64_t offset = tile.total;
+    tile.total += align_up(size_bytes, offload::kPageBytes);
+    return offset;
+  };
+  for (std::size_t part = 0; part < format.part_count(); ++part) {
+    const bool is_weight = format.is_split() && part == 0;
+    if (!is_weight)
+      tile.states[part] = add(checked_mul(tile_elements, format.part(part).element_bytes));
+  }
+  tile.gradient = add(checked_mul(tile_elements, size_of(gradient)));
+  tile.non_finite = add(sizeof(std::uint32_t));
+  return tile;
+}
+
 }  // namespace sluice::plan

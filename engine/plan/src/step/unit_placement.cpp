@@ -43,4 +43,9 @@ bool tile_holds_weights(const UnitPlacement& unit, const models::StateFormat& fo
   return !format.is_split() && update_sends_weights(unit);
 }
 
+bool device_can_update(const UnitPlacement& unit) {
+  return !unit.frozen && !unit.device_host_addressable && unit.weights == Tier::device &&
+         unit.states == Tier::host && unit.gradients != Tier::nvme;
+}
+
 }  // namespace sluice::plan

@@ -149,6 +149,9 @@ void add_transient(Plan& plan, const DeviceTransient& transient) {
   const auto ahead = static_cast<std::uint64_t>(plan.rings.update.read_ahead_tiles);
   row("read-ahead tiles", times(ahead, plan.rings.update.tile_bytes),
       {0, ahead * pool_bytes(plan.rings.update.tile_bytes), 0});
+  const auto on_device = static_cast<std::uint64_t>(plan.rings.update.device_tiles);
+  row("update tiles of the GPU", times(on_device, plan.rings.update.device_tile_bytes),
+      device_tiles_bytes(plan));
   const auto mover = 2 * static_cast<std::uint64_t>(plan.rings.mover.tiles);
   row("transfer tiles", times(mover, plan.rings.mover.tile_bytes),
       {0, mover * pool_bytes(plan.rings.mover.tile_bytes), 0});

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "sluice/base/dtype.hpp"
+#include "sluice/cpu_adam/step_arguments.hpp"
 
 namespace sluice::train {
 
@@ -24,8 +25,8 @@ enum class TensorMemory {
   libtorch,  // LibTorch's own: tensors were made before, and go on to be made after
 };
 
-// Confined to the thread that computes, except for run_on_stream() and what it calls; tensors may
-// free their memory on any thread.
+// Confined to the thread that computes, except for issue_step(), and run_on_stream() and what it
+// calls; tensors may free their memory on any thread.
 class GpuCompute {
  public:
   virtual ~GpuCompute() = default;
@@ -48,6 +49,11 @@ class GpuCompute {
   // Needs kernels.
   virtual void issue_squared_norm(const void* gradient, std::uint64_t count, DType dtype,
                                   double* result) = 0;
+  // Issues a step of the optimizer to `step_stream` (a cudaStream_t of this GPU), all of whose
+  // addresses are on the GPU, with the bits of cpu_adam on the host. *non_finite becomes 1 if the
+  // step gives a non-finite value. Called by any thread. Needs kernels.
+  virtual void issue_step(const cpu_adam::StepArguments& step, std::uint32_t* non_finite,
+                          void* step_stream) = 0;
 };
 
 // The library's one function: makes the GPU `index` the calling thread's. Throws LibTorch's errors.

@@ -110,8 +110,9 @@ void add_speed(const ReportedSpeed& speed, Json::Value& root) {
   if (limits.network > 0) root["limits_seconds"]["network"] = limits.network;
   root["bound_by"] = speed.bound_by;
   root["update"]["bytes"] = Json::UInt64(speed.update_bytes);
-  root["update"]["GBps"] =
-      finite_or_null(1e-9 * static_cast<double>(speed.update_bytes) / limits.update);
+  const double of_cores = (1 - speed.update_share_of_gpu) * static_cast<double>(speed.update_bytes);
+  root["update"]["GBps"] = finite_or_null(1e-9 * of_cores / limits.update);
+  root["update"]["share_of_gpu"] = speed.update_share_of_gpu;
   root["speculative_updates"]["kept"] = Json::UInt64(speed.speculation.kept);
   root["speculative_updates"]["dropped"] = Json::UInt64(speed.speculation.dropped);
   root["speculative_updates"]["dropped_seconds"] = speed.speculation.dropped_seconds;

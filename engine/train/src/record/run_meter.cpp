@@ -257,7 +257,12 @@ void RunMeter::fill(RunReport& report) const {
     for (const nvme::SwapFile& part : resources_.files.scratch->file().parts())
       report.memory.peak.nvme += part.size_bytes();
   }
-  const SpeculativeCounters speculated = resources_.updater->counters().speculated;
+  const UpdateCounters updates = resources_.updater->counters();
+  if (updates.elements > 0) {
+    report.speed.update_share_of_gpu =
+        static_cast<double>(updates.device_elements) / static_cast<double>(updates.elements);
+  }
+  const SpeculativeCounters& speculated = updates.speculated;
   report.speed.speculation = {speculated.kept, speculated.dropped, speculated.dropped_seconds};
   fill_drives(report);
   report.notices = notices_;

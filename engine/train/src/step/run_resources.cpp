@@ -98,7 +98,8 @@ RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, T
                                      .io = files.io.get(),
                                      .store = files.store.get(),
                                      .executor = executor.get(),
-                                     .trace = trace};
+                                     .trace = trace,
+                                     .issue_step = step_of_device()};
   std::vector<bool> stays_gathered;
   for (std::size_t u = 0; u < units.size(); ++u) {
     updater_resources.units.push_back(units[u].get());
@@ -123,6 +124,25 @@ std::unique_ptr<zero::Communicator> RunResources::for_device(
   if (ranks->world_size() == 1 || ranks->on_device() || device->host_addressable()) return ranks;
   return zero::make_staged_communicator(std::move(ranks),
                                         {.device = device.get(), .memory = &staging()});
+}
+
+// The optimizer's step on the device, if the plan has tiles for it.
+IssueStep RunResources::step_of_device() {
+  if (plan.rings.update.device_tiles == 0) return {};
+  GpuCompute* const gpu = compute.gpu.get();
+  if (gpu == nullptr) {  // a stand-in, whose memory is the host's
+    return [](const cpu_adam::StepArguments& step, std::uint32_t* non_finite, void*) {
+      if (!cpu_adam::run_step(step)) *non_finite = 1;
+    };
+  }
+  if (gpu->has_kernels()) {
+    return [gpu](const cpu_adam::StepArguments& step, std::uint32_t* non_finite, void* stream) {
+      gpu->issue_step(step, non_finite, stream);
+    };
+  }
+  files.choices.push_back("gpu_updates: unused, because this build has no kernels for GPUs");
+  plan::refuse_if_strict(plan.config, files.choices.back());
+  return {};
 }
 
 // Only io_uring registers memory; the other backends have nothing to register.

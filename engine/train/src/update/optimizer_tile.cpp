@@ -157,16 +157,10 @@ std::string remaining_state(const plan::Plan& plan, const offload::SwapStore* st
 
 namespace {
 
-// Updates elements of one parameter group. `begin`: their first element in the unit's flat buffer.
-void step_group(const plan::Plan& plan, const offload::SwapStore* store,
-                const UpdateSettings& settings, const models::GroupSegment& elements,
-                std::size_t unit, const cpu_adam::Tile& tile) {
-  const cpu_adam::OptimizerConfig& optimizer = settings.groups[elements.group];
-  const zero::UnitLayout& layout = plan.layouts[unit];
-  const std::uint64_t all = zero::shard_range(layout, 0, plan.config.world_size).count;
-  if (cpu_adam::step_part(optimizer, settings.step, tile, all)) return;
-  const std::string bad = first_non_finite(layout, optimizer, elements.begin, elements.count, tile);
-  if (bad.empty()) return;
+[[noreturn]] void throw_non_finite(const plan::Plan& plan, const offload::SwapStore* store,
+                                   const UpdateSettings& settings,
+                                   const cpu_adam::OptimizerConfig& optimizer,
+                                   const std::string& bad) {
   throw Error("step " + std::to_string(settings.training_step) + ": the update of " + bad +
               " gave a non-finite value from finite gradients, so this step is not committed. " +
               likely_cause(plan, optimizer) + ". " + remaining_state(plan, store));
@@ -178,9 +172,8 @@ void copy_states(const StateSpans& to, const StateSpans& from) {
   for (std::size_t i = 0; i < to.size(); ++i) cpu_adam::copy_past_caches(to[i], from[i]);
 }
 
-void step_piece(const plan::Plan& plan, const offload::SwapStore* store,
-                const UpdateSettings& settings, const TileRange& range,
-                const cpu_adam::Tile& tile) {
+void for_each_group(const plan::Plan& plan, const TileRange& range, const cpu_adam::Tile& tile,
+                    const GroupVisit& visit) {
   const std::vector<models::GroupSegment>& segments = plan.groups.segments[range.unit];
   const std::uint64_t begin =
       zero::shard_range(plan.layouts[range.unit], plan.config.rank, plan.config.world_size).begin +
@@ -193,9 +186,35 @@ void step_piece(const plan::Plan& plan, const offload::SwapStore* store,
     const std::uint64_t to = std::min(end, segment->begin + segment->count);
     const models::GroupSegment elements{from, to - from, segment->group};
     const bool whole = elements.count == range.count;
-    step_group(plan, store, settings, elements, range.unit,
-               whole ? tile : part_of(tile, from - begin, elements.count));
+    visit(elements, whole ? tile : part_of(tile, from - begin, elements.count));
   }
+}
+
+void check_finite(const plan::Plan& plan, const offload::SwapStore* store,
+                  const UpdateSettings& settings, const TileRange& range,
+                  const cpu_adam::Tile& tile) {
+  const zero::UnitLayout& layout = plan.layouts[range.unit];
+  for_each_group(plan, range, tile,
+                 [&](const models::GroupSegment& elements, const cpu_adam::Tile& part) {
+                   const cpu_adam::OptimizerConfig& optimizer = settings.groups[elements.group];
+                   const std::string bad =
+                       first_non_finite(layout, optimizer, elements.begin, elements.count, part);
+                   if (!bad.empty()) throw_non_finite(plan, store, settings, optimizer, bad);
+                 });
+}
+
+void step_piece(const plan::Plan& plan, const offload::SwapStore* store,
+                const UpdateSettings& settings, const TileRange& range,
+                const cpu_adam::Tile& tile) {
+  const std::uint64_t all =
+      zero::shard_range(plan.layouts[range.unit], 0, plan.config.world_size).count;
+  bool finite = true;
+  for_each_group(
+      plan, range, tile, [&](const models::GroupSegment& elements, const cpu_adam::Tile& part) {
+        finite = cpu_adam::step_part(settings.groups[elements.group], settings.step, part, all) &&
+                 finite;
+      });
+  if (!finite) check_finite(plan, store, settings, range, tile);
 }
 
 }  // namespace sluice::train

@@ -4,10 +4,12 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 
 #include "sluice/cpu_adam/optimizer.hpp"
+#include "sluice/models/param_groups.hpp"
 #include "sluice/models/state_format.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "sluice/plan/plan.hpp"
@@ -39,6 +41,19 @@ cpu_adam::Tile tile_of(const plan::Plan& plan, const StateSpans& states,
 // The state from which training can continue after a step that failed, as a sentence without its
 // point. `store`: holds the states; may be null.
 std::string remaining_state(const plan::Plan& plan, const offload::SwapStore* store);
+
+// Calls `visit` for the elements of each parameter group in `range`, in order. `elements`: where
+// they are in the unit's flat buffer. `part`: their memory, a part of `tile`.
+using GroupVisit =
+    std::function<void(const models::GroupSegment& elements, const cpu_adam::Tile& part)>;
+void for_each_group(const plan::Plan& plan, const TileRange& range, const cpu_adam::Tile& tile,
+                    const GroupVisit& visit);
+
+// Throws step_piece()'s error if an element that `range` updated is non-finite. Reads master and
+// moments of `tile`, and no other memory.
+void check_finite(const plan::Plan& plan, const offload::SwapStore* store,
+                  const UpdateSettings& settings, const TileRange& range,
+                  const cpu_adam::Tile& tile);
 
 // Updates the elements of `range`, each with the values of its parameter group. `tile`: their
 // memory. Throws when the update gave a non-finite value; the error names the parameter, the likely

@@ -8,6 +8,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
+#include "update/device/device_step.hpp"
 #include "update/speculation/speculation.hpp"
 #include "update/tile_placement.hpp"
 #include "update/tile_scheduler.hpp"
@@ -135,6 +136,7 @@ UpdateCounters StateUpdater::counters() const {
   UpdateCounters counters = scheduler_->counters();
   MutexLock lock(mutex_);
   counters.speculated = speculated_;
+  counters.elements = elements_;
   return counters;
 }
 
@@ -176,6 +178,16 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
     piece.first_element = first + range.begin;
     step_piece(*resources_.plan, resources_.store, settings, range, piece);
   };
+  if (resources_.issue_step) {
+    work.compute_on_device = [this, settings, first = placement_->first_element(unit)](
+                                 const TileRange& range, const DeviceTile& tile, void* stream) {
+      issue_update(resources_, settings, range, tile, first, stream);
+    };
+    work.found_non_finite = [this, settings](const TileRange& range, const DeviceTile& tile) {
+      check_finite(*resources_.plan, resources_.store, settings, range,
+                   tile_at_home(resources_, *placement_, range, tile));
+    };
+  }
   work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
   only_in_memory_[unit] = !settings.commits;
   return begin_last_of_update(unit, std::move(work), std::move(gradients));
@@ -189,6 +201,10 @@ StateUpdater::Update StateUpdater::begin_last_of_update(std::size_t unit, TileWo
     MutexLock lock(mutex_);
     failed_.emplace(unit, error);
   };
+  {
+    MutexLock lock(mutex_);
+    elements_ += placement_->shard_count(unit);
+  }
   auto current = std::make_shared<TicketSource>();
   Update update;
   update.weights = current->ticket();

@@ -141,7 +141,8 @@ class StateUpdater {
   // By unit: whether the store lacks the bytes that the last update gave to the cached parts.
   std::vector<bool> only_in_memory_;
   SpeculativeCounters speculated_ SLUICE_GUARDED_BY(mutex_);
-  std::vector<Speculative> speculative_;  // by unit
+  std::uint64_t elements_ SLUICE_GUARDED_BY(mutex_) = 0;  // of the updates that were begun
+  std::vector<Speculative> speculative_;                  // by unit
 };
 
 }  // namespace sluice::train

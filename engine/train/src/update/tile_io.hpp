@@ -7,7 +7,7 @@
 
 #include "sluice/base/mutex.hpp"
 #include "sluice/offload/tile_pipeline.hpp"
-#include "update/device_states.hpp"
+#include "update/device/device_states.hpp"
 #include "update/tile_placement.hpp"
 #include "update/tile_range.hpp"
 #include "update/tile_work.hpp"

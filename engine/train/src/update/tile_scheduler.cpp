@@ -14,11 +14,16 @@ TileScheduler::TileScheduler(const UpdaterResources& resources, const TilePlacem
       io_(resources, placement) {
   if (placement_.tile_bytes() > 0) make_tiles();
   if (plan_.rings.update.read_ahead_tiles > 0) make_read_ahead();
+  if (resources.issue_step) {
+    device_ = std::make_unique<DeviceUpdates>(resources, placement,
+                                              [this] { return take_device_tile(); });
+  }
   worker_.emplace("sluice-update", priority_of_updates(*resources.plan));
 }
 
 TileScheduler::~TileScheduler() {
   worker_.reset();  // runs the posted tasks, and so drains the pipeline
+  device_.reset();
   ahead_.reset();
   pipeline_.reset();
 }
@@ -62,16 +67,20 @@ Ticket TileScheduler::begin(std::size_t unit, TileWork work) {
   work.ended = [this, unit, then = std::move(work.ended)](const std::exception_ptr& error) {
     if (ahead_) ahead_->end_work(unit);
     if (then) then(error);
-    MutexLock lock(mutex_);
-    at_work_.erase(unit);
+    {
+      MutexLock lock(mutex_);
+      at_work_.erase(unit);
+    }
+    if (device_) device_->wake();
   };
   const std::size_t tiles = needs_no_tile(unit, work) ? 1 : placement_.tiles_of(unit);
   auto countdown = std::make_shared<UnitCountdown>(tiles, std::move(work));
   Ticket ticket = countdown->ticket();
   {
     MutexLock lock(mutex_);
-    waiting_.emplace(unit, Waiting{std::move(countdown)});
+    waiting_.emplace(unit, Waiting{std::move(countdown), 0, tiles});
   }
+  if (device_) device_->wake();
   post([this] { run_waiting(); });
   return ticket;
 }
@@ -85,6 +94,12 @@ void TileScheduler::expect_updates() {
 UpdateCounters TileScheduler::counters() const {
   UpdateCounters counters = io_.counters();
   counters.compute_seconds = pieces_.busy_seconds();
+  if (device_) {
+    const UpdateCounters device = device_->counters();
+    counters.h2d_bytes += device.h2d_bytes;
+    counters.d2h_bytes += device.d2h_bytes;
+    counters.device_elements = device.device_elements;
+  }
   return counters;
 }
 
@@ -111,6 +126,7 @@ void TileScheduler::run_waiting() {
       continue;
     }
     if (!waits) return;
+    if (device_) device_->wait_for_end();  // of work that holds back what waits
   }
 }
 
@@ -159,7 +175,27 @@ std::optional<TileScheduler::NextTile> TileScheduler::take_tile(bool tile_is_fre
       continue;
     }
     at_work_[unit] = work;
-    if (whole || ++at->second.next_tile == placement_.tiles_of(unit)) waiting_.erase(at);
+    if (++at->second.next_tile == at->second.end_tile) waiting_.erase(at);
+    return next;
+  }
+  return std::nullopt;
+}
+
+// The last tile that nobody has taken, of the first waiting unit that the device can update.
+std::optional<DeviceUpdates::Job> TileScheduler::take_device_tile() {
+  MutexLock lock(mutex_);
+  std::optional<std::size_t> held_back;  // a unit whose earlier work has not begun
+  for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
+    auto& [unit, waiting] = *at;
+    const UnitCountdown* const work = waiting.countdown.get();
+    const auto working = at_work_.find(unit);
+    if (held_back == unit) continue;
+    held_back = unit;
+    if (working != at_work_.end() && working->second != work) continue;
+    if (!device_->can_do(unit, work->work())) continue;
+    at_work_[unit] = work;
+    DeviceUpdates::Job next{placement_.range_of(unit, --waiting.end_tile), waiting.countdown};
+    if (waiting.next_tile == waiting.end_tile) waiting_.erase(at);
     return next;
   }
   return std::nullopt;
@@ -168,7 +204,7 @@ std::optional<TileScheduler::NextTile> TileScheduler::take_tile(bool tile_is_fre
 void TileScheduler::begin_tile(const NextTile& next) {
   const TileWork& work = next.countdown->work();
   const auto end = std::make_shared<TileEnd>(next.countdown);
-  if (const std::exception_ptr& error = next.countdown->start()) return end->end(error);
+  if (const std::exception_ptr error = next.countdown->start()) return end->end(error);
   if (work.sends_unit) return begin_send(next, end);
   if (placement_.at_home(next.range.unit)) return begin_unit_at_home(next, end);
   if (ahead_ && work.is_update()) {

@@ -3,8 +3,9 @@
 // updater's. Several tiles are in flight: each is read, computed and written. A unit whose bytes
 // are all at their homes needs no tile. All that is computed is split into pieces, which the
 // executor's threads, the updater's among them, take as they come free: pieces of the earliest unit
-// in forward order first. The StateUpdater says what the work is, TilePlacement where the bytes
-// are, and TileIo moves them. Not installed.
+// in forward order first. Where the plan has tiles on the device, it computes some: the last ones
+// of a unit, while the CPU takes the first. The StateUpdater says what the work is, TilePlacement
+// where the bytes are, and TileIo moves them. Not installed.
 
 #include <cstdint>
 #include <deque>
@@ -21,6 +22,7 @@
 #include "sluice/base/worker.hpp"
 #include "sluice/offload/buffer_ring.hpp"
 #include "sluice/offload/tile_pipeline.hpp"
+#include "update/device/device_updates.hpp"
 #include "update/read_ahead.hpp"
 #include "update/tile_io.hpp"
 #include "update/tile_placement.hpp"
@@ -57,7 +59,9 @@ class TileScheduler {
   using Bytes = TileWork::Bytes;
   struct Waiting {
     std::shared_ptr<UnitCountdown> countdown;  // shared by the unit's tiles
+    // Tiles that nobody has taken: [next_tile, end_tile).
     std::size_t next_tile = 0;
+    std::size_t end_tile = 0;
   };
   struct NextTile {
     TileRange range;
@@ -92,6 +96,8 @@ class TileScheduler {
   // Does what needs no waiting: begins reads, computations and writes.
   void advance();
   std::optional<NextTile> take_tile(bool tile_is_free);
+  // On the thread of the device's updates.
+  std::optional<DeviceUpdates::Job> take_device_tile();
   bool work_waits() const;
   void begin_tile(const NextTile& next);
   void begin_unit_at_home(const NextTile& next, const std::shared_ptr<TileEnd>& end);
@@ -117,6 +123,7 @@ class TileScheduler {
   std::optional<offload::TilePipeline> pipeline_;  // driven by the updater's thread
   std::optional<offload::BufferRing> ahead_ring_;
   std::optional<ReadAhead> ahead_;
+  std::unique_ptr<DeviceUpdates> device_;  // null: the CPU computes all updates
   // Tiles that were read ahead and are computed. They are written when no update waits, because
   // nobody needs these tiles before. Confined to the updater's thread.
   std::deque<Unwritten> unwritten_;

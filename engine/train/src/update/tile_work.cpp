@@ -152,28 +152,42 @@ bool includes(TileWork::Parts parts, const PartHome& home) {
 UnitCountdown::UnitCountdown(std::size_t tiles, TileWork work)
     : work_(std::move(work)), without_weights_(tiles), left_(tiles) {}
 
-const std::exception_ptr& UnitCountdown::start() {
+std::exception_ptr UnitCountdown::start() {
+  MutexLock lock(mutex_);
   if (!std::exchange(started_, true) && work_.start) start_error_ = work_.start();
   return start_error_;
 }
 
-void UnitCountdown::weights_of_one(const std::exception_ptr& error) {
+void UnitCountdown::note(const std::exception_ptr& error) {
   if (!first_error_) first_error_ = error;
-  if (--without_weights_ > 0 || !work_.weights_current) return;
-  work_.weights_current(first_error_);
-  told_ = first_error_ != nullptr;
 }
 
-void UnitCountdown::end_one(const std::exception_ptr& error) {
-  if (!first_error_) first_error_ = error;
-  if (--left_ > 0) return;
-  try {
-    if (!first_error_ && work_.finish) work_.finish();
-  } catch (...) {
-    first_error_ = std::current_exception();
+void UnitCountdown::weights_of_one(const std::exception_ptr& error) {
+  std::exception_ptr first_error;
+  {
+    MutexLock lock(mutex_);
+    note(error);
+    if (--without_weights_ > 0 || !work_.weights_current) return;
+    first_error = first_error_;
+    told_ = first_error != nullptr;
   }
-  if (work_.ended) work_.ended(first_error_);
-  source_.complete(told_ ? nullptr : first_error_);
+  work_.weights_current(first_error);
+}
+
+// The last call has the countdown for itself.
+void UnitCountdown::end_one(const std::exception_ptr& error) {
+  std::exception_ptr first_error;
+  bool told = false;
+  {
+    MutexLock lock(mutex_);
+    note(error);
+    if (--left_ > 0) return;
+    first_error = first_error_;
+    told = told_;
+  }
+  if (!first_error && work_.finish) first_error = error_of(work_.finish);
+  if (work_.ended) work_.ended(first_error);
+  source_.complete(told ? nullptr : first_error);
 }
 
 void TileEnd::weights_current() {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "sluice/base/mutex.hpp"
 #include "sluice/base/piece_queue.hpp"
 #include "sluice/base/ticket.hpp"
 #include "sluice/offload/device.hpp"
@@ -21,6 +22,14 @@
 #include "update/tile_range.hpp"
 
 namespace sluice::train {
+
+// Where the device finds what it updates: in the tile's memory there, or at home on the device.
+struct DeviceTile {
+  std::array<offload::DeviceSpan, models::kMostStateParts> states;
+  offload::DeviceSpan gradient;
+  offload::DeviceSpan weight;      // empty: it is half of a split master
+  offload::DeviceSpan non_finite;  // a std::uint32_t: becomes 1 after a non-finite value
+};
 
 // The work on each tile of a unit: read, compute, write. Parts without a home that the CPU reads
 // and writes pass through the tile's memory. Thread-compatible: callers synchronise.
@@ -40,9 +49,8 @@ struct TileWork {
   bool write_weight = false;
   // Weights in device memory are written after this point of the device's compute work.
   offload::ComputePoint after;
-  // Called on the updater's thread when the work before it on the unit has ended, and before its
-  // own first tile. The work ends with the error that it returns, if any. May be empty; must not
-  // throw.
+  // Called when the work before it on the unit has ended, and before its own first tile. The work
+  // ends with the error that it returns, if any. May be empty; must not throw.
   std::function<std::exception_ptr()> start;
   // Only the weights go to their home, from the unit's states, all at once and without a tile. For
   // states in memory.
@@ -53,6 +61,12 @@ struct TileWork {
   std::function<void(const TileRange&, const States& states, Bytes gradient, Bytes weight)> compute;
   // `compute` takes whole tiles, because it moves bytes itself or compares checksums of chunks.
   bool whole_tiles = false;
+  // Computes on the device, in place of `compute`: issues to `stream`, as DeviceWork::issue. Empty:
+  // only the CPU computes the work.
+  std::function<void(const TileRange&, const DeviceTile&, void* stream)> compute_on_device;
+  // Called when the device gave a non-finite value and the states are back at home. Throws, if not
+  // only padding is non-finite.
+  std::function<void(const TileRange&, const DeviceTile&)> found_non_finite;
   // Called when the weights of all tiles are at their home, possibly before the states are;
   // receives the first error so far, or null.
   std::function<void(std::exception_ptr)> weights_current;
@@ -85,8 +99,8 @@ struct TileTask {
 void begin_pieces(PieceQueue& queue, const TilePlacement& placement, TileTask task,
                   StateChecksums& checksums, std::function<void(std::exception_ptr)> ended);
 
-// Counts a unit's tiles down. After ticket(), confined to the thread that ends the tiles: the
-// updater's, or for a unit computed at its homes, which counts as one tile, that of the last piece.
+// Counts a unit's tiles down. Thread-safe after ticket(): tiles of the CPU and of the device end on
+// different threads. The functions of the work are called by the thread whose call is the last.
 class UnitCountdown {
  public:
   UnitCountdown(std::size_t tiles, TileWork work);
@@ -95,25 +109,28 @@ class UnitCountdown {
   Ticket ticket() { return source_.ticket(); }
   const TileWork& work() const { return work_; }
   // Called before each tile begins: starts the work at the first call. Returns the error with which
-  // the tile ends. On the updater's thread.
-  const std::exception_ptr& start();
+  // the tile ends.
+  std::exception_ptr start();
   // Each is called once for each tile, in this order.
   void weights_of_one(const std::exception_ptr& error);
   void end_one(const std::exception_ptr& error);
 
  private:
+  void note(const std::exception_ptr& error) SLUICE_REQUIRES(mutex_);
+
   const TileWork work_;
-  bool started_ = false;
-  std::exception_ptr start_error_;
-  std::size_t without_weights_;
-  std::size_t left_;
-  std::exception_ptr first_error_;
-  bool told_ = false;
-  TicketSource source_;
+  mutable Mutex mutex_;
+  bool started_ SLUICE_GUARDED_BY(mutex_) = false;
+  std::exception_ptr start_error_ SLUICE_GUARDED_BY(mutex_);
+  std::size_t without_weights_ SLUICE_GUARDED_BY(mutex_);
+  std::size_t left_ SLUICE_GUARDED_BY(mutex_);
+  std::exception_ptr first_error_ SLUICE_GUARDED_BY(mutex_);
+  bool told_ SLUICE_GUARDED_BY(mutex_) = false;
+  TicketSource source_;  // of the thread that ends the last tile
 };
 
-// The progress of one tile; shares its unit's countdown with the other tiles. Confined as the
-// countdown.
+// The progress of one tile; shares its unit's countdown with the other tiles. Confined to the
+// thread that ends the tile.
 class TileEnd {
  public:
   explicit TileEnd(std::shared_ptr<UnitCountdown> countdown) : countdown_(std::move(countdown)) {}

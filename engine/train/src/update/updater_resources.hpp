@@ -3,10 +3,12 @@
 // plain values.
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "sluice/base/executor.hpp"
 #include "sluice/base/trace.hpp"
+#include "sluice/cpu_adam/step_arguments.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/offload/memory_pool.hpp"
@@ -15,6 +17,11 @@
 #include "sluice/zero/sharded_unit.hpp"
 
 namespace sluice::train {
+
+// Issues a step of the optimizer to a stream of the device (DeviceWork::issue). All addresses are
+// in its memory. *non_finite becomes 1 if the step gives a non-finite value.
+using IssueStep = std::function<void(const cpu_adam::StepArguments& step, std::uint32_t* non_finite,
+                                     void* stream)>;
 
 // Everything named here outlives the updater.
 struct UpdaterResources {
@@ -26,6 +33,7 @@ struct UpdaterResources {
   offload::SwapStore* store = nullptr;       // null: no states are on NVMe
   Executor* executor = nullptr;
   Trace* trace = nullptr;  // row "update": the computation of each tile; may be null
+  IssueStep issue_step;    // empty: the device computes no updates
 };
 
 // On a GPU's host, threads that launch kernels wake for microseconds and must not wait for a core.
@@ -49,7 +57,9 @@ struct UpdateCounters {
   std::uint64_t nvme_written_bytes = 0;
   std::uint64_t h2d_bytes = 0;
   std::uint64_t d2h_bytes = 0;
-  double compute_seconds = 0;
+  double compute_seconds = 0;         // of the optimizer's threads
+  std::uint64_t elements = 0;         // of the updates that were begun
+  std::uint64_t device_elements = 0;  // of these, updated by the device
   SpeculativeCounters speculated;
 };
 

@@ -15,11 +15,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "sluice/base/ticket.hpp"
 #include "sluice/base/trace.hpp"
@@ -47,6 +50,17 @@ class ComputePoint {
 
  private:
   std::shared_ptr<void> event_;  // shared by copies of the point
+};
+
+// Work of the engine's own on a device, beside the compute work: an update of optimizer states.
+struct DeviceWork {
+  std::string name;  // for errors and the trace
+  // Called once, before the ticket ends, on the calling thread or one of the device. Issues the
+  // work to `stream`, a cudaStream_t, on a GPU; computes at once where `stream` is null. The
+  // ticket has the error that it throws.
+  std::function<void(void* stream)> issue;
+  // Device memory that the work reads or writes; valid until the ticket has finished.
+  std::vector<DeviceSpan> uses;
 };
 
 // Thread-safe.
@@ -84,6 +98,9 @@ class Device {
                                 const ComputePoint& after) = 0;
   // Within the device; counters() leave it out.
   virtual Ticket begin_copy_within(DeviceSpan to, DeviceSpan from, const ComputePoint& after) = 0;
+  // Queues work that begins after `after`; never blocks on it. Works run in the order of the calls,
+  // beside compute work and copies: the caller waits for the tickets of what must come before.
+  virtual Ticket begin_work(DeviceWork work, const ComputePoint& after) = 0;
   virtual CopyCounters counters() const = 0;
 
   // These begin after all compute work issued so far.
@@ -103,7 +120,7 @@ struct HostDeviceOptions {
   // A copy takes at least its bytes divided by this; shows on one machine the effect of a slower
   // link.
   std::optional<double> bandwidth_bytes_per_second;
-  Trace* trace = nullptr;  // rows "h2d" and "d2h"
+  Trace* trace = nullptr;  // rows "h2d", "d2h" and "work"
 };
 
 std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options);

@@ -215,6 +215,15 @@ struct PassConfig {
   }
 };
 
+// How units are updated whose states are in host memory.
+struct UpdatesConfig {
+  // Host memory for second states, so that updates begin before the norm is known. Part of
+  // host_bytes. Automatic: the rest of host_bytes.
+  ByteBudget speculative_bytes{ByteBudget::Kind::bytes, 0};
+  // A GPU updates part of the units whose weights are at home there.
+  bool on_gpu = false;
+};
+
 // The section "sluice".
 struct SluiceConfig {
   ComputeDevice device;
@@ -236,9 +245,7 @@ struct SluiceConfig {
   std::optional<MomentFormat> moments;
   // Host memory that caches states on NVMe. Part of host_bytes. Automatic: the rest of host_bytes.
   ByteBudget cache_bytes{ByteBudget::Kind::bytes, 0};
-  // Host memory for second states, so that updates begin before the norm is known. Part of
-  // host_bytes. Automatic: the rest of host_bytes.
-  ByteBudget speculative_bytes{ByteBudget::Kind::bytes, 0};
+  UpdatesConfig updates;
   ThreadsConfig threads;
   IoConfig io;
   std::uint64_t seed = 0;

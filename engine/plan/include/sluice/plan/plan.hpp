@@ -88,6 +88,9 @@ struct UpdateRing {
   std::uint64_t tile_bytes = 0;  // 0: no update needs a tile
   int tiles = 0;
   int read_ahead_tiles = 0;
+  // Tiles in the device's memory, for updates that the device computes. They have as many elements.
+  int device_tiles = 0;
+  std::uint64_t device_tile_bytes = 0;
 };
 // The tiles of the mover, in each direction.
 struct MoverRing {

@@ -35,4 +35,16 @@ struct TileTypes {
 TileLayout tile_layout(const std::vector<UnitPlacement>& units, const models::StateFormat& format,
                        const TileTypes& types, std::uint64_t tile_elements);
 
+// Byte offsets of the parts in a tile of the device's memory: what device_can_update() units have
+// in host memory. Weights are updated in place.
+struct DeviceTileLayout {
+  std::array<std::uint64_t, models::kMostStateParts> states{};
+  std::uint64_t gradient = 0;
+  std::uint64_t non_finite = 0;  // 4 bytes: whether the update gave a non-finite value
+  std::uint64_t total = 0;       // 0: the device can update no unit
+};
+DeviceTileLayout device_tile_layout(const std::vector<UnitPlacement>& units,
+                                    const models::StateFormat& format, DType gradient,
+                                    std::uint64_t tile_elements);
+
 }  // namespace sluice::plan

@@ -56,4 +56,8 @@ bool tile_holds_weights(const UnitPlacement& unit, const models::StateFormat& fo
 // host_addressable.
 bool tile_holds_gradient(const UnitPlacement& unit);
 
+// The device can compute updates of the unit: its weights are there, and states and gradient come
+// by copies or are there too.
+bool device_can_update(const UnitPlacement& unit);
+
 }  // namespace sluice::plan

@@ -113,6 +113,7 @@ struct ReportedSpeed {
   std::string bound_by;  // the link with the largest limit
   // Bytes that a step's updates read and write in memory: states, gradients and weights.
   std::uint64_t update_bytes = 0;
+  double update_share_of_gpu = 0;  // of the elements that the run updated
   ReportedSpeculation speculation;
   StartSeconds start;
   // By the measured rates of this machine and model; empty: there are none.

@@ -14,6 +14,7 @@
 
 #include "../gpu_compute.hpp"
 #if SLUICE_HAVE_GPU_KERNELS
+#include "sluice/cpu_adam/gpu_step.hpp"
 #include "squared_norm.hpp"
 #endif
 
@@ -122,11 +123,20 @@ class Compute final : public GpuCompute {
     C10_CUDA_CHECK(launch_squared_norm(gradient, count, dtype, partials.data_ptr<double>(), result,
                                        stream_.stream()));
   }
+  void issue_step(const cpu_adam::StepArguments& step, std::uint32_t* non_finite,
+                  void* step_stream) override {
+    const c10::cuda::CUDAGuard guard(stream_.device_index());
+    C10_CUDA_CHECK(static_cast<cudaError_t>(
+        cpu_adam::launch_step(step, non_finite, static_cast<cudaStream_t>(step_stream))));
+  }
 #else
   bool has_kernels() const override {
     return false;
   }
   void issue_squared_norm(const void*, std::uint64_t, DType, double*) override {
+    TORCH_CHECK(false, "built without kernels");
+  }
+  void issue_step(const cpu_adam::StepArguments&, std::uint32_t*, void*) override {
     TORCH_CHECK(false, "built without kernels");
   }
 #endif

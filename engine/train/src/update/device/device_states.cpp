@@ -1,4 +1,4 @@
-#include "update/device_states.hpp"
+#include "update/device/device_states.hpp"
 
 namespace sluice::train {
 

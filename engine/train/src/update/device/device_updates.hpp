@@ -1,0 +1,112 @@
+#pragma once
+// DeviceUpdates: tiles of the optimizer step that the device computes, on a thread of its own.
+// States and gradient of a tile are copied from their home in host memory into a tile of the
+// device's memory; the device computes; the states go back. Weights, and a gradient at home on the
+// device, stay where they are. TileScheduler decides which tiles these are. Not installed.
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "sluice/base/mutex.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "sluice/offload/tile_pipeline.hpp"
+#include "sluice/plan/tile_layout.hpp"
+#include "update/tile_placement.hpp"
+#include "update/tile_range.hpp"
+#include "update/tile_work.hpp"
+#include "update/updater_resources.hpp"
+
+namespace sluice::train {
+
+// Thread-safe.
+class DeviceUpdates {
+ public:
+  struct Job {
+    TileRange range;
+    std::shared_ptr<UnitCountdown> countdown;  // shared by the unit's tiles
+  };
+  // The next tile for the device, if there is one. Called on the thread of the updates.
+  using Take = std::function<std::optional<Job>()>;
+
+  // Allocates the tiles that the plan has. All arguments outlive it. Throws OutOfMemory.
+  DeviceUpdates(const UpdaterResources& resources, const TilePlacement& placement, Take take);
+  ~DeviceUpdates();  // waits for the tiles that were begun
+  DeviceUpdates(const DeviceUpdates&) = delete;
+  DeviceUpdates& operator=(const DeviceUpdates&) = delete;
+
+  // Whether the device can do this work on the unit.
+  bool can_do(std::size_t unit, const TileWork& work) const;
+  // `take` may have a tile now.
+  void wake();
+  // Blocks until a tile ends. Returns at once when none is in flight.
+  void wait_for_end() const;
+
+  // Bytes moved and elements updated so far.
+  UpdateCounters counters() const;
+
+ private:
+  enum class Stage { reading, computing, writing };
+  struct Tile {
+    std::size_t slot = 0;
+    Stage stage = Stage::reading;
+    TileRange range;
+    std::shared_ptr<const TileWork> work;  // shared with the tiles of the unit
+    TileEnd end;
+    DeviceTile memory;
+    offload::Tickets pending;
+    std::exception_ptr error;
+  };
+  // What wakes the thread. Shared with the transfers that do, whose last call may come late.
+  struct Signal {
+    Mutex mutex;
+    CondVar changed;
+    bool is_set SLUICE_GUARDED_BY(mutex) = false;
+    bool stopping SLUICE_GUARDED_BY(mutex) = false;
+    void set();
+  };
+
+  void run();
+  // False: nothing is left to do, and the updates are to stop.
+  bool wait_for_signal();
+  // Does what can be done without waiting.
+  void advance_all();
+  std::ptrdiff_t tiles_in(Stage stage) const;
+  bool can_begin() const;
+  void begin(Job job);
+  void wake_at_the_end_of(const Tile& tile) const;
+  DeviceTile memory_of(std::size_t slot, const TileRange& range) const;
+  std::span<std::byte> flag_of(std::size_t slot) const;
+  bool is_on_host(std::size_t unit, std::size_t part) const;
+  std::span<std::byte> host_part(const TileRange& range, std::size_t part) const;
+  void begin_reads(Tile& tile);
+  void begin_compute(Tile& tile);
+  void begin_writes(Tile& tile);
+  // Goes on with a tile whose stage has ended. True: the tile has ended.
+  bool advance(Tile& tile);
+  void check(const Tile& tile);
+
+  const UpdaterResources& resources_;
+  const TilePlacement& placement_;
+  const plan::Plan& plan_;
+  const plan::DeviceTileLayout layout_;
+  std::vector<offload::Buffer> slots_;
+  offload::Buffer flags_;  // in host memory: what each slot's tile said last
+  const Take take_;
+  std::vector<std::size_t> free_;  // confined to the thread, as tiles_
+  std::list<Tile> tiles_;          // in flight, in the order in which they were begun
+  const std::shared_ptr<Signal> signal_;
+  mutable Mutex mutex_;
+  mutable CondVar ended_changed_;
+  std::uint64_t begun_ SLUICE_GUARDED_BY(mutex_) = 0;  // tiles
+  std::uint64_t ended_ SLUICE_GUARDED_BY(mutex_) = 0;
+  UpdateCounters counters_ SLUICE_GUARDED_BY(mutex_);
+  std::thread thread_;  // last: it starts when all it uses is there
+};
+
+}  // namespace sluice::train

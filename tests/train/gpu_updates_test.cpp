@@ -1,0 +1,129 @@
+// Updates that the device computes ("gpu_updates"), on a stand-in for a GPU.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "device_run.hpp"
+#include "saved/checkpoint.hpp"
+#include "sluice/base/error.hpp"
+
+namespace sluice::train {
+namespace {
+
+using Case = test::RunCase;
+using test::Home;
+using testing::HasSubstr;
+
+// A stand-in whose works and copies fail when a test says so.
+class FailingGpu final : public offload::Device {
+ public:
+  enum class Failing { nothing, copy_in, work, copy_out };
+
+  explicit FailingGpu(std::uint64_t memory_bytes) : gpu_(memory_bytes) {}
+  // The next `count` of that kind run, and then one fails.
+  void fail(Failing what, int count) {
+    left_ = count;
+    failing_ = what;
+  }
+  std::string_view name() const override { return "failing"; }
+  offload::MemoryPool& memory() override { return gpu_.memory(); }
+  bool host_addressable() const override { return false; }
+  std::unique_ptr<offload::MemorySource> make_pinned_source() override {
+    return gpu_.make_pinned_source();
+  }
+  offload::ComputePoint mark_compute() override { return gpu_.mark_compute(); }
+  offload::ComputePoint mark_time() override { return gpu_.mark_time(); }
+  std::optional<std::chrono::steady_clock::time_point> time_of(
+      const offload::ComputePoint& timed) override {
+    return gpu_.time_of(timed);
+  }
+  Ticket begin_copy_in(offload::DeviceSpan to, std::span<const std::byte> from,
+                       const offload::ComputePoint& after) override {
+    check(Failing::copy_in);
+    return gpu_.begin_copy_in(to, from, after);
+  }
+  Ticket begin_copy_out(std::span<std::byte> to, offload::DeviceSpan from,
+                        const offload::ComputePoint& after) override {
+    check(Failing::copy_out);
+    return gpu_.begin_copy_out(to, from, after);
+  }
+  Ticket begin_copy_within(offload::DeviceSpan to, offload::DeviceSpan from,
+                           const offload::ComputePoint& after) override {
+    return gpu_.begin_copy_within(to, from, after);
+  }
+  Ticket begin_work(offload::DeviceWork work, const offload::ComputePoint& after) override {
+    if (failing_ == Failing::work)
+      work.issue = [](void*) { throw Error("the kernel cannot be launched"); };
+    return gpu_.begin_work(std::move(work), after);
+  }
+  offload::CopyCounters counters() const override { return gpu_.counters(); }
+
+ private:
+  void check(Failing what) {
+    if (failing_ == what && left_-- <= 0) throw Error("the copy cannot be queued");
+  }
+  test::StandInGpu gpu_;
+  std::atomic<Failing> failing_ = Failing::nothing;
+  std::atomic<int> left_ = 0;
+};
+
+class GpuUpdates : public test::DeviceRun {
+ protected:
+  static constexpr Case kCase{.weights = Home::none, .tied = false, .gpu_updates = true};
+
+  // The message of the first step's updates.
+  std::string message_of_step(
+      const plan::Plan& plan, std::shared_ptr<offload::Device> device,
+      const std::function<void()>& before_updates = [] {}) {
+    RunResources resources(plan, SwapMode::create, nullptr,
+                           test::make_stand_in_gpu(std::move(device)));
+    initialise_states(resources, kSeed, std::nullopt);
+    StepRunner runner(resources, kSeed);
+    Progress progress;
+    const UpdateSettings update = next_update(resources, progress, false);
+    try {
+      const BackwardResult backward = runner.forward_backward(data(), 1, 1, update, [] {});
+      before_updates();
+      runner.end_step(backward, update, progress);
+      runner.finish_updates();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+};
+
+// Tokens that no sequence has get no gradient, so with an epsilon of 0 they become 0 / 0.
+TEST_F(GpuUpdates, NameTheParameterThatBecomesNonFinite) {
+  plan::Plan plan = plan_of(kCase, true);
+  ASSERT_GT(plan.rings.update.device_tiles, 0);
+  for (models::ParamGroup& group : plan.groups.groups) group.optimizer.eps = 0;
+  const auto message = [&] {
+    return message_of_step(plan, std::make_shared<test::StandInGpu>(plan.planned.tiers.device));
+  };
+  const std::string on_gpu = message();
+  EXPECT_THAT(on_gpu, HasSubstr("transformer.wte.weight (element "));
+  EXPECT_THAT(on_gpu, HasSubstr("The likely cause is \"eps\": 0"));
+  plan.rings.update.device_tiles = 0;
+  EXPECT_EQ(message(), on_gpu);
+}
+
+TEST_F(GpuUpdates, TellOfATransferThatFails) {
+  using Failing = FailingGpu::Failing;
+  plan::Plan plan = plan_of(kCase, true);
+  plan.rings.update.tile_elements = 1024;
+  for (const Failing what : {Failing::copy_in, Failing::work, Failing::copy_out}) {
+    for (const int count : {0, 1, 2, 3, 20}) {
+      const auto gpu = std::make_shared<FailingGpu>(offload::kUnlimited);
+      EXPECT_THAT(message_of_step(plan, gpu, [&] { gpu->fail(what, count); }),
+                  testing::AnyOf(HasSubstr("cannot be queued"), HasSubstr("cannot be launched")));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::train
