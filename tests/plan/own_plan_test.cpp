@@ -95,6 +95,28 @@ TEST(OwnPlan, TrafficCountsEveryMicroBatch) {
   EXPECT_EQ(plan.traffic.d2h_bytes, sends);
 }
 
+TEST(OwnPlan, OnTheHostWeightsAndGradientsAreUsedAtHome) {
+  config::TrainConfig config = train_config(Device::cpu, Device::cpu, 64, 64);
+  const auto line =
+      ::testing::Contains(::testing::HasSubstr("are used there: the device is the host"));
+  EXPECT_THAT(planned(config, three_calls()).choices, ::testing::Not(line));
+  config.sluice.device_bytes = {};  // automatic
+  const Plan plan = planned(config, three_calls());
+  EXPECT_THAT(plan.choices, line);
+  EXPECT_EQ(plan.traffic.h2d_bytes + plan.traffic.d2h_bytes, 0U);
+  EXPECT_EQ(row(plan, "weights").bytes.host, 8 * kCount);
+  for (const PlanRow& each : plan.planned.rows)
+    EXPECT_TRUE(each.component != "gathered units" && each.component != "gradient buffers");
+  // Copies come from a drive, and from other ranks.
+  config.world_size = 2;
+  EXPECT_THAT(planned(config, three_calls()).choices, ::testing::Not(line));
+  config = train_config(Device::nvme, Device::nvme, 64, 64);
+  config.sluice.device_bytes = {};
+  const Plan on_drive = planned(config, three_calls());
+  EXPECT_GT(on_drive.traffic.h2d_bytes, 0U);
+  EXPECT_GT(row(on_drive, "gathered units").bytes.device, 0U);
+}
+
 TEST(OwnPlan, GivenActivationsAreCountedAndLetWeightsStay) {
   OwnModel model = three_calls();
   const auto kept = [](const Plan& plan) {

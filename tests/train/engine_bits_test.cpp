@@ -19,6 +19,20 @@ TEST(OwnLoopBits, EveryPlacementEqualsResident) {
   }
 }
 
+// Without a device budget, weights and gradients are used in host memory, where they are at home.
+TEST(OwnLoopBits, HomesOfTheHostChangeNothing) {
+  const Course resident = run({}, kDropout, 20, true);
+  for (const std::string optimizer : {"cpu", "nvme"}) {
+    for (const std::string keys :
+         {"", "\"overlap\": false, ", "\"activations\": \"recompute\", "}) {
+      SCOPED_TRACE(optimizer + keys);
+      expect_same(run({.optimizer_device = optimizer, .device_bytes = "auto", .sluice_keys = keys},
+                      kDropout),
+                  resident);
+    }
+  }
+}
+
 TEST(OwnLoopBits, OverlapAndActivationsChangeNothing) {
   const Course resident = run({}, kDropout, 20, true);
   for (const std::string keys :

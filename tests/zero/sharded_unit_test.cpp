@@ -81,6 +81,31 @@ TEST(ShardedUnit, WithItsHomeOnTheDeviceIsUsedWhereItLies) {
   EXPECT_EQ(unit->weights(), unit->weights_home().device_memory().first(unit->full_bytes()));
 }
 
+TEST(ShardedUnit, OnAHostDeviceMayBeUsedAtItsHomeInHostMemory) {
+  const UnitLayout layout = layout_of("u", 5000, 1);
+  Rank rank = single();
+  rank.context.uses_host_homes = true;
+  const auto unit = rank.unit(layout);
+  const std::uint64_t before = rank.device->memory().usage().live_bytes;
+  GatherStall stall;
+  unit->finish_gather(stall);
+  EXPECT_EQ(unit->weights().address(), unit->weights_home().host_memory().data());
+  double seconds = 0;
+  for (int round = 1; round <= 2; ++round) {
+    const offload::DeviceSpan fresh = unit->begin_accumulate();
+    EXPECT_EQ(fresh.empty(), round > 1);  // the sum so far stays
+    set_zero(rank, fresh);
+    unit->restore_accumulated(seconds);
+    for (float& value : floats(rank, unit->gradients())) value += 1.5F;
+    unit->reduce();
+    unit->begin_reduce_home();
+    unit->finish_reduce(seconds);
+    EXPECT_EQ(floats(rank, unit->gradients_home())[99], 1.5F * static_cast<float>(round));
+  }
+  EXPECT_EQ(rank.device->memory().usage().live_bytes, before);
+  EXPECT_EQ(rank.device->counters().in_bytes + rank.device->counters().out_bytes, 0U);
+}
+
 TEST(ShardedUnit, AGatherWaitsForTheUpdateAndCarriesItsError) {
   const UnitLayout layout = layout_of("u", 100, 1);
   Rank rank = single();

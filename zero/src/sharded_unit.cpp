@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <span>
 #include <utility>
 
 #include "sluice/base/error.hpp"
@@ -14,7 +15,16 @@ namespace sluice::zero {
 namespace {
 
 bool used_in_place(const offload::TieredBytes& home, const UnitContext& context) {
-  return home.tier() == offload::Tier::device && context.communicator->world_size() == 1;
+  if (context.communicator->world_size() > 1) return false;
+  if (home.tier() == offload::Tier::device) return true;
+  return context.uses_host_homes && home.in_memory() && home.size_bytes() > 0;
+}
+
+// The memory of a home that is used in place.
+offload::DeviceSpan memory_of(const offload::TieredBytes& home) {
+  if (home.tier() == offload::Tier::device) return home.device_memory();
+  const std::span<std::byte> memory = home.host_memory();
+  return offload::DeviceSpan(memory.data(), memory.size());
 }
 
 }  // namespace
@@ -199,7 +209,7 @@ offload::DeviceSpan ShardedUnit::weights() const {
                "unit " + layout_.name + ": its weights are not on the device");
   if (gathered_) return gathered_.device_span();
   const offload::TieredBytes& home = whole_home_.size_bytes() > 0 ? whole_home_ : weights_home_;
-  return home.device_memory().first(full_bytes());
+  return memory_of(home).first(full_bytes());
 }
 
 void ShardedUnit::release() {
@@ -247,7 +257,7 @@ offload::DeviceSpan ShardedUnit::gradients() const {
   SLUICE_CHECK(gradient_state_ == GradientState::accumulating,
                "unit " + layout_.name + ": its gradients are not on the device");
   return accumulated_ ? accumulated_.device_span()
-                      : gradients_home_.device_memory().first(full_gradient_bytes());
+                      : memory_of(gradients_home_).first(full_gradient_bytes());
 }
 
 offload::DeviceSpan ShardedUnit::gradient_shard() const {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import VOCAB, WIDTH, Block, batch, config, engine_of, loss_of, make
+from small_models import MEMORY_OF_ITS_OWN, VOCAB, WIDTH, Block, batch, config, engine_of, loss_of, make
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -76,10 +76,22 @@ def test_losses_and_weights_have_the_bits_of_micro_batches_in_turn(tier: str, pr
 
 
 def test_weights_move_once_and_gradients_once_in_a_step() -> None:
-    keys = config(gradient_accumulation_steps=PARTS, gradient_clipping=1.0)
+    keys = config(gradient_accumulation_steps=PARTS, gradient_clipping=1.0, sluice=MEMORY_OF_ITS_OWN)
     in_turn, by_layer = (course(choice, keys)[2] for choice in (False, True))
     assert in_turn["d2h_bytes"] == PARTS * by_layer["d2h_bytes"] > 0
     assert by_layer["h2d_bytes"] < in_turn["h2d_bytes"] / 2
+
+
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_on_the_host_nothing_moves_and_no_bit_changes(by_layer: bool) -> None:
+    keys = config(gradient_accumulation_steps=PARTS, gradient_clipping=1.0)
+    moving = course(by_layer, {**keys, "sluice": MEMORY_OF_ITS_OWN})
+    at_home = course(by_layer, keys)
+    assert moving[2]["h2d_bytes"] > 0
+    assert at_home[2]["h2d_bytes"] == at_home[2]["d2h_bytes"] == 0
+    assert any("are used there: the device is the host" in choice for choice in at_home[2]["choices"])
+    assert at_home[0] == moving[0]
+    assert all(torch.equal(moving[1][name], value) for name, value in at_home[1].items())
 
 
 def test_an_exception_costs_the_step_and_nothing_else() -> None:
@@ -166,11 +178,13 @@ def test_models_that_are_no_sequence_of_units_are_named() -> None:
 
 
 def test_a_plan_says_what_micro_batches_cost() -> None:
-    plan = sluice.plan(make(Sequence), config(gradient_accumulation_steps=PARTS))
+    keys = config(gradient_accumulation_steps=PARTS, sluice=MEMORY_OF_ITS_OWN)
+    plan = sluice.plan(make(Sequence), keys)
     (line,) = [choice for choice in plan.choices if "by_layer" in choice]
     assert f"{PARTS} micro-batches" in line
-    assert not [choice for choice in sluice.plan(make(Sequence), config()).choices if "by_layer" in choice]
-    engine = engine_of(make(), config(gradient_accumulation_steps=PARTS))
+    for others in (config(sluice=MEMORY_OF_ITS_OWN), config(gradient_accumulation_steps=PARTS)):  # one micro-batch; nothing moves
+        assert not [choice for choice in sluice.plan(make(Sequence), others).choices if "by_layer" in choice]
+    engine = engine_of(make(), keys)
     (line,) = [choice for choice in engine.report()["choices"] if "micro-batches" in choice]
     assert "by_layer" not in line
     engine.destroy()

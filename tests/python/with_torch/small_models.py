@@ -83,6 +83,10 @@ def config(tier: str = "cpu", folder: Path | None = None, **keys: Any) -> dict[s
     return made
 
 
+# A host device that imitates another one, with memory of its own: weights and gradients move.
+MEMORY_OF_ITS_OWN = {"device": "host", "device_bytes": "1GiB"}
+
+
 def engine_of(model: nn.Module, source: dict[str, Any] | None = None, **arguments: Any) -> sluice.SluiceEngine:
     return sluice.initialize(model=model, config=config() if source is None else source, **arguments)[0]
 

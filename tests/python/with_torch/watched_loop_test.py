@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import torch
-from small_models import engine_of, make, train
+from small_models import MEMORY_OF_ITS_OWN, config, engine_of, make, train
 
 from sluice._training.watched_loop import StepBar
 
@@ -21,7 +21,7 @@ def test_waits_are_ranges_of_the_profiler() -> None:
 
 
 def test_a_report_shows_itself_as_a_table() -> None:
-    engine = engine_of(make())
+    engine = engine_of(make(), config(sluice=MEMORY_OF_ITS_OWN))
     train(engine, range(4))
     report = engine.report()
     assert report["steps"] == 4

@@ -95,6 +95,13 @@ std::vector<bool> are_summed_on_gpu(const Plan& plan) {
   return lends;
 }
 
+// In a loop of the user's own each micro-batch would copy all weights twice, and all gradients
+// there and back. A host device with a budget of its own imitates a device, copies included.
+bool uses_host_homes(const Plan& plan) {
+  return plan.own_loop() && plan.device.host_addressable && plan.config.world_size == 1 &&
+         plan.config.sluice.device_bytes.kind == config::ByteBudget::Kind::automatic;
+}
+
 // Gives every byte the tier that the configuration asks for.
 void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& preferences) {
   const std::vector<bool> for_slots = are_for_slots(plan);
@@ -107,6 +114,7 @@ void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& prefe
     UnitPlacement& unit = plan.units[u];
     unit.frozen = plan.layouts[u].frozen;
     unit.device_host_addressable = plan.device.host_addressable;
+    unit.uses_host_homes = uses_host_homes(plan);
     unit.weights = weights;
     unit.states = states == Tier::nvme && u < preferences.units_off_nvme ? Tier::host : states;
     const bool on_device =
@@ -210,6 +218,14 @@ void note_choices(Plan& plan, const Overlap& overlap, const Preferences& prefere
   note_spill(plan, "gradients waiting for the norm", on_device ? Tier::device : Tier::host,
              &UnitPlacement::gradients, on_device ? std::vector<bool>() : wait_on_gpu);
   note_activations(plan, preferences);
+  const bool at_home =
+      std::any_of(plan.units.begin(), plan.units.end(), [](const UnitPlacement& unit) {
+        return unit.uses_host_homes && (unit.weights == Tier::host || unit.gradients == Tier::host);
+      });
+  if (at_home)
+    plan.choices.push_back(
+        "weights and gradients in host memory are used there: the device is the host, and "
+        "device_bytes gives it no memory of its own");
   if (plan.config.sluice.overlap && overlap.prefetch_units == 0 &&
       plan.config.zero.prefetch_bucket_size > 0) {
     plan.choices.push_back("no prefetch: the device budget holds one gathered unit, not two");

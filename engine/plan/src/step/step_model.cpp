@@ -127,7 +127,7 @@ std::uint64_t StepModel::gathered_at(const std::vector<UnitPlacement>& units, st
     for (const std::size_t unit : stages_[s]) {
       const auto next_use = std::lower_bound(uses_[unit].begin(), uses_[unit].end(), stage);
       const bool counted = *next_use < s;
-      const bool in_place = units[unit].weights == Tier::device && in_place_;
+      const bool in_place = weights_used_at_home(units[unit]) && in_place_;
       if (!counted && !in_place) sum = checked_add(sum, full_bytes_[unit]);
     }
   }
@@ -143,7 +143,7 @@ std::uint64_t StepModel::gradients_at(const std::vector<UnitPlacement>& units, s
     if (stage < first_backward_ + distance) break;
     for (const std::size_t unit : stages_[stage - distance]) {
       if (units[unit].frozen) continue;
-      const bool in_place = units[unit].gradients == Tier::device && one_rank_;
+      const bool in_place = gradients_used_at_home(units[unit]) && one_rank_;
       if (!in_place) sum = checked_add(sum, full_gradient_bytes_[unit]);
     }
   }

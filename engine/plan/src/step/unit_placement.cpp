@@ -43,6 +43,14 @@ bool tile_holds_weights(const UnitPlacement& unit, const models::StateFormat& fo
   return !format.is_split() && update_sends_weights(unit);
 }
 
+bool weights_used_at_home(const UnitPlacement& unit) {
+  return unit.weights == Tier::device || (unit.weights == Tier::host && unit.uses_host_homes);
+}
+
+bool gradients_used_at_home(const UnitPlacement& unit) {
+  return unit.gradients == Tier::device || (unit.gradients == Tier::host && unit.uses_host_homes);
+}
+
 bool device_can_update(const UnitPlacement& unit) {
   return !unit.frozen && !unit.device_host_addressable && unit.weights == Tier::device &&
          unit.states == Tier::host && unit.gradients != Tier::nvme;

@@ -51,14 +51,14 @@ UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::si
   const UnitPlacement& unit = plan.units[u];
   const std::uint64_t compute = shard_count(plan, u) * size_of(plan.compute_dtype);
   UnitTraffic traffic;
-  if (unit.weights != Tier::device) {
+  if (!weights_used_at_home(unit)) {
     const std::uint64_t gathers =
         plan.passes() * static_cast<std::uint64_t>(gathers_per_pass(plan, u, uses));
     traffic.h2d_bytes += gathers * compute;
     if (unit.weights == Tier::nvme) traffic.read_bytes += gathers * compute;
   }
   if (unit.frozen) return traffic;
-  if (unit.gradients != Tier::device) {
+  if (!gradients_used_at_home(unit)) {
     const std::uint64_t gradient = shard_count(plan, u) * size_of(plan.config.gradient_dtype());
     traffic.d2h_bytes += sends * gradient;
     traffic.h2d_bytes += (sends - 1) * gradient;

@@ -203,7 +203,8 @@ void RunResources::make_units() {
                                    .reductions = TraceRow(trace, "reduce"),
                                    .arrival_worker = arrival_worker.get(),
                                    .sums = sum_format(plan),
-                                   .executor = executor.get()};
+                                   .executor = executor.get(),
+                                   .uses_host_homes = plan.units.front().uses_host_homes};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const zero::UnitLayout& layout = plan.layouts[u];
     const std::uint64_t shard_count =

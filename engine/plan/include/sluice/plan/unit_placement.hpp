@@ -21,7 +21,9 @@ enum class PartPlace { weights, memory, tile };
 // The tiers of one unit's bytes. A frozen unit has weights only.
 struct UnitPlacement {
   bool frozen = false;
-  bool device_host_addressable = true;              // as DeviceFacts::host_addressable
+  bool device_host_addressable = true;  // as DeviceFacts::host_addressable
+  // The device is the host and imitates no other one: homes in host memory are used there.
+  bool uses_host_homes = false;
   offload::Tier weights = offload::Tier::device;    // 16-bit (or fp32) weights
   offload::Tier gradients = offload::Tier::device;  // that wait for the norm or their update
   offload::Tier states = offload::Tier::device;     // master and moments
@@ -56,6 +58,9 @@ bool tile_holds_weights(const UnitPlacement& unit, const models::StateFormat& fo
 // host_addressable.
 bool tile_holds_gradient(const UnitPlacement& unit);
 
+// One rank's weights, or its gradient, are used at home: no copy of them is made on the device.
+bool weights_used_at_home(const UnitPlacement& unit);
+bool gradients_used_at_home(const UnitPlacement& unit);
 // The device can compute updates of the unit: its weights are there, and states and gradient come
 // by copies or are there too.
 bool device_can_update(const UnitPlacement& unit);
