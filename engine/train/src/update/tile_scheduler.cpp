@@ -23,7 +23,7 @@ TileScheduler::TileScheduler(const UpdaterResources& resources, const TilePlacem
 
 TileScheduler::~TileScheduler() {
   worker_.reset();  // runs the posted tasks, and so drains the pipeline
-  device_.reset();
+  if (device_) device_->stop();  // its last tiles still wake it
   ahead_.reset();
   pipeline_.reset();
 }

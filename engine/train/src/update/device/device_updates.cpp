@@ -60,6 +60,11 @@ DeviceUpdates::DeviceUpdates(const UpdaterResources& resources, const TilePlacem
 }
 
 DeviceUpdates::~DeviceUpdates() {
+  stop();
+}
+
+void DeviceUpdates::stop() {
+  if (!thread_.joinable()) return;
   {
     MutexLock lock(signal_->mutex);
     signal_->stopping = true;

@@ -36,7 +36,7 @@ class DeviceUpdates {
 
   // Allocates the tiles that the plan has. All arguments outlive it. Throws OutOfMemory.
   DeviceUpdates(const UpdaterResources& resources, const TilePlacement& placement, Take take);
-  ~DeviceUpdates();  // waits for the tiles that were begun
+  ~DeviceUpdates();  // stops
   DeviceUpdates(const DeviceUpdates&) = delete;
   DeviceUpdates& operator=(const DeviceUpdates&) = delete;
 
@@ -44,6 +44,8 @@ class DeviceUpdates {
   bool can_do(std::size_t unit, const TileWork& work) const;
   // `take` may have a tile now.
   void wake();
+  // Waits for the tiles that were begun, and takes no more. Called once nothing can be taken.
+  void stop();
   // Blocks until a tile ends. Returns at once when none is in flight.
   void wait_for_end() const;
 
