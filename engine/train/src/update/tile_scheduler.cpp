@@ -22,7 +22,7 @@ TileScheduler::TileScheduler(const UpdaterResources& resources, const TilePlacem
 }
 
 TileScheduler::~TileScheduler() {
-  worker_.reset();  // runs the posted tasks, and so drains the pipeline
+  worker_.reset();               // runs the posted tasks, and so drains the pipeline
   if (device_) device_->stop();  // its last tiles still wake it
   ahead_.reset();
   pipeline_.reset();
