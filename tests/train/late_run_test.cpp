@@ -152,7 +152,7 @@ void LateRun::expect_bits_of_one_that_computes_at_once(const Case& asked) const 
     SCOPED_TRACE("schedule " + std::to_string(seed));
     const Result late = run_late(plan, seed);
     expect_same(late, expected);
-    EXPECT_EQ(late.device_elements > 0, each.gpu_updates);
+    EXPECT_TRUE(late.device_elements == 0 || each.gpu_updates);
     if (HasFailure()) return;
   }
 }
@@ -310,14 +310,19 @@ TEST_F(LateRun, CoresAndDeviceShareAUnit) {
   std::uint64_t all = 0;
   for (const zero::UnitLayout& layout : plan.layouts) all += kSteps * layout.flat_count;
   const Result expected = run_at_once(each);
+  std::uint64_t by_device = 0;
+  std::uint64_t by_both = 0;
   for (const std::uint64_t seed : test::schedules(10)) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
     const Result late = run_late(plan, seed);
     expect_same(late, expected);
-    EXPECT_GT(late.device_elements, 0U);
-    EXPECT_LT(late.device_elements, all);
+    by_device += late.device_elements;
+    by_both += all;
     if (HasFailure()) return;
   }
+  // Who takes a tile depends on the threads, so one schedule alone says nothing.
+  EXPECT_GT(by_device, 0U);
+  EXPECT_LT(by_device, by_both);
 }
 
 TEST_F(LateRun, StepsWithoutUpdatesComeBeforeTheScaleFits) {
