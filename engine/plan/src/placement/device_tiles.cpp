@@ -25,12 +25,10 @@ constexpr int kTilesOfCores = 12;
 // Adds tiles of the cores. Returns their bytes.
 std::uint64_t add_tiles_of_cores(UpdateRing& ring, std::uint64_t room_bytes) {
   const std::uint64_t tile_bytes = pool_bytes(ring.tile_bytes);
-  const int more =
-      static_cast<int>(std::min<std::uint64_t>(kTilesOfCores, room_bytes / tile_bytes));
-  const int tiles = std::max(ring.tiles, std::min(kTilesOfCores, ring.tiles + more));
-  const int added = tiles - ring.tiles;
-  ring.tiles = tiles;
-  return static_cast<std::uint64_t>(added) * tile_bytes;
+  const auto missing = static_cast<std::uint64_t>(std::max(0, kTilesOfCores - ring.tiles));
+  const std::uint64_t added = std::min(missing, room_bytes / tile_bytes);
+  ring.tiles += static_cast<int>(added);
+  return added * tile_bytes;
 }
 
 std::string why_none(const Plan& plan, std::uint64_t tile_bytes, const TierBytes& room) {

@@ -1,5 +1,5 @@
 #pragma once
-// What a step costs, each part alone: the seconds of every visit to a unit and of every update,
+// The costs of a step, each part alone: the seconds of every visit to a unit and of every update,
 // from the plan and the machine's rates. Not installed.
 
 #include <cstddef>

@@ -179,10 +179,10 @@ void DeviceUpdates::wake_at_the_end_of(const Tile& tile) const {
 }
 
 void DeviceUpdates::begin_reads(Tile& tile) {
-  UpdateCounters moved;
+  std::uint64_t moved_bytes = 0;
   const auto copy_in = [&](DeviceSpan to, Bytes from) {
     tile.pending.push_back(resources_.device->begin_copy_in(to, from, {}));
-    moved.h2d_bytes += from.size();
+    moved_bytes += from.size();
   };
   const models::StateFormat& format = plan_.state_format;
   for (std::size_t i = format.is_split() ? 1 : 0; i < format.part_count(); ++i)
@@ -190,7 +190,7 @@ void DeviceUpdates::begin_reads(Tile& tile) {
   if (!plan::tile_holds_gradient(plan_.units[tile.range.unit]))
     copy_in(tile.memory.gradient, placement_.gradient(tile.range, {}));
   MutexLock lock(mutex_);
-  counters_.h2d_bytes += moved.h2d_bytes;
+  counters_.h2d_bytes += moved_bytes;
 }
 
 void DeviceUpdates::begin_compute(Tile& tile) {
@@ -210,17 +210,17 @@ void DeviceUpdates::begin_compute(Tile& tile) {
 }
 
 void DeviceUpdates::begin_writes(Tile& tile) {
-  UpdateCounters moved;
+  std::uint64_t moved_bytes = 0;
   const auto copy_out = [&](Bytes to, DeviceSpan from) {
     tile.pending.push_back(resources_.device->begin_copy_out(to, from, {}));
-    moved.d2h_bytes += to.size();
+    moved_bytes += to.size();
   };
   for (std::size_t i = 0; i < plan_.state_format.part_count(); ++i) {
     if (is_on_host(tile.range.unit, i)) copy_out(host_part(tile.range, i), tile.memory.states[i]);
   }
   copy_out(flag_of(tile.slot), tile.memory.non_finite);
   MutexLock lock(mutex_);
-  counters_.d2h_bytes += moved.d2h_bytes;
+  counters_.d2h_bytes += moved_bytes;
   counters_.device_elements += tile.range.count;
 }
 

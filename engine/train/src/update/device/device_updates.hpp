@@ -64,7 +64,7 @@ class DeviceUpdates {
     offload::Tickets pending;
     std::exception_ptr error;
   };
-  // What wakes the thread. Shared with the transfers that do, whose last call may come late.
+  // Wakes the thread. Shared with the transfers that set it, whose last call may come late.
   struct Signal {
     Mutex mutex;
     CondVar changed;
