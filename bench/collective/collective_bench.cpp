@@ -1,7 +1,11 @@
 // Measures all-gather and reduce-scatter of Sluice's communicators beside MPI's own call on the
 // same buffers, and beside a copy of the bytes that a rank receives. A rank that is a thread copies
-// from another one's memory, where these bytes are; a process can copy only within its own. Threads
-// also add what they receive to what they have, with no call around it. Start it with mpirun:
+// from another one's memory, where these bytes are; a process can copy only within its own.
+//
+// Threads also copy, or add what they receive to what they have, between two meetings: all wait for
+// each other by an atomic number before and after. No call between ranks does less: its bytes are
+// there when the others have come, and are their owners' again when all have read. Start it with
+// mpirun:
 //
 //   mpirun -n N --bind-to none collective_bench ROUNDS [MIB...]
 //
@@ -180,6 +184,25 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void add(float* to,
   for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
+// Where threads wait for each other awake.
+class Meeting {
+ public:
+  explicit Meeting(std::size_t ranks) : come_(ranks) {}
+  // Returns when every rank has called it as often as this one.
+  void meet(std::size_t rank) {
+    const std::size_t times = come_[rank].times.load(std::memory_order_relaxed) + 1;
+    come_[rank].times.store(times, std::memory_order_release);
+    for (const Place& other : come_)
+      while (other.times.load(std::memory_order_acquire) < times) continue;
+  }
+
+ private:
+  struct alignas(64) Place {  // a cache line for each rank
+    std::atomic<std::size_t> times{0};
+  };
+  std::vector<Place> come_;
+};
+
 // Threads of rank 0, while the other processes wait.
 void measure_threads(int world_size, std::size_t size_bytes, int rounds) {
   auto comms = zero::make_thread_communicators(world_size);
@@ -216,16 +239,26 @@ void measure_threads(int world_size, std::size_t size_bytes, int rounds) {
           reinterpret_cast<const float*>(full[other].data() + rank * shard), shard / sizeof(float));
     });
   };
+  Meeting meeting(ranks);
+  const auto between_meetings = [&](const auto& work) {
+    return [&](std::size_t rank) {
+      meeting.meet(rank);
+      work(rank);
+      meeting.meet(rank);
+    };
+  };
   const auto seconds = [&](const std::function<void(std::size_t)>& work, std::size_t calls) {
     return slowest_thread(cores, work, calls);
   };
   const std::size_t received_bytes = received.front().size();
   measure({"all_gather", "a copy", "threads", size_bytes}, rounds, received_bytes, gather,
           copy_shards, seconds);
+  measure({"all_gather", "a copy between meetings", "threads", size_bytes}, rounds, received_bytes,
+          gather, between_meetings(copy_shards), seconds);
   measure({"reduce_scatter", "a copy", "threads", size_bytes}, rounds, received_bytes, reduce,
           copy_parts, seconds);
-  measure({"reduce_scatter", "a sum", "threads", size_bytes}, rounds, received_bytes, reduce,
-          sum_parts, seconds);
+  measure({"reduce_scatter", "a sum between meetings", "threads", size_bytes}, rounds,
+          received_bytes, reduce, between_meetings(sum_parts), seconds);
 }
 
 // Waits for all ranks, with the core left to others: the threads of rank 0 need all cores.

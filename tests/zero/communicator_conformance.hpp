@@ -350,4 +350,40 @@ TEST_P(CommunicatorConformance, CallsThatDisagreeFailOnEveryRankAndTheNextCallWo
   });
 }
 
+TEST_P(CommunicatorConformance, AQueuedCallThatDisagreesTakesNothingFromTheCallsBehindIt) {
+  if (!GetParam().ranks_compare_calls || GetParam().world_size == 1) return;
+  on_every_rank([](Communicator& comm) {
+    constexpr int kRounds = 20;
+    const auto value = [](int round, int rank) { return double(10 * round + rank + 1); };
+    std::mt19937 random(static_cast<unsigned>(comm.rank()));
+    for (int round = 0; round < kRounds; ++round) {
+      const bool skips = comm.rank() == round % comm.world_size();
+      Bytes none;
+      Bytes wrong = encode(std::vector<double>(ranks() * 3000, -1.0), Element::fp32);
+      Bytes sum = encode(std::vector<double>(ranks(), value(round, comm.rank())), Element::fp32);
+      Bytes full = sum;
+      std::vector<Ticket> tickets;
+      const Operation first = round % 2 == 0 ? Operation::all_gather : Operation::reduce_scatter;
+      const Element element = round % 2 == 0 ? Element::bytes : Element::fp32;
+      tickets.push_back(
+          skips ? begin(comm, {Operation::barrier, Element::bytes, 0, "the end"}, none, none)
+                : begin(comm, {first, element, 0, "unit h.1"}, none, wrong));
+      if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+      tickets.push_back(
+          begin(comm, {Operation::all_gather, Element::bytes, 0, "unit h.2"}, none, full));
+      tickets.push_back(
+          begin(comm, {Operation::reduce_scatter, Element::fp32, 0, "unit h.2"}, none, sum));
+      EXPECT_TRUE(message_of([&] { tickets[0].finish(); }).has_value());
+      tickets[1].finish();
+      tickets[2].finish();
+      double all = 0;
+      for (int rank = 0; rank < comm.world_size(); ++rank) {
+        EXPECT_EQ(decode(full, static_cast<std::size_t>(rank), Element::fp32), value(round, rank));
+        all += value(round, rank);
+      }
+      EXPECT_EQ(decode(sum, static_cast<std::size_t>(comm.rank()), Element::fp32), all);
+    }
+  });
+}
+
 }  // namespace sluice::zero::test

@@ -42,7 +42,9 @@ ExchangeCommunicator::~ExchangeCommunicator() {
 
 Ticket ExchangeCommunicator::begin(const HostCall& call) {
   ++under_way_;
-  const std::shared_ptr<Begun> begun = announce(call);
+  const auto begun = std::make_shared<Begun>();
+  begun->call = call;
+  announce(*begun);
   {
     MutexLock lock(mutex_);
     queue_.push_back(begun);
@@ -63,7 +65,10 @@ Ticket ExchangeCommunicator::begin(const HostCall& call) {
 // Calls that were begun come first.
 void ExchangeCommunicator::perform(const HostCall& call) {
   if (under_way_ > 0) return begin(call).finish();
-  run(*announce(call));
+  Begun begun;
+  begun.call = call;
+  announce(begun);
+  run(begun);
 }
 
 void ExchangeCommunicator::abort(const std::string& why) {
@@ -77,21 +82,20 @@ void ExchangeCommunicator::abort(const std::string& why) {
 }
 
 // While the calls before it run, its header is on its way.
-std::shared_ptr<ExchangeCommunicator::Begun> ExchangeCommunicator::announce(const HostCall& call) {
-  auto begun = std::make_shared<Begun>();
-  begun->call = call;
-  begun->error = error_of([&] {
-    std::vector<int> others = others_;
+void ExchangeCommunicator::announce(Begun& begun) {
+  const HostCall& call = begun.call;
+  begun.error = error_of([&] {
+    begun.announced.others = others_;
     if (is_pairwise(call.operation)) {
       // A partner that does not exist cannot be told.
       const std::string mistake =
           find_mistake(call, call.input.size(), call.output.size(), rank_, world_size_);
       SLUICE_CHECK(mistake.empty(), "rank " + std::to_string(rank_) + ": " + mistake);
-      others = {call.root};
+      begun.announced.others = {call.root};
     }
-    begun->announced = messages_.announce(header_of(call, rank_), std::move(others));
+    begun.announced.header = header_of(call, rank_);
+    messages_.announce(begun.announced);
   });
-  return begun;
 }
 
 void ExchangeCommunicator::run(Begun& begun) {
@@ -102,7 +106,7 @@ void ExchangeCommunicator::run(Begun& begun) {
   const Traffic before = messages_.traffic();
   ahead_ = {};
   if (begun.is_ahead) {
-    messages_.resume(*begun.announced);
+    messages_.resume(begun.announced);
   } else {
     agree(begun);
   }
@@ -110,6 +114,8 @@ void ExchangeCommunicator::run(Begun& begun) {
     move(begun);
   } catch (const std::exception& error) {
     messages_.abort_all(error.what());
+    begun.payload = {};  // the caller's memory is its own again
+    begun.offered = {};
     throw;
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
@@ -119,17 +125,37 @@ void ExchangeCommunicator::run(Begun& begun) {
                 call.label);
 }
 
+// Where ranks share memory, the others find the bytes that this rank sends together with its
+// header: a small call then waits once less. Its header says whether a rank offers (offers()).
+void ExchangeCommunicator::offer(Begun& begun) {
+  if (!messages_.lends() || !offers(begun.announced.header, world_size_)) return;
+  const bool is_gather = begun.call.operation == Operation::all_gather;
+  for (const int other : others_)
+    messages_.begin_send(begun.offered, other,
+                         shard_of(begun.call.output, is_gather ? rank_ : other));
+}
+
 // All ranks that take part make this call; else all of them throw.
-void ExchangeCommunicator::agree(const Begun& begun) {
-  const std::vector<CallHeader> calls = messages_.exchange(*begun.announced);
-  counters_.add_headers(begun.announced->others.size() * sizeof(CallHeader));
-  const std::string mistake = find_mistake(calls, world_size_);
-  if (mistake.empty()) return;
-  const bool mixed = std::ranges::any_of(
-      calls, [](const CallHeader& each) { return is_pairwise(each.call().operation); });
-  // Ranks outside the pair wait for a call that does not come.
-  if (mixed) messages_.abort_all(mistake);
-  throw InvalidArgument("rank " + std::to_string(rank_) + ": " + mistake);
+void ExchangeCommunicator::agree(Begun& begun) {
+  offer(begun);
+  try {
+    const std::span<const CallHeader> calls = messages_.exchange(begun.announced);
+    counters_.add_headers(begun.announced.others.size() * sizeof(CallHeader));
+    const std::string mistake = find_mistake(calls, world_size_);
+    if (mistake.empty()) return;
+    const bool mixed = std::ranges::any_of(
+        calls, [](const CallHeader& each) { return is_pairwise(each.call().operation); });
+    // Ranks outside the pair wait for a call that does not come.
+    if (mixed) messages_.abort_all(mistake);
+    if (messages_.lends()) {
+      for (const CallHeader& each : calls)
+        if (each.rank != rank_ && offers(each, world_size_)) messages_.refuse(each.rank);
+    }
+    throw InvalidArgument("rank " + std::to_string(rank_) + ": " + mistake);
+  } catch (...) {
+    begun.offered = {};
+    throw;
+  }
 }
 
 void ExchangeCommunicator::move(Begun& begun) {
@@ -140,7 +166,7 @@ void ExchangeCommunicator::move(Begun& begun) {
     case Operation::all_gather:
       return all_gather(begun);
     case Operation::reduce_scatter:
-      return sum_ranges(full, equal_ranges(full.size()), call.element);
+      return reduce_scatter(begun);
     case Operation::all_reduce: {
       const Ranges ranges = split_elements(full.size(), size_of(call.element));
       sum_ranges(full, ranges, call.element);
@@ -168,6 +194,11 @@ void ExchangeCommunicator::move(Begun& begun) {
   }
 }
 
+std::span<std::byte> ExchangeCommunicator::shard_of(std::span<std::byte> full, int rank) const {
+  const std::size_t shard = full.size() / static_cast<std::size_t>(world_size_);
+  return full.subspan(static_cast<std::size_t>(rank) * shard, shard);
+}
+
 ExchangeCommunicator::Ranges ExchangeCommunicator::equal_ranges(std::size_t size_bytes) const {
   const std::size_t shard = size_bytes / static_cast<std::size_t>(world_size_);
   Ranges ranges;
@@ -191,11 +222,26 @@ ExchangeCommunicator::Ranges ExchangeCommunicator::split_elements(std::size_t si
   return ranges;
 }
 
+void ExchangeCommunicator::begin_all_gather_of(Begun& begun) {
+  const std::span<std::byte> full = begun.call.output;
+  for (const int other : others_)
+    messages_.begin_receive(begun.payload, other, shard_of(full, other));
+  if (messages_.lends()) return;  // offered before
+  for (const int other : others_) messages_.begin_send(begun.payload, other, shard_of(full, rank_));
+}
+
 // The next all-gather's payload starts behind its own: a network has no gap between the two.
 void ExchangeCommunicator::all_gather(Begun& begun) {
-  const std::span<std::byte> full = begun.call.output;
-  if (!begun.is_ahead) begun.payload = begin_gather_ranges(full, equal_ranges(full.size()));
+  if (!begun.is_ahead) begin_all_gather_of(begun);
   messages_.finish(begun.payload, [&] { start_next(begun); });
+  messages_.finish(begun.offered);
+}
+
+void ExchangeCommunicator::reduce_scatter(Begun& begun) {
+  const std::span<std::byte> full = begun.call.output;
+  if (!messages_.lends()) return sum_received(full, equal_ranges(full.size()), begun.call.element);
+  sum_lent(shard_of(full, rank_), begun.call.element);
+  messages_.finish(begun.offered);
 }
 
 void ExchangeCommunicator::start_next(const Begun& current) {
@@ -205,67 +251,54 @@ void ExchangeCommunicator::start_next(const Begun& current) {
     if (!queue_.empty()) next = queue_.front();
   }
   if (!next || next->is_ahead || next->error) return;
-  const std::span<std::byte> full = next->call.output;
-  if (next->call.operation != Operation::all_gather || overlap(full, current.call.output)) return;
-  if (!messages_.can_exchange(*next->announced)) return;
-  next->error = error_of([&] { agree(*next); });  // thrown in its turn
-  messages_.resume(*current.announced);
-  if (next->error) return;
+  if (next->call.operation != Operation::all_gather ||
+      overlap(next->call.output, current.call.output))
+    return;
+  if (!messages_.can_exchange(next->announced)) return;
   const Traffic before = messages_.traffic();
-  next->payload = begin_gather_ranges(full, equal_ranges(full.size()));
+  next->error = error_of([&] { agree(*next); });  // thrown in its turn
+  messages_.resume(current.announced);
+  next->is_ahead = !next->error;
+  if (next->is_ahead) begin_all_gather_of(*next);
   next->traffic = ahead_ = messages_.traffic() - before;
-  next->is_ahead = true;
 }
 
-RankMessages::Batch ExchangeCommunicator::begin_gather_ranges(std::span<std::byte> full,
-                                                              const Ranges& ranges) {
-  const Range own = ranges[static_cast<std::size_t>(rank_)];
+// Each rank has its range; afterwards all have all ranges.
+void ExchangeCommunicator::gather_ranges(std::span<std::byte> full, const Ranges& ranges) {
   RankMessages::Batch batch;
   for (const int other : others_) {
     const Range theirs = ranges[static_cast<std::size_t>(other)];
     messages_.begin_receive(batch, other, full.subspan(theirs.begin, theirs.size_bytes));
   }
+  const Range own = ranges[static_cast<std::size_t>(rank_)];
   for (const int other : others_)
     messages_.begin_send(batch, other, full.subspan(own.begin, own.size_bytes));
-  return batch;
-}
-
-// Each rank has its range; afterwards all have all ranges.
-void ExchangeCommunicator::gather_ranges(std::span<std::byte> full, const Ranges& ranges) {
-  RankMessages::Batch batch = begin_gather_ranges(full, ranges);
   messages_.finish(batch);
 }
 
 // Each rank sums its range over all ranks.
 void ExchangeCommunicator::sum_ranges(std::span<std::byte> full, const Ranges& ranges,
                                       Element element) {
-  if (messages_.lends()) {
-    sum_lent(full, ranges, element);
-  } else {
-    sum_received(full, ranges, element);
-  }
-}
-
-// Reads the others' parts where they have them.
-void ExchangeCommunicator::sum_lent(std::span<std::byte> full, const Ranges& ranges,
-                                    Element element) {
+  if (!messages_.lends()) return sum_received(full, ranges, element);
   RankMessages::Batch sends;
   for (const int other : others_) {
     const Range theirs = ranges[static_cast<std::size_t>(other)];
-    if (theirs.size_bytes > 0)
-      messages_.begin_send(sends, other, full.subspan(theirs.begin, theirs.size_bytes));
+    messages_.begin_send(sends, other, full.subspan(theirs.begin, theirs.size_bytes));
   }
   const Range own = ranges[static_cast<std::size_t>(rank_)];
-  if (own.size_bytes > 0) {
-    std::byte* const sum = full.data() + own.begin;
-    std::vector<const std::byte*> parts;
-    parts.reserve(static_cast<std::size_t>(world_size_));
-    const RankMessages::Lent lent = messages_.borrow(others_, own.size_bytes);
-    for (const auto& each : lent) parts.push_back(each->bytes().data());
-    parts.insert(parts.begin() + rank_, sum);
-    sum_in_rank_order(parts, sum, own.size_bytes / size_of(element), element, options_.executor);
-  }
+  sum_lent(full.subspan(own.begin, own.size_bytes), element);
   messages_.finish(sends);
+}
+
+// Reads the others' parts where they have them.
+void ExchangeCommunicator::sum_lent(std::span<std::byte> own, Element element) {
+  if (own.empty()) return;
+  std::vector<const std::byte*> parts;
+  parts.reserve(static_cast<std::size_t>(world_size_));
+  const RankMessages::Lent lent = messages_.borrow(others_, own.size());
+  for (const auto& each : lent) parts.push_back(each->bytes().data());
+  parts.insert(parts.begin() + rank_, own.data());
+  sum_in_rank_order(parts, own.data(), own.size() / size_of(element), element, options_.executor);
 }
 
 // While one block is summed, the next one arrives.

@@ -53,28 +53,32 @@ class ExchangeCommunicator final : public Communicator {
   };
   using Ranges = std::vector<Range>;  // by rank
 
-  // A call that was begun: it may be queued.
+  // A call that was begun: it may be queued. It stays in place.
   struct Begun {
     HostCall call;
-    std::shared_ptr<RankMessages::Announced> announced;
-    std::exception_ptr error;  // why it cannot be made
+    RankMessages::Announced announced;
+    std::exception_ptr error;     // why it cannot be made
+    RankMessages::Batch offered;  // of offer()
     // An all-gather is ahead when its payload is under way before its turn.
     bool is_ahead = false;
     RankMessages::Batch payload;
-    Traffic traffic;  // of `payload`
+    Traffic traffic;  // of what began before its turn
   };
-  std::shared_ptr<Begun> announce(const HostCall& call);
+  void announce(Begun& begun);
   void run(Begun& begun);
-  void agree(const Begun& begun);
+  void offer(Begun& begun);
+  void agree(Begun& begun);
   void move(Begun& begun);
+  void begin_all_gather_of(Begun& begun);
   void all_gather(Begun& begun);
+  void reduce_scatter(Begun& begun);
   void start_next(const Begun& current);
+  std::span<std::byte> shard_of(std::span<std::byte> full, int rank) const;
   Ranges equal_ranges(std::size_t size_bytes) const;
   Ranges split_elements(std::size_t size_bytes, std::size_t element_bytes) const;
-  RankMessages::Batch begin_gather_ranges(std::span<std::byte> full, const Ranges& ranges);
   void gather_ranges(std::span<std::byte> full, const Ranges& ranges);
   void sum_ranges(std::span<std::byte> full, const Ranges& ranges, Element element);
-  void sum_lent(std::span<std::byte> full, const Ranges& ranges, Element element);
+  void sum_lent(std::span<std::byte> own, Element element);
   void sum_received(std::span<std::byte> full, const Ranges& ranges, Element element);
   void begin_block(RankMessages::Batch& batch, std::span<std::byte> full, const Ranges& ranges,
                    std::size_t block);

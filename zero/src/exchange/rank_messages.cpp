@@ -15,6 +15,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSilenceLook{50};
+// Ranks that share memory often answer sooner than a pause returns: so many looks, about 2 µs, have
+// no pause between them.
+constexpr int kQuickLooks = 64;
 // A rank that leaves waits at most this long until the others have its last word.
 constexpr std::chrono::seconds kLastWords{1};
 
@@ -23,14 +26,6 @@ std::span<std::byte> bytes_of(CallHeader& header) {
 }
 std::span<const std::byte> bytes_of(const CallHeader& header) {
   return std::as_bytes(std::span(&header, 1));
-}
-
-// Asks about the first message only while it is under way: each question lets MPI make progress
-// with all of them, and costs a system call over TCP. Receives are begun before sends: those of
-// memory are copied when they are asked about, and the other rank's sends wait for that.
-bool remove_done(RankMessages::Batch& batch) {
-  while (!batch.empty() && batch.front()->done()) batch.pop_front();
-  return batch.empty();
 }
 
 std::string text_of_header(const CallHeader& header) {
@@ -42,6 +37,14 @@ std::string see_error_of(std::size_t rank) {
 }
 
 }  // namespace
+
+bool RankMessages::Batch::remove_done() {
+  for (; done_ < messages_.size() && messages_[done_]->done(); ++done_) messages_[done_].reset();
+  if (done_ < messages_.size()) return false;
+  messages_.clear();
+  done_ = 0;
+  return true;
+}
 
 RankMessages::RankMessages(std::unique_ptr<Transport> transport, std::shared_ptr<Peers> peers,
                            const MessageOptions& options)
@@ -101,32 +104,38 @@ void RankMessages::check_silence(const std::vector<int>& awaited) {
 
 // Throws when the call cannot be completed. `awaited`: ranks whose header the call needs.
 void RankMessages::check(const std::vector<int>& awaited) {
-  const std::string of_all = " of " + std::to_string(world_size());
+  const auto of_all = [&] { return " of " + std::to_string(world_size()); };
   if (is_aborted_) {
     MutexLock lock(mutex_);
     throw Error(cannot_complete() + ": aborted: " + why_aborted_);
   }
   for (std::size_t other = 0; other < others_.size(); ++other) {
     if (!others_[other].has_aborted) continue;
-    throw Error("rank " + std::to_string(other) + of_all + " has aborted (" +
+    throw Error("rank " + std::to_string(other) + of_all() + " has aborted (" +
                 std::string(others_[other].header.text_view()) + "); " + cannot_complete() +
                 see_error_of(other));
   }
   for (const int other : awaited) {
     const Peer& peer = others_[static_cast<std::size_t>(other)];
     if (!peer.has_left || !peer.arrived.empty()) continue;
-    throw Error("rank " + std::to_string(other) + of_all + " has left; " + cannot_complete() +
+    throw Error("rank " + std::to_string(other) + of_all() + " has left; " + cannot_complete() +
                 see_error_of(static_cast<std::size_t>(other)));
   }
 }
 
 void RankMessages::wait_until(const std::function<bool()>& is_done,
                               const std::vector<int>& awaited) {
-  const auto begin = Clock::now();
-  auto next_look = begin + kSilenceLook;
-  while (!is_done()) {
+  const auto look = [&] {
+    if (is_done()) return true;
     look_at_headers();
     check(awaited);
+    return false;
+  };
+  for (int quick = lends() ? kQuickLooks : 0; quick > 0; --quick)
+    if (look()) return;
+  const auto begin = Clock::now();
+  auto next_look = begin + kSilenceLook;
+  while (!look()) {
     const auto now = Clock::now();
     if (now >= next_look) {
       check_silence(awaited);
@@ -141,14 +150,10 @@ std::unique_ptr<Message> RankMessages::send_header(int to, const CallHeader& hea
   return transport_->begin_send(to, Lane::headers, bytes_of(header));
 }
 
-std::shared_ptr<RankMessages::Announced> RankMessages::announce(const CallHeader& own,
-                                                                std::vector<int> others) {
-  auto announced = std::make_shared<Announced>(Announced{own, std::move(others), {}});
+void RankMessages::announce(Announced& own) {
   // After an abort the others no longer listen.
-  if (is_aborted_) return announced;
-  for (const int other : announced->others)
-    announced->sends.push_back(send_header(other, announced->header));
-  return announced;
+  if (is_aborted_) return;
+  for (const int other : own.others) own.sends.add(send_header(other, own.header));
 }
 
 // Looks itself, right before the call ahead may end: a header seen at the next look is too late.
@@ -160,7 +165,7 @@ bool RankMessages::can_exchange(Announced& own) {
 
 // `own` is told, and its other ranks have told of theirs.
 bool RankMessages::all_here(Announced& own) {
-  const bool sent = remove_done(own.sends);
+  const bool sent = own.sends.remove_done();
   return sent && std::ranges::all_of(own.others, [&](int other) {
            return !others_[static_cast<std::size_t>(other)].arrived.empty();
          });
@@ -171,36 +176,36 @@ void RankMessages::resume(const Announced& own) {
   if (peers_) peers_->set_doing("in " + text_of_header(own.header));
 }
 
-std::vector<CallHeader> RankMessages::exchange(Announced& own) {
+std::span<const CallHeader> RankMessages::exchange(Announced& own) {
   resume(own);
   if (!broken_.empty()) throw Error(cannot_complete() + ": " + broken_);
   look_at_headers();
   check(own.others);
   wait_until([&] { return all_here(own); }, own.others);
-  std::vector<CallHeader> calls;
+  exchanged_.clear();
   for (int each = 0; each < world_size(); ++each) {
-    if (each == rank()) calls.push_back(own.header);
+    if (each == rank()) exchanged_.push_back(own.header);
     if (std::ranges::find(own.others, each) == own.others.end()) continue;
     Peer& peer = others_[static_cast<std::size_t>(each)];
     peer.last_call = peer.arrived.front();
     peer.arrived.pop_front();
-    calls.push_back(*peer.last_call);
+    exchanged_.push_back(*peer.last_call);
   }
-  return calls;
+  return exchanged_;
 }
 
 void RankMessages::begin_send(Batch& batch, int to, std::span<const std::byte> bytes) {
   traffic_.sent_bytes += bytes.size();
   for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), options_.size_bytes)))
-    batch.push_back(transport_->begin_send(
-        to, Lane::payload, bytes.first(std::min(bytes.size(), options_.size_bytes))));
+    batch.add(transport_->begin_send(to, Lane::payload,
+                                     bytes.first(std::min(bytes.size(), options_.size_bytes))));
 }
 
 void RankMessages::begin_receive(Batch& batch, int from, std::span<std::byte> bytes) {
   traffic_.received_bytes += bytes.size();
   for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), options_.size_bytes)))
-    batch.push_back(transport_->begin_receive(
-        from, Lane::payload, bytes.first(std::min(bytes.size(), options_.size_bytes))));
+    batch.add(transport_->begin_receive(from, Lane::payload,
+                                        bytes.first(std::min(bytes.size(), options_.size_bytes))));
 }
 
 RankMessages::Lent RankMessages::borrow(std::span<const int> others, std::size_t size_bytes) {
@@ -220,10 +225,14 @@ RankMessages::Lent RankMessages::borrow(std::span<const int> others, std::size_t
   return lent;
 }
 
+void RankMessages::refuse(int from) {
+  transport_->begin_borrow(from, Lane::payload);
+}
+
 void RankMessages::finish(Batch& batch, const std::function<void()>& meanwhile) {
   const auto look = [&] {
     if (meanwhile) meanwhile();
-    return remove_done(batch);
+    return batch.remove_done();
   };
   wait_until(look, {});
 }
@@ -255,10 +264,10 @@ void RankMessages::tell(const CallHeader& header) {
   for (int other = 0; other < world_size(); ++other) {
     const Peer& peer = others_[static_cast<std::size_t>(other)];
     if (other == rank() || peer.has_left || peer.has_aborted) continue;
-    sends.push_back(send_header(other, header));
+    sends.add(send_header(other, header));
   }
   const auto begin = Clock::now();
-  while (!remove_done(sends) && Clock::now() - begin < kLastWords)
+  while (!sends.remove_done() && Clock::now() - begin < kLastWords)
     pause_between_looks(Clock::now() - begin);
 }
 

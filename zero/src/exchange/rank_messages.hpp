@@ -45,10 +45,22 @@ struct MessageOptions {
 class RankMessages {
  public:
   // Messages of a call. Where a rank sends and receives, the receives come first.
-  using Batch = std::deque<std::unique_ptr<Message>>;
-  // A call that the other ranks have been told about.
+  class Batch {
+   public:
+    void add(std::unique_ptr<Message> message) { messages_.push_back(std::move(message)); }
+    // Whether all are done. Asks about the first message only while it is under way: each question
+    // lets MPI make progress with all of them, and costs a system call over TCP. Receives are begun
+    // before sends: those of memory are copied when they are asked about, and the other rank's
+    // sends wait for that.
+    bool remove_done();
+
+   private:
+    std::vector<std::unique_ptr<Message>> messages_;
+    std::size_t done_ = 0;  // of them, from the front
+  };
+  // A call that the other ranks are told about. It stays in place: the messages send its header.
   struct Announced {
-    CallHeader header;  // stays in place: the messages send it
+    CallHeader header;
     std::vector<int> others;
     Batch sends;
   };
@@ -64,13 +76,14 @@ class RankMessages {
   int rank() const { return transport_->rank(); }
   int world_size() const { return transport_->world_size(); }
 
-  // Sends the header of a call to `others`; does not block. Calls are made in the order in which
-  // they are announced. Announced before the calls ahead of it have ended, a call begins without
-  // waiting for headers.
-  std::shared_ptr<Announced> announce(const CallHeader& own, std::vector<int> others);
+  // Sends the header of a call to its other ranks; does not block. Calls are made in the order in
+  // which they are announced. Announced before the calls ahead of it have ended, a call begins
+  // without waiting for headers.
+  void announce(Announced& own);
   // Blocks until the headers of the call's other ranks have come. Returns all, in the order of
-  // ranks. Throws Error when one cannot come. All calls below belong to it, for their errors.
-  std::vector<CallHeader> exchange(Announced& own);
+  // ranks, until the next exchange. Throws Error when one cannot come. All calls below belong to
+  // it, for their errors.
+  std::span<const CallHeader> exchange(Announced& own);
   // Whether exchange() would not block.
   bool can_exchange(Announced& own);
   // The calls below belong to `own` again.
@@ -84,6 +97,8 @@ class RankMessages {
   // are there. `size_bytes`: of each, no more than a longest message.
   using Lent = std::vector<std::unique_ptr<LentMessage>>;
   Lent borrow(std::span<const int> others, std::size_t size_bytes);
+  // The next message of `from` is not received.
+  void refuse(int from);
   // Blocks until the batch is through; the batch is empty then. Throws Error when it cannot be.
   // `meanwhile` is called with every look, and once at least.
   void finish(Batch& batch, const std::function<void()>& meanwhile = {});
@@ -119,6 +134,7 @@ class RankMessages {
   const std::shared_ptr<Peers> peers_;  // shared by the communicators of a rank
   const MessageOptions options_;
   std::vector<Peer> others_;  // by rank; its own stays empty
+  std::vector<CallHeader> exchanged_;
   Traffic traffic_;
   std::optional<CallHeader> doing_;  // nothing: the start
   std::string broken_;               // not empty: a rank fell silent; no call can be made any more

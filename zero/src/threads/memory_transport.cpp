@@ -1,141 +1,202 @@
 #include "threads/memory_transport.hpp"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdint>
-#include <map>
-#include <optional>
+#include <deque>
 #include <string>
 #include <utility>
 
 #include "sluice/base/error.hpp"
-#include "sluice/base/mutex.hpp"
 
 namespace sluice::zero {
 
 namespace {
 
-// Messages of one lane from one rank to another one, counted from 0. Thread-safe.
+// A message on its way: the sender and the receiver share it, and meet at its state. Thread-safe.
+class Posted {
+ public:
+  // An eager message is a copy, and the others stay where they are.
+  void set_bytes(std::span<const std::byte> bytes, bool eager) {
+    bytes_ = eager ? copy_of(bytes) : bytes;
+  }
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+  bool is_waiting() const { return state_.load(std::memory_order_acquire) == State::waiting; }
+  bool has_ended() const { return state_.load(std::memory_order_acquire) == State::ended; }
+  // By the receiver, which reads the bytes until give_back(); false: the message was withdrawn.
+  bool lend() { return change(State::waiting, State::lent); }
+  void give_back() {
+    state_.store(State::ended, std::memory_order_release);
+    state_.notify_all();
+  }
+  // By the sender. Blocks while the receiver reads the message.
+  void withdraw() {
+    if (has_ended() || change(State::waiting, State::ended)) return;
+    state_.wait(State::lent, std::memory_order_acquire);
+  }
+
+  // The message behind this one: set once by the sender, then taken over by the receiver.
+  void set_next(std::shared_ptr<Posted> next) {
+    next_ = std::move(next);
+    has_next_.store(true, std::memory_order_release);
+  }
+  bool has_next() const { return has_next_.load(std::memory_order_acquire); }
+  std::shared_ptr<Posted> take_next() { return std::move(next_); }
+
+ private:
+  enum class State { waiting, lent, ended };
+  static constexpr std::size_t kHeaderBytes = 192;  // a call's header has no memory of its own
+
+  bool change(State from, State to) {
+    return state_.compare_exchange_strong(from, to, std::memory_order_acq_rel);
+  }
+  std::span<const std::byte> copy_of(std::span<const std::byte> bytes) {
+    std::span<std::byte> copy = std::span(small_copy_).first(std::min(bytes.size(), kHeaderBytes));
+    if (bytes.size() > kHeaderBytes) {
+      large_copy_.resize(bytes.size());
+      copy = large_copy_;
+    }
+    std::copy(bytes.begin(), bytes.end(), copy.begin());
+    return copy;
+  }
+
+  std::span<const std::byte> bytes_;
+  std::atomic<State> state_{State::waiting};
+  std::atomic<bool> has_next_{false};
+  std::shared_ptr<Posted> next_;
+  std::vector<std::byte> large_copy_;
+  std::array<std::byte, kHeaderBytes> small_copy_;
+};
+
+// Messages of one lane from one rank to another one, counted from 0. The sender appends at one end
+// and the receiver takes from the other one, without a lock: neither waits for the other. Each end
+// is used by one thread at a time.
 class Pipe {
  public:
-  // Takes the number of a message on one side.
-  std::uint64_t next_send() { return sends_++; }        // by the sender
-  std::uint64_t next_receive() { return receives_++; }  // by the receiver
+  ~Pipe() {
+    // One by one: a message that destroys the next one, and so on, needs a deep stack.
+    while (front_) front_ = front_->take_next();
+  }
+  Pipe() = default;
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
 
-  void put(std::uint64_t number, std::span<const std::byte> bytes, bool eager) {
-    MutexLock lock(mutex_);
-    Posted& posted = posted_[number];
-    if (eager) posted.copy.assign(bytes.begin(), bytes.end());
-    posted.bytes = eager ? std::span<const std::byte>(posted.copy) : bytes;
+  void put(const std::shared_ptr<Posted>& message) {  // by the sender
+    back_->set_next(message);
+    back_ = message;
   }
-  // Whether message `number` was there; then it is in `to`. The sender may ask meanwhile.
-  bool take(std::uint64_t number, std::span<std::byte> to) {
-    const auto from = lend(number);
-    if (!from) return false;
-    const bool fits = from->size() == to.size();
-    if (fits) std::copy(from->begin(), from->end(), to.begin());
-    give_back(number);
-    if (fits) return true;
-    throw Error("a message of " + std::to_string(from->size()) + " bytes for a receive of " +
-                std::to_string(to.size()));
-  }
-  bool is_there(std::uint64_t number) { return !was_taken(number); }
-  // Its bytes, until give_back(); nothing after withdraw().
-  std::optional<std::span<const std::byte>> lend(std::uint64_t number) {
-    MutexLock lock(mutex_);
-    const auto found = posted_.find(number);
-    if (found == posted_.end()) return std::nullopt;
-    found->second.is_lent = true;
-    return found->second.bytes;
-  }
-  void give_back(std::uint64_t number) {
-    MutexLock lock(mutex_);
-    posted_.erase(number);
-    given_back_.notify_all();
-  }
-  bool was_taken(std::uint64_t number) {
-    MutexLock lock(mutex_);
-    return posted_.find(number) == posted_.end();
-  }
-  // Blocks while the receiver reads the message.
-  void withdraw(std::uint64_t number) {
-    MutexLock lock(mutex_);
-    while (is_lent(number)) given_back_.wait(mutex_);
-    posted_.erase(number);
+  std::uint64_t next_receive() { return receives_++; }  // by the receiver
+  // By the receiver, which asks for each number until it has got it. Null: it is not there yet, or
+  // was withdrawn.
+  std::shared_ptr<Posted> take(std::uint64_t number) {
+    while (first_ + arrived_.size() <= number) {
+      if (!front_->has_next()) return nullptr;
+      front_ = front_->take_next();
+      arrived_.push_back(front_);
+    }
+    std::shared_ptr<Posted> message;
+    if (number >= first_) message = std::move(arrived_[number - first_]);
+    const auto is_over = [](const auto& each) { return !each || each->has_ended(); };
+    for (; !arrived_.empty() && is_over(arrived_.front()); ++first_) arrived_.pop_front();
+    return message;
   }
 
  private:
-  struct Posted {
-    std::vector<std::byte> copy;
-    std::span<const std::byte> bytes;
-    bool is_lent = false;
-  };
-  bool is_lent(std::uint64_t number) SLUICE_REQUIRES(mutex_) {
-    const auto found = posted_.find(number);
-    return found != posted_.end() && found->second.is_lent;
-  }
+  static constexpr std::size_t kCacheLine = 64;
 
-  std::uint64_t sends_ = 0;
+  // Of the receiver. The front is the last one that arrived; the first one is no message.
+  std::shared_ptr<Posted> front_ = std::make_shared<Posted>();
   std::uint64_t receives_ = 0;
-  Mutex mutex_;
-  CondVar given_back_;
-  std::map<std::uint64_t, Posted> posted_ SLUICE_GUARDED_BY(mutex_);
+  std::uint64_t first_ = 0;                      // number of the first one in arrived_
+  std::deque<std::shared_ptr<Posted>> arrived_;  // null: taken
+  alignas(kCacheLine) std::shared_ptr<Posted> back_ = front_;  // of the sender
 };
 
 class Sent final : public Message {
  public:
-  Sent(std::shared_ptr<Pipe> pipe, std::span<const std::byte> bytes, bool eager)
-      : pipe_(std::move(pipe)), number_(pipe_->next_send()), eager_(eager) {
-    pipe_->put(number_, bytes, eager);
+  Sent(Pipe& pipe, std::span<const std::byte> bytes, bool eager)
+      : posted_(std::make_shared<Posted>()), eager_(eager) {
+    posted_->set_bytes(bytes, eager);
+    pipe.put(posted_);
   }
   ~Sent() override {
-    if (!eager_) pipe_->withdraw(number_);
+    if (!eager_) posted_->withdraw();
   }
   Sent(const Sent&) = delete;
   Sent& operator=(const Sent&) = delete;
-  bool done() override { return eager_ || pipe_->was_taken(number_); }
+  bool done() override { return eager_ || posted_->has_ended(); }
 
  private:
-  const std::shared_ptr<Pipe> pipe_;  // shared with the receiver
-  const std::uint64_t number_;
+  const std::shared_ptr<Posted> posted_;
   const bool eager_;
 };
 
-class Received final : public Message {
+// One message of a pipe, once it is there.
+class Awaited {
  public:
-  Received(std::shared_ptr<Pipe> pipe, std::span<std::byte> bytes)
-      : pipe_(std::move(pipe)), number_(pipe_->next_receive()), bytes_(bytes) {}
-  bool done() override {
-    if (!done_) done_ = pipe_->take(number_, bytes_);
-    return done_;
+  explicit Awaited(std::shared_ptr<Pipe> pipe)
+      : pipe_(std::move(pipe)), number_(pipe_->next_receive()) {}
+  Posted* look() {
+    if (!posted_) posted_ = pipe_->take(number_);
+    return posted_.get();
   }
 
  private:
   const std::shared_ptr<Pipe> pipe_;  // shared with the sender
   const std::uint64_t number_;
+  std::shared_ptr<Posted> posted_;
+};
+
+class Received final : public Message {
+ public:
+  Received(std::shared_ptr<Pipe> pipe, std::span<std::byte> bytes)
+      : message_(std::move(pipe)), bytes_(bytes) {}
+  bool done() override {
+    if (done_) return true;
+    Posted* const posted = message_.look();
+    if (posted == nullptr || !posted->lend()) return false;
+    const std::span<const std::byte> from = posted->bytes();
+    done_ = from.size() == bytes_.size();
+    if (done_) std::copy(from.begin(), from.end(), bytes_.begin());
+    posted->give_back();
+    if (done_) return true;
+    throw Error("a message of " + std::to_string(from.size()) + " bytes for a receive of " +
+                std::to_string(bytes_.size()));
+  }
+
+ private:
+  Awaited message_;
   const std::span<std::byte> bytes_;
   bool done_ = false;
 };
 
 class Borrowed final : public LentMessage {
  public:
-  explicit Borrowed(std::shared_ptr<Pipe> pipe)
-      : pipe_(std::move(pipe)), number_(pipe_->next_receive()) {}
+  explicit Borrowed(std::shared_ptr<Pipe> pipe) : message_(std::move(pipe)) {}
   ~Borrowed() override {
-    if (bytes_) pipe_->give_back(number_);
+    if (lent_ != nullptr) lent_->give_back();
   }
   Borrowed(const Borrowed&) = delete;
   Borrowed& operator=(const Borrowed&) = delete;
-  bool done() override { return bytes_ || pipe_->is_there(number_); }
-  bool open() override {
-    if (!bytes_) bytes_ = pipe_->lend(number_);
-    return bytes_.has_value();
+  bool done() override {
+    const Posted* const posted = message_.look();
+    return lent_ != nullptr || (posted != nullptr && posted->is_waiting());
   }
-  std::span<const std::byte> bytes() const override { return bytes_.value(); }
+  bool open() override {
+    Posted* const posted = message_.look();
+    if (lent_ == nullptr && posted != nullptr && posted->lend()) lent_ = posted;
+    return lent_ != nullptr;
+  }
+  std::span<const std::byte> bytes() const override {
+    SLUICE_CHECK(lent_ != nullptr, "a message that is not open has no bytes");
+    return lent_->bytes();
+  }
 
  private:
-  const std::shared_ptr<Pipe> pipe_;  // shared with the sender
-  const std::uint64_t number_;
-  std::optional<std::span<const std::byte>> bytes_;
+  Awaited message_;
+  Posted* lent_ = nullptr;  // of message_, between open() and the end
 };
 
 // The pipes between all pairs.
@@ -166,7 +227,7 @@ class MemoryTransport final : public Transport {
   int world_size() const override { return board_->world_size(); }
   std::unique_ptr<Message> begin_send(int to, Lane lane,
                                       std::span<const std::byte> bytes) override {
-    return std::make_unique<Sent>(board_->pipe(rank_, to, lane), bytes,
+    return std::make_unique<Sent>(*board_->pipe(rank_, to, lane), bytes,
                                   bytes.size() <= options_.eager_bytes);
   }
   std::unique_ptr<Message> begin_receive(int from, Lane lane, std::span<std::byte> bytes) override {
