@@ -1,11 +1,21 @@
 #pragma once
-// The pause between two looks at work that another library does. Not installed. Thread-safe.
+// The pause between two looks at work that another library, or another thread, does. Not installed.
+// Thread-safe.
 
 #include <algorithm>
 #include <chrono>
 #include <thread>
 
 namespace sluice::zero {
+
+// Some 20 ns, in which the other thread of this core has the core to itself.
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 // `waited`: since the wait began. MPI makes progress only while it is looked at, so the first looks
 // follow at once; a long wait leaves the core to others.

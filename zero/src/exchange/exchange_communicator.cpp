@@ -245,6 +245,7 @@ void ExchangeCommunicator::reduce_scatter(Begun& begun) {
 }
 
 void ExchangeCommunicator::start_next(const Begun& current) {
+  if (under_way_ <= 1) return;  // none but this one, or a call that is performed
   std::shared_ptr<Begun> next;
   {
     MutexLock lock(mutex_);
