@@ -75,21 +75,21 @@ bool offers(const CallHeader& header, int world_size) {
   return is_offered && header.output_bytes >= static_cast<std::uint64_t>(world_size);
 }
 
-std::string find_mistake(std::span<const CallHeader> calls, int world_size) {
+std::string find_mistake(std::span<const CallHeader* const> calls, int world_size) {
   constexpr std::size_t kShown = 8;  // ranks that a message names
-  const CallHeader& first = calls.front();
+  const CallHeader& first = *calls.front();
   const auto other = std::ranges::find_if_not(
-      calls.subspan(1), [&](const CallHeader& each) { return agree(first, each); });
+      calls.subspan(1), [&](const CallHeader* each) { return agree(first, *each); });
   if (other != calls.end()) {
-    std::string text = "ranks disagree: " + doing(first) + "; " + doing(*other);
+    std::string text = "ranks disagree: " + doing(first) + "; " + doing(**other);
     std::size_t shown = 2;
     for (auto more = other + 1; more != calls.end() && shown < kShown; ++more, ++shown)
-      text += "; " + doing(*more);
+      text += "; " + doing(**more);
     return text;
   }
-  for (const CallHeader& each : calls) {
+  for (const CallHeader* each : calls) {
     std::string mistake =
-        find_mistake(each.call(), each.input_bytes, each.output_bytes, each.rank, world_size);
+        find_mistake(each->call(), each->input_bytes, each->output_bytes, each->rank, world_size);
     if (!mistake.empty()) return mistake;
   }
   return "";

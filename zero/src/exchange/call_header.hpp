@@ -40,6 +40,6 @@ bool offers(const CallHeader& header, int world_size);
 
 // Why the calls cannot be made together; empty: they can. `calls`: of all ranks that take part, in
 // the order of ranks; every rank finds the same.
-std::string find_mistake(std::span<const CallHeader> calls, int world_size);
+std::string find_mistake(std::span<const CallHeader* const> calls, int world_size);
 
 }  // namespace sluice::zero

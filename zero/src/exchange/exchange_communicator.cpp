@@ -91,7 +91,7 @@ void ExchangeCommunicator::announce(Begun& begun) {
       const std::string mistake =
           find_mistake(call, call.input.size(), call.output.size(), rank_, world_size_);
       SLUICE_CHECK(mistake.empty(), "rank " + std::to_string(rank_) + ": " + mistake);
-      begun.announced.others = {call.root};
+      begun.announced.others = std::span(&call.root, 1);
     }
     begun.announced.header = header_of(call, rank_);
     messages_.announce(begun.announced);
@@ -139,17 +139,17 @@ void ExchangeCommunicator::offer(Begun& begun) {
 void ExchangeCommunicator::agree(Begun& begun) {
   offer(begun);
   try {
-    const std::span<const CallHeader> calls = messages_.exchange(begun.announced);
+    const std::span<const CallHeader* const> calls = messages_.exchange(begun.announced);
     counters_.add_headers(begun.announced.others.size() * sizeof(CallHeader));
     const std::string mistake = find_mistake(calls, world_size_);
     if (mistake.empty()) return;
     const bool mixed = std::ranges::any_of(
-        calls, [](const CallHeader& each) { return is_pairwise(each.call().operation); });
+        calls, [](const CallHeader* each) { return is_pairwise(each->call().operation); });
     // Ranks outside the pair wait for a call that does not come.
     if (mixed) messages_.abort_all(mistake);
     if (messages_.lends()) {
-      for (const CallHeader& each : calls)
-        if (each.rank != rank_ && offers(each, world_size_)) messages_.refuse(each.rank);
+      for (const CallHeader* each : calls)
+        if (each->rank != rank_ && offers(*each, world_size_)) messages_.refuse(each->rank);
     }
     throw InvalidArgument("rank " + std::to_string(rank_) + ": " + mistake);
   } catch (...) {

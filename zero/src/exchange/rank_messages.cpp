@@ -15,8 +15,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSilenceLook{50};
-// Ranks that share memory often answer sooner than a yield returns: so many looks, about 5 µs.
-constexpr int kQuickLooks = 256;
 // A rank that leaves waits at most this long until the others have its last word.
 constexpr std::chrono::seconds kLastWords{1};
 
@@ -84,7 +82,7 @@ std::string RankMessages::cannot_complete() const {
          (doing_ ? text_of_header(*doing_) : "the start");
 }
 
-void RankMessages::check_silence(const std::vector<int>& awaited) {
+void RankMessages::check_silence(std::span<const int> awaited) {
   if (!peers_) return;
   const std::string trouble = peers_->trouble();
   if (trouble.empty()) return;
@@ -102,7 +100,7 @@ void RankMessages::check_silence(const std::vector<int>& awaited) {
 }
 
 // Throws when the call cannot be completed. `awaited`: ranks whose header the call needs.
-void RankMessages::check(const std::vector<int>& awaited) {
+void RankMessages::check(std::span<const int> awaited) {
   const auto of_all = [&] { return " of " + std::to_string(world_size()); };
   if (is_aborted_) {
     MutexLock lock(mutex_);
@@ -122,15 +120,21 @@ void RankMessages::check(const std::vector<int>& awaited) {
   }
 }
 
-void RankMessages::wait_until(const std::function<bool()>& is_done,
-                              const std::vector<int>& awaited) {
+// Ranks of one host often answer sooner than a yield returns. Their first looks, in about 5 µs,
+// keep the core; a look at messages of MPI takes longer.
+int RankMessages::quick_looks() const {
+  if (options_.between_hosts) return 0;
+  return lends() ? 256 : 32;
+}
+
+void RankMessages::wait_until(const std::function<bool()>& is_done, std::span<const int> awaited) {
   const auto look = [&] {
     if (is_done()) return true;
     look_at_headers();
     check(awaited);
     return false;
   };
-  for (int quick = lends() ? kQuickLooks : 0; quick > 0; --quick) {
+  for (int quick = quick_looks(); quick > 0; --quick) {
     if (look()) return;
     pause_briefly();
   }
@@ -177,7 +181,7 @@ void RankMessages::resume(const Announced& own) {
   if (peers_) peers_->set_doing("in " + text_of_header(own.header));
 }
 
-std::span<const CallHeader> RankMessages::exchange(Announced& own) {
+std::span<const CallHeader* const> RankMessages::exchange(Announced& own) {
   resume(own);
   if (!broken_.empty()) throw Error(cannot_complete() + ": " + broken_);
   look_at_headers();
@@ -185,12 +189,12 @@ std::span<const CallHeader> RankMessages::exchange(Announced& own) {
   wait_until([&] { return all_here(own); }, own.others);
   exchanged_.clear();
   for (int each = 0; each < world_size(); ++each) {
-    if (each == rank()) exchanged_.push_back(own.header);
+    if (each == rank()) exchanged_.push_back(&own.header);
     if (std::ranges::find(own.others, each) == own.others.end()) continue;
     Peer& peer = others_[static_cast<std::size_t>(each)];
     peer.last_call = peer.arrived.front();
     peer.arrived.pop_front();
-    exchanged_.push_back(*peer.last_call);
+    exchanged_.push_back(&*peer.last_call);
   }
   return exchanged_;
 }

@@ -61,7 +61,7 @@ class RankMessages {
   // A call that the other ranks are told about. It stays in place: the messages send its header.
   struct Announced {
     CallHeader header;
-    std::vector<int> others;
+    std::span<const int> others;
     Batch sends;
   };
 
@@ -83,7 +83,7 @@ class RankMessages {
   // Blocks until the headers of the call's other ranks have come. Returns all, in the order of
   // ranks, until the next exchange. Throws Error when one cannot come. All calls below belong to
   // it, for their errors.
-  std::span<const CallHeader> exchange(Announced& own);
+  std::span<const CallHeader* const> exchange(Announced& own);
   // Whether exchange() would not block.
   bool can_exchange(Announced& own);
   // The calls below belong to `own` again.
@@ -123,9 +123,10 @@ class RankMessages {
   void listen(Peer& peer, int rank);
   void look_at_headers();
   bool all_here(Announced& own);
-  void check(const std::vector<int>& awaited);
-  void check_silence(const std::vector<int>& awaited);
-  void wait_until(const std::function<bool()>& is_done, const std::vector<int>& awaited);
+  void check(std::span<const int> awaited);
+  void check_silence(std::span<const int> awaited);
+  int quick_looks() const;
+  void wait_until(const std::function<bool()>& is_done, std::span<const int> awaited);
   void tell(const CallHeader& header);
   std::unique_ptr<Message> send_header(int to, const CallHeader& header);
   std::string cannot_complete() const;
@@ -134,7 +135,7 @@ class RankMessages {
   const std::shared_ptr<Peers> peers_;  // shared by the communicators of a rank
   const MessageOptions options_;
   std::vector<Peer> others_;  // by rank; its own stays empty
-  std::vector<CallHeader> exchanged_;
+  std::vector<const CallHeader*> exchanged_;
   Traffic traffic_;
   std::optional<CallHeader> doing_;  // nothing: the start
   std::string broken_;               // not empty: a rank fell silent; no call can be made any more

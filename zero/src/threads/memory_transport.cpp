@@ -17,6 +17,7 @@ namespace {
 // A message on its way: the sender and the receiver share it, and meet at its state. Thread-safe.
 class Posted {
  public:
+  Posted() {}  // as it is: nothing sets the bytes of a copy to 0 first
   // An eager message is a copy, and the others stay where they are.
   void set_bytes(std::span<const std::byte> bytes, bool eager) {
     bytes_ = eager ? copy_of(bytes) : bytes;
@@ -91,9 +92,13 @@ class Pipe {
   // By the receiver, which asks for each number until it has got it. Null: it is not there yet, or
   // was withdrawn.
   std::shared_ptr<Posted> take(std::uint64_t number) {
+    if (arrived_.empty() && number == first_) {  // as most often: nothing before it is awaited
+      if (!arrives()) return nullptr;
+      ++first_;
+      return front_;
+    }
     while (first_ + arrived_.size() <= number) {
-      if (!front_->has_next()) return nullptr;
-      front_ = front_->take_next();
+      if (!arrives()) return nullptr;
       arrived_.push_back(front_);
     }
     std::shared_ptr<Posted> message;
@@ -104,6 +109,13 @@ class Pipe {
   }
 
  private:
+  // Whether there is one more message; it is the front then.
+  bool arrives() {
+    if (!front_->has_next()) return false;
+    front_ = front_->take_next();
+    return true;
+  }
+
   static constexpr std::size_t kCacheLine = 64;
 
   // Of the receiver. The front is the last one that arrived; the first one is no message.
