@@ -125,7 +125,6 @@ class RankMessages {
   bool all_here(Announced& own);
   void check(std::span<const int> awaited);
   void check_silence(std::span<const int> awaited);
-  int quick_looks() const;
   void wait_until(const std::function<bool()>& is_done, std::span<const int> awaited);
   void tell(const CallHeader& header);
   std::unique_ptr<Message> send_header(int to, const CallHeader& header);
