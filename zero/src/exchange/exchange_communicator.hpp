@@ -73,6 +73,19 @@ class ExchangeCommunicator final : public Communicator {
   void all_gather(Begun& begun);
   void reduce_scatter(Begun& begun);
   void start_next(const Begun& current);
+  // On one host a receive may copy right away what the other rank has sent. With the sends begun
+  // first, the other rank copies meanwhile. Between hosts, MPI copies a message twice that finds no
+  // receive.
+  template <typename Send, typename Receive>
+  void begin_both(const Send& send, const Receive& receive) const {
+    if (options_.messages.between_hosts) {
+      receive();
+      send();
+    } else {
+      send();
+      receive();
+    }
+  }
   std::span<std::byte> shard_of(std::span<std::byte> full, int rank) const;
   Ranges equal_ranges(std::size_t size_bytes) const;
   Ranges split_elements(std::size_t size_bytes, std::size_t element_bytes) const;

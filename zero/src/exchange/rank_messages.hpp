@@ -44,19 +44,28 @@ struct MessageOptions {
 
 class RankMessages {
  public:
-  // Messages of a call. Where a rank sends and receives, the receives come first.
+  // Messages of a call. Memory of a receive is copied when its message is asked about, and the
+  // other rank's sends wait for that, so receives are asked about first.
   class Batch {
    public:
-    void add(std::unique_ptr<Message> message) { messages_.push_back(std::move(message)); }
+    void add_send(std::unique_ptr<Message> message) { sends_.add(std::move(message)); }
+    void add_receive(std::unique_ptr<Message> message) { receives_.add(std::move(message)); }
     // Whether all are done. Asks about the first message only while it is under way: each question
-    // lets MPI make progress with all of them, and costs a system call over TCP. Receives are begun
-    // before sends: those of memory are copied when they are asked about, and the other rank's
-    // sends wait for that.
-    bool remove_done();
+    // lets MPI make progress with all of them, and costs a system call over TCP.
+    bool remove_done() { return receives_.remove_done() && sends_.remove_done(); }
 
    private:
-    std::vector<std::unique_ptr<Message>> messages_;
-    std::size_t done_ = 0;  // of them, from the front
+    class Messages {
+     public:
+      void add(std::unique_ptr<Message> message) { messages_.push_back(std::move(message)); }
+      bool remove_done();
+
+     private:
+      std::vector<std::unique_ptr<Message>> messages_;
+      std::size_t done_ = 0;  // of them, from the front
+    };
+    Messages receives_;
+    Messages sends_;
   };
   // A call that the other ranks are told about. It stays in place: the messages send its header.
   struct Announced {
