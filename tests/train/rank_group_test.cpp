@@ -20,8 +20,11 @@
 namespace sluice::train {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Runs `body` as each of `size` ranks; returns what each threw: its kind and text.
 std::vector<std::string> as_ranks(int size, const std::function<void(RankGroup&)>& body) {
@@ -195,6 +198,52 @@ TEST(SharedFacts, EveryRankPlansWithTheLeastOfAll) {
     EXPECT_EQ(other.cores, all[0].cores);
     EXPECT_EQ(other.memlock_bytes, all[0].memlock_bytes);
   }
+}
+
+TEST(SharedFacts, RanksOfAScriptTakeTheLeast) {
+  as_ranks(3, [&](RankGroup& ranks) {
+    const auto rank = static_cast<std::uint64_t>(ranks.rank());
+    plan::MachineFacts facts;
+    facts.available_memory_bytes = (8 - rank) * kGiB;
+    facts.memlock_bytes = (1 + rank) * kMiB;
+    facts.cores = ranks.rank() == 1 ? 2 : 4;
+    facts.free_disk_bytes = {{"/a", (10 + rank) * kGiB}, {"/b", (10 - rank) * kGiB}};
+    take_least(facts, ranks.control());
+    EXPECT_EQ(facts.available_memory_bytes, 6 * kGiB);
+    EXPECT_EQ(facts.memlock_bytes, kMiB);
+    EXPECT_EQ(facts.cores, 2);
+    EXPECT_EQ(facts.free_disk_bytes[0].second, 10 * kGiB);
+    EXPECT_EQ(facts.free_disk_bytes[1].second, 8 * kGiB);
+  });
+}
+
+// No rank goes on alone with a plan that the others do not have.
+TEST(SharedFacts, EveryRankOfAScriptRefusesFactsThatHaveNoLeast) {
+  const auto without_gpu = as_ranks(3, [](RankGroup& ranks) {
+    plan::MachineFacts facts;
+    if (ranks.rank() != 2)
+      facts.device.gpu = {.index = 0, .name = "a GPU", .total_bytes = 8 * kGiB};
+    take_least(facts, ranks.control());
+  });
+  EXPECT_THAT(without_gpu,
+              Each(AllOf(HasSubstr("rank 2 and rank 0: one has a GPU, and one has none"),
+                         Not(HasSubstr("failure of another")))));
+  const auto without_directory = as_ranks(2, [](RankGroup& ranks) {
+    plan::MachineFacts facts;
+    if (ranks.rank() == 0) facts.free_disk_bytes = {{"/a", kGiB}};
+    take_least(facts, ranks.control());
+  });
+  EXPECT_THAT(without_directory, Each(HasSubstr("rank 1 does not have all directories")));
+}
+
+TEST(SamePlan, EveryRankOfAScriptRefusesAnotherPlan) {
+  const auto thrown = as_ranks(3, [](RankGroup& ranks) {
+    plan::Plan plan;
+    require_same_plan(ranks.control(), plan);
+    plan.schedule.prefetch_units = ranks.rank() == 1 ? 2 : 1;
+    require_same_plan(ranks.control(), plan);
+  });
+  EXPECT_THAT(thrown, Each(HasSubstr("rank 1 plans this model otherwise than rank 0 does")));
 }
 
 TEST(RankNumbers, AreThoseOfEveryRankInOrder) {

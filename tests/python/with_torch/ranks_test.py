@@ -63,6 +63,34 @@ def test_ranks_need_no_numpy(tmp_path: Path) -> None:
         assert sent([mine], "all_gather") > 0
 
 
+# A rank that has its host to itself has more memory to plan with than two that share one.
+PLANNING = """
+import json, os, sys
+if os.environ["RANK"] == "1":
+    os.environ["LOCAL_WORLD_SIZE"], os.environ["LOCAL_RANK"] = "1", "0"
+sys.path.insert(0, sys.argv[1])
+from small_models import Tied, batch, engine_of, loss_of, make
+engine = engine_of(make(Tied))
+ids, targets = batch(0)
+engine.backward(loss_of(engine(ids), targets))
+budget = engine.report()["plan"]["budget_bytes"]
+open(os.path.join(sys.argv[2], os.environ["RANK"]), "w").write(json.dumps(budget))
+"""
+
+
+def test_all_ranks_plan_for_the_poorest(tmp_path: Path) -> None:
+    script = tmp_path / "plan.py"
+    script.write_text(PLANNING)
+    launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script), str(SCRIPT.parent), str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(launch, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    budgets = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
+    assert budgets[0]["host"] > 0
+    assert budgets[0] == budgets[1]
+
+
 # Two micro-batches of one rank are added one after the other, as those of two ranks are. A tied weight has two gradients
 # in each micro-batch, which one rank adds in another order; so has the norm, which clips.
 @pytest.mark.parametrize(("tied", "clip", "frozen"), [(False, 0.0, False), (False, 0.0, True), (True, 0.0, False), (False, 1.0, True)])

@@ -46,6 +46,8 @@ def main() -> None:
             model.skips = what == "skip"
         ids, targets = batch(step)
         engine.backward(loss_of(engine(ids), targets))
+        if what == "half":
+            break
         engine.step()
     print("all steps")
 

@@ -44,6 +44,11 @@ def run(what: str) -> tuple[subprocess.Popen[str], str, float]:
     return ranks[0], output, time.monotonic() - begin
 
 
+def test_a_script_may_end_between_backward_and_step() -> None:
+    rank, output, _ = run("half")
+    assert rank.returncode == 0, output
+
+
 def test_a_rank_that_stands_still_is_named() -> None:
     rank, output, _ = run("SIGSTOP")
     assert rank.returncode == 1, output

@@ -80,6 +80,32 @@ std::vector<std::uint64_t> to_numbers(const std::string& text) {
   return numbers;
 }
 
+// The first difference that no plan for the least can bridge; empty: none. Every rank finds the
+// same one. `all`: the ranks' numbers.
+std::string find_difference(const std::vector<std::string>& all) {
+  const std::vector<std::uint64_t> first = to_numbers(all[0]);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const std::vector<std::uint64_t> other = to_numbers(all[rank]);
+    if (other.size() != first.size())
+      return "rank " + std::to_string(rank) +
+             " does not have all directories of the configuration that rank 0 has";
+    if ((other[gpu_total] == 0) != (first[gpu_total] == 0))
+      return "rank " + std::to_string(rank) +
+             " and rank 0: one has a GPU, and one has none; \"sluice\": {\"device\": \"host\"} "
+             "trains without GPUs";
+  }
+  return "";
+}
+
+void set_least(plan::MachineFacts& facts, const std::vector<std::string>& all) {
+  std::vector<std::uint64_t> least = numbers_of(facts);
+  for (const std::string& text : all) {
+    const std::vector<std::uint64_t> other = to_numbers(text);
+    for (std::size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], other[i]);
+  }
+  set_numbers(facts, least);
+}
+
 // The plan without the names of this rank's directories.
 std::string fingerprint(const plan::Plan& plan) {
   std::vector<std::uint64_t> numbers = {
@@ -172,6 +198,14 @@ plan::MachineFacts share_of_host(plan::MachineFacts facts, const RankPlace& plac
   return facts;
 }
 
+void take_least(plan::MachineFacts& facts, zero::Communicator& ranks) {
+  const std::vector<std::string> all =
+      models::gather_texts(ranks, to_text(numbers_of(facts)), "the facts of the ranks' machines");
+  const std::string mistake = find_difference(all);
+  if (!mistake.empty()) throw InvalidArgument(mistake);
+  set_least(facts, all);
+}
+
 plan::MachineFacts shared_facts(RankGroup& ranks, const config::TrainConfig& config) {
   plan::MachineFacts facts;
   ranks.together("the facts of the machine", [&] {
@@ -181,26 +215,11 @@ plan::MachineFacts shared_facts(RankGroup& ranks, const config::TrainConfig& con
   });
   if (ranks.size() == 1) return facts;
   share_gpu(facts, ranks.control());
-  std::vector<std::uint64_t> least = numbers_of(facts);
   const std::vector<std::string> all =
-      ranks.exchange(to_text(least), "the facts of the ranks' machines");
-  // The first difference, on every rank, before any rank reads the others' numbers.
-  const std::vector<std::uint64_t> first = to_numbers(all[0]);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const std::vector<std::uint64_t> other = to_numbers(all[rank]);
-    if (other.size() != first.size())
-      ranks.refuse("rank " + std::to_string(rank) +
-                   " does not have all directories of the configuration that rank 0 has");
-    if ((other[gpu_total] == 0) != (first[gpu_total] == 0))
-      ranks.refuse("rank " + std::to_string(rank) +
-                   " and rank 0: one has a GPU, and one has none; \"sluice\": {\"device\": "
-                   "\"host\"} trains without GPUs");
-  }
-  for (const std::string& text : all) {
-    const std::vector<std::uint64_t> other = to_numbers(text);
-    for (std::size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], other[i]);
-  }
-  set_numbers(facts, least);
+      ranks.exchange(to_text(numbers_of(facts)), "the facts of the ranks' machines");
+  const std::string mistake = find_difference(all);
+  if (!mistake.empty()) ranks.refuse(mistake);
+  set_least(facts, all);
   choose_exchange(ranks, config, facts);
   return facts;
 }
@@ -224,6 +243,17 @@ models::UnitWorkspaces largest_workspaces(RankGroup& ranks, const models::UnitWo
 
 void require_same_plan(RankGroup& ranks, const plan::Plan& plan) {
   require_same_inputs(ranks, {{"plan", fingerprint(plan)}});
+}
+
+void require_same_plan(zero::Communicator& ranks, const plan::Plan& plan) {
+  const std::vector<std::string> all =
+      models::gather_texts(ranks, fingerprint(plan), "the ranks' plans");
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    throw InvalidArgument("rank " + std::to_string(rank) +
+                          " plans this model otherwise than rank 0 does; start all ranks with one "
+                          "script, one configuration and one version of Sluice");
+  }
 }
 
 }  // namespace sluice::train

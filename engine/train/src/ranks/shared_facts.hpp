@@ -21,6 +21,11 @@ plan::MachineFacts share_of_host(plan::MachineFacts facts, const RankPlace& plac
 // call it, those without a GPU too. Blocks.
 void share_gpu(plan::MachineFacts& facts, zero::Communicator& ranks);
 
+// The least of the ranks' shares, in every number that a plan follows from. All ranks call it.
+// Blocks. Throws InvalidArgument, on all ranks, where one has a GPU or a directory and another has
+// none.
+void take_least(plan::MachineFacts& facts, zero::Communicator& ranks);
+
 // The least of the ranks' shares of their hosts, and how ranks exchange the memory of their GPUs.
 // Throws as probe_machine() does, and InvalidArgument where "strict" does not allow host memory for
 // that exchange, or where some ranks have a GPU and others have none.
@@ -31,5 +36,7 @@ models::UnitWorkspaces largest_workspaces(RankGroup& ranks, const models::UnitWo
 
 // Throws InvalidArgument on rank 0, RankFailure on the others, when the ranks have different plans.
 void require_same_plan(RankGroup& ranks, const plan::Plan& plan);
+// As above, but throws InvalidArgument on all ranks.
+void require_same_plan(zero::Communicator& ranks, const plan::Plan& plan);
 
 }  // namespace sluice::train

@@ -336,6 +336,12 @@ void GradientFlow::drop() {
   }
 }
 
+GradientFlow::~GradientFlow() {
+  // A step that did not end, as after an error: the thread that reduces checks sums in this object.
+  for (const Move& move : moves_)
+    for (const std::size_t unit : move.units) resources_.units[unit]->abandon_gradients();
+}
+
 void GradientFlow::abandon() {
   moves_.clear();
   for (std::size_t u = 0; u < resources_.units.size(); ++u) wait_for_speculation(u);

@@ -26,6 +26,10 @@ class GradientFlow {
  public:
   // `resources` outlive it.
   explicit GradientFlow(RunResources& resources);
+  // Waits for gradients on their way home.
+  ~GradientFlow();
+  GradientFlow(const GradientFlow&) = delete;
+  GradientFlow& operator=(const GradientFlow&) = delete;
 
   // Called first in every step. Forgets the norms, the finite check and the update settings of the
   // step before.

@@ -60,8 +60,14 @@ plan::Plan LoopCore::make_plan(plan::Placement placement) {
   plan::OwnModel model = units_.lay_out(config_.world_size);
   model.activation_bytes = options_.activation_bytes;
   plan::MachineFacts facts = device_.facts(config_);
-  if (ranks_.communicator) share_gpu(facts, *ranks_.communicator);  // else one rank, or a preview
-  return plan::make_plan(config_, model, placement, facts);
+  zero::Communicator* const ranks = ranks_.communicator.get();
+  if (ranks == nullptr || ranks->world_size() == 1)  // one rank, or a preview
+    return plan::make_plan(config_, model, placement, facts);
+  share_gpu(facts, *ranks);
+  take_least(facts, *ranks);
+  plan::Plan plan = plan::make_plan(config_, model, placement, facts);
+  require_same_plan(*ranks, plan);
+  return plan;
 }
 
 void LoopCore::preview() {
