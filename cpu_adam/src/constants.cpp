@@ -177,4 +177,8 @@ std::size_t moment_count(Rule rule) {
   return 1;
 }
 
+void check_values(const OptimizerConfig& config) {
+  static_cast<void>(constants_of(config, {}));
+}
+
 }  // namespace sluice::cpu_adam

@@ -13,7 +13,7 @@ from torch import nn
 
 from ._refusals import missing, reason_of
 from ._training import batches, ranks
-from ._training.checkpoint_files import latest_tag, load_client, save_client, tag_folder, write_latest, write_weights
+from ._training.checkpoint_files import latest_tag, load_client, save_client, set_buffers, tag_folder, write_latest, write_weights
 from ._training.engine_values import EngineValues
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
@@ -81,8 +81,7 @@ class SluiceEngine(EngineValues):
         self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         self.global_steps = int(self.loop.step)
-        self.micro_steps = 0
-        self.skipped_steps = 0
+        self.micro_steps, self.skipped_steps = 0, 0
         self.global_samples = self.global_steps * self.train_batch_size()
         self.loss: torch.Tensor | None = None
         self._in_step = 0  # micro-batches since the last step
@@ -101,7 +100,8 @@ class SluiceEngine(EngineValues):
     # Passes
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's forward."""
+        """The model's forward. Raises ValueError after destroy()."""
+        self.loop.check_open()
         try:
             return self.module(*args, **kwargs)
         except BaseException:
@@ -153,9 +153,13 @@ class SluiceEngine(EngineValues):
             self._end_step(lr_kwargs)
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
+        in_step, self._in_step = self._in_step, 0
+        try:
+            self._last = self.optimizer.end_step()
+        except ValueError:  # nothing of the step has happened: its caller may mend the value and step again
+            self._in_step, self.micro_steps = in_step - 1, self.micro_steps - 1
+            raise
         self.global_samples += self.train_batch_size()
-        self._in_step = 0
-        self._last = self.optimizer.end_step()
         self._step_applied = bool(self._last.updated)
         self.optimizer.overflow = not self._step_applied
         self.global_steps = int(self._last.step)
@@ -369,11 +373,7 @@ class SluiceEngine(EngineValues):
         saved = load_client(folder)
         self.loop.load_checkpoint(folder)
         self._in_step = 0
-        buffers = dict(self.module.named_buffers())
-        with torch.no_grad():
-            for key, value in saved["buffers"].items():
-                if key in buffers:
-                    buffers[key].copy_(value)
+        set_buffers(self.module, saved["buffers"])
         for key, value in saved["counters"].items():
             setattr(self, key, value)
         self.optimizer.load_state_dict(saved["optimizer"])

@@ -213,6 +213,18 @@ TEST(UsageError, SaysWhatIsWrongWithAValue) {
   EXPECT_THAT(error_of(train_with({"--steps"})), HasSubstr("--steps needs a value"));
   EXPECT_THAT(error_of(train_with({"--steps", "1", "--steps", "2"})),
               HasSubstr("--steps was given 2 times"));
+  EXPECT_THAT(error_of(train_with({"--report=", "--resume"})),
+              HasSubstr("train: --report: the value is empty"));
+  EXPECT_THAT(error_of(train_with({"--report", ""})), HasSubstr("--report: the value is empty"));
+  EXPECT_THAT(error_of(train_with({"--report", "--resume"})),
+              HasSubstr("--report needs a value, and \"--resume\" is a flag; if it is the value, "
+                        "write --report=--resume"));
+  EXPECT_EQ(error_of(train_with({"--report=--resume"})), "no error");
+  EXPECT_EQ(error_of(train_with({"--set", "optimizer.params.lr=1", "--set=a.b="})), "no error");
+  EXPECT_THAT(error_of(train_with({"--lr", "1e-500"})), HasSubstr("too small or too large"));
+  EXPECT_THAT(error_of({"launch", "--log-dir=", "--num-gpus", "2", "true"}),
+              HasSubstr("launch: --log-dir: the value is empty"));
+  EXPECT_EQ(error_of({"launch", "--num-gpus", "2", "true", "--x=", "--num-gpus"}), "no error");
   EXPECT_THAT(error_of(train_with({"--seed", "-1"})),
               HasSubstr("--seed: expected a whole number from 0"));
   EXPECT_THAT(error_of(train_with({"--placement", "cpu"})), HasSubstr("configured or resident"));

@@ -122,6 +122,7 @@ TEST(ConfigError, SyntaxErrorsHaveLineAndColumn) {
       {"{\"a\": -}", 1, 7, "a value is expected"},
       {"{\"a\": 01}", 1, 7, "a number has no zero in front"},
       {"{\"a\": 1e999}", 1, 7, "too large"},
+      {"{\"a\": -0.1e-500}", 1, 7, "too small"},
       {"{'a': 1}", 1, 2, "key in double quotes"},
       {"{a 1}", 1, 2, "key in double quotes"},
       {"{\"a\": \"x\n\"}", 1, 9, "is a quote missing"},

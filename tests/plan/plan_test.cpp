@@ -340,6 +340,9 @@ TEST(Plan, SaysWhichLimitsItCannotKeep) {
       "sub_group_size: 1 asked for, 524288 elements", [](Zero& z) { z.sub_group_size = 1; },
       [](Zero& z) { z.sub_group_size = 524'288; });
   check(
+      "sub_group_size: 0 asked for, 524288 elements", [](Zero& z) { z.sub_group_size = 0; },
+      [](Zero& z) { z.sub_group_size = 524'288; });
+  check(
       "offload_optimizer.buffer_count: 1 asked for, 12 used (3 tiles of 4)",
       [](Zero& z) { z.offload_optimizer.buffer_count = 1; },
       [](Zero& z) { z.offload_optimizer.buffer_count = 12; });

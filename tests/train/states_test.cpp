@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <limits>
+#include <thread>
 
 #include "sluice/config/model_config.hpp"
 #include "sluice/config/train_config.hpp"
@@ -228,6 +230,35 @@ TEST(States, ACacheThatHostMemoryHasNoRoomForIsCutAndSaysSo) {
   folder.set(setup);
   folder.clear_swap();
   expect_refused(folder.train("report", 1), 3, {"strict", "cache"});
+}
+
+// What has been written is in no file that anybody could open again.
+TEST(RemovedFiles, ASlotFileRemovedDuringTheRunIsAnErrorAtTheNextCommit) {
+  TrainFolder folder;
+  folder.set({});
+  const pid_t child = start_sluice(folder.arguments("report", 100000));
+  while (line_count(folder.path("report") + "/steps.jsonl") < 3)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls another process
+  std::filesystem::remove(folder.swap() + "/states.1.swap");
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 4);
+}
+
+TEST(RemovedFiles, ASwapDirectoryRemovedDuringTheRunIsNotSaidToHoldAStep) {
+  TrainFolder folder;
+  folder.set({});
+  std::atomic<bool> ended{false};
+  std::thread remover([&] {
+    while (!ended && line_count(folder.path("report") + "/steps.jsonl") < 3)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls another process
+    std::filesystem::remove_all(folder.swap());
+  });
+  const ProgramResult run = run_sluice(folder.arguments("report", 100000));
+  ended = true;
+  remover.join();
+  expect_refused(run, 4, {"; nothing is committed. ", "removed or replaced"});
 }
 
 }  // namespace

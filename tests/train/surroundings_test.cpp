@@ -61,20 +61,6 @@ TEST(Surroundings, AReportThatIsNoFileIsRefusedAndNotWaitedFor) {
   expect_refused(folder.train("report", 1), 4, {steps, "not a regular file"});
 }
 
-// What has been written is in no file that anybody could open again.
-TEST(Surroundings, ASlotFileRemovedDuringTheRunIsAnErrorAtTheNextCommit) {
-  TrainFolder folder;
-  folder.set({});
-  const pid_t child = start_sluice(folder.arguments("report", 100000));
-  while (line_count(folder.path("report") + "/steps.jsonl") < 3)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls another process
-  std::filesystem::remove(folder.swap() + "/states.1.swap");
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 4);
-}
-
 TEST(Surroundings, OneSwapDirectoryUnderTwoNamesIsOne) {
   TrainFolder folder;
   folder.set({});

@@ -122,8 +122,9 @@ bool have_all_blocks(const SlotFiles& files, std::uint64_t file_bytes) {
 
 void check_still_there(const SlotFiles& files, std::uint64_t file_bytes, bool had_all_blocks) {
   constexpr const char* kAdvice =
-      "; what the run had written there is lost: begin anew, or resume from a checkpoint, and keep "
-      "other programs away from the swap directory";
+      "; put the files back if they were moved, and go on with --resume; else what the run had "
+      "written there is lost: begin anew, or resume from a checkpoint; keep other programs away "
+      "from the swap directory";
   for (const std::optional<nvme::StripedFile>& file : files) {
     if (!file) continue;
     for (std::size_t i = 0; i < file->parts().size(); ++i) {

@@ -87,3 +87,12 @@ def write_weights(folder: str, name: str, weights: Mapping[str, torch.Tensor]) -
     first = {id(tensor): key for key, tensor in reversed(list(weights.items()))}
     once = {key: tensor.contiguous() for key, tensor in weights.items() if first[id(tensor)] == key}
     _replace(path, lambda draft: save_file(once, draft, metadata={"format": "pt"}))
+
+
+def set_buffers(module: torch.nn.Module, values: Mapping[str, torch.Tensor]) -> None:
+    """Copies the saved values of buffers into those that the module has."""
+    buffers = dict(module.named_buffers())
+    with torch.no_grad():
+        for key, value in values.items():
+            if key in buffers:
+                buffers[key].copy_(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import os
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,7 +24,7 @@ from .engine_module import engine_module
 from .full_state_dict import FullStateDicts
 from .passes.hooks import Hooks
 from .passes.layers import schedule_line
-from .owners import disown, own
+from .owners import check_free, disown, own
 from .report import Report
 from .units import Choice, Unit, find_units, parameters_of
 from .watched_loop import WatchedLoop
@@ -102,6 +103,7 @@ class OffloadedModel:
     ) -> None:
         """``optimizer``: a section that replaces the configuration's. ``groups``: of a client; None: those of the source."""
         devices.check_has_values(model)
+        check_free(model)
         self.model = model
         self.units = find_units(model, units)
         self.parameters = parameters_of(self.units)
@@ -127,6 +129,7 @@ class OffloadedModel:
         self.hooks = Hooks(model, self.units, self.loop)
         self._state_dicts = FullStateDicts(model, self.parameters, self.loop)
         _open.add(self)
+        _loops.add(self.loop)
 
     def _facts(self) -> dict[str, Any]:
         """What all ranks have in common."""
@@ -192,17 +195,28 @@ class OffloadedModel:
         try:
             self.loop.finish()
         finally:
+            _loops.discard(self.loop)
             self.loop.close()
 
 
 _open: weakref.WeakSet[OffloadedModel] = weakref.WeakSet()
+_loops: weakref.WeakSet[WatchedLoop] = weakref.WeakSet()  # those too whose model is gone, and whose graph is not
 
 
 @atexit.register
 def _end() -> None:
     """A script that ends has its last step committed, and no thread of a loop outlives Python."""
-    for model in list(_open):
+    for end in [*(model.close for model in list(_open)), *(loop.close for loop in list(_loops))]:
         try:
-            model.close()
+            end()
         except Exception:
             log.exception("the end of training failed")
+
+
+def _forget() -> None:
+    """A forked child has no thread of its parent's engines, so it ends none of them."""
+    _open.clear()
+    _loops.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

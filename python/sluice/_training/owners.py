@@ -36,3 +36,10 @@ def owner_of(parameter: torch.Tensor) -> Owner | None:
     found = _owners.get(parameter)
     model = found[0]() if found else None
     return None if model is None else Owner(model, found[1], found[2])
+
+
+def check_free(model: torch.nn.Module) -> None:
+    """Raises ValueError for a parameter that an engine has already."""
+    for name, parameter in model.named_parameters():
+        if owner_of(parameter) is not None:
+            raise ValueError(f"parameter {name} belongs to another engine, which has its values: make an engine of each model once")

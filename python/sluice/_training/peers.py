@@ -54,6 +54,7 @@ class Peers:
         self._peers = [_Peer(seen_at=time.monotonic()) for _ in range(world_size)]
         self._waits: dict[int, float] = {}  # by thread: since when
         self._beats = 0
+        self._process = os.getpid()
         self._has_ended = False
         self._write()
         self._store.wait([f"peer{other}" for other in range(world_size)])
@@ -72,6 +73,8 @@ class Peers:
         Waits for the thread that beats: an interpreter that ends while a thread is in the store aborts the process. A
         store whose host stands still keeps that thread; then the wait ends after some seconds.
         """
+        if os.getpid() != self._process:
+            return  # a forked child is no rank
         self._has_ended = True
         self._end_of_beats.set()
         self._beating.join(_LAST_BEAT_SECONDS)

@@ -89,6 +89,10 @@ class WatchedLoop:
         if self._group is not None:
             ranks.set_doing(f"step {self._loop.step + 1}, {what}")
 
+    def check_open(self) -> None:
+        """Raises ValueError after close()."""
+        _ = self._loop.step
+
     def enter(self, unit: int, training: bool) -> None:
         self._note(f"{self._pass} of {self._names[unit]}")
         if self._bar is not None and training:

@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <map>
@@ -78,21 +79,33 @@ class Loop {
   }
   ~Loop() {
     const py::gil_scoped_release release;
-    hooked_.reset();
+    close();
   }
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
   HookedLoop* operator->() const {
     SLUICE_CHECK(hooked_ != nullptr, "the engine was destroyed");
+    if (is_forked())
+      throw Error(
+          "a forked child has none of the engine's threads: use the engine in the process that "
+          "made "
+          "it, or start the child with \"spawn\"");
     return hooked_.get();
   }
   // The rate of the schedule for an update, counted from 1.
   double scheduled_rate(std::int64_t update) { return rates_->at(update); }
   // Gives memory and files back; every other call is a ValueError from now on.
-  void close() { hooked_.reset(); }
+  void close() {
+    if (is_forked())
+      static_cast<void>(hooked_.release());  // it would wait for threads of the parent
+    hooked_.reset();
+  }
 
  private:
+  bool is_forked() const { return ::getpid() != process_; }
+
+  const pid_t process_ = ::getpid();
   std::unique_ptr<HookedLoop> hooked_;
   std::optional<config::LearningRates> rates_;
 };

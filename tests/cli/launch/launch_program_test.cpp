@@ -273,6 +273,7 @@ TEST_F(Launch, RefusesFlagsThatExcludeEachOther) {
   EXPECT_THAT(error({"--bind-core-list", "0"}), HasSubstr("needs --bind-cores-to-rank"));
   EXPECT_THAT(error({"--include", "localhost:0"}), HasSubstr("this host has none"));
   EXPECT_THAT(error({"--num-nodes", "2", "--num-gpus", "1"}), HasSubstr("needs --hostfile"));
+  EXPECT_THAT(error({"--hostfile", "nosuch"}), HasSubstr("--hostfile: nosuch: open: No such"));
   EXPECT_THAT(error({"--launcher", "pdsh"}), HasSubstr("expected auto, torchrun"));
   EXPECT_THAT(error({"--num-gpsu", "2"}), HasSubstr("did you mean \"--num-gpus\"?"));
   EXPECT_THAT(run_sluice({"launch", "--num-gpus", "2"}).err, HasSubstr("missing PROGRAM"));

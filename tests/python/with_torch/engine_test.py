@@ -286,3 +286,34 @@ def test_one_cycle_of_the_configuration_cycles_the_betas() -> None:
     assert all(beta2 == 0.99 for _, beta2 in betas)
     assert mine == expected
     engine.destroy()
+
+
+@pytest.mark.parametrize(("key", "value"), [("lr", -1e-3), ("lr", float("nan")), ("eps", -1.0), ("betas", (0.9, 1.0)), ("weight_decay", -1.0)])
+def test_a_value_that_no_step_can_have_is_refused_before_the_step(key: str, value: Any) -> None:
+    engine, other = engine_of(make()), engine_of(make())
+    train(engine, range(1)), train(other, range(1))
+    ids, targets = batch(100)
+    for each in (engine, other):
+        each.backward(loss_of(each(ids), targets))
+    good = engine.optimizer.param_groups[0][key]
+    engine.optimizer.param_groups[0][key] = value
+    with pytest.raises(ValueError, match="Adam: "):
+        engine.step()
+    assert engine.global_steps == 1
+    engine.optimizer.param_groups[0][key] = good
+    engine.step()
+    other.step()
+    counts = [(each.global_steps, each.micro_steps, each.global_samples) for each in (engine, other)]
+    assert counts[0] == counts[1] and engine.global_steps == 2
+    assert train(engine, range(2, 4)) == train(other, range(2, 4))
+
+
+def test_a_model_has_one_engine() -> None:
+    model = make()
+    engine = engine_of(model)
+    with pytest.raises(ValueError, match="belongs to another engine"):
+        engine_of(model)
+    train(engine, range(1))
+    engine.destroy()
+    with pytest.raises(ValueError, match="the engine was destroyed"):
+        engine(batch(0)[0])

@@ -128,3 +128,32 @@ def test_a_process_that_is_interrupted_ends(delay: float, tmp_path: Path) -> Non
     assert process.returncode in (1, -signal.SIGINT)
     assert errors.splitlines()[-1].startswith("KeyboardInterrupt")
     assert "the end of training failed" not in errors
+
+
+FORKING = """
+import os, sys
+from small_models import batch, engine_of, loss_of, make
+engine = engine_of(make())
+ids, targets = batch(0)
+engine.backward(loss_of(engine(ids), targets))
+sys.stdout.flush()
+if os.fork() == 0:
+    if sys.argv[1] == "use":
+        try:
+            engine.step()
+        except RuntimeError as error:
+            print("child:", error)
+    sys.exit(3)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
+engine.step()
+print("parent: step", engine.global_steps)
+"""
+
+
+@pytest.mark.parametrize("what", ["end", "use"])
+def test_a_forked_child_ends_and_leaves_its_parents_engine_alone(what: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKING, what]
+    result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "parent: step 1" in result.stdout
+    assert ("child: a forked child has none of the engine's threads" in result.stdout) == (what == "use")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -45,6 +46,12 @@ def main() -> None:
                 raise ValueError("no data")
             model.skips = what == "skip"
         ids, targets = batch(step)
+        if what == "drop":
+            loss = loss_of(engine(ids), targets)
+            del engine
+            gc.collect()
+            loss.backward()
+            break
         engine.backward(loss_of(engine(ids), targets))
         if what == "half":
             break

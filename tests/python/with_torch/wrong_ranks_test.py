@@ -44,8 +44,9 @@ def run(what: str) -> tuple[subprocess.Popen[str], str, float]:
     return ranks[0], output, time.monotonic() - begin
 
 
-def test_a_script_may_end_between_backward_and_step() -> None:
-    rank, output, _ = run("half")
+@pytest.mark.parametrize("what", ["half", "drop"])
+def test_a_script_may_end_between_backward_and_step(what: str) -> None:
+    rank, output, _ = run(what)
     assert rank.returncode == 0, output
 
 

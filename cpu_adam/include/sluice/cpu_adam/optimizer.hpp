@@ -82,6 +82,9 @@ using OptimizerConfig = std::variant<AdamConfig, AdagradConfig, LionConfig, SgdC
 inline constexpr std::size_t kMostMoments = 3;
 // Number of moments of this optimizer: 0 to kMostMoments.
 std::size_t moment_count(const OptimizerConfig& config);
+// Throws InvalidArgument with a value that is out of range, non-finite or beyond fp32, as a step
+// with it would.
+void check_values(const OptimizerConfig& config);
 
 // An fp32 master in two halves, 4 bytes per element instead of 6 for master and weight. `weight` is
 // the bf16 weight that the device computes with: the value rounded to nearest, ties away from zero

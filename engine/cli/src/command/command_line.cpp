@@ -215,6 +215,8 @@ double to_real(const std::string& flag, const std::string& text) {
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [stopped, problem] = std::from_chars(text.data(), end, value);
+  if (problem == std::errc::result_out_of_range && stopped == end)
+    throw InvalidArgument(flag + ": the number is too small or too large: " + quoted(text));
   if (problem != std::errc() || stopped != end || !std::isfinite(value)) {
     throw InvalidArgument(flag + ": expected a number, found " + quoted(text));
   }
@@ -259,6 +261,27 @@ std::string usage_message(const CLI::App& root, const CLI::ParseError& error) {
     message = error.what();
   }
   return in_command(command, message) + " (" + full_name(command) + " --help lists what there is)";
+}
+
+void check_values(const CLI::App& root, const std::vector<std::string>& arguments) {
+  const CLI::App& command = named_command(root);
+  const std::vector<std::string> flags = flag_names(command);
+  const auto is_flag = [&](const std::string& text) {
+    return std::find(flags.begin(), flags.end(), text) != flags.end();
+  };
+  // What follows belongs to a program that is launched.
+  const std::size_t count = arguments.size() - command.remaining_size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string& argument = arguments[i];
+    const std::string name = argument.substr(0, argument.find('='));
+    if (!is_flag(name)) continue;
+    if (argument == name + "=") throw InvalidArgument(name + ": the value is empty");
+    if (argument != name || command.get_option(name)->get_type_size() == 0) continue;
+    ++i;  // its value
+    if (i < count && is_flag(arguments[i]))
+      throw InvalidArgument(name + " needs a value, and " + quoted(arguments[i]) +
+                            " is a flag; if it is the value, write " + name + "=" + arguments[i]);
+  }
 }
 
 const CLI::App& named_command(const CLI::App& root) {

@@ -41,6 +41,10 @@ std::string help_text(const CLI::App& command);
 // Message for arguments that CLI11 refused.
 std::string usage_message(const CLI::App& root, const CLI::ParseError& error);
 
+// After CLI11 has taken the arguments: refuses "--flag=", whose value CLI11 takes from the next
+// argument, and a flag of the command in the place of a value. Throws InvalidArgument.
+void check_values(const CLI::App& root, const std::vector<std::string>& arguments);
+
 // The deepest command on the command line; `root` when the command line has none.
 const CLI::App& named_command(const CLI::App& root);
 // "sluice config check".

@@ -151,6 +151,7 @@ Invocation parse_arguments(const std::vector<std::string>& given) {
   try {
     root->parse(std::vector<std::string>(arguments.rbegin(),
                                          arguments.rend()));  // CLI11 takes from the back
+    check_values(*root, arguments);
     building.select();
   } catch (const CLI::CallForHelp& help) {
     // An unknown command has no help text.

@@ -97,9 +97,8 @@ void add_evaluation_options(CLI::App& command, train::TrainRequest& run) {
              [&run](const std::string& text) {
                run.evaluation.windows = to_unsigned("--eval-windows", text);
              });
-  add_option(command, "--report", "DIR", Need::optional,
-             "write steps.jsonl and report.json into this directory",
-             [&run](const std::string& text) { run.report_dir = text; });
+  add_text(command, "--report", "DIR", Need::optional,
+           "write steps.jsonl and report.json into this directory", run.report_dir);
 }
 
 // "7", or "5-10".

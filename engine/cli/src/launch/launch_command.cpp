@@ -2,6 +2,7 @@
 
 #include <json/value.h>
 #include <unistd.h>
+#include <stdexcept>
 
 #include <algorithm>
 #include <cstdlib>
@@ -50,6 +51,14 @@ Host make_host(const std::string& name, unsigned slots) {
   return host;
 }
 
+std::string read_hostfile(const std::string& path) {
+  try {
+    return read_regular_file(path, kMostHostfileBytes);
+  } catch (const std::runtime_error& error) {  // an argument that is wrong, not a drive
+    throw InvalidArgument("--hostfile: " + std::string(error.what()));
+  }
+}
+
 // The hosts of the run; those of a Slurm job have no names.
 std::vector<Host> find_hosts(const LaunchArguments& arguments) {
   const bool is_filtered = !arguments.include.empty() || !arguments.exclude.empty();
@@ -57,7 +66,7 @@ std::vector<Host> find_hosts(const LaunchArguments& arguments) {
                "--include and --exclude name the hosts and GPUs: give no --num-gpus and no "
                "--num-nodes");
   if (!arguments.hostfile.empty()) {
-    const std::string text = read_regular_file(arguments.hostfile, kMostHostfileBytes);
+    const std::string text = read_hostfile(arguments.hostfile);
     const std::vector<Host> hosts = filter_hosts(parse_hostfile(text, arguments.hostfile),
                                                  arguments.include, arguments.exclude);
     return first_of(hosts, arguments.num_nodes, arguments.num_gpus);

@@ -217,7 +217,8 @@ std::optional<Json::Value> parse_json_value(std::string_view text) {
   try {
     const bool is_json = !text.empty() && find_invalid_utf8(text) == std::nullopt &&
                          reader->parse(text.data(), text.data() + text.size(), &value, nullptr);
-    return is_json ? std::optional(value) : std::nullopt;
+    const bool is_lost = is_json && value.isDouble() && underflows(text);
+    return is_json && !is_lost ? std::optional(value) : std::nullopt;
   } catch (const Json::Exception&) {  // nested too deeply
     return std::nullopt;
   }

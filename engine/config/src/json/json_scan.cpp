@@ -1,6 +1,7 @@
 #include "json/json_scan.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 namespace sluice::config {
@@ -9,6 +10,7 @@ namespace {
 
 // Configurations nest about five levels; JsonCpp recurses once per level.
 constexpr std::size_t kMaxDepth = 64;
+constexpr const char* kTooSmall = "the number is too small: it would be read as 0";
 
 bool is_space(char c) {
   return c == ' ' || c == '\t' || c == '\n' || c == '\r';
@@ -203,6 +205,7 @@ class Scanner {
                                                   "value in its place"
                                             : std::string()));
     }
+    if (is_json_number(word) && underflows(word)) return fail(begin, kTooSmall);
     take_value(begin);
   }
 
@@ -279,6 +282,12 @@ std::size_t utf8_length(std::string_view text) {
 }
 
 }  // namespace
+
+bool underflows(std::string_view number) {
+  const std::string_view digits = number.substr(0, number.find_first_of("eE"));
+  return digits.find_first_of("123456789") != std::string_view::npos &&
+         std::strtod(std::string(number).c_str(), nullptr) == 0;
+}
 
 std::size_t ScanResult::original(std::size_t json_offset) const {
   const auto after = std::lower_bound(inserted.begin(), inserted.end(), json_offset);

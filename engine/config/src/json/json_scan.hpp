@@ -15,6 +15,9 @@
 
 namespace sluice::config {
 
+// Whether a number of JSON is written as another one than 0 and read as 0.
+bool underflows(std::string_view number);
+
 struct ScanError {
   std::size_t offset = 0;  // bytes
   std::string message;

@@ -245,7 +245,6 @@ void read_zero(Checker& checker, ZeroConfig& zero) {
   zero.offload_optimizer = read_offload(checker, "offload_optimizer", "cpu_offload");
   check_stage(checker, zero);
   checker.read(path + ".sub_group_size", zero.sub_group_size);
-  zero.sub_group_size = std::max<std::uint64_t>(1, zero.sub_group_size);
   checker.read(path + ".stage3_prefetch_bucket_size", zero.prefetch_bucket_size);
   checker.read(path + ".stage3_max_live_parameters", zero.max_live_parameters);
   checker.read(path + ".stage3_max_reuse_distance", zero.max_reuse_distance);

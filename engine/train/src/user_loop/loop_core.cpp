@@ -147,9 +147,17 @@ void LoopCore::send_zero_gradients() {
   }
 }
 
+// Before anything of the step has happened, so the caller can mend its values and go on.
+void LoopCore::check_groups(const std::vector<GroupValues>& groups) const {
+  UpdateSettings update = next_update(*resources_, progress_, /*ending=*/false);
+  set_groups(groups, update);
+  for (const cpu_adam::OptimizerConfig& group : update.groups) cpu_adam::check_values(group);
+}
+
 StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   SLUICE_CHECK(!units_.any_bound(), "a step ends inside a unit's forward or backward");
   units_.check_no_gradients();
+  check_groups(groups);
   send_zero_gradients();
   gradients_->finish_moves();
   const double loss_scale = progress_.loss_scaler.scale();
