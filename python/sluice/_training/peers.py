@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,12 +10,15 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 BEAT_SECONDS = 1.0
 _LIMIT_SECONDS = 45.0
 _ANSWER_SECONDS = 3 * BEAT_SECONDS  # a rank that is alive has beaten by then
 _LAST_BEAT_SECONDS = 10.0
+_NEVER = float("inf")
+Call = tuple[int, int] | None  # number of a group, and of its collective
 
 
 def limit_seconds() -> float:
@@ -52,7 +56,8 @@ class Peers:
         self.difference = ""  # a thread has found that the ranks do different things: which
         self._store, self._limit = store, limit
         self._peers = [_Peer(seen_at=time.monotonic()) for _ in range(world_size)]
-        self._waits: dict[int, float] = {}  # by thread: since when
+        self._waits: dict[int, tuple[float, Call]] = {}  # by thread: since when, for what
+        self._inside_since = _NEVER  # the call of the loop that the training thread is in
         self._beats = 0
         self._process = os.getpid()
         self._has_ended = False
@@ -63,9 +68,18 @@ class Peers:
         self._beating.start()
         threading.Thread(target=self._watch, name="sluice-peers", daemon=True).start()
 
-    def wait(self) -> _Wait:
-        """A context in which this thread waits for other ranks."""
-        return _Wait(self._waits)
+    def wait(self, call: Call = None) -> _Wait:
+        """A context in which this thread waits for other ranks. ``call``: a collective that all ranks make; None: other."""
+        return _Wait(self._waits, call)
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """A call of the loop by the thread that trains."""
+        self._inside_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._inside_since = _NEVER
 
     def end(self) -> None:
         """This rank trains no more. The others see it at their next look.
@@ -104,7 +118,22 @@ class Peers:
     def _write(self) -> None:
         self._beats += 1
         text = {"beat": self._beats, "host": socket.gethostname(), "pid": os.getpid(), "doing": self.doing, "ended": self._has_ended}
+        text["stuck"] = self._stuck()
         self._store.set(f"peer{self.rank}", json.dumps(text))
+
+    def _stuck(self) -> list[Call]:
+        """The calls that this rank has waited in for the limit, while its training thread was in one call of the loop."""
+        before = time.monotonic() - self._limit
+        if self._inside_since > before:
+            return []
+        return [call for since, call in self._waits.copy().values() if call is not None and since <= before]
+
+    def _wait_for_each_other(self) -> bool:
+        """Whether every rank has waited in calls for the limit, and there is none that all of them wait in."""
+        if self.world_size == 1 or not all(peer.text for peer in self._peers):
+            return False
+        stuck = [{(group, call) for group, call in peer.value("stuck")} for peer in self._peers]
+        return all(stuck) and not set.intersection(*stuck)
 
     def _beat(self) -> None:
         keys = [f"peer{other}" for other in range(self.world_size)]
@@ -126,12 +155,14 @@ class Peers:
         while self._limit > 0:
             time.sleep(BEAT_SECONDS)
             now = time.monotonic()
-            since = min(self._waits.copy().values(), default=now)
+            since = min((since for since, _ in self._waits.copy().values()), default=now)
             if now - since < min(self._limit, _ANSWER_SECONDS):
                 continue
             silent = [other for other in self._others() if now - self._peers[other].seen_at > self._limit]
             # A rank may end while what it sent is still on its way to this one, which then waits no longer.
             ended = [other for other in self._others() if self._peers[other].had_ended(now - _ANSWER_SECONDS)]
+            if not (silent or ended or self.difference) and self._wait_for_each_other():
+                self.difference = "the ranks do not make the same calls, and wait for each other"
             if silent or ended or self.difference:
                 self._end_process(silent, ended)
 
@@ -153,11 +184,11 @@ class Peers:
 
 
 class _Wait:
-    def __init__(self, waits: dict[int, float]) -> None:
-        self._waits = waits
+    def __init__(self, waits: dict[int, tuple[float, Call]], call: Call) -> None:
+        self._waits, self._call = waits, call
 
     def __enter__(self) -> None:
-        self._waits[threading.get_ident()] = time.monotonic()
+        self._waits[threading.get_ident()] = time.monotonic(), self._call
 
     def __exit__(self, *error: object) -> None:
         self._waits.pop(threading.get_ident(), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import datetime
+import itertools
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,11 +18,12 @@ from torch.distributed.rendezvous import rendezvous
 from .._launcher import take_variables
 from . import objects
 from .calls import calls
-from .peers import Peers, limit_seconds
+from .peers import Call, Peers, limit_seconds
 
 _MEETING = datetime.timedelta(minutes=1)
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier")
 _peers: Peers | None = None
+_numbers = itertools.count()
 Groups = tuple["RankGroup | None", "RankGroup | None"]
 
 
@@ -37,6 +39,7 @@ class RankGroup:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.label = ""  # of the call in progress, from the extension: "the weights of unit ..."
         self._count = 0
+        self._number = next(_numbers)  # equal on all ranks: they make their engines in one order
 
     def all_gather(self, full: torch.Tensor) -> None:
         """``full``: bytes of all shards; this rank's are in place before the call."""
@@ -75,7 +78,7 @@ class RankGroup:
     @contextlib.contextmanager
     def _collective(self, kind: str, tensor: torch.Tensor | None) -> Iterator[None]:
         elements, size_bytes = (0, 0) if tensor is None else (tensor.numel(), tensor.nbytes)
-        with waiting():
+        with waiting((self._number, self._count)):
             try:
                 with calls.timed(kind, self.label, size_bytes):
                     self._compare(kind, elements)
@@ -169,9 +172,14 @@ def set_doing(what: str) -> None:
         _peers.doing = what
 
 
-def waiting() -> contextlib.AbstractContextManager[None]:
-    """A context in which this thread waits for the other ranks."""
-    return contextlib.nullcontext() if _peers is None else _peers.wait()
+def waiting(call: Call = None) -> contextlib.AbstractContextManager[None]:
+    """A context in which this thread waits for the other ranks, in a collective of a group."""
+    return contextlib.nullcontext() if _peers is None else _peers.wait(call)
+
+
+def inside() -> contextlib.AbstractContextManager[None]:
+    """A context in which the thread that trains is in a call of the loop."""
+    return contextlib.nullcontext() if _peers is None else _peers.inside()
 
 
 def check_agreement(facts: Mapping[str, Any]) -> None:

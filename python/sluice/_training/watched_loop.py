@@ -97,20 +97,20 @@ class WatchedLoop:
         self._note(f"{self._pass} of {self._names[unit]}")
         if self._bar is not None and training:
             self._bar.enter(self._loop.step + 1, self._names[unit])
-        with self._range("gather", unit):
+        with ranks.inside(), self._range("gather", unit):
             self._loop.enter(unit, training)
 
     def begin_backward(self) -> None:
         self._pass = "backward"
-        with self._range("finish_updates"):
+        with ranks.inside(), self._range("finish_updates"):
             self._loop.begin_backward()
 
     def begin_gradients(self, unit: int) -> None:
-        with self._range("begin_gradients", unit):
+        with ranks.inside(), self._range("begin_gradients", unit):
             self._loop.begin_gradients(unit)
 
     def send_gradients(self, unit: int) -> None:
-        with self._range("send_gradients", unit):
+        with ranks.inside(), self._range("send_gradients", unit):
             self._note(f"gradients of {self._names[unit]}")
             self._loop.send_gradients(unit)
 
@@ -124,7 +124,7 @@ class WatchedLoop:
 
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> Any:
         self._note("its end")
-        with self._range("end_step"):
+        with ranks.inside(), self._range("end_step"):
             result = self._loop.end_step(groups)
         if self._bar is not None:
             self._bar.end()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -36,8 +37,9 @@ class Store:
         self.readers -= 1
         return [self.texts[key] for key in keys]
 
-    def write_peer(self, ended: bool) -> None:
-        self.set("peer1", json.dumps({"beat": 1, "host": "there", "pid": 7, "doing": "step()", "ended": ended}))
+    def write_peer(self, ended: bool, beat: int = 1, stuck: Sequence[tuple[int, int]] = ()) -> None:
+        text = {"beat": beat, "host": "there", "pid": 7, "doing": "step()", "ended": ended, "stuck": stuck}
+        self.set("peer1", json.dumps(text))
 
 
 @pytest.fixture
@@ -96,3 +98,29 @@ def test_a_rank_that_waits_for_one_that_has_ended_ends(store: Store, ends: list[
             time.sleep(BEAT)
     assert ends and ends[0] == [1]
     assert group.explain() == "rank 1 (host there, process 7) has ended its training: it was in step()"
+
+
+# Calls are numbers of a group and of its collective.
+@pytest.mark.parametrize(
+    ("mine", "theirs", "inside", "is_found"),
+    [
+        ((0, 2), [(1, 3)], True, True),
+        ((0, 2), [(1, 3), (0, 2)], True, False),  # it comes to the call that this one waits in
+        ((0, 2), [], True, False),  # it computes
+        ((0, 2), [(1, 3)], False, False),  # this one is in the code of its script
+        (None, [(1, 3)], True, False),
+    ],
+)
+def test_ranks_that_wait_for_each_other_are_found(
+    mine: tuple[int, int] | None, theirs: list[tuple[int, int]], inside: bool, is_found: bool, store: Store, ends: list[list[int]]
+) -> None:
+    store.write_peer(ended=False)
+    group = peers.Peers(0, 2, store, limit=8 * BEAT)
+    with group.inside() if inside else contextlib.nullcontext(), group.wait(mine):
+        for beat in range(40):
+            store.write_peer(ended=False, beat=beat, stuck=theirs)
+            time.sleep(BEAT)
+            if group.difference:
+                break
+    assert ("wait for each other" in group.difference) == is_found
+    assert bool(ends) == is_found

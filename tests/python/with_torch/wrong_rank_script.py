@@ -45,6 +45,8 @@ def main() -> None:
             if what == "error":
                 raise ValueError("no data")
             model.skips = what == "skip"
+        if what == "boundary" and step == 2:
+            engine.set_gradient_accumulation_boundary(is_wrong)
         ids, targets = batch(step)
         if what == "drop":
             loss = loss_of(engine(ids), targets)

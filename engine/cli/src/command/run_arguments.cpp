@@ -157,7 +157,7 @@ void check_files(const train::TrainRequest& run) {
 // Describes the flags of train for plan, which trains nothing; docs/cli.md has the same table.
 void describe_for_plan(CLI::App& command) {
   const std::pair<const char*, const char*> texts[] = {
-      {"--data", "training data: checked as training would check it"},
+      {"--data", "training data: files and lengths are checked, tokens only by training"},
       {"--epochs", "as --steps, for the steps of N epochs; needs --data"},
       {"--init", "checked to be a file of safetensors weights"},
       {"--steps", "adds how much all N steps write to the drive"},
@@ -167,7 +167,7 @@ void describe_for_plan(CLI::App& command) {
       {"--placement",
        "configured (default): tiers as in the configuration; resident: plans for everything in "
        "device memory, without budgets"},
-      {"--eval-data", "checked as training would check it"},
+      {"--eval-data", "files and lengths are checked, tokens only by training"},
       {"--eval-fraction",
        "part of --data (between 0 and 1) held out for evaluation; checked: both parts must hold a "
        "sequence"},
