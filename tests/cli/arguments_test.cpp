@@ -220,6 +220,7 @@ TEST(UsageError, SaysWhatIsWrongWithAValue) {
               HasSubstr("--report needs a value, and \"--resume\" is a flag; if it is the value, "
                         "write --report=--resume"));
   EXPECT_EQ(error_of(train_with({"--report=--resume"})), "no error");
+  EXPECT_EQ(error_of(train_with({"--resume", "--json", "--report", "r"})), "no error");
   EXPECT_EQ(error_of(train_with({"--set", "optimizer.params.lr=1", "--set=a.b="})), "no error");
   EXPECT_THAT(error_of(train_with({"--lr", "1e-500"})), HasSubstr("too small or too large"));
   EXPECT_THAT(error_of({"launch", "--log-dir=", "--num-gpus", "2", "true"}),

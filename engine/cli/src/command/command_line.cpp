@@ -276,7 +276,7 @@ void check_values(const CLI::App& root, const std::vector<std::string>& argument
     const std::string name = argument.substr(0, argument.find('='));
     if (!is_flag(name)) continue;
     if (argument == name + "=") throw InvalidArgument(name + ": the value is empty");
-    if (argument != name || command.get_option(name)->get_type_size() == 0) continue;
+    if (argument != name || command.get_option(name)->get_expected_min() == 0) continue;
     ++i;  // its value
     if (i < count && is_flag(arguments[i]))
       throw InvalidArgument(name + " needs a value, and " + quoted(arguments[i]) +
