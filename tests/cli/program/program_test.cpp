@@ -74,7 +74,7 @@ TEST(Program, IndentsEveryLineOfAnExample) {
 TEST(Program, HelpOfPlanSaysWhatPlanDoes) {
   const std::string help = run_sluice({"plan", "--help"}).out;
   for (const char* part : {"adds how much all N steps write", "nothing is written",
-                           "changes no plan", "checked as training would"}) {
+                           "changes no plan", "tokens only by training"}) {
     EXPECT_THAT(help, HasSubstr(part));
   }
   EXPECT_THAT(help, Not(HasSubstr("write steps.jsonl")));
