@@ -232,7 +232,7 @@ TEST(States, ACacheThatHostMemoryHasNoRoomForIsCutAndSaysSo) {
   expect_refused(folder.train("report", 1), 3, {"strict", "cache"});
 }
 
-// What has been written is in no file that anybody could open again.
+// The bytes that were written are in no file that anybody could open again.
 TEST(RemovedFiles, ASlotFileRemovedDuringTheRunIsAnErrorAtTheNextCommit) {
   TrainFolder folder;
   folder.set({});

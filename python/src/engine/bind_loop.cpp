@@ -89,8 +89,7 @@ class Loop {
     if (is_forked())
       throw Error(
           "a forked child has none of the engine's threads: use the engine in the process that "
-          "made "
-          "it, or start the child with \"spawn\"");
+          "made it, or start the child with \"spawn\"");
     return hooked_.get();
   }
   // The rate of the schedule for an update, counted from 1.

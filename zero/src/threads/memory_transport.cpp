@@ -118,12 +118,12 @@ class Pipe {
 
   static constexpr std::size_t kCacheLine = 64;
 
-  // Of the receiver. The front is the last one that arrived; the first one is no message.
+  // The receiver's end. The front is the last one that arrived; the first one is no message.
   std::shared_ptr<Posted> front_ = std::make_shared<Posted>();
   std::uint64_t receives_ = 0;
   std::uint64_t first_ = 0;                      // number of the first one in arrived_
   std::deque<std::shared_ptr<Posted>> arrived_;  // null: taken
-  alignas(kCacheLine) std::shared_ptr<Posted> back_ = front_;  // of the sender
+  alignas(kCacheLine) std::shared_ptr<Posted> back_ = front_;  // the sender's end
 };
 
 class Sent final : public Message {

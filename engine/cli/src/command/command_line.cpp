@@ -269,7 +269,7 @@ void check_values(const CLI::App& root, const std::vector<std::string>& argument
   const auto is_flag = [&](const std::string& text) {
     return std::find(flags.begin(), flags.end(), text) != flags.end();
   };
-  // What follows belongs to a program that is launched.
+  // The arguments behind them belong to a program that is launched.
   const std::size_t count = arguments.size() - command.remaining_size();
   for (std::size_t i = 0; i < count; ++i) {
     const std::string& argument = arguments[i];

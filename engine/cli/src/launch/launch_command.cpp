@@ -2,12 +2,12 @@
 
 #include <json/value.h>
 #include <unistd.h>
-#include <stdexcept>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 
 #include "command/commands.hpp"

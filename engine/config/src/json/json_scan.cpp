@@ -205,7 +205,7 @@ class Scanner {
                                                   "value in its place"
                                             : std::string()));
     }
-    if (is_json_number(word) && underflows(word)) return fail(begin, kTooSmall);
+    if (underflows(word)) return fail(begin, kTooSmall);
     take_value(begin);
   }
 

@@ -147,17 +147,19 @@ void LoopCore::send_zero_gradients() {
   }
 }
 
-// Before anything of the step has happened, so the caller can mend its values and go on.
-void LoopCore::check_groups(const std::vector<GroupValues>& groups) const {
+// The next update with the caller's values. Throws InvalidArgument for one that no step can have.
+UpdateSettings LoopCore::update_with(const std::vector<GroupValues>& groups) const {
   UpdateSettings update = next_update(*resources_, progress_, /*ending=*/false);
   set_groups(groups, update);
   for (const cpu_adam::OptimizerConfig& group : update.groups) cpu_adam::check_values(group);
+  return update;
 }
 
 StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   SLUICE_CHECK(!units_.any_bound(), "a step ends inside a unit's forward or backward");
   units_.check_no_gradients();
-  check_groups(groups);
+  // Before anything of the step has happened, so the caller can mend its values and go on.
+  const UpdateSettings update = update_with(groups);
   send_zero_gradients();
   gradients_->finish_moves();
   const double loss_scale = progress_.loss_scaler.scale();
@@ -166,8 +168,6 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   const BackwardResult backward = result_of_backward(
       *resources_, *gradients_, loss_sum.defined() ? loss_sum.item<double>() : 0, loss_scale);
   gradients_->begin_step();
-  UpdateSettings update = next_update(*resources_, progress_, /*ending=*/false);
-  set_groups(groups, update);
   StepResult result;
   result.step = progress_.step;
   result.loss = backward.loss;

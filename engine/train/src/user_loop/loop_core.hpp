@@ -118,7 +118,7 @@ class LoopCore {
   RunSource plan_units();
   void bring_in_states(const RunSource& source);
   void bring_in_frozen(std::size_t layout);
-  void check_groups(const std::vector<GroupValues>& groups) const;
+  UpdateSettings update_with(const std::vector<GroupValues>& groups) const;
   void send_zero_gradients();
   const zero::ParamLayout& begin_access(ParamPlace place);
   const zero::ParamLayout& begin_state_access(ParamPlace place);
