@@ -82,9 +82,11 @@ models::UnitWorkspaces measure_workspaces(const config::TrainConfig& config,
 
 models::UnitWorkspaces measure_workspaces(const config::TrainConfig& config,
                                           const config::ModelConfig& model,
-                                          const plan::GpuFacts& gpu) {
+                                          const plan::GpuFacts& gpu, const StartedWork& started) {
+  started("loading LibTorch's part for GPUs");
   set_arithmetic(config.sluice);
   RunDevice device = make_run_device(gpu, std::nullopt, nullptr);
+  started("measuring the units");
   const models::UnitWorkspaces seen = measure_workspaces(config, model, device);
   // A single live block would keep all of this memory, and the run needs it.
   const std::shared_ptr<offload::Device> memory = device.device;

@@ -79,8 +79,8 @@ class Run {
 
  private:
   RunSetup set_up(const TrainRequest& request, const volatile int& stop) const {
-    observer_.on_start("planning", 0);
-    return set_up_run(request, ranks_, stop);
+    const auto tell = [this](const std::string& work) { observer_.on_start(work, 0); };
+    return set_up_run(request, ranks_, stop, tell);
   }
 
   // Before anything is destroyed: threads of this rank may wait for other ranks.

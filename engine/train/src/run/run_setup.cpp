@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "measure/unit_workspaces.hpp"
 #include "ranks/same_inputs.hpp"
 #include "ranks/shared_facts.hpp"
 #include "run/run_settings.hpp"
@@ -20,15 +19,18 @@ namespace sluice::train {
 
 namespace {
 
-plan::Plan plan_run(const TrainRequest& request, RankGroup& ranks, const Configuration& loaded) {
+plan::Plan plan_run(const TrainRequest& request, RankGroup& ranks, const Configuration& loaded,
+                    const StartedWork& started) {
+  started("looking at the machine");
   plan::MachineFacts machine = shared_facts(ranks, loaded.train);
   if (machine.device.gpu) {
     models::UnitWorkspaces mine;
     ranks.together("measuring the units", [&] {
-      mine = measure_workspaces(loaded.train, loaded.model, *machine.device.gpu);
+      mine = measure_workspaces(loaded.train, loaded.model, *machine.device.gpu, started);
     });
     machine.device.workspaces = largest_workspaces(ranks, mine);
   }
+  started("planning");
   // Rates are of one process that has the machine to itself.
   const plan::FindRates rates =
       ranks.size() == 1 ? plan::rates_in(request.rates_path) : plan::FindRates();
@@ -73,7 +75,9 @@ void compare_inputs(const TrainRequest& request, RankGroup& ranks, const Configu
 
 }  // namespace
 
-RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const volatile int& stop) {
+RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const volatile int& stop,
+                    const StartedWork& started) {
+  started("reading the files");
   Configuration loaded;
   RunSetup setup;
   ranks.together("reading the files of the run", [&] {
@@ -95,7 +99,7 @@ RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const volatil
     adopt_state_format(loaded.train, setup.source);
     adopt_passes(loaded.train, setup.source);
   });
-  setup.plan = plan_run(request, ranks, loaded);
+  setup.plan = plan_run(request, ranks, loaded, started);
   ranks.together("comparing the state with the configuration", [&] {
     check_source(setup.source, setup.plan, setup.identity.seed);
     setup.identity.settings = settings_of(request, setup.plan, setup.data);

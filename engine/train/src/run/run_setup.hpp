@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "measure/unit_workspaces.hpp"
 #include "ranks/rank_group.hpp"
 #include "run/run_inputs.hpp"
 #include "saved/run_source.hpp"
@@ -27,8 +28,9 @@ struct RunSetup {
 
 // Reads and checks the files that `request` names, finds the state to continue from, and plans. All
 // ranks have the same inputs, continue from the same step and make the same plan, or all throw.
-// `stop`: ends a wait for a lock. Throws InvalidArgument, StorageError, IoError, DoesNotFit,
-// RankFailure.
-RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const volatile int& stop);
+// `stop`: ends a wait for a lock. `started` hears which work begins. Throws InvalidArgument,
+// StorageError, IoError, DoesNotFit, RankFailure.
+RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const volatile int& stop,
+                    const StartedWork& started);
 
 }  // namespace sluice::train
