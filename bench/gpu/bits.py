@@ -27,6 +27,7 @@ def same_bits(row: Row) -> None:
         "in host memory, part of it updated by the GPU": replace(
             work, weights="none", sluice=PASSES | {"gpu_updates": True}
         ),
+        "half of the states kept and updated by the GPU": replace(work, ratio=0.5),
         "states on NVMe": replace(work, optimizer="nvme"),
         "states and weights on NVMe": replace(work, optimizer="nvme", weights="nvme"),
         "resident, 4 passes": replace(work, resident=True, sluice=FOUR_PASSES),

@@ -35,6 +35,7 @@ class Case:
     micro_batch: int
     clipping: float = 0.0
     gpu_updates: bool = False
+    ratio: float = 1.0  # of offload_optimizer: the share of the states in host memory
 
     @property
     def work(self) -> Work:
@@ -47,12 +48,14 @@ class Case:
             weights="none",
             clipping=self.clipping,
             sluice={"gpu_updates": True} if self.gpu_updates else {},
+            ratio=self.ratio,
         )
 
     def __str__(self) -> str:
         length = self.model.length
         text = f"{self.model.name}, sequences of {length:,}, {self.tokens:,} tokens a step"
         text += f", clipping {self.clipping:g}" if self.clipping else ""
+        text += f", ratio {self.ratio:g}" if self.ratio != 1 else ""
         return text + (", gpu_updates" if self.gpu_updates else "")
 
 
@@ -66,17 +69,25 @@ def with_gpu_updates(case: Case) -> Case:
     return replace(case, gpu_updates=True)
 
 
+def with_states_on_gpu(case: Case) -> Case:
+    """As many as the GPU has room for."""
+    return replace(case, ratio=0.0)
+
+
 OURS = ("ours",)
 BOTH = ("ours", "peer")
 # The fixed set, in this order, each as a round of its own; then once more, in the other order of sides: the second run of a peer
 # is the control of the first. plain_loop does not clip: with clipping, its rate without is the bound.
 FIXED = [
     (gpu_case("1.3 B", 1024, 8 * KI), BOTH),
+    (with_states_on_gpu(gpu_case("1.3 B", 1024, 8 * KI)), OURS),
     (with_gpu_updates(gpu_case("1.3 B", 1024, 8 * KI)), OURS),
     (gpu_case("1.3 B", 1024, 32 * KI), BOTH),
     (gpu_case("1.3 B", 1024, 32 * KI, 1.0), OURS),
+    (with_states_on_gpu(gpu_case("1.3 B", 1024, 32 * KI, 1.0)), OURS),
     (with_gpu_updates(gpu_case("1.3 B", 1024, 32 * KI, 1.0)), OURS),
     (gpu_case("1.3 B", 1024, 128 * KI, 1.0), BOTH),
+    (with_states_on_gpu(gpu_case("6.7 B", 2048, 128 * KI, 1.0)), OURS),
     (with_gpu_updates(gpu_case("6.7 B", 2048, 128 * KI, 1.0)), OURS),
     (gpu_case("6.7 B", 2048, 128 * KI, 1.0), OURS),
     (gpu_case("1.3 B", 1024, 128 * KI), OURS),
@@ -98,6 +109,7 @@ CLIPPED = Case(TINY, 4 * TINY.length, 4, 1, 2, 1.0)
 REHEARSED = [
     (FIRST, BOTH),
     (CLIPPED, OURS),
+    (with_states_on_gpu(CLIPPED), OURS),
     (with_gpu_updates(CLIPPED), OURS),
     (Case(TINY, 2 * TINY.length, 4, 1, 2), BOTH),
     (FIRST, AGAIN[BOTH]),
@@ -211,7 +223,7 @@ class Bench:
 
 
 def resident_of(case: Case) -> Case:
-    return replace(case, clipping=0.0, gpu_updates=False)
+    return replace(case, clipping=0.0, gpu_updates=False, ratio=1.0)
 
 
 def exposed_line(case: Case, runs: list[Run]) -> dict:

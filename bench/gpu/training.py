@@ -88,6 +88,7 @@ class Work:
     layers: int | None = None  # instead of the model's
     resident: bool = False
     checkpoint_every: int = 0  # steps; 0: at the end only, if at all
+    ratio: float = 1.0  # of offload_optimizer
 
     @property
     def tokens(self) -> int:
@@ -113,7 +114,7 @@ class Work:
             self.micro_batch,
             self.accumulation,
             self.clipping,
-            where(self.optimizer),
+            where(self.optimizer) | ({"ratio": self.ratio} if self.ratio != 1 else {}),
             where(self.weights),
             own | self.sluice,
         )

@@ -111,6 +111,7 @@ inline const std::map<std::string, std::string> kSamples = {
     {"sluice.drive_endurance", "\"600TB\""},
     {"zero_optimization.offload_optimizer.pin_memory", "true"},
     {"zero_optimization.offload_optimizer.buffer_count", "7"},
+    {"zero_optimization.offload_optimizer.ratio", "0.25"},
     {"zero_optimization.sub_group_size", "12345"},
     {"zero_optimization.stage3_prefetch_bucket_size", "12345"},
     {"zero_optimization.stage3_param_persistence_threshold", "12345"},

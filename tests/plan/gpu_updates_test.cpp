@@ -31,10 +31,16 @@ config::TrainConfig asking(Device states, Device weights) {
 Plan plan_of(const config::TrainConfig& config, const MachineFacts& machine = with_gpu()) {
   return make_plan(config, model_config(8, 256), Placement::configured, machine);
 }
-TierBytes row_of(const Plan& plan) {
+TierBytes row_of(const Plan& plan, const char* name) {
   for (const PlanRow& row : plan.planned.rows)
-    if (row.component == "update tiles of the GPU") return row.bytes;
+    if (row.component == name) return row.bytes;
   return {};
+}
+TierBytes tiles_of(const Plan& plan) {
+  return row_of(plan, "update tiles of the GPU");
+}
+TierBytes flags_of(const Plan& plan) {
+  return row_of(plan, "flags of the GPU's updates");
 }
 
 TEST(GpuUpdates, HaveTilesOnTheGpuWhereAsked) {
@@ -45,14 +51,15 @@ TEST(GpuUpdates, HaveTilesOnTheGpuWhereAsked) {
   // The lower half, two moments and the gradient; the weights are on the GPU.
   EXPECT_GE(ring.device_tile_bytes, 12 * ring.tile_elements);
   EXPECT_LE(ring.device_tile_bytes, 12 * ring.tile_elements + 6 * offload::kPageBytes);
-  EXPECT_EQ(row_of(plan).device, 8 * ring.device_tile_bytes);
-  EXPECT_EQ(row_of(plan).host, offload::kPageBytes);
+  EXPECT_EQ(tiles_of(plan).device, 8 * ring.device_tile_bytes);
+  EXPECT_EQ(flags_of(plan).device, offload::kPageBytes);
+  EXPECT_EQ(flags_of(plan).host, offload::kPageBytes);
   EXPECT_GE(ring.tiles, 12);
   EXPECT_THAT(plan.choices, Contains(StartsWith("gpu_updates: the GPU updates part of 10 of 10")));
   config.sluice.updates.on_gpu = false;
   const Plan without = plan_of(config);
   EXPECT_EQ(without.rings.update.device_tiles, 0);
-  EXPECT_EQ(row_of(without).device, 0U);
+  EXPECT_EQ(tiles_of(without).device + flags_of(without).device, 0U);
   EXPECT_THAT(without.choices, testing::Not(Contains(HasSubstr("gpu_updates"))));
 }
 

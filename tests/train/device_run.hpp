@@ -43,6 +43,9 @@ struct RunCase {
   std::optional<config::MomentFormat> moments = {};
   int stage = 3;  // of several ranks
   bool gpu_updates = false;
+  double ratio = 1;  // of offload_optimizer
+  // Whether a device updates something.
+  bool updates_on_device() const { return gpu_updates || ratio < 1 || states == Home::none; }
 };
 inline void PrintTo(const RunCase& each, std::ostream* out) {
   *out << each.name;
@@ -76,6 +79,7 @@ class DeviceRun : public testing::TestWithParam<RunCase> {
     config.sluice.master = each.master;
     config.sluice.moments = each.moments;
     config.zero.offload_optimizer.device = each.states;
+    config.zero.offload_optimizer.ratio = each.ratio;
     config.zero.offload_param.device = each.weights;
     if (each.states == Home::nvme) config.zero.offload_optimizer.nvme_path = dir_.path();
     if (each.weights == Home::nvme) config.zero.offload_param.nvme_path = dir_.path();

@@ -24,6 +24,7 @@ struct Case {
   Home states;
   Home weights;
   config::MasterFormat master;
+  bool kernels = true;  // the device can compute updates
 };
 void PrintTo(const Case& each, std::ostream* out) {
   *out << each.name;
@@ -39,14 +40,19 @@ plan::Plan plan_of(const Case& each, bool on_host) {
   return plan::make_plan(config, test::small_model(), plan::Placement::configured, machine);
 }
 
+RunDevice make_gpu(bool kernels) {
+  RunDevice gpu = test::make_stand_in_gpu(offload::kUnlimited);
+  gpu.has_update_kernels = kernels;
+  return gpu;
+}
+
 // Makes three updates of every unit, with gradients that differ by element.
 class Updates {
  public:
   Updates(const Case& each, bool on_host)
       : plan_(plan_of(each, on_host)),
         resources_(plan_, SwapMode::create, nullptr,
-                   on_host ? make_run_device(plan_, nullptr)
-                           : test::make_stand_in_gpu(offload::kUnlimited)),
+                   on_host ? make_run_device(plan_, nullptr) : make_gpu(each.kernels)),
         flow_(resources_) {
     std::vector<Ticket> work;
     for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
@@ -135,7 +141,9 @@ TEST_P(DeviceStatesTest, MoveThePlannedBytes) {
   std::uint64_t d2h = 0;
   for (std::size_t u = 0; u < on_gpu.units(); ++u) {
     const std::uint64_t count = on_gpu.plan().layouts[u].flat_count;
-    if (GetParam().states == Home::none) {
+    if (GetParam().states == Home::none && GetParam().kernels) {
+      // The device updates them where they are.
+    } else if (GetParam().states == Home::none) {
       // Master and moments move both ways, the gradient moves out, new weights of an fp32 master
       // move in.
       d2h += count * (12 + 2);
@@ -146,17 +154,21 @@ TEST_P(DeviceStatesTest, MoveThePlannedBytes) {
   }
   EXPECT_EQ(on_gpu.h2d_of_a_step(), h2d);
   EXPECT_EQ(on_gpu.d2h_of_a_step(), d2h);
-  if (GetParam().states != Home::none) return;
+  // The plan is for a device with kernels.
+  if (GetParam().states != Home::none || !GetParam().kernels) return;
   EXPECT_EQ(on_gpu.plan().traffic.h2d_bytes, h2d);  // nothing else moves
   EXPECT_EQ(on_gpu.plan().traffic.d2h_bytes, d2h);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Homes, DeviceStatesTest,
-    testing::Values(Case{"split_on_device", Home::none, Home::none, config::MasterFormat::split},
-                    Case{"fp32_on_device", Home::none, Home::none, config::MasterFormat::fp32},
-                    Case{"states_in_host", Home::cpu, Home::none, config::MasterFormat::split},
-                    Case{"all_in_host", Home::cpu, Home::cpu, config::MasterFormat::fp32}),
+    testing::Values(
+        Case{"split_on_device", Home::none, Home::none, config::MasterFormat::split},
+        Case{"fp32_on_device", Home::none, Home::none, config::MasterFormat::fp32},
+        Case{"split_without_kernels", Home::none, Home::none, config::MasterFormat::split, false},
+        Case{"fp32_without_kernels", Home::none, Home::none, config::MasterFormat::fp32, false},
+        Case{"states_in_host", Home::cpu, Home::none, config::MasterFormat::split},
+        Case{"all_in_host", Home::cpu, Home::cpu, config::MasterFormat::fp32}),
     [](const auto& each) { return each.param.name; });
 
 }  // namespace

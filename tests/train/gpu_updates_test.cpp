@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -110,6 +111,11 @@ TEST_F(GpuUpdates, NameTheParameterThatBecomesNonFinite) {
   EXPECT_THAT(on_gpu, HasSubstr("The likely cause is \"eps\": 0"));
   plan.rings.update.device_tiles = 0;
   EXPECT_EQ(message(), on_gpu);
+  // Where the states are at home on the GPU.
+  plan = plan_of({.tied = false, .ratio = 0}, true);
+  ASSERT_TRUE(std::ranges::all_of(plan.units, plan::device_has_all_of));
+  for (models::ParamGroup& group : plan.groups.groups) group.optimizer.eps = 0;
+  EXPECT_EQ(message(), on_gpu);
 }
 
 TEST_F(GpuUpdates, TellOfATransferThatFails) {
@@ -128,6 +134,16 @@ TEST_F(GpuUpdates, TellOfATransferThatFails) {
                   testing::AnyOf(HasSubstr("cannot be queued"), HasSubstr("cannot be launched")));
     }
   }
+}
+
+// The units of the cores are updated; the error of the others is told.
+TEST_F(GpuUpdates, TellOfAWholeUnitThatFails) {
+  const plan::Plan plan = plan_of({.ratio = 0.4}, true);
+  ASSERT_TRUE(plan::device_has_all_of(plan.units.front()));
+  ASSERT_FALSE(plan::device_has_all_of(plan.units.back()));
+  const auto gpu = std::make_shared<FailingGpu>(offload::kUnlimited);
+  EXPECT_THAT(message_of_step(plan, gpu, [&] { gpu->fail(FailingGpu::Failing::work, 0); }),
+              HasSubstr("cannot be launched"));
 }
 
 }  // namespace

@@ -105,6 +105,7 @@ class LateRun : public test::DeviceRun {
   Result run_at_once(const Case& asked) const {
     Case each = asked;
     each.speculative = each.gpu_updates = false;
+    each.ratio = 1;
     // Norms of the host device have other bits, so clipping would change the weights.
     const plan::Plan plan = plan_of(each, each.clipping > 0);
     RunDevice device = each.clipping > 0 ? test::make_stand_in_gpu(plan.planned.tiers.device)
@@ -152,7 +153,8 @@ void LateRun::expect_bits_of_one_that_computes_at_once(const Case& asked) const 
     SCOPED_TRACE("schedule " + std::to_string(seed));
     const Result late = run_late(plan, seed);
     expect_same(late, expected);
-    EXPECT_TRUE(late.device_elements == 0 || each.gpu_updates);
+    EXPECT_TRUE(late.device_elements == 0 || each.updates_on_device());
+    EXPECT_TRUE(late.device_elements > 0 || each.ratio == 1);
     if (HasFailure()) return;
   }
 }
@@ -221,7 +223,22 @@ INSTANTIATE_TEST_SUITE_P(
              .weights = Home::none,
              .clipping = 0,
              .fp16 = true,
-             .gpu_updates = true}),
+             .gpu_updates = true},
+        Case{.name = "states_on_gpu", .weights = Home::none, .clipping = 0, .ratio = 0},
+        Case{.name = "half_of_states_on_gpu", .clipping = 0, .dropout = 0.1, .ratio = 0.4},
+        Case{.name = "half_of_states_on_gpu_clipped", .ratio = 0.4},
+        Case{.name = "half_of_states_on_gpu_passes",
+             .weights = Home::none,
+             .clipping = 0,
+             .per_pass = 1,
+             .ratio = 0.4},
+        Case{.name = "half_of_states_on_gpu_gpu_updates",
+             .weights = Home::none,
+             .clipping = kBelowTheFirstNorm,
+             .speculative = true,
+             .gpu_updates = true,
+             .ratio = 0.4},
+        Case{.name = "states_on_gpu_fp16", .clipping = 0, .fp16 = true, .ratio = 0}),
     [](const auto& each) { return each.param.name; });
 
 // With the least memory, gradients and inputs go to the drive as well.

@@ -146,6 +146,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.name = "stage_2", .weights = Home::none, .stage = 2},
         Case{.name = "stage_1_resident", .states = Home::none, .weights = Home::none, .stage = 1},
         Case{.name = "stage_2_passes", .weights = Home::none, .per_pass = 1, .stage = 2},
+        Case{.name = "stage_3_half_of_states_on_gpu", .ratio = 0.4},
+        Case{.name = "stage_2_states_on_gpu", .weights = Home::none, .stage = 2, .ratio = 0},
         Case{.name = "stage_3_fp32_sums", .fp32_sums = true}),
     [](const auto& each) { return each.param.name; });
 

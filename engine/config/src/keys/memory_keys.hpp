@@ -65,8 +65,9 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      "the update always writes behind here, unless sluice.overlap is false"},
     {"zero_optimization.offload_optimizer.fast_init", "", "bool", "false", Fate::mapped,
      "master weights are always made from the weights directly"},
-    {"zero_optimization.offload_optimizer.ratio", "", "number in [0, 1]", "1.0", Fate::mapped,
-     "a hint where the update runs; here all of it runs on the host"},
+    {"zero_optimization.offload_optimizer.ratio", "", "number in [0, 1]", "1.0", Fate::honoured,
+     "the share of the parameters whose states are in host memory; a GPU keeps and updates the "
+     "others, as far as it has room"},
     {"zero_optimization.offload_optimizer.super_offload", "", "bool", "false", Fate::mapped,
      "a hint how the update overlaps; here it always overlaps computing, unless sluice.overlap is "
      "false"},

@@ -192,6 +192,7 @@ OffloadConfig read_offload(Checker& checker, const std::string& section,
   checker.read(path + ".pin_memory", offload.pin_memory);
   checker.read(path + ".buffer_count", offload.buffer_count);
   checker.read(path + ".buffer_size", offload.buffer_size);
+  checker.read(path + ".ratio", offload.ratio);
   if (offload.device == OffloadConfig::Device::nvme) {
     read_nvme_path(checker, path + ".nvme_path", offload);
     if (offload.nvme_path.empty() && !checker.wrong(path + ".nvme_path")) {
@@ -203,6 +204,8 @@ OffloadConfig read_offload(Checker& checker, const std::string& section,
       checker.note_without_effect(path + key, "the device is nvme");
     }
   }
+  if (offload.device != OffloadConfig::Device::cpu)
+    checker.note_without_effect(path + ".ratio", "the device is cpu");
   bool deprecated_on = false;
   checker.read("zero_optimization." + deprecated, deprecated_on);
   if (checker.given("zero_optimization." + deprecated) && checker.given(path)) {

@@ -46,11 +46,11 @@ std::string why_none(const Plan& plan, std::uint64_t tile_bytes, const TierBytes
 
 }  // namespace
 
-TierBytes add_device_tiles(Plan& plan, const TierBytes& room) {
+TierBytes add_device_tiles(Plan& plan, TierBytes room) {
   UpdateRing& ring = plan.rings.update;
-  ring.device_tiles = 0;
-  ring.device_tile_bytes = 0;
   if (!plan.config.sluice.updates.on_gpu) return {};
+  const TierBytes flags_before = update_flags_bytes(plan);
+  room.device -= std::min<std::uint64_t>(room.device, offload::kPageBytes);  // for flags
   const std::uint64_t tile_bytes =
       device_tile_layout(plan.units, plan.state_format, plan.config.gradient_dtype(),
                          ring.tile_elements)
@@ -67,7 +67,9 @@ TierBytes add_device_tiles(Plan& plan, const TierBytes& room) {
                          std::to_string(plan.units.size()) + " units, by " + std::to_string(tiles) +
                          " tiles of " + format_bytes(tile_bytes) +
                          "; their copies are not in the planned traffic");
-  TierBytes taken = device_tiles_bytes(plan);
+  const TierBytes flags = update_flags_bytes(plan);
+  TierBytes taken{tiles * pool_bytes(tile_bytes) + flags.device - flags_before.device,
+                  flags.host - flags_before.host, 0};
   taken.host += add_tiles_of_cores(ring, room.host - taken.host);
   return taken;
 }

@@ -11,6 +11,6 @@ namespace sluice::plan {
 // Adds the tiles to a plan whose units are placed, and a line of `choices` where the configuration
 // asks for such updates. `room`: what the budgets of device and host have left. Returns the bytes
 // that it takes of them.
-TierBytes add_device_tiles(Plan& plan, const TierBytes& room);
+TierBytes add_device_tiles(Plan& plan, TierBytes room);
 
 }  // namespace sluice::plan

@@ -8,6 +8,7 @@
 #include "placement/promotion.hpp"
 #include "placement/retained_units.hpp"
 #include "placement/spare_memory.hpp"
+#include "placement/states_on_gpu.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/offload/memory_pool.hpp"
@@ -102,8 +103,10 @@ bool uses_host_homes(const Plan& plan) {
          plan.config.sluice.device_bytes.kind == config::ByteBudget::Kind::automatic;
 }
 
-// Gives every byte the tier that the configuration asks for.
-void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& preferences) {
+// Gives every byte the tier that the configuration asks for, and all of the first `on_gpu` units
+// the device.
+void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& preferences,
+                    std::size_t on_gpu) {
   const std::vector<bool> for_slots = are_for_slots(plan);
   const Tier weights = tier_of(plan.config.zero.offload_param.device);
   const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
@@ -122,6 +125,7 @@ void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& prefe
     unit.gradients = on_device ? Tier::device : Tier::host;
     unit.gradients_use_slots =
         rings.gradient_slots > 0 && unit.gradients == Tier::host && for_slots[u];
+    if (u < on_gpu && !unit.frozen) keep_on_gpu(unit);
     const config::Activations activations = plan.config.sluice.activations;
     const bool to_host =
         activations == config::Activations::offload ||
@@ -135,12 +139,13 @@ void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& prefe
 TierNeeds needs_of(const Plan& plan, const StepModel& model, const Overlap& overlap,
                    const RingSizes& rings) {
   return {[&plan, &model, overlap] {
-            return checked_add(home_bytes(plan, Tier::device),
+            return checked_add(home_bytes(plan, Tier::device) + update_flags_bytes(plan).device,
                                model.peak(plan.units, overlap).total());
           },
           [&plan, rings] {
-            return checked_add(home_bytes(plan, Tier::host),
-                               ring_bytes(plan, rings) + staging_of_ranks_bytes(plan));
+            return checked_add(home_bytes(plan, Tier::host), ring_bytes(plan, rings) +
+                                                                 staging_of_ranks_bytes(plan) +
+                                                                 update_flags_bytes(plan).host);
           }};
 }
 
@@ -205,16 +210,19 @@ void note_activations(Plan& plan, const Preferences& preferences) {
   }
 }
 
-void note_choices(Plan& plan, const Overlap& overlap, const Preferences& preferences) {
+void note_choices(Plan& plan, const Overlap& overlap, const Preferences& preferences,
+                  std::size_t on_gpu) {
+  std::vector<bool> kept(plan.units.size(), false);
+  std::fill_n(kept.begin(), on_gpu, true);
   note_spill(plan, "weights", tier_of(plan.config.zero.offload_param.device),
-             &UnitPlacement::weights);
+             &UnitPlacement::weights, kept);
   note_spill(plan, "optimizer states", tier_of(plan.config.zero.offload_optimizer.device),
-             &UnitPlacement::states);
+             &UnitPlacement::states, kept);
   const Tier states = tier_of(plan.config.zero.offload_optimizer.device);
   const bool on_device = states == Tier::device || plan.gradients_summed_on_device();
   std::vector<bool> wait_on_gpu = are_summed_on_gpu(plan);
   for (std::size_t u = 0; u < plan.units.size(); ++u)
-    wait_on_gpu[u] = wait_on_gpu[u] && plan.units[u].gradients == Tier::device;
+    wait_on_gpu[u] = kept[u] || (wait_on_gpu[u] && plan.units[u].gradients == Tier::device);
   note_spill(plan, "gradients waiting for the norm", on_device ? Tier::device : Tier::host,
              &UnitPlacement::gradients, on_device ? std::vector<bool>() : wait_on_gpu);
   note_activations(plan, preferences);
@@ -249,23 +257,10 @@ void use_overlap_and_rings(Plan& plan, const Overlap& overlap, const RingSizes& 
   plan.rings.gradient_slots = plan.rings.gradient_slot_bytes > 0 ? rings.gradient_slots : 0;
 }
 
-}  // namespace
-
-LeastBytes least_bytes(Plan plan, const StepModel& model, const Overlap& overlap,
-                       const RingSizes& rings) {
-  const Preferences usual;
-  place_as_asked(plan, rings, usual);
-  const TierNeeds needs = needs_of(plan, model, overlap, rings);
-  Demotion from_device(items_in_order(plan, Tier::device, usual), Tier::device, Tier::host);
-  from_device.until(needs.device_bytes, 0);
-  Demotion from_host(items_in_order(plan, Tier::host, usual), Tier::host, Tier::nvme);
-  if (has_directory(plan)) from_host.until(needs.host_bytes, 0);
-  return {needs.device_bytes(), needs.host_bytes()};
-}
-
-Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const RingSizes& rings,
-                const Preferences& preferences) {
-  place_as_asked(plan, rings, preferences);
+Shortfall place_with(Plan& plan, const StepModel& model, const Overlap& overlap,
+                     const RingSizes& rings, const Preferences& preferences, std::size_t on_gpu) {
+  plan.rings.update.device_tiles = 0;
+  place_as_asked(plan, rings, preferences, on_gpu);
   plan.choices.clear();
   Shortfall shortfall;
   const TierNeeds needs = needs_of(plan, model, overlap, rings);
@@ -290,8 +285,40 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
                        *plan.budget.host_bytes - needs.host_bytes(), 0};
   const TierBytes tiles = add_device_tiles(plan, room);
   use_spare_memory(plan, preferences, room.host - tiles.host);
-  retain_units(plan, model, overlap, preferences, home_bytes(plan, Tier::device) + tiles.device);
-  note_choices(plan, overlap, preferences);
+  retain_units(plan, model, overlap, preferences,
+               home_bytes(plan, Tier::device) + update_flags_bytes(plan).device + tiles.device);
+  note_choices(plan, overlap, preferences, on_gpu);
+  return shortfall;
+}
+
+}  // namespace
+
+LeastBytes least_bytes(Plan plan, const StepModel& model, const Overlap& overlap,
+                       const RingSizes& rings) {
+  const Preferences usual;
+  place_as_asked(plan, rings, usual, 0);
+  const TierNeeds needs = needs_of(plan, model, overlap, rings);
+  Demotion from_device(items_in_order(plan, Tier::device, usual), Tier::device, Tier::host);
+  from_device.until(needs.device_bytes, 0);
+  Demotion from_host(items_in_order(plan, Tier::host, usual), Tier::host, Tier::nvme);
+  if (has_directory(plan)) from_host.until(needs.host_bytes, 0);
+  return {needs.device_bytes(), needs.host_bytes()};
+}
+
+Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const RingSizes& rings,
+                const Preferences& preferences) {
+  const auto with = [&](std::size_t on_gpu) {
+    return place_with(plan, model, overlap, rings, preferences, on_gpu);
+  };
+  const Shortfall without = with(0);
+  if (!without.fits() || !wants_states_on_gpu(plan)) return without;
+  const UnitsOnGpu fits = [&, units = plan.units](std::size_t on_gpu) {
+    return with(on_gpu).fits() && leaves_the_rest(plan, units, on_gpu) &&
+           has_kept_blocks(plan, model, overlap);
+  };
+  const std::size_t most = preferences.least_on_device ? 0 : most_on_gpu(plan, fits);
+  const Shortfall shortfall = with(most);
+  note_states_on_gpu(plan, most);
   return shortfall;
 }
 

@@ -59,6 +59,8 @@ Update Costs::keeping(std::size_t unit) const {
 }
 
 Update Costs::update(std::size_t unit) const {
+  // The device takes milliseconds for all units of which it has all.
+  if (device_has_all_of(plan_.units[unit])) return {};
   const UnitTraffic traffic = update_traffic(plan_, unit);
   const auto count = static_cast<double>(shard_count(plan_, unit));
   Update update;

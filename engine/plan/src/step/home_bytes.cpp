@@ -88,10 +88,16 @@ bool uses_files(const Plan& plan) {
   return moves_files(plan);
 }
 
-TierBytes device_tiles_bytes(const Plan& plan) {
-  const auto tiles = static_cast<std::uint64_t>(plan.rings.update.device_tiles);
-  if (tiles == 0) return {};
-  return {tiles * offload::pool_bytes(plan.rings.update.device_tile_bytes), offload::kPageBytes, 0};
+std::uint64_t most_kept_bytes(const Plan& plan, std::uint64_t workspace_bytes) {
+  // The forward of a unit, the loss and the backward of a unit have blocks of their own sizes.
+  constexpr std::uint64_t kKeptWorkspaces = 2;
+  const bool pages = plan.device.gpu && plan.device.gpu->page_bytes > 0;
+  return pages && !plan.own_loop() ? kKeptWorkspaces * workspace_bytes : 0;
+}
+
+TierBytes update_flags_bytes(const Plan& plan) {
+  if (!plan.device_updates()) return {};
+  return {block_bytes(plan, Tier::device, offload::kPageBytes), offload::kPageBytes, 0};
 }
 
 }  // namespace sluice::plan

@@ -41,7 +41,10 @@ bool moves_files(const Plan& plan);
 // moves_files(), or some optimizer states have their home in a file.
 bool uses_files(const Plan& plan);
 
-// The tiles of updates that the device computes, and a page in host memory for what they say.
-TierBytes device_tiles_bytes(const Plan& plan);
+// Memory of a GPU for blocks that stay mapped between their uses, where the budget has room for all
+// of them.
+std::uint64_t most_kept_bytes(const Plan& plan, std::uint64_t workspace_bytes);
+// A page on either side for what such updates say: whether a result is non-finite.
+TierBytes update_flags_bytes(const Plan& plan);
 
 }  // namespace sluice::plan

@@ -1,5 +1,7 @@
 #include "sluice/plan/plan.hpp"
 
+#include <algorithm>
+
 #include "sluice/base/bytes.hpp"
 
 namespace sluice::plan {
@@ -14,6 +16,11 @@ bool Plan::states_all_on_nvme() const {
     any = true;
   }
   return any;
+}
+
+bool Plan::device_updates() const {
+  return rings.update.device_tiles > 0 ||
+         std::any_of(units.begin(), units.end(), device_has_all_of);
 }
 
 bool Plan::keeps_whole_weights(std::size_t unit) const {
@@ -43,10 +50,11 @@ int Plan::further_threads() const {
   // Copies of the host device, gathers, updates. The main thread is one of the compute threads and
   // one of the optimizer's.
   constexpr int kWorkers = 3;
-  const int of_ranks = config.world_size > 1 ? 1 : 0;       // reductions
-  const int of_staging = stages_ranks() ? 2 : 0;            // one for each communicator
+  const int of_ranks = config.world_size > 1 ? 1 : 0;  // reductions
+  const int of_staging = stages_ranks() ? 2 : 0;       // one for each communicator
+  const int of_device = device_updates() ? 1 : 0;
   const int of_mover = rings.mover.tile_bytes > 0 ? 2 : 0;  // fetch, store
-  return kWorkers + of_ranks + of_staging + of_mover + (schedule.threads.compute - 1) +
+  return kWorkers + of_ranks + of_staging + of_device + of_mover + (schedule.threads.compute - 1) +
          (schedule.threads.optimizer - 1) +
          static_cast<int>(swap_directories().size());  // one for I/O each
 }

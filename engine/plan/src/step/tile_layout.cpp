@@ -57,7 +57,6 @@ DeviceTileLayout device_tile_layout(const std::vector<UnitPlacement>& units,
       tile.states[part] = add(checked_mul(tile_elements, format.part(part).element_bytes));
   }
   tile.gradient = add(checked_mul(tile_elements, size_of(gradient)));
-  tile.non_finite = add(sizeof(std::uint32_t));
   return tile;
 }
 

@@ -51,6 +51,11 @@ bool gradients_used_at_home(const UnitPlacement& unit) {
   return unit.gradients == Tier::device || (unit.gradients == Tier::host && unit.uses_host_homes);
 }
 
+bool device_has_all_of(const UnitPlacement& unit) {
+  return !unit.frozen && !unit.device_host_addressable && unit.weights == Tier::device &&
+         unit.gradients == Tier::device && unit.states == Tier::device;
+}
+
 bool device_can_update(const UnitPlacement& unit) {
   return !unit.frozen && !unit.device_host_addressable && unit.weights == Tier::device &&
          unit.states == Tier::host && unit.gradients != Tier::nvme;

@@ -18,9 +18,6 @@ using offload::Tier;
 
 namespace {
 
-// The forward of a unit, the loss and the backward of a unit have blocks of their own sizes.
-constexpr std::uint64_t kKeptWorkspaces = 2;
-
 void add_to(TierBytes& bytes, Tier tier, std::uint64_t size_bytes) {
   switch (tier) {
     case Tier::device:
@@ -151,7 +148,8 @@ void add_transient(Plan& plan, const DeviceTransient& transient) {
       {0, ahead * pool_bytes(plan.rings.update.tile_bytes), 0});
   const auto on_device = static_cast<std::uint64_t>(plan.rings.update.device_tiles);
   row("update tiles of the GPU", times(on_device, plan.rings.update.device_tile_bytes),
-      device_tiles_bytes(plan));
+      {on_device * pool_bytes(plan.rings.update.device_tile_bytes), 0, 0});
+  row("flags of the GPU's updates", "whether a result is non-finite", update_flags_bytes(plan));
   const auto mover = 2 * static_cast<std::uint64_t>(plan.rings.mover.tiles);
   row("transfer tiles", times(mover, plan.rings.mover.tile_bytes),
       {0, mover * pool_bytes(plan.rings.mover.tile_bytes), 0});
@@ -163,13 +161,12 @@ void add_transient(Plan& plan, const DeviceTransient& transient) {
 // take what the budget has left: without them each step maps the blocks of its largest stage anew.
 // A tenth of the free memory is for what libraries load later.
 void add_kept_blocks(Plan& plan, const DeviceTransient& transient) {
-  const bool pages = plan.device.gpu && plan.device.gpu->page_bytes > 0;
-  if (!pages || plan.own_loop()) return;
+  const std::uint64_t wanted = most_kept_bytes(plan, transient.workspace_bytes);
+  if (wanted == 0) return;
   const std::uint64_t most = plan.device.gpu->free_bytes / 10 * 9;
   const std::uint64_t budget = std::min(most, plan.budget.device_bytes.value_or(most));
   if (budget <= plan.planned.tiers.device) return;
-  const std::uint64_t kept =
-      std::min(kKeptWorkspaces * transient.workspace_bytes, budget - plan.planned.tiers.device);
+  const std::uint64_t kept = std::min(wanted, budget - plan.planned.tiers.device);
   plan.planned.rows.push_back(
       {"kept blocks", "mapped for the next use of their size", {kept, 0, 0}});
   plan.planned.tiers.device += kept;

@@ -116,7 +116,7 @@ UnitTraffic state_traffic(const Plan& plan, std::size_t unit, CachedTraffic& cac
 // Bytes that a committed update moves.
 UnitTraffic committed_traffic(const Plan& plan, std::size_t u, CachedTraffic& cached) {
   const UnitPlacement& unit = plan.units[u];
-  if (unit.frozen) return {};
+  if (unit.frozen || device_has_all_of(unit)) return {};
   const std::uint64_t compute = shard_count(plan, u) * size_of(plan.compute_dtype);
   const std::uint64_t gradient = shard_count(plan, u) * size_of(plan.config.gradient_dtype());
   UnitTraffic traffic = state_traffic(plan, u, cached);

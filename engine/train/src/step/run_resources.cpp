@@ -126,23 +126,25 @@ std::unique_ptr<zero::Communicator> RunResources::for_device(
                                         {.device = device.get(), .memory = &staging()});
 }
 
-// The optimizer's step on the device, if the plan has tiles for it.
+// The optimizer's step on the device, if the device updates some unit.
 IssueStep RunResources::step_of_device() {
-  if (plan.rings.update.device_tiles == 0) return {};
+  if (!plan.device_updates()) return {};
+  if (!compute.has_update_kernels) {
+    files.choices.push_back(
+        "updates on the GPU: none, because this build has no kernels for it; states on the GPU are "
+        "copied to the cores and back");
+    plan::refuse_if_strict(plan.config, files.choices.back());
+    return {};
+  }
   GpuCompute* const gpu = compute.gpu.get();
   if (gpu == nullptr) {  // a stand-in, whose memory is the host's
     return [](const cpu_adam::StepArguments& step, std::uint32_t* non_finite, void*) {
       if (!cpu_adam::run_step(step)) *non_finite = 1;
     };
   }
-  if (gpu->has_kernels()) {
-    return [gpu](const cpu_adam::StepArguments& step, std::uint32_t* non_finite, void* stream) {
-      gpu->issue_step(step, non_finite, stream);
-    };
-  }
-  files.choices.push_back("gpu_updates: unused, because this build has no kernels for GPUs");
-  plan::refuse_if_strict(plan.config, files.choices.back());
-  return {};
+  return [gpu](const cpu_adam::StepArguments& step, std::uint32_t* non_finite, void* stream) {
+    gpu->issue_step(step, non_finite, stream);
+  };
 }
 
 // Only io_uring registers memory; the other backends have nothing to register.

@@ -184,8 +184,7 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
       issue_update(resources_, settings, range, tile, first, stream);
     };
     work.found_non_finite = [this, settings](const TileRange& range, const DeviceTile& tile) {
-      check_finite(*resources_.plan, resources_.store, settings, range,
-                   tile_at_home(resources_, *placement_, range, tile));
+      check_finite_at_home(resources_, *placement_, settings, range, tile);
     };
   }
   work.finish = publish(resources_.store, placement_->home(unit), work.write_states);

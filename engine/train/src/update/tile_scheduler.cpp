@@ -1,5 +1,6 @@
 #include "update/tile_scheduler.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "sluice/base/error_of.hpp"
@@ -15,8 +16,9 @@ TileScheduler::TileScheduler(const UpdaterResources& resources, const TilePlacem
   if (placement_.tile_bytes() > 0) make_tiles();
   if (plan_.rings.update.read_ahead_tiles > 0) make_read_ahead();
   if (resources.issue_step) {
-    device_ = std::make_unique<DeviceUpdates>(resources, placement,
-                                              [this] { return take_device_tile(); });
+    device_ = std::make_unique<DeviceUpdates>(
+        resources, placement,
+        [this](const DeviceUpdates::Free& free) { return take_for_device(free); });
   }
   worker_.emplace("sluice-update", priority_of_updates(*resources.plan));
 }
@@ -73,11 +75,14 @@ Ticket TileScheduler::begin(std::size_t unit, TileWork work) {
     }
     if (device_) device_->wake();
   };
-  const std::size_t tiles = needs_no_tile(unit, work) ? 1 : placement_.tiles_of(unit);
+  const bool of_device = is_of_device_alone(unit, work);
+  const bool whole = of_device || needs_no_tile(unit, work);
+  const std::size_t tiles = whole ? 1 : placement_.tiles_of(unit);
   auto countdown = std::make_shared<UnitCountdown>(tiles, std::move(work));
   Ticket ticket = countdown->ticket();
   {
     MutexLock lock(mutex_);
+    if (of_device) device_->announce_unit();
     waiting_.emplace(unit, Waiting{std::move(countdown), 0, tiles});
   }
   if (device_) device_->wake();
@@ -146,9 +151,12 @@ void TileScheduler::advance() {
   }
 }
 
+// Whether work waits that the CPU does, now or later.
 bool TileScheduler::work_waits() const {
   MutexLock lock(mutex_);
-  return !waiting_.empty();
+  return std::any_of(waiting_.begin(), waiting_.end(), [this](const auto& entry) {
+    return !is_of_device_alone(entry.first, entry.second.countdown->work());
+  });
 }
 
 // The first waiting tile that can begin. A tile that needs a free tile of the ring, and finds none,
@@ -162,6 +170,10 @@ std::optional<TileScheduler::NextTile> TileScheduler::take_tile(bool tile_is_fre
     const UnitCountdown* const work = waiting.countdown.get();
     const auto working = at_work_.find(unit);
     if (held_back == unit || (working != at_work_.end() && working->second != work)) continue;
+    if (is_of_device_alone(unit, work->work())) {
+      held_back = unit;
+      continue;
+    }
     const bool whole = needs_no_tile(unit, work->work());
     NextTile next{whole ? TileRange{unit, 0, placement_.shard_count(unit)}
                         : placement_.range_of(unit, waiting.next_tile),
@@ -181,8 +193,9 @@ std::optional<TileScheduler::NextTile> TileScheduler::take_tile(bool tile_is_fre
   return std::nullopt;
 }
 
-// The last tile that nobody has taken, of the first waiting unit that the device can update.
-std::optional<DeviceUpdates::Job> TileScheduler::take_device_tile() {
+// Of the first waiting unit that the device can update: the last tile that nobody has taken, or the
+// whole unit.
+std::optional<DeviceUpdates::Job> TileScheduler::take_for_device(const DeviceUpdates::Free& free) {
   MutexLock lock(mutex_);
   std::optional<std::size_t> held_back;  // a unit whose earlier work has not begun
   for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
@@ -192,10 +205,13 @@ std::optional<DeviceUpdates::Job> TileScheduler::take_device_tile() {
     if (held_back == unit) continue;
     held_back = unit;
     if (working != at_work_.end() && working->second != work) continue;
-    if (!device_->can_do(unit, work->work())) continue;
+    const bool whole = is_of_device_alone(unit, work->work());
+    if (whole ? !free.place_for_unit : !free.tile || !device_->can_do(unit, work->work())) continue;
     at_work_[unit] = work;
-    DeviceUpdates::Job next{placement_.range_of(unit, --waiting.end_tile), waiting.countdown};
-    if (waiting.next_tile == waiting.end_tile) waiting_.erase(at);
+    DeviceUpdates::Job next{whole ? TileRange{unit, 0, placement_.shard_count(unit)}
+                                  : placement_.range_of(unit, waiting.end_tile - 1),
+                            waiting.countdown, whole};
+    if (--waiting.end_tile == waiting.next_tile) waiting_.erase(at);
     return next;
   }
   return std::nullopt;
@@ -240,6 +256,10 @@ void TileScheduler::begin_unit_at_home(const NextTile& next, const std::shared_p
 
 bool TileScheduler::needs_no_tile(std::size_t unit, const TileWork& work) const {
   return placement_.at_home(unit) || work.sends_unit;
+}
+
+bool TileScheduler::is_of_device_alone(std::size_t unit, const TileWork& work) const {
+  return device_ && device_->does_alone(unit, work);
 }
 
 void TileScheduler::begin_send(const NextTile& next, const std::shared_ptr<TileEnd>& end) {

@@ -3,8 +3,9 @@
 // updater's. Several tiles are in flight: each is read, computed and written. A unit whose bytes
 // are all at their homes needs no tile. All that is computed is split into pieces, which the
 // executor's threads, the updater's among them, take as they come free: pieces of the earliest unit
-// in forward order first. Where the plan has tiles on the device, it computes some: the last ones
-// of a unit, while the CPU takes the first. The StateUpdater says what the work is, TilePlacement
+// in forward order first. A unit that the device has all of is updated by the device alone. Where
+// the plan has tiles on the device, it computes some: the last ones of a unit, while the CPU takes
+// the first. The StateUpdater says what the work is, TilePlacement
 // where the bytes are, and TileIo moves them. Not installed.
 
 #include <cstdint>
@@ -97,11 +98,12 @@ class TileScheduler {
   void advance();
   std::optional<NextTile> take_tile(bool tile_is_free);
   // On the thread of the device's updates.
-  std::optional<DeviceUpdates::Job> take_device_tile();
+  std::optional<DeviceUpdates::Job> take_for_device(const DeviceUpdates::Free& free);
   bool work_waits() const;
   void begin_tile(const NextTile& next);
   void begin_unit_at_home(const NextTile& next, const std::shared_ptr<TileEnd>& end);
   bool needs_no_tile(std::size_t unit, const TileWork& work) const;
+  bool is_of_device_alone(std::size_t unit, const TileWork& work) const;
   void begin_send(const NextTile& next, const std::shared_ptr<TileEnd>& end);
   void end_front_send();
   void begin_tile_read_ahead(const NextTile& next, const std::shared_ptr<TileEnd>& end,

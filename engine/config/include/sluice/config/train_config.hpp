@@ -94,6 +94,8 @@ struct OffloadConfig {
   std::optional<std::int64_t> buffer_count;     // empty: chosen by the planner
   // Elements per buffer; offload_param only. Empty: chosen by the planner.
   std::optional<std::uint64_t> buffer_size;
+  // The share of the parameters whose states leave the GPU; offload_optimizer only.
+  double ratio = 1;
 
   // nvme_path and further_nvme_paths. Empty unless the device is nvme.
   std::vector<std::string> directories() const {

@@ -172,6 +172,8 @@ struct Plan {
   }
   // Gradients of several passes add up in their home on the device.
   bool gradients_summed_on_device() const { return !own_loop() && passes() > 1; }
+  // The device updates some unit: it has all of it, or tiles for it.
+  bool device_updates() const;
   // The plan is for a training loop of the user's own.
   bool own_loop() const { return !own.calls.empty(); }
   // True with several ranks below stage 3, where device memory has room for all of the unit's

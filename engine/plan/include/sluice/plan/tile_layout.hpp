@@ -40,8 +40,7 @@ TileLayout tile_layout(const std::vector<UnitPlacement>& units, const models::St
 struct DeviceTileLayout {
   std::array<std::uint64_t, models::kMostStateParts> states{};
   std::uint64_t gradient = 0;
-  std::uint64_t non_finite = 0;  // 4 bytes: whether the update gave a non-finite value
-  std::uint64_t total = 0;       // 0: the device can update no unit
+  std::uint64_t total = 0;  // 0: the device can update no unit by tiles
 };
 DeviceTileLayout device_tile_layout(const std::vector<UnitPlacement>& units,
                                     const models::StateFormat& format, DType gradient,

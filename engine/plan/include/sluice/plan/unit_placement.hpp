@@ -61,8 +61,11 @@ bool tile_holds_gradient(const UnitPlacement& unit);
 // One rank's weights, or its gradient, are used at home: no copy of them is made on the device.
 bool weights_used_at_home(const UnitPlacement& unit);
 bool gradients_used_at_home(const UnitPlacement& unit);
-// The device can compute updates of the unit: its weights are there, and states and gradient come
-// by copies or are there too.
+// Weights, gradient and states are at home on a device whose memory is not host_addressable. The
+// device updates the unit where they are, if the build has kernels for it.
+bool device_has_all_of(const UnitPlacement& unit);
+// The device can update the unit by tiles: weights are there, states come by copies and go back,
+// and the gradient comes too or is there.
 bool device_can_update(const UnitPlacement& unit);
 
 }  // namespace sluice::plan

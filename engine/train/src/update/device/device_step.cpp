@@ -1,6 +1,9 @@
 #include "update/device/device_step.hpp"
 
+#include <algorithm>
+#include <array>
 #include <span>
+#include <vector>
 
 #include "sluice/cpu_adam/step_arguments.hpp"
 #include "update/optimizer_tile.hpp"
@@ -33,10 +36,34 @@ void issue_update(const UpdaterResources& resources, const UpdateSettings& setti
                  });
 }
 
-cpu_adam::Tile tile_at_home(const UpdaterResources& resources, const TilePlacement& placement,
-                            const TileRange& range, const DeviceTile& tile) {
-  return tile_of(*resources.plan, placement.states(range, {}), addresses(tile.gradient),
-                 addresses(tile.weight));
+void check_finite_at_home(const UpdaterResources& resources, const TilePlacement& placement,
+                          const UpdateSettings& settings, const TileRange& range,
+                          const DeviceTile& tile) {
+  const plan::Plan& plan = *resources.plan;
+  if (!plan::states_copied_to_tile(plan.units[range.unit])) {
+    return check_finite(plan, resources.store, settings, range,
+                        tile_of(plan, placement.states(range, {}), addresses(tile.gradient),
+                                addresses(tile.weight)));
+  }
+  constexpr std::uint64_t kPart = 1U << 20U;  // elements that are copied to the host at a time
+  for (std::uint64_t at = 0; at < range.count; at += kPart) {
+    const TileRange part{range.unit, range.begin + at, std::min(kPart, range.count - at)};
+    const auto of_part = [&](const offload::DeviceSpan& all) {
+      const std::uint64_t element_bytes = all.size_bytes() / range.count;
+      return all.subspan(at * element_bytes, part.count * element_bytes);
+    };
+    std::array<std::vector<std::byte>, models::kMostStateParts> copies;
+    StateSpans states;
+    for (std::size_t i = 0; i < plan.state_format.part_count(); ++i) {
+      const offload::DeviceSpan from = of_part(tile.states[i]);
+      copies[i].resize(from.size_bytes());
+      states[i] = copies[i];
+      resources.device->begin_copy_out(states[i], from, {}).finish();
+    }
+    check_finite(
+        plan, resources.store, settings, part,
+        tile_of(plan, states, addresses(of_part(tile.gradient)), addresses(of_part(tile.weight))));
+  }
 }
 
 }  // namespace sluice::train

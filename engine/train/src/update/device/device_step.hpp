@@ -19,9 +19,10 @@ void issue_update(const UpdaterResources& resources, const UpdateSettings& setti
                   const TileRange& range, const DeviceTile& tile, std::uint64_t first_element,
                   void* stream);
 
-// Master and moments of `range` at their home in host memory. Gradient and weight are addresses of
-// the device, which the CPU must not read.
-cpu_adam::Tile tile_at_home(const UpdaterResources& resources, const TilePlacement& placement,
-                            const TileRange& range, const DeviceTile& tile);
+// Throws check_finite()'s error if an element of `range` is non-finite at its home, where the
+// update has put it. Copies states whose home is the device. Throws CudaError.
+void check_finite_at_home(const UpdaterResources& resources, const TilePlacement& placement,
+                          const UpdateSettings& settings, const TileRange& range,
+                          const DeviceTile& tile);
 
 }  // namespace sluice::train

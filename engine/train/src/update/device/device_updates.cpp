@@ -23,6 +23,9 @@ constexpr std::size_t kFlagStride = 64;  // a cache line each
 // gradients of the tiles that the cores compute go over that link too, behind what was begun
 // before.
 constexpr std::ptrdiff_t kMostCopied = 2;
+// Whole units at a time: one computes, others wait behind it, so the device never waits for the
+// thread.
+constexpr std::size_t kWholeUnits = 4;
 
 }  // namespace
 
@@ -42,19 +45,20 @@ DeviceUpdates::DeviceUpdates(const UpdaterResources& resources, const TilePlacem
                                        plan_.rings.update.tile_elements)),
       take_(std::move(take)),
       signal_(std::make_shared<Signal>()) {
-  const auto slots = static_cast<std::size_t>(plan_.rings.update.device_tiles);
-  SLUICE_CHECK(slots * kFlagStride <= offload::kPageBytes, "more tiles than a page has flags");
+  const auto tiles = static_cast<std::size_t>(plan_.rings.update.device_tiles);
+  const std::size_t places = tiles + kWholeUnits;
+  SLUICE_CHECK(places * kFlagStride <= offload::kPageBytes, "more tiles than a page has flags");
   flags_ = resources_.host_pool->allocate(offload::kPageBytes, "flags of the GPU's updates");
+  device_flags_ =
+      resources_.device->memory().allocate(offload::kPageBytes, "flags of the GPU's updates");
   std::memset(flags_.data(), 0, offload::kPageBytes);
-  for (std::size_t slot = 0; slot < slots; ++slot) {
+  resources_.device->begin_copy_in(device_flags_.device_span(), flags_.bytes(), {}).finish();
+  for (std::size_t tile = 0; tile < tiles; ++tile) {
     slots_.push_back(
         resources_.device->memory().allocate(layout_.total, "update tiles of the GPU"));
-    free_.push_back(slot);
-    resources_.device
-        ->begin_copy_in(slots_[slot].device_span().subspan(layout_.non_finite, kFlagBytes),
-                        flag_of(slot), {})
-        .finish();
+    free_tiles_.push_back(tile);
   }
+  for (std::size_t place = tiles; place < places; ++place) free_places_.push_back(place);
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "sluice-gpu-step");
 }
@@ -86,11 +90,7 @@ void DeviceUpdates::wait_for_end() const {
 void DeviceUpdates::run() {
   while (wait_for_signal()) {
     advance_all();
-    while (can_begin()) {
-      std::optional<Job> job = take_();
-      if (!job) break;
-      begin(std::move(*job));
-    }
+    while (std::optional<Job> job = take_(what_is_free())) begin(std::move(*job));
   }
 }
 
@@ -105,12 +105,21 @@ std::ptrdiff_t DeviceUpdates::tiles_in(Stage stage) const {
   return std::ranges::count_if(tiles_, [&](const Tile& tile) { return tile.stage == stage; });
 }
 
-bool DeviceUpdates::can_begin() const {
-  return !free_.empty() && tiles_in(Stage::reading) < kMostCopied;
+DeviceUpdates::Free DeviceUpdates::what_is_free() const {
+  return {!free_tiles_.empty() && tiles_in(Stage::reading) < kMostCopied, !free_places_.empty()};
 }
 
 bool DeviceUpdates::can_do(std::size_t unit, const TileWork& work) const {
-  return work.compute_on_device && plan::device_can_update(plan_.units[unit]);
+  return !slots_.empty() && work.compute_on_device && plan::device_can_update(plan_.units[unit]);
+}
+
+bool DeviceUpdates::does_alone(std::size_t unit, const TileWork& work) const {
+  return work.compute_on_device && plan::device_has_all_of(plan_.units[unit]);
+}
+
+void DeviceUpdates::announce_unit() {
+  MutexLock lock(mutex_);
+  ++begun_;
 }
 
 Bytes DeviceUpdates::flag_of(std::size_t slot) const {
@@ -127,30 +136,48 @@ Bytes DeviceUpdates::host_part(const TileRange& range, std::size_t part) const {
                        plan_.state_format.part(part).element_bytes);
 }
 
+DeviceSpan DeviceUpdates::device_flag_of(std::size_t slot) const {
+  return device_flags_.device_span().subspan(slot * kFlagStride, kFlagBytes);
+}
+
+// Weights, and what has its home on the device, are updated there; the rest in the tile.
 DeviceTile DeviceUpdates::memory_of(std::size_t slot, const TileRange& range) const {
-  const DeviceSpan tile = slots_[slot].device_span();
   const zero::ShardedUnit& unit = *resources_.units[range.unit];
   const models::StateFormat& format = plan_.state_format;
+  const StateHome& home = placement_.home(range.unit);
   const DeviceSpan weights =
       device_span_in(unit.weights_home(), range, size_of(plan_.compute_dtype));
-  DeviceTile memory;
+  DeviceTile memory = slot < slots_.size() ? memory_in_tile(slot, range) : DeviceTile();
   for (std::size_t i = 0; i < format.part_count(); ++i) {
-    memory.states[i] =
-        format.is_split() && i == 0
-            ? weights
-            : tile.subspan(layout_.states[i], range.count * format.part(i).element_bytes);
+    if (format.is_split() && i == 0) {
+      memory.states[i] = weights;
+    } else if (home[i].memory.tier() == Tier::device) {
+      memory.states[i] = device_span_in(home[i].memory, range, format.part(i).element_bytes);
+    }
   }
   if (!format.is_split()) memory.weight = weights;
-  const std::size_t gradient_bytes = size_of(plan_.config.gradient_dtype());
-  memory.gradient = unit.gradients_home().tier() == Tier::device
-                        ? device_span_in(unit.gradients_home(), range, gradient_bytes)
-                        : tile.subspan(layout_.gradient, range.count * gradient_bytes);
-  memory.non_finite = tile.subspan(layout_.non_finite, kFlagBytes);
+  if (unit.gradients_home().tier() == Tier::device) {
+    memory.gradient =
+        device_span_in(unit.gradients_home(), range, size_of(plan_.config.gradient_dtype()));
+  }
+  memory.non_finite = device_flag_of(slot);
+  return memory;
+}
+
+DeviceTile DeviceUpdates::memory_in_tile(std::size_t slot, const TileRange& range) const {
+  const DeviceSpan tile = slots_[slot].device_span();
+  const models::StateFormat& format = plan_.state_format;
+  DeviceTile memory;
+  for (std::size_t i = format.is_split() ? 1 : 0; i < format.part_count(); ++i)
+    memory.states[i] = tile.subspan(layout_.states[i], range.count * format.part(i).element_bytes);
+  memory.gradient =
+      tile.subspan(layout_.gradient, range.count * size_of(plan_.config.gradient_dtype()));
   return memory;
 }
 
 void DeviceUpdates::begin(Job job) {
-  Tile& tile = tiles_.emplace_back(Tile{.slot = free_.back(),
+  std::vector<std::size_t>& free = job.whole_unit ? free_places_ : free_tiles_;
+  Tile& tile = tiles_.emplace_back(Tile{.slot = free.back(),
                                         .stage = Stage::reading,
                                         .range = job.range,
                                         .work = {job.countdown, &job.countdown->work()},
@@ -158,8 +185,8 @@ void DeviceUpdates::begin(Job job) {
                                         .memory = {},
                                         .pending = {},
                                         .error = job.countdown->start()});
-  free_.pop_back();
-  {
+  free.pop_back();
+  if (!job.whole_unit) {
     MutexLock lock(mutex_);
     ++begun_;
   }
@@ -185,8 +212,9 @@ void DeviceUpdates::begin_reads(Tile& tile) {
     moved_bytes += from.size();
   };
   const models::StateFormat& format = plan_.state_format;
-  for (std::size_t i = format.is_split() ? 1 : 0; i < format.part_count(); ++i)
-    copy_in(tile.memory.states[i], host_part(tile.range, i));
+  for (std::size_t i = 0; i < format.part_count(); ++i) {
+    if (is_on_host(tile.range.unit, i)) copy_in(tile.memory.states[i], host_part(tile.range, i));
+  }
   if (!plan::tile_holds_gradient(plan_.units[tile.range.unit]))
     copy_in(tile.memory.gradient, placement_.gradient(tile.range, {}));
   MutexLock lock(mutex_);
@@ -218,7 +246,8 @@ void DeviceUpdates::begin_writes(Tile& tile) {
   for (std::size_t i = 0; i < plan_.state_format.part_count(); ++i) {
     if (is_on_host(tile.range.unit, i)) copy_out(host_part(tile.range, i), tile.memory.states[i]);
   }
-  copy_out(flag_of(tile.slot), tile.memory.non_finite);
+  tile.pending.push_back(
+      resources_.device->begin_copy_out(flag_of(tile.slot), tile.memory.non_finite, {}));
   MutexLock lock(mutex_);
   counters_.d2h_bytes += moved_bytes;
   counters_.device_elements += tile.range.count;
@@ -268,7 +297,7 @@ void DeviceUpdates::advance_all() {
       wake_at_the_end_of(*at++);
       continue;
     }
-    free_.push_back(at->slot);
+    (at->slot < slots_.size() ? free_tiles_ : free_places_).push_back(at->slot);
     at->end.end(at->error);
     at = tiles_.erase(at);
     signal_->set();  // a tile before it may wait for the link

@@ -1,8 +1,9 @@
 #pragma once
-// DeviceUpdates: tiles of the optimizer step that the device computes, on a thread of its own.
-// States and gradient of a tile are copied from their home in host memory into a tile of the
-// device's memory; the device computes; the states go back. Weights, and a gradient at home on the
-// device, stay where they are. TileScheduler decides which tiles these are. Not installed.
+// DeviceUpdates: the part of the optimizer step that the device computes, on a thread of its own. A
+// unit that the device has all of is updated where it is, as one job. Of other units it computes
+// tiles: states and gradient are copied from their home in host memory into a tile of the device's
+// memory; the device computes; the states go back. Weights, and a gradient at home on the device,
+// stay where they are. TileScheduler decides which jobs these are. Not installed.
 
 #include <cstdint>
 #include <exception>
@@ -30,9 +31,15 @@ class DeviceUpdates {
   struct Job {
     TileRange range;
     std::shared_ptr<UnitCountdown> countdown;  // shared by the unit's tiles
+    bool whole_unit = false;                   // announced before
   };
-  // The next tile for the device, if there is one. Called on the thread of the updates.
-  using Take = std::function<std::optional<Job>()>;
+  // What of the device is free for a next job.
+  struct Free {
+    bool tile = false;
+    bool place_for_unit = false;
+  };
+  // The next job for the device, if there is one. Called on the thread of the updates.
+  using Take = std::function<std::optional<Job>(const Free& free)>;
 
   // Allocates the tiles that the plan has. All arguments outlive it. Throws OutOfMemory.
   DeviceUpdates(const UpdaterResources& resources, const TilePlacement& placement, Take take);
@@ -40,13 +47,17 @@ class DeviceUpdates {
   DeviceUpdates(const DeviceUpdates&) = delete;
   DeviceUpdates& operator=(const DeviceUpdates&) = delete;
 
-  // Whether the device can do this work on the unit.
+  // Whether the device can do this work on tiles of the unit.
   bool can_do(std::size_t unit, const TileWork& work) const;
-  // `take` may have a tile now.
+  // Whether the device does this work on the whole unit, and the CPU none of it.
+  bool does_alone(std::size_t unit, const TileWork& work) const;
+  // `take` will have a whole unit, which counts as in flight from now on. wake() follows.
+  void announce_unit();
+  // `take` may have a job now.
   void wake();
-  // Waits for the tiles that were begun, and takes no more. Called once nothing can be taken.
+  // Waits for the jobs that were begun, and takes no more. Called once nothing can be taken.
   void stop();
-  // Blocks until a tile ends. Returns at once when none is in flight.
+  // Blocks until a job ends. Returns at once when none is in flight.
   void wait_for_end() const;
 
   // Bytes moved and elements updated so far.
@@ -55,7 +66,7 @@ class DeviceUpdates {
  private:
   enum class Stage { reading, computing, writing };
   struct Tile {
-    std::size_t slot = 0;
+    std::size_t slot = 0;  // of its flag; below slots_.size(): of its tile, too
     Stage stage = Stage::reading;
     TileRange range;
     std::shared_ptr<const TileWork> work;  // shared with the tiles of the unit
@@ -79,11 +90,13 @@ class DeviceUpdates {
   // Does what can be done without waiting.
   void advance_all();
   std::ptrdiff_t tiles_in(Stage stage) const;
-  bool can_begin() const;
+  Free what_is_free() const;
   void begin(Job job);
   void wake_at_the_end_of(const Tile& tile) const;
   DeviceTile memory_of(std::size_t slot, const TileRange& range) const;
   std::span<std::byte> flag_of(std::size_t slot) const;
+  offload::DeviceSpan device_flag_of(std::size_t slot) const;
+  DeviceTile memory_in_tile(std::size_t slot, const TileRange& range) const;
   bool is_on_host(std::size_t unit, std::size_t part) const;
   std::span<std::byte> host_part(const TileRange& range, std::size_t part) const;
   void begin_reads(Tile& tile);
@@ -98,14 +111,16 @@ class DeviceUpdates {
   const plan::Plan& plan_;
   const plan::DeviceTileLayout layout_;
   std::vector<offload::Buffer> slots_;
-  offload::Buffer flags_;  // in host memory: what each slot's tile said last
+  // A cache line for each slot: whether its last result is non-finite.
+  offload::Buffer flags_, device_flags_;
   const Take take_;
-  std::vector<std::size_t> free_;  // confined to the thread, as tiles_
-  std::list<Tile> tiles_;          // in flight, in the order in which they were begun
+  // Confined to the thread, as tiles_.
+  std::vector<std::size_t> free_tiles_, free_places_;
+  std::list<Tile> tiles_;  // in flight, in the order in which they were begun
   const std::shared_ptr<Signal> signal_;
   mutable Mutex mutex_;
   mutable CondVar ended_changed_;
-  std::uint64_t begun_ SLUICE_GUARDED_BY(mutex_) = 0;  // tiles
+  std::uint64_t begun_ SLUICE_GUARDED_BY(mutex_) = 0;  // jobs, or announced
   std::uint64_t ended_ SLUICE_GUARDED_BY(mutex_) = 0;
   UpdateCounters counters_ SLUICE_GUARDED_BY(mutex_);
   std::thread thread_;  // last: it starts when all it uses is there

@@ -1,0 +1,121 @@
+#include "placement/states_on_gpu.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "placement/demotion.hpp"
+#include "placement/promotion.hpp"
+#include "sluice/offload/memory_pool.hpp"
+#include "step/home_bytes.hpp"
+
+namespace sluice::plan {
+
+using offload::Tier;
+
+namespace {
+
+// Elements of the first units that have states.
+std::uint64_t elements_of(const Plan& plan, std::size_t units) {
+  std::uint64_t sum = 0;
+  for (std::size_t u = 0; u < units; ++u)
+    sum += plan.units[u].frozen ? 0 : plan.layouts[u].flat_count;
+  return sum;
+}
+
+// The first units whose elements are no more than the share of the GPU.
+std::size_t units_asked(const Plan& plan) {
+  const auto all = static_cast<double>(elements_of(plan, plan.units.size()));
+  const double share = (1 - plan.config.zero.offload_optimizer.ratio) * all;
+  std::size_t units = 0;
+  while (units < plan.units.size() &&
+         static_cast<double>(elements_of(plan, units + 1)) <= share * (1 + 1e-9))
+    ++units;
+  return units;
+}
+
+std::string percent(const Plan& plan, std::size_t units) {
+  const auto all = static_cast<double>(elements_of(plan, plan.units.size()));
+  const auto some = static_cast<double>(elements_of(plan, units));
+  return std::to_string(std::lround(100 * some / all)) + " %";
+}
+
+std::string why_none(const Plan& plan) {
+  if (!may_promote(plan)) {
+    return plan.device.gpu ? "activation_bytes is not known, and they need the GPU's memory"
+                           : "there is no GPU";
+  }
+  return units_asked(plan) == 0 ? "the share of the GPU is smaller than the first unit" : "";
+}
+
+// Homes and activations of a unit that do not follow from where its states are.
+bool is_alike(const UnitPlacement& a, const UnitPlacement& b) {
+  return a.inputs == b.inputs && a.activations_saved == b.activations_saved;
+}
+
+}  // namespace
+
+void keep_on_gpu(UnitPlacement& unit) {
+  unit.weights = unit.gradients = unit.states = Tier::device;
+  unit.gradients_use_slots = false;
+}
+
+bool wants_states_on_gpu(const Plan& plan) {
+  const config::OffloadConfig& asked = plan.config.zero.offload_optimizer;
+  return asked.device == config::OffloadConfig::Device::cpu && asked.ratio < 1;
+}
+
+std::size_t most_on_gpu(const Plan& plan, const UnitsOnGpu& fits) {
+  if (!why_none(plan).empty()) return 0;
+  std::size_t low = 0;
+  std::size_t high = units_asked(plan);
+  while (low < high) {
+    const std::size_t middle = (low + high + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+bool leaves_the_rest(const Plan& plan, const std::vector<UnitPlacement>& before,
+                     std::size_t on_gpu) {
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const UnitPlacement& unit = plan.units[u];
+    if (!is_alike(unit, before[u])) return false;
+    if (u < on_gpu && !unit.frozen && !device_has_all_of(unit)) return false;
+    if (u >= on_gpu &&
+        (unit.weights != before[u].weights || unit.gradients != before[u].gradients ||
+         unit.gathered_until_backward != before[u].gathered_until_backward))
+      return false;
+  }
+  return true;
+}
+
+bool has_kept_blocks(const Plan& plan, const StepModel& model, const Overlap& overlap) {
+  const DeviceTransient transient = model.peak(plan.units, overlap);
+  const UpdateRing& ring = plan.rings.update;
+  const std::uint64_t tiles =
+      static_cast<std::uint64_t>(ring.device_tiles) * offload::pool_bytes(ring.device_tile_bytes);
+  return home_bytes(plan, Tier::device) + transient.total() + tiles +
+             update_flags_bytes(plan).device + most_kept_bytes(plan, transient.workspace_bytes) <=
+         *plan.budget.device_bytes;
+}
+
+void note_states_on_gpu(Plan& plan, std::size_t on_gpu) {
+  if (const std::string why = why_none(plan); !why.empty()) {
+    plan.choices.push_back("ratio: unused, because " + why);
+    return;
+  }
+  const std::size_t asked = units_asked(plan);
+  std::string line = "ratio: the GPU keeps and updates the states of " + std::to_string(on_gpu) +
+                     " of " + std::to_string(plan.units.size()) + " units, " +
+                     percent(plan, on_gpu) + " of the parameters";
+  if (on_gpu < asked)
+    line += "; " + percent(plan, asked) + " were asked for, but the GPU has no more room";
+  plan.choices.push_back(line);
+}
+
+}  // namespace sluice::plan

@@ -1,0 +1,143 @@
+// Optimizer states that a GPU keeps and updates: what offload_optimizer's "ratio" leaves to it.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "plans.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/plan/make_plan.hpp"
+#include "sluice/plan/prediction.hpp"
+
+namespace sluice::plan {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+MachineFacts with_gpu(std::uint64_t free_bytes = 8 * kGiB) {
+  MachineFacts machine = roomy_machine();
+  machine.device.gpu = GpuFacts{0, "NVIDIA Test", free_bytes, free_bytes};
+  machine.device.host_addressable = false;
+  return machine;
+}
+config::TrainConfig asking(double ratio, Device weights = Device::cpu) {
+  config::TrainConfig config = train_config(Device::cpu, weights, 1024, 1024);
+  config.gradient_clipping = 1;
+  config.zero.offload_optimizer.ratio = ratio;
+  return config;
+}
+Plan plan_of(const config::TrainConfig& config, const MachineFacts& machine = with_gpu()) {
+  return make_plan(config, model_config(8, 256), Placement::configured, machine);
+}
+std::size_t units_on_gpu(const Plan& plan) {
+  return static_cast<std::size_t>(
+      std::count_if(plan.units.begin(), plan.units.end(), device_has_all_of));
+}
+// Elements of these units, of all.
+double share_of(const Plan& plan, std::size_t units) {
+  double some = 0, all = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const auto count = static_cast<double>(plan.layouts[u].flat_count);
+    all += count;
+    some += u < units ? count : 0;
+  }
+  return some / all;
+}
+
+TEST(StatesOnGpu, AreTheShareThatIsAskedForFromTheFirstUnitOn) {
+  for (const double ratio : {0.0, 0.3, 0.5, 0.75}) {
+    SCOPED_TRACE(ratio);
+    const Plan plan = plan_of(asking(ratio));
+    const std::size_t units = units_on_gpu(plan);
+    EXPECT_LE(share_of(plan, units), 1 - ratio + 1e-9);
+    EXPECT_TRUE(units == plan.units.size() || share_of(plan, units + 1) > 1 - ratio);
+    for (std::size_t u = 0; u < plan.units.size(); ++u) {
+      EXPECT_EQ(device_has_all_of(plan.units[u]), u < units) << u;
+      EXPECT_EQ(plan.units[u].states, u < units ? Tier::device : Tier::host) << u;
+    }
+    EXPECT_THAT(plan.choices,
+                Contains(StartsWith("ratio: the GPU keeps and updates the states of " +
+                                    std::to_string(units) + " of 10 units")));
+    EXPECT_THAT(plan.choices, Not(Contains(HasSubstr("is used up"))));
+    EXPECT_LE(plan.planned.tiers.device, *plan.budget.device_bytes);
+  }
+}
+
+TEST(StatesOnGpu, AreNoneByDefault) {
+  const Plan plan = plan_of(asking(1));
+  EXPECT_EQ(units_on_gpu(plan), 0U);
+  EXPECT_THAT(plan.choices, Not(Contains(StartsWith("ratio"))));
+}
+
+// Neither activations nor other homes make room for them.
+TEST(StatesOnGpu, TakeWhatTheRestLeaves) {
+  std::size_t fewest = 10, most = 0;
+  for (std::uint64_t device_bytes = 120 * kMiB; device_bytes < 400 * kMiB;
+       device_bytes += 8 * kMiB) {
+    SCOPED_TRACE(device_bytes);
+    config::TrainConfig config = asking(1);
+    config.sluice.device_bytes.value = device_bytes;
+    const Plan without = plan_of(config);
+    config.zero.offload_optimizer.ratio = 0;
+    const Plan plan = plan_of(config);
+    const std::size_t units = units_on_gpu(plan);
+    fewest = std::min(fewest, units);
+    most = std::max(most, units);
+    EXPECT_LE(plan.planned.tiers.device, device_bytes);
+    EXPECT_EQ(plan.schedule.passes.each, without.schedule.passes.each);
+    for (std::size_t u = 0; u < plan.units.size(); ++u) {
+      EXPECT_EQ(plan.units[u].activations_saved, without.units[u].activations_saved) << u;
+      EXPECT_EQ(plan.units[u].inputs, without.units[u].inputs) << u;
+    }
+    const bool all = units == plan.units.size();
+    const auto is_cut = [](const std::string& line) {
+      return line.starts_with("ratio: ") && line.ends_with("no more room");
+    };
+    EXPECT_EQ(std::ranges::any_of(plan.choices, is_cut), !all);
+  }
+  EXPECT_EQ(fewest, 0U);
+  EXPECT_EQ(most, 10U);
+}
+
+TEST(StatesOnGpu, SayWhyThereAreNone) {
+  EXPECT_THAT(plan_of(asking(0), roomy_machine()).choices,
+              Contains("ratio: unused, because there is no GPU"));
+  EXPECT_THAT(
+      plan_of(asking(0.999)).choices,
+      Contains("ratio: unused, because the share of the GPU is smaller than the first unit"));
+}
+
+TEST(StatesOnGpu, AreRefusedIfStrictWhereTheyDoNotFit) {
+  config::TrainConfig config = asking(0);
+  config.sluice.strict = true;
+  EXPECT_EQ(units_on_gpu(plan_of(config)), 10U);
+  config.sluice.device_bytes.value = 160 * kMiB;
+  try {
+    plan_of(config);
+    FAIL() << "the GPU has no room for all states";
+  } catch (const DoesNotFit& e) {
+    EXPECT_THAT(e.what(), HasSubstr("\"strict\": true does not allow: ratio: "));
+  }
+}
+
+TEST(StatesOnGpu, TakeNoTimeOfTheCoresAndNothingOfTheLink) {
+  MachineRates rates;
+  rates.block.first =
+      rates.block.next = {.forward = 1e-3, .forward_saving = 1e-3, .backward = 2e-3};
+  rates.update_elements_per_second = 1e6;
+  rates.copy_bytes_per_second = 1e9;
+  const Plan all = plan_of(asking(1, Device::none)), none = plan_of(asking(0, Device::none));
+  EXPECT_GT(predict(all, rates).update_seconds, 1);
+  EXPECT_LT(predict(none, rates).update_seconds, 1e-3);
+  EXPECT_GT(all.traffic.h2d_bytes, 0U);
+  EXPECT_EQ(none.traffic.h2d_bytes, 0U);
+  EXPECT_EQ(none.traffic.d2h_bytes, 0U);
+}
+
+}  // namespace
+}  // namespace sluice::plan
