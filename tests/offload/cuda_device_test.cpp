@@ -241,6 +241,20 @@ TEST_F(CudaDevice, ACopyWithNothingToWaitForPassesTheOnesThatWait) {
   EXPECT_EQ(counters.out_bytes, 2 * kBytes);
 }
 
+TEST_F(CudaDevice, KnowsWhetherAPointHasPassed) {
+  EXPECT_TRUE(device->has_passed({}));
+  Gate gate;
+  fill(a, 7, gate);
+  const ComputePoint point = device->mark_compute();
+  EXPECT_FALSE(device->has_passed(point));
+  gate.open();
+  auto to = filled(kBytes, 0);
+  device->begin_copy_out(to, a.device_span(), point).finish();
+  EXPECT_TRUE(device->has_passed(point));
+  api->fail("event_query", 1, cudaErrorIllegalAddress);
+  EXPECT_FALSE(device->has_passed(point));
+}
+
 // LibTorch computes on the default stream, and a thread of the user's that was told of no stream
 // copies on it: what such a thread has issued is compute work as well.
 TEST_F(CudaDevice, WaitsForWhatOtherThreadsIssueToTheStreamThatComputes) {

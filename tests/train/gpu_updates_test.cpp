@@ -118,6 +118,24 @@ TEST_F(GpuUpdates, NameTheParameterThatBecomesNonFinite) {
   EXPECT_EQ(message(), on_gpu);
 }
 
+// 12 bytes of an element of the GPU in each direction, and the weight of an element of the cores.
+TEST_F(GpuUpdates, MoveEachByteOnce) {
+  const plan::Plan plan = plan_of({.weights = Home::none, .tied = false, .gpu_updates = true}, true);
+  RunResources resources(plan, SwapMode::create, nullptr,
+                         test::make_stand_in_gpu(plan.planned.tiers.device));
+  initialise_states(resources, kSeed, std::nullopt);
+  const UpdateCounters before = resources.updater->counters();
+  StepRunner runner(resources, kSeed);
+  Progress progress;
+  const UpdateSettings update = next_update(resources, progress, false);
+  runner.end_step(runner.forward_backward(data(), 1, 1, update, [] {}), update, progress);
+  runner.finish_updates();
+  const UpdateCounters after = resources.updater->counters();
+  const std::uint64_t of_gpu = after.device_elements;
+  EXPECT_EQ(after.h2d_bytes - before.h2d_bytes, 12 * of_gpu + 2 * (after.elements - of_gpu));
+  EXPECT_EQ(after.d2h_bytes - before.d2h_bytes, 12 * of_gpu);
+}
+
 TEST_F(GpuUpdates, TellOfATransferThatFails) {
   using Failing = FailingGpu::Failing;
   plan::Plan plan = plan_of(kCase, true);

@@ -103,6 +103,12 @@ class CudaDevice final : public GpuDevice {
   }
 
   ComputePoint mark_compute() override { return mark(points_); }
+  // An error of the GPU is left to what comes next.
+  bool has_passed(const ComputePoint& point) const override {
+    if (point.event() == nullptr) return true;
+    return api_->set_device(index_) == cudaSuccess &&
+           api_->event_query(static_cast<cudaEvent_t>(point.event())) == cudaSuccess;
+  }
   ComputePoint mark_time() override { return mark(timed_points_); }
   std::optional<GpuClock::Time> time_of(const ComputePoint& timed) override {
     SLUICE_CUDA(*api_, set_device(index_), kMarking);

@@ -119,8 +119,12 @@ void TileIo::add_weight_write(const TileRange& range, Bytes data,
     tickets.push_back(resources_.io->begin_write(*part.file, part.offset_bytes, data));
     moved.nvme_written_bytes += data.size();
   } else {
-    tickets.push_back(resources_.device->begin_copy_in(
-        weights.device_memory().subspan(offset_bytes, data.size()), data, after));
+    // A GPU serves a busy stream for tens of milliseconds before it turns to another one of that
+    // direction. So weights that need not wait go in the stream of the tiles that the GPU updates.
+    offload::Device& device = *resources_.device;
+    tickets.push_back(
+        device.begin_copy_in(weights.device_memory().subspan(offset_bytes, data.size()), data,
+                             device.has_passed(after) ? offload::ComputePoint() : after));
     moved.h2d_bytes += data.size();
   }
 }

@@ -212,7 +212,7 @@ void DeviceUpdates::begin_reads(Tile& tile) {
     moved_bytes += from.size();
   };
   const models::StateFormat& format = plan_.state_format;
-  for (std::size_t i = 0; i < format.part_count(); ++i) {
+  for (std::size_t i = format.is_split() ? 1 : 0; i < format.part_count(); ++i) {
     if (is_on_host(tile.range.unit, i)) copy_in(tile.memory.states[i], host_part(tile.range, i));
   }
   if (!plan::tile_holds_gradient(plan_.units[tile.range.unit]))
