@@ -107,6 +107,14 @@ class LateDevice final : public Device {
     return ComputePoint(std::move(point));
   }
   ComputePoint mark_time() override { return mark_compute(); }
+  bool has_passed(const ComputePoint& point) override {
+    if (point.event() == nullptr) return true;
+    MutexLock lock(mutex_);
+    const std::uint64_t index = static_cast<const Point*>(point.event())->index;
+    if (index > reached_) return false;
+    know(index);  // the host was told
+    return true;
+  }
   using Device::begin_copy_in;
   using Device::begin_copy_out;
   using Device::begin_copy_within;

@@ -104,7 +104,7 @@ class CudaDevice final : public GpuDevice {
 
   ComputePoint mark_compute() override { return mark(points_); }
   // An error of the GPU is left to what comes next.
-  bool has_passed(const ComputePoint& point) const override {
+  bool has_passed(const ComputePoint& point) override {
     if (point.event() == nullptr) return true;
     return api_->set_device(index_) == cudaSuccess &&
            api_->event_query(static_cast<cudaEvent_t>(point.event())) == cudaSuccess;

@@ -81,7 +81,7 @@ class Device {
   // The point after all compute work issued so far, by any thread. Throws CudaError.
   virtual ComputePoint mark_compute() = 0;
   // Whether compute work has surely passed the point. A device that cannot tell says no.
-  virtual bool has_passed(const ComputePoint& point) const { return point.event() == nullptr; }
+  virtual bool has_passed(const ComputePoint& point) { return point.event() == nullptr; }
   // Like mark_compute(), but timed: query it with time_of(). Throws CudaError.
   virtual ComputePoint mark_time() = 0;
   // When compute work reached a point of mark_time(), by the host's clock; nullopt: not yet
