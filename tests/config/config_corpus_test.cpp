@@ -57,7 +57,7 @@ const Expected kCorpus[] = {
     {"prescale", true, true,
      "note: gradient_predivide_factor: no effect with prescale_gradients, as in DeepSpeed"},
     {"progressive_layer_drop", false, false, "without it every layer runs in every step"},
-    {"ratio", true, true, "mapped: zero_optimization.offload_optimizer.ratio"},
+    {"ratio", true, true, "note: optimizer: the file has none"},
     {"sgd", true, true, ""},
     {"static_scale", true, true, "no effect unless loss_scale is 0"},
     {"sub_group_size_zero", true, true, ""},

@@ -20,7 +20,7 @@ std::string describe(const OffloadConfig& o) {
   std::ostringstream out;
   out << static_cast<int>(o.device) << ' ' << o.nvme_path << ' '
       << (o.pin_memory ? (*o.pin_memory ? "pinned" : "pageable") : "-") << ' '
-      << o.buffer_count.value_or(-1) << ' ' << o.buffer_size.value_or(0) << '\n';
+      << o.buffer_count.value_or(-1) << ' ' << o.buffer_size.value_or(0) << ' ' << o.ratio << '\n';
   return out.str();
 }
 struct ShowParameter {

@@ -120,7 +120,8 @@ TEST_F(GpuUpdates, NameTheParameterThatBecomesNonFinite) {
 
 // 12 bytes of an element of the GPU in each direction, and the weight of an element of the cores.
 TEST_F(GpuUpdates, MoveEachByteOnce) {
-  const plan::Plan plan = plan_of({.weights = Home::none, .tied = false, .gpu_updates = true}, true);
+  const plan::Plan plan =
+      plan_of({.weights = Home::none, .tied = false, .gpu_updates = true}, true);
   RunResources resources(plan, SwapMode::create, nullptr,
                          test::make_stand_in_gpu(plan.planned.tiers.device));
   initialise_states(resources, kSeed, std::nullopt);

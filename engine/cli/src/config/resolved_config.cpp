@@ -144,8 +144,7 @@ void add_offload(const std::string& section, const config::OffloadConfig& offloa
   values.emplace_back(path + "buffer_count", or_auto(offload.buffer_count));
   if (section == "offload_param")
     values.emplace_back(path + "buffer_size", or_auto(offload.buffer_size));
-  if (section == "offload_optimizer" && offload.device == Device::cpu)
-    values.emplace_back(path + "ratio", offload.ratio);
+  if (section == "offload_optimizer") values.emplace_back(path + "ratio", offload.ratio);
 }
 
 void add_zero(const config::TrainConfig& config, Values& values) {
