@@ -62,6 +62,7 @@ struct Case {
   std::uint64_t speculative = 0;  // percent of the states that have second states
   std::int64_t last_pass = 0;     // micro-batches, if not per_pass
   bool gpu_updates = false;
+  double ratio = 1;  // of the states in host memory; the GPU updates the others in no time
 };
 
 constexpr double kClipsNothing = 1e9;
@@ -86,6 +87,11 @@ const std::vector<Case> kCases = {
     {"6.7B_128K_clipping", 32, 785, 32, 2, 4096, kClipsNothing},
     {"6.7B_128K_clipping_speculative", 32, 785, 32, 2, 4096, kClipsNothing, 50},
     {"6.7B_128K_clipping_gpu_updates", 32, 785, 32, 2, 4096, kClipsNothing, 0, 0, true},
+    // As much of the states as 80 GB hold beside passes of 2 and of 1.
+    {"6.7B_128K_clipping_ratio_0.82", 32, 785, 32, 2, 4096, kClipsNothing, 0, 0, false, 0.82},
+    {"6.7B_128K_clipping_ratio_0.57", 32, 785, 32, 1, 4096, kClipsNothing, 0, 0, false, 0.57},
+    {"6.7B_128K_clipping_ratio_0.57_gpu_updates", 32, 785, 32, 1, 4096, kClipsNothing, 0, 0, true,
+     0.57},
 };
 
 constexpr std::int64_t kWidth = 64;
@@ -111,6 +117,7 @@ config::TrainConfig config_of(const Case& each) {
   config.sluice.threads.compute = 1;  // threads that wait for work would run, and hold up the time
   config.sluice.threads.optimizer = 2;
   config.sluice.updates.on_gpu = each.gpu_updates;
+  config.zero.offload_optimizer.ratio = each.ratio;
   if (each.speculative > 0)
     config.sluice.updates.speculative_bytes = {ByteBudget::Kind::percent, each.speculative};
   return config;
