@@ -117,6 +117,25 @@ TEST(OwnPlan, OnTheHostWeightsAndGradientsAreUsedAtHome) {
   EXPECT_GT(row(on_drive, "gathered units").bytes.device, 0U);
 }
 
+// The rest of a GPU belongs to activations of unknown size.
+TEST(OwnPlan, StatesStayOnTheGpuOnlyBesideKnownActivations) {
+  OwnModel model = three_calls();
+  config::TrainConfig config = train_config(Device::cpu, Device::cpu, 256, 64);
+  config.zero.offload_optimizer.ratio = 0;
+  const auto on_gpu = [&] {
+    MachineFacts machine = roomy_machine();
+    machine.device.gpu = GpuFacts{0, "NVIDIA Test", kGiB, kGiB};
+    machine.device.host_addressable = false;
+    return make_plan(config, model, Placement::configured, machine);
+  };
+  EXPECT_EQ(std::ranges::count_if(on_gpu().units, device_has_all_of), 0);
+  EXPECT_THAT(on_gpu().choices,
+              testing::Contains(testing::HasSubstr("ratio: unused, because activation_bytes is not known")));
+  model.activation_bytes = 4 * kMiB;
+  EXPECT_GT(std::ranges::count_if(on_gpu().units, device_has_all_of), 0);
+  EXPECT_LE(on_gpu().planned.tiers.device, 256 * kMiB);
+}
+
 TEST(OwnPlan, GivenActivationsAreCountedAndLetWeightsStay) {
   OwnModel model = three_calls();
   const auto kept = [](const Plan& plan) {

@@ -112,6 +112,8 @@ class LateRun : public test::DeviceRun {
                                          : make_run_device(plan, nullptr);
     return run(plan, std::move(device), kSteps, false);
   }
+  std::vector<std::vector<std::byte>> copies_of_first_step(const plan::Plan& plan,
+                                                           RunDevice device, int steps) const;
   void expect_bits_of_one_that_computes_at_once(const Case& each) const;
   void expect_updates_beside_backward(const Case& each, const std::string& update) const;
 };
@@ -315,6 +317,49 @@ TEST_F(LateRun, SpeculativeUpdatesRunWhileTheUnitsBehindThemCompute) {
                                     .layers = 6,
                                     .speculative = true},
                                    "speculative update");
+  }
+}
+
+// The states of all units after the first of `steps` steps, copied while the next ones run.
+using Copies = std::vector<std::vector<std::byte>>;
+Copies LateRun::copies_of_first_step(const plan::Plan& plan, RunDevice device, int steps) const {
+  RunResources resources(plan, SwapMode::create, nullptr, std::move(device));
+  initialise_states(resources, kSeed, std::nullopt);
+  StepRunner runner(resources, kSeed);
+  Progress progress;
+  Copies copies;
+  std::vector<Ticket> tickets;
+  for (int step = 1; step <= steps; ++step) {
+    const UpdateSettings update = next_update(resources, progress, false);
+    runner.end_step(runner.forward_backward(data(), step, 1, update, [] {}), update, progress);
+    for (std::size_t u = 0; step == 1 && u < plan.layouts.size(); ++u) {
+      StateSpans parts;
+      for (std::size_t i = 0; i < plan.state_format.part_count(); ++i) {
+        copies.emplace_back(plan.layouts[u].flat_count * plan.state_format.part(i).element_bytes);
+        parts[i] = copies.back();
+      }
+      tickets.push_back(resources.updater->begin_copy_to(u, parts));
+    }
+  }
+  runner.finish_updates();
+  finish_all(tickets);
+  return copies;
+}
+
+// The CPU copies a unit between two updates of the GPU, which has the unit for itself.
+TEST_F(LateRun, CopiesStatesOfTheGpuBetweenTwoUpdates) {
+  for (const double ratio : {0.0, 0.4}) {
+    const plan::Plan plan = plan_of({.clipping = 0, .ratio = ratio}, true);
+    ASSERT_TRUE(plan::device_has_all_of(plan.units.front()));
+    const Copies expected =
+        copies_of_first_step(plan, test::make_stand_in_gpu(plan.planned.tiers.device), 1);
+    for (const std::uint64_t seed : test::schedules(10)) {
+      SCOPED_TRACE("schedule " + std::to_string(seed));
+      const test::LateGpu gpu({.memory_bytes = plan.planned.tiers.device, .seed = seed});
+      EXPECT_EQ(copies_of_first_step(plan, gpu.run_device(), kSteps), expected);
+      EXPECT_THAT(gpu.violations(), IsEmpty());
+      if (HasFailure()) return;
+    }
   }
 }
 

@@ -106,8 +106,11 @@ class CudaDevice final : public GpuDevice {
   // An error of the GPU is left to what comes next.
   bool has_passed(const ComputePoint& point) override {
     if (point.event() == nullptr) return true;
-    return api_->set_device(index_) == cudaSuccess &&
-           api_->event_query(static_cast<cudaEvent_t>(point.event())) == cudaSuccess;
+    if (api_->set_device(index_) == cudaSuccess &&
+        api_->event_query(static_cast<cudaEvent_t>(point.event())) == cudaSuccess)
+      return true;
+    api_->forget_error();  // "not ready" is one
+    return false;
   }
   ComputePoint mark_time() override { return mark(timed_points_); }
   std::optional<GpuClock::Time> time_of(const ComputePoint& timed) override {

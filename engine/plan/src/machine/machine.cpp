@@ -92,6 +92,11 @@ constexpr bool kTrainsOnGpus = true;
 #else
 constexpr bool kTrainsOnGpus = false;
 #endif
+#if SLUICE_HAVE_GPU_KERNELS
+constexpr bool kHasGpuKernels = true;
+#else
+constexpr bool kHasGpuKernels = false;
+#endif
 
 void choose_device(MachineFacts& facts, const config::ComputeDevice& asked) {
   using Kind = config::ComputeDevice::Kind;
@@ -114,6 +119,7 @@ void choose_device(MachineFacts& facts, const config::ComputeDevice& asked) {
                       .free_bytes = offload::cuda_free_bytes(gpu_index),
                       .bus_id = gpu.bus_id};
   facts.device.host_addressable = false;
+  facts.device.has_update_kernels = kHasGpuKernels && gpu.major >= 8;
   const offload::CudaPages pages = offload::find_cuda_pages(gpu_index);
   facts.device.gpu->page_bytes = pages.page_bytes;
   if (pages.page_bytes == 0) {

@@ -34,6 +34,7 @@ std::uint64_t add_tiles_of_cores(UpdateRing& ring, std::uint64_t room_bytes) {
 std::string why_none(const Plan& plan, std::uint64_t tile_bytes, const TierBytes& room) {
   if (plan.device.host_addressable) return "the device is the host";
   if (!plan.config.sluice.overlap) return "overlap is off";
+  if (!plan.device.has_update_kernels) return "this build has no kernels for updates on this GPU";
   if (tile_bytes == 0)
     return "no unit has its weights at home on the GPU and its states in host memory";
   if (room.device / pool_bytes(tile_bytes) < kLeastTiles) {

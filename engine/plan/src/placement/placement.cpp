@@ -117,6 +117,7 @@ void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& prefe
     UnitPlacement& unit = plan.units[u];
     unit.frozen = plan.layouts[u].frozen;
     unit.device_host_addressable = plan.device.host_addressable;
+    unit.device_has_kernels = plan.device.has_update_kernels;
     unit.uses_host_homes = uses_host_homes(plan);
     unit.weights = weights;
     unit.states = states == Tier::nvme && u < preferences.units_off_nvme ? Tier::host : states;
@@ -213,7 +214,7 @@ void note_activations(Plan& plan, const Preferences& preferences) {
 void note_choices(Plan& plan, const Overlap& overlap, const Preferences& preferences,
                   std::size_t on_gpu) {
   std::vector<bool> kept(plan.units.size(), false);
-  std::fill_n(kept.begin(), on_gpu, true);
+  for (std::size_t u = 0; u < on_gpu; ++u) kept[u] = !plan.units[u].frozen;
   note_spill(plan, "weights", tier_of(plan.config.zero.offload_param.device),
              &UnitPlacement::weights, kept);
   note_spill(plan, "optimizer states", tier_of(plan.config.zero.offload_optimizer.device),
@@ -257,17 +258,24 @@ void use_overlap_and_rings(Plan& plan, const Overlap& overlap, const RingSizes& 
   plan.rings.gradient_slots = plan.rings.gradient_slot_bytes > 0 ? rings.gradient_slots : 0;
 }
 
-Shortfall place_with(Plan& plan, const StepModel& model, const Overlap& overlap,
-                     const RingSizes& rings, const Preferences& preferences, std::size_t on_gpu) {
+struct Placed {
+  Shortfall shortfall;
+  std::vector<UnitPlacement> leaving;  // the units when all had left the device that must
+};
+
+Placed place_with(Plan& plan, const StepModel& model, const Overlap& overlap,
+                  const RingSizes& rings, const Preferences& preferences, std::size_t on_gpu) {
   plan.rings.update.device_tiles = 0;
   place_as_asked(plan, rings, preferences, on_gpu);
   plan.choices.clear();
-  Shortfall shortfall;
+  Placed placed;
+  Shortfall& shortfall = placed.shortfall;
   const TierNeeds needs = needs_of(plan, model, overlap, rings);
 
   Demotion from_device(items_in_order(plan, Tier::device, preferences), Tier::device, Tier::host);
   from_device.until(needs.device_bytes,
                     preferences.least_on_device ? 0 : *plan.budget.device_bytes);
+  placed.leaving = plan.units;
   if (may_promote(plan) && !preferences.least_on_device) promote_to_device(plan, needs);
   shortfall.device_bytes = over(needs.device_bytes(), *plan.budget.device_bytes);
 
@@ -280,15 +288,16 @@ Shortfall place_with(Plan& plan, const StepModel& model, const Overlap& overlap,
   shortfall.host_bytes = over(needs.host_bytes(), *plan.budget.host_bytes);
 
   use_overlap_and_rings(plan, overlap, rings);
-  if (!shortfall.fits()) return shortfall;
+  if (!shortfall.fits()) return placed;
   const TierBytes room{*plan.budget.device_bytes - needs.device_bytes(),
                        *plan.budget.host_bytes - needs.host_bytes(), 0};
+  const std::uint64_t flags_bytes = update_flags_bytes(plan).device;
   const TierBytes tiles = add_device_tiles(plan, room);
   use_spare_memory(plan, preferences, room.host - tiles.host);
   retain_units(plan, model, overlap, preferences,
-               home_bytes(plan, Tier::device) + update_flags_bytes(plan).device + tiles.device);
+               home_bytes(plan, Tier::device) + flags_bytes + tiles.device);
   note_choices(plan, overlap, preferences, on_gpu);
-  return shortfall;
+  return placed;
 }
 
 }  // namespace
@@ -310,15 +319,21 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
   const auto with = [&](std::size_t on_gpu) {
     return place_with(plan, model, overlap, rings, preferences, on_gpu);
   };
-  const Shortfall without = with(0);
-  if (!without.fits() || !wants_states_on_gpu(plan)) return without;
-  const UnitsOnGpu fits = [&, units = plan.units](std::size_t on_gpu) {
-    return with(on_gpu).fits() && leaves_the_rest(plan, units, on_gpu) &&
-           has_kept_blocks(plan, model, overlap);
+  const Placed without = with(0);
+  if (!wants_states_on_gpu(plan)) return without.shortfall;
+  const std::vector<UnitPlacement> units = plan.units;
+  const Spread before{without.leaving, units};
+  const TryUnitsOnGpu attempt = [&](std::size_t on_gpu) {
+    const Placed placed = with(on_gpu);
+    if (placed.shortfall.device_bytes > 0) return UnitsOnGpu::too_many;
+    if (!placed.shortfall.fits()) return UnitsOnGpu::too_few;
+    const bool good = leaves_the_rest({placed.leaving, plan.units}, before, on_gpu) &&
+                      has_kept_blocks(plan, model, overlap);
+    return good ? UnitsOnGpu::fit : UnitsOnGpu::too_many;
   };
-  const std::size_t most = preferences.least_on_device ? 0 : most_on_gpu(plan, fits);
-  const Shortfall shortfall = with(most);
-  note_states_on_gpu(plan, most);
+  const std::size_t most = preferences.least_on_device ? 0 : most_on_gpu(plan, attempt);
+  const Shortfall shortfall = with(most).shortfall;
+  if (shortfall.fits()) note_states_on_gpu(plan, most);
   return shortfall;
 }
 
@@ -330,6 +345,7 @@ void place_resident(Plan& plan) {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     plan.units[u].frozen = plan.layouts[u].frozen;
     plan.units[u].device_host_addressable = plan.device.host_addressable;
+    plan.units[u].device_has_kernels = plan.device.has_update_kernels;
     if (plan.own_loop()) continue;
     if (u > 0) plan.units[u].inputs.assign(plan.schedule.passes.last, Tier::device);
     plan.units[u].activations_saved = save && u + 1 < plan.units.size();

@@ -41,16 +41,21 @@ std::string percent(const Plan& plan, std::size_t units) {
 }
 
 std::string why_none(const Plan& plan) {
-  if (!may_promote(plan)) {
-    return plan.device.gpu ? "activation_bytes is not known, and they need the GPU's memory"
-                           : "there is no GPU";
-  }
-  return units_asked(plan) == 0 ? "the share of the GPU is smaller than the first unit" : "";
+  if (!plan.device.gpu) return "there is no GPU";
+  if (!plan.device.has_update_kernels)
+    return "this build has no kernels for updates on this GPU";
+  if (!may_promote(plan))
+    return "activation_bytes is not known, and activations need the GPU's memory";
+  return elements_of(plan, units_asked(plan)) == 0
+             ? "the share of the GPU is smaller than the first unit"
+             : "";
 }
 
-// Homes and activations of a unit that do not follow from where its states are.
-bool is_alike(const UnitPlacement& a, const UnitPlacement& b) {
-  return a.inputs == b.inputs && a.activations_saved == b.activations_saved;
+// Units that have states.
+std::ptrdiff_t trained(const Plan& plan, std::size_t units) {
+  const auto begin = plan.units.begin();
+  return std::count_if(begin, begin + static_cast<std::ptrdiff_t>(units),
+                       [](const UnitPlacement& unit) { return !unit.frozen; });
 }
 
 }  // namespace
@@ -65,30 +70,39 @@ bool wants_states_on_gpu(const Plan& plan) {
   return asked.device == config::OffloadConfig::Device::cpu && asked.ratio < 1;
 }
 
-std::size_t most_on_gpu(const Plan& plan, const UnitsOnGpu& fits) {
+std::size_t most_on_gpu(const Plan& plan, const TryUnitsOnGpu& attempt) {
   if (!why_none(plan).empty()) return 0;
-  std::size_t low = 0;
+  std::size_t most = 0;
+  std::size_t low = 1;
   std::size_t high = units_asked(plan);
-  while (low < high) {
-    const std::size_t middle = (low + high + 1) / 2;
-    if (fits(middle)) {
-      low = middle;
-    } else {
+  while (low <= high) {
+    const std::size_t middle = (low + high) / 2;
+    const UnitsOnGpu found = attempt(middle);
+    if (found == UnitsOnGpu::fit) most = middle;
+    if (found == UnitsOnGpu::too_many) {
       high = middle - 1;
+    } else {
+      low = middle + 1;
     }
   }
-  return low;
+  return most;
 }
 
-bool leaves_the_rest(const Plan& plan, const std::vector<UnitPlacement>& before,
-                     std::size_t on_gpu) {
-  for (std::size_t u = 0; u < plan.units.size(); ++u) {
-    const UnitPlacement& unit = plan.units[u];
-    if (!is_alike(unit, before[u])) return false;
-    if (u < on_gpu && !unit.frozen && !device_has_all_of(unit)) return false;
-    if (u >= on_gpu &&
-        (unit.weights != before[u].weights || unit.gradients != before[u].gradients ||
-         unit.gathered_until_backward != before[u].gathered_until_backward))
+bool leaves_the_rest(const Spread& with, const Spread& without, std::size_t on_gpu) {
+  for (std::size_t u = 0; u < with.placed.size(); ++u) {
+    const UnitPlacement& unit = with.placed[u];
+    const UnitPlacement& before = without.placed[u];
+    if (with.leaving[u].inputs != without.leaving[u].inputs) return false;
+    if (before.activations_saved && !unit.activations_saved) return false;
+    if (u < on_gpu && !unit.frozen) {
+      if (unit.states != Tier::device || unit.weights != Tier::device ||
+          unit.gradients != Tier::device)
+        return false;
+      continue;
+    }
+    if (with.leaving[u].weights != without.leaving[u].weights ||
+        with.leaving[u].gradients != without.leaving[u].gradients ||
+        (before.gathered_until_backward && !unit.gathered_until_backward))
       return false;
   }
   return true;
@@ -110,11 +124,11 @@ void note_states_on_gpu(Plan& plan, std::size_t on_gpu) {
     return;
   }
   const std::size_t asked = units_asked(plan);
-  std::string line = "ratio: the GPU keeps and updates the states of " + std::to_string(on_gpu) +
-                     " of " + std::to_string(plan.units.size()) + " units, " +
+  std::string line = "ratio: the GPU keeps and updates the states of " + std::to_string(trained(plan, on_gpu)) +
+                     " of " + std::to_string(trained(plan, plan.units.size())) + " units, " +
                      percent(plan, on_gpu) + " of the parameters";
   if (on_gpu < asked)
-    line += "; " + percent(plan, asked) + " were asked for, but the GPU has no more room";
+    line += "; " + percent(plan, asked) + " were asked for, but the memory has no more room";
   plan.choices.push_back(line);
 }
 

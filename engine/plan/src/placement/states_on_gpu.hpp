@@ -14,21 +14,28 @@
 
 namespace sluice::plan {
 
-// Whether a plan with that many of the first units on the GPU is acceptable.
-using UnitsOnGpu = std::function<bool(std::size_t)>;
+// How a plan is with that many of the first units on the GPU. too_few: host memory is short, and
+// more units there would free some of it. too_many: the GPU is short, or something else would leave
+// it.
+enum class UnitsOnGpu { too_few, fit, too_many };
+using TryUnitsOnGpu = std::function<UnitsOnGpu(std::size_t)>;
 
 // Everything of the unit has its home on the device.
 void keep_on_gpu(UnitPlacement& unit);
 
 // The configuration leaves a share of the states to the GPU.
 bool wants_states_on_gpu(const Plan& plan);
-// The most units, up to the share, for which `fits` holds; it holds for 0. 0 where the plan has no
-// GPU, or does not know its activations.
-std::size_t most_on_gpu(const Plan& plan, const UnitsOnGpu& fits);
-// Whether the plan differs from the one without units on the GPU, whose units are `before`, in
-// these only: nothing else has left the device, and no more is recomputed.
-bool leaves_the_rest(const Plan& plan, const std::vector<UnitPlacement>& before,
-                     std::size_t on_gpu);
+// The most units, up to the share, that fit; 0 where none do, where the plan has no GPU with
+// kernels for updates, and where it does not know its activations.
+std::size_t most_on_gpu(const Plan& plan, const TryUnitsOnGpu& attempt);
+// The units of a plan: when all had left the device that must, and in the end.
+struct Spread {
+  const std::vector<UnitPlacement>& leaving;
+  const std::vector<UnitPlacement>& placed;
+};
+// Whether a plan with units on the GPU takes nothing from the others that they have without: no
+// more leaves the device, is gathered anew or is computed again.
+bool leaves_the_rest(const Spread& with, const Spread& without, std::size_t on_gpu);
 // Whether the device's budget has room for the blocks that stay mapped between their uses.
 bool has_kept_blocks(const Plan& plan, const StepModel& model, const Overlap& overlap);
 // Adds a line of `choices`: how much is on the GPU, and why not more.

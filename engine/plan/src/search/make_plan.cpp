@@ -118,6 +118,7 @@ Plan describe(const config::TrainConfig& config, const Subject& subject, Placeme
   plan.device.host_addressable = machine.device.host_addressable;
   plan.device.gpu = machine.device.gpu;
   plan.device.has_nccl = machine.device.has_nccl;
+  plan.device.has_update_kernels = machine.device.has_update_kernels;
   plan.planned.runtime_bytes = plan.device.gpu ? kGpuRuntimeBytes : kRuntimeBytes;
   const bool of_this_shape = machine.device.workspaces &&
                              machine.device.workspaces->micro_batch == config.micro_batch_size &&

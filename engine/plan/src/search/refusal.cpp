@@ -39,7 +39,7 @@ std::vector<std::string> downgrades(const Plan& plan) {
   std::vector<std::string> lines;
   for (const std::string& choice : plan.choices) {
     if (choice.starts_with("weights: ") || choice.starts_with("optimizer states: ") ||
-        choice.starts_with("no prefetch") || choice.starts_with("ratio: unused") ||
+        choice.starts_with("no prefetch") ||
         ((choice.starts_with("cache: ") || choice.starts_with("ratio: ")) &&
          choice.ends_with("no more room"))) {
       lines.push_back(refuse + choice);

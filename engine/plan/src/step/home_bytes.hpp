@@ -44,7 +44,7 @@ bool uses_files(const Plan& plan);
 // Memory of a GPU for blocks that stay mapped between their uses, where the budget has room for all
 // of them.
 std::uint64_t most_kept_bytes(const Plan& plan, std::uint64_t workspace_bytes);
-// A page on either side for what such updates say: whether a result is non-finite.
+// A page on either side where the device updates units: whether a result is non-finite.
 TierBytes update_flags_bytes(const Plan& plan);
 
 }  // namespace sluice::plan

@@ -52,13 +52,14 @@ bool gradients_used_at_home(const UnitPlacement& unit) {
 }
 
 bool device_has_all_of(const UnitPlacement& unit) {
-  return !unit.frozen && !unit.device_host_addressable && unit.weights == Tier::device &&
-         unit.gradients == Tier::device && unit.states == Tier::device;
+  return !unit.frozen && !unit.device_host_addressable && unit.device_has_kernels &&
+         unit.weights == Tier::device && unit.gradients == Tier::device &&
+         unit.states == Tier::device;
 }
 
 bool device_can_update(const UnitPlacement& unit) {
-  return !unit.frozen && !unit.device_host_addressable && unit.weights == Tier::device &&
-         unit.states == Tier::host && unit.gradients != Tier::nvme;
+  return !unit.frozen && !unit.device_host_addressable && unit.device_has_kernels &&
+         unit.weights == Tier::device && unit.states == Tier::host && unit.gradients != Tier::nvme;
 }
 
 }  // namespace sluice::plan

@@ -17,7 +17,6 @@ RunDevice make_gpu(const plan::GpuFacts& gpu, std::uint64_t memory_bytes, Tensor
   if (tensors == TensorMemory::budget) offload::let_cuda_waits_sleep(gpu.index);
   RunDevice made;
   made.gpu = load_gpu_compute(gpu.index, tensors);
-  made.has_update_kernels = made.gpu->has_kernels();
   made.device = offload::make_cuda_device({.index = gpu.index,
                                            .memory_bytes = memory_bytes,
                                            .page_bytes = gpu.page_bytes,

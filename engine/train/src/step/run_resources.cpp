@@ -129,13 +129,6 @@ std::unique_ptr<zero::Communicator> RunResources::for_device(
 // The optimizer's step on the device, if the device updates some unit.
 IssueStep RunResources::step_of_device() {
   if (!plan.device_updates()) return {};
-  if (!compute.has_update_kernels) {
-    files.choices.push_back(
-        "updates on the GPU: none, because this build has no kernels for it; states on the GPU are "
-        "copied to the cores and back");
-    plan::refuse_if_strict(plan.config, files.choices.back());
-    return {};
-  }
   GpuCompute* const gpu = compute.gpu.get();
   if (gpu == nullptr) {  // a stand-in, whose memory is the host's
     return [](const cpu_adam::StepArguments& step, std::uint32_t* non_finite, void*) {

@@ -122,9 +122,10 @@ void TileIo::add_weight_write(const TileRange& range, Bytes data,
     // A GPU serves a busy stream for tens of milliseconds before it turns to another one of that
     // direction. So weights that need not wait go in the stream of the tiles that the GPU updates.
     offload::Device& device = *resources_.device;
+    const bool joins = plan_.rings.update.device_tiles > 0 && device.has_passed(after);
     tickets.push_back(
         device.begin_copy_in(weights.device_memory().subspan(offset_bytes, data.size()), data,
-                             device.has_passed(after) ? offload::ComputePoint() : after));
+                             joins ? offload::ComputePoint() : after));
     moved.h2d_bytes += data.size();
   }
 }

@@ -72,18 +72,18 @@ Ticket TileScheduler::begin(std::size_t unit, TileWork work) {
     {
       MutexLock lock(mutex_);
       at_work_.erase(unit);
+      note_change();
     }
     if (device_) device_->wake();
   };
-  const bool of_device = is_of_device_alone(unit, work);
-  const bool whole = of_device || needs_no_tile(unit, work);
+  const bool whole = is_of_device_alone(unit, work) || needs_no_tile(unit, work);
   const std::size_t tiles = whole ? 1 : placement_.tiles_of(unit);
   auto countdown = std::make_shared<UnitCountdown>(tiles, std::move(work));
   Ticket ticket = countdown->ticket();
   {
     MutexLock lock(mutex_);
-    if (of_device) device_->announce_unit();
     waiting_.emplace(unit, Waiting{std::move(countdown), 0, tiles});
+    note_change();
   }
   if (device_) device_->wake();
   post([this] { run_waiting(); });
@@ -113,6 +113,7 @@ UpdateCounters TileScheduler::counters() const {
 // ahead come after all updates, because nobody waits for them.
 void TileScheduler::run_waiting() {
   while (true) {
+    const std::uint64_t seen = changes();
     advance();
     if (!pieces_.empty()) {
       pieces_.run([this] { advance(); });
@@ -131,7 +132,7 @@ void TileScheduler::run_waiting() {
       continue;
     }
     if (!waits) return;
-    if (device_) device_->wait_for_end();  // of work that holds back what waits
+    if (device_) wait_for_change_after(seen);  // its work holds back what waits
   }
 }
 
@@ -149,6 +150,21 @@ void TileScheduler::advance() {
     if (!next) return;
     begin_tile(*next);
   }
+}
+
+void TileScheduler::note_change() {
+  ++changes_;
+  changed_.notify_all();
+}
+
+std::uint64_t TileScheduler::changes() const {
+  MutexLock lock(mutex_);
+  return changes_;
+}
+
+void TileScheduler::wait_for_change_after(std::uint64_t seen) {
+  MutexLock lock(mutex_);
+  while (changes_ == seen) changed_.wait(mutex_);
 }
 
 // Whether work waits that the CPU does, now or later.
@@ -193,8 +209,8 @@ std::optional<TileScheduler::NextTile> TileScheduler::take_tile(bool tile_is_fre
   return std::nullopt;
 }
 
-// Of the first waiting unit that the device can update: the last tile that nobody has taken, or the
-// whole unit.
+// The first waiting unit that the device can update: its last tile that nobody has taken, or all of
+// it.
 std::optional<DeviceUpdates::Job> TileScheduler::take_for_device(const DeviceUpdates::Free& free) {
   MutexLock lock(mutex_);
   std::optional<std::size_t> held_back;  // a unit whose earlier work has not begun

@@ -5,8 +5,8 @@
 // executor's threads, the updater's among them, take as they come free: pieces of the earliest unit
 // in forward order first. A unit that the device has all of is updated by the device alone. Where
 // the plan has tiles on the device, it computes some: the last ones of a unit, while the CPU takes
-// the first. The StateUpdater says what the work is, TilePlacement
-// where the bytes are, and TileIo moves them. Not installed.
+// the first. The StateUpdater says what the work is, TilePlacement where the bytes are, and TileIo
+// moves them. Not installed.
 
 #include <cstdint>
 #include <deque>
@@ -100,6 +100,10 @@ class TileScheduler {
   // On the thread of the device's updates.
   std::optional<DeviceUpdates::Job> take_for_device(const DeviceUpdates::Free& free);
   bool work_waits() const;
+  // Work came or ended.
+  void note_change() SLUICE_REQUIRES(mutex_);
+  std::uint64_t changes() const;
+  void wait_for_change_after(std::uint64_t seen);
   void begin_tile(const NextTile& next);
   void begin_unit_at_home(const NextTile& next, const std::shared_ptr<TileEnd>& end);
   bool needs_no_tile(std::size_t unit, const TileWork& work) const;
@@ -133,6 +137,8 @@ class TileScheduler {
   std::deque<Ticket> detached_;  // confined to the thread that calls begin()
   mutable Mutex mutex_;
   std::multimap<std::size_t, Waiting> waiting_ SLUICE_GUARDED_BY(mutex_);  // by unit
+  std::uint64_t changes_ SLUICE_GUARDED_BY(mutex_) = 0;
+  CondVar changed_;
   // By unit: the work that has begun and not ended.
   std::map<std::size_t, const UnitCountdown*> at_work_ SLUICE_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<AheadTile>> computed_ahead_ SLUICE_GUARDED_BY(mutex_);

@@ -41,6 +41,9 @@ struct DeviceFacts {
   std::optional<models::UnitWorkspaces> workspaces;
   // Ranks exchange the memory of their GPUs by NCCL. Otherwise it goes through host memory.
   bool has_nccl = false;
+  // The device can compute optimizer steps. False for a GPU of a build without nvcc, and for one
+  // before compute capability 8.0.
+  bool has_update_kernels = true;
 };
 
 // The planner's view of the machine. probe_machine() fills it in; tests may write it by hand.

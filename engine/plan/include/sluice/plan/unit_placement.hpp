@@ -22,6 +22,7 @@ enum class PartPlace { weights, memory, tile };
 struct UnitPlacement {
   bool frozen = false;
   bool device_host_addressable = true;  // as DeviceFacts::host_addressable
+  bool device_has_kernels = true;       // as DeviceFacts::has_update_kernels
   // The device is the host and imitates no other one: homes in host memory are used there.
   bool uses_host_homes = false;
   offload::Tier weights = offload::Tier::device;    // 16-bit (or fp32) weights
@@ -61,8 +62,8 @@ bool tile_holds_gradient(const UnitPlacement& unit);
 // One rank's weights, or its gradient, are used at home: no copy of them is made on the device.
 bool weights_used_at_home(const UnitPlacement& unit);
 bool gradients_used_at_home(const UnitPlacement& unit);
-// Weights, gradient and states are at home on a device whose memory is not host_addressable. The
-// device updates the unit where they are, if the build has kernels for it.
+// Weights, gradient and states are at home on a device whose memory is not host_addressable, and
+// which updates the unit where they are.
 bool device_has_all_of(const UnitPlacement& unit);
 // The device can update the unit by tiles: weights are there, states come by copies and go back,
 // and the gradient comes too or is there.

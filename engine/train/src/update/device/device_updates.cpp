@@ -81,12 +81,6 @@ void DeviceUpdates::wake() {
   signal_->set();
 }
 
-void DeviceUpdates::wait_for_end() const {
-  MutexLock lock(mutex_);
-  const std::uint64_t before = ended_;
-  while (ended_ == before && begun_ > ended_) ended_changed_.wait(mutex_);
-}
-
 void DeviceUpdates::run() {
   while (wait_for_signal()) {
     advance_all();
@@ -102,7 +96,8 @@ bool DeviceUpdates::wait_for_signal() {
 }
 
 std::ptrdiff_t DeviceUpdates::tiles_in(Stage stage) const {
-  return std::ranges::count_if(tiles_, [&](const Tile& tile) { return tile.stage == stage; });
+  return std::ranges::count_if(
+      tiles_, [&](const Tile& tile) { return tile.stage == stage && tile.slot < slots_.size(); });
 }
 
 DeviceUpdates::Free DeviceUpdates::what_is_free() const {
@@ -115,11 +110,6 @@ bool DeviceUpdates::can_do(std::size_t unit, const TileWork& work) const {
 
 bool DeviceUpdates::does_alone(std::size_t unit, const TileWork& work) const {
   return work.compute_on_device && plan::device_has_all_of(plan_.units[unit]);
-}
-
-void DeviceUpdates::announce_unit() {
-  MutexLock lock(mutex_);
-  ++begun_;
 }
 
 Bytes DeviceUpdates::flag_of(std::size_t slot) const {
@@ -186,10 +176,6 @@ void DeviceUpdates::begin(Job job) {
                                         .pending = {},
                                         .error = job.countdown->start()});
   free.pop_back();
-  if (!job.whole_unit) {
-    MutexLock lock(mutex_);
-    ++begun_;
-  }
   if (!tile.error) {
     tile.error = error_of([&] {
       tile.memory = memory_of(tile.slot, tile.range);
@@ -288,7 +274,8 @@ void DeviceUpdates::check(const Tile& tile) {
 void DeviceUpdates::advance_all() {
   for (auto at = tiles_.begin(); at != tiles_.end();) {
     const bool waits_for_link =
-        at->stage == Stage::computing && tiles_in(Stage::writing) >= kMostCopied;
+        at->slot < slots_.size() && at->stage == Stage::computing &&
+        tiles_in(Stage::writing) >= kMostCopied;
     if (waits_for_link || !all_done(at->pending)) {
       ++at;
       continue;
@@ -301,9 +288,6 @@ void DeviceUpdates::advance_all() {
     at->end.end(at->error);
     at = tiles_.erase(at);
     signal_->set();  // a tile before it may wait for the link
-    MutexLock lock(mutex_);
-    ++ended_;
-    ended_changed_.notify_all();
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // DeviceUpdates: the part of the optimizer step that the device computes, on a thread of its own. A
-// unit that the device has all of is updated where it is, as one job. Of other units it computes
+// unit that the device has all of is updated where it is, as one job. Other units are updated by
 // tiles: states and gradient are copied from their home in host memory into a tile of the device's
 // memory; the device computes; the states go back. Weights, and a gradient at home on the device,
 // stay where they are. TileScheduler decides which jobs these are. Not installed.
@@ -31,9 +31,9 @@ class DeviceUpdates {
   struct Job {
     TileRange range;
     std::shared_ptr<UnitCountdown> countdown;  // shared by the unit's tiles
-    bool whole_unit = false;                   // announced before
+    bool whole_unit = false;
   };
-  // What of the device is free for a next job.
+  // Whether the device has memory for a next job.
   struct Free {
     bool tile = false;
     bool place_for_unit = false;
@@ -51,14 +51,10 @@ class DeviceUpdates {
   bool can_do(std::size_t unit, const TileWork& work) const;
   // Whether the device does this work on the whole unit, and the CPU none of it.
   bool does_alone(std::size_t unit, const TileWork& work) const;
-  // `take` will have a whole unit, which counts as in flight from now on. wake() follows.
-  void announce_unit();
   // `take` may have a job now.
   void wake();
-  // Waits for the jobs that were begun, and takes no more. Called once nothing can be taken.
+  // Ends all jobs that `take` has, and then the thread.
   void stop();
-  // Blocks until a job ends. Returns at once when none is in flight.
-  void wait_for_end() const;
 
   // Bytes moved and elements updated so far.
   UpdateCounters counters() const;
@@ -119,9 +115,6 @@ class DeviceUpdates {
   std::list<Tile> tiles_;  // in flight, in the order in which they were begun
   const std::shared_ptr<Signal> signal_;
   mutable Mutex mutex_;
-  mutable CondVar ended_changed_;
-  std::uint64_t begun_ SLUICE_GUARDED_BY(mutex_) = 0;  // jobs, or announced
-  std::uint64_t ended_ SLUICE_GUARDED_BY(mutex_) = 0;
   UpdateCounters counters_ SLUICE_GUARDED_BY(mutex_);
   std::thread thread_;  // last: it starts when all it uses is there
 };
