@@ -197,7 +197,9 @@ def watched(
     command = shlex.join(line)
     row.commands.append(command)
     print(f"$ {command}", flush=True)
-    left = max(0.0, row.seconds_left() - row.place.pick(*GRACE_SECONDS))
+    # No more than a quarter of a short row waits for the end of a step.
+    grace = min(row.place.pick(*GRACE_SECONDS), row.seconds_left() / 4)
+    left = max(0.0, row.seconds_left() - grace)
     end = time.monotonic() + (left if limit is None else min(limit, left))
     environment = {**row.place.environment, **more}
     with (report / "output.log").open("wb") as log:
@@ -206,7 +208,7 @@ def watched(
             line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
         )
         try:
-            cut = watch.until(process, end)
+            cut = watch.until(process, end, grace)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -246,7 +248,7 @@ class Watch:
         self.begin = time.monotonic()
         self.first_step_seconds: float | None = None
 
-    def until(self, process: subprocess.Popen, end: float) -> bool:
+    def until(self, process: subprocess.Popen, end: float, grace: float) -> bool:
         """Whether it had to be told to end."""
         told = 0.0
         seen = 0
@@ -263,7 +265,7 @@ class Watch:
             if not told and now > end:
                 told = now
                 process.send_signal(signal.SIGTERM)
-            elif told and now > told + 0.9 * self.place.pick(*GRACE_SECONDS):
+            elif told and now > told + 0.9 * grace:
                 process.kill()
         return told > 0
 

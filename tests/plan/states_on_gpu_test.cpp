@@ -167,6 +167,9 @@ TEST(StatesOnGpu, AreNoneWhereTheBuildHasNoKernels) {
   config.sluice.updates.on_gpu = true;
   EXPECT_THAT(plan_of(config, machine).choices,
               Contains(HasSubstr("gpu_updates: unused, because this build has no kernels")));
+  config.zero.offload_optimizer.device = Device::none;
+  EXPECT_THAT(plan_of(config, machine).choices,
+              Contains(StartsWith("updates of states on the GPU: on the cores")));
 }
 
 TEST(StatesOnGpu, SayWhyThereAreNone) {

@@ -179,6 +179,15 @@ void note_attention(Plan& plan) {
       "sequence and its scores are in memory");
 }
 
+void note_kernels(Plan& plan) {
+  if (plan.device.has_update_kernels ||
+      std::none_of(plan.units.begin(), plan.units.end(), states_copied_to_tile))
+    return;
+  plan.choices.push_back(
+      "updates of states on the GPU: on the cores, with copies there and back, because this build "
+      "has no kernels for this GPU");
+}
+
 std::vector<std::string> complete(Plan& plan, const StepModel& model, const MachineFacts& machine) {
   std::vector<std::string> problems;
   fill_rows(plan, model);
@@ -194,6 +203,7 @@ std::vector<std::string> complete(Plan& plan, const StepModel& model, const Mach
   }
   note_ranks(plan);
   note_attention(plan);
+  note_kernels(plan);
   check_machine(plan, machine, problems);
   return problems;
 }
