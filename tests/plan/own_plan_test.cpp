@@ -129,8 +129,8 @@ TEST(OwnPlan, StatesStayOnTheGpuOnlyBesideKnownActivations) {
     return make_plan(config, model, Placement::configured, machine);
   };
   EXPECT_EQ(std::ranges::count_if(on_gpu().units, device_has_all_of), 0);
-  EXPECT_THAT(on_gpu().choices,
-              testing::Contains(testing::HasSubstr("ratio: unused, because activation_bytes is not known")));
+  EXPECT_THAT(on_gpu().choices, testing::Contains(testing::HasSubstr(
+                                    "ratio: unused, because activation_bytes is not known")));
   model.activation_bytes = 4 * kMiB;
   EXPECT_GT(std::ranges::count_if(on_gpu().units, device_has_all_of), 0);
   EXPECT_LE(on_gpu().planned.tiers.device, 256 * kMiB);

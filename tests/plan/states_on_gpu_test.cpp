@@ -162,7 +162,8 @@ TEST(StatesOnGpu, AreNoneWhereTheBuildHasNoKernels) {
   config::TrainConfig config = asking(0, Device::none);
   const Plan plan = plan_of(config, machine);
   EXPECT_EQ(units_on_gpu(plan), 0U);
-  EXPECT_THAT(plan.choices, Contains(HasSubstr("ratio: unused, because this build has no kernels")));
+  EXPECT_THAT(plan.choices,
+              Contains(HasSubstr("ratio: unused, because this build has no kernels")));
   EXPECT_FALSE(plan.device_updates());
   config.sluice.updates.on_gpu = true;
   EXPECT_THAT(plan_of(config, machine).choices,

@@ -112,8 +112,8 @@ class LateRun : public test::DeviceRun {
                                          : make_run_device(plan, nullptr);
     return run(plan, std::move(device), kSteps, false);
   }
-  std::vector<std::vector<std::byte>> copies_of_first_step(const plan::Plan& plan,
-                                                           RunDevice device, int steps) const;
+  std::vector<std::vector<std::byte>> copies_of_first_step(const plan::Plan& plan, RunDevice device,
+                                                           int steps) const;
   void expect_bits_of_one_that_computes_at_once(const Case& each) const;
   void expect_updates_beside_backward(const Case& each, const std::string& update) const;
 };

@@ -42,8 +42,7 @@ std::string percent(const Plan& plan, std::size_t units) {
 
 std::string why_none(const Plan& plan) {
   if (!plan.device.gpu) return "there is no GPU";
-  if (!plan.device.has_update_kernels)
-    return "this build has no kernels for updates on this GPU";
+  if (!plan.device.has_update_kernels) return "this build has no kernels for updates on this GPU";
   if (!may_promote(plan))
     return "activation_bytes is not known, and activations need the GPU's memory";
   return elements_of(plan, units_asked(plan)) == 0
@@ -124,8 +123,9 @@ void note_states_on_gpu(Plan& plan, std::size_t on_gpu) {
     return;
   }
   const std::size_t asked = units_asked(plan);
-  std::string line = "ratio: the GPU keeps and updates the states of " + std::to_string(trained(plan, on_gpu)) +
-                     " of " + std::to_string(trained(plan, plan.units.size())) + " units, " +
+  std::string line = "ratio: the GPU keeps and updates the states of " +
+                     std::to_string(trained(plan, on_gpu)) + " of " +
+                     std::to_string(trained(plan, plan.units.size())) + " units, " +
                      percent(plan, on_gpu) + " of the parameters";
   if (on_gpu < asked)
     line += "; " + percent(plan, asked) + " were asked for, but the memory has no more room";

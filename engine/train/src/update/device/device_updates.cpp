@@ -273,9 +273,8 @@ void DeviceUpdates::check(const Tile& tile) {
 
 void DeviceUpdates::advance_all() {
   for (auto at = tiles_.begin(); at != tiles_.end();) {
-    const bool waits_for_link =
-        at->slot < slots_.size() && at->stage == Stage::computing &&
-        tiles_in(Stage::writing) >= kMostCopied;
+    const bool waits_for_link = at->slot < slots_.size() && at->stage == Stage::computing &&
+                                tiles_in(Stage::writing) >= kMostCopied;
     if (waits_for_link || !all_done(at->pending)) {
       ++at;
       continue;
