@@ -44,7 +44,7 @@ class Rehearsal(unittest.TestCase):
         self.assertEqual(left, rows | {"tests.json", "tests.log"})
 
     def test_every_figure_is_there(self) -> None:
-        expected = {"1": 6, "2": 4, "4": 12, "5": 6, "7": 6, "8": 2, "9": 2}
+        expected = {"1": 6, "2": 4, "4": 12, "5": 7, "7": 6, "8": 2, "9": 2}
         found = {name: sum(len(of["lines"]) for of in self.row(name)["tables"]) for name in CHEAP}
         self.assertEqual(found, expected)
 

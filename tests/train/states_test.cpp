@@ -253,7 +253,8 @@ TEST(RemovedFiles, ASwapDirectoryRemovedDuringTheRunIsNotSaidToHoldAStep) {
   std::thread remover([&] {
     while (!ended && line_count(folder.path("report") + "/steps.jsonl") < 3)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls another process
-    std::filesystem::remove_all(folder.swap());
+    // All at once: files come and go there meanwhile.
+    std::filesystem::rename(folder.swap(), folder.path("away"));
   });
   const ProgramResult run = run_sluice(folder.arguments("report", 100000));
   ended = true;

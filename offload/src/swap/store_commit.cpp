@@ -1,5 +1,6 @@
 // SwapStore: what becomes of the manifest: commits in one phase and in two, and the orderly end.
 
+#include <cerrno>
 #include <cstdio>
 #include <utility>
 
@@ -64,6 +65,16 @@ Manifest SwapStore::Impl::manifest_of(std::int64_t step, const std::string& meta
 void SwapStore::Impl::write_manifest(std::int64_t step, const std::string& metadata) {
   const std::string text = to_text(manifest_of(step, metadata));
   drives_.check_still_there();
+  try {
+    put_manifest(text);
+  } catch (const IoError& error) {
+    // The directory may have gone since, and the check says what to do.
+    if (error.code().value() == ENOENT) drives_.check_still_there();
+    throw;
+  }
+}
+
+void SwapStore::Impl::put_manifest(const std::string& text) {
   drives_.mark_committed();
   MutexLock lock(mutex_);
   if (durability_ != Durability::power) {

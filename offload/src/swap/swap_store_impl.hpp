@@ -102,6 +102,7 @@ class SwapStore::Impl {
   void mark_committed(std::int64_t step, std::string metadata);
   Manifest manifest_of(std::int64_t step, const std::string& metadata) const;
   void write_manifest(std::int64_t step, const std::string& metadata);
+  void put_manifest(const std::string& text);
 
   StoreDrives drives_;
   const std::string directory_;  // the first of theirs
