@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "plans.hpp"
 #include "sluice/base/error.hpp"
@@ -49,6 +50,19 @@ double share_of(const Plan& plan, std::size_t units) {
   return some / all;
 }
 
+// Plans of one budget: all states in host memory, and as many on the GPU as fit.
+struct Both {
+  Plan without, with;
+};
+Both plans_of(std::uint64_t device_bytes, const MachineFacts& machine = with_gpu()) {
+  config::TrainConfig config = asking(1);
+  config.sluice.passes.each = 4;
+  config.sluice.device_bytes.value = device_bytes;
+  Plan without = plan_of(config, machine);
+  config.zero.offload_optimizer.ratio = 0;
+  return {std::move(without), plan_of(config, machine)};
+}
+
 TEST(StatesOnGpu, AreTheShareThatIsAskedForFromTheFirstUnitOn) {
   for (const double ratio : {0.0, 0.3, 0.5, 0.75}) {
     SCOPED_TRACE(ratio);
@@ -80,12 +94,7 @@ TEST(StatesOnGpu, TakeWhatTheRestLeaves) {
   for (std::uint64_t device_bytes = 120 * kMiB; device_bytes < 400 * kMiB;
        device_bytes += 8 * kMiB) {
     SCOPED_TRACE(device_bytes);
-    config::TrainConfig config = asking(1);
-    config.sluice.passes.each = 4;
-    config.sluice.device_bytes.value = device_bytes;
-    const Plan without = plan_of(config);
-    config.zero.offload_optimizer.ratio = 0;
-    const Plan plan = plan_of(config);
+    const auto [without, plan] = plans_of(device_bytes);
     const std::size_t units = units_on_gpu(plan);
     fewest = std::min(fewest, units);
     most = std::max(most, units);
@@ -138,13 +147,8 @@ TEST(StatesOnGpu, LeaveRoomForKeptBlocks) {
   for (std::uint64_t device_bytes = 500 * kMiB; device_bytes < 800 * kMiB;
        device_bytes += 20 * kMiB) {
     SCOPED_TRACE(device_bytes);
-    config::TrainConfig config = asking(1);
-    config.sluice.passes.each = 4;
-    config.sluice.device_bytes.value = device_bytes;
-    const std::uint64_t without = kept(plan_of(config, machine));
-    config.zero.offload_optimizer.ratio = 0;
-    const Plan plan = plan_of(config, machine);
-    EXPECT_EQ(kept(plan), without);
+    const auto [without, plan] = plans_of(device_bytes, machine);
+    EXPECT_EQ(kept(plan), kept(without));
     EXPECT_LE(plan.planned.tiers.device, device_bytes);
   }
 }

@@ -39,6 +39,8 @@ struct Result {
   std::uint64_t device_elements = 0;  // updated by the device
 };
 
+using Copies = std::vector<std::vector<std::byte>>;  // of parts of states
+
 class LateRun : public test::DeviceRun {
  protected:
   LateRun() { at::set_num_threads(1); }
@@ -112,8 +114,7 @@ class LateRun : public test::DeviceRun {
                                          : make_run_device(plan, nullptr);
     return run(plan, std::move(device), kSteps, false);
   }
-  std::vector<std::vector<std::byte>> copies_of_first_step(const plan::Plan& plan, RunDevice device,
-                                                           int steps) const;
+  Copies copies_of_first_step(const plan::Plan& plan, RunDevice device, int steps) const;
   void expect_bits_of_one_that_computes_at_once(const Case& each) const;
   void expect_updates_beside_backward(const Case& each, const std::string& update) const;
 };
@@ -321,7 +322,6 @@ TEST_F(LateRun, SpeculativeUpdatesRunWhileTheUnitsBehindThemCompute) {
 }
 
 // The states of all units after the first of `steps` steps, copied while the next ones run.
-using Copies = std::vector<std::vector<std::byte>>;
 Copies LateRun::copies_of_first_step(const plan::Plan& plan, RunDevice device, int steps) const {
   RunResources resources(plan, SwapMode::create, nullptr, std::move(device));
   initialise_states(resources, kSeed, std::nullopt);

@@ -26,12 +26,13 @@ std::uint64_t elements_of(const Plan& plan, std::size_t units) {
 // The first units whose elements are no more than the share of the GPU.
 std::size_t units_asked(const Plan& plan) {
   const auto all = static_cast<double>(elements_of(plan, plan.units.size()));
-  const double share = (1 - plan.config.zero.offload_optimizer.ratio) * all;
-  std::size_t units = 0;
-  while (units < plan.units.size() &&
-         static_cast<double>(elements_of(plan, units + 1)) <= share * (1 + 1e-9))
-    ++units;
-  return units;
+  const double share = (1 - plan.config.zero.offload_optimizer.ratio) * all * (1 + 1e-9);
+  std::uint64_t sum = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    sum += plan.units[u].frozen ? 0 : plan.layouts[u].flat_count;
+    if (static_cast<double>(sum) > share) return u;
+  }
+  return plan.units.size();
 }
 
 std::string percent(const Plan& plan, std::size_t units) {
@@ -94,9 +95,7 @@ bool leaves_the_rest(const Spread& with, const Spread& without, std::size_t on_g
     if (with.leaving[u].inputs != without.leaving[u].inputs) return false;
     if (before.activations_saved && !unit.activations_saved) return false;
     if (u < on_gpu && !unit.frozen) {
-      if (unit.states != Tier::device || unit.weights != Tier::device ||
-          unit.gradients != Tier::device)
-        return false;
+      if (!device_has_all_of(unit)) return false;
       continue;
     }
     if (with.leaving[u].weights != without.leaving[u].weights ||

@@ -97,7 +97,7 @@ bool DeviceUpdates::wait_for_signal() {
 
 std::ptrdiff_t DeviceUpdates::tiles_in(Stage stage) const {
   return std::ranges::count_if(
-      tiles_, [&](const Tile& tile) { return tile.stage == stage && tile.slot < slots_.size(); });
+      tiles_, [&](const Tile& tile) { return tile.stage == stage && has_tile(tile.slot); });
 }
 
 DeviceUpdates::Free DeviceUpdates::what_is_free() const {
@@ -137,7 +137,7 @@ DeviceTile DeviceUpdates::memory_of(std::size_t slot, const TileRange& range) co
   const StateHome& home = placement_.home(range.unit);
   const DeviceSpan weights =
       device_span_in(unit.weights_home(), range, size_of(plan_.compute_dtype));
-  DeviceTile memory = slot < slots_.size() ? memory_in_tile(slot, range) : DeviceTile();
+  DeviceTile memory = has_tile(slot) ? memory_in_tile(slot, range) : DeviceTile();
   for (std::size_t i = 0; i < format.part_count(); ++i) {
     if (format.is_split() && i == 0) {
       memory.states[i] = weights;
@@ -273,7 +273,7 @@ void DeviceUpdates::check(const Tile& tile) {
 
 void DeviceUpdates::advance_all() {
   for (auto at = tiles_.begin(); at != tiles_.end();) {
-    const bool waits_for_link = at->slot < slots_.size() && at->stage == Stage::computing &&
+    const bool waits_for_link = has_tile(at->slot) && at->stage == Stage::computing &&
                                 tiles_in(Stage::writing) >= kMostCopied;
     if (waits_for_link || !all_done(at->pending)) {
       ++at;
@@ -283,7 +283,7 @@ void DeviceUpdates::advance_all() {
       wake_at_the_end_of(*at++);
       continue;
     }
-    (at->slot < slots_.size() ? free_tiles_ : free_places_).push_back(at->slot);
+    (has_tile(at->slot) ? free_tiles_ : free_places_).push_back(at->slot);
     at->end.end(at->error);
     at = tiles_.erase(at);
     signal_->set();  // a tile before it may wait for the link

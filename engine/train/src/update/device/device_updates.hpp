@@ -62,7 +62,7 @@ class DeviceUpdates {
  private:
   enum class Stage { reading, computing, writing };
   struct Tile {
-    std::size_t slot = 0;  // of its flag; below slots_.size(): of its tile, too
+    std::size_t slot = 0;  // of its flag, and of its tile where has_tile()
     Stage stage = Stage::reading;
     TileRange range;
     std::shared_ptr<const TileWork> work;  // shared with the tiles of the unit
@@ -85,6 +85,8 @@ class DeviceUpdates {
   bool wait_for_signal();
   // Does what can be done without waiting.
   void advance_all();
+  // Whether the slot has a tile. A whole unit needs none.
+  bool has_tile(std::size_t slot) const { return slot < slots_.size(); }
   std::ptrdiff_t tiles_in(Stage stage) const;
   Free what_is_free() const;
   void begin(Job job);
