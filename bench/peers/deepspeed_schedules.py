@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes rates and betas of DeepSpeed's schedulers, for tests/python/with_torch/deepspeed_parts_test.py.
+"""Writes rates and betas of DeepSpeed's schedulers, for tests/python/with_torch/parts/deepspeed_parts_test.py.
 
 bench/peers/.venv/bin/python bench/peers/deepspeed_schedules.py FILE: 40 updates of each case, two parameter groups, as
 hexadecimal floats.

@@ -67,8 +67,8 @@ HWY_INLINE Vec one_nan(Vec value) {
 }
 
 // Hardware prefetchers stop at the end of a page. Prefetching one page ahead gives reads 1.1
-// (Adam's four streams) to 1.4 times (a single stream) the bandwidth (bench/adam_bench.cpp). An
-// address past the end is harmless: a prefetch never faults.
+// (Adam's four streams) to 1.4 times (a single stream) the bandwidth (bench/adam/adam_bench.cpp).
+// An address past the end is harmless: a prefetch never faults.
 constexpr std::size_t kCacheLineBytes = 64;
 constexpr std::uintptr_t kPrefetchBytes = 4096;
 HWY_INLINE void prefetch(const void* from, std::size_t offset_bytes) {

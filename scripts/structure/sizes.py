@@ -22,10 +22,10 @@ def check_limit(path: str, count: int, limit: int, unit: str) -> list[Finding]:
 
 
 def check_folders(tree: Tree) -> list[Finding]:
-    """Files directly in each folder of a component; a folder of tests or benches may be larger."""
-    counts = Counter(
-        posixpath.dirname(file) for component in tree.components for file in files_below(tree.root, component)
-    )
+    """Files directly in each folder of a component; in a folder of tests or benches, those with code."""
+    files = [file for component in tree.components for file in files_below(tree.root, component)]
+    files += [file for room in ("tests", "bench") for file in files_below(tree.root, room) if file.endswith(LINE_SUFFIXES)]
+    counts = Counter(posixpath.dirname(file) for file in files)
     findings = []
     for folder, count in sorted(counts.items()):
         findings += check_limit(folder, count, MOST_FILES, "files")

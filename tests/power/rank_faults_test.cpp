@@ -13,8 +13,8 @@
 #include <map>
 #include <random>
 
-#include "train/background.hpp"
-#include "train/ranks_support.hpp"
+#include "train/ranks/background.hpp"
+#include "train/ranks/ranks_support.hpp"
 
 namespace sluice::test {
 namespace {

@@ -10,7 +10,7 @@
 #include <iostream>
 #include <map>
 
-#include "train/train_support.hpp"
+#include "train/program/train_support.hpp"
 
 namespace sluice::power {
 namespace {

@@ -12,7 +12,7 @@
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/io_backend.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
-#include "train/train_support.hpp"
+#include "train/program/train_support.hpp"
 
 namespace sluice::power {
 namespace {

@@ -173,6 +173,14 @@ class Structure(unittest.TestCase):
         self.include("nvme/src/part20.hpp")
         self.finds("too many files: 1", "nvme/src: 21 files")
 
+    def test_a_full_folder_of_tests_is_found(self) -> None:
+        for number in range(20):
+            self.write(f"tests/nvme/part{number}_test.cpp", "")
+            self.write(f"tests/nvme/part{number}.json", "")
+        self.passes()
+        self.write("tests/nvme/part20_test.cpp", "")
+        self.finds("too many files: 1", "tests/nvme: 21 files")
+
     def test_a_long_file_is_found(self) -> None:
         self.write("tests/nvme/file_test.cpp", "\n" * 400)
         self.passes()

@@ -11,8 +11,8 @@
 #include <sstream>
 #include <thread>
 
-#include "json_text.hpp"
-#include "run_program.hpp"
+#include "cli/json_text.hpp"
+#include "cli/run_program.hpp"
 
 namespace sluice::test {
 namespace {

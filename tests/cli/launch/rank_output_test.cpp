@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "run_program.hpp"
+#include "cli/run_program.hpp"
 
 namespace sluice::cli {
 namespace {

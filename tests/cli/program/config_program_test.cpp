@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "json_text.hpp"
-#include "run_program.hpp"
+#include "cli/json_text.hpp"
+#include "cli/run_program.hpp"
 
 namespace sluice::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <set>
 #include <sstream>
 
-#include "run_program.hpp"
+#include "cli/run_program.hpp"
 
 namespace sluice::test {
 namespace {

@@ -9,8 +9,8 @@
 #include <csignal>
 #include <filesystem>
 
+#include "cli/run_program.hpp"
 #include "in_child.hpp"
-#include "run_program.hpp"
 
 namespace sluice::test {
 namespace {

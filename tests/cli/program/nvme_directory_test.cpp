@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <vector>
 
-#include "json_text.hpp"
-#include "offload/swap_test_support.hpp"
-#include "run_program.hpp"
+#include "cli/json_text.hpp"
+#include "cli/run_program.hpp"
+#include "offload/swap/swap_test_support.hpp"
 #include "sluice/nvme/bench_file.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
 #include "sluice/offload/directory_lock.hpp"

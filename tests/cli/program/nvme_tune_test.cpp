@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "json_text.hpp"
-#include "run_program.hpp"
+#include "cli/json_text.hpp"
+#include "cli/run_program.hpp"
 
 namespace sluice::test {
 namespace {

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <regex>
 
-#include "json_text.hpp"
-#include "run_program.hpp"
+#include "cli/json_text.hpp"
+#include "cli/run_program.hpp"
 #include "sluice/base/trace.hpp"
 
 namespace sluice::test {

@@ -2,8 +2,8 @@
 
 #include <thread>
 
-#include "../communicator_conformance.hpp"
 #include "mpi_world.hpp"
+#include "zero/communicator_conformance.hpp"
 
 namespace sluice::zero {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "memory_store.hpp"
 #include "nccl/nccl_api.hpp"
-#include "offload/fake_cuda.hpp"
+#include "offload/cuda/fake_cuda.hpp"
 #include "sluice/base/dtype.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/zero/nccl.hpp"

@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include "../device_calls.hpp"
 #include "cuda/cuda_device.hpp"
 #include "fake_nccl.hpp"
 #include "nccl/nccl_communicator.hpp"
 #include "sluice/base/worker.hpp"
+#include "zero/device_calls.hpp"
 
 namespace sluice::zero::test {
 

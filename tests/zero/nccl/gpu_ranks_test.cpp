@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "../communicator_conformance.hpp"
-#include "../device_calls.hpp"
 #include "memory_store.hpp"
 #include "sluice/offload/cuda_device.hpp"
 #include "sluice/zero/device_ranks.hpp"
 #include "sluice/zero/nccl.hpp"
+#include "zero/communicator_conformance.hpp"
+#include "zero/device_calls.hpp"
 
 namespace sluice::zero {
 namespace {

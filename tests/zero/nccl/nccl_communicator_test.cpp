@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "../communicator_conformance.hpp"
 #include "fake_ranks.hpp"
+#include "zero/communicator_conformance.hpp"
 
 namespace sluice::zero {
 namespace {

@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "adam_bound.hpp"
+#include "adam/adam_bound.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 

@@ -11,8 +11,8 @@
 
 #include "cuda/cuda_device.hpp"
 #include "cuda/cuda_memory.hpp"
-#include "device_conformance.hpp"
 #include "fake_cuda.hpp"
+#include "offload/device/device_conformance.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/offload/stall_meter.hpp"

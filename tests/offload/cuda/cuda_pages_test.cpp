@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "cuda/cuda_device.hpp"
-#include "device_conformance.hpp"
 #include "fake_cuda.hpp"
 #include "fake_driver.hpp"
+#include "offload/device/device_conformance.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "../offload/late_device.hpp"
 #include "device/run_device.hpp"
+#include "offload/device/late_device.hpp"
 
 namespace sluice::train::test {
 

@@ -4,7 +4,7 @@
 
 #include <iostream>
 
-#include "device_conformance.hpp"
+#include "offload/device/device_conformance.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/offload/cuda_device.hpp"
 #include "sluice/offload/direct_storage.hpp"

@@ -95,7 +95,7 @@ TEST(OwnLoopFp16, EqualsFp32UpToTheRoundingOfFp16) {
   const Course expected = run(exact);
   const Course got = run(setup);
   ASSERT_EQ(got.losses.size(), expected.losses.size());
-  // As tests/train/fp16_test.cpp has it, with 24 tokens to average over.
+  // As tests/train/program/fp16_test.cpp has it, with 24 tokens to average over.
   for (std::size_t i = 0; i < got.losses.size(); ++i) {
     EXPECT_NEAR(got.losses[i], expected.losses[i], 0x1p-8) << i;
     EXPECT_NEAR(got.norms[i], expected.norms[i], 0x1p-7 * expected.norms[i]) << i;

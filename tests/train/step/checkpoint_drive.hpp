@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "../offload/wrapped_backend.hpp"
+#include "offload/transfer/wrapped_backend.hpp"
 #include "saved/checkpoint_writer.hpp"
 #include "sluice/nvme/io_backend.hpp"
 #include "sluice/nvme/io_engine.hpp"

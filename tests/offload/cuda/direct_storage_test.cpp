@@ -8,8 +8,8 @@
 #include <functional>
 
 #include "cufile_test_support.hpp"
+#include "offload/transfer/wrapped_backend.hpp"
 #include "sluice/base/error.hpp"
-#include "wrapped_backend.hpp"
 
 namespace sluice::offload {
 namespace {

@@ -10,9 +10,9 @@
 #include "device/tensor_bytes.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
-#include "stand_in_gpu.hpp"
 #include "step/gradient_flow.hpp"
 #include "temp_dir.hpp"
+#include "train/device/stand_in_gpu.hpp"
 
 namespace sluice::train::test {
 

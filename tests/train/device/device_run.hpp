@@ -13,10 +13,10 @@
 #include "measure/unit_workspaces.hpp"
 #include "run/initial_weights.hpp"
 #include "sluice/plan/make_plan.hpp"
-#include "small_run.hpp"
 #include "stand_in_gpu.hpp"
 #include "step/step_runner.hpp"
 #include "temp_dir.hpp"
+#include "train/step/small_run.hpp"
 
 namespace sluice::train::test {
 

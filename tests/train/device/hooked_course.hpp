@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "engine_support.hpp"
 #include "sluice/train/hooked_loop.hpp"
+#include "train/engine/engine_support.hpp"
 #include "user_loop/loop_core.hpp"
 #include "user_loop/unit_order.hpp"
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "json_text.hpp"
+#include "cli/json_text.hpp"
 #include "trace_events.hpp"
 #include "train_support.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "json_text.hpp"
+#include "cli/json_text.hpp"
 #include "train_support.hpp"
 
 namespace sluice::test {

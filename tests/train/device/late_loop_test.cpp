@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine_support.hpp"
 #include "late_gpu.hpp"
 #include "schedules.hpp"
 #include "stand_in_gpu.hpp"
+#include "train/engine/engine_support.hpp"
 #include "user_loop/loop.hpp"
 
 namespace sluice::train {

@@ -18,9 +18,9 @@
 #include "sluice/models/gpt2_layout.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "sluice/train/engine.hpp"
-#include "small_run.hpp"
 #include "step/step_runner.hpp"
 #include "temp_dir.hpp"
+#include "train/step/small_run.hpp"
 
 namespace sluice::train {
 namespace {

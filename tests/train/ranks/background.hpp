@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "run_program.hpp"
+#include "cli/run_program.hpp"
 
 namespace sluice::test {
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <json/value.h>
 
-#include "json_text.hpp"
+#include "cli/json_text.hpp"
 #include "train_support.hpp"
 
 namespace sluice::test {

@@ -8,8 +8,8 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/plan/make_plan.hpp"
-#include "small_run.hpp"
 #include "step/run_resources.hpp"
+#include "train/step/small_run.hpp"
 
 namespace sluice::train {
 namespace {

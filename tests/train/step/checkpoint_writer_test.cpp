@@ -20,13 +20,13 @@
 
 #include "captured_log.hpp"
 #include "checkpoint_drive.hpp"
-#include "device_run.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/saved_state.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/checkpoints.hpp"
 #include "sluice/models/rank_commit.hpp"
 #include "sluice/zero/communicator.hpp"
+#include "train/device/device_run.hpp"
 
 namespace sluice::train {
 namespace {

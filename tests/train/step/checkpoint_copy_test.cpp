@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "../offload/wrapped_backend.hpp"
+#include "offload/transfer/wrapped_backend.hpp"
 #include "optimizer_updates.hpp"
 #include "sluice/models/state_format.hpp"
 #include "sluice/nvme/io_engine.hpp"

@@ -12,10 +12,10 @@
 #include <memory>
 #include <thread>
 
-#include "bound_gpt2.hpp"
 #include "device/gradient_stats.hpp"
 #include "device/run_device.hpp"
 #include "device/tensor_bytes.hpp"
+#include "engine/models/bound_gpt2.hpp"
 #include "sluice/offload/cuda_device.hpp"
 
 namespace sluice::train {
