@@ -97,7 +97,6 @@ TEST(ShardedUnit, OnAHostDeviceMayBeUsedAtItsHomeInHostMemory) {
     set_zero(rank, fresh);
     unit->restore_accumulated(seconds);
     for (float& value : floats(rank, unit->gradients())) value += 1.5F;
-    unit->reduce();
     unit->begin_reduce_home();
     unit->finish_reduce(seconds);
     EXPECT_EQ(floats(rank, unit->gradients_home())[99], 1.5F * static_cast<float>(round));
@@ -131,7 +130,6 @@ TEST(ShardedUnit, GradientsGoHomeAndAreContinuedFromThere) {
       set_zero(rank, unit->begin_accumulate());
       unit->restore_accumulated(stall);
       for (float& value : floats(rank, unit->gradients())) value += 1.5F;
-      unit->reduce();
       unit->begin_reduce_home();
       unit->finish_reduce(stall);
       EXPECT_EQ(unit->gradient_state(), GradientState::waiting);
@@ -184,7 +182,6 @@ TEST(ShardedUnit, RanksGatherEachOthersShardsAndReduceTheirGradients) {
         set_zero(rank, unit->begin_accumulate());
         unit->restore_accumulated(waited);
         for (float& value : floats(rank, unit->gradients())) value += static_cast<float>(r + 1);
-        unit->reduce();
         unit->begin_reduce_home();
         unit->finish_reduce(waited);
         EXPECT_EQ(floats(rank, unit->gradients_home())[0], 6.0F * static_cast<float>(round));
@@ -264,7 +261,6 @@ TEST(ShardedUnit, DividesTheGradientsOfAllPartsOnce) {
       set_zero(rank, unit->begin_accumulate());
       unit->restore_accumulated(waited);
       for (float& value : floats(rank, unit->gradients())) value += static_cast<float>(2 * r + 1);
-      unit->reduce();
       unit->begin_reduce_home();
       unit->finish_reduce(waited);
       EXPECT_EQ(floats(rank, unit->gradients_home())[0], static_cast<float>(part))

@@ -265,11 +265,6 @@ offload::DeviceSpan ShardedUnit::gradient_shard() const {
   return gradients().subspan(range_.begin * element, range_.count * element);
 }
 
-void ShardedUnit::reduce() {
-  if (context_.communicator->world_size() == 1) return;
-  reduce_scatter(gradients(), context_.device->mark_compute());
-}
-
 // Blocks. On the host, the compute work that made the gradients has ended.
 void ShardedUnit::reduce_scatter(offload::DeviceSpan full, const offload::ComputePoint& made) {
   Communicator& ranks = *context_.communicator;
@@ -291,23 +286,17 @@ void ShardedUnit::lend_gradients_home(offload::TieredBytes home) {
   gradients_home_ = std::move(home);
 }
 
-void ShardedUnit::begin_reduce_home() {
-  check_home(gradients_home_, gradient_dtype());
-  if (accumulated_) {
-    reduce_ = context_.mover->begin_store(gradient_shard(), gradients_home_);
-  }
-  transition(GradientState::accumulating, GradientState::reducing);
-}
-
 void ShardedUnit::begin_reduce_home(Reduced reduced) {
-  if (context_.communicator->world_size() == 1 || context_.reduce_worker == nullptr) {
-    reduce();
+  check_home(gradients_home_, gradient_dtype());
+  const bool several_ranks = context_.communicator->world_size() > 1;
+  const offload::DeviceSpan full = gradients();
+  if (!several_ranks || context_.reduce_worker == nullptr) {
+    if (several_ranks) reduce_scatter(full, context_.device->mark_compute());
     if (reduced) reduced(gradient_shard());
-    begin_reduce_home();
+    if (accumulated_) reduce_ = context_.mover->begin_store(gradient_shard(), gradients_home_);
+    transition(GradientState::accumulating, GradientState::reducing);
     return;
   }
-  check_home(gradients_home_, gradient_dtype());
-  const offload::DeviceSpan full = gradients();
   const offload::ComputePoint made = context_.device->mark_compute();
   reduce_ = context_.reduce_worker->begin(
       [this, full, made, shard = gradient_shard(), reduced = std::move(reduced)] {

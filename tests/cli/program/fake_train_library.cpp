@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <string>
 
@@ -31,7 +32,7 @@ class FakeLibrary : public TrainLibrary {
   void set_log_sink(LogSink sink, LogLevel) override { sink_ = std::move(sink); }
 
   RunReport train(const TrainRequest& request, TrainObserver& observer,
-                  const volatile int& stop) override {
+                  const std::atomic<int>& stop) override {
     const char* chosen = std::getenv("SLUICE_FAKE_SCENARIO");
     const std::string scenario = chosen == nullptr ? "" : chosen;
     const config::TrainConfig config = config::load_train_config(
@@ -51,7 +52,7 @@ class FakeLibrary : public TrainLibrary {
   }
 
   void generate(const GenerateRequest& request, GenerateObserver& observer,
-                const volatile int&) override {
+                const std::atomic<int>&) override {
     const char* chosen = std::getenv("SLUICE_FAKE_SCENARIO");
     const std::string scenario = chosen == nullptr ? "" : chosen;
     if (scenario == "bad_weights") throw StorageError(request.weights_path, "bad weights");
@@ -65,7 +66,7 @@ class FakeLibrary : public TrainLibrary {
   }
 
   plan::MachineRates probe(const plan::Plan&, const ProbeProgress& progress,
-                           const volatile int&) override {
+                           const std::atomic<int>&) override {
     progress("a block", 0.5);
     plan::MachineRates rates;
     rates.block.first = {.forward = 0.25, .forward_saving = 0.25, .backward = 0.5};
@@ -74,7 +75,7 @@ class FakeLibrary : public TrainLibrary {
 
  private:
   static RunReport run_steps(std::int64_t steps, const std::string& scenario,
-                             TrainObserver& observer, const volatile int& stop) {
+                             TrainObserver& observer, const std::atomic<int>& stop) {
     RunReport report;
     report.speed.bound_by = "compute";
     observer.on_begin(1, steps);

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -265,7 +266,7 @@ TEST_F(SwapStoreTest, ALockIsWaitedForAndSaysWhoHasIt) {
 
 TEST_F(SwapStoreTest, ASignalEndsTheWaitForALock) {
   const HoldingProcess other(dir_.path(), Mode::exclusive);
-  const volatile int stop = SIGTERM;
+  const std::atomic<int> stop = SIGTERM;
   EXPECT_THROW(DirectoryLock(dir_.path(), Mode::exclusive, {std::chrono::hours(1), &stop}),
                Interrupted);
 }

@@ -59,6 +59,26 @@ class HookedModel {
     return course;
   }
 
+  // Forward and backward of batch `index`.
+  void take_micro_batch(int index, torch::Device where) {
+    const sluice::test::Batch batch = sluice::test::batch(index);
+    std::vector<Called> calls;
+    torch::Tensor x = batch.inputs.to(where);
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      torch::Tensor input = x.detach();
+      if (input.is_floating_point()) input.requires_grad_(true);
+      enter(loop_, units_[i]);
+      calls.push_back({units_[i], input, forwards_[i](input)});
+      loop_.leave(units_[i]);
+      x = calls.back().output;
+    }
+    const torch::Tensor logits = x.detach().requires_grad_(true);
+    const torch::Tensor loss = sluice::test::cross_entropy(logits, batch.targets.to(where));
+    loop_.add_loss(loss);
+    (loss / accumulation_).backward();
+    backward(calls, logits.grad());
+  }
+
   // The logits of a batch. They may not be computed yet when it returns.
   torch::Tensor evaluate(int index) {
     const torch::NoGradGuard no_grad;
@@ -85,25 +105,6 @@ class HookedModel {
       params.emplace_back(name + "." + param.key(), param.value());
     units_.push_back(add_unit(loop_, name, params));
     forwards_.push_back(std::move(forward));
-  }
-
-  void take_micro_batch(int index, torch::Device where) {
-    const sluice::test::Batch batch = sluice::test::batch(index);
-    std::vector<Called> calls;
-    torch::Tensor x = batch.inputs.to(where);
-    for (std::size_t i = 0; i < units_.size(); ++i) {
-      torch::Tensor input = x.detach();
-      if (input.is_floating_point()) input.requires_grad_(true);
-      enter(loop_, units_[i]);
-      calls.push_back({units_[i], input, forwards_[i](input)});
-      loop_.leave(units_[i]);
-      x = calls.back().output;
-    }
-    const torch::Tensor logits = x.detach().requires_grad_(true);
-    const torch::Tensor loss = sluice::test::cross_entropy(logits, batch.targets.to(where));
-    loop_.add_loss(loss);
-    (loss / accumulation_).backward();
-    backward(calls, logits.grad());
   }
 
   void backward(const std::vector<Called>& calls, torch::Tensor gradient) {

@@ -90,7 +90,6 @@ class WireBytes : public testing::Test {
       const auto memory = device->host_view(unit->begin_accumulate());
       std::fill(memory.begin(), memory.end(), std::byte{0});
       unit->restore_accumulated(waited);
-      unit->reduce();
       unit->begin_reduce_home();
       unit->finish_reduce(waited);
       unit->consume_gradients();

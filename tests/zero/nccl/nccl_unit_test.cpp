@@ -185,9 +185,11 @@ TEST_F(NcclUnits, AreReducedOnceTheGradientsHaveBeenComputed) {
         std::memcpy(ranks.cuda->as_device(gradients.address()), values.data(),
                     gradients.size_bytes());
       });
-      rank.unit.reduce();
-      sums[index] = rank.content(rank.unit.gradient_shard());
-      rank.unit.abandon_gradients();
+      rank.unit.begin_reduce_home(
+          [&](offload::DeviceSpan shard) { sums[index] = rank.content(shard); });
+      double stall_seconds = 0;
+      rank.unit.finish_reduce(stall_seconds);
+      rank.unit.consume_gradients();
     });
   });
   while (ranks.nccl->calls("reduce_scatter") < kRanks) std::this_thread::yield();

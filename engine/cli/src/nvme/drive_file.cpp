@@ -101,7 +101,7 @@ void DriveFile::clean() {
 
 std::vector<DriveFile> open_drive_files(const std::vector<std::string>& paths,
                                         const DriveFileOptions& options, Console& console,
-                                        const volatile int& stop) {
+                                        const std::atomic<int>& stop) {
   check_are_different(paths);
   std::vector<DriveFile> drives;
   for (const std::string& path : paths) {

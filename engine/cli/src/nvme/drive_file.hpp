@@ -2,6 +2,7 @@
 // One PATH of `sluice nvme bench` or `tune`: a directory, which holds the bench file, or a file
 // that existed before. Thread-compatible: callers synchronise.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -59,6 +60,6 @@ class DriveFile {
 // that goes through the page cache. Throws Interrupted when `stop` is set.
 std::vector<DriveFile> open_drive_files(const std::vector<std::string>& paths,
                                         const DriveFileOptions& options, Console& console,
-                                        const volatile int& stop);
+                                        const std::atomic<int>& stop);
 
 }  // namespace sluice::cli

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <cerrno>
 #include <cstring>
@@ -16,7 +17,8 @@ namespace {
 
 // A signal handler reaches only globals. All of them except g_stop are written before the handlers
 // are installed.
-volatile int g_stop = 0;
+std::atomic<int> g_stop = 0;
+static_assert(std::atomic<int>::is_always_lock_free);  // so a handler may use it
 bool g_installed = false;
 
 // Text for a handler: a fixed buffer, since a handler may not allocate.
@@ -82,7 +84,7 @@ StopSignals::~StopSignals() {
   g_installed = false;
 }
 
-const volatile int& StopSignals::stop() const {
+const std::atomic<int>& StopSignals::stop() const {
   return g_stop;
 }
 

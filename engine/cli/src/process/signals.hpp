@@ -3,6 +3,7 @@
 // loop polls: the first signal requests a stop after the step in progress, a second one ends the
 // process at once. SIGPIPE also ends a run after its step.
 
+#include <atomic>
 #include <string>
 
 namespace sluice::cli {
@@ -21,7 +22,7 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   // 0, or the number of the signal that arrived.
-  const volatile int& stop() const;
+  const std::atomic<int>& stop() const;
 };
 
 // After this call, growing a file beyond RLIMIT_FSIZE fails that write with EFBIG instead of ending

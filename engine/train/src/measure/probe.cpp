@@ -235,7 +235,7 @@ void measure_drives(const plan::Plan& plan, plan::MachineRates& rates) {
 }  // namespace
 
 plan::MachineRates probe_rates(const plan::Plan& plan, const ProbeProgress& progress,
-                               const volatile int& stop) {
+                               const std::atomic<int>& stop) {
   constexpr double kPieces = 8;
   double piece = 0;
   const auto next = [&](const std::string& what) {

@@ -2,6 +2,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <vector>
@@ -163,7 +164,7 @@ void check_memory(const plan::Plan& shape) {
 }  // namespace
 
 void run_generation(const GenerateRequest& request, GenerateObserver& observer,
-                    const volatile int& stop) {
+                    const std::atomic<int>& stop) {
   SLUICE_CHECK(request.temperature >= 0, "--temperature must not be negative");
   SLUICE_CHECK(request.top_k >= 0 && request.max_new_tokens >= 0,
                "--top-k and --max-new-tokens must not be negative");

@@ -14,15 +14,15 @@ class Library final : public TrainLibrary {
     sluice::set_log_sink(std::move(sink), most_verbose);
   }
   RunReport train(const TrainRequest& request, TrainObserver& observer,
-                  const volatile int& stop) override {
+                  const std::atomic<int>& stop) override {
     return run_training(request, observer, stop);
   }
   void generate(const GenerateRequest& request, GenerateObserver& observer,
-                const volatile int& stop) override {
+                const std::atomic<int>& stop) override {
     run_generation(request, observer, stop);
   }
   plan::MachineRates probe(const plan::Plan& plan, const ProbeProgress& progress,
-                           const volatile int& stop) override {
+                           const std::atomic<int>& stop) override {
     return probe_rates(plan, progress, stop);
   }
 };

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -53,7 +54,7 @@ std::unique_ptr<MemorySampler> make_sampler(const RunResources& resources) {
 class Run {
  public:
   Run(const TrainRequest& request, RankGroup& ranks, TrainObserver& observer,
-      const volatile int& stop)
+      const std::atomic<int>& stop)
       : request_(request),
         ranks_(ranks),
         observer_(observer),
@@ -78,7 +79,7 @@ class Run {
   }
 
  private:
-  RunSetup set_up(const TrainRequest& request, const volatile int& stop) const {
+  RunSetup set_up(const TrainRequest& request, const std::atomic<int>& stop) const {
     const auto tell = [this](const std::string& work) { observer_.on_start(work, 0); };
     return set_up_run(request, ranks_, stop, tell);
   }
@@ -140,9 +141,11 @@ class Run {
     if (stopped() != 0) throw Interrupted(stopped());
   }
 
-  // A signal may reach some ranks only. They look for it at the same places.
+  // A signal may reach some ranks only. They look for it at the same places, which are those where
+  // a run of one rank looks too: a signal within a step ends the run after that step, and one
+  // checkpoint is written.
   void agree_on_stop() { agreed_stop_ = ranks_.largest(stop_, "signals"); }
-  int stopped() const { return ranks_.size() == 1 ? stop_ : agreed_stop_; }
+  int stopped() const { return agreed_stop_; }
 
   void take_memory() {
     const plan::Plan& plan = setup_.plan;
@@ -354,8 +357,8 @@ class Run {
   const TrainRequest& request_;
   RankGroup& ranks_;
   TrainObserver& observer_;
-  const volatile int& stop_;
-  int agreed_stop_ = 0;  // of several ranks
+  const std::atomic<int>& stop_;
+  int agreed_stop_ = 0;  // the signal that all ranks end for
   const Clock::time_point constructed_ = Clock::now();
   RunSetup setup_;
   Progress progress_;
@@ -385,7 +388,7 @@ TrainRequest request_of_rank(TrainRequest request) {
 }  // namespace
 
 RunReport run_training(const TrainRequest& request, TrainObserver& observer,
-                       const volatile int& stop) {
+                       const std::atomic<int>& stop) {
   RankGroup ranks = join_ranks(request.place);
   const TrainRequest own = request_of_rank(request);
   try {

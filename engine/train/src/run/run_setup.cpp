@@ -75,7 +75,7 @@ void compare_inputs(const TrainRequest& request, RankGroup& ranks, const Configu
 
 }  // namespace
 
-RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const volatile int& stop,
+RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const std::atomic<int>& stop,
                     const StartedWork& started) {
   started("reading the files");
   Configuration loaded;

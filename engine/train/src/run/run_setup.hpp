@@ -2,6 +2,7 @@
 // RunSetup: everything that a run decides before it allocates anything: its configuration, its
 // data, where it continues from, and its plan. Not installed.
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -30,7 +31,7 @@ struct RunSetup {
 // ranks have the same inputs, continue from the same step and make the same plan, or all throw.
 // `stop`: ends a wait for a lock. `started` hears which work begins. Throws InvalidArgument,
 // StorageError, IoError, DoesNotFit, RankFailure.
-RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const volatile int& stop,
+RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const std::atomic<int>& stop,
                     const StartedWork& started);
 
 }  // namespace sluice::train

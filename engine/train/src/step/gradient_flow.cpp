@@ -18,7 +18,6 @@ GradientFlow::GradientFlow(RunResources& resources)
       plan_(resources.plan),
       squared_norms_(resources.plan.layouts.size()),
       states_(resources.plan.layouts.size()),
-      several_ranks_(resources.plan.config.world_size > 1),
       sum_checks_(resources.plan.layouts.size()),
       slots_(resources.plan.layouts.size()) {
   if (!plan_.device.host_addressable)
@@ -35,7 +34,7 @@ void GradientFlow::begin_step() {
 
 void GradientFlow::update_immediately(const UpdateSettings& settings) {
   immediate_ = settings;
-  ranks_agree_on_checks_ = several_ranks_;
+  ranks_agree_on_checks_ = plan_.config.world_size > 1;
 }
 
 void GradientFlow::speculate(const UpdateSettings& settings, double loss_scale) {
@@ -68,21 +67,7 @@ void GradientFlow::begin(const std::vector<std::size_t>& units) {
   for (const std::size_t unit : units) begin_buffer(unit);
 }
 
-// Squared norm and finite check of the unit's shard.
-void GradientFlow::begin_check(std::size_t unit) {
-  const offload::DeviceSpan shard = resources_.units[unit]->gradient_shard();
-  if (norms_) {
-    norms_->begin(unit, shard, plan_.config.gradient_dtype());
-    return;
-  }
-  const cpu_adam::GradientStats stats = cpu_adam::gradient_stats(
-      gradient_span(resources_.device->host_view(shard), plan_.config.gradient_dtype()),
-      *resources_.executor);
-  squared_norms_[unit] = stats.squared_norm;
-  if (!stats.finite) found_non_finite(unit, first_non_finite(unit));
-}
-
-// Runs on the thread of the reductions.
+// Runs on the thread of the reductions; with one rank on the one that trains.
 zero::ShardedUnit::Reduced GradientFlow::check_of_sum(std::size_t unit) {
   return [this, unit, agree = ranks_agree_on_checks_](offload::DeviceSpan shard) {
     SumCheck check = norms_ ? check_on_device(unit, shard, agree) : check_on_host(unit, shard);
@@ -101,10 +86,8 @@ GradientFlow::SumCheck GradientFlow::check_on_host(std::size_t unit, offload::De
   const std::span<std::byte> values = resources_.device->host_view(shard);
   const cpu_adam::GradientStats stats = cpu_adam::gradient_stats(
       gradient_span(values, plan_.config.gradient_dtype()), *resources_.executor);
-  if (stats.finite) return {.squared_norm = stats.squared_norm, .non_finite = {}};
-  const std::uint64_t first =
-      zero::shard_range(plan_.layouts[unit], plan_.config.rank, plan_.config.world_size).begin;
-  return {.squared_norm = stats.squared_norm, .non_finite = first_non_finite(unit, values, first)};
+  return {.squared_norm = stats.squared_norm,
+          .non_finite = stats.finite ? "" : first_non_finite(unit, values)};
 }
 
 // finish_check() reads the norm. Where the ranks `agree`, the finite check comes before.
@@ -118,47 +101,33 @@ GradientFlow::SumCheck GradientFlow::check_on_device(std::size_t unit, offload::
 }
 
 void GradientFlow::finish_check(std::size_t unit) {
-  if (several_ranks_) {
-    const SumCheck& check = sum_checks_[unit];
-    squared_norms_[unit] =
-        norms_ ? norms_->finish(unit, resources_.unit_context.stalls, stall_seconds_)
-               : check.squared_norm;
-    if (!check.non_finite.empty()) {
-      found_non_finite(unit, check.non_finite);
-    } else if (norms_ && !std::isfinite(squared_norms_[unit])) {
-      found_non_finite(unit, first_non_finite(unit));
-    }
-    return;
+  const SumCheck& check = sum_checks_[unit];
+  squared_norms_[unit] = norms_
+                             ? norms_->finish(unit, resources_.unit_context.stalls, stall_seconds_)
+                             : check.squared_norm;
+  if (!check.non_finite.empty()) {
+    found_non_finite(unit, check.non_finite);
+  } else if (!std::isfinite(squared_norms_[unit])) {
+    found_non_finite(unit, first_non_finite_at_home(unit));
   }
-  if (!norms_) return;
-  squared_norms_[unit] = norms_->finish(unit, resources_.unit_context.stalls, stall_seconds_);
-  if (!std::isfinite(squared_norms_[unit])) found_non_finite(unit, first_non_finite(unit));
 }
 
-// The parameter's name where the host can read the gradient; otherwise the unit's name.
-std::string GradientFlow::first_non_finite(std::size_t unit) const {
-  const zero::ShardedUnit& own = *resources_.units[unit];
-  const offload::TieredBytes& home = own.gradients_home();
-  std::span<std::byte> gradient;
-  if (!norms_) {
-    gradient = resources_.device->host_view(own.gradient_shard());
-  } else if (home.tier() == offload::Tier::host) {
-    gradient = home.host_memory();
-  }
-  const config::TrainConfig& config = plan_.config;
-  return first_non_finite(
-      unit, gradient, zero::shard_range(plan_.layouts[unit], config.rank, config.world_size).begin);
+std::string GradientFlow::first_non_finite_at_home(std::size_t unit) const {
+  const offload::TieredBytes& home = resources_.units[unit]->gradients_home();
+  if (home.tier() != offload::Tier::host) return plan_.layouts[unit].name;
+  return first_non_finite(unit, home.host_memory());
 }
 
-std::string GradientFlow::first_non_finite(std::size_t unit, std::span<std::byte> values,
-                                           std::uint64_t first_count) const {
+std::string GradientFlow::first_non_finite(std::size_t unit, std::span<std::byte> shard) const {
   const std::size_t element = size_of(plan_.config.gradient_dtype());
-  const std::uint64_t end_count = first_count + values.size() / element;
+  const std::uint64_t first_count =
+      zero::shard_range(plan_.layouts[unit], plan_.config.rank, plan_.config.world_size).begin;
+  const std::uint64_t end_count = first_count + shard.size() / element;
   for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
     const std::uint64_t begin = std::max(first_count, param.offset_count);
     const std::uint64_t end = std::min(end_count, param.offset_count + param.count);
     if (begin >= end) continue;
-    const auto part = values.subspan((begin - first_count) * element, (end - begin) * element);
+    const auto part = shard.subspan((begin - first_count) * element, (end - begin) * element);
     if (!cpu_adam::gradient_stats(gradient_span(part, plan_.config.gradient_dtype()),
                                   *resources_.executor)
              .finite)
@@ -186,13 +155,8 @@ void GradientFlow::found_non_finite(std::size_t unit, const std::string& name) {
 void GradientFlow::send(const std::vector<std::size_t>& units, std::size_t counted) {
   for (std::size_t i = 0; i < units.size(); ++i) {
     zero::ShardedUnit& unit = *resources_.units[units[i]];
-    if (!several_ranks_ && i < counted) begin_check(units[i]);
     if (plan_.units[units[i]].gradients_use_slots) lend_home(units[i]);
-    if (several_ranks_) {
-      unit.begin_reduce_home(i < counted ? check_of_sum(units[i]) : nullptr);
-    } else {
-      unit.begin_reduce_home();
-    }
+    unit.begin_reduce_home(i < counted ? check_of_sum(units[i]) : nullptr);
   }
   moves_.push_back({units, counted});
   if (!plan_.config.sluice.overlap) finish_moves();
@@ -254,7 +218,7 @@ void GradientFlow::begin_arrived_updates() {
   if (!immediate_ && !speculative_) return;
   const auto reduced = [&](std::size_t unit) { return resources_.units[unit]->reduce_done(); };
   const auto arrived = [&](const Move& move) {
-    // With several ranks a reduction begins the norm.
+    // The end of a reduction begins the norm.
     if (!std::all_of(move.units.begin(), move.units.end(), reduced)) return false;
     for (std::size_t i = 0; i < move.counted; ++i) {
       if (norms_ && !norms_->done(move.units[i])) return false;
@@ -302,6 +266,11 @@ void GradientFlow::begin_updates(const UpdateSettings& asked) {
   // that work. Immediate updates need no such wait: the gradient that arrived was the last use.
   UpdateSettings settings = asked;
   settings.after = resources_.device->mark_compute();
+  for (std::size_t u = 0; u < resources_.units.size(); ++u) {
+    SLUICE_CHECK(plan_.units[u].frozen ||
+                     resources_.units[u]->gradient_state() == zero::GradientState::waiting,
+                 "unit " + plan_.layouts[u].name + " has no gradient at home; nothing is updated");
+  }
   for (std::size_t u = 0; u < resources_.units.size(); ++u) {
     if (!plan_.units[u].frozen) begin_update(u, settings);
   }

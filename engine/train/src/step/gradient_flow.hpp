@@ -92,23 +92,21 @@ class GradientFlow {
  private:
   std::vector<std::size_t> units_of(std::size_t unit) const;
   void begin_buffer(std::size_t unit);
-  void begin_check(std::size_t unit);
   void finish_check(std::size_t unit);
-  // The check of this rank's shard of a sum over ranks.
+  // Squared norm and finite check of this rank's shard of the sum over ranks.
   struct SumCheck {
     double squared_norm = 0;  // on a device that the host does not address, in norms_
     std::string non_finite;   // empty: finite
   };
-  // Checks the shard on the thread that reduces.
+  // Checks the shard when it is reduced, on the thread that reduces.
   zero::ShardedUnit::Reduced check_of_sum(std::size_t unit);
   SumCheck check_on_host(std::size_t unit, offload::DeviceSpan shard);
   SumCheck check_on_device(std::size_t unit, offload::DeviceSpan shard, bool agree);
   void found_non_finite(std::size_t unit, const std::string& name);
-  // The parameter of `unit` that has the first non-finite value among elements from `first_count`
-  // on; the unit's name when the values are not given.
-  std::string first_non_finite(std::size_t unit, std::span<std::byte> values,
-                               std::uint64_t first_count) const;
-  std::string first_non_finite(std::size_t unit) const;
+  // The parameter of `unit` with the first non-finite value of this rank's shard.
+  std::string first_non_finite(std::size_t unit, std::span<std::byte> shard) const;
+  // The name of the unit, unless its gradients are at home in host memory.
+  std::string first_non_finite_at_home(std::size_t unit) const;
   void lend_home(std::size_t unit);
   void forget(std::size_t unit);
   void finish_front();
@@ -139,7 +137,6 @@ class GradientFlow {
   };
   std::deque<Move> moves_;
   std::optional<DeviceNorms> norms_;  // set when the device is not host-addressable
-  const bool several_ranks_;
   std::vector<SumCheck> sum_checks_;  // by unit; read after the unit's move has ended
   // Updates of this step were to begin as gradients arrive, so the ranks agree on every check
   // before the update that it decides on.

@@ -209,6 +209,7 @@ void LoopCore::finish_step(bool ending) {
 
 // Steps of a user's loop wait for a checkpoint that is due: the caller may look for it.
 void LoopCore::commit(bool ending) {
+  gradients_->finish_moves();  // of a step that has not ended: as in save_checkpoint()
   commit_step(*resources_, *checkpoints_, progress_, {}, ending);
   finish_checkpoint(*resources_, *checkpoints_, progress_);
 }

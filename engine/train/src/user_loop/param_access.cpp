@@ -166,14 +166,22 @@ void LoopCore::show_gradient(const std::string& name, const std::function<void(T
   gradients_->begin({place.layout});
   const Tensor flat =
       tensor_over(unit.gradients(), plan_.config.gradient_dtype(), resources_->compute.where);
-  show(models::view_of(param, flat));
-  // The other ranks add their parts again.
-  const zero::ShardRange own = shard_of(place.layout);
-  const auto end = static_cast<std::int64_t>(own.begin + own.count);
-  flat.narrow(0, 0, static_cast<std::int64_t>(own.begin)).zero_();
-  flat.narrow(0, end, flat.numel() - end).zero_();
-  gradients_->send({place.layout}, 1);
-  gradients_->finish_moves();
+  const auto send_home = [&] {
+    // The other ranks add their parts again.
+    const zero::ShardRange own = shard_of(place.layout);
+    const auto end = static_cast<std::int64_t>(own.begin + own.count);
+    flat.narrow(0, 0, static_cast<std::int64_t>(own.begin)).zero_();
+    flat.narrow(0, end, flat.numel() - end).zero_();
+    gradients_->send({place.layout}, 1);
+    gradients_->finish_moves();
+  };
+  try {
+    show(models::view_of(param, flat));
+  } catch (...) {
+    send_home();  // a unit whose gradient is not at home has no update
+    throw;
+  }
+  send_home();
 }
 
 Tensor LoopCore::gradient(const std::string& name) {
@@ -183,10 +191,10 @@ Tensor LoopCore::gradient(const std::string& name) {
 }
 
 void LoopCore::set_gradient(const std::string& name, const Tensor& values) {
+  const ParamPlace place = units_.find(name);
+  check_shape(plan_.layouts[place.layout].params[place.param], values);
   bool set = false;
   show_gradient(name, [&](const Tensor& gradient) {
-    SLUICE_CHECK(gradient.sizes() == values.sizes(),
-                 "a gradient of shape " + c10::str(values.sizes()) + " for parameter " + name);
     gradient.copy_(values);
     set = true;
   });

@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -21,7 +22,7 @@ namespace sluice::offload {
 // nonzero; may be null.
 struct LockWait {
   std::chrono::milliseconds most{0};
-  const volatile int* stop = nullptr;
+  const std::atomic<int>* stop = nullptr;
 };
 
 class DirectoryLock {

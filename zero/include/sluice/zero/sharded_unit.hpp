@@ -37,7 +37,7 @@ enum class WeightState {
 enum class GradientState {
   none,          // no bytes, or the bytes at home have been consumed. Legal: begin_accumulate.
   accumulating,  // the full flat gradient is on the device. Legal: gradients, gradient_shard,
-                 // restore_accumulated, lend_gradients_home, reduce, begin_reduce_home.
+                 // restore_accumulated, lend_gradients_home, begin_reduce_home.
   reducing,      // the gradients are summed over the ranks, then this rank's shard goes home. The
                  // device buffer still exists. Legal: finish_reduce, reduce_done.
   waiting,       // the shard is at home. Legal: begin_accumulate (adds to it), consume_gradients.
@@ -152,15 +152,12 @@ class ShardedUnit {
   offload::DeviceSpan gradient_shard() const;
   // Gives this step's gradients a home to wait in, for a unit without one. Legal: accumulating.
   void lend_gradients_home(offload::TieredBytes home);
-  // Sums the gradients over ranks; blocks.
-  void reduce();
-  // Starts moving this rank's shard home.
-  void begin_reduce_home();
-  // Sums the gradients over ranks, calls `reduced` with this rank's shard of the sum (unless it is
-  // empty), and moves the shard home. With a reduce worker all of it happens on the worker's
-  // thread, the call does not block, and finish_reduce() throws the first error.
+  // Sums the gradients over ranks, calls `reduced` (unless it is empty) with this rank's shard of
+  // the sum, and moves the shard home. Several ranks with a reduce worker do all of it on the
+  // worker's thread: the call does not block, and finish_reduce() throws the first error. Otherwise
+  // only the move goes on after the call.
   using Reduced = std::function<void(offload::DeviceSpan shard)>;
-  void begin_reduce_home(Reduced reduced);
+  void begin_reduce_home(Reduced reduced = {});
   // Blocks until the shard is at home, and frees the device buffer. Adds the wait to
   // `stall_seconds`.
   void finish_reduce(double& stall_seconds);

@@ -42,7 +42,7 @@ double seconds_since(Clock::time_point begin) {
 // Runs one target's load on a separate thread, while the main thread reads the counters.
 class RunningLoad {
  public:
-  RunningLoad(BenchTarget& target, double seconds, const volatile int& stop)
+  RunningLoad(BenchTarget& target, double seconds, const std::atomic<int>& stop)
       : target_(target), moved_bytes_(moved()), thread_([this, seconds, &stop] {
           try {
             result_ = target_.load().run(seconds, [&stop] { return stop != 0; });
@@ -84,7 +84,7 @@ class RunningLoad {
 };
 
 // Measures all targets at the same time; the outcomes receive the samples.
-void run_all(std::vector<BenchTarget>& targets, double seconds, const volatile int& stop,
+void run_all(std::vector<BenchTarget>& targets, double seconds, const std::atomic<int>& stop,
              Console& console, std::vector<BenchOutcome>& outcomes) {
   std::vector<std::unique_ptr<RunningLoad>> running;
   running.reserve(targets.size());
@@ -114,7 +114,7 @@ void run_all(std::vector<BenchTarget>& targets, double seconds, const volatile i
 
 // Runs our slice, fio's, and fio's again; the order is reversed in every other round.
 void run_beside_fio(const NvmeBenchArguments& arguments, BenchTarget& target,
-                    const volatile int& stop, Console& console, BenchOutcome& outcome) {
+                    const std::atomic<int>& stop, Console& console, BenchOutcome& outcome) {
   FioComparison comparison;
   const int rounds =
       std::max(1, static_cast<int>(std::lround(arguments.seconds / arguments.slice_seconds)));
@@ -301,7 +301,7 @@ Json::Value to_json(const NvmeBenchArguments& arguments, const BenchOutcome& out
 }
 
 std::vector<BenchTarget> open_targets(const NvmeBenchArguments& arguments, Console& console,
-                                      const volatile int& stop) {
+                                      const std::atomic<int>& stop) {
   const DriveFileOptions options = drive_options(arguments);
   for (const std::string& path : arguments.paths) {
     if (const auto size_bytes = bench_file_bytes(path, options)) check_load(arguments, *size_bytes);

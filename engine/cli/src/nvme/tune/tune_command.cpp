@@ -4,6 +4,7 @@
 #include <json/value.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <deque>
@@ -55,7 +56,7 @@ struct Stopped {};
 class Measuring {
  public:
   Measuring(const NvmeTuneArguments& arguments, const std::vector<DriveFile>& drives,
-            const volatile int& stop)
+            const std::atomic<int>& stop)
       : arguments_(arguments), drives_(drives), stop_(stop) {
     for (std::size_t i = 0; i < drives_.size(); ++i) workers_.emplace_back("sluice-tune");
   }
@@ -93,7 +94,7 @@ class Measuring {
 
   const NvmeTuneArguments& arguments_;
   const std::vector<DriveFile>& drives_;
-  const volatile int& stop_;
+  const std::atomic<int>& stop_;
   std::deque<Worker> workers_;  // one for each drive
 };
 
@@ -269,7 +270,7 @@ DriveFileOptions drive_options(const NvmeTuneArguments& arguments) {
 
 // Measures for the seconds that were asked for. Throws Interrupted when `stop` is set.
 TuneOutcome tune(const NvmeTuneArguments& arguments, const std::vector<DriveFile>& drives,
-                 const volatile int& stop, Console& console) {
+                 const std::atomic<int>& stop, Console& console) {
   TuneOutcome outcome;
   const nvme::BackendChoice choice = nvme::make_backend(arguments.backend, 1, arguments.io_threads);
   outcome.backend = choice.backend->name();

@@ -104,6 +104,7 @@ class __attribute__((visibility("default"))) HookedLoop {
   // where the step must not be skipped.
   StepResult end_step(const std::vector<GroupValues>& groups = {});
 
+  // As in Engine (engine.hpp).
   void finish();
   torch::Tensor parameter(const std::string& name);
   // Sets a parameter's weights, and its master if it trains. Graphs from before have no backward.
@@ -121,8 +122,12 @@ class __attribute__((visibility("default"))) HookedLoop {
   // A copy of the gradient that the step has accumulated, times the loss scale and summed over the
   // ranks; undefined before a backward of its unit. No unit is entered.
   torch::Tensor gradient(const std::string& name);
+  // Sets it to `values`: the parameter's shape, any type and device, rounded to the type of
+  // gradients, the same on every rank. Legal after a backward of its unit and before end_step().
+  // Throws Error otherwise, or for another shape; then the gradient is as before.
   void set_gradient(const std::string& name, const torch::Tensor& values);
 
+  // As in Engine (engine.hpp).
   void save_checkpoint(const std::string& directory);
   std::int64_t load_checkpoint(const std::string& directory);
 

@@ -2,6 +2,7 @@
 // The training library as the command line sees it: loaded at run time (it brings LibTorch), talked
 // to through this interface. No LibTorch here.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -104,13 +105,13 @@ class TrainLibrary {
   // together. Only rank 0 writes steps.jsonl, report.json and monitors; each rank writes a trace,
   // to PATH.rankN from rank 1 on. Throws RankFailure when another rank has failed before training.
   virtual RunReport train(const TrainRequest& request, TrainObserver& observer,
-                          const volatile int& stop) = 0;
+                          const std::atomic<int>& stop) = 0;
   virtual void generate(const GenerateRequest& request, GenerateObserver& observer,
-                        const volatile int& stop) = 0;
+                        const std::atomic<int>& stop) = 0;
   // Measures the rates that predictions for this plan use. Blocks for up to a minute; the machine
   // should be idle otherwise. Throws IoError, Interrupted.
   virtual plan::MachineRates probe(const plan::Plan& plan, const ProbeProgress& progress,
-                                   const volatile int& stop) = 0;
+                                   const std::atomic<int>& stop) = 0;
 };
 
 // The one symbol of the shared library. The object lives as long as the process.

@@ -1,0 +1,56 @@
+// Calls of a hooked loop that are refused, after which the model trains on.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/base/error.hpp"
+#include "train/device/hooked_course.hpp"
+
+namespace sluice::train {
+namespace {
+
+using sluice::test::Course;
+
+// One step of two micro-batches, with `between` them.
+Course take_a_step(const std::function<void(HookedLoop&)>& between) {
+  HookedLoop loop(sluice::test::config_of({}));
+  test::HookedModel hooked(loop, sluice::test::Model(), 2);
+  hooked.take_micro_batch(0, torch::kCPU);
+  between(loop);
+  hooked.take_micro_batch(1, torch::kCPU);
+  Course course;
+  const StepResult result = loop.end_step();
+  course.losses.push_back(result.loss);
+  course.norms.push_back(result.gradient_norm);
+  for (const std::string& name : sluice::test::parameter_names())
+    course.weights.push_back(sluice::test::bytes_of(loop.parameter(name)));
+  loop.finish();
+  return course;
+}
+
+TEST(HookedErrors, AGradientOfAnotherShapeChangesNothing) {
+  const Course expected = take_a_step([](HookedLoop&) {});
+  const Course refused = take_a_step([](HookedLoop& loop) {
+    EXPECT_THROW(loop.set_gradient("h.1.up.weight", torch::ones({3})), Error);
+    EXPECT_THROW(loop.set_gradient("h.1.up.bias", torch::ones({1})), Error);
+  });
+  sluice::test::expect_same(refused, expected);
+}
+
+TEST(HookedErrors, ValuesThatCannotBeCopiedLeaveTheGradient) {
+  const Course expected = take_a_step([](HookedLoop&) {});
+  const Course refused = take_a_step([](HookedLoop& loop) {
+    const torch::Tensor meta = torch::empty({4 * sluice::test::kWidth}, torch::kMeta);
+    EXPECT_ANY_THROW(loop.set_gradient("h.1.up.bias", meta));
+  });
+  sluice::test::expect_same(refused, expected);
+}
+
+TEST(HookedErrors, AGradientIsSetAfterABackward) {
+  HookedLoop loop(sluice::test::config_of({}));
+  test::HookedModel hooked(loop, sluice::test::Model(), 2);
+  EXPECT_THROW(loop.set_gradient("h.1.up.bias", torch::ones({4 * sluice::test::kWidth})), Error);
+}
+
+}  // namespace
+}  // namespace sluice::train
