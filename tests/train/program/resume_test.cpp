@@ -89,6 +89,24 @@ TEST(Resume, ATerminatedRunCommitsItsStepAndSaysHowToGoOn) {
   EXPECT_EQ(names(folder.files("swap")), expected.files);
 }
 
+// Also where the signal comes in a forward, while the step before is not committed yet.
+TEST(Resume, ATerminatedRunWithStatesInMemoryWritesOneCheckpoint) {
+  for (int i = 0; i < 4; ++i) {
+    TrainFolder folder;
+    TrainSetup setup;
+    setup.optimizer_device = setup.param_device = "cpu";
+    setup.sluice_keys = "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", \"keep\": 3, ";
+    folder.set(setup);
+    ASSERT_TRUE(kill_after_line(folder.arguments("report", 10 * kSteps),
+                                folder.path("report") + "/steps.jsonl", 5, milliseconds(3 * i),
+                                SIGTERM));
+    int checkpoints = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.checkpoints()))
+      if (entry.is_directory()) ++checkpoints;
+    EXPECT_EQ(checkpoints, 1) << "signal " << i;
+  }
+}
+
 TEST(Resume, WithStatesInMemoryGoesOnFromTheNewestCheckpoint) {
   TrainFolder folder;
   TrainSetup setup;

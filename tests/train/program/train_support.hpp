@@ -239,11 +239,11 @@ inline int line_count(const std::string& path) {
   return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
 }
 
-// Starts the program and kills it `delay` after `steps_file` has `lines` lines. Returns whether it
+// Starts the program and signals it `delay` after `steps_file` has `lines` lines. Returns whether it
 // was still running.
 inline bool kill_after_line(const std::vector<std::string>& arguments,
                             const std::string& steps_file, int lines,
-                            std::chrono::milliseconds delay) {
+                            std::chrono::milliseconds delay, int signal = SIGKILL) {
   const pid_t child = start_sluice(arguments);
   int status = 0;
   while (line_count(steps_file) < lines) {
@@ -251,9 +251,9 @@ inline bool kill_after_line(const std::vector<std::string>& arguments,
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls another process
   }
   std::this_thread::sleep_for(delay);
-  ::kill(child, SIGKILL);
+  ::kill(child, signal);
   ::waitpid(child, &status, 0);
-  return WIFSIGNALED(status);
+  return WIFSIGNALED(status) || WEXITSTATUS(status) == 128 + signal;
 }
 
 }  // namespace sluice::test
