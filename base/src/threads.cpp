@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "sluice/base/error.hpp"
@@ -20,6 +22,9 @@ namespace {
 
 constexpr int kBackgroundNice = 10;  // more than others: a tenth of their weight
 constexpr int kMostNice = 19;
+const std::string kHowToRaise =
+    "; a control group may have a lower pids.max. Raise the limit (ulimit -u; --pids-limit of a "
+    "container; TasksMax= of a service)";
 
 // Threads that wait until the object is destroyed. Confined to thread: its maker.
 class WaitingThreads {
@@ -104,6 +109,18 @@ std::optional<int> allowed_cores() {
   return std::nullopt;
 }
 
+std::thread start_thread(const std::string& name, std::function<void()> body) {
+  try {
+    std::thread thread(std::move(body));
+    ::pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
+    return thread;
+  } catch (const std::system_error& error) {
+    throw Error("the system refuses the thread " + name + " (" + error.what() +
+                "). RLIMIT_NPROC is " + process_limit() + " for user " +
+                std::to_string(::getuid()) + kHowToRaise);
+  }
+}
+
 void check_threads(int count) {
   WaitingThreads threads;
   for (int i = 0; i < count; ++i) {
@@ -113,10 +130,8 @@ void check_threads(int count) {
                 std::to_string(count) + " threads that it needs beside the main one (" +
                 std::strerror(error_number) +
                 "). RLIMIT_NPROC, which counts all processes of user " +
-                std::to_string(::getuid()) + ", is " + process_limit() +
-                "; a control group may have a lower pids.max. Raise the limit (ulimit -u; "
-                "--pids-limit of a container; TasksMax= of a service), or ask for fewer with "
-                "\"sluice\": {\"threads\"}");
+                std::to_string(::getuid()) + ", is " + process_limit() + kHowToRaise +
+                ", or ask for fewer with \"sluice\": {\"threads\"}");
   }
 }
 

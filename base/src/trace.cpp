@@ -1,7 +1,6 @@
 #include "sluice/base/trace.hpp"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/threads.hpp"
 
 namespace sluice {
 
@@ -156,8 +156,7 @@ Trace::Trace(const std::string& path, Old old, std::size_t buffer_bytes)
     end_here(error_number);
   }
   filling_.reserve(buffer_bytes_ + kEnd.size());
-  writer_ = std::thread([this] { run(); });
-  ::pthread_setname_np(writer_.native_handle(), "sluice-trace");
+  writer_ = start_thread("sluice-trace", [this] { run(); });
 }
 
 Trace::~Trace() {

@@ -1,7 +1,5 @@
 #include "sluice/base/worker.hpp"
 
-#include <pthread.h>
-
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -9,12 +7,10 @@
 namespace sluice {
 
 Worker::Worker(const std::string& name, ThreadPriority priority)
-    : thread_([this, priority] {
+    : thread_(start_thread(name, [this, priority] {
         take_priority(priority);
         run();
-      }) {
-  pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
-}
+      })) {}
 
 Worker::~Worker() {
   {

@@ -2,10 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 
 #include "in_child.hpp"
 #include "sluice/base/error.hpp"
@@ -38,6 +41,36 @@ TEST(CheckThreads, NamesTheLimitAndWhatWasStarted) {
   });
   EXPECT_THAT(said, AllOf(HasSubstr("gives this process 3 of the 4 threads"),
                           HasSubstr("RLIMIT_NPROC"), HasSubstr("is 4;"), HasSubstr("ulimit -u")));
+}
+
+TEST(StartThread, NamesTheThread) {
+  std::string name(16, '\0');
+  std::atomic<bool> named = false;
+  std::thread thread = start_thread("sluice-a-long-name", [&] {
+    while (!named) std::this_thread::yield();
+    ::pthread_getname_np(::pthread_self(), name.data(), name.size());
+  });
+  named = true;
+  thread.join();
+  EXPECT_STREQ(name.c_str(), "sluice-a-long-n");
+}
+
+TEST(StartThread, SaysWhichThreadIsRefusedAndTheLimit) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer has a thread of its own, which counts";
+#endif
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const std::string said = test::run_in_child([] {
+    test::limit_processes(1);
+    try {
+      start_thread("sluice-gather", [] {}).join();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr("refuses the thread sluice-gather"), HasSubstr("RLIMIT_NPROC"),
+                          HasSubstr("ulimit -u")));
 }
 
 TEST(AllowedCores, AreThoseOfTheMask) {

@@ -1,7 +1,5 @@
 #include "engine/drive_queue.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -9,6 +7,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/threads.hpp"
 
 namespace sluice::nvme {
 
@@ -41,9 +40,7 @@ DriveQueue::DriveQueue(std::unique_ptr<IoBackend> backend, IoEngineOptions optio
       backend_name_(backend->name()),
       backend_(std::move(backend)),
       pump_(*backend_, options_),
-      thread_([this] { run(); }) {
-  ::pthread_setname_np(thread_.native_handle(), "sluice-io");
-}
+      thread_(start_thread("sluice-io", [this] { run(); })) {}
 
 DriveQueue::~DriveQueue() {
   {

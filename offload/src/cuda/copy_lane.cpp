@@ -1,7 +1,5 @@
 #include "cuda/copy_lane.hpp"
 
-#include <pthread.h>
-
 #include <chrono>
 #include <utility>
 
@@ -9,6 +7,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/threads.hpp"
 
 namespace sluice::offload::cuda {
 
@@ -42,9 +41,7 @@ CopyLane::CopyLane(CudaApi& api, int device, Trace* trace, const std::string& ro
       begins_(api, cudaEventDefault),
       // Waiting must not spin: the thread is one of those that the optimizer's loops need.
       ends_(api, cudaEventBlockingSync),
-      thread_([this] { run(); }) {
-  pthread_setname_np(thread_.native_handle(), ("cuda-" + row).c_str());
-}
+      thread_(start_thread("cuda-" + row, [this] { run(); })) {}
 
 CopyLane::~CopyLane() {
   {

@@ -10,11 +10,10 @@
 #include <thread>
 #include <utility>
 
-#include <pthread.h>
-
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/offload/buffer_ring.hpp"
 #include "sluice/offload/direct_reader.hpp"
 #include "sluice/offload/tile_pipeline.hpp"
@@ -86,9 +85,7 @@ class Lane {
         ring_(staging, options.tile_bytes, options.tiles, "tiles of the mover's " + name + " lane"),
         why_unregistered_(ring_.register_with(io)),
         pipeline_(ring_),
-        thread_([this] { run(); }) {
-    pthread_setname_np(thread_.native_handle(), ("mover-" + name).c_str());
-  }
+        thread_(start_thread("mover-" + name, [this] { run(); })) {}
   // Ends everything begun first.
   ~Lane() {
     {

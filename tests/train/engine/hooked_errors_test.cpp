@@ -52,5 +52,37 @@ TEST(HookedErrors, AGradientIsSetAfterABackward) {
   EXPECT_THROW(loop.set_gradient("h.1.up.bias", torch::ones({4 * sluice::test::kWidth})), Error);
 }
 
+// As adapters that a forward leaves out.
+TEST(HookedErrors, AParameterMayNeedNoGradientDuringAForward) {
+  HookedLoop loop(sluice::test::config_of({}));
+  const sluice::test::Model model;
+  torch::Tensor bias = model.blocks[1]->up->bias;
+  test::HookedModel hooked(loop, model, 2);
+  bias.requires_grad_(false);
+  hooked.take_micro_batch(0, torch::kCPU);
+  bias.requires_grad_(true);
+  EXPECT_EQ(loop.gradient("h.1.up.bias").abs().sum().item<double>(), 0);
+  hooked.take_micro_batch(1, torch::kCPU);
+  EXPECT_GT(loop.gradient("h.1.up.bias").abs().sum().item<double>(), 0);
+  EXPECT_TRUE(loop.end_step().updated);
+}
+
+TEST(HookedErrors, AParameterThatTrainsNeedsItsGradientAtTheEndOfAStep) {
+  HookedLoop loop(sluice::test::config_of({}));
+  const sluice::test::Model model;
+  torch::Tensor bias = model.blocks[1]->up->bias;
+  test::HookedModel hooked(loop, model, 1);
+  hooked.take_micro_batch(0, torch::kCPU);
+  bias.requires_grad_(false);
+  try {
+    loop.end_step();
+    FAIL() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("parameter h.1.up.bias was to be trained"));
+  }
+  bias.requires_grad_(true);
+  EXPECT_TRUE(loop.end_step().updated);
+}
+
 }  // namespace
 }  // namespace sluice::train

@@ -239,8 +239,8 @@ inline int line_count(const std::string& path) {
   return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
 }
 
-// Starts the program and signals it `delay` after `steps_file` has `lines` lines. Returns whether it
-// was still running.
+// Starts the program and signals it `delay` after `steps_file` has `lines` lines. Returns whether
+// it was still running.
 inline bool kill_after_line(const std::vector<std::string>& arguments,
                             const std::string& steps_file, int lines,
                             std::chrono::milliseconds delay, int signal = SIGKILL) {

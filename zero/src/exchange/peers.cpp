@@ -1,6 +1,5 @@
 #include "exchange/peers.hpp"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "sluice/base/error_of.hpp"
 #include "sluice/base/host_name.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/threads.hpp"
 
 namespace sluice::zero {
 
@@ -53,8 +53,7 @@ Peers::Peers(std::unique_ptr<Transport> transport, std::chrono::duration<double>
     own_.process = static_cast<std::int32_t>(::getpid());
     for (Peer& peer : peers_) peer.seen_at = looked_at_;
   }
-  thread_ = std::thread([this] { run(); });
-  pthread_setname_np(thread_.native_handle(), "sluice-peers");
+  thread_ = start_thread("sluice-peers", [this] { run(); });
 }
 
 Peers::~Peers() {

@@ -2,7 +2,10 @@
 // The threads and cores that the system gives this process. Ask first: some libraries wait for ever
 // for threads that they do not get. Thread-safe: free functions without state.
 
+#include <functional>
 #include <optional>
+#include <string>
+#include <thread>
 
 namespace sluice {
 
@@ -17,6 +20,10 @@ enum class ThreadPriority { normal, background };
 
 // For the calling thread; a background thread stays one. Where the system refuses, nothing changes.
 void take_priority(ThreadPriority priority) noexcept;
+
+// Starts a thread that runs `body`, which must not throw. `name` is its name in debuggers and in
+// /proc; Linux takes the first 15 characters. Throws Error when the system refuses the thread.
+std::thread start_thread(const std::string& name, std::function<void()> body);
 
 // Starts `count` threads at once, which do nothing, and ends them. Throws Error with the limits
 // when the system refuses one. Blocks for some 20 microseconds a thread.

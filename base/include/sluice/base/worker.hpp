@@ -18,7 +18,7 @@ namespace sluice {
 
 class Worker {
  public:
-  // `name` is the thread's name in debuggers and in /proc; Linux takes its first 15 characters.
+  // `name`: of its thread; start_thread().
   explicit Worker(const std::string& name, ThreadPriority priority = ThreadPriority::normal);
   // Runs the tasks that were posted, then joins the thread. Blocks.
   ~Worker();

@@ -47,16 +47,22 @@ std::vector<std::string> Plan::swap_directories() const {
 }
 
 int Plan::further_threads() const {
-  // Copies of the host device, gathers, updates. The main thread is one of the compute threads and
-  // one of the optimizer's.
+  // Gathers, updates, and one that LibTorch's backward has of its own. The main thread is one of
+  // the compute threads and one of the optimizer's.
   constexpr int kWorkers = 3;
-  const int of_ranks = config.world_size > 1 ? 1 : 0;  // reductions
-  const int of_staging = stages_ranks() ? 2 : 0;       // one for each communicator
+  constexpr int kLanesOfGpu = 5;     // two of copies in each direction, one of works
+  constexpr int kDirectReaders = 4;  // from a drive to a GPU, where there is direct storage
+  const auto drives = static_cast<int>(swap_directories().size());
+  const int of_copies = device.host_addressable ? 1 : kLanesOfGpu;
+  const int of_direct = device.gpu && drives > 0 ? kDirectReaders : 0;
+  const int of_ranks = config.world_size > 1 ? 3 : 0;  // arrivals, reductions, a look at the others
+  const int of_staging = stages_ranks() || device.has_nccl ? 2 : 0;  // one for each communicator
   const int of_device = device_updates() ? 1 : 0;
-  const int of_mover = rings.mover.tile_bytes > 0 ? 2 : 0;  // fetch, store
-  return kWorkers + of_ranks + of_staging + of_device + of_mover + (schedule.threads.compute - 1) +
-         (schedule.threads.optimizer - 1) +
-         static_cast<int>(swap_directories().size());  // one for I/O each
+  const int of_mover = rings.mover.tile_bytes > 0 ? 2 : 0;                         // fetch, store
+  const int of_checkpoints = config.sluice.checkpoints.directory.empty() ? 0 : 2;  // and its I/O
+  return kWorkers + of_copies + of_direct + of_ranks + of_staging + of_device + of_mover +
+         of_checkpoints + (schedule.threads.compute - 1) + (schedule.threads.optimizer - 1) +
+         drives;  // one for I/O each
 }
 
 }  // namespace sluice::plan

@@ -153,7 +153,7 @@ class Run {
     observer_.on_start("taking memory", 0);
     RunDevice device;
     ranks_.together("taking the device", [&] {
-      check_threads(plan.further_threads() + 1);  // and that of the data
+      check_threads(plan.further_threads() + 2);  // and those of the data and of the trace
       trace_ = RunTrace(request_);
       device = make_run_device(plan, trace_.trace());
     });

@@ -158,6 +158,7 @@ UpdateSettings LoopCore::update_with(const std::vector<GroupValues>& groups) con
 StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   SLUICE_CHECK(!units_.any_bound(), "a step ends inside a unit's forward or backward");
   units_.check_no_gradients();
+  units_.check_trained();
   // Before anything of the step has happened, so the caller can mend its values and go on.
   const UpdateSettings update = update_with(groups);
   send_zero_gradients();

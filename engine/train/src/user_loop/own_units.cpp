@@ -217,9 +217,22 @@ void OwnUnits::check_unbound(std::size_t index, torch::Dtype dtype) const {
                  "parameter " + name +
                      " was given other bytes than the engine's: after initialize() its module must "
                      "not be loaded, moved or converted (to())");
-    SLUICE_CHECK(param.requires_grad() == !layout.frozen,
-                 "parameter " + name + " was " + (layout.frozen ? "frozen" : "to be trained") +
-                     " at initialize(): requires_grad must not change after it");
+    SLUICE_CHECK(!layout.frozen || !param.requires_grad(),
+                 "parameter " + name +
+                     " was frozen at initialize(), which decides what trains: it must not require "
+                     "gradients later");
+  }
+}
+
+void OwnUnits::check_trained() const {
+  for (const OwnUnit& unit : units_) {
+    for (std::size_t i = 0; i < unit.params.size(); ++i) {
+      const zero::UnitLayout& layout = layouts_[unit.places[i].layout];
+      SLUICE_CHECK(layout.frozen || unit.params[i].requires_grad(),
+                   "parameter " + layout.params[unit.places[i].param].name +
+                       " was to be trained at initialize(), and does not require a gradient at the "
+                       "end of a step: freeze it before initialize(), or only during a forward");
+    }
   }
 }
 

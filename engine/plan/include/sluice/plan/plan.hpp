@@ -191,7 +191,7 @@ struct Plan {
   // The directories of the states; without states on NVMe, those of the scratch. Empty: no drive
   // is used.
   std::vector<std::string> swap_directories() const;
-  // Threads that a run has beside its main thread, at the least.
+  // Threads that a run may have beside its main thread, without those of its trace and data.
   int further_threads() const;
 };
 

@@ -1,13 +1,12 @@
 #include "update/device/device_updates.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
+#include "sluice/base/threads.hpp"
 
 namespace sluice::train {
 
@@ -59,8 +58,7 @@ DeviceUpdates::DeviceUpdates(const UpdaterResources& resources, const TilePlacem
     free_tiles_.push_back(tile);
   }
   for (std::size_t place = tiles; place < places; ++place) free_places_.push_back(place);
-  thread_ = std::thread([this] { run(); });
-  pthread_setname_np(thread_.native_handle(), "sluice-gpu-step");
+  thread_ = start_thread("sluice-gpu-step", [this] { run(); });
 }
 
 DeviceUpdates::~DeviceUpdates() {
