@@ -13,6 +13,7 @@
 #include "sluice/base/mutex.hpp"
 
 #if SLUICE_HAVE_TBB
+#include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
 #include <oneapi/tbb/task_scheduler_observer.h>
@@ -159,6 +160,10 @@ class TbbExecutor final : public Executor {
  public:
   TbbExecutor(const Numa& numa, int threads, ThreadPriority priority)
       : numa_(numa), threads_(threads), arena_(threads) {
+    using oneapi::tbb::global_control;
+    const auto wanted = static_cast<std::size_t>(threads);
+    if (wanted > global_control::active_value(global_control::max_allowed_parallelism))
+      more_than_cores_.emplace(global_control::max_allowed_parallelism, wanted);
     if (priority == ThreadPriority::background) background_.emplace(arena_);
   }
   std::string_view name() const override { return "tbb"; }
@@ -193,6 +198,7 @@ class TbbExecutor final : public Executor {
   const Numa& numa_;
   const int threads_;
   Callers callers_;
+  std::optional<oneapi::tbb::global_control> more_than_cores_;
   oneapi::tbb::task_arena arena_;
   std::optional<BackgroundWorkers> background_;
 };

@@ -242,6 +242,28 @@ TEST(UsageError, RefusesWhatContradictsItself) {
               HasSubstr("needs something to evaluate on"));
   EXPECT_THAT(error_of({"plan", "--config", "c", "--model", "m", "--eval-fraction", "0.1"}),
               HasSubstr("needs --data"));
+  EXPECT_THAT(error_of({"plan", "--ranks", "8", "--parameters", "1B", "--epochs", "2"}),
+              HasSubstr("--epochs is for the plan of one run, without --ranks"));
+  for (const char* twin : {"--io_size=1M", "--block_size=4K", "--queue_depth=2", "--read"}) {
+    EXPECT_THAT(error_of({"nvme", "bench", "d", "--size", "2MiB", "--block", "8KiB", "--depth", "4",
+                          "--op", "write", twin}),
+                HasSubstr("two names of one option, or two options that exclude each other"))
+        << twin;
+  }
+}
+
+TEST(UsageError, ASwitchTakesNoValue) {
+  for (const char* value : {"--bf16=false", "--resume=0", "--json=maybe"}) {
+    const std::string flag(value, std::string_view(value).find('='));
+    EXPECT_THAT(error_of(train_with({value})), HasSubstr("train: " + flag + " takes no value"));
+  }
+  EXPECT_EQ(error_of(train_with({"--bf16=true"})), "no error");
+}
+
+TEST(UsageError, ASeparatorMayStandBeforeALaunchedProgram) {
+  EXPECT_EQ(error_of({"launch", "--num-gpus", "2", "--", "ls", "-l"}), "no error");
+  EXPECT_EQ(error_of({"launch", "--bind-cores-to-rank", "--", "echo", "--", "-n"}), "no error");
+  EXPECT_THAT(error_of({"launch", "--"}), HasSubstr("missing PROGRAM"));
 }
 
 }  // namespace

@@ -190,6 +190,10 @@ std::string read_header(int fd, const std::string& path, std::uint64_t file_byte
   }
   std::uint64_t header_bytes = 0;
   read_exactly(fd, path, std::as_writable_bytes(std::span(&header_bytes, 1)), 0);
+  if (path.ends_with(".index.json"))
+    throw StorageError(path,
+                       "is an index of weights in several files, which are not read: export "
+                       "them without --max-shard-size");
   if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kHeaderLengthBytes) {
     throw StorageError(path, "is no safetensors file, or truncated: it claims a header of " +
                                  std::to_string(header_bytes) + " bytes, and has " +

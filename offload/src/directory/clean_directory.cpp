@@ -188,9 +188,11 @@ void move_files(CleanReport& from, CleanReport& to) {
                                 from.missing_directories.end());
 }
 
-// One rank's store with its lock and folder. A striped one has a folder on each drive.
-void add_rank_folder(const RankFolder& folder, CleanScope scope, CleanReport& report) {
-  if (has_manifest_of_something_else(folder.path)) return;
+// One rank's store with its lock and folder. A striped one has a folder on each drive. Returns the
+// step of the rank's part.
+std::optional<std::int64_t> add_rank_folder(const RankFolder& folder, CleanScope scope,
+                                            CleanReport& report) {
+  if (has_manifest_of_something_else(folder.path)) return std::nullopt;
   CleanReport found = find_files(folder.path, scope);
   if (scope == CleanScope::everything) {
     std::set<std::string> folders{folder.path};
@@ -201,6 +203,7 @@ void add_rank_folder(const RankFolder& folder, CleanScope scope, CleanReport& re
     }
   }
   move_files(found, report);
+  return found.committed_step;
 }
 
 // The state that is committed on all ranks, or that cannot be read and is to go.
@@ -214,7 +217,7 @@ std::optional<RankManifest> rank_manifest_in(const std::string& directory, Clean
 }
 
 // Leftovers are folders of another number of ranks than is committed. Without ranks.json that
-// cannot be told: it may lie on another host.
+// cannot be told: it may lie on another host, so the parts here count as committed.
 void add_rank_folders(const std::string& directory, CleanScope scope, CleanReport& report) {
   const std::optional<RankManifest> committed = rank_manifest_in(directory, scope);
   if (committed) report.committed_step = committed->step;
@@ -223,7 +226,9 @@ void add_rank_folders(const std::string& directory, CleanScope scope, CleanRepor
              describe(directory, rank_manifest_path(directory), scope), report);
   for (const RankFolder& folder : list_rank_folders(directory)) {
     const bool other = committed && folder.world_size != committed->world_size();
-    add_rank_folder(folder, other ? CleanScope::everything : scope, report);
+    const std::optional<std::int64_t> part =
+        add_rank_folder(folder, other ? CleanScope::everything : scope, report);
+    if (!committed) report.committed_step = std::max(report.committed_step, part);
   }
 }
 

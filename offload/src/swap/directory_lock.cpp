@@ -25,15 +25,15 @@ void check_directory(const std::string& directory, DirectoryLock::Mode mode) {
   struct stat status {};
   if (::stat(directory.c_str(), &status) != 0) {
     const int error_number = errno;
-    throw IoError(error_number, "opening the swap directory", directory, 0, 0,
+    throw IoError(error_number, "opening the directory", directory, 0, 0,
                   error_number == ENOENT ? "check the path, or create it first" : "");
   }
   if (!S_ISDIR(status.st_mode)) {
-    throw IoError(ENOTDIR, "opening the swap directory", directory, 0, 0, "choose a directory");
+    throw IoError(ENOTDIR, "opening the directory", directory, 0, 0, "choose a directory");
   }
   if (mode == DirectoryLock::Mode::exclusive &&
       ::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-    throw IoError(errno, "opening the swap directory for writing", directory, 0, 0,
+    throw IoError(errno, "opening the directory for writing", directory, 0, 0,
                   "give this user the right to write there, or choose another directory");
   }
 }

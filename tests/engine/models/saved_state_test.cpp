@@ -208,7 +208,9 @@ TEST(CleanRanks, ARanksFolderWithoutTheOthersKeepsItsPart) {
   TempDir dir;
   commit_steps(dir.path(), 2, 2);
   fs::remove(dir.file("ranks.json"));  // as on a host where rank 0 does not run
-  offload::clean_directory(dir.path(), CleanScope::leftovers, CleanMode::remove);
+  const auto report =
+      offload::clean_directory(dir.path(), CleanScope::leftovers, CleanMode::remove);
+  EXPECT_EQ(report.committed_step, 2);
   EXPECT_TRUE(fs::exists(dir.file("rank1-of-2/manifest.json")));
 }
 

@@ -240,8 +240,8 @@ TEST_F(SwapStoreTest, SaysSoWhereItMayNotWrite) {
     }
     return "no error";
   });
-  EXPECT_THAT(said, AllOf(HasSubstr("opening the swap directory for writing"),
-                          HasSubstr("Permission denied")));
+  EXPECT_THAT(
+      said, AllOf(HasSubstr("opening the directory for writing"), HasSubstr("Permission denied")));
   ASSERT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
 }
 

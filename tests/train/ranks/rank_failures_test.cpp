@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Clock = std::chrono::steady_clock;
 
 class RankFailures : public ::testing::Test {
@@ -127,6 +128,23 @@ TEST_F(RankFailures, AnOldCheckpointThatCannotBeRemovedIsLeftWithALine) {
   EXPECT_EQ(run_.report("run")["committed_step"].asInt64(), 4);
 }
 
+// As where rank 0 ran on another host, or a copy of the directory has missed ranks.json.
+TEST_F(RankFailures, ACommittedPartWithoutRanksJsonIsKeptWhateverTheNumberOfRanks) {
+  namespace fs = std::filesystem;
+  ASSERT_EQ(run_.train(kNvme, "run", 2).exit_code, 0);
+  fs::remove(run_.file("run.nvme/ranks.json"));
+  fs::remove_all(run_.file("run.nvme/rank0-of-2"));
+  for (const bool resume : {false, true}) {
+    std::vector<std::string> arguments = run_.arguments(kNvme, "run", 2);
+    if (resume) arguments.push_back("--resume");
+    const ProgramResult result = run_sluice(arguments);
+    EXPECT_EQ(result.exit_code, 4) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("rank1-of-2: holds a rank's part of step 2"));
+    EXPECT_THAT(result.err, Not(HasSubstr("nothing has been committed")));
+  }
+  EXPECT_TRUE(fs::exists(run_.file("run.nvme/rank1-of-2/manifest.json")));
+}
+
 TEST_F(RankFailures, AKilledRankEndsAllAndTheRunGoesOnFromItsLastStep) {
   const RanksRun undisturbed;
   ASSERT_EQ(undisturbed.train(kNvme, "run", 12).exit_code, 0);
@@ -207,7 +225,9 @@ TEST_F(RankFailures, ASignalToOneRankStopsAllAfterOneStep) {
   const std::optional<int> code = program.wait(60);
   ASSERT_TRUE(code.has_value()) << program.text();
   EXPECT_EQ(*code, 143) << program.text();
-  EXPECT_THAT(program.text(), HasSubstr("is committed; to go on:\n  mpirun -n 2 "));
+  EXPECT_THAT(program.text(),
+              HasSubstr("is committed; to go on:\n  start the 2 ranks as before, each with "
+                        "this line (mpirun -n 2):\n  "));
   const std::size_t steps = run_.values("run", "loss").size();
   EXPECT_EQ(run_.report("run")["committed_step"].asUInt64(), steps);
 }

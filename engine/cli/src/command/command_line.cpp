@@ -119,7 +119,8 @@ std::string unexpected_argument(const CLI::App& command, const std::string& argu
 // CLI11's text starts with the option's name.
 std::string wrong_number_of_values(const CLI::App& command, const CLI::ParseError& error) {
   const std::string text = error.what();
-  const std::string name = text.substr(0, text.find(':'));
+  const std::string name = text.substr(0, text.find_first_of(": "));
+  if (text.ends_with("flag override")) return "--" + name + " takes no value";
   const CLI::Option* option = command.get_option_no_throw(name);
   const bool repeated = option != nullptr && option->count() > 1;
   return name +
@@ -164,7 +165,7 @@ void add_texts(CLI::App& command, const std::string& flag, const std::string& pl
 }
 
 void add_flag(CLI::App& command, const std::string& flag, const std::string& help, bool& target) {
-  command.add_flag(flag, target, help);
+  command.add_flag(flag, target, help)->disable_flag_override();  // no --flag=false
 }
 
 std::int64_t to_integer(const std::string& flag, const std::string& text, std::int64_t at_least) {
@@ -251,6 +252,9 @@ std::string usage_message(const CLI::App& root, const CLI::ParseError& error) {
   const bool named = command.get_subcommands({}).empty();
   if (!extras.empty()) {
     message = unexpected_argument(command, flag == extras.end() || !named ? extras.front() : *flag);
+  } else if (dynamic_cast<const CLI::ExcludesError*>(&error) != nullptr) {
+    message = "two names of one option, or two options that exclude each other: " +
+              std::string(error.what());
   } else if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
     message = wrong_number_of_values(command, error);
   } else if (const std::string missing = missing_options(command); !missing.empty()) {

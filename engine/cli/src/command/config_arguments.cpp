@@ -158,12 +158,8 @@ void add_setting_options(CLI::App& command, std::vector<config::Setting>& settin
   for (const config::FlagInfo& info : config::flag_table()) {
     const std::string flag(info.flag), key(info.key);
     if (info.placeholder.empty()) {
-      command.add_flag_callback(
-          flag,
-          [&settings, flag, key] {
-            settings.push_back({key, "true", flag, false});
-          },
-          help_of(info));
+      const auto set = [&settings, flag, key] { settings.push_back({key, "true", flag, false}); };
+      command.add_flag_callback(flag, set, help_of(info))->disable_flag_override();
       continue;
     }
     std::string names = flag;

@@ -109,9 +109,15 @@ void add_names_of_ds_io(CLI::App& command, NvmeBenchArguments& arguments) {
              [&arguments](const std::string& text) {
                arguments.io_threads = to_count("--io_parallel", text, 64);
              });
-  command.add_flag_callback(
-      "--read", [&arguments] { arguments.pattern = nvme::LoadPattern::read; },
-      "as --op read; ds_io's name");
+  const auto read = [&arguments] { arguments.pattern = nvme::LoadPattern::read; };
+  command.add_flag_callback("--read", read, "as --op read; ds_io's name")->disable_flag_override();
+  const std::pair<const char*, const char*> twins[] = {{"--io_size", "--size"},
+                                                       {"--block_size", "--block"},
+                                                       {"--queue_depth", "--depth"},
+                                                       {"--io_parallel", "--io-threads"},
+                                                       {"--read", "--op"}};
+  for (const auto& [theirs, ours] : twins)
+    command.get_option(theirs)->excludes(command.get_option(ours));
 }
 
 void add_bench(CLI::App& group, Building& building) {

@@ -133,6 +133,22 @@ std::vector<std::string> without_help_command(std::vector<std::string> arguments
   return arguments;
 }
 
+// "launch [options] -- PROGRAM" without the separator, which other launchers have.
+std::vector<std::string> without_separator(std::vector<std::string> arguments,
+                                           const CLI::App& root) {
+  if (arguments.empty() || arguments.front() != "launch") return arguments;
+  const CLI::App& launch = *root.get_subcommand("launch");
+  for (std::size_t i = 1; i < arguments.size() && arguments[i].starts_with('-'); ++i) {
+    if (arguments[i] == "--") {
+      arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i));
+      return arguments;
+    }
+    const CLI::Option* const option = launch.get_option_no_throw(arguments[i]);
+    if (option != nullptr && option->get_expected_min() > 0) ++i;  // its value
+  }
+  return arguments;
+}
+
 // Arguments that the program itself does not know. --json is not counted: the program without a
 // command has no such option, but scripts add --json to every line, also when they ask for help.
 std::vector<std::string> unknown_arguments(const CLI::App& root) {
@@ -144,9 +160,9 @@ std::vector<std::string> unknown_arguments(const CLI::App& root) {
 }  // namespace
 
 Invocation parse_arguments(const std::vector<std::string>& given) {
-  const std::vector<std::string> arguments = without_help_command(given);
   Building building;
   const std::unique_ptr<CLI::App> root = make_root(building);
+  const std::vector<std::string> arguments = without_separator(without_help_command(given), *root);
   if (arguments.empty()) return {ShowText{help_text(*root)}, false};
   try {
     root->parse(std::vector<std::string>(arguments.rbegin(),

@@ -141,7 +141,8 @@ void add_ranks_options(CLI::App& command, RanksArguments& arguments) {
              arguments.gpu_memory_bytes);
 }
 
-void check_ranks(const CLI::App& command, const PlanArguments& arguments) {
+void check_ranks(const CLI::App& command, const PlanArguments& arguments,
+                 const std::string& model_path) {
   if (arguments.ranks.ranks.empty()) {
     for (const char* flag : kOfRanks)
       SLUICE_CHECK(command.get_option(flag)->count() == 0, std::string(flag) + " needs --ranks");
@@ -151,9 +152,9 @@ void check_ranks(const CLI::App& command, const PlanArguments& arguments) {
     SLUICE_CHECK(command.get_option(flag)->count() == 0,
                  std::string(flag) + " is for the plan of one run, without --ranks");
   }
-  SLUICE_CHECK(arguments.ranks.parameters == 0 || arguments.request.model_path.empty(),
+  SLUICE_CHECK(arguments.ranks.parameters == 0 || model_path.empty(),
                "--parameters and --model exclude each other; give one");
-  SLUICE_CHECK(arguments.ranks.parameters > 0 || !arguments.request.model_path.empty(),
+  SLUICE_CHECK(arguments.ranks.parameters > 0 || !model_path.empty(),
                "--ranks needs a model: --parameters N, or --model FILE");
 }
 

@@ -213,8 +213,8 @@ void add_plan(CLI::App& root, Building& building) {
            building.plan.largest);
   add_ranks_options(command, building.plan.ranks);
   when_named(command, building, [&building, &command] {
+    check_ranks(command, building.plan, building.run.model_path);
     building.plan.request = checked_run(building);
-    check_ranks(command, building.plan);
     if (building.plan.ranks.ranks.empty()) check_files(building.plan.request);
     return building.plan;
   });

@@ -14,6 +14,7 @@ void add_plan(CLI::App& root, Building& building);
 void add_ranks_options(CLI::App& command, RanksArguments& arguments);
 // Throws InvalidArgument when an option of many ranks stands without --ranks, or --ranks with
 // options of one run.
-void check_ranks(const CLI::App& command, const PlanArguments& arguments);
+void check_ranks(const CLI::App& command, const PlanArguments& arguments,
+                 const std::string& model_path);
 
 }  // namespace sluice::cli

@@ -49,4 +49,10 @@ bool is_file(const std::string& path) {
   return std::filesystem::is_regular_file(path, error);
 }
 
+bool is_pipe(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status found = std::filesystem::status(path, error);
+  return std::filesystem::is_fifo(found) || std::filesystem::is_character_file(found);
+}
+
 }  // namespace sluice::cli

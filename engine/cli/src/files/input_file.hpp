@@ -12,6 +12,8 @@ void require_file(const std::string& path);
 // Whether `path` is a regular file: no pipe, which can be read only once, and no configuration in
 // base64 in place of a path.
 bool is_file(const std::string& path);
+// Whether `path` can be read once: a pipe or a terminal.
+bool is_pipe(const std::string& path);
 void require_file_or_folder(const std::string& flag, const std::string& path);
 
 }  // namespace sluice::cli

@@ -21,6 +21,7 @@
 #include "sluice/base/fd.hpp"
 #include "sluice/base/host_name.hpp"
 #include "terminal/text_format.hpp"
+#include "train/resume_line.hpp"
 
 namespace sluice::cli {
 
@@ -165,8 +166,10 @@ int run_launch(const LaunchArguments& arguments, Session& session) {
   const LaunchHow how = choose_how(arguments, hosts);
   const int ranks = count_ranks(hosts);
   const LaunchOutput output{session.json() ? STDERR_FILENO : STDOUT_FILENO, say};
-  if (hosts.size() == 1 && is_this_host(hosts.front().name) && how != LaunchHow::srun)
+  if (hosts.size() == 1 && is_this_host(hosts.front().name) && how != LaunchHow::srun) {
+    ::setenv(kLaunchLineVariable, shell_line(session.argv()).c_str(), /*overwrite=*/1);
     return report_end(run_ranks_here(arguments, hosts.front(), how, output), ranks, session);
+  }
   const std::vector<HostLine> lines = host_lines(arguments, hosts, how);
   if (!arguments.run) return show_lines(lines, ranks, session);
   return report_end(run_line_here(arguments, lines.front(), output), ranks, session);

@@ -54,6 +54,9 @@ plan::Plan plan_run(const PlanArguments& arguments, const config::TrainConfig& c
 }
 
 std::string largest_line(const config::ModelConfig& asked, const plan::Plan& plan) {
+  if (plan.model.n_layer >= plan::kMostLayers)
+    return "more blocks fit than a model may have: " + std::to_string(plan::kMostLayers) +
+           " (n_layer; the file has " + std::to_string(asked.n_layer) + ")";
   return "the largest model of this shape that fits has " + std::to_string(plan.model.n_layer) +
          (plan.model.n_layer == 1 ? " block" : " blocks") + " (n_layer; the file has " +
          std::to_string(asked.n_layer) + ")";

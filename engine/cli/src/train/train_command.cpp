@@ -21,6 +21,7 @@
 #include "terminal/clock.hpp"
 #include "terminal/text_format.hpp"
 #include "train/progress.hpp"
+#include "train/resume_line.hpp"
 #include "train/run_files.hpp"
 #include "train/train_library_loader.hpp"
 #include "train/train_summary.hpp"
@@ -52,13 +53,6 @@ void check_trace(const train::TrainRequest& run) {
   check_writable("--trace", run.trace_path, {});
 }
 
-// The command line that continues this run: its own arguments, and --resume.
-std::string resume_line(std::vector<std::string> argv, const train::RankPlace& place) {
-  if (std::find(argv.begin(), argv.end(), "--resume") == argv.end()) argv.emplace_back("--resume");
-  if (place.size > 1) argv.insert(argv.begin(), {"mpirun", "-n", std::to_string(place.size)});
-  return shell_line(argv);
-}
-
 train::RankPlace place_of(const LaunchEnvironment& launch) {
   return {.rank = launch.rank,
           .size = launch.world_size,
@@ -67,12 +61,12 @@ train::RankPlace place_of(const LaunchEnvironment& launch) {
           .launcher = launch.launcher};
 }
 
-void show_resume_line(const train::RunReport& report, const std::string& line, Session& session) {
+void show_resume_line(const train::RunReport& report, const std::string& lines, Session& session) {
   const std::string what =
       report.committed_step > 0
           ? "step " + std::to_string(report.committed_step) + " is committed; to go on:"
           : "nothing is committed; the next run starts over:";
-  session.console().print("\n" + what + "\n  " + line);
+  session.console().print("\n" + what + "\n" + lines);
 }
 
 void show_end(const TrainArguments& arguments, const TrainProgress& progress,
@@ -135,13 +129,13 @@ int run_train(const TrainArguments& arguments, Session& session) {
     request.place = place;
     return run_further_rank(std::move(request), session);
   }
-  // First of all, so that a signal during the start ends the run as one at a step does.
-  const std::string line = resume_line(session.argv(), place);
-  const StopSignals signals(
-      "the step in progress",
-      "\nsluice: stopped at once; to go on from the last committed step:\n  " + line + "\n");
   train::TrainRequest request = arguments.request;
   request.place = place;
+  // First of all, so that a signal during the start ends the run as one at a step does.
+  const std::string lines = resume_lines(session.argv(), request);
+  const StopSignals signals(
+      "the step in progress",
+      "\nsluice: stopped at once; to go on from the last committed step:\n" + lines + "\n");
   request.command_line = valid_utf8(shell_line(session.argv()));
   require_files(request);
   // The library opens the data again, and says then what it reads.
@@ -170,10 +164,10 @@ int run_train(const TrainArguments& arguments, Session& session) {
     session.console().status("");
     show_end(arguments, progress, report, session);
     session.emit_text(train::to_json(report));
-    if (report.stopped_by_signal != 0) show_resume_line(report, line, session);
+    if (report.stopped_by_signal != 0) show_resume_line(report, lines, session);
     return exit_code_of_run(report);
   } catch (const Interrupted&) {
-    session.console().print("\nstopped before the first step; to begin, or to go on:\n  " + line);
+    session.console().print("\nstopped before the first step; to begin, or to go on:\n" + lines);
     throw;
   }
 }

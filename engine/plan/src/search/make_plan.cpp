@@ -364,7 +364,6 @@ std::optional<Plan> try_plan(const config::TrainConfig& config, const config::Mo
 std::optional<Plan> largest_plan(const config::TrainConfig& config, config::ModelConfig model,
                                  Placement placement, const MachineFacts& machine,
                                  const FindRates& find_rates) {
-  constexpr std::int64_t kMost = 10'000;  // n_layer of a model file goes so far
   const auto plan_of = [&](std::int64_t layers) {
     model.n_layer = layers;
     return try_plan(config, model, placement, machine);
@@ -373,13 +372,13 @@ std::optional<Plan> largest_plan(const config::TrainConfig& config, config::Mode
   if (!best) return best;
   std::int64_t fits = 1;
   std::int64_t too_many = 2;
-  for (; too_many <= kMost; too_many *= 2) {
+  for (; too_many <= kMostLayers; too_many *= 2) {
     std::optional<Plan> plan = plan_of(too_many);
     if (!plan) break;
     best = std::move(plan);
     fits = too_many;
   }
-  too_many = std::min(too_many, kMost + 1);
+  too_many = std::min(too_many, kMostLayers + 1);
   while (too_many - fits > 1) {
     const std::int64_t middle = fits + (too_many - fits) / 2;
     std::optional<Plan> plan = plan_of(middle);

@@ -68,6 +68,14 @@ void add_limit_changes(const Variant& refused, const TryPlan& try_plan,
     change("leave out \"buffer_size\" of \"offload_param\"",
            [](config::ZeroConfig& edited) { edited.offload_param.buffer_size.reset(); });
   }
+  if (zero.offload_optimizer.pin_memory.value_or(false)) {
+    change("set \"pin_memory\" of \"offload_optimizer\" to false",
+           [](config::ZeroConfig& edited) { edited.offload_optimizer.pin_memory = false; });
+  }
+  if (zero.offload_param.pin_memory.value_or(false)) {
+    change("set \"pin_memory\" of \"offload_param\" to false",
+           [](config::ZeroConfig& edited) { edited.offload_param.pin_memory = false; });
+  }
   if (!one_is_enough && all.size() > 1 && try_plan(without_any)) {
     candidates.push_back({join(all), without_any});
   }

@@ -111,28 +111,14 @@ class Run {
     return finish();
   }
 
-  // The step in the swap directory that a new process would go on from; 0: none. Somebody may have
-  // removed or moved the directory.
-  std::int64_t resumable_step() const {
-    const offload::SwapStore* const store = resources_->files.store.get();
-    if (store == nullptr) return 0;
-    bool is_there = false;
-    (void)error_of([&] { is_there = offload::SwapStore::holds_committed(store->directory()); });
-    return is_there ? store->resumable_step() : 0;
-  }
-
   // The error that follows names the file and the cause.
   void say_where_it_stopped() {
     if (!steps_file_) return;  // training had not begun
     // With several ranks, some have left.
     if (ranks_.size() == 1)
       (void)error_of([this] { finish_checkpoint(*resources_, *checkpoints_, progress_); });
-    const std::int64_t committed = std::max(progress_.checkpoint_step, resumable_step());
-    log(LogLevel::error,
-        "training stopped after step " + std::to_string(progress_.step) + "; " +
-            (committed > 0 ? "step " + std::to_string(committed) +
-                                 " is committed. Once the cause is mended, --resume goes on from it"
-                           : "nothing is committed. Once the cause is mended, start again"));
+    log(LogLevel::error, "training stopped after step " + std::to_string(progress_.step) + "; " +
+                             what_is_saved(*resources_, progress_.checkpoint_step));
   }
 
   // After a signal that came while the run was set up. No file is open yet.

@@ -109,6 +109,21 @@ void check_no_older_ranks(const std::string& directory) {
                      "with that version, or remove the folders rank0, rank1, ...");
 }
 
+// Throws when the folder has a rank's committed part, while ranks.json is not where rank 0 looks:
+// it is lost, or rank 0 runs on another host than before. With durability none, ranks.json goes
+// when a run begins to write.
+void check_is_leftover(const std::string& folder) {
+  if (!offload::SwapStore::holds_committed(folder)) return;
+  const offload::CommittedState part = offload::SwapStore::read_committed(folder);
+  if (part.durability == offload::Durability::none) return;
+  throw StorageError(folder,
+                     "holds a rank's part of step " + std::to_string(part.step) +
+                         ", and rank 0 finds no ranks.json beside it: put it back, or start "
+                         "the ranks on the hosts that they had before; to begin anew, "
+                         "remove it (sluice nvme clean " +
+                         folder + " --committed)");
+}
+
 // On rank 0: locks what is of all ranks, and chooses.
 RunSource choose_source(const config::TrainConfig& config, const std::string& swap,
                         offload::HeldDirectories& held, const offload::LockWait& wait) {
@@ -126,7 +141,13 @@ RunSource choose_source(const config::TrainConfig& config, const std::string& sw
     source.own_swap = as_many && source.in_swap_directory;
     source.swap_committed = as_many;
     source.swap_holds_state = true;
-  } else if (!checkpoints.empty()) {
+    return source;
+  }
+  if (!swap.empty()) {
+    for (const offload::RankFolder& folder : offload::list_rank_folders(swap))
+      check_is_leftover(folder.path);
+  }
+  if (!checkpoints.empty()) {
     const std::string newest = models::newest_checkpoint(checkpoints);
     if (!newest.empty()) source = read_found(newest);
   }
@@ -191,19 +212,6 @@ void make_folder(const std::string& folder) {
   std::error_code error;
   fs::create_directory(folder, error);
   if (error) throw IoError(error.value(), "create directory", folder);
-}
-
-// A part that this rank committed while ranks.json is not where rank 0 looks: rank 0 may run on
-// another host than before. With durability none, ranks.json goes when a run begins to write.
-void check_is_leftover(const std::string& folder) {
-  if (!offload::SwapStore::holds_committed(folder)) return;
-  const offload::CommittedState part = offload::SwapStore::read_committed(folder);
-  if (part.durability == offload::Durability::none) return;
-  throw StorageError(folder, "holds this rank's part of step " + std::to_string(part.step) +
-                                 ", and rank 0 finds no ranks.json beside it: start the ranks on "
-                                 "the hosts that they had before; to begin anew, remove it "
-                                 "(sluice nvme clean " +
-                                 folder + " --committed)");
 }
 
 // Makes and locks this rank's folder of the swap directory. Its part is then the committed one; or,

@@ -1,10 +1,12 @@
 #include "saved/swap_commit.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "sluice/base/error_of.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/models/rank_commit.hpp"
 #include "sluice/offload/swap_directory.hpp"
@@ -20,6 +22,13 @@ std::string directory_of_all(const RunResources& resources) {
   return resources.communicator->world_size() == 1
              ? own
              : std::filesystem::path(own).parent_path().string();
+}
+
+// Whether somebody has removed or moved the swap directory.
+bool is_gone(const std::string& directory) {
+  bool is_there = false;
+  (void)error_of([&] { is_there = offload::SwapStore::holds_committed(directory); });
+  return !is_there;
 }
 
 }  // namespace
@@ -70,6 +79,24 @@ void remove_replaced_states(RunResources& resources) {
     log(LogLevel::warn,
         "the states of another number of ranks are left: " + std::string(error.what()));
   }
+}
+
+std::string what_is_saved(const RunResources& resources, std::int64_t checkpoint_step) {
+  const offload::SwapStore* const store = resources.files.store.get();
+  const std::int64_t swap_step = store == nullptr ? 0 : store->resumable_step();
+  const std::string once_mended = ". Once the cause is mended, ";
+  if (swap_step > checkpoint_step && is_gone(store->directory())) {
+    return "step " + std::to_string(swap_step) + " was committed to " + store->directory() +
+           ", where it is no longer. If the directory was moved, put it back, and --resume goes on "
+           "from it; if it was removed, " +
+           (checkpoint_step > 0
+                ? "--resume goes on from the checkpoint of step " + std::to_string(checkpoint_step)
+                : "start again");
+  }
+  const std::int64_t step = std::max(swap_step, checkpoint_step);
+  if (step == 0) return "nothing is committed" + once_mended + "start again";
+  return "step " + std::to_string(step) + " is committed" + once_mended +
+         "--resume goes on from it";
 }
 
 }  // namespace sluice::train

@@ -2,6 +2,9 @@
 // The swap directory as a saved state: its commits, and its end. All ranks call these.
 // Thread-compatible: free functions, called by the thread that trains.
 
+#include <cstdint>
+#include <string>
+
 #include "sluice/models/run_state.hpp"
 #include "step/run_resources.hpp"
 
@@ -20,5 +23,8 @@ void close_swap(RunResources& resources);
 // Removes what another number of ranks left in the swap directory, once this run has committed a
 // state there. An error is a line in the log.
 void remove_replaced_states(RunResources& resources);
+// The state that a new process would go on from after an error, for people; `checkpoint_step`: of
+// the last checkpoint that this run knows, 0: none.
+std::string what_is_saved(const RunResources& resources, std::int64_t checkpoint_step);
 
 }  // namespace sluice::train

@@ -72,8 +72,8 @@ class OwnUnits {
   // Frees the parameters' values: the parameters become empty tensors of `dtype`.
   void drop_values(std::size_t layout, torch::Dtype dtype);
 
-  // Throws InvalidArgument when the module's parameters were replaced since it was added, were given
-  // bytes by other code, or require gradients although they are frozen.
+  // Throws InvalidArgument when the module's parameters were replaced since it was added, were
+  // given bytes by other code, or require gradients although they are frozen.
   void check_unbound(std::size_t unit, torch::Dtype dtype) const;
   // Throws InvalidArgument when a parameter that trains does not require a gradient. It may do
   // without during a forward, and has no gradient from there.

@@ -47,8 +47,10 @@ Plan make_plan(const config::TrainConfig& config, const OwnModel& model, Placeme
 // make_plan() without rates and without reasons: returns nullopt instead of throwing DoesNotFit.
 std::optional<Plan> try_plan(const config::TrainConfig& config, const config::ModelConfig& model,
                              Placement placement, const MachineFacts& machine);
-// Returns the plan with the most blocks of the model's shape that fit; nullopt when one block does
-// not fit.
+// "n_layer" of a model file goes so far.
+inline constexpr std::int64_t kMostLayers = 10'000;
+// Returns the plan with the most blocks of the model's shape that fit, up to kMostLayers; nullopt
+// when one block does not fit.
 std::optional<Plan> largest_plan(const config::TrainConfig& config, config::ModelConfig model,
                                  Placement placement, const MachineFacts& machine,
                                  const FindRates& find_rates = {});
