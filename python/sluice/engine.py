@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -384,6 +385,7 @@ class SluiceEngine(EngineValues):
     def destroy(self) -> None:
         """Waits for the last updates, and takes the hooks off the model. Its parameters stay empty. Once is enough."""
         self._offloaded.close()
+        self.optimizer._engine = weakref.proxy(self)  # without a cycle, both are gone with their last user
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
-import os
-import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,7 +15,7 @@ from .._core import version as __version__
 from ..config import ConfigError, Source
 from ..runtime.zero.parameter_offload import no_external_parameters
 from ..runtime.zero.partition_parameters import ZeroParamStatus
-from . import devices, ranks
+from . import devices, open_loops, ranks
 from .calls import calls
 from .engine_module import engine_module
 from .full_state_dict import FullStateDicts
@@ -128,8 +125,8 @@ class OffloadedModel:
         devices.move_buffers(model, self.device, self.dtype)
         self.hooks = Hooks(model, self.units, self.loop)
         self._state_dicts = FullStateDicts(model, self.parameters, self.loop)
-        _open.add(self)
-        _loops.add(self.loop)
+        self._opened = loop
+        open_loops.add(loop, self.loop, has_ranks=groups_of_ranks[0] is not None, commits=resume is not None)
 
     def _facts(self) -> dict[str, Any]:
         """What all ranks have in common."""
@@ -185,38 +182,10 @@ class OffloadedModel:
 
     def close(self) -> None:
         """Commits the last step, and takes the hooks off the model. The parameters stay empty. A second call does nothing."""
-        if self not in _open:
+        if not open_loops.is_open(self._opened):
             return
-        _open.discard(self)
         self.hooks.remove()
         self._state_dicts.remove()
         for parameter in self.parameters.values():
             disown(parameter)
-        try:
-            self.loop.finish()
-        finally:
-            _loops.discard(self.loop)
-            self.loop.close()
-
-
-_open: weakref.WeakSet[OffloadedModel] = weakref.WeakSet()
-_loops: weakref.WeakSet[WatchedLoop] = weakref.WeakSet()  # those too whose model is gone, and whose graph is not
-
-
-@atexit.register
-def _end() -> None:
-    """A script that ends has its last step committed, and no thread of a loop outlives Python."""
-    for end in [*(model.close for model in list(_open)), *(loop.close for loop in list(_loops))]:
-        try:
-            end()
-        except Exception:
-            log.exception("the end of training failed")
-
-
-def _forget() -> None:
-    """A forked child has no thread of its parent's engines, so it ends none of them."""
-    _open.clear()
-    _loops.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+        open_loops.end(self._opened)

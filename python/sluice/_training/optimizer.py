@@ -145,7 +145,7 @@ class SluiceOptimizer(TierOptimizer):
 
     @property
     def loss_scale(self) -> float:
-        return float(self._engine.loop.loss_scale)
+        return float(self._offloaded.loop.loss_scale)
 
     cur_scale = loss_scale
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import datetime
 import itertools
@@ -162,8 +161,13 @@ def groups() -> Groups:
     if _peers is None:
         store = dist.distributed_c10d.PrefixStore("sluice", dist.distributed_c10d._get_default_store())
         _peers = Peers(dist.get_rank(), dist.get_world_size(), store, limit_seconds())
-        atexit.register(_peers.end)
     return RankGroup(), RankGroup()
+
+
+def end() -> None:
+    """This rank trains no more. Called at exit, after the last call that waits for other ranks."""
+    if _peers is not None:
+        _peers.end()
 
 
 def set_doing(what: str) -> None:
