@@ -76,10 +76,11 @@ class SluiceEngine(EngineValues):
             progress=progress,
         )
         self.loop = self._offloaded.loop
-        self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
-        self.lr_scheduler = self._make_scheduler(lr_scheduler)
         self.collate_fn = collate_fn
-        self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
+        with self._offloaded.undone_on_error():
+            self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
+            self.lr_scheduler = self._make_scheduler(lr_scheduler)
+            self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         self.global_steps = int(self.loop.step)
         self.micro_steps, self.skipped_steps = 0, 0

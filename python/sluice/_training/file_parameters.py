@@ -74,6 +74,15 @@ def _file_tensor(folder: str, like: torch.Tensor, dtype: torch.dtype) -> torch.T
     return torch.frombuffer(pages, dtype=dtype).view(like.shape)
 
 
+_folders: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # of parameters that were moved to files
+
+
+def placed(parameter: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Values for a parameter: in a file, where it was built in one, since memory may be too small."""
+    folder = _folders.get(parameter)
+    return values if folder is None else _file_tensor(folder, values, values.dtype).copy_(values)
+
+
 class FileParameters:
     """Inside the context, every parameter that a module registers is moved to a file.
 
@@ -99,6 +108,7 @@ class FileParameters:
             moved.copy_(parameter.data)
             parameter.data = moved
         self._moved[parameter] = True
+        _folders[parameter] = self._folder
 
     def __enter__(self) -> None:
         register = self._register = nn.Module.register_parameter

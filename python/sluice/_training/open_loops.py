@@ -32,7 +32,7 @@ def is_open(loop: Any) -> bool:
 
 def end(loop: Any, finishes: bool = True) -> None:
     """Gives memory and files back. ``finishes``: after it has committed the last step."""
-    del _open[loop]
+    _open.pop(loop, None)
     try:
         if finishes:
             loop.finish()

@@ -5,8 +5,14 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from typing import Any
 
-from small_models import config, engine_of, make, train
+import pytest
+import torch
+from small_models import Tied, batch, config, differences, engine_of, loss_of, make, train
+
+import sluice
+from sluice import zero
 
 
 def test_an_engine_that_is_dropped_has_its_last_step_committed(tmp_path: Path) -> None:
@@ -30,3 +36,71 @@ def test_a_destroyed_engine_is_gone_with_its_last_user() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def assert_untouched(model: torch.nn.Module) -> None:
+    expected = make()
+    for name, value in expected.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name
+    assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
+    ids, _ = batch(0)
+    assert torch.equal(model(ids), expected(ids))
+
+
+def no_scheduler(optimizer: Any) -> Any:
+    raise ZeroDivisionError
+
+
+FAILING = [
+    ({"lr_scheduler": no_scheduler}, ZeroDivisionError),
+    ({"training_data": 3}, ValueError),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error"), FAILING)
+@pytest.mark.parametrize("tier", ["cpu", "nvme"])
+def test_a_model_without_an_engine_has_its_values(
+    arguments: dict[str, Any], error: type[Exception], tier: str, tmp_path: Path
+) -> None:
+    model, keys = make(), config(tier, tmp_path, bf16={"enabled": True})
+    with pytest.raises(error):
+        engine_of(model, keys, resume=False, **arguments)
+    assert_untouched(model)
+    engine = engine_of(model, keys, resume=False)
+    reference = engine_of(make(), config(bf16={"enabled": True}))
+    assert train(engine, range(2)) == train(reference, range(2))
+    engine.destroy()
+    reference.destroy()
+
+
+def test_a_model_in_files_has_its_values_in_files(tmp_path: Path) -> None:
+    keys = config("nvme", tmp_path)
+    with zero.Init(config_dict_or_path=keys):
+        model = make()
+    with pytest.raises(ZeroDivisionError):
+        engine_of(model, keys, lr_scheduler=no_scheduler)
+    assert_untouched(model)
+    assert model.norm.weight.untyped_storage().data_ptr() % 4096 == 0  # of a mapped file
+
+
+def test_a_precision_without_its_loss_scale_is_refused_before_anything_moves() -> None:
+    model = make()
+    with pytest.raises(ValueError, match="loss scale"):
+        sluice.offload(model, config(fp16={"enabled": True}))
+    assert_untouched(model)
+
+
+def test_a_model_that_did_not_fit_can_be_tried_again_at_once() -> None:
+    model = make()
+    try:
+        engine_of(model, config(sluice={"device": "host", "host_bytes": "1KiB"}))
+    except sluice.DoesNotFit:
+        engine = engine_of(model)
+    engine.destroy()
+
+
+def test_a_model_of_an_engine_that_has_ended_is_named() -> None:
+    model = make()
+    engine_of(model).destroy()
+    with pytest.raises(ValueError, match=r"parameter position is empty: it belonged to an engine that has ended"):
+        engine_of(model)
