@@ -86,7 +86,6 @@ class SluiceEngine(EngineValues):
         self.micro_steps, self.skipped_steps = 0, 0
         self.global_samples = self.global_steps * self.train_batch_size()
         self.loss: torch.Tensor | None = None
-        self._in_step = 0  # micro-batches since the last step
         self._boundary: bool | None = None  # set by set_gradient_accumulation_boundary()
         self._not_synced = False
         self._last: Any = None
@@ -116,25 +115,27 @@ class SluiceEngine(EngineValues):
         ``scale_wrt_gas`` False: not divided. Returns the loss as divided. Raises ValueError for a loss that is no scalar
         or depends on no parameter.
         """
-        count = self.gradient_accumulation_steps() if scale_wrt_gas else 1
-        divided = loss / count if isinstance(loss, torch.Tensor) else loss
-        scaled = self._scaled(loss if scale_wrt_gas else loss * self.gradient_accumulation_steps(), divided)
+        self._check_loss(loss)
+        count = self.gradient_accumulation_steps()
+        divided = loss / count if scale_wrt_gas else loss
+        scaled = self._scaled(loss if scale_wrt_gas else loss * count, divided)
         try:
             scaled.backward(retain_graph=retain_graph)
         except BaseException:
             self._offloaded.hooks.abandon()
-            self._in_step = 0
             raise
         self.loss = divided.detach()
         return divided
 
-    def _scaled(self, loss: torch.Tensor, divided: torch.Tensor) -> torch.Tensor:
-        """Counts a loss for the step. Returns what its backward begins with."""
+    def _check_loss(self, loss: torch.Tensor) -> None:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ValueError("backward() takes a loss of one element")
         if not loss.requires_grad:
             why = "" if self._trains else ': initialize() was given no optimizer, and no "optimizer" section'
             raise ValueError(f"the loss depends on no parameter that trains{why}")
+
+    def _scaled(self, loss: torch.Tensor, divided: torch.Tensor) -> torch.Tensor:
+        """Counts a loss for the step. Returns what its backward begins with."""
         self.loop.add_loss(loss)
         return divided.float() * self.loop.loss_scale
 
@@ -145,21 +146,22 @@ class SluiceEngine(EngineValues):
         """
         if self._not_synced:
             raise RuntimeError("step() inside no_sync(): leave the context first")
+        self._offloaded.hooks.recover()  # the step begins anew after a backward that failed
         at_boundary = self.is_gradient_accumulation_boundary()
         self._step_applied = False
         self.micro_steps += 1
-        self._in_step += 1
+        self.loop.in_step += 1
         if not at_boundary:
             return
         with interrupts_later():
             self._end_step(lr_kwargs)
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
-        in_step, self._in_step = self._in_step, 0
+        in_step, self.loop.in_step = self.loop.in_step, 0
         try:
             self._last = self.optimizer.end_step()
         except ValueError:  # nothing of the step has happened: its caller may mend the value and step again
-            self._in_step, self.micro_steps = in_step - 1, self.micro_steps - 1
+            self.loop.in_step, self.micro_steps = in_step - 1, self.micro_steps - 1
             raise
         self.global_samples += self.train_batch_size()
         self._step_applied = bool(self._last.updated)
@@ -200,10 +202,10 @@ class SluiceEngine(EngineValues):
         count = self.gradient_accumulation_steps()
         if by_layer:
             layers = Layers(self.module, self._offloaded.units, self._offloaded.hooks)
-            if self._in_step:
+            if self.loop.in_step:
                 raise ValueError("a step goes layer by layer from its first micro-batch on, and this one has begun")
             mean = self._train_layers(layers, [batches.of_sequence(next(data_iter), loss_fn) for _ in range(count)])
-            self._in_step = count - 1
+            self.loop.in_step = count - 1
             self.micro_steps += count - 1
             self.step()
             return mean
@@ -220,6 +222,7 @@ class SluiceEngine(EngineValues):
 
         def loss_of(part: int, output: Any) -> torch.Tensor:
             losses.append(parts[part].loss_of(output))
+            self._check_loss(losses[-1])
             return self._scaled(losses[-1], losses[-1] / len(parts))
 
         layers.run([part.inputs for part in parts], loss_of)
@@ -238,7 +241,7 @@ class SluiceEngine(EngineValues):
         """Whether the micro-batch in progress is the last of its step."""
         if self._boundary is not None:
             return self._boundary
-        return (self._in_step + 1) % self.gradient_accumulation_steps() == 0
+        return (self.loop.in_step + 1) % self.gradient_accumulation_steps() == 0
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Sets the boundary by hand, from now on. A step may then have any number of micro-batches."""
@@ -374,7 +377,7 @@ class SluiceEngine(EngineValues):
         folder = tag_folder(load_dir, name, exists=True)
         saved = load_client(folder)
         self.loop.load_checkpoint(folder)
-        self._in_step = 0
+        self.loop.in_step = 0
         set_buffers(self.module, saved["buffers"])
         for key, value in saved["counters"].items():
             setattr(self, key, value)

@@ -104,3 +104,37 @@ def test_a_model_of_an_engine_that_has_ended_is_named() -> None:
     engine_of(model).destroy()
     with pytest.raises(ValueError, match=r"parameter position is empty: it belonged to an engine that has ended"):
         engine_of(model)
+
+
+def fail(gradient: torch.Tensor) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("by_engine", [True, False])
+def test_a_step_whose_backward_failed_has_all_its_micro_batches(by_engine: bool) -> None:
+    keys = config(gradient_accumulation_steps=2)
+    reference = engine_of(make(), keys)
+    expected = train(reference, range(3))
+    reference.destroy()
+    engine = engine_of(make(), keys)
+    losses = train(engine, range(1))
+    ids, targets = batch(100)
+    engine.backward(loss_of(engine(ids), targets))
+    engine.step()  # the first micro-batch of a step
+    logits = engine(ids)
+    logits.register_hook(fail)
+    loss = loss_of(logits, targets)
+    with pytest.raises(ZeroDivisionError):
+        engine.backward(loss) if by_engine else loss.backward()
+    losses += train(engine, range(1, 3))
+    assert losses == expected
+    assert engine.global_steps == 3
+    engine.destroy()
+
+
+@pytest.mark.parametrize("scale_wrt_gas", [True, False])
+def test_a_loss_that_is_none_is_named(scale_wrt_gas: bool) -> None:
+    engine = engine_of(make())
+    with pytest.raises(ValueError, match="a loss of one element"):
+        engine.backward(None, scale_wrt_gas=scale_wrt_gas)  # type: ignore[arg-type]
+    engine.destroy()
