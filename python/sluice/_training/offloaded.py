@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import logging
@@ -126,6 +127,7 @@ class OffloadedModel:
         self._loop, self._has_ranks = loop, groups_of_ranks[0] is not None
         self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *model.buffers()]}
         self._hooks: list[Hooks | FullStateDicts] = []
+        self.shown: collections.Counter[str] = collections.Counter()  # parameters, by open GatheredParameters
         with self.undone_on_error():
             self._begin(commits=resume is not None)
 

@@ -97,6 +97,9 @@ class TierOptimizer(torch.optim.Optimizer):
 
     def end_step(self) -> Any:
         """Ends the step of the loop with the values of the groups. Returns its StepResult."""
+        shown = next((+self._offloaded.shown).elements(), None)
+        if shown is not None:
+            raise ValueError(f"a step ends inside GatheredParameters, which shows {shown}: leave its context first")
         # PyTorch's schedulers ask the optimizer that they were made with whether it has stepped, and warn.
         for asked in (self, self._client):
             if asked is not None:

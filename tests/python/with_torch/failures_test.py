@@ -106,7 +106,7 @@ def test_a_model_of_an_engine_that_has_ended_is_named() -> None:
         engine_of(model)
 
 
-def fail(gradient: torch.Tensor) -> None:
+def fail(*_: Any) -> None:
     raise ZeroDivisionError
 
 
@@ -137,4 +137,27 @@ def test_a_loss_that_is_none_is_named(scale_wrt_gas: bool) -> None:
     engine = engine_of(make())
     with pytest.raises(ValueError, match="a loss of one element"):
         engine.backward(None, scale_wrt_gas=scale_wrt_gas)  # type: ignore[arg-type]
+    engine.destroy()
+
+
+@pytest.mark.parametrize("function", ["torch.Tensor.clone", "sluice.zero.ranks.share"])
+def test_gathered_parameters_that_fail_leave_their_units(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(make())
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(function, fail)
+        with zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0):
+            pass
+    assert len(train(engine, range(2))) == 2
+    engine.destroy()
+
+
+def test_gathered_parameters_that_stay_open_are_named() -> None:
+    engine = engine_of(make())
+    shown = zero.GatheredParameters(engine.module.norm.bias)
+    shown.__enter__()
+    with pytest.raises(ValueError, match=r"inside GatheredParameters, which shows norm\.bias"):
+        train(engine, range(1))
+    shown.__exit__()
+    engine.step()
+    assert engine.global_steps == 1
     engine.destroy()
