@@ -48,12 +48,17 @@ def _make_loop(source: Source, settings: Mapping[str, Any], groups: ranks.Groups
 
 
 def preview(model: nn.Module, source: Source, *, units: Choice = None, resident: bool = False) -> tuple[Any, list[str]]:
-    """A loop with a plan of the model, which may be on the meta device, and nothing else; and the choices of the plan."""
-    loop = _make_loop(source, {}, ranks.groups(), resident=resident, resume=None)
+    """A loop with a plan of the model, which may be on the meta device, and nothing else; and the choices of the plan.
+
+    With several ranks all of them call it: they plan for the poorest.
+    """
+    groups = ranks.groups()
+    loop = _make_loop(source, {}, groups, resident=resident, resume=None)
     found = find_units(model, units)
     for unit in found:
         loop.add_unit(unit.name, unit.params, unit.inside)
     loop.preview()
+    ranks.close(groups)
     return loop, _choices(loop, model, found)
 
 
@@ -124,7 +129,7 @@ class OffloadedModel:
             raise ValueError("fp16 has a loss scale, which a loop of one's own does not apply: use bf16, or sluice.initialize")
         for unit in self.units:
             self.loop.add_unit(unit.name, unit.params, unit.inside)
-        self._loop, self._has_ranks = loop, groups_of_ranks[0] is not None
+        self._loop, self._groups = loop, groups_of_ranks
         self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *model.buffers()]}
         self._hooks: list[Hooks | FullStateDicts] = []
         self.shown: collections.Counter[str] = collections.Counter()  # parameters, by open GatheredParameters
@@ -136,7 +141,7 @@ class OffloadedModel:
         ranks.check_agreement(self._facts())
         ranks.share([*self.parameters.values(), *self.model.buffers()])
         self.loop.initialize()
-        open_loops.add(self._loop, self.loop, has_ranks=self._has_ranks, commits=commits)
+        open_loops.add(self._loop, self.loop, has_ranks=self._groups[0] is not None, commits=commits)
         self._first_step = int(self.loop.step)
         self.device = torch.device(self.loop.device)
         devices.move_buffers(self.model, self.device, self.dtype)
@@ -156,7 +161,7 @@ class OffloadedModel:
             self._release()
             values: list[tuple[torch.Tensor, torch.Tensor]] = []
             try:
-                if open_loops.is_open(self._loop) and not self._has_ranks:
+                if open_loops.is_open(self._loop) and self._groups[0] is None:
                     values = list(self._values_before())
             finally:
                 open_loops.end(self._loop, finishes=False)  # which empties the parameters
@@ -238,3 +243,4 @@ class OffloadedModel:
             return
         self._release()
         open_loops.end(self._loop)
+        ranks.close(self._groups)

@@ -74,6 +74,11 @@ class RankGroup:
         with self._collective("barrier", None):
             dist.barrier(group=self._group)
 
+    def close(self) -> None:
+        """Gives the group's threads and connections back. After the last collective has ended well: it waits for others."""
+        with contextlib.suppress(ValueError):  # the script has destroyed all groups before
+            dist.destroy_process_group(self._group)
+
     @contextlib.contextmanager
     def _collective(self, kind: str, tensor: torch.Tensor | None) -> Iterator[None]:
         elements, size_bytes = (0, 0) if tensor is None else (tensor.numel(), tensor.nbytes)
@@ -168,6 +173,13 @@ def end() -> None:
     """This rank trains no more. Called at exit, after the last call that waits for other ranks."""
     if _peers is not None:
         _peers.end()
+
+
+def close(made: Groups) -> None:
+    """Closes what :func:`groups` made."""
+    for group in made:
+        if group is not None:
+            group.close()
 
 
 def set_doing(what: str) -> None:
