@@ -81,6 +81,12 @@ class WatchedLoop:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a model under an engine cannot be copied or pickled: engine.module_state_dict() has copies of its values, and "
+            "copies of the model are made before the engine"
+        )
+
     def _range(self, what: str, unit: int | None = None) -> contextlib.AbstractContextManager[Any]:
         if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             return contextlib.nullcontext()

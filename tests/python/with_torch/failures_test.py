@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
 from pathlib import Path
 from typing import Any
@@ -161,3 +163,12 @@ def test_gathered_parameters_that_stay_open_are_named() -> None:
     engine.step()
     assert engine.global_steps == 1
     engine.destroy()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_copies_of_a_model_under_an_engine_are_refused(copied: Any) -> None:
+    engine = engine_of(make())
+    with pytest.raises(TypeError, match="a model under an engine cannot be copied or pickled"):
+        copied(engine.module)
+    engine.destroy()
+    copied(engine.module)
