@@ -115,7 +115,7 @@ class SluiceEngine(EngineValues):
         ``scale_wrt_gas`` False: not divided. Returns the loss as divided. Raises ValueError for a loss that is no scalar
         or depends on no parameter.
         """
-        self._check_loss(loss)
+        batches.check_loss(loss, self._trains)
         count = self.gradient_accumulation_steps()
         divided = loss / count if scale_wrt_gas else loss
         scaled = self._scaled(loss if scale_wrt_gas else loss * count, divided)
@@ -126,13 +126,6 @@ class SluiceEngine(EngineValues):
             raise
         self.loss = divided.detach()
         return divided
-
-    def _check_loss(self, loss: torch.Tensor) -> None:
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise ValueError("backward() takes a loss of one element")
-        if not loss.requires_grad:
-            why = "" if self._trains else ': initialize() was given no optimizer, and no "optimizer" section'
-            raise ValueError(f"the loss depends on no parameter that trains{why}")
 
     def _scaled(self, loss: torch.Tensor, divided: torch.Tensor) -> torch.Tensor:
         """Counts a loss for the step. Returns what its backward begins with."""
@@ -222,7 +215,7 @@ class SluiceEngine(EngineValues):
 
         def loss_of(part: int, output: Any) -> torch.Tensor:
             losses.append(parts[part].loss_of(output))
-            self._check_loss(losses[-1])
+            batches.check_loss(losses[-1], self._trains)
             return self._scaled(losses[-1], losses[-1] / len(parts))
 
         layers.run([part.inputs for part in parts], loss_of)

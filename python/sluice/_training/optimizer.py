@@ -134,7 +134,7 @@ class SluiceOptimizer(TierOptimizer):
         groups: list[dict[str, Any]] | None,
     ) -> None:
         super().__init__(offloaded, client, groups)
-        self._engine = engine
+        self._engine: Any = engine  # a weak one after destroy()
         self.overflow = False
         self.parameter_offload = DeepSpeedZeRoOffload(offloaded.model)
 
