@@ -106,8 +106,7 @@ def offload(
         units=units,
         resume=resume,
         progress=progress,
+        scales_losses=False,
     )
-    if offloaded.dtype == torch.float16:
-        offloaded.close()
-        raise ValueError("fp16 has a loss scale, which a loop of one's own does not apply: use bf16, or sluice.initialize")
-    return OffloadedOptimizer(offloaded, optimizer)
+    with offloaded.undone_on_error():
+        return OffloadedOptimizer(offloaded, optimizer)

@@ -128,7 +128,8 @@ def plan(
     ``units``; or a Hugging Face ``config.json`` of type gpt2, as a path or a dict, as `sluice train` would. ``config``: a DeepSpeed JSON file, as a
     path, a dict or a :class:`sluice.config.Config`. ``placement``: "configured", or "resident" for everything on the
     device. ``machine``: facts that replace those of this machine, by the keys of :func:`machine_facts`. ``rates``: a
-    file that ``sluice plan --probe --rates FILE`` wrote; the plan then has predicted seconds.
+    file that ``sluice plan --probe --rates FILE`` wrote; the plan then has predicted seconds. With several ranks all of
+    them call it for a module: they plan with the least of their machines.
 
     Raises :class:`sluice.DoesNotFit` with the table and changes that would fit, :class:`sluice.config.ConfigError`,
     FileNotFoundError, and ValueError for an unknown placement or fact.

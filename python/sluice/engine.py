@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -75,16 +76,16 @@ class SluiceEngine(EngineValues):
             progress=progress,
         )
         self.loop = self._offloaded.loop
-        self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
-        self.lr_scheduler = self._make_scheduler(lr_scheduler)
         self.collate_fn = collate_fn
-        self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
+        with self._offloaded.undone_on_error():
+            self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
+            self.lr_scheduler = self._make_scheduler(lr_scheduler)
+            self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         self.global_steps = int(self.loop.step)
         self.micro_steps, self.skipped_steps = 0, 0
         self.global_samples = self.global_steps * self.train_batch_size()
         self.loss: torch.Tensor | None = None
-        self._in_step = 0  # micro-batches since the last step
         self._boundary: bool | None = None  # set by set_gradient_accumulation_boundary()
         self._not_synced = False
         self._last: Any = None
@@ -114,25 +115,20 @@ class SluiceEngine(EngineValues):
         ``scale_wrt_gas`` False: not divided. Returns the loss as divided. Raises ValueError for a loss that is no scalar
         or depends on no parameter.
         """
-        count = self.gradient_accumulation_steps() if scale_wrt_gas else 1
-        divided = loss / count if isinstance(loss, torch.Tensor) else loss
-        scaled = self._scaled(loss if scale_wrt_gas else loss * self.gradient_accumulation_steps(), divided)
+        batches.check_loss(loss, self._trains)
+        count = self.gradient_accumulation_steps()
+        divided = loss / count if scale_wrt_gas else loss
+        scaled = self._scaled(loss if scale_wrt_gas else loss * count, divided)
         try:
             scaled.backward(retain_graph=retain_graph)
         except BaseException:
             self._offloaded.hooks.abandon()
-            self._in_step = 0
             raise
         self.loss = divided.detach()
         return divided
 
     def _scaled(self, loss: torch.Tensor, divided: torch.Tensor) -> torch.Tensor:
         """Counts a loss for the step. Returns what its backward begins with."""
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise ValueError("backward() takes a loss of one element")
-        if not loss.requires_grad:
-            why = "" if self._trains else ': initialize() was given no optimizer, and no "optimizer" section'
-            raise ValueError(f"the loss depends on no parameter that trains{why}")
         self.loop.add_loss(loss)
         return divided.float() * self.loop.loss_scale
 
@@ -143,21 +139,22 @@ class SluiceEngine(EngineValues):
         """
         if self._not_synced:
             raise RuntimeError("step() inside no_sync(): leave the context first")
+        self._offloaded.hooks.recover()  # the step begins anew after a backward that failed
         at_boundary = self.is_gradient_accumulation_boundary()
         self._step_applied = False
         self.micro_steps += 1
-        self._in_step += 1
+        self.loop.in_step += 1
         if not at_boundary:
             return
         with interrupts_later():
             self._end_step(lr_kwargs)
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
-        in_step, self._in_step = self._in_step, 0
+        in_step, self.loop.in_step = self.loop.in_step, 0
         try:
             self._last = self.optimizer.end_step()
         except ValueError:  # nothing of the step has happened: its caller may mend the value and step again
-            self._in_step, self.micro_steps = in_step - 1, self.micro_steps - 1
+            self.loop.in_step, self.micro_steps = in_step - 1, self.micro_steps - 1
             raise
         self.global_samples += self.train_batch_size()
         self._step_applied = bool(self._last.updated)
@@ -198,10 +195,10 @@ class SluiceEngine(EngineValues):
         count = self.gradient_accumulation_steps()
         if by_layer:
             layers = Layers(self.module, self._offloaded.units, self._offloaded.hooks)
-            if self._in_step:
+            if self.loop.in_step:
                 raise ValueError("a step goes layer by layer from its first micro-batch on, and this one has begun")
             mean = self._train_layers(layers, [batches.of_sequence(next(data_iter), loss_fn) for _ in range(count)])
-            self._in_step = count - 1
+            self.loop.in_step = count - 1
             self.micro_steps += count - 1
             self.step()
             return mean
@@ -218,6 +215,7 @@ class SluiceEngine(EngineValues):
 
         def loss_of(part: int, output: Any) -> torch.Tensor:
             losses.append(parts[part].loss_of(output))
+            batches.check_loss(losses[-1], self._trains)
             return self._scaled(losses[-1], losses[-1] / len(parts))
 
         layers.run([part.inputs for part in parts], loss_of)
@@ -236,7 +234,7 @@ class SluiceEngine(EngineValues):
         """Whether the micro-batch in progress is the last of its step."""
         if self._boundary is not None:
             return self._boundary
-        return (self._in_step + 1) % self.gradient_accumulation_steps() == 0
+        return (self.loop.in_step + 1) % self.gradient_accumulation_steps() == 0
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Sets the boundary by hand, from now on. A step may then have any number of micro-batches."""
@@ -372,7 +370,7 @@ class SluiceEngine(EngineValues):
         folder = tag_folder(load_dir, name, exists=True)
         saved = load_client(folder)
         self.loop.load_checkpoint(folder)
-        self._in_step = 0
+        self.loop.in_step = 0
         set_buffers(self.module, saved["buffers"])
         for key, value in saved["counters"].items():
             setattr(self, key, value)
@@ -384,6 +382,7 @@ class SluiceEngine(EngineValues):
     def destroy(self) -> None:
         """Waits for the last updates, and takes the hooks off the model. Its parameters stay empty. Once is enough."""
         self._offloaded.close()
+        self.optimizer._engine = weakref.proxy(self)  # without a cycle, both are gone with their last user
 
     def __getattr__(self, name: str) -> Any:
         try:

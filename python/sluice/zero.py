@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -57,32 +57,37 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         self._modifier = modifier_rank
         self._gathered: list[tuple[torch.Tensor, Owner]] = []
         self._before: dict[int, torch.Tensor] = {}
-
-    def _units(self) -> list[tuple[Any, int]]:
-        return list(dict.fromkeys((owner.model.loop, owner.unit) for _, owner in self._gathered))
+        self._entered = contextlib.ExitStack()  # leaves the units
 
     def __enter__(self) -> GatheredParameters:
-        for parameter in self._params:
-            owner = owner_of(parameter)
-            if owner is not None:
-                self._gathered.append((parameter, owner))
-        entered = []
+        owners = ((parameter, owner_of(parameter)) for parameter in self._params)
+        self._gathered = [(parameter, owner) for parameter, owner in owners if owner is not None]
         try:
-            for loop, unit in self._units():
+            for loop, unit in dict.fromkeys((owner.model.loop, owner.unit) for _, owner in self._gathered):
                 loop.enter(unit, False)
-                entered.append((loop, unit))
+                self._entered.callback(loop.leave, unit)
+            if self._modifier is not None:
+                self._before = {id(parameter): parameter.detach().clone() for parameter, _ in self._gathered}
         except BaseException:
-            for loop, unit in reversed(entered):
-                loop.leave(unit)
+            self._leave()
             raise
-        for parameter, _ in self._gathered:
+        for parameter, owner in self._gathered:
             parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
-        if self._modifier is not None:
-            self._before = {id(parameter): parameter.detach().clone() for parameter, _ in self._gathered}
+            owner.model.shown[owner.name] += 1
         return self
 
     def __exit__(self, *error: Any) -> None:
-        changed = []
+        try:
+            changed = list(self._changed())
+        finally:
+            for parameter, owner in self._gathered:
+                parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
+                owner.model.shown[owner.name] -= 1
+            self._leave()
+        for owner, values in changed:
+            owner.model.loop.set_parameter(owner.name, values)
+
+    def _changed(self) -> Iterator[tuple[Owner, torch.Tensor]]:
         for parameter, owner in self._gathered:
             before = self._before.get(id(parameter))
             if before is None:
@@ -90,15 +95,11 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             values = parameter.detach().clone()
             ranks.share([values], self._modifier)
             if not torch.equal(before, values):
-                changed.append((owner, values))
-        for loop, unit in reversed(self._units()):
-            loop.leave(unit)
-        for parameter, _ in self._gathered:
-            parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
-        self._before.clear()
-        self._gathered.clear()
-        for owner, values in changed:
-            owner.model.loop.set_parameter(owner.name, values)
+                yield owner, values
+
+    def _leave(self) -> None:
+        self._gathered, self._before = [], {}
+        self._entered.close()
 
 
 class Init(contextlib.AbstractContextManager["Init"]):

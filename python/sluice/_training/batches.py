@@ -76,3 +76,12 @@ def loss_of(output: Any) -> torch.Tensor:
     if isinstance(output, (tuple, list)) and output and isinstance(output[0], torch.Tensor):
         return output[0]
     raise ValueError("train_batch() needs a model whose forward returns the loss, alone or first, or an output with .loss")
+
+
+def check_loss(loss: Any, trains: bool) -> None:
+    """Raises ValueError for what no backward can begin with. ``trains``: the engine has an optimizer."""
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise ValueError("backward() takes a loss of one element")
+    if not loss.requires_grad:
+        why = "" if trains else ': initialize() was given no optimizer, and no "optimizer" section'
+        raise ValueError(f"the loss depends on no parameter that trains{why}")

@@ -27,6 +27,8 @@ def check_has_values(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.device.type == "meta":
             raise ValueError(f"parameter {name} is on the meta device: it has no values to train from")
+        if parameter.numel() != getattr(parameter, "ds_numel", parameter.numel()):
+            raise ValueError(f"parameter {name} is empty: it belonged to an engine that has ended. Build the model again, or set its values")
         if parameter.device.type not in ("cpu", "cuda"):
             raise ValueError(f"parameter {name} is on {parameter.device}: weights are placed from the CPU or from a GPU")
 

@@ -15,6 +15,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 _RESIDENT_BYTES = 512 << 20  # of the files' pages in this process, before they are given back
 _POLL_SECONDS = 0.02
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def _resident_files() -> int:
+    """Bytes of files in this process: those of parameters, and of libraries."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[2]) * _PAGE_BYTES
 
 
 class _Pages:
@@ -22,6 +29,10 @@ class _Pages:
 
     def __init__(self) -> None:
         self._mapped: list[weakref.ref[mmap.mmap]] = []
+        self.forget_thread()
+
+    def forget_thread(self) -> None:
+        """A forked child has none, and makes its own."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -29,21 +40,19 @@ class _Pages:
         with self._lock:
             self._mapped.append(weakref.ref(pages))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="sluice pages", daemon=True)
+                self._thread = threading.Thread(target=self._watch, args=(_resident_files(),), name="sluice pages", daemon=True)
                 self._thread.start()
 
-    def _watch(self) -> None:
-        page = os.sysconf("SC_PAGE_SIZE")
+    def _watch(self, libraries: int) -> None:
         while True:
             with self._lock:
                 self._mapped = [alive for alive in self._mapped if alive() is not None]
                 if not self._mapped:
                     self._thread = None
                     return
-            with open("/proc/self/statm") as file:
-                resident_files = int(file.read().split()[2]) * page  # shared pages: of files
-            if resident_files > _RESIDENT_BYTES:
+            if _resident_files() > libraries + _RESIDENT_BYTES:
                 self.give_back()
+                libraries = _resident_files()  # some are loaded later
             threading.Event().wait(_POLL_SECONDS)
 
     def give_back(self) -> None:
@@ -55,6 +64,7 @@ class _Pages:
 
 
 _pages = _Pages()
+os.register_at_fork(after_in_child=_pages.forget_thread)
 
 
 def _file_tensor(folder: str, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -72,6 +82,15 @@ def _file_tensor(folder: str, like: torch.Tensor, dtype: torch.dtype) -> torch.T
         os.unlink(path)
     _pages.add(pages)
     return torch.frombuffer(pages, dtype=dtype).view(like.shape)
+
+
+_folders: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # of parameters that were moved to files
+
+
+def placed(parameter: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Values for a parameter: in a file, where it was built in one, since memory may be too small."""
+    folder = _folders.get(parameter)
+    return values if folder is None else _file_tensor(folder, values, values.dtype).copy_(values)
 
 
 class FileParameters:
@@ -99,6 +118,7 @@ class FileParameters:
             moved.copy_(parameter.data)
             parameter.data = moved
         self._moved[parameter] = True
+        _folders[parameter] = self._folder
 
     def __enter__(self) -> None:
         register = self._register = nn.Module.register_parameter

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
+import collections
+import contextlib
 import json
 import logging
-import os
-import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from .._core import version as __version__
 from ..config import ConfigError, Source
 from ..runtime.zero.parameter_offload import no_external_parameters
 from ..runtime.zero.partition_parameters import ZeroParamStatus
-from . import devices, ranks
+from . import devices, file_parameters, open_loops, ranks
 from .calls import calls
 from .engine_module import engine_module
 from .full_state_dict import FullStateDicts
@@ -49,12 +48,17 @@ def _make_loop(source: Source, settings: Mapping[str, Any], groups: ranks.Groups
 
 
 def preview(model: nn.Module, source: Source, *, units: Choice = None, resident: bool = False) -> tuple[Any, list[str]]:
-    """A loop with a plan of the model, which may be on the meta device, and nothing else; and the choices of the plan."""
-    loop = _make_loop(source, {}, ranks.groups(), resident=resident, resume=None)
+    """A loop with a plan of the model, which may be on the meta device, and nothing else; and the choices of the plan.
+
+    With several ranks all of them call it: they plan for the poorest.
+    """
+    groups = ranks.groups()
+    loop = _make_loop(source, {}, groups, resident=resident, resume=None)
     found = find_units(model, units)
     for unit in found:
         loop.add_unit(unit.name, unit.params, unit.inside)
     loop.preview()
+    ranks.close(groups)
     return loop, _choices(loop, model, found)
 
 
@@ -100,10 +104,14 @@ class OffloadedModel:
         resident: bool = False,
         resume: bool | None = None,
         progress: bool = False,
+        scales_losses: bool = True,
     ) -> None:
-        """``optimizer``: a section that replaces the configuration's. ``groups``: of a client; None: those of the source."""
-        devices.check_has_values(model)
+        """``optimizer``: a section that replaces the configuration's. ``groups``: of a client; None: those of the source.
+
+        ``scales_losses``: the caller applies the loss scale of fp16.
+        """
         check_free(model)
+        devices.check_has_values(model)
         self.model = model
         self.units = find_units(model, units)
         self.parameters = parameters_of(self.units)
@@ -117,19 +125,65 @@ class OffloadedModel:
         self.dtype = _DTYPES[self.loop.dtype.name]
         self.gradient_dtype = _DTYPES[self.loop.gradient_dtype.name]
         self._units_of = {name: index for index, unit in reversed(list(enumerate(self.units))) for name, _ in unit.params}
+        if self.dtype == torch.float16 and not scales_losses:
+            raise ValueError("fp16 has a loss scale, which a loop of one's own does not apply: use bf16, or sluice.initialize")
         for unit in self.units:
             self.loop.add_unit(unit.name, unit.params, unit.inside)
+        self._loop, self._groups = loop, groups_of_ranks
+        self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *model.buffers()]}
+        self._hooks: list[Hooks | FullStateDicts] = []
+        self.shown: collections.Counter[str] = collections.Counter()  # parameters, by open GatheredParameters
+        with self.undone_on_error():
+            self._begin(commits=resume is not None)
+
+    def _begin(self, commits: bool) -> None:
         self._describe_parameters()
         ranks.check_agreement(self._facts())
-        ranks.share([*self.parameters.values(), *model.buffers()])
+        ranks.share([*self.parameters.values(), *self.model.buffers()])
         self.loop.initialize()
+        open_loops.add(self._loop, self.loop, has_ranks=self._groups[0] is not None, commits=commits)
         self._first_step = int(self.loop.step)
         self.device = torch.device(self.loop.device)
-        devices.move_buffers(model, self.device, self.dtype)
-        self.hooks = Hooks(model, self.units, self.loop)
-        self._state_dicts = FullStateDicts(model, self.parameters, self.loop)
-        _open.add(self)
-        _loops.add(self.loop)
+        devices.move_buffers(self.model, self.device, self.dtype)
+        self.hooks = Hooks(self.model, self.units, self.loop)
+        self._hooks = [self.hooks, FullStateDicts(self.model, self.parameters, self.loop)]
+
+    @contextlib.contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """After an error inside, the model is as it was: another engine can be made of it.
+
+        Frozen parameters and buffers have been rounded to the data type that computes. With several ranks the values are
+        gone: the others are elsewhere.
+        """
+        try:
+            yield
+        except BaseException:
+            self._release()
+            values: list[tuple[torch.Tensor, torch.Tensor]] = []
+            try:
+                if open_loops.is_open(self._loop) and self._groups[0] is None:
+                    values = list(self._values_before())
+            finally:
+                open_loops.end(self._loop, finishes=False)  # which empties the parameters
+            for tensor, value in values:
+                tensor.data = value
+            raise
+
+    def _values_before(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Parameters and buffers, with their values where the constructor found them."""
+        for name, parameter in self.parameters.items():
+            value = self.loop.master(name) if parameter.requires_grad else self.loop.parameter(name)
+            device, dtype = self._places[parameter]
+            yield parameter, file_parameters.placed(parameter, value.to(device, dtype))
+        for buffer in self.model.buffers():
+            device, dtype = self._places[buffer]
+            yield buffer, buffer.to(device, dtype)
+
+    def _release(self) -> None:
+        for hooks in self._hooks:
+            hooks.remove()
+        for parameter in self.parameters.values():
+            disown(parameter)
 
     def _facts(self) -> dict[str, Any]:
         """What all ranks have in common."""
@@ -185,38 +239,8 @@ class OffloadedModel:
 
     def close(self) -> None:
         """Commits the last step, and takes the hooks off the model. The parameters stay empty. A second call does nothing."""
-        if self not in _open:
+        if not open_loops.is_open(self._loop):
             return
-        _open.discard(self)
-        self.hooks.remove()
-        self._state_dicts.remove()
-        for parameter in self.parameters.values():
-            disown(parameter)
-        try:
-            self.loop.finish()
-        finally:
-            _loops.discard(self.loop)
-            self.loop.close()
-
-
-_open: weakref.WeakSet[OffloadedModel] = weakref.WeakSet()
-_loops: weakref.WeakSet[WatchedLoop] = weakref.WeakSet()  # those too whose model is gone, and whose graph is not
-
-
-@atexit.register
-def _end() -> None:
-    """A script that ends has its last step committed, and no thread of a loop outlives Python."""
-    for end in [*(model.close for model in list(_open)), *(loop.close for loop in list(_loops))]:
-        try:
-            end()
-        except Exception:
-            log.exception("the end of training failed")
-
-
-def _forget() -> None:
-    """A forked child has no thread of its parent's engines, so it ends none of them."""
-    _open.clear()
-    _loops.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+        self._release()
+        open_loops.end(self._loop)
+        ranks.close(self._groups)

@@ -97,6 +97,9 @@ class TierOptimizer(torch.optim.Optimizer):
 
     def end_step(self) -> Any:
         """Ends the step of the loop with the values of the groups. Returns its StepResult."""
+        shown = next((+self._offloaded.shown).elements(), None)
+        if shown is not None:
+            raise ValueError(f"a step ends inside GatheredParameters, which shows {shown}: leave its context first")
         # PyTorch's schedulers ask the optimizer that they were made with whether it has stepped, and warn.
         for asked in (self, self._client):
             if asked is not None:
@@ -131,7 +134,7 @@ class SluiceOptimizer(TierOptimizer):
         groups: list[dict[str, Any]] | None,
     ) -> None:
         super().__init__(offloaded, client, groups)
-        self._engine = engine
+        self._engine: Any = engine  # a weak one after destroy()
         self.overflow = False
         self.parameter_offload = DeepSpeedZeRoOffload(offloaded.model)
 
@@ -145,7 +148,7 @@ class SluiceOptimizer(TierOptimizer):
 
     @property
     def loss_scale(self) -> float:
-        return float(self._engine.loop.loss_scale)
+        return float(self._offloaded.loop.loss_scale)
 
     cur_scale = loss_scale
 

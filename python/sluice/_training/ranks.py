@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import datetime
 import itertools
@@ -74,6 +73,11 @@ class RankGroup:
     def barrier(self) -> None:
         with self._collective("barrier", None):
             dist.barrier(group=self._group)
+
+    def close(self) -> None:
+        """Gives the group's threads and connections back. After the last collective has ended well: it waits for others."""
+        with contextlib.suppress(ValueError):  # the script has destroyed all groups before
+            dist.destroy_process_group(self._group)
 
     @contextlib.contextmanager
     def _collective(self, kind: str, tensor: torch.Tensor | None) -> Iterator[None]:
@@ -162,8 +166,20 @@ def groups() -> Groups:
     if _peers is None:
         store = dist.distributed_c10d.PrefixStore("sluice", dist.distributed_c10d._get_default_store())
         _peers = Peers(dist.get_rank(), dist.get_world_size(), store, limit_seconds())
-        atexit.register(_peers.end)
     return RankGroup(), RankGroup()
+
+
+def end() -> None:
+    """This rank trains no more. Called at exit, after the last call that waits for other ranks."""
+    if _peers is not None:
+        _peers.end()
+
+
+def close(made: Groups) -> None:
+    """Closes what :func:`groups` made."""
+    for group in made:
+        if group is not None:
+            group.close()
 
 
 def set_doing(what: str) -> None:

@@ -68,16 +68,24 @@ class StepBar:
 class WatchedLoop:
     """An ``_engine.Loop``. Under torch.profiler its calls are ranges: "sluice.gather h.0" is the wait for a unit.
 
-    ``group``: of the thread that trains, with several ranks.
+    ``group``: of the thread that trains, with several ranks. ``in_step`` counts micro-batches for an engine, and begins anew
+    where the step's gradients are dropped.
     """
 
     def __init__(self, loop: Any, names: Sequence[str], group: ranks.RankGroup | None, show_progress: bool) -> None:
         self._loop, self._names, self._group = loop, names, group
         self._pass = "forward"
+        self.in_step = 0
         self._bar = StepBar(sys.stderr) if show_progress else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a model under an engine cannot be copied or pickled: engine.module_state_dict() has copies of its values, and "
+            "copies of the model are made before the engine"
+        )
 
     def _range(self, what: str, unit: int | None = None) -> contextlib.AbstractContextManager[Any]:
         if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
@@ -120,6 +128,7 @@ class WatchedLoop:
 
     def forget_gradients(self) -> None:
         self._pass = "forward"
+        self.in_step = 0
         self._loop.forget_gradients()
 
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> Any:

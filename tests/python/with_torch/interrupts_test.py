@@ -15,6 +15,7 @@ from small_models import Tied, batch, config, engine_of, loss_of, make, train
 from torch import nn
 
 import sluice
+from sluice._training.passes.interrupts import interrupts_later
 
 
 class UsesOther(Tied):
@@ -102,6 +103,14 @@ def test_an_interrupt_in_a_loop_of_ones_own_comes_after_its_step() -> None:
         optimizer.close()
         courses.append(losses)
     assert courses[0] == courses[1]
+
+
+def test_an_interrupt_is_not_lost_to_an_error_of_the_step() -> None:
+    with pytest.raises(KeyboardInterrupt) as caught, interrupts_later():
+        signal.raise_signal(signal.SIGINT)
+        raise OSError
+    assert isinstance(caught.value.__context__, OSError)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 SCRIPT = """

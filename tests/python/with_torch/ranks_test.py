@@ -78,17 +78,43 @@ open(os.path.join(sys.argv[2], os.environ["RANK"]), "w").write(json.dumps(budget
 """
 
 
-def test_all_ranks_plan_for_the_poorest(tmp_path: Path) -> None:
-    script = tmp_path / "plan.py"
-    script.write_text(PLANNING)
+def run_text(text: str, place: Path) -> list[Any]:
+    """What each of two ranks of a script writes as JSON to the file of its number."""
+    script = place / "script.py"
+    script.write_text(text)
     launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script), str(SCRIPT.parent), str(tmp_path)]
+    launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script), str(SCRIPT.parent), str(place)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     result = subprocess.run(launch, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
-    budgets = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
+    return [json.loads((place / str(rank)).read_text()) for rank in range(2)]
+
+
+def test_all_ranks_plan_for_the_poorest(tmp_path: Path) -> None:
+    budgets = run_text(PLANNING, tmp_path)
     assert budgets[0]["host"] > 0
     assert budgets[0] == budgets[1]
+
+
+ENGINES = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+from small_models import config, engine_of, make, train
+import sluice
+counts = []
+for number in range(3):
+    sluice.plan(make(), config())
+    engine = engine_of(make(), config())
+    train(engine, range(1))
+    engine.destroy()
+    counts.append([len(os.listdir("/proc/self/" + name)) for name in ("fd", "task")])
+open(os.path.join(sys.argv[2], os.environ["RANK"]), "w").write(json.dumps(counts))
+"""
+
+
+def test_engines_and_plans_leave_no_connections_and_threads(tmp_path: Path) -> None:
+    for counts in run_text(ENGINES, tmp_path):
+        assert all(after < before + 4 for before, after in zip(counts[1], counts[2], strict=True))  # a group has more
 
 
 # Two micro-batches of one rank are added one after the other, as those of two ranks are. A tied weight has two gradients

@@ -1,4 +1,4 @@
-"""One rank of wrong_ranks_test.py: trains, and does on rank 1 what the test asks. Argument: what."""
+"""One rank of wrong_ranks_test.py: trains, and does on rank 1 what the test asks. Arguments: what, and a folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 from small_models import Tied, batch, config, engine_of, loss_of, make
@@ -29,12 +30,13 @@ class Skipping(Tied):
 
 def main() -> None:
     what, is_wrong = sys.argv[1], os.environ["RANK"] == "1"
-    keys = config()
+    commits = what == "late"
+    keys = config("nvme" if commits else "cpu", Path(sys.argv[2]))
     keys["sluice"]["threads"] = {"compute": 1}
     if what == "rate" and is_wrong:
         keys["optimizer"]["params"]["lr"] = 0.5
     model = make(Skipping, blocks=4 if what == "model" and is_wrong else 3)
-    engine = engine_of(model, keys)
+    engine = engine_of(model, keys, resume=True if commits else None)
     for step in range(STEPS):
         if is_wrong and step == 2:
             if what == "end":
@@ -58,6 +60,8 @@ def main() -> None:
         if what == "half":
             break
         engine.step()
+    if what == "late" and is_wrong:
+        time.sleep(float(os.environ["SLUICE_RANK_TIMEOUT"]) + 1)  # work of its own; the other one waits at its exit
     print("all steps")
 
 

@@ -32,10 +32,10 @@ def start(rank: int, port: int, *command: str, ranks: int = 2, **variables: str)
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def run(what: str) -> tuple[subprocess.Popen[str], str, float]:
+def run(what: str, folder: Path = Path()) -> tuple[subprocess.Popen[str], str, float]:
     """Rank 0 of two, its output, and the seconds that it took. Rank 1 does what is asked."""
     port, begin = free_port(), time.monotonic()
-    ranks = [start(rank, port, str(SCRIPT), what) for rank in range(2)]
+    ranks = [start(rank, port, str(SCRIPT), what, str(folder)) for rank in range(2)]
     try:
         output, _ = ranks[0].communicate(timeout=MOST_SECONDS)
     finally:
@@ -48,6 +48,12 @@ def run(what: str) -> tuple[subprocess.Popen[str], str, float]:
 def test_a_script_may_end_between_backward_and_step(what: str) -> None:
     rank, output, _ = run(what)
     assert rank.returncode == 0, output
+
+
+def test_a_rank_waits_at_its_exit_for_the_commit_of_another(tmp_path: Path) -> None:
+    rank, output, _ = run("late", tmp_path)
+    assert rank.returncode == 0, output
+    assert "has not answered" not in output
 
 
 def test_ranks_that_wait_for_each_other_end() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import mmap
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import small_file_system
+from conftest import exit_code_of_fork, small_file_system
 from small_models import batch, config, engine_of, loss_of, make, train, train_plain
 
 from sluice import utils, zero
+from sluice._training import file_parameters
 
 TIERS = ("device", "cpu", "nvme")
 
@@ -182,3 +185,33 @@ def test_building_in_files_takes_little_memory(tmp_path: Path) -> None:
     model_mib, peak_mib = map(int, result.stdout.split())
     assert model_mib == 2048
     assert peak_mib < 1400  # 512 MiB of pages and what is written until the next look
+
+
+def test_resident_libraries_are_no_pages_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, given_back = threading.Semaphore(0), []
+
+    def resident_files() -> int:
+        looks.release()
+        return 1 << 40
+
+    monkeypatch.setattr(file_parameters, "_resident_files", resident_files)
+    pages = file_parameters._Pages()
+    monkeypatch.setattr(pages, "give_back", lambda: given_back.append(True))
+    mapped = mmap.mmap(-1, 4096)
+    pages.add(mapped)
+    for _ in range(3):
+        assert looks.acquire(timeout=60)
+    assert given_back == []
+
+
+def test_a_forked_child_watches_its_own_pages(tmp_path: Path) -> None:
+    def child() -> None:
+        with zero.Init(config_dict_or_path=config("nvme", tmp_path)):
+            made = torch.nn.Linear(8, 8)
+        thread = file_parameters._pages._thread
+        assert made is not None and thread is not None and thread.is_alive()
+
+    with zero.Init(config_dict_or_path=config("nvme", tmp_path)):
+        mine = torch.nn.Linear(8, 8)
+    assert exit_code_of_fork(child) == 0
+    assert mine.weight.numel() == 64

@@ -23,10 +23,10 @@ def interrupts_later() -> Iterator[None]:
             raise KeyboardInterrupt
         came = True
 
-    signal.signal(signal.SIGINT, note)
     try:
+        signal.signal(signal.SIGINT, note)
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if came:
-        raise KeyboardInterrupt
+        if came:
+            raise KeyboardInterrupt  # an error of the step is its context
