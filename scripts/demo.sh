@@ -40,7 +40,7 @@ sed -e "s|\"nvme_path\": \"swap\"|\"nvme_path\": \"$escaped\"|g" \
 cp examples/demo/model.json "$out/model.json"
 
 say ""
-say "training on $corpus ($(numfmt --grouping "$(stat -c %s "$corpus")") bytes), the last 5 % held out"
+say "training on $corpus ($(stat -c %s "$corpus" | sed ':a; s/\B[0-9]\{3\}\>/,&/; ta') bytes), the last 5 % held out"
 say ""
 "$sluice" train --config "$out/ds_config.json" --model "$out/model.json" --data "$corpus" \
   --eval-fraction "$held_out" --eval-windows "$eval_windows" --eval-every $(((steps + 3) / 4)) --steps "$steps" \

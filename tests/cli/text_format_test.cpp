@@ -41,6 +41,14 @@ TEST(ShellQuote, ProtectsWhatAShellWouldRead) {
   EXPECT_EQ(shell_line({"sluice", "a b"}), "sluice 'a b'");
 }
 
+TEST(WrapSentences, BreaksLongLinesAtSpacesAndKeepsTables) {
+  EXPECT_EQ(wrap_sentences("chosen: activations of one micro-batch\nshort\n", 24),
+            "chosen: activations of\n  one micro-batch\nshort\n");
+  const std::string table = "weights            977 MiB         -     -  bf16\n";
+  EXPECT_EQ(wrap_sentences(table, 24), table);
+  EXPECT_EQ(wrap_sentences("", 24), "");
+}
+
 TEST(ValidUtf8, KeepsValidSequences) {
   const std::string text = "a\xC3\xA9\xE2\xA0\x80\xF0\x9F\x98\x80";
   EXPECT_EQ(valid_utf8(text), text);

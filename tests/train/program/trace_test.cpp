@@ -161,6 +161,11 @@ TEST_F(TraceOfARun, IsKeptWhenTheRunIsResumed) {
   EXPECT_EQ(steps_of(read_trace(folder_.path("traced/trace.1.json"))),
             (std::vector<std::int64_t>{1, 2}));
   EXPECT_EQ(steps_of(read_trace(trace_path("traced"))), (std::vector<std::int64_t>{3, 4}));
+  // Its steps are done: the printed line to go on has the flags of the first run.
+  const ProgramResult after = folder_.train(
+      "traced", 5, {"--resume", "--trace", trace_path("traced"), "--trace-steps", "3-4"});
+  ASSERT_EQ(after.exit_code, 0) << after.err;
+  EXPECT_EQ(steps_of(read_trace(trace_path("traced"))), (std::vector<std::int64_t>{3, 4}));
 }
 
 TEST_F(TraceOfARun, IsWholeAfterASignalAndReadableAfterAKill) {

@@ -11,6 +11,7 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
+#include "terminal/text_format.hpp"
 
 namespace sluice::cli {
 
@@ -20,23 +21,6 @@ constexpr std::size_t kHelpColumns = 80;
 
 std::string quoted(const std::string& text) {
   return "\"" + text + "\"";
-}
-
-// Breaks at spaces so that no line is longer than `columns`; a longer word stays whole.
-std::vector<std::string> wrap(const std::string& text, std::size_t columns) {
-  std::vector<std::string> lines;
-  std::string line;
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    const std::string word = text.substr(at, end - at);
-    if (!line.empty() && line.size() + 1 + word.size() > columns)
-      lines.push_back(std::exchange(line, ""));
-    line += (line.empty() ? "" : " ") + word;
-    at = end + 1;
-  }
-  if (!line.empty()) lines.push_back(line);
-  return lines;
 }
 
 std::string shown_name(const CLI::Option& option) {

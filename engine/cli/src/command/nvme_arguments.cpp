@@ -128,13 +128,13 @@ void add_bench(CLI::App& group, Building& building) {
   add_drive_options(command, arguments);
   add_pattern_options(command, arguments);
   add_names_of_ds_io(command, arguments);
-  add_option(command, "--seconds", "S", Need::optional, "how long to measure (default 5)",
-             [&arguments](const std::string& text) {
-               arguments.seconds = to_real("--seconds", text);
-               SLUICE_CHECK(
-                   arguments.seconds > 0 && arguments.seconds <= 86400,
-                   "--seconds: expected more than 0 and at most a day, found \"" + text + "\"");
-             });
+  add_option(
+      command, "--seconds", "S", Need::optional, "how long to measure (default 5; with --fio 8)",
+      [&arguments](const std::string& text) {
+        arguments.seconds = to_real("--seconds", text);
+        SLUICE_CHECK(arguments.seconds > 0 && arguments.seconds <= 86400,
+                     "--seconds: expected more than 0 and at most a day, found \"" + text + "\"");
+      });
   add_option(command, "--memory", "WHERE", Need::optional,
              "host (default), or cuda: the ways between the drive and a GPU's memory, beside the "
              "drive and copies alone",
@@ -157,7 +157,13 @@ void add_bench(CLI::App& group, Building& building) {
              });
   add_text(command, "--html", "FILE", Need::optional, "write a page with the throughput over time",
            arguments.html_path);
-  when_named(command, building, [&building] { return building.nvme_bench; });
+  when_named(command, building, [&building, &command] {
+    NvmeBenchArguments& asked = building.nvme_bench;
+    // Rounds for an interval of the ratio.
+    constexpr double kSecondsWithFio = 8;
+    if (asked.fio && command.get_option("--seconds")->count() == 0) asked.seconds = kSecondsWithFio;
+    return asked;
+  });
 }
 
 void add_tune(CLI::App& group, Building& building) {

@@ -108,8 +108,9 @@ GroupEnd RankGroup::run() {
     wait();
     signals_.clear();
     react_to_signals();
-    for (const auto& member : ranks_) read_available(*member);
-    if (carrier_) read_available(*carrier_);
+    // A rank that writes without end leaves time for signals and for the others.
+    for (const auto& member : ranks_) read_some(*member);
+    if (carrier_) read_some(*carrier_);
     read_status();
     reap_all();
     if (output_error_ != 0 && !deadline_) stop(SIGTERM, kEndSeconds);
@@ -154,23 +155,22 @@ void RankGroup::wait() {
 }
 
 void RankGroup::read_available(Member& member) {
-  read_stream(member, Stream::out);
-  read_stream(member, Stream::err);
+  while (read_some(member)) {
+  }
 }
 
-void RankGroup::read_stream(Member& member, Stream stream) {
-  UniqueFd& fd = member.reads[index_of(stream)];
+bool RankGroup::read_some(Member& member) {
+  bool any = false;
   char bytes[64U << 10U];
-  while (fd) {
+  for (const Stream stream : {Stream::out, Stream::err}) {
+    UniqueFd& fd = member.reads[index_of(stream)];
+    if (!fd) continue;
     const ssize_t got = ::read(fd.get(), bytes, sizeof bytes);
-    if (got > 0) {
-      member.output.take(stream, {bytes, static_cast<std::size_t>(got)});
-    } else if (got == 0) {
-      fd.reset();
-    } else if (errno != EINTR) {
-      return;  // EAGAIN: nothing more for now
-    }
+    if (got > 0) member.output.take(stream, {bytes, static_cast<std::size_t>(got)});
+    if (got == 0) fd.reset();
+    any = any || got > 0 || (got < 0 && errno == EINTR);  // EAGAIN: nothing more for now
   }
+  return any;
 }
 
 // Lines of mpi_rank.hpp: what each rank of mpirun is and how it ended.

@@ -88,8 +88,10 @@ class RankGroup {
   bool is_done() const;
   int wait_milliseconds() const;
   void wait();
+  // All that is in the pipes; for a member whose processes have ended.
   void read_available(Member& member);
-  void read_stream(Member& member, Stream stream);
+  // At most one buffer of each stream. Returns whether there may be more.
+  bool read_some(Member& member);
   void read_status();
   void reap_all();
   void take_end(int rank, const ProcessEnd& end);

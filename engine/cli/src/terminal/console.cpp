@@ -66,7 +66,12 @@ Console::~Console() {
 void Console::print(std::string_view text) {
   MutexLock lock(mutex_);
   erase_status();
-  put(out_, text);
+  constexpr int kLeastColumns = 20;
+  if (facts_.is_terminal && facts_.columns >= kLeastColumns) {
+    put(out_, wrap_sentences(text, static_cast<std::size_t>(facts_.columns)));
+  } else {
+    put(out_, text);
+  }
   if (text.empty() || text.back() != '\n') put(out_, "\n");
   draw_status();
   std::fflush(out_);

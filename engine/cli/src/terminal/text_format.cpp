@@ -110,6 +110,40 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+std::vector<std::string> wrap(const std::string& text, std::size_t columns) {
+  std::vector<std::string> lines;
+  std::string line;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    const std::string word = text.substr(at, end - at);
+    if (!line.empty() && line.size() + 1 + word.size() > columns)
+      lines.push_back(std::exchange(line, ""));
+    line += (line.empty() ? "" : " ") + word;
+    at = end + 1;
+  }
+  if (!line.empty()) lines.push_back(line);
+  return lines;
+}
+
+std::string wrap_sentences(std::string_view text, std::size_t columns) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string line(text.substr(0, end));
+    const bool is_table = line.find("  ") != std::string::npos;
+    if (display_width(line) <= columns || is_table) {
+      out += line;
+    } else {
+      const std::vector<std::string> parts = wrap(line, columns - 2);
+      for (std::size_t i = 0; i < parts.size(); ++i) out += (i > 0 ? "\n  " : "") + parts[i];
+    }
+    if (end < text.size()) out += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
 std::string shell_quote(const std::string& argument) {
   const bool plain = !argument.empty() && std::all_of(argument.begin(), argument.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 ||

@@ -31,4 +31,10 @@ std::string shell_quote(const std::string& argument);
 // A whole command line, each argument quoted where needed.
 std::string shell_line(const std::vector<std::string>& arguments);
 
+// Breaks at spaces so that no line is longer than `columns`; a longer word stays whole.
+std::vector<std::string> wrap(const std::string& text, std::size_t columns);
+// Breaks the lines of `text` that are longer than `columns`, and indents what follows. A line with
+// two spaces side by side stays: it is of a table, or to be copied. `columns`: at least 20.
+std::string wrap_sentences(std::string_view text, std::size_t columns);
+
 }  // namespace sluice::cli

@@ -18,8 +18,8 @@ std::string line_of(std::vector<std::string> argv, const train::RankPlace& place
   const std::string line = "  " + shell_line(argv);
   if (place.size == 1) return line;
   return "  start the " + std::to_string(place.size) +
-         " ranks as before, each with this line (mpirun -n " + std::to_string(place.size) +
-         "):\n" + line;
+         " ranks as before, each with this line (mpirun -n " + std::to_string(place.size) + "):\n" +
+         line;
 }
 
 }  // namespace

@@ -12,9 +12,10 @@ namespace sluice::cli {
 // shell.
 inline constexpr const char* kLaunchLineVariable = "SLUICE_LAUNCH_LINE";
 
-// The command line that continues the run: `argv`, the arguments of this process, with --resume. For
-// several ranks it is that of `sluice launch`, or begins with a line on how to start them. Inputs
-// that were pipes are named, since they must be given again. Each line is indented by two spaces.
+// The command line that continues the run: `argv`, the arguments of this process, with --resume.
+// For several ranks it is that of `sluice launch`, or begins with a line on how to start them.
+// Inputs that were pipes are named, since they must be given again. Each line is indented by two
+// spaces.
 std::string resume_lines(std::vector<std::string> argv, const train::TrainRequest& request);
 
 }  // namespace sluice::cli

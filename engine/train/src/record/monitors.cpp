@@ -48,7 +48,8 @@ std::vector<Scalar> scalars_of(const StepRecord& record, bool times) {
   add("elapsed_time_ms_forward", 1e3 * record.parts.forward_seconds);
   add("elapsed_time_ms_backward", 1e3 * record.parts.backward_seconds);
   add("elapsed_time_ms_backward_inner", 1e3 * record.parts.backward_seconds);
-  add("elapsed_time_ms_backward_allreduce", 0);  // one rank
+  // Several ranks reduce beside backward, and no time of a step is theirs alone.
+  if (record.ranks == 1) add("elapsed_time_ms_backward_allreduce", 0);
   add("elapsed_time_ms_step", 1e3 * record.step_seconds());
   return scalars;
 }

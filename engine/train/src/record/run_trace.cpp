@@ -3,11 +3,18 @@
 #include <string>
 
 #include "record/steps_file.hpp"
+#include "sluice/base/log.hpp"
 
 namespace sluice::train {
 
-RunTrace::RunTrace(const TrainRequest& request) : limits_(request.trace_steps) {
+RunTrace::RunTrace(const TrainRequest& request, std::int64_t first_step)
+    : limits_(request.trace_steps) {
   if (request.trace_path.empty()) return;
+  if (request.resume && limits_ && first_step > limits_->last) {
+    log(LogLevel::info, "--trace: the run goes on after the steps of --trace-steps; " +
+                            request.trace_path + " is left as it is");
+    return;
+  }
   // Often where the trace is to be.
   if (!request.report_dir.empty()) make_directory(request.report_dir);
   trace_ = std::make_unique<Trace>(request.trace_path,

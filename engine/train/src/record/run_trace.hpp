@@ -14,9 +14,10 @@ namespace sluice::train {
 class RunTrace {
  public:
   RunTrace() = default;  // no trace
-  // The trace that `request` asks for. A resumed run leaves the trace of its earlier part as it is.
+  // The trace that `request` asks for, of a run that begins with `first_step`. A resumed run leaves
+  // the trace of its earlier part as it is; when that has all the steps, there is no other one.
   // Throws the errors of Trace.
-  explicit RunTrace(const TrainRequest& request);
+  RunTrace(const TrainRequest& request, std::int64_t first_step);
 
   // For the components; null when there is none.
   Trace* trace() const { return trace_.get(); }

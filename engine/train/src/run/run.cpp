@@ -140,7 +140,8 @@ class Run {
     RunDevice device;
     ranks_.together("taking the device", [&] {
       check_threads(plan.further_threads() + 2);  // and those of the data and of the trace
-      trace_ = RunTrace(request_);
+      const auto& resumed = setup_.source.state;
+      trace_ = RunTrace(request_, 1 + (resumed ? resumed->step : 0));
       device = make_run_device(plan, trace_.trace());
     });
     RankLinks links = ranks_.take_links(*device.device, plan.device.has_nccl);

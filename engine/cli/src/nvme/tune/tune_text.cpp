@@ -40,7 +40,8 @@ std::string pattern_table(const SurfaceTable& table, const SurfacePattern& patte
       if (point != nullptr)
         rate = point->rounds == 0 ? "-" : format_gigabytes(point->rates.*pattern.rate);
       const bool is_chosen = point != nullptr && point->setting == chosen;
-      rows.back().push_back(rate + (is_chosen ? "*" : room(table.depths[d])));
+      // An empty cell keeps the column one of numbers.
+      rows.back().push_back(rate.empty() ? "" : rate + (is_chosen ? "*" : room(table.depths[d])));
     }
   }
   return format_table(rows) + "\n";
