@@ -122,10 +122,8 @@ TEST(ParseBytes, SaysWhatIsWrong) {
 }
 
 TEST(BytesOf, CoversTheValues) {
-  std::array<std::uint32_t, 3> values = {1, 2, 3};
+  const std::array<std::uint32_t, 3> values = {1, 2, 3};
   EXPECT_EQ(bytes_of(std::span<const std::uint32_t>(values)).size(), 12U);
-  writable_bytes_of(std::span<std::uint32_t>(values))[0] = std::byte{7};
-  EXPECT_EQ(values[0], 7U);
 }
 
 }  // namespace

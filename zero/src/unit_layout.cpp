@@ -37,4 +37,8 @@ ShardRange shard_range(const UnitLayout& layout, int rank, int world_size) {
   return ShardRange{static_cast<std::uint64_t>(rank) * count, count};
 }
 
+std::uint64_t shard_count(const UnitLayout& layout, int world_size) {
+  return shard_range(layout, 0, world_size).count;
+}
+
 }  // namespace sluice::zero

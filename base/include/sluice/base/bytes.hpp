@@ -45,9 +45,5 @@ template <typename T>
 std::span<const std::byte> bytes_of(std::span<const T> values) {
   return std::as_bytes(values);
 }
-template <typename T>
-std::span<std::byte> writable_bytes_of(std::span<T> values) {
-  return std::as_writable_bytes(values);
-}
 
 }  // namespace sluice

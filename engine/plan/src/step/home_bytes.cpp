@@ -17,7 +17,7 @@ std::uint64_t block_bytes(const Plan& plan, Tier tier, std::uint64_t size_bytes)
 }
 
 std::uint64_t shard_count(const Plan& plan, std::size_t unit) {
-  return plan.layouts[unit].flat_count / static_cast<std::uint64_t>(plan.config.world_size);
+  return zero::shard_count(plan.layouts[unit], plan.config.world_size);
 }
 
 std::uint64_t compute_bytes(const Plan& plan, std::size_t unit) {

@@ -66,7 +66,6 @@ std::string text_of(const models::StateFormat& format) {
 
 // Adds the rows of bytes at home.
 void add_homes(Plan& plan) {
-  const auto ranks = static_cast<std::uint64_t>(plan.config.world_size);
   const std::uint64_t hidden = pool_bytes(plan.unit_input_bytes());
   PlanRow weights{"weights", std::string(name_of(plan.compute_dtype)), {}};
   const bool wait = plan.config.updates_need_all_gradients() || plan.own_loop();
@@ -81,7 +80,7 @@ void add_homes(Plan& plan) {
   PlanRow inputs{"unit inputs", "for the backward pass", {}};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const UnitPlacement& unit = plan.units[u];
-    const std::uint64_t count = plan.layouts[u].flat_count / ranks;
+    const std::uint64_t count = shard_count(plan, u);
     const std::uint64_t state = state_memory_bytes(plan, u);
     add_to(weights.bytes, unit.weights, block_bytes(plan, unit.weights, weights_bytes(plan, u)));
     if (unit.frozen) continue;

@@ -48,8 +48,7 @@ std::uint64_t update_bytes(const plan::Plan& plan) {
       2 * plan.state_format.element_bytes() + size_of(plan.config.gradient_dtype()) + weight;
   std::uint64_t elements = 0;
   for (const zero::UnitLayout& layout : plan.layouts) {
-    if (!layout.frozen)
-      elements += layout.flat_count / static_cast<std::uint64_t>(plan.config.world_size);
+    if (!layout.frozen) elements += zero::shard_count(layout, plan.config.world_size);
   }
   return elements * each;
 }

@@ -25,7 +25,7 @@ struct Draft {
 // Makes the draft of `progress.step`, empty. Raises progress.order above the line's checkpoints in
 // `directory`. Throws IoError.
 Draft begin_draft(const std::string& directory, Progress& progress, std::int64_t keep);
-// Makes a folder in the draft, but not its parents. Throws IoError.
+// Makes a folder, but not its parents. Throws IoError.
 void make_folder(const std::filesystem::path& folder);
 // fsync of the files in a folder, and of the folder. Throws IoError.
 void sync_tree(const std::filesystem::path& folder);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "saved/checkpoint_directory.hpp"
+#include "saved/draft.hpp"
 #include "saved/rank_places.hpp"
 #include "saved/run_source.hpp"
 #include "sluice/base/error.hpp"
@@ -206,12 +207,6 @@ std::vector<std::string> committed_digests(const std::string& swap) {
   if (!ranks) return digests;
   for (const std::uint64_t digest : ranks->digests) digests.push_back(std::to_string(digest));
   return digests;
-}
-
-void make_folder(const std::string& folder) {
-  std::error_code error;
-  fs::create_directory(folder, error);
-  if (error) throw IoError(error.value(), "create directory", folder);
 }
 
 // Makes and locks this rank's folder of the swap directory. Its part is then the committed one; or,

@@ -202,8 +202,7 @@ void RunResources::make_units() {
                                    .uses_host_homes = plan.units.front().uses_host_homes};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const zero::UnitLayout& layout = plan.layouts[u];
-    const std::uint64_t shard_count =
-        layout.flat_count / static_cast<std::uint64_t>(plan.config.world_size);
+    const std::uint64_t shard_count = zero::shard_count(layout, plan.config.world_size);
     const bool keeps_whole = plan.keeps_whole_weights(u);
     units.push_back(std::make_unique<zero::ShardedUnit>(
         layout, unit_context,

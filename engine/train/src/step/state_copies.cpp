@@ -10,8 +10,7 @@ StateCopies::StateCopies(const plan::Plan& plan, offload::MemoryPool& pool)
     : units_(plan.units.size()) {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     if (!plan.units[u].checkpoint_copy) continue;
-    const std::uint64_t count =
-        plan.layouts[u].flat_count / static_cast<std::uint64_t>(plan.config.world_size);
+    const std::uint64_t count = zero::shard_count(plan.layouts[u], plan.config.world_size);
     for (std::size_t i = 0; i < plan.state_format.part_count(); ++i) {
       units_[u].push_back(pool.allocate(count * plan.state_format.part(i).element_bytes,
                                         "copy of the states of unit " + plan.layouts[u].name));

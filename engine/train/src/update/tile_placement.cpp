@@ -62,7 +62,7 @@ bool TilePlacement::is_at_home(std::size_t u) const {
 }
 
 std::uint64_t TilePlacement::shard_count(std::size_t unit) const {
-  return plan_.layouts[unit].flat_count / static_cast<std::uint64_t>(plan_.config.world_size);
+  return zero::shard_count(plan_.layouts[unit], plan_.config.world_size);
 }
 
 std::size_t TilePlacement::tiles_of(std::size_t unit) const {

@@ -55,5 +55,7 @@ struct ShardRange {
   std::uint64_t count = 0;
 };
 ShardRange shard_range(const UnitLayout& layout, int rank, int world_size);
+// Elements of each rank's shard. Throws as shard_range().
+std::uint64_t shard_count(const UnitLayout& layout, int world_size);
 
 }  // namespace sluice::zero

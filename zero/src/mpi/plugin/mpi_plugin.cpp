@@ -3,8 +3,10 @@
 #include <mpi.h>
 
 #include <array>
+#include <chrono>
 #include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "mpi/mpi_library.hpp"
@@ -26,6 +28,17 @@ bool succeeded(int result, const char* call) {
   return false;
 }
 
+// The messages of a call that is given up share one second.
+bool may_wait_for_cancelled() {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kAll = std::chrono::seconds(1);
+  constexpr auto kAnotherCall = std::chrono::seconds(10);
+  thread_local Clock::time_point begin;
+  const Clock::time_point now = Clock::now();
+  if (now - begin > kAnotherCall) begin = now;
+  return now - begin < kAll;
+}
+
 class Pending final : public MpiMessage {
  public:
   MPI_Request request = MPI_REQUEST_NULL;
@@ -39,7 +52,11 @@ class Pending final : public MpiMessage {
     if (request == MPI_REQUEST_NULL) return;
     // A failure leaves the request to the end of the process.
     static_cast<void>(MPI_Cancel(&request));
-    static_cast<void>(MPI_Request_free(&request));
+    // A message that has met its other half is not cancelled, and goes on to write the caller's
+    // memory: until its end, unless the other rank is gone.
+    while (test() == 0 && request != MPI_REQUEST_NULL && may_wait_for_cancelled())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls MPI
+    if (request != MPI_REQUEST_NULL) static_cast<void>(MPI_Request_free(&request));
   }
 };
 
