@@ -24,6 +24,7 @@ from .engine_module import engine_module
 from .full_state_dict import FullStateDicts
 from .passes.hooks import Hooks
 from .passes.layers import schedule_line
+from .optimizer import values_of
 from .owners import check_free, disown, own
 from .report import Report
 from .units import Choice, Unit, find_units, parameters_of
@@ -120,7 +121,7 @@ class OffloadedModel:
         for unit in self.units:
             self.loop.add_unit(unit.name, unit.params, unit.inside)
         self._describe_parameters()
-        ranks.check_agreement(self._facts())
+        ranks.check_agreement(self._facts(groups or []))
         ranks.share([*self.parameters.values(), *model.buffers()])
         self.loop.initialize()
         self._first_step = int(self.loop.step)
@@ -131,14 +132,17 @@ class OffloadedModel:
         _open.add(self)
         _loops.add(self.loop)
 
-    def _facts(self) -> dict[str, Any]:
-        """What all ranks have in common."""
+    def _facts(self, groups: list[dict[str, Any]]) -> dict[str, Any]:
+        """What all ranks have in common. ``groups``: a client's."""
         keys = ("micro_batch_size", "accumulation_steps", "train_batch_size", "clipping", "zero_stage", "optimizer_values")
         facts = {key: getattr(self.loop, key) for key in keys}
         facts.update({"sluice": __version__, "torch": torch.__version__, "data type": str(self.dtype)})
+        facts.update({f"parameter group {number}": values_of(group) for number, group in enumerate(groups)})
+        numbers = {parameter: number for number, group in enumerate(groups) for parameter in group["params"]}
         for name, parameter in self.parameters.items():
             trains = "trained" if parameter.requires_grad else "frozen"
-            facts[f"parameter {name}"] = f"{list(parameter.shape)}, {trains}"
+            group = f", in group {numbers[parameter]}" if parameter in numbers else ""
+            facts[f"parameter {name}"] = f"{list(parameter.shape)}, {trains}{group}"
         return {**facts, "units": [unit.name for unit in self.units]}
 
     def _describe_parameters(self) -> None:

@@ -8,7 +8,7 @@ import datetime
 import itertools
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from .peers import Call, Peers, limit_seconds
 
 _MEETING = datetime.timedelta(minutes=1)
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier")
+_END_OF_STEP = "norm and loss"  # the label of the extension's call in which the ranks compare their rates
 _peers: Peers | None = None
 _numbers = itertools.count()
 Groups = tuple["RankGroup | None", "RankGroup | None"]
@@ -38,6 +39,7 @@ class RankGroup:
         self._group = dist.new_group(backend="gloo")
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.label = ""  # of the call in progress, from the extension: "the weights of unit ..."
+        self.step_values: Sequence[Mapping[str, float]] = ()  # of the parameter groups, in the step that ends
         self._count = 0
         self._number = next(_numbers)  # equal on all ranks: they make their engines in one order
 
@@ -91,20 +93,36 @@ class RankGroup:
 
     def _compare(self, kind: str, elements: int) -> None:
         self._count += 1
-        own = torch.tensor([self._count, _KINDS.index(kind), elements, zlib.crc32(self.label.encode())])
+        values = self.step_values if self.label == _END_OF_STEP else ()
+        own = torch.tensor([self._count, _KINDS.index(kind), elements, zlib.crc32(repr((self.label, values)).encode())])
         made = torch.empty(self.world_size, 4, dtype=torch.int64)
         dist.all_gather_into_tensor(made.view(-1), own, group=self._group)
         if bool((made == own).all()):
             return
-        doing = objects.gather(("" if _peers is None else _peers.doing, self.label), self._group)
+        doing = objects.gather(("" if _peers is None else _peers.doing, self.label, values), self._group)
         shown = [
             f"rank {rank} is in {where} ({_KINDS[int(call[1])]} of {label or 'no unit'}, {int(call[2])} elements)"
-            for rank, (call, (where, label)) in enumerate(zip(made, doing))
+            for rank, (call, (where, label, _)) in enumerate(zip(made, doing))
         ]
         found = "the ranks do not make the same calls: " + ", ".join(shown)
+        value = _different_value([values for _, _, values in doing])
+        if value and all(label == _END_OF_STEP for _, label, _ in doing):
+            found = f"the ranks step with different values: {value}"
         if _peers is not None:
             _peers.difference = found  # the other thread of this rank may wait
         raise _Difference(found)
+
+
+def _different_value(of_ranks: list[Sequence[Mapping[str, float]]]) -> str:
+    """The first value of a parameter group that is another one on another rank; empty where there is none."""
+    for rank, groups in enumerate(of_ranks):
+        if len(groups) != len(of_ranks[0]):
+            return f"rank 0 has {len(of_ranks[0])} parameter groups, and rank {rank} has {len(groups)}"
+        for number, (first, group) in enumerate(zip(of_ranks[0], groups)):
+            for name in sorted({*first, *group}):
+                if first.get(name) != group.get(name):
+                    return f"{name} of parameter group {number} is {first.get(name)} on rank 0 and {group.get(name)} on rank {rank}"
+    return ""
 
 
 class _Difference(RuntimeError):

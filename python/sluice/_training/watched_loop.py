@@ -124,6 +124,8 @@ class WatchedLoop:
 
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> Any:
         self._note("its end")
+        if self._group is not None:
+            self._group.step_values = groups
         with ranks.inside(), self._range("end_step"):
             result = self._loop.end_step(groups)
         if self._bar is not None:
