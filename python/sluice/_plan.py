@@ -155,6 +155,5 @@ def plan(
 def _plan_of_module(model: Any, config: Source | Config, units: Any, placement: str) -> Plan:
     from ._training.offloaded import preview
 
-    source = config.source if isinstance(config, Config) else config
-    loop, choices = preview(model, source, units=units, resident=placement == "resident")
+    loop, choices = preview(model, config, units=units, resident=placement == "resident")
     return Plan(loop.plan_json, loop.plan_table, choices, loop.notes)

@@ -21,7 +21,7 @@ from ._training.offloaded import OffloadedModel
 from ._training.optimizer import SluiceOptimizer, groups_of, section_of
 from ._training.schedule import ConfigScheduler
 from ._training.units import Choice
-from .config import Source
+from .config import Config, Source
 
 __all__ = ["SluiceEngine"]
 
@@ -40,7 +40,7 @@ class SluiceEngine(EngineValues):
     def __init__(
         self,
         model: nn.Module,
-        source: Source,
+        source: Source | Config,
         *,
         optimizer: torch.optim.Optimizer | Callable[..., torch.optim.Optimizer] | None = None,
         model_parameters: Iterable[Any] | None = None,
@@ -61,15 +61,16 @@ class SluiceEngine(EngineValues):
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self._source = source
         self._optimizer_class = None if client is None else type(client).__name__
-        self._trains = client is not None or groups is not None or self.has_optimizer_section()
+        self._has_groups = client is not None or groups is not None  # of the script
+        self._trains = self._has_groups or self.has_optimizer_section()
         if not self._trains:
             model.requires_grad_(False)  # no gradients and states are planned for it
-            source = {key: value for key, value in self.config.items() if key != "scheduler"}
         self._offloaded = OffloadedModel(
             model,
             source,
             optimizer=None if client is None else section_of(client),
             groups=groups if client is None else client.param_groups,
+            has_schedule=self._trains,
             units=units,
             resume=resume,
             progress=progress,
@@ -92,7 +93,8 @@ class SluiceEngine(EngineValues):
 
     def _make_scheduler(self, scheduler: Schedule | None) -> Schedule | None:
         if scheduler is None:
-            return ConfigScheduler(self.optimizer, self.loop) if self.loop.has_schedule else None
+            section = self._section("scheduler") if self._has_groups else None
+            return ConfigScheduler(self.optimizer, self.loop, section) if self.loop.has_schedule else None
         if callable(scheduler) and not hasattr(scheduler, "step"):
             return scheduler(self.optimizer)
         return scheduler

@@ -15,7 +15,7 @@ from torch import nn
 
 from .. import config as _config
 from .._core import version as __version__
-from ..config import ConfigError, Source
+from ..config import Config, ConfigError, Source
 from ..runtime.zero.parameter_offload import no_external_parameters
 from ..runtime.zero.partition_parameters import ZeroParamStatus
 from . import devices, ranks
@@ -35,21 +35,26 @@ log = logging.getLogger("sluice")
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def _make_loop(source: Source, settings: Mapping[str, Any], groups: ranks.Groups, **options: Any) -> Any:
+def _make_loop(source: Source | Config, settings: Mapping[str, Any], groups: ranks.Groups, **options: Any) -> Any:
     """An `_engine.Loop`. ``settings``: values by key path that replace those of the source."""
     options["ranks"], options["gather_ranks"] = groups
     texts = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in settings.items()]
     options["gpu"] = devices.current_gpu()
     make = engine_module().Loop
+    tuned: tuple[str, ...] = ()
+    if isinstance(source, Config):
+        if source.world_size not in (1, ranks.world_size()):
+            raise ValueError(f"the configuration was loaded for {source.world_size} ranks, and {ranks.world_size()} train this module")
+        source, tuned = source.source, source.tuned
     if not isinstance(source, Mapping):
-        return make(_config._path_of(source), None, [], texts, **options)
+        return make(_config._path_of(source), None, tuned, texts, **options)
     try:
-        return make(_config._NAME_OF_DICT, _config._text_of(source), [], texts, **options)
+        return make(_config._NAME_OF_DICT, _config._text_of(source), tuned, texts, **options)
     except ConfigError as error:
         raise _config._without_positions(error) from None
 
 
-def preview(model: nn.Module, source: Source, *, units: Choice = None, resident: bool = False) -> tuple[Any, list[str]]:
+def preview(model: nn.Module, source: Source | Config, *, units: Choice = None, resident: bool = False) -> tuple[Any, list[str]]:
     """A loop with a plan of the model, which may be on the meta device, and nothing else; and the choices of the plan."""
     loop = _make_loop(source, {}, ranks.groups(), resident=resident, resume=None)
     found = find_units(model, units)
@@ -93,22 +98,28 @@ class OffloadedModel:
     def __init__(
         self,
         model: nn.Module,
-        source: Source,
+        source: Source | Config,
         *,
         optimizer: Mapping[str, Any] | None = None,
         groups: list[dict[str, Any]] | None = None,
+        has_schedule: bool = True,
         units: Choice = None,
         resident: bool = False,
         resume: bool | None = None,
         progress: bool = False,
     ) -> None:
-        """``optimizer``: a section that replaces the configuration's. ``groups``: of a client; None: those of the source."""
+        """``optimizer``: a section that replaces the configuration's. ``groups``: of a client; None: those of the source.
+
+        ``has_schedule`` False: without the source's schedule.
+        """
         devices.check_has_values(model)
         check_free(model)
         self.model = model
         self.units = find_units(model, units)
         self.parameters = parameters_of(self.units)
         settings: dict[str, Any] = {} if optimizer is None else {"optimizer": optimizer}
+        if not has_schedule:
+            settings["scheduler"] = None
         if groups is not None:
             settings.update({"sluice.groups": _group_section(groups, self.parameters), "sluice.no_decay": "none"})
         groups_of_ranks = ranks.groups()
