@@ -12,7 +12,7 @@ from ._training.passes.interrupts import interrupts_later
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import TierOptimizer, section_of
 from ._training.report import Report
-from ._training.schedule import ConfigScheduler
+from ._training.schedule import scheduler_of
 from ._training.units import Choice
 from .config import Config, Source, content_of
 
@@ -26,7 +26,7 @@ class OffloadedOptimizer(TierOptimizer):
     def __init__(self, offloaded: OffloadedModel, client: torch.optim.Optimizer | None, schedule: Mapping[str, Any] | None) -> None:
         super().__init__(offloaded, client)
         self._last: Any = None
-        self._schedule = ConfigScheduler(self, offloaded.loop, schedule) if offloaded.loop.has_schedule else None
+        self._schedule = scheduler_of(None, self, offloaded.loop, schedule)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Ends the step: norm over all gradients, clipping by "gradient_clipping", updates.

@@ -18,8 +18,8 @@ from ._training.engine_values import EngineValues
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
 from ._training.offloaded import OffloadedModel
-from ._training.optimizer import SluiceOptimizer, groups_of, section_of
-from ._training.schedule import ConfigScheduler
+from ._training.optimizer import SluiceOptimizer, check_groups, groups_of, section_of
+from ._training.schedule import scheduler_of
 from ._training.units import Choice
 from .config import Config, Source
 
@@ -61,8 +61,10 @@ class SluiceEngine(EngineValues):
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self._source = source
         self._optimizer_class = None if client is None else type(client).__name__
-        self._has_groups = client is not None or groups is not None  # of the script
-        self._trains = self._has_groups or self.has_optimizer_section()
+        has_groups = client is not None or groups is not None  # of the script
+        if client is None and groups is not None:
+            check_groups(groups, self.optimizer_params() or {})
+        self._trains = has_groups or self.has_optimizer_section()
         if not self._trains:
             model.requires_grad_(False)  # no gradients and states are planned for it
         self._offloaded = OffloadedModel(
@@ -77,7 +79,7 @@ class SluiceEngine(EngineValues):
         )
         self.loop = self._offloaded.loop
         self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
-        self.lr_scheduler = self._make_scheduler(lr_scheduler)
+        self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, self._section("scheduler") if has_groups else None)
         self.collate_fn = collate_fn
         self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
@@ -90,14 +92,6 @@ class SluiceEngine(EngineValues):
         self._not_synced = False
         self._last: Any = None
         self._step_applied = False
-
-    def _make_scheduler(self, scheduler: Schedule | None) -> Schedule | None:
-        if scheduler is None:
-            section = self._section("scheduler") if self._has_groups else None
-            return ConfigScheduler(self.optimizer, self.loop, section) if self.loop.has_schedule else None
-        if callable(scheduler) and not hasattr(scheduler, "step"):
-            return scheduler(self.optimizer)
-        return scheduler
 
     # Passes
 

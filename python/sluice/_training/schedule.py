@@ -50,6 +50,13 @@ class ConfigScheduler(Scheduler):
                 group["betas"] = betas
 
 
+def scheduler_of(given: Any, optimizer: Any, loop: Any, section: Mapping[str, Any] | None) -> Any:
+    """The script's scheduler, or the one that its function makes; without, the configuration's. None where there is neither."""
+    if given is None:
+        return ConfigScheduler(optimizer, loop, section) if loop.has_schedule else None
+    return given(optimizer) if callable(given) and not hasattr(given, "step") else given
+
+
 def _formula(optimizer: Any, section: Mapping[str, Any], rate: float) -> Scheduler | None:
     """The object that DeepSpeed makes of its types; None for others. ``rate``: of the optimizer."""
     kind = section.get("type")
