@@ -253,7 +253,7 @@ class SluiceEngine(EngineValues):
         collate_fn: Callable[..., Any] | None = None,
         num_local_io_workers: int | None = None,
     ) -> Any:
-        """A DataLoader of micro-batches of a torch Dataset: of this rank's part of it.
+        """A DataLoader of micro-batches of a torch Dataset: of this rank's part of it. An IterableDataset gives its own part.
 
         ``route``: "train" shuffles; "eval" and "predict" keep the order. ``data_sampler``: another order. ``collate_fn``
         None: that of :func:`initialize`. ``pin_memory``: where a GPU computes. ``num_local_io_workers``: processes that

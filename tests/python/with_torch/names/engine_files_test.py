@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from small_models import batch, config, engine_of, loss_of, make, train
 from torch import nn
 
 import sluice
+from sluice._training import batches
 
 
 class WithBuffer(nn.Module):
@@ -74,6 +76,36 @@ def test_a_loader_takes_a_sampler_workers_and_a_function_that_collates() -> None
     with pytest.raises(ValueError, match="Dataset"):
         engine.deepspeed_io(iter([1, 2]))
     engine.destroy()
+
+
+class Nothing(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+@pytest.mark.parametrize("data", [Nothing(), numbers(1)])
+def test_training_data_without_a_batch_are_an_error(data: Any) -> None:
+    engine = sluice.initialize(model=make(blocks=1), config=config(dataloader_drop_last=True), training_data=data)[0]
+    with pytest.raises(ValueError, match="the training data have no batch"):
+        engine.train_batch()
+    engine.destroy()
+
+
+def test_each_epoch_of_a_rank_has_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    epochs = []
+    for rank in range(2):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        sampler = batches.sampler_of(numbers(20), "train", 2)
+        epochs.append([list(sampler), list(sampler)])
+    (first, second), (others, of_others) = epochs
+    assert first != second
+    assert sorted(first + others) == sorted(second + of_others) == list(range(20))
+    sampler.set_epoch(0)
+    assert list(sampler) == others
+    for_evaluation = batches.sampler_of(numbers(20), "eval", 2)
+    assert list(for_evaluation) == list(for_evaluation) == list(range(1, 20, 2))
 
 
 def test_a_state_dict_of_an_engine_has_the_names_that_are_asked_for() -> None:
