@@ -170,27 +170,12 @@ class OffloadedModel:
         """The groups of the configuration, as those of an optimizer."""
         return [{**values, "params": [self.parameters[name] for name in names]} for names, values in self.loop.groups]
 
-    def state_dict(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
+    def state_dict(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Copies of the weights in the data type that computes, and of the buffers, by the names of the model.
 
-        They are in CPU memory.
+        They are in CPU memory. ``names``: of what is asked for; None: everything.
         """
-        whole: dict[str, torch.Tensor] = {}
-        wanted = None if names is None else set(names)
-        first_names = {parameter: name for name, parameter in self.parameters.items()}
-        buffers = dict(self.model.named_buffers(remove_duplicate=False))
-        for name in self.model.state_dict(keep_vars=True):
-            if wanted is not None and name not in wanted:
-                continue
-            value = self.model.get_parameter(name) if name not in buffers else buffers[name]
-            first = first_names.get(value)  # type: ignore[call-overload]
-            if first is None:
-                whole[name] = value.detach().to("cpu", copy=True)
-            elif first in whole and first != name:
-                whole[name] = whole[first]  # tied
-            else:
-                whole[name] = self.loop.parameter(first)
-        return whole
+        return self._state_dicts.copies(None if names is None else set(names))
 
     def report(self) -> Report:
         """Bytes moved and seconds waited since the start, and the plan as data."""

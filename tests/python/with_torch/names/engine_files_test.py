@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, engine_of, loss_of, make, train
+from small_models import Tied, batch, config, engine_of, loss_of, make, train
 from torch import nn
 
 import sluice
@@ -106,6 +106,30 @@ def test_each_epoch_of_a_rank_has_an_order_of_its_own(monkeypatch: pytest.Monkey
     assert list(sampler) == others
     for_evaluation = batches.sampler_of(numbers(20), "eval", 2)
     assert list(for_evaluation) == list(for_evaluation) == list(range(1, 20, 2))
+
+
+class WithExtraState(Tied):
+    """A state that is no tensor, as modules of torchmetrics and TransformerEngine have."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 3}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state == {"version": 3}
+
+
+def test_extra_states_are_in_state_dicts_and_files(tmp_path: Path) -> None:
+    engine = engine_of(make(WithExtraState))
+    states = engine.module_state_dict()
+    assert states["_extra_state"] == {"version": 3}
+    engine.save_16bit_model(str(tmp_path))
+    saved = torch.load(tmp_path / "pytorch_model.bin")
+    make(WithExtraState).load_state_dict(saved)
+    for found in (states, saved, engine.module.state_dict()):
+        assert torch.equal(found["embedding.weight"], make(WithExtraState).embedding.weight)
+        assert found["head.weight"].data_ptr() == found["embedding.weight"].data_ptr()  # tied
+        assert not any(vars(value) for value in found.values() if isinstance(value, torch.Tensor))
+    engine.destroy()
 
 
 def test_a_state_dict_of_an_engine_has_the_names_that_are_asked_for() -> None:
