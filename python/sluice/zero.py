@@ -85,7 +85,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         changed = []
         for parameter, owner in self._gathered:
             before = self._before.get(id(parameter))
-            if before is None:
+            if before is None or self._modifier is None:
                 continue
             values = parameter.detach().clone()
             ranks.share([values], self._modifier)

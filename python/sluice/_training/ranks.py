@@ -24,6 +24,7 @@ _MEETING = datetime.timedelta(minutes=1)
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier")
 _END_OF_STEP = "norm and loss"  # the label of the extension's call in which the ranks compare their rates
 _peers: Peers | None = None
+_control: dist.ProcessGroup | None = None  # of values in host memory, which a script's own group may not send; with several ranks
 _numbers = itertools.count()
 Groups = tuple["RankGroup | None", "RankGroup | None"]
 
@@ -173,7 +174,7 @@ def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> No
 
 def groups() -> Groups:
     """For the thread that trains, and for the one that gathers; None for one rank."""
-    global _peers
+    global _control, _peers
     if world_size() == 1:
         return None, None
     join()
@@ -181,6 +182,7 @@ def groups() -> Groups:
         store = dist.distributed_c10d.PrefixStore("sluice", dist.distributed_c10d._get_default_store())
         _peers = Peers(dist.get_rank(), dist.get_world_size(), store, limit_seconds())
         atexit.register(_peers.end)
+        _control = dist.new_group(backend="gloo")
     return RankGroup(), RankGroup()
 
 
@@ -205,7 +207,7 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
     if world_size() == 1:
         return
     with waiting():
-        everyone = objects.gather(dict(facts))
+        everyone = objects.gather(dict(facts), _control)
     for other, theirs in enumerate(everyone):
         for name in sorted({*everyone[0], *theirs}):
             here, there = everyone[0].get(name, "none"), theirs.get(name, "none")
@@ -213,12 +215,12 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
                 raise ValueError(f"the ranks train different things: {name} is {here} on rank 0 and {there} on rank {other}")
 
 
-def share(tensors: Iterable[torch.Tensor], root: int | None = 0) -> None:
+def share(tensors: Iterable[torch.Tensor], root: int = 0) -> None:
     """Gives every rank the values of ``root``: of rank 0 at the start, as DeepSpeed does."""
     if world_size() > 1:
         with torch.no_grad(), waiting():
             for tensor in tensors:
-                dist.broadcast(tensor.data, root or 0)
+                dist.broadcast(tensor.data, root, group=_control)
 
 
 def gathered(part: torch.Tensor) -> torch.Tensor:
@@ -226,11 +228,11 @@ def gathered(part: torch.Tensor) -> torch.Tensor:
     if world_size() == 1:
         return part
     whole = torch.empty(world_size() * part.numel(), dtype=part.dtype)
-    dist.all_gather_into_tensor(whole, part)
+    dist.all_gather_into_tensor(whole, part, group=_control)
     return whole
 
 
 def barrier() -> None:
     if world_size() > 1:
         with waiting():
-            dist.barrier()
+            dist.barrier(group=_control)

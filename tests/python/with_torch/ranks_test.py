@@ -78,17 +78,53 @@ open(os.path.join(sys.argv[2], os.environ["RANK"]), "w").write(json.dumps(budget
 """
 
 
-def test_all_ranks_plan_for_the_poorest(tmp_path: Path) -> None:
-    script = tmp_path / "plan.py"
-    script.write_text(PLANNING)
+def run_two(text: str, tmp_path: Path) -> None:
+    """The script's arguments: the folders of these tests and of the test."""
+    script = tmp_path / "script.py"
+    script.write_text(text)
     launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script), str(SCRIPT.parent), str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     result = subprocess.run(launch, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_all_ranks_plan_for_the_poorest(tmp_path: Path) -> None:
+    run_two(PLANNING, tmp_path)
     budgets = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
     assert budgets[0]["host"] > 0
     assert budgets[0] == budgets[1]
+
+
+# A default group that sends no values in host memory, as one of NCCL: here one that sends nothing.
+ANOTHER_GROUP = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg
+from small_models import batch, engine_of, loss_of, make
+from sluice import utils, zero
+rank = int(os.environ["RANK"])
+dist.init_process_group("fake", store=dist.FileStore(sys.argv[2] + "/meet", 2), rank=rank, world_size=2)
+model = make(blocks=1)
+with torch.no_grad():
+    model.norm.weight.add_(rank)
+engine = engine_of(model)
+weight, bias = engine.module.norm.weight, engine.module.norm.bias
+assert torch.equal(utils.safe_get_full_fp32_param(weight), make(blocks=1).norm.weight)
+with zero.GatheredParameters(bias, modifier_rank=1), torch.no_grad():
+    bias.fill_(rank)
+assert torch.equal(utils.safe_get_full_fp32_param(bias), torch.ones(64))
+utils.safe_set_local_fp32_param(bias, torch.full((32,), float(rank)))
+assert utils.safe_get_full_fp32_param(bias).tolist() == [0.0] * 32 + [1.0] * 32
+engine.save_checkpoint(sys.argv[2])
+engine.destroy()
+"""
+
+
+def test_a_default_group_need_not_send_values_in_host_memory(tmp_path: Path) -> None:
+    run_two(ANOTHER_GROUP, tmp_path)
 
 
 # Two micro-batches of one rank are added one after the other, as those of two ranks are. A tied weight has two gradients
