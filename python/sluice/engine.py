@@ -13,7 +13,7 @@ from torch import nn
 
 from ._refusals import missing, reason_of
 from ._training import batches, ranks
-from ._training.checkpoint_files import latest_tag, load_client, save_client, set_buffers, tag_folder, write_latest, write_weights
+from ._training.checkpoint_files import latest_tag, load_client, pack_client, set_buffers, tag_folder, write_client, write_weights
 from ._training.engine_values import EngineValues
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
@@ -323,25 +323,24 @@ class SluiceEngine(EngineValues):
         """
         name = f"global_step{self.global_steps}" if tag is None else str(tag)
         folder = tag_folder(save_dir, name)
+        packed = ranks.together(lambda: self._packed(client_state))
         self.loop.save_checkpoint(folder)
-        if self.global_rank == 0:
-            self._save_client(folder, client_state)
-            if save_latest:
-                write_latest(save_dir, name)
-        ranks.barrier()
+        ranks.together(lambda: write_client(save_dir, name, packed, save_latest) if self.global_rank == 0 else None)
         return True
 
-    def _save_client(self, folder: str, client_state: Mapping[str, Any] | None) -> None:
+    def _packed(self, client_state: Mapping[str, Any] | None) -> bytes:
+        """What rank 0 writes beside the states."""
+        if self.global_rank > 0:
+            return b""
         scheduler = None if self.lr_scheduler is None else self.lr_scheduler.state_dict()
-        save_client(
-            folder,
+        return pack_client(
             {
                 "client_state": dict(client_state or {}),
                 "buffers": {name: buffer.detach().to("cpu", copy=True) for name, buffer in self.module.named_buffers()},
                 "lr_scheduler": scheduler,
                 "optimizer": self.optimizer.state_dict(),
                 "counters": {key: getattr(self, key) for key in _COUNTERS},
-            },
+            }
         )
 
     def load_checkpoint(
@@ -359,7 +358,7 @@ class SluiceEngine(EngineValues):
         Returns the folder and the client_state, or (None, None) where there is no ``latest``. Raises
         :class:`sluice.StorageError` for a checkpoint of another model.
         """
-        if load_module_only or not load_optimizer_states or custom_load_fn is not None:
+        if load_module_only or not load_module_strict or not load_optimizer_states or custom_load_fn is not None:
             raise ValueError("a checkpoint is loaded as a whole: weights with their optimizer states")
         name = latest_tag(load_dir) if tag is None else str(tag)
         if name is None:

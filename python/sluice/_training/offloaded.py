@@ -124,7 +124,8 @@ class OffloadedModel:
             settings.update({"sluice.groups": _group_section(groups, self.parameters), "sluice.no_decay": "none"})
         groups_of_ranks = ranks.groups()
         loop = _make_loop(source, settings, groups_of_ranks, resident=resident, resume=resume)
-        calls.configure(loop.comms_logger)
+        if loop.comms_logger["enabled"]:  # else as sluice.comm.configure() has set it
+            calls.configure(loop.comms_logger)
         self.loop = WatchedLoop(loop, [unit.name for unit in self.units], groups_of_ranks[0], progress)
         self.dtype = _DTYPES[self.loop.dtype.name]
         self.gradient_dtype = _DTYPES[self.loop.gradient_dtype.name]

@@ -8,8 +8,8 @@ import datetime
 import itertools
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,7 @@ _END_OF_STEP = "norm and loss"  # the label of the extension's call in which the
 _peers: Peers | None = None
 _control: dist.ProcessGroup | None = None  # of values in host memory, which a script's own group may not send; with several ranks
 _numbers = itertools.count()
+Result = TypeVar("Result")
 Groups = tuple["RankGroup | None", "RankGroup | None"]
 
 
@@ -215,6 +216,25 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
                 raise ValueError(f"the ranks train different things: {name} is {here} on rank 0 and {there} on rank {other}")
 
 
+def together(work: Callable[[], Result]) -> Result:
+    """Does on each rank a part of the work that can fail. A failure is an error on all of them, and none goes on."""
+    if world_size() == 1:
+        return work()
+    result, error = None, None
+    try:
+        result = work()
+    except Exception as raised:
+        error = raised
+    with waiting():
+        failures = objects.gather("" if error is None else f"{type(error).__name__}: {error}", _control)
+    if error is not None:
+        raise error
+    for other, failure in enumerate(failures):
+        if failure:
+            raise RuntimeError(f"rank {other} has failed: {failure}")
+    return cast(Result, result)
+
+
 def share(tensors: Iterable[torch.Tensor], root: int = 0) -> None:
     """Gives every rank the values of ``root``: of rank 0 at the start, as DeepSpeed does."""
     if world_size() > 1:
@@ -230,9 +250,3 @@ def gathered(part: torch.Tensor) -> torch.Tensor:
     whole = torch.empty(world_size() * part.numel(), dtype=part.dtype)
     dist.all_gather_into_tensor(whole, part, group=_control)
     return whole
-
-
-def barrier() -> None:
-    if world_size() > 1:
-        with waiting():
-            dist.barrier(group=_control)

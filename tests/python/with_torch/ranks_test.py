@@ -127,6 +127,31 @@ def test_a_default_group_need_not_send_values_in_host_memory(tmp_path: Path) -> 
     run_two(ANOTHER_GROUP, tmp_path)
 
 
+UNPICKLED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from small_models import batch, engine_of, loss_of, make
+rank = int(os.environ["RANK"])
+engine = engine_of(make(blocks=1))
+try:
+    engine.save_checkpoint(sys.argv[2], client_state={"f": lambda: None})
+except Exception as error:
+    assert ("rank 0 has failed: " in str(error)) == (rank == 1), error
+else:
+    raise AssertionError("a checkpoint without its client_state")
+ids, targets = batch(rank)
+engine.backward(loss_of(engine(ids), targets))
+engine.step()
+engine.save_checkpoint(sys.argv[2], client_state={"f": 1})
+engine.destroy()
+"""
+
+
+def test_a_client_state_that_cannot_be_pickled_is_an_error_on_all_ranks(tmp_path: Path) -> None:
+    run_two(UNPICKLED, tmp_path)
+    assert (tmp_path / "latest").read_text() == "global_step1"
+
+
 # Two micro-batches of one rank are added one after the other, as those of two ranks are. A tied weight has two gradients
 # in each micro-batch, which one rank adds in another order; so has the norm, which clips.
 @pytest.mark.parametrize(("tied", "clip", "frozen"), [(False, 0.0, False), (False, 0.0, True), (True, 0.0, False), (False, 1.0, True)])

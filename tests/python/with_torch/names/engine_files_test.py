@@ -198,3 +198,20 @@ def test_a_checkpoint_has_a_tag_and_is_loaded_by_it(tmp_path: Path) -> None:
     ids, targets = batch(0)
     assert loss_of(other(ids), targets).isfinite()
     other.destroy()
+
+
+def test_a_client_state_that_cannot_be_pickled_leaves_no_checkpoint(tmp_path: Path) -> None:
+    engine = engine_of(make(blocks=1))
+    train(engine, range(1))
+    with pytest.raises(Exception, match="pickle"):
+        engine.save_checkpoint(str(tmp_path), "bad", client_state={"f": lambda: None})
+    assert list((tmp_path / "bad").iterdir()) == []
+    engine.destroy()
+
+
+def test_a_checkpoint_is_loaded_strictly(tmp_path: Path) -> None:
+    engine = engine_of(make(blocks=1))
+    engine.save_checkpoint(str(tmp_path))
+    with pytest.raises(ValueError, match="loaded as a whole"):
+        engine.load_checkpoint(str(tmp_path), load_module_strict=False)
+    engine.destroy()
