@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from ._launcher import local_rank
 from ._refusals import missing, reason_of
 from ._training import batches, ranks
 from ._training.checkpoint_files import latest_tag, load_client, pack_client, set_buffers, tag_folder, write_client, write_weights
@@ -58,7 +58,7 @@ class SluiceEngine(EngineValues):
         )
         self.module = model
         self.global_rank, self.world_size = ranks.rank(), ranks.world_size()
-        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.local_rank = local_rank()
         self._source = source
         self._optimizer_class = None if client is None else type(client).__name__
         has_groups = client is not None or groups is not None  # of the script

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch import nn
 
-from .._launcher import take_variables
+from .._launcher import local_rank
 
 
 def current_gpu() -> int | None:
@@ -19,8 +17,7 @@ def current_gpu() -> int | None:
         return None
     if torch.cuda.is_initialized():
         return torch.cuda.current_device()
-    take_variables()
-    return min(int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count() - 1)
+    return min(local_rank(), torch.cuda.device_count() - 1)
 
 
 def check_has_values(model: nn.Module) -> None:

@@ -45,7 +45,8 @@ def _make_loop(source: Source | Config, settings: Mapping[str, Any], groups: ran
     if isinstance(source, Config):
         if source.world_size not in (1, ranks.world_size()):
             raise ValueError(f"the configuration was loaded for {source.world_size} ranks, and {ranks.world_size()} train this module")
-        source, tuned = source.source, source.tuned
+        tuned = source.tuned
+        source = source.source
     if not isinstance(source, Mapping):
         return make(_config._path_of(source), None, tuned, texts, **options)
     try:

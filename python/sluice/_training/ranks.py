@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from .._launcher import take_variables
+from .._launcher import number, take_variables
 from . import objects
 from .calls import calls
 from .peers import Call, Peers, limit_seconds
@@ -136,18 +136,11 @@ def world_size() -> int:
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
     take_variables()
-    return _number("WORLD_SIZE", "1")
+    return number("WORLD_SIZE", "1")
 
 
 def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-
-
-def _number(name: str, default: str) -> int:
-    text = os.environ.get(name, default)
-    if not text.isdecimal():
-        raise ValueError(f"{name}={text}: a launcher sets it to a number")
-    return int(text)
 
 
 def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> None:
@@ -161,7 +154,7 @@ def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> No
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise ValueError(f"WORLD_SIZE is {ranks}, and {', '.join(missing)} is not set: start the ranks with torchrun")
-    own, port = _number("RANK", ""), _number("MASTER_PORT", "")
+    own, port = number("RANK", ""), number("MASTER_PORT", "")
     if own >= ranks:
         raise ValueError(f"RANK={own} with WORLD_SIZE={ranks}: ranks are numbered from 0 to {ranks - 1}")
     where = f"{os.environ['MASTER_ADDR']}:{port}"

@@ -74,3 +74,7 @@ def test_an_engine_without_the_section_leaves_the_log_on(monkeypatch: pytest.Mon
     comm.configure(enabled=True)
     engine_of(make(blocks=1)).destroy()
     assert calls.calls.enabled
+
+
+def test_a_size_of_any_number_of_bytes_has_a_text() -> None:
+    assert [calls.size_text(size) for size in (0, 1536, 3 << 50, 1 << 60)] == ["0B", "1.5 KB", "3.0 PB", "1024.0 PB"]
