@@ -10,6 +10,7 @@ from torch import nn
 from .offloaded import OffloadedModel
 from .report import Report
 from .optimizer import SluiceOptimizer
+from .watched_loop import WatchedLoop
 from ..config import Config, Source, content_of
 
 
@@ -19,7 +20,7 @@ _DEEPSPEEDS_OPTIMIZERS = ("adagrad", "adam", "adamw", "lion")
 class EngineValues(nn.Module):
     """The part of an engine that only reads. Private: engines inherit it."""
 
-    loop: Any
+    loop: WatchedLoop
     optimizer: SluiceOptimizer
     _offloaded: OffloadedModel
     _source: Source | Config

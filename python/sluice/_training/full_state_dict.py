@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .watched_loop import WatchedLoop
+
 
 class FullStateDicts:
     """Hooks on the ``state_dict()`` of a model and its modules, which put the values in that the tiers hold.
@@ -18,7 +20,7 @@ class FullStateDicts:
     tied parameters stay one tensor. With ``keep_vars=True`` parameters stay as they are. ``parameters``: by first name.
     """
 
-    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter], loop: Any) -> None:
+    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter], loop: WatchedLoop) -> None:
         self._model, self._loop = model, loop
         self._wanted: set[str] | None = None  # names of the model that copies() asks for
         self._filled: weakref.WeakValueDictionary[str, torch.Tensor] = weakref.WeakValueDictionary()  # the last, by first name

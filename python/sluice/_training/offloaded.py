@@ -8,7 +8,7 @@ import logging
 import os
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -30,17 +30,20 @@ from .report import Report
 from .units import Choice, Unit, find_units, parameters_of
 from .watched_loop import WatchedLoop
 
+if TYPE_CHECKING:
+    from .._engine import Loop
+
 log = logging.getLogger("sluice")
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def _make_loop(source: Source | Config, settings: Mapping[str, Any], groups: ranks.Groups, **options: Any) -> Any:
+def _make_loop(source: Source | Config, settings: Mapping[str, Any], groups: ranks.Groups, **options: Any) -> Loop:
     """An `_engine.Loop`. ``settings``: values by key path that replace those of the source."""
     options["ranks"], options["gather_ranks"] = groups
     texts = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in settings.items()]
     options["gpu"] = devices.current_gpu()
-    make = engine_module().Loop
+    make: type[Loop] = engine_module().Loop
     tuned: tuple[str, ...] = ()
     if isinstance(source, Config):
         if source.world_size not in (1, ranks.world_size()):
@@ -55,7 +58,7 @@ def _make_loop(source: Source | Config, settings: Mapping[str, Any], groups: ran
         raise _config._without_positions(error) from None
 
 
-def preview(model: nn.Module, source: Source | Config, *, units: Choice = None, resident: bool = False) -> tuple[Any, list[str]]:
+def preview(model: nn.Module, source: Source | Config, *, units: Choice = None, resident: bool = False) -> tuple[Loop, list[str]]:
     """A loop with a plan of the model, which may be on the meta device, and nothing else; and the choices of the plan."""
     loop = _make_loop(source, {}, ranks.groups(), resident=resident, resume=None)
     found = find_units(model, units)
@@ -65,7 +68,7 @@ def preview(model: nn.Module, source: Source | Config, *, units: Choice = None, 
     return loop, _choices(loop, model, found)
 
 
-def _choices(loop: Any, model: nn.Module, units: list[Unit]) -> list[str]:
+def _choices(loop: Loop, model: nn.Module, units: list[Unit]) -> list[str]:
     moves = json.loads(loop.plan_json)["bytes_per_step"]["h2d"] > 0
     line = schedule_line(model, units, int(loop.accumulation_steps)) if moves else None
     return [*loop.choices, *([line] if line else [])]

@@ -25,6 +25,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..units import Unit
+from ..watched_loop import WatchedLoop
 from .watched import unwatch, watch
 
 log = logging.getLogger("sluice")
@@ -118,7 +119,7 @@ class _Returned(torch.autograd.Function):
 class Hooks:
     """The hooks of a model's units. ``loop``: an initialised ``_engine.Loop`` with these units."""
 
-    def __init__(self, model: nn.Module, units: list[Unit], loop: Any) -> None:
+    def __init__(self, model: nn.Module, units: list[Unit], loop: WatchedLoop) -> None:
         self.model, self.loop = model, loop
         self._open: list[_Call] = []  # calls whose backward has begun, in order
         self._in_backward = False
