@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 
@@ -28,7 +30,7 @@ def check_has_values(model: nn.Module) -> None:
             raise ValueError(f"parameter {name} is on {parameter.device}: weights are placed from the CPU or from a GPU")
 
 
-def move_buffers(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Buffers are where the model computes, in its data type where they are floating-point numbers."""
-    for buffer in model.buffers():
-        buffer.data = buffer.data.to(device, dtype if buffer.is_floating_point() else None)
+def move(tensors: Iterable[torch.Tensor], device: torch.device, dtype: torch.dtype) -> None:
+    """Puts tensors where the model computes, in its data type where they are floating-point numbers."""
+    for tensor in tensors:
+        tensor.data = tensor.data.to(device, dtype if tensor.is_floating_point() else None)

@@ -27,7 +27,7 @@ from .passes.layers import schedule_line
 from .optimizer import values_of
 from .owners import check_free, disown, own
 from .report import Report
-from .units import Choice, Unit, find_units, parameters_of
+from .units import Choice, Unit, find_units, has_no_elements, parameters_of
 from .watched_loop import WatchedLoop
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class OffloadedModel:
         self.loop.initialize()
         self._first_step = int(self.loop.step)
         self.device = torch.device(self.loop.device)
-        devices.move_buffers(model, self.device, self.dtype)
+        devices.move([*model.buffers(), *filter(has_no_elements, model.parameters())], self.device, self.dtype)
         self.hooks = Hooks(model, self.units, self.loop)
         self._state_dicts = FullStateDicts(model, self.parameters, self.loop)
         _open.add(self)
