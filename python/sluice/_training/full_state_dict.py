@@ -37,6 +37,7 @@ class FullStateDicts:
 
     def copies(self, wanted: set[str] | None) -> dict[str, Any]:
         """The model's state dict in CPU memory, or of it what is wanted. None of its tensors is the model's own."""
+        self._loop.check_open()
         self._wanted = wanted
         try:
             found = self._model.state_dict()

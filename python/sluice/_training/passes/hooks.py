@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..units import Unit
@@ -188,6 +189,8 @@ class Hooks:
         self._borrowed.append(_Call(state, self.loop.weights_version))
         self._is_changing = False
 
+    # torch.compile of a unit's module traces its hooks too, and these are not to be traced.
+    @_disable_dynamo
     def _before_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any) -> Any:
         self.recover()
         if state.open_calls > 0:  # activations are computed again, inside the unit's backward
@@ -216,6 +219,7 @@ class Hooks:
         leaves = [stand_ins.get(id(leaf), leaf) for leaf in leaves]
         return (tuple(leaves), kwargs) if spec is None else tree_unflatten(leaves, spec)
 
+    @_disable_dynamo
     def _after_forward(self, state: _State, module: nn.Module, args: Any, output: Any) -> Any:
         if not state.entered:  # entering it has failed
             return None
