@@ -13,7 +13,7 @@ from torch import nn
 from ._training import ranks
 from ._training.units import Choice
 from .comm import init_distributed
-from .config import Source
+from .config import Config, Source
 from .engine import Schedule, SluiceEngine
 
 
@@ -28,9 +28,9 @@ def initialize(
     mpu: Any = None,
     dist_init_required: bool | None = None,
     collate_fn: Callable[..., Any] | None = None,
-    config: Source | None = None,
+    config: Source | Config | None = None,
     mesh_param: Any = None,
-    config_params: Source | None = None,
+    config_params: Source | Config | None = None,
     *,
     units: Choice = None,
     resume: bool | None = None,
@@ -38,12 +38,14 @@ def initialize(
 ) -> tuple[SluiceEngine, Any, Any, Any]:
     """Moves a model to the memory tiers of a DeepSpeed configuration. Returns engine, optimizer, loader and scheduler.
 
-    ``model``: in CPU memory. Its parameters become empty, except while their unit computes; in between
-    ``engine.state_dict()`` and ``sluice.zero.GatheredParameters`` have the values. ``config`` (or ``config_params``, or
-    ``args.deepspeed_config``): a path or a dict. ``optimizer``: a torch.optim.AdamW or Adam, DeepSpeedCPUAdam or FusedAdam
-    that has not stepped, or a function that makes one; without, the configuration's. ``model_parameters``: what an
-    optimizer of the configuration steps, as parameters or groups. ``lr_scheduler``: an object with step(), or a function
-    that makes one from the optimizer. ``training_data``: a dataset; the loader yields micro-batches.
+    ``model``: in CPU memory, on the GPU that computes, or in the files of ``zero.Init``. Its parameters become empty,
+    except while their unit computes; in between ``engine.state_dict()`` and ``sluice.zero.GatheredParameters`` have the
+    values. ``config`` (or ``config_params``, or ``args.deepspeed_config``): a path, a dict or a
+    :class:`sluice.config.Config`. ``optimizer``: one that has not stepped, of torch.optim's AdamW, Adam, Adagrad and SGD,
+    DeepSpeed's CPU and fused classes, ``sluice.ops`` or Lion; or a function that makes one; without, the configuration's.
+    ``model_parameters``: what an optimizer of the configuration steps, as parameters or groups. ``lr_scheduler``: an object
+    with step(), or a function that makes one from the optimizer. ``training_data``: a dataset; the loader yields
+    micro-batches.
 
     ``units``: the modules that are gathered as one, by name or class (docs/python.md); None: found. ``resume``: None:
     drives are scratch memory, and ``engine.save_checkpoint`` saves. True: continues from the state that a process before
@@ -80,8 +82,8 @@ def initialize(
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
 
 
-def _one_config(args: Any, config: Source | None) -> Source:
-    in_args: Source | None = getattr(args, "deepspeed_config", None)
+def _one_config(args: Any, config: Source | Config | None) -> Source | Config:
+    in_args: Source | Config | None = getattr(args, "deepspeed_config", None)
     if config is None:
         if in_args is None:
             raise ValueError("a configuration is missing: pass config=, a path or a dict, or --deepspeed_config")

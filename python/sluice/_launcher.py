@@ -1,4 +1,4 @@
-"""The variables of launchers other than torchrun."""
+"""The variables of launchers."""
 
 from __future__ import annotations
 
@@ -33,3 +33,17 @@ def take_variables() -> None:
     }
     for name, value in values.items():
         os.environ.setdefault(name, str(value))
+
+
+def number(name: str, default: str) -> int:
+    """A variable of a launcher. Raises ValueError for what is no number."""
+    text = os.environ.get(name, default)
+    if not text.isdecimal():
+        raise ValueError(f"{name}={text}: a launcher sets it to a number")
+    return int(text)
+
+
+def local_rank() -> int:
+    """The rank on its host; 0 without a launcher."""
+    take_variables()
+    return number("LOCAL_RANK", "0")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ from ._training.passes.interrupts import interrupts_later
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import TierOptimizer, section_of
 from ._training.report import Report
-from ._training.schedule import ConfigScheduler
+from ._training.schedule import scheduler_of
 from ._training.units import Choice
-from .config import Source
+from .config import Config, Source, content_of
 
 
 class OffloadedOptimizer(TierOptimizer):
@@ -23,10 +23,10 @@ class OffloadedOptimizer(TierOptimizer):
     ``param_groups`` has the values of the next step, for schedulers. States are at their tiers and not in ``state``.
     """
 
-    def __init__(self, offloaded: OffloadedModel, client: torch.optim.Optimizer | None) -> None:
+    def __init__(self, offloaded: OffloadedModel, client: torch.optim.Optimizer | None, schedule: Mapping[str, Any] | None) -> None:
         super().__init__(offloaded, client)
         self._last: Any = None
-        self._schedule = ConfigScheduler(self, offloaded.loop) if offloaded.loop.has_schedule else None
+        self._schedule = scheduler_of(None, self, offloaded.loop, schedule)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Ends the step: norm over all gradients, clipping by "gradient_clipping", updates.
@@ -76,7 +76,7 @@ class OffloadedOptimizer(TierOptimizer):
 
 def offload(
     module: nn.Module,
-    config: Source,
+    config: Source | Config,
     *,
     optimizer: torch.optim.Optimizer | None = None,
     units: Choice = None,
@@ -109,4 +109,4 @@ def offload(
         scales_losses=False,
     )
     with offloaded.undone_on_error():
-        return OffloadedOptimizer(offloaded, optimizer)
+        return OffloadedOptimizer(offloaded, optimizer, None if optimizer is None else content_of(config).get("scheduler"))

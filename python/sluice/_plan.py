@@ -9,22 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _core
+from ._tables import html_row, size_text
 from .config import Config, Source, load
 
 _TIERS = ("device", "host", "nvme")
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def _text(count: int) -> str:
-    """Bytes for people: 1536 is "1.5 KiB"."""
-    value, unit = float(count), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.4g} {_UNITS[unit]}" if unit else f"{count} B"
-
-
-def _row(cells: list[str], tag: str = "td") -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
 
 class Plan:
@@ -45,21 +33,21 @@ class Plan:
 
     def __repr__(self) -> str:
         planned = self.data["planned_bytes"]
-        tiers = ", ".join(f"{tier} {_text(planned[tier])}" for tier in _TIERS)
+        tiers = ", ".join(f"{tier} {size_text(planned[tier])}" for tier in _TIERS)
         return f"<sluice.Plan of {self.data['parameters']} parameters: {tiers}>"
 
     def _repr_html_(self) -> str:
-        rows = [[row["component"], *(_text(row[tier]) for tier in _TIERS), row["note"]] for row in self.data["rows"]]
-        rows.append(["planned", *(_text(self.data["planned_bytes"][tier]) for tier in _TIERS), ""])
+        rows = [[row["component"], *(size_text(row[tier]) for tier in _TIERS), row["note"]] for row in self.data["rows"]]
+        rows.append(["planned", *(size_text(self.data["planned_bytes"][tier]) for tier in _TIERS), ""])
         for name in ("budget", "least"):
             held = self.data.get(f"{name}_bytes")
             if held:
-                rows.append([name, _text(held["device"]), _text(held["host"]), "", ""])
+                rows.append([name, size_text(held["device"]), size_text(held["host"]), "", ""])
         caption = f"{self.data['parameters']:,} parameters, computed on {self.data['computes_on']}"
         chosen = "".join(f"<li>{html.escape(choice)}</li>" for choice in self.choices)
         return (
-            f"<table><caption>{html.escape(caption)}</caption><thead>{_row(['', *_TIERS, ''], 'th')}</thead><tbody>"
-            + "".join(map(_row, rows))
+            f"<table><caption>{html.escape(caption)}</caption><thead>{html_row(['', *_TIERS, ''], 'th')}</thead><tbody>"
+            + "".join(map(html_row, rows))
             + f"</tbody></table><ul>{chosen}</ul>"
         )
 
@@ -156,6 +144,5 @@ def plan(
 def _plan_of_module(model: Any, config: Source | Config, units: Any, placement: str) -> Plan:
     from ._training.offloaded import preview
 
-    source = config.source if isinstance(config, Config) else config
-    loop, choices = preview(model, source, units=units, resident=placement == "resident")
+    loop, choices = preview(model, config, units=units, resident=placement == "resident")
     return Plan(loop.plan_json, loop.plan_table, choices, loop.notes)

@@ -49,6 +49,16 @@ def _path_of(source: str | os.PathLike[str]) -> str:
     return path
 
 
+def content_of(source: Source | Config) -> dict[str, Any]:
+    """The keys and values as they were given. Raises ValueError for a file that is no JSON."""
+    given = source.source if isinstance(source, Config) else source
+    if isinstance(given, Mapping):
+        return dict(given)
+    with open(os.fspath(given)) as file:
+        values: dict[str, Any] = json.load(file)
+    return values
+
+
 class Config:
     """A configuration without mistakes. Made by :func:`load`.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -12,17 +11,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._launcher import local_rank
 from ._refusals import missing, reason_of
 from ._training import batches, ranks
-from ._training.checkpoint_files import latest_tag, load_client, save_client, set_buffers, tag_folder, write_latest, write_weights
+from ._training.checkpoint_files import latest_tag, load_client, pack_client, set_buffers, tag_folder, write_client, write_weights
 from ._training.engine_values import EngineValues
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
 from ._training.offloaded import OffloadedModel
-from ._training.optimizer import SluiceOptimizer, groups_of, section_of
-from ._training.schedule import ConfigScheduler
+from ._training.optimizer import SluiceOptimizer, check_groups, groups_of, section_of
+from ._training.schedule import scheduler_of
 from ._training.units import Choice
-from .config import Source
+from .config import Config, Source
 
 __all__ = ["SluiceEngine"]
 
@@ -41,7 +41,7 @@ class SluiceEngine(EngineValues):
     def __init__(
         self,
         model: nn.Module,
-        source: Source,
+        source: Source | Config,
         *,
         optimizer: torch.optim.Optimizer | Callable[..., torch.optim.Optimizer] | None = None,
         model_parameters: Iterable[Any] | None = None,
@@ -59,18 +59,21 @@ class SluiceEngine(EngineValues):
         )
         self.module = model
         self.global_rank, self.world_size = ranks.rank(), ranks.world_size()
-        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.local_rank = local_rank()
         self._source = source
         self._optimizer_class = None if client is None else type(client).__name__
-        self._trains = client is not None or groups is not None or self.has_optimizer_section()
+        has_groups = client is not None or groups is not None  # of the script
+        if client is None and groups is not None:
+            check_groups(groups, self.optimizer_params() or {})
+        self._trains = has_groups or self.has_optimizer_section()
         if not self._trains:
             model.requires_grad_(False)  # no gradients and states are planned for it
-            source = {key: value for key, value in self.config.items() if key != "scheduler"}
         self._offloaded = OffloadedModel(
             model,
             source,
             optimizer=None if client is None else section_of(client),
             groups=groups if client is None else client.param_groups,
+            has_schedule=self._trains,
             units=units,
             resume=resume,
             progress=progress,
@@ -79,7 +82,7 @@ class SluiceEngine(EngineValues):
         self.collate_fn = collate_fn
         with self._offloaded.undone_on_error():
             self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
-            self.lr_scheduler = self._make_scheduler(lr_scheduler)
+            self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, self._section("scheduler") if has_groups else None)
             self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         self.global_steps = int(self.loop.step)
@@ -90,13 +93,6 @@ class SluiceEngine(EngineValues):
         self._not_synced = False
         self._last: Any = None
         self._step_applied = False
-
-    def _make_scheduler(self, scheduler: Schedule | None) -> Schedule | None:
-        if scheduler is None:
-            return ConfigScheduler(self.optimizer, self.loop) if self.loop.has_schedule else None
-        if callable(scheduler) and not hasattr(scheduler, "step"):
-            return scheduler(self.optimizer)
-        return scheduler
 
     # Passes
 
@@ -255,7 +251,7 @@ class SluiceEngine(EngineValues):
         collate_fn: Callable[..., Any] | None = None,
         num_local_io_workers: int | None = None,
     ) -> Any:
-        """A DataLoader of micro-batches of a torch Dataset: of this rank's part of it.
+        """A DataLoader of micro-batches of a torch Dataset: of this rank's part of it. An IterableDataset gives its own part.
 
         ``route``: "train" shuffles; "eval" and "predict" keep the order. ``data_sampler``: another order. ``collate_fn``
         None: that of :func:`initialize`. ``pin_memory``: where a GPU computes. ``num_local_io_workers``: processes that
@@ -325,25 +321,24 @@ class SluiceEngine(EngineValues):
         """
         name = f"global_step{self.global_steps}" if tag is None else str(tag)
         folder = tag_folder(save_dir, name)
+        packed = ranks.together(lambda: self._packed(client_state))
         self.loop.save_checkpoint(folder)
-        if self.global_rank == 0:
-            self._save_client(folder, client_state)
-            if save_latest:
-                write_latest(save_dir, name)
-        ranks.barrier()
+        ranks.together(lambda: write_client(save_dir, name, packed, save_latest) if self.global_rank == 0 else None)
         return True
 
-    def _save_client(self, folder: str, client_state: Mapping[str, Any] | None) -> None:
+    def _packed(self, client_state: Mapping[str, Any] | None) -> bytes:
+        """What rank 0 writes beside the states."""
+        if self.global_rank > 0:
+            return b""
         scheduler = None if self.lr_scheduler is None else self.lr_scheduler.state_dict()
-        save_client(
-            folder,
+        return pack_client(
             {
                 "client_state": dict(client_state or {}),
                 "buffers": {name: buffer.detach().to("cpu", copy=True) for name, buffer in self.module.named_buffers()},
                 "lr_scheduler": scheduler,
                 "optimizer": self.optimizer.state_dict(),
                 "counters": {key: getattr(self, key) for key in _COUNTERS},
-            },
+            }
         )
 
     def load_checkpoint(
@@ -361,7 +356,7 @@ class SluiceEngine(EngineValues):
         Returns the folder and the client_state, or (None, None) where there is no ``latest``. Raises
         :class:`sluice.StorageError` for a checkpoint of another model.
         """
-        if load_module_only or not load_optimizer_states or custom_load_fn is not None:
+        if load_module_only or not load_module_strict or not load_optimizer_states or custom_load_fn is not None:
             raise ValueError("a checkpoint is loaded as a whole: weights with their optimizer states")
         name = latest_tag(load_dir) if tag is None else str(tag)
         if name is None:

@@ -15,7 +15,7 @@ from ._refusals import missing
 from ._training.file_parameters import FileParameters
 from ._training import ranks
 from ._training.owners import Owner, owner_of
-from .config import Source
+from .config import Config, Source, content_of
 from .runtime.zero.partition_parameters import ZeroParamStatus
 
 __all__ = ["GatheredParameters", "Init", "register_external_parameter", "unregister_external_parameter"]
@@ -90,7 +90,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     def _changed(self) -> Iterator[tuple[Owner, torch.Tensor]]:
         for parameter, owner in self._gathered:
             before = self._before.get(id(parameter))
-            if before is None:
+            if before is None or self._modifier is None:
                 continue
             values = parameter.detach().clone()
             ranks.share([values], self._modifier)
@@ -122,8 +122,8 @@ class Init(contextlib.AbstractContextManager["Init"]):
         mem_efficient_linear: bool = True,
         remote_device: str | None = None,
         pin_memory: bool = False,
-        config_dict_or_path: Source | None = None,
-        config: Source | None = None,
+        config_dict_or_path: Source | Config | None = None,
+        config: Source | Config | None = None,
         enabled: bool = True,
         dtype: torch.dtype | None = None,
         mpu: Any = None,
@@ -146,16 +146,9 @@ class Init(contextlib.AbstractContextManager["Init"]):
             self._files.__exit__(*error)
 
 
-def _drive_of(source: Source) -> str | None:
+def _drive_of(source: Source | Config) -> str | None:
     """The drive of a configuration, which may still have "auto" where the Trainer fills it in later."""
-    import json
-    import os
-
-    if isinstance(source, Mapping):
-        content: Any = source
-    else:
-        with open(os.fspath(source)) as file:
-            content = json.load(file)
+    content = content_of(source)
     zero = content.get("zero_optimization") or {}
     for section in ("offload_param", "offload_optimizer"):
         offload = zero.get(section) or {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from sluice._launcher import take_variables
+from sluice._launcher import local_rank, take_variables
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 OPEN_MPI = {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}
@@ -74,3 +74,12 @@ def test_a_rank_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     start_by_mpirun(monkeypatch, RANK="2")
     with pytest.raises(ValueError, match="OMPI_COMM_WORLD_RANK=2 with OMPI_COMM_WORLD_SIZE=2: ranks are numbered from 0 to 1"):
         take_variables()
+
+
+def test_a_rank_on_its_host_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert local_rank() == 0
+    start_by_mpirun(monkeypatch)
+    assert local_rank() == 1
+    monkeypatch.setenv("LOCAL_RANK", "x")
+    with pytest.raises(ValueError, match="LOCAL_RANK=x: a launcher sets it to a number"):
+        local_rank()

@@ -8,6 +8,17 @@ from typing import Any
 
 import torch
 
+from ..runtime.dataloader import RepeatingLoader
+
+
+class _RankSampler(torch.utils.data.DistributedSampler[Any]):
+    """A rank's part of the samples. Each iteration is an epoch with an order of its own, as with RandomSampler."""
+
+    def __iter__(self) -> Iterator[Any]:
+        order = super().__iter__()
+        self.set_epoch(self.epoch + 1)
+        return order
+
 
 def sampler_of(dataset: Any, route: str, world_size: int) -> Any:
     """The order of a dataset's samples: of all of them, or of this rank's part; None where the dataset has its own."""
@@ -19,13 +30,14 @@ def sampler_of(dataset: Any, route: str, world_size: int) -> Any:
         raise ValueError(f"{type(dataset).__name__} is no torch Dataset: one has __getitem__ and __len__, or is an IterableDataset")
     shuffles = route == "train"
     if world_size > 1:
-        return torch.utils.data.DistributedSampler(dataset, shuffle=shuffles)
+        return _RankSampler(dataset, shuffle=shuffles)
     return torch.utils.data.RandomSampler(dataset) if shuffles else torch.utils.data.SequentialSampler(dataset)
 
 
 def endless(loader: Iterable[Any]) -> Iterator[Any]:
-    while True:
-        yield from loader
+    """Begins again when the loader has ended. Raises ValueError for one without a batch."""
+    yield from RepeatingLoader(loader)
+    raise ValueError("the training data have no batch: they are empty, or fewer than a batch and dropped, or can be read only once")
 
 
 def call(model: Callable[..., Any], batch: Any) -> Any:

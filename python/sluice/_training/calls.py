@@ -19,6 +19,7 @@ log = logging.getLogger("sluice")
 
 Key = tuple[str, int]  # operation, and with debug what for; bytes of the whole tensor
 _OURS = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter", "recv": "receive"}
+_SIZES = ("B", "KB", "MB", "GB", "TB", "PB")
 _TITLES = ("Comm. Op", "Message Size", "Count", "Total Latency(ms)", "Avg Latency(ms)", "tput_avg (Gbps)", "busbw_avg (Gbps)")
 _STRAGGLER_TITLES = ("Comm. Op", "Message Size", "Count", "Total comm lat(ms)", "Total straggler(ms)", "Avg comm lat(ms)", "Avg straggler(ms)")
 
@@ -97,10 +98,11 @@ calls = CallLog()
 
 
 def size_text(size_bytes: int) -> str:
+    """In DeepSpeed's words, which are not those of a plan."""
     size, unit = float(size_bytes), 0
-    while size >= 1024:
+    while size >= 1024 and unit < len(_SIZES) - 1:
         size, unit = size / 1024, unit + 1
-    return f"{round(size, 2)} {('B', 'KB', 'MB', 'GB', 'TB')[unit]}" if size_bytes else "0B"
+    return f"{round(size, 2)} {_SIZES[unit]}" if size_bytes else "0B"
 
 
 def summary(ranks: int) -> dict[str, dict[int, dict[str, Any]]]:

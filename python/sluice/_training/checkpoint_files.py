@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -43,13 +44,22 @@ def _replace(path: str, write: Callable[[str], object]) -> None:
         raise
 
 
-def _write_text(path: str, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
+def _write(path: str, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
 
 
-def save_client(folder: str, saved: Mapping[str, Any]) -> None:
-    _replace(os.path.join(folder, _CLIENT), lambda path: torch.save(dict(saved), path))
+def pack_client(saved: Mapping[str, Any]) -> bytes:
+    """The bytes of a client's file. Raises where a value cannot be pickled."""
+    packed = io.BytesIO()
+    torch.save(dict(saved), packed)
+    return packed.getvalue()
+
+
+def write_client(save_dir: str | os.PathLike[str], tag: str, packed: bytes, is_latest: bool) -> None:
+    _replace(os.path.join(save_dir, tag, _CLIENT), lambda path: _write(path, packed))
+    if is_latest:
+        _replace(os.path.join(save_dir, _LATEST), lambda path: _write(path, tag.encode()))
 
 
 def load_client(folder: str) -> dict[str, Any]:
@@ -61,10 +71,6 @@ def load_client(folder: str) -> dict[str, Any]:
     except Exception as error:
         raise StorageError(f"{path} is damaged: {error}") from error
     return saved
-
-
-def write_latest(save_dir: str | os.PathLike[str], tag: str) -> None:
-    _replace(os.path.join(save_dir, _LATEST), lambda path: _write_text(path, tag))
 
 
 def latest_tag(load_dir: str | os.PathLike[str]) -> str | None:

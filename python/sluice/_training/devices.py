@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 
-from .._launcher import take_variables
+from .._launcher import local_rank
 
 
 def current_gpu() -> int | None:
@@ -19,8 +19,7 @@ def current_gpu() -> int | None:
         return None
     if torch.cuda.is_initialized():
         return torch.cuda.current_device()
-    take_variables()
-    return min(int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count() - 1)
+    return min(local_rank(), torch.cuda.device_count() - 1)
 
 
 def check_has_values(model: nn.Module) -> None:
@@ -33,7 +32,7 @@ def check_has_values(model: nn.Module) -> None:
             raise ValueError(f"parameter {name} is on {parameter.device}: weights are placed from the CPU or from a GPU")
 
 
-def move_buffers(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Buffers are where the model computes, in its data type where they are floating-point numbers."""
-    for buffer in model.buffers():
-        buffer.data = buffer.data.to(device, dtype if buffer.is_floating_point() else None)
+def move(tensors: Iterable[torch.Tensor], device: torch.device, dtype: torch.dtype) -> None:
+    """Puts tensors where the model computes, in its data type where they are floating-point numbers."""
+    for tensor in tensors:
+        tensor.data = tensor.data.to(device, dtype if tensor.is_floating_point() else None)

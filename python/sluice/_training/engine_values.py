@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,7 +10,8 @@ from torch import nn
 from .offloaded import OffloadedModel
 from .report import Report
 from .optimizer import SluiceOptimizer
-from ..config import Source
+from .watched_loop import WatchedLoop
+from ..config import Config, Source, content_of
 
 
 _DEEPSPEEDS_OPTIMIZERS = ("adagrad", "adam", "adamw", "lion")
@@ -22,10 +20,10 @@ _DEEPSPEEDS_OPTIMIZERS = ("adagrad", "adam", "adamw", "lion")
 class EngineValues(nn.Module):
     """The part of an engine that only reads. Private: engines inherit it."""
 
-    loop: Any
+    loop: WatchedLoop
     optimizer: SluiceOptimizer
     _offloaded: OffloadedModel
-    _source: Source
+    _source: Source | Config
     _last: Any
     _step_applied: bool
     _optimizer_class: str | None
@@ -33,11 +31,7 @@ class EngineValues(nn.Module):
     @property
     def config(self) -> dict[str, Any]:
         """The configuration as it was given: a copy of the dict, or what the file has."""
-        if isinstance(self._source, Mapping):
-            return dict(self._source)
-        with open(os.fspath(self._source)) as file:
-            values: dict[str, Any] = json.load(file)
-        return values
+        return content_of(self._source)
 
     def has_optimizer_section(self) -> bool:
         """Whether the configuration has an optimizer. Without one, and without a client's, the engine only computes."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
+
+from .watched_loop import WatchedLoop
 
 
 class FullStateDicts:
@@ -17,8 +20,10 @@ class FullStateDicts:
     tied parameters stay one tensor. With ``keep_vars=True`` parameters stay as they are. ``parameters``: by first name.
     """
 
-    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter], loop: Any) -> None:
-        self._loop = loop
+    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter], loop: WatchedLoop) -> None:
+        self._model, self._loop = model, loop
+        self._wanted: set[str] | None = None  # names of the model that copies() asks for
+        self._filled: weakref.WeakValueDictionary[str, torch.Tensor] = weakref.WeakValueDictionary()  # the last, by first name
         self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in parameters.items()}
         places = [value for module in model.modules() for value in module._parameters.values() if value is not None]
         self._tied = {self._names[value] for value in self._names if sum(value is place for place in places) > 1}
@@ -30,21 +35,37 @@ class FullStateDicts:
             handle.remove()
         self._handles.clear()
 
+    def copies(self, wanted: set[str] | None) -> dict[str, Any]:
+        """The model's state dict in CPU memory, or of it what is wanted. None of its tensors is the model's own."""
+        self._loop.check_open()
+        self._wanted = wanted
+        try:
+            found = self._model.state_dict()
+        finally:
+            self._wanted = None
+        filled = set(map(id, self._filled.values()))
+        return {
+            name: value if id(value) in filled or not isinstance(value, torch.Tensor) else value.detach().to("cpu", copy=True)
+            for name, value in found.items()
+            if wanted is None or name in wanted
+        }
+
     def _fill(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
         for key, parameter in module._parameters.items():
             name = None if parameter is None else self._names.get(parameter)
             value = state_dict.get(prefix + key)
             if name is None or value is None or isinstance(value, nn.Parameter):
                 continue
+            if self._wanted is not None and prefix + key not in self._wanted:
+                continue
             if value.shape == parameter.ds_shape:  # type: ignore[union-attr]  # gathered
                 continue
             state_dict[prefix + key] = self._value(name, state_dict)
 
     def _value(self, name: str, state_dict: Mapping[str, Any]) -> torch.Tensor:
-        if name in self._tied:
-            for value in state_dict.values():
-                if getattr(value, "_sluice_name", None) == name:
-                    return value
+        before = self._filled.get(name)
+        if name in self._tied and before is not None and any(value is before for value in state_dict.values()):
+            return before
         filled: torch.Tensor = self._loop.parameter(name)
-        filled._sluice_name = name  # type: ignore[attr-defined]
+        self._filled[name] = filled
         return filled

@@ -7,14 +7,14 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from .. import config as _config
 from .._core import version as __version__
-from ..config import ConfigError, Source
+from ..config import Config, ConfigError, Source
 from ..runtime.zero.parameter_offload import no_external_parameters
 from ..runtime.zero.partition_parameters import ZeroParamStatus
 from . import devices, file_parameters, open_loops, ranks
@@ -23,31 +23,41 @@ from .engine_module import engine_module
 from .full_state_dict import FullStateDicts
 from .passes.hooks import Hooks
 from .passes.layers import schedule_line
+from .optimizer import values_of
 from .owners import check_free, disown, own
 from .report import Report
-from .units import Choice, Unit, find_units, parameters_of
+from .units import Choice, Unit, find_units, has_no_elements, parameters_of
 from .watched_loop import WatchedLoop
+
+if TYPE_CHECKING:
+    from .._engine import Loop
 
 log = logging.getLogger("sluice")
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def _make_loop(source: Source, settings: Mapping[str, Any], groups: ranks.Groups, **options: Any) -> Any:
+def _make_loop(source: Source | Config, settings: Mapping[str, Any], groups: ranks.Groups, **options: Any) -> Loop:
     """An `_engine.Loop`. ``settings``: values by key path that replace those of the source."""
     options["ranks"], options["gather_ranks"] = groups
     texts = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in settings.items()]
     options["gpu"] = devices.current_gpu()
-    make = engine_module().Loop
+    make: type[Loop] = engine_module().Loop
+    tuned: tuple[str, ...] = ()
+    if isinstance(source, Config):
+        if source.world_size not in (1, ranks.world_size()):
+            raise ValueError(f"the configuration was loaded for {source.world_size} ranks, and {ranks.world_size()} train this module")
+        tuned = source.tuned
+        source = source.source
     if not isinstance(source, Mapping):
-        return make(_config._path_of(source), None, [], texts, **options)
+        return make(_config._path_of(source), None, tuned, texts, **options)
     try:
-        return make(_config._NAME_OF_DICT, _config._text_of(source), [], texts, **options)
+        return make(_config._NAME_OF_DICT, _config._text_of(source), tuned, texts, **options)
     except ConfigError as error:
         raise _config._without_positions(error) from None
 
 
-def preview(model: nn.Module, source: Source, *, units: Choice = None, resident: bool = False) -> tuple[Any, list[str]]:
+def preview(model: nn.Module, source: Source | Config, *, units: Choice = None, resident: bool = False) -> tuple[Loop, list[str]]:
     """A loop with a plan of the model, which may be on the meta device, and nothing else; and the choices of the plan.
 
     With several ranks all of them call it: they plan for the poorest.
@@ -62,7 +72,7 @@ def preview(model: nn.Module, source: Source, *, units: Choice = None, resident:
     return loop, _choices(loop, model, found)
 
 
-def _choices(loop: Any, model: nn.Module, units: list[Unit]) -> list[str]:
+def _choices(loop: Loop, model: nn.Module, units: list[Unit]) -> list[str]:
     moves = json.loads(loop.plan_json)["bytes_per_step"]["h2d"] > 0
     line = schedule_line(model, units, int(loop.accumulation_steps)) if moves else None
     return [*loop.choices, *([line] if line else [])]
@@ -96,10 +106,11 @@ class OffloadedModel:
     def __init__(
         self,
         model: nn.Module,
-        source: Source,
+        source: Source | Config,
         *,
         optimizer: Mapping[str, Any] | None = None,
         groups: list[dict[str, Any]] | None = None,
+        has_schedule: bool = True,
         units: Choice = None,
         resident: bool = False,
         resume: bool | None = None,
@@ -108,7 +119,7 @@ class OffloadedModel:
     ) -> None:
         """``optimizer``: a section that replaces the configuration's. ``groups``: of a client; None: those of the source.
 
-        ``scales_losses``: the caller applies the loss scale of fp16.
+        ``has_schedule`` False: without the source's schedule. ``scales_losses``: the caller applies the loss scale of fp16.
         """
         check_free(model)
         devices.check_has_values(model)
@@ -116,11 +127,14 @@ class OffloadedModel:
         self.units = find_units(model, units)
         self.parameters = parameters_of(self.units)
         settings: dict[str, Any] = {} if optimizer is None else {"optimizer": optimizer}
+        if not has_schedule:
+            settings["scheduler"] = None
         if groups is not None:
             settings.update({"sluice.groups": _group_section(groups, self.parameters), "sluice.no_decay": "none"})
         groups_of_ranks = ranks.groups()
         loop = _make_loop(source, settings, groups_of_ranks, resident=resident, resume=resume)
-        calls.configure(loop.comms_logger)
+        if loop.comms_logger["enabled"]:  # else as sluice.comm.configure() has set it
+            calls.configure(loop.comms_logger)
         self.loop = WatchedLoop(loop, [unit.name for unit in self.units], groups_of_ranks[0], progress)
         self.dtype = _DTYPES[self.loop.dtype.name]
         self.gradient_dtype = _DTYPES[self.loop.gradient_dtype.name]
@@ -134,19 +148,20 @@ class OffloadedModel:
         self._hooks: list[Hooks | FullStateDicts] = []
         self.shown: collections.Counter[str] = collections.Counter()  # parameters, by open GatheredParameters
         with self.undone_on_error():
-            self._begin(commits=resume is not None)
+            self._begin(groups or [], commits=resume is not None)
 
-    def _begin(self, commits: bool) -> None:
+    def _begin(self, groups: list[dict[str, Any]], commits: bool) -> None:
         self._describe_parameters()
-        ranks.check_agreement(self._facts())
+        ranks.check_agreement(self._facts(groups))
         ranks.share([*self.parameters.values(), *self.model.buffers()])
         self.loop.initialize()
         open_loops.add(self._loop, self.loop, has_ranks=self._groups[0] is not None, commits=commits)
         self._first_step = int(self.loop.step)
         self.device = torch.device(self.loop.device)
-        devices.move_buffers(self.model, self.device, self.dtype)
+        devices.move([*self.model.buffers(), *filter(has_no_elements, self.model.parameters())], self.device, self.dtype)
         self.hooks = Hooks(self.model, self.units, self.loop)
-        self._hooks = [self.hooks, FullStateDicts(self.model, self.parameters, self.loop)]
+        self._state_dicts = FullStateDicts(self.model, self.parameters, self.loop)
+        self._hooks = [self.hooks, self._state_dicts]
 
     @contextlib.contextmanager
     def undone_on_error(self) -> Iterator[None]:
@@ -185,14 +200,17 @@ class OffloadedModel:
         for parameter in self.parameters.values():
             disown(parameter)
 
-    def _facts(self) -> dict[str, Any]:
-        """What all ranks have in common."""
+    def _facts(self, groups: list[dict[str, Any]]) -> dict[str, Any]:
+        """What all ranks have in common. ``groups``: a client's."""
         keys = ("micro_batch_size", "accumulation_steps", "train_batch_size", "clipping", "zero_stage", "optimizer_values")
         facts = {key: getattr(self.loop, key) for key in keys}
         facts.update({"sluice": __version__, "torch": torch.__version__, "data type": str(self.dtype)})
+        facts.update({f"parameter group {number}": values_of(group) for number, group in enumerate(groups)})
+        numbers = {parameter: number for number, group in enumerate(groups) for parameter in group["params"]}
         for name, parameter in self.parameters.items():
             trains = "trained" if parameter.requires_grad else "frozen"
-            facts[f"parameter {name}"] = f"{list(parameter.shape)}, {trains}"
+            group = f", in group {numbers[parameter]}" if parameter in numbers else ""
+            facts[f"parameter {name}"] = f"{list(parameter.shape)}, {trains}{group}"
         return {**facts, "units": [unit.name for unit in self.units]}
 
     def _describe_parameters(self) -> None:
@@ -209,27 +227,12 @@ class OffloadedModel:
         """The groups of the configuration, as those of an optimizer."""
         return [{**values, "params": [self.parameters[name] for name in names]} for names, values in self.loop.groups]
 
-    def state_dict(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
+    def state_dict(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Copies of the weights in the data type that computes, and of the buffers, by the names of the model.
 
-        They are in CPU memory.
+        They are in CPU memory. ``names``: of what is asked for; None: everything.
         """
-        whole: dict[str, torch.Tensor] = {}
-        wanted = None if names is None else set(names)
-        first_names = {parameter: name for name, parameter in self.parameters.items()}
-        buffers = dict(self.model.named_buffers(remove_duplicate=False))
-        for name in self.model.state_dict(keep_vars=True):
-            if wanted is not None and name not in wanted:
-                continue
-            value = self.model.get_parameter(name) if name not in buffers else buffers[name]
-            first = first_names.get(value)  # type: ignore[call-overload]
-            if first is None:
-                whole[name] = value.detach().to("cpu", copy=True)
-            elif first in whole and first != name:
-                whole[name] = whole[first]  # tied
-            else:
-                whole[name] = self.loop.parameter(first)
-        return whole
+        return self._state_dicts.copies(None if names is None else set(names))
 
     def report(self) -> Report:
         """Bytes moved and seconds waited since the start, and the plan as data."""

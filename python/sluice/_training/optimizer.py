@@ -32,6 +32,26 @@ _FORMULAS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
+# Facts of an optimizer that hold for all its groups here, and their defaults where its class has none.
+_OF_ALL_GROUPS = {
+    "amsgrad": False,
+    "maximize": False,
+    "nesterov": False,
+    "bias_correction": True,
+    "lr_decay": 0,
+    "initial_accumulator_value": 0,
+}
+
+
+def check_groups(groups: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any]) -> None:
+    """Raises ValueError for a group with a formula of its own. ``defaults``: of the optimizer, or of its section."""
+    for number, group in enumerate(groups):
+        for key, usual in _OF_ALL_GROUPS.items():
+            of_all = defaults.get(key, usual)
+            if group.get(key, of_all) != of_all:
+                raise ValueError(f"parameter group {number} has {key}={group[key]}: it is {of_all} for all groups, set it for the whole optimizer")
+
+
 def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The "optimizer" section that a client's optimizer stands for. Raises ValueError where there is none."""
     name = type(optimizer).__name__
@@ -48,6 +68,7 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         raise ValueError(f"{name} has stepped before: its states would be lost; pass a new optimizer")
     if getattr(optimizer, "fp32_optimizer_states", True) is False:
         raise ValueError(f'{name} asks for states in the type of the weights: set "sluice": {{"moments": "bf16"}} instead')
+    check_groups(optimizer.param_groups, defaults)
     values = {key: list(defaults[key]) if key == "betas" else defaults[key] for key in keys}
     for key in ("amsgrad", "maximize"):
         if defaults.get(key):
@@ -106,6 +127,12 @@ class TierOptimizer(torch.optim.Optimizer):
                 asked._opt_called = True  # type: ignore[attr-defined]
         return self._offloaded.loop.end_step([values_of(group) for group in self.param_groups])
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raises ValueError: the groups are those that the engine was made with."""
+        if hasattr(self, "_offloaded"):
+            raise ValueError("a parameter group comes too late: give all groups when the model is moved to its tiers")
+        super().add_param_group(param_group)
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Does nothing: a step uses its gradients up."""
 
@@ -115,8 +142,11 @@ class TierOptimizer(torch.optim.Optimizer):
         return {"param_groups": values}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Sets the values of the groups."""
-        for group, saved in zip(self.param_groups, state_dict["param_groups"]):
+        """Sets the values of the groups. Raises ValueError for another number of them."""
+        saved_groups = state_dict["param_groups"]
+        if len(saved_groups) != len(self.param_groups):
+            raise ValueError(f"the state has {len(saved_groups)} parameter groups, and the optimizer has {len(self.param_groups)}")
+        for group, saved in zip(self.param_groups, saved_groups):
             group.update({key: value for key, value in saved.items() if key != "params"})
 
 
@@ -162,5 +192,11 @@ def groups_of(model_parameters: Iterable[Any]) -> list[dict[str, Any]]:
     """DeepSpeed's ``model_parameters``: parameters, or dicts of groups."""
     given = list(model_parameters)
     if given and isinstance(given[0], dict):
-        return [{**group, "params": list(group["params"])} for group in given]
-    return [{"params": [p[1] if isinstance(p, tuple) else p for p in given]}]
+        return [{**group, "params": _parameters(group["params"])} for group in given]
+    return [{"params": _parameters(given)}]
+
+
+def _parameters(given: Any) -> list[torch.Tensor]:
+    """One parameter, several, or several with their names."""
+    many = [given] if isinstance(given, torch.Tensor) else given
+    return [each[1] if isinstance(each, tuple) else each for each in many]

@@ -7,22 +7,25 @@ import datetime
 import itertools
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from .._launcher import take_variables
+from .._launcher import number, take_variables
 from . import objects
 from .calls import calls
 from .peers import Call, Peers, limit_seconds
 
 _MEETING = datetime.timedelta(minutes=1)
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier")
+_END_OF_STEP = "norm and loss"  # the label of the extension's call in which the ranks compare their rates
 _peers: Peers | None = None
+_control: dist.ProcessGroup | None = None  # of values in host memory, which a script's own group may not send; with several ranks
 _numbers = itertools.count()
+Result = TypeVar("Result")
 Groups = tuple["RankGroup | None", "RankGroup | None"]
 
 
@@ -37,6 +40,7 @@ class RankGroup:
         self._group = dist.new_group(backend="gloo")
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.label = ""  # of the call in progress, from the extension: "the weights of unit ..."
+        self.step_values: Sequence[Mapping[str, float]] = ()  # of the parameter groups, in the step that ends
         self._count = 0
         self._number = next(_numbers)  # equal on all ranks: they make their engines in one order
 
@@ -95,20 +99,36 @@ class RankGroup:
 
     def _compare(self, kind: str, elements: int) -> None:
         self._count += 1
-        own = torch.tensor([self._count, _KINDS.index(kind), elements, zlib.crc32(self.label.encode())])
+        values = self.step_values if self.label == _END_OF_STEP else ()
+        own = torch.tensor([self._count, _KINDS.index(kind), elements, zlib.crc32(repr((self.label, values)).encode())])
         made = torch.empty(self.world_size, 4, dtype=torch.int64)
         dist.all_gather_into_tensor(made.view(-1), own, group=self._group)
         if bool((made == own).all()):
             return
-        doing = objects.gather(("" if _peers is None else _peers.doing, self.label), self._group)
+        doing = objects.gather(("" if _peers is None else _peers.doing, self.label, values), self._group)
         shown = [
             f"rank {rank} is in {where} ({_KINDS[int(call[1])]} of {label or 'no unit'}, {int(call[2])} elements)"
-            for rank, (call, (where, label)) in enumerate(zip(made, doing))
+            for rank, (call, (where, label, _)) in enumerate(zip(made, doing))
         ]
         found = "the ranks do not make the same calls: " + ", ".join(shown)
+        value = _different_value([values for _, _, values in doing])
+        if value and all(label == _END_OF_STEP for _, label, _ in doing):
+            found = f"the ranks step with different values: {value}"
         if _peers is not None:
             _peers.difference = found  # the other thread of this rank may wait
         raise _Difference(found)
+
+
+def _different_value(of_ranks: list[Sequence[Mapping[str, float]]]) -> str:
+    """The first value of a parameter group that is another one on another rank; empty where there is none."""
+    for rank, groups in enumerate(of_ranks):
+        if len(groups) != len(of_ranks[0]):
+            return f"rank 0 has {len(of_ranks[0])} parameter groups, and rank {rank} has {len(groups)}"
+        for number, (first, group) in enumerate(zip(of_ranks[0], groups)):
+            for name in sorted({*first, *group}):
+                if first.get(name) != group.get(name):
+                    return f"{name} of parameter group {number} is {first.get(name)} on rank 0 and {group.get(name)} on rank {rank}"
+    return ""
 
 
 class _Difference(RuntimeError):
@@ -120,18 +140,11 @@ def world_size() -> int:
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
     take_variables()
-    return _number("WORLD_SIZE", "1")
+    return number("WORLD_SIZE", "1")
 
 
 def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-
-
-def _number(name: str, default: str) -> int:
-    text = os.environ.get(name, default)
-    if not text.isdecimal():
-        raise ValueError(f"{name}={text}: a launcher sets it to a number")
-    return int(text)
 
 
 def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> None:
@@ -145,7 +158,7 @@ def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> No
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise ValueError(f"WORLD_SIZE is {ranks}, and {', '.join(missing)} is not set: start the ranks with torchrun")
-    own, port = _number("RANK", ""), _number("MASTER_PORT", "")
+    own, port = number("RANK", ""), number("MASTER_PORT", "")
     if own >= ranks:
         raise ValueError(f"RANK={own} with WORLD_SIZE={ranks}: ranks are numbered from 0 to {ranks - 1}")
     where = f"{os.environ['MASTER_ADDR']}:{port}"
@@ -159,13 +172,14 @@ def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> No
 
 def groups() -> Groups:
     """For the thread that trains, and for the one that gathers; None for one rank."""
-    global _peers
+    global _control, _peers
     if world_size() == 1:
         return None, None
     join()
     if _peers is None:
         store = dist.distributed_c10d.PrefixStore("sluice", dist.distributed_c10d._get_default_store())
         _peers = Peers(dist.get_rank(), dist.get_world_size(), store, limit_seconds())
+        _control = dist.new_group(backend="gloo")
     return RankGroup(), RankGroup()
 
 
@@ -203,7 +217,7 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
     if world_size() == 1:
         return
     with waiting():
-        everyone = objects.gather(dict(facts))
+        everyone = objects.gather(dict(facts), _control)
     for other, theirs in enumerate(everyone):
         for name in sorted({*everyone[0], *theirs}):
             here, there = everyone[0].get(name, "none"), theirs.get(name, "none")
@@ -211,12 +225,31 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
                 raise ValueError(f"the ranks train different things: {name} is {here} on rank 0 and {there} on rank {other}")
 
 
-def share(tensors: Iterable[torch.Tensor], root: int | None = 0) -> None:
+def together(work: Callable[[], Result]) -> Result:
+    """Does on each rank a part of the work that can fail. A failure is an error on all of them, and none goes on."""
+    if world_size() == 1:
+        return work()
+    result, error = None, None
+    try:
+        result = work()
+    except Exception as raised:
+        error = raised
+    with waiting():
+        failures = objects.gather("" if error is None else f"{type(error).__name__}: {error}", _control)
+    if error is not None:
+        raise error
+    for other, failure in enumerate(failures):
+        if failure:
+            raise RuntimeError(f"rank {other} has failed: {failure}")
+    return cast(Result, result)
+
+
+def share(tensors: Iterable[torch.Tensor], root: int = 0) -> None:
     """Gives every rank the values of ``root``: of rank 0 at the start, as DeepSpeed does."""
     if world_size() > 1:
         with torch.no_grad(), waiting():
             for tensor in tensors:
-                dist.broadcast(tensor.data, root or 0)
+                dist.broadcast(tensor.data, root, group=_control)
 
 
 def gathered(part: torch.Tensor) -> torch.Tensor:
@@ -224,11 +257,5 @@ def gathered(part: torch.Tensor) -> torch.Tensor:
     if world_size() == 1:
         return part
     whole = torch.empty(world_size() * part.numel(), dtype=part.dtype)
-    dist.all_gather_into_tensor(whole, part)
+    dist.all_gather_into_tensor(whole, part, group=_control)
     return whole
-
-
-def barrier() -> None:
-    if world_size() > 1:
-        with waiting():
-            dist.barrier()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from .._plan import _row, _text
+from .._tables import html_row, size_text
 
 _LINKS = {
     "h2d_bytes": "host to device",
@@ -29,9 +29,9 @@ class Report(dict[str, Any]):
 
     def _rows(self) -> list[list[str]]:
         steps = max(int(self["steps"]), 1)
-        rows = [[f"bytes {name}", _text(self[key]), _text(self[key] // steps)] for key, name in _LINKS.items()]
+        rows = [[f"bytes {name}", size_text(self[key]), size_text(self[key] // steps)] for key, name in _LINKS.items()]
         rows += [[f"waited {name}", f"{self[key]:.2f} s", f"{self[key] / steps:.3f} s"] for key, name in _STALLS.items()]
-        return rows + [[f"peak of the {name} tier", _text(self[key]), ""] for key, name in _PEAKS.items()]
+        return rows + [[f"peak of the {name} tier", size_text(self[key]), ""] for key, name in _PEAKS.items()]
 
     def __str__(self) -> str:
         rows = [["", "in all", "a step"], *self._rows()]
@@ -42,7 +42,7 @@ class Report(dict[str, Any]):
     def _repr_html_(self) -> str:
         chosen = "".join(f"<li>{html.escape(choice)}</li>" for choice in self["choices"])
         return (
-            f"<table><caption>{self['steps']} steps</caption><thead>{_row(['', 'in all', 'a step'], 'th')}</thead><tbody>"
-            + "".join(map(_row, self._rows()))
+            f"<table><caption>{self['steps']} steps</caption><thead>{html_row(['', 'in all', 'a step'], 'th')}</thead><tbody>"
+            + "".join(map(html_row, self._rows()))
             + f"</tbody></table><ul>{chosen}</ul>"
         )

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from ..runtime import lr_schedules
 from ..runtime.lr_schedules import Scheduler
 
 
 class ConfigScheduler(Scheduler):
     """The schedule of the configuration's "scheduler" section, with the methods of DeepSpeed's schedulers.
 
-    ``loop`` computes the rates, and the betas where the schedule cycles them. It begins at the loop's next update.
+    ``loop`` computes the rates, and the betas where the schedule cycles them. It begins at the loop's next update. The
+    schedule scales the rates of the groups in proportion. ``section``: given with groups of a script, which a type of
+    DeepSpeed's treats as DeepSpeed does.
     """
 
-    def __init__(self, optimizer: Any, loop: Any) -> None:
+    def __init__(self, optimizer: Any, loop: Any, section: Mapping[str, Any] | None = None) -> None:
         super().__init__(optimizer, -1)
         self._loop = loop
+        base = float(loop.optimizer_values["lr"])
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._scales = [1.0 if rate == base or base == 0 else rate / base for rate in rates]
+        self._formula = _formula(self.optimizer, section or {}, base)
         self.follow_loop()
 
     def follow_loop(self) -> None:
@@ -28,8 +36,11 @@ class ConfigScheduler(Scheduler):
 
     def get_lr(self) -> list[float]:
         """Rates of the next update, by parameter group."""
+        if self._formula is not None:
+            self._formula.last_batch_iteration = self.last_batch_iteration
+            return self._formula.get_lr()
         rate = float(self._loop.scheduled_rate(self.last_batch_iteration + 2))
-        return [rate for _ in self.optimizer.param_groups]
+        return [rate * scale for scale in self._scales]
 
     def _set(self) -> None:
         super()._set()
@@ -37,3 +48,21 @@ class ConfigScheduler(Scheduler):
         for group in self.optimizer.param_groups:
             if betas is not None and "betas" in group:
                 group["betas"] = betas
+
+
+def scheduler_of(given: Any, optimizer: Any, loop: Any, section: Mapping[str, Any] | None) -> Any:
+    """The script's scheduler, or the one that its function makes; without, the configuration's. None where there is neither."""
+    if given is None:
+        return ConfigScheduler(optimizer, loop, section) if loop.has_schedule else None
+    return given(optimizer) if callable(given) and not hasattr(given, "step") else given
+
+
+def _formula(optimizer: Any, section: Mapping[str, Any], rate: float) -> Scheduler | None:
+    """The object that DeepSpeed makes of its types; None for others. ``rate``: of the optimizer."""
+    kind = section.get("type")
+    if kind not in lr_schedules.VALID_LR_SCHEDULES:
+        return None
+    of_auto = {"warmup_min_lr": 0.0, "warmup_max_lr": rate, "warmup_num_steps": 1}  # as the configuration's parser reads it
+    params = {key: of_auto[key] if value == "auto" else value for key, value in section.get("params", {}).items()}
+    made: Scheduler = getattr(lr_schedules, kind)(optimizer, **params)
+    return made

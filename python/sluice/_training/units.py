@@ -23,6 +23,11 @@ class Unit:
     inside: list[int] = field(default_factory=list)  # units whose modules contain this one
 
 
+def has_no_elements(parameter: torch.Tensor) -> bool:
+    """Whether a parameter has nothing to place or update. One that an engine has emptied is another matter."""
+    return parameter.numel() == 0 and not hasattr(parameter, "ds_shape")
+
+
 def _has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
@@ -77,7 +82,8 @@ def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
 
     A chosen module is one unit, with everything in it. Another module that owns parameters itself is a unit too: with
     everything in it, or with its own parameters only where it contains a chosen one. ``choice`` None: the classes that
-    ``_no_split_modules`` names, else the children of the outermost ``nn.ModuleList`` and ``nn.Sequential``.
+    ``_no_split_modules`` names, else the children of the outermost ``nn.ModuleList`` and ``nn.Sequential``. Parameters
+    without elements are in no unit.
 
     Raises ValueError when the model has no parameter, or ``choice`` names nothing.
     """
@@ -87,7 +93,7 @@ def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
     def visit(name: str, module: nn.Module, inside: list[int]) -> None:
         owns = next(module.parameters(recurse=False), None) is not None
         recurse = module in chosen or (owns and chosen.isdisjoint(module.modules()))
-        params = [(_joined(name, key), p) for key, p in module.named_parameters(recurse=recurse)]
+        params = [(_joined(name, key), p) for key, p in module.named_parameters(recurse=recurse) if not has_no_elements(p)]
         if params:
             units.append(Unit(name or type(module).__name__, module, params, inside))
             inside = [*inside, len(units) - 1]

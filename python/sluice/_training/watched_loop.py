@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
@@ -65,21 +65,31 @@ class StepBar:
         self._is_shown = False
 
 
-class WatchedLoop:
+if TYPE_CHECKING:
+    from .._engine import Loop, StepResult
+else:
+    Loop = object  # the extension is there only beside its own PyTorch
+
+
+class WatchedLoop(Loop):
     """An ``_engine.Loop``. Under torch.profiler its calls are ranges: "sluice.gather h.0" is the wait for a unit.
 
     ``group``: of the thread that trains, with several ranks. ``in_step`` counts micro-batches for an engine, and begins anew
     where the step's gradients are dropped.
     """
 
-    def __init__(self, loop: Any, names: Sequence[str], group: ranks.RankGroup | None, show_progress: bool) -> None:
+    def __init__(self, loop: Loop, names: Sequence[str], group: ranks.RankGroup | None, show_progress: bool) -> None:
         self._loop, self._names, self._group = loop, names, group
         self._pass = "forward"
         self.in_step = 0
         self._bar = StepBar(sys.stderr) if show_progress else None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "_loop":  # of an object without its attributes, as copy makes one
+                raise AttributeError(name)
+            return getattr(self._loop, name)
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -131,8 +141,10 @@ class WatchedLoop:
         self.in_step = 0
         self._loop.forget_gradients()
 
-    def end_step(self, groups: Sequence[Mapping[str, float]]) -> Any:
+    def end_step(self, groups: Sequence[Mapping[str, float]]) -> StepResult:
         self._note("its end")
+        if self._group is not None:
+            self._group.step_values = groups
         with ranks.inside(), self._range("end_step"):
             result = self._loop.end_step(groups)
         if self._bar is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .._launcher import take_variables
+from .._launcher import local_rank, take_variables
 from .._refusals import missing
 
 __all__ = ["Accelerator", "get_accelerator"]
@@ -38,8 +38,7 @@ class Accelerator:
 
     def current_device(self) -> int:
         """The index of the device: that of the rank on its host, ``LOCAL_RANK``; 0 without a launcher."""
-        take_variables()
-        return int(os.environ.get("LOCAL_RANK", "0"))
+        return local_rank()
 
     def set_device(self, device_index: int) -> None:
         """Does nothing: every rank of a host computes on its CPU."""

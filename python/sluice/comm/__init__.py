@@ -6,7 +6,6 @@ names DeepSpeed has others.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import timedelta
 from types import ModuleType
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .._launcher import take_variables
+from .._launcher import local_rank
 from .._refusals import reason_of
 from .._training import calls, ranks
 
@@ -91,8 +90,7 @@ def get_world_size(group: Any = None) -> int:
 
 def get_local_rank() -> int:
     """``LOCAL_RANK`` of the environment, or 0."""
-    take_variables()
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    return local_rank()
 
 
 def get_world_group() -> Any:

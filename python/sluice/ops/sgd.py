@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from .._refusals import missing
 from .. import _core
 from ._host_optimizer import HostOptimizer
 
@@ -58,3 +59,7 @@ class CPUSGD(HostOptimizer):
 
     def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(f"module {__name__!r}", name)

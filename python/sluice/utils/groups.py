@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._refusals import missing
 from .. import comm
 
 __all__ = [
@@ -38,3 +39,7 @@ def get_model_parallel_world_size() -> int:
 def get_model_parallel_rank() -> int:
     """0."""
     return 0
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(f"module {__name__!r}", name)

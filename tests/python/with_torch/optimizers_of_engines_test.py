@@ -104,3 +104,38 @@ def test_an_optimizer_that_has_stepped_is_refused() -> None:
     train_plain(model, optimizer, range(1))
     with pytest.raises(ValueError, match="has stepped before"):
         engine_of(model, without_optimizer(), optimizer=optimizer)
+
+
+@pytest.mark.parametrize("key", ["amsgrad", "maximize"])
+def test_a_group_with_a_formula_of_its_own_is_refused(key: str) -> None:
+    model = make(blocks=1)
+    groups = groups_of(model)
+    groups[1][key] = True
+    with pytest.raises(ValueError, match=f"parameter group 1 has {key}=True: it is False for all groups"):
+        engine_of(model, without_optimizer(), optimizer=torch.optim.AdamW(groups, lr=1e-3))
+    with pytest.raises(ValueError, match=f"parameter group 1 has {key}=True"):
+        sluice.initialize(model=model, config=config(), model_parameters=groups)
+    with pytest.raises(ValueError, match=f"parameter group 1 has {key}=True"):
+        sluice.offload(model, without_optimizer(), optimizer=torch.optim.AdamW(groups, lr=1e-3))
+
+
+def test_a_group_may_have_one_parameter_or_names() -> None:
+    model = make(blocks=1)
+    (_, first), *others = model.named_parameters()
+    groups: list[dict[str, Any]] = [{"params": first, "lr": 5e-3}, {"params": others}]
+    engine, optimizer, _, _ = sluice.initialize(model=model, config=config(), model_parameters=groups)
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, len(others)]
+    engine.destroy()
+
+
+def test_groups_neither_come_later_nor_from_a_state_of_others() -> None:
+    model = make(blocks=1)
+    engine, optimizer, _, _ = sluice.initialize(model=model, config=config(), model_parameters=groups_of(model))
+    state = optimizer.state_dict()
+    with pytest.raises(ValueError, match="the state has 1 parameter groups, and the optimizer has 2"):
+        optimizer.load_state_dict({"param_groups": state["param_groups"][:1]})
+    with pytest.raises(ValueError, match="a parameter group comes too late"):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    assert len(optimizer.param_groups) == 2
+    train(engine, range(1))
+    engine.destroy()

@@ -117,6 +117,64 @@ def test_engines_and_plans_leave_no_connections_and_threads(tmp_path: Path) -> N
         assert all(after < before + 4 for before, after in zip(counts[1], counts[2], strict=True))  # a group has more
 
 
+# A default group that sends no values in host memory, as one of NCCL: here one that sends nothing.
+ANOTHER_GROUP = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg
+from small_models import batch, engine_of, loss_of, make
+from sluice import utils, zero
+rank = int(os.environ["RANK"])
+dist.init_process_group("fake", store=dist.FileStore(sys.argv[2] + "/meet", 2), rank=rank, world_size=2)
+model = make(blocks=1)
+with torch.no_grad():
+    model.norm.weight.add_(rank)
+engine = engine_of(model)
+weight, bias = engine.module.norm.weight, engine.module.norm.bias
+assert torch.equal(utils.safe_get_full_fp32_param(weight), make(blocks=1).norm.weight)
+with zero.GatheredParameters(bias, modifier_rank=1), torch.no_grad():
+    bias.fill_(rank)
+assert torch.equal(utils.safe_get_full_fp32_param(bias), torch.ones(64))
+utils.safe_set_local_fp32_param(bias, torch.full((32,), float(rank)))
+assert utils.safe_get_full_fp32_param(bias).tolist() == [0.0] * 32 + [1.0] * 32
+engine.save_checkpoint(sys.argv[2])
+engine.destroy()
+open(os.path.join(sys.argv[2], os.environ["RANK"]), "w").write("null")
+"""
+
+
+def test_a_default_group_need_not_send_values_in_host_memory(tmp_path: Path) -> None:
+    run_text(ANOTHER_GROUP, tmp_path)
+
+
+UNPICKLED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from small_models import batch, engine_of, loss_of, make
+rank = int(os.environ["RANK"])
+engine = engine_of(make(blocks=1))
+try:
+    engine.save_checkpoint(sys.argv[2], client_state={"f": lambda: None})
+except Exception as error:
+    assert ("rank 0 has failed: " in str(error)) == (rank == 1), error
+else:
+    raise AssertionError("a checkpoint without its client_state")
+ids, targets = batch(rank)
+engine.backward(loss_of(engine(ids), targets))
+engine.step()
+engine.save_checkpoint(sys.argv[2], client_state={"f": 1})
+engine.destroy()
+open(os.path.join(sys.argv[2], os.environ["RANK"]), "w").write("null")
+"""
+
+
+def test_a_client_state_that_cannot_be_pickled_is_an_error_on_all_ranks(tmp_path: Path) -> None:
+    run_text(UNPICKLED, tmp_path)
+    assert (tmp_path / "latest").read_text() == "global_step1"
+
+
 # Two micro-batches of one rank are added one after the other, as those of two ranks are. A tied weight has two gradients
 # in each micro-batch, which one rank adds in another order; so has the norm, which clips.
 @pytest.mark.parametrize(("tied", "clip", "frozen"), [(False, 0.0, False), (False, 0.0, True), (True, 0.0, False), (False, 1.0, True)])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 
+import pytest
 import torch
 from small_models import MEMORY_OF_ITS_OWN, config, engine_of, make, train
 
-from sluice._training.watched_loop import StepBar
+from sluice._training.watched_loop import StepBar, WatchedLoop
 
 
 def test_waits_are_ranges_of_the_profiler() -> None:
@@ -68,3 +69,8 @@ def test_short_steps_and_files_have_no_bar() -> None:
             now[0] += seconds
         bar.end()
         assert stream.getvalue() == ""
+
+
+def test_a_loop_without_its_attributes_has_no_others() -> None:
+    with pytest.raises(AttributeError, match="_loop"):
+        _ = WatchedLoop.__new__(WatchedLoop).step

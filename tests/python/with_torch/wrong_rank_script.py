@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from small_models import Tied, batch, config, engine_of, loss_of, make
@@ -28,6 +29,18 @@ class Skipping(Tied):
         return self.head(self.norm(x))
 
 
+def groups_of(model: torch.nn.Module, what: str, is_wrong: bool) -> list[dict[str, Any]] | None:
+    """The second group has another rate, or another parameter, on the rank that is wrong."""
+    if what not in ("groups", "members"):
+        return None
+    parameters = list(model.parameters())
+    count = 2 if what == "members" and is_wrong else 1
+    second = [parameter for name, parameter in model.named_parameters() if name in ("norm.weight", "norm.bias")][:count]
+    rate = 2e-3 if what == "groups" and is_wrong else 1e-3
+    first = [parameter for parameter in parameters if all(parameter is not one for one in second)]
+    return [{"params": first}, {"params": second, "lr": rate, "weight_decay": 0.0}]
+
+
 def main() -> None:
     what, is_wrong = sys.argv[1], os.environ["RANK"] == "1"
     commits = what == "late"
@@ -36,7 +49,7 @@ def main() -> None:
     if what == "rate" and is_wrong:
         keys["optimizer"]["params"]["lr"] = 0.5
     model = make(Skipping, blocks=4 if what == "model" and is_wrong else 3)
-    engine = engine_of(model, keys, resume=True if commits else None)
+    engine = engine_of(model, keys, resume=True if commits else None, model_parameters=groups_of(model, what, is_wrong))
     for step in range(STEPS):
         if is_wrong and step == 2:
             if what == "end":
@@ -47,6 +60,8 @@ def main() -> None:
             if what == "error":
                 raise ValueError("no data")
             model.skips = what == "skip"
+            if what == "values":
+                engine.optimizer.param_groups[0]["lr"] = 0.25
         if what == "boundary" and step == 2:
             engine.set_gradient_accumulation_boundary(is_wrong)
         ids, targets = batch(step)

@@ -103,12 +103,20 @@ def test_a_rank_that_skips_a_unit_is_named() -> None:
     [
         ("model", "parameter blocks.3.down.bias is none on rank 0 and [64], trained on rank 1"),
         ("rate", "optimizer_values is "),
+        ("groups", "parameter group 1 is {'lr': 0.001, 'weight_decay': 0.0} on rank 0 and {'lr': 0.002, 'weight_decay': 0.0} on rank 1"),
+        ("members", "parameter norm.bias is [64], trained, in group 0 on rank 0 and [64], trained, in group 1 on rank 1"),
     ],
 )
 def test_ranks_that_train_different_things_are_named(what: str, named: str) -> None:
     rank, output, _ = run(what)
     assert rank.returncode == 1, output
     assert f"ValueError: the ranks train different things: {named}" in output
+
+
+def test_ranks_that_step_with_different_values_are_named() -> None:
+    rank, output, _ = run("values")
+    assert rank.returncode == 1, output
+    assert "the ranks step with different values: lr of parameter group 0 is 0.001 on rank 0 and 0.25 on rank 1" in output
 
 
 JOIN = "import datetime, sluice; sluice.init_distributed(timeout=datetime.timedelta(seconds=3))"

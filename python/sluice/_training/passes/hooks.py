@@ -22,9 +22,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch._compile import _disable_dynamo
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..units import Unit
+from ..watched_loop import WatchedLoop
 from .watched import unwatch, watch
 
 log = logging.getLogger("sluice")
@@ -55,13 +57,22 @@ def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
 class _Call:
     """One forward of a unit, from the first gradient of its outputs to the gradients of its inputs."""
 
-    __slots__ = ("has_entered", "is_open", "state", "weights_version")
+    __slots__ = ("has_entered", "inputs", "is_open", "state", "weights_version")
 
     def __init__(self, state: _State, weights_version: int) -> None:
         self.state = state
         self.weights_version = weights_version
         self.is_open = False
         self.has_entered = not state.is_held
+        self.inputs: list[tuple[torch.Tensor, torch.Tensor, int]] = []  # a caller's, its stand-in, and that one's version
+
+    def changed_inputs(self) -> list[torch.Tensor]:
+        """The caller's tensors that the forward has changed in place. Their graph becomes that of their stand-ins."""
+        inputs, self.inputs = self.inputs, []
+        return [tensor.copy_(stand_in) for tensor, stand_in, version in inputs if stand_in._version != version]
+
+    def is_input(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and any(value is one or value._base is one for _, one, _ in self.inputs)
 
 
 class _State:
@@ -82,20 +93,34 @@ class _EndOfBackward(torch.autograd.Function):
     """Its backward runs when the gradients of a unit's inputs are there."""
 
     @staticmethod
-    def forward(ctx: Any, hooks: Hooks, call: _Call, *inputs: torch.Tensor) -> Any:
+    def forward(ctx: Any, hooks: Hooks, call: _Call, are_apart: bool, *inputs: torch.Tensor) -> Any:
         ctx.hooks, ctx.call = hooks, call
-        return inputs
+        # A stand-in may be changed in place, and has the memory of its input. The graph of another input in that memory would
+        # not know of the change, so PyTorch's error stays for those.
+        return tuple(tensor.data for tensor in inputs) if are_apart else inputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         ctx.hooks.close(ctx.call)
-        return (None, None, *gradients)
+        return (None, None, None, *gradients)
+
+
+class _Returned(torch.autograd.Function):
+    """An input that a unit returns. PyTorch refuses to change it in place: the input's own graph would not know of it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient
 
 
 class Hooks:
     """The hooks of a model's units. ``loop``: an initialised ``_engine.Loop`` with these units."""
 
-    def __init__(self, model: nn.Module, units: list[Unit], loop: Any) -> None:
+    def __init__(self, model: nn.Module, units: list[Unit], loop: WatchedLoop) -> None:
         self.model, self.loop = model, loop
         self._open: list[_Call] = []  # calls whose backward has begun, in order
         self._in_backward = False
@@ -164,6 +189,8 @@ class Hooks:
         self._borrowed.append(_Call(state, self.loop.weights_version))
         self._is_changing = False
 
+    # torch.compile of a unit's module traces its hooks too, and these are not to be traced.
+    @_disable_dynamo
     def _before_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any) -> Any:
         self.recover()
         if state.open_calls > 0:  # activations are computed again, inside the unit's backward
@@ -183,19 +210,25 @@ class Hooks:
             leaves, spec = list(args), None
         else:
             leaves, spec = tree_flatten((args, kwargs))
-        at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        if not at:
+        inputs = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
+        if not inputs:
             return None
-        for i, marked in zip(at, _EndOfBackward.apply(self, call, *(leaves[i] for i in at))):
-            leaves[i] = marked
+        bases = {id(tensor if tensor._base is None else tensor._base) for tensor in inputs.values()}
+        stand_ins = dict(zip(inputs, _EndOfBackward.apply(self, call, len(bases) == len(inputs), *inputs.values())))
+        call.inputs = [(tensor, stand_ins[key], stand_ins[key]._version) for key, tensor in inputs.items()]
+        leaves = [stand_ins.get(id(leaf), leaf) for leaf in leaves]
         return (tuple(leaves), kwargs) if spec is None else tree_unflatten(leaves, spec)
 
-    def _after_forward(self, state: _State, module: nn.Module, args: Any, output: Any) -> None:
+    @_disable_dynamo
+    def _after_forward(self, state: _State, module: nn.Module, args: Any, output: Any) -> Any:
         if not state.entered:  # entering it has failed
-            return
+            return None
         call = state.entered[-1]
+        replaced = None
         if call is not None and torch.is_grad_enabled():
-            for tensor in tensors_in(output):
+            if any(map(call.is_input, tensors_in(output))):
+                replaced = output = tree_map(lambda leaf: _Returned.apply(leaf) if call.is_input(leaf) else leaf, output)
+            for tensor in [*tensors_in(output), *call.changed_inputs()]:
                 if tensor.requires_grad:
                     tensor.register_hook(functools.partial(self._before_backward, call))
         self._is_changing = True
@@ -203,6 +236,7 @@ class Hooks:
         if call is not None and call.has_entered:
             self.loop.leave(state.index)
         self._is_changing = False
+        return replaced
 
     # Layer by layer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from small_models import engine_of, make
 
 from sluice import comm
 from sluice._training import calls
@@ -66,3 +67,14 @@ def test_bandwidths_follow_the_operation() -> None:
     assert calls.bandwidths("all_reduce", size, seconds, 4) == pytest.approx((32, 24))
     assert calls.bandwidths("broadcast", size, seconds, 4) == pytest.approx((16, 16))
     assert calls.bandwidths("barrier", 0, 0.0, 4) == (0, 0)
+
+
+def test_an_engine_without_the_section_leaves_the_log_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls.calls, "enabled", False)  # as it is again after the test
+    comm.configure(enabled=True)
+    engine_of(make(blocks=1)).destroy()
+    assert calls.calls.enabled
+
+
+def test_a_size_of_any_number_of_bytes_has_a_text() -> None:
+    assert [calls.size_text(size) for size in (0, 1536, 3 << 50, 1 << 60)] == ["0B", "1.5 KB", "3.0 PB", "1024.0 PB"]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, engine_of, loss_of, make, train
+from small_models import Tied, batch, config, engine_of, loss_of, make, train
 from torch import nn
 
 import sluice
+from sluice._training import batches
 
 
 class WithBuffer(nn.Module):
@@ -73,6 +75,60 @@ def test_a_loader_takes_a_sampler_workers_and_a_function_that_collates() -> None
     assert values_of(own) == [[3, 2]]
     with pytest.raises(ValueError, match="Dataset"):
         engine.deepspeed_io(iter([1, 2]))
+    engine.destroy()
+
+
+class Nothing(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+@pytest.mark.parametrize("data", [Nothing(), numbers(1)])
+def test_training_data_without_a_batch_are_an_error(data: Any) -> None:
+    engine = sluice.initialize(model=make(blocks=1), config=config(dataloader_drop_last=True), training_data=data)[0]
+    with pytest.raises(ValueError, match="the training data have no batch"):
+        engine.train_batch()
+    engine.destroy()
+
+
+def test_each_epoch_of_a_rank_has_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    epochs = []
+    for rank in range(2):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        sampler = batches.sampler_of(numbers(20), "train", 2)
+        epochs.append([list(sampler), list(sampler)])
+    (first, second), (others, of_others) = epochs
+    assert first != second
+    assert sorted(first + others) == sorted(second + of_others) == list(range(20))
+    sampler.set_epoch(0)
+    assert list(sampler) == others
+    for_evaluation = batches.sampler_of(numbers(20), "eval", 2)
+    assert list(for_evaluation) == list(for_evaluation) == list(range(1, 20, 2))
+
+
+class WithExtraState(Tied):
+    """A state that is no tensor, as modules of torchmetrics and TransformerEngine have."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 3}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state == {"version": 3}
+
+
+def test_extra_states_are_in_state_dicts_and_files(tmp_path: Path) -> None:
+    engine = engine_of(make(WithExtraState))
+    states = engine.module_state_dict()
+    assert states["_extra_state"] == {"version": 3}
+    engine.save_16bit_model(str(tmp_path))
+    saved = torch.load(tmp_path / "pytorch_model.bin")
+    make(WithExtraState).load_state_dict(saved)
+    for found in (states, saved, engine.module.state_dict()):
+        assert torch.equal(found["embedding.weight"], make(WithExtraState).embedding.weight)
+        assert found["head.weight"].data_ptr() == found["embedding.weight"].data_ptr()  # tied
+        assert not any(vars(value) for value in found.values() if isinstance(value, torch.Tensor))
     engine.destroy()
 
 
@@ -142,3 +198,20 @@ def test_a_checkpoint_has_a_tag_and_is_loaded_by_it(tmp_path: Path) -> None:
     ids, targets = batch(0)
     assert loss_of(other(ids), targets).isfinite()
     other.destroy()
+
+
+def test_a_client_state_that_cannot_be_pickled_leaves_no_checkpoint(tmp_path: Path) -> None:
+    engine = engine_of(make(blocks=1))
+    train(engine, range(1))
+    with pytest.raises(Exception, match="pickle"):
+        engine.save_checkpoint(str(tmp_path), "bad", client_state={"f": lambda: None})
+    assert list((tmp_path / "bad").iterdir()) == []
+    engine.destroy()
+
+
+def test_a_checkpoint_is_loaded_strictly(tmp_path: Path) -> None:
+    engine = engine_of(make(blocks=1))
+    engine.save_checkpoint(str(tmp_path))
+    with pytest.raises(ValueError, match="loaded as a whole"):
+        engine.load_checkpoint(str(tmp_path), load_module_strict=False)
+    engine.destroy()

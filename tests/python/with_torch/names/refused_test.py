@@ -66,3 +66,9 @@ def test_a_refused_module_is_an_error_with_its_reason() -> None:
 def test_what_scripts_do_most_is_not_refused() -> None:
     for name in ("initialize", "zero", "step", "get_lr", "module", "global_steps", "FusedAdam", "lr_scheduler"):
         assert reason_of(name) == ""
+
+
+@pytest.mark.parametrize("name", ["utils.groups", "ops.sgd", "runtime.config", "runtime.engine", "runtime.base_optimizer"])
+def test_a_module_says_why_it_has_no_such_name(name: str) -> None:
+    with pytest.raises(AttributeError, match="no tensor parallelism"):
+        _ = importlib.import_module(f"sluice.{name}").get_tensor_parallel_group

@@ -1,0 +1,42 @@
+"""Parameters without elements, which PyTorch allows."""
+
+from __future__ import annotations
+
+import torch
+from small_models import Block, Tied, WIDTH, assert_follows, config, make, train
+from torch import nn
+
+import sluice
+
+
+class WithNothing(Tied):
+    """A parameter without elements beside the others, in a block, and in a module of its own."""
+
+    class Inner(Block):
+        def __init__(self) -> None:
+            super().__init__(WIDTH)
+            self.extra = nn.Parameter(torch.empty(0, WIDTH))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(torch.cat([x.flatten(0, 1), self.extra]).view_as(x))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([self.Inner() for _ in range(2)])
+        self.prompts = nn.ParameterList([nn.Parameter(torch.empty(0, 3))])
+
+
+def test_they_train_as_in_pytorch() -> None:
+    assert_follows(WithNothing)
+
+
+def test_they_are_in_state_dicts_and_groups_in_the_type_that_computes() -> None:
+    model = make(WithNothing)
+    keys = config(bf16={"enabled": True})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    engine = sluice.initialize(model=model, config=keys, optimizer=optimizer)[0]
+    train(engine, range(1))
+    state = engine.module_state_dict()
+    assert state["prompts.0"].shape == (0, 3)
+    assert state["blocks.0.extra"].dtype == torch.bfloat16
+    engine.destroy()
