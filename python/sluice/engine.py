@@ -148,6 +148,7 @@ class SluiceEngine(EngineValues):
         self.micro_steps += 1
         self._in_step += 1
         if not at_boundary:
+            self.loop.has_new_gradients = False
             return
         with interrupts_later():
             self._end_step(lr_kwargs)
@@ -243,7 +244,11 @@ class SluiceEngine(EngineValues):
         self._boundary = is_boundary
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Does nothing: a step uses its gradients up."""
+        """Drops the gradients of the step so far, and keeps the count of its micro-batches.
+
+        Does nothing where no backward has come since the last step(), so a loop may call it after each micro-batch.
+        """
+        self.optimizer.zero_grad()
 
     # Data, states, checkpoints
 

@@ -104,7 +104,8 @@ class TierOptimizer(torch.optim.Optimizer):
         return self._offloaded.loop.end_step([values_of(group) for group in self.param_groups])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Does nothing: a step uses its gradients up."""
+        """Drops the gradients of the step so far. Right after a step() nothing: a step uses its gradients up."""
+        self._offloaded.hooks.drop_gradients()
 
     def state_dict(self) -> dict[str, Any]:
         """The values of the groups. The states are in a checkpoint of the engine's, or of :func:`sluice.offload`'s."""

@@ -74,6 +74,7 @@ class WatchedLoop:
     def __init__(self, loop: Any, names: Sequence[str], group: ranks.RankGroup | None, show_progress: bool) -> None:
         self._loop, self._names, self._group = loop, names, group
         self._pass = "forward"
+        self.has_new_gradients = False  # of a backward that no step() has counted
         self._bar = StepBar(sys.stderr) if show_progress else None
 
     def __getattr__(self, name: str) -> Any:
@@ -101,7 +102,7 @@ class WatchedLoop:
             self._loop.enter(unit, training)
 
     def begin_backward(self) -> None:
-        self._pass = "backward"
+        self._pass, self.has_new_gradients = "backward", True
         with ranks.inside(), self._range("finish_updates"):
             self._loop.begin_backward()
 
@@ -119,13 +120,14 @@ class WatchedLoop:
         self._loop.end_micro_batch()
 
     def forget_gradients(self) -> None:
-        self._pass = "forward"
+        self._pass, self.has_new_gradients = "forward", False
         self._loop.forget_gradients()
 
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> Any:
         self._note("its end")
         with ranks.inside(), self._range("end_step"):
             result = self._loop.end_step(groups)
+        self.has_new_gradients = False
         if self._bar is not None:
             self._bar.end()
         return result
