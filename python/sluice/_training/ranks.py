@@ -24,6 +24,7 @@ _MEETING = datetime.timedelta(minutes=1)
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier")
 _peers: Peers | None = None
 _numbers = itertools.count()
+_calls = itertools.count()  # of no RankGroup
 Groups = tuple["RankGroup | None", "RankGroup | None"]
 
 
@@ -172,9 +173,16 @@ def set_doing(what: str) -> None:
         _peers.doing = what
 
 
-def waiting(call: Call = None) -> contextlib.AbstractContextManager[None]:
+def waiting(call: Call) -> contextlib.AbstractContextManager[None]:
     """A context in which this thread waits for the other ranks, in a collective of a group."""
     return contextlib.nullcontext() if _peers is None else _peers.wait(call)
+
+
+@contextlib.contextmanager
+def _together() -> Iterator[None]:
+    """A context of a collective of no RankGroup. All ranks make these in one order."""
+    with inside(), waiting((-1, next(_calls))):
+        yield
 
 
 def inside() -> contextlib.AbstractContextManager[None]:
@@ -186,7 +194,7 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
     """Raises ValueError on every rank when one of them has another value of a fact."""
     if world_size() == 1:
         return
-    with waiting():
+    with _together():
         everyone = objects.gather(dict(facts))
     for other, theirs in enumerate(everyone):
         for name in sorted({*everyone[0], *theirs}):
@@ -198,7 +206,7 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
 def share(tensors: Iterable[torch.Tensor], root: int | None = 0) -> None:
     """Gives every rank the values of ``root``: of rank 0 at the start, as DeepSpeed does."""
     if world_size() > 1:
-        with torch.no_grad(), waiting():
+        with torch.no_grad(), _together():
             for tensor in tensors:
                 dist.broadcast(tensor.data, root or 0)
 
@@ -208,11 +216,12 @@ def gathered(part: torch.Tensor) -> torch.Tensor:
     if world_size() == 1:
         return part
     whole = torch.empty(world_size() * part.numel(), dtype=part.dtype)
-    dist.all_gather_into_tensor(whole, part)
+    with _together():
+        dist.all_gather_into_tensor(whole, part)
     return whole
 
 
 def barrier() -> None:
     if world_size() > 1:
-        with waiting():
+        with _together():
             dist.barrier()

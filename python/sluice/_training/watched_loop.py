@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 import torch
@@ -15,6 +16,9 @@ from . import ranks
 _SECONDS_BEFORE_SHOWN = 1.0
 _SECONDS_BETWEEN = 0.2
 _BAR_WIDTH = 24
+# Calls that all ranks make, beside those of the passes.
+_WHOLE_TENSORS = {f"{what}{name}" for what in ("", "set_") for name in ("parameter", "master", "moment", "gradient")}
+_OF_ALL_RANKS = _WHOLE_TENSORS | {"finish", "save_checkpoint", "load_checkpoint"}
 
 
 class StepBar:
@@ -78,7 +82,13 @@ class WatchedLoop:
         self._bar = StepBar(sys.stderr) if show_progress else None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
+        found = getattr(self._loop, name)
+        return functools.partial(self._with_all_ranks, name, found) if name in _OF_ALL_RANKS else found
+
+    def _with_all_ranks(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        self._note(name)
+        with ranks.inside():
+            return call(*arguments)
 
     def _range(self, what: str, unit: int | None = None) -> contextlib.AbstractContextManager[Any]:
         if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]

@@ -32,10 +32,10 @@ def start(rank: int, port: int, *command: str, ranks: int = 2, **variables: str)
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def run(what: str) -> tuple[subprocess.Popen[str], str, float]:
+def run(what: str, *arguments: str) -> tuple[subprocess.Popen[str], str, float]:
     """Rank 0 of two, its output, and the seconds that it took. Rank 1 does what is asked."""
     port, begin = free_port(), time.monotonic()
-    ranks = [start(rank, port, str(SCRIPT), what) for rank in range(2)]
+    ranks = [start(rank, port, str(SCRIPT), what, *arguments) for rank in range(2)]
     try:
         output, _ = ranks[0].communicate(timeout=MOST_SECONDS)
     finally:
@@ -57,6 +57,14 @@ def test_ranks_that_wait_for_each_other_end() -> None:
     assert lines[0] == "sluice: the ranks do not make the same calls, and wait for each other"
     assert lines[1].startswith("sluice: rank 0 waited for it: it was in step 3, forward of ")
     assert lines[2].endswith(" answers: it was in step 3, its end")
+    assert seconds < MOST_SECONDS
+
+
+@pytest.mark.parametrize("what", ["save", "change"])
+def test_ranks_of_which_one_makes_a_call_of_all_end(what: str, tmp_path: Path) -> None:
+    rank, output, seconds = run(what, str(tmp_path))
+    assert rank.returncode == 1, output
+    assert "the ranks do not make the same calls" in output
     assert seconds < MOST_SECONDS
 
 
