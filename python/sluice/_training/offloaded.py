@@ -65,14 +65,18 @@ def _choices(loop: Any, model: nn.Module, units: list[Unit]) -> list[str]:
 
 
 def _group_section(groups: list[dict[str, Any]], parameters: Mapping[str, nn.Parameter]) -> list[dict[str, Any]]:
-    """The "groups" section that a client's groups of parameters stand for. Their values follow at each step."""
+    """The "groups" section that a client's groups of parameters stand for. Their values follow at each step.
+
+    A group without a parameter that trains has no entry: the Trainer makes one for LoRA.
+    """
     names = {parameter: name for name, parameter in parameters.items() if parameter.requires_grad}
     section = []
     for group in groups:
         matched = [names.pop(parameter) for parameter in group["params"] if parameter in names]
-        if not matched:
-            raise ValueError("a parameter group has no parameter of the model that trains, or only those of another group")
-        section.append({"match": matched, "weight_decay": float(group.get("weight_decay", 0))})
+        if not matched and any(parameter.requires_grad for parameter in group["params"]):
+            raise ValueError("a parameter group has no parameter of the model, or only those of another group")
+        if matched:
+            section.append({"match": matched, "weight_decay": float(group.get("weight_decay", 0))})
     if names:
         first = next(iter(names.values()))
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,8 @@ class TierOptimizer(torch.optim.Optimizer):
             self.param_groups = [{**defaults, **group} for group in made]
         self._offloaded = offloaded
         self._client = client
+        # Others have no values in a step, but their place in the list, which schedulers count.
+        self._stepped = [any(parameter.requires_grad for parameter in group["params"]) for group in self.param_groups]
 
     def end_step(self) -> Any:
         """Ends the step of the loop with the values of the groups. Returns its StepResult."""
@@ -101,7 +104,8 @@ class TierOptimizer(torch.optim.Optimizer):
         for asked in (self, self._client):
             if asked is not None:
                 asked._opt_called = True  # type: ignore[attr-defined]
-        return self._offloaded.loop.end_step([values_of(group) for group in self.param_groups])
+        stepped = itertools.compress(self.param_groups, self._stepped)
+        return self._offloaded.loop.end_step([values_of(group) for group in stepped])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients of the step so far. Right after a step() nothing: a step uses its gradients up."""

@@ -133,6 +133,12 @@ class WatchedLoop:
         self._pass, self.has_new_gradients = "forward", False
         self._loop.forget_gradients()
 
+    def drop_gradients(self) -> None:
+        """Of the step so far, if step() has not counted the last backward. The count of its micro-batches stays."""
+        if self.has_new_gradients:
+            self.has_new_gradients = False
+            self._loop.forget_gradients()
+
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> Any:
         self._note("its end")
         with ranks.inside(), self._range("end_step"):

@@ -299,8 +299,7 @@ class Hooks:
     def drop_gradients(self) -> None:
         """Drops the gradients of the step so far. Nothing where no backward has come since step() counted a micro-batch."""
         self.recover()
-        if self.loop.has_new_gradients:
-            self.loop.forget_gradients()
+        self.loop.drop_gradients()
 
     def leave_forwards(self) -> None:
         """Leaves the units whose forward an exception ended: PyTorch calls no hook after a KeyboardInterrupt.
