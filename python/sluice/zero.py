@@ -22,13 +22,14 @@ __all__ = ["GatheredParameters", "Init", "register_external_parameter", "unregis
 
 
 def _given_parameters(given: Any) -> list[torch.Tensor]:
+    """Without None: Transformers gives a layer's bias where it has none."""
     if isinstance(given, torch.Tensor):
         return [given]
     if isinstance(given, nn.Module):
         return list(given.parameters())
     if isinstance(given, Mapping):
-        return list(given.values())
-    return list(given)
+        given = given.values()
+    return [parameter for parameter in given if parameter is not None]
 
 
 class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]):

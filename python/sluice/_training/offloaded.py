@@ -155,6 +155,13 @@ class OffloadedModel:
             own(parameter, self, name, self._units_of[name])
         self.model.ds_external_parameters = no_external_parameters  # type: ignore[assignment]
 
+    def check_parameters(self) -> None:
+        """Raises ValueError for a parameter that came into the model later and wants to be trained: no unit has it."""
+        known = set(self.parameters.values())
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad and parameter not in known:
+                raise ValueError(f"parameter {name} came into the model after the engine, which does not train it: add, replace or resize layers before")
+
     def configured_groups(self) -> list[dict[str, Any]]:
         """The groups of the configuration, as those of an optimizer."""
         return [{**values, "params": [self.parameters[name] for name in names]} for names, values in self.loop.groups]

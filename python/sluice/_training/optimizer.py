@@ -104,6 +104,7 @@ class TierOptimizer(torch.optim.Optimizer):
         for asked in (self, self._client):
             if asked is not None:
                 asked._opt_called = True  # type: ignore[attr-defined]
+        self._offloaded.check_parameters()
         stepped = itertools.compress(self.param_groups, self._stepped)
         return self._offloaded.loop.end_step([values_of(group) for group in stepped])
 

@@ -124,3 +124,13 @@ def test_a_graph_of_a_backward_is_refused(start: str) -> None:
         trained(data(1)).square().mean().backward()
         steps.step()
     assert_equal_weights(model, plain)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_layer_that_is_replaced_under_an_engine_is_named(start: str) -> None:
+    model: Any = mlp()
+    engine = STARTS[start](model)
+    model[2] = nn.Linear(8, 4)
+    model(data(0)).square().mean().backward()
+    with pytest.raises(ValueError, match=r"parameter 2\.weight came into the model after the engine"):
+        engine.step()

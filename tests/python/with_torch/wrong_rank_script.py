@@ -11,8 +11,6 @@ import time
 import torch
 from small_models import Tied, batch, config, engine_of, loss_of, make
 
-import sluice
-
 STEPS = 4
 
 
@@ -27,16 +25,6 @@ class Skipping(Tied):
             if not (self.skips and index == 1):
                 x = block(x)
         return self.head(self.norm(x))
-
-
-def call_alone(engine: sluice.SluiceEngine, what: str) -> None:
-    """Makes a call that all ranks make together."""
-    if what == "save":
-        engine.save_checkpoint(sys.argv[2])
-    if what == "change":
-        weight = engine.module.blocks[0].up.weight
-        with sluice.zero.GatheredParameters(weight, modifier_rank=1), torch.no_grad():
-            weight.zero_()
 
 
 def main() -> None:
@@ -59,8 +47,8 @@ def main() -> None:
             model.skips = what == "skip"
         if what == "boundary" and step == 2:
             engine.set_gradient_accumulation_boundary(is_wrong)
-        if is_wrong and step == 2:
-            call_alone(engine, what)
+        if what == "save" and step == 2 and is_wrong:
+            engine.save_checkpoint(sys.argv[2])
         ids, targets = batch(step)
         if what == "drop":
             loss = loss_of(engine(ids), targets)

@@ -60,9 +60,8 @@ def test_ranks_that_wait_for_each_other_end() -> None:
     assert seconds < MOST_SECONDS
 
 
-@pytest.mark.parametrize("what", ["save", "change"])
-def test_ranks_of_which_one_makes_a_call_of_all_end(what: str, tmp_path: Path) -> None:
-    rank, output, seconds = run(what, str(tmp_path))
+def test_ranks_of_which_one_saves_end(tmp_path: Path) -> None:
+    rank, output, seconds = run("save", str(tmp_path))
     assert rank.returncode == 1, output
     assert "the ranks do not make the same calls" in output
     assert seconds < MOST_SECONDS

@@ -98,7 +98,8 @@ def test_gathered_parameters_are_read_and_changed() -> None:
     ids, _ = batch(3)
     with torch.no_grad():
         assert torch.equal(engine(ids), reference(ids))
-    with zero.GatheredParameters(torch.nn.Linear(2, 2)), zero.GatheredParameters([], enabled=False):
+    without_bias = torch.nn.Linear(2, 2, bias=False)
+    with zero.GatheredParameters([without_bias.weight, without_bias.bias]), zero.GatheredParameters([], enabled=False):
         pass  # parameters of no engine
     engine.destroy()
 
