@@ -243,13 +243,6 @@ class SluiceEngine(EngineValues):
         """Sets the boundary by hand, from now on. A step may then have any number of micro-batches."""
         self._boundary = is_boundary
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops the gradients of the step so far, and keeps the count of its micro-batches.
-
-        Does nothing where no backward has come since the last step(), so a loop may call it after each micro-batch.
-        """
-        self.optimizer.zero_grad()
-
     # Data, states, checkpoints
 
     def deepspeed_io(

@@ -155,6 +155,13 @@ class OffloadedModel:
             own(parameter, self, name, self._units_of[name])
         self.model.ds_external_parameters = no_external_parameters  # type: ignore[assignment]
 
+    def compile_units(self, options: Mapping[str, Any]) -> None:
+        """By torch.compile, those that contain no other unit."""
+        containers = {index for unit in self.units for index in unit.inside}
+        for index, unit in enumerate(self.units):
+            if index not in containers:
+                unit.module.compile(**options)
+
     def check_parameters(self) -> None:
         """Raises ValueError for a parameter that came into the model later and wants to be trained: no unit has it."""
         known = set(self.parameters.values())
