@@ -35,7 +35,8 @@ def _given_parameters(given: Any) -> list[torch.Tensor]:
 class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]):
     """Inside the context the parameters have their whole values, in the data type that computes.
 
-    ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading. 0: changes made inside the context
+    ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading; the end of the context raises
+    ValueError for a parameter that was written to, unless through ``.data``. 0: changes made inside the context
     are kept, in the master weights too; with several ranks those of that rank. Parameters of no engine have their values
     anyway. ``fwd_module``: for a context inside that module's forward; the parameters are registered with it
     (:func:`register_external_parameter`), so that backward has them too. Without it, no engine trains meanwhile.
@@ -58,6 +59,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         self._modifier = modifier_rank
         self._gathered: list[tuple[torch.Tensor, Owner]] = []
         self._before: dict[int, torch.Tensor] = {}
+        self._versions: list[int] = []  # of what is gathered for reading
 
     def _units(self) -> list[tuple[Any, int]]:
         return list(dict.fromkeys((owner.model.loop, owner.unit) for _, owner in self._gathered))
@@ -78,11 +80,14 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             raise
         for parameter, _ in self._gathered:
             parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
-        if self._modifier is not None:
+        if self._modifier is None:
+            self._versions = [parameter._version for parameter, _ in self._gathered]
+        else:
             self._before = {id(parameter): parameter.detach().clone() for parameter, _ in self._gathered}
         return self
 
     def __exit__(self, *error: Any) -> None:
+        written = [owner.name for (parameter, owner), version in zip(self._gathered, self._versions) if parameter._version != version]
         changed = []
         for parameter, owner in self._gathered:
             before = self._before.get(id(parameter))
@@ -100,6 +105,8 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         self._gathered.clear()
         for owner, values in changed:
             owner.model.loop.set_parameter(owner.name, values)
+        if written and error[0] is None:
+            raise ValueError(f"parameter {written[0]} was written to inside GatheredParameters, which without modifier_rank is for reading: modifier_rank=0 keeps the change")
 
 
 class Init(contextlib.AbstractContextManager["Init"]):

@@ -86,6 +86,13 @@ def _group_section(groups: list[dict[str, Any]], parameters: Mapping[str, nn.Par
     return section if len(section) > 1 else []
 
 
+def _check_reads_only(model: nn.Module) -> None:
+    """Raises ValueError for a module whose forward writes to a weight that trains: the next update would undo it."""
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None and module.weight.requires_grad:
+            raise ValueError(f"module {name} has max_norm, with which its forward writes to its weight: normalize the rows that it gives instead")
+
+
 class OffloadedModel:
     """Parameters of a model with their homes at the memory tiers of a configuration. Private: engines are made of it.
 
@@ -108,6 +115,7 @@ class OffloadedModel:
         """``optimizer``: a section that replaces the configuration's. ``groups``: of a client; None: those of the source."""
         devices.check_has_values(model)
         check_free(model)
+        _check_reads_only(model)
         self.model = model
         self.units = find_units(model, units)
         self.parameters = parameters_of(self.units)

@@ -119,6 +119,27 @@ def test_frozen_parameters_can_be_changed() -> None:
     engine.destroy()
 
 
+def test_a_change_that_nothing_keeps_is_an_error() -> None:
+    engine = engine_of(make())
+    block = engine.module.blocks[0]
+    with zero.GatheredParameters(engine.module), torch.no_grad():
+        engine(batch(0)[0])
+    with pytest.raises(ValueError, match=r"blocks\.0\.norm\.weight was written to"), zero.GatheredParameters(block), torch.no_grad():
+        block.norm.weight.zero_()
+    with pytest.raises(OSError, match="first"), zero.GatheredParameters(block), torch.no_grad():
+        block.norm.bias.zero_()
+        raise OSError("first")
+    engine.destroy()
+
+
+def test_a_weight_that_its_forward_writes_is_refused() -> None:
+    for kind in (torch.nn.Embedding, torch.nn.EmbeddingBag):
+        model = torch.nn.Sequential(kind(10, 8, max_norm=1.0))
+        with pytest.raises(ValueError, match="module 0 has max_norm"):
+            engine_of(model)
+        engine_of(model.requires_grad_(False), config(optimizer=None)).destroy()
+
+
 def test_mistakes_are_named() -> None:
     engine = engine_of(make())
     up = engine.module.blocks[0].up.weight
