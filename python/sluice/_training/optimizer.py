@@ -113,12 +113,15 @@ class TierOptimizer(torch.optim.Optimizer):
         self._offloaded.hooks.drop_gradients()
 
     def state_dict(self) -> dict[str, Any]:
-        """The values of the groups. The states are in a checkpoint of the engine's, or of :func:`sluice.offload`'s."""
+        """The values of the groups, and the steps taken. Moments are in a checkpoint of the engine's, or of :func:`sluice.offload`'s."""
         values = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
-        return {"param_groups": values}
+        return {"param_groups": values, "steps": int(self._offloaded.loop.step)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Sets the values of the groups."""
+        """Sets the values of the groups. Raises ValueError for a state whose moments this optimizer does not have."""
+        here = int(self._offloaded.loop.step)
+        if self._offloaded.loop.moment_names and (state_dict.get("state") or state_dict.get("steps", here) != here):
+            raise ValueError("the moments of a model over memory tiers are not in a state_dict: save_checkpoint() writes them, and load_checkpoint() continues with them")
         for group, saved in zip(self.param_groups, state_dict["param_groups"]):
             group.update({key: value for key, value in saved.items() if key != "params"})
 
