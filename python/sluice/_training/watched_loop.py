@@ -102,7 +102,13 @@ class WatchedLoop:
 
     def check_open(self) -> None:
         """Raises ValueError after close()."""
-        _ = self._loop.step
+        try:
+            _ = self._loop.step
+        except ValueError:
+            raise ValueError(
+                "the engine was destroyed, and its model is empty: build the model again for another engine. A Trainer destroys "
+                "its engine when it begins again: make a new Trainer, with a new model"
+            ) from None
 
     def enter(self, unit: int, training: bool) -> None:
         self._note(f"{self._pass} of {self._names[unit]}")
