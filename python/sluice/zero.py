@@ -106,7 +106,10 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         for owner, values in changed:
             owner.model.loop.set_parameter(owner.name, values)
         if written and error[0] is None:
-            raise ValueError(f"parameter {written[0]} was written to inside GatheredParameters, which without modifier_rank is for reading: modifier_rank=0 keeps the change")
+            raise ValueError(
+                f"parameter {written[0]} was written to inside GatheredParameters, which without modifier_rank is for reading: "
+                "modifier_rank=0 keeps the change"
+            )
 
 
 class Init(contextlib.AbstractContextManager["Init"]):

@@ -90,7 +90,9 @@ def _check_reads_only(model: nn.Module) -> None:
     """Raises ValueError for a module whose forward writes to a weight that trains: the next update would undo it."""
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None and module.weight.requires_grad:
-            raise ValueError(f"module {name} has max_norm, with which its forward writes to its weight: normalize the rows that it gives instead")
+            raise ValueError(
+                f"module {name} has max_norm, with which its forward writes to its weight: normalize the rows that it gives instead"
+            )
 
 
 class OffloadedModel:
@@ -175,7 +177,9 @@ class OffloadedModel:
         known = set(self.parameters.values())
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad and parameter not in known:
-                raise ValueError(f"parameter {name} came into the model after the engine, which does not train it: add, replace or resize layers before")
+                raise ValueError(
+                    f"parameter {name} came into the model after the engine, which does not train it: add, replace or resize layers before"
+                )
 
     def configured_groups(self) -> list[dict[str, Any]]:
         """The groups of the configuration, as those of an optimizer."""

@@ -121,7 +121,10 @@ class TierOptimizer(torch.optim.Optimizer):
         """Sets the values of the groups. Raises ValueError for a state whose moments this optimizer does not have."""
         here = int(self._offloaded.loop.step)
         if self._offloaded.loop.moment_names and (state_dict.get("state") or state_dict.get("steps", here) != here):
-            raise ValueError("the moments of a model over memory tiers are not in a state_dict: save_checkpoint() writes them, and load_checkpoint() continues with them")
+            raise ValueError(
+                "the moments of a model over memory tiers are not in a state_dict: save_checkpoint() writes them, and "
+                "load_checkpoint() continues with them"
+            )
         for group, saved in zip(self.param_groups, state_dict["param_groups"]):
             group.update({key: value for key, value in saved.items() if key != "params"})
 
