@@ -206,8 +206,8 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
 def share(tensors: Iterable[torch.Tensor], root: int | None = 0) -> None:
     """Gives every rank the values of ``root``: of rank 0 at the start, as DeepSpeed does."""
     if world_size() > 1:
-        with torch.no_grad(), _together():
-            for tensor in tensors:
+        for tensor in tensors:
+            with torch.no_grad(), _together():
                 dist.broadcast(tensor.data, root or 0)
 
 
