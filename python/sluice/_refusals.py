@@ -20,7 +20,7 @@ _REFUSALS: list[tuple[str, str]] = [
     (r"elastic|nebula|datastates|universal_checkpoint", "there is one format of checkpoints: engine.save_checkpoint"),
     (r"autotuning", "sluice.plan computes what fits, and sluice nvme tune measures a drive"),
     (r"transformer|fused_layer", "layers are those of the model"),
-    (r"compile|deepcompile", "torch.compile of blocks works; the engine has no compiler of its own"),
+    (r"compile|deepcompile", "engine.compile() compiles units with torch.compile; the engine has no compiler of its own"),
     (r"zenflow|superoffload|super_offload", "updates follow the formula of the optimizer exactly"),
     (r"lamb|muon|lars|multi_tensor", 'the configuration\'s "optimizer" has the formulas that are there'),
     (r"amp|autocast", "bf16 and fp16 of the configuration choose the data type"),

@@ -141,6 +141,7 @@ class SluiceEngine(EngineValues):
         self.micro_steps += 1
         self.loop.in_step += 1
         if not at_boundary:
+            self.loop.has_new_gradients = False
             return
         with interrupts_later():
             self._end_step(lr_kwargs)
@@ -235,9 +236,6 @@ class SluiceEngine(EngineValues):
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Sets the boundary by hand, from now on. A step may then have any number of micro-batches."""
         self._boundary = is_boundary
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Does nothing: a step uses its gradients up."""
 
     # Data, states, checkpoints
 

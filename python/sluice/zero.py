@@ -22,19 +22,21 @@ __all__ = ["GatheredParameters", "Init", "register_external_parameter", "unregis
 
 
 def _given_parameters(given: Any) -> list[torch.Tensor]:
+    """Without None: Transformers gives a layer's bias where it has none."""
     if isinstance(given, torch.Tensor):
         return [given]
     if isinstance(given, nn.Module):
         return list(given.parameters())
     if isinstance(given, Mapping):
-        return list(given.values())
-    return list(given)
+        given = given.values()
+    return [parameter for parameter in given if parameter is not None]
 
 
 class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]):
     """Inside the context the parameters have their whole values, in the data type that computes.
 
-    ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading. 0: changes made inside the context
+    ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading; the end of the context raises
+    ValueError for a parameter that was written to, unless through ``.data``. 0: changes made inside the context
     are kept, in the master weights too; with several ranks those of that rank. Parameters of no engine have their values
     anyway. ``fwd_module``: for a context inside that module's forward; the parameters are registered with it
     (:func:`register_external_parameter`), so that backward has them too. Without it, no engine trains meanwhile.
@@ -57,6 +59,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         self._modifier = modifier_rank
         self._gathered: list[tuple[torch.Tensor, Owner]] = []
         self._before: dict[int, torch.Tensor] = {}
+        self._versions: list[int] = []  # of what is gathered for reading
         self._entered = contextlib.ExitStack()  # leaves the units
 
     def __enter__(self) -> GatheredParameters:
@@ -74,9 +77,11 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         for parameter, owner in self._gathered:
             parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
             owner.model.shown[owner.name] += 1
+        self._versions = [parameter._version for parameter, _ in self._gathered] if self._modifier is None else []
         return self
 
     def __exit__(self, *error: Any) -> None:
+        written = [owner.name for (parameter, owner), version in zip(self._gathered, self._versions) if parameter._version != version]
         try:
             changed = list(self._changed())
         finally:
@@ -86,6 +91,11 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             self._leave()
         for owner, values in changed:
             owner.model.loop.set_parameter(owner.name, values)
+        if written and error[0] is None:
+            raise ValueError(
+                f"parameter {written[0]} was written to inside GatheredParameters, which without modifier_rank is for reading: "
+                "modifier_rank=0 keeps the change"
+            )
 
     def _changed(self) -> Iterator[tuple[Owner, torch.Tensor]]:
         for parameter, owner in self._gathered:

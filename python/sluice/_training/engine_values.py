@@ -1,4 +1,4 @@
-"""What an engine says about itself, with DeepSpeed's names."""
+"""What an engine says about itself, with DeepSpeed's names; and its calls that train nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEEPSPEEDS_OPTIMIZERS = ("adagrad", "adam", "adamw", "lion")
 
 
 class EngineValues(nn.Module):
-    """The part of an engine that only reads. Private: engines inherit it."""
+    """The part of an engine that trains nothing. Private: engines inherit it."""
 
     loop: WatchedLoop
     optimizer: SluiceOptimizer
@@ -27,6 +27,29 @@ class EngineValues(nn.Module):
     _last: Any
     _step_applied: bool
     _optimizer_class: str | None
+
+    def compile(  # type: ignore[override]
+        self,
+        backend: Any = "inductor",
+        compile_kwargs: Mapping[str, Any] | None = None,
+        schedule: Any = None,
+        compiled_autograd_enabled: bool = False,
+    ) -> None:
+        """Compiles the units, each by itself: weights come and go between them.
+
+        ``backend`` and ``compile_kwargs``: of torch.compile. Raises ValueError for a schedule of DeepCompile's passes, and
+        for compiled autograd.
+        """
+        if schedule is not None or compiled_autograd_enabled:
+            raise ValueError("units are compiled one by one, and backward is not: no schedule, no compiled_autograd_enabled")
+        self._offloaded.compile_units({**(compile_kwargs or {}), "backend": backend})
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients of the step so far, and keeps the count of its micro-batches.
+
+        Does nothing where no backward has come since the last step(), so a loop may call it after each micro-batch.
+        """
+        self.optimizer.zero_grad()
 
     @property
     def config(self) -> dict[str, Any]:

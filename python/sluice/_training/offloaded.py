@@ -79,14 +79,18 @@ def _choices(loop: Loop, model: nn.Module, units: list[Unit]) -> list[str]:
 
 
 def _group_section(groups: list[dict[str, Any]], parameters: Mapping[str, nn.Parameter]) -> list[dict[str, Any]]:
-    """The "groups" section that a client's groups of parameters stand for. Their values follow at each step."""
+    """The "groups" section that a client's groups of parameters stand for. Their values follow at each step.
+
+    A group without a parameter that trains has no entry: the Trainer makes one for LoRA.
+    """
     names = {parameter: name for name, parameter in parameters.items() if parameter.requires_grad}
     section = []
     for group in groups:
         matched = [names.pop(parameter) for parameter in group["params"] if parameter in names]
-        if not matched:
-            raise ValueError("a parameter group has no parameter of the model that trains, or only those of another group")
-        section.append({"match": matched, "weight_decay": float(group.get("weight_decay", 0))})
+        if not matched and any(parameter.requires_grad for parameter in group["params"]):
+            raise ValueError("a parameter group has no parameter of the model, or only those of another group")
+        if matched:
+            section.append({"match": matched, "weight_decay": float(group.get("weight_decay", 0))})
     if names:
         first = next(iter(names.values()))
         raise ValueError(
@@ -94,6 +98,15 @@ def _group_section(groups: list[dict[str, Any]], parameters: Mapping[str, nn.Par
             "freeze it with requires_grad_(False)"
         )
     return section if len(section) > 1 else []
+
+
+def _check_reads_only(model: nn.Module) -> None:
+    """Raises ValueError for a module whose forward writes to a weight that trains: the next update would undo it."""
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None and module.weight.requires_grad:
+            raise ValueError(
+                f"module {name} has max_norm, with which its forward writes to its weight: normalize the rows that it gives instead"
+            )
 
 
 class OffloadedModel:
@@ -123,6 +136,7 @@ class OffloadedModel:
         """
         check_free(model)
         devices.check_has_values(model)
+        _check_reads_only(model)
         self.model = model
         self.units = find_units(model, units)
         self.parameters = parameters_of(self.units)
@@ -222,6 +236,22 @@ class OffloadedModel:
             parameter.ds_active_sub_modules = set()  # type: ignore[attr-defined]
             own(parameter, self, name, self._units_of[name])
         self.model.ds_external_parameters = no_external_parameters  # type: ignore[assignment]
+
+    def compile_units(self, options: Mapping[str, Any]) -> None:
+        """By torch.compile, those that contain no other unit."""
+        containers = {index for unit in self.units for index in unit.inside}
+        for index, unit in enumerate(self.units):
+            if index not in containers:
+                unit.module.compile(**options)
+
+    def check_parameters(self) -> None:
+        """Raises ValueError for a parameter that came into the model later and wants to be trained: no unit has it."""
+        known = set(self.parameters.values())
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad and parameter not in known:
+                raise ValueError(
+                    f"parameter {name} came into the model after the engine, which does not train it: add, replace or resize layers before"
+                )
 
     def configured_groups(self) -> list[dict[str, Any]]:
         """The groups of the configuration, as those of an optimizer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,8 @@ class TierOptimizer(torch.optim.Optimizer):
             self.param_groups = [{**defaults, **group} for group in made]
         self._offloaded = offloaded
         self._client = client
+        # Others have no values in a step, but their place in the list, which schedulers count.
+        self._stepped = [any(parameter.requires_grad for parameter in group["params"]) for group in self.param_groups]
 
     def end_step(self) -> Any:
         """Ends the step of the loop with the values of the groups. Returns its StepResult."""
@@ -125,7 +128,9 @@ class TierOptimizer(torch.optim.Optimizer):
         for asked in (self, self._client):
             if asked is not None:
                 asked._opt_called = True  # type: ignore[attr-defined]
-        return self._offloaded.loop.end_step([values_of(group) for group in self.param_groups])
+        self._offloaded.check_parameters()
+        stepped = itertools.compress(self.param_groups, self._stepped)
+        return self._offloaded.loop.end_step([values_of(group) for group in stepped])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raises ValueError: the groups are those that the engine was made with."""
@@ -134,15 +139,22 @@ class TierOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Does nothing: a step uses its gradients up."""
+        """Drops the gradients of the step so far. Right after a step() nothing: a step uses its gradients up."""
+        self._offloaded.hooks.drop_gradients()
 
     def state_dict(self) -> dict[str, Any]:
-        """The values of the groups. The states are in a checkpoint of the engine's, or of :func:`sluice.offload`'s."""
+        """The values of the groups, and the steps taken. Moments are in a checkpoint of the engine's, or of :func:`sluice.offload`'s."""
         values = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
-        return {"param_groups": values}
+        return {"param_groups": values, "steps": int(self._offloaded.loop.step)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Sets the values of the groups. Raises ValueError for another number of them."""
+        """Sets the values of the groups. Raises ValueError for another number of them, and for a state whose moments this optimizer does not have."""
+        here = int(self._offloaded.loop.step)
+        if self._offloaded.loop.moment_names and (state_dict.get("state") or state_dict.get("steps", here) != here):
+            raise ValueError(
+                "the moments of a model over memory tiers are not in a state_dict: save_checkpoint() writes them, and "
+                "load_checkpoint() continues with them"
+            )
         saved_groups = state_dict["param_groups"]
         if len(saved_groups) != len(self.param_groups):
             raise ValueError(f"the state has {len(saved_groups)} parameter groups, and the optimizer has {len(self.param_groups)}")

@@ -26,6 +26,7 @@ _peers: Peers | None = None
 _control: dist.ProcessGroup | None = None  # of values in host memory, which a script's own group may not send; with several ranks
 _numbers = itertools.count()
 Result = TypeVar("Result")
+_calls = itertools.count()  # of no RankGroup
 Groups = tuple["RankGroup | None", "RankGroup | None"]
 
 
@@ -202,9 +203,16 @@ def set_doing(what: str) -> None:
         _peers.doing = what
 
 
-def waiting(call: Call = None) -> contextlib.AbstractContextManager[None]:
+def waiting(call: Call) -> contextlib.AbstractContextManager[None]:
     """A context in which this thread waits for the other ranks, in a collective of a group."""
     return contextlib.nullcontext() if _peers is None else _peers.wait(call)
+
+
+@contextlib.contextmanager
+def _with_all() -> Iterator[None]:
+    """A context of a collective of no RankGroup. All ranks make these in one order."""
+    with inside(), waiting((-1, next(_calls))):
+        yield
 
 
 def inside() -> contextlib.AbstractContextManager[None]:
@@ -216,7 +224,7 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
     """Raises ValueError on every rank when one of them has another value of a fact."""
     if world_size() == 1:
         return
-    with waiting():
+    with _with_all():
         everyone = objects.gather(dict(facts), _control)
     for other, theirs in enumerate(everyone):
         for name in sorted({*everyone[0], *theirs}):
@@ -234,7 +242,7 @@ def together(work: Callable[[], Result]) -> Result:
         result = work()
     except Exception as raised:
         error = raised
-    with waiting():
+    with _with_all():
         failures = objects.gather("" if error is None else f"{type(error).__name__}: {error}", _control)
     if error is not None:
         raise error
@@ -247,8 +255,8 @@ def together(work: Callable[[], Result]) -> Result:
 def share(tensors: Iterable[torch.Tensor], root: int = 0) -> None:
     """Gives every rank the values of ``root``: of rank 0 at the start, as DeepSpeed does."""
     if world_size() > 1:
-        with torch.no_grad(), waiting():
-            for tensor in tensors:
+        for tensor in tensors:
+            with torch.no_grad(), _with_all():
                 dist.broadcast(tensor.data, root, group=_control)
 
 
@@ -257,5 +265,6 @@ def gathered(part: torch.Tensor) -> torch.Tensor:
     if world_size() == 1:
         return part
     whole = torch.empty(world_size() * part.numel(), dtype=part.dtype)
-    dist.all_gather_into_tensor(whole, part, group=_control)
+    with _with_all():
+        dist.all_gather_into_tensor(whole, part, group=_control)
     return whole

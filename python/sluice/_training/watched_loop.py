@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
@@ -15,6 +16,9 @@ from . import ranks
 _SECONDS_BEFORE_SHOWN = 1.0
 _SECONDS_BETWEEN = 0.2
 _BAR_WIDTH = 24
+# Calls that all ranks make, beside those of the passes.
+_WHOLE_TENSORS = {f"{what}{name}" for what in ("", "set_") for name in ("parameter", "master", "moment", "gradient")}
+_OF_ALL_RANKS = _WHOLE_TENSORS | {"finish", "save_checkpoint", "load_checkpoint"}
 
 
 class StepBar:
@@ -82,6 +86,7 @@ class WatchedLoop(Loop):
         self._loop, self._names, self._group = loop, names, group
         self._pass = "forward"
         self.in_step = 0
+        self.has_new_gradients = False  # of a backward that no step() has counted
         self._bar = StepBar(sys.stderr) if show_progress else None
 
     if not TYPE_CHECKING:
@@ -89,7 +94,13 @@ class WatchedLoop(Loop):
         def __getattr__(self, name: str) -> Any:
             if name == "_loop":  # of an object without its attributes, as copy makes one
                 raise AttributeError(name)
-            return getattr(self._loop, name)
+            found = getattr(self._loop, name)
+            return functools.partial(self._with_all_ranks, name, found) if name in _OF_ALL_RANKS else found
+
+    def _with_all_ranks(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        self._note(name)
+        with ranks.inside():
+            return call(*arguments)
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -109,7 +120,13 @@ class WatchedLoop(Loop):
 
     def check_open(self) -> None:
         """Raises ValueError after close()."""
-        _ = self._loop.step
+        try:
+            _ = self._loop.step
+        except ValueError:
+            raise ValueError(
+                "the engine was destroyed, and its model is empty: build the model again for another engine. A Trainer destroys "
+                "its engine when it begins again: make a new Trainer, with a new model"
+            ) from None
 
     def enter(self, unit: int, training: bool) -> None:
         self._note(f"{self._pass} of {self._names[unit]}")
@@ -119,7 +136,7 @@ class WatchedLoop(Loop):
             self._loop.enter(unit, training)
 
     def begin_backward(self) -> None:
-        self._pass = "backward"
+        self._pass, self.has_new_gradients = "backward", True
         with ranks.inside(), self._range("finish_updates"):
             self._loop.begin_backward()
 
@@ -137,9 +154,14 @@ class WatchedLoop(Loop):
         self._loop.end_micro_batch()
 
     def forget_gradients(self) -> None:
-        self._pass = "forward"
-        self.in_step = 0
+        self._pass, self.has_new_gradients, self.in_step = "forward", False, 0
         self._loop.forget_gradients()
+
+    def drop_gradients(self) -> None:
+        """Of the step so far, if step() has not counted the last backward. The count of its micro-batches stays."""
+        if self.has_new_gradients:
+            self.has_new_gradients = False
+            self._loop.forget_gradients()
 
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> StepResult:
         self._note("its end")
@@ -147,6 +169,7 @@ class WatchedLoop(Loop):
             self._group.step_values = groups
         with ranks.inside(), self._range("end_step"):
             result = self._loop.end_step(groups)
+        self.has_new_gradients = False
         if self._bar is not None:
             self._bar.end()
         return result

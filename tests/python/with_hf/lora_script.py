@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+import deepspeed
 import torch
 from data import SEQUENCE, Tokens, llama_config
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -71,6 +72,10 @@ def main(output: str, ds_json: str, checkpointing: str, resume: str | None = Non
     with torch.no_grad():
         logits = engine(input_ids=ids).logits
     report = engine.report()
+    with deepspeed.zero.GatheredParameters(list(model.parameters()), modifier_rank=0):
+        merged = model.merge_and_unload()
+    with torch.no_grad():
+        difference = (merged(input_ids=ids).logits - logits).abs().max()
     engine.destroy()
     found = {
         "log": trainer.state.log_history,
@@ -81,6 +86,7 @@ def main(output: str, ds_json: str, checkpointing: str, resume: str | None = Non
         "base_is_unchanged": after.keys() == before.keys() and all(torch.equal(after[name], before[name]) for name in before),
         "logits_are_equal": torch.equal(logits, loaded_logits(output + "/final", ids)),
         "norm_of_logits": float(logits.norm()),
+        "merging_changes_logits_by": float(difference),
     }
     Path(output, "report.json").write_text(json.dumps(found))
 

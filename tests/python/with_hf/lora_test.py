@@ -58,6 +58,10 @@ def test_saved_adapters_give_equal_logits_in_plain_pytorch(plain: tuple[Path, di
     assert "model.safetensors" not in names
 
 
+def test_adapters_are_merged_where_parameters_are_gathered(plain: tuple[Path, dict[str, Any]]) -> None:
+    assert 0 < plain[1]["merging_changes_logits_by"] < 1e-4
+
+
 def test_gradient_checkpointing_changes_no_bit(plain: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     assert losses(lora(tmp_path, "yes")) == losses(plain[1])
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from conftest import free_rates_kept
-from small_models import WIDTH, Tied, assert_follows, batch, config, engine_of, make, train
+from small_models import WIDTH, Tied, assert_follows, batch, config, differences, engine_of, make, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -55,6 +57,24 @@ class Compiled(Tied):
 
 def test_compiled_blocks_follow_plain_pytorch() -> None:
     assert_follows(Compiled)
+
+
+def test_an_engine_compiles_its_units() -> None:
+    graphs = 0
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    expected = train(engine_of(make()), range(3))
+    engine = engine_of(make())
+    engine.compile(backend=backend, compile_kwargs={"dynamic": False})
+    assert differences(train(engine, range(3)), expected) < 1e-6
+    assert graphs
+    with pytest.raises(ValueError, match="no schedule"):
+        engine.compile(schedule=[])
+    engine.destroy()
 
 
 class Wide(nn.Module):

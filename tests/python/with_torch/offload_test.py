@@ -78,6 +78,27 @@ def test_a_checkpoint_continues(tmp_path: Path) -> None:
     optimizer.close()
 
 
+def test_a_state_dict_whose_moments_would_be_lost_is_refused(tmp_path: Path) -> None:
+    plain = make()
+    stepped = torch.optim.AdamW(plain.parameters())
+    train_plain(plain, stepped, range(1))
+    model = make()
+    optimizer = sluice.offload(model, config())
+    train_plain(model, optimizer, range(2))
+    optimizer.param_groups[0]["lr"] = 0.5
+    saved = optimizer.state_dict()
+    optimizer.save_checkpoint(str(tmp_path))
+    optimizer.close()
+    other = sluice.offload(make(), config())
+    for state in (stepped.state_dict(), saved):
+        with pytest.raises(ValueError, match=r"save_checkpoint\(\) writes them"):
+            other.load_state_dict(state)
+    other.load_checkpoint(str(tmp_path))
+    other.load_state_dict(saved)
+    assert other.param_groups[0]["lr"] == 0.5
+    other.close()
+
+
 def test_fp16_needs_the_engine() -> None:
     with pytest.raises(ValueError, match="loss scale"):
         sluice.offload(make(), config(fp16={"enabled": True}))

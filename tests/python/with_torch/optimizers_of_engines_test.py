@@ -91,6 +91,30 @@ def test_groups_of_the_configuration_are_the_optimizers() -> None:
     engine.destroy()
 
 
+@pytest.mark.parametrize("given", ["optimizer", "model_parameters"])
+def test_a_group_in_which_nothing_trains_keeps_its_place(given: str) -> None:
+    def groups(model: torch.nn.Module) -> list[dict[str, Any]]:
+        model.norm.requires_grad_(False)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return [{"params": []}, {"params": trained, "lr": 5e-3}, {"params": list(model.norm.parameters())}]
+
+    plain, model = make(), make()
+    optimizer = torch.optim.AdamW(groups(plain), lr=1e-3, weight_decay=0.01)
+    client = torch.optim.AdamW(groups(model), lr=1e-3, weight_decay=0.01)
+    taken = {"optimizer": client} if given == "optimizer" else {"model_parameters": groups(model)}
+    engine = engine_of(model, config(), **taken)
+    assert engine.get_lr() == [1e-3, 5e-3, 1e-3]
+    assert differences(train(engine, range(4)), train_plain(plain, optimizer, range(4))) < 2e-6
+    engine.destroy()
+
+
+def test_a_group_of_another_model_is_named() -> None:
+    model = make()
+    groups = [{"params": list(model.parameters())}, {"params": list(make().parameters())}]
+    with pytest.raises(ValueError, match="a parameter group has no parameter of the model"):
+        engine_of(model, without_optimizer(), optimizer=torch.optim.AdamW(groups))
+
+
 def test_a_parameter_in_no_group_is_named() -> None:
     model = make()
     some = [parameter for name, parameter in model.named_parameters() if not name.startswith("norm")]

@@ -64,6 +64,8 @@ def main() -> None:
                 engine.optimizer.param_groups[0]["lr"] = 0.25
         if what == "boundary" and step == 2:
             engine.set_gradient_accumulation_boundary(is_wrong)
+        if what == "save" and step == 2 and is_wrong:
+            engine.save_checkpoint(sys.argv[2])
         ids, targets = batch(step)
         if what == "drop":
             loss = loss_of(engine(ids), targets)

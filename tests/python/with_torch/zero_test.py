@@ -101,7 +101,8 @@ def test_gathered_parameters_are_read_and_changed() -> None:
     ids, _ = batch(3)
     with torch.no_grad():
         assert torch.equal(engine(ids), reference(ids))
-    with zero.GatheredParameters(torch.nn.Linear(2, 2)), zero.GatheredParameters([], enabled=False):
+    without_bias = torch.nn.Linear(2, 2, bias=False)
+    with zero.GatheredParameters([without_bias.weight, without_bias.bias]), zero.GatheredParameters([], enabled=False):
         pass  # parameters of no engine
     engine.destroy()
 
@@ -119,6 +120,27 @@ def test_frozen_parameters_can_be_changed() -> None:
     with pytest.raises(ValueError, match=r"norm\.bias is frozen"):
         utils.safe_get_full_fp32_param(model.norm.bias)
     engine.destroy()
+
+
+def test_a_change_that_nothing_keeps_is_an_error() -> None:
+    engine = engine_of(make())
+    block = engine.module.blocks[0]
+    with zero.GatheredParameters(engine.module), torch.no_grad():
+        engine(batch(0)[0])
+    with pytest.raises(ValueError, match=r"blocks\.0\.norm\.weight was written to"), zero.GatheredParameters(block), torch.no_grad():
+        block.norm.weight.zero_()
+    with pytest.raises(OSError, match="first"), zero.GatheredParameters(block), torch.no_grad():
+        block.norm.bias.zero_()
+        raise OSError("first")
+    engine.destroy()
+
+
+def test_a_weight_that_its_forward_writes_is_refused() -> None:
+    for kind in (torch.nn.Embedding, torch.nn.EmbeddingBag):
+        model = torch.nn.Sequential(kind(10, 8, max_norm=1.0))
+        with pytest.raises(ValueError, match="module 0 has max_norm"):
+            engine_of(model)
+        engine_of(model.requires_grad_(False), config(optimizer=None)).destroy()
 
 
 def test_mistakes_are_named() -> None:

@@ -275,6 +275,11 @@ class Hooks:
         if call.is_open:
             return
         state = call.state
+        if torch.is_grad_enabled():  # in a backward only with create_graph
+            raise ValueError(
+                "create_graph=True: the weights are gone when a backward through this backward needs them, so gradients of "
+                "gradients (a gradient penalty) are not possible"
+            )
         if call.weights_version != self.loop.weights_version:
             raise RuntimeError(
                 f"the weights of {state.name} have changed since its forward: backward comes before step()"
@@ -324,6 +329,11 @@ class Hooks:
         if self._in_backward and torch._C._current_graph_task_id() == -1:
             log.warning("a backward has failed: the gradients of this step so far are dropped")
             self.abandon()
+
+    def drop_gradients(self) -> None:
+        """Drops the gradients of the step so far. Nothing where no backward has come since step() counted a micro-batch."""
+        self.recover()
+        self.loop.drop_gradients()
 
     def leave_forwards(self) -> None:
         """Leaves the units whose forward an exception ended: PyTorch calls no hook after a KeyboardInterrupt.

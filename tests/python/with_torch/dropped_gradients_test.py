@@ -1,0 +1,136 @@
+"""Gradients that a script drops with zero_grad(), and passes that no engine can follow."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from small_models import config, engine_of
+from torch import nn
+
+import sluice
+
+
+def mlp(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+
+
+def data(number: int) -> torch.Tensor:
+    return torch.randn(2, 8, generator=torch.Generator().manual_seed(number))
+
+
+def plain_of(model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
+    twin = copy.deepcopy(model)
+    return twin, torch.optim.AdamW(twin.parameters(), lr=1e-3, weight_decay=0.01)
+
+
+def assert_equal_weights(model: nn.Module, plain: nn.Module) -> None:
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-5, atol=1e-7)
+
+
+Start = Callable[[nn.Module], Any]
+# Each has zero_grad() and step(), as an optimizer of PyTorch.
+STARTS: dict[str, Start] = {"offload": lambda model: sluice.offload(model, config()), "engine": engine_of}
+
+
+def gan(generator: nn.Module, critic: nn.Module, of_generator: Any, of_critic: Any) -> None:
+    """A backward of the generator's leaves gradients in the critic."""
+    for step in range(4):
+        of_critic.zero_grad()
+        (critic(data(step)).mean() - critic(generator(data(step + 9)).detach()).mean()).backward()
+        of_critic.step()
+        of_generator.zero_grad()
+        critic(generator(data(step + 9))).mean().backward()
+        of_generator.step()
+
+
+def late_zero(model: nn.Module, _: nn.Module, optimizer: Any, __: Any) -> None:
+    """A batch is skipped, and gradients are dropped between forward and backward."""
+    for step in range(4):
+        loss = model(data(step)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        if step != 1:
+            optimizer.step()
+
+
+def zero_after_step(model: nn.Module, _: nn.Module, optimizer: Any, __: Any) -> None:
+    for step in range(4):
+        model(data(step)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("loop", [gan, late_zero, zero_after_step])
+@pytest.mark.parametrize("start", STARTS)
+def test_zero_grad_drops_what_torch_drops(start: str, loop: Callable[..., None]) -> None:
+    models = mlp(), mlp(1)
+    plain = [plain_of(model) for model in models]
+    engines = [STARTS[start](model) for model in models]
+    loop(*models, *engines)
+    loop(*(model for model, _ in plain), *(optimizer for _, optimizer in plain))
+    for model, (twin, _) in zip(models, plain):
+        assert_equal_weights(model, twin)
+
+
+def test_zero_grad_after_each_micro_batch_keeps_the_step() -> None:
+    model = mlp()
+    plain, optimizer = plain_of(model)
+    engine = engine_of(model, config(gradient_accumulation_steps=2))
+    for number in range(4):
+        engine.zero_grad()
+        engine.backward(engine(data(number)).square().mean())
+        engine.step()
+        engine.optimizer.zero_grad()
+        (plain(data(number)).square().mean() / 2).backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert_equal_weights(model, plain)
+    engine.destroy()
+
+
+def test_zero_grad_before_step_drops_the_micro_batches_so_far() -> None:
+    model = mlp()
+    plain, optimizer = plain_of(model)
+    engine = engine_of(model, config(gradient_accumulation_steps=2))
+    for number in range(3):
+        engine.backward(engine(data(number)).square().mean())
+        if number == 1:  # counts for no step
+            engine.optimizer.zero_grad()
+        else:
+            engine.step()
+    assert engine.global_steps == 1
+    (plain(data(2)).square().mean() / 2).backward()
+    optimizer.step()
+    assert_equal_weights(model, plain)
+    engine.destroy()
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_graph_of_a_backward_is_refused(start: str) -> None:
+    model = mlp()
+    plain, optimizer = plain_of(model)
+    engine = STARTS[start](model)
+    x = data(0).requires_grad_()
+    with pytest.raises(ValueError, match="create_graph=True"):
+        torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    for trained, steps in ((model, engine), (plain, optimizer)):
+        trained(data(1)).square().mean().backward()
+        steps.step()
+    assert_equal_weights(model, plain)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_layer_that_is_replaced_under_an_engine_is_named(start: str) -> None:
+    model: Any = mlp()
+    engine = STARTS[start](model)
+    model[2] = nn.Linear(8, 4)
+    model(data(0)).square().mean().backward()
+    with pytest.raises(ValueError, match=r"parameter 2\.weight came into the model after the engine"):
+        engine.step()
