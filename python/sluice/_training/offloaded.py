@@ -170,6 +170,9 @@ class OffloadedModel:
         ranks.share([*self.parameters.values(), *self.model.buffers()])
         self.loop.initialize()
         open_loops.add(self._loop, self.loop, has_ranks=self._groups[0] is not None, commits=commits)
+        if ranks.rank() == 0:
+            for line in self.loop.notes:
+                log.info(line)
         self._first_step = int(self.loop.step)
         self.device = torch.device(self.loop.device)
         devices.move([*self.model.buffers(), *filter(has_no_elements, self.model.parameters())], self.device, self.dtype)
@@ -248,7 +251,7 @@ class OffloadedModel:
         """Raises ValueError for a parameter that came into the model later and wants to be trained: no unit has it."""
         known = set(self.parameters.values())
         for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad and parameter not in known:
+            if parameter.requires_grad and parameter not in known and not has_no_elements(parameter):
                 raise ValueError(
                     f"parameter {name} came into the model after the engine, which does not train it: add, replace or resize layers before"
                 )

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import free_rates_kept
-from small_models import WIDTH, Tied, assert_follows, batch, config, differences, engine_of, make, train
+from small_models import WIDTH, Tied, assert_follows, batch, config, differences, engine_of, loss_of, make, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+from sluice.utils import safe_get_full_grad
 
 
 class FunctionalHead(Tied):
@@ -106,3 +108,24 @@ def test_a_step_releases_the_gil() -> None:
     assert kept >= 0.5
     engine.destroy()
     torch.set_num_threads(threads)
+
+
+# As PEFT's adapters are in a forward that leaves them out, for the reference of a preference loss.
+def test_a_parameter_may_need_no_gradient_during_a_forward() -> None:
+    engine = engine_of(make(Tied))
+    ids, targets = batch(0)
+    weight = engine.module.blocks[1].up.weight
+    weight.requires_grad_(False)
+    with torch.no_grad():
+        reference = engine(ids)
+    weight.requires_grad_(True)
+    logits = engine(ids)
+    assert torch.equal(reference, logits)
+    engine.backward(loss_of(logits, targets))
+    assert safe_get_full_grad(weight).abs().sum() > 0
+    engine.step()
+    weight.requires_grad_(False)
+    engine.backward(loss_of(engine(ids), targets))
+    with pytest.raises(ValueError, match="does not require a gradient at the end of a step"):
+        engine.step()
+    engine.destroy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ from sluice import checkpoint, ops, runtime
 from sluice.ops.adagrad import DeepSpeedCPUAdagrad
 from sluice.ops.adam import DeepSpeedCPUAdam
 from sluice.ops.lion import DeepSpeedCPULion
+
+
+def test_the_log_says_which_keys_mean_something_else_here(caplog: pytest.LogCaptureFixture) -> None:
+    keys = config()
+    keys["zero_optimization"]["overlap_comm"] = True
+    with caplog.at_level(logging.INFO, "sluice"):
+        engine, *_ = sluice.initialize(model=make(blocks=1), config=keys)
+    engine.destroy()
+    assert [line for line in caplog.messages if line.startswith("mapped: zero_optimization.overlap_comm:")], caplog.messages
 
 
 def test_a_scripts_arguments_have_the_configuration(tmp_path: Path) -> None:
