@@ -246,7 +246,7 @@ TEST(RemovedFiles, ASlotFileRemovedDuringTheRunIsAnErrorAtTheNextCommit) {
   EXPECT_EQ(WEXITSTATUS(status), 4);
 }
 
-TEST(RemovedFiles, ASwapDirectoryRemovedDuringTheRunIsNotSaidToHoldAStep) {
+TEST(RemovedFiles, ASwapDirectoryThatWentDuringTheRunIsSaidToBeGone) {
   TrainFolder folder;
   folder.set({});
   std::atomic<bool> ended{false};
@@ -259,7 +259,9 @@ TEST(RemovedFiles, ASwapDirectoryRemovedDuringTheRunIsNotSaidToHoldAStep) {
   const ProgramResult run = run_sluice(folder.arguments("report", 100000));
   ended = true;
   remover.join();
-  expect_refused(run, 4, {"; nothing is committed. ", "removed or replaced"});
+  expect_refused(run, 4,
+                 {"; " + folder.swap() + ", to which step ", " was committed, is gone. ",
+                  "otherwise start again", "removed or replaced"});
 }
 
 }  // namespace

@@ -86,12 +86,14 @@ std::string what_is_saved(const RunResources& resources, std::int64_t checkpoint
   const std::int64_t swap_step = store == nullptr ? 0 : store->resumable_step();
   const std::string once_mended = ". Once the cause is mended, ";
   if (swap_step > checkpoint_step && is_gone(store->directory())) {
-    return "step " + std::to_string(swap_step) + " was committed to " + store->directory() +
-           ", where it is no longer. If the directory was moved, put it back, and --resume goes on "
-           "from it; if it was removed, " +
-           (checkpoint_step > 0
-                ? "--resume goes on from the checkpoint of step " + std::to_string(checkpoint_step)
-                : "start again");
+    const std::string otherwise =
+        checkpoint_step > 0 ? "from the checkpoint of step " + std::to_string(checkpoint_step)
+                            : "start again";
+    return store->directory() + ", to which step " + std::to_string(swap_step) +
+           " was committed, is gone" + once_mended +
+           "--resume goes on from that step if the directory was moved and is put back; "
+           "otherwise " +
+           otherwise;
   }
   const std::int64_t step = std::max(swap_step, checkpoint_step);
   if (step == 0) return "nothing is committed" + once_mended + "start again";

@@ -48,10 +48,9 @@ class GradientFlow {
   // A buffer starts with what the unit accumulated earlier in this step. Waits for room.
   void begin(const std::vector<std::size_t>& units);
   // Starts moving the buffers home. The first `counted` units replace their earlier share of the
-  // norm. When updating immediately, only units[0] is counted; its gradient must be final. Throws
-  // Error when a counted gradient is non-finite and updates of this step have begun. On a device
-  // that is not host-addressable the check ends after the move, and the call that waits for the
-  // move throws.
+  // norm. When updating immediately, only units[0] is counted; its gradient must be final. Where a
+  // counted gradient is non-finite and updates of this step have begun, the call that waits for the
+  // move throws Error.
   void send(const std::vector<std::size_t>& units, std::size_t counted);
   // begin() and send() for a unit and the units that it borrows parameters from. The unit's own
   // gradient is final; the borrowed parameters' gradients are not.
