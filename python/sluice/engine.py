@@ -351,10 +351,11 @@ class SluiceEngine(EngineValues):
     ) -> tuple[str | None, dict[str, Any] | None]:
         """Continues from load_dir/tag; without a tag from the one that ``latest`` names.
 
-        Returns the folder and the client_state, or (None, None) where there is no ``latest``. Raises
+        ``load_module_strict`` False changes nothing: a checkpoint has what trains, and no frozen parameter (as of a model
+        under adapters). Returns the folder and the client_state, or (None, None) where there is no ``latest``. Raises
         :class:`sluice.StorageError` for a checkpoint of another model.
         """
-        if load_module_only or not load_module_strict or not load_optimizer_states or custom_load_fn is not None:
+        if load_module_only or not load_optimizer_states or custom_load_fn is not None:
             raise ValueError("a checkpoint is loaded as a whole: weights with their optimizer states")
         name = latest_tag(load_dir) if tag is None else str(tag)
         if name is None:

@@ -207,11 +207,3 @@ def test_a_client_state_that_cannot_be_pickled_leaves_no_checkpoint(tmp_path: Pa
         engine.save_checkpoint(str(tmp_path), "bad", client_state={"f": lambda: None})
     assert list((tmp_path / "bad").iterdir()) == []
     engine.destroy()
-
-
-def test_a_checkpoint_is_loaded_strictly(tmp_path: Path) -> None:
-    engine = engine_of(make(blocks=1))
-    engine.save_checkpoint(str(tmp_path))
-    with pytest.raises(ValueError, match="loaded as a whole"):
-        engine.load_checkpoint(str(tmp_path), load_module_strict=False)
-    engine.destroy()
