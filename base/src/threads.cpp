@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kBackgroundNice = 10;  // more than others: a tenth of their weight
 constexpr int kMostNice = 19;
-const std::string kHowToRaise =
+constexpr const char* kHowToRaise =
     "; a control group may have a lower pids.max. Raise the limit (ulimit -u; --pids-limit of a "
     "container; TasksMax= of a service)";
 

@@ -140,6 +140,7 @@ class OffloadedModel:
         self.model = model
         self.units = find_units(model, units)
         self.parameters = parameters_of(self.units)
+        self._known = frozenset(self.parameters.values())  # looked at in each step
         settings: dict[str, Any] = {} if optimizer is None else {"optimizer": optimizer}
         if not has_schedule:
             settings["scheduler"] = None
@@ -249,9 +250,8 @@ class OffloadedModel:
 
     def check_parameters(self) -> None:
         """Raises ValueError for a parameter that came into the model later and wants to be trained: no unit has it."""
-        known = set(self.parameters.values())
         for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad and parameter not in known and not has_no_elements(parameter):
+            if parameter.requires_grad and parameter not in self._known and not has_no_elements(parameter):
                 raise ValueError(
                     f"parameter {name} came into the model after the engine, which does not train it: add, replace or resize layers before"
                 )
