@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <json/json.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +7,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "json_text.hpp"
 #include "safetensors_format.hpp"
 #include "sluice/models/safetensors.hpp"
 
@@ -73,7 +73,7 @@ class HeaderReader {
       : path_(path), data_begin_bytes_(data_begin_bytes), data_bytes_(data_bytes) {}
 
   std::vector<HeaderEntry> entries(const std::string& header) const {
-    const Json::Value root = parse(header);
+    const Json::Value root = parse_json(path_, "the header", header);
     if (!root.isObject()) throw StorageError(path_, "the header is not a JSON object");
     std::vector<HeaderEntry> found;
     for (const std::string& name : root.getMemberNames()) {
@@ -86,22 +86,6 @@ class HeaderReader {
  private:
   [[noreturn]] void fail(const std::string& name, const std::string& what) const {
     throw StorageError(path_, "tensor " + name + ": " + what);
-  }
-
-  Json::Value parse(const std::string& header) const {
-    Json::CharReaderBuilder builder;
-    Json::CharReaderBuilder::strictMode(&builder.settings_);
-    const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
-    Json::Value root;
-    std::string problems;
-    bool parsed = false;
-    try {
-      parsed = reader->parse(header.data(), header.data() + header.size(), &root, &problems);
-    } catch (const Json::Exception& error) {  // nested too deeply
-      problems = error.what();
-    }
-    if (!parsed) throw StorageError(path_, "the header is no valid JSON: " + problems);
-    return root;
   }
 
   HeaderEntry entry(const std::string& name, const Json::Value& value) const {
@@ -190,10 +174,6 @@ std::string read_header(int fd, const std::string& path, std::uint64_t file_byte
   }
   std::uint64_t header_bytes = 0;
   read_exactly(fd, path, std::as_writable_bytes(std::span(&header_bytes, 1)), 0);
-  if (path.ends_with(".index.json"))
-    throw StorageError(path,
-                       "is an index of weights in several files, which are not read: export "
-                       "them without --max-shard-size");
   if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kHeaderLengthBytes) {
     throw StorageError(path, "is no safetensors file, or truncated: it claims a header of " +
                                  std::to_string(header_bytes) + " bytes, and has " +
@@ -215,10 +195,10 @@ SafetensorsReader::SafetensorsReader(const std::string& path)
   struct stat info {};
   SLUICE_SYSCALL(::fstat(fd_.get(), &info), path);
   if (!S_ISREG(info.st_mode)) throw StorageError(path, "is not a regular file");
-  const auto file_bytes = static_cast<std::uint64_t>(info.st_size);
-  const std::string header = read_header(fd_.get(), path, file_bytes);
+  file_bytes_ = static_cast<std::uint64_t>(info.st_size);
+  const std::string header = read_header(fd_.get(), path, file_bytes_);
   const std::uint64_t data_begin_bytes = kHeaderLengthBytes + header.size();
-  const HeaderReader reader(path_, data_begin_bytes, file_bytes - data_begin_bytes);
+  const HeaderReader reader(path_, data_begin_bytes, file_bytes_ - data_begin_bytes);
   for (HeaderEntry& entry : reader.entries(header)) {
     if (const auto dtype = dtype_of(entry.dtype)) {
       entry.tensor.dtype = *dtype;

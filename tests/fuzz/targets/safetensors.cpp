@@ -1,10 +1,11 @@
-// The header of a safetensors file. It begins with its length; so each input is also given the
-// length that fits its JSON text.
+// The header of a safetensors file, and the index of several. A header begins with its length; so
+// each input is also given the length that fits its JSON text.
 #include "sluice/models/safetensors.hpp"
 
 #include <cstring>
 #include <vector>
 
+#include "sluice/models/weight_reader.hpp"
 #include "target.hpp"
 
 namespace sluice::fuzz {
@@ -15,6 +16,11 @@ void read_ends(const models::SafetensorsReader& reader, const models::TensorEntr
   std::vector<float> values(count == 0 ? 0 : 1);
   reader.read_fp32(tensor, 0, values);
   reader.read_fp32(tensor, count - values.size(), values);
+}
+
+void read_index(std::string_view bytes) {
+  const std::string path = write_input("weights.safetensors.index.json", bytes);
+  read_or_refuse([&] { const models::WeightReader reader(path); });
 }
 
 void read_file(std::string_view bytes) {
@@ -32,6 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace sluice::fuzz;
   std::string bytes(text_of(data, size_bytes));
   read_file(bytes);
+  read_index(bytes);
   constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
   const std::size_t end = bytes.rfind('}');
   if (end == std::string::npos || end < kLengthBytes) return 0;

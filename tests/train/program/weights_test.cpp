@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "train_support.hpp"
 
 namespace sluice::test {
@@ -36,6 +38,40 @@ TEST(Weights, ExportedAndReadInAgainGiveTheSameEvaluation) {
   EXPECT_EQ(text.exit_code, 0) << text.err;
   EXPECT_EQ(text.out.rfind("the step", 0), 0U) << text.out;
   EXPECT_GE(text.out.size(), 8 + 40U);
+}
+
+// Files of 40 KB at most, by their index and by their folder, in place of one file.
+TEST(Weights, InSeveralFilesAreTheSame) {
+  TrainFolder folder;
+  folder.set({});
+  ASSERT_EQ(folder.train("trained", 5, {"--eval-fraction", "0.1"}).exit_code, 0);
+  std::filesystem::create_directory(folder.path("shards"));
+  const std::string one = folder.path("one.safetensors");
+  const std::string out = folder.path("shards/model.safetensors");
+  ASSERT_EQ(run_sluice({"export", folder.swap(), "--out", one}).exit_code, 0);
+  ASSERT_EQ(
+      run_sluice({"export", folder.swap(), "--out", out, "--max-shard-size", "40KB"}).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(out));
+  const auto generated = [&](const std::string& weights) {
+    const ProgramResult result =
+        run_sluice({"generate", "--model", folder.model(), "--prompt", "the step",
+                    "--max-new-tokens", "40", "--seed", "3", "--weights", weights});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const std::string expected = generated(one);
+  for (const std::string& weights : {out + ".index.json", folder.path("shards")}) {
+    SCOPED_TRACE(weights);
+    folder.clear_swap();
+    const ProgramResult evaluated =
+        folder.train("evaluated", 0, {"--eval-fraction", "0.1", "--init", weights});
+    ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+    EXPECT_EQ(eval_loss(folder, "evaluated"), eval_loss(folder, "trained"));
+    EXPECT_EQ(generated(weights), expected);
+  }
+  folder.clear_swap();
+  expect_refused(folder.train("report", 1, {"--init", folder.swap()}), 2,
+                 {folder.swap(), "holds neither model.safetensors nor"});
 }
 
 TEST(Weights, OfAnotherShapeAreRefusedByName) {

@@ -24,9 +24,11 @@ void add_generate(CLI::App& root, Building& building) {
   train::GenerateRequest& request = building.generate;
   add_text(command, "--model", "FILE", Need::required, "model, Hugging Face config.json (gpt2)",
            request.model_path);
-  add_text(command, "--weights", "FILE|RUN", Need::required,
-           "safetensors weights, or the directory of a run (its last committed step)",
-           request.weights_path);
+  add_text(
+      command, "--weights", "FILE|RUN", Need::required,
+      "safetensors weights (a file, an index or a folder), or the directory of a run (its last "
+      "committed step)",
+      request.weights_path);
   add_text(command, "--prompt", "TEXT", Need::required,
            "text to continue; its bytes are the tokens", request.prompt);
   add_option(command, "--max-new-tokens", "N", Need::optional, "tokens to generate (default 200)",

@@ -25,9 +25,11 @@ void add_run_options(CLI::App& command, Building& building, Need need) {
             "training data, a file or a folder: text read as bytes, uint16 tokens when named .bin, "
             "uint32 tokens when named .u32; may be given again",
             run.data_paths);
-  add_option(command, "--init", "WEIGHTS", Need::optional,
-             "start from these safetensors weights instead of random ones",
-             [&run](const std::string& text) { run.init_path = text; });
+  add_option(
+      command, "--init", "WEIGHTS", Need::optional,
+      "start from these safetensors weights instead of random ones: a file, an index of several "
+      "(*.index.json) or a folder with either",
+      [&run](const std::string& text) { run.init_path = text; });
   add_option(command, "--steps", "N", Need::optional,
              "train until step N, counted from the start also after --resume (default 1000)",
              [&run](const std::string& text) { run.steps = to_integer("--steps", text, 0); });
@@ -159,7 +161,7 @@ void describe_for_plan(CLI::App& command) {
   const std::pair<const char*, const char*> texts[] = {
       {"--data", "training data: files and lengths are checked, tokens only by training"},
       {"--epochs", "as --steps, for the steps of N epochs; needs --data"},
-      {"--init", "checked to be a file of safetensors weights"},
+      {"--init", "checked to be safetensors weights"},
       {"--steps", "adds how much all N steps write to the drive"},
       {"--seed", "checked; changes no plan"},
       {"--resume", "changes no plan"},

@@ -7,7 +7,7 @@
 #include "config/training_config.hpp"
 #include "files/input_file.hpp"
 
-#include "sluice/models/safetensors.hpp"
+#include "sluice/models/weight_reader.hpp"
 #include "sluice/train/run_data.hpp"
 
 namespace sluice::cli {
@@ -17,7 +17,7 @@ void require_files(const train::TrainRequest& run) {
   for (const std::string& path : run.tuned_paths) require_file("--config", path);
   require_file("--model", run.model_path);
   for (const std::string& path : run.data_paths) require_file_or_folder("--data", path);
-  if (run.init_path) require_file("--init", *run.init_path);
+  if (run.init_path) require_file_or_folder("--init", *run.init_path);
   if (run.evaluation.data_path) require_file_or_folder("--eval-data", *run.evaluation.data_path);
 }
 
@@ -25,7 +25,7 @@ std::optional<std::int64_t> check_data(const train::TrainRequest& run,
                                        const config::TrainConfig& config,
                                        const config::ModelConfig& model) {
   const train::Data data = train::open_data(run, config, model);
-  if (run.init_path) models::SafetensorsReader{*run.init_path};
+  if (run.init_path) models::WeightReader{*run.init_path};
   return train::asked_steps(run, data);
 }
 

@@ -21,6 +21,7 @@
 #include "sluice/models/philox.hpp"
 #include "sluice/models/saved_state.hpp"
 #include "sluice/models/state_reader.hpp"
+#include "sluice/models/weight_reader.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/directory_lock.hpp"
 #include "sluice/plan/machine.hpp"
@@ -36,7 +37,7 @@ constexpr std::uint64_t kTileCount = 1U << 20U;  // elements; whole checksum chu
 class WeightSource {
  public:
   WeightSource(const plan::Plan& shape, const std::string& path) {
-    if (!std::filesystem::is_directory(path)) {
+    if (!std::filesystem::is_directory(path) || models::is_weight_folder(path)) {
       file_.emplace(shape, 0, path);
       return;
     }

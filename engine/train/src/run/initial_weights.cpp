@@ -26,12 +26,12 @@ const typename Map::mapped_type* find_entry(const Map& entries, const std::strin
   return found == entries.end() ? nullptr : &found->second;
 }
 
-const models::TensorEntry* find_tensor(const models::SafetensorsReader& file,
-                                       const std::string& name) {
+const models::WeightReader::Tensor* find_tensor(const models::WeightReader& file,
+                                                const std::string& name) {
   return find_entry(file.tensors(), name);
 }
 
-std::string why_absent(const models::SafetensorsReader& file, const std::string& name) {
+std::string why_absent(const models::WeightReader& file, const std::string& name) {
   const std::string* const dtype = find_entry(file.skipped(), name);
   if (dtype == nullptr) return " is missing";
   return " has dtype " + *dtype + ", which is not supported; expected F32, BF16 or F16";
@@ -87,19 +87,20 @@ InitialWeights::InitialWeights(const plan::Plan& plan, std::uint64_t seed,
   Problems problems;
   for (const zero::UnitLayout& unit : plan.layouts) {
     for (const zero::ParamLayout& param : unit.params) {
-      const models::TensorEntry* tensor = find_tensor(*file_, param.name);
+      const models::WeightReader::Tensor* tensor = find_tensor(*file_, param.name);
       if (tensor == nullptr) {
         problems.add(param.name + " " + shape_text(param.shape) + why_absent(*file_, param.name));
-      } else if (tensor->shape != param.shape) {
-        problems.add(param.name + " is " + shape_text(tensor->shape) + ", the model has " +
+      } else if (tensor->entry.shape != param.shape) {
+        problems.add(param.name + " is " + shape_text(tensor->entry.shape) + ", the model has " +
                      shape_text(param.shape));
       }
-      if (tensor != nullptr) used.insert(tensor->name);
+      if (tensor != nullptr) used.insert(tensor->entry.name);
     }
   }
   for (const auto& [name, tensor] : file_->tensors()) {
     if (used.count(name) == 0 && !is_known_extra(name, plan.model.tie_word_embeddings))
-      problems.add(name + " " + shape_text(tensor.shape) + " belongs to no parameter of the model");
+      problems.add(name + " " + shape_text(tensor.entry.shape) +
+                   " belongs to no parameter of the model");
   }
   if (!problems.empty())
     throw StorageError(*path, "these weights are not of the model in --model:" + problems.text());
@@ -125,26 +126,26 @@ void InitialWeights::fill_from_file(std::size_t unit, std::uint64_t offset_count
     const std::uint64_t from = std::max(offset_count, param.offset_count);
     const std::uint64_t to = std::min(end, param.offset_count + param.count);
     if (from >= to) continue;
-    const models::TensorEntry& tensor = *find_tensor(*file_, param.name);
+    const models::WeightReader::Tensor& tensor = *find_tensor(*file_, param.name);
     const std::span<float> part = values.subspan(from - offset_count, to - from);
     file_->read_fp32(tensor, from - param.offset_count, part);
     check_finite(tensor, from - param.offset_count, part);
   }
 }
 
-void InitialWeights::check_finite(const models::TensorEntry& tensor, std::uint64_t offset_count,
-                                  std::span<const float> values) const {
+void InitialWeights::check_finite(const models::WeightReader::Tensor& tensor,
+                                  std::uint64_t offset_count, std::span<const float> values) const {
   const DType dtype = plan_.compute_dtype;
   const auto bad = std::find_if(values.begin(), values.end(),
                                 [&](float value) { return !is_finite_as(dtype, value); });
   if (bad == values.end()) return;
   const auto element = offset_count + static_cast<std::uint64_t>(bad - values.begin());
   std::ostringstream text;
-  text << "tensor " << tensor.name << " has the value " << *bad << " at element "
+  text << "tensor " << tensor.entry.name << " has the value " << *bad << " at element "
        << format_count(element) << ", which is non-finite"
        << (std::isfinite(*bad) ? " in " + std::string(name_of(dtype)) : "")
        << ": these weights cannot be used; repair the file, or export it anew";
-  throw StorageError(file_->path(), text.str());
+  throw StorageError(file_->path_of(tensor), text.str());
 }
 
 void initialise_states(RunResources& resources, std::uint64_t seed,

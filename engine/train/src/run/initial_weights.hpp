@@ -1,13 +1,13 @@
 #pragma once
-// InitialWeights: the master weights of a new run, from the model's initialisation or a safetensors
-// file.
+// InitialWeights: the master weights of a new run, from the model's initialisation or from
+// safetensors files.
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "sluice/models/safetensors.hpp"
+#include "sluice/models/weight_reader.hpp"
 #include "sluice/plan/plan.hpp"
 #include "step/run_resources.hpp"
 #include "update/state_updater.hpp"
@@ -17,9 +17,9 @@ namespace sluice::train {
 // Constant after construction: the fills may run on several threads at once.
 class InitialWeights {
  public:
-  // A file must have every parameter of the model in its shape (names with or without
-  // "transformer.") and nothing else. Otherwise throws StorageError listing parameters that are
-  // missing, unknown or of another shape.
+  // `path`: as models::WeightReader. It must have every parameter of the model in its shape (names
+  // with or without "transformer.") and nothing else. Otherwise throws StorageError listing
+  // parameters that are missing, unknown or of another shape.
   InitialWeights(const plan::Plan& plan, std::uint64_t seed,
                  const std::optional<std::string>& path);
   // Fills elements from `offset_count` on of a unit's shard. The fill throws StorageError for a
@@ -29,12 +29,12 @@ class InitialWeights {
  private:
   void fill_from_file(std::size_t unit, std::uint64_t offset_count, std::span<float> values) const;
 
-  void check_finite(const models::TensorEntry& tensor, std::uint64_t offset_count,
+  void check_finite(const models::WeightReader::Tensor& tensor, std::uint64_t offset_count,
                     std::span<const float> values) const;
 
   const plan::Plan& plan_;
   const std::uint64_t seed_;
-  std::optional<models::SafetensorsReader> file_;
+  std::optional<models::WeightReader> file_;
 };
 
 // Brings initial states to their homes: master weights as above, moments of zero. Blocks.

@@ -3,7 +3,6 @@
 #include <torch/version.h>
 
 #include <chrono>
-#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "run/run_settings.hpp"
 #include "saved/rank_places.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/models/weight_reader.hpp"
 #include "sluice/plan/make_plan.hpp"
 
 namespace sluice::train {
@@ -53,7 +53,7 @@ std::string asked_text(const TrainRequest& request, const RunSetup& setup) {
 }
 
 void compare_inputs(const TrainRequest& request, RankGroup& ranks, const Configuration& loaded,
-                    const RunSetup& setup) {
+                    const RunSetup& setup, const std::string& weights) {
   if (ranks.size() == 1) return;
   std::string configuration = text_of_file(request.config_path);
   for (const std::string& tuned : request.tuned_paths) configuration += text_of_file(tuned);
@@ -67,8 +67,7 @@ void compare_inputs(const TrainRequest& request, RankGroup& ranks, const Configu
        {"model (--model)", config::canonical_model_text(loaded.model)},
        {"training data (--data)", data.train ? data.train->identity() : ""},
        {"held-out data (--eval-data)", data.separate_eval ? data.separate_eval->identity() : ""},
-       {"file of initial weights (--init)",
-        request.init_path ? std::to_string(std::filesystem::file_size(*request.init_path)) : ""},
+       {"size of the initial weights (--init)", weights},
        {"request (seed, steps, epochs, --resume, --placement, evaluation)",
         asked_text(request, setup)}});
 }
@@ -80,16 +79,19 @@ RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const std::at
   started("reading the files");
   Configuration loaded;
   RunSetup setup;
+  std::string weights;
   ranks.together("reading the files of the run", [&] {
     loaded = load_configuration(request);
     setup.identity.seed = loaded.train.sluice.seed =
         request.seed.value_or(loaded.train.sluice.seed);
     setup.data = open_data(request, loaded);
+    if (request.init_path)
+      weights = std::to_string(models::WeightReader(*request.init_path).file_bytes());
     setup.total_steps = total_steps(request, setup.data);
     check_schedule(loaded.train, setup.total_steps);
     check_directories(loaded.train, request.placement);
   });
-  compare_inputs(request, ranks, loaded, setup);
+  compare_inputs(request, ranks, loaded, setup, weights);
   setup.source =
       find_source(loaded.train, request.placement, request.resume ? Resume::yes : Resume::no,
                   setup.held, ranks.control(), {std::chrono::seconds(request.wait_seconds), &stop});

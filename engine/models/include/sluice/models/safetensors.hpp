@@ -32,6 +32,7 @@ class SafetensorsReader {
   // file, is truncated, or its header's ranges overlap or leave the file.
   explicit SafetensorsReader(const std::string& path);
   const std::string& path() const { return path_; }
+  std::uint64_t file_bytes() const { return file_bytes_; }  // with the header
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
   // Tensors of unsupported data types: name to the file's data type.
   const std::map<std::string, std::string>& skipped() const { return skipped_; }
@@ -43,6 +44,7 @@ class SafetensorsReader {
  private:
   std::string path_;
   UniqueFd fd_;
+  std::uint64_t file_bytes_ = 0;
   std::map<std::string, TensorEntry> tensors_;
   std::map<std::string, std::string> skipped_;  // name -> data type
 };

@@ -74,7 +74,8 @@ class TrainObserver {
 
 struct GenerateRequest {
   std::string model_path;
-  std::string weights_path;  // a safetensors file, or a run: a directory with a committed state
+  // As models::WeightReader, or a run: a directory with a committed state.
+  std::string weights_path;
   std::string prompt;
   std::int64_t max_new_tokens = 200;
   double temperature = 0.8;  // 0: always the likeliest token
