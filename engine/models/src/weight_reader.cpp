@@ -43,8 +43,7 @@ std::string found_in(const std::string& path) {
 
 // An index has a line for each tensor: it is far smaller than a header may be.
 std::string text_of(const std::string& path) {
-  const UniqueFd fd(
-      SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path));
+  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path));
   struct stat info {};
   SLUICE_SYSCALL(::fstat(fd.get(), &info), path);
   if (!S_ISREG(info.st_mode)) throw StorageError(path, "is not a regular file");
@@ -55,7 +54,8 @@ std::string text_of(const std::string& path) {
   std::string text(static_cast<std::size_t>(info.st_size), '\0');
   std::size_t done = 0;
   while (done < text.size()) {
-    const ssize_t got = SLUICE_SYSCALL(::read(fd.get(), text.data() + done, text.size() - done), path);
+    const ssize_t got =
+        SLUICE_SYSCALL(::read(fd.get(), text.data() + done, text.size() - done), path);
     if (got == 0) throw StorageError(path, "became shorter while it was read");
     done += static_cast<std::size_t>(got);
   }
@@ -76,7 +76,8 @@ std::map<std::string, std::vector<std::string>> files_of_index(const std::string
   for (const std::string& name : root["weight_map"].getMemberNames()) {
     const Json::Value& file = root["weight_map"][name];
     if (!file.isString() || !is_plain_name(file.asString()))
-      throw StorageError(path, "tensor " + name + ": \"weight_map\" names no file of its directory");
+      throw StorageError(path,
+                         "tensor " + name + ": \"weight_map\" names no file of its directory");
     files[file.asString()].push_back(name);
   }
   return files;

@@ -85,10 +85,11 @@ std::string holder_of(int fd) {
   // Only exclusive holders leave their id. One that is gone is not the holder: then a reader is, or
   // a run in another process id namespace.
   const bool alive = pid > 0 && (::kill(pid, 0) == 0 || errno == EPERM);
-  return alive ? "run (process " + std::to_string(pid) + ")"
-               : std::string(
-                     "process, one that verifies or exports it, or one of another "
-                     "machine or container");
+  const std::string number = "run (process " + std::to_string(pid) + ")";
+  if (pid == ::getpid())
+    return number + ", which is this process itself, or one of that number in another container";
+  return alive ? number
+               : "process, one that verifies or exports it, or one of another machine or container";
 }
 
 [[noreturn]] void throw_locked(int fd, const std::string& directory) {

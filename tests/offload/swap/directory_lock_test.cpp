@@ -159,7 +159,8 @@ TEST(DirectoryLock, LeavesALockOfSomethingElseAsItIs) {
 
 TEST_F(SwapStoreTest, RefusesASecondStoreInOneProcess) {
   const auto store = create();
-  EXPECT_THAT(message_of<StorageError>([&] { create(); }), HasSubstr("in use by another run"));
+  EXPECT_THAT(message_of<StorageError>([&] { create(); }),
+              HasSubstr("which is this process itself"));
   update_all(*store, 1);
   store->commit(1, "{}");
   EXPECT_THROW(open(), StorageError);

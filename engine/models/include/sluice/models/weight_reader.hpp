@@ -28,9 +28,9 @@ class WeightReader {
   // `path`: a safetensors file, an index (*.index.json), whose files lie beside it, or a directory
   // as in is_weight_folder(), where model.safetensors comes first. With an index, only tensors that
   // it names are read, each from the file that it names.
-  // Throws as SafetensorsReader for each file. Throws StorageError when the index is not valid, names
-  // a file outside its directory, or a file lacks a tensor of the index; InvalidArgument for a
-  // directory without weights.
+  // Throws as SafetensorsReader for each file. Throws StorageError when the index is not valid,
+  // names a file outside its directory, or a file lacks a tensor of the index; InvalidArgument for
+  // a directory without weights.
   explicit WeightReader(const std::string& path);
 
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
