@@ -158,6 +158,14 @@ void throw_cuda_failed(CudaApi& api, cudaError_t error, const char* call,
   throw make_error(api, error, call, what_for);
 }
 
+bool has_reached(CudaApi& api, cudaEvent_t event, const std::string& what_for) {
+  const cudaError_t reached = api.event_query(event);
+  if (reached == cudaSuccess) return true;
+  if (reached != cudaErrorNotReady) throw_cuda_failed(api, reached, "event_query", what_for);
+  api.forget_error();
+  return false;
+}
+
 void log_cuda_failed(CudaApi& api, cudaError_t error, const char* call) noexcept {
   try {
     log(LogLevel::error, make_error(api, error, call, "a GPU").what());

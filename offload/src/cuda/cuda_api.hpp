@@ -73,6 +73,10 @@ std::unique_ptr<CudaApi> load_cuda_runtime(std::string& why_not);
 [[noreturn]] void throw_cuda_failed(CudaApi& api, cudaError_t error, const char* call,
                                     const std::string& what_for);
 
+// Whether the stream is past what the event recorded. "Not ready" becomes the thread's last error,
+// as other results do: it is forgotten. Throws as throw_cuda_failed().
+bool has_reached(CudaApi& api, cudaEvent_t event, const std::string& what_for);
+
 // Logs the error; for code that must not throw.
 void log_cuda_failed(CudaApi& api, cudaError_t error, const char* call) noexcept;
 

@@ -213,12 +213,7 @@ class GpuStream final : public DeviceStream {
                 kStream);
   }
   void mark_end() override { SLUICE_CUDA(*api_, event_record(end_.get(), stream_.get()), kStream); }
-  bool has_reached_end() override {
-    const cudaError_t reached = api_->event_query(end_.get());
-    if (reached == cudaErrorNotReady) return false;
-    if (reached != cudaSuccess) throw_cuda_failed(*api_, reached, "event_query", kStream);
-    return true;
-  }
+  bool has_reached_end() override { return has_reached(*api_, end_.get(), kStream); }
 
  private:
   static std::shared_ptr<CudaApi> use(std::shared_ptr<CudaApi> api, int index) {

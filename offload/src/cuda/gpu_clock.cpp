@@ -36,9 +36,7 @@ void GpuClock::set_reference() {
 }
 
 std::optional<GpuClock::Time> GpuClock::time_of(cudaEvent_t event) {
-  const cudaError_t reached = api_.event_query(event);
-  if (reached == cudaErrorNotReady) return std::nullopt;
-  if (reached != cudaSuccess) throw_cuda_failed(api_, reached, "event_query", kReadingClock);
+  if (!has_reached(api_, event, kReadingClock)) return std::nullopt;
   MutexLock lock(mutex_);
   if (std::chrono::steady_clock::now() - reference_at_ > kReferenceHolds) set_reference();
   float milliseconds = 0;  // below zero when the event was reached before the reference

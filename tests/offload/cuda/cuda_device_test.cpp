@@ -247,6 +247,8 @@ TEST_F(CudaDevice, KnowsWhetherAPointHasPassed) {
   fill(a, 7, gate);
   const ComputePoint point = device->mark_compute();
   EXPECT_FALSE(device->has_passed(point));
+  EXPECT_FALSE(device->time_of(device->mark_time()).has_value());
+  EXPECT_EQ(FakeCuda::last_error(), cudaSuccess);  // LibTorch asks after its own kernels
   gate.open();
   auto to = filled(kBytes, 0);
   device->begin_copy_out(to, a.device_span(), point).finish();

@@ -114,7 +114,12 @@ class FakeCuda final : public cuda::CudaApi {
     return "cudaError" + std::to_string(static_cast<int>(error));
   }
   std::string error_text(cudaError_t) override { return "a fault of the test"; }
-  void forget_error() override { enter("forget_error"); }
+  void forget_error() override {
+    enter("forget_error");
+    last_error_ = cudaSuccess;
+  }
+  // What the runtime would tell LibTorch on this thread after "not ready".
+  static cudaError_t last_error() { return last_error_; }
   cuda::Result driver_get_version(int* version) override {
     *version = driver_version;
     return enter("driver_get_version");
@@ -210,7 +215,8 @@ class FakeCuda final : public cuda::CudaApi {
   }
   cuda::Result event_query(cudaEvent_t event) override {
     if (const cudaError_t error = enter("event_query"); error != cudaSuccess) return error;
-    return (*recorded(event))->is_set() ? cudaSuccess : cudaErrorNotReady;
+    if ((*recorded(event))->is_set()) return cudaSuccess;
+    return last_error_ = cudaErrorNotReady;
   }
   cuda::Result event_synchronize(cudaEvent_t event) override {
     const std::shared_ptr<Recorded> state = *recorded(event);
@@ -309,6 +315,7 @@ class FakeCuda final : public cuda::CudaApi {
     return broken_ ? cudaErrorIllegalAddress : cudaSuccess;
   }
 
+  inline static thread_local cudaError_t last_error_ = cudaSuccess;
   const int file_;
   std::byte* device_ = nullptr;  // what callers see: not readable
   std::byte* shown_ = nullptr;   // the same memory
