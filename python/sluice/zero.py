@@ -35,9 +35,10 @@ def _given_parameters(given: Any) -> list[torch.Tensor]:
 class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]):
     """Inside the context the parameters have their whole values, in the data type that computes.
 
-    ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading; the end of the context raises
-    ValueError for a parameter that was written to, unless through ``.data``. 0: changes made inside the context
-    are kept, in the master weights too; with several ranks those of that rank. Parameters of no engine have their values
+    ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading. 0: changes made inside the context
+    are kept, in the master weights too, when the outermost context of the model has ended; with several ranks those of that
+    rank. The end of the context raises ValueError for another parameter that was written to, unless through ``.data``; one
+    rank alone has its values again then. Parameters of no engine have their values
     anyway. ``fwd_module``: for a context inside that module's forward; the parameters are registered with it
     (:func:`register_external_parameter`), so that backward has them too. Without it, no engine trains meanwhile.
     """
@@ -59,7 +60,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         self._modifier = modifier_rank
         self._gathered: list[tuple[torch.Tensor, Owner]] = []
         self._before: dict[int, torch.Tensor] = {}
-        self._versions: list[int] = []  # of what is gathered for reading
+        self._read: list[tuple[torch.Tensor, Owner, int]] = []  # what is gathered for reading, or beside it; its version
         self._entered = contextlib.ExitStack()  # leaves the units
 
     def __enter__(self) -> GatheredParameters:
@@ -77,24 +78,41 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         for parameter, owner in self._gathered:
             parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
             owner.model.shown[owner.name] += 1
-        self._versions = [parameter._version for parameter, _ in self._gathered] if self._modifier is None else []
+        self._read = [(*one, one[0]._version) for one in self._of_entered_units() if id(one[0]) not in self._before]
         return self
 
+    def _of_entered_units(self) -> Iterator[tuple[torch.Tensor, Owner]]:
+        for model, unit in dict.fromkeys((owner.model, owner.unit) for _, owner in self._gathered):
+            for name, parameter in model.units[unit].params:
+                yield parameter, Owner(model, name, unit)
+
     def __exit__(self, *error: Any) -> None:
-        written = [owner.name for (parameter, owner), version in zip(self._gathered, self._versions) if parameter._version != version]
+        models = list(dict.fromkeys(owner.model for _, owner in self._gathered))
+        given = {id(parameter) for parameter, _ in self._gathered}
         try:
-            changed = list(self._changed())
+            for owner, values in self._changed():
+                owner.model.changes[owner.name] = values
+            written = [
+                (parameter, owner)
+                for parameter, owner, version in self._read
+                if parameter._version != version and owner.name not in owner.model.changes
+            ]
         finally:
             for parameter, owner in self._gathered:
                 parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
                 owner.model.shown[owner.name] -= 1
             self._leave()
-        for owner, values in changed:
-            owner.model.loop.set_parameter(owner.name, values)
+        for parameter, owner in written:
+            if parameter.requires_grad and ranks.world_size() == 1:  # other ranks would not know of it
+                owner.model.unchanged.add(owner.name)
+        for model in models:
+            model.end_changes()
         if written and error[0] is None:
+            parameter, owner = written[0]
+            why = "which without modifier_rank is for reading" if id(parameter) in given else "which was not given it"
             raise ValueError(
-                f"parameter {written[0]} was written to inside GatheredParameters, which without modifier_rank is for reading: "
-                "modifier_rank=0 keeps the change"
+                f"parameter {owner.name} was written to inside GatheredParameters, {why}: modifier_rank=0 keeps the change of a "
+                "parameter that is given"
             )
 
     def _changed(self) -> Iterator[tuple[Owner, torch.Tensor]]:
@@ -108,7 +126,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 yield owner, values
 
     def _leave(self) -> None:
-        self._gathered, self._before = [], {}
+        self._gathered, self._before, self._read = [], {}, []
         self._entered.close()
 
 

@@ -162,6 +162,8 @@ class OffloadedModel:
         self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *model.buffers()]}
         self._hooks: list[Hooks | FullStateDicts] = []
         self.shown: collections.Counter[str] = collections.Counter()  # parameters, by open GatheredParameters
+        self.changes: dict[str, torch.Tensor] = {}  # made in those, to be set when the last one has ended
+        self.unchanged: set[str] = set()  # written to in those, and to have their values again
         with self.undone_on_error():
             self._begin(groups or [], commits=resume is not None)
 
@@ -266,6 +268,17 @@ class OffloadedModel:
         They are in CPU memory. ``names``: of what is asked for; None: everything.
         """
         return self._state_dicts.copies(None if names is None else set(names))
+
+    def end_changes(self) -> None:
+        """Sets the parameters that were changed inside GatheredParameters, when the last one has ended. Every rank calls it."""
+        if any(self.shown.values()):
+            return
+        changes, unchanged = self.changes, self.unchanged
+        self.changes, self.unchanged = {}, set()
+        for name in unchanged - changes.keys():
+            self.loop.set_master(name, self.loop.master(name))
+        for name, values in changes.items():
+            self.loop.set_parameter(name, values)
 
     def report(self) -> Report:
         """Bytes moved and seconds waited since the start, and the plan as data."""

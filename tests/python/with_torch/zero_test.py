@@ -135,6 +135,45 @@ def test_a_change_that_nothing_keeps_is_an_error() -> None:
     engine.destroy()
 
 
+def test_what_is_not_to_be_changed_has_its_values_again() -> None:
+    engine = engine_of(make())
+    block = engine.module.blocks[0]
+    names = ("norm.weight", "norm.bias")
+    before = [utils.safe_get_full_fp32_param(block.get_parameter(name)) for name in names]
+
+    def check() -> None:
+        for name, values in zip(names, before):
+            assert torch.equal(utils.safe_get_full_fp32_param(block.get_parameter(name)), values)
+            assert torch.equal(engine.module_state_dict()[f"blocks.0.{name}"], values)
+
+    beside = r"blocks\.0\.norm\.bias was written to inside GatheredParameters, which was not given it"
+    with pytest.raises(ValueError, match=beside), zero.GatheredParameters(block.norm.weight, modifier_rank=0), torch.no_grad():
+        block.norm.bias.fill_(5)
+    check()
+    with pytest.raises(ValueError, match="is for reading"), zero.GatheredParameters(block.norm), torch.no_grad():
+        block.norm.weight.fill_(5)
+    check()
+    with pytest.raises(OSError, match="first"), zero.GatheredParameters(block.norm), torch.no_grad():
+        block.norm.weight.fill_(5)
+        raise OSError("first")
+    check()
+    engine.destroy()
+
+
+@pytest.mark.parametrize("outer", [None, 0])
+def test_a_change_inside_another_context_is_kept(outer: int | None) -> None:
+    engine = engine_of(make())
+    norm = engine.module.blocks[0].norm
+    with zero.GatheredParameters(engine.module, modifier_rank=outer), torch.no_grad():
+        with zero.GatheredParameters(norm.weight, modifier_rank=0):
+            norm.weight.fill_(0.25)
+        assert torch.equal(norm.weight, torch.full((64,), 0.25))
+        assert norm.bias.numel() == 64
+    assert torch.equal(utils.safe_get_full_fp32_param(norm.weight), torch.full((64,), 0.25))
+    assert torch.equal(engine.module_state_dict()["blocks.0.norm.weight"], torch.full((64,), 0.25))
+    engine.destroy()
+
+
 def test_a_weight_that_its_forward_writes_is_refused() -> None:
     for kind in (torch.nn.Embedding, torch.nn.EmbeddingBag):
         model = torch.nn.Sequential(kind(10, 8, max_norm=1.0))

@@ -14,44 +14,34 @@ Confined to the thread that trains, and PyTorch's thread of a backward while tha
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch._C._functorch import TransformType
 from torch._compile import _disable_dynamo
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 
 from ..units import Unit
 from ..watched_loop import WatchedLoop
+from .inputs import Inputs, tensors_in
 from .watched import unwatch, watch
 
 log = logging.getLogger("sluice")
 
-_DEPTH = 6  # of containers that are searched for tensors
-
-
-def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
-    """The tensors of an output: in tuples, lists, dicts, dataclasses and the attributes of objects."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth == 0 or isinstance(value, (nn.Module, str, bytes, int, float, bool, type(None), torch.dtype, torch.device)):
+def _refuse_transforms() -> None:
+    """Raises ValueError inside torch.func's transforms that differentiate: weights are gone when these look at them again."""
+    if torch._C._functorch.maybe_current_level() is None:
         return
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item, depth - 1)
-    elif isinstance(value, (tuple, list, set)):
-        for item in value:
-            yield from tensors_in(item, depth - 1)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for part in dataclasses.fields(value):
-            yield from tensors_in(getattr(value, part.name, None), depth - 1)
-    elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
-        for item in vars(value).values():
-            yield from tensors_in(item, depth - 1)
+    for transform in retrieve_all_functorch_interpreters():
+        if transform.key() in (TransformType.Grad, TransformType.Jvp):
+            raise ValueError(
+                "torch.func.grad, vjp, jvp, jacrev, jacfwd and hessian are not possible with a model over memory tiers, whose "
+                "weights come and go: torch.autograd.grad and torch.autograd.functional.jacobian are"
+            )
 
 
 class _Call:
@@ -64,15 +54,7 @@ class _Call:
         self.weights_version = weights_version
         self.is_open = False
         self.has_entered = not state.is_held
-        self.inputs: list[tuple[torch.Tensor, torch.Tensor, int]] = []  # a caller's, its stand-in, and that one's version
-
-    def changed_inputs(self) -> list[torch.Tensor]:
-        """The caller's tensors that the forward has changed in place. Their graph becomes that of their stand-ins."""
-        inputs, self.inputs = self.inputs, []
-        return [tensor.copy_(stand_in) for tensor, stand_in, version in inputs if stand_in._version != version]
-
-    def is_input(self, value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and any(value is one or value._base is one for _, one, _ in self.inputs)
+        self.inputs: Inputs | None = None  # in a forward with gradients
 
 
 class _State:
@@ -87,34 +69,6 @@ class _State:
         self.open_calls = 0  # in backward
         self.is_borrowed = False  # another module's forward uses its parameters
         self.is_held = False  # entered for several forwards
-
-
-class _EndOfBackward(torch.autograd.Function):
-    """Its backward runs when the gradients of a unit's inputs are there."""
-
-    @staticmethod
-    def forward(ctx: Any, hooks: Hooks, call: _Call, are_apart: bool, *inputs: torch.Tensor) -> Any:
-        ctx.hooks, ctx.call = hooks, call
-        # A stand-in may be changed in place, and has the memory of its input. The graph of another input in that memory would
-        # not know of the change, so PyTorch's error stays for those.
-        return tuple(tensor.data for tensor in inputs) if are_apart else inputs
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        ctx.hooks.close(ctx.call)
-        return (None, None, None, *gradients)
-
-
-class _Returned(torch.autograd.Function):
-    """An input that a unit returns. PyTorch refuses to change it in place: the input's own graph would not know of it."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return gradient
 
 
 class Hooks:
@@ -135,15 +89,17 @@ class Hooks:
             before = functools.partial(self._before_forward, state)
             after = functools.partial(self._after_forward, state)
             self._handles.append(unit.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
-            self._handles.append(unit.module.register_forward_hook(after, always_call=True))
+            self._handles.append(unit.module.register_forward_hook(after, with_kwargs=True, always_call=True))
             if unit.module._parameters:
                 watch(unit.module, functools.partial(self._parameter_used, state))
                 self._watched.append(unit.module)
         # The last one of those that come first: before the hook of a unit that is the model itself.
         self._handles.append(model.register_forward_pre_hook(self._before_model, prepend=True))
         self._handles.append(model.register_forward_hook(self._after_model, always_call=True))
+        model.zero_grad = self._zero_grad  # type: ignore[method-assign]
 
     def remove(self) -> None:
+        self.model.__dict__.pop("zero_grad", None)
         for module in self._watched:
             unwatch(module)
         self._watched.clear()
@@ -154,6 +110,7 @@ class Hooks:
     # Forward
 
     def _before_model(self, module: nn.Module, args: Any) -> None:
+        _refuse_transforms()
         self.recover()
         if not self._in_backward:
             self.leave_forwards()  # of a call that an exception ended
@@ -192,6 +149,7 @@ class Hooks:
     # torch.compile of a unit's module traces its hooks too, and these are not to be traced.
     @_disable_dynamo
     def _before_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        _refuse_transforms()
         self.recover()
         if state.open_calls > 0:  # activations are computed again, inside the unit's backward
             state.entered.append(None)
@@ -203,40 +161,28 @@ class Hooks:
             self.loop.enter(state.index, graded or self.model.training)
         state.entered.append(call)
         self._is_changing = False
-        return self._mark_inputs(call, args, kwargs) if graded else None
-
-    def _mark_inputs(self, call: _Call, args: Any, kwargs: Any) -> Any:
-        if not kwargs and all(isinstance(arg, torch.Tensor) for arg in args):
-            leaves, spec = list(args), None
-        else:
-            leaves, spec = tree_flatten((args, kwargs))
-        inputs = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
-        if not inputs:
+        if not graded:
             return None
-        bases = {id(tensor if tensor._base is None else tensor._base) for tensor in inputs.values()}
-        stand_ins = dict(zip(inputs, _EndOfBackward.apply(self, call, len(bases) == len(inputs), *inputs.values())))
-        call.inputs = [(tensor, stand_ins[key], stand_ins[key]._version) for key, tensor in inputs.items()]
-        leaves = [stand_ins.get(id(leaf), leaf) for leaf in leaves]
-        return (tuple(leaves), kwargs) if spec is None else tree_unflatten(leaves, spec)
+        call.inputs = Inputs(args, kwargs)
+        return call.inputs.mark(args, kwargs, functools.partial(self.close, call))
 
     @_disable_dynamo
-    def _after_forward(self, state: _State, module: nn.Module, args: Any, output: Any) -> Any:
+    def _after_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         if not state.entered:  # entering it has failed
             return None
         call = state.entered[-1]
         replaced = None
-        if call is not None and torch.is_grad_enabled():
-            if any(map(call.is_input, tensors_in(output))):
-                replaced = output = tree_map(lambda leaf: _Returned.apply(leaf) if call.is_input(leaf) else leaf, output)
-            for tensor in [*tensors_in(output), *call.changed_inputs()]:
-                if tensor.requires_grad:
-                    tensor.register_hook(functools.partial(self._before_backward, call))
+        if call is not None and call.inputs is not None:
+            inputs, call.inputs = call.inputs, None
+            replaced, made = inputs.finish(args, kwargs, output)
+            for tensor in made:
+                tensor.register_hook(functools.partial(self._before_backward, call))
         self._is_changing = True
         state.entered.pop()
         if call is not None and call.has_entered:
             self.loop.leave(state.index)
         self._is_changing = False
-        return replaced
+        return replaced if replaced is not output else None
 
     # Layer by layer
 
@@ -334,6 +280,10 @@ class Hooks:
         """Drops the gradients of the step so far. Nothing where no backward has come since step() counted a micro-batch."""
         self.recover()
         self.loop.drop_gradients()
+
+    def _zero_grad(self, set_to_none: bool = True) -> None:
+        """Module.zero_grad of the model: drops the gradients of the step so far."""
+        self.drop_gradients()
 
     def leave_forwards(self) -> None:
         """Leaves the units whose forward an exception ended: PyTorch calls no hook after a KeyboardInterrupt.

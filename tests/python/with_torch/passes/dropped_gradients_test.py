@@ -33,6 +33,37 @@ def assert_equal_weights(model: nn.Module, plain: nn.Module) -> None:
         torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-5, atol=1e-7)
 
 
+def test_the_models_own_zero_grad_drops_gradients() -> None:
+    model = mlp()
+    plain, plain_optimizer = plain_of(model)
+    optimizer = sluice.offload(model, config())
+    for number in range(3):
+        for each, steps in ((model, optimizer), (plain, plain_optimizer)):
+            each(data(number)).sum().backward()
+            each.zero_grad()
+            each(data(number + 10)).square().sum().backward()
+            steps.step()
+            each.zero_grad()
+    assert_equal_weights(model, plain)
+    optimizer.close()
+    assert "zero_grad" not in vars(model)
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacrev, torch.func.jacfwd, torch.func.hessian])
+def test_a_transform_that_differentiates_is_refused_and_changes_nothing(transform: Callable[..., Any]) -> None:
+    model = mlp()
+    plain, plain_optimizer = plain_of(model)
+    optimizer = sluice.offload(model, config())
+    with pytest.raises(ValueError, match=r"torch\.autograd\.grad"):
+        transform(lambda x: model(x).sum())(data(0))
+    torch.testing.assert_close(torch.func.vmap(model)(data(1)), plain(data(1)))
+    for each, steps in ((model, optimizer), (plain, plain_optimizer)):
+        each(data(2)).square().sum().backward()
+        steps.step()
+    assert_equal_weights(model, plain)
+    optimizer.close()
+
+
 Start = Callable[[nn.Module], Any]
 # Each has zero_grad() and step(), as an optimizer of PyTorch.
 STARTS: dict[str, Start] = {"offload": lambda model: sluice.offload(model, config()), "engine": engine_of}

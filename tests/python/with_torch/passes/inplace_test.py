@@ -77,7 +77,40 @@ class OnlyTheInput(TwoInputs):
         return self.head(self.norm(x))
 
 
-MODELS = [Rectified, OfViews, TwoInputs, OnlyTheInput]
+class Stream(Rectified):
+    """Blocks add to the tensor that they get, and return it."""
+
+    class Inner(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x += self.down(torch.sin(self.up(self.norm(x.clone()))))
+            return x
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids) + self.position
+        for block in self.blocks:
+            x = block(x)
+        x *= 0.5
+        return self.head(self.norm(x))
+
+
+class ValuesOnly(Rectified):
+    """Blocks change values and no graph, of a tensor whose old values nothing needs."""
+
+    class Inner(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                x.clamp_(-1, 1)
+            x.detach().mul_(0.5)
+            return super().forward(x)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids) + self.position
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+MODELS = [Rectified, OfViews, TwoInputs, OnlyTheInput, Stream, ValuesOnly]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -100,6 +133,41 @@ def test_gradients_of_changed_inputs_are_those_of_pytorch(model: type[nn.Module]
     for name, parameter in engine.module.named_parameters():
         gradient = sluice.utils.safe_get_full_grad(parameter)
         torch.testing.assert_close(gradient, plain.get_parameter(name).grad, rtol=1e-5, atol=1e-7)
+    engine.destroy()
+
+
+class TooEarly(Tied):
+    """Changes the input of a unit that needs it in backward."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids) + self.position
+        for block in self.blocks:
+            x += block(x)
+        return self.head(self.norm(x))
+
+
+class TooEarlyInAView(TooEarly):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids) + self.position
+        x[:, 1:] += self.blocks[0](x[:, 1:])
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize("model", [TooEarly, TooEarlyInAView])
+def test_a_change_of_what_backward_needs_is_pytorchs_error(model: type[nn.Module]) -> None:
+    ids, targets = batch(0)
+    engine = engine_of(make(model))
+    for forward in (make(model), engine):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss_of(forward(ids), targets).backward()
+    engine.destroy()
+
+
+def test_a_leaf_that_a_unit_changes_is_pytorchs_error() -> None:
+    engine = engine_of(make(Stream))
+    for model in (make(Stream), engine.module):
+        with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+            model.blocks[0](torch.ones(2, WIDTH, requires_grad=True))
     engine.destroy()
 
 

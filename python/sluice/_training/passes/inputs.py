@@ -1,0 +1,144 @@
+"""A unit's inputs in the graph, and the tensors that its forward has made."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+_DEPTH = 6  # of containers that are searched for tensors
+_CHANGEABLE = (list, dict, collections.deque)  # a unit may put tensors into its caller's
+_WITHOUT_TENSORS = (nn.Module, str, bytes, int, float, bool, type(None), torch.dtype, torch.device)
+
+
+def tensors_in(value: Any, in_objects: bool = True, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
+    """The tensors in tuples, lists, dicts and dataclasses; with ``in_objects`` also in the attributes of other objects."""
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    if depth == 0 or isinstance(value, _WITHOUT_TENSORS):
+        return
+    parts: Any = ()
+    if isinstance(value, Mapping):
+        parts = list(value.values())
+    elif isinstance(value, (tuple, list, set, collections.deque)):
+        parts = value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, part.name, None) for part in dataclasses.fields(value)]
+    elif in_objects and hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
+        parts = list(vars(value).values())
+    for part in parts:
+        yield from tensors_in(part, in_objects, depth - 1)
+
+
+def swapped(value: Any, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """``value`` with other tensors. Lists and dicts stay the objects that they are; tuples and their like are made anew."""
+    if isinstance(value, torch.Tensor):
+        return swap(value)
+    if isinstance(value, _CHANGEABLE):
+        for key, part in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            new = swapped(part, swap)
+            if new is not part:
+                value[key] = new
+        return value
+    if isinstance(value, _WITHOUT_TENSORS):
+        return value
+    if type(value) is tuple:
+        new_tuple = tuple(swapped(part, swap) for part in value)
+        return value if all(new is part for new, part in zip(new_tuple, value)) else new_tuple
+    parts, spec = tree_flatten(value, is_leaf=lambda part: part is not value)
+    if len(parts) == 1 and parts[0] is value:
+        return value
+    new_parts = [swapped(part, swap) for part in parts]
+    return value if all(new is part for new, part in zip(new_parts, parts)) else tree_unflatten(new_parts, spec)
+
+
+class _EndOfBackward(torch.autograd.Function):
+    """Its backward runs when the gradients of a unit's inputs are there."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Inputs, close: Callable[[], None], are_apart: bool, *tensors: torch.Tensor) -> Any:
+        ctx.inputs, ctx.close = inputs, close
+        # A stand-in may be changed in place: it has the memory and the version of its input, so that PyTorch knows of a
+        # change by either side. The graph of another input in that memory would not, so PyTorch's error stays for those.
+        return tuple(tensor.detach() for tensor in tensors) if are_apart else tensors
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        ctx.close()
+        return (None, None, None, *gradients)
+
+
+class _View(torch.autograd.Function):
+    """A view of an input that a unit returns. PyTorch refuses to change it: the input's own graph would not know of it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient
+
+
+class Inputs:
+    """The inputs of one forward of a unit. Each one that needs a gradient has a stand-in, which the forward gets."""
+
+    __slots__ = ("_known", "_pairs")
+
+    def __init__(self, args: Any, kwargs: Any) -> None:
+        self._known = {id(tensor): tensor for tensor in tensors_in((args, kwargs), in_objects=False) if tensor.requires_grad}
+        self._pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by the stand-in: the caller's tensor, and that one
+
+    def mark(self, args: Any, kwargs: Any, close: Callable[[], None]) -> Any:
+        """The arguments with stand-ins; None without an input that needs a gradient. ``close``: called in backward, after
+        the gradients of all these inputs."""
+        leaves = args if not kwargs and all(isinstance(arg, torch.Tensor) for arg in args) else tree_flatten((args, kwargs))[0]
+        inputs = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
+        if not inputs:
+            return None
+        bases = {id(tensor if tensor._base is None else tensor._base) for tensor in inputs.values()}
+        stand_ins = dict(zip(inputs, _EndOfBackward.apply(self, close, len(bases) == len(inputs), *inputs.values())))
+        self._pairs = {id(stand_in): (inputs[key], stand_in) for key, stand_in in stand_ins.items()}
+        return swapped((args, kwargs), lambda tensor: stand_ins.get(id(tensor), tensor))
+
+    def finish(self, args: Any, kwargs: Any, output: Any) -> tuple[Any, list[torch.Tensor]]:
+        """After the forward: its output, and the tensors whose gradients begin the unit's backward.
+
+        The caller's tensors take the place of their stand-ins again. What a stand-in was changed to in place becomes the graph
+        of the caller's tensor, and a tensor that the unit has put into a list, a dict or another tensor of the caller is one
+        of those whose gradients are awaited.
+        """
+        pairs, self._pairs = self._pairs, {}
+        known, self._known = self._known, {}
+        made = [self._take_over(tensor, stand_in) for tensor, stand_in in pairs.values() if self._is_changed(stand_in)]
+
+        def callers(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) in pairs:
+                return pairs[id(tensor)][0]
+            return _View.apply(tensor) if tensor._base is not None and id(tensor._base) in pairs else tensor
+
+        if pairs:
+            swapped((args, kwargs), lambda tensor: pairs[id(tensor)][0] if id(tensor) in pairs else tensor)
+            output = swapped(output, callers)
+        given = {id(tensor) for tensor, _ in pairs.values()}
+        made += [tensor for tensor in tensors_in(output) if id(tensor) not in given]
+        made += [tensor for tensor in tensors_in((args, kwargs), in_objects=False) if id(tensor) not in known and id(tensor) not in pairs]
+        return output, [tensor for tensor in {id(tensor): tensor for tensor in made}.values() if tensor.requires_grad]
+
+    def _is_changed(self, stand_in: torch.Tensor) -> bool:
+        # PyTorch refuses to change those that are not apart, which are views.
+        return stand_in._base is None and getattr(stand_in.grad_fn, "inputs", None) is not self
+
+    @staticmethod
+    def _take_over(tensor: torch.Tensor, stand_in: torch.Tensor) -> torch.Tensor:
+        # The values are there already: only the graph changes, and what the unit has saved is not out of date.
+        with torch.autograd._unsafe_preserve_version_counter(tensor):  # type: ignore[attr-defined]
+            tensor.copy_(stand_in)
+        _ = tensor.grad_fn  # PyTorch makes that of a view here, and takes no hook before
+        return tensor
