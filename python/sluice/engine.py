@@ -20,7 +20,7 @@ from ._training.passes.layers import Layers
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import SluiceOptimizer, check_groups, groups_of, section_of
 from ._training.saved import checkpoint
-from ._training.saved.files import latest_tag, set_latest, tag_folder, write_weights
+from ._training.saved.files import latest_tag, set_latest, tag_folder
 from ._training.saved.optimizers import check_optimizer, warn_of_scheduler
 from ._training.schedule import scheduler_of
 from ._training.units import Choice
@@ -240,7 +240,7 @@ class SluiceEngine(EngineValues):
         """Sets the boundary by hand, from now on. A step may then have any number of micro-batches."""
         self._boundary = is_boundary
 
-    # Data, states, checkpoints
+    # Data, checkpoints
 
     def deepspeed_io(
         self,
@@ -267,48 +267,6 @@ class SluiceEngine(EngineValues):
             num_workers=num_local_io_workers or 0,
             drop_last=bool(self.loop.drop_last),
         )
-
-    def module_state_dict(
-        self,
-        destination: dict[str, Any] | None = None,
-        prefix: str = "",
-        keep_vars: bool = False,
-        exclude_frozen_parameters: bool = False,
-    ) -> dict[str, Any]:
-        """Copies of the weights, in the data type that computes, and of the buffers, by the model's names.
-
-        ``destination``: the dict to put them in. ``prefix``: of their names. ``keep_vars``: the parameters themselves, which
-        are empty between passes.
-        """
-        names = set(self.module.state_dict(keep_vars=True))
-        if exclude_frozen_parameters:
-            named = self.module.named_parameters(remove_duplicate=False)
-            names -= {name for name, parameter in named if not parameter.requires_grad}
-        values: Mapping[str, Any] = self.module.state_dict(keep_vars=True) if keep_vars else self._offloaded.state_dict(names)
-        made = {} if destination is None else destination
-        made.update({prefix + name: value for name, value in values.items() if name in names})
-        return made
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override,unused-ignore]
-        """As :meth:`module_state_dict`."""
-        return self.module_state_dict(*args, **kwargs)
-
-    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Any]:
-        return self.module_state_dict(exclude_frozen_parameters=exclude_frozen_parameters)
-
-    def save_16bit_model(
-        self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False
-    ) -> bool:
-        """Writes the weights to save_dir/save_filename with torch.save, or as safetensors by its ending. Returns True.
-
-        Raises OSError with the path, where the disk is full for example.
-        """
-        weights = self.module_state_dict(exclude_frozen_parameters=exclude_frozen_parameters)
-        if self.global_rank == 0:
-            write_weights(save_dir, save_filename, weights)
-        return True
-
-    save_fp16_model = save_16bit_model
 
     def save_checkpoint(
         self,
@@ -352,9 +310,9 @@ class SluiceEngine(EngineValues):
 
         ``load_module_strict`` False: buffers that only the checkpoint or the model has are left out. A checkpoint has what
         trains, and no frozen parameter (as of a model under adapters). Returns the folder and the client_state, or
-        (None, None) where there is no ``latest``. Raises :class:`sluice.StorageError` for a checkpoint that is damaged or of
-        another model. After an error the engine is as before, or says that the checkpoint was loaded in part only and
-        takes only another one.
+        (None, None) where there is no ``latest``. Raises ValueError for other groups or tags of ranks,
+        :class:`sluice.StorageError` for what is damaged or of another model. Then the engine is as before, or it was loaded
+        in part only and takes only another checkpoint.
         """
         if load_module_only or not load_optimizer_states or custom_load_fn is not None:
             raise ValueError("a checkpoint is loaded as a whole: weights with their optimizer states")
@@ -366,9 +324,6 @@ class SluiceEngine(EngineValues):
         folder = ranks.together(lambda: tag_folder(load_dir, name, exists=True))
         scheduler = self.lr_scheduler if load_lr_scheduler_states else None
 
-        def check(saved: dict[str, Any]) -> None:
-            check_optimizer(folder, saved, self.optimizer, scheduler)
-
         def take(saved: dict[str, Any]) -> None:
             self.loop.in_step = 0
             for key, value in saved["counters"].items():
@@ -378,7 +333,14 @@ class SluiceEngine(EngineValues):
                 scheduler.load_state_dict(saved["lr_scheduler"])
 
         keys = ("client_state", "buffers", "lr_scheduler", "optimizer", "counters")
-        saved = checkpoint.load(folder, self._offloaded, keys=keys, strict=load_module_strict, check=check, take=take)
+        saved = checkpoint.load(
+            folder,
+            self._offloaded,
+            keys=keys,
+            strict=load_module_strict,
+            check=lambda saved: check_optimizer(folder, saved, self.optimizer, scheduler),
+            take=take,
+        )
         return folder, saved["client_state"]
 
     def destroy(self) -> None:
