@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from ._training.passes.interrupts import interrupts_later
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import TierOptimizer, section_of
 from ._training.report import Report
+from ._training.saved import checkpoint
 from ._training.schedule import scheduler_of
 from ._training.units import Choice
 from .config import Config, Source, content_of
@@ -54,16 +56,25 @@ class OffloadedOptimizer(TierOptimizer):
         """Copies of the model's weights, in the data type that computes, and of its buffers."""
         return self._offloaded.state_dict()
 
-    def save_checkpoint(self, folder: str) -> None:
-        """Writes weights and states to folder/step-NNNNNNNN, and removes this run's older ones."""
-        self._offloaded.loop.save_checkpoint(folder)
+    def save_checkpoint(self, folder: str | os.PathLike[str]) -> None:
+        """Writes weights and states to folder/step-NNNNNNNN, buffers beside them, and removes this run's older ones.
 
-    def load_checkpoint(self, folder: str) -> int:
-        """Continues from the newest checkpoint in a folder. Returns its step."""
-        step = int(self._offloaded.loop.load_checkpoint(folder))
-        if self._schedule is not None:
-            self._schedule.follow_loop()
-        return step
+        Buffers are rank 0's. Raises OSError, :class:`sluice.StorageError`.
+        """
+        checkpoint.save(os.fspath(folder), self._offloaded, dict)
+
+    def load_checkpoint(self, folder: str | os.PathLike[str]) -> int:
+        """Continues from the newest checkpoint in a folder. Returns its step.
+
+        Raises :class:`sluice.StorageError` for one that is damaged or of another model, whose buffers count too.
+        """
+
+        def take(saved: dict[str, Any]) -> None:
+            if self._schedule is not None:
+                self._schedule.follow_loop()
+
+        checkpoint.load(os.fspath(folder), self._offloaded, take=take)
+        return self.steps
 
     def report(self) -> Report:
         """Bytes moved and seconds waited, and the plan as data. Shows itself as a table."""

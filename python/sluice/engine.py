@@ -14,12 +14,14 @@ from torch import nn
 from ._launcher import local_rank
 from ._refusals import missing, reason_of
 from ._training import batches, ranks
-from ._training.checkpoint_files import latest_tag, load_client, pack_client, set_buffers, tag_folder, write_client, write_weights
 from ._training.engine_values import EngineValues
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import SluiceOptimizer, check_groups, groups_of, section_of
+from ._training.saved import checkpoint
+from ._training.saved.files import latest_tag, set_latest, tag_folder
+from ._training.saved.optimizers import check_optimizer, warn_of_scheduler
 from ._training.schedule import scheduler_of
 from ._training.units import Choice
 from .config import Config, Source
@@ -83,6 +85,7 @@ class SluiceEngine(EngineValues):
         with self._offloaded.undone_on_error():
             self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
             self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, self._section("scheduler") if has_groups else None)
+            warn_of_scheduler(self.lr_scheduler, self.loop)
             self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         self.global_steps = int(self.loop.step)
@@ -237,7 +240,7 @@ class SluiceEngine(EngineValues):
         """Sets the boundary by hand, from now on. A step may then have any number of micro-batches."""
         self._boundary = is_boundary
 
-    # Data, states, checkpoints
+    # Data, checkpoints
 
     def deepspeed_io(
         self,
@@ -265,45 +268,6 @@ class SluiceEngine(EngineValues):
             drop_last=bool(self.loop.drop_last),
         )
 
-    def module_state_dict(
-        self,
-        destination: dict[str, Any] | None = None,
-        prefix: str = "",
-        keep_vars: bool = False,
-        exclude_frozen_parameters: bool = False,
-    ) -> dict[str, Any]:
-        """Copies of the weights, in the data type that computes, and of the buffers, by the model's names.
-
-        ``destination``: the dict to put them in. ``prefix``: of their names. ``keep_vars``: the parameters themselves, which
-        are empty between passes.
-        """
-        names = set(self.module.state_dict(keep_vars=True))
-        if exclude_frozen_parameters:
-            named = self.module.named_parameters(remove_duplicate=False)
-            names -= {name for name, parameter in named if not parameter.requires_grad}
-        values: Mapping[str, Any] = self.module.state_dict(keep_vars=True) if keep_vars else self._offloaded.state_dict(names)
-        made = {} if destination is None else destination
-        made.update({prefix + name: value for name, value in values.items() if name in names})
-        return made
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override,unused-ignore]
-        """As :meth:`module_state_dict`."""
-        return self.module_state_dict(*args, **kwargs)
-
-    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Any]:
-        return self.module_state_dict(exclude_frozen_parameters=exclude_frozen_parameters)
-
-    def save_16bit_model(
-        self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False
-    ) -> bool:
-        """Writes the weights to save_dir/save_filename with torch.save, or as safetensors by its ending. Returns True."""
-        weights = self.module_state_dict(exclude_frozen_parameters=exclude_frozen_parameters)
-        if self.global_rank == 0:
-            write_weights(save_dir, save_filename, weights)
-        return True
-
-    save_fp16_model = save_16bit_model
-
     def save_checkpoint(
         self,
         save_dir: str,
@@ -318,26 +282,19 @@ class SluiceEngine(EngineValues):
         written: they come from the model. Returns True; raises OSError, :class:`sluice.StorageError`.
         """
         name = f"global_step{self.global_steps}" if tag is None else str(tag)
-        folder = tag_folder(save_dir, name)
-        packed = ranks.together(lambda: self._packed(client_state))
-        self.loop.save_checkpoint(folder)
-        ranks.together(lambda: write_client(save_dir, name, packed, save_latest) if self.global_rank == 0 else None)
+        ranks.check_agreement({"the tag of save_checkpoint": name})
+        folder = ranks.together(lambda: tag_folder(save_dir, name))
+        checkpoint.save(folder, self._offloaded, lambda: self._beside_states(client_state))
+        ranks.together(lambda: set_latest(save_dir, name) if save_latest and self.global_rank == 0 else None)
         return True
 
-    def _packed(self, client_state: Mapping[str, Any] | None) -> bytes:
-        """What rank 0 writes beside the states."""
-        if self.global_rank > 0:
-            return b""
-        scheduler = None if self.lr_scheduler is None else self.lr_scheduler.state_dict()
-        return pack_client(
-            {
-                "client_state": dict(client_state or {}),
-                "buffers": {name: buffer.detach().to("cpu", copy=True) for name, buffer in self.module.named_buffers()},
-                "lr_scheduler": scheduler,
-                "optimizer": self.optimizer.state_dict(),
-                "counters": {key: getattr(self, key) for key in _COUNTERS},
-            }
-        )
+    def _beside_states(self, client_state: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {
+            "client_state": dict(client_state or {}),
+            "lr_scheduler": None if self.lr_scheduler is None else self.lr_scheduler.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "counters": {key: getattr(self, key) for key in _COUNTERS},
+        }
 
     def load_checkpoint(
         self,
@@ -351,26 +308,39 @@ class SluiceEngine(EngineValues):
     ) -> tuple[str | None, dict[str, Any] | None]:
         """Continues from load_dir/tag; without a tag from the one that ``latest`` names.
 
-        ``load_module_strict`` False changes nothing: a checkpoint has what trains, and no frozen parameter (as of a model
-        under adapters). Returns the folder and the client_state, or (None, None) where there is no ``latest``. Raises
-        :class:`sluice.StorageError` for a checkpoint of another model.
+        ``load_module_strict`` False: buffers that only the checkpoint or the model has are left out. A checkpoint has what
+        trains, and no frozen parameter (as of a model under adapters). Returns the folder and the client_state, or
+        (None, None) where there is no ``latest``. Raises ValueError for other groups or tags of ranks,
+        :class:`sluice.StorageError` for what is damaged or of another model. Then the engine is as before, or it was loaded
+        in part only and takes only another checkpoint.
         """
         if load_module_only or not load_optimizer_states or custom_load_fn is not None:
             raise ValueError("a checkpoint is loaded as a whole: weights with their optimizer states")
-        name = latest_tag(load_dir) if tag is None else str(tag)
+        name = ranks.together(lambda: latest_tag(load_dir) if tag is None else str(tag))
+        ranks.check_agreement({"the tag of load_checkpoint": name})
         if name is None:
             log.warning("no checkpoint is loaded: %s has no file latest; pass a tag", load_dir)
             return None, None
-        folder = tag_folder(load_dir, name, exists=True)
-        saved = load_client(folder)
-        self.loop.load_checkpoint(folder)
-        self.loop.in_step = 0
-        set_buffers(self.module, saved["buffers"])
-        for key, value in saved["counters"].items():
-            setattr(self, key, value)
-        self.optimizer.load_state_dict(saved["optimizer"])
-        if load_lr_scheduler_states and self.lr_scheduler is not None and saved["lr_scheduler"] is not None:
-            self.lr_scheduler.load_state_dict(saved["lr_scheduler"])
+        folder = ranks.together(lambda: tag_folder(load_dir, name, exists=True))
+        scheduler = self.lr_scheduler if load_lr_scheduler_states else None
+
+        def take(saved: dict[str, Any]) -> None:
+            self.loop.in_step = 0
+            for key, value in saved["counters"].items():
+                setattr(self, key, value)
+            self.optimizer.load_state_dict(saved["optimizer"])
+            if scheduler is not None and saved["lr_scheduler"] is not None:
+                scheduler.load_state_dict(saved["lr_scheduler"])
+
+        keys = ("client_state", "buffers", "lr_scheduler", "optimizer", "counters")
+        saved = checkpoint.load(
+            folder,
+            self._offloaded,
+            keys=keys,
+            strict=load_module_strict,
+            check=lambda saved: check_optimizer(folder, saved, self.optimizer, scheduler),
+            take=take,
+        )
         return folder, saved["client_state"]
 
     def destroy(self) -> None:

@@ -1,4 +1,4 @@
-"""What an engine says about itself, with DeepSpeed's names; and its calls that train nothing."""
+"""What an engine says about itself, with DeepSpeed's names; its weights as dicts and files; and its calls that train nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 from .offloaded import OffloadedModel
 from .report import Report
 from .optimizer import SluiceOptimizer
+from .saved.files import write_weights
 from .watched_loop import WatchedLoop
 from ..config import Config, Source, content_of
 
@@ -21,6 +22,8 @@ _DEEPSPEEDS_OPTIMIZERS = ("adagrad", "adam", "adamw", "lion")
 class EngineValues(nn.Module):
     """The part of an engine that trains nothing. Private: engines inherit it."""
 
+    module: nn.Module
+    global_rank: int
     loop: WatchedLoop
     optimizer: SluiceOptimizer
     _offloaded: OffloadedModel
@@ -174,3 +177,45 @@ class EngineValues(nn.Module):
     def report(self) -> Report:
         """Bytes moved and seconds waited since initialize(), and the plan as data. Shows itself as a table."""
         return self._offloaded.report()
+
+    def module_state_dict(
+        self,
+        destination: dict[str, Any] | None = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+        exclude_frozen_parameters: bool = False,
+    ) -> dict[str, Any]:
+        """Copies of the weights, in the data type that computes, and of the buffers, by the model's names.
+
+        ``destination``: the dict to put them in. ``prefix``: of their names. ``keep_vars``: the parameters themselves, which
+        are empty between passes.
+        """
+        names = set(self.module.state_dict(keep_vars=True))
+        if exclude_frozen_parameters:
+            named = self.module.named_parameters(remove_duplicate=False)
+            names -= {name for name, parameter in named if not parameter.requires_grad}
+        values: Mapping[str, Any] = self.module.state_dict(keep_vars=True) if keep_vars else self._offloaded.state_dict(names)
+        made = {} if destination is None else destination
+        made.update({prefix + name: value for name, value in values.items() if name in names})
+        return made
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override,unused-ignore]
+        """As :meth:`module_state_dict`."""
+        return self.module_state_dict(*args, **kwargs)
+
+    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Any]:
+        return self.module_state_dict(exclude_frozen_parameters=exclude_frozen_parameters)
+
+    def save_16bit_model(
+        self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False
+    ) -> bool:
+        """Writes the weights to save_dir/save_filename with torch.save, or as safetensors by its ending. Returns True.
+
+        Raises OSError with the path, where the disk is full for example.
+        """
+        weights = self.module_state_dict(exclude_frozen_parameters=exclude_frozen_parameters)
+        if self.global_rank == 0:
+            write_weights(save_dir, save_filename, weights)
+        return True
+
+    save_fp16_model = save_16bit_model

@@ -26,6 +26,7 @@ from .passes.layers import schedule_line
 from .optimizer import values_of
 from .owners import check_free, disown, own
 from .report import Report
+from .saved import buffers
 from .units import Choice, Unit, find_units, has_no_elements, parameters_of
 from .watched_loop import WatchedLoop
 
@@ -177,6 +178,8 @@ class OffloadedModel:
             for line in self.loop.notes:
                 log.info(line)
         self._first_step = int(self.loop.step)
+        if self._first_step > 0:
+            buffers.warn_of_missing("the state that the run resumes from", self.model)
         self.device = torch.device(self.loop.device)
         devices.move([*self.model.buffers(), *filter(has_no_elements, self.model.parameters())], self.device, self.dtype)
         self.hooks = Hooks(self.model, self.units, self.loop)

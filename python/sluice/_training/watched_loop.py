@@ -6,11 +6,12 @@ import contextlib
 import functools
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
+from .._errors import StorageError
 from . import ranks
 
 _SECONDS_BEFORE_SHOWN = 1.0
@@ -87,6 +88,7 @@ class WatchedLoop(Loop):
         self._pass = "forward"
         self.in_step = 0
         self.has_new_gradients = False  # of a backward that no step() has counted
+        self._in_part = ""  # a folder whose states are loaded, and not what is beside them
         self._bar = StepBar(sys.stderr) if show_progress else None
 
     if not TYPE_CHECKING:
@@ -98,6 +100,8 @@ class WatchedLoop(Loop):
             return functools.partial(self._with_all_ranks, name, found) if name in _OF_ALL_RANKS else found
 
     def _with_all_ranks(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        if name != "load_checkpoint":
+            self._check_whole()
         self._note(name)
         with ranks.inside():
             return call(*arguments)
@@ -128,7 +132,22 @@ class WatchedLoop(Loop):
                 "its engine when it begins again: make a new Trainer, with a new model"
             ) from None
 
+    @contextlib.contextmanager
+    def completing(self, folder: str) -> Iterator[None]:
+        """Inside, what is beside the states of a checkpoint is loaded. After an error the loop takes only another one."""
+        self._in_part = folder
+        yield
+        self._in_part = ""
+
+    def _check_whole(self) -> None:
+        if self._in_part:
+            raise StorageError(
+                f"{self._in_part} was loaded in part only, so states and what belongs to them are a mix of two steps: load "
+                "another checkpoint before anything else"
+            )
+
     def enter(self, unit: int, training: bool) -> None:
+        self._check_whole()
         self._note(f"{self._pass} of {self._names[unit]}")
         if self._bar is not None and training:
             self._bar.enter(self._loop.step + 1, self._names[unit])
@@ -164,6 +183,7 @@ class WatchedLoop(Loop):
             self._loop.forget_gradients()
 
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> StepResult:
+        self._check_whole()
         self._note("its end")
         if self._group is not None:
             self._group.step_values = groups

@@ -1,0 +1,106 @@
+"""The folder of a tag, `latest`, and files of weights, each whole at any moment."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+
+import torch
+
+from ..._errors import StorageError
+
+_LATEST = "latest"
+
+
+def tag_folder(save_dir: str | os.PathLike[str], tag: str, exists: bool = False) -> str:
+    """The folder of a tag; it is made, or has to exist."""
+    if not os.fspath(save_dir):
+        raise ValueError("the folder of checkpoints has an empty name")
+    if tag in ("", ".", "..") or "/" in tag:
+        raise ValueError(f"a tag is the name of a folder, and {tag!r} is none")
+    folder = os.path.join(save_dir, tag)
+    if not exists:
+        make_folder(folder)
+    elif not os.path.isdir(folder):
+        raise FileNotFoundError(2, "there is no checkpoint of this tag", folder)
+    return folder
+
+
+def make_folder(folder: str) -> None:
+    """With its parents. Their names survive loss of power: else what is written there could be out of reach."""
+    parent = os.path.dirname(os.path.abspath(folder))
+    if os.path.isdir(folder):
+        return
+    make_folder(parent)
+    os.makedirs(folder, exist_ok=True)
+    handle = os.open(parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace(path: str, write: Callable[[str], object]) -> None:
+    """Writes a file under another name, syncs it and renames it: at any moment the old or the new file is whole.
+
+    Raises OSError with the path: a full disk has no other place to say which file it was.
+    """
+    handle, draft = tempfile.mkstemp(dir=os.path.dirname(path), prefix=os.path.basename(path) + ".")
+    os.close(handle)
+    try:
+        write(draft)
+        with open(draft, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException as error:
+        os.unlink(draft)
+        # torch.save hides the error of its file behind one about its own positions.
+        cause = error if isinstance(error, OSError) else error.__context__
+        if isinstance(cause, OSError):
+            raise OSError(cause.errno, f"cannot write, {cause.strerror}", path) from error
+        raise
+
+
+def write_bytes(path: str, data: bytes) -> None:
+    def write(draft: str) -> None:
+        with open(draft, "wb") as file:
+            file.write(data)
+
+    replace(path, write)
+
+
+def set_latest(save_dir: str | os.PathLike[str], tag: str) -> None:
+    write_bytes(os.path.join(save_dir, _LATEST), tag.encode())
+
+
+def latest_tag(load_dir: str | os.PathLike[str]) -> str | None:
+    """What `latest` names; None where there is no such file. Raises StorageError for an empty one."""
+    path = os.path.join(load_dir, _LATEST)
+    try:
+        with open(path) as file:
+            tag = file.read().strip()
+    except FileNotFoundError:
+        return None
+    if not tag:
+        raise StorageError(f"{path} is empty and names no checkpoint: pass a tag, or write the name of its folder into the file")
+    return tag
+
+
+def write_weights(folder: str, name: str, weights: Mapping[str, torch.Tensor]) -> None:
+    """Writes weights with torch.save, or as safetensors by the name's ending, where a tied tensor has its first name."""
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, name)
+    if not name.endswith(".safetensors"):
+
+        def write(draft: str) -> None:
+            with open(draft, "wb") as file:
+                torch.save(dict(weights), file)
+
+        replace(path, write)
+        return
+    from safetensors.torch import save_file
+
+    first = {id(tensor): key for key, tensor in reversed(list(weights.items()))}
+    once = {key: tensor.contiguous() for key, tensor in weights.items() if first[id(tensor)] == key}
+    replace(path, lambda draft: save_file(once, draft, metadata={"format": "pt"}))
