@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from ._arguments import check
+from ._errors import wrong_type
 from ._training.passes.interrupts import interrupts_later
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import TierOptimizer, section_of
 from ._training.report import Report
 from ._training.schedule import scheduler_of
 from ._training.units import Choice
-from .config import Config, Source, content_of
+from .config import Config, Source, content_of, has_optimizer
 
 
 class OffloadedOptimizer(TierOptimizer):
@@ -54,13 +57,13 @@ class OffloadedOptimizer(TierOptimizer):
         """Copies of the model's weights, in the data type that computes, and of its buffers."""
         return self._offloaded.state_dict()
 
-    def save_checkpoint(self, folder: str) -> None:
+    def save_checkpoint(self, folder: str | os.PathLike[str]) -> None:
         """Writes weights and states to folder/step-NNNNNNNN, and removes this run's older ones."""
-        self._offloaded.loop.save_checkpoint(folder)
+        self._offloaded.loop.save_checkpoint(_path_of(folder))
 
-    def load_checkpoint(self, folder: str) -> int:
+    def load_checkpoint(self, folder: str | os.PathLike[str]) -> int:
         """Continues from the newest checkpoint in a folder. Returns its step."""
-        step = int(self._offloaded.loop.load_checkpoint(folder))
+        step = int(self._offloaded.loop.load_checkpoint(_path_of(folder)))
         if self._schedule is not None:
             self._schedule.follow_loop()
         return step
@@ -72,6 +75,12 @@ class OffloadedOptimizer(TierOptimizer):
     def close(self) -> None:
         """Waits for the last updates and gives memory and files back. The model's parameters stay empty."""
         self._offloaded.close()
+
+
+def _path_of(folder: str | os.PathLike[str]) -> str:
+    if not isinstance(folder, (str, os.PathLike)):
+        raise wrong_type("folder", folder, "a path")
+    return os.fspath(folder)
 
 
 def offload(
@@ -86,10 +95,10 @@ def offload(
     """Moves a model to the memory tiers of a configuration, for a loop of one's own. Returns its optimizer.
 
     The loop calls the model, ``loss.backward()`` and ``optimizer.step()``. Several backwards before a step add up: divide
-    the loss by their number. ``optimizer``: its formula, groups and values are taken over; without, the configuration's.
-    ``units``, ``resume`` and ``progress``: as in :func:`sluice.initialize`.
+    the loss by their number. ``optimizer``: its formula, groups and values are taken over; without, the configuration's,
+    which a model with a parameter that trains needs. ``units``, ``resume`` and ``progress``: as in :func:`sluice.initialize`.
 
-    Raises ConfigError, :class:`sluice.DoesNotFit`, OSError, MemoryError, and ValueError for fp16, whose loss scale needs
+    Raises ConfigError, :class:`sluice.DoesNotFit`, TypeError, OSError, MemoryError, and ValueError for fp16, whose loss scale needs
     the engine of :func:`sluice.initialize`.
 
     >>> optimizer = sluice.offload(model, "ds.json")
@@ -98,6 +107,9 @@ def offload(
     ...     loss.backward()
     ...     optimizer.step()
     """
+    check(module=module, resume=resume)
+    if optimizer is None and not has_optimizer(config) and any(each.requires_grad for each in module.parameters()):
+        raise ValueError('sluice.offload needs an optimizer: pass optimizer=, or add "optimizer" to the configuration')
     offloaded = OffloadedModel(
         module,
         config,
