@@ -258,7 +258,7 @@ def _list(name: str, given: Any) -> list[Any]:
 def _parameters(name: str, given: Any) -> list[torch.Tensor]:
     """One parameter, several, or several with their names. ``name``: of them, in errors."""
     many = [given] if isinstance(given, torch.Tensor) else _list(name, given)
-    found = [each[1] if isinstance(each, tuple) and len(each) == 2 else each for each in many]
+    found: list[Any] = [each[1] if isinstance(each, tuple) and len(each) == 2 else each for each in many]
     for number, each in enumerate(found):
         if not isinstance(each, torch.Tensor):
             raise wrong_type(f"{name}[{number}]", each, "a parameter")
