@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Error(RuntimeError):
@@ -42,6 +42,12 @@ class ConfigError(ValueError):
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, list[Problem]]]:
         return type(self), (str(self), self.problems)
+
+
+def wrong_type(name: str, value: Any, expected: str) -> TypeError:
+    """The error of an argument of another type, to be raised. ``expected``: what it should be."""
+    kind = f"the class {value.__name__} itself" if isinstance(value, type) else f"of class {type(value).__name__}"
+    return TypeError(f"{name} is {'None' if value is None else kind}: expected {expected}")
 
 
 Error.__module__ = DoesNotFit.__module__ = StorageError.__module__ = "sluice"

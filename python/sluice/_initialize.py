@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._arguments import check
 from ._training import ranks
 from ._training.units import Choice
 from .comm import init_distributed
@@ -52,7 +53,7 @@ def initialize(
     committed to ``nvme_path`` or ``checkpoint_dir``, where there is one. False: begins anew, commits, and refuses to
     overwrite such a state. ``progress``: steps of more than a second have a bar on a terminal.
 
-    Raises ConfigError with every mistake, :class:`sluice.DoesNotFit`, ValueError, OSError, MemoryError.
+    Raises ConfigError with every mistake, :class:`sluice.DoesNotFit`, TypeError, ValueError, OSError, MemoryError.
 
     >>> engine, optimizer, _, _ = sluice.initialize(model=model, config="ds.json")
     >>> for batch in loader:
@@ -62,6 +63,7 @@ def initialize(
     """
     if model is None:
         raise ValueError("sluice.initialize needs a model")
+    check(model=model, optimizer=optimizer, lr_scheduler=lr_scheduler, collate_fn=collate_fn, resume=resume)
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
             raise ValueError(f"{name}: ranks share the parameters of a model in one way only, all with all")

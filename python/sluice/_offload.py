@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._arguments import check
+from ._errors import wrong_type
 from ._training.passes.interrupts import interrupts_later
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import TierOptimizer, section_of
@@ -16,7 +18,7 @@ from ._training.report import Report
 from ._training.saved import checkpoint
 from ._training.schedule import scheduler_of
 from ._training.units import Choice
-from .config import Config, Source, content_of
+from .config import Config, Source, content_of, has_optimizer
 
 
 class OffloadedOptimizer(TierOptimizer):
@@ -61,7 +63,7 @@ class OffloadedOptimizer(TierOptimizer):
 
         Buffers are rank 0's. Raises OSError, :class:`sluice.StorageError`.
         """
-        checkpoint.save(os.fspath(folder), self._offloaded, dict)
+        checkpoint.save(_path_of(folder), self._offloaded, dict)
 
     def load_checkpoint(self, folder: str | os.PathLike[str]) -> int:
         """Continues from the newest checkpoint in a folder. Returns its step.
@@ -73,7 +75,7 @@ class OffloadedOptimizer(TierOptimizer):
             if self._schedule is not None:
                 self._schedule.follow_loop()
 
-        checkpoint.load(os.fspath(folder), self._offloaded, take=take)
+        checkpoint.load(_path_of(folder), self._offloaded, take=take)
         return self.steps
 
     def report(self) -> Report:
@@ -83,6 +85,12 @@ class OffloadedOptimizer(TierOptimizer):
     def close(self) -> None:
         """Waits for the last updates and gives memory and files back. The model's parameters stay empty."""
         self._offloaded.close()
+
+
+def _path_of(folder: str | os.PathLike[str]) -> str:
+    if not isinstance(folder, (str, os.PathLike)):
+        raise wrong_type("folder", folder, "a path")
+    return os.fspath(folder)
 
 
 def offload(
@@ -97,10 +105,10 @@ def offload(
     """Moves a model to the memory tiers of a configuration, for a loop of one's own. Returns its optimizer.
 
     The loop calls the model, ``loss.backward()`` and ``optimizer.step()``. Several backwards before a step add up: divide
-    the loss by their number. ``optimizer``: its formula, groups and values are taken over; without, the configuration's.
-    ``units``, ``resume`` and ``progress``: as in :func:`sluice.initialize`.
+    the loss by their number. ``optimizer``: its formula, groups and values are taken over; without, the configuration's,
+    which a model with a parameter that trains needs. ``units``, ``resume`` and ``progress``: as in :func:`sluice.initialize`.
 
-    Raises ConfigError, :class:`sluice.DoesNotFit`, OSError, MemoryError, and ValueError for fp16, whose loss scale needs
+    Raises ConfigError, :class:`sluice.DoesNotFit`, TypeError, OSError, MemoryError, and ValueError for fp16, whose loss scale needs
     the engine of :func:`sluice.initialize`.
 
     >>> optimizer = sluice.offload(model, "ds.json")
@@ -109,6 +117,9 @@ def offload(
     ...     loss.backward()
     ...     optimizer.step()
     """
+    check(module=module, resume=resume)
+    if optimizer is None and not has_optimizer(config) and any(each.requires_grad for each in module.parameters()):
+        raise ValueError('sluice.offload needs an optimizer: pass optimizer=, or add "optimizer" to the configuration')
     offloaded = OffloadedModel(
         module,
         config,

@@ -10,7 +10,8 @@ from typing import Any
 
 from . import _core
 from ._tables import html_row, size_text
-from .config import Config, Source, load
+from ._errors import wrong_type
+from .config import Config, Source, load, text_of_dict
 
 _TIERS = ("device", "host", "nvme")
 
@@ -70,7 +71,10 @@ def _apply(facts: Mapping[str, Any], machine: _core.MachineFacts) -> None:
         raise ValueError(f"machine has no fact {unknown[0]!r}; there are: {known}")
     for name in _MACHINE_KEYS:
         if name in facts:
-            setattr(machine, name, facts[name])
+            try:
+                setattr(machine, name, facts[name])
+            except TypeError:
+                raise wrong_type(f"machine[{name!r}]", facts[name], "a whole number") from None
     if "available_memory_bytes" in facts:
         machine.clear_group_memory()  # a limit of this process, not of the machine described
     if "free_disk_bytes" in facts:
@@ -95,7 +99,9 @@ def machine_facts(config: Source | Config) -> dict[str, Any]:
 
 def _model_of(model: Source) -> _core.ModelConfig:
     if isinstance(model, Mapping):
-        return _core.parse_model_config(json.dumps(model), "model")
+        return _core.parse_model_config(text_of_dict(model, "the model", "model"), "model")
+    if not isinstance(model, (str, os.PathLike)):
+        raise wrong_type("model", model, "a torch.nn.Module, or the path of a config.json or its dict")
     path = os.fspath(model)
     os.stat(path)  # FileNotFoundError, before anything is read
     return _core.load_model_config(path)
@@ -120,7 +126,7 @@ def plan(
     them call it for a module: they plan with the least of their machines.
 
     Raises :class:`sluice.DoesNotFit` with the table and changes that would fit, :class:`sluice.config.ConfigError`,
-    FileNotFoundError, and ValueError for an unknown placement or fact.
+    FileNotFoundError, TypeError, and ValueError for an unknown placement or fact.
 
     >>> print(sluice.plan("model.json", "ds.json", machine={"available_memory_bytes": 64 << 30}))
     """
@@ -142,7 +148,9 @@ def plan(
 
 
 def _plan_of_module(model: Any, config: Source | Config, units: Any, placement: str) -> Plan:
+    from ._arguments import check
     from ._training.offloaded import preview
 
+    check(model=model)
     loop, choices = preview(model, config, units=units, resident=placement == "resident")
     return Plan(loop.plan_json, loop.plan_table, choices, loop.notes)

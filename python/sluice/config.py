@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import tempfile
@@ -16,7 +17,7 @@ from functools import cached_property
 from typing import Any, Union
 
 from . import _core
-from ._errors import ConfigError, Problem
+from ._errors import ConfigError, Problem, wrong_type
 
 __all__ = ["Config", "ConfigError", "Problem", "Source", "load", "problems"]
 
@@ -29,34 +30,81 @@ _NAME_OF_DICT = "config"
 def _text_of(content: Mapping[str, Any]) -> str:
     if content.get("steps_per_print") == float("inf"):  # Accelerate's way to say never, which JSON has no number for
         content = {key: value for key, value in content.items() if key != "steps_per_print"}
+    return text_of_dict(content, "the configuration", _NAME_OF_DICT)
+
+
+def text_of_dict(content: Mapping[str, Any], what: str, name: str) -> str:
+    """A dict as JSON. Paths become strings. ``what``: the dict in a ValueError; ``name``: in a ConfigError.
+
+    Raises ValueError for values that JSON lacks, and ConfigError for numbers that are not finite.
+    """
+    problems: list[Problem] = []
     try:
-        return json.dumps(content)
+        text = json.dumps(_json_values(content, "", problems))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the configuration cannot be written as JSON: {error}") from error
+        raise ValueError(f"{what} cannot be written as JSON: {error}") from error
+    except RecursionError:
+        raise ValueError(f"{what} cannot be written as JSON: its values are nested too deep") from None
+    if problems:
+        raise _error_of(problems, name)
+    return text
+
+
+def _json_values(value: Any, key_path: str, problems: list[Problem]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _json_values(each, f"{key_path}.{key}" if key_path else str(key), problems) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json_values(each, key_path, problems) for each in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        problems.append(Problem(0, 0, key_path, f"expected a finite number, found {value}"))
+    elif not isinstance(value, (str, int, float, type(None))):
+        raise TypeError(f"{key_path} is of class {type(value).__name__}")
+    return value
 
 
 def _without_positions(error: ConfigError) -> ConfigError:
     """The error of a dict: its text has no lines that the caller knows."""
-    found = [Problem(0, 0, problem.key_path, problem.message) for problem in error.problems]
-    lines = [": ".join(part for part in (_NAME_OF_DICT, p.key_path, p.message) if part) for p in found]
+    return _error_of([Problem(0, 0, problem.key_path, problem.message) for problem in error.problems], _NAME_OF_DICT)
+
+
+def _error_of(found: list[Problem], name: str) -> ConfigError:
+    lines = [": ".join(part for part in (name, p.key_path, p.message) if part) for p in found]
     count = f"{len(found)} problem" + ("" if len(found) == 1 else "s")
-    return ConfigError("\n".join([*lines, f"{count} in {_NAME_OF_DICT}"]), found)
+    return ConfigError("\n".join([*lines, f"{count} in {name}"]), found)
 
 
 def _path_of(source: str | os.PathLike[str]) -> str:
+    if not isinstance(source, (str, os.PathLike)):
+        raise wrong_type("the configuration", source, "a path, a dict or a sluice.config.Config")
     path = os.fspath(source)
     os.stat(path)  # FileNotFoundError, before anything is read
     return path
 
 
 def content_of(source: Source | Config) -> dict[str, Any]:
-    """The keys and values as they were given. Raises ValueError for a file that is no JSON."""
+    """The keys and values as they were given. Raises ValueError for a file that is no JSON object."""
     given = source.source if isinstance(source, Config) else source
     if isinstance(given, Mapping):
         return dict(given)
-    with open(os.fspath(given)) as file:
-        values: dict[str, Any] = json.load(file)
+    path = _path_of(given)
+    with open(path) as file:
+        try:
+            values = json.load(file)
+        except RecursionError:
+            raise ValueError(f"{path}: its values are nested too deep to be read") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected a JSON object {{ ... }} on top")
     return values
+
+
+def has_optimizer(source: Source | Config) -> bool:
+    """Whether a configuration has an "optimizer" section; ``null`` is none. True for a file that is no JSON object."""
+    try:
+        return content_of(source).get("optimizer") is not None
+    except ValueError:
+        return True  # the parser of configurations says where
 
 
 class Config:
@@ -120,7 +168,7 @@ def load(source: Source, *, tuned: Iterable[str | os.PathLike[str]] = (), world_
     replace those of ``source``, which is a file. ``world_size``: ranks that share a training batch.
 
     Raises :class:`ConfigError` with every mistake, FileNotFoundError, and ValueError for a file that cannot be read,
-    for ``tuned`` beside a dict, and for a ``world_size`` below 1.
+    for ``tuned`` beside a dict, and for a ``world_size`` below 1; TypeError for a ``source`` of another type.
     """
     return Config(source, tuned, world_size)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sluice
@@ -88,6 +90,39 @@ def test_a_missing_file_is_file_not_found() -> None:
 def test_a_dict_that_is_no_json_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="cannot be written as JSON"):
         sluice.config.load({"train_batch_size": object()})
+
+
+def test_a_number_of_a_dict_that_is_not_finite_is_a_problem_with_its_key() -> None:
+    broken = {**CONFIG, "gradient_clipping": math.nan, "optimizer": {"type": "AdamW", "params": {"lr": math.inf}}}
+    problems = sluice.config.problems(broken)
+    assert [(problem.key_path, problem.message) for problem in problems] == [
+        ("optimizer.params.lr", "expected a finite number, found inf"),
+        ("gradient_clipping", "expected a finite number, found nan"),
+    ]
+    with pytest.raises(sluice.config.ConfigError, match="config: gradient_clipping: expected a finite number, found nan\n2 problems"):
+        sluice.config.load(broken)
+
+
+def test_paths_in_a_dict_are_their_strings(tmp_path: Path) -> None:
+    offload = {"device": "nvme", "nvme_path": tmp_path}
+    config = sluice.config.load({**CONFIG, "zero_optimization": {"stage": 3, "offload_optimizer": offload}})
+    assert config.values["zero_optimization.offload_optimizer.nvme_path"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("source", [None, 5, [1], b"ds.json"])
+def test_a_source_of_another_type_is_a_type_error(source: Any, model_file: Path) -> None:
+    for read in (sluice.config.load, sluice.config.problems, sluice.machine_facts, lambda source: sluice.plan(model_file, source)):
+        with pytest.raises(TypeError, match="the configuration is .*: expected a path, a dict or a sluice.config.Config"):
+            read(source)
+    with pytest.raises(TypeError, match="model is .*: expected a torch.nn.Module, or the path of a config.json"):
+        sluice.plan(source, CONFIG)
+
+
+@pytest.mark.parametrize(("text", "message"), [("null", "expected a JSON object"), ("[" * 100_000, "nested deeper than 64")])
+def test_a_file_of_no_object_is_a_problem(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(text)
+    assert message in sluice.config.problems(path)[0].message
 
 
 def test_the_batch_is_checked_for_the_ranks() -> None:

@@ -81,6 +81,10 @@ def test_disk_facts_of_a_machine(tmp_path: Path) -> None:
 def test_mistakes_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no fact 'ram'; there are: total_memory_bytes"):
         sluice.plan(MODEL, CONFIG, machine={"ram": 1})
+    with pytest.raises(TypeError, match=r"machine\['cores'\] is of class str: expected a whole number"):
+        sluice.plan(MODEL, CONFIG, machine={"cores": "all"})
+    with pytest.raises(ValueError, match="the model cannot be written as JSON: n_embd is of class object"):
+        sluice.plan({**MODEL, "n_embd": object()}, CONFIG)
     with pytest.raises(ValueError, match='placement is "gpu"; it must be "configured" or "resident"'):
         sluice.plan(MODEL, CONFIG, placement="gpu")
     with pytest.raises(FileNotFoundError):

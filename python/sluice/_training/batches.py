@@ -29,6 +29,8 @@ def sampler_of(dataset: Any, route: str, world_size: int) -> Any:
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise ValueError(f"{type(dataset).__name__} is no torch Dataset: one has __getitem__ and __len__, or is an IterableDataset")
     shuffles = route == "train"
+    if shuffles and len(dataset) == 0:
+        raise ValueError("the training data have no sample: pass a dataset with some, or none and batches of your own")
     if world_size > 1:
         return _RankSampler(dataset, shuffle=shuffles)
     return torch.utils.data.RandomSampler(dataset) if shuffles else torch.utils.data.SequentialSampler(dataset)

@@ -30,6 +30,9 @@ def check_has_values(model: nn.Module) -> None:
             raise ValueError(f"parameter {name} is empty: it belonged to an engine that has ended. Build the model again, or set its values")
         if parameter.device.type not in ("cpu", "cuda"):
             raise ValueError(f"parameter {name} is on {parameter.device}: weights are placed from the CPU or from a GPU")
+    for name, buffer in model.named_buffers():
+        if buffer.device.type == "meta":
+            raise ValueError(f"buffer {name} is on the meta device: it has no values to compute with")
 
 
 def move(tensors: Iterable[torch.Tensor], device: torch.device, dtype: torch.dtype) -> None:

@@ -13,7 +13,7 @@ from .report import Report
 from .optimizer import SluiceOptimizer
 from .saved.files import write_weights
 from .watched_loop import WatchedLoop
-from ..config import Config, Source, content_of
+from ..config import Config, Source, content_of, has_optimizer
 
 
 _DEEPSPEEDS_OPTIMIZERS = ("adagrad", "adam", "adamw", "lion")
@@ -62,10 +62,7 @@ class EngineValues(nn.Module):
 
     def has_optimizer_section(self) -> bool:
         """Whether the configuration has an optimizer. Without one, and without a client's, the engine only computes."""
-        try:
-            return "optimizer" in self.config
-        except ValueError:
-            return True  # not JSON: the parser of configurations says where
+        return has_optimizer(self._source)
 
     def optimizer_name(self) -> str | None:
         """The class of the client's optimizer, or the "type" of the configuration's section; None without either.

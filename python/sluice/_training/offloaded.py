@@ -27,7 +27,7 @@ from .optimizer import values_of
 from .owners import check_free, disown, own
 from .report import Report
 from .saved import buffers
-from .units import Choice, Unit, find_units, has_no_elements, parameters_of
+from .units import Choice, Unit, check_apart, find_units, is_kept, parameters_of
 from .watched_loop import WatchedLoop
 
 if TYPE_CHECKING:
@@ -86,12 +86,13 @@ def _group_section(groups: list[dict[str, Any]], parameters: Mapping[str, nn.Par
     """
     names = {parameter: name for name, parameter in parameters.items() if parameter.requires_grad}
     section = []
-    for group in groups:
+    for number, group in enumerate(groups):
+        values = values_of(group, number)
         matched = [names.pop(parameter) for parameter in group["params"] if parameter in names]
         if not matched and any(parameter.requires_grad for parameter in group["params"]):
             raise ValueError("a parameter group has no parameter of the model, or only those of another group")
         if matched:
-            section.append({"match": matched, "weight_decay": float(group.get("weight_decay", 0))})
+            section.append({"match": matched, "weight_decay": values.get("weight_decay", 0.0)})
     if names:
         first = next(iter(names.values()))
         raise ValueError(
@@ -136,10 +137,10 @@ class OffloadedModel:
         ``has_schedule`` False: without the source's schedule. ``scales_losses``: the caller applies the loss scale of fp16.
         """
         check_free(model)
+        self.units = find_units(model, units)
         devices.check_has_values(model)
         _check_reads_only(model)
         self.model = model
-        self.units = find_units(model, units)
         self.parameters = parameters_of(self.units)
         self._known = frozenset(self.parameters.values())  # looked at in each step
         settings: dict[str, Any] = {} if optimizer is None else {"optimizer": optimizer}
@@ -159,8 +160,9 @@ class OffloadedModel:
             raise ValueError("fp16 has a loss scale, which a loop of one's own does not apply: use bf16, or sluice.initialize")
         for unit in self.units:
             self.loop.add_unit(unit.name, unit.params, unit.inside)
+        check_apart(self.parameters)
         self._loop, self._groups = loop, groups_of_ranks
-        self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *model.buffers()]}
+        self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *self._kept()]}
         self._hooks: list[Hooks | FullStateDicts] = []
         self.shown: collections.Counter[str] = collections.Counter()  # parameters, by open GatheredParameters
         self.changes: dict[str, torch.Tensor] = {}  # made in those, to be set when the last one has ended
@@ -168,10 +170,14 @@ class OffloadedModel:
         with self.undone_on_error():
             self._begin(groups or [], commits=resume is not None)
 
+    def _kept(self) -> list[torch.Tensor]:
+        """Buffers, and the parameters that stay with them in their modules."""
+        return [*self.model.buffers(), *filter(is_kept, self.model.parameters())]
+
     def _begin(self, groups: list[dict[str, Any]], commits: bool) -> None:
         self._describe_parameters()
         ranks.check_agreement(self._facts(groups))
-        ranks.share([*self.parameters.values(), *self.model.buffers()])
+        ranks.share([*self.parameters.values(), *self._kept()])
         self.loop.initialize()
         open_loops.add(self._loop, self.loop, has_ranks=self._groups[0] is not None, commits=commits)
         if ranks.rank() == 0:
@@ -181,7 +187,7 @@ class OffloadedModel:
         if self._first_step > 0:
             buffers.warn_of_missing("the state that the run resumes from", self.model)
         self.device = torch.device(self.loop.device)
-        devices.move([*self.model.buffers(), *filter(has_no_elements, self.model.parameters())], self.device, self.dtype)
+        devices.move(self._kept(), self.device, self.dtype)
         self.hooks = Hooks(self.model, self.units, self.loop)
         self._state_dicts = FullStateDicts(self.model, self.parameters, self.loop)
         self._hooks = [self.hooks, self._state_dicts]
@@ -213,9 +219,9 @@ class OffloadedModel:
             value = self.loop.master(name) if parameter.requires_grad else self.loop.parameter(name)
             device, dtype = self._places[parameter]
             yield parameter, file_parameters.placed(parameter, value.to(device, dtype))
-        for buffer in self.model.buffers():
-            device, dtype = self._places[buffer]
-            yield buffer, buffer.to(device, dtype)
+        for tensor in self._kept():
+            device, dtype = self._places[tensor]
+            yield tensor, tensor.to(device, dtype)
 
     def _release(self) -> None:
         for hooks in self._hooks:
@@ -228,7 +234,7 @@ class OffloadedModel:
         keys = ("micro_batch_size", "accumulation_steps", "train_batch_size", "clipping", "zero_stage", "optimizer_values")
         facts = {key: getattr(self.loop, key) for key in keys}
         facts.update({"sluice": __version__, "torch": torch.__version__, "data type": str(self.dtype)})
-        facts.update({f"parameter group {number}": values_of(group) for number, group in enumerate(groups)})
+        facts.update({f"parameter group {number}": values_of(group, number) for number, group in enumerate(groups)})
         numbers = {parameter: number for number, group in enumerate(groups) for parameter in group["params"]}
         for name, parameter in self.parameters.items():
             trains = "trained" if parameter.requires_grad else "frozen"
@@ -256,7 +262,7 @@ class OffloadedModel:
     def check_parameters(self) -> None:
         """Raises ValueError for a parameter that came into the model later and wants to be trained: no unit has it."""
         for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad and parameter not in self._known and not has_no_elements(parameter):
+            if parameter.requires_grad and parameter not in self._known and not is_kept(parameter):
                 raise ValueError(
                     f"parameter {name} came into the model after the engine, which does not train it: add, replace or resize layers before"
                 )

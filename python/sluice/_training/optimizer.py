@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._errors import wrong_type
 from .._refusals import missing
 from ..runtime.zero.parameter_offload import DeepSpeedZeRoOffload
 
@@ -54,7 +55,9 @@ def check_groups(groups: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any
 
 
 def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The "optimizer" section that a client's optimizer stands for. Raises ValueError where there is none."""
+    """The "optimizer" section that a client's optimizer stands for. Raises ValueError where there is none, and TypeError."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise wrong_type("optimizer", optimizer, "a torch.optim.Optimizer")
     name = type(optimizer).__name__
     if name not in _FORMULAS:
         raise ValueError(
@@ -63,6 +66,9 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         )
     kind, keys = _FORMULAS[name]
     defaults = optimizer.defaults
+    lacking = next((key for key in keys if key not in defaults), None)
+    if lacking is not None:
+        raise ValueError(f"{type(optimizer).__module__}.{name} has no {lacking}: pass an optimizer with the formula of {kind}")
     if isinstance(defaults["lr"], torch.Tensor):
         raise ValueError(f"{name} has its lr in a tensor: pass a number")
     if any(state for state in optimizer.state.values() if name != "Adagrad"):
@@ -86,12 +92,23 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {"type": kind, "params": values}
 
 
-def values_of(group: Mapping[str, Any]) -> dict[str, float]:
-    """A group's values for one step, as the loop takes them."""
-    values = {key: group[key] for key in ("lr", "weight_decay", "eps", "momentum", "dampening") if key in group}
-    if "betas" in group:
-        values["beta1"], values["beta2"] = group["betas"]
-    return {key: float(value) for key, value in values.items()}
+_NUMBERS = ("lr", "weight_decay", "eps", "momentum", "dampening")
+
+
+def values_of(group: Mapping[str, Any], number: int) -> dict[str, float]:
+    """A group's values for one step, as the loop takes them. Raises ValueError for one that is no number, with the group's."""
+    values, key = {}, "betas"
+    try:
+        if key in group:
+            first, second = group[key]
+            values = {"beta1": float(first), "beta2": float(second)}
+        for key in _NUMBERS:
+            if key in group:
+                values[key] = float(group[key])
+    except (TypeError, ValueError, RuntimeError):
+        expected = "two numbers" if key == "betas" else "a number"
+        raise ValueError(f"parameter group {number} has {key}={group[key]!r}: expected {expected}") from None
+    return values
 
 
 class TierOptimizer(torch.optim.Optimizer):
@@ -118,9 +135,13 @@ class TierOptimizer(torch.optim.Optimizer):
         self._client = client
         # Others have no values in a step, but their place in the list, which schedulers count.
         self._stepped = [any(parameter.requires_grad for parameter in group["params"]) for group in self.param_groups]
+        self._keys = [{*_NUMBERS, "betas"} & set(group) for group in self.param_groups]
 
     def end_step(self) -> Any:
-        """Ends the step of the loop with the values of the groups. Returns its StepResult."""
+        """Ends the step of the loop with the values of the groups. Returns its StepResult.
+
+        Raises ValueError for groups, or values in them, that are gone or no numbers.
+        """
         shown = next((+self._offloaded.shown).elements(), None)
         if shown is not None:
             raise ValueError(f"a step ends inside GatheredParameters, which shows {shown}: leave its context first")
@@ -129,8 +150,20 @@ class TierOptimizer(torch.optim.Optimizer):
             if asked is not None:
                 asked._opt_called = True  # type: ignore[attr-defined]
         self._offloaded.check_parameters()
-        stepped = itertools.compress(self.param_groups, self._stepped)
-        return self._offloaded.loop.end_step([values_of(group) for group in stepped])
+        return self._offloaded.loop.end_step(self._step_values())
+
+    def _step_values(self) -> list[dict[str, float]]:
+        count = len(self._keys)
+        if len(self.param_groups) != count:
+            raise ValueError(
+                f"the optimizer has {len(self.param_groups)} parameter groups, and had {count} when the model was moved to its "
+                "tiers: change values in the groups, and leave their list as it was"
+            )
+        for number, (group, keys) in enumerate(zip(self.param_groups, self._keys)):
+            if not keys <= group.keys():
+                raise ValueError(f"parameter group {number} has no {min(keys - group.keys())} any more: set it again")
+        values = [values_of(group, number) for number, group in enumerate(self.param_groups)]
+        return list(itertools.compress(values, self._stepped))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raises ValueError: the groups are those that the engine was made with."""
@@ -201,14 +234,32 @@ class SluiceOptimizer(TierOptimizer):
 
 
 def groups_of(model_parameters: Iterable[Any]) -> list[dict[str, Any]]:
-    """DeepSpeed's ``model_parameters``: parameters, or dicts of groups."""
-    given = list(model_parameters)
-    if given and isinstance(given[0], dict):
-        return [{**group, "params": _parameters(group["params"])} for group in given]
-    return [{"params": _parameters(given)}]
+    """DeepSpeed's ``model_parameters``: parameters, or dicts of groups. Raises TypeError, ValueError for a group without any."""
+    name = "model_parameters"
+    if isinstance(model_parameters, torch.Tensor):
+        raise wrong_type(name, model_parameters, "a list of parameters or of groups")
+    given = _list(name, model_parameters)
+    if not given or not isinstance(given[0], dict):
+        return [{"params": _parameters(name, given)}]
+    for number, group in enumerate(given):
+        if not isinstance(group, dict):
+            raise wrong_type(f"{name}[{number}]", group, "a group, a dict as those before")
+        if "params" not in group:
+            raise ValueError(f'{name}[{number}] has no "params": a group is a dict with its parameters under this key')
+    return [{**group, "params": _parameters(f'{name}[{number}]["params"]', group["params"])} for number, group in enumerate(given)]
 
 
-def _parameters(given: Any) -> list[torch.Tensor]:
-    """One parameter, several, or several with their names."""
-    many = [given] if isinstance(given, torch.Tensor) else given
-    return [each[1] if isinstance(each, tuple) else each for each in many]
+def _list(name: str, given: Any) -> list[Any]:
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        raise wrong_type(name, given, "a list of parameters or of groups")
+    return list(given)
+
+
+def _parameters(name: str, given: Any) -> list[torch.Tensor]:
+    """One parameter, several, or several with their names. ``name``: of them, in errors."""
+    many = [given] if isinstance(given, torch.Tensor) else _list(name, given)
+    found: list[Any] = [each[1] if isinstance(each, tuple) and len(each) == 2 else each for each in many]
+    for number, each in enumerate(found):
+        if not isinstance(each, torch.Tensor):
+            raise wrong_type(f"{name}[{number}]", each, "a parameter")
+    return found

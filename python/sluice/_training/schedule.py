@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .._errors import wrong_type
 from ..runtime import lr_schedules
 from ..runtime.lr_schedules import Scheduler
 
@@ -51,10 +52,16 @@ class ConfigScheduler(Scheduler):
 
 
 def scheduler_of(given: Any, optimizer: Any, loop: Any, section: Mapping[str, Any] | None) -> Any:
-    """The script's scheduler, or the one that its function makes; without, the configuration's. None where there is neither."""
+    """The script's scheduler, or the one that its function makes; without, the configuration's. None where there is neither.
+
+    Raises TypeError for one without step().
+    """
     if given is None:
         return ConfigScheduler(optimizer, loop, section) if loop.has_schedule else None
-    return given(optimizer) if callable(given) and not hasattr(given, "step") else given
+    made = given(optimizer) if isinstance(given, type) or (callable(given) and not hasattr(given, "step")) else given
+    if not hasattr(made, "step"):
+        raise wrong_type("lr_scheduler" if made is given else "what the function lr_scheduler returns", made, "an object with step()")
+    return made
 
 
 def _formula(optimizer: Any, section: Mapping[str, Any], rate: float) -> Scheduler | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
+
+from .._arguments import names_or_classes
 
 Choice = Union[None, Iterable[Union[str, type]], Callable[[str, nn.Module], bool]]
 """Which modules are units: names of classes or of modules, classes, or a function of name and module; None: found."""
@@ -23,9 +27,14 @@ class Unit:
     inside: list[int] = field(default_factory=list)  # units whose modules contain this one
 
 
-def has_no_elements(parameter: torch.Tensor) -> bool:
-    """Whether a parameter has nothing to place or update. One that an engine has emptied is another matter."""
-    return parameter.numel() == 0 and not hasattr(parameter, "ds_shape")
+def is_kept(parameter: torch.Tensor) -> bool:
+    """Whether a parameter stays in its module, as buffers do: it has no elements, or is frozen and no floating-point number.
+
+    One that an engine has emptied is another matter.
+    """
+    if parameter.numel() == 0:
+        return not hasattr(parameter, "ds_shape")
+    return not parameter.requires_grad and not parameter.is_floating_point()
 
 
 def _has_parameters(module: nn.Module) -> bool:
@@ -64,9 +73,8 @@ def _chosen(model: nn.Module, choice: Choice) -> set[nn.Module]:
         return (named or _blocks_of_lists(model)) | marked
     if callable(choice) and not isinstance(choice, type):
         return {module for name, module in model.named_modules() if choice(name, module)}
-    wanted = [choice] if isinstance(choice, (str, type)) else list(choice)
     found = set()
-    for each in wanted:
+    for each in names_or_classes("units", choice):
         if isinstance(each, str):
             matching = {m for name, m in model.named_modules() if each in (name, type(m).__name__)}
         else:
@@ -83,17 +91,21 @@ def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
     A chosen module is one unit, with everything in it. Another module that owns parameters itself is a unit too: with
     everything in it, or with its own parameters only where it contains a chosen one. ``choice`` None: the classes that
     ``_no_split_modules`` names, else the children of the outermost ``nn.ModuleList`` and ``nn.Sequential``. Parameters
-    without elements are in no unit.
+    that :func:`is_kept` says are in no unit.
 
-    Raises ValueError when the model has no parameter, or ``choice`` names nothing.
+    Raises ValueError when the model has no parameter, one without a shape or a unit without hooks, or ``choice`` names
+    nothing; TypeError for a ``choice`` of another type.
     """
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if is_lazy(tensor):
+            raise ValueError(f"{name} has no shape yet, since its module is lazy: call the model on a batch once before")
     chosen = _chosen(model, choice)
     units: list[Unit] = []
 
     def visit(name: str, module: nn.Module, inside: list[int]) -> None:
         owns = next(module.parameters(recurse=False), None) is not None
         recurse = module in chosen or (owns and chosen.isdisjoint(module.modules()))
-        params = [(_joined(name, key), p) for key, p in module.named_parameters(recurse=recurse) if not has_no_elements(p)]
+        params = [(_joined(name, key), p) for key, p in module.named_parameters(recurse=recurse) if not is_kept(p)]
         if params:
             units.append(Unit(name or type(module).__name__, module, params, inside))
             inside = [*inside, len(units) - 1]
@@ -105,6 +117,9 @@ def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
     visit("", model, [])
     if not units:
         raise ValueError(f"{type(model).__name__} has no parameters: there is nothing to train")
+    for name, module in [(type(model).__name__, model), *((unit.name, unit.module) for unit in units)]:
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ValueError(f"{name} is a torch.jit.ScriptModule, which takes no hooks: pass the module that it was made from")
     return _each_module_once(units)
 
 
@@ -134,3 +149,17 @@ def parameters_of(units: list[Unit]) -> dict[str, nn.Parameter]:
         for name, parameter in unit.params:
             names.setdefault(parameter, name)
     return {name: parameter for parameter, name in names.items()}  # type: ignore[misc]
+
+
+def check_apart(parameters: Mapping[str, torch.Tensor]) -> None:
+    """Raises ValueError for two parameters over the same memory, of which one trains: each would get values of its own."""
+    first: dict[int, str] = {}
+    for name, parameter in parameters.items():
+        if parameter.layout != torch.strided or parameter.data_ptr() == 0:
+            continue  # the loop refuses it
+        other = first.setdefault(parameter.data_ptr(), name)
+        if other != name and (parameter.requires_grad or parameters[other].requires_grad):
+            raise ValueError(
+                f"parameters {other} and {name} are over the same memory, and each would be updated by itself: tie them by "
+                "assigning the one Parameter to both modules, or give one a clone() of the values"
+            )

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from .._arguments import check, names_or_classes
 from .._refusals import missing
 from ..runtime.dataloader import RepeatingLoader
 from . import logging
@@ -55,7 +56,8 @@ __all__ = [
 ]
 
 def _mark(model: nn.Module, classes: Iterable[type | str], flag: bool, raise_if_not_found: bool) -> list[nn.Module]:
-    wanted = list(classes)
+    check(model=model)
+    wanted = names_or_classes("leaf_module_classes", classes)
     names, types = {w for w in wanted if isinstance(w, str)}, tuple(w for w in wanted if not isinstance(w, str))
     found: list[nn.Module] = []
 

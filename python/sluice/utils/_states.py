@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import torch
 
+from .._errors import wrong_type
 from .._training import ranks
 from .._training.owners import Owner, owner_of
 
 
 def _owner(parameter: torch.nn.Parameter) -> Owner:
-    owner = owner_of(parameter)
+    owner = owner_of(parameter) if isinstance(parameter, torch.Tensor) else None
     if owner is None:
-        raise ValueError("this tensor is no parameter of an engine: pass a parameter of the model that was initialized")
+        raise ValueError("this is no parameter of an engine: pass a parameter of the model that was initialized")
     return owner
+
+
+def _tensor(value: torch.Tensor) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise wrong_type("value", value, "a torch.Tensor")
+    return value
 
 
 def _moment(owner: Owner, key: str) -> int:
@@ -36,7 +43,7 @@ def safe_get_full_fp32_param(param: torch.nn.Parameter) -> torch.Tensor:
 def safe_set_full_fp32_param(param: torch.nn.Parameter, value: torch.Tensor) -> None:
     """Sets the fp32 master weights; the weights that compute follow. ``value`` has the parameter's shape."""
     owner = _owner(param)
-    owner.model.loop.set_master(owner.name, value)
+    owner.model.loop.set_master(owner.name, _tensor(value))
 
 
 def safe_get_full_optimizer_state(param: torch.nn.Parameter, optim_state_key: str) -> torch.Tensor:
@@ -54,7 +61,7 @@ def safe_set_full_optimizer_state(param: torch.nn.Parameter, value: torch.Tensor
     if optim_state_key == "fp32_param":
         safe_set_full_fp32_param(param, value)
     else:
-        owner.model.loop.set_moment(owner.name, _moment(owner, optim_state_key), value)
+        owner.model.loop.set_moment(owner.name, _moment(owner, optim_state_key), _tensor(value))
 
 
 def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
@@ -70,7 +77,7 @@ def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
 def safe_set_full_grad(param: torch.nn.Parameter, value: torch.Tensor) -> None:
     """Sets the gradient of the step, without the loss scale. It is rounded to the type that computes."""
     owner = _owner(param)
-    owner.model.loop.set_gradient(owner.name, value.float() * owner.model.loop.loss_scale * owner.model.loop.gradient_divisor)
+    owner.model.loop.set_gradient(owner.name, _tensor(value).float() * owner.model.loop.loss_scale * owner.model.loop.gradient_divisor)
 
 
 # Local: this rank's shard of a whole tensor, by DeepSpeed's rule for ZeRO-3. The flat tensor is cut into as many equal parts as
@@ -92,7 +99,7 @@ def _shard(param: torch.nn.Parameter, whole: torch.Tensor) -> torch.Tensor:
 
 def _whole(param: torch.nn.Parameter, shard: torch.Tensor) -> torch.Tensor:
     size = _shard_size(param)
-    if shard.numel() != size:
+    if _tensor(shard).numel() != size:
         raise ValueError(f"a shard of {shard.numel()} elements is given, and this rank's has {size}")
     flat = ranks.gathered(shard.detach().flatten().float())
     return flat[: param.ds_numel].view(param.ds_shape)  # type: ignore[attr-defined]

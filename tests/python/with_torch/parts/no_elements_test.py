@@ -1,4 +1,4 @@
-"""Parameters without elements, which PyTorch allows."""
+"""Parameters that stay in their modules: those without elements, and frozen whole numbers."""
 
 from __future__ import annotations
 
@@ -40,3 +40,31 @@ def test_they_are_in_state_dicts_and_groups_in_the_type_that_computes() -> None:
     assert state["prompts.0"].shape == (0, 3)
     assert state["blocks.0.extra"].dtype == torch.bfloat16
     engine.destroy()
+
+
+class WithTable(Tied):
+    """A frozen parameter of whole numbers, which forward indexes with, in a block and in the model itself."""
+
+    class Inner(Block):
+        def __init__(self) -> None:
+            super().__init__(WIDTH)
+            self.order = nn.Parameter(torch.arange(WIDTH).flip(0), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x)[..., self.order]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([self.Inner() for _ in range(2)])
+        self.version = nn.Parameter(torch.tensor([3]), requires_grad=False)
+
+
+def test_frozen_whole_numbers_stay_and_the_others_train_as_in_pytorch() -> None:
+    assert_follows(WithTable)
+    engine = sluice.initialize(model=make(WithTable), config=config(bf16={"enabled": True}))[0]
+    train(engine, range(1))
+    state = engine.module_state_dict()
+    assert torch.equal(state["blocks.1.order"], torch.arange(WIDTH).flip(0))
+    assert state["version"].tolist() == [3]
+    engine.destroy()
+    assert engine.module.version.tolist() == [3]
