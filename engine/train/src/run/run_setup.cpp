@@ -85,7 +85,8 @@ RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const std::at
     setup.identity.seed = loaded.train.sluice.seed =
         request.seed.value_or(loaded.train.sluice.seed);
     setup.data = open_data(request, loaded);
-    if (request.init_path)
+    // A run that resumes reads none.
+    if (request.init_path && !request.resume)
       weights = std::to_string(models::WeightReader(*request.init_path).file_bytes());
     setup.total_steps = total_steps(request, setup.data);
     check_schedule(loaded.train, setup.total_steps);
