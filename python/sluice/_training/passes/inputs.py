@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -86,25 +86,36 @@ class _View(torch.autograd.Function):
         return gradient
 
 
+def _are_tensors(args: Any, kwargs: Any) -> bool:
+    """As of most units: a search through containers takes as long as a tenth of all hooks."""
+    return not kwargs and all(isinstance(arg, torch.Tensor) for arg in args)
+
+
+def _given(args: Any, kwargs: Any) -> Iterable[torch.Tensor]:
+    return args if _are_tensors(args, kwargs) else tensors_in((args, kwargs), in_objects=False)
+
+
 class Inputs:
     """The inputs of one forward of a unit. Each one that needs a gradient has a stand-in, which the forward gets."""
 
     __slots__ = ("_known", "_pairs")
 
     def __init__(self, args: Any, kwargs: Any) -> None:
-        self._known = {id(tensor): tensor for tensor in tensors_in((args, kwargs), in_objects=False) if tensor.requires_grad}
+        self._known = {id(tensor): tensor for tensor in _given(args, kwargs) if tensor.requires_grad}
         self._pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by the stand-in: the caller's tensor, and that one
 
     def mark(self, args: Any, kwargs: Any, close: Callable[[], None]) -> Any:
         """The arguments with stand-ins; None without an input that needs a gradient. ``close``: called in backward, after
         the gradients of all these inputs."""
-        leaves = args if not kwargs and all(isinstance(arg, torch.Tensor) for arg in args) else tree_flatten((args, kwargs))[0]
+        leaves = args if _are_tensors(args, kwargs) else tree_flatten((args, kwargs))[0]
         inputs = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
         if not inputs:
             return None
         bases = {id(tensor if tensor._base is None else tensor._base) for tensor in inputs.values()}
         stand_ins = dict(zip(inputs, _EndOfBackward.apply(self, close, len(bases) == len(inputs), *inputs.values())))
         self._pairs = {id(stand_in): (inputs[key], stand_in) for key, stand_in in stand_ins.items()}
+        if _are_tensors(args, kwargs):
+            return tuple(stand_ins.get(id(arg), arg) for arg in args), kwargs
         return swapped((args, kwargs), lambda tensor: stand_ins.get(id(tensor), tensor))
 
     def finish(self, args: Any, kwargs: Any, output: Any) -> tuple[Any, list[torch.Tensor]]:
@@ -124,11 +135,12 @@ class Inputs:
             return _View.apply(tensor) if tensor._base is not None and id(tensor._base) in pairs else tensor
 
         if pairs:
-            swapped((args, kwargs), lambda tensor: pairs[id(tensor)][0] if id(tensor) in pairs else tensor)
+            if not _are_tensors(args, kwargs):
+                swapped((args, kwargs), lambda tensor: pairs[id(tensor)][0] if id(tensor) in pairs else tensor)
             output = swapped(output, callers)
         given = {id(tensor) for tensor, _ in pairs.values()}
         made += [tensor for tensor in tensors_in(output) if id(tensor) not in given]
-        made += [tensor for tensor in tensors_in((args, kwargs), in_objects=False) if id(tensor) not in known and id(tensor) not in pairs]
+        made += [tensor for tensor in _given(args, kwargs) if id(tensor) not in known and id(tensor) not in pairs]
         return output, [tensor for tensor in {id(tensor): tensor for tensor in made}.values() if tensor.requires_grad]
 
     def _is_changed(self, stand_in: torch.Tensor) -> bool:
