@@ -118,7 +118,7 @@ class FakeCuda final : public cuda::CudaApi {
     enter("forget_error");
     last_error_ = cudaSuccess;
   }
-  // What the runtime would tell LibTorch on this thread after "not ready".
+  // As the runtime tells LibTorch on this thread, after "not ready" too.
   static cudaError_t last_error() { return last_error_; }
   cuda::Result driver_get_version(int* version) override {
     *version = driver_version;
