@@ -66,11 +66,10 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     def __enter__(self) -> GatheredParameters:
         owners = ((parameter, owner_of(parameter)) for parameter in self._params)
         self._gathered = [(parameter, owner) for parameter, owner in owners if owner is not None]
-        units = list(dict.fromkeys((owner.model, owner.unit) for _, owner in self._gathered))
         try:
-            for model, unit in units:
-                model.loop.enter(unit, False)
-                self._entered.callback(model.loop.leave, unit)
+            for loop, unit in dict.fromkeys((owner.model.loop, owner.unit) for _, owner in self._gathered):
+                loop.enter(unit, False)
+                self._entered.callback(loop.leave, unit)
             if self._modifier is not None:
                 self._before = {id(parameter): parameter.detach().clone() for parameter, _ in self._gathered}
         except BaseException:
@@ -79,13 +78,13 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         for parameter, owner in self._gathered:
             parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
             owner.model.shown[owner.name] += 1
-        self._read = [
-            (parameter, Owner(model, name, unit), parameter._version)
-            for model, unit in units
-            for name, parameter in model.units[unit].params
-            if id(parameter) not in self._before
-        ]
+        self._read = [(*one, one[0]._version) for one in self._of_entered_units() if id(one[0]) not in self._before]
         return self
+
+    def _of_entered_units(self) -> Iterator[tuple[torch.Tensor, Owner]]:
+        for model, unit in dict.fromkeys((owner.model, owner.unit) for _, owner in self._gathered):
+            for name, parameter in model.units[unit].params:
+                yield parameter, Owner(model, name, unit)
 
     def __exit__(self, *error: Any) -> None:
         models = list(dict.fromkeys(owner.model for _, owner in self._gathered))

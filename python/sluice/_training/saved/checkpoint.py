@@ -19,11 +19,10 @@ def save(folder: str, offloaded: OffloadedModel, content: Callable[[], dict[str,
     """Writes states, buffers and ``content``. Every rank calls it; rank 0 writes what is not the states."""
     step = int(offloaded.loop.step)
     is_first = ranks.rank() == 0
-
-    def write() -> None:
-        client.write(folder, step, client.pack({**content(), "buffers": buffers.copies_of(offloaded.model)}))
-
-    ranks.together(lambda: write() if is_first else None)
+    packed = ranks.together(
+        lambda: client.pack({**content(), "buffers": buffers.copies_of(offloaded.model)}) if is_first else b""
+    )
+    ranks.together(lambda: client.write(folder, step, packed) if is_first else None)
     offloaded.loop.save_checkpoint(folder)
     ranks.together(lambda: client.finish(folder, step) if is_first else None)
 
