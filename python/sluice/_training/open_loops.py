@@ -9,6 +9,7 @@ import weakref
 from typing import Any
 
 from . import ranks
+from .engine_module import engine_module
 
 log = logging.getLogger("sluice")
 
@@ -41,12 +42,13 @@ def end(loop: Any, finishes: bool = True) -> None:
 
 
 def _end_unwatched(loop: Any, finishes: bool = True) -> None:
-    """As :func:`end`, where no caller is left to take an error."""
+    """As :func:`end`, where no caller is left to take an error: it is logged, and the script's exit code is not 0."""
     try:
         if is_open(loop):
             end(loop, finishes)
     except Exception:
         log.exception("the end of training failed")
+        engine_module().fail_at_exit()
 
 
 @atexit.register

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import resource
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import small_models
 import torch
 from ranks_test import run_text
 from small_models import config, engine_of, make, train
@@ -133,6 +136,28 @@ def test_a_full_disk_is_named_with_the_file_and_the_checkpoint_before_stays(tmp_
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     engine.destroy()
     assert loaded(tmp_path)[:2] == (1, {"saved": 1})
+
+
+ENDING = """
+import resource, sys
+from small_models import config, engine_of, make, train
+engine = engine_of(make(), config("nvme", sys.argv[1]), resume=False)
+train(engine, range(2))
+if sys.argv[2] == "full":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))
+print("trained")
+sys.exit(int(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize(("disk", "own", "expected"), [("free", 0, 0), ("full", 0, 1), ("full", 7, 7)])
+def test_a_last_step_that_is_not_committed_at_the_exit_is_in_the_exit_code(disk: str, own: int, expected: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", ENDING, str(tmp_path), disk, str(own)]
+    place = Path(small_models.__file__).parent
+    result = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == expected, result.stderr
+    assert result.stdout == "trained\n"
+    assert ("the end of training failed" in result.stderr) == (disk == "full")
 
 
 def test_a_checkpoint_of_a_version_before_is_loaded(tmp_path: Path) -> None:
