@@ -33,7 +33,8 @@ def _given_parameters(given: Any) -> list[torch.Tensor]:
 
 
 class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]):
-    """Inside the context the parameters have their whole values, in the data type that computes.
+    """Inside the context the parameters have their whole values, in the data type that computes. What is taken of them there
+    (``.data``, ``.cpu()``, ``state_dict()``) keeps its values after it.
 
     ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading. 0: changes made inside the context
     are kept, in the master weights too, when the outermost context of the model has ended; with several ranks those of that
@@ -70,6 +71,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             for loop, unit in dict.fromkeys((owner.model.loop, owner.unit) for _, owner in self._gathered):
                 loop.enter(unit, False)
                 self._entered.callback(loop.leave, unit)
+                self._entered.callback(loop.keep_aliases, unit)  # comes first
             if self._modifier is not None:
                 self._before = {id(parameter): parameter.detach().clone() for parameter, _ in self._gathered}
         except BaseException:

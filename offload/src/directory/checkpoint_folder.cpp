@@ -8,6 +8,8 @@
 #include <system_error>
 #include <tuple>
 
+#include "sluice/base/error.hpp"
+
 namespace sluice::offload {
 namespace {
 
@@ -64,12 +66,17 @@ std::optional<CheckpointFolder> checkpoint_folder_of(const std::string& path) {
 
 std::vector<CheckpointFolder> list_checkpoint_folders(const std::string& directory) {
   std::vector<CheckpointFolder> found;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
-    if (!entry.is_directory(ignored)) continue;
-    const std::string path = directory + "/" + entry.path().filename().string();
+  std::error_code error;
+  fs::directory_iterator entries(directory, error);
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    std::error_code ignored;
+    if (!entries->is_directory(ignored)) continue;
+    const std::string path = directory + "/" + entries->path().filename().string();
     if (const auto folder = checkpoint_folder_of(path)) found.push_back(*folder);
   }
+  const bool is_missing =
+      error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (error && !is_missing) throw IoError(error.value(), "list the directory", directory, 0, 0);
   std::sort(found.begin(), found.end(), [](const CheckpointFolder& a, const CheckpointFolder& b) {
     return std::tie(a.step, a.path) < std::tie(b.step, b.path);
   });

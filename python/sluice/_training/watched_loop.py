@@ -136,7 +136,11 @@ class WatchedLoop(Loop):
     def completing(self, folder: str) -> Iterator[None]:
         """Inside, what is beside the states of a checkpoint is loaded. After an error the loop takes only another one."""
         self._in_part = folder
-        yield
+        try:
+            yield
+        except BaseException:
+            self._loop.load_failed(folder)  # nothing of it is committed at the end either
+            raise
         self._in_part = ""
 
     def _check_whole(self) -> None:

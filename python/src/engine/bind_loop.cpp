@@ -196,6 +196,8 @@ void bind_values(py::class_<Loop>& loop) {
   });
   key("drop_last", [](const Config& config) { return config.drop_last; });
   key("steps_per_print", [](const Config& config) { return config.monitors.steps_per_print; });
+  key("wall_clock_breakdown",
+      [](const Config& config) { return config.monitors.wall_clock_breakdown; });
   key("comms_logger", [](const Config& config) {
     using py::literals::operator""_a;
     const config::CommsLoggerConfig& logger = config.monitors.comms_logger;
@@ -268,6 +270,11 @@ void bind_loop(py::module_& module) {
       .def(
           "leave", [](const Loop& self, std::size_t unit) { self->leave(unit); }, py::arg("unit"),
           Unlocked())
+      .def("is_weight",
+           [](const Loop& self, const torch::Tensor& tensor) { return self->is_weight(tensor); })
+      .def(
+          "keep_aliases", [](const Loop& self, std::size_t unit) { self->keep_aliases(unit); },
+          py::arg("unit"), Unlocked())
       .def(
           "begin_backward", [](const Loop& self) { self->begin_backward(); }, Unlocked())
       .def(
@@ -360,6 +367,8 @@ void bind_loop(py::module_& module) {
             return self->load_checkpoint(directory);
           },
           py::arg("directory"), Unlocked())
+      .def("load_failed",
+           [](const Loop& self, const std::string& directory) { self->load_failed(directory); })
       .def("counters", &counters);
   bind_values(loop);
 }

@@ -12,8 +12,8 @@
 
 namespace {
 
-// Python's own handlers of the exit cannot change the exit code. The exit code of a script that fails
-// by itself stays. Only the first call counts.
+// Python's own handlers of the exit cannot change the exit code. The exit code of a script that
+// fails by itself stays. Only the first call counts.
 void fail_at_exit() {
   static const int registered = ::on_exit(
       [](int status, void*) {

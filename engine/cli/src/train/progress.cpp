@@ -142,8 +142,7 @@ void TrainProgress::on_step(const train::StepRecord& record) {
   recent_.push_back({now, record.seconds, record.tokens});
   if (recent_.size() > kRecentSteps) recent_.pop_front();
   if (record.skipped) {
-    console_.print("step " + std::to_string(record.step) +
-                   ": gradients were not finite, update skipped");
+    console_.print("step " + std::to_string(record.step) + ": update skipped");
   }
   if (wants_line(record)) {
     console_.print(plain_line(record));

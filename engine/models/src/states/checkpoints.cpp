@@ -1,6 +1,9 @@
 #include "sluice/models/checkpoints.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <exception>
 #include <tuple>
 
 #include "sluice/base/error.hpp"
@@ -13,6 +16,12 @@ namespace sluice::models {
 
 namespace {
 
+// Seconds since 1970: when the last file came into a folder; 0: unknown.
+std::int64_t made_at(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 ? status.st_mtime : 0;
+}
+
 Checkpoint read_checkpoint(const offload::CheckpointFolder& folder) {
   Checkpoint found;
   found.path = folder.path;
@@ -23,13 +32,14 @@ Checkpoint read_checkpoint(const offload::CheckpointFolder& folder) {
     found.line = saved.state.line;
     found.order = saved.state.order;
     found.saved_at = saved.state.saved_at;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     found.damage = error.what();
+    found.saved_at = made_at(folder.path);
     try {
       found.step = offload::SwapStore::read_committed(folder.path).step;
       found.damage.clear();  // of another program: who reads it says what is wrong
-    } catch (const Error&) {
-      // It is damaged.
+    } catch (const std::exception&) {
+      // It is damaged, or cannot be read.
     }
   }
   return found;
@@ -38,7 +48,7 @@ Checkpoint read_checkpoint(const offload::CheckpointFolder& folder) {
 bool is_committed(const offload::CheckpointFolder& folder) {
   try {
     return holds_state(folder.path);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     return true;  // read_checkpoint() says what is wrong with it
   }
 }
@@ -91,7 +101,10 @@ std::vector<Checkpoint> list_checkpoints(const std::string& directory) {
 
 void check_none_damaged_after(const std::vector<Checkpoint>& found, const Checkpoint* newest) {
   for (const Checkpoint& each : found) {
-    if (each.damage.empty() || (newest != nullptr && each.step <= newest->step)) continue;
+    if (each.damage.empty()) continue;
+    // A run that returned to an earlier step saves newer ones with smaller numbers.
+    if (newest != nullptr && each.step <= newest->step && each.saved_at <= newest->saved_at)
+      continue;
     throw StorageError(
         each.path,
         newest == nullptr

@@ -39,7 +39,7 @@ std::vector<Scalar> scalars_of(const StepRecord& record, bool times) {
   const auto add = [&](const char* name, double value) {
     scalars.push_back({kSection + std::string(name), value});
   };
-  add("train_loss", record.loss);
+  if (record.loss_is_known) add("train_loss", record.loss);
   add("lr", record.lr);
   add("grad_norm", record.grad_norm);
   if (record.loss_scale) add("loss_scale", *record.loss_scale);

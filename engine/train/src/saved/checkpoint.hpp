@@ -43,7 +43,8 @@ std::string missed_text(const MissedCheckpoints& missed);
 // Reads the states of all units that train from a source that has a state, which any number of
 // ranks wrote. Blocks. Throws StorageError on every rank when the source is damaged, or is not any
 // more what `source` was read from; then the states are a mix and must not be trained on.
-void restore_states(RunResources& resources, const RunSource& source);
+// `begun`, which may be null, is set before the first state is replaced.
+void restore_states(RunResources& resources, const RunSource& source, bool* begun = nullptr);
 // Commits the swap directory to states that were restored from a checkpoint, so that it is whole
 // before the next step is committed, and when none follows. Does not when it holds them already.
 // Then removes from it what another number of ranks left there. Blocks. Throws IoError,

@@ -28,7 +28,7 @@ void check_unchanged(const offload::SwapStore& store, const RunSource& source) {
 }
 
 void restore_own_part(RunResources& resources, const RunSource& source,
-                      const offload::HeldDirectories* held) {
+                      const offload::HeldDirectories* held, bool* begun) {
   std::unique_ptr<nvme::IoEngine> io;
   std::unique_ptr<models::StateReader> saved;
   if (source.own_swap) {
@@ -42,6 +42,7 @@ void restore_own_part(RunResources& resources, const RunSource& source,
                                    .parts = source.parts};
     saved = std::make_unique<models::StateReader>(place, *io, held);
   }
+  if (begun != nullptr) *begun = true;
   std::vector<Ticket> work;
   for (std::size_t u = 0; u < resources.units.size(); ++u) {
     if (resources.plan.units[u].frozen) continue;
@@ -53,7 +54,7 @@ void restore_own_part(RunResources& resources, const RunSource& source,
 
 }  // namespace
 
-void restore_states(RunResources& resources, const RunSource& source) {
+void restore_states(RunResources& resources, const RunSource& source, bool* begun) {
   // The swap directory of all ranks is locked by rank 0, for every rank.
   offload::HeldDirectories held;
   if (source.in_swap_directory) {
@@ -62,7 +63,7 @@ void restore_states(RunResources& resources, const RunSource& source) {
   settle_swap(resources);
   try {
     models::do_on_all(*resources.communicator, source.directory,
-                      [&] { restore_own_part(resources, source, &held); });
+                      [&] { restore_own_part(resources, source, &held, begun); });
   } catch (const StorageError& error) {
     if (source.older.empty()) throw;
     const std::string way = source.in_swap_directory ? "clear it (sluice nvme clean " +

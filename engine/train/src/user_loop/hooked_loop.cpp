@@ -89,6 +89,18 @@ void HookedLoop::leave(std::size_t unit) {
   core_->leave(unit);
 }
 
+bool HookedLoop::is_weight(const torch::Tensor& tensor) const {
+  return core_->units().is_weight(tensor);
+}
+
+void HookedLoop::keep_aliases(std::size_t unit) {
+  core_->keep_aliases(unit);
+}
+
+void HookedLoop::load_failed(const std::string& directory) {
+  core_->load_failed(directory);
+}
+
 void HookedLoop::begin_backward() {
   core_->begin_backward();
 }

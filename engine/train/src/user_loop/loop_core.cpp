@@ -1,5 +1,6 @@
 #include "user_loop/loop_core.hpp"
 
+#include <limits>
 #include <string>
 #include <utility>
 #include <variant>
@@ -88,6 +89,11 @@ void LoopCore::leave(std::size_t unit) {
   order_->leave(gathers);
 }
 
+void LoopCore::keep_aliases(std::size_t unit) {
+  const c10::InferenceMode ordinary(false);
+  units_.keep_aliases(unit);
+}
+
 void LoopCore::begin_backward() {
   finish_step(false);
   resources_->updater->expect_updates();
@@ -166,12 +172,13 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   const double loss_scale = progress_.loss_scaler.scale();
   // Read after all work was issued: a GPU would be idle if the host waited for it before backward.
   const Tensor loss_sum = std::exchange(loss_sum_, {});
+  const bool was_told_loss = loss_sum.defined();
   const BackwardResult backward = result_of_backward(
       *resources_, *gradients_, loss_sum.defined() ? loss_sum.item<double>() : 0, loss_scale);
   gradients_->begin_step();
   StepResult result;
   result.step = progress_.step;
-  result.loss = backward.loss;
+  result.loss = was_told_loss ? backward.loss : std::numeric_limits<double>::quiet_NaN();
   result.loss_scale = loss_scale;
   result.gradient_norm = backward.gradient_norm;
   result.learning_rate =
@@ -184,12 +191,12 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   if (end.updated) ++weights_version_;
   last_ = result;
   updates_running_ = true;
-  show_step(result);
+  show_step(result, was_told_loss);
   return result;
 }
 
 // Events of steps after the one that this loop begins with, of an earlier process, no longer count.
-void LoopCore::show_step(const StepResult& result) {
+void LoopCore::show_step(const StepResult& result, bool was_told_loss) {
   const config::MonitorsConfig& monitors = config_.monitors;
   if (config_.rank != 0 || !(monitors.tensorboard.enabled || monitors.csv.enabled)) return;
   if (!monitors_) {
@@ -201,6 +208,7 @@ void LoopCore::show_step(const StepResult& result) {
   StepRecord record;
   record.step = result.step;
   record.loss = result.loss;
+  record.loss_is_known = was_told_loss;
   record.lr = result.learning_rate;
   record.grad_norm = result.gradient_norm;
   if (config_.fp16.enabled) record.loss_scale = result.loss_scale;

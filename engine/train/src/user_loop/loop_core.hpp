@@ -84,6 +84,7 @@ class LoopCore {
   // Passes and steps: HookedLoop has their contracts.
   void enter(std::size_t unit, UnitOrder::Pass pass);
   void leave(std::size_t unit);
+  void keep_aliases(std::size_t unit);  // OwnUnits::keep_aliases()
   void begin_backward();
   void begin_gradients(std::size_t unit);
   void send_gradients(std::size_t unit);
@@ -109,6 +110,8 @@ class LoopCore {
   void set_gradient(const std::string& name, const torch::Tensor& values);
   void save_checkpoint(const std::string& directory);
   std::int64_t load_checkpoint(const std::string& directory);
+  // As after a load_checkpoint() that failed on the way.
+  void load_failed(const std::string& directory);
   EngineCounters counters() const;
 
  private:
@@ -125,7 +128,7 @@ class LoopCore {
   void show_gradient(const std::string& name, const std::function<void(torch::Tensor)>& show);
   void finish_step(bool ending);
   void end_step_before_load();
-  void show_step(const StepResult& result);
+  void show_step(const StepResult& result, bool was_told_loss);
   void commit(bool ending);
 
   config::TrainConfig config_;

@@ -214,6 +214,10 @@ void LoopCore::commit(bool ending) {
   finish_checkpoint(*resources_, *checkpoints_, progress_);
 }
 
+void LoopCore::load_failed(const std::string& directory) {
+  failed_load_ = directory;
+}
+
 void LoopCore::finish() {
   check_whole();
   order_->pause();
@@ -255,8 +259,13 @@ std::int64_t LoopCore::load_checkpoint(const std::string& directory) {
   if (failed_load_.empty()) end_step_before_load();
   const RunSource source = read_source(directory, *resources_->communicator);
   check_source(source, plan_, source.state->seed);
-  failed_load_ = source.directory;
-  restore_states(*resources_, source);
+  bool begun = resources_->communicator->world_size() > 1;  // maybe on another rank
+  try {
+    restore_states(*resources_, source, &begun);
+  } catch (...) {
+    if (begun) failed_load_ = source.directory;
+    throw;
+  }
   failed_load_.clear();
   monitors_.reset();
   ++weights_version_;

@@ -1,9 +1,6 @@
 #include "user_loop/own_units.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <limits>
 #include <utility>
 
@@ -11,6 +8,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/models/bound_params.hpp"
 #include "sluice/plan/make_plan.hpp"
+#include "user_loop/nan_pages.hpp"
 
 namespace sluice::train {
 
@@ -217,7 +215,8 @@ void OwnUnits::check_unbound(std::size_t index, torch::Dtype dtype) const {
                  "parameter " + name +
                      " was given other bytes than the engine's: after initialize() its module must "
                      "not be loaded, moved or converted (to())");
-    SLUICE_CHECK(!layout.frozen || !param.requires_grad(),
+    // Without gradients it makes no difference: PEFT switches to an adapter so, for a reference.
+    SLUICE_CHECK(!layout.frozen || !param.requires_grad() || !torch::GradMode::is_enabled(),
                  "parameter " + name +
                      " was frozen at initialize(), which decides what trains: it must not require "
                      "gradients later");
@@ -240,12 +239,7 @@ void OwnUnits::make_nowhere() {
   std::uint64_t largest_count = 0;
   for (const zero::UnitLayout& layout : layouts_)
     largest_count = std::max(largest_count, layout.flat_count);
-  const std::size_t size_bytes = largest_count * sizeof(float);
-  void* const pages = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (pages == MAP_FAILED)
-    throw IoError(errno, "mmap", "pages of unbound parameters", 0, size_bytes);
-  nowhere_ = std::shared_ptr<void>(pages, [size_bytes](void* at) { ::munmap(at, size_bytes); });
+  nowhere_ = make_nan_pages(largest_count * sizeof(float));
 }
 
 at::DataPtr OwnUnits::nowhere() const {
@@ -255,16 +249,26 @@ at::DataPtr OwnUnits::nowhere() const {
           [](void* shared) { delete static_cast<std::shared_ptr<void>*>(shared); }, device_};
 }
 
+Tensor OwnUnits::make_flat(std::size_t layout, torch::Dtype dtype, at::DataPtr bytes) const {
+  const auto count = static_cast<std::int64_t>(layouts_[layout].flat_count);
+  const c10::Storage storage(c10::Storage::use_byte_size_t(),
+                             static_cast<std::size_t>(count) * c10::elementSize(dtype),
+                             std::move(bytes));
+  return torch::empty({0}, torch::TensorOptions().dtype(dtype).device(device_))
+      .set_(storage, 0, {count});
+}
+
 Tensor OwnUnits::flat(std::size_t layout, torch::Dtype dtype) {
   flats_.resize(layouts_.size());
-  if (!flats_[layout].defined()) {
-    const auto count = static_cast<std::int64_t>(layouts_[layout].flat_count);
-    c10::Storage storage(c10::Storage::use_byte_size_t(),
-                         static_cast<std::size_t>(count) * c10::elementSize(dtype), nowhere());
-    flats_[layout] = torch::empty({0}, torch::TensorOptions().dtype(dtype).device(device_))
-                         .set_(storage, 0, {count});
-  }
+  if (!flats_[layout].defined()) flats_[layout] = make_flat(layout, dtype, nowhere());
   return flats_[layout];
+}
+
+Tensors OwnUnits::views_of(std::size_t layout, const Tensor& flat) const {
+  Tensors views;
+  for (const zero::ParamLayout& param : layouts_[layout].params)
+    views.push_back(models::view_of(param, flat));
+  return views;
 }
 
 void OwnUnits::bind(std::size_t index, const ShardedUnits& sharded, torch::Dtype dtype) {
@@ -273,19 +277,31 @@ void OwnUnits::bind(std::size_t index, const ShardedUnits& sharded, torch::Dtype
     if (bound_[layout]++ > 0) continue;
     const Tensor& weights = flat(layout, dtype);
     point(weights, at::DataPtr(sharded[layout]->weights().address(), device_));
-    Tensors views;
-    for (const zero::ParamLayout& param : layouts_[layout].params)
-      views.push_back(models::view_of(param, weights));
-    models::bind_params(values_[layout], views);
+    models::bind_params(values_[layout], views_of(layout, weights));
+  }
+}
+
+// The storage of these tensors gets a copy of the bytes, and the parameters get another storage.
+void OwnUnits::keep_aliases(std::size_t index) {
+  const torch::NoGradGuard no_grad;
+  for (const std::size_t layout : units_[index].gathers) {
+    if (bound_[layout] != 1) continue;  // it stays bound
+    const c10::Storage shared = flats_[layout].storage();
+    const std::size_t own_uses = 2 + values_[layout].size();  // of `shared`, the flat, parameters
+    if (shared.use_count() <= own_uses) continue;
+    Tensor copy = flats_[layout].clone();
+    flats_[layout] = make_flat(layout, copy.scalar_type(),
+                               at::DataPtr(flats_[layout].mutable_data_ptr(), device_));
+    const Tensors views = views_of(layout, flats_[layout]);
+    for (std::size_t p = 0; p < views.size(); ++p) values_[layout][p].set_data(views[p]);
+    shared.unsafeGetStorageImpl()->set_data_ptr_noswap(
+        copy.storage().unsafeGetStorageImpl()->set_data_ptr({nullptr, device_}));
   }
 }
 
 void OwnUnits::bind_gradients(std::size_t layout, const ShardedUnits& sharded, DType dtype) {
   const Tensor buffer = tensor_over(sharded[layout]->gradients(), dtype, device_);
-  Tensors views;
-  for (const zero::ParamLayout& param : layouts_[layout].params)
-    views.push_back(models::view_of(param, buffer));
-  models::bind_gradients(values_[layout], views);
+  models::bind_gradients(values_[layout], views_of(layout, buffer));
 }
 
 void OwnUnits::check_gradients(std::size_t layout, const ShardedUnits& sharded) const {

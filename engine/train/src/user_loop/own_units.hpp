@@ -73,7 +73,8 @@ class OwnUnits {
   void drop_values(std::size_t layout, torch::Dtype dtype);
 
   // Throws InvalidArgument when the module's parameters were replaced since it was added, were
-  // given bytes by other code, or require gradients although they are frozen.
+  // given bytes by other code, or require gradients although they are frozen and the caller
+  // records a graph.
   void check_unbound(std::size_t unit, torch::Dtype dtype) const;
   // Throws InvalidArgument when a parameter that trains does not require a gradient. It may do
   // without during a forward, and has no gradient from there.
@@ -82,6 +83,9 @@ class OwnUnits {
   // saved during an earlier binding see these weights too. Counts: a layout stays bound until as
   // many unbind() have come.
   void bind(std::size_t unit, const ShardedUnits& sharded, torch::Dtype dtype);
+  // Before an unbind(): tensors of others that alias the unit's weights keep their values after it,
+  // in memory of their own. Saved graphs have such tensors.
+  void keep_aliases(std::size_t unit);
   void unbind(std::size_t unit);
   void unbind_all();
   bool any_bound() const;
@@ -92,8 +96,8 @@ class OwnUnits {
   void check_gradients(std::size_t layout, const ShardedUnits& sharded) const;
   // Throws InvalidArgument naming a parameter with a gradient. Nothing is bound.
   void check_no_gradients() const;
-  // From now on, saved graphs that use unbound weights read zeros instead of ending the process.
-  // For the CPU. Takes addresses, no memory. After lay_out().
+  // From now on, what looks at weights that are not there reads NaN instead of ending the process.
+  // For the CPU. After lay_out(). Throws IoError.
   void make_nowhere();
   // True when a tensor aliases the gathered weights.
   bool is_weight(const torch::Tensor& tensor) const;
@@ -102,7 +106,9 @@ class OwnUnits {
   void place_params(OwnUnit& unit, int world_size);
   ParamPlace place_new(const OwnUnit& unit, const std::string& name, const torch::Tensor& param,
                        std::size_t& trained, std::size_t& frozen);
+  torch::Tensor make_flat(std::size_t layout, torch::Dtype dtype, at::DataPtr bytes) const;
   torch::Tensor flat(std::size_t layout, torch::Dtype dtype);
+  Tensors views_of(std::size_t layout, const torch::Tensor& flat) const;
   at::DataPtr nowhere() const;
   void check_has_values(std::size_t layout) const;
 
@@ -112,7 +118,7 @@ class OwnUnits {
   std::vector<int> bound_;       // by layout: units that have it bound
   std::unordered_map<const c10::TensorImpl*, ParamPlace> known_;
   // By layout: a view of the gathered weights while they are bound, without bytes otherwise. Each
-  // keeps one storage for its life, because saved graphs refer to it.
+  // keeps its storage, because saved graphs refer to it, until keep_aliases() gives them copies.
   Tensors flats_;
   torch::Device device_ = torch::kCPU;
   std::shared_ptr<void> nowhere_;  // unbound weights lie there; may be null

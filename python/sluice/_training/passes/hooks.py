@@ -27,7 +27,7 @@ from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 
 from ..units import Unit
 from ..watched_loop import WatchedLoop
-from .inputs import Inputs, tensors_in
+from .inputs import Inputs, swapped, tensors_in
 from .watched import unwatch, watch
 
 log = logging.getLogger("sluice")
@@ -171,10 +171,10 @@ class Hooks:
         if not state.entered:  # entering it has failed
             return None
         call = state.entered[-1]
-        replaced = None
+        replaced = swapped(output, self._own_weight)
         if call is not None and call.inputs is not None:
             inputs, call.inputs = call.inputs, None
-            replaced, made = inputs.finish(args, kwargs, output)
+            replaced, made = inputs.finish(args, kwargs, replaced)
             for tensor in made:
                 tensor.register_hook(functools.partial(self._before_backward, call))
         self._is_changing = True
@@ -183,6 +183,10 @@ class Hooks:
             self.loop.leave(state.index)
         self._is_changing = False
         return replaced if replaced is not output else None
+
+    def _own_weight(self, tensor: torch.Tensor) -> torch.Tensor:
+        """An output that is a view of a weight, as of a table of positions, in memory of its own."""
+        return tensor.clone() if self.loop.is_weight(tensor) else tensor
 
     # Layer by layer
 

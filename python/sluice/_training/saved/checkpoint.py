@@ -47,7 +47,7 @@ def load(
         if found is None:
             return 0, {}  # the extension says what is wrong
         check_parameters(found, offloaded)
-        path, saved = client.load(folder, found, keys)
+        path, saved = client.load(os.path.dirname(found.path), found, keys)
         if "buffers" in saved:
             buffers.check_buffers(path, offloaded.model, saved["buffers"], strict)
         else:

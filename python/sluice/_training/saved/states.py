@@ -49,7 +49,10 @@ def _read(path: str) -> State | None:
 
 
 def states_of(folder: str) -> list[State]:
-    """Those that can be read, in the order of the extension."""
+    """Those that can be read, in the order of the extension. A folder that is a state itself is the only one."""
+    own = _read(os.path.normpath(folder))
+    if own is not None:
+        return [own]
     found = [_read(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if _FOLDER.match(name)]
     return sorted((state for state in found if state is not None), key=lambda state: (state.step, state.order))
 

@@ -17,11 +17,13 @@ struct Checkpoint {
   std::string line;
   std::int64_t order = 0;
   std::int64_t saved_at = 0;
-  std::string damage;  // empty, or why its manifest cannot be read; then line and order are unknown
+  // Empty, or why its manifest cannot be read; then line and order are unknown, and saved_at is
+  // when its folder was last changed.
+  std::string damage;
 };
 
 // The checkpoints in `directory` whose manifest is there, by step, then order. Their shards are not
-// read. Empty when `directory` cannot be read.
+// read. Empty when there is no `directory`. Throws IoError when it cannot be listed.
 std::vector<Checkpoint> list_checkpoints(const std::string& directory);
 
 // Path of the newest checkpoint in `directory`, in the line that was saved last; empty when there
@@ -29,7 +31,7 @@ std::vector<Checkpoint> list_checkpoints(const std::string& directory);
 // checkpoint may be newer; the error names the newest whole one.
 std::string newest_checkpoint(const std::string& directory);
 // Throws the StorageError of newest_checkpoint() when a damaged one among `found` has a step above
-// `newest`, which may be null.
+// that of `newest`, which may be null, or was saved later.
 void check_none_damaged_after(const std::vector<Checkpoint>& found, const Checkpoint* newest);
 
 // `directory` when it holds a committed state, else its newest checkpoint. Throws StorageError when

@@ -73,7 +73,8 @@ struct EngineOptions {
 struct StepResult {
   bool updated = false;      // false: more micro-batches belong to the step, or it was skipped
   std::int64_t step = 0;     // steps taken so far; skipped steps count
-  double loss = 0;           // the last whole step's: the sum of its losses / micro-batches
+  double loss = 0;           // the last whole step's: the sum of its losses / micro-batches; NaN
+                             // where the loop was told of none
   double gradient_norm = 0;  // global, before clipping, without the loss scale
   double learning_rate = 0;  // the last whole step's
   double loss_scale = 1;     // the last whole step's; 1 without fp16

@@ -83,6 +83,11 @@ class __attribute__((visibility("default"))) HookedLoop {
   enum class Pass { training, evaluation };
   void enter(std::size_t unit, Pass pass);
   void leave(std::size_t unit);
+  // Whether a tensor aliases gathered weights: what it shows is gone after leave().
+  bool is_weight(const torch::Tensor& tensor) const;
+  // Before a leave(): tensors that alias the unit's weights keep their values after it, in memory
+  // of their own.
+  void keep_aliases(std::size_t unit);
 
   // Called before the first backward of a micro-batch, more often if that is easier. Waits for the
   // updates of the last step, and commits it.
@@ -130,6 +135,9 @@ class __attribute__((visibility("default"))) HookedLoop {
   // As in Engine (engine.hpp).
   void save_checkpoint(const std::string& directory);
   std::int64_t load_checkpoint(const std::string& directory);
+  // After a load_checkpoint() whose states lack what belongs to them in `directory`: until another
+  // load_checkpoint() nothing may be computed, saved or committed.
+  void load_failed(const std::string& directory);
 
   // The parameter groups of the configuration, after initialize().
   struct Group {

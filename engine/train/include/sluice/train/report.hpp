@@ -51,6 +51,7 @@ struct StepRecord {
   std::uint64_t tokens = 0;
   double seconds = 0;
   bool skipped = false;              // the loss or a gradient was non-finite: no update
+  bool loss_is_known = true;         // false: a loop of the user's own told of none
   std::optional<double> loss_scale;  // with fp16
   LinkBytes bytes;                   // moved for the step, without an evaluation after it
   // These three add up to `seconds`.
