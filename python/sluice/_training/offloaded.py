@@ -85,12 +85,11 @@ def _group_section(groups: list[dict[str, Any]], parameters: Mapping[str, nn.Par
     A group without a parameter that trains has no entry: the Trainer makes one for LoRA.
     """
     names = {parameter: name for name, parameter in parameters.items() if parameter.requires_grad}
+    _check_of_model(groups, names)
     section = []
     for number, group in enumerate(groups):
         values = values_of(group, number)
         matched = [names.pop(parameter) for parameter in group["params"] if parameter in names]
-        if not matched and any(parameter.requires_grad for parameter in group["params"]):
-            raise ValueError("a parameter group has no parameter of the model, or only those of another group")
         if matched:
             section.append({"match": matched, "weight_decay": values.get("weight_decay", 0.0)})
     if names:
@@ -100,6 +99,24 @@ def _group_section(groups: list[dict[str, Any]], parameters: Mapping[str, nn.Par
             "freeze it with requires_grad_(False)"
         )
     return section if len(section) > 1 else []
+
+
+def _check_of_model(groups: list[dict[str, Any]], trained: Mapping[nn.Parameter, str]) -> None:
+    """Raises ValueError for a parameter that no step would train: of another module, or a second time in the groups."""
+    group_of: dict[nn.Parameter, int] = {}
+    for number, group in enumerate(groups):
+        for place, parameter in enumerate(group["params"]):
+            if not parameter.requires_grad or is_kept(parameter):
+                continue
+            if parameter not in trained:
+                raise ValueError(
+                    f"parameter group {number} has a parameter that is not of the model and would never be trained (number {place}, "
+                    f"of shape {list(getattr(parameter, 'ds_shape', parameter.shape))}): make one module of both and pass it as the "
+                    "model, give the other its own optimizer, or freeze it with requires_grad_(False). Layers are replaced before "
+                    "the optimizer is made"
+                )
+            if group_of.setdefault(parameter, number) != number:
+                raise ValueError(f"parameter {trained[parameter]} is in parameter groups {group_of[parameter]} and {number}: leave it in one")
 
 
 def _check_reads_only(model: nn.Module) -> None:
