@@ -14,6 +14,7 @@ from torch import nn
 from ._refusals import missing
 from ._training.file_parameters import FileParameters
 from ._training import ranks
+from ._training.offloaded import changed_elements
 from ._training.owners import Owner, owner_of
 from .config import Config, Source, content_of
 from .runtime.zero.partition_parameters import ZeroParamStatus
@@ -90,8 +91,9 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         models = list(dict.fromkeys(owner.model for _, owner in self._gathered))
         given = {id(parameter) for parameter, _ in self._gathered}
         try:
-            for owner, values in self._changed():
-                owner.model.changes[owner.name] = values
+            for owner, before, values in self._changed():
+                first, _ = owner.model.changes.get(owner.name, (before, before))
+                owner.model.changes[owner.name] = first, values
             written = [
                 (parameter, owner)
                 for parameter, owner, version in self._read
@@ -115,15 +117,17 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 "parameter that is given"
             )
 
-    def _changed(self) -> Iterator[tuple[Owner, torch.Tensor]]:
+    def _changed(self) -> Iterator[tuple[Owner, torch.Tensor, torch.Tensor]]:
+        """What all ranks agree was written to: its values before and now."""
         for parameter, owner in self._gathered:
             before = self._before.get(id(parameter))
             if before is None or self._modifier is None:
                 continue
             values = parameter.detach().clone()
             ranks.share([values], self._modifier)
-            if not torch.equal(before, values):
-                yield owner, values
+            if owner.name in owner.model.changes or bool(changed_elements(before, values).any()):
+                parameter.data.copy_(values)  # of the ranks that did not write: an outer context has them too
+                yield owner, before, values
 
     def _leave(self) -> None:
         self._gathered, self._before, self._read = [], {}, []

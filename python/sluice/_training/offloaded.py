@@ -128,6 +128,12 @@ def _check_reads_only(model: nn.Module) -> None:
             )
 
 
+def changed_elements(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
+    """Where the bits differ: a NaN that stays is no change, and -0.0 in place of 0.0 is one."""
+    bits = {2: torch.int16, 4: torch.int32}[now.element_size()]
+    return before.contiguous().view(bits) != now.contiguous().view(bits)
+
+
 class OffloadedModel:
     """Parameters of a model with their homes at the memory tiers of a configuration. Private: engines are made of it.
 
@@ -182,7 +188,8 @@ class OffloadedModel:
         self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *self._kept()]}
         self._hooks: list[Hooks | FullStateDicts] = []
         self.shown: collections.Counter[str] = collections.Counter()  # parameters, by open GatheredParameters
-        self.changes: dict[str, torch.Tensor] = {}  # made in those, to be set when the last one has ended
+        # Made in those, to be set when the last one has ended: values before the first change, and now.
+        self.changes: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self.unchanged: set[str] = set()  # written to in those, and to have their values again
         with self.undone_on_error():
             self._begin(groups or [], commits=resume is not None)
@@ -303,8 +310,14 @@ class OffloadedModel:
         self.changes, self.unchanged = {}, set()
         for name in unchanged - changes.keys():
             self.loop.set_master(name, self.loop.master(name))
-        for name, values in changes.items():
-            self.loop.set_parameter(name, values)
+        for name, (before, values) in changes.items():
+            changed = changed_elements(before, values).cpu()
+            if not self.parameters[name].requires_grad:
+                self.loop.set_parameter(name, values)
+            elif changed.any():  # the other elements keep what their masters have beyond the data type that computes
+                master = self.loop.master(name)
+                master[changed] = values.cpu()[changed].to(master.dtype)
+                self.loop.set_master(name, master)
 
     def report(self) -> Report:
         """Bytes moved and seconds waited since the start, and the plan as data."""
