@@ -77,6 +77,9 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         raise ValueError(f'{name} asks for states in the type of the weights: set "sluice": {{"moments": "bf16"}} instead')
     check_groups(optimizer.param_groups, defaults)
     values = {key: list(defaults[key]) if key == "betas" else defaults[key] for key in keys}
+    if kind == "SGD":  # whether there is a buffer, which the groups say
+        trained = [group["momentum"] for group in optimizer.param_groups if _trains(group)]
+        values["momentum"] = max(trained, default=values["momentum"])
     for key in ("amsgrad", "maximize"):
         if defaults.get(key):
             values[key] = True
@@ -90,6 +93,10 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         if kind == "Adagrad" and defaults.get(key):
             values[key] = defaults[key]
     return {"type": kind, "params": values}
+
+
+def _trains(group: Mapping[str, Any]) -> bool:
+    return any(parameter.requires_grad for parameter in group["params"])
 
 
 _NUMBERS = ("lr", "weight_decay", "eps", "momentum", "dampening")
@@ -134,8 +141,9 @@ class TierOptimizer(torch.optim.Optimizer):
         self._offloaded = offloaded
         self._client = client
         # Others have no values in a step, but their place in the list, which schedulers count.
-        self._stepped = [any(parameter.requires_grad for parameter in group["params"]) for group in self.param_groups]
+        self._stepped = [_trains(group) for group in self.param_groups]
         self._keys = [{*_NUMBERS, "betas"} & set(group) for group in self.param_groups]
+        self._step_values()  # raises now for what no step can have
 
     def end_step(self) -> Any:
         """Ends the step of the loop with the values of the groups. Returns its StepResult.
@@ -163,7 +171,21 @@ class TierOptimizer(torch.optim.Optimizer):
             if not keys <= group.keys():
                 raise ValueError(f"parameter group {number} has no {min(keys - group.keys())} any more: set it again")
         values = [values_of(group, number) for number, group in enumerate(self.param_groups)]
+        self._check_momentum(values)
         return list(itertools.compress(values, self._stepped))
+
+    def _check_momentum(self, values: list[dict[str, float]]) -> None:
+        """Raises ValueError for SGD's momentum in a group without a buffer, and for none in a group with one."""
+        loop = self._offloaded.loop
+        if "momentum" not in loop.optimizer_values:  # of another formula
+            return
+        has_buffer = bool(loop.moment_names)
+        for number, value in enumerate(values):
+            if self._stepped[number] and "momentum" in value and (value["momentum"] > 0) != has_buffer:
+                raise ValueError(
+                    f"parameter group {number} has momentum={value['momentum']:g}: SGD has momentum above 0 in all groups that train or in "
+                    "none, from its first step to its last (1e-30 is as good as none)"
+                )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raises ValueError: the groups are those that the engine was made with."""
