@@ -40,7 +40,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     are kept, in the master weights too, when the outermost context of the model has ended; with several ranks those of that
     rank. The end of the context raises ValueError for another parameter that was written to, unless through ``.data``; one
     rank alone has its values again then. Parameters of no engine have their values
-    anyway. ``fwd_module``: for a context inside that module's forward; the parameters are registered with it
+    anyway; those of an engine that has ended are a ValueError. ``fwd_module``: for a context inside that module's forward; the parameters are registered with it
     (:func:`register_external_parameter`), so that backward has them too. Without it, no engine trains meanwhile.
     """
 
@@ -67,6 +67,13 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     def __enter__(self) -> GatheredParameters:
         owners = ((parameter, owner_of(parameter)) for parameter in self._params)
         self._gathered = [(parameter, owner) for parameter, owner in owners if owner is not None]
+        known = {id(parameter) for parameter, _ in self._gathered}
+        for parameter in self._params:
+            if id(parameter) not in known and parameter.numel() != getattr(parameter, "ds_numel", parameter.numel()):
+                raise ValueError(
+                    f"a parameter of shape {list(parameter.ds_shape)} has no values: its engine was destroyed, or nothing uses it any "  # type: ignore[attr-defined]
+                    "more. Keep the engine, and read values before destroy()"
+                )
         try:
             for loop, unit in dict.fromkeys((owner.model.loop, owner.unit) for _, owner in self._gathered):
                 loop.enter(unit, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -64,4 +65,47 @@ def test_a_change_that_an_outer_context_takes_back_is_none() -> None:
         weight.copy_(before)
     assert torch.equal(utils.safe_get_full_fp32_param(weight), expected)
     assert torch.equal(engine.module_state_dict()["0.weight"], expected.bfloat16())
+    engine.destroy()
+
+
+@pytest.mark.parametrize("end", ["destroyed", "dropped"])
+def test_a_parameter_of_an_engine_that_has_ended_is_named(end: str) -> None:
+    engine, weight = bf16_engine()
+    if end == "destroyed":
+        engine.destroy()
+    module = engine.module
+    del engine
+    gc.collect()
+    with pytest.raises(ValueError, match=r"shape \[8, 8\] has no values: its engine was destroyed, or nothing uses it"):
+        with zero.GatheredParameters(list(module.parameters())):
+            pass
+    with zero.GatheredParameters(weight, enabled=False):
+        assert weight.numel() == 0
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_engine_says_how_weights_are_loaded(strict: bool) -> None:
+    engine, _ = bf16_engine()
+    weights = {name: value + 1 for name, value in engine.state_dict().items()}
+    with pytest.raises(ValueError, match=r"GatheredParameters\(list\(engine\.module\.parameters\(\)\), modifier_rank=0\)"):
+        engine.load_state_dict(weights, strict=strict)
+    with zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0):
+        engine.module.load_state_dict(weights, strict=strict)
+    assert all(torch.equal(value, weights[name]) for name, value in engine.state_dict().items())
+    engine.destroy()
+
+
+def test_a_key_encoder_follows_between_steps() -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"q": nn.Linear(8, 8), "k": nn.Linear(8, 8).requires_grad_(False)})
+    engine = engine_of(model, config())
+    pairs = list(zip(model["q"].parameters(), model["k"].parameters()))
+    before = engine.state_dict()
+    with zero.GatheredParameters([each for pair in pairs for each in pair], modifier_rank=0), torch.no_grad():
+        for q, k in pairs:
+            k.copy_(k * 0.75 + q * 0.25)
+    after = engine.state_dict()
+    for name in ("weight", "bias"):
+        assert torch.equal(after[f"k.{name}"], before[f"k.{name}"] * 0.75 + before[f"q.{name}"] * 0.25)
+        assert torch.equal(after[f"q.{name}"], before[f"q.{name}"])
     engine.destroy()
