@@ -13,7 +13,7 @@ from ._arguments import check
 from ._errors import wrong_type
 from ._training.passes.interrupts import interrupts_later
 from ._training.offloaded import OffloadedModel
-from ._training.optimizer import TierOptimizer, section_of
+from ._training.optimizer import TierOptimizer, follow, section_of
 from ._training.report import Report
 from ._training.saved import checkpoint
 from ._training.schedule import scheduler_of
@@ -39,6 +39,7 @@ class OffloadedOptimizer(TierOptimizer):
         """
         if closure is not None:
             raise ValueError("a closure would run the forward again: call loss.backward() before step()")
+        self._offloaded.hooks.recover()  # of a backward that failed
         with interrupts_later():
             self._last = self.end_step()
             if self._schedule is not None and self._last.updated:
@@ -105,8 +106,9 @@ def offload(
     """Moves a model to the memory tiers of a configuration, for a loop of one's own. Returns its optimizer.
 
     The loop calls the model, ``loss.backward()`` and ``optimizer.step()``. Several backwards before a step add up: divide
-    the loss by their number. ``optimizer``: its formula, groups and values are taken over; without, the configuration's,
-    which a model with a parameter that trains needs. ``units``, ``resume`` and ``progress``: as in :func:`sluice.initialize`.
+    the loss by their number. ``optimizer``: its formula, groups and values are taken over, and its methods are those of
+    the returned one from then on; without, the configuration's, which a model with a parameter that trains needs. ``units``,
+    ``resume`` and ``progress``: as in :func:`sluice.initialize`.
 
     Raises ConfigError, :class:`sluice.DoesNotFit`, TypeError, OSError, MemoryError, and ValueError for fp16, whose loss scale needs
     the engine of :func:`sluice.initialize`.
@@ -131,4 +133,6 @@ def offload(
         scales_losses=False,
     )
     with offloaded.undone_on_error():
-        return OffloadedOptimizer(offloaded, optimizer, None if optimizer is None else content_of(config).get("scheduler"))
+        made = OffloadedOptimizer(offloaded, optimizer, None if optimizer is None else content_of(config).get("scheduler"))
+    follow(optimizer, made)
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from ._training.engine_values import EngineValues
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
 from ._training.offloaded import OffloadedModel
-from ._training.optimizer import SluiceOptimizer, check_groups, groups_of, section_of
+from ._training.optimizer import SluiceOptimizer, check_groups, follow, groups_of, section_of
 from ._training.saved import checkpoint
 from ._training.saved.files import latest_tag, set_latest, tag_folder
 from ._training.saved.optimizers import check_optimizer, warn_of_scheduler
@@ -88,6 +89,7 @@ class SluiceEngine(EngineValues):
             warn_of_scheduler(self.lr_scheduler, self.loop)
             self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
+        follow(client, self.optimizer)
         self.global_steps = int(self.loop.step)
         self.micro_steps, self.skipped_steps = 0, 0
         self.global_samples = self.global_steps * self.train_batch_size()
@@ -147,7 +149,7 @@ class SluiceEngine(EngineValues):
             self.loop.has_new_gradients = False
             return
         with interrupts_later():
-            self._end_step(lr_kwargs)
+            self.optimizer.with_hooks(functools.partial(self._end_step, lr_kwargs))
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
         in_step, self.loop.in_step = self.loop.in_step, 0

@@ -14,6 +14,7 @@ from torch import nn
 from ._refusals import missing
 from ._training.file_parameters import FileParameters
 from ._training import ranks
+from ._training.offloaded import changed_elements
 from ._training.owners import Owner, owner_of
 from .config import Config, Source, content_of
 from .runtime.zero.partition_parameters import ZeroParamStatus
@@ -40,7 +41,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     are kept, in the master weights too, when the outermost context of the model has ended; with several ranks those of that
     rank. The end of the context raises ValueError for another parameter that was written to, unless through ``.data``; one
     rank alone has its values again then. Parameters of no engine have their values
-    anyway. ``fwd_module``: for a context inside that module's forward; the parameters are registered with it
+    anyway; those of an engine that has ended are a ValueError. ``fwd_module``: for a context inside that module's forward; the parameters are registered with it
     (:func:`register_external_parameter`), so that backward has them too. Without it, no engine trains meanwhile.
     """
 
@@ -67,6 +68,13 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     def __enter__(self) -> GatheredParameters:
         owners = ((parameter, owner_of(parameter)) for parameter in self._params)
         self._gathered = [(parameter, owner) for parameter, owner in owners if owner is not None]
+        known = {id(parameter) for parameter, _ in self._gathered}
+        for parameter in self._params:
+            if id(parameter) not in known and parameter.numel() != getattr(parameter, "ds_numel", parameter.numel()):
+                raise ValueError(
+                    f"a parameter of shape {list(parameter.ds_shape)} has no values: its engine was destroyed, or nothing uses it any "  # type: ignore[attr-defined]
+                    "more. Keep the engine, and read values before destroy()"
+                )
         try:
             for loop, unit in dict.fromkeys((owner.model.loop, owner.unit) for _, owner in self._gathered):
                 loop.enter(unit, False)
@@ -92,8 +100,9 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         models = list(dict.fromkeys(owner.model for _, owner in self._gathered))
         given = {id(parameter) for parameter, _ in self._gathered}
         try:
-            for owner, values in self._changed():
-                owner.model.changes[owner.name] = values
+            for owner, before, values in self._changed():
+                first, _ = owner.model.changes.get(owner.name, (before, before))
+                owner.model.changes[owner.name] = first, values
             written = [
                 (parameter, owner)
                 for parameter, owner, version in self._read
@@ -117,15 +126,17 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 "parameter that is given"
             )
 
-    def _changed(self) -> Iterator[tuple[Owner, torch.Tensor]]:
+    def _changed(self) -> Iterator[tuple[Owner, torch.Tensor, torch.Tensor]]:
+        """What all ranks agree was written to: its values before and now."""
         for parameter, owner in self._gathered:
             before = self._before.get(id(parameter))
             if before is None or self._modifier is None:
                 continue
             values = parameter.detach().clone()
             ranks.share([values], self._modifier)
-            if not torch.equal(before, values):
-                yield owner, values
+            if owner.name in owner.model.changes or bool(changed_elements(before, values).any()):
+                parameter.data.copy_(values)  # of the ranks that did not write: an outer context has them too
+                yield owner, before, values
 
     def _leave(self) -> None:
         self._gathered, self._before, self._read = [], {}, []

@@ -200,6 +200,14 @@ class EngineValues(nn.Module):
         """As :meth:`module_state_dict`."""
         return self.module_state_dict(*args, **kwargs)
 
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises ValueError: between passes the engine's parameters are empty, and nothing could be copied to them."""
+        raise ValueError(
+            "an engine's parameters are empty between passes: load_checkpoint() loads a checkpoint of save_checkpoint(). Weights alone are "
+            "loaded inside sluice.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0), by "
+            "engine.module.load_state_dict()"
+        )
+
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Any]:
         return self.module_state_dict(exclude_frozen_parameters=exclude_frozen_parameters)
 

@@ -85,12 +85,11 @@ def _group_section(groups: list[dict[str, Any]], parameters: Mapping[str, nn.Par
     A group without a parameter that trains has no entry: the Trainer makes one for LoRA.
     """
     names = {parameter: name for name, parameter in parameters.items() if parameter.requires_grad}
+    _check_of_model(groups, names)
     section = []
     for number, group in enumerate(groups):
         values = values_of(group, number)
         matched = [names.pop(parameter) for parameter in group["params"] if parameter in names]
-        if not matched and any(parameter.requires_grad for parameter in group["params"]):
-            raise ValueError("a parameter group has no parameter of the model, or only those of another group")
         if matched:
             section.append({"match": matched, "weight_decay": values.get("weight_decay", 0.0)})
     if names:
@@ -102,6 +101,24 @@ def _group_section(groups: list[dict[str, Any]], parameters: Mapping[str, nn.Par
     return section if len(section) > 1 else []
 
 
+def _check_of_model(groups: list[dict[str, Any]], trained: Mapping[nn.Parameter, str]) -> None:
+    """Raises ValueError for a parameter that no step would train: of another module, or a second time in the groups."""
+    group_of: dict[nn.Parameter, int] = {}
+    for number, group in enumerate(groups):
+        for place, parameter in enumerate(group["params"]):
+            if not parameter.requires_grad or is_kept(parameter):
+                continue
+            if parameter not in trained:
+                raise ValueError(
+                    f"parameter group {number} has a parameter that is not of the model and would never be trained (number {place}, "
+                    f"of shape {list(getattr(parameter, 'ds_shape', parameter.shape))}): make one module of both and pass it as the "
+                    "model, give the other its own optimizer, or freeze it with requires_grad_(False). Layers are replaced before "
+                    "the optimizer is made"
+                )
+            if group_of.setdefault(parameter, number) != number:
+                raise ValueError(f"parameter {trained[parameter]} is in parameter groups {group_of[parameter]} and {number}: leave it in one")
+
+
 def _check_reads_only(model: nn.Module) -> None:
     """Raises ValueError for a module whose forward writes to a weight that trains: the next update would undo it."""
     for name, module in model.named_modules():
@@ -109,6 +126,12 @@ def _check_reads_only(model: nn.Module) -> None:
             raise ValueError(
                 f"module {name} has max_norm, with which its forward writes to its weight: normalize the rows that it gives instead"
             )
+
+
+def changed_elements(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
+    """Where the bits differ: a NaN that stays is no change, and -0.0 in place of 0.0 is one."""
+    bits = {2: torch.int16, 4: torch.int32}[now.element_size()]
+    return before.contiguous().view(bits) != now.contiguous().view(bits)
 
 
 class OffloadedModel:
@@ -165,7 +188,8 @@ class OffloadedModel:
         self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *self._kept()]}
         self._hooks: list[Hooks | FullStateDicts] = []
         self.shown: collections.Counter[str] = collections.Counter()  # parameters, by open GatheredParameters
-        self.changes: dict[str, torch.Tensor] = {}  # made in those, to be set when the last one has ended
+        # Made in those, to be set when the last one has ended: values before the first change, and now.
+        self.changes: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self.unchanged: set[str] = set()  # written to in those, and to have their values again
         with self.undone_on_error():
             self._begin(groups or [], commits=resume is not None)
@@ -286,8 +310,14 @@ class OffloadedModel:
         self.changes, self.unchanged = {}, set()
         for name in unchanged - changes.keys():
             self.loop.set_master(name, self.loop.master(name))
-        for name, values in changes.items():
-            self.loop.set_parameter(name, values)
+        for name, (before, values) in changes.items():
+            changed = changed_elements(before, values).cpu()
+            if not self.parameters[name].requires_grad:
+                self.loop.set_parameter(name, values)
+            elif changed.any():  # the other elements keep what their masters have beyond the data type that computes
+                master = self.loop.master(name)
+                master[changed] = values.cpu()[changed].to(master.dtype)
+                self.loop.set_master(name, master)
 
     def report(self) -> Report:
         """Bytes moved and seconds waited since the start, and the plan as data."""

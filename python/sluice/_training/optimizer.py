@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,9 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         raise ValueError(f'{name} asks for states in the type of the weights: set "sluice": {{"moments": "bf16"}} instead')
     check_groups(optimizer.param_groups, defaults)
     values = {key: list(defaults[key]) if key == "betas" else defaults[key] for key in keys}
+    if kind == "SGD":  # whether there is a buffer, which the groups say
+        trained = [group["momentum"] for group in optimizer.param_groups if _trains(group)]
+        values["momentum"] = max(trained, default=values["momentum"])
     for key in ("amsgrad", "maximize"):
         if defaults.get(key):
             values[key] = True
@@ -90,6 +94,10 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         if kind == "Adagrad" and defaults.get(key):
             values[key] = defaults[key]
     return {"type": kind, "params": values}
+
+
+def _trains(group: Mapping[str, Any]) -> bool:
+    return any(parameter.requires_grad for parameter in group["params"])
 
 
 _NUMBERS = ("lr", "weight_decay", "eps", "momentum", "dampening")
@@ -114,7 +122,7 @@ def values_of(group: Mapping[str, Any], number: int) -> dict[str, float]:
 class TierOptimizer(torch.optim.Optimizer):
     """Parameter groups of a model over memory tiers, with the values of the next step; schedulers may change them.
 
-    ``client``: an optimizer whose formula and groups are taken over. ``groups``: without one, groups that differ from the
+    ``client``: an optimizer whose formula, groups and step hooks are taken over. ``groups``: without one, groups that differ from the
     configuration's. States are at their tiers and not in ``state``. Private: the optimizers that users get inherit it.
     """
 
@@ -128,14 +136,18 @@ class TierOptimizer(torch.optim.Optimizer):
         super().__init__([{"params": []}], defaults)
         if client is not None:
             self.param_groups = client.param_groups  # the list itself, so that its scheduler's changes are seen
+            self._optimizer_step_pre_hooks = client._optimizer_step_pre_hooks
+            self._optimizer_step_post_hooks = client._optimizer_step_post_hooks
         else:
             made = offloaded.configured_groups() if groups is None else groups
             self.param_groups = [{**defaults, **group} for group in made]
         self._offloaded = offloaded
-        self._client = client
+        # Weak, since follow() has the client hold this one.
+        self._client: Callable[[], torch.optim.Optimizer | None] = (lambda: None) if client is None else weakref.ref(client)
         # Others have no values in a step, but their place in the list, which schedulers count.
-        self._stepped = [any(parameter.requires_grad for parameter in group["params"]) for group in self.param_groups]
+        self._stepped = [_trains(group) for group in self.param_groups]
         self._keys = [{*_NUMBERS, "betas"} & set(group) for group in self.param_groups]
+        self._step_values()  # raises now for what no step can have
 
     def end_step(self) -> Any:
         """Ends the step of the loop with the values of the groups. Returns its StepResult.
@@ -146,7 +158,7 @@ class TierOptimizer(torch.optim.Optimizer):
         if shown is not None:
             raise ValueError(f"a step ends inside GatheredParameters, which shows {shown}: leave its context first")
         # PyTorch's schedulers ask the optimizer that they were made with whether it has stepped, and warn.
-        for asked in (self, self._client):
+        for asked in (self, self._client()):
             if asked is not None:
                 asked._opt_called = True  # type: ignore[attr-defined]
         self._offloaded.check_parameters()
@@ -154,6 +166,12 @@ class TierOptimizer(torch.optim.Optimizer):
 
     def _step_values(self) -> list[dict[str, float]]:
         count = len(self._keys)
+        client = self._client()
+        if client is not None and client.param_groups is not self.param_groups:
+            raise ValueError(
+                "the script's optimizer and the one that was made of it have different lists of parameter groups: one was set since. "
+                "Change values in the groups, and leave the list as it was"
+            )
         if len(self.param_groups) != count:
             raise ValueError(
                 f"the optimizer has {len(self.param_groups)} parameter groups, and had {count} when the model was moved to its "
@@ -163,7 +181,21 @@ class TierOptimizer(torch.optim.Optimizer):
             if not keys <= group.keys():
                 raise ValueError(f"parameter group {number} has no {min(keys - group.keys())} any more: set it again")
         values = [values_of(group, number) for number, group in enumerate(self.param_groups)]
+        self._check_momentum(values)
         return list(itertools.compress(values, self._stepped))
+
+    def _check_momentum(self, values: list[dict[str, float]]) -> None:
+        """Raises ValueError for SGD's momentum in a group without a buffer, and for none in a group with one."""
+        loop = self._offloaded.loop
+        if "momentum" not in loop.optimizer_values:  # of another formula
+            return
+        has_buffer = bool(loop.moment_names)
+        for number, value in enumerate(values):
+            if self._stepped[number] and "momentum" in value and (value["momentum"] > 0) != has_buffer:
+                raise ValueError(
+                    f"parameter group {number} has momentum={value['momentum']:g}: SGD has momentum above 0 in all groups that train or in "
+                    "none, from its first step to its last (1e-30 is as good as none)"
+                )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raises ValueError: the groups are those that the engine was made with."""
@@ -193,6 +225,25 @@ class TierOptimizer(torch.optim.Optimizer):
             raise ValueError(f"the state has {len(saved_groups)} parameter groups, and the optimizer has {len(self.param_groups)}")
         for group, saved in zip(self.param_groups, saved_groups):
             group.update({key: value for key, value in saved.items() if key != "params"})
+
+
+_FOLLOWED = ("step", "zero_grad", "state_dict", "load_state_dict", "add_param_group")
+
+
+def follow(client: torch.optim.Optimizer | None, optimizer: TierOptimizer) -> None:
+    """A client's methods are those of the optimizer that was made of it: its own would see no gradient and do nothing."""
+    if client is None:
+        return
+    for name in _FOLLOWED:
+        setattr(client, name, _followed(optimizer, name))
+
+
+def _followed(optimizer: TierOptimizer, name: str) -> Callable[..., Any]:
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return getattr(optimizer, name)(*arguments, **keywords)
+
+    call._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # PyTorch's schedulers wrap a step, or warn that it was replaced
+    return call
 
 
 class SluiceOptimizer(TierOptimizer):
@@ -231,6 +282,13 @@ class SluiceOptimizer(TierOptimizer):
         if closure is not None:
             raise ValueError("a closure would run the forward again: call engine.backward() and engine.step() instead")
         self._engine.step()
+
+    step.hooked = True  # type: ignore[attr-defined]  # else PyTorch has it run the hooks, at each micro-batch
+
+    @torch.optim.Optimizer.profile_hook_step
+    def with_hooks(self, end_step: Callable[[], None]) -> None:
+        """Ends a step between the hooks that are registered with it, or with the client's object, as before and after."""
+        end_step()
 
 
 def groups_of(model_parameters: Iterable[Any]) -> list[dict[str, Any]]:

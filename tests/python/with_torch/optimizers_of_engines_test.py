@@ -111,7 +111,7 @@ def test_a_group_in_which_nothing_trains_keeps_its_place(given: str) -> None:
 def test_a_group_of_another_model_is_named() -> None:
     model = make()
     groups = [{"params": list(model.parameters())}, {"params": list(make().parameters())}]
-    with pytest.raises(ValueError, match="a parameter group has no parameter of the model"):
+    with pytest.raises(ValueError, match="parameter group 1 has a parameter that is not of the model"):
         engine_of(model, without_optimizer(), optimizer=torch.optim.AdamW(groups))
 
 

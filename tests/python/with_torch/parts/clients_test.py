@@ -1,0 +1,147 @@
+"""A client's optimizer and its groups, which an engine or a loop of one's own has taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from small_models import config
+from torch import nn
+
+import sluice
+
+Groups = list[dict[str, Any]]
+
+
+def mlp() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4))
+
+
+def data(number: int) -> torch.Tensor:
+    return torch.randn(2, 8, generator=torch.Generator().manual_seed(number))
+
+
+def adamw(groups: Groups) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups, lr=1e-2)
+
+
+# How groups of a script come to their steps. Each returns the optimizer.
+WAYS: dict[str, Callable[[nn.Module, Groups], Any]] = {
+    "offload": lambda model, groups: sluice.offload(model, config(), optimizer=adamw(groups)),
+    "optimizer": lambda model, groups: sluice.initialize(model=model, config=config(), optimizer=adamw(groups))[1],
+    "model_parameters": lambda model, groups: sluice.initialize(model=model, config=config(), model_parameters=groups)[1],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_parameter_of_another_module_is_refused_unless_it_is_frozen(way: str) -> None:
+    model, head = mlp(), nn.Linear(4, 3)
+    groups: Groups = [{"params": [*model.parameters(), *head.parameters()]}]
+    with pytest.raises(ValueError, match=r"parameter group 0 has a parameter that is not of the model .*number 4, of shape \[3, 4\]"):
+        WAYS[way](model, groups)
+    head.requires_grad_(False)
+    optimizer = WAYS[way](model, groups)
+    before = model.state_dict()
+    head(model(data(0))).square().mean().backward()
+    optimizer.step()
+    assert not torch.equal(before["0.weight"], model.state_dict()["0.weight"])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_parameter_of_another_engine_is_refused(way: str) -> None:
+    critic = mlp()
+    kept = sluice.offload(critic, config())
+    actor = mlp()
+    with pytest.raises(ValueError, match=r"is not of the model .*of shape \[8, 8\]"):
+        WAYS[way](actor, [{"params": [*actor.parameters(), *critic.parameters()]}])
+    kept.close()
+
+
+def test_a_parameter_in_two_groups_is_refused() -> None:
+    model = mlp()
+    with pytest.raises(ValueError, match=r"parameter 2\.weight is in parameter groups 0 and 1"):
+        WAYS["model_parameters"](model, [{"params": list(model.parameters())}, {"params": [model[2].weight]}])
+
+
+def sgd_keys(momentum: float) -> dict[str, Any]:
+    return config(optimizer={"type": "SGD", "params": {"lr": 0.1, "momentum": momentum}})
+
+
+def sgd_ways(momentum: float) -> dict[str, Callable[[nn.Module, Groups], Any]]:
+    """As WAYS, with a momentum of all groups that have none of their own."""
+
+    def client(groups: Groups) -> torch.optim.Optimizer:
+        return torch.optim.SGD(groups, lr=0.1, momentum=momentum)
+
+    keys = sgd_keys(momentum)
+    return {
+        "offload": lambda model, groups: sluice.offload(model, keys, optimizer=client(groups)),
+        "optimizer": lambda model, groups: sluice.initialize(model=model, config=keys, optimizer=client(groups))[1],
+        "model_parameters": lambda model, groups: sluice.initialize(model=model, config=keys, model_parameters=groups)[1],
+    }
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sgd_with_momentum_in_some_groups_is_refused_at_once(way: str) -> None:
+    model = mlp()
+    for number, (of_all, of_first) in enumerate([(0.9, 0.0), (0.0, 0.9)]):
+        groups: Groups = [{"params": list(model[0].parameters()), "momentum": of_first}, {"params": list(model[2].parameters())}]
+        with pytest.raises(ValueError, match=r"parameter group \d has momentum=0.*SGD has momentum above 0 in all groups"):
+            sgd_ways(of_all)[way](model, groups)
+    assert model(data(0)).shape == (2, 4)  # as it was
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("before", "after"), [(0.9, 0.0), (0.0, 0.9)])
+def test_a_momentum_that_no_step_can_have_leaves_the_step_to_be_mended(way: str, before: float, after: float) -> None:
+    model, plain = mlp(), mlp()
+    optimizer = sgd_ways(before)[way](model, [{"params": list(model.parameters())}])
+    torchs = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=before)
+    for number in range(3):
+        for trained, stepped in ((model, optimizer), (plain, torchs)):
+            trained(data(number)).square().mean().backward()
+            if stepped is optimizer and number == 1:
+                stepped.param_groups[0]["momentum"] = after
+                with pytest.raises(ValueError, match="parameter group 0 has momentum=.*all groups that train or in none"):
+                    stepped.step()
+                stepped.param_groups[0]["momentum"] = before
+            stepped.step()
+        torchs.zero_grad()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("of_all", "of_groups"), [(0.0, 0.9), (0.9, 0.0)])
+def test_the_groups_say_whether_a_client_has_momentum(of_all: float, of_groups: float) -> None:
+    model, plain = mlp(), mlp()
+    made = [
+        torch.optim.SGD([{"params": list(each.parameters()), "momentum": of_groups}], lr=0.1, momentum=of_all)
+        for each in (model, plain)
+    ]
+    optimizer = sluice.offload(model, config(), optimizer=made[0])
+    for number in range(3):
+        for trained, stepped in ((model, optimizer), (plain, made[1])):
+            trained(data(number)).square().mean().backward()
+            stepped.step()
+        made[1].zero_grad()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-5, atol=1e-7)
+
+
+def test_a_momentum_of_1e_30_is_none() -> None:
+    model, plain = mlp(), mlp()
+    made = []
+    for each, first in ((model, 1e-30), (plain, 0.0)):
+        groups: Groups = [{"params": list(each[0].parameters()), "momentum": first}, {"params": list(each[2].parameters())}]
+        made.append(torch.optim.SGD(groups, lr=0.1, momentum=0.9))
+    optimizer = sluice.offload(model, config(), optimizer=made[0])
+    for number in range(3):
+        for trained, stepped in ((model, optimizer), (plain, made[1])):
+            trained(data(number)).square().mean().backward()
+            stepped.step()
+        made[1].zero_grad()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-5, atol=1e-7)

@@ -1,0 +1,61 @@
+"""A step after a backward that failed takes no part of its gradients."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from small_models import config, engine_of
+from torch import nn
+
+import sluice
+
+Start = Callable[[nn.Module, dict[str, Any]], Any]
+STARTS: dict[str, Start] = {"offload": sluice.offload, "engine": engine_of}
+
+
+class Failing(nn.Module):
+    """Its backward fails between two units, or inside the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+        self.place = ""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.place == "inside":
+            self.blocks[0][0].register_forward_hook(lambda _, __, output: output.register_hook(self.fail) and None)
+        for block in self.blocks:
+            x = block(x)
+            if self.place == "between" and block is self.blocks[0]:
+                x.register_hook(self.fail)
+        return x
+
+    def fail(self, gradient: torch.Tensor) -> None:
+        if self.place:
+            raise torch.OutOfMemoryError
+
+
+@pytest.mark.parametrize("place", ["between", "inside"])
+@pytest.mark.parametrize("start", STARTS)
+def test_a_step_after_a_failed_backward_has_none_of_its_gradients(
+    start: str, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    model = Failing()
+    optimizer = STARTS[start](model, config(optimizer={"type": "SGD", "params": {"lr": 0.1}}))
+    before = model.state_dict()
+    model.place = place
+    with pytest.raises(torch.OutOfMemoryError):
+        model(torch.ones(2, 8)).square().mean().backward()
+    model.place = ""
+    with caplog.at_level(logging.WARNING, "sluice"):
+        optimizer.step()
+    assert "a backward has failed: the gradients of this step so far are dropped" in caplog.text
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    model(torch.ones(2, 8)).square().mean().backward()
+    optimizer.step()
+    assert not any(torch.equal(value, before[name]) for name, value in model.state_dict().items())

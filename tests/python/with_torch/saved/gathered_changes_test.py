@@ -1,0 +1,111 @@
+"""Changes inside GatheredParameters touch the masters of the elements that changed, and of no other."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from small_models import config, engine_of
+from torch import nn
+
+from sluice import utils, zero
+
+
+def bf16_engine() -> tuple[Any, nn.Parameter]:
+    """After steps whose masters are between two numbers of bf16."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8))
+    keys = config(bf16={"enabled": True}, optimizer={"type": "AdamW", "params": {"lr": 1e-5}})
+    engine = engine_of(model, keys)
+    for _ in range(3):
+        engine.backward(engine(torch.ones(2, 8, dtype=torch.bfloat16)).float().square().mean())
+        engine.step()
+    return engine, model[0].weight
+
+
+def test_other_elements_keep_their_masters() -> None:
+    engine, weight = bf16_engine()
+    expected = utils.safe_get_full_fp32_param(weight)
+    assert not torch.equal(expected, expected.bfloat16().float())
+    expected[0] = 0
+    with zero.GatheredParameters(weight, modifier_rank=0), torch.no_grad():
+        weight[0] = 0
+    assert torch.equal(utils.safe_get_full_fp32_param(weight), expected)
+    assert torch.equal(engine.module_state_dict()["0.weight"], expected.bfloat16())
+    expected[1, 0] = -0.0
+    for value in (0.0, -0.0):
+        with zero.GatheredParameters(weight, modifier_rank=0), torch.no_grad():
+            weight[1, 0] = value
+    assert torch.equal(torch.signbit(utils.safe_get_full_fp32_param(weight)), torch.signbit(expected))
+    engine.destroy()
+
+
+@pytest.mark.parametrize("outer", [None, 0])
+def test_changes_of_inner_contexts_add_up(outer: int | None) -> None:
+    engine, weight = bf16_engine()
+    expected = utils.safe_get_full_fp32_param(weight)
+    expected[:2] = 1
+    with zero.GatheredParameters(weight, modifier_rank=outer), torch.no_grad():
+        for row in range(2):
+            with zero.GatheredParameters(weight, modifier_rank=0):
+                weight[row] = 1
+    assert torch.equal(utils.safe_get_full_fp32_param(weight), expected)
+    engine.destroy()
+
+
+def test_a_change_that_an_outer_context_takes_back_is_none() -> None:
+    engine, weight = bf16_engine()
+    expected = utils.safe_get_full_fp32_param(weight)
+    with zero.GatheredParameters(weight, modifier_rank=0), torch.no_grad():
+        before = weight.clone()
+        with zero.GatheredParameters(weight, modifier_rank=0):
+            weight[0] = 1
+        weight.copy_(before)
+    assert torch.equal(utils.safe_get_full_fp32_param(weight), expected)
+    assert torch.equal(engine.module_state_dict()["0.weight"], expected.bfloat16())
+    engine.destroy()
+
+
+@pytest.mark.parametrize("end", ["destroyed", "dropped"])
+def test_a_parameter_of_an_engine_that_has_ended_is_named(end: str) -> None:
+    engine, weight = bf16_engine()
+    if end == "destroyed":
+        engine.destroy()
+    module = engine.module
+    del engine
+    gc.collect()
+    with pytest.raises(ValueError, match=r"shape \[8, 8\] has no values: its engine was destroyed, or nothing uses it"):
+        with zero.GatheredParameters(list(module.parameters())):
+            pass
+    with zero.GatheredParameters(weight, enabled=False):
+        assert weight.numel() == 0
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_engine_says_how_weights_are_loaded(strict: bool) -> None:
+    engine, _ = bf16_engine()
+    weights = {name: value + 1 for name, value in engine.state_dict().items()}
+    with pytest.raises(ValueError, match=r"GatheredParameters\(list\(engine\.module\.parameters\(\)\), modifier_rank=0\)"):
+        engine.load_state_dict(weights, strict=strict)
+    with zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0):
+        engine.module.load_state_dict(weights, strict=strict)
+    assert all(torch.equal(value, weights[name]) for name, value in engine.state_dict().items())
+    engine.destroy()
+
+
+def test_a_key_encoder_follows_between_steps() -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"q": nn.Linear(8, 8), "k": nn.Linear(8, 8).requires_grad_(False)})
+    engine = engine_of(model, config())
+    pairs = list(zip(model["q"].parameters(), model["k"].parameters()))
+    before = engine.state_dict()
+    with zero.GatheredParameters([each for pair in pairs for each in pair], modifier_rank=0), torch.no_grad():
+        for q, k in pairs:
+            k.copy_(k * 0.75 + q * 0.25)
+    after = engine.state_dict()
+    for name in ("weight", "bias"):
+        assert torch.equal(after[f"k.{name}"], before[f"k.{name}"] * 0.75 + before[f"q.{name}"] * 0.25)
+        assert torch.equal(after[f"q.{name}"], before[f"q.{name}"])
+    engine.destroy()
