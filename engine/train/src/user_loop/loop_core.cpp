@@ -72,9 +72,10 @@ void LoopCore::check_stream() const {
 }
 
 void LoopCore::enter(std::size_t unit, UnitOrder::Pass pass) {
+  const bool records_graph = torch::GradMode::is_enabled();
   // Parameters are ordinary tensors even where the caller uses InferenceMode.
   const c10::InferenceMode ordinary(false);
-  units_.check_unbound(unit, torch_dtype_);
+  units_.check_unbound(unit, torch_dtype_, records_graph);
   const std::vector<std::size_t>& gathers = units_[unit].gathers;
   if (gathers.empty()) return;
   order_->enter(pass, gathers, gather_stall_);

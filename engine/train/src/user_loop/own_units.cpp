@@ -196,7 +196,7 @@ void OwnUnits::drop_values(std::size_t layout, torch::Dtype dtype) {
   }
 }
 
-void OwnUnits::check_unbound(std::size_t index, torch::Dtype dtype) const {
+void OwnUnits::check_unbound(std::size_t index, torch::Dtype dtype, bool records_graph) const {
   const OwnUnit& unit = units_[index];
   const Tensors now = unit.module ? unit.module->parameters() : Tensors();
   const bool same =
@@ -216,7 +216,7 @@ void OwnUnits::check_unbound(std::size_t index, torch::Dtype dtype) const {
                      " was given other bytes than the engine's: after initialize() its module must "
                      "not be loaded, moved or converted (to())");
     // Without gradients it makes no difference: PEFT switches to an adapter so, for a reference.
-    SLUICE_CHECK(!layout.frozen || !param.requires_grad() || !torch::GradMode::is_enabled(),
+    SLUICE_CHECK(!layout.frozen || !param.requires_grad() || !records_graph,
                  "parameter " + name +
                      " was frozen at initialize(), which decides what trains: it must not require "
                      "gradients later");

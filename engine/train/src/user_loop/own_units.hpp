@@ -75,7 +75,7 @@ class OwnUnits {
   // Throws InvalidArgument when the module's parameters were replaced since it was added, were
   // given bytes by other code, or require gradients although they are frozen and the caller
   // records a graph.
-  void check_unbound(std::size_t unit, torch::Dtype dtype) const;
+  void check_unbound(std::size_t unit, torch::Dtype dtype, bool records_graph) const;
   // Throws InvalidArgument when a parameter that trains does not require a gradient. It may do
   // without during a forward, and has no gradient from there.
   void check_trained() const;
