@@ -161,6 +161,46 @@ TEST(SavedState, ACheckpointOfRanksIsFoundAsAnyOther) {
   EXPECT_EQ(difference_from(dir.file("step-00000002"), 2), "");
 }
 
+TEST(Checkpoints, AFolderThatCannotBeListedIsNotEmpty) {
+  TempDir dir;
+  EXPECT_TRUE(list_checkpoints(dir.file("missing")).empty());
+  fs::create_symlink(dir.file("loop"), dir.file("loop"));
+  EXPECT_THROW(list_checkpoints(dir.file("loop")), IoError);
+  EXPECT_THROW(newest_checkpoint(dir.file("loop")), IoError);
+}
+
+TEST(Checkpoints, OneThatCannotBeOpenedIsDamaged) {
+  TempDir dir;
+  for (const int step : {2, 3}) {
+    const std::string folder = dir.file("step-0000000" + std::to_string(step));
+    fs::create_directory(folder);
+    commit_steps(folder, step, step);
+  }
+  const auto block = [&](const std::string& folder) {
+    fs::remove(dir.file(folder + "/ranks.json"));
+    fs::create_symlink("ranks.json", dir.file(folder + "/ranks.json"));
+  };
+  block("step-00000002");
+  EXPECT_EQ(newest_checkpoint(dir.path()), dir.file("step-00000003"));
+  block("step-00000003");
+  EXPECT_THROW(newest_checkpoint(dir.path()), StorageError);
+}
+
+TEST(Checkpoints, ADamagedOneThatWasMadeLaterMayBeTheNewest) {
+  Checkpoint whole;
+  whole.path = "step-00000100";
+  whole.step = whole.order = 100;
+  whole.saved_at = 1'790'000'000;
+  Checkpoint damaged;
+  damaged.path = "step-00000012";
+  damaged.step = damaged.order = 12;
+  damaged.damage = "flipped bytes";
+  damaged.saved_at = whole.saved_at;
+  EXPECT_NO_THROW(check_none_damaged_after({damaged, whole}, &whole));
+  ++damaged.saved_at;  // the run went back to step 11, and on
+  EXPECT_THROW(check_none_damaged_after({damaged, whole}, &whole), StorageError);
+}
+
 TEST(VerifyRanks, ChecksThePartsOfAll) {
   TempDir dir;
   commit_steps(dir.path(), 2, 2);

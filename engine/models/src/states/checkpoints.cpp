@@ -103,8 +103,9 @@ void check_none_damaged_after(const std::vector<Checkpoint>& found, const Checkp
   for (const Checkpoint& each : found) {
     if (each.damage.empty()) continue;
     // A run that returned to an earlier step saves newer ones with smaller numbers.
-    if (newest != nullptr && each.step <= newest->step && each.saved_at <= newest->saved_at)
-      continue;
+    const bool is_older = newest != nullptr && each.step <= newest->step &&
+                          (newest->saved_at == 0 || each.saved_at <= newest->saved_at);
+    if (is_older) continue;
     throw StorageError(
         each.path,
         newest == nullptr

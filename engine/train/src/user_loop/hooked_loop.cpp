@@ -10,6 +10,7 @@
 #include "sluice/offload/device.hpp"
 #include "sluice/plan/plan_text.hpp"
 #include "user_loop/loop_core.hpp"
+#include "user_loop/unused_keys.hpp"
 
 namespace sluice::train {
 
@@ -47,14 +48,15 @@ plan::MachineFacts facts_of(const config::TrainConfig& config) {
 }  // namespace
 
 HookedLoop::HookedLoop(const config::TrainConfig& config, const EngineOptions& options)
-    : core_(std::make_unique<LoopCore>(config, options,
+    : core_(std::make_unique<LoopCore>(note_unused_keys(config, LoopKind::hooked), options,
                                        BroughtDevice{.facts = facts_of, .make = make_device})) {}
 
 HookedLoop::HookedLoop(const config::TrainConfig& config, const EngineOptions& options,
                        std::unique_ptr<zero::Communicator> communicator,
                        std::unique_ptr<zero::Communicator> gather_communicator)
     : core_(std::make_unique<LoopCore>(
-          config, options, BroughtDevice{.facts = facts_of, .make = make_device},
+          note_unused_keys(config, LoopKind::hooked), options,
+          BroughtDevice{.facts = facts_of, .make = make_device},
           RankLinks{std::move(communicator), std::move(gather_communicator)})) {}
 
 HookedLoop::~HookedLoop() = default;

@@ -1,4 +1,5 @@
 #include "user_loop/loop.hpp"
+#include "user_loop/unused_keys.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -44,7 +45,7 @@ class Loop::Bound {
 };
 
 Loop::Loop(config::TrainConfig config, const EngineOptions& options, BroughtDevice device)
-    : core_(std::move(config), options, std::move(device)) {
+    : core_(note_unused_keys(std::move(config), LoopKind::engine), options, std::move(device)) {
   SLUICE_CHECK(
       core_.config().sluice.activations != Activations::offload,
       "\"sluice\": {\"activations\": \"offload\"} is for the built-in model: what a loop of "

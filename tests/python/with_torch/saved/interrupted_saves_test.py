@@ -19,7 +19,7 @@ from small_models import config, engine_of, make, train
 from torch import nn
 
 import sluice
-from sluice._training.saved import client
+from sluice._training.saved import buffers, client
 
 
 class Marked(nn.Linear):
@@ -136,6 +136,34 @@ def test_a_full_disk_is_named_with_the_file_and_the_checkpoint_before_stays(tmp_
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     engine.destroy()
     assert loaded(tmp_path)[:2] == (1, {"saved": 1})
+
+
+def test_a_load_that_fails_on_the_way_is_not_committed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(make(Marked), config("nvme", tmp_path / "swap"), resume=False)
+    step_of(engine)
+    engine.save_checkpoint(tmp_path, "first")
+    step_of(engine)
+    engine.module.register_buffer("later", torch.zeros(3))
+    monkeypatch.setattr(buffers, "set_buffers", lambda *_: (_ for _ in ()).throw(MemoryError))
+    with pytest.raises(MemoryError):
+        engine.load_checkpoint(tmp_path, "first", load_module_strict=False)
+    with pytest.raises(sluice.StorageError, match="loaded in part only"):
+        engine.destroy()
+    monkeypatch.undo()
+    again = engine_of(make(Marked), config("nvme", tmp_path / "swap"), resume=True)
+    assert again.loop.step == 2
+    again.destroy()
+
+
+def test_the_folder_of_a_step_is_loaded_with_its_own_file(tmp_path: Path) -> None:
+    engine = engine_of(make(Marked))
+    for step in range(2):
+        step_of(engine)
+        engine.save_checkpoint(tmp_path, "all", {"saved": step})
+    (older,) = (tmp_path / "all").glob("step-00000001*")
+    place, state = engine.load_checkpoint(tmp_path / "all", older.name)
+    assert (state, engine.global_steps) == ({"saved": 0}, 1)
+    engine.destroy()
 
 
 ENDING = """

@@ -1,0 +1,41 @@
+#include "user_loop/unused_keys.hpp"
+
+#include <string>
+#include <vector>
+
+#include "sluice/base/error.hpp"
+
+namespace sluice::train {
+
+config::TrainConfig note_unused_keys(config::TrainConfig config, LoopKind kind) {
+  const bool is_python = kind == LoopKind::hooked;
+  std::vector<std::string> lines;
+  const auto add = [&](const std::string& key, const char* in_python, const char* in_cpp) {
+    lines.push_back(key +
+                    " has no effect in a loop of your own: " + (is_python ? in_python : in_cpp));
+  };
+  const config::MonitorsConfig& monitors = config.monitors;
+  if (is_python && config.sluice.activations != config::Activations::automatic)
+    add("sluice.activations (and cpu_checkpointing)",
+        "the graph is PyTorch's; the model's gradient_checkpointing_enable() or "
+        "sluice.checkpointing.checkpoint computes activations again",
+        "");
+  if (config.sluice.passes.each)
+    add("sluice.micro_batches_per_pass", "engine.train_batch(by_layer=True) goes layer by layer",
+        "it decides the order itself");
+  if (monitors.memory_breakdown)
+    add("memory_breakdown", "engine.report() has the peaks", "counters() has the peaks");
+  if (monitors.flops_profiler.enabled)
+    add("flops_profiler", "torch.profiler counts with_flops", "only the built-in model is counted");
+  if (!is_python && monitors.wall_clock_breakdown)
+    add("wall_clock_breakdown", "", "it knows its times itself");
+  if (config.sluice.strict && !lines.empty()) {
+    std::string all;
+    for (const std::string& line : lines) all += (all.empty() ? "" : "; ") + line;
+    throw InvalidArgument("\"strict\": true does not allow: " + all);
+  }
+  config.notes.insert(config.notes.end(), lines.begin(), lines.end());
+  return config;
+}
+
+}  // namespace sluice::train
