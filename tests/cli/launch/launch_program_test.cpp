@@ -262,6 +262,21 @@ TEST_F(Launch, HidesOtherGpus) {
               ::testing::ElementsAre("[rank 0] 0 of 2: 4,6", "[rank 1] 1 of 2: 4,6"));
 }
 
+TEST_F(Launch, RefusesASlotThatCudaVisibleDevicesHides) {
+  const std::string hosts = directory_.file("hosts");
+  write_file(hosts, "localhost slots=4\n");
+  const auto error = [&](const char* include, const char* visible) {
+    const ProgramResult result = launch({"--hostfile", hosts, "--include", include}, "",
+                                        {{"CUDA_VISIBLE_DEVICES", visible}});
+    EXPECT_EQ(result.exit_code, 2);
+    return result.err;
+  };
+  EXPECT_THAT(error("localhost:3", "0"),
+              HasSubstr("slot 3 of localhost: CUDA_VISIBLE_DEVICES=0 has slot 0 only\n"));
+  EXPECT_THAT(error("localhost:0,2", "5,6"),
+              HasSubstr("slot 2 of localhost: CUDA_VISIBLE_DEVICES=5,6 has slots 0 to 1\n"));
+}
+
 TEST_F(Launch, RefusesFlagsThatExcludeEachOther) {
   const auto error = [&](std::vector<std::string> flags) {
     const ProgramResult result = launch(std::move(flags), "", {{"CUDA_VISIBLE_DEVICES", ""}});
