@@ -140,6 +140,7 @@ void SafetensorsWriter::write_fp32(std::size_t index, std::uint64_t offset_count
                    std::to_string(offset_count + values.size()) + " of tensor " +
                    tensors_[index].name + ", which has " + std::to_string(count));
   if (values.empty()) return;
+  synced_ = false;
   const std::uint64_t begin_bytes = offsets_bytes_[index] + offset_count * size_of(dtype_);
   if (dtype_ == DType::fp32) {
     write_exactly(fd_.get(), path_, std::as_bytes(values), begin_bytes);
@@ -171,7 +172,7 @@ void SafetensorsWriter::note_written(std::size_t index, std::uint64_t begin, std
   ranges.emplace(begin, end);
 }
 
-void SafetensorsWriter::finish() {
+void SafetensorsWriter::sync() {
   SLUICE_CHECK(fd_, path_ + ": already finished");
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const auto& ranges = written_[i];
@@ -181,6 +182,12 @@ void SafetensorsWriter::finish() {
                                " was not written completely; the file is not made");
   }
   SLUICE_SYSCALL(::fdatasync(fd_.get()), path_);
+  synced_ = true;
+}
+
+void SafetensorsWriter::finish() {
+  if (!synced_) sync();
+  SLUICE_CHECK(fd_, path_ + ": already finished");
   SLUICE_SYSCALL(::rename(temporary_path_.c_str(), path_.c_str()), path_);
   fd_.reset();
 }

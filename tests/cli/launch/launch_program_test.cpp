@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <sstream>
 #include <thread>
 
@@ -31,6 +32,21 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   return lines;
 }
 
+// In a child: standard output becomes a pipe that nobody reads, or that has no reader.
+void write_to_nobody() {
+  int ends[2];
+  if (::pipe(ends) != 0) ::_exit(127);
+  ::dup2(ends[1], STDOUT_FILENO);
+}
+void write_without_reader() {
+  int ends[2];
+  if (::pipe(ends) != 0) ::_exit(127);
+  ::dup2(ends[1], STDOUT_FILENO);
+  ::close(ends[0]);
+}
+// The rank's 40 KB fit in its pipe to the launcher; with the prefixes they do not fit in a pipe.
+constexpr const char* kManyLines = "head -c 40000 /dev/zero | tr '\\0' '\\n'\n";
+
 class Launch : public ::testing::Test {
  protected:
   // A script of /bin/sh that ranks run.
@@ -47,8 +63,10 @@ class Launch : public ::testing::Test {
     return run_sluice(flags, environment);
   }
   // Starts launch in a child and sends `signals` once each rank has made a file "ready.RANK".
+  // `before` runs in the child, after its output was sent to files.
   ProgramResult interrupted(const std::vector<std::string>& flags, const std::string& body,
-                            int ranks, const std::vector<int>& signals) const;
+                            int ranks, const std::vector<int>& signals,
+                            const std::function<void()>& before = {}) const;
 
   bool is_ready(int ranks) const {
     for (int rank = 0; rank < ranks; ++rank)
@@ -73,7 +91,8 @@ class Launch : public ::testing::Test {
 };
 
 ProgramResult Launch::interrupted(const std::vector<std::string>& flags, const std::string& body,
-                                  int ranks, const std::vector<int>& signals) const {
+                                  int ranks, const std::vector<int>& signals,
+                                  const std::function<void()>& before) const {
   std::vector<std::string> line = {sluice_program(), "launch"};
   line.insert(line.end(), flags.begin(), flags.end());
   line.push_back(script("cd " + directory_.file("") + "\n" + body));
@@ -87,6 +106,7 @@ ProgramResult Launch::interrupted(const std::vector<std::string>& flags, const s
     argv.reserve(line.size() + 1);
     for (std::string& argument : line) argv.push_back(argument.data());
     argv.push_back(nullptr);
+    if (before) before();
     ::execv(argv[0], argv.data());
     ::_exit(127);
   }
@@ -262,6 +282,21 @@ TEST_F(Launch, HidesOtherGpus) {
               ::testing::ElementsAre("[rank 0] 0 of 2: 4,6", "[rank 1] 1 of 2: 4,6"));
 }
 
+TEST_F(Launch, RefusesASlotThatCudaVisibleDevicesHides) {
+  const std::string hosts = directory_.file("hosts");
+  write_file(hosts, "localhost slots=4\n");
+  const auto error = [&](const char* include, const char* visible) {
+    const ProgramResult result = launch({"--hostfile", hosts, "--include", include}, "",
+                                        {{"CUDA_VISIBLE_DEVICES", visible}});
+    EXPECT_EQ(result.exit_code, 2);
+    return result.err;
+  };
+  EXPECT_THAT(error("localhost:3", "0"),
+              HasSubstr("slot 3 of localhost: CUDA_VISIBLE_DEVICES=0 has slot 0 only\n"));
+  EXPECT_THAT(error("localhost:0,2", "5,6"),
+              HasSubstr("slot 2 of localhost: CUDA_VISIBLE_DEVICES=5,6 has slots 0 to 1\n"));
+}
+
 TEST_F(Launch, RefusesFlagsThatExcludeEachOther) {
   const auto error = [&](std::vector<std::string> flags) {
     const ProgramResult result = launch(std::move(flags), "", {{"CUDA_VISIBLE_DEVICES", ""}});
@@ -277,6 +312,58 @@ TEST_F(Launch, RefusesFlagsThatExcludeEachOther) {
   EXPECT_THAT(error({"--launcher", "pdsh"}), HasSubstr("expected auto, torchrun"));
   EXPECT_THAT(error({"--num-gpsu", "2"}), HasSubstr("did you mean \"--num-gpus\"?"));
   EXPECT_THAT(run_sluice({"launch", "--num-gpus", "2"}).err, HasSubstr("missing PROGRAM"));
+}
+
+TEST_F(Launch, GivesRanksTheGraceWhenALogCannotBeWritten) {
+  const std::string logs = directory_.file("logs");
+  std::filesystem::create_directory(logs);
+  std::filesystem::create_symlink("/dev/full", logs + "/rank-0.log");
+  const std::string saved = directory_.file("saved");
+  const ProgramResult result = launch({"--num-gpus", "2", "--log-dir", logs},
+                                      "trap 'sleep 0.2; touch " + saved +
+                                          ".$RANK; exit 0' TERM\n"
+                                          "sleep 0.5; echo one; while true; do sleep 0.1; done\n");
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("rank-0.log"), HasSubstr("No space left"),
+                                HasSubstr("the ranks have 60 s to end")));
+  EXPECT_THAT(result.out, HasSubstr("[rank 0] one\n"));
+  EXPECT_TRUE(std::filesystem::exists(saved + ".0") && std::filesystem::exists(saved + ".1"));
+}
+
+// More than the 5 seconds that ranks have when another one failed.
+TEST_F(Launch, GivesRanksTheGraceWhenTheReaderOfTheOutputIsGone) {
+  const std::string saved = directory_.file("saved");
+  const ProgramResult result =
+      run_sluice({"launch", "--num-gpus", "1",
+                  script("trap 'sleep 6; touch " + saved +
+                         "; exit 0' TERM\necho one; while true; do sleep 0.1; done\n")},
+                 {}, &write_without_reader);
+  EXPECT_EQ(result.exit_code, 128 + SIGPIPE);
+  EXPECT_TRUE(std::filesystem::exists(saved));
+}
+
+TEST_F(Launch, HearsSignalsWhenNobodyReadsItsOutput) {
+  const ProgramResult result =
+      interrupted({"--num-gpus", "1", "--grace", "0.2"},
+                  std::string("trap '' TERM\n") + kManyLines +
+                      "sleep 0.5; touch ready.$RANK; while true; do sleep 1; done\n",
+                  1, {SIGTERM}, &write_to_nobody);
+  EXPECT_EQ(result.exit_code, 143);
+  EXPECT_TRUE(all_are_gone());
+}
+
+// Rank 1 says that it was told to end, and goes on until the launcher is told.
+TEST_F(Launch, EndsTheOthersOfAFailedRankWhenNobodyReadsItsOutput) {
+  const ProgramResult result =
+      interrupted({"--num-gpus", "2", "--grace", "0.2"},
+                  std::string("if [ $RANK = 0 ]; then\n"
+                              "while [ ! -e trapped ]; do sleep 0.05; done\n") +
+                      kManyLines +
+                      "touch ready.0; exit 3; fi\n"
+                      "trap 'touch ready.1' TERM; touch trapped; while true; do sleep 0.1; done\n",
+                  2, {SIGTERM}, &write_to_nobody);
+  EXPECT_EQ(result.exit_code, 143);
+  EXPECT_TRUE(all_are_gone());
 }
 
 TEST_F(Launch, SaysItsEndAsJson) {

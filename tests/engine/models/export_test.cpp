@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <json/json.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 
 #include "rank_states.hpp"
 #include "sluice/models/safetensors.hpp"
+#include "states/weight_files.hpp"
 
 namespace sluice::models::test {
 namespace {
@@ -73,6 +75,49 @@ TEST(Export, SplitsBySizeWithAnIndex) {
   reader.read_fp32(reader.tensors().at("wide.bias"), 0, values);
   for (std::size_t i = 0; i < values.size(); ++i)
     ASSERT_EQ(values[i], value_of(unit, 0, unit.params[1].offset_count + i, 1)) << i;
+}
+
+// A file of the second export gets no name, as when the program is killed between two renames.
+TEST(Export, LeavesNoIndexOfOldAndNewFilesWhenItIsCutShort) {
+  TempDir old_run;
+  TempDir new_run;
+  TempDir out;
+  commit_steps(old_run.path(), 2, 1);
+  commit_steps(new_run.path(), 2, 2);
+  const std::string path = out.file("model.safetensors");
+  const ExportOptions options{DType::fp32, 720};
+  const ExportResult old_export = export_weights(old_run.path(), path, options, {});
+  const std::string old_first = bytes_of(old_export.paths[0]);
+  const std::string old_second = bytes_of(old_export.paths[1]);
+  const std::string draft = old_export.paths[1] + ".partial-" + std::to_string(::getpid());
+  EXPECT_THROW(export_weights(new_run.path(), path, options,
+                              [&](std::uint64_t done, std::uint64_t all) {
+                                if (done == all) fs::remove(draft);
+                              }),
+               IoError);
+  EXPECT_NE(bytes_of(old_export.paths[0]), old_first);
+  EXPECT_EQ(bytes_of(old_export.paths[1]), old_second);
+  EXPECT_FALSE(fs::exists(path + ".index.json"));
+}
+
+// Data that cannot be completed are known of before the first file of an earlier export goes.
+TEST(Export, KeepsAnEarlierExportUntilAllIsSynced) {
+  TempDir out;
+  const std::string path = out.file("model.safetensors");
+  const std::vector<TensorSpec> tensors = {{"a", {4}}, {"b", {4}}};
+  const std::vector<float> values(4, 1.0F);
+  const auto write = [&](float first, std::size_t count) {
+    WeightFiles files(path, tensors, DType::fp32, 16);
+    files.write_fp32(0, 0, std::vector<float>(4, first));
+    files.write_fp32(1, 0, std::span(values).first(count));
+    files.finish();
+    return files.paths();
+  };
+  const std::vector<std::string> paths = write(1.0F, 4);
+  const std::string first = bytes_of(paths[0]);
+  EXPECT_THROW(write(2.0F, 3), InvalidArgument);
+  EXPECT_EQ(bytes_of(paths[0]), first);
+  EXPECT_TRUE(fs::exists(path + ".index.json"));
 }
 
 TEST(Export, FitsInOneFileWithoutAnIndex) {

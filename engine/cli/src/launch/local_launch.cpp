@@ -36,7 +36,7 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-// The named GPUs of those that this process may use.
+// The named GPUs of those that this process may use. Throws InvalidArgument for a slot beyond them.
 std::string visible_gpus(const Host& host) {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   if (visible == nullptr || *visible == '\0') return join(host.slots);
@@ -44,8 +44,14 @@ std::string visible_gpus(const Host& host) {
   std::istringstream parts(visible);
   for (std::string part; std::getline(parts, part, ',');) names.push_back(part);
   std::string chosen;
-  for (const int slot : host.slots)
-    chosen += (chosen.empty() ? "" : ",") + names.at(static_cast<std::size_t>(slot));
+  for (const int slot : host.slots) {
+    SLUICE_CHECK(
+        static_cast<std::size_t>(slot) < names.size(),
+        "slot " + std::to_string(slot) + " of " + host.name + ": CUDA_VISIBLE_DEVICES=" + visible +
+            " has " +
+            (names.size() == 1 ? "slot 0 only" : "slots 0 to " + std::to_string(names.size() - 1)));
+    chosen += (chosen.empty() ? "" : ",") + names[static_cast<std::size_t>(slot)];
+  }
   return chosen;
 }
 

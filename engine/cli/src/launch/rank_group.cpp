@@ -23,6 +23,9 @@ namespace {
 // For ranks that end because another failed, and for mpirun after its ranks.
 constexpr double kEndSeconds = 5;
 
+// For a reader of standard error who is slow, before a line of the launcher is left out.
+constexpr int kSayMilliseconds = 500;
+
 constexpr std::size_t index_of(Stream stream) {
   return static_cast<std::size_t>(stream);
 }
@@ -47,15 +50,16 @@ std::string signal_name(int number) {
 
 }  // namespace
 
-RankGroup::RankGroup(GroupOptions options) : options_(std::move(options)) {
+RankGroup::RankGroup(GroupOptions options)
+    : options_(std::move(options)), output_(options_.out_fd, STDERR_FILENO) {
   for (int rank = 0; rank < options_.ranks; ++rank) {
     const std::string name = "rank " + std::to_string(rank);
     const std::string log = options_.log_directory.empty()
                                 ? ""
                                 : options_.log_directory + "/rank-" + std::to_string(rank) + ".log";
-    ranks_.push_back(std::make_unique<Member>(
-        RankOutput("[" + name + "] ", log,
-                   [this](Stream stream, std::string_view lines) { write(stream, lines); })));
+    ranks_.push_back(std::make_unique<Member>(RankOutput(
+        "[" + name + "] ", log,
+        [this](Stream stream, std::string_view lines) { output_.push(stream, lines); })));
   }
 }
 
@@ -99,7 +103,7 @@ std::string RankGroup::open_pipes() {
 void RankGroup::start_carrier(ChildProcess child) {
   const std::string prefix = ranks_.empty() ? "" : "[" + child.argv.front() + "] ";
   carrier_ = std::make_unique<Member>(RankOutput(
-      prefix, "", [this](Stream stream, std::string_view lines) { write(stream, lines); }));
+      prefix, "", [this](Stream stream, std::string_view lines) { output_.push(stream, lines); }));
   start(*carrier_, std::move(child));
 }
 
@@ -109,31 +113,39 @@ GroupEnd RankGroup::run() {
     signals_.clear();
     react_to_signals();
     // A rank that writes without end leaves time for signals and for the others.
-    for (const auto& member : ranks_) read_some(*member);
-    if (carrier_) read_some(*carrier_);
+    for (const auto& member : ranks_)
+      if (!output_.is_full()) read_some(*member);
+    if (carrier_ && !output_.is_full()) read_some(*carrier_);
     read_status();
     reap_all();
-    if (output_error_ != 0 && !deadline_) stop(SIGTERM, kEndSeconds);
+    output_.flush();
+    check_output();
     check_deadline();
   }
   GroupEnd end;
   end.seconds = std::chrono::duration<double>(Clock::now() - began_).count();
   end.signal_number = signals_.first();
   end.failed = std::move(failed_);
-  if (output_error_ == EPIPE) {
+  if (log_error_ && !end.failed) throw IoError(*log_error_);
+  if (log_error_) options_.say(log_error_->what());  // the rank failed before
+  if (output_.error() == EPIPE) {
     end.signal_number = SIGPIPE;  // the reader of the output is gone
-  } else if (output_error_ != 0) {
-    throw IoError(output_error_, "write", "standard output");
+  } else if (output_.error() != 0) {
+    throw IoError(output_.error(), "write", "standard output");
   }
   if (end.failed) end.exit_code = end.failed->exit_code;
   if (end.signal_number != 0) end.exit_code = exit_code_of_signal(end.signal_number);
   return end;
 }
 
-bool RankGroup::is_done() const {
+bool RankGroup::all_ended() const {
   const bool ranks_ended =
       std::all_of(ranks_.begin(), ranks_.end(), [](const auto& member) { return member->ended; });
   return ranks_ended && (!carrier_ || carrier_->ended);
+}
+
+bool RankGroup::is_done() const {
+  return all_ended() && (output_.is_empty() || abandons_output_);
 }
 
 int RankGroup::wait_milliseconds() const {
@@ -145,7 +157,9 @@ int RankGroup::wait_milliseconds() const {
 void RankGroup::wait() {
   std::vector<pollfd> all = {{signals_.fd(), POLLIN, 0}};
   if (status_reads_) all.push_back({status_reads_.get(), POLLIN, 0});
+  if (!output_.is_empty()) all.push_back(output_.awaited());
   const auto add = [&](const Member& member) {
+    if (output_.is_full()) return;  // its writer waits for the reader, as without this program
     for (const UniqueFd& fd : member.reads)
       if (fd) all.push_back({fd.get(), POLLIN, 0});
   };
@@ -166,11 +180,40 @@ bool RankGroup::read_some(Member& member) {
     UniqueFd& fd = member.reads[index_of(stream)];
     if (!fd) continue;
     const ssize_t got = ::read(fd.get(), bytes, sizeof bytes);
-    if (got > 0) member.output.take(stream, {bytes, static_cast<std::size_t>(got)});
+    if (got > 0) take_output(member, stream, {bytes, static_cast<std::size_t>(got)});
     if (got == 0) fd.reset();
     any = any || got > 0 || (got < 0 && errno == EINTR);  // EAGAIN: nothing more for now
   }
   return any;
+}
+
+// An error must not end the ranks without their grace, so run() throws it after their end.
+void RankGroup::take_output(Member& member, Stream stream, std::string_view bytes) {
+  try {
+    member.output.take(stream, bytes);
+  } catch (const IoError& error) {
+    if (!log_error_) log_error_ = error;
+  }
+}
+
+void RankGroup::check_output() {
+  if (!has_output_failed() || deadline_ || killed_ || all_ended()) return;
+  stop(SIGTERM, options_.grace_seconds);
+  if (output_.error() == EPIPE) return;
+  std::ostringstream line;
+  line << (log_error_ ? log_error_->what() : "standard output cannot be written")
+       << "; the ranks have " << options_.grace_seconds << " s to end";
+  say(line.str());
+}
+
+// Leaves the line out when nobody reads standard error. poll() promises room for a short line.
+void RankGroup::say(const std::string& line) const {
+  pollfd ready = {STDERR_FILENO, POLLOUT, 0};
+  int found = 0;
+  do {
+    found = ::poll(&ready, 1, kSayMilliseconds);
+  } while (found < 0 && errno == EINTR);
+  if (found == 1) options_.say(line);
 }
 
 // Lines of mpi_rank.hpp: what each rank of mpirun is and how it ended.
@@ -252,27 +295,32 @@ void RankGroup::take_carrier_end(const ProcessEnd& end) {
 
 // Keeps the first failure. After a signal, ranks end because of it.
 void RankGroup::fail(FailedRank failed) {
-  if (failed_ || passed_on_ || output_error_ != 0) return;
+  if (failed_ || passed_on_ || has_output_failed()) return;
   failed_ = std::move(failed);
-  if (!is_done()) stop(SIGTERM, kEndSeconds);
+  if (!all_ended()) stop(SIGTERM, kEndSeconds);
 }
 
 void RankGroup::react_to_signals() {
-  if (signals_.count() == 0 || killed_) return;
+  if (signals_.count() == 0) return;
+  // The reader of the output may never read. After the first signal it has the grace to do so.
+  if (signals_.count() > 1 || (all_ended() && !passed_on_)) abandons_output_ = true;
+  if (killed_ || all_ended()) return;
   if (signals_.count() > 1) {
     kill_all();
   } else if (!passed_on_) {
     passed_on_ = true;
+    stop(signals_.first(), options_.grace_seconds);
     std::ostringstream line;
     line << signal_name(signals_.first()) << ": passed on to the ranks, which have "
          << options_.grace_seconds << " s to end; a second signal ends them at once";
-    options_.say(line.str());
-    stop(signals_.first(), options_.grace_seconds);
+    say(line.str());
   }
 }
 
 void RankGroup::check_deadline() {
-  if (!killed_ && deadline_ && Clock::now() >= *deadline_) kill_all();
+  if (killed_ || !deadline_ || Clock::now() < *deadline_) return;
+  kill_all();
+  if (passed_on_) abandons_output_ = true;
 }
 
 void RankGroup::stop(int signal_number, double grace_seconds) {
@@ -292,23 +340,6 @@ void RankGroup::kill_all() {
   for (const auto& member : ranks_)
     if (member->is_running()) signal_group(member->process, SIGKILL);
   if (carrier_ && carrier_->is_running()) signal_group(carrier_->process, SIGKILL);
-}
-
-// One write for each line, so that lines of several ranks, and of their two streams on one
-// terminal, stay whole.
-void RankGroup::write(Stream stream, std::string_view lines) {
-  const int fd = stream == Stream::out ? options_.out_fd : STDERR_FILENO;
-  while (!lines.empty() && output_error_ == 0) {
-    const ssize_t written = ::write(fd, lines.data(), lines.size());
-    if (written >= 0) {
-      lines.remove_prefix(static_cast<std::size_t>(written));
-    } else if (errno == EINTR) {
-      react_to_signals();
-      if (killed_) return;  // the reader may never read
-    } else {
-      output_error_ = errno;
-    }
-  }
 }
 
 }  // namespace sluice::cli

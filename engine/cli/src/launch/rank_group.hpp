@@ -18,7 +18,9 @@
 #include "launch/child/child_process.hpp"
 #include "launch/child/guardian.hpp"
 #include "launch/child/launch_signals.hpp"
+#include "launch/child/output_queue.hpp"
 #include "launch/child/rank_output.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
 
 namespace sluice::cli {
@@ -67,7 +69,9 @@ class RankGroup {
 
   // Waits for the end of all ranks. The first rank that fails ends the others: SIGTERM, and 5
   // seconds later SIGKILL. SIGINT, SIGTERM and SIGHUP are passed on, with SIGKILL after the grace;
-  // a second one kills at once. Throws IoError when output cannot be written.
+  // a second one kills at once. When output or a log cannot be written, ranks get SIGTERM, and
+  // SIGKILL after the grace; then it throws IoError, unless the reader of the output is gone. A
+  // reader who does not read delays only the return, until a signal.
   GroupEnd run();
 
  private:
@@ -101,9 +105,14 @@ class RankGroup {
   void check_deadline();
   void stop(int signal_number, double grace_seconds);
   void kill_all();
-  void write(Stream stream, std::string_view lines);
+  bool all_ended() const;
+  bool has_output_failed() const { return log_error_ || output_.error() != 0; }
+  void check_output();
+  void take_output(Member& member, Stream stream, std::string_view bytes);
+  void say(const std::string& line) const;
 
   const GroupOptions options_;
+  OutputQueue output_;
   const Clock::time_point began_ = Clock::now();
   LaunchSignals signals_;
   Guardian guardian_;
@@ -116,7 +125,8 @@ class RankGroup {
   std::optional<Clock::time_point> deadline_;
   bool passed_on_ = false;  // a signal
   bool killed_ = false;
-  int output_error_ = 0;  // errno of the first failed write
+  std::optional<IoError> log_error_;  // the first
+  bool abandons_output_ = false;      // a signal came, and nobody reads
 };
 
 }  // namespace sluice::cli

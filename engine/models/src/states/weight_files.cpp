@@ -50,6 +50,10 @@ void write_text(const std::string& path, const std::string& text) {
   }
 }
 
+void remove_if_there(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw IoError(errno, "unlink", path);
+}
+
 }  // namespace
 
 WeightFiles::WeightFiles(const std::string& out_path, const std::vector<TensorSpec>& tensors,
@@ -93,11 +97,16 @@ std::string WeightFiles::index_text() const {
 }
 
 void WeightFiles::finish() {
+  // All data are on the disk before the first name changes, so that the renames take no time.
+  for (const auto& writer : writers_) writer->sync();
+  const std::string index_path = out_path_ + ".index.json";
+  // An earlier export has these names too. Killed between two renames, this one leaves new and old
+  // files, and no index may name them.
+  if (writers_.size() > 1) remove_if_there(index_path);
   for (const auto& writer : writers_) writer->finish();
   if (writers_.size() == 1) return;
-  write_text(out_path_ + ".index.json", index_text());
-  if (::unlink(out_path_.c_str()) != 0 && errno != ENOENT)
-    throw IoError(errno, "unlink", out_path_);
+  write_text(index_path, index_text());
+  remove_if_there(out_path_);
 }
 
 }  // namespace sluice::models

@@ -25,9 +25,10 @@ class WeightFiles {
 
   // As SafetensorsWriter::write_fp32; `index` counts over all files.
   void write_fp32(std::size_t index, std::uint64_t offset_count, std::span<const float> values);
-  // Gives the files their names, the index last; then removes a file `out_path` of an earlier
-  // export, which programs would read in place of the index. Blocks. Throws as
-  // SafetensorsWriter::finish().
+  // Syncs all files, removes the index of an earlier export, gives the files their names, and
+  // writes the index; then removes a file `out_path` of an earlier export, which programs would
+  // read in place of the index. At no time does an index name files of two exports. Blocks. Throws
+  // as SafetensorsWriter::finish().
   void finish();
   // The weight files, without the index.
   const std::vector<std::string>& paths() const { return paths_; }

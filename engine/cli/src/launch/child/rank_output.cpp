@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <exception>
 #include <utility>
 
 #include "sluice/base/error.hpp"
@@ -31,7 +32,13 @@ RankOutput::RankOutput(std::string prefix, const std::string& log_path, WriteLin
 }
 
 void RankOutput::take(Stream stream, std::string_view bytes) {
-  if (log_) write_all(log_.get(), bytes, log_path_);
+  std::exception_ptr log_error;
+  try {
+    if (log_) write_all(log_.get(), bytes, log_path_);
+  } catch (const IoError&) {
+    log_error = std::current_exception();
+    log_.reset();
+  }
   Line& line = lines_[static_cast<std::size_t>(stream)];
   for (const char byte : bytes) {
     const bool second_half = byte == '\n' && line.after_return;  // of "\r\n"
@@ -40,6 +47,7 @@ void RankOutput::take(Stream stream, std::string_view bytes) {
     if (byte != '\n' && byte != '\r') line.text += byte;
     if (byte == '\n' || byte == '\r' || line.text.size() >= kMostLineBytes) end_line(stream);
   }
+  if (log_error) std::rethrow_exception(log_error);
 }
 
 void RankOutput::finish() {

@@ -27,7 +27,8 @@ class RankOutput {
   RankOutput(std::string prefix, const std::string& log_path, WriteLines write);
 
   // Takes bytes that the rank wrote. A carriage return ends a line, as a newline does; a line
-  // longer than 64 KiB is cut. Throws IoError when the log cannot be written.
+  // longer than 64 KiB is cut. Throws IoError when the log cannot be written, after the lines were:
+  // the log is closed then, and later calls go on without it.
   void take(Stream stream, std::string_view bytes);
   // The rank ended: writes lines that have no end yet.
   void finish();

@@ -71,8 +71,10 @@ class SafetensorsWriter {
   // to the file's data type. Calls may come in any order. Blocks. Throws InvalidArgument beyond the
   // tensor's end or after finish(), IoError.
   void write_fp32(std::size_t index, std::uint64_t offset_count, std::span<const float> values);
-  // Syncs the data to the disk and gives the file its name. Call once, last. Blocks. Throws
+  // Syncs the data to the disk; the file has no name yet. Call it after all writes. Blocks. Throws
   // InvalidArgument when an element was never written, IoError.
+  void sync();
+  // Gives the file its name, after a sync(). Call once, last. Blocks. Throws as sync().
   void finish();
 
  private:
@@ -81,6 +83,7 @@ class SafetensorsWriter {
   std::string path_;
   std::string temporary_path_;
   UniqueFd fd_;
+  bool synced_ = false;  // nothing was written after the last sync()
   DType dtype_;
   std::vector<TensorSpec> tensors_;
   std::vector<std::uint64_t> counts_;         // elements of each tensor
