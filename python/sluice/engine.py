@@ -15,6 +15,7 @@ from ._launcher import local_rank
 from ._refusals import missing, reason_of
 from ._training import batches, ranks
 from ._training.engine_values import EngineValues
+from ._training.frozen import frozen
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
 from ._training.offloaded import OffloadedModel
@@ -68,25 +69,26 @@ class SluiceEngine(EngineValues):
         if client is None and groups is not None:
             check_groups(groups, self.optimizer_params() or {})
         self._trains = has_groups or self.has_optimizer_section()
-        if not self._trains:
-            model.requires_grad_(False)  # no gradients and states are planned for it
-        self._offloaded = OffloadedModel(
-            model,
-            source,
-            optimizer=None if client is None else section_of(client),
-            groups=groups if client is None else client.param_groups,
-            has_schedule=self._trains,
-            units=units,
-            resume=resume,
-            progress=progress,
-        )
-        self.loop = self._offloaded.loop
-        self.collate_fn = collate_fn
-        with self._offloaded.undone_on_error():
-            self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
-            self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, self._section("scheduler") if has_groups else None)
-            warn_of_scheduler(self.lr_scheduler, self.loop)
-            self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
+        # Without an optimizer no gradients and states are planned: the model is frozen.
+        with contextlib.nullcontext() if self._trains else frozen(model):
+            self._offloaded = OffloadedModel(
+                model,
+                source,
+                optimizer=None if client is None else section_of(client),
+                groups=groups if client is None else client.param_groups,
+                has_schedule=self._trains,
+                units=units,
+                resume=resume,
+                progress=progress,
+            )
+            self.loop = self._offloaded.loop
+            self.collate_fn = collate_fn
+            with self._offloaded.undone_on_error():
+                self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
+                section = self._section("scheduler") if has_groups else None
+                self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, section)
+                warn_of_scheduler(self.lr_scheduler, self.loop)
+                self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         self.global_steps = int(self.loop.step)
         self.micro_steps, self.skipped_steps = 0, 0
@@ -279,8 +281,10 @@ class SluiceEngine(EngineValues):
         """Writes save_dir/tag: weights and states of what trains, buffers, the scheduler, counters and client_state.
 
         Without a tag: ``global_step`` and the number of steps. ``latest`` then names the tag. Frozen parameters are not
-        written: they come from the model. Returns True; raises OSError, :class:`sluice.StorageError`.
+        written: they come from the model. Returns True; raises OSError, :class:`sluice.StorageError`, and ValueError where no
+        parameter trains.
         """
+        checkpoint.check_trains(self._offloaded)  # before there is a folder
         name = f"global_step{self.global_steps}" if tag is None else str(tag)
         ranks.check_agreement({"the tag of save_checkpoint": name})
         folder = ranks.together(lambda: tag_folder(save_dir, name))
