@@ -121,7 +121,8 @@ class SluiceEngine(EngineValues):
         divided = loss / count if scale_wrt_gas else loss
         scaled = self._scaled(loss if scale_wrt_gas else loss * count, divided)
         try:
-            scaled.backward(retain_graph=retain_graph)
+            with self.loop.scaled():
+                scaled.backward(retain_graph=retain_graph)
         except BaseException:
             self._offloaded.hooks.abandon()
             raise
@@ -153,6 +154,7 @@ class SluiceEngine(EngineValues):
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
         in_step, self.loop.in_step = self.loop.in_step, 0
+        has_loss = self.loop.has_loss
         try:
             self._last = self.optimizer.end_step()
         except ValueError:  # nothing of the step has happened: its caller may mend the value and step again
@@ -171,7 +173,8 @@ class SluiceEngine(EngineValues):
             self.lr_scheduler.step(**(lr_kwargs or {}))
         every = self.loop.steps_per_print
         if every and self.global_steps % every == 0:
-            log.info("step=%d, skipped=%d, lr=%s, loss=%g", self.global_steps, self.skipped_steps, self.get_lr(), self._last.loss)
+            loss = f", loss={self._last.loss:g}" if has_loss else ""  # loss.backward() tells none
+            log.info("step=%d, skipped=%d, lr=%s%s", self.global_steps, self.skipped_steps, self.get_lr(), loss)
 
     def train_batch(
         self,
@@ -220,7 +223,8 @@ class SluiceEngine(EngineValues):
             batches.check_loss(losses[-1], self._trains)
             return self._scaled(losses[-1], losses[-1] / len(parts))
 
-        layers.run([part.inputs for part in parts], loss_of)
+        with self.loop.scaled():
+            layers.run([part.inputs for part in parts], loss_of)
         return (sum(loss.detach().double() for loss in losses) / len(parts)).float()  # type: ignore[union-attr]
 
     @contextlib.contextmanager
