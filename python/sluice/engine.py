@@ -18,6 +18,7 @@ from ._training.engine_values import EngineValues
 from ._training.frozen import frozen
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
+from ._training.passes.step_times import StepTimes
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import SluiceOptimizer, check_groups, groups_of, section_of
 from ._training.saved import checkpoint
@@ -96,6 +97,7 @@ class SluiceEngine(EngineValues):
         self.loss: torch.Tensor | None = None
         self._boundary: bool | None = None  # set by set_gradient_accumulation_boundary()
         self._not_synced = False
+        self._times = StepTimes(self.device, self.loop.wall_clock_breakdown)
         self._last: Any = None
         self._step_applied = False
 
@@ -105,7 +107,8 @@ class SluiceEngine(EngineValues):
         """The model's forward. Raises ValueError after destroy()."""
         self.loop.check_open()
         try:
-            return self.module(*args, **kwargs)
+            with self._times.of("fwd") if torch.is_grad_enabled() else contextlib.nullcontext():
+                return self.module(*args, **kwargs)
         except BaseException:
             self._offloaded.hooks.leave_forwards()
             raise
@@ -121,7 +124,7 @@ class SluiceEngine(EngineValues):
         divided = loss / count if scale_wrt_gas else loss
         scaled = self._scaled(loss if scale_wrt_gas else loss * count, divided)
         try:
-            with self.loop.scaled():
+            with self.loop.scaled(), self._times.of("bwd"):
                 scaled.backward(retain_graph=retain_graph)
         except BaseException:
             self._offloaded.hooks.abandon()
@@ -150,7 +153,9 @@ class SluiceEngine(EngineValues):
             self.loop.has_new_gradients = False
             return
         with interrupts_later():
-            self._end_step(lr_kwargs)
+            with self._times.of("step"):
+                self._end_step(lr_kwargs)
+            self._times.end_step()
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
         in_step, self.loop.in_step = self.loop.in_step, 0
@@ -224,7 +229,7 @@ class SluiceEngine(EngineValues):
             return self._scaled(losses[-1], losses[-1] / len(parts))
 
         with self.loop.scaled():
-            layers.run([part.inputs for part in parts], loss_of)
+            layers.run([part.inputs for part in parts], loss_of, self._times)
         return (sum(loss.detach().double() for loss in losses) / len(parts)).float()  # type: ignore[union-attr]
 
     @contextlib.contextmanager
