@@ -16,8 +16,10 @@ from ._launcher import local_rank
 from ._refusals import missing, reason_of
 from ._training import batches, ranks
 from ._training.engine_values import EngineValues
+from ._training.frozen import frozen
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
+from ._training.passes.step_times import StepTimes
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import SluiceOptimizer, check_groups, follow, groups_of, section_of
 from ._training.saved import checkpoint
@@ -69,25 +71,26 @@ class SluiceEngine(EngineValues):
         if client is None and groups is not None:
             check_groups(groups, self.optimizer_params() or {})
         self._trains = has_groups or self.has_optimizer_section()
-        if not self._trains:
-            model.requires_grad_(False)  # no gradients and states are planned for it
-        self._offloaded = OffloadedModel(
-            model,
-            source,
-            optimizer=None if client is None else section_of(client),
-            groups=groups if client is None else client.param_groups,
-            has_schedule=self._trains,
-            units=units,
-            resume=resume,
-            progress=progress,
-        )
-        self.loop = self._offloaded.loop
-        self.collate_fn = collate_fn
-        with self._offloaded.undone_on_error():
-            self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
-            self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, self._section("scheduler") if has_groups else None)
-            warn_of_scheduler(self.lr_scheduler, self.loop)
-            self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
+        # Without an optimizer no gradients and states are planned: the model is frozen.
+        with contextlib.nullcontext() if self._trains else frozen(model):
+            self._offloaded = OffloadedModel(
+                model,
+                source,
+                optimizer=None if client is None else section_of(client),
+                groups=groups if client is None else client.param_groups,
+                has_schedule=self._trains,
+                units=units,
+                resume=resume,
+                progress=progress,
+            )
+            self.loop = self._offloaded.loop
+            self.collate_fn = collate_fn
+            with self._offloaded.undone_on_error():
+                self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
+                section = self._section("scheduler") if has_groups else None
+                self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, section)
+                warn_of_scheduler(self.lr_scheduler, self.loop)
+                self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         follow(client, self.optimizer)
         self.global_steps = int(self.loop.step)
@@ -96,6 +99,7 @@ class SluiceEngine(EngineValues):
         self.loss: torch.Tensor | None = None
         self._boundary: bool | None = None  # set by set_gradient_accumulation_boundary()
         self._not_synced = False
+        self._times = StepTimes(self.device, self.loop.wall_clock_breakdown)
         self._last: Any = None
         self._step_applied = False
 
@@ -105,7 +109,8 @@ class SluiceEngine(EngineValues):
         """The model's forward. Raises ValueError after destroy()."""
         self.loop.check_open()
         try:
-            return self.module(*args, **kwargs)
+            with self._times.of("fwd") if torch.is_grad_enabled() else contextlib.nullcontext():
+                return self.module(*args, **kwargs)
         except BaseException:
             self._offloaded.hooks.leave_forwards()
             raise
@@ -121,7 +126,8 @@ class SluiceEngine(EngineValues):
         divided = loss / count if scale_wrt_gas else loss
         scaled = self._scaled(loss if scale_wrt_gas else loss * count, divided)
         try:
-            scaled.backward(retain_graph=retain_graph)
+            with self.loop.scaled(), self._times.of("bwd"):
+                scaled.backward(retain_graph=retain_graph)
         except BaseException:
             self._offloaded.hooks.abandon()
             raise
@@ -149,10 +155,13 @@ class SluiceEngine(EngineValues):
             self.loop.has_new_gradients = False
             return
         with interrupts_later():
-            self.optimizer.with_hooks(functools.partial(self._end_step, lr_kwargs))
+            with self._times.of("step"):
+                self.optimizer.with_hooks(functools.partial(self._end_step, lr_kwargs))
+            self._times.end_step()
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
         in_step, self.loop.in_step = self.loop.in_step, 0
+        has_loss = self.loop.has_loss
         try:
             self._last = self.optimizer.end_step()
         except ValueError:  # nothing of the step has happened: its caller may mend the value and step again
@@ -171,7 +180,8 @@ class SluiceEngine(EngineValues):
             self.lr_scheduler.step(**(lr_kwargs or {}))
         every = self.loop.steps_per_print
         if every and self.global_steps % every == 0:
-            log.info("step=%d, skipped=%d, lr=%s, loss=%g", self.global_steps, self.skipped_steps, self.get_lr(), self._last.loss)
+            loss = f", loss={self._last.loss:g}" if has_loss else ""  # loss.backward() tells none
+            log.info("step=%d, skipped=%d, lr=%s%s", self.global_steps, self.skipped_steps, self.get_lr(), loss)
 
     def train_batch(
         self,
@@ -220,7 +230,8 @@ class SluiceEngine(EngineValues):
             batches.check_loss(losses[-1], self._trains)
             return self._scaled(losses[-1], losses[-1] / len(parts))
 
-        layers.run([part.inputs for part in parts], loss_of)
+        with self.loop.scaled():
+            layers.run([part.inputs for part in parts], loss_of, self._times)
         return (sum(loss.detach().double() for loss in losses) / len(parts)).float()  # type: ignore[union-attr]
 
     @contextlib.contextmanager
@@ -281,8 +292,10 @@ class SluiceEngine(EngineValues):
         """Writes save_dir/tag: weights and states of what trains, buffers, the scheduler, counters and client_state.
 
         Without a tag: ``global_step`` and the number of steps. ``latest`` then names the tag. Frozen parameters are not
-        written: they come from the model. Returns True; raises OSError, :class:`sluice.StorageError`.
+        written: they come from the model. Returns True; raises OSError, :class:`sluice.StorageError`, and ValueError where no
+        parameter trains.
         """
+        checkpoint.check_trains(self._offloaded)  # before there is a folder
         name = f"global_step{self.global_steps}" if tag is None else str(tag)
         ranks.check_agreement({"the tag of save_checkpoint": name})
         folder = ranks.together(lambda: tag_folder(save_dir, name))

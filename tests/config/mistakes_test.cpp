@@ -209,7 +209,7 @@ const Mistake kMistakes[] = {
     {R"({"train_batch_size": 8, "data_efficiency": {"enabled": true}})",
      R"(1:25: data_efficiency: not supported yet; only a section that is empty or switched off is accepted; without it every step draws whole sequences from all data)"},
     {R"({"train_batch_size": 8, "zero_optimization": {"zenflow": {"topk_ratio": 0.1}}})",
-     R"(1:47: zero_optimization.zenflow: not supported yet; only null is accepted, found an object; without the section every update is made on the host, in its own step)"},
+     R"(1:47: zero_optimization.zenflow: not supported yet; only null is accepted, found an object; without the section every step updates all parameters)"},
     {R"({"train_batch_size": 8, "wandb": {"enabled": true, "team": "us"}})",
      R"(1:35: wandb.enabled: not supported yet; only false is accepted, found true (bool); it needs a network and a Python package; tensorboard and csv_monitor write files that such services import)"},
     {R"({"train_batch_size": 8, "progressive_layer_drop": {"enabled": true, "theta": 0.5}})",

@@ -153,6 +153,39 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, tokenizer: Pa
     assert (tmp_path / "there.bin").read_bytes() == b"kept"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message", "exit_code"),
+    [
+        (["nothing.txt", "--out", "out.bin"], "nothing.txt: there is no such file or folder", 2),
+        (["good.txt", "--out", "no/folder/out.bin"], "no/folder/out.bin: No such file or directory", 4),
+        (["good.txt"], "the following arguments are required: --out", 2),
+        (["good.txt", "--out", "out.bin", "--threads", "many"], "argument --threads: invalid int value: 'many'", 2),
+    ],
+)
+def test_with_json_a_failure_is_an_object_too(
+    arguments: list[str], message: str, exit_code: int, tokenizer: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "good.txt").write_text("alpha\n")
+    result = run(*arguments, "--tokenizer", tokenizer, "--json", cwd=tmp_path)
+    assert result.returncode == exit_code
+    assert json.loads(result.stdout) == {"error": message, "exit_code": exit_code}
+    assert f"sluice data: {message}\n" in result.stderr
+
+
+def test_with_json_an_interruption_is_an_object_too(tokenizer: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "endless.txt")
+    command = [sys.executable, "-m", "sluice", "data", "tokenize", str(tmp_path / "endless.txt"), "--json"]
+    process = subprocess.Popen(
+        [*command, "--tokenizer", str(tokenizer), "--out", str(tmp_path / "a.bin")], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    with open(tmp_path / "endless.txt", "w") as pipe:  # which waits for the command to open it
+        pipe.write(lines(1, 30_000))
+        pipe.flush()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert json.loads(out) == {"error": "interrupted; no file was written", "exit_code": 130}
+
+
 def test_a_vocabulary_beyond_16_bits_asks_for_u32(tmp_path: Path) -> None:
     words = {f"w{number}": number for number in range(65_537)}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))

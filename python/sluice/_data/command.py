@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .documents import STDIN, documents, size_of, sources
 from .encoding import TextEncoder
@@ -31,29 +31,37 @@ _SECONDS_BETWEEN_REDRAWS, _SECONDS_BETWEEN_LINES = 0.2, 10.0
 
 def main(arguments: Sequence[str]) -> int:
     """Runs `sluice data ARGUMENTS`. Returns the exit code, which docs/cli.md explains."""
-    parser = _parser()
     try:
-        asked = parser.parse_args(arguments)
-    except SystemExit as ended:  # --help, or a usage error that argparse has printed
-        return int(ended.code or 0)
-    signal.signal(signal.SIGTERM, _terminated)
-    try:
-        return _tokenize(asked)
-    except Failure as failure:
-        print(f"sluice data: {failure}", file=sys.stderr)
-        return failure.exit_code
-    except KeyboardInterrupt:
-        print("sluice data: interrupted; no file was written", file=sys.stderr)
-        return 130
-    except _Terminated:
-        print("sluice data: terminated; no file was written", file=sys.stderr)
-        return 143
+        try:
+            return _run(arguments)
+        except Failure as failure:
+            return _failed(arguments, str(failure), failure.exit_code)
+        except KeyboardInterrupt:
+            return _failed(arguments, "interrupted; no file was written", 130)
+        except _Terminated:
+            return _failed(arguments, "terminated; no file was written", 143)
+        except MemoryError:
+            return _failed(arguments, "out of memory: the longest line of the input has to fit", OTHER)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except MemoryError:
-        print("sluice data: out of memory: the longest line of the input has to fit", file=sys.stderr)
-        return OTHER
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        asked = _parser().parse_args(arguments)
+    except SystemExit as ended:  # --help
+        return int(ended.code or 0)
+    signal.signal(signal.SIGTERM, _terminated)
+    return _tokenize(asked)
+
+
+def _failed(arguments: Sequence[str], message: str, exit_code: int) -> int:
+    """Says why on standard error; with --json, which a usage error leaves unparsed, as an object on standard output too."""
+    print(f"sluice data: {message}", file=sys.stderr)
+    if "--json" in arguments:
+        print(json.dumps({"error": message, "exit_code": exit_code}), flush=True)
+    return exit_code
 
 
 class _Terminated(BaseException):
@@ -64,8 +72,14 @@ def _terminated(*_: Any) -> None:
     raise _Terminated
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        raise Failure(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="sluice data", description="Makes the token files that `sluice train --data` takes.", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -88,6 +88,9 @@ class WatchedLoop(Loop):
         self._pass = "forward"
         self.in_step = 0
         self.has_new_gradients = False  # of a backward that no step() has counted
+        self.has_loss = False  # of the step in progress
+        self.is_scaled = False  # the backward in progress began with a loss times the loss scale
+        self.has_unscaled_gradients = False  # in the step, of a backward without the scale that it needs
         self._in_part = ""  # a folder whose states are loaded, and not what is beside them
         self._bar = StepBar(sys.stderr) if show_progress else None
 
@@ -104,7 +107,10 @@ class WatchedLoop(Loop):
             self._check_whole()
         self._note(name)
         with ranks.inside():
-            return call(*arguments)
+            result = call(*arguments)
+        if name == "load_checkpoint":  # which drops the gradients of the step in progress
+            self.has_loss = self.has_unscaled_gradients = False
+        return result
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -158,6 +164,19 @@ class WatchedLoop(Loop):
         with ranks.inside(), self._range("gather", unit):
             self._loop.enter(unit, training)
 
+    @contextlib.contextmanager
+    def scaled(self) -> Iterator[None]:
+        """For a backward that begins with a loss times :attr:`loss_scale`."""
+        self.is_scaled = True
+        try:
+            yield
+        finally:
+            self.is_scaled = False
+
+    def add_loss(self, loss: torch.Tensor) -> None:
+        self._loop.add_loss(loss)
+        self.has_loss = True
+
     def begin_backward(self) -> None:
         self._pass, self.has_new_gradients = "backward", True
         with ranks.inside(), self._range("finish_updates"):
@@ -177,23 +196,32 @@ class WatchedLoop(Loop):
         self._loop.end_micro_batch()
 
     def forget_gradients(self) -> None:
-        self._pass, self.has_new_gradients, self.in_step = "forward", False, 0
-        self._loop.forget_gradients()
+        self._pass, self.in_step = "forward", 0
+        self._forget()
 
     def drop_gradients(self) -> None:
         """Of the step so far, if step() has not counted the last backward. The count of its micro-batches stays."""
         if self.has_new_gradients:
-            self.has_new_gradients = False
-            self._loop.forget_gradients()
+            self._forget()
+
+    def _forget(self) -> None:
+        self.has_new_gradients = self.has_loss = self.has_unscaled_gradients = False
+        self._loop.forget_gradients()
 
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> StepResult:
         self._check_whole()
+        if self.has_unscaled_gradients:
+            raise ValueError(
+                f"the step has gradients of a backward without the loss scale of fp16, {self._loop.loss_scale:g}, by which they "
+                "would be divided: call engine.backward(loss) in place of loss.backward(), with scale_wrt_gas=False for a loss "
+                "that you divide by the micro-batches yourself. engine.zero_grad() drops these gradients"
+            )
         self._note("its end")
         if self._group is not None:
             self._group.step_values = groups
         with ranks.inside(), self._range("end_step"):
             result = self._loop.end_step(groups)
-        self.has_new_gradients = False
+        self.has_new_gradients = self.has_loss = False
         if self._bar is not None:
             self._bar.end()
         return result

@@ -74,7 +74,7 @@ inline constexpr KeyInfo kMemoryKeys[] = {
     {"zero_optimization.offload_optimizer.cpuadam_cores_perc", "", "number in [0, 1]", "0.8",
      Fate::mapped, "a hint for the cores of the update; sluice.threads sets them"},
     {"zero_optimization.zenflow", "", "object", "null", Fate::refused,
-     "without the section every update is made on the host, in its own step"},
+     "without the section every step updates all parameters"},
     {"zero_optimization.sub_group_size", "", "integer >= 0", "1e9", Fate::honoured,
      "elements updated as one group, at most; 0: the smallest groups"},
     {"zero_optimization.stage3_prefetch_bucket_size", "prefetch_bucket_size", "integer >= 0", "5e7",

@@ -44,6 +44,16 @@ def _refuse_transforms() -> None:
             )
 
 
+def _accumulates(parameter: torch.Tensor) -> bool:
+    """Whether the backward in progress adds to a parameter's gradient. Those of torch.autograd.grad add to none."""
+    with torch.enable_grad():
+        view: Any = parameter.view_as(parameter)
+    try:
+        return bool(torch._C._will_engine_execute_node(view.grad_fn.next_functions[0][0]))
+    except RuntimeError:  # torch.autograd.grad returns this one's gradient
+        return False
+
+
 class _Call:
     """One forward of a unit, from the first gradient of its outputs to the gradients of its inputs."""
 
@@ -84,6 +94,7 @@ class Hooks:
         self._borrowed: list[_Call] = []  # units that another module's forward uses, in this forward
         self._watched: list[nn.Module] = []
         self._is_changing = False  # units are entered or left; stays True where an exception ends that
+        self._trained = [parameter for unit in units for _, parameter in unit.params if parameter.requires_grad]
         self._by_layers = False  # a step goes layer by layer: its backwards are those of one micro-batch
         for unit, state in zip(units, self._states):
             before = functools.partial(self._before_forward, state)
@@ -264,6 +275,8 @@ class Hooks:
         if self._in_backward:
             return
         self._in_backward = True
+        if not self.loop.is_scaled and self.loop.loss_scale != 1 and any(map(_accumulates, self._trained)):
+            self.loop.has_unscaled_gradients = True
         torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
         self.loop.begin_backward()
 

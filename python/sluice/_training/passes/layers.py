@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .hooks import Hooks
+from .step_times import StepTimes
 from ..units import Unit
 
 
@@ -51,16 +52,18 @@ class Layers:
         self._layers = layers_of(model, units)
         self._hooks = hooks
 
-    def run(self, inputs: list[Any], loss_of: Callable[[int, Any], torch.Tensor]) -> None:
+    def run(self, inputs: list[Any], loss_of: Callable[[int, Any], torch.Tensor], times: StepTimes) -> None:
         """Forward and backward of a step. ``loss_of``: from a micro-batch's number and output what backward begins with.
 
         Gradients are sent; the step is not ended. After an exception the gradients of the step are dropped.
         """
         self._hooks.begin_layers()
         try:
-            graphs, outputs = self._forward(inputs)
+            with times.of("fwd"):
+                graphs, outputs = self._forward(inputs)
             losses = [loss_of(part, output) for part, output in enumerate(outputs)]
-            self._backward(graphs, losses)
+            with times.of("bwd"):
+                self._backward(graphs, losses)
         except BaseException:
             self._hooks.abandon()
             raise

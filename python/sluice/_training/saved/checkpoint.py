@@ -15,8 +15,21 @@ if TYPE_CHECKING:
     from ..offloaded import OffloadedModel
 
 
+def check_trains(offloaded: OffloadedModel) -> None:
+    """Raises ValueError for a model of which nothing trains: its checkpoint would be empty."""
+    if not any(names for names, _ in offloaded.loop.groups):
+        raise ValueError(
+            "no parameter of this model trains, and a checkpoint has what trains: engine.save_16bit_model() writes the weights, "
+            "and engine.module_state_dict() has them"
+        )
+
+
 def save(folder: str, offloaded: OffloadedModel, content: Callable[[], dict[str, Any]]) -> None:
-    """Writes states, buffers and ``content``. Every rank calls it; rank 0 writes what is not the states."""
+    """Writes states, buffers and ``content``. Every rank calls it; rank 0 writes what is not the states.
+
+    Raises ValueError where no parameter trains.
+    """
+    check_trains(offloaded)
     step = int(offloaded.loop.step)
     is_first = ranks.rank() == 0
     packed = ranks.together(

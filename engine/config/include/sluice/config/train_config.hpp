@@ -90,7 +90,7 @@ struct OffloadConfig {
   Device device = Device::none;
   std::string nvme_path;                        // not empty exactly when the device is nvme
   std::vector<std::string> further_nvme_paths;  // more directories to stripe over, from a list
-  std::optional<bool> pin_memory;               // empty: pinned where the machine's limits allow
+  std::optional<bool> pin_memory;               // empty: pinned where a GPU computes
   std::optional<std::int64_t> buffer_count;     // empty: chosen by the planner
   // Elements per buffer; offload_param only. Empty: chosen by the planner.
   std::optional<std::uint64_t> buffer_size;

@@ -45,7 +45,7 @@ config::ModelConfig model_of_size(std::uint64_t parameters);
 // Bytes of one rank on each tier.
 struct RankBytes {
   std::uint64_t weights = 0;           // on the shape's tier of weights
-  std::uint64_t device_gradients = 0;  // stages 0 and 1: whole; 2 and 3: a shard, without offload
+  std::uint64_t device_gradients = 0;  // a shard that waits for the norm, without offload
   std::uint64_t host_gradients = 0;    // a shard that waits for the norm, with offload
   std::uint64_t states = 0;            // on the shape's tier of states; NVMe: one slot
   std::uint64_t gathered = 0;          // on the device: two gathered units, two gradients of units
@@ -87,7 +87,7 @@ struct StepWork {
   double compute_seconds = 0;
   double update_seconds = 0;  // for all parameters, by the processors of one host
   double sharded_copy_seconds = 0;
-  double own_copy_seconds = 0;       // inputs of units; from stage 0, all
+  double own_copy_seconds = 0;       // inputs of units
   double sharded_drive_seconds = 0;  // all, by the drives of one host
   double own_drive_seconds = 0;
   double gathered_bytes = 0;  // weights that a step gathers, before (N-1)/N

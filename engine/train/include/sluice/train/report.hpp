@@ -26,7 +26,7 @@ struct LinkSeconds {
   double d2h = 0;
   double nvme_read = 0;
   double nvme_written = 0;
-  double update = 0;   // the optimizer on the host
+  double update = 0;   // the optimizer on the cores; a GPU's part is not counted
   double compute = 0;  // the model; 0 as a stall
   double network = 0;  // calls over the ranks, with their waits for other ranks
 };
