@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -288,13 +287,9 @@ class Run {
     record.parts.device_bytes = device.live_bytes;
     record.parts.device_peak_bytes = device.peak_live_bytes;
     record.parts.device_held_bytes = device.held_bytes;
-    const std::exception_ptr unwritten = error_of([&] {
-      steps_file_->append(record);
-      monitors_->append(record);
-    });
-    // The run ends here then. Several ranks do not know of it in time to end together.
-    commit(ends_at(record.step) || (unwritten && ranks_.size() == 1));
-    if (unwritten) std::rethrow_exception(unwritten);
+    steps_file_->append(record);
+    monitors_->append(record);
+    commit(ends_at(record.step));
     tally_.add(record);
     observer_.on_step(record);
     tally_.commit_seconds += seconds_since(begin);
