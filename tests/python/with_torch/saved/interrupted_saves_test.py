@@ -139,6 +139,7 @@ def test_a_full_disk_is_named_with_the_file_and_the_checkpoint_before_stays(tmp_
 
 
 def test_a_load_that_fails_on_the_way_is_not_committed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "swap").mkdir()
     engine = engine_of(make(Marked), config("nvme", tmp_path / "swap"), resume=False)
     step_of(engine)
     engine.save_checkpoint(tmp_path, "first")
