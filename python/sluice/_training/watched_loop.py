@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
-from .._errors import StorageError
 from . import ranks
 
 _SECONDS_BEFORE_SHOWN = 1.0
@@ -91,7 +90,6 @@ class WatchedLoop(Loop):
         self.has_loss = False  # of the step in progress
         self.is_scaled = False  # the backward in progress began with a loss times the loss scale
         self.has_unscaled_gradients = False  # in the step, of a backward without the scale that it needs
-        self._in_part = ""  # a folder whose states are loaded, and not what is beside them
         self._bar = StepBar(sys.stderr) if show_progress else None
 
     if not TYPE_CHECKING:
@@ -103,8 +101,6 @@ class WatchedLoop(Loop):
             return functools.partial(self._with_all_ranks, name, found) if name in _OF_ALL_RANKS else found
 
     def _with_all_ranks(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        if name != "load_checkpoint":
-            self._check_whole()
         self._note(name)
         with ranks.inside():
             result = call(*arguments)
@@ -141,23 +137,13 @@ class WatchedLoop(Loop):
     @contextlib.contextmanager
     def completing(self, folder: str) -> Iterator[None]:
         """Inside, what is beside the states of a checkpoint is loaded. After an error the loop takes only another one."""
-        self._in_part = folder
         try:
             yield
         except BaseException:
-            self._loop.load_failed(folder)  # nothing of it is committed at the end either
+            self._loop.load_failed(folder)
             raise
-        self._in_part = ""
-
-    def _check_whole(self) -> None:
-        if self._in_part:
-            raise StorageError(
-                f"{self._in_part} was loaded in part only, so states and what belongs to them are a mix of two steps: load "
-                "another checkpoint before anything else"
-            )
 
     def enter(self, unit: int, training: bool) -> None:
-        self._check_whole()
         self._note(f"{self._pass} of {self._names[unit]}")
         if self._bar is not None and training:
             self._bar.enter(self._loop.step + 1, self._names[unit])
@@ -209,7 +195,6 @@ class WatchedLoop(Loop):
         self._loop.forget_gradients()
 
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> StepResult:
-        self._check_whole()
         if self.has_unscaled_gradients:
             raise ValueError(
                 f"the step has gradients of a backward without the loss scale of fp16, {self._loop.loss_scale:g}, by which they "

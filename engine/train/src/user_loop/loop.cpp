@@ -1,10 +1,10 @@
 #include "user_loop/loop.hpp"
-#include "user_loop/unused_keys.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "user_loop/unused_keys.hpp"
 
 namespace sluice::train {
 

@@ -114,6 +114,18 @@ def test_a_momentum_that_no_step_can_have_leaves_the_step_to_be_mended(way: str,
         torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-5, atol=1e-7)
 
 
+def check_as_plain(model: nn.Module, client: torch.optim.Optimizer, plain: nn.Module, plain_optimizer: torch.optim.Optimizer) -> None:
+    """Three steps of sluice.offload with a client end where those of PyTorch do."""
+    optimizer = sluice.offload(model, config(), optimizer=client)
+    for number in range(3):
+        for trained, stepped in ((model, optimizer), (plain, plain_optimizer)):
+            trained(data(number)).square().mean().backward()
+            stepped.step()
+        plain_optimizer.zero_grad()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize(("of_all", "of_groups"), [(0.0, 0.9), (0.9, 0.0)])
 def test_the_groups_say_whether_a_client_has_momentum(of_all: float, of_groups: float) -> None:
     model, plain = mlp(), mlp()
@@ -121,14 +133,7 @@ def test_the_groups_say_whether_a_client_has_momentum(of_all: float, of_groups: 
         torch.optim.SGD([{"params": list(each.parameters()), "momentum": of_groups}], lr=0.1, momentum=of_all)
         for each in (model, plain)
     ]
-    optimizer = sluice.offload(model, config(), optimizer=made[0])
-    for number in range(3):
-        for trained, stepped in ((model, optimizer), (plain, made[1])):
-            trained(data(number)).square().mean().backward()
-            stepped.step()
-        made[1].zero_grad()
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-5, atol=1e-7)
+    check_as_plain(model, made[0], plain, made[1])
 
 
 def test_a_momentum_of_1e_30_is_none() -> None:
@@ -137,11 +142,4 @@ def test_a_momentum_of_1e_30_is_none() -> None:
     for each, first in ((model, 1e-30), (plain, 0.0)):
         groups: Groups = [{"params": list(each[0].parameters()), "momentum": first}, {"params": list(each[2].parameters())}]
         made.append(torch.optim.SGD(groups, lr=0.1, momentum=0.9))
-    optimizer = sluice.offload(model, config(), optimizer=made[0])
-    for number in range(3):
-        for trained, stepped in ((model, optimizer), (plain, made[1])):
-            trained(data(number)).square().mean().backward()
-            stepped.step()
-        made[1].zero_grad()
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-5, atol=1e-7)
+    check_as_plain(model, made[0], plain, made[1])
