@@ -68,13 +68,6 @@ CallHeader last_header(CallHeader::Kind kind, int rank, const std::string& text)
   return header;
 }
 
-bool offers(const CallHeader& header, int world_size) {
-  const auto operation = static_cast<Operation>(header.operation);
-  const bool is_offered =
-      operation == Operation::all_gather || operation == Operation::reduce_scatter;
-  return is_offered && header.output_bytes >= static_cast<std::uint64_t>(world_size);
-}
-
 std::string find_mistake(std::span<const CallHeader* const> calls, int world_size) {
   constexpr std::size_t kShown = 8;  // ranks that a message names
   const CallHeader& first = *calls.front();

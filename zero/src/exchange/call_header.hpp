@@ -34,10 +34,6 @@ struct CallHeader {
 CallHeader header_of(const HostCall& call, int rank);
 CallHeader last_header(CallHeader::Kind kind, int rank, const std::string& text);
 
-// Whether the rank of a call offers each other rank one message together with its header, where
-// ranks share memory: an all-gather, and a reduce-scatter, of any bytes.
-bool offers(const CallHeader& header, int world_size);
-
 // Why the calls cannot be made together; empty: they can. `calls`: of all ranks that take part, in
 // the order of ranks; every rank finds the same.
 std::string find_mistake(std::span<const CallHeader* const> calls, int world_size);

@@ -79,7 +79,8 @@ void ExchangeCommunicator::abort(const std::string& why) {
   announced_.push_back(std::move(announced));
 }
 
-// While the calls before it run, its header is on its way.
+// While the calls before it run, its header is on its way. Where ranks share memory, it leaves with
+// what the call offers, in its turn: the calls before it may write these bytes.
 void ExchangeCommunicator::announce(Begun& begun) {
   const HostCall& call = begun.call;
   begun.error = error_of([&] {
@@ -92,7 +93,7 @@ void ExchangeCommunicator::announce(Begun& begun) {
       begun.announced.others = std::span(&call.root, 1);
     }
     begun.announced.header = header_of(call, rank_);
-    messages_.announce(begun.announced);
+    if (!messages_.lends()) messages_.announce(begun.announced);
   });
 }
 
@@ -113,7 +114,7 @@ void ExchangeCommunicator::run(Begun& begun) {
   } catch (const std::exception& error) {
     messages_.abort_all(error.what());
     begun.payload = {};  // the caller's memory is its own again
-    begun.offered = {};
+    begun.announced.offers = {};
     throw;
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
@@ -123,20 +124,25 @@ void ExchangeCommunicator::run(Begun& begun) {
                 call.label);
 }
 
-// Where ranks share memory, the others find the bytes that this rank sends together with its
-// header: a small call then waits once less. Its header says whether a rank offers (offers()).
-void ExchangeCommunicator::offer(Begun& begun) {
-  if (!messages_.lends() || !offers(begun.announced.header, world_size_)) return;
-  const bool is_gather = begun.call.operation == Operation::all_gather;
-  for (const int other : others_)
-    messages_.begin_send(begun.offered, other,
-                         shard_of(begun.call.output, is_gather ? rank_ : other));
+std::span<const std::byte> ExchangeCommunicator::offered_to(const HostCall& call, int other) const {
+  switch (call.operation) {
+    case Operation::all_gather:
+      return shard_of(call.output, rank_);
+    case Operation::reduce_scatter:
+    case Operation::all_reduce:
+    case Operation::reduce:
+      return part_summed_by(other, call);
+    default:
+      return {};
+  }
 }
 
 // All ranks that take part make this call; else all of them throw.
 void ExchangeCommunicator::agree(Begun& begun) {
-  offer(begun);
   try {
+    if (messages_.lends())
+      messages_.announce_with_offers(begun.announced,
+                                     [&](int other) { return offered_to(begun.call, other); });
     const std::span<const CallHeader* const> calls = messages_.exchange(begun.announced);
     counters_.add_headers(begun.announced.others.size() * sizeof(CallHeader));
     const std::string mistake = find_mistake(calls, world_size_);
@@ -145,38 +151,27 @@ void ExchangeCommunicator::agree(Begun& begun) {
         calls, [](const CallHeader* each) { return is_pairwise(each->call().operation); });
     // Ranks outside the pair wait for a call that does not come.
     if (mixed) messages_.abort_all(mistake);
-    if (messages_.lends()) {
-      for (const CallHeader* each : calls)
-        if (each->rank != rank_ && offers(*each, world_size_)) messages_.refuse(each->rank);
-    }
     throw InvalidArgument("rank " + std::to_string(rank_) + ": " + mistake);
   } catch (...) {
-    begun.offered = {};
+    begun.announced.offers = {};
     throw;
   }
 }
 
 void ExchangeCommunicator::move(Begun& begun) {
   const HostCall& call = begun.call;
-  const std::span<std::byte> full = call.output;
   RankMessages::Batch batch;
   switch (call.operation) {
     case Operation::all_gather:
       return all_gather(begun);
     case Operation::reduce_scatter:
-      return reduce_scatter(begun);
-    case Operation::all_reduce: {
-      const Ranges ranges = split_elements(full.size(), size_of(call.element));
-      sum_ranges(full, ranges, call.element);
-      return gather_ranges(full, ranges);
-    }
-    case Operation::reduce: {
-      Ranges ranges(static_cast<std::size_t>(world_size_));
-      ranges[static_cast<std::size_t>(call.root)] = {0, full.size()};
-      return sum_ranges(full, ranges, call.element);
-    }
+    case Operation::reduce:
+      return sum(begun);
+    case Operation::all_reduce:
+      sum(begun);
+      return gather_parts(call);
     case Operation::broadcast:
-      return broadcast_from(call.root, full);
+      return broadcast_from(call.root, call.output);
     case Operation::scatter:
       return scatter_from(call);
     case Operation::gather:
@@ -197,33 +192,28 @@ std::span<std::byte> ExchangeCommunicator::shard_of(std::span<std::byte> full, i
   return full.subspan(static_cast<std::size_t>(rank) * shard, shard);
 }
 
-ExchangeCommunicator::Ranges ExchangeCommunicator::equal_ranges(std::size_t size_bytes) const {
-  const std::size_t shard = size_bytes / static_cast<std::size_t>(world_size_);
-  Ranges ranges;
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(world_size_); ++rank)
-    ranges.push_back({rank * shard, shard});
-  return ranges;
+// Ranges of an all-reduce differ by one element at most.
+ExchangeCommunicator::Range ExchangeCommunicator::summed_by(int rank, const HostCall& call) const {
+  const std::size_t size = call.output.size();
+  const auto ranks = static_cast<std::size_t>(world_size_);
+  const auto index = static_cast<std::size_t>(rank);
+  if (call.operation == Operation::reduce) return rank == call.root ? Range{0, size} : Range{};
+  if (call.operation == Operation::reduce_scatter) return {index * (size / ranks), size / ranks};
+  const std::size_t element = size_of(call.element);
+  const std::size_t least = size / element / ranks;
+  const std::size_t longer = size / element % ranks;  // so many ranks have one element more
+  return {(index * least + std::min(index, longer)) * element,
+          (least + (index < longer ? 1 : 0)) * element};
 }
 
-// Shares that differ by one element at most.
-ExchangeCommunicator::Ranges ExchangeCommunicator::split_elements(std::size_t size_bytes,
-                                                                  std::size_t element_bytes) const {
-  const auto ranks = static_cast<std::size_t>(world_size_);
-  const std::size_t count = size_bytes / element_bytes;
-  Ranges ranges;
-  std::size_t begin = 0;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const std::size_t share = (count / ranks + (rank < count % ranks ? 1 : 0)) * element_bytes;
-    ranges.push_back({begin, share});
-    begin += share;
-  }
-  return ranges;
+std::span<std::byte> ExchangeCommunicator::part_summed_by(int rank, const HostCall& call) const {
+  const Range range = summed_by(rank, call);
+  return call.output.subspan(range.begin, range.size_bytes);
 }
 
 void ExchangeCommunicator::begin_all_gather_of(Begun& begun) {
   const std::span<std::byte> full = begun.call.output;
   const auto send = [&] {
-    if (messages_.lends()) return;  // offered before
     for (const int other : others_)
       messages_.begin_send(begun.payload, other, shard_of(full, rank_));
   };
@@ -236,9 +226,22 @@ void ExchangeCommunicator::begin_all_gather_of(Begun& begun) {
 
 // The next all-gather's payload starts behind its own: a network has no gap between the two.
 void ExchangeCommunicator::all_gather(Begun& begun) {
+  if (messages_.lends()) {
+    gather_offered(begun.call.output);
+    return messages_.finish(begun.announced.offers);
+  }
   if (!begun.is_ahead) begin_all_gather_of(begun);
   messages_.finish(begun.payload, [&] { start_next(begun); });
-  messages_.finish(begun.offered);
+}
+
+void ExchangeCommunicator::gather_offered(std::span<std::byte> full) {
+  if (full.empty()) return;
+  RankMessages::Offers offers = messages_.open_offers(others_, shard_of(full, rank_).size());
+  for (std::size_t i = 0; i < offers.size(); ++i) {
+    const std::span<const std::byte> from = offers[i]->bytes();
+    std::copy(from.begin(), from.end(), shard_of(full, others_[i]).begin());
+    offers[i].reset();
+  }
 }
 
 void ExchangeCommunicator::start_next(const Begun& current) {
@@ -261,18 +264,15 @@ void ExchangeCommunicator::start_next(const Begun& current) {
   next->traffic = ahead_ = messages_.traffic() - before;
 }
 
-// Each rank has its range; afterwards all have all ranges.
-void ExchangeCommunicator::gather_ranges(std::span<std::byte> full, const Ranges& ranges) {
-  const auto range_of = [&](int rank) {
-    const Range range = ranges[static_cast<std::size_t>(rank)];
-    return full.subspan(range.begin, range.size_bytes);
-  };
+// Each rank has its part; afterwards all have all parts.
+void ExchangeCommunicator::gather_parts(const HostCall& call) {
   RankMessages::Batch batch;
   const auto send = [&] {
-    for (const int other : others_) messages_.begin_send(batch, other, range_of(rank_));
+    for (const int other : others_) messages_.begin_send(batch, other, part_summed_by(rank_, call));
   };
   const auto receive = [&] {
-    for (const int other : others_) messages_.begin_receive(batch, other, range_of(other));
+    for (const int other : others_)
+      messages_.begin_receive(batch, other, part_summed_by(other, call));
   };
   begin_both(send, receive);
   messages_.finish(batch);

@@ -51,14 +51,11 @@ class ExchangeCommunicator final : public Communicator {
     std::size_t begin = 0;
     std::size_t size_bytes = 0;
   };
-  using Ranges = std::vector<Range>;  // by rank
-
   // A call that was begun: it may be queued. It stays in place.
   struct Begun {
     HostCall call;
     RankMessages::Announced announced;
-    std::exception_ptr error;     // why it cannot be made
-    RankMessages::Batch offered;  // of offer()
+    std::exception_ptr error;  // why it cannot be made
     // An all-gather is ahead when its payload is under way before its turn.
     bool is_ahead = false;
     RankMessages::Batch payload;
@@ -66,12 +63,12 @@ class ExchangeCommunicator final : public Communicator {
   };
   void announce(Begun& begun);
   void run(Begun& begun);
-  void offer(Begun& begun);
+  std::span<const std::byte> offered_to(const HostCall& call, int other) const;
   void agree(Begun& begun);
   void move(Begun& begun);
   void begin_all_gather_of(Begun& begun);
+  void gather_offered(std::span<std::byte> full);
   void all_gather(Begun& begun);
-  void reduce_scatter(Begun& begun);
   void start_next(const Begun& current);
   // On one host a receive may copy right away what the other rank has sent. With the sends begun
   // first, the other rank copies meanwhile. Between hosts, MPI copies a message twice that finds no
@@ -87,14 +84,13 @@ class ExchangeCommunicator final : public Communicator {
     }
   }
   std::span<std::byte> shard_of(std::span<std::byte> full, int rank) const;
-  Ranges equal_ranges(std::size_t size_bytes) const;
-  Ranges split_elements(std::size_t size_bytes, std::size_t element_bytes) const;
-  void gather_ranges(std::span<std::byte> full, const Ranges& ranges);
-  void sum_ranges(std::span<std::byte> full, const Ranges& ranges, Element element);
-  void sum_lent(std::span<std::byte> own, Element element);
-  void sum_received(std::span<std::byte> full, const Ranges& ranges, Element element);
-  void begin_block(RankMessages::Batch& batch, std::span<std::byte> full, const Ranges& ranges,
-                   std::size_t block);
+  Range summed_by(int rank, const HostCall& call) const;
+  std::span<std::byte> part_summed_by(int rank, const HostCall& call) const;
+  void gather_parts(const HostCall& call);
+  void sum(Begun& begun);
+  void sum_offered(std::span<std::byte> own, Element element);
+  void sum_received(const HostCall& call);
+  void begin_block(RankMessages::Batch& batch, const HostCall& call, std::size_t block);
   void sum_block(std::span<std::byte> own, std::size_t block, Element element);
   std::span<std::byte> part_of(int other, std::size_t block);
   void broadcast_from(int root, std::span<std::byte> bytes);

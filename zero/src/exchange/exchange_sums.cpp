@@ -8,74 +8,58 @@
 
 namespace sluice::zero {
 
-void ExchangeCommunicator::reduce_scatter(Begun& begun) {
-  const std::span<std::byte> full = begun.call.output;
-  if (!messages_.lends()) return sum_received(full, equal_ranges(full.size()), begun.call.element);
-  sum_lent(shard_of(full, rank_), begun.call.element);
-  messages_.finish(begun.offered);
-}
-
-// Each rank sums its range over all ranks.
-void ExchangeCommunicator::sum_ranges(std::span<std::byte> full, const Ranges& ranges,
-                                      Element element) {
-  if (!messages_.lends()) return sum_received(full, ranges, element);
-  RankMessages::Batch sends;
-  for (const int other : others_) {
-    const Range theirs = ranges[static_cast<std::size_t>(other)];
-    messages_.begin_send(sends, other, full.subspan(theirs.begin, theirs.size_bytes));
-  }
-  const Range own = ranges[static_cast<std::size_t>(rank_)];
-  sum_lent(full.subspan(own.begin, own.size_bytes), element);
-  messages_.finish(sends);
+// Each rank sums its part over all ranks.
+void ExchangeCommunicator::sum(Begun& begun) {
+  if (!messages_.lends()) return sum_received(begun.call);
+  sum_offered(part_summed_by(rank_, begun.call), begun.call.element);
+  messages_.finish(begun.announced.offers);
 }
 
 // Reads the others' parts where they have them.
-void ExchangeCommunicator::sum_lent(std::span<std::byte> own, Element element) {
+void ExchangeCommunicator::sum_offered(std::span<std::byte> own, Element element) {
   if (own.empty()) return;
   std::vector<const std::byte*> parts;
   parts.reserve(static_cast<std::size_t>(world_size_));
-  const RankMessages::Lent lent = messages_.borrow(others_, own.size());
-  for (const auto& each : lent) parts.push_back(each->bytes().data());
+  const RankMessages::Offers offers = messages_.open_offers(others_, own.size());
+  for (const auto& each : offers) parts.push_back(each->bytes().data());
   parts.insert(parts.begin() + rank_, own.data());
   sum_in_rank_order(parts, own.data(), own.size() / size_of(element), element, options_.executor);
 }
 
 // While one block is summed, the next one arrives.
-void ExchangeCommunicator::sum_received(std::span<std::byte> full, const Ranges& ranges,
-                                        Element element) {
+void ExchangeCommunicator::sum_received(const HostCall& call) {
   std::size_t longest = 0;
-  for (const Range& range : ranges) longest = std::max(longest, range.size_bytes);
+  for (int rank = 0; rank < world_size_; ++rank)
+    longest = std::max(longest, summed_by(rank, call).size_bytes);
   const std::size_t blocks = (longest + options_.block_bytes - 1) / options_.block_bytes;
-  const Range own = ranges[static_cast<std::size_t>(rank_)];
-  if (own.size_bytes > 0) workspace_.resize(2 * others_.size() * options_.block_bytes);
+  const std::span<std::byte> own = part_summed_by(rank_, call);
+  if (!own.empty()) workspace_.resize(2 * others_.size() * options_.block_bytes);
   std::array<RankMessages::Batch, 2> batches;
-  if (blocks > 0) begin_block(batches[0], full, ranges, 0);
+  if (blocks > 0) begin_block(batches[0], call, 0);
   for (std::size_t block = 0; block < blocks; ++block) {
-    if (block + 1 < blocks) begin_block(batches[(block + 1) % 2], full, ranges, block + 1);
+    if (block + 1 < blocks) begin_block(batches[(block + 1) % 2], call, block + 1);
     messages_.finish(batches[block % 2]);
     const std::size_t offset = block * options_.block_bytes;
-    if (offset >= own.size_bytes) continue;
-    const std::size_t size = std::min(options_.block_bytes, own.size_bytes - offset);
-    sum_block(full.subspan(own.begin + offset, size), block, element);
+    if (offset >= own.size()) continue;
+    const std::size_t size = std::min(options_.block_bytes, own.size() - offset);
+    sum_block(own.subspan(offset, size), block, call.element);
   }
 }
 
-void ExchangeCommunicator::begin_block(RankMessages::Batch& batch, std::span<std::byte> full,
-                                       const Ranges& ranges, std::size_t block) {
+void ExchangeCommunicator::begin_block(RankMessages::Batch& batch, const HostCall& call,
+                                       std::size_t block) {
   const std::size_t offset = block * options_.block_bytes;
-  const auto size_in = [&](int rank) {
-    const std::size_t size = ranges[static_cast<std::size_t>(rank)].size_bytes;
-    return offset < size ? std::min(options_.block_bytes, size - offset) : 0;
+  // The block of the part that `rank` sums; empty behind its end.
+  const auto block_of = [&](int rank) {
+    const std::span<std::byte> part = part_summed_by(rank, call);
+    const std::size_t begin = std::min(offset, part.size());
+    return part.subspan(begin, std::min(options_.block_bytes, part.size() - begin));
   };
   const auto send = [&] {
-    for (const int other : others_) {
-      const std::size_t begin = ranges[static_cast<std::size_t>(other)].begin + offset;
-      if (const std::size_t size = size_in(other); size > 0)
-        messages_.begin_send(batch, other, full.subspan(begin, size));
-    }
+    for (const int other : others_) messages_.begin_send(batch, other, block_of(other));
   };
   const auto receive = [&] {
-    const std::size_t size = size_in(rank_);
+    const std::size_t size = block_of(rank_).size();
     if (size == 0) return;
     for (const int other : others_)
       messages_.begin_receive(batch, other, part_of(other, block).first(size));

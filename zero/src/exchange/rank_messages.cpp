@@ -15,8 +15,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSilenceLook{50};
-// Ranks that share memory often answer sooner than a yield returns: so many looks, about 5 µs.
-constexpr int kQuickLooks = 256;
+// Ranks that share memory often answer sooner than a yield returns: so many looks, about 20 µs.
+constexpr int kQuickLooks = 1024;
 // A rank that leaves waits at most this long until the others have its last word.
 constexpr std::chrono::seconds kLastWords{1};
 
@@ -69,11 +69,12 @@ void RankMessages::listen(Peer& peer, int other) {
 void RankMessages::look_at_headers() {
   for (Peer& peer : others_) {
     while (peer.incoming && peer.incoming->done()) {
+      std::unique_ptr<Offer> offer = peer.incoming->take_offer();
       peer.incoming.reset();
       peer.has_left = peer.header.kind == CallHeader::Kind::left;
       peer.has_aborted = peer.header.kind == CallHeader::Kind::aborted;
       if (peer.has_left || peer.has_aborted) break;
-      peer.arrived.push_back(peer.header);
+      peer.arrived.push_back({peer.header, std::move(offer)});
       listen(peer, static_cast<int>(&peer - others_.data()));
     }
   }
@@ -156,6 +157,17 @@ void RankMessages::announce(Announced& own) {
   for (const int other : own.others) own.sends.add_send(send_header(other, own.header));
 }
 
+void RankMessages::announce_with_offers(Announced& own, const OfferTo& offer_to) {
+  if (is_aborted_) return;
+  for (const int other : own.others) {
+    const std::span<const std::byte> offered = offer_to(other);
+    traffic_.sent_bytes += offered.size();
+    MutexLock lock(sending_headers_);
+    own.offers.add_send(
+        transport_->begin_offer(other, Lane::headers, bytes_of(own.header), offered));
+  }
+}
+
 // Looks itself, right before the call ahead may end: a header seen at the next look is too late.
 // With the looks of the waits alone a step of two hosts took 0.41 s in place of 0.38.
 bool RankMessages::can_exchange(Announced& own) {
@@ -187,7 +199,8 @@ std::span<const CallHeader* const> RankMessages::exchange(Announced& own) {
     if (each == rank()) exchanged_.push_back(&own.header);
     if (std::ranges::find(own.others, each) == own.others.end()) continue;
     Peer& peer = others_[static_cast<std::size_t>(each)];
-    peer.last_call = peer.arrived.front();
+    peer.last_call = peer.arrived.front().header;
+    peer.offer = std::move(peer.arrived.front().offer);
     peer.arrived.pop_front();
     exchanged_.push_back(&*peer.last_call);
   }
@@ -208,25 +221,21 @@ void RankMessages::begin_receive(Batch& batch, int from, std::span<std::byte> by
         from, Lane::payload, bytes.first(std::min(bytes.size(), options_.size_bytes))));
 }
 
-RankMessages::Lent RankMessages::borrow(std::span<const int> others, std::size_t size_bytes) {
-  SLUICE_CHECK(size_bytes <= options_.size_bytes, "a lent message is sent in pieces");
-  Lent lent;
-  lent.reserve(others.size());
-  for (const int other : others) lent.push_back(transport_->begin_borrow(other, Lane::payload));
-  const auto all_there = [&] {
-    return std::ranges::all_of(lent, [](const auto& each) { return each->done(); });
-  };
-  wait_until(all_there, {});
-  if (!std::ranges::all_of(lent, [](const auto& each) { return each->open(); })) {
-    lent.clear();
-    wait_until([] { return false; }, {});  // throws why: a rank that gives a message up aborts
+RankMessages::Offers RankMessages::open_offers(std::span<const int> others,
+                                               std::size_t size_bytes) {
+  Offers offers;
+  offers.reserve(others.size());
+  for (const int other : others) {
+    offers.push_back(std::move(others_[static_cast<std::size_t>(other)].offer));
+    SLUICE_CHECK(offers.back() != nullptr,
+                 "rank " + std::to_string(other) + " offers nothing for this call");
+  }
+  if (!std::ranges::all_of(offers, [](const auto& each) { return each->open(); })) {
+    offers.clear();
+    wait_until([] { return false; }, {});  // throws why: a rank that takes an offer back aborts
   }
   traffic_.received_bytes += size_bytes * others.size();
-  return lent;
-}
-
-void RankMessages::refuse(int from) {
-  transport_->begin_borrow(from, Lane::payload);
+  return offers;
 }
 
 void RankMessages::finish(Batch& batch, const std::function<void()>& meanwhile) {

@@ -72,7 +72,10 @@ class RankMessages {
     CallHeader header;
     std::span<const int> others;
     Batch sends;
+    Batch offers;  // of announce_with_offers()
   };
+  // Bytes that another rank finds with the header of a call; empty: none.
+  using OfferTo = std::function<std::span<const std::byte>(int other)>;
 
   // `peers`: null where ranks cannot fall silent, as threads.
   RankMessages(std::unique_ptr<Transport> transport, std::shared_ptr<Peers> peers,
@@ -89,6 +92,10 @@ class RankMessages {
   // which they are announced. Announced before the calls ahead of it have ended, a call begins
   // without waiting for headers.
   void announce(Announced& own);
+  // As announce(), where the transport lends. The others read what is offered in place: a small
+  // call waits once less than with payload of its own. The bytes are used until `own.offers` is
+  // through or destroyed.
+  void announce_with_offers(Announced& own, const OfferTo& offer_to);
   // Blocks until the headers of the call's other ranks have come. Returns all, in the order of
   // ranks, until the next exchange. Throws Error when one cannot come. All calls below belong to
   // it, for their errors.
@@ -100,14 +107,11 @@ class RankMessages {
   // Start payload of the call.
   void begin_send(Batch& batch, int to, std::span<const std::byte> bytes);
   void begin_receive(Batch& batch, int from, std::span<std::byte> bytes);
-  // Whether borrow() is possible.
+  // Whether announce_with_offers() is possible.
   bool lends() const { return transport_->lends(); }
-  // The next messages of `others`, in their order, where the senders have them. Blocks until all
-  // are there. `size_bytes`: of each, no more than a longest message.
-  using Lent = std::vector<std::unique_ptr<LentMessage>>;
-  Lent borrow(std::span<const int> others, std::size_t size_bytes);
-  // The next message of `from` is not received.
-  void refuse(int from);
+  // After exchange(): what `others` offer, in their order, open. `size_bytes`: of each.
+  using Offers = std::vector<std::unique_ptr<Offer>>;
+  Offers open_offers(std::span<const int> others, std::size_t size_bytes);
   // Blocks until the batch is through; the batch is empty then. Throws Error when it cannot be.
   // `meanwhile` is called with every look, and once at least.
   void finish(Batch& batch, const std::function<void()>& meanwhile = {});
@@ -121,11 +125,16 @@ class RankMessages {
   void abort_all(const std::string& why);
 
  private:
+  struct Arrived {
+    CallHeader header;
+    std::unique_ptr<Offer> offer;  // null: none
+  };
   struct Peer {
     CallHeader header;                    // the next one, or its last
     std::unique_ptr<Message> incoming;    // of `header`; null after the rank has left or aborted
-    std::deque<CallHeader> arrived;       // of calls that this rank has yet to end
+    std::deque<Arrived> arrived;          // of calls that this rank has yet to end
     std::optional<CallHeader> last_call;  // its last one with this rank
+    std::unique_ptr<Offer> offer;         // of its last call; null: none, or read
     bool has_left = false;
     bool has_aborted = false;
   };

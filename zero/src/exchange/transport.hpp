@@ -11,22 +11,27 @@
 
 namespace sluice::zero {
 
+// Bytes that came with a message, to be read where its sender has them.
+class Offer {
+ public:
+  virtual ~Offer() = default;  // the sender's memory is its own again
+  // From here until this is destroyed, the sender leaves the bytes as they are, and waits. False:
+  // the sender has taken the offer back. Does not block; open no offer while others are awaited.
+  virtual bool open() = 0;
+  virtual std::span<const std::byte> bytes() const = 0;  // of an open offer
+};
+
 // A message under way. It uses its memory until it is done or destroyed.
 class Message {
  public:
-  // A message that is not done is given up: it may or may not arrive. Blocks while it is lent.
+  // A message that is not done is given up: it may or may not arrive. Blocks while its offer is
+  // open.
   virtual ~Message() = default;
-  // Whether the memory is sent or received. Does not block. Throws Error when the transport fails.
+  // Whether the memory is sent or received; an offer, whether it has been read. Does not block.
+  // Throws Error when the transport fails.
   virtual bool done() = 0;
-};
-
-// A message that is read where its sender has it. done(): it can be opened.
-class LentMessage : public Message {
- public:
-  // From here until this is destroyed, the sender leaves the bytes as they are, and waits. False:
-  // the sender has given the message up. Does not block; open no message while others are awaited.
-  virtual bool open() = 0;
-  virtual std::span<const std::byte> bytes() const = 0;  // of an open message
+  // Once, of a message that was received. Null: nothing was offered.
+  virtual std::unique_ptr<Offer> take_offer() { return nullptr; }
 };
 
 // Ranks tell each other about their calls on the first lane, so payload is only sent when a receive
@@ -44,9 +49,14 @@ class Transport {
                                               std::span<const std::byte> bytes) = 0;
   virtual std::unique_ptr<Message> begin_receive(int from, Lane lane,
                                                  std::span<std::byte> bytes) = 0;
-  // In place of begin_receive, where ranks share memory: lends(). Else null.
+  // Whether messages can bring offers: ranks share memory. Without, begin_offer returns null.
   virtual bool lends() const { return false; }
-  virtual std::unique_ptr<LentMessage> begin_borrow(int /*from*/, Lane /*lane*/) { return nullptr; }
+  // As begin_send; `bytes` are free at once, and `offered` is used until the message is done.
+  virtual std::unique_ptr<Message> begin_offer(int /*to*/, Lane /*lane*/,
+                                               std::span<const std::byte> /*bytes*/,
+                                               std::span<const std::byte> /*offered*/) {
+    return nullptr;
+  }
   // A rank does not answer. No later message can be sent or received, so memory of messages under
   // way is not touched either, and the ranks do not end in order.
   virtual void give_up() = 0;

@@ -5,34 +5,44 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <string>
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 
 namespace sluice::zero {
 
 namespace {
 
-// A message on its way: the sender and the receiver share it, and meet at its state. Thread-safe.
+// A message on its way: the sender and the receiver share it, and meet at its state. Bytes that
+// are lent stay where the sender has them: those of a long message, or an offer. Thread-safe.
 class Posted {
  public:
   Posted() {}  // as it is: nothing sets the bytes of a copy to 0 first
-  // An eager message is a copy, and the others stay where they are.
-  void set_bytes(std::span<const std::byte> bytes, bool eager) {
-    bytes_ = eager ? copy_of(bytes) : bytes;
+  void copy(std::span<const std::byte> bytes) {
+    std::span<std::byte> copy = std::span(small_copy_).first(std::min(bytes.size(), kHeaderBytes));
+    if (bytes.size() > kHeaderBytes) {
+      large_copy_.resize(bytes.size());
+      copy = large_copy_;
+    }
+    std::copy(bytes.begin(), bytes.end(), copy.begin());
+    copy_ = copy;
   }
-  std::span<const std::byte> bytes() const { return bytes_; }
+  void set_lent(std::span<const std::byte> bytes) { lent_ = bytes; }
+  // Empty: all bytes are lent.
+  std::span<const std::byte> copied() const { return copy_; }
+  std::span<const std::byte> lent() const { return lent_; }
 
-  bool is_waiting() const { return state_.load(std::memory_order_acquire) == State::waiting; }
   bool has_ended() const { return state_.load(std::memory_order_acquire) == State::ended; }
-  // By the receiver, which reads the bytes until give_back(); false: the message was withdrawn.
+  // By the receiver, which reads what is lent until give_back(); false: it was withdrawn.
   bool lend() { return change(State::waiting, State::lent); }
   void give_back() {
     state_.store(State::ended, std::memory_order_release);
     state_.notify_all();
   }
-  // By the sender. Blocks while the receiver reads the message.
+  // By the sender. Blocks while the receiver reads what is lent.
   void withdraw() {
     if (has_ended() || change(State::waiting, State::ended)) return;
     state_.wait(State::lent, std::memory_order_acquire);
@@ -53,17 +63,9 @@ class Posted {
   bool change(State from, State to) {
     return state_.compare_exchange_strong(from, to, std::memory_order_acq_rel);
   }
-  std::span<const std::byte> copy_of(std::span<const std::byte> bytes) {
-    std::span<std::byte> copy = std::span(small_copy_).first(std::min(bytes.size(), kHeaderBytes));
-    if (bytes.size() > kHeaderBytes) {
-      large_copy_.resize(bytes.size());
-      copy = large_copy_;
-    }
-    std::copy(bytes.begin(), bytes.end(), copy.begin());
-    return copy;
-  }
 
-  std::span<const std::byte> bytes_;
+  std::span<const std::byte> copy_;
+  std::span<const std::byte> lent_;
   std::atomic<State> state_{State::waiting};
   std::atomic<bool> has_next_{false};
   std::shared_ptr<Posted> next_;
@@ -89,8 +91,7 @@ class Pipe {
     back_ = message;
   }
   std::uint64_t next_receive() { return receives_++; }  // by the receiver
-  // By the receiver, which asks for each number until it has got it. Null: it is not there yet, or
-  // was withdrawn.
+  // By the receiver, which asks for each number until it has got it. Null: it is not there yet.
   std::shared_ptr<Posted> take(std::uint64_t number) {
     if (arrived_.empty() && number == first_) {  // as most often: nothing before it is awaited
       if (!arrives()) return nullptr;
@@ -103,8 +104,7 @@ class Pipe {
     }
     std::shared_ptr<Posted> message;
     if (number >= first_) message = std::move(arrived_[number - first_]);
-    const auto is_over = [](const auto& each) { return !each || each->has_ended(); };
-    for (; !arrived_.empty() && is_over(arrived_.front()); ++first_) arrived_.pop_front();
+    for (; !arrived_.empty() && !arrived_.front(); ++first_) arrived_.pop_front();
     return message;
   }
 
@@ -128,87 +128,81 @@ class Pipe {
 
 class Sent final : public Message {
  public:
-  Sent(Pipe& pipe, std::span<const std::byte> bytes, bool eager)
-      : posted_(std::make_shared<Posted>()), eager_(eager) {
-    posted_->set_bytes(bytes, eager);
+  Sent(Pipe& pipe, std::shared_ptr<Posted> posted) : posted_(std::move(posted)) {
     pipe.put(posted_);
   }
   ~Sent() override {
-    if (!eager_) posted_->withdraw();
+    if (lends()) posted_->withdraw();
   }
   Sent(const Sent&) = delete;
   Sent& operator=(const Sent&) = delete;
-  bool done() override { return eager_ || posted_->has_ended(); }
+  bool done() override { return !lends() || posted_->has_ended(); }
 
  private:
+  bool lends() const { return !posted_->lent().empty(); }
+
   const std::shared_ptr<Posted> posted_;
-  const bool eager_;
 };
 
-// One message of a pipe, once it is there.
-class Awaited {
+class MemoryOffer final : public Offer {
  public:
-  explicit Awaited(std::shared_ptr<Pipe> pipe)
-      : pipe_(std::move(pipe)), number_(pipe_->next_receive()) {}
-  Posted* look() {
-    if (!posted_) posted_ = pipe_->take(number_);
-    return posted_.get();
+  explicit MemoryOffer(std::shared_ptr<Posted> posted) : posted_(std::move(posted)) {}
+  ~MemoryOffer() override {
+    if (is_open_) posted_->give_back();
+  }
+  MemoryOffer(const MemoryOffer&) = delete;
+  MemoryOffer& operator=(const MemoryOffer&) = delete;
+  bool open() override {
+    if (!is_open_) is_open_ = posted_->lend();
+    return is_open_;
+  }
+  std::span<const std::byte> bytes() const override {
+    SLUICE_CHECK(is_open_, "an offer that is not open has no bytes");
+    return posted_->lent();
   }
 
  private:
-  const std::shared_ptr<Pipe> pipe_;  // shared with the sender
-  const std::uint64_t number_;
-  std::shared_ptr<Posted> posted_;
+  const std::shared_ptr<Posted> posted_;  // shared with the sender
+  bool is_open_ = false;
 };
 
 class Received final : public Message {
  public:
   Received(std::shared_ptr<Pipe> pipe, std::span<std::byte> bytes)
-      : message_(std::move(pipe)), bytes_(bytes) {}
+      : pipe_(std::move(pipe)), number_(pipe_->next_receive()), bytes_(bytes) {}
   bool done() override {
     if (done_) return true;
-    Posted* const posted = message_.look();
-    if (posted == nullptr || !posted->lend()) return false;
-    const std::span<const std::byte> from = posted->bytes();
-    done_ = from.size() == bytes_.size();
-    if (done_) std::copy(from.begin(), from.end(), bytes_.begin());
-    posted->give_back();
-    if (done_) return true;
-    throw Error("a message of " + std::to_string(from.size()) + " bytes for a receive of " +
-                std::to_string(bytes_.size()));
+    if (!posted_) posted_ = pipe_->take(number_);
+    if (!posted_) return false;
+    if (!posted_->copied().empty()) {
+      take(posted_->copied());
+      return true;
+    }
+    if (!posted_->lend()) return false;
+    const std::exception_ptr error = error_of([&] { take(posted_->lent()); });
+    posted_->give_back();
+    if (error) std::rethrow_exception(error);
+    return true;
+  }
+  std::unique_ptr<Offer> take_offer() override {
+    if (!done_ || posted_->copied().empty() || posted_->lent().empty()) return nullptr;
+    return std::make_unique<MemoryOffer>(std::move(posted_));
   }
 
  private:
-  Awaited message_;
+  void take(std::span<const std::byte> from) {
+    if (from.size() != bytes_.size())
+      throw Error("a message of " + std::to_string(from.size()) + " bytes for a receive of " +
+                  std::to_string(bytes_.size()));
+    std::copy(from.begin(), from.end(), bytes_.begin());
+    done_ = true;
+  }
+
+  const std::shared_ptr<Pipe> pipe_;  // shared with the sender
+  const std::uint64_t number_;
   const std::span<std::byte> bytes_;
+  std::shared_ptr<Posted> posted_;  // once it is there
   bool done_ = false;
-};
-
-class Borrowed final : public LentMessage {
- public:
-  explicit Borrowed(std::shared_ptr<Pipe> pipe) : message_(std::move(pipe)) {}
-  ~Borrowed() override {
-    if (lent_ != nullptr) lent_->give_back();
-  }
-  Borrowed(const Borrowed&) = delete;
-  Borrowed& operator=(const Borrowed&) = delete;
-  bool done() override {
-    const Posted* const posted = message_.look();
-    return lent_ != nullptr || (posted != nullptr && posted->is_waiting());
-  }
-  bool open() override {
-    Posted* const posted = message_.look();
-    if (lent_ == nullptr && posted != nullptr && posted->lend()) lent_ = posted;
-    return lent_ != nullptr;
-  }
-  std::span<const std::byte> bytes() const override {
-    SLUICE_CHECK(lent_ != nullptr, "a message that is not open has no bytes");
-    return lent_->bytes();
-  }
-
- private:
-  Awaited message_;
-  Posted* lent_ = nullptr;  // of message_, between open() and the end
 };
 
 // The pipes between all pairs.
@@ -239,15 +233,20 @@ class MemoryTransport final : public Transport {
   int world_size() const override { return board_->world_size(); }
   std::unique_ptr<Message> begin_send(int to, Lane lane,
                                       std::span<const std::byte> bytes) override {
-    return std::make_unique<Sent>(*board_->pipe(rank_, to, lane), bytes,
-                                  bytes.size() <= options_.eager_bytes);
+    auto posted = std::make_shared<Posted>();
+    bytes.size() <= options_.eager_bytes ? posted->copy(bytes) : posted->set_lent(bytes);
+    return std::make_unique<Sent>(*board_->pipe(rank_, to, lane), std::move(posted));
   }
   std::unique_ptr<Message> begin_receive(int from, Lane lane, std::span<std::byte> bytes) override {
     return std::make_unique<Received>(board_->pipe(from, rank_, lane), bytes);
   }
   bool lends() const override { return options_.lends; }
-  std::unique_ptr<LentMessage> begin_borrow(int from, Lane lane) override {
-    return std::make_unique<Borrowed>(board_->pipe(from, rank_, lane));
+  std::unique_ptr<Message> begin_offer(int to, Lane lane, std::span<const std::byte> bytes,
+                                       std::span<const std::byte> offered) override {
+    auto posted = std::make_shared<Posted>();
+    posted->copy(bytes);
+    posted->set_lent(offered);
+    return std::make_unique<Sent>(*board_->pipe(rank_, to, lane), std::move(posted));
   }
   void give_up() override {}  // a message that is destroyed leaves nothing behind
 

@@ -13,7 +13,7 @@ namespace sluice::zero {
 struct MemoryOptions {
   // Messages of at most so many bytes are done once they are begun, whether or not received.
   std::size_t eager_bytes = 4096;
-  bool lends = true;  // begin_borrow is possible
+  bool lends = true;  // begin_offer is possible
 };
 
 // One transport for each rank; element r belongs to rank r.
