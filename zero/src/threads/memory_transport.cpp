@@ -16,6 +16,8 @@ namespace sluice::zero {
 
 namespace {
 
+constexpr std::size_t kCacheLine = 64;
+
 // A message on its way: the sender and the receiver share it, and meet at its state. Bytes that
 // are lent stay where the sender has them: those of a long message, or an offer. Thread-safe.
 class Posted {
@@ -46,6 +48,14 @@ class Posted {
   void withdraw() {
     if (has_ended() || change(State::waiting, State::ended)) return;
     state_.wait(State::lent, std::memory_order_acquire);
+  }
+
+  // By the receiver, before it reads: the cache lines of the sender's core come together, for
+  // writing too. One after the other, a small call takes 0.25 µs longer.
+  void fetch() const {
+    const auto* const begin = reinterpret_cast<const std::byte*>(this);
+    for (std::size_t offset = 0; offset < sizeof(*this); offset += kCacheLine)
+      __builtin_prefetch(begin + offset, 1);
   }
 
   // The message behind this one: set once by the sender, then taken over by the receiver.
@@ -113,10 +123,9 @@ class Pipe {
   bool arrives() {
     if (!front_->has_next()) return false;
     front_ = front_->take_next();
+    front_->fetch();
     return true;
   }
-
-  static constexpr std::size_t kCacheLine = 64;
 
   // The receiver's end. The front is the last one that arrived; the first one is no message.
   std::shared_ptr<Posted> front_ = std::make_shared<Posted>();
