@@ -80,7 +80,6 @@ void raise_order(Progress& progress, const Checkpoints& before) {
 
 void rename_folder(const fs::path& from, const fs::path& to) {
   SLUICE_SYSCALL(::rename(from.c_str(), to.c_str()), to.string());
-  sync_path(to.parent_path());
 }
 
 // Removes what the checkpoint at `path` replaces. Errors are lines in the log, because the
@@ -99,13 +98,15 @@ std::string remove_replaced(const Draft& draft, const std::string& path) {
   std::string plain = offload::checkpoint_path(draft.directory, draft.step);
   std::error_code error;
   if (path == plain || fs::exists(fs::symlink_status(plain, error))) return path;
+  std::string where = path;
   try {
     rename_folder(path, plain);
+    where = plain;
+    sync_path(draft.directory);
   } catch (const IoError& problem) {
-    log(LogLevel::warn, std::string("a checkpoint keeps a name of its own: ") + problem.what());
-    return path;
+    log(LogLevel::warn, "the checkpoint is at " + where + ": " + problem.what());
   }
-  return plain;
+  return where;
 }
 
 }  // namespace
@@ -140,6 +141,7 @@ Draft begin_draft(const std::string& directory, Progress& progress, std::int64_t
 std::string publish(const Draft& draft) {
   const std::string path = offload::free_checkpoint_path(draft.directory, draft.step);
   rename_folder(draft.path(), path);
+  sync_path(draft.directory);
   return remove_replaced(draft, path);
 }
 

@@ -31,7 +31,7 @@ void make_folder(const std::filesystem::path& folder);
 void sync_tree(const std::filesystem::path& folder);
 // Gives the whole draft its name, and removes what it replaces: the line's checkpoint of this step,
 // and all but the newest `keep`. One that cannot be removed is a line in the log. Returns where the
-// checkpoint is. Blocks. Throws IoError; then the checkpoints are as before.
+// checkpoint is. Blocks. Throws IoError; then the older checkpoints are as before.
 std::string publish(const Draft& draft);
 // As far as it can.
 void remove_draft(const Draft& draft);
