@@ -88,7 +88,7 @@ void add_ways(CLI::App& command, LaunchArguments& arguments) {
   add_switch(command, "--no-python", "run PROGRAM itself, also when it ends in .py",
              arguments.no_python);
   add_option(command, "--grace", "SECONDS", Need::optional,
-             "after Ctrl-C or SIGTERM, wait as long before killing the ranks (default 60)",
+             "time of ranks to end after a signal, or when output fails (default 60)",
              [&arguments](const std::string& text) {
                arguments.grace_seconds = to_real("--grace", text);
                SLUICE_CHECK(arguments.grace_seconds >= 0 && arguments.grace_seconds <= 1e6,

@@ -15,7 +15,7 @@ std::string line_of(std::vector<std::string> argv, const train::RankPlace& place
   const char* const launch = place.size > 1 ? std::getenv(kLaunchLineVariable) : nullptr;
   if (launch != nullptr) return "  " + std::string(launch) + (resumes ? "" : " --resume");
   if (!resumes) argv.emplace_back("--resume");
-  const std::string line = "  " + shell_line(argv);
+  std::string line = "  " + shell_line(argv);
   if (place.size == 1) return line;
   return "  start the " + std::to_string(place.size) +
          " ranks as before, each with this line (mpirun -n " + std::to_string(place.size) + "):\n" +
