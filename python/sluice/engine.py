@@ -58,19 +58,19 @@ class SluiceEngine(EngineValues):
         progress: bool = False,
     ) -> None:
         super().__init__()
-        groups = None if model_parameters is None else groups_of(model_parameters)
+        self._source = source
+        self._trains = optimizer is not None or self.has_optimizer_section()
+        groups = groups_of(model_parameters) if self._trains and model_parameters is not None else None
         client = optimizer if optimizer is None or isinstance(optimizer, torch.optim.Optimizer) else optimizer(
             list(model.parameters()) if groups is None else groups
         )
         self.module = model
         self.global_rank, self.world_size = ranks.rank(), ranks.world_size()
         self.local_rank = local_rank()
-        self._source = source
         self._optimizer_class = None if client is None else type(client).__name__
         has_groups = client is not None or groups is not None  # of the script
         if client is None and groups is not None:
             check_groups(groups, self.optimizer_params() or {})
-        self._trains = has_groups or self.has_optimizer_section()
         # Without an optimizer no gradients and states are planned: the model is frozen.
         with contextlib.nullcontext() if self._trains else frozen(model):
             self._offloaded = OffloadedModel(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, engine_of, make, train
+from small_models import batch, config, engine_of, loss_of, make, train
 
 import sluice
 
@@ -52,6 +53,34 @@ def test_an_engine_without_an_optimizer_computes_and_refuses_a_checkpoint(tmp_pa
         engine.save_checkpoint(tmp_path / "checkpoints")
     assert not (tmp_path / "checkpoints").exists()
     assert engine.save_16bit_model(tmp_path)
+    engine.destroy()
+
+
+@pytest.mark.parametrize("given", [list, lambda _: []], ids=["all", "none"])
+def test_parameters_without_an_optimizer_train_nothing(given: Callable[[Any], list[Any]]) -> None:
+    """Fabric passes all parameters of a model without an optimizer, and Lightning passes none."""
+    keys = without_optimizer()
+    alone = engine_of(make(blocks=1), keys)
+    planned = alone.report()["plan"]["planned_bytes"]
+    alone.destroy()
+    model = make(blocks=1)
+    engine, _, _, scheduler = sluice.initialize(model=model, model_parameters=given(model.parameters()), config=keys)
+    assert engine.report()["plan"]["planned_bytes"] == planned
+    assert scheduler is None and not any(parameter.requires_grad for parameter in model.parameters())
+    with pytest.raises(ValueError, match="given no optimizer"):
+        engine.backward(loss_of(engine(batch(0)[0]), batch(0)[1]))
+    engine.destroy()
+
+
+def test_a_function_that_makes_an_optimizer_has_the_parameters_that_are_given() -> None:
+    model = make(blocks=1)
+    engine, optimizer, _, _ = sluice.initialize(
+        model=model,
+        optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-3),
+        model_parameters=[{"params": list(model.parameters()), "lr": 2e-3}],
+        config=without_optimizer(),
+    )
+    assert [group["lr"] for group in optimizer.param_groups] == [2e-3]
     engine.destroy()
 
 
