@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
-PROGRAM = Path(__file__).resolve().parent / "bin" / "sluice"
+from ._program import MISSING, PROGRAM
 
 
 def main() -> int:
@@ -19,7 +18,7 @@ def main() -> int:
 
         return data(sys.argv[2:])
     if not PROGRAM.is_file():
-        sys.exit(f"sluice: there is no {PROGRAM}; install the package again: pip install .")
+        sys.exit(f"sluice: {MISSING}")
     os.execv(PROGRAM, ["sluice", *sys.argv[1:]])
 
 

@@ -146,8 +146,8 @@ class Config:
             return self._values_of(file.name)
 
     def _values_of(self, path: str) -> dict[str, Any]:
-        from .__main__ import PROGRAM
         from ._errors import Error
+        from ._program import PROGRAM
 
         command = [str(PROGRAM), "config", "check", "--json", path, *self.tuned]
         result = subprocess.run(command, capture_output=True, text=True, check=False)

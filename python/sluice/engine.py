@@ -15,16 +15,14 @@ from torch import nn
 from ._launcher import local_rank
 from ._refusals import missing, reason_of
 from ._training import batches, ranks
-from ._training.engine_values import EngineValues
 from ._training.frozen import frozen
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
 from ._training.passes.step_times import StepTimes
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import SluiceOptimizer, check_groups, follow, groups_of, section_of
-from ._training.saved import checkpoint
-from ._training.saved.files import latest_tag, set_latest, tag_folder
-from ._training.saved.optimizers import check_optimizer, warn_of_scheduler
+from ._training.saved.engine_checkpoints import EngineCheckpoints
+from ._training.saved.optimizers import warn_of_scheduler
 from ._training.schedule import scheduler_of
 from ._training.units import Choice
 from .config import Config, Source
@@ -36,7 +34,7 @@ log = logging.getLogger("sluice")
 Schedule = Any  # a scheduler object, or a function that makes one from an optimizer
 
 
-class SluiceEngine(EngineValues):
+class SluiceEngine(EngineCheckpoints):
     """Trains a model over memory tiers, with the methods of DeepSpeed's engine. Made by :func:`sluice.initialize`.
 
     One thread calls it. After an error in forward the step goes on with its next micro-batch; after an error in backward
@@ -93,7 +91,7 @@ class SluiceEngine(EngineValues):
                 self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         follow(client, self.optimizer)
-        self.global_steps = int(self.loop.step)
+        self.global_steps, self._steps_before = int(self.loop.step), 0
         self.micro_steps, self.skipped_steps = 0, 0
         self.global_samples = self.global_steps * self.train_batch_size()
         self.loss: torch.Tensor | None = None
@@ -170,7 +168,7 @@ class SluiceEngine(EngineValues):
         self.global_samples += self.train_batch_size()
         self._step_applied = bool(self._last.updated)
         self.optimizer.overflow = not self._step_applied
-        self.global_steps = int(self._last.step)
+        self.global_steps = self._steps_before + int(self._last.step)
         if not self._last.updated:
             self.skipped_steps += 1
         elif self.lr_scheduler is not None:
@@ -253,7 +251,7 @@ class SluiceEngine(EngineValues):
         """Sets the boundary by hand, from now on. A step may then have any number of micro-batches."""
         self._boundary = is_boundary
 
-    # Data, checkpoints
+    # Data
 
     def deepspeed_io(
         self,
@@ -281,83 +279,6 @@ class SluiceEngine(EngineValues):
             drop_last=bool(self.loop.drop_last),
         )
 
-    def save_checkpoint(
-        self,
-        save_dir: str,
-        tag: str | None = None,
-        client_state: Mapping[str, Any] | None = None,
-        save_latest: bool = True,
-        exclude_frozen_parameters: bool = False,
-    ) -> bool:
-        """Writes save_dir/tag: weights and states of what trains, buffers, the scheduler, counters and client_state.
-
-        Without a tag: ``global_step`` and the number of steps. ``latest`` then names the tag. Frozen parameters are not
-        written: they come from the model. Returns True; raises OSError, :class:`sluice.StorageError`, and ValueError where no
-        parameter trains.
-        """
-        checkpoint.check_trains(self._offloaded)  # before there is a folder
-        name = f"global_step{self.global_steps}" if tag is None else str(tag)
-        ranks.check_agreement({"the tag of save_checkpoint": name})
-        folder = ranks.together(lambda: tag_folder(save_dir, name))
-        checkpoint.save(folder, self._offloaded, lambda: self._beside_states(client_state))
-        ranks.together(lambda: set_latest(save_dir, name) if save_latest and self.global_rank == 0 else None)
-        return True
-
-    def _beside_states(self, client_state: Mapping[str, Any] | None) -> dict[str, Any]:
-        return {
-            "client_state": dict(client_state or {}),
-            "lr_scheduler": None if self.lr_scheduler is None else self.lr_scheduler.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "counters": {key: getattr(self, key) for key in _COUNTERS},
-        }
-
-    def load_checkpoint(
-        self,
-        load_dir: str,
-        tag: str | None = None,
-        load_module_strict: bool = True,
-        load_optimizer_states: bool = True,
-        load_lr_scheduler_states: bool = True,
-        load_module_only: bool = False,
-        custom_load_fn: Callable[..., Any] | None = None,
-    ) -> tuple[str | None, dict[str, Any] | None]:
-        """Continues from load_dir/tag; without a tag from the one that ``latest`` names.
-
-        ``load_module_strict`` False: buffers that only the checkpoint or the model has are left out. A checkpoint has what
-        trains, and no frozen parameter (as of a model under adapters). Returns the folder and the client_state, or
-        (None, None) where there is no ``latest``. Raises ValueError for other groups or tags of ranks,
-        :class:`sluice.StorageError` for what is damaged or of another model. Then the engine is as before, or it was loaded
-        in part only and takes only another checkpoint.
-        """
-        if load_module_only or not load_optimizer_states or custom_load_fn is not None:
-            raise ValueError("a checkpoint is loaded as a whole: weights with their optimizer states")
-        name = ranks.together(lambda: latest_tag(load_dir) if tag is None else str(tag))
-        ranks.check_agreement({"the tag of load_checkpoint": name})
-        if name is None:
-            log.warning("no checkpoint is loaded: %s has no file latest; pass a tag", load_dir)
-            return None, None
-        folder = ranks.together(lambda: tag_folder(load_dir, name, exists=True))
-        scheduler = self.lr_scheduler if load_lr_scheduler_states else None
-
-        def take(saved: dict[str, Any]) -> None:
-            self.loop.in_step = 0
-            for key, value in saved["counters"].items():
-                setattr(self, key, value)
-            self.optimizer.load_state_dict(saved["optimizer"])
-            if scheduler is not None and saved["lr_scheduler"] is not None:
-                scheduler.load_state_dict(saved["lr_scheduler"])
-
-        keys = ("client_state", "buffers", "lr_scheduler", "optimizer", "counters")
-        saved = checkpoint.load(
-            folder,
-            self._offloaded,
-            keys=keys,
-            strict=load_module_strict,
-            check=lambda saved: check_optimizer(folder, saved, self.optimizer, scheduler),
-            take=take,
-        )
-        return folder, saved["client_state"]
-
     def destroy(self) -> None:
         """Waits for the last updates, and takes the hooks off the model. Its parameters stay empty. Once is enough."""
         self._offloaded.close()
@@ -374,5 +295,3 @@ class SluiceEngine(EngineValues):
                 raise
         raise missing(f"{type(self).__name__!r} object", name)
 
-
-_COUNTERS = ("global_steps", "micro_steps", "skipped_steps", "global_samples")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sluice.__main__ import PROGRAM
+from sluice._program import PROGRAM
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

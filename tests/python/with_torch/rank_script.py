@@ -37,7 +37,7 @@ def main() -> None:
     keys["gradient_accumulation_steps"] = asked["micro_batches"] // ranks
     engine = engine_of(model, keys, **({"resume": True} if asked["resume"] else {}))
     if asked["load"]:
-        engine.load_checkpoint(str(place / "saved"))
+        engine.load_checkpoint(str(place / "saved"), **asked.get("load_arguments", {}))
     losses, gradient = [], None
     for step in range(engine.global_steps, asked["steps"]):
         for part in range(engine.gradient_accumulation_steps()):

@@ -1,4 +1,4 @@
-"""Saves and loads states together with the file beside them."""
+"""Saves and loads states together with the file beside them, or the weights of states without the rest."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..._errors import StorageError
 from .. import ranks
 from . import buffers, client
-from .states import check_parameters, newest, states_of
+from .states import State, check_ours, check_parameters, check_weights, newest, states_of
+from .weights import weights_of
 
 if TYPE_CHECKING:
     from ..offloaded import OffloadedModel
 
 
+def trains(offloaded: OffloadedModel) -> bool:
+    """Whether any parameter does."""
+    return any(names for names, _ in offloaded.loop.groups)
+
+
 def check_trains(offloaded: OffloadedModel) -> None:
     """Raises ValueError for a model of which nothing trains: its checkpoint would be empty."""
-    if not any(names for names, _ in offloaded.loop.groups):
+    if not trains(offloaded):
         raise ValueError(
             "no parameter of this model trains, and a checkpoint has what trains: engine.save_16bit_model() writes the weights, "
             "and engine.module_state_dict() has them"
@@ -33,11 +41,22 @@ def save(folder: str, offloaded: OffloadedModel, content: Callable[[], dict[str,
     step = int(offloaded.loop.step)
     is_first = ranks.rank() == 0
     packed = ranks.together(
-        lambda: client.pack({**content(), "buffers": buffers.copies_of(offloaded.model)}) if is_first else b""
+        lambda: client.pack({**content(), **_of_model(offloaded)}) if is_first else b""
     )
     ranks.together(lambda: client.write(folder, step, packed) if is_first else None)
     offloaded.loop.save_checkpoint(folder)
     ranks.together(lambda: client.finish(folder, step) if is_first else None)
+
+
+def _of_model(offloaded: OffloadedModel) -> dict[str, Any]:
+    """Beside the weights: buffers, names of frozen parameters, and further names of weights with the one that states know."""
+    first = {parameter: name for name, parameter in offloaded.parameters.items()}
+    named = offloaded.model.named_parameters(remove_duplicate=False)
+    return {
+        "buffers": buffers.copies_of(offloaded.model),
+        "frozen": [name for name, parameter in offloaded.model.named_parameters() if not parameter.requires_grad],
+        "tied": {name: first[parameter] for name, parameter in named if first.get(parameter, name) != name},
+    }
 
 
 def load(
@@ -56,6 +75,7 @@ def load(
     """
 
     def checked() -> tuple[int, dict[str, Any]]:
+        check_ours(folder)
         found = newest(states_of(folder)) if os.path.isdir(folder) else None
         if found is None:
             return 0, {}  # the extension says what is wrong
@@ -79,4 +99,56 @@ def load(
         return saved
 
     with offloaded.loop.completing(folder):
+        return ranks.together(rest)
+
+
+def find(folder: str) -> State:
+    """The newest states of a folder. Raises StorageError where there are none that can be read, FileNotFoundError."""
+    check_ours(folder)
+    found = newest(states_of(folder))
+    if found is None:
+        raise StorageError(f"{folder} has no checkpoint that can be read: there is no whole folder step-STEP in it")
+    return found
+
+
+def load_weights(
+    folder: str,
+    offloaded: OffloadedModel,
+    *,
+    keys: Sequence[str],
+    strict: bool,
+    check: Callable[[dict[str, Any]], None],
+    take: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
+    """As :func:`load`, but of the states the weights only. Those of this model, and its steps, stay.
+
+    ``strict``: parameters must be those of the model, too. Frozen parameters of the model take weights as others do.
+    """
+
+    def checked() -> tuple[State, list[str], dict[str, Any]]:
+        found = find(folder)
+        path, saved = client.load(os.path.dirname(found.path), found, keys)
+        names = check_weights(found, offloaded, saved.get("frozen"), strict)
+        if "buffers" in saved:
+            buffers.check_buffers(path, offloaded.model, saved["buffers"], strict)
+        else:
+            buffers.warn_of_missing(found.path, offloaded.model)
+        check(saved)
+        return found, names, saved
+
+    found, names, saved = ranks.together(checked)
+    ranks.check_agreement({"the states of load_checkpoint": f"{found.path}, {found.key}", "its weights": names})
+    values = ranks.together(lambda: weights_of(found) if ranks.rank() == 0 else {})
+    offloaded.loop.forget_gradients()
+
+    def rest() -> dict[str, Any]:
+        buffers.set_buffers(offloaded.model, saved.get("buffers", {}))
+        take(saved)
+        return saved
+
+    with offloaded.loop.completing(folder):
+        for name in names:
+            one = values[name] if name in values else torch.empty(found.shapes[name])
+            ranks.share([one])
+            offloaded.loop.set_parameter(name, one)
         return ranks.together(rest)

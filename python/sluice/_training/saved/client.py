@@ -117,8 +117,12 @@ def load(folder: str, state: State, keys: Sequence[str]) -> tuple[str, dict[str,
         raise StorageError(f"{path} is damaged: {error}") from error
     missing = [key for key in keys if key not in saved]
     if missing:
-        raise StorageError(f"{path} has no {missing[0]}: sluice.offload has written it, whose optimizer loads it")
-    step = saved.get("counters", {}).get("global_steps", state.step)
+        raise StorageError(
+            f"{path} has no {missing[0]}: sluice.offload has written it, whose optimizer loads it. load_module_only=True of an engine "
+            "takes its weights"
+        )
+    counters = saved.get("counters", {})
+    step = counters.get("global_steps", state.step) - counters.get("steps_before", 0)
     if step != state.step:
         raise StorageError(
             f"{path} is of step {step}, and the states in {state.path} are of step {state.step}: a save was interrupted; "

@@ -17,11 +17,15 @@ from ..watched_loop import WatchedLoop
 log = logging.getLogger("sluice")
 
 
-def check_optimizer(where: str, saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
-    """Raises ValueError for another number of groups, StorageError for the state of another scheduler. Both stay as they are."""
+def check_groups(where: str, saved: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """Raises ValueError for another number of groups."""
     here, there = len(optimizer.param_groups), len(saved["optimizer"]["param_groups"])
     if here != there:
         raise ValueError(f"{where} has {there} parameter groups, and the optimizer has {here}: make it with the groups of the saved one")
+
+
+def check_scheduler(where: str, saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
+    """Raises StorageError for the state of another scheduler. It and the optimizer stay as they are."""
     if scheduler is None or saved["lr_scheduler"] is None:
         return
     before = copy.deepcopy(scheduler.state_dict())

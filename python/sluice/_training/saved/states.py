@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import zlib
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..._errors import StorageError
+from .. import ranks
 
 if TYPE_CHECKING:
     from ..offloaded import OffloadedModel
 
+log = logging.getLogger("sluice")
+
+_DEEPSPEEDS = ("_model_states.pt", "_optim_states.pt")
 _FOLDER = re.compile(r"step-\d+(\.\d+)?$")  # a draft has another ending
 
 
@@ -31,12 +37,12 @@ class State(NamedTuple):
 def _read(path: str) -> State | None:
     """None for a folder that cannot be read: the extension says why when it is asked to load."""
     try:
-        ranks = sorted(name for name in os.listdir(path) if name.startswith("rank0-of-"))
-        whole = os.path.join(path, "ranks.json" if ranks else "manifest.json")
+        parts = sorted(name for name in os.listdir(path) if name.startswith("rank0-of-"))
+        whole = os.path.join(path, "ranks.json" if parts else "manifest.json")
         with open(whole, "rb") as file:
             data = key = file.read()
-        if ranks:
-            with open(os.path.join(path, ranks[0], "manifest.json"), "rb") as file:
+        if parts:
+            with open(os.path.join(path, parts[0], "manifest.json"), "rb") as file:
                 data = file.read()
         # The last line is the checksum.
         saved = json.loads(json.loads(data[: data.rstrip().rfind(b"\n")])["metadata"])
@@ -65,18 +71,68 @@ def newest(states: list[State]) -> State | None:
     return max((state for state in states if state.line == last.line), key=lambda state: (state.order, state.saved_at))
 
 
+def check_ours(folder: str) -> None:
+    """Raises StorageError for a folder with files of DeepSpeed's and no state."""
+    theirs = [name for name in sorted(os.listdir(folder)) if name.endswith(_DEEPSPEEDS)] if os.path.isdir(folder) else []
+    if theirs and not states_of(folder):
+        raise StorageError(
+            f"{folder} is a checkpoint of DeepSpeed's ({theirs[0]}), which Sluice does not read: the zero_to_fp32.py beside it writes its "
+            "weights, for load_state_dict() of a model before it is given to sluice.initialize"
+        )
+
+
 def check_parameters(state: State, offloaded: OffloadedModel) -> None:
     """Raises StorageError for the first parameter that trains and is not as in the state."""
     trained = [name for names, _ in offloaded.loop.groups for name in names]
-    here = {name: list(offloaded.parameters[name].ds_shape) for name in trained}  # type: ignore[attr-defined]
+    here = {name: _shape(offloaded, name) for name in trained}
     for name in [*here, *state.shapes]:
         mine, saved = here.get(name), state.shapes.get(name)
         if mine == saved:
             continue
-        if mine is None:
-            difference = f"it has parameter {name} of shape {saved}, which this model does not have or train"
+        if mine is None and name in offloaded.parameters:
+            difference = f"it trained parameter {name}, which is frozen in this model"
+        elif mine is None:
+            difference = f"it has parameter {name} of shape {saved}, which this model does not have"
         elif saved is None:
             difference = f"it has no parameter {name} of shape {mine}, which this model trains"
         else:
             difference = f"its parameter {name} has shape {saved}, and this model's has {mine}"
-        raise StorageError(f"{state.path} is of another model: {difference}; load it into the model that it was saved from")
+        raise StorageError(
+            f"{state.path} is of another model, or of one that trains other parameters: {difference}. Load it into the model that it was "
+            "saved from, or load its weights without states: load_checkpoint(..., load_module_only=True) of an engine"
+        )
+
+
+def check_weights(state: State, offloaded: OffloadedModel, frozen: Collection[str] | None, strict: bool) -> list[str]:
+    """Names of the weights that the state and the model have, in the order of the state.
+
+    ``frozen``: parameters of the saved model that did not train, which come from the model; None: not known. Raises
+    StorageError for weights of another shape, for nothing in common and, with ``strict``, for those that one side lacks.
+    """
+    both = [name for name in state.shapes if name in offloaded.parameters]
+    for name in both:
+        if state.shapes[name] != _shape(offloaded, name):
+            raise StorageError(
+                f"{state.path} is of another model: its parameter {name} has shape {state.shapes[name]}, and this model's has "
+                f"{_shape(offloaded, name)}"
+            )
+    added = [name for name in state.shapes if name not in offloaded.parameters]
+    missing = [
+        name
+        for name, parameter in offloaded.parameters.items()
+        if name not in state.shapes and (parameter.requires_grad if frozen is None else name not in frozen)
+    ]
+    if both and not missing and not added:
+        return both
+    sides = [f"does not have {missing[0]} ({len(missing)} such)"] if missing else []
+    sides += [f"has {added[0]}, which the model does not have ({len(added)} such)"] if added else []
+    found = f"{state.path} has other parameters than the model: it {' and '.join(sides)}"
+    if strict or not both:
+        raise StorageError(f"{found}; load_module_strict=False of an engine loads those that both have" if both else found)
+    if ranks.rank() == 0:
+        log.warning("%s; these are left as they are", found)
+    return both
+
+
+def _shape(offloaded: OffloadedModel, name: str) -> list[int]:
+    return list(offloaded.parameters[name].ds_shape)  # type: ignore[attr-defined]

@@ -1,0 +1,128 @@
+"""Checkpoints of an engine, with DeepSpeed's calls."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import ranks
+from ..engine_values import EngineValues
+from . import checkpoint
+from .files import latest_tag, set_latest, tag_folder
+from .optimizers import check_groups, check_scheduler
+
+log = logging.getLogger("sluice")
+
+_COUNTERS = ("global_steps", "micro_steps", "skipped_steps", "global_samples")
+
+
+class EngineCheckpoints(EngineValues):
+    """The part of an engine that saves and loads. Private: engines inherit it."""
+
+    global_steps: int
+    _steps_before: int  # of global_steps, those that the states of this engine have not taken
+    lr_scheduler: Any
+
+    def save_checkpoint(
+        self,
+        save_dir: str,
+        tag: str | None = None,
+        client_state: Mapping[str, Any] | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Writes save_dir/tag: weights and states of what trains, buffers, the scheduler, counters and client_state.
+
+        Without a tag: ``global_step`` and the number of steps. ``latest`` then names the tag. Frozen parameters are not
+        written: they come from the model. Returns True; raises OSError, :class:`sluice.StorageError`, and ValueError where no
+        parameter trains.
+        """
+        checkpoint.check_trains(self._offloaded)  # before there is a folder
+        name = f"global_step{self.global_steps}" if tag is None else str(tag)
+        ranks.check_agreement({"the tag of save_checkpoint": name})
+        folder = ranks.together(lambda: tag_folder(save_dir, name))
+        checkpoint.save(folder, self._offloaded, lambda: self._beside_states(client_state))
+        ranks.together(lambda: set_latest(save_dir, name) if save_latest and self.global_rank == 0 else None)
+        return True
+
+    def _beside_states(self, client_state: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {
+            "client_state": dict(client_state or {}),
+            "lr_scheduler": None if self.lr_scheduler is None else self.lr_scheduler.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "counters": {**{key: getattr(self, key) for key in _COUNTERS}, "steps_before": self._steps_before},
+        }
+
+    def load_checkpoint(
+        self,
+        load_dir: str,
+        tag: str | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+        custom_load_fn: Callable[..., Any] | None = None,
+    ) -> tuple[str | None, dict[str, Any] | None]:
+        """Continues from load_dir/tag; without a tag from the one that ``latest`` names. Every rank calls it.
+
+        A checkpoint has what trained, and no frozen parameter (as of a model under adapters): those come from the model.
+
+        - By default weights, buffers, optimizer states and the values of the groups, scheduler and counters are loaded. The
+          model must train the saved parameters.
+        - ``load_optimizer_states`` False, or an engine of which nothing trains: states and groups stay those of this engine,
+          as in DeepSpeed. Adam's correction of bias goes on with its steps; ``global_steps`` and the scheduler with the
+          checkpoint's. Masters have the saved fp32 values, where DeepSpeed rounds them to bf16 or fp16.
+        - ``load_module_only`` True: weights and buffers only. Counters and scheduler stay, too.
+
+        Both take weights for frozen parameters as well. The fp32 weights go through a file beside the checkpoint, or in TMPDIR.
+        ``load_module_strict`` False: buffers that only the checkpoint or the model has are left out, and so are weights if they
+        are loaded without states.
+
+        Returns the folder and the client_state, or (None, None) where there is no ``latest``. Raises ValueError for other
+        groups or tags of ranks and for a ``custom_load_fn``, OSError where that file has no room,
+        :class:`sluice.StorageError` for what is damaged or of another model. Then the engine is as before, or it was loaded
+        in part only and takes only another checkpoint, with states.
+        """
+        if custom_load_fn is not None:
+            raise ValueError(
+                "custom_load_fn would find empty parameters: sluice.utils.zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint() "
+                "reads the weights, and inside sluice.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0) they "
+                "can be set"
+            )
+        name = ranks.together(lambda: latest_tag(load_dir) if tag is None else str(tag))
+        ranks.check_agreement({"the tag of load_checkpoint": name})
+        if name is None:
+            log.warning("no checkpoint is loaded: %s has no file latest; pass a tag", load_dir)
+            return None, None
+        folder = ranks.together(lambda: tag_folder(load_dir, name, exists=True))
+        has_states = load_optimizer_states and not load_module_only and checkpoint.trains(self._offloaded)
+        scheduler = self.lr_scheduler if load_lr_scheduler_states and not load_module_only else None
+
+        def check(saved: dict[str, Any]) -> None:
+            if has_states:
+                check_groups(folder, saved, self.optimizer)
+            if scheduler is not None:
+                check_scheduler(folder, saved, self.optimizer, scheduler)
+
+        def take(saved: dict[str, Any]) -> None:
+            self.loop.in_step = 0
+            if load_module_only:
+                return
+            for key in _COUNTERS:
+                setattr(self, key, saved["counters"][key])
+            self._steps_before = self.global_steps - int(self.loop.step)
+            if has_states:
+                self.optimizer.load_state_dict(saved["optimizer"])
+            if scheduler is not None and saved["lr_scheduler"] is not None:
+                scheduler.load_state_dict(saved["lr_scheduler"])
+
+        saved = (checkpoint.load if has_states else checkpoint.load_weights)(
+            folder,
+            self._offloaded,
+            keys=() if load_module_only else ("client_state", "buffers", "lr_scheduler", "optimizer", "counters"),
+            strict=load_module_strict,
+            check=check,
+            take=take,
+        )
+        return folder, saved.get("client_state", {})
