@@ -53,6 +53,7 @@ __all__ = [
     "safe_set_local_optimizer_state",
     "set_z3_leaf_modules",
     "unset_z3_leaf_modules",
+    "zero_to_fp32",
 ]
 
 def _mark(model: nn.Module, classes: Iterable[type | str], flag: bool, raise_if_not_found: bool) -> list[nn.Module]:
@@ -96,7 +97,7 @@ def get_z3_leaf_modules(model: nn.Module) -> list[nn.Module]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "groups":
+    if name in ("groups", "zero_to_fp32"):
         return importlib.import_module(f"{__name__}.{name}")
     raise missing(f"module {__name__!r}", name)
 
