@@ -20,6 +20,7 @@ from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
 from ._training.passes.step_times import StepTimes
 from ._training.offloaded import OffloadedModel
+from ._training.owners import made_of
 from ._training.optimizer import SluiceOptimizer, check_groups, follow, groups_of, section_of
 from ._training.saved.engine_checkpoints import EngineCheckpoints
 from ._training.saved.optimizers import warn_of_scheduler
@@ -69,9 +70,15 @@ class SluiceEngine(EngineCheckpoints):
         has_groups = client is not None or groups is not None  # of the script
         if client is None and groups is not None:
             check_groups(groups, self.optimizer_params() or {})
+        live = None if self._trains else made_of(model)
+        self._is_guest = live is not None
+        if self._is_guest and (units is not None or resume is not None):
+            raise ValueError("units and resume are those of the engine that the model has already, over which this one computes")
+        if live is not None:
+            live.renew_hooks()
         # Without an optimizer no gradients and states are planned: the model is frozen.
-        with contextlib.nullcontext() if self._trains else frozen(model):
-            self._offloaded = OffloadedModel(
+        with contextlib.nullcontext() if self._trains or self._is_guest else frozen(model):
+            self._offloaded = live or OffloadedModel(
                 model,
                 source,
                 optimizer=None if client is None else section_of(client),
@@ -83,10 +90,11 @@ class SluiceEngine(EngineCheckpoints):
             )
             self.loop = self._offloaded.loop
             self.collate_fn = collate_fn
-            with self._offloaded.undone_on_error():
+            with contextlib.nullcontext() if self._is_guest else self._offloaded.undone_on_error():
                 self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
                 section = self._section("scheduler") if has_groups else None
-                self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, section)
+                has_schedule = self._trains or lr_scheduler is not None
+                self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, section) if has_schedule else None
                 warn_of_scheduler(self.lr_scheduler, self.loop)
                 self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
@@ -117,8 +125,9 @@ class SluiceEngine(EngineCheckpoints):
         """Backward of a scalar loss: divided by the micro-batches of a step, times the loss scale of fp16.
 
         ``scale_wrt_gas`` False: not divided. Returns the loss as divided. Raises ValueError for a loss that is no scalar
-        or depends on no parameter.
+        or depends on no parameter, and in an engine over the model of another one.
         """
+        self._check_own("backward")
         batches.check_loss(loss, self._trains)
         count = self.gradient_accumulation_steps()
         divided = loss / count if scale_wrt_gas else loss
@@ -140,8 +149,10 @@ class SluiceEngine(EngineCheckpoints):
     def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
         """Ends a micro-batch. At the boundary of a step: norm, clipping, updates, and the scheduler's step.
 
-        The updates run on the host during the next forward. Raises RuntimeError inside :meth:`no_sync`.
+        The updates run on the host during the next forward. Raises RuntimeError inside :meth:`no_sync`, and ValueError in an
+        engine over the model of another one.
         """
+        self._check_own("step")
         if self._not_synced:
             raise RuntimeError("step() inside no_sync(): leave the context first")
         self._offloaded.hooks.recover()  # the step begins anew after a backward that failed
@@ -196,6 +207,7 @@ class SluiceEngine(EngineCheckpoints):
         twice in a step, and not twice for each micro-batch; activations of all micro-batches are there at once. Losses and
         weights have equal bits, unless a weight is tied or random numbers are drawn. Raises ValueError for other models.
         """
+        self._check_own("train_batch")
         if data_iter is None:
             if self.training_dataloader is None:
                 raise ValueError("train_batch() needs an iterator, or training_data at initialize()")
@@ -280,8 +292,12 @@ class SluiceEngine(EngineCheckpoints):
         )
 
     def destroy(self) -> None:
-        """Waits for the last updates, and takes the hooks off the model. Its parameters stay empty. Once is enough."""
-        self._offloaded.close()
+        """Waits for the last updates, and takes the hooks off the model. Its parameters stay empty. Once is enough.
+
+        An engine without an optimizer that was made of another one's model leaves that one alone.
+        """
+        if not self._is_guest:
+            self._offloaded.close()
         self.optimizer._engine = weakref.proxy(self)  # without a cycle, both are gone with their last user
 
     def __getattr__(self, name: str) -> Any:

@@ -31,6 +31,8 @@ class EngineValues(nn.Module):
     _last: Any
     _step_applied: bool
     _optimizer_class: str | None
+    _trains: bool  # it has an optimizer
+    _is_guest: bool  # it computes over the model of another engine, which may train it
 
     def compile(  # type: ignore[override]
         self,
@@ -59,6 +61,13 @@ class EngineValues(nn.Module):
     def config(self) -> dict[str, Any]:
         """The configuration as it was given: a copy of the dict, or what the file has."""
         return content_of(self._source)
+
+    def _check_own(self, call: str) -> None:
+        """Raises ValueError for a call that is of the engine which trains the model, where this is another one."""
+        if self._is_guest:
+            raise ValueError(
+                f"{call}() is of the engine that the model had before: this one was made without an optimizer, and only computes over it"
+            )
 
     def has_optimizer_section(self) -> bool:
         """Whether the configuration has an optimizer. Without one, and without a client's, the engine only computes."""

@@ -212,6 +212,12 @@ class OffloadedModel:
             buffers.warn_of_missing("the state that the run resumes from", self.model)
         self.device = torch.device(self.loop.device)
         devices.move(self._kept(), self.device, self.dtype)
+        self.renew_hooks()
+
+    def renew_hooks(self) -> None:
+        """Sets the hooks, again where they were: Lightning removes all of a model before it makes an engine to evaluate."""
+        for hooks in self._hooks:
+            hooks.remove()
         self.hooks = Hooks(self.model, self.units, self.loop)
         self._state_dicts = FullStateDicts(self.model, self.parameters, self.loop)
         self._hooks = [self.hooks, self._state_dicts]

@@ -278,6 +278,11 @@ class SluiceOptimizer(TierOptimizer):
 
     cur_scale = loss_scale
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients of the step so far, unless they are another engine's. Right after a step() nothing."""
+        if not self._engine._is_guest:
+            super().zero_grad(set_to_none)
+
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         if closure is not None:
             raise ValueError("a closure would run the forward again: call engine.backward() and engine.step() instead")

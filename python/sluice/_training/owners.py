@@ -38,8 +38,18 @@ def owner_of(parameter: torch.Tensor) -> Owner | None:
     return None if model is None else Owner(model, found[1], found[2])
 
 
+def made_of(model: torch.nn.Module) -> OffloadedModel | None:
+    """The one that a living engine has made of this very module; None where there is none."""
+    owners = map(owner_of, model.parameters())
+    return next((owner.model for owner in owners if owner is not None and owner.model.model is model), None)
+
+
 def check_free(model: torch.nn.Module) -> None:
     """Raises ValueError for a parameter that an engine has already."""
     for name, parameter in model.named_parameters():
         if owner_of(parameter) is not None:
-            raise ValueError(f"parameter {name} belongs to another engine, which has its values: make an engine of each model once")
+            raise ValueError(
+                f"parameter {name} belongs to another engine, which has its values: make an engine of each model once. Train on with that "
+                "engine, or build the model again and load what engine.save_checkpoint() has saved. To evaluate, call that engine, or "
+                "initialize() without an optimizer and with the module that it was made of"
+            )

@@ -38,6 +38,7 @@ class EngineCheckpoints(EngineValues):
         written: they come from the model. Returns True; raises OSError, :class:`sluice.StorageError`, and ValueError where no
         parameter trains.
         """
+        self._check_own("save_checkpoint")
         checkpoint.check_trains(self._offloaded)  # before there is a folder
         name = f"global_step{self.global_steps}" if tag is None else str(tag)
         ranks.check_agreement({"the tag of save_checkpoint": name})
@@ -96,7 +97,7 @@ class EngineCheckpoints(EngineValues):
             log.warning("no checkpoint is loaded: %s has no file latest; pass a tag", load_dir)
             return None, None
         folder = ranks.together(lambda: tag_folder(load_dir, name, exists=True))
-        has_states = load_optimizer_states and not load_module_only and checkpoint.trains(self._offloaded)
+        has_states = load_optimizer_states and not load_module_only and self._trains and checkpoint.trains(self._offloaded)
         scheduler = self.lr_scheduler if load_lr_scheduler_states and not load_module_only else None
 
         def check(saved: dict[str, Any]) -> None:

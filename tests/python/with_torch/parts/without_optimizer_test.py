@@ -19,15 +19,98 @@ def without_optimizer(**keys: Any) -> dict[str, Any]:
     return made
 
 
+class Wrapped(torch.nn.Module):
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+
 def test_a_refused_second_engine_leaves_the_first_ones_parameters_training() -> None:
     model = make(blocks=1)
     engine = engine_of(model)
-    with pytest.raises(ValueError, match="belongs to another engine"):
-        engine_of(model, without_optimizer())
+    with pytest.raises(ValueError, match="belongs to another engine.*To evaluate, call that engine"):
+        engine_of(Wrapped(model), without_optimizer())
+    with pytest.raises(ValueError, match="belongs to another engine.*build the model again"):
+        engine_of(model)
     losses = train(engine, range(2))
     assert losses[0] != losses[1]
     assert all(parameter.requires_grad for parameter in model.parameters())
     engine.destroy()
+
+
+def test_an_engine_without_an_optimizer_computes_over_the_one_that_trains(tmp_path: Path) -> None:
+    """As Lightning's test() after fit(). Bits of the training do not change, also within a step."""
+    keys = {"gradient_accumulation_steps": 2, "scheduler": {"type": "WarmupLR", "params": {}}}
+    alone = engine_of(make(blocks=1), config(**keys))
+    expected = train(alone, range(4))
+    alone.destroy()
+
+    model = make(blocks=1)
+    engine = engine_of(model, config(**keys))
+    losses = train(engine, range(2))
+    ids, targets = batch(200)
+    loss = loss_of(engine(ids), targets)
+    engine.backward(loss)
+    engine.step()
+    for module in model.modules():  # as Lightning does
+        for hooks in (module._forward_hooks, module._forward_pre_hooks, module._state_dict_hooks):
+            hooks.clear()
+    guest, optimizer, _, scheduler = sluice.initialize(model=model, model_parameters=[], config=without_optimizer(**keys))
+    with torch.no_grad():
+        assert torch.equal(guest(ids), engine(ids))
+    assert scheduler is None and guest.global_steps == 2 and guest.get_lr()
+    assert guest.module_state_dict()["position"].shape == model.position.ds_shape
+    refused: list[Callable[[], Any]] = [
+        lambda: guest.backward(loss_of(guest(ids), targets)),
+        guest.step,
+        optimizer.step,
+        lambda: guest.train_batch(iter([batch(0)]), loss_of, by_layer=True),
+        lambda: guest.save_checkpoint(tmp_path),
+    ]
+    for call in refused:
+        with pytest.raises(ValueError, match="of the engine that the model had before"):
+            call()
+    guest.zero_grad()
+    optimizer.zero_grad()
+    guest.destroy()
+    second = loss_of(engine(batch(201)[0]), batch(201)[1])
+    engine.backward(second)
+    engine.step()
+    assert [*losses, loss.item(), second.item(), *train(engine, range(3, 4))] == expected
+    engine.destroy()
+    with pytest.raises(ValueError, match="was destroyed"):
+        guest(ids)
+
+
+def test_such_an_engine_takes_the_weights_of_a_checkpoint(tmp_path: Path) -> None:
+    """As Lightning's test(ckpt_path="best") after fit(): the states are those of the run."""
+    engine = engine_of(make(blocks=1))
+    train(engine, range(2))
+    engine.save_checkpoint(tmp_path)
+    expected = engine.module_state_dict()
+    train(engine, range(2, 4))
+    moment = sluice.utils.safe_get_full_optimizer_state(engine.module.position, "exp_avg")
+    guest = engine_of(engine.module, without_optimizer())
+    guest.load_checkpoint(tmp_path)
+    found = guest.module_state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert torch.equal(sluice.utils.safe_get_full_optimizer_state(engine.module.position, "exp_avg"), moment)
+    assert (guest.global_steps, engine.global_steps) == (2, 4)
+    engine.destroy()
+
+
+def test_a_second_engine_without_an_optimizer_computes_too() -> None:
+    model = make(blocks=1)
+    first, second = engine_of(model, without_optimizer()), engine_of(model, without_optimizer())
+    with torch.no_grad():
+        assert torch.equal(first(batch(0)[0]), second(batch(0)[0]))
+    with pytest.raises(ValueError, match="units and resume"):
+        engine_of(model, without_optimizer(), units=["Block"])
+    with pytest.raises(ValueError, match="no torch Dataset"):
+        engine_of(model, without_optimizer(), training_data=3)
+    with torch.no_grad():
+        second(batch(0)[0])
+    first.destroy()
 
 
 @pytest.mark.parametrize("fault", ["units", "training_data"])
