@@ -30,6 +30,8 @@ from .._training.saved.weights import weights_of
 __all__ = [
     "convert_zero_checkpoint_to_fp32_state_dict",
     "get_fp32_state_dict_from_zero_checkpoint",
+    "get_model_state_file",
+    "get_optim_files",
     "load_state_dict_from_zero_checkpoint",
 ]
 
@@ -123,6 +125,24 @@ def load_state_dict_from_zero_checkpoint(
     model = model.cpu()
     model.load_state_dict(found, strict=False)
     return model
+
+
+def get_model_state_file(checkpoint_dir: str | os.PathLike[str], zero_stage: int) -> str:
+    """DeepSpeed's name of a file that no checkpoint has here. Raises ValueError."""
+    raise ValueError(_no_file(checkpoint_dir))
+
+
+def get_optim_files(checkpoint_dir: str | os.PathLike[str]) -> list[str]:
+    """DeepSpeed's name of files that no checkpoint has here, by which Lightning converts. Raises ValueError."""
+    raise ValueError(_no_file(checkpoint_dir))
+
+
+def _no_file(checkpoint_dir: str | os.PathLike[str]) -> str:
+    return (
+        f"{os.fspath(checkpoint_dir)} has no files of DeepSpeed's: deepspeed.utils.zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict() "
+        "writes the weights of a checkpoint, in place of Lightning's function of that name, and "
+        "load_state_dict_from_zero_checkpoint(module, ...) loads them"
+    )
 
 
 def _take_from_engine(model: nn.Module, found: dict[str, torch.Tensor]) -> None:

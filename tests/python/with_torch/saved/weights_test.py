@@ -225,12 +225,13 @@ def test_a_checkpoint_of_deepspeed_is_named(tmp_path: Path) -> None:
 
 
 def test_ranks_take_weights(tmp_path: Path) -> None:
-    """Saved by two ranks with states on a drive, taken by two and by one."""
+    """Saved by two ranks with states on a drive, taken by two, of which a block is frozen, and by one."""
     expected = run(tmp_path / "a", 2, "nvme", steps=2, save=1)[0]
     for ranks in (2, 1):
         place = tmp_path / f"b{ranks}"
         place.mkdir()
         os.symlink(tmp_path / "a" / "saved", place / "saved")
-        for mine in run(place, ranks, load=True, steps=0, load_arguments={"load_module_only": True}):
+        found = run(place, ranks, load=True, steps=0, load_arguments={"load_module_only": True}, frozen=ranks == 2)
+        for mine in found:
             assert all(torch.equal(mine[1][name], expected[1][name]) for name in expected[1])
             assert torch.equal(mine[2], expected[2]) and not mine[3].any()

@@ -216,3 +216,10 @@ def test_the_names_of_deepspeed() -> None:
         "assert deepspeed.utils.zero_to_fp32.load_state_dict_from_zero_checkpoint is load"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_files_of_deepspeed_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    """Lightning's own conversion asks for them."""
+    for call in (lambda: utils.zero_to_fp32.get_optim_files(tmp_path), lambda: utils.zero_to_fp32.get_model_state_file(tmp_path, 3)):
+        with pytest.raises(ValueError, match="in place of Lightning's function"):
+            call()
