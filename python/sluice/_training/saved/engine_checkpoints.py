@@ -111,7 +111,7 @@ class EngineCheckpoints(EngineValues):
             if load_module_only:
                 return
             for key in _COUNTERS:
-                setattr(self, key, saved["counters"][key])
+                setattr(self, key, saved["counters"].get(key, 0))
             self._steps_before = self.global_steps - int(self.loop.step)
             if has_states:
                 self.optimizer.load_state_dict(saved["optimizer"])
