@@ -138,7 +138,7 @@ class OffloadedModel:
     """Parameters of a model with their homes at the memory tiers of a configuration. Private: engines are made of it.
 
     After the constructor the parameters are empty, except inside a forward or backward of their unit; ``ds_shape``,
-    ``ds_numel``, ``ds_id`` and ``ds_status`` say what they are.
+    ``ds_numel``, ``ds_id`` and ``ds_status`` say what they are. An operation on an empty one is a RuntimeError.
     """
 
     def __init__(
@@ -215,6 +215,8 @@ class OffloadedModel:
         self.hooks = Hooks(self.model, self.units, self.loop)
         self._state_dicts = FullStateDicts(self.model, self.parameters, self.loop)
         self._hooks = [self.hooks, self._state_dicts]
+        gathered = [[unit, *(self.units[index] for index in unit.inside)] for unit in self.units]
+        self.loop.guard([parameter for each in units for _, parameter in each.params] for units in gathered)
 
     @contextlib.contextmanager
     def undone_on_error(self) -> Iterator[None]:
