@@ -138,7 +138,7 @@ class OffloadedModel:
     """Parameters of a model with their homes at the memory tiers of a configuration. Private: engines are made of it.
 
     After the constructor the parameters are empty, except inside a forward or backward of their unit; ``ds_shape``,
-    ``ds_numel``, ``ds_id`` and ``ds_status`` say what they are.
+    ``ds_numel``, ``ds_id`` and ``ds_status`` say what they are. An operation on an empty one is a RuntimeError.
     """
 
     def __init__(
@@ -213,6 +213,8 @@ class OffloadedModel:
         self.device = torch.device(self.loop.device)
         devices.move(self._kept(), self.device, self.dtype)
         self.renew_hooks()
+        gathered = [[unit, *(self.units[index] for index in unit.inside)] for unit in self.units]
+        self.loop.guard([parameter for each in units for _, parameter in each.params] for units in gathered)
 
     def renew_hooks(self) -> None:
         """Sets the hooks, again where they were: Lightning removes all of a model before it makes an engine to evaluate."""

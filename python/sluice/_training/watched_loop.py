@@ -6,12 +6,13 @@ import contextlib
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
 from . import ranks
+from .passes.absent import Guards, refuse_copies
 
 _SECONDS_BEFORE_SHOWN = 1.0
 _SECONDS_BETWEEN = 0.2
@@ -91,6 +92,7 @@ class WatchedLoop(Loop):
         self.is_scaled = False  # the backward in progress began with a loss times the loss scale
         self.has_unscaled_gradients = False  # in the step, of a backward without the scale that it needs
         self._bar = StepBar(sys.stderr) if show_progress else None
+        self._guards = Guards([])
 
     if not TYPE_CHECKING:
 
@@ -109,10 +111,7 @@ class WatchedLoop(Loop):
         return result
 
     def __reduce__(self) -> Any:
-        raise TypeError(
-            "a model under an engine cannot be copied or pickled: engine.module_state_dict() has copies of its values, and "
-            "copies of the model are made before the engine"
-        )
+        refuse_copies()
 
     def _range(self, what: str, unit: int | None = None) -> contextlib.AbstractContextManager[Any]:
         if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
@@ -149,6 +148,15 @@ class WatchedLoop(Loop):
             self._bar.enter(self._loop.step + 1, self._names[unit])
         with ranks.inside(), self._range("gather", unit):
             self._loop.enter(unit, training)
+        self._guards.entered(unit)
+
+    def leave(self, unit: int) -> None:
+        self._loop.leave(unit)
+        self._guards.left(unit)
+
+    def guard(self, units: Iterable[Iterable[torch.Tensor]]) -> None:
+        """After initialize(): what would use parameters that are not here raises. ``units``: the parameters of each unit."""
+        self._guards = Guards(units)
 
     @contextlib.contextmanager
     def scaled(self) -> Iterator[None]:
@@ -193,6 +201,7 @@ class WatchedLoop(Loop):
     def _forget(self) -> None:
         self.has_new_gradients = self.has_loss = self.has_unscaled_gradients = False
         self._loop.forget_gradients()
+        self._guards.all_left()
 
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> StepResult:
         if self.has_unscaled_gradients:

@@ -44,9 +44,18 @@ def _refuse_transforms() -> None:
             )
 
 
+def _refuse_replaced(name: str | None) -> None:
+    """Raises ValueError for a parameter whose values a forward has replaced: they go when the unit is left."""
+    if name is not None:
+        raise ValueError(
+            f"parameter {name} was given other values through .data in a forward, and they would be lost: write between steps, "
+            "inside GatheredParameters(parameters, modifier_rank=0), by copy_() under torch.no_grad()"
+        )
+
+
 def _accumulates(parameter: torch.Tensor) -> bool:
     """Whether the backward in progress adds to a parameter's gradient. Those of torch.autograd.grad add to none."""
-    with torch.enable_grad():
+    with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():  # it may be empty
         view: Any = parameter.view_as(parameter)
     try:
         return bool(torch._C._will_engine_execute_node(view.grad_fn.next_functions[0][0]))
@@ -70,11 +79,12 @@ class _Call:
 class _State:
     """A unit in the passes."""
 
-    __slots__ = ("entered", "index", "is_borrowed", "is_held", "name", "open_calls")
+    __slots__ = ("entered", "index", "is_borrowed", "is_held", "name", "open_calls", "params")
 
-    def __init__(self, index: int, name: str) -> None:
+    def __init__(self, index: int, unit: Unit) -> None:
         self.index = index
-        self.name = name
+        self.name = unit.name
+        self.params = unit.params
         self.entered: list[_Call | None] = []  # forwards in progress; None: inside the unit's own backward
         self.open_calls = 0  # in backward
         self.is_borrowed = False  # another module's forward uses its parameters
@@ -86,9 +96,10 @@ class Hooks:
 
     def __init__(self, model: nn.Module, units: list[Unit], loop: WatchedLoop) -> None:
         self.model, self.loop = model, loop
+        self._is_weight = loop.is_weight
         self._open: list[_Call] = []  # calls whose backward has begun, in order
         self._in_backward = False
-        self._states = [_State(index, unit.name) for index, unit in enumerate(units)]
+        self._states = [_State(index, unit) for index, unit in enumerate(units)]
         self._handles: list[Any] = []
         self._depth = 0  # of the model's own forward
         self._borrowed: list[_Call] = []  # units that another module's forward uses, in this forward
@@ -120,6 +131,11 @@ class Hooks:
 
     # Forward
 
+    @property
+    def is_in_forward(self) -> bool:
+        """Whether the model's own forward is under way."""
+        return self._depth > 0
+
     def _before_model(self, module: nn.Module, args: Any) -> None:
         _refuse_transforms()
         self.recover()
@@ -138,11 +154,18 @@ class Hooks:
 
     def _give_back(self) -> None:
         self._is_changing = bool(self._borrowed)
+        replaced = None
         for call in reversed(self._borrowed):
+            replaced = replaced or self._replaced(call.state)
             self.loop.leave(call.state.index)
             call.state.is_borrowed = False
         self._borrowed.clear()
         self._is_changing = False
+        _refuse_replaced(replaced)
+
+    def _replaced(self, state: _State) -> str | None:
+        """The name of a gathered parameter that has other values than the unit's; None: no parameter has."""
+        return next((name for name, parameter in state.params if parameter.numel() > 0 and not self._is_weight(parameter)), None)
 
     def borrow(self, unit: int) -> None:
         """Gathers a unit until the model's forward ends, and in its whole backward. Outside a forward it does nothing."""
@@ -190,9 +213,12 @@ class Hooks:
                 tensor.register_hook(functools.partial(self._before_backward, call))
         self._is_changing = True
         state.entered.pop()
+        lost = None
         if call is not None and call.has_entered:
+            lost = None if state.is_borrowed else self._replaced(state)  # else when it is given back
             self.loop.leave(state.index)
         self._is_changing = False
+        _refuse_replaced(lost)
         return replaced if replaced is not output else None
 
     def _own_weight(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -10,12 +10,23 @@ import sys
 from typing import Any
 
 import torch
-from small_models import batch, config, engine_of, loss_of, make
+from small_models import Tied, batch, config, engine_of, loss_of, make
 
 import sluice
 from sluice import utils
 
 RANK, PLACE = int(sys.argv[1]), sys.argv[2]
+
+
+class Odd(Tied):
+    """With a parameter of seven elements, whose last shard is filled up."""
+
+    def __init__(self) -> None:
+        super().__init__(blocks=1)
+        self.odd = torch.nn.Parameter(torch.randn(7))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return super().forward(ids) * self.odd.square().sum()
 
 
 class Records(logging.Handler):
@@ -72,11 +83,9 @@ def check_log() -> None:
 def main() -> None:
     sluice.init_distributed(init_method=f"file://{PLACE}/meet", rank=RANK, world_size=2)
     check_log()
-    model = make(blocks=1)
-    model.odd = torch.nn.Parameter(torch.randn(7))  # its last shard is filled up
-    engine = engine_of(model, config())
+    engine = engine_of(make(Odd), config())
     ids, targets = batch(RANK)
-    engine.backward(loss_of(engine(ids), targets) + engine.module.odd.square().sum())
+    engine.backward(loss_of(engine(ids), targets))
     for parameter in (engine.module.blocks[0].up.weight, engine.module.odd):
         check_values(parameter)
     engine.step()

@@ -1,0 +1,164 @@
+"""Parameters whose values are elsewhere: what would compute with them, or write to them, is an error that names them.
+
+PyTorch has no error for it: an operation on an empty tensor gives an empty tensor, and a write to one is lost.
+
+While a parameter's values are here, its class is ``torch.nn.Parameter``, so a forward and a backward cost nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from ..owners import owner_of
+
+# What PyTorch's libraries do with a parameter that is empty: they ask what it is, move modules, and set gradients.
+_ASKS = {
+    *("__format__", "__hash__", "__len__", "__repr__", "_fix_weakref", "_has_compatible_shallow_copy_type"),
+    *("_is_view", "_typed_storage"),
+    *("data_ptr", "dim", "element_size", "get_device", "has_names", "ndimension", "nelement"),
+    *("numel", "size", "storage", "storage_offset", "storage_type", "stride", "untyped_storage"),
+    *("backward", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "share_memory_"),
+}
+# They give a tensor that is as empty.
+_MOVES = {"bfloat16", "contiguous", "cpu", "cuda", "data", "detach", "double", "float", "half", "pin_memory", "to", "type"}
+_VALUES = {"H", "T", "imag", "mH", "mT", "real"}  # the attributes that are operations
+
+
+class Absent(torch.Tensor):
+    """What ``.data``, ``.detach()`` and ``.to()`` of an absent parameter give."""
+
+    _sluice_parameter: AbsentParameter
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        name, kind = _called(func)
+        absent = next(_absent_in([*args, *(kwargs or {}).values()]), None)
+        if absent is not None and not _is_allowed(name, kind, args):
+            _refuse(absent, name)
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        if (name, kind) == ("data", "set") and isinstance(args[0], AbsentParameter) and args[1].numel() > 0:
+            args[0].__class__ = nn.Parameter  # type: ignore[assignment]  # it has values again
+        if absent is None or name not in _MOVES or not isinstance(result, torch.Tensor) or result is absent:
+            return result
+        moved = result.as_subclass(Absent)
+        moved._sluice_parameter = _parameter_of(absent)
+        return moved
+
+
+class AbsentParameter(nn.Parameter):
+    """A parameter of an engine between the passes of its unit."""
+
+    __torch_function__ = Absent.__torch_function__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
+        self._check_is_free()
+        with torch._C.DisableTorchFunctionSubclass():
+            memo[id(self)] = copied = nn.Parameter(self.data.clone(), self.requires_grad)
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self._check_is_free()
+        with torch._C.DisableTorchFunctionSubclass():
+            return super().__reduce_ex__(protocol)
+
+    def _check_is_free(self) -> None:
+        if owner_of(self) is not None:
+            refuse_copies()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"Parameter {_name_of(self)} of shape {list(self.ds_shape)}, whose values are not here between passes"  # type: ignore[attr-defined]
+
+
+def refuse_copies() -> NoReturn:
+    raise TypeError(
+        "a model under an engine cannot be copied or pickled: engine.module_state_dict() has copies of its values, and "
+        "copies of the model are made before the engine"
+    )
+
+
+class Guards:
+    """Which parameters of a model's units have the class that refuses. ``units``: the parameters that each one gathers.
+
+    Parameters of a class of their own, as quantized ones, are left alone.
+    """
+
+    def __init__(self, units: Iterable[Iterable[torch.Tensor]]) -> None:
+        self._units = [[each for each in unit if type(each) in (nn.Parameter, AbsentParameter)] for unit in units]
+        for index in range(len(self._units)):
+            self.left(index)
+
+    def entered(self, unit: int) -> None:
+        for parameter in self._units[unit]:
+            parameter.__class__ = nn.Parameter  # type: ignore[assignment]
+
+    def left(self, unit: int) -> None:
+        """Another unit that is entered may still have them."""
+        for parameter in self._units[unit]:
+            if type(parameter) is nn.Parameter and parameter.numel() == 0:
+                parameter.__class__ = AbsentParameter  # type: ignore[assignment]
+
+    def all_left(self) -> None:
+        for unit in range(len(self._units)):
+            self.left(unit)
+
+
+def _called(func: Any) -> tuple[str, str]:
+    """The name of a method or attribute, and "get", "set" or "call"."""
+    name: str = getattr(func, "__name__", str(func))
+    if name in ("__get__", "__set__", "__delete__"):
+        return getattr(func.__self__, "__name__", name), name.strip("_")
+    return name, "call"
+
+
+def _is_allowed(name: str, kind: str, args: Any) -> bool:
+    if kind == "get":
+        return name not in _VALUES
+    if kind == "set":  # a module that moves sets what it moved, which is as empty
+        return name != "data" or args[1].numel() == 0 or owner_of(args[0]) is None
+    return name in _ASKS or name in _MOVES or (name.startswith("is_") and name != "is_nonzero")
+
+
+def _absent_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, (Absent, AbsentParameter)):
+            with torch._C.DisableTorchFunctionSubclass():
+                if value.numel() == 0:
+                    yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _absent_in(value)
+        elif isinstance(value, dict):
+            yield from _absent_in(value.values())
+
+
+def _parameter_of(absent: torch.Tensor) -> AbsentParameter:
+    return absent._sluice_parameter if isinstance(absent, Absent) else absent  # type: ignore[return-value]
+
+
+def _name_of(parameter: AbsentParameter) -> str:
+    owner = owner_of(parameter)
+    return owner.name if owner is not None else f"(of shape {list(parameter.ds_shape)})"  # type: ignore[attr-defined]
+
+
+def _refuse(absent: torch.Tensor, what: str) -> NoReturn:
+    parameter = _parameter_of(absent)
+    owner = owner_of(parameter)
+    begin = f"{what} of parameter {_name_of(parameter)}: "
+    if owner is None:
+        raise RuntimeError(
+            f"{begin}it has no values any more, since its engine was destroyed. Read values before destroy(), and build the "
+            "model again for another engine"
+        )
+    if owner.model.hooks.is_in_forward:
+        raise RuntimeError(
+            f"{begin}its values are not here, since this is not the forward of its block. "
+            "sluice.zero.register_external_parameter(module, parameter) brings them for the module whose forward uses them"
+        )
+    raise RuntimeError(
+        f"{begin}its values are not here between passes, at every ZeRO stage. Inside sluice.zero.GatheredParameters(parameters) "
+        "they are, with modifier_rank=0 to change them; the model's state_dict() has copies"
+    )

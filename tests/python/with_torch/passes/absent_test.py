@@ -1,0 +1,165 @@
+"""Parameters between passes: what would compute with them, or write to them, is an error that names them."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from small_models import Block, config, engine_of, make, train
+from torch import nn
+
+import sluice
+
+Use = Callable[[nn.Module, nn.Parameter], Any]
+
+USES: dict[str, Use] = {
+    "an L2 penalty": lambda model, weight: sum(each.pow(2).sum() for each in model.parameters()),
+    "a norm": lambda model, weight: torch.stack([each.norm() for each in model.parameters()]),
+    "a clone": lambda model, weight: weight.clone(),
+    "a clone of the data": lambda model, weight: weight.data.clone(),
+    "numpy": lambda model, weight: weight.detach().cpu().numpy(),
+    "an item": lambda model, weight: weight[0],
+    "clamped": lambda model, weight: weight.data.clamp_(-0.01, 0.01),
+    "a moving average": lambda model, weight: weight.data.mul_(0.9).add_(weight.data, alpha=0.1),
+    "copied to": lambda model, weight: weight.data.copy_(torch.zeros(2, 2)),
+    "initialized": lambda model, weight: nn.init.normal_(weight),
+    "replaced": lambda model, weight: setattr(weight, "data", torch.zeros(2, 2)),
+    "flattened": lambda model, weight: nn.utils.parameters_to_vector(model.parameters()),
+    "a state that is like it": lambda model, weight: torch.zeros_like(weight),
+    "foreach": lambda model, weight: torch._foreach_norm(list(model.parameters())),
+    "a loss with a parameter": lambda model, weight: torch.ones(2) * weight.exp(),
+    "a function": lambda model, weight: nn.functional.linear(torch.ones(2, 2), weight),
+}
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_every_use_between_passes_is_an_error_that_names_the_parameter(stage: int) -> None:
+    engine = engine_of(make(), config(zero_optimization={"stage": stage}))
+    model = engine.module
+    weight = model.embedding.weight
+    train(engine, range(1))
+    for what, use in USES.items():
+        with pytest.raises(RuntimeError, match=r"of parameter [a-z.0-9]+: its values are not here.*GatheredParameters"):
+            use(model, weight)
+            pytest.fail(what)
+        with torch.no_grad(), pytest.raises(RuntimeError, match="its values are not here"):
+            use(model, weight)
+            pytest.fail(what)
+
+
+def test_what_a_parameter_is_can_be_asked_for() -> None:
+    engine = engine_of(make())
+    weight = engine.module.embedding.weight
+    assert isinstance(weight, nn.Parameter) and isinstance(weight, torch.Tensor)
+    assert weight.shape == (0,) and weight.numel() == 0 and weight.dim() == 1 and weight.is_leaf
+    assert weight.dtype == torch.float32 and weight.device == engine.device and weight.is_floating_point()
+    assert weight.requires_grad and weight.grad is None and hash(weight) == id(weight)
+    assert any(weight is each for each in engine.module.parameters()) and {weight: 1}[weight] == 1
+    assert weight.data.shape == weight.detach().shape == weight.cpu().shape == (0,)
+    assert "embedding.weight" in repr(weight) and "embedding.weight" in f"{weight}"
+    engine.module.to(engine.device)
+
+
+def test_values_are_there_where_they_are_given() -> None:
+    engine = engine_of(make())
+    weight = engine.module.embedding.weight
+    seen: list[type] = []
+    engine.module.embedding.register_forward_pre_hook(lambda module, inputs: seen.append(type(weight)))
+    train(engine, range(1))
+    with sluice.zero.GatheredParameters([weight]):
+        seen.append(type(weight))
+        assert weight.norm() > 0
+    assert seen == [nn.Parameter, nn.Parameter] and type(weight) is not nn.Parameter
+    with pytest.raises(RuntimeError, match="norm of parameter embedding.weight"):
+        weight.norm()
+
+
+class KeyEncoder(nn.Module):
+    """Sets the weight of another unit in its forward, as MoCo does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.key.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.key.weight.data = 0.9 * self.key.weight.data + 0.1 * self.query.weight.data
+        return (self.query(x) * self.key(x)).sum()
+
+
+def test_a_write_to_another_unit_in_a_forward_is_an_error() -> None:
+    engine = engine_of(make(KeyEncoder))
+    with pytest.raises(ValueError, match=r"parameter key.weight was given other values through .data in a forward"):
+        engine(torch.ones(2, 4))
+    assert all(parameter.numel() == 0 for parameter in engine.module.parameters())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_copies_of_a_parameter_are_refused(copied: Callable[[Any], Any]) -> None:
+    engine = engine_of(make())
+    with pytest.raises(TypeError, match="module_state_dict.. has copies of its values"):
+        copied({name: parameter.cpu() for name, parameter in engine.module.named_parameters()})
+
+
+def test_a_failed_forward_leaves_no_parameter_unguarded() -> None:
+    engine = engine_of(make())
+    with pytest.raises(Exception):
+        engine(torch.tensor([[10_000]]))
+    train(engine, range(1))
+    for name, parameter in engine.module.named_parameters():
+        with pytest.raises(RuntimeError, match=f"norm of parameter {name}:"):
+            parameter.norm()
+
+
+def test_parameters_of_an_engine_that_is_gone_can_have_values_again() -> None:
+    model = make()
+    values = copy.deepcopy(model.state_dict())
+    engine = engine_of(model)
+    engine.destroy()
+    del engine
+    gc.collect()
+    with pytest.raises(RuntimeError, match="no values any more, since its engine was destroyed"):
+        model.embedding.weight.norm()
+    for name, parameter in model.named_parameters():
+        parameter.data = values[name].clone()
+        assert type(parameter) is nn.Parameter
+    again = engine_of(model)
+    assert all(map(math.isfinite, train(again, range(1))))
+
+
+def test_an_engine_that_cannot_be_made_leaves_ordinary_parameters() -> None:
+    model = make()
+    with pytest.raises(Exception, match="lr_scheduler|scheduler"):
+        engine_of(model, lr_scheduler="none that is known")
+    assert all(type(parameter) is nn.Parameter for parameter in model.parameters())
+    assert model.embedding.weight.norm() > 0
+
+
+class Borrower(nn.Module):
+    """The forward of the model uses a weight inside a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(4)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(self.blocks[0](x), self.blocks[0].up.weight).sum()
+
+
+def test_a_weight_of_a_block_outside_it_is_an_error_that_says_what_brings_it() -> None:
+    engine = engine_of(make(Borrower))
+    with pytest.raises(RuntimeError, match=r"linear of parameter blocks.0.up.weight: .*register_external_parameter"):
+        engine(torch.ones(2, 4))
+    engine.destroy()
+    model = make(Borrower)
+    sluice.zero.register_external_parameter(model, model.blocks[0].up.weight)
+    engine = engine_of(model)
+    engine.backward(engine(torch.ones(2, 4)))
+    engine.step()
