@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from . import _foreign_groups
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,7 @@ class HostOptimizer(torch.optim.Optimizer):
     """
 
     _settings: tuple[str, ...] = ("fp32_optimizer_states",)  # members beside the groups, kept in copies
+    _formula = ""  # the class of torch.optim with this formula, whose groups are taken
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], fp32_optimizer_states: bool = True) -> None:
         self.fp32_optimizer_states = fp32_optimizer_states
@@ -48,6 +50,12 @@ class HostOptimizer(torch.optim.Optimizer):
     def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         """The names of a group's states, in the order of the kernels' moments."""
         raise NotImplementedError
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group, as PyTorch's. Raises ValueError for one that an optimizer of another formula made."""
+        if isinstance(param_group, dict):
+            _foreign_groups.check(param_group, len(self.param_groups), type(self).__name__, self._formula)
+        super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -21,8 +21,10 @@ class DeepSpeedCPUAdagrad(HostOptimizer):
     States of each parameter, of its shape: ``exp_avg_sq``, the sum of squared gradients; and ``step``, the number of its
     updates. Types and devices: :class:`sluice.ops._host_optimizer.HostOptimizer`.
 
-    Raises ValueError for a value out of range.
+    Raises ValueError for a value out of range, and for a group that an optimizer of another formula made.
     """
+
+    _formula = "Adagrad"
 
     def __init__(
         self,

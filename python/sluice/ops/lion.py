@@ -21,7 +21,7 @@ class DeepSpeedCPULion(HostOptimizer):
     States of each parameter, of its shape: ``exp_avg``; and ``step``, the number of its updates. Types and devices:
     :class:`sluice.ops._host_optimizer.HostOptimizer`.
 
-    Raises ValueError for a value out of range.
+    Raises ValueError for a value out of range, and for a group that an optimizer of another formula made.
     """
 
     def __init__(
