@@ -95,3 +95,15 @@ def test_adagrad_and_lion_refuse_groups_of_another_formula() -> None:
     for kind, name in ((DeepSpeedCPUAdagrad, "SGD"), (DeepSpeedCPULion, "Adagrad")):
         with pytest.raises(ValueError, match=f"was made by {name} .*{kind.__name__} would"):
             kind(groups_of(name))
+
+
+@pytest.mark.parametrize("kind", [DeepSpeedCPUAdagrad, DeepSpeedCPULion])
+def test_adagrad_and_lion_take_accelerates_argument(kind: Any) -> None:
+    weights = []
+    for more in ({}, {"adamw_mode": False}, {"adamw_mode": True}):
+        group = a_group()
+        weight = group[0]["params"][0]
+        weight.grad = torch.full((2, 2), 2.0)
+        kind(group, lr=0.25, weight_decay=0.5, **more).step()
+        weights.append(weight.tolist())
+    assert weights[0] == weights[1] == weights[2] != [[1, 1], [1, 1]]
