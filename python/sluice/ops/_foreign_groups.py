@@ -5,7 +5,7 @@ Accelerate makes ``DeepSpeedCPUAdam`` of the groups of nearly every optimizer, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 # Keys that groups of one formula have together. bitsandbytes puts "alpha" into groups of Adam: it tells nothing alone.
@@ -39,6 +39,20 @@ def check(group: Mapping[str, Any], number: int, kind: str, own: str) -> None:
         return
     advice = _KEEPS_IT if name in _HAVE_FORMULAS else f"Sluice has no formula of {name}: choose AdamW, Adam, Adagrad or SGD"
     raise ValueError(f"parameter group {number} was made by {name} ({sign}), and {kind} would train it by another formula. {advice}")
+
+
+# Facts of groups of torch.optim. An engine's loop knows them; of the host optimizers on their own only CPUSGD, one of them.
+_OF_ENGINES = ("maximize", "lr_decay", "initial_accumulator_value")
+
+
+def check_step(group: Mapping[str, Any], number: int, kind: str, known: Container[str]) -> None:
+    """Raises ValueError for a fact of a group that a step of a host optimizer would leave out. ``known``: its own."""
+    for key in _OF_ENGINES:
+        if group.get(key) and key not in known:
+            raise ValueError(
+                f"parameter group {number} has {key}={group[key]}, which a step of {kind} has not: give the optimizer to "
+                "sluice.initialize or sluice.offload, whose step has it, or take it out of the group"
+            )
 
 
 def _maker(group: Mapping[str, Any], own: str) -> tuple[str, str]:

@@ -64,8 +64,8 @@ class HostOptimizer(torch.optim.Optimizer):
         ``closure``: computes the loss again, with gradients; its result is returned.
 
         Raises AssertionError for a parameter that is not on the CPU; ValueError for a parameter or gradient that is not
-        contiguous, sparse, or of another type; and ValueError for a rate or constant out of range. Warns when a
-        parameter or state becomes non-finite.
+        contiguous, sparse, or of another type; and ValueError for a rate or constant out of range, or for a group with
+        maximize or lr_decay, which only an engine's step has. Warns when a parameter or state becomes non-finite.
         """
         loss = None
         if closure is not None:
@@ -77,6 +77,7 @@ class HostOptimizer(torch.optim.Optimizer):
         return loss
 
     def _step_group(self, number: int, group: dict[str, Any], first_element: int) -> int:
+        _foreign_groups.check_step(group, number, type(self).__name__, self.defaults)
         config, names = self._config(group), self._state_names(group)
         batches: dict[tuple[int, str, str], list[tuple[int, tuple[int, int, list[int], int, int]]]] = {}
         held = []  # another thread may replace tensors while a step runs without the GIL

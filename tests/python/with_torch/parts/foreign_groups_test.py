@@ -107,3 +107,19 @@ def test_adagrad_and_lion_take_accelerates_argument(kind: Any) -> None:
         kind(group, lr=0.25, weight_decay=0.5, **more).step()
         weights.append(weight.tolist())
     assert weights[0] == weights[1] == weights[2] != [[1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "key", "value"),
+    [(DeepSpeedCPUAdam, "AdamW", "maximize", True), (DeepSpeedCPUAdagrad, "Adagrad", "lr_decay", 0.5)],
+    ids=["Adam", "Adagrad"],
+)
+def test_a_step_leaves_no_fact_of_a_group_out(kind: Any, source: str, key: str, value: object) -> None:
+    optimizer = kind(groups_of(source, **{key: value}))
+    weight = optimizer.param_groups[0]["params"][0]
+    weight.grad = torch.full((2, 2), 2.0)
+    with pytest.raises(ValueError, match=f"parameter group 0 has {key}={value}, which a step of {kind.__name__} has not"):
+        optimizer.step()
+    assert weight.tolist() == [[1, 1], [1, 1]]
+    optimizer.param_groups[0][key] = 0
+    optimizer.step()
