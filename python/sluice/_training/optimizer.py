@@ -44,6 +44,16 @@ _OF_ALL_GROUPS = {
     "lr_decay": 0,
     "initial_accumulator_value": 0,
 }
+_OF_ADAM = {"amsgrad", "maximize", "bias_correction"}
+_FACTS: dict[str, set[str]] = {  # of each type of the configuration
+    "AdamW": _OF_ADAM,
+    "Adam": _OF_ADAM,
+    "Adagrad": {"maximize", "lr_decay", "initial_accumulator_value"},
+    "Lion": set(),
+    "SGD": {"maximize", "nesterov"},
+}
+# Those that groups of torch.optim have, and that DeepSpeed's classes over these groups have no default of.
+_OF_GROUPS = {"maximize", "lr_decay", "initial_accumulator_value"}
 
 
 def check_groups(groups: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any]) -> None:
@@ -53,6 +63,22 @@ def check_groups(groups: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any
             of_all = defaults.get(key, usual)
             if group.get(key, of_all) != of_all:
                 raise ValueError(f"parameter group {number} has {key}={group[key]}: it is {of_all} for all groups, set it for the whole optimizer")
+
+
+def _facts_of(optimizer: torch.optim.Optimizer, kind: str) -> dict[str, Any]:
+    """What holds for all groups, by the groups: scripts set it there, and Accelerate passes it on in no other way.
+
+    ``kind``: the type of the configuration. Raises ValueError for groups that differ, and for a fact that this type has not.
+    """
+    usual = {**_OF_ALL_GROUPS, **optimizer.defaults}
+    groups = [{**usual, **group} for group in optimizer.param_groups]
+    for key, none in _OF_ALL_GROUPS.items():
+        if key not in _FACTS[kind] and any(group[key] != none for group in groups):
+            raise ValueError(f"a parameter group has {key}, and {kind} has no such form here: leave it at {none}")
+    taken = optimizer.defaults.keys() | _OF_GROUPS
+    found = {key: groups[0][key] if key in taken else usual[key] for key in _OF_ALL_GROUPS}
+    check_groups(groups, found)
+    return found
 
 
 def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -76,23 +102,23 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         raise ValueError(f"{name} has stepped before: its states would be lost; pass a new optimizer")
     if getattr(optimizer, "fp32_optimizer_states", True) is False:
         raise ValueError(f'{name} asks for states in the type of the weights: set "sluice": {{"moments": "bf16"}} instead')
-    check_groups(optimizer.param_groups, defaults)
+    defaults = {**defaults, **_facts_of(optimizer, kind)}
     values = {key: list(defaults[key]) if key == "betas" else defaults[key] for key in keys}
     if kind == "SGD":  # whether there is a buffer, which the groups say
         trained = [group["momentum"] for group in optimizer.param_groups if _trains(group)]
         values["momentum"] = max(trained, default=values["momentum"])
     for key in ("amsgrad", "maximize"):
-        if defaults.get(key):
+        if defaults[key]:
             values[key] = True
+    for key in ("lr_decay", "initial_accumulator_value"):
+        if defaults[key]:
+            values[key] = defaults[key]
     if kind in ("Adam", "AdamW"):
         coupled = kind == "Adam" and not defaults.get("decoupled_weight_decay")
         mode = getattr(optimizer, "adam_w_mode", defaults.get("adam_w_mode", True))  # of DeepSpeed's classes
         if coupled or not mode:
             kind, values["adam_w_mode"] = "Adam", False
-        values["bias_correction"] = bool(defaults.get("bias_correction", True))
-    for key in ("lr_decay", "initial_accumulator_value"):
-        if kind == "Adagrad" and defaults.get(key):
-            values[key] = defaults[key]
+        values["bias_correction"] = bool(defaults["bias_correction"])
     return {"type": kind, "params": values}
 
 

@@ -12,12 +12,20 @@ __all__ = ["clone_tensors_for_torch_save"]
 def clone_tensors_for_torch_save(item: Any, device: torch.device | str = "cpu") -> Any:
     """``item`` with a copy on ``device`` for each tensor in it, also in lists, tuples and dicts.
 
-    ``torch.save`` writes the whole storage of a tensor, so a view would bring its neighbours along.
+    ``torch.save`` writes the whole storage of a tensor, so a view would bring its neighbours along. A tensor that is in
+    ``item`` twice, as a tied weight, has one copy, which is there twice.
     """
+    return _cloned(item, device, {})
+
+
+def _cloned(item: Any, device: torch.device | str, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
+    """``copies``: those made so far, by their original."""
     if isinstance(item, torch.Tensor):
-        return item.detach().to(device, copy=True)
+        if item not in copies:
+            copies[item] = item.detach().to(device, copy=True)
+        return copies[item]
     if isinstance(item, (list, tuple)):
-        return type(item)([clone_tensors_for_torch_save(value, device) for value in item])
+        return type(item)([_cloned(value, device, copies) for value in item])
     if isinstance(item, dict):
-        return type(item)({key: clone_tensors_for_torch_save(value, device) for key, value in item.items()})
+        return type(item)({key: _cloned(value, device, copies) for key, value in item.items()})
     return item

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from . import _foreign_groups
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,7 @@ class HostOptimizer(torch.optim.Optimizer):
     """
 
     _settings: tuple[str, ...] = ("fp32_optimizer_states",)  # members beside the groups, kept in copies
+    _formula = ""  # the class of torch.optim with this formula, whose groups are taken
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], fp32_optimizer_states: bool = True) -> None:
         self.fp32_optimizer_states = fp32_optimizer_states
@@ -49,6 +51,12 @@ class HostOptimizer(torch.optim.Optimizer):
         """The names of a group's states, in the order of the kernels' moments."""
         raise NotImplementedError
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group, as PyTorch's. Raises ValueError for one that an optimizer of another formula made."""
+        if isinstance(param_group, dict):
+            _foreign_groups.check(param_group, len(self.param_groups), type(self).__name__, self._formula)
+        super().add_param_group(param_group)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates every parameter that has a gradient.
@@ -56,8 +64,8 @@ class HostOptimizer(torch.optim.Optimizer):
         ``closure``: computes the loss again, with gradients; its result is returned.
 
         Raises AssertionError for a parameter that is not on the CPU; ValueError for a parameter or gradient that is not
-        contiguous, sparse, or of another type; and ValueError for a rate or constant out of range. Warns when a
-        parameter or state becomes non-finite.
+        contiguous, sparse, or of another type; and ValueError for a rate or constant out of range, or for a group with
+        maximize or lr_decay, which only an engine's step has. Warns when a parameter or state becomes non-finite.
         """
         loss = None
         if closure is not None:
@@ -69,6 +77,7 @@ class HostOptimizer(torch.optim.Optimizer):
         return loss
 
     def _step_group(self, number: int, group: dict[str, Any], first_element: int) -> int:
+        _foreign_groups.check_step(group, number, type(self).__name__, self.defaults)
         config, names = self._config(group), self._state_names(group)
         batches: dict[tuple[int, str, str], list[tuple[int, tuple[int, int, list[int], int, int]]]] = {}
         held = []  # another thread may replace tensors while a step runs without the GIL

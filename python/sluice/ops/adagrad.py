@@ -16,13 +16,16 @@ class DeepSpeedCPUAdagrad(HostOptimizer):
     """Adagrad at the speed of host memory, by the formula of ``torch.optim.Adagrad``.
 
     ``lr``: learning rate. ``eps``: added to the denominator. ``weight_decay``: added to the gradient. ``amsgrad`` is
-    DeepSpeed's argument; Adagrad has no such form, so only False is taken.
+    DeepSpeed's argument; Adagrad has no such form, so only False is taken. ``adamw_mode`` is Accelerate's,
+    which passes it to every class; it changes nothing.
 
     States of each parameter, of its shape: ``exp_avg_sq``, the sum of squared gradients; and ``step``, the number of its
     updates. Types and devices: :class:`sluice.ops._host_optimizer.HostOptimizer`.
 
-    Raises ValueError for a value out of range.
+    Raises ValueError for a value out of range, and for a group that an optimizer of another formula made.
     """
+
+    _formula = "Adagrad"
 
     def __init__(
         self,
@@ -32,6 +35,7 @@ class DeepSpeedCPUAdagrad(HostOptimizer):
         weight_decay: float = 0.0,
         amsgrad: bool = False,
         fp32_optimizer_states: bool = True,
+        adamw_mode: bool = False,
     ) -> None:
         if amsgrad:
             raise ValueError("amsgrad is a form of Adam, not of Adagrad; use sluice.ops.adam.DeepSpeedCPUAdam")

@@ -23,10 +23,11 @@ class DeepSpeedCPUAdam(HostOptimizer):
     States of each parameter, of its shape: ``exp_avg``, ``exp_avg_sq``, with ``amsgrad`` ``max_exp_avg_sq``; and
     ``step``, the number of its updates. Types and devices: :class:`sluice.ops._host_optimizer.HostOptimizer`.
 
-    Raises ValueError for a value out of range.
+    Raises ValueError for a value out of range, and for a group that an optimizer of another formula made.
     """
 
     _settings: tuple[str, ...] = ("fp32_optimizer_states", "adam_w_mode")
+    _formula = "Adam"
 
     def __init__(
         self,
@@ -50,6 +51,16 @@ class DeepSpeedCPUAdam(HostOptimizer):
             "amsgrad": amsgrad,
         }
         super().__init__(model_params, defaults, fp32_optimizer_states)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group. Raises ValueError also for one whose weight decay is decoupled, without ``adamw_mode``."""
+        given = param_group if isinstance(param_group, dict) else {}
+        if given.get("decoupled_weight_decay") and given.get("weight_decay") and not self.adam_w_mode:
+            raise ValueError(
+                f"parameter group {len(self.param_groups)} has decoupled_weight_decay=True, and adamw_mode=False adds the decay to the "
+                "gradient: pass adamw_mode=True. Accelerate does so for torch.optim.AdamW only"
+            )
+        super().add_param_group(param_group)
 
     def _config(self, group: dict[str, Any]) -> _core.AdamConfig:
         return _core.AdamConfig(

@@ -16,12 +16,12 @@ class DeepSpeedCPULion(HostOptimizer):
     """Lion (Chen et al. 2023, Alg. 2) at the speed of host memory.
 
     ``lr``: learning rate. ``betas``: weight of the average in the update, and its decay, each in [0, 1).
-    ``weight_decay``: decoupled.
+    ``weight_decay``: decoupled. ``adamw_mode`` is Accelerate's, which passes it to every class; it changes nothing.
 
     States of each parameter, of its shape: ``exp_avg``; and ``step``, the number of its updates. Types and devices:
     :class:`sluice.ops._host_optimizer.HostOptimizer`.
 
-    Raises ValueError for a value out of range.
+    Raises ValueError for a value out of range, and for a group that an optimizer of another formula made.
     """
 
     def __init__(
@@ -31,6 +31,7 @@ class DeepSpeedCPULion(HostOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         weight_decay: float = 0.0,
         fp32_optimizer_states: bool = True,
+        adamw_mode: bool = False,
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
         super().__init__(model_params, defaults, fp32_optimizer_states)

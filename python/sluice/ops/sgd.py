@@ -22,8 +22,10 @@ class CPUSGD(HostOptimizer):
     States of each parameter, of its shape: with momentum ``momentum_buffer``; and ``step``, the number of its updates.
     Types and devices: :class:`sluice.ops._host_optimizer.HostOptimizer`.
 
-    Raises ValueError for a value out of range.
+    Raises ValueError for a value out of range, and for a group that an optimizer of another formula made.
     """
+
+    _formula = "SGD"
 
     def __init__(
         self,

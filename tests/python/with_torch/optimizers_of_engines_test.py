@@ -11,6 +11,9 @@ import torch
 from small_models import config, differences, engine_of, make, train, train_plain
 
 import sluice
+from sluice.ops.adagrad import DeepSpeedCPUAdagrad
+from sluice.ops.adam import DeepSpeedCPUAdam
+from sluice.ops.lion import DeepSpeedCPULion
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adamw": lambda groups: torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.1),
@@ -141,6 +144,69 @@ def test_a_group_with_a_formula_of_its_own_is_refused(key: str) -> None:
         sluice.initialize(model=model, config=config(), model_parameters=groups)
     with pytest.raises(ValueError, match=f"parameter group 1 has {key}=True"):
         sluice.offload(model, without_optimizer(), optimizer=torch.optim.AdamW(groups, lr=1e-3))
+
+
+FACTS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any], dict[str, Any]]] = {
+    "amsgrad": (torch.optim.AdamW, {}, {"amsgrad": True}),
+    "maximize": (torch.optim.Adam, {}, {"maximize": True}),
+    "nesterov": (torch.optim.SGD, {"momentum": 0.9}, {"nesterov": True}),
+    "lr_decay": (torch.optim.Adagrad, {}, {"lr_decay": 0.5}),
+    "not any more": (torch.optim.AdamW, {"amsgrad": True}, {"amsgrad": False}),
+}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_a_fact_of_all_groups_is_the_formulas(name: str) -> None:
+    """It counts in PyTorch although the optimizer's defaults have another one."""
+    kind, arguments, fact = FACTS[name]
+    courses = []
+    for way in ("plain", "engine"):
+        model = make(blocks=1)
+        optimizer = kind(groups_of(model), lr=1e-2, **arguments)
+        for group in optimizer.param_groups:
+            group.update(fact)
+        if way == "plain":
+            courses.append(train_plain(model, optimizer, range(10)))
+        else:
+            engine = engine_of(model, without_optimizer(), optimizer=optimizer)
+            courses.append(train(engine, range(10)))
+            engine.destroy()
+    assert differences(*courses) < 2e-6
+
+
+@pytest.mark.parametrize(
+    ("source", "adam"),
+    [(torch.optim.AdamW, True), (torch.optim.Adam, True), (torch.optim.Adagrad, False)],
+    ids=["AdamW", "Adam", "Adagrad"],
+)
+def test_deepspeeds_class_over_pytorchs_groups_has_their_formula(source: Any, adam: bool) -> None:
+    """As Accelerate makes it: of the groups, with the rate and the decay of the defaults."""
+    facts = {"amsgrad": True} if adam else {"lr_decay": 0.5, "initial_accumulator_value": 0.1}
+    facts["maximize"] = True
+    plain, model = make(blocks=1), make(blocks=1)
+    expected = train_plain(plain, source(groups_of(plain), lr=1e-2, weight_decay=0.1, **facts), range(10))
+    given = source(groups_of(model), lr=1e-2, weight_decay=0.1, **facts)
+    kind = DeepSpeedCPUAdam if adam else DeepSpeedCPUAdagrad
+    client = kind(given.param_groups, lr=1e-2, weight_decay=0.1, adamw_mode=source is torch.optim.AdamW)
+    engine = engine_of(model, without_optimizer(), optimizer=client)
+    assert differences(train(engine, range(10)), expected) < 2e-6
+    engine.destroy()
+
+
+REFUSED: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], dict[str, Any], str]] = {
+    "bias_correction": (torch.optim.AdamW, {"bias_correction": False}, "parameter group 0 has bias_correction=False: it is True for all"),
+    "lr_decay": (torch.optim.AdamW, {"lr_decay": 0.5}, "has lr_decay, and AdamW has no such form here: leave it at 0"),
+    "maximize": (DeepSpeedCPULion, {"maximize": True}, "has maximize, and Lion has no such form here: leave it at False"),
+    "amsgrad": (DeepSpeedCPUAdagrad, {"amsgrad": True}, "has amsgrad, and Adagrad has no such form here: leave it at False"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_fact_that_the_class_lacks_is_refused(name: str) -> None:
+    kind, fact, problem = REFUSED[name]
+    model = make(blocks=1)
+    with pytest.raises(ValueError, match=problem):
+        engine_of(model, without_optimizer(), optimizer=kind([{**group, **fact} for group in groups_of(model)]))
 
 
 def test_a_group_may_have_one_parameter_or_names() -> None:

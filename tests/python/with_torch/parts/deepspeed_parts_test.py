@@ -174,6 +174,20 @@ def test_clones_for_saving_leave_the_storage_behind() -> None:
     assert torch.equal(made["b"][1], whole[3:5])
 
 
+def test_a_tied_weight_has_one_clone() -> None:
+    """Transformers finds tied weights by their storage, and writes each once."""
+    from sluice.checkpoint.utils import clone_tensors_for_torch_save
+
+    engine = engine_of(make(blocks=1), config())
+    whole = torch.ones(3)
+    for state in (engine.module.state_dict(), {"embedding.weight": whole, "head.weight": whole}):
+        made = clone_tensors_for_torch_save(state)
+        assert made["head.weight"] is made["embedding.weight"]
+        assert made["head.weight"].data_ptr() != state["head.weight"].data_ptr()
+        assert len({value.data_ptr() for value in made.values()}) == len(made) - 1
+    engine.destroy()
+
+
 @pytest.mark.parametrize(
     "module",
     [
