@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -134,11 +135,23 @@ def changed_elements(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
     return before.contiguous().view(bits) != now.contiguous().view(bits)
 
 
+def _describe_share(parameter: nn.Parameter) -> None:
+    """``ds_tensor`` and ``partition_numel()``: elements of this rank's shard by DeepSpeed's rule, filled up as in its last parts.
+
+    The tensor itself is empty, as DeepSpeed's of a parameter on a drive.
+    """
+    elements = -(-parameter.numel() // ranks.world_size())
+    shard = torch.empty(0, dtype=parameter.dtype)
+    shard.ds_numel = elements  # type: ignore[attr-defined]
+    parameter.ds_tensor = shard  # type: ignore[attr-defined]
+    parameter.partition_numel = functools.partial(int, elements)  # type: ignore[attr-defined]  # can be pickled
+
+
 class OffloadedModel:
     """Parameters of a model with their homes at the memory tiers of a configuration. Private: engines are made of it.
 
     After the constructor the parameters are empty, except inside a forward or backward of their unit; ``ds_shape``,
-    ``ds_numel``, ``ds_id`` and ``ds_status`` say what they are.
+    ``ds_numel``, ``ds_id`` and ``ds_status`` say what they are, ``partition_numel()`` how much of them is this rank's.
     """
 
     def __init__(
@@ -273,6 +286,7 @@ class OffloadedModel:
             parameter.ds_id = index  # type: ignore[attr-defined]
             parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
             parameter.ds_active_sub_modules = set()  # type: ignore[attr-defined]
+            _describe_share(parameter)
             own(parameter, self, name, self._units_of[name])
         self.model.ds_external_parameters = no_external_parameters  # type: ignore[assignment]
 
