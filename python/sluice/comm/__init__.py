@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from .._launcher import local_rank
-from .._refusals import reason_of
+from .._refusals import missing
 from .._training import calls, ranks
 
 __all__ = [
@@ -191,8 +191,7 @@ def _is_torchs(name: str) -> bool:
 def __getattr__(name: str) -> Any:
     if _is_torchs(name):
         return getattr(dist, name)
-    why = reason_of(name) or "torch.distributed has no function or class of it"
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {why}")
+    raise missing(f"module {__name__!r}", name, "torch.distributed has no function or class of it")
 
 
 def __dir__() -> list[str]:
