@@ -26,6 +26,7 @@ from ._training.saved import checkpoint
 from ._training.saved.files import latest_tag, set_latest, tag_folder
 from ._training.saved.optimizers import check_optimizer, warn_of_scheduler
 from ._training.schedule import scheduler_of
+from ._training.shown.throughput import ThroughputTimer
 from ._training.units import Choice
 from .config import Config, Source
 
@@ -100,6 +101,7 @@ class SluiceEngine(EngineValues):
         self._boundary: bool | None = None  # set by set_gradient_accumulation_boundary()
         self._not_synced = False
         self._times = StepTimes(self.device, self.loop.wall_clock_breakdown)
+        self.tput_timer = ThroughputTimer()
         self._last: Any = None
         self._step_applied = False
 
@@ -108,6 +110,8 @@ class SluiceEngine(EngineValues):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward. Raises ValueError after destroy()."""
         self.loop.check_open()
+        if torch.is_grad_enabled():
+            self.tput_timer.start()
         try:
             with self._times.of("fwd") if torch.is_grad_enabled() else contextlib.nullcontext():
                 return self.module(*args, **kwargs)
@@ -153,11 +157,13 @@ class SluiceEngine(EngineValues):
         self.loop.in_step += 1
         if not at_boundary:
             self.loop.has_new_gradients = False
+            self.tput_timer.stop(0)
             return
         with interrupts_later():
             with self._times.of("step"):
                 self.optimizer.with_hooks(functools.partial(self._end_step, lr_kwargs))
             self._times.end_step()
+            self.tput_timer.stop(self.train_batch_size())
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
         in_step, self.loop.in_step = self.loop.in_step, 0
@@ -212,6 +218,7 @@ class SluiceEngine(EngineValues):
             mean = self._train_layers(layers, [batches.of_sequence(next(data_iter), loss_fn) for _ in range(count)])
             self.loop.in_step = count - 1
             self.micro_steps += count - 1
+            self.tput_timer.micro_step_count += count - 1
             self.step()
             return mean
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -223,6 +230,7 @@ class SluiceEngine(EngineValues):
         return (total / count).float()
 
     def _train_layers(self, layers: Layers, parts: list[batches.Part]) -> torch.Tensor:
+        self.tput_timer.start()
         losses: list[torch.Tensor] = []
 
         def loss_of(part: int, output: Any) -> torch.Tensor:
