@@ -172,6 +172,7 @@ class OffloadedModel:
 
         ``has_schedule`` False: without the source's schedule. ``scales_losses``: the caller applies the loss scale of fp16.
         """
+        directories = open_loops.directories_of(source, commits=resume is not None)
         check_free(model)
         self.units = find_units(model, units)
         devices.check_has_values(model)
@@ -179,7 +180,7 @@ class OffloadedModel:
         self.model = model
         self.parameters = parameters_of(self.units)
         self._known = frozenset(self.parameters.values())  # looked at in each step
-        settings: dict[str, Any] = {} if optimizer is None else {"optimizer": optimizer}
+        settings: dict[str, Any] = {**directories.settings(), **({} if optimizer is None else {"optimizer": optimizer})}
         if not has_schedule:
             settings["scheduler"] = None
         if groups is not None:
@@ -205,16 +206,17 @@ class OffloadedModel:
         self.changes: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self.unchanged: set[str] = set()  # written to in those, and to have their values again
         with self.undone_on_error():
-            self._begin(groups or [], commits=resume is not None)
+            self._begin(groups or [], directories, commits=resume is not None)
 
     def _kept(self) -> list[torch.Tensor]:
         """Buffers, and the parameters that stay with them in their modules."""
         return [*self.model.buffers(), *filter(is_kept, self.model.parameters())]
 
-    def _begin(self, groups: list[dict[str, Any]], commits: bool) -> None:
+    def _begin(self, groups: list[dict[str, Any]], directories: open_loops.Directories, commits: bool) -> None:
         self._describe_parameters()
         ranks.check_agreement(self._facts(groups))
         ranks.share([*self.parameters.values(), *self._kept()])
+        open_loops.begin(self._loop, directories)
         self.loop.initialize()
         open_loops.add(self._loop, self.loop, has_ranks=self._groups[0] is not None, commits=commits)
         if ranks.rank() == 0:
