@@ -102,6 +102,7 @@ class SluiceEngine(EngineValues):
         self._not_synced = False
         self._times = StepTimes(self.device, self.loop.wall_clock_breakdown)
         self.tput_timer = ThroughputTimer()
+        self._casts = self.fp16_auto_cast()
         self._last: Any = None
         self._step_applied = False
 
@@ -114,10 +115,13 @@ class SluiceEngine(EngineValues):
             self.tput_timer.start()
         try:
             with self._times.of("fwd") if torch.is_grad_enabled() else contextlib.nullcontext():
-                return self.module(*args, **kwargs)
+                return self.module(*self._cast(args), **kwargs)
         except BaseException:
             self._offloaded.hooks.leave_forwards()
             raise
+
+    def _cast(self, inputs: Any) -> Any:
+        return batches.cast_floating(inputs, torch.float16) if self._casts else inputs
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         """Backward of a scalar loss: divided by the micro-batches of a step, times the loss scale of fp16.
@@ -239,7 +243,7 @@ class SluiceEngine(EngineValues):
             return self._scaled(losses[-1], losses[-1] / len(parts))
 
         with self.loop.scaled():
-            layers.run([part.inputs for part in parts], loss_of, self._times)
+            layers.run([self._cast(part.inputs) for part in parts], loss_of, self._times)
         return (sum(loss.detach().double() for loss in losses) / len(parts)).float()  # type: ignore[union-attr]
 
     @contextlib.contextmanager

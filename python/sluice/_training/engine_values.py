@@ -202,6 +202,10 @@ class EngineValues(nn.Module):
         """Whether weights compute in fp16."""
         return self._offloaded.dtype == torch.float16
 
+    def fp16_auto_cast(self) -> bool:
+        """Whether floating-point arguments of the model become fp16: positional ones, as in DeepSpeed."""
+        return self.fp16_enabled() and bool(self._section("fp16").get("auto_cast"))
+
     def get_data_types(self) -> tuple[torch.dtype, torch.dtype]:
         """Data types of the weights and of the sums of gradients."""
         return self._offloaded.dtype, self._offloaded.gradient_dtype
