@@ -16,7 +16,7 @@ from ._launcher import local_rank
 from ._refusals import missing, reason_of
 from ._training import batches, ranks
 from ._training.engine_values import EngineValues
-from ._training.frozen import frozen
+from ._training.frozen import frozen, left_out_frozen
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
 from ._training.passes.step_times import StepTimes
@@ -73,12 +73,13 @@ class SluiceEngine(EngineValues):
             check_groups(groups, self.optimizer_params() or {})
         self._trains = has_groups or self.has_optimizer_section()
         # Without an optimizer no gradients and states are planned: the model is frozen.
-        with contextlib.nullcontext() if self._trains else frozen(model):
+        given = groups if client is None else client.param_groups
+        with left_out_frozen(model, given) if self._trains else frozen(model):
             self._offloaded = OffloadedModel(
                 model,
                 source,
                 optimizer=None if client is None else section_of(client),
-                groups=groups if client is None else client.param_groups,
+                groups=given,
                 has_schedule=self._trains,
                 units=units,
                 resume=resume,
