@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from . import ranks
 from .owners import check_free
@@ -37,11 +38,7 @@ def left_out_frozen(model: nn.Module, groups: Iterable[Mapping[str, Any]] | None
     inside, the parameters are as before. Raises ValueError for the model of another engine.
     """
     check_free(model)
-    grouped = {parameter for group in groups or () for parameter in group["params"]}
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad and not is_kept(parameter)}
-    left_out = {name: parameter for name, parameter in trained.items() if parameter not in grouped}
-    if groups is None or len(left_out) == len(trained):
-        left_out = {}
+    left_out = {} if groups is None else _left_out(model, groups)
     elements = sum(parameter.numel() for parameter in left_out.values())
     with _frozen(left_out.values()):
         yield
@@ -54,6 +51,14 @@ def left_out_frozen(model: nn.Module, groups: Iterable[Mapping[str, Any]] | None
             elements,
             ", ".join(list(left_out)[:_NAMED]) + more,
         )
+
+
+def _left_out(model: nn.Module, groups: Iterable[Mapping[str, Any]]) -> dict[str, nn.Parameter]:
+    grouped = {parameter for group in groups for parameter in group["params"]}
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad and not is_lazy(parameter)]
+    trained = {name: parameter for name, parameter in named if not is_kept(parameter)}
+    found = {name: parameter for name, parameter in trained.items() if parameter not in grouped}
+    return found if len(found) < len(trained) else {}
 
 
 @contextlib.contextmanager
