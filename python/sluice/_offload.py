@@ -123,12 +123,12 @@ def offload(
     check(module=module, resume=resume)
     if optimizer is None and not has_optimizer(config) and any(each.requires_grad for each in module.parameters()):
         raise ValueError('sluice.offload needs an optimizer: pass optimizer=, or add "optimizer" to the configuration')
-    groups = None if optimizer is None else optimizer.param_groups
+    section, groups = (None, None) if optimizer is None else (section_of(optimizer), optimizer.param_groups)
     with left_out_frozen(module, groups):
         offloaded = OffloadedModel(
             module,
             config,
-            optimizer=None if optimizer is None else section_of(optimizer),
+            optimizer=section,
             groups=groups,
             units=units,
             resume=resume,

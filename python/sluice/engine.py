@@ -73,12 +73,12 @@ class SluiceEngine(EngineValues):
             check_groups(groups, self.optimizer_params() or {})
         self._trains = has_groups or self.has_optimizer_section()
         # Without an optimizer no gradients and states are planned: the model is frozen.
-        given = groups if client is None else client.param_groups
+        section, given = (None, groups) if client is None else (section_of(client), client.param_groups)
         with left_out_frozen(model, given) if self._trains else frozen(model):
             self._offloaded = OffloadedModel(
                 model,
                 source,
-                optimizer=None if client is None else section_of(client),
+                optimizer=section,
                 groups=given,
                 has_schedule=self._trains,
                 units=units,
@@ -89,8 +89,8 @@ class SluiceEngine(EngineValues):
             self.collate_fn = collate_fn
             with self._offloaded.undone_on_error():
                 self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
-                section = self._section("scheduler") if has_groups else None
-                self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, section)
+                schedule = self._section("scheduler") if has_groups else None
+                self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, schedule)
                 warn_of_scheduler(self.lr_scheduler, self.loop)
                 self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
