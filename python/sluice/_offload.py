@@ -12,6 +12,7 @@ from torch import nn
 from ._arguments import check
 from ._errors import wrong_type
 from ._training.passes.interrupts import interrupts_later
+from ._training.frozen import left_out_frozen
 from ._training.offloaded import OffloadedModel
 from ._training.optimizer import TierOptimizer, follow, section_of
 from ._training.report import Report
@@ -122,17 +123,19 @@ def offload(
     check(module=module, resume=resume)
     if optimizer is None and not has_optimizer(config) and any(each.requires_grad for each in module.parameters()):
         raise ValueError('sluice.offload needs an optimizer: pass optimizer=, or add "optimizer" to the configuration')
-    offloaded = OffloadedModel(
-        module,
-        config,
-        optimizer=None if optimizer is None else section_of(optimizer),
-        groups=None if optimizer is None else optimizer.param_groups,
-        units=units,
-        resume=resume,
-        progress=progress,
-        scales_losses=False,
-    )
-    with offloaded.undone_on_error():
-        made = OffloadedOptimizer(offloaded, optimizer, None if optimizer is None else content_of(config).get("scheduler"))
+    section, groups = (None, None) if optimizer is None else (section_of(optimizer), optimizer.param_groups)
+    with left_out_frozen(module, groups):
+        offloaded = OffloadedModel(
+            module,
+            config,
+            optimizer=section,
+            groups=groups,
+            units=units,
+            resume=resume,
+            progress=progress,
+            scales_losses=False,
+        )
+        with offloaded.undone_on_error():
+            made = OffloadedOptimizer(offloaded, optimizer, None if optimizer is None else content_of(config).get("scheduler"))
     follow(optimizer, made)
     return made

@@ -15,7 +15,7 @@ from torch import nn
 from ._launcher import local_rank
 from ._refusals import missing, reason_of
 from ._training import batches, ranks
-from ._training.frozen import frozen
+from ._training.frozen import frozen, left_out_frozen
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
 from ._training.passes.step_times import StepTimes
@@ -25,6 +25,7 @@ from ._training.optimizer import SluiceOptimizer, check_groups, follow, groups_o
 from ._training.saved.engine_checkpoints import EngineCheckpoints
 from ._training.saved.optimizers import warn_of_scheduler
 from ._training.schedule import scheduler_of
+from ._training.shown.throughput import ThroughputTimer
 from ._training.units import Choice
 from .config import Config, Source
 
@@ -76,13 +77,13 @@ class SluiceEngine(EngineCheckpoints):
             raise ValueError("units and resume are those of the engine that the model has already, over which this one computes")
         if live is not None:
             live.renew_hooks()
-        # Without an optimizer no gradients and states are planned: the model is frozen.
-        with contextlib.nullcontext() if self._trains or self._is_guest else frozen(model):
+        section, given = (None, groups) if client is None else (section_of(client), client.param_groups)
+        with self._frozen_parts(model, given):
             self._offloaded = live or OffloadedModel(
                 model,
                 source,
-                optimizer=None if client is None else section_of(client),
-                groups=groups if client is None else client.param_groups,
+                optimizer=section,
+                groups=given,
                 has_schedule=self._trains,
                 units=units,
                 resume=resume,
@@ -92,9 +93,9 @@ class SluiceEngine(EngineCheckpoints):
             self.collate_fn = collate_fn
             with contextlib.nullcontext() if self._is_guest else self._offloaded.undone_on_error():
                 self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
-                section = self._section("scheduler") if has_groups else None
+                schedule = self._section("scheduler") if has_groups else None
                 has_schedule = self._trains or lr_scheduler is not None
-                self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, section) if has_schedule else None
+                self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, schedule) if has_schedule else None
                 warn_of_scheduler(self.lr_scheduler, self.loop)
                 self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
@@ -106,20 +107,33 @@ class SluiceEngine(EngineCheckpoints):
         self._boundary: bool | None = None  # set by set_gradient_accumulation_boundary()
         self._not_synced = False
         self._times = StepTimes(self.device, self.loop.wall_clock_breakdown)
+        self.tput_timer = ThroughputTimer()
+        self._casts = self.fp16_auto_cast()
         self._last: Any = None
         self._step_applied = False
+
+    def _frozen_parts(self, model: nn.Module, groups: Any) -> contextlib.AbstractContextManager[None]:
+        """Without an optimizer no gradients and states are planned: the model is frozen."""
+        if self._is_guest:
+            return contextlib.nullcontext()
+        return left_out_frozen(model, groups) if self._trains else frozen(model)
 
     # Passes
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward. Raises ValueError after destroy()."""
         self.loop.check_open()
+        if torch.is_grad_enabled():
+            self.tput_timer.start()
         try:
             with self._times.of("fwd") if torch.is_grad_enabled() else contextlib.nullcontext():
-                return self.module(*args, **kwargs)
+                return self.module(*self._cast(args), **kwargs)
         except BaseException:
             self._offloaded.hooks.leave_forwards()
             raise
+
+    def _cast(self, inputs: Any) -> Any:
+        return batches.cast_floating(inputs, torch.float16) if self._casts else inputs
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         """Backward of a scalar loss: divided by the micro-batches of a step, times the loss scale of fp16.
@@ -162,11 +176,13 @@ class SluiceEngine(EngineCheckpoints):
         self.loop.in_step += 1
         if not at_boundary:
             self.loop.has_new_gradients = False
+            self.tput_timer.stop(0)
             return
         with interrupts_later():
             with self._times.of("step"):
                 self.optimizer.with_hooks(functools.partial(self._end_step, lr_kwargs))
             self._times.end_step()
+            self.tput_timer.stop(self.train_batch_size())
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
         in_step, self.loop.in_step = self.loop.in_step, 0
@@ -222,6 +238,7 @@ class SluiceEngine(EngineCheckpoints):
             mean = self._train_layers(layers, [batches.of_sequence(next(data_iter), loss_fn) for _ in range(count)])
             self.loop.in_step = count - 1
             self.micro_steps += count - 1
+            self.tput_timer.micro_step_count += count - 1
             self.step()
             return mean
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -233,6 +250,7 @@ class SluiceEngine(EngineCheckpoints):
         return (total / count).float()
 
     def _train_layers(self, layers: Layers, parts: list[batches.Part]) -> torch.Tensor:
+        self.tput_timer.start()
         losses: list[torch.Tensor] = []
 
         def loss_of(part: int, output: Any) -> torch.Tensor:
@@ -241,7 +259,7 @@ class SluiceEngine(EngineCheckpoints):
             return self._scaled(losses[-1], losses[-1] / len(parts))
 
         with self.loop.scaled():
-            layers.run([part.inputs for part in parts], loss_of, self._times)
+            layers.run([self._cast(part.inputs) for part in parts], loss_of, self._times)
         return (sum(loss.detach().double() for loss in losses) / len(parts)).float()  # type: ignore[union-attr]
 
     @contextlib.contextmanager

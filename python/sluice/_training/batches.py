@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from ..runtime.dataloader import RepeatingLoader
 
@@ -18,6 +19,11 @@ class _RankSampler(torch.utils.data.DistributedSampler[Any]):
         order = super().__iter__()
         self.set_epoch(self.epoch + 1)
         return order
+
+
+def cast_floating(values: Any, dtype: torch.dtype) -> Any:
+    """The values, with their floating-point tensors in this type: in lists, tuples and dicts too, which are new ones."""
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, values)
 
 
 def sampler_of(dataset: Any, route: str, world_size: int) -> Any:

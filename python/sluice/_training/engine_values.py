@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from .offloaded import OffloadedModel
 from .report import Report
 from .optimizer import SluiceOptimizer
 from .saved.files import write_weights
+from .shown.event_files import Monitor
 from .watched_loop import WatchedLoop
 from ..config import Config, Source, content_of, has_optimizer
 
@@ -24,6 +27,7 @@ class EngineValues(nn.Module):
 
     module: nn.Module
     global_rank: int
+    world_size: int
     loop: WatchedLoop
     optimizer: SluiceOptimizer
     _offloaded: OffloadedModel
@@ -126,6 +130,23 @@ class EngineValues(nn.Module):
         """Micro-batches of a step."""
         return int(self.loop.accumulation_steps)
 
+    def set_train_batch_size(self, train_batch_size: int) -> None:
+        """Changes the samples of the steps that follow by their number of micro-batches.
+
+        A micro-batch keeps its size. Files of monitors count the samples of the configuration's steps. Raises ValueError for
+        a size that is no multiple of the ranks' micro-batches, and inside a step.
+        """
+        self._check_own("set_train_batch_size")
+        each = self.train_micro_batch_size_per_gpu() * self.world_size
+        if train_batch_size < 1 or train_batch_size % each != 0:
+            raise ValueError(f"a step of {train_batch_size} samples: it has a multiple of {each}, the samples of all ranks' micro-batches")
+        self.loop.set_accumulation_steps(train_batch_size // each)
+
+    @property
+    def dp_world_size(self) -> int:
+        """Ranks that share the data: all."""
+        return self.world_size
+
     def gradient_clipping(self) -> float:
         """The largest norm of gradients; 0: no clipping."""
         return float(self.loop.clipping)
@@ -142,6 +163,43 @@ class EngineValues(nn.Module):
         """Whether the configuration has stage 3."""
         return self.zero_optimization_stage() == 3
 
+    def zero_optimization_partition_gradients(self) -> bool:
+        """Whether the configuration has stage 2 or 3."""
+        return self.zero_optimization_stage() >= 2
+
+    def zero_offload_optimizer(self) -> SimpleNamespace | None:
+        """``zero_optimization.offload_optimizer`` of the configuration, with its keys as attributes; None without."""
+        return self._offload_section("offload_optimizer")
+
+    def zero_offload_param(self) -> SimpleNamespace | None:
+        """``zero_optimization.offload_param`` of the configuration, with its keys as attributes; None without."""
+        return self._offload_section("offload_param")
+
+    def zero_cpu_offload(self) -> bool:
+        """Whether the configuration has the optimizer's states in host memory."""
+        return getattr(self.zero_offload_optimizer(), "device", None) == "cpu"
+
+    def zero_use_cpu_optimizer(self) -> bool:
+        """Whether the configuration has the optimizer's states in host memory or on a drive."""
+        return getattr(self.zero_offload_optimizer(), "device", None) in ("cpu", "nvme")
+
+    def _offload_section(self, name: str) -> SimpleNamespace | None:
+        section = self._section("zero_optimization").get(name)
+        return None if section is None else SimpleNamespace(**{"device": "none", **section})
+
+    def dynamic_loss_scale(self) -> bool:
+        """Whether the loss scale follows overflows: in fp16, unless the configuration sets it."""
+        return self.fp16_enabled() and not self._section("fp16").get("loss_scale")
+
+    def wall_clock_breakdown(self) -> bool:
+        """Whether a line of times follows each step."""
+        return bool(self.loop.wall_clock_breakdown)
+
+    @functools.cached_property
+    def monitor(self) -> Monitor:
+        """Writes a script's own values to the files of ``csv_monitor`` and ``tensorboard``."""
+        return Monitor(self.config)
+
     def zero_gather_16bit_weights_on_model_save(self) -> bool:
         """True: weights can always be saved."""
         return True
@@ -154,6 +212,10 @@ class EngineValues(nn.Module):
         """Whether weights compute in fp16."""
         return self._offloaded.dtype == torch.float16
 
+    def fp16_auto_cast(self) -> bool:
+        """Whether floating-point arguments of the model become fp16: positional ones, as in DeepSpeed."""
+        return self.fp16_enabled() and bool(self._section("fp16").get("auto_cast"))
+
     def get_data_types(self) -> tuple[torch.dtype, torch.dtype]:
         """Data types of the weights and of the sums of gradients."""
         return self._offloaded.dtype, self._offloaded.gradient_dtype
@@ -161,6 +223,11 @@ class EngineValues(nn.Module):
     def get_lr(self) -> list[float]:
         """Rates of the next update, by parameter group."""
         return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def set_lr(self, lr: float) -> None:
+        """Sets the rate of the next update in all parameter groups. A scheduler sets it again when it steps."""
+        self._check_own("set_lr")
+        self.optimizer.set_lr(lr)
 
     def get_global_grad_norm(self) -> float | None:
         """The norm of the last step, before clipping; None before the first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -134,11 +135,24 @@ def changed_elements(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
     return before.contiguous().view(bits) != now.contiguous().view(bits)
 
 
+def _describe_share(parameter: nn.Parameter) -> None:
+    """``ds_tensor`` and ``partition_numel()``: elements of this rank's shard by DeepSpeed's rule, filled up as in its last parts.
+
+    The tensor itself is empty, as DeepSpeed's of a parameter on a drive.
+    """
+    elements = -(-parameter.numel() // ranks.world_size())
+    shard = torch.empty(0, dtype=parameter.dtype)
+    shard.ds_numel = elements  # type: ignore[attr-defined]
+    parameter.ds_tensor = shard  # type: ignore[attr-defined]
+    parameter.partition_numel = functools.partial(int, elements)  # type: ignore[attr-defined]  # can be pickled
+
+
 class OffloadedModel:
     """Parameters of a model with their homes at the memory tiers of a configuration. Private: engines are made of it.
 
     After the constructor the parameters are empty, except inside a forward or backward of their unit; ``ds_shape``,
-    ``ds_numel``, ``ds_id`` and ``ds_status`` say what they are. An operation on an empty one is a RuntimeError.
+    ``ds_numel``, ``ds_id`` and ``ds_status`` say what they are, ``partition_numel()`` how much of them is this rank's. An
+    operation on an empty one is a RuntimeError.
     """
 
     def __init__(
@@ -159,6 +173,7 @@ class OffloadedModel:
 
         ``has_schedule`` False: without the source's schedule. ``scales_losses``: the caller applies the loss scale of fp16.
         """
+        directories = open_loops.directories_of(source, commits=resume is not None)
         check_free(model)
         self.units = find_units(model, units)
         devices.check_has_values(model)
@@ -166,7 +181,7 @@ class OffloadedModel:
         self.model = model
         self.parameters = parameters_of(self.units)
         self._known = frozenset(self.parameters.values())  # looked at in each step
-        settings: dict[str, Any] = {} if optimizer is None else {"optimizer": optimizer}
+        settings: dict[str, Any] = {**directories.settings(), **({} if optimizer is None else {"optimizer": optimizer})}
         if not has_schedule:
             settings["scheduler"] = None
         if groups is not None:
@@ -192,21 +207,22 @@ class OffloadedModel:
         self.changes: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self.unchanged: set[str] = set()  # written to in those, and to have their values again
         with self.undone_on_error():
-            self._begin(groups or [], commits=resume is not None)
+            self._begin(groups or [], directories, commits=resume is not None)
 
     def _kept(self) -> list[torch.Tensor]:
         """Buffers, and the parameters that stay with them in their modules."""
         return [*self.model.buffers(), *filter(is_kept, self.model.parameters())]
 
-    def _begin(self, groups: list[dict[str, Any]], commits: bool) -> None:
+    def _begin(self, groups: list[dict[str, Any]], directories: open_loops.Directories, commits: bool) -> None:
         self._describe_parameters()
         ranks.check_agreement(self._facts(groups))
         ranks.share([*self.parameters.values(), *self._kept()])
+        open_loops.begin(self._loop, directories)
         self.loop.initialize()
         open_loops.add(self._loop, self.loop, has_ranks=self._groups[0] is not None, commits=commits)
         if ranks.rank() == 0:
             for line in self.loop.notes:
-                log.info(line)
+                log.log(logging.WARNING if " has no effect " in line else logging.INFO, line)
         self._first_step = int(self.loop.step)
         if self._first_step > 0:
             buffers.warn_of_missing("the state that the run resumes from", self.model)
@@ -281,6 +297,7 @@ class OffloadedModel:
             parameter.ds_id = index  # type: ignore[attr-defined]
             parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
             parameter.ds_active_sub_modules = set()  # type: ignore[attr-defined]
+            _describe_share(parameter)
             own(parameter, self, name, self._units_of[name])
         self.model.ds_external_parameters = no_external_parameters  # type: ignore[assignment]
 

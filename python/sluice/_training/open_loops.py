@@ -1,19 +1,119 @@
-"""Loops that are open. Each ends once: at close(), when nothing uses it any more, or when the script ends."""
+"""Loops that are open, and their directories. Each ends once: at close(), when nothing uses it any more, or when the script ends."""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import gc
 import logging
 import os
+import shutil
 import weakref
+from dataclasses import dataclass, field
 from typing import Any
 
+from ..config import Config, Source, content_of
 from . import ranks
 from .engine_module import engine_module
 
 log = logging.getLogger("sluice")
 
 _open: dict[Any, None] = {}  # loops of the extension, in the order in which every rank makes them
+_SECTIONS = ("offload_optimizer", "offload_param")
+
+
+@dataclass
+class Directories:
+    """``nvme_path`` of a loop. Several loops of this process that have one as scratch memory have folders of their own in it.
+
+    ``paths``: by key of the configuration. ``number``: 1 has the paths themselves, N their folders ``engine-N``.
+    ``kept``: the directories in which it commits its steps.
+    """
+
+    paths: dict[str, list[str]] = field(default_factory=dict)
+    number: int = 1
+    kept: frozenset[str] = frozenset()
+
+    def real_paths(self) -> set[str]:
+        return {os.path.realpath(path) for paths in self.paths.values() for path in paths}
+
+    def settings(self) -> dict[str, list[str]]:
+        """Values that replace the configuration's."""
+        return {} if self.number == 1 else {key: [self._own(path) for path in paths] for key, paths in self.paths.items()}
+
+    def _own(self, path: str) -> str:
+        return os.path.join(path, f"engine-{self.number}")
+
+    def make(self) -> None:
+        """Makes the folders. Raises OSError."""
+        for folder in {path for paths in self.settings().values() for path in paths}:
+            os.makedirs(folder, exist_ok=True)
+            log.info("an engine has its scratch memory in %s, since nvme_path is that of another engine of this process", folder)
+
+    def remove(self) -> None:
+        """Removes the folders; those of other ranks, which end by themselves, stay."""
+        for folder in {path for paths in self.settings().values() for path in paths}:
+            if ranks.world_size() > 1:
+                shutil.rmtree(os.path.join(folder, f"rank{ranks.rank()}-of-{ranks.world_size()}"), ignore_errors=True)
+                with contextlib.suppress(OSError):  # another rank has removed it
+                    if os.listdir(folder) == ["lock"]:
+                        shutil.rmtree(folder)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+_directories: dict[Any, Directories] = {}  # of loops that have begun
+
+
+def _paths_of(content: dict[str, Any]) -> dict[str, list[str]]:
+    """What the configuration's parser would refuse is left to it."""
+    found = {}
+    zero = content.get("zero_optimization")
+    for section in _SECTIONS:
+        offload = zero.get(section) if isinstance(zero, dict) else None
+        if isinstance(offload, dict) and offload.get("device") == "nvme":
+            paths = offload.get("nvme_path")
+            paths = [paths] if isinstance(paths, str) else paths
+            if isinstance(paths, list) and paths and all(isinstance(path, str) and path for path in paths):
+                found[f"zero_optimization.{section}.nvme_path"] = paths
+    return found
+
+
+def directories_of(source: Source | Config, commits: bool) -> Directories:
+    """Those of a loop that is about to be made, beside the loops that are open. ``commits``: it keeps its steps on a drive.
+
+    Engines that nothing uses any more end before: they are circles, which Python collects at some time. Raises ValueError where
+    two loops would keep their steps in one directory, or one would where another one has its scratch memory.
+    """
+    if _open:
+        gc.collect()
+    try:
+        content = content_of(source)
+    except ValueError:
+        return Directories()  # the parser of configurations says where
+    made = Directories(_paths_of(content))
+    own = made.real_paths()
+    if commits:
+        section = content.get("sluice")
+        store = section.get("checkpoint_dir") if isinstance(section, dict) else None
+        made.kept = frozenset({*own, *([os.path.realpath(store)] if isinstance(store, str) and store else [])})
+    others = list(_directories.values())
+    in_use = {path for other in others for path in (other.kept | (other.real_paths() if other.number == 1 else set()))}
+    for path in sorted(made.kept & in_use):
+        raise ValueError(
+            f"{path} is the directory of another engine of this process, and resume=True or False keeps an engine's steps in a "
+            "directory of its own: give this engine another nvme_path or checkpoint_dir, call destroy() of the other one before, or "
+            "leave resume out, for scratch memory that engines share"
+        )
+    taken = {other.number for other in others if own & other.real_paths()}
+    made.number = next(number for number in range(1, len(taken) + 2) if number not in taken)
+    return made
+
+
+def begin(loop: Any, directories: Directories) -> None:
+    """Before the loop takes its directories; :func:`end` gives them back. Raises OSError."""
+    _directories[loop] = directories
+    directories.make()
 
 
 def add(loop: Any, user: object, *, has_ranks: bool, commits: bool) -> None:
@@ -39,6 +139,9 @@ def end(loop: Any, finishes: bool = True) -> None:
             loop.finish()
     finally:
         loop.close()
+        directories = _directories.pop(loop, None)
+        if directories is not None:
+            directories.remove()
 
 
 def _end_unwatched(loop: Any, finishes: bool = True) -> None:
@@ -60,4 +163,9 @@ def _end_all() -> None:
 
 
 # A forked child has no thread of its parent's engines, so it ends none of them.
-os.register_at_fork(after_in_child=_open.clear)
+def _forget() -> None:
+    _open.clear()
+    _directories.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -298,6 +298,11 @@ class SluiceOptimizer(TierOptimizer):
         """Itself, as DeepSpeed's wrappers have the wrapped optimizer."""
         return self
 
+    def set_lr(self, lr: float) -> None:
+        """Sets the rate of all groups."""
+        for group in self.param_groups:
+            group["lr"] = lr
+
     @property
     def loss_scale(self) -> float:
         return float(self._offloaded.loop.loss_scale)

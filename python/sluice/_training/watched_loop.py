@@ -93,6 +93,23 @@ class WatchedLoop(Loop):
         self.has_unscaled_gradients = False  # in the step, of a backward without the scale that it needs
         self._bar = StepBar(sys.stderr) if show_progress else None
         self._guards = Guards([])
+        self._micro_batches = int(loop.accumulation_steps)
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Micro-batches of a step: those of the configuration, or of :meth:`set_accumulation_steps`."""
+        return self._micro_batches
+
+    @property
+    def train_batch_size(self) -> int:
+        """Samples of a step of all ranks."""
+        return self._loop.train_batch_size // self._loop.accumulation_steps * self._micro_batches
+
+    def set_accumulation_steps(self, count: int) -> None:
+        """Later steps have ``count`` micro-batches. Raises ValueError inside a step."""
+        if self.in_step or self.has_new_gradients:
+            raise ValueError("the number of micro-batches changes between steps, and a step has begun: change it when step() has ended it")
+        self._micro_batches = count
 
     if not TYPE_CHECKING:
 
@@ -168,7 +185,8 @@ class WatchedLoop(Loop):
             self.is_scaled = False
 
     def add_loss(self, loss: torch.Tensor) -> None:
-        self._loop.add_loss(loss)
+        configured = self._loop.accumulation_steps  # by which the extension divides the sum
+        self._loop.add_loss(loss if configured == self._micro_batches else loss.detach() * (configured / self._micro_batches))
         self.has_loss = True
 
     def begin_backward(self) -> None:

@@ -13,6 +13,8 @@ from .._refusals import missing
 
 __all__ = ["Accelerator", "get_accelerator"]
 
+_ranges: list[Any] = []  # of torch.profiler, that have begun
+
 
 class Accelerator:
     """The device that computes, by the methods of DeepSpeed's accelerators: the CPU.
@@ -62,6 +64,31 @@ class Accelerator:
     def empty_cache(self) -> None:
         """Does nothing: PyTorch caches no memory of the CPU."""
 
+    @property
+    def Stream(self) -> Any:  # noqa: N802
+        """``torch.cpu.Stream``, which orders nothing: the CPU computes in the order of the calls."""
+        return torch.cpu.Stream
+
+    def stream(self, stream: Any) -> Any:
+        """``torch.cpu.stream``: a context."""
+        return torch.cpu.stream(stream)
+
+    def current_stream(self, device_index: int | None = None) -> Any:
+        """``torch.cpu.current_stream``."""
+        return torch.cpu.current_stream()
+
+    default_stream = current_stream
+
+    def range_push(self, msg: str) -> None:
+        """Begins a range of torch.profiler. :meth:`range_pop` ends the one that was begun last."""
+        entered = torch.profiler.record_function(msg)
+        entered.__enter__()
+        _ranges.append(entered)
+
+    def range_pop(self) -> None:
+        """Ends a range of :meth:`range_push`."""
+        _ranges.pop().__exit__(None, None, None)
+
     def random(self) -> Any:
         """``torch.random``."""
         return torch.random
@@ -90,11 +117,18 @@ class Accelerator:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def max_memory_allocated(self, device_index: int | None = None) -> int:
-        """The largest resident size of the process so far, in bytes."""
+        """The largest resident size of the process so far, or since :meth:`reset_peak_memory_stats`, in bytes."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
-    memory_reserved = memory_allocated
-    max_memory_reserved = max_memory_allocated
+    memory_reserved = memory_cached = memory_allocated
+    max_memory_reserved = max_memory_cached = max_memory_allocated
+
+    def reset_peak_memory_stats(self, device_index: int | None = None) -> None:
+        """The largest size begins anew at the present one. Raises OSError where Linux does not allow it."""
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")  # proc(5): resets the peak resident size
+
+    reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
 
     def total_memory(self, device_index: int | None = None) -> int:
         """Bytes of memory of the machine."""
@@ -181,6 +215,36 @@ class CudaAccelerator(Accelerator):
         """``torch.cuda.empty_cache``."""
         torch.cuda.empty_cache()
 
+    @property
+    def Stream(self) -> Any:  # noqa: N802
+        """``torch.cuda.Stream``."""
+        return torch.cuda.Stream
+
+    @property
+    def Event(self) -> Any:  # noqa: N802
+        """``torch.cuda.Event``."""
+        return torch.cuda.Event
+
+    def stream(self, stream: Any) -> Any:
+        """``torch.cuda.stream``: a context."""
+        return torch.cuda.stream(stream)
+
+    def current_stream(self, device_index: int | None = None) -> Any:
+        """``torch.cuda.current_stream``."""
+        return torch.cuda.current_stream(device_index)
+
+    def default_stream(self, device_index: int | None = None) -> Any:
+        """``torch.cuda.default_stream``."""
+        return torch.cuda.default_stream(device_index)
+
+    def range_push(self, msg: str) -> None:
+        """``torch.cuda.nvtx.range_push``."""
+        torch.cuda.nvtx.range_push(msg)
+
+    def range_pop(self) -> None:
+        """``torch.cuda.nvtx.range_pop``."""
+        torch.cuda.nvtx.range_pop()
+
     def manual_seed(self, seed: int) -> Any:
         """``torch.cuda.manual_seed``."""
         return torch.cuda.manual_seed(seed)
@@ -216,6 +280,15 @@ class CudaAccelerator(Accelerator):
     def max_memory_reserved(self, device_index: int | None = None) -> int:
         """``torch.cuda.max_memory_reserved``."""
         return torch.cuda.max_memory_reserved(device_index)
+
+    memory_cached = memory_reserved
+    max_memory_cached = max_memory_reserved
+
+    def reset_peak_memory_stats(self, device_index: int | None = None) -> None:
+        """``torch.cuda.reset_peak_memory_stats``."""
+        torch.cuda.reset_peak_memory_stats(device_index)
+
+    reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
 
     def total_memory(self, device_index: int | None = None) -> int:
         """Bytes of the GPU's memory."""
@@ -258,3 +331,7 @@ def get_accelerator() -> Accelerator:
     if name not in _accelerators:
         _accelerators[name] = CudaAccelerator() if name == "cuda" else Accelerator()
     return _accelerators[name]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(f"module {__name__!r}", name)

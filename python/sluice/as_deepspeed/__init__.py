@@ -7,7 +7,7 @@ by DeepSpeed's names, and ``importlib.metadata`` a version: Transformers, Accele
 
 Variables of the environment that DeepSpeed's launcher sets for one process (``RANK``, ``LOCAL_RANK``, ``WORLD_SIZE``,
 ``MASTER_ADDR``, ``MASTER_PORT``) are set where they are missing. Raises ImportError where a deepspeed is imported already.
-A name that Sluice lacks raises AttributeError, a module ModuleNotFoundError.
+A name that Sluice lacks raises AttributeError, a module ModuleNotFoundError, and ``from deepspeed import NAME`` ImportError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 import sluice
 
 from .._launcher import take_variables
-from .._refusals import reason_of
+from .._refusals import kind_of_missing, reason_of
 
 __all__ = ["PROVIDED_VERSION"]
 
@@ -43,16 +43,20 @@ def _missing(name: str, kind: str = "") -> str:
     return f"Sluice, which provides {_NAME} in this process, has no {kind}{name}{why} (docs/from_deepspeed.md)"
 
 
+def _of_sluice(name: str) -> Any:
+    return getattr(sluice, name)
+
+
 class _Provided(ModuleType):
     """The module `deepspeed`: names of `sluice`."""
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_"):
             try:
-                return getattr(sluice, name)
+                return _of_sluice(name)
             except AttributeError:
                 pass
-        raise AttributeError(_missing(f"{_NAME}.{name}"))
+        raise kind_of_missing(name)(_missing(f"{_NAME}.{name}"))
 
     def __dir__(self) -> Iterable[str]:
         return sorted({*vars(self), *sluice.__all__})

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from .._launcher import local_rank
-from .._refusals import reason_of
+from .._refusals import missing
 from .._training import calls, ranks
 
 __all__ = [
@@ -54,8 +54,8 @@ def init_distributed(
     the environment's. Variables of mpirun and srun are always read (``auto_mpi_discovery``), and MPI itself is not asked;
     ``distributed_port`` is taken from ``MASTER_PORT``, or 29500; ``verbose`` and ``config`` are about DeepSpeed's log.
 
-    Raises AssertionError where ``dist_init_required`` is False and there is no group, ValueError for a rank out of range or an
-    environment that cannot be, ConnectionError when the ranks have not met within ``timeout``, or without it a minute.
+    Raises AssertionError where ``dist_init_required`` is False and there is no group, ValueError for a rank out of range, an
+    environment that cannot be, or "nccl" without a GPU, ConnectionError when the ranks have not met within ``timeout``, or without it a minute.
     """
     if dist.is_initialized():
         return
@@ -65,6 +65,8 @@ def init_distributed(
     if rank >= size:
         raise ValueError(f"rank is {rank} of {size} ranks: below that, or -1 for the environment's")
     backend = dist_backend or "gloo"
+    if backend == "nccl" and not torch.cuda.is_available():
+        raise ValueError('dist_backend is "nccl", which is for GPUs, and PyTorch has none here: pass "gloo", or leave it out')
     if init_method is not None or (size > 1 and (rank >= 0 or world_size > 0)):
         dist.init_process_group(backend, init_method=init_method, timeout=timeout, rank=rank, world_size=world_size)
     elif size > 1:
@@ -191,8 +193,7 @@ def _is_torchs(name: str) -> bool:
 def __getattr__(name: str) -> Any:
     if _is_torchs(name):
         return getattr(dist, name)
-    why = reason_of(name) or "torch.distributed has no function or class of it"
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {why}")
+    raise missing(f"module {__name__!r}", name, "torch.distributed has no function or class of it")
 
 
 def __dir__() -> list[str]:

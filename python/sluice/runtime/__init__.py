@@ -6,7 +6,7 @@ from types import ModuleType
 
 from .._lazy import submodule
 
-__all__ = ["activation_checkpointing", "base_optimizer", "config", "dataloader", "engine", "lr_schedules", "zero"]
+__all__ = ["activation_checkpointing", "base_optimizer", "config", "dataloader", "engine", "lr_schedules", "utils", "zero"]
 
 
 def __getattr__(name: str) -> ModuleType:

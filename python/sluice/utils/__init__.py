@@ -32,13 +32,17 @@ from .logging import log_dist, logger
 if TYPE_CHECKING:
     from torch import nn
 
+    from .nvtx import instrument_w_nvtx
+
 __all__ = [
     "RepeatingLoader",
     "get_z3_leaf_modules",
     "groups",
+    "instrument_w_nvtx",
     "log_dist",
     "logger",
     "logging",
+    "nvtx",
     "safe_get_full_fp32_param",
     "safe_get_full_grad",
     "safe_get_full_optimizer_state",
@@ -52,9 +56,13 @@ __all__ = [
     "safe_set_local_grad",
     "safe_set_local_optimizer_state",
     "set_z3_leaf_modules",
+    "tensor_fragment",
     "unset_z3_leaf_modules",
     "zero_to_fp32",
 ]
+
+_MODULES = ("groups", "nvtx", "tensor_fragment", "zero_to_fp32")
+
 
 def _mark(model: nn.Module, classes: Iterable[type | str], flag: bool, raise_if_not_found: bool) -> list[nn.Module]:
     check(model=model)
@@ -97,8 +105,10 @@ def get_z3_leaf_modules(model: nn.Module) -> list[nn.Module]:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("groups", "zero_to_fp32"):
+    if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
+    if name == "instrument_w_nvtx":
+        return importlib.import_module(f"{__name__}.nvtx").instrument_w_nvtx
     raise missing(f"module {__name__!r}", name)
 
 

@@ -118,13 +118,6 @@ def test_a_group_of_another_model_is_named() -> None:
         engine_of(model, without_optimizer(), optimizer=torch.optim.AdamW(groups))
 
 
-def test_a_parameter_in_no_group_is_named() -> None:
-    model = make()
-    some = [parameter for name, parameter in model.named_parameters() if not name.startswith("norm")]
-    with pytest.raises(ValueError, match=r"norm\.weight requires a gradient and is in no group"):
-        engine_of(model, without_optimizer(), optimizer=torch.optim.AdamW(some))
-
-
 def test_an_optimizer_that_has_stepped_is_refused() -> None:
     model = make()
     optimizer = torch.optim.AdamW(model.parameters())

@@ -80,8 +80,8 @@ constexpr KeyInfo kOtherKeys[] = {
     {"comet.online", "", "bool", "null", Fate::refused, ""},
     {"comet.mode", "", "string", "null", Fate::refused, ""},
     {"flops_profiler.enabled", "", "bool", "false", Fate::honoured,
-     "print parameters, multiply-accumulates, times and FLOPS of one step; wall_clock_breakdown is "
-     "on then"},
+     "sluice train: print parameters, multiply-accumulates, times and FLOPS of one step; "
+     "wall_clock_breakdown is on then. In Python it has no effect, and a warning says so"},
     {"flops_profiler.recompute_fwd_factor", "", "number in [0, 1]", "0.0", Fate::honoured,
      "forwards that a backward repeats, for its FLOPS"},
     {"flops_profiler.profile_step", "", "integer in [-1, 1e15]", "1", Fate::honoured,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch.utils.checkpoint
 from ..._refusals import missing
 
 __all__ = ["checkpoint", "configure", "is_configured", "non_reentrant_checkpoint", "reset"]
+
+log = logging.getLogger("sluice")
 
 _configured = False
 
@@ -36,18 +39,22 @@ def configure(
 ) -> None:
     """For scripts that call it. Inputs of checkpointed functions are whole and in host memory, where the CPU computes.
 
-    Raises ValueError for ``mpu_`` and ``partition_activations``, which need several ranks, for ``contiguous_checkpointing``
-    and for ``profile``. ``checkpoint_in_cpu`` and ``synchronize`` hold already; ``deepspeed_config`` is read by the engine.
+    ``partition_activations`` and ``contiguous_checkpointing`` change nothing, and a line in the log says so: DeepSpeed
+    partitions over the ranks of a model that is split by tensor parallelism, and here each rank computes with whole layers.
+    ``checkpoint_in_cpu`` and ``synchronize`` hold already; ``deepspeed_config`` is read by the engine. Raises ValueError for
+    ``mpu_`` and ``profile``.
     """
     global _configured
-    for name, value in (
-        ("mpu_", mpu_),
-        ("partition_activations", partition_activations),
-        ("contiguous_checkpointing", contiguous_checkpointing),
-        ("profile", profile),
+    if mpu_:
+        raise ValueError("mpu_: no model is split over ranks, and activations are whole on each; leave it out")
+    if profile:
+        raise ValueError("profile: no times of checkpointed functions are logged; leave it out, and use torch.profiler")
+    for name, value, why in (
+        ("partition_activations", partition_activations, "activations are whole on each rank, since no model is split over ranks"),
+        ("contiguous_checkpointing", contiguous_checkpointing, "PyTorch allocates activations"),
     ):
         if value:
-            raise ValueError(f"{name}: activations of one rank are whole, and PyTorch allocates them; leave it out")
+            log.info("checkpointing.configure: %s changes nothing: %s", name, why)
     _configured = True
 
 

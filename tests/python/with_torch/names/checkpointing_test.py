@@ -114,10 +114,16 @@ def test_a_process_knows_whether_it_is_configured() -> None:
     assert result.stdout == "False profile False True\n", result.stderr
 
 
-@pytest.mark.parametrize("name", ["partition_activations", "contiguous_checkpointing", "profile"])
-def test_what_is_not_there_is_an_error(name: str) -> None:
+@pytest.mark.parametrize("name", ["partition_activations", "contiguous_checkpointing"])
+def test_what_changes_nothing_is_a_line_in_the_log(name: str, caplog: pytest.LogCaptureFixture) -> None:
     arguments: dict[str, Any] = {name: True}
-    with pytest.raises(ValueError, match=name):
+    with caplog.at_level("INFO", logger="sluice"):
         checkpointing.configure(None, **arguments)
+    assert f"{name} changes nothing" in caplog.text
+
+
+def test_what_is_not_there_is_an_error() -> None:
+    with pytest.raises(ValueError, match="profile"):
+        checkpointing.configure(None, profile=True)
     with pytest.raises(ValueError, match="mpu_"):
         checkpointing.configure(object())

@@ -69,6 +69,9 @@ def test_arguments_that_mean_nothing_here_are_errors(alone: None) -> None:
         comm.init_distributed(backend_name="gloo")
     with pytest.raises(ValueError, match="rank is 1 of 1"):
         comm.init_distributed(rank=1, world_size=1)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match='pass "gloo"'):
+            comm.init_distributed(dist_backend="nccl")
     with pytest.raises(TypeError, match="prof"):
         comm.all_gather_into_tensor(torch.zeros(1), torch.zeros(1), prof=True)
 

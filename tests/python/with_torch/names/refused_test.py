@@ -63,6 +63,44 @@ def test_a_refused_module_is_an_error_with_its_reason() -> None:
     assert reason_of("moe") in last
 
 
+LINES = {
+    "from deepspeed import PipelineModule": "there are no pipelines",
+    "from deepspeed import init_inference": "it is about inference",
+    "from deepspeed import moe": "experts are ordinary modules",
+    "from deepspeed.ops import lamb": "has the formulas that are there",
+    "from deepspeed.runtime.engine import PipelineEngine": "there are no pipelines",
+    "from deepspeed.runtime.activation_checkpointing.checkpointing import gather_partitioned_activations": "PyTorch keeps activations",
+    "from deepspeed.pipe import LayerSpec": "there are no pipelines",
+    "from deepspeed.runtime.data_pipeline.curriculum_scheduler import CurriculumScheduler": "the data and the layers",
+    "from deepspeed.elasticity import compute_elastic_config": "continues on any number of ranks",
+    "from deepspeed.ops.sparse_attention import SparseSelfAttention": "attention is that of the model",
+    "from deepspeed.comm import mpi_discovery": "start them",
+    "from deepspeed import nothing_that_is_known": "has no deepspeed.nothing_that_is_known (docs/from_deepspeed.md)",
+}
+
+
+def test_an_import_says_why_there_is_no_such_name() -> None:
+    code = ["import sluice.as_deepspeed"]
+    for line in LINES:
+        code += ["try:", f"    {line}", "except ImportError as error:", "    print(error)", "else:", "    print('imported')"]
+    done = subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, timeout=180, check=True)
+    for (line, reason), said in zip(LINES.items(), done.stdout.splitlines(), strict=True):
+        assert reason in said, line
+
+
+def test_a_name_that_is_missing_is_an_error_of_its_use() -> None:
+    assert not hasattr(sluice, "PipelineModule")
+    with pytest.raises(AttributeError, match="no pipelines"):
+        _ = sluice.PipelineModule
+    with pytest.raises(ImportError, match="no pipelines"):
+        from sluice import PipelineModule  # noqa: F401
+
+
+@pytest.mark.parametrize("name", ["example_input", "samples", "scalars", "lambda_of", "dollars", "mpi", "sequence_length"])
+def test_a_part_of_a_word_is_no_reason(name: str) -> None:
+    assert reason_of(name) == ""
+
+
 def test_what_scripts_do_most_is_not_refused() -> None:
     for name in ("initialize", "zero", "step", "get_lr", "module", "global_steps", "FusedAdam", "lr_scheduler"):
         assert reason_of(name) == ""

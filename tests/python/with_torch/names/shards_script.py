@@ -46,6 +46,7 @@ def shard_of(whole: torch.Tensor) -> torch.Tensor:
 
 
 def check_values(parameter: Any) -> None:
+    assert parameter.partition_numel() == parameter.ds_tensor.ds_numel == utils.safe_get_local_fp32_param(parameter).numel()
     whole = utils.safe_get_full_fp32_param(parameter)
     assert torch.equal(utils.safe_get_local_fp32_param(parameter), shard_of(whole))
     wanted = torch.linspace(-1, 1, parameter.ds_numel).view(parameter.ds_shape)

@@ -99,7 +99,7 @@ NONE = "Sluice, which provides deepspeed in this process, has no"
         ("import deepspeed; deepspeed.init_inference", f"AttributeError: {NONE} deepspeed.init_inference"),
         ("import deepspeed.ops._host_optimizer", f"ModuleNotFoundError: {NONE} module"),
         ("from deepspeed.ops.adam import FusedLamb", "ImportError: cannot import name 'FusedLamb' from 'sluice.ops.adam'"),
-        ("from deepspeed.accelerator import get_accelerator as g; g().Stream", "AttributeError: the accelerator of Sluice has no attribute 'Stream'"),
+        ("from deepspeed.accelerator import get_accelerator as g; g().Tensor", "AttributeError: the accelerator of Sluice has no attribute 'Tensor'"),
     ],
 )
 def test_a_part_that_is_missing_is_named(statement: str, error: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .. import _core
-from .._refusals import missing
-from ._host_optimizer import HostOptimizer
+from ... import _core
+from ..._lazy import submodule
+from .._host_optimizer import HostOptimizer
 
 __all__ = ["DeepSpeedCPULion", "FusedLion"]
 
@@ -74,4 +74,4 @@ class FusedLion(DeepSpeedCPULion):
 
 
 def __getattr__(name: str) -> Any:
-    raise missing(f"module {__name__!r}", name)
+    return submodule(__name__, ("cpu_lion", "fused_lion"), name)

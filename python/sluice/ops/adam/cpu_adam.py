@@ -1,0 +1,5 @@
+"""The place of DeepSpeedCPUAdam in DeepSpeed."""
+
+from . import DeepSpeedCPUAdam
+
+__all__ = ["DeepSpeedCPUAdam"]

@@ -1,0 +1,5 @@
+"""The place of FusedAdam in DeepSpeed."""
+
+from . import FusedAdam
+
+__all__ = ["FusedAdam"]

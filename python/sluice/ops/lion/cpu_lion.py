@@ -1,0 +1,5 @@
+"""The place of DeepSpeedCPULion in DeepSpeed."""
+
+from . import DeepSpeedCPULion
+
+__all__ = ["DeepSpeedCPULion"]

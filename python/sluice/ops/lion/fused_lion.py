@@ -1,0 +1,5 @@
+"""The place of FusedLion in DeepSpeed."""
+
+from . import FusedLion
+
+__all__ = ["FusedLion"]

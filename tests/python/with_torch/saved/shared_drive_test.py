@@ -1,0 +1,120 @@
+"""Engines of one process with one nvme_path: actor and critic, two networks that train each other, a frozen reference."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_models import config, engine_of, make, train
+
+import sluice
+
+SCRIPT = Path(__file__).parent / "shared_drive_script.py"
+
+
+def files_below(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_engines_share_a_drive_as_scratch_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    alone = engine_of(make(), config())
+    expected = train(alone, range(3))
+    alone.destroy()
+    keys = config("nvme", tmp_path)
+    actor = engine_of(make(), keys)
+    with caplog.at_level("INFO", logger="sluice"):
+        critic = engine_of(make(), keys)
+    assert f"in {tmp_path / 'engine-2'}, since nvme_path is that of another engine" in caplog.text
+    frozen = {key: value for key, value in keys.items() if key != "optimizer"}
+    reference = engine_of(make(), frozen)
+    assert {name.split("/")[0] for name in files_below(tmp_path) if "/" in name} == {"engine-2", "engine-3"}
+    assert train(actor, range(3)) == train(critic, range(3)) == expected
+    critic.destroy()
+    assert not (tmp_path / "engine-2").exists()
+    another = engine_of(make(), keys)
+    assert (tmp_path / "engine-2").exists()
+    for engine in (actor, another, reference):
+        engine.destroy()
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+def test_a_path_is_known_by_its_other_names(tmp_path: Path) -> None:
+    (tmp_path / "drive").mkdir()
+    os.symlink(tmp_path / "drive", tmp_path / "link")
+    first = engine_of(make(blocks=1), config("nvme", tmp_path / "drive"))
+    second = engine_of(make(blocks=1), config("nvme", tmp_path / "link"))
+    assert (tmp_path / "drive" / "engine-2").exists()
+    second.destroy()
+    first.destroy()
+
+
+def test_an_engine_that_fails_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = engine_of(make(blocks=1), config("nvme", tmp_path))
+    with pytest.raises(sluice.DoesNotFit):
+        engine_of(make(blocks=1), config("nvme", tmp_path, sluice={"device": "host", "host_bytes": "1MiB"}))
+    assert not (tmp_path / "engine-2").exists()
+    first.destroy()
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_steps_are_kept_in_a_directory_of_ones_own(tmp_path: Path, resume: bool) -> None:
+    keys = config("nvme", tmp_path)
+    first = engine_of(make(blocks=1), keys)
+    with pytest.raises(ValueError, match="is the directory of another engine of this process"):
+        engine_of(make(blocks=1), keys, resume=resume)
+    first.destroy()
+    first = engine_of(make(blocks=1), keys, resume=resume)
+    with pytest.raises(ValueError, match="is the directory of another engine of this process"):
+        engine_of(make(blocks=1), keys, resume=resume)
+    scratch = engine_of(make(blocks=1), keys)
+    train(scratch, range(1))
+    train(first, range(2))
+    scratch.destroy()
+    first.destroy()
+    again = engine_of(make(blocks=1), keys, resume=True)
+    assert again.global_steps == 2
+    again.destroy()
+
+
+def test_two_engines_do_not_write_their_checkpoints_into_one_directory(tmp_path: Path) -> None:
+    keys = config("cpu", sluice={"device": "host", "checkpoint_dir": str(tmp_path)})
+    first = engine_of(make(blocks=1), keys, resume=False)
+    with pytest.raises(ValueError, match=r"destroy\(\) of the other one"):
+        engine_of(make(blocks=1), keys, resume=False)
+    first.destroy()
+
+
+def test_an_engine_that_nothing_uses_gives_its_directory_back(tmp_path: Path) -> None:
+    keys = config("nvme", tmp_path)
+
+    def trained_for_a_while() -> None:
+        train(engine_of(make(blocks=1), keys), range(1))
+
+    trained_for_a_while()
+    engine = engine_of(make(blocks=1), keys)
+    assert not (tmp_path / "engine-2").exists()
+    engine.destroy()
+
+
+def test_two_ranks_have_folders_in_the_folder_of_their_engine(tmp_path: Path) -> None:
+    (tmp_path / "drive").mkdir()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(SCRIPT), str(rank), str(tmp_path)],
+            env={**os.environ, "PYTHONPATH": f"{SCRIPT.parent.parent}:{os.environ.get('PYTHONPATH', '')}", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        results = [process.communicate(timeout=180) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for out, error in results:
+        assert out == "done\n", error
