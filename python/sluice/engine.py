@@ -69,7 +69,8 @@ class SluiceEngine(EngineValues):
         self._optimizer_class = None if client is None else type(client).__name__
         has_groups = client is not None or groups is not None  # of the script
         if client is None and groups is not None:
-            check_groups(groups, self.optimizer_params() or {})
+            params = self.optimizer_params()
+            check_groups(groups, params if isinstance(params, Mapping) else {})
         self._trains = has_groups or self.has_optimizer_section()
         # Without an optimizer no gradients and states are planned: the model is frozen.
         with contextlib.nullcontext() if self._trains else frozen(model):

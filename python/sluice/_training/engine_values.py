@@ -13,7 +13,7 @@ from .report import Report
 from .optimizer import SluiceOptimizer
 from .saved.files import write_weights
 from .watched_loop import WatchedLoop
-from ..config import Config, Source, content_of, has_optimizer
+from ..config import Config, Source, content_of, has_optimizer, section_of
 
 
 _DEEPSPEEDS_OPTIMIZERS = ("adagrad", "adam", "adamw", "lion")
@@ -87,7 +87,7 @@ class EngineValues(nn.Module):
         return self._section("scheduler").get("params")
 
     def _section(self, name: str) -> dict[str, Any]:
-        return self.config.get(name) or {}
+        return section_of(self._source, name)
 
     def steps_per_print(self) -> int | None:
         """Steps between lines in the log; None: no lines."""

@@ -1,4 +1,4 @@
-#include "train/settings.hpp"
+#include "keys/settings.hpp"
 
 #include <algorithm>
 
