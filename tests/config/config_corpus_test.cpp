@@ -103,7 +103,7 @@ Answer answer_to(const std::string& name, const std::vector<Setting>& settings) 
   path += name;
   path += ".json";
   try {
-    for (const std::string& note : load_train_config(path, {.settings = settings}).notes)
+    for (const std::string& note : load_train_config(path, of_program(1, settings)).notes)
       answer.text += note + "\n";
     answer.runs = true;
   } catch (const ConfigError& error) {

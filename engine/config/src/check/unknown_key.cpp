@@ -99,7 +99,8 @@ void Checker::take_unknown(const Json::Value& value, const Member& member, Entry
 std::string Checker::hint_for(const std::string& parent, const std::string& name) const {
   const std::string path = parent.empty() ? name : parent + "." + name;
   for (const KeyHint& hint : schema_.hints) {
-    if (hint.path == path) return "; " + std::string(hint.message);
+    if (hint.path != path) continue;
+    return hint.of_flags && !has_flags() ? "" : "; " + std::string(hint.message);
   }
   // Key names are short. A long name has no near neighbour, and comparing it would be slow.
   if (name.size() > 64) return "";

@@ -91,8 +91,8 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      Fate::honoured, "keep a unit that is used again within this many elements"},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save",
      "gather_16bit_weights_on_model_save", "bool", "false", Fate::mapped,
-     "whole weights are written by \"sluice export\", with either value (16-bit with --dtype "
-     "bf16)"},
+     "whole weights are written with either value, by \"sluice export --dtype bf16\" and by "
+     "save_16bit_model() of an engine"},
     {"zero_optimization.stage3_module_granularity_threshold", "module_granularity_threshold",
      "integer >= 0", "0", Fate::mapped,
      "units are whole layers here; the result does not depend on it"},
@@ -160,12 +160,13 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      "deprecated, and without effect in DeepSpeed; pin_memory in offload_optimizer has one"},
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", "", "bool", "false",
      Fate::mapped,
-     "deprecated; whole weights are written by \"sluice export\", with either value (16-bit with "
-     "--dtype bf16)"},
+     "deprecated; whole weights are written with either value, by \"sluice export --dtype bf16\" "
+     "and "
+     "by save_16bit_model() of an engine"},
     {"zero_allow_untested_optimizer", "", "bool", "false", Fate::mapped,
-     "the optimizer comes from this file alone, so there is none to allow"},
+     "no optimizer has to be allowed: every one that is there is for every stage"},
     {"zero_force_ds_cpu_optimizer", "", "bool", "true", Fate::mapped,
-     "the optimizer comes from this file alone, and its update is always this project's own"},
+     "the update is always this project's own, on cores and on a GPU"},
 
     // NVMe.
     {"aio.block_size", "", "integer in [4096, 1073741824]", "262144", Fate::honoured,

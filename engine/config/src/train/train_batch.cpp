@@ -33,12 +33,14 @@ void derive_batch(TrainConfig& config, bool has_train, bool has_micro, bool has_
 }
 
 // A file for more ranks trains the same batch with more accumulation.
-std::string advice_on_ranks(const TrainConfig& config) {
+std::string advice_on_ranks(const Checker& checker, const TrainConfig& config) {
   const std::int64_t on_one_rank = config.micro_batch_size * config.gradient_accumulation_steps;
   if (on_one_rank < 1 || config.train_batch_size % on_one_rank != 0 || config.world_size != 1)
     return "";
   const std::int64_t ranks = config.train_batch_size / on_one_rank;
-  return ". The file is for " + std::to_string(ranks) + " ranks: --gradient-accumulation-steps " +
+  return ". The file is for " + std::to_string(ranks) + " ranks: " +
+         (checker.has_flags() ? "--gradient-accumulation-steps "
+                              : "\"gradient_accumulation_steps\": ") +
          std::to_string(config.train_batch_size / config.micro_batch_size) +
          " trains the same batch on one";
 }
@@ -83,8 +85,8 @@ void read_batch(Checker& checker, TrainConfig& config) {
     if (checker.has_problem_with(kMicroBatch)) return;  // an unknown key that leads to it
     checker.add_problem(blamed,
                         "train_batch_size or train_micro_batch_size_per_gpu is required; add one "
-                        "of them, or give " +
-                            flags_of(kMicroBatch));
+                        "of them" +
+                            checker.if_flags(", or give " + flags_of(kMicroBatch)));
     return;
   }
   derive_batch(config, has_train, has_micro, has_accumulation);
@@ -104,7 +106,7 @@ void read_batch(Checker& checker, TrainConfig& config) {
   checker.add_problem(blamed, "must be micro batch x accumulation steps x ranks: " +
                                   std::to_string(config.train_batch_size) +
                                   why_no_product(config, !has_micro || !has_accumulation) +
-                                  advice_on_ranks(config));
+                                  advice_on_ranks(checker, config));
 }
 
 }  // namespace sluice::config

@@ -40,10 +40,10 @@ constexpr KeyHint kHints[] = {
     {"lr_scheduler_type", "did you mean \"type\" in \"scheduler\"?"},
     {"warmup_ratio", "write \"warmup_num_steps\", a number of steps, in \"scheduler.params\""},
     {"scheduler.params.warmup_ratio", "write \"warmup_num_steps\", a number of steps"},
-    {"num_train_epochs", "give --epochs to sluice train"},
-    {"num_epochs", "give --epochs to sluice train"},
-    {"epochs", "give --epochs to sluice train"},
-    {"max_steps", "give --steps to sluice train"},
+    {"num_train_epochs", "give --epochs to sluice train", true},
+    {"num_epochs", "give --epochs to sluice train", true},
+    {"epochs", "give --epochs to sluice train", true},
+    {"max_steps", "give --steps to sluice train", true},
     {"checkpoint_dir", "it belongs in \"sluice\""},
     {"zero", kZero},
     {"zero3", kZero},
@@ -73,9 +73,12 @@ constexpr KeyHint kHints[] = {
     {"activation_checkpointing.partitioned_activations", "did you mean \"partition_activations\"?"},
 };
 
-Schema train_schema() {
-  return {
-      .keys = key_table(), .is_typed = is_typed_section, .hints = kHints, .ignores_unknown = true};
+Schema train_schema(const LoadOptions& options) {
+  return {.keys = key_table(),
+          .is_typed = is_typed_section,
+          .hints = kHints,
+          .has_flags = options.has_flags,
+          .ignores_unknown = true};
 }
 
 OffloadConfig::Device device_of(const std::string& name) {
@@ -228,9 +231,9 @@ Text text_of(const std::string& path) {
 }
 
 // Applies the sections "aio" and "sluice" of one more file to `config`.
-void add_tuned(std::string_view text, const std::string& shown_path, TrainConfig& config) {
-  const JsonDocument document(text, shown_path);
-  const Schema schema = train_schema();
+void add_tuned(const Text& file, const LoadOptions& options, TrainConfig& config) {
+  const JsonDocument document(file.text, file.shown_path);
+  const Schema schema = train_schema(options);
   Checker checker(document, schema);
   for (const std::string& section : document.root().getMemberNames()) {
     if (section == "aio" || section == "sluice") continue;
@@ -259,7 +262,7 @@ TrainConfig parse_train_config(std::string_view text, const std::string& shown_p
   }
   JsonDocument document(text, shown_path);
   std::vector<std::string> replaced = apply_settings(document, options);
-  Schema schema = train_schema();
+  Schema schema = train_schema(options);
   set_moot_sections(document, schema);
   Checker checker(document, schema);
   TrainConfig config;
@@ -313,7 +316,7 @@ TrainConfig load_train_config(const std::string& path, const LoadOptions& option
   const Text source = text_of(path);
   TrainConfig config = parse_train_config(source.text, source.shown_path, options);
   for (const std::string& tuned : options.tuned_paths)
-    add_tuned(read_config_file(tuned), tuned, config);
+    add_tuned({read_config_file(tuned), tuned}, options, config);
   return config;
 }
 

@@ -312,6 +312,9 @@ struct LoadOptions {
   std::vector<std::string> tuned_paths = {};
   // They replace values of the first file; later settings replace earlier ones.
   std::vector<Setting> settings = {};
+  // The reader of messages has the program's flags, so messages name them. False: values are given
+  // in the file alone.
+  bool has_flags = false;
 };
 
 // Reads and checks a file, and the files of `tuned_paths`. In place of a file's path, `path` may be
