@@ -17,6 +17,7 @@ from ..config import Config, Source, content_of, has_optimizer, section_of
 
 
 _DEEPSPEEDS_OPTIMIZERS = ("adagrad", "adam", "adamw", "lion")
+_APPROXIMATED = ("lamb", "onebitadam", "onebitlamb", "zerooneadam")  # by AdamW, where "approximate" is true
 
 
 class EngineValues(nn.Module):
@@ -67,9 +68,12 @@ class EngineValues(nn.Module):
     def optimizer_name(self) -> str | None:
         """The class of the client's optimizer, or the "type" of the configuration's section; None without either.
 
-        Types that DeepSpeed's own optimizers have are in small letters, as there: "adamw" for "AdamW", but "SGD".
+        Types that DeepSpeed's own optimizers have are in small letters, as there: "adamw" for "AdamW", but "SGD". A type
+        that AdamW approximates is "adamw".
         """
         kind: str | None = self._section("optimizer").get("type")
+        if kind is not None and kind.lower() in _APPROXIMATED:
+            return self._optimizer_class or "adamw"
         if kind is not None and kind.lower() in _DEEPSPEEDS_OPTIMIZERS:
             kind = kind.lower()
         return self._optimizer_class or kind

@@ -206,7 +206,7 @@ class OffloadedModel:
         open_loops.add(self._loop, self.loop, has_ranks=self._groups[0] is not None, commits=commits)
         if ranks.rank() == 0:
             for line in self.loop.notes:
-                log.info(line)
+                log.log(logging.WARNING if line.startswith("warning: ") else logging.INFO, line)
         self._first_step = int(self.loop.step)
         if self._first_step > 0:
             buffers.warn_of_missing("the state that the run resumes from", self.model)
