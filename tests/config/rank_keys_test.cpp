@@ -28,6 +28,7 @@ constexpr RankKey kRankKeys[] = {
     {".gradient_allreduce_op", "\"sum\"", Verdict::effect, ""},
     {".communication_data_type", "\"fp32\"", Verdict::effect, ""},
     {".seq_parallel_communication_data_type", "\"bf16\"", Verdict::line, "which is not here"},
+    {".data_parallel_size", "2", Verdict::line, "over all ranks of the run"},
     {"reduce_bucket_size", "1000", Verdict::line, "unit by unit"},
     {"allgather_bucket_size", "1000", Verdict::line, "unit by unit"},
     {"overlap_comm", "false", Verdict::line, "governed by sluice.overlap"},
@@ -102,6 +103,16 @@ TEST(RankKeys, OfTheSumOverRanksHaveALineOnOneRank) {
     EXPECT_THAT(config.notes,
                 testing::Contains("note: " + std::string(key) +
                                   ": an effect over ranks only, and this run has one"));
+}
+
+// DeepSpeed divides the ranks by it, so the batch of a step would be another one.
+TEST(RankKeys, OfSequenceParallelismAreRefused) {
+  for (const int ranks : {1, 2}) {
+    EXPECT_EQ(shown(problems_of(minimal().set("sequence_parallel_size", "1"), ranks)), "");
+    EXPECT_THAT(shown(problems_of(minimal().set("sequence_parallel_size", "2"), ranks)),
+                HasSubstr("sequence_parallel_size: not supported yet; only 1 is accepted, found 2 "
+                          "(number); without it every rank has whole sequences"));
+  }
 }
 
 TEST(RankKeys, OfGatheredUnitsNeedWeightsOutsideOfTheDevice) {

@@ -60,6 +60,11 @@ bool is_written_by_trl(std::string_view name) {
          name == "zero_optimization.stage3_prefetch_bucket_size";
 }
 
+// Names at the top level that DeepSpeed does not read, and that are near to a key by chance.
+bool is_near_by_chance(std::string_view name) {
+  return name == "comm" || name == "monitor" || name == "sequence_parallel";
+}
+
 }  // namespace
 
 std::string unknown_type(const std::string& kind, const std::string& type,
@@ -86,8 +91,9 @@ void Checker::take_unknown(const Json::Value& value, const Member& member, Entry
     notes_.push_back("note: " + on_one_line(entry.written) + ": a comment");
     return;
   }
-  const bool of_trl = may_be_ignored && is_written_by_trl(member.name);
-  const std::string hint = of_trl ? "" : hint_for(member.parent, member.name);
+  const bool is_meant =
+      may_be_ignored && (is_written_by_trl(member.name) || is_near_by_chance(member.name));
+  const std::string hint = is_meant ? "" : hint_for(member.parent, member.name);
   if (!hint.empty() || !may_be_ignored) return report(entry, "unknown key" + hint);
   ++ignored_;
   notes_.push_back("note: " + on_one_line(entry.written) +

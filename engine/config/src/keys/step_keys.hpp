@@ -20,6 +20,11 @@ inline constexpr KeyInfo kStepKeys[] = {
      "micro-batches per optimizer step; derived when absent", "default",
      "accumulation_steps, grad_accumulation_steps, gradient_accumulation, accum_steps, grad_accum, "
      "grad_accum_steps, accumulate_grad_batches, gas"},
+    {"data_parallel_size", "", "integer >= 1", "null", Fate::mapped,
+     "the batch is divided over all ranks of the run; DeepSpeed reads it beside "
+     "sequence_parallel_size only"},
+    {"sequence_parallel_size", "", "integer >= 1", "1", Fate::refused,
+     "without it every rank has whole sequences, and a part of the batch of its own"},
     {"managed_gradient_accumulation", "", "bool", "true", Fate::refused, ""},
 
     // Optimizer.
@@ -87,8 +92,9 @@ inline constexpr KeyInfo kStepKeys[] = {
      "rate after warm-up; absent: the optimizer's lr (WarmupLR), 0.001 (WarmupDecayLR); \"auto\": "
      "the optimizer's lr",
      "null"},
-    {"scheduler.params.warmup_num_steps", "", "integer in [1, 1e15]", "1000", Fate::honoured,
-     "steps of warm-up; 1 counts as 2", "1", "warmup_steps, num_warmup_steps, warmup"},
+    {"scheduler.params.warmup_num_steps", "", "integer in [0, 1e15]", "1000", Fate::honoured,
+     "steps of warm-up; 0 means 1, and 1 counts as 2", "1",
+     "warmup_steps, num_warmup_steps, warmup"},
     {"scheduler.params.warmup_type", "", "one of log, linear", "\"log\"", Fate::honoured,
      "shape of the warm-up"},
     {"scheduler.params.total_num_steps", "", "integer in [1, 1e15]", "required", Fate::honoured,
