@@ -42,13 +42,13 @@ constexpr RankKey kRankKeys[] = {
     {"stage3_max_reuse_distance", "1000", Verdict::effect, ""},
     {"stage3_param_persistence_threshold", "1000", Verdict::effect, ""},
     {"sub_group_size", "1000", Verdict::effect, ""},
-    {"zero_hpz_partition_size", "2", Verdict::refusal, "no second copy of the weights"},
+    {"zero_hpz_partition_size", "2", Verdict::line, "divided over all ranks once"},
     {"zero_quantized_weights", "true", Verdict::refusal, "would train another model"},
     {"zero_quantized_nontrainable_weights", "true", Verdict::refusal, "would train another model"},
     {"zero_quantized_gradients", "true", Verdict::refusal, "communication_data_type"},
     {"zeropp_loco_param", "{\"err_beta\": 0.8}", Verdict::refusal, "communication_data_type"},
-    {"mics_shard_size", "2", Verdict::refusal, "divided over all ranks"},
-    {"mics_hierarchical_params_gather", "true", Verdict::refusal, "divided over all ranks"},
+    {"mics_shard_size", "2", Verdict::line, "divided over all ranks"},
+    {"mics_hierarchical_params_gather", "true", Verdict::line, "from all ranks at once"},
 };
 
 std::string path_of(const RankKey& of) {

@@ -254,7 +254,8 @@ void Checker::check_value(const Rule& rule, const Json::Value& given, Entry& ent
   }
   if (equals_default(*value, info.default_json)) return;
   if (info.fate == Fate::mapped && (section != Section::disabled || is_switch(info.path))) {
-    notes_.push_back("mapped: " + entry.written + ": " + std::string(info.note));
+    notes_.push_back((info.warns ? "warning: " : "mapped: ") + entry.written + ": " +
+                     std::string(info.note));
   }
   const bool counts =
       section == Section::active || (section == Section::moot && is_switch(info.path));

@@ -103,13 +103,15 @@ inline constexpr KeyInfo kMemoryKeys[] = {
     {"zero_optimization.stage3_allgather_sequential", "allgather_sequential", "bool", "false",
      Fate::mapped,
      "units are gathered one after the other here, each in place, without a copy into a bucket"},
-    {"zero_optimization.ignore_unused_parameters", "", "bool", "true", Fate::refused, ""},
-    {"zero_optimization.legacy_stage1", "", "bool", "false", Fate::refused, ""},
+    {"zero_optimization.ignore_unused_parameters", "", "bool", "true", Fate::refused,
+     "without it a parameter that gets no gradient is no error"},
+    {"zero_optimization.legacy_stage1", "", "bool", "false", Fate::refused,
+     "DeepSpeed refuses it too: remove it"},
     {"zero_optimization.round_robin_gradients", "", "bool", "false", Fate::mapped,
      "gradients are copied to the host unit by unit here; the result does not depend on it"},
     {"zero_optimization.zero_hpz_partition_size", "", "integer >= 0", "1", Fate::mapped,
-     "ZeRO++; on one rank it changes nothing: nothing is partitioned. Over ranks more than 1 is "
-     "refused: no second copy of the weights is kept in a node"},
+     "ZeRO++ keeps a second copy of weights in a node; here a unit is divided over all ranks "
+     "once; the result does not depend on it"},
     {"zero_optimization.zero_quantized_weights", "", "bool", "false", Fate::mapped,
      "ZeRO++; on one rank it changes nothing: no weight is sent. Over ranks it is refused: weights "
      "are "
@@ -127,13 +129,10 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      "gradients are "
      "not quantized"},
     {"zero_optimization.mics_shard_size", "", "integer", "-1", Fate::mapped,
-     "MiCS; on one rank it changes nothing: nothing is partitioned. Over ranks it is refused: "
-     "every "
-     "unit is divided over all of them"},
+     "MiCS divides weights over groups of ranks; here a unit is divided over all ranks; the "
+     "result does not depend on it"},
     {"zero_optimization.mics_hierarchical_params_gather", "", "bool", "false", Fate::mapped,
-     "MiCS; on one rank it changes nothing: no weight is sent. Over ranks it is refused: every "
-     "unit "
-     "is divided over all of them"},
+     "of MiCS; here a unit is gathered from all ranks at once; the result does not depend on it"},
     {"zero_optimization.memory_efficient_linear", "", "bool", "true", Fate::mapped,
      "chooses a form of the linear layer in DeepSpeed; layers here are LibTorch's"},
     {"zero_optimization.pipeline_loading_checkpoint", "", "bool", "false", Fate::mapped,
@@ -145,7 +144,7 @@ inline constexpr KeyInfo kMemoryKeys[] = {
     {"zero_optimization.enable_sanity_checks", "", "bool", "false", Fate::mapped,
      "sizes and states are always checked here"},
     {"zero_optimization.save_muon_momentum_buffer_in_memory", "", "bool", "false", Fate::refused,
-     ""},
+     "of the optimizer Muon, which is not here: remove it"},
     {"zero_optimization.leaf_module.classes", "", "list", "[]", Fate::mapped,
      "units are whole layers here; the result does not depend on it"},
     {"zero_optimization.leaf_module.names", "", "list", "[]", Fate::mapped,
@@ -178,7 +177,9 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      "large requests enter the kernel one by one in any case, small ones in eights"},
     {"aio.overlap_events", "", "bool", "true", Fate::mapped,
      "the queue is never drained between batches"},
-    {"aio.use_gds", "", "bool", "false", Fate::refused, ""},
+    {"aio.use_gds", "", "bool", "false", Fate::mapped,
+     "drives are read into host memory, from which a GPU takes the bytes; the result does not "
+     "depend on it"},
     {"aio.thread_count", "", "integer", "1", Fate::mapped,
      "DeepSpeed drops it, whatever its reference says; intra_op_parallelism is the number of "
      "threads"},

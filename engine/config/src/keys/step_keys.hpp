@@ -25,7 +25,9 @@ inline constexpr KeyInfo kStepKeys[] = {
      "sequence_parallel_size only"},
     {"sequence_parallel_size", "", "integer >= 1", "1", Fate::refused,
      "without it every rank has whole sequences, and a part of the batch of its own"},
-    {"managed_gradient_accumulation", "", "bool", "true", Fate::refused, ""},
+    {"managed_gradient_accumulation", "", "bool", "true", Fate::refused,
+     "without it a step has gradient_accumulation_steps micro-batches; an engine's "
+     "set_gradient_accumulation_boundary() ends one elsewhere"},
 
     // Optimizer.
     {"optimizer.type", "", "string", "required", Fate::honoured,
@@ -55,7 +57,8 @@ inline constexpr KeyInfo kStepKeys[] = {
     {"optimizer.params.torch_adam", "", "bool", "false", Fate::mapped,
      "chooses a kernel in DeepSpeed; here the same formula runs in the one Adam kernel. "
      "weight_decay defaults to torch's value"},
-    {"optimizer.params.fp32_optimizer_states", "", "bool", "true", Fate::refused, ""},
+    {"optimizer.params.fp32_optimizer_states", "", "bool", "true", Fate::refused,
+     "write \"sluice\": {\"moments\": \"bf16\"} for states in 16 bits; without it they are fp32"},
     {"optimizer.params.amsgrad", "", "bool", "false", Fate::honoured,
      "Adam, AdamW: divide by the root of the largest second moment so far, which is a third "
      "moment"},
@@ -77,7 +80,8 @@ inline constexpr KeyInfo kStepKeys[] = {
      "chooses a kernel of torch; here there is one for each formula"},
     {"optimizer.params.capturable", "", "bool", "false", Fate::mapped,
      "chooses a kernel of torch; here there is one for each formula"},
-    {"optimizer.params.differentiable", "", "bool", "false", Fate::refused, ""},
+    {"optimizer.params.differentiable", "", "bool", "false", Fate::refused,
+     "without it no gradient flows through the update"},
     {"optimizer.params.maximize", "", "bool", "false", Fate::honoured,
      "all but Lion: the update goes along the gradient, not against it"},
 
@@ -228,8 +232,9 @@ inline constexpr KeyInfo kStepKeys[] = {
      "without it the master weights are fp32, which is more exact and takes more host memory"},
     {"torch_autocast.enabled", "", "bool", "false", Fate::refused,
      "use bf16: weights, activations and gradients are in 16 bits then"},
-    {"torch_autocast.dtype", "", "string", "null", Fate::refused, ""},
-    {"torch_autocast.lower_precision_safe_modules", "", "list", "null", Fate::refused, ""},
+    {"torch_autocast.dtype", "", "string", "null", Fate::refused, "it goes with enabled"},
+    {"torch_autocast.lower_precision_safe_modules", "", "list", "null", Fate::refused,
+     "it goes with enabled"},
     {"amp", "", "object", "{}", Fate::refused,
      "remove it and add \"bf16\": {\"enabled\": true}; without it the run computes in the type of "
      "bf16 and fp16, else in fp32"},
@@ -241,8 +246,16 @@ inline constexpr KeyInfo kStepKeys[] = {
      "absent: that of computing"},
     {"data_types.keep_in_fp32_modules", "", "string or list", "\"auto\"", Fate::mapped,
      "buffers that stay in fp32; the models here have none"},
-    {"data_types.param_dtype", "", "string", "null", Fate::refused, ""},
-    {"data_types.buffer_dtype", "", "string", "null", Fate::refused, ""},
+    {"data_types.param_dtype", "",
+     "one of fp32, bf16, fp16, float32, bfloat16, float16, float, half, torch.float32, "
+     "torch.bfloat16, torch.float16",
+     "null", Fate::mapped,
+     "weights are in the type that computes, which bf16 and fp16 choose; another one is an error"},
+    {"data_types.buffer_dtype", "",
+     "one of fp32, bf16, fp16, float32, bfloat16, float16, float, half, torch.float32, "
+     "torch.bfloat16, torch.float16",
+     "null", Fate::mapped,
+     "buffers are in the type that computes, which bf16 and fp16 choose; another one is an error"},
 };
 
 }  // namespace sluice::config
