@@ -117,7 +117,9 @@ std::string Checker::hint_for(const std::string& parent, const std::string& name
   if (parent.empty()) {
     if (std::string elsewhere = hint_by_section(parent, name); !elsewhere.empty()) return elsewhere;
   }
-  if (const auto siblings = children_.find(parent); siblings != children_.end()) {
+  // Names of two letters have no typing mistakes that could be told from other words: lr and l1.
+  if (const auto siblings = children_.find(parent);
+      siblings != children_.end() && name.size() > 2) {
     const std::string near = nearest_name(name, siblings->second);
     if (!near.empty() && differ_in_letters_only(name, near))
       return "; did you mean \"" + near + "\"?";

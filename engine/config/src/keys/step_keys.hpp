@@ -49,9 +49,9 @@ inline constexpr KeyInfo kStepKeys[] = {
      "decoupled (AdamW, Lion) or added to the gradient (Adam with adam_w_mode false, Adagrad, "
      "SGD); "
      "with torch_adam the default of AdamW is torch's, 0.01",
-     "default", "wd, decay"},
+     "default", "wd, decay, l2, l2_penalty, l2_regularization"},
     {"optimizer.params.bias_correction", "", "bool", "true", Fate::honoured,
-     "Adam, AdamW: divide the moments by 1 - beta^step"},
+     "Adam, AdamW: divide the moments by 1 - beta^step", "", "correct_bias"},
     {"optimizer.params.adam_w_mode", "", "bool", "true", Fate::honoured,
      "with Adam: decoupled weight decay; with AdamW only true"},
     {"optimizer.params.torch_adam", "", "bool", "false", Fate::mapped,
