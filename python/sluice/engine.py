@@ -79,7 +79,7 @@ class SluiceEngine(EngineValues):
                 source,
                 optimizer=None if client is None else section_of(client),
                 groups=groups if client is None else client.param_groups,
-                has_schedule=self._trains,
+                has_schedule=self._trains and lr_scheduler is None,
                 units=units,
                 resume=resume,
                 progress=progress,
