@@ -148,8 +148,8 @@ def test_a_tuned_file_is_over_the_configuration(config_file: Path, tmp_path: Pat
 def test_a_text_in_base64_stands_in_place_of_a_file(config_file: Path) -> None:
     text = base64.urlsafe_b64encode(config_file.read_bytes()).decode()
     assert sluice.config.load(text).values == sluice.config.load(config_file).values
-    with pytest.raises(sluice.config.ConfigError, match="^base64:1:2: train_batch_sise"):
-        sluice.config.load(base64.urlsafe_b64encode(b'{"train_batch_sise": 2}').decode())
+    with pytest.raises(sluice.config.ConfigError, match="^base64:1:2: train_batch_size: "):
+        sluice.config.load(base64.urlsafe_b64encode(b'{"train_batch_size": 0}').decode())
 
 
 def test_a_path_that_might_be_base64_and_is_absent_is_an_absent_file() -> None:
