@@ -164,6 +164,17 @@ TEST(Flags, ThatGiveOneKeyTwiceSayWhichCounts) {
   EXPECT_EQ(equal.gradient_clipping, 2);
 }
 
+TEST(Flags, AreNamedWhole) {
+  const TrainConfig config = parse_with(
+      R"({"train_batch_size": 4, "gradient_clipping": 3, "scheduler": {"type": "WarmupLR"}})",
+      {{"scheduler", "null", "the script's scheduler"},
+       {"gradient_clipping", "2", "the script's clipping"}});
+  EXPECT_THAT(config.notes, Contains("note: scheduler: the script's scheduler replaces the whole "
+                                     "section, without its keys type"));
+  EXPECT_THAT(config.notes, Contains("note: gradient_clipping: 2 of the script's clipping replaces "
+                                     "3 of the file"));
+}
+
 TEST(Flags, OfAWholeSectionSayWhichKeysAreLost) {
   const char* text = R"({"train_batch_size": 4, "zero_optimization": {"stage": 2,
       "offload_optimizer": {"device": "cpu"}, "overlap_comm": true}})";
