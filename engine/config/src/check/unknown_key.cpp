@@ -26,8 +26,11 @@ bool is_word_of(std::string_view words, std::string_view name) {
   return false;
 }
 
-// Names that differ in a whole word are no neighbours: sequence_parallel is not expert_parallel.
-bool differ_in_letters_only(std::string_view a, std::string_view b) {
+// Names that differ in a whole word are no neighbours: sequence_parallel is not expert_parallel,
+// and pipe-parallel-size is not data_parallel_size.
+bool differ_in_letters_only(std::string name, std::string_view b) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  std::string_view a = name;
   const auto first = [](std::string_view text) { return text.substr(0, text.find('_')); };
   const auto last = [](std::string_view text) { return text.substr(text.rfind('_') + 1); };
   while (!a.empty() && !b.empty() && first(a) == first(b)) {
