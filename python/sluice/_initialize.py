@@ -41,14 +41,14 @@ def initialize(
 
     ``model``: in CPU memory, on the GPU that computes, or in the files of ``zero.Init``. Its parameters become empty,
     except while their unit computes; in between ``engine.state_dict()`` and ``sluice.zero.GatheredParameters`` have the
-    values. ``config`` (or ``config_params``, or ``args.deepspeed_config``): a path, a dict or a
-    :class:`sluice.config.Config`. ``optimizer``: one that has not stepped, of torch.optim's AdamW, Adam, Adagrad and SGD,
-    DeepSpeed's CPU and fused classes, ``sluice.ops`` or Lion; or a function that makes one; without, the configuration's.
-    Without either the engine only computes: the model is frozen, and no states are planned. A model that has an engine is not
-    frozen: the new one computes over that engine, with its device and data type. ``model_parameters``: what an optimizer of
-    the configuration, or the function's, steps, as parameters or groups; else they are not looked at. ``lr_scheduler``: an
-    object with step(), or a function that makes one from the optimizer. ``training_data``: a dataset; the loader yields
-    micro-batches.
+    values. ``config`` (or ``config_params``, or ``args.deepspeed_config``): a path, a dict, a
+    :class:`sluice.config.Config`, or a file's text in url-safe base64. ``optimizer``: one that has not stepped, of
+    torch.optim's AdamW, Adam, Adagrad and SGD, DeepSpeed's CPU and fused classes, ``sluice.ops`` or Lion; or a function
+    that makes one; without, the configuration's. Without either the engine only computes: the model is frozen, and no
+    states are planned. A model that has an engine is not frozen: the new one computes over that engine, with its device and
+    data type. ``model_parameters``: what an optimizer of the configuration, or the function's, steps, as parameters or
+    groups; else they are not looked at. ``lr_scheduler``: an object with step(), or a function that makes one from the
+    optimizer, in place of the configuration's. ``training_data``: a dataset; the loader yields micro-batches.
 
     ``units``: the modules that are gathered as one, by name or class (docs/python.md); None: found. ``resume``: None:
     drives are scratch memory, and ``engine.save_checkpoint`` saves. True: continues from the state that a process before

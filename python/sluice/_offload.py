@@ -19,7 +19,7 @@ from ._training.report import Report
 from ._training.saved import checkpoint
 from ._training.schedule import scheduler_of
 from ._training.units import Choice
-from .config import Config, Source, content_of, has_optimizer
+from .config import Config, Source, has_optimizer, section_of as section_in
 
 
 class OffloadedOptimizer(TierOptimizer):
@@ -136,6 +136,6 @@ def offload(
             scales_losses=False,
         )
         with offloaded.undone_on_error():
-            made = OffloadedOptimizer(offloaded, optimizer, None if optimizer is None else content_of(config).get("scheduler"))
+            made = OffloadedOptimizer(offloaded, optimizer, None if optimizer is None else section_in(config, "scheduler"))
     follow(optimizer, made)
     return made

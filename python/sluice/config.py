@@ -22,7 +22,7 @@ from ._errors import ConfigError, Problem, wrong_type
 __all__ = ["Config", "ConfigError", "Problem", "Source", "load", "problems"]
 
 Source = Union[str, "os.PathLike[str]", Mapping[str, Any]]
-"""A configuration: the path of a JSON file, or its content as a dict."""
+"""A configuration: the path of a JSON file, the file's text in url-safe base64, or its content as a dict."""
 
 _NAME_OF_DICT = "config"
 
@@ -79,32 +79,29 @@ def _path_of(source: str | os.PathLike[str]) -> str:
     if not isinstance(source, (str, os.PathLike)):
         raise wrong_type("the configuration", source, "a path, a dict or a sluice.config.Config")
     path = os.fspath(source)
-    os.stat(path)  # FileNotFoundError, before anything is read
+    if not _core.is_base64(path):
+        os.stat(path)  # FileNotFoundError, before anything is read
     return path
 
 
 def content_of(source: Source | Config) -> dict[str, Any]:
-    """The keys and values as they were given. Raises ValueError for a file that is no JSON object."""
+    """The keys and values as they were given. Raises ConfigError for a file that is no JSON object, and OSError."""
     given = source.source if isinstance(source, Config) else source
     if isinstance(given, Mapping):
         return dict(given)
-    path = _path_of(given)
-    with open(path) as file:
-        try:
-            values = json.load(file)
-        except RecursionError:
-            raise ValueError(f"{path}: its values are nested too deep to be read") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: expected a JSON object {{ ... }} on top")
+    values: dict[str, Any] = json.loads(_core.strict_json(_path_of(given)))
     return values
 
 
+def section_of(source: Source | Config, name: str) -> dict[str, Any]:
+    """A copy of a section as it was given; empty where there is none. Raises as :func:`content_of`."""
+    section = content_of(source).get(name)
+    return dict(section) if isinstance(section, Mapping) else {}  # the parser refuses other forms
+
+
 def has_optimizer(source: Source | Config) -> bool:
-    """Whether a configuration has an "optimizer" section; ``null`` is none. True for a file that is no JSON object."""
-    try:
-        return content_of(source).get("optimizer") is not None
-    except ValueError:
-        return True  # the parser of configurations says where
+    """Whether a configuration has an "optimizer" section; ``null`` is none. Raises as :func:`content_of`."""
+    return content_of(source).get("optimizer") is not None
 
 
 class Config:

@@ -70,7 +70,8 @@ class SluiceEngine(EngineCheckpoints):
         self._optimizer_class = None if client is None else type(client).__name__
         has_groups = client is not None or groups is not None  # of the script
         if client is None and groups is not None:
-            check_groups(groups, self.optimizer_params() or {})
+            params = self.optimizer_params()
+            check_groups(groups, params if isinstance(params, Mapping) else {})
         live = None if self._trains else made_of(model)
         self._is_guest = live is not None
         if self._is_guest and (units is not None or resume is not None):
@@ -84,7 +85,7 @@ class SluiceEngine(EngineCheckpoints):
                 source,
                 optimizer=section,
                 groups=given,
-                has_schedule=self._trains,
+                has_schedule=self._trains and lr_scheduler is None,
                 units=units,
                 resume=resume,
                 progress=progress,

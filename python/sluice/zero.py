@@ -16,7 +16,7 @@ from ._training.file_parameters import FileParameters
 from ._training import ranks
 from ._training.offloaded import changed_elements
 from ._training.owners import Owner, owner_of
-from .config import Config, Source, content_of
+from .config import Config, Source, section_of
 from .runtime.zero.partition_parameters import ZeroParamStatus
 
 __all__ = ["GatheredParameters", "Init", "register_external_parameter", "unregister_external_parameter"]
@@ -189,11 +189,10 @@ class Init(contextlib.AbstractContextManager["Init"]):
 
 def _drive_of(source: Source | Config) -> str | None:
     """The drive of a configuration, which may still have "auto" where the Trainer fills it in later."""
-    content = content_of(source)
-    zero = content.get("zero_optimization") or {}
+    zero = section_of(source, "zero_optimization")
     for section in ("offload_param", "offload_optimizer"):
-        offload = zero.get(section) or {}
-        if offload.get("device") == "nvme":
+        offload = zero.get(section)
+        if isinstance(offload, Mapping) and offload.get("device") == "nvme":
             path = offload.get("nvme_path")
             first = path[0] if isinstance(path, list) and path else path
             if not isinstance(first, str):

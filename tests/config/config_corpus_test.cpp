@@ -78,7 +78,7 @@ const Expected kCorpus[] = {
     {"vision", true, true, "mapped: fp16.auto_cast"},
     {"weights_below_stage_3", true, true,
      "note: zero_optimization.offload_param.device: no effect at ZeRO stage 2"},
-    {"wandb", false, false, "wandb.enabled: not supported yet; only false is accepted, found true"},
+    {"wandb", true, true, "warning: wandb.enabled: nothing is sent"},
     {"zenflow", false, false, "zero_optimization.zenflow: not supported yet"},
     {"zero_one_adam_approximate", true, true, "\"ZeroOneAdam\" is approximated by AdamW"},
     {"zero_plus_plus", true, true, "mapped: zero_optimization.zero_hpz_partition_size: ZeRO++"},
@@ -103,7 +103,7 @@ Answer answer_to(const std::string& name, const std::vector<Setting>& settings) 
   path += name;
   path += ".json";
   try {
-    for (const std::string& note : load_train_config(path, {.settings = settings}).notes)
+    for (const std::string& note : load_train_config(path, of_program(1, settings)).notes)
       answer.text += note + "\n";
     answer.runs = true;
   } catch (const ConfigError& error) {

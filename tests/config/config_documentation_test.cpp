@@ -80,7 +80,7 @@ TEST(ConfigDocumentation, ItsErrorsAreThoseOfTheProgram) {
   const std::string file = documented_block("## What a wrong file gives");
   const std::string answer = documented_block("The answer, on standard error:");
   try {
-    parse_train_config(file, "ds.json");
+    parse_train_config(file, "ds.json", of_program());
     FAIL() << "accepted: " << file;
   } catch (const ConfigError& error) {
     EXPECT_EQ(std::string(error.what()) + "\n", answer);

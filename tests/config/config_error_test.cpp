@@ -157,6 +157,21 @@ TEST(ConfigFile, AcceptsCommentsTrailingCommasAndAByteOrderMark) {
   EXPECT_EQ(config.optimizer.beta2, 0.25);
 }
 
+// Other programs read it with their own readers of JSON.
+TEST(ConfigFile, IsGivenBackAsStrictJson) {
+  const sluice::test::TempDir dir;
+  const auto strict = [&](const std::string& text) {
+    std::ofstream(dir.file("ds.json")) << text;
+    return strict_json(dir.file("ds.json"));
+  };
+  EXPECT_EQ(strict("\xEF\xBB\xBF{a: [1, 2.50,], # b\n\"c\": {\"d\": \"x,}\",}\n e: null,\n}"),
+            "   {\"a\": [1, 2.50 ],    \n\"c\": {\"d\": \"x,}\" }\n ,\"e\": null \n}");
+  EXPECT_EQ(strict_json("eyJ0cmFpbl9iYXRjaF9zaXplIjogOH0="), "{\"train_batch_size\": 8}");
+  for (const char* broken : {"{\"a\": [,]}", "{\"a\": 1,,}", "{,}", "[1]", "{\"a\": 1, \"a\": 2}"})
+    EXPECT_THROW(strict(broken), ConfigError) << broken;
+  EXPECT_THROW(strict_json(dir.file("absent.json")), InvalidArgument);
+}
+
 TEST(ConfigFile, CommentSignsInsideStringsAreText) {
   const TrainConfig config = parse(
       minimal().set("sluice.checkpoint_dir", "\"/a//b#c/*d\"").set("sluice.checkpoint_every", "1"));

@@ -46,19 +46,24 @@ class JsonText {
   std::map<std::string, JsonText> members_;
 };
 
+// As the program loads.
+inline LoadOptions of_program(int world_size = 1, std::vector<Setting> settings = {}) {
+  return {.world_size = world_size, .settings = std::move(settings), .has_flags = true};
+}
+
 // The smallest training configuration.
 inline JsonText minimal() {
   return JsonText({{"train_batch_size", "8"}, {"optimizer.type", "\"AdamW\""}});
 }
 
 inline TrainConfig parse(const JsonText& json, int world_size = 1) {
-  return parse_train_config(json.text(), "ds.json", {.world_size = world_size});
+  return parse_train_config(json.text(), "ds.json", of_program(world_size));
 }
 
 // Empty when the text is accepted.
 inline std::vector<Problem> problems_of(const std::string& text, int world_size = 1) {
   try {
-    parse_train_config(text, "ds.json", {.world_size = world_size});
+    parse_train_config(text, "ds.json", of_program(world_size));
   } catch (const ConfigError& error) {
     return error.problems();
   }

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 TrainConfig parse_with(const std::string& text, const std::vector<Setting>& settings,
                        int world_size = 1) {
-  return parse_train_config(text, "ds.json", {.world_size = world_size, .settings = settings});
+  return parse_train_config(text, "ds.json", of_program(world_size, settings));
 }
 std::string mistakes_with(const std::string& text, const std::vector<Setting>& settings) {
   try {
@@ -164,6 +164,17 @@ TEST(Flags, ThatGiveOneKeyTwiceSayWhichCounts) {
   EXPECT_EQ(equal.gradient_clipping, 2);
 }
 
+TEST(Flags, AreNamedWhole) {
+  const TrainConfig config = parse_with(
+      R"({"train_batch_size": 4, "gradient_clipping": 3, "scheduler": {"type": "WarmupLR"}})",
+      {{"scheduler", "null", "the script's scheduler"},
+       {"gradient_clipping", "2", "the script's clipping"}});
+  EXPECT_THAT(config.notes, Contains("note: scheduler: the script's scheduler replaces the whole "
+                                     "section, without its keys type"));
+  EXPECT_THAT(config.notes, Contains("note: gradient_clipping: 2 of the script's clipping replaces "
+                                     "3 of the file"));
+}
+
 TEST(Flags, OfAWholeSectionSayWhichKeysAreLost) {
   const char* text = R"({"train_batch_size": 4, "zero_optimization": {"stage": 2,
       "offload_optimizer": {"device": "cpu"}, "overlap_comm": true}})";
@@ -238,6 +249,40 @@ TEST(Auto, ThatIsOpenIsOneErrorThatNamesEveryFlag) {
                 "N)"));
 }
 
+// A script has no flags of the program, nor has a loop of one's own.
+TEST(Flags, AreNamedOnlyToReadersThatHaveThem) {
+  const auto said = [](const char* text, bool has_flags) {
+    std::string lines;
+    try {
+      for (const std::string& note :
+           parse_train_config(text, "ds.json", {.has_flags = has_flags}).notes)
+        lines += note + "\n";
+    } catch (const ConfigError& error) {
+      lines = error.what();
+    }
+    return lines;
+  };
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"optimizer": {"type": "AdamW"}})",
+       "train_batch_size or train_micro_batch_size_per_gpu is required; add one of them\n"},
+      {R"({"train_batch_size": "auto", "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}})",
+       "from its arguments. Write the values: optimizer.params.lr, train_batch_size\n"},
+      {R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2,
+           "gradient_accumulation_steps": 4})",
+       "for 8 ranks: \"gradient_accumulation_steps\": 32 trains the same batch on one\n"},
+      {R"({"train_batch_size": 4})", "lr 0.001 and weight_decay 0\n"},
+      {R"({"train_batch_size": 4, "gradient_clipping": "auto"})",
+       "note: gradient_clipping: \"auto\" means the default, 1.0\n"},
+      {R"({"train_batch_size": 4, "max_steps": 100})", "note: max_steps: unknown key"},
+      {R"({"train_batch_size": 4, "num_train_epochs": 3})", "note: num_train_epochs: unknown key"},
+  };
+  for (const auto& [text, words] : cases) {
+    EXPECT_THAT(said(text, true), HasSubstr("--"));
+    EXPECT_THAT(said(text, false), HasSubstr(words));
+    EXPECT_THAT(said(text, false), testing::Not(HasSubstr("--")));
+  }
+}
+
 TEST(Auto, WithoutAFlagIsTheTrainersDefaultWithALine) {
   const TrainConfig config = parse_train_config(
       R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto",
@@ -245,7 +290,7 @@ TEST(Auto, WithoutAFlagIsTheTrainersDefaultWithALine) {
           "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "weight_decay": "auto", "torch_adam": true}},
           "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9,
             "warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto"}}})",
-      "ds.json");
+      "ds.json", of_program());
   EXPECT_EQ(config.gradient_accumulation_steps, 1);
   EXPECT_EQ(config.optimizer.weight_decay, 0);
   const WarmupDecayLR& schedule = std::get<WarmupDecayLR>(config.scheduler);

@@ -162,7 +162,9 @@ Values context_of(const std::string& path) {
     if (in(section) && path != section + "enabled")
       context.push_back({section + "enabled", "true"});
   }
-  if (in("data_types.")) context.push_back({"bf16.enabled", "true"});
+  if (in("data_types."))
+    context.push_back(
+        {path.ends_with("grad_accum_dtype") ? "bf16.enabled" : "fp16.enabled", "true"});
   if (in("fp16.") && path != "fp16.enabled") context.push_back({"fp16.enabled", "true"});
   if (in("zero_optimization.") && path != "zero_optimization.stage") {
     context.push_back({"zero_optimization.stage", "3"});
@@ -250,14 +252,12 @@ TEST(KeyTable, EveryMappedKeyLeavesALineThatSaysWhatItMeans) {
   for (const KeyInfo& info : key_table()) {
     if (info.fate != Fate::mapped) continue;
     const std::string path(info.path);
-    const bool is_compile = path.starts_with("compile.");  // of two switches one is refused
     const JsonText json =
-        (is_compile ? JsonText(context_of(path)).set("compile.enabled", "true")
-                    : switched_on(context_of(path), path))
+        switched_on(context_of(path), path)
             .set(path, info.path == "zero_optimization" ? "true" : other_value(info));
     ASSERT_EQ(shown(problems_of(json)), "") << path;
-    EXPECT_THAT(parse(json).notes,
-                testing::Contains("mapped: " + path + ": " + std::string(info.note)));
+    EXPECT_THAT(parse(json).notes, testing::Contains((info.warns ? "warning: " : "mapped: ") +
+                                                     path + ": " + std::string(info.note)));
   }
 }
 
@@ -269,6 +269,12 @@ std::string refused_switch_of(const std::string& path) {
     if (!section.empty() && is_switch && info.fate == Fate::refused) return std::string(info.path);
   }
   return path;
+}
+
+TEST(KeyTable, EveryRefusedKeySaysWhatRunsWithoutIt) {
+  for (const KeyInfo& info : key_table()) {
+    EXPECT_FALSE(info.fate == Fate::refused && info.note.empty()) << info.path;
+  }
 }
 
 TEST(KeyTable, EveryRefusedKeyIsRefusedAtItsPosition) {

@@ -143,5 +143,23 @@ TEST(Fp16, MastersAndGradientsInFp16StayRefused) {
               HasSubstr("fp16.fp16_master_weights_and_grads: not supported yet"));
 }
 
+// A type of weights or buffers asks for nothing beside the switch of that type.
+TEST(DataTypes, OfWeightsAndBuffersAreThatOfComputing) {
+  for (const char* key : {"data_types.param_dtype", "data_types.buffer_dtype"}) {
+    const JsonText bf16 = minimal().set("bf16.enabled", "true");
+    for (const char* name : {"\"bf16\"", "\"bfloat16\"", "\"torch.bfloat16\""})
+      EXPECT_EQ(shown(problems_of(JsonText(bf16).set(key, name))), "") << key << name;
+    EXPECT_EQ(shown(problems_of(fp16().set(key, "\"half\""))), "") << key;
+    EXPECT_EQ(shown(problems_of(minimal().set(key, "\"float\""))), "") << key;
+    EXPECT_THAT(
+        shown(problems_of(JsonText(bf16).set(key, "\"fp32\""))),
+        HasSubstr(std::string(key) + ": the run computes in bf16, found \"fp32\"; remove it, "
+                                     "or switch bf16 and fp16 off"));
+    EXPECT_THAT(shown(problems_of(minimal().set(key, "\"bf16\""))),
+                HasSubstr("the run computes in fp32, found \"bf16\"; remove it, or write \"bf16\": "
+                          "{\"enabled\": true}"));
+  }
+}
+
 }  // namespace
 }  // namespace sluice::config::test

@@ -28,6 +28,7 @@ constexpr RankKey kRankKeys[] = {
     {".gradient_allreduce_op", "\"sum\"", Verdict::effect, ""},
     {".communication_data_type", "\"fp32\"", Verdict::effect, ""},
     {".seq_parallel_communication_data_type", "\"bf16\"", Verdict::line, "which is not here"},
+    {".data_parallel_size", "2", Verdict::line, "over all ranks of the run"},
     {"reduce_bucket_size", "1000", Verdict::line, "unit by unit"},
     {"allgather_bucket_size", "1000", Verdict::line, "unit by unit"},
     {"overlap_comm", "false", Verdict::line, "governed by sluice.overlap"},
@@ -41,13 +42,13 @@ constexpr RankKey kRankKeys[] = {
     {"stage3_max_reuse_distance", "1000", Verdict::effect, ""},
     {"stage3_param_persistence_threshold", "1000", Verdict::effect, ""},
     {"sub_group_size", "1000", Verdict::effect, ""},
-    {"zero_hpz_partition_size", "2", Verdict::refusal, "no second copy of the weights"},
+    {"zero_hpz_partition_size", "2", Verdict::line, "divided over all ranks once"},
     {"zero_quantized_weights", "true", Verdict::refusal, "would train another model"},
     {"zero_quantized_nontrainable_weights", "true", Verdict::refusal, "would train another model"},
     {"zero_quantized_gradients", "true", Verdict::refusal, "communication_data_type"},
     {"zeropp_loco_param", "{\"err_beta\": 0.8}", Verdict::refusal, "communication_data_type"},
-    {"mics_shard_size", "2", Verdict::refusal, "divided over all ranks"},
-    {"mics_hierarchical_params_gather", "true", Verdict::refusal, "divided over all ranks"},
+    {"mics_shard_size", "2", Verdict::line, "divided over all ranks"},
+    {"mics_hierarchical_params_gather", "true", Verdict::line, "from all ranks at once"},
 };
 
 std::string path_of(const RankKey& of) {
@@ -102,6 +103,16 @@ TEST(RankKeys, OfTheSumOverRanksHaveALineOnOneRank) {
     EXPECT_THAT(config.notes,
                 testing::Contains("note: " + std::string(key) +
                                   ": an effect over ranks only, and this run has one"));
+}
+
+// DeepSpeed divides the ranks by it, so the batch of a step would be another one.
+TEST(RankKeys, OfSequenceParallelismAreRefused) {
+  for (const int ranks : {1, 2}) {
+    EXPECT_EQ(shown(problems_of(minimal().set("sequence_parallel_size", "1"), ranks)), "");
+    EXPECT_THAT(shown(problems_of(minimal().set("sequence_parallel_size", "2"), ranks)),
+                HasSubstr("sequence_parallel_size: not supported yet; only 1 is accepted, found 2 "
+                          "(number); without it every rank has whole sequences"));
+  }
 }
 
 TEST(RankKeys, OfGatheredUnitsNeedWeightsOutsideOfTheDevice) {

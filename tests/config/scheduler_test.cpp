@@ -104,5 +104,21 @@ TEST(Scheduler, AWarmUpLongerThanTheTrainingIsNoted) {
                                         "warmup_num_steps, 20: the warm-up is all there is"));
 }
 
+TEST(Scheduler, WithoutWarmupHasTheShortestOneAndALine) {
+  for (const char* type : {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"}) {
+    JsonText json = minimal()
+                        .set("scheduler.type", "\"" + std::string(type) + "\"")
+                        .set("scheduler.params.warmup_num_steps", "0");
+    if (std::string(type) != "WarmupLR") json.set("scheduler.params.total_num_steps", "9");
+    const TrainConfig zero = parse(json);
+    const TrainConfig one = parse(json.set("scheduler.params.warmup_num_steps", "1"));
+    for (int step = 1; step < 12; ++step)
+      EXPECT_EQ(learning_rate(zero, step), learning_rate(one, step)) << type << ' ' << step;
+    EXPECT_THAT(zero.notes,
+                Contains(HasSubstr("note: scheduler.params.warmup_num_steps: 0 means 1")));
+    EXPECT_THAT(one.notes, testing::Not(Contains(HasSubstr("warmup_num_steps"))));
+  }
+}
+
 }  // namespace
 }  // namespace sluice::config::test

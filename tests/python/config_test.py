@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import pickle
@@ -142,3 +143,15 @@ def test_a_tuned_file_is_over_the_configuration(config_file: Path, tmp_path: Pat
         sluice.config.load(config_file, tuned=[tuned])
     with pytest.raises(ValueError, match="put their keys into the dict"):
         sluice.config.load(CONFIG, tuned=[tuned])
+
+
+def test_a_text_in_base64_stands_in_place_of_a_file(config_file: Path) -> None:
+    text = base64.urlsafe_b64encode(config_file.read_bytes()).decode()
+    assert sluice.config.load(text).values == sluice.config.load(config_file).values
+    with pytest.raises(sluice.config.ConfigError, match="^base64:1:2: train_batch_size: "):
+        sluice.config.load(base64.urlsafe_b64encode(b'{"train_batch_size": 0}').decode())
+
+
+def test_a_path_that_might_be_base64_and_is_absent_is_an_absent_file() -> None:
+    with pytest.raises(FileNotFoundError, match="ds_configs12"):
+        sluice.config.load("ds_configs12")

@@ -16,10 +16,11 @@ from .optimizer import SluiceOptimizer
 from .saved.files import write_weights
 from .shown.event_files import Monitor
 from .watched_loop import WatchedLoop
-from ..config import Config, Source, content_of, has_optimizer
+from ..config import Config, Source, content_of, has_optimizer, section_of
 
 
 _DEEPSPEEDS_OPTIMIZERS = ("adagrad", "adam", "adamw", "lion")
+_APPROXIMATED = ("lamb", "onebitadam", "onebitlamb", "zerooneadam")  # by AdamW, where "approximate" is true
 
 
 class EngineValues(nn.Module):
@@ -80,9 +81,12 @@ class EngineValues(nn.Module):
     def optimizer_name(self) -> str | None:
         """The class of the client's optimizer, or the "type" of the configuration's section; None without either.
 
-        Types that DeepSpeed's own optimizers have are in small letters, as there: "adamw" for "AdamW", but "SGD".
+        Types that DeepSpeed's own optimizers have are in small letters, as there: "adamw" for "AdamW", but "SGD". A type
+        that AdamW approximates is "adamw".
         """
         kind: str | None = self._section("optimizer").get("type")
+        if kind is not None and kind.lower() in _APPROXIMATED:
+            return self._optimizer_class or "adamw"
         if kind is not None and kind.lower() in _DEEPSPEEDS_OPTIMIZERS:
             kind = kind.lower()
         return self._optimizer_class or kind
@@ -100,7 +104,7 @@ class EngineValues(nn.Module):
         return self._section("scheduler").get("params")
 
     def _section(self, name: str) -> dict[str, Any]:
-        return self.config.get(name) or {}
+        return section_of(self._source, name)
 
     def steps_per_print(self) -> int | None:
         """Steps between lines in the log; None: no lines."""

@@ -222,7 +222,8 @@ class OffloadedModel:
         open_loops.add(self._loop, self.loop, has_ranks=self._groups[0] is not None, commits=commits)
         if ranks.rank() == 0:
             for line in self.loop.notes:
-                log.log(logging.WARNING if " has no effect " in line else logging.INFO, line)
+                warns = line.startswith("warning: ") or " has no effect in " in line
+                log.log(logging.WARNING if warns else logging.INFO, line)
         self._first_step = int(self.loop.step)
         if self._first_step > 0:
             buffers.warn_of_missing("the state that the run resumes from", self.model)

@@ -69,7 +69,10 @@ def _formula(optimizer: Any, section: Mapping[str, Any], rate: float) -> Schedul
     kind = section.get("type")
     if kind not in lr_schedules.VALID_LR_SCHEDULES:
         return None
-    of_auto = {"warmup_min_lr": 0.0, "warmup_max_lr": rate, "warmup_num_steps": 1}  # as the configuration's parser reads it
+    # As the configuration's parser reads "auto", and no warm-up.
+    of_auto = {"warmup_min_lr": 0.0, "warmup_max_lr": rate, "warmup_num_steps": 1}
     params = {key: of_auto[key] if value == "auto" else value for key, value in section.get("params", {}).items()}
+    if params.get("warmup_num_steps") == 0:
+        params["warmup_num_steps"] = 1
     made: Scheduler = getattr(lr_schedules, kind)(optimizer, **params)
     return made

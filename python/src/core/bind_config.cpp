@@ -30,6 +30,11 @@ void bind_config(py::module_& module) {
         return config::parse_train_config(text, shown_path, {.world_size = world_size});
       },
       py::arg("text"), py::arg("shown_path"), py::arg("world_size"));
+  module.def("strict_json", &config::strict_json, py::arg("path"));
+  module.def(
+      "is_base64",
+      [](const std::string& source) { return !config::decoded_config(source).empty(); },
+      py::arg("source"));
   module.def("load_model_config", &config::load_model_config, py::arg("path"));
   module.def(
       "parse_model_config",

@@ -287,7 +287,8 @@ void check_converted(const std::string& converted, const std::string& path) {
         converted, path,
         {.settings = {{"train_micro_batch_size_per_gpu", "1", "", true},
                       {"optimizer.params.lr", "1e-3", "", true},
-                      {"scheduler.params.total_num_steps", "1000", "", true}}});
+                      {"scheduler.params.total_num_steps", "1000", "", true}},
+         .has_flags = true});
   } catch (const config::ConfigError& error) {
     // Places in the text that came of it would mislead.
     std::string message;

@@ -19,8 +19,8 @@ bool has_model_type(const config::ConfigError& error) {
 
 }  // namespace
 
-config::TrainConfig load_training_config(const std::string& path,
-                                         const config::LoadOptions& options) {
+config::TrainConfig load_training_config(const std::string& path, config::LoadOptions options) {
+  options.has_flags = true;
   try {
     return config::load_train_config(path, options);
   } catch (const config::ConfigError& error) {

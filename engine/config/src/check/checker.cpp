@@ -193,7 +193,7 @@ bool Checker::take_auto(const Rule* rule, const Json::Value& value, const std::s
   } else if (fill == "default" && rule != nullptr) {
     return true;  // an absent key: what is derived is shown elsewhere
   }
-  const std::string flags = rule == nullptr ? "" : flags_of(path);
+  const std::string flags = rule == nullptr ? "" : if_flags(flags_of(path));
   notes_.push_back("note: " + entry.written + ": \"auto\" means " + meaning +
                    (flags.empty() || flags.starts_with("--set") ? "" : " (or give " + flags + ")"));
   return true;
@@ -254,7 +254,8 @@ void Checker::check_value(const Rule& rule, const Json::Value& given, Entry& ent
   }
   if (equals_default(*value, info.default_json)) return;
   if (info.fate == Fate::mapped && (section != Section::disabled || is_switch(info.path))) {
-    notes_.push_back("mapped: " + entry.written + ": " + std::string(info.note));
+    notes_.push_back((info.warns ? "warning: " : "mapped: ") + entry.written + ": " +
+                     std::string(info.note));
   }
   const bool counts =
       section == Section::active || (section == Section::moot && is_switch(info.path));

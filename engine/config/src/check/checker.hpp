@@ -27,6 +27,8 @@ namespace sluice::config {
 struct KeyHint {
   std::string_view path;
   std::string_view message;
+  // Only for readers that have the program's flags; others say it elsewhere, and the key is a note.
+  bool of_flags = false;
 };
 
 struct Schema {
@@ -34,6 +36,8 @@ struct Schema {
   // Whether DeepSpeed's typed models read a section (is_typed_section); empty: none.
   bool (*is_typed)(std::string_view path) = nullptr;
   std::span<const KeyHint> hints = {};
+  // Messages name the program's flags.
+  bool has_flags = false;
   // An unknown key at the top level that resembles no known key is a note: DeepSpeed ignores it.
   bool ignores_unknown = false;
   // Sections whose unknown and unsupported keys are passed over, since the optimizer or scheduler
@@ -104,6 +108,10 @@ class Checker {
   void add_note(std::string_view path, const std::string& message);
   // A note on something that trains another model than the file asks for.
   void add_warning(std::string_view path, const std::string& message);
+  // Messages may name the program's flags.
+  bool has_flags() const { return schema_.has_flags; }
+  // The text, for readers that have the program's flags; empty for others.
+  std::string if_flags(const std::string& text) const { return schema_.has_flags ? text : ""; }
   // Unknown keys of the section are notes.
   bool tolerates(std::string_view section) const { return schema_.tolerated == section; }
   // Adds a note when the file has the key.

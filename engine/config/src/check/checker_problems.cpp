@@ -59,7 +59,7 @@ void Checker::throw_if_wrong() {
   if (!open_autos_.empty()) {
     std::string keys;
     for (const std::string& path : open_autos_)
-      keys += (keys.empty() ? "" : ", ") + path + " (" + flags_of(path) + ")";
+      keys += (keys.empty() ? "" : ", ") + path + if_flags(" (" + flags_of(path) + ")");
     const auto place = [&](const std::string& path) {
       const Position at = entries_.find(path)->second.position;
       return std::pair(at.line, at.column);
@@ -70,8 +70,8 @@ void Checker::throw_if_wrong() {
     const Entry& first = entries_.find(first_path)->second;
     problems_.push_back(
         {first.position.line, first.position.column, "",
-         "\"auto\" is filled in by the Hugging Face Trainer, from its arguments. Give the flags "
-         "here, or write the values: " +
+         std::string("\"auto\" is filled in by the Hugging Face Trainer, from its arguments. ") +
+             (has_flags() ? "Give the flags here, or write the values: " : "Write the values: ") +
              keys,
          first.flag});
     open_autos_.clear();

@@ -26,8 +26,11 @@ bool is_word_of(std::string_view words, std::string_view name) {
   return false;
 }
 
-// Names that differ in a whole word are no neighbours: sequence_parallel is not expert_parallel.
-bool differ_in_letters_only(std::string_view a, std::string_view b) {
+// Names that differ in a whole word are no neighbours: sequence_parallel is not expert_parallel,
+// and pipe-parallel-size is not data_parallel_size.
+bool differ_in_letters_only(std::string name, std::string_view b) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  std::string_view a = name;
   const auto first = [](std::string_view text) { return text.substr(0, text.find('_')); };
   const auto last = [](std::string_view text) { return text.substr(text.rfind('_') + 1); };
   while (!a.empty() && !b.empty() && first(a) == first(b)) {
@@ -60,6 +63,11 @@ bool is_written_by_trl(std::string_view name) {
          name == "zero_optimization.stage3_prefetch_bucket_size";
 }
 
+// Names at the top level that DeepSpeed does not read, and that are near to a key by chance.
+bool is_near_by_chance(std::string_view name) {
+  return name == "comm" || name == "monitor" || name == "sequence_parallel";
+}
+
 }  // namespace
 
 std::string unknown_type(const std::string& kind, const std::string& type,
@@ -86,8 +94,9 @@ void Checker::take_unknown(const Json::Value& value, const Member& member, Entry
     notes_.push_back("note: " + on_one_line(entry.written) + ": a comment");
     return;
   }
-  const bool of_trl = may_be_ignored && is_written_by_trl(member.name);
-  const std::string hint = of_trl ? "" : hint_for(member.parent, member.name);
+  const bool is_meant =
+      may_be_ignored && (is_written_by_trl(member.name) || is_near_by_chance(member.name));
+  const std::string hint = is_meant ? "" : hint_for(member.parent, member.name);
   if (!hint.empty() || !may_be_ignored) return report(entry, "unknown key" + hint);
   ++ignored_;
   notes_.push_back("note: " + on_one_line(entry.written) +
@@ -99,7 +108,8 @@ void Checker::take_unknown(const Json::Value& value, const Member& member, Entry
 std::string Checker::hint_for(const std::string& parent, const std::string& name) const {
   const std::string path = parent.empty() ? name : parent + "." + name;
   for (const KeyHint& hint : schema_.hints) {
-    if (hint.path == path) return "; " + std::string(hint.message);
+    if (hint.path != path) continue;
+    return hint.of_flags && !has_flags() ? "" : "; " + std::string(hint.message);
   }
   // Key names are short. A long name has no near neighbour, and comparing it would be slow.
   if (name.size() > 64) return "";
@@ -110,7 +120,9 @@ std::string Checker::hint_for(const std::string& parent, const std::string& name
   if (parent.empty()) {
     if (std::string elsewhere = hint_by_section(parent, name); !elsewhere.empty()) return elsewhere;
   }
-  if (const auto siblings = children_.find(parent); siblings != children_.end()) {
+  // Names of two letters have no typing mistakes that could be told from other words: lr and l1.
+  if (const auto siblings = children_.find(parent);
+      siblings != children_.end() && name.size() > 2) {
     const std::string near = nearest_name(name, siblings->second);
     if (!near.empty() && differ_in_letters_only(name, near))
       return "; did you mean \"" + near + "\"?";

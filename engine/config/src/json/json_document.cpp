@@ -109,7 +109,7 @@ void JsonDocument::parse(bool refuse_repeated_keys) {
   Json::CharReaderBuilder builder;
   builder["collectComments"] = false;
   builder["allowComments"] = false;  // blanked already
-  builder["allowTrailingCommas"] = true;
+  builder["allowTrailingCommas"] = false;
   builder["strictRoot"] = false;
   builder["failIfExtra"] = true;
   builder["rejectDupKeys"] = refuse_repeated_keys;

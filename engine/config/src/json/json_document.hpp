@@ -26,6 +26,8 @@ class JsonDocument {
 
   const std::string& shown_path() const { return shown_path_; }
   const Json::Value& root() const { return root_; }
+  // The text as JSON of RFC 8259, without the values of set().
+  const std::string& json() const { return scan_.json; }
   const std::vector<Problem>& repeated_keys() const { return repeated_keys_; }
 
   // Puts a value over the file's at the path `names`, and makes the sections that are absent. The

@@ -131,7 +131,9 @@ class Scanner {
   }
 
   void take_comma() {
+    comma_.reset();
     if (levels_.empty()) return;
+    if (levels_.back().value_end) comma_ = at_;
     levels_.back().value_end.reset();
     levels_.back().expects_key = levels_.back().is_object;
   }
@@ -142,6 +144,7 @@ class Scanner {
 
   void take_token() {
     const char c = text_[at_];
+    if (c != '}' && c != ']') comma_.reset();
     switch (c) {
       case '{':
       case '[':
@@ -155,6 +158,8 @@ class Scanner {
         return;
       case '}':
       case ']':
+        if (comma_) result_.json[*comma_] = ' ';
+        comma_.reset();
         if (!levels_.empty()) levels_.pop_back();
         ++at_;
         return end_value();
@@ -255,6 +260,7 @@ class Scanner {
   const std::string_view text_;
   std::size_t at_ = 0;
   std::vector<Level> levels_;
+  std::optional<std::size_t> comma_;  // behind a value, and the last token so far
   std::vector<Missing> missing_;
   ScanResult result_;
 };

@@ -1,10 +1,11 @@
 #pragma once
 // One pass over JSON text that finds the position of each key and the repeated keys, which JsonCpp
 // does not report. It also makes JSON of what DeepSpeed's reader (hjson) allows: it blanks comments
-// (//, /* */ and #), puts keys without quotes into quotes, and puts a comma where only the end of a
-// line separates two members or elements. It refuses text that JsonCpp reads leniently (numbers
-// such as "-" or "01", control characters in strings) or slowly (deep nesting). JsonCpp checks the
-// grammar itself. Thread-safe: free functions without state.
+// (//, /* */ and #) and the comma behind a last member or element, puts keys without quotes into
+// quotes, and puts a comma where only the end of a line separates two members or elements. It
+// refuses text that JsonCpp reads leniently (numbers such as "-" or "01", control characters in
+// strings) or slowly (deep nesting). JsonCpp checks the grammar itself. Thread-safe: free functions
+// without state.
 
 #include <cstddef>
 #include <deque>
@@ -24,7 +25,8 @@ struct ScanError {
 };
 
 struct ScanResult {
-  // The text as JSON: comments as spaces, all keys in quotes, commas between members, equal lines.
+  // The text as JSON (RFC 8259), if JsonCpp accepts it: comments as spaces, all keys in quotes,
+  // commas between members and nowhere else, equal lines.
   std::string json;
   std::vector<std::size_t> inserted;  // offsets in `json` of quotes and commas that the text lacks
   // The offset in the text of an offset in `json`.

@@ -27,7 +27,8 @@ inline constexpr KeyInfo kMemoryKeys[] = {
     {"zero_optimization.allgather_bucket_size", "", "integer >= 0", "5e8", Fate::mapped,
      "weights are gathered unit by unit here; the result does not depend on it"},
     {"zero_optimization.overlap_comm", "", "bool", "null", Fate::mapped,
-     "overlap of every transfer is governed by sluice.overlap", "", "comm_overlap"},
+     "overlap of every transfer is governed by sluice.overlap", "",
+     "comm_overlap, overlap_communication"},
     {"zero_optimization.compute_grad_norm", "", "bool", "true", Fate::mapped,
      "the norm comes with the finite check, so it is always there"},
     {"zero_optimization.parameter_alignment", "", "bool", "false", Fate::mapped,
@@ -86,13 +87,17 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      "integer >= 0", "9223372036854775807", Fate::honoured,
      "elements that stay gathered in all, at most"},
     {"zero_optimization.stage3_max_live_parameters", "max_live_parameters", "integer >= 0", "1e9",
-     Fate::honoured, "elements gathered at a time, at most"},
+     Fate::honoured, "elements gathered at a time, at most", "",
+     "stage3_max_live_params, max_live_params"},
     {"zero_optimization.stage3_max_reuse_distance", "max_reuse_distance", "integer >= 0", "1e9",
      Fate::honoured, "keep a unit that is used again within this many elements"},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save",
      "gather_16bit_weights_on_model_save", "bool", "false", Fate::mapped,
-     "whole weights are written by \"sluice export\", with either value (16-bit with --dtype "
-     "bf16)"},
+     "whole weights are written with either value, by \"sluice export --dtype bf16\" and by "
+     "save_16bit_model() of an engine",
+     "",
+     "stage3_gather_weights_on_model_save, stage3_gather_bf16_weights_on_model_save, "
+     "gather_weights_on_model_save"},
     {"zero_optimization.stage3_module_granularity_threshold", "module_granularity_threshold",
      "integer >= 0", "0", Fate::mapped,
      "units are whole layers here; the result does not depend on it"},
@@ -103,13 +108,16 @@ inline constexpr KeyInfo kMemoryKeys[] = {
     {"zero_optimization.stage3_allgather_sequential", "allgather_sequential", "bool", "false",
      Fate::mapped,
      "units are gathered one after the other here, each in place, without a copy into a bucket"},
-    {"zero_optimization.ignore_unused_parameters", "", "bool", "true", Fate::refused, ""},
-    {"zero_optimization.legacy_stage1", "", "bool", "false", Fate::refused, ""},
+    {"zero_optimization.ignore_unused_parameters", "", "bool", "true", Fate::refused,
+     "without it a parameter that gets no gradient is no error"},
+    {"zero_optimization.legacy_stage1", "", "bool", "false", Fate::refused,
+     "DeepSpeed refuses it too: remove it"},
     {"zero_optimization.round_robin_gradients", "", "bool", "false", Fate::mapped,
-     "gradients are copied to the host unit by unit here; the result does not depend on it"},
+     "gradients are copied to the host unit by unit here; the result does not depend on it", "",
+     "round_robin_grads"},
     {"zero_optimization.zero_hpz_partition_size", "", "integer >= 0", "1", Fate::mapped,
-     "ZeRO++; on one rank it changes nothing: nothing is partitioned. Over ranks more than 1 is "
-     "refused: no second copy of the weights is kept in a node"},
+     "ZeRO++ keeps a second copy of weights in a node; here a unit is divided over all ranks "
+     "once; the result does not depend on it"},
     {"zero_optimization.zero_quantized_weights", "", "bool", "false", Fate::mapped,
      "ZeRO++; on one rank it changes nothing: no weight is sent. Over ranks it is refused: weights "
      "are "
@@ -127,13 +135,10 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      "gradients are "
      "not quantized"},
     {"zero_optimization.mics_shard_size", "", "integer", "-1", Fate::mapped,
-     "MiCS; on one rank it changes nothing: nothing is partitioned. Over ranks it is refused: "
-     "every "
-     "unit is divided over all of them"},
+     "MiCS divides weights over groups of ranks; here a unit is divided over all ranks; the "
+     "result does not depend on it"},
     {"zero_optimization.mics_hierarchical_params_gather", "", "bool", "false", Fate::mapped,
-     "MiCS; on one rank it changes nothing: no weight is sent. Over ranks it is refused: every "
-     "unit "
-     "is divided over all of them"},
+     "of MiCS; here a unit is gathered from all ranks at once; the result does not depend on it"},
     {"zero_optimization.memory_efficient_linear", "", "bool", "true", Fate::mapped,
      "chooses a form of the linear layer in DeepSpeed; layers here are LibTorch's"},
     {"zero_optimization.pipeline_loading_checkpoint", "", "bool", "false", Fate::mapped,
@@ -145,7 +150,7 @@ inline constexpr KeyInfo kMemoryKeys[] = {
     {"zero_optimization.enable_sanity_checks", "", "bool", "false", Fate::mapped,
      "sizes and states are always checked here"},
     {"zero_optimization.save_muon_momentum_buffer_in_memory", "", "bool", "false", Fate::refused,
-     ""},
+     "of the optimizer Muon, which is not here: remove it"},
     {"zero_optimization.leaf_module.classes", "", "list", "[]", Fate::mapped,
      "units are whole layers here; the result does not depend on it"},
     {"zero_optimization.leaf_module.names", "", "list", "[]", Fate::mapped,
@@ -160,12 +165,13 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      "deprecated, and without effect in DeepSpeed; pin_memory in offload_optimizer has one"},
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", "", "bool", "false",
      Fate::mapped,
-     "deprecated; whole weights are written by \"sluice export\", with either value (16-bit with "
-     "--dtype bf16)"},
+     "deprecated; whole weights are written with either value, by \"sluice export --dtype bf16\" "
+     "and "
+     "by save_16bit_model() of an engine"},
     {"zero_allow_untested_optimizer", "", "bool", "false", Fate::mapped,
-     "the optimizer comes from this file alone, so there is none to allow"},
+     "no optimizer has to be allowed: every one that is there is for every stage"},
     {"zero_force_ds_cpu_optimizer", "", "bool", "true", Fate::mapped,
-     "the optimizer comes from this file alone, and its update is always this project's own"},
+     "the update is always this project's own, on cores and on a GPU"},
 
     // NVMe.
     {"aio.block_size", "", "integer in [4096, 1073741824]", "262144", Fate::honoured,
@@ -177,7 +183,9 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      "large requests enter the kernel one by one in any case, small ones in eights"},
     {"aio.overlap_events", "", "bool", "true", Fate::mapped,
      "the queue is never drained between batches"},
-    {"aio.use_gds", "", "bool", "false", Fate::refused, ""},
+    {"aio.use_gds", "", "bool", "false", Fate::mapped,
+     "drives are read into host memory, from which a GPU takes the bytes; the result does not "
+     "depend on it"},
     {"aio.thread_count", "", "integer", "1", Fate::mapped,
      "DeepSpeed drops it, whatever its reference says; intra_op_parallelism is the number of "
      "threads"},

@@ -20,7 +20,14 @@ inline constexpr KeyInfo kStepKeys[] = {
      "micro-batches per optimizer step; derived when absent", "default",
      "accumulation_steps, grad_accumulation_steps, gradient_accumulation, accum_steps, grad_accum, "
      "grad_accum_steps, accumulate_grad_batches, gas"},
-    {"managed_gradient_accumulation", "", "bool", "true", Fate::refused, ""},
+    {"data_parallel_size", "", "integer >= 1", "null", Fate::mapped,
+     "the batch is divided over all ranks of the run; DeepSpeed reads it beside "
+     "sequence_parallel_size only"},
+    {"sequence_parallel_size", "", "integer >= 1", "1", Fate::refused,
+     "without it every rank has whole sequences, and a part of the batch of its own"},
+    {"managed_gradient_accumulation", "", "bool", "true", Fate::refused,
+     "without it a step has gradient_accumulation_steps micro-batches; an engine's "
+     "set_gradient_accumulation_boundary() ends one elsewhere"},
 
     // Optimizer.
     {"optimizer.type", "", "string", "required", Fate::honoured,
@@ -42,15 +49,16 @@ inline constexpr KeyInfo kStepKeys[] = {
      "decoupled (AdamW, Lion) or added to the gradient (Adam with adam_w_mode false, Adagrad, "
      "SGD); "
      "with torch_adam the default of AdamW is torch's, 0.01",
-     "default", "wd, decay"},
+     "default", "wd, decay, l2, l2_penalty, l2_regularization"},
     {"optimizer.params.bias_correction", "", "bool", "true", Fate::honoured,
-     "Adam, AdamW: divide the moments by 1 - beta^step"},
+     "Adam, AdamW: divide the moments by 1 - beta^step", "", "correct_bias"},
     {"optimizer.params.adam_w_mode", "", "bool", "true", Fate::honoured,
      "with Adam: decoupled weight decay; with AdamW only true"},
     {"optimizer.params.torch_adam", "", "bool", "false", Fate::mapped,
      "chooses a kernel in DeepSpeed; here the same formula runs in the one Adam kernel. "
      "weight_decay defaults to torch's value"},
-    {"optimizer.params.fp32_optimizer_states", "", "bool", "true", Fate::refused, ""},
+    {"optimizer.params.fp32_optimizer_states", "", "bool", "true", Fate::refused,
+     "write \"sluice\": {\"moments\": \"bf16\"} for states in 16 bits; without it they are fp32"},
     {"optimizer.params.amsgrad", "", "bool", "false", Fate::honoured,
      "Adam, AdamW: divide by the root of the largest second moment so far, which is a third "
      "moment"},
@@ -72,7 +80,8 @@ inline constexpr KeyInfo kStepKeys[] = {
      "chooses a kernel of torch; here there is one for each formula"},
     {"optimizer.params.capturable", "", "bool", "false", Fate::mapped,
      "chooses a kernel of torch; here there is one for each formula"},
-    {"optimizer.params.differentiable", "", "bool", "false", Fate::refused, ""},
+    {"optimizer.params.differentiable", "", "bool", "false", Fate::refused,
+     "without it no gradient flows through the update"},
     {"optimizer.params.maximize", "", "bool", "false", Fate::honoured,
      "all but Lion: the update goes along the gradient, not against it"},
 
@@ -87,8 +96,9 @@ inline constexpr KeyInfo kStepKeys[] = {
      "rate after warm-up; absent: the optimizer's lr (WarmupLR), 0.001 (WarmupDecayLR); \"auto\": "
      "the optimizer's lr",
      "null"},
-    {"scheduler.params.warmup_num_steps", "", "integer in [1, 1e15]", "1000", Fate::honoured,
-     "steps of warm-up; 1 counts as 2", "1", "warmup_steps, num_warmup_steps, warmup"},
+    {"scheduler.params.warmup_num_steps", "", "integer in [0, 1e15]", "1000", Fate::honoured,
+     "steps of warm-up; 0 means 1, and 1 counts as 2", "1",
+     "warmup_steps, num_warmup_steps, warmup"},
     {"scheduler.params.warmup_type", "", "one of log, linear", "\"log\"", Fate::honoured,
      "shape of the warm-up"},
     {"scheduler.params.total_num_steps", "", "integer in [1, 1e15]", "required", Fate::honoured,
@@ -223,8 +233,9 @@ inline constexpr KeyInfo kStepKeys[] = {
      "without it the master weights are fp32, which is more exact and takes more host memory"},
     {"torch_autocast.enabled", "", "bool", "false", Fate::refused,
      "use bf16: weights, activations and gradients are in 16 bits then"},
-    {"torch_autocast.dtype", "", "string", "null", Fate::refused, ""},
-    {"torch_autocast.lower_precision_safe_modules", "", "list", "null", Fate::refused, ""},
+    {"torch_autocast.dtype", "", "string", "null", Fate::refused, "it goes with enabled"},
+    {"torch_autocast.lower_precision_safe_modules", "", "list", "null", Fate::refused,
+     "it goes with enabled"},
     {"amp", "", "object", "{}", Fate::refused,
      "remove it and add \"bf16\": {\"enabled\": true}; without it the run computes in the type of "
      "bf16 and fp16, else in fp32"},
@@ -236,8 +247,16 @@ inline constexpr KeyInfo kStepKeys[] = {
      "absent: that of computing"},
     {"data_types.keep_in_fp32_modules", "", "string or list", "\"auto\"", Fate::mapped,
      "buffers that stay in fp32; the models here have none"},
-    {"data_types.param_dtype", "", "string", "null", Fate::refused, ""},
-    {"data_types.buffer_dtype", "", "string", "null", Fate::refused, ""},
+    {"data_types.param_dtype", "",
+     "one of fp32, bf16, fp16, float32, bfloat16, float16, float, half, torch.float32, "
+     "torch.bfloat16, torch.float16",
+     "null", Fate::mapped,
+     "weights are in the type that computes, which bf16 and fp16 choose; another one is an error"},
+    {"data_types.buffer_dtype", "",
+     "one of fp32, bf16, fp16, float32, bfloat16, float16, float, half, torch.float32, "
+     "torch.bfloat16, torch.float16",
+     "null", Fate::mapped,
+     "buffers are in the type that computes, which bf16 and fp16 choose; another one is an error"},
 };
 
 }  // namespace sluice::config

@@ -227,12 +227,23 @@ void refuse_other_parameters(Checker& checker, const SchedulerType& type) {
   }
 }
 
+// Hugging Face's Trainer filled in 0 for a run without warm-up, as it still does in older releases.
+template <typename Schedule>
+void take_no_warmup(Checker& checker, Schedule& schedule) {
+  if (schedule.warmup_num_steps != 0) return;
+  schedule.warmup_num_steps = 1;
+  checker.add_note(
+      param("warmup_num_steps"),
+      "0 means 1, the shortest warm-up, as in DeepSpeed until 0.19.6, which refuses 0");
+}
+
 template <typename Schedule>
 Schedule read_schedule(Checker& checker, double base_lr) {
   Schedule schedule;
   Schedule::visit(schedule, [&](std::string_view name, auto& member) {
     read_parameter(checker, param(name), member);
   });
+  if constexpr (requires { schedule.warmup_num_steps; }) take_no_warmup(checker, schedule);
   complete(checker, base_lr, schedule);
   return schedule;
 }

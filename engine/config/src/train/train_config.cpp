@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "check/checker.hpp"
+#include "keys/settings.hpp"
 #include "schedule/train_scheduler.hpp"
 #include "sluice/base/bytes.hpp"
-#include "sluice/base/text.hpp"
-#include "train/settings.hpp"
+#include "train/train_batch.hpp"
 #include "train/train_drives.hpp"
 #include "train/train_groups.hpp"
 #include "train/train_monitors.hpp"
@@ -40,18 +40,19 @@ constexpr KeyHint kHints[] = {
     {"lr_scheduler_type", "did you mean \"type\" in \"scheduler\"?"},
     {"warmup_ratio", "write \"warmup_num_steps\", a number of steps, in \"scheduler.params\""},
     {"scheduler.params.warmup_ratio", "write \"warmup_num_steps\", a number of steps"},
-    {"num_train_epochs", "give --epochs to sluice train"},
-    {"num_epochs", "give --epochs to sluice train"},
-    {"epochs", "give --epochs to sluice train"},
-    {"max_steps", "give --steps to sluice train"},
+    {"num_train_epochs", "give --epochs to sluice train", true},
+    {"num_epochs", "give --epochs to sluice train", true},
+    {"epochs", "give --epochs to sluice train", true},
+    {"max_steps", "give --steps to sluice train", true},
     {"checkpoint_dir", "it belongs in \"sluice\""},
     {"zero", kZero},
     {"zero3", kZero},
     {"ZeRO", kZero},
     {"zero_optimization.offload", "did you mean \"offload_optimizer\" or \"offload_param\"?"},
     {"zero_optimization.offload_parameters", "did you mean \"offload_param\"?"},
-    {"zero_optimization.max_live_params", "did you mean \"stage3_max_live_parameters\"?"},
+    {"zero_optimization.offload_optim", "did you mean \"offload_optimizer\"?"},
     {"zero_optimization.sdma_allgather", "a newer DeepSpeed has it, for AMD GPUs: remove it"},
+    {"flops_profiler.end_step", "one step is profiled: remove it"},
     {"tensorboard.log_dir", "did you mean \"output_path\"?"},
     {"fp16.fp16_opt_level", "it is a key of Apex, in its section \"amp\": remove it"},
     {"fp16_opt_level", "it is a key of Apex, in its section \"amp\": remove it"},
@@ -73,106 +74,12 @@ constexpr KeyHint kHints[] = {
     {"activation_checkpointing.partitioned_activations", "did you mean \"partition_activations\"?"},
 };
 
-Schema train_schema() {
-  return {
-      .keys = key_table(), .is_typed = is_typed_section, .hints = kHints, .ignores_unknown = true};
-}
-
-constexpr std::int64_t kMaxBatch = 1'000'000'000;  // as in the table
-constexpr const char* kTrainBatch = "train_batch_size";
-constexpr const char* kMicroBatch = "train_micro_batch_size_per_gpu";
-constexpr const char* kAccumulation = "gradient_accumulation_steps";
-
-// Derives the missing ones of the three batch sizes, as DeepSpeed does: floor division first, then
-// the check of the product.
-void derive_batch(TrainConfig& config, bool has_train, bool has_micro, bool has_accumulation) {
-  std::int64_t& train = config.train_batch_size;
-  std::int64_t& micro = config.micro_batch_size;
-  std::int64_t& accumulation = config.gradient_accumulation_steps;
-  const std::int64_t ranks = config.world_size;
-  if (has_train && has_micro) {
-    if (!has_accumulation) accumulation = train / micro / ranks;
-  } else if (has_train) {
-    if (!has_accumulation) accumulation = 1;
-    micro = train / ranks / accumulation;
-  } else {
-    if (!has_accumulation) accumulation = 1;
-    // The table limits both factors to 1e9, so only the ranks can overflow 64 bits.
-    if (__builtin_mul_overflow(micro * accumulation, ranks, &train)) train = kMaxBatch + 1;
-  }
-}
-
-// A file for more ranks trains the same batch with more accumulation.
-std::string advice_on_ranks(const TrainConfig& config) {
-  const std::int64_t on_one_rank = config.micro_batch_size * config.gradient_accumulation_steps;
-  if (on_one_rank < 1 || config.train_batch_size % on_one_rank != 0 || config.world_size != 1)
-    return "";
-  const std::int64_t ranks = config.train_batch_size / on_one_rank;
-  return ". The file is for " + std::to_string(ranks) + " ranks: --gradient-accumulation-steps " +
-         std::to_string(config.train_batch_size / config.micro_batch_size) +
-         " trains the same batch on one";
-}
-
-// After the training batch: why it is no product of the others. `derived`: of which one factor was
-// derived by division.
-std::string why_no_product(const TrainConfig& config, bool derived) {
-  const std::int64_t micro = config.micro_batch_size;
-  const std::int64_t accumulation = config.gradient_accumulation_steps;
-  const std::string ranks = std::to_string(config.world_size);
-  // A factor of 0 was derived: the division left nothing.
-  if (accumulation == 0)
-    return " is less than one micro batch of " + std::to_string(micro) +
-           (config.world_size > 1 ? " on each of " + ranks + " ranks" : "");
-  if (micro == 0)
-    return " is less than " + std::to_string(accumulation) + " accumulation steps" +
-           (config.world_size > 1 ? " on each of " + ranks + " ranks" : "");
-  const std::string product =
-      std::to_string(micro) + " x " + std::to_string(accumulation) + " x " + ranks;
-  return " is not " + product + (derived ? ", the nearest product below it" : "");
-}
-
-void read_batch(Checker& checker, TrainConfig& config) {
-  for (const char* path : {kTrainBatch, kMicroBatch, kAccumulation}) {
-    if (checker.wrong(path)) return;
-  }
-  const bool has_train = checker.find(kTrainBatch) != nullptr;
-  const bool has_micro = checker.find(kMicroBatch) != nullptr;
-  const bool has_accumulation = checker.find(kAccumulation) != nullptr;
-  checker.read(kTrainBatch, config.train_batch_size);
-  checker.read(kMicroBatch, config.micro_batch_size);
-  checker.read(kAccumulation, config.gradient_accumulation_steps);
-  const char* const blamed = has_train          ? kTrainBatch
-                             : has_accumulation ? kAccumulation
-                                                : kMicroBatch;
-  if (!has_train && !has_micro) {
-    for (const char* path : {kMicroBatch, kTrainBatch}) {
-      if (checker.is_auto(path)) return checker.add_open_auto(path);
-    }
-    if (checker.has_problem_with(kMicroBatch)) return;  // an unknown key that leads to it
-    checker.add_problem(blamed,
-                        "train_batch_size or train_micro_batch_size_per_gpu is required; add one "
-                        "of them, or give " +
-                            flags_of(kMicroBatch));
-    return;
-  }
-  derive_batch(config, has_train, has_micro, has_accumulation);
-  if (config.train_batch_size > kMaxBatch) {
-    checker.add_problem(blamed, "the train batch would be more than " +
-                                    format_count(static_cast<unsigned long long>(kMaxBatch)) +
-                                    " sequences");
-    return;
-  }
-  // Division cannot overflow.
-  const std::int64_t per_rank = config.train_batch_size / config.world_size;
-  if (config.micro_batch_size > 0 && config.gradient_accumulation_steps > 0 &&
-      config.train_batch_size % config.world_size == 0 && per_rank % config.micro_batch_size == 0 &&
-      per_rank / config.micro_batch_size == config.gradient_accumulation_steps) {
-    return;
-  }
-  checker.add_problem(blamed, "must be micro batch x accumulation steps x ranks: " +
-                                  std::to_string(config.train_batch_size) +
-                                  why_no_product(config, !has_micro || !has_accumulation) +
-                                  advice_on_ranks(config));
+Schema train_schema(const LoadOptions& options) {
+  return {.keys = key_table(),
+          .is_typed = is_typed_section,
+          .hints = kHints,
+          .has_flags = options.has_flags,
+          .ignores_unknown = true};
 }
 
 OffloadConfig::Device device_of(const std::string& name) {
@@ -312,10 +219,22 @@ void check_passes(Checker& checker, const TrainConfig& config) {
                                  std::to_string(*passes.each));
 }
 
+struct Text {
+  std::string text;
+  std::string shown_path;
+};
+
+// Of a file, or of the text itself in base64.
+Text text_of(const std::string& path) {
+  std::string decoded = decoded_config(path);
+  if (!decoded.empty()) return {std::move(decoded), "base64"};
+  return {read_config_file(path), path};
+}
+
 // Applies the sections "aio" and "sluice" of one more file to `config`.
-void add_tuned(std::string_view text, const std::string& shown_path, TrainConfig& config) {
-  const JsonDocument document(text, shown_path);
-  const Schema schema = train_schema();
+void add_tuned(const Text& file, const LoadOptions& options, TrainConfig& config) {
+  const JsonDocument document(file.text, file.shown_path);
+  const Schema schema = train_schema(options);
   Checker checker(document, schema);
   for (const std::string& section : document.root().getMemberNames()) {
     if (section == "aio" || section == "sluice") continue;
@@ -344,7 +263,7 @@ TrainConfig parse_train_config(std::string_view text, const std::string& shown_p
   }
   JsonDocument document(text, shown_path);
   std::vector<std::string> replaced = apply_settings(document, options);
-  Schema schema = train_schema();
+  Schema schema = train_schema(options);
   set_moot_sections(document, schema);
   Checker checker(document, schema);
   TrainConfig config;
@@ -386,12 +305,19 @@ bool is_tuned_file(const std::string& path) {
   }
 }
 
+std::string strict_json(const std::string& path) {
+  const Text source = text_of(path);
+  const JsonDocument document(source.text, source.shown_path);
+  if (!document.repeated_keys().empty())
+    throw ConfigError(source.shown_path, document.repeated_keys());
+  return document.json();
+}
+
 TrainConfig load_train_config(const std::string& path, const LoadOptions& options) {
-  const std::string decoded = decoded_config(path);
-  TrainConfig config = decoded.empty() ? parse_train_config(read_config_file(path), path, options)
-                                       : parse_train_config(decoded, "base64", options);
+  const Text source = text_of(path);
+  TrainConfig config = parse_train_config(source.text, source.shown_path, options);
   for (const std::string& tuned : options.tuned_paths)
-    add_tuned(read_config_file(tuned), tuned, config);
+    add_tuned({read_config_file(tuned), tuned}, options, config);
   return config;
 }
 

@@ -213,11 +213,13 @@ OptimizerConfig read_optimizer(Checker& checker) {
   OptimizerConfig optimizer;
   if (checker.wrong("optimizer")) return optimizer;
   if (checker.find("optimizer") == nullptr) {
-    checker.add_note("optimizer",
-                     "the file has none, since the program that trains makes it: AdamW with its "
-                     "defaults, lr 0.001 and weight_decay 0 (or give " +
-                         flags_of("optimizer.type") + ", " + flags_of("optimizer.params.lr") +
-                         ", " + flags_of("optimizer.params.weight_decay") + ")");
+    checker.add_note(
+        "optimizer",
+        "the file has none, since the program that trains makes it: AdamW with its defaults, lr "
+        "0.001 and weight_decay 0" +
+            checker.if_flags(" (or give " + flags_of("optimizer.type") + ", " +
+                             flags_of("optimizer.params.lr") + ", " +
+                             flags_of("optimizer.params.weight_decay") + ")"));
     return optimizer;
   }
   if (read_optimizer_type(checker, optimizer)) refuse_other_params(checker, optimizer.type);

@@ -61,6 +61,22 @@ void read_gradient_sums(Checker& checker, TrainConfig& config) {
                              ", and sums in " + name + " would round them");
 }
 
+// Weights and buffers have the type that computes. DeepSpeed refuses another one too.
+void check_types(Checker& checker, const TrainConfig& config) {
+  const DType compute = config.compute_dtype();
+  for (const char* key : {"data_types.param_dtype", "data_types.buffer_dtype"}) {
+    std::string name;
+    checker.read(key, name);
+    if (name.empty() || dtype_named(name) == compute) continue;
+    const std::string other(name_of(dtype_named(name)));
+    checker.add_problem(
+        key, "the run computes in " + std::string(name_of(compute)) + ", found " + quoted(name) +
+                 "; " +
+                 (other == "fp32" ? "remove it, or switch bf16 and fp16 off"
+                                  : "remove it, or write \"" + other + "\": {\"enabled\": true}"));
+  }
+}
+
 }  // namespace
 
 void read_precision(Checker& checker, TrainConfig& config) {
@@ -73,6 +89,7 @@ void read_precision(Checker& checker, TrainConfig& config) {
                         "one of the two");
   }
   read_gradient_sums(checker, config);
+  if (!checker.wrong("fp16.enabled")) check_types(checker, config);
   if (!fp16.enabled) return;
   fp16.is_unpartitioned = config.zero.stage == 0;
   checker.read("fp16.loss_scale", fp16.loss_scale);

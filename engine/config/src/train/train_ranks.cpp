@@ -17,16 +17,12 @@ constexpr const char* kExactWeights =
 constexpr const char* kExactGradients =
     "gradients are not quantized; \"communication_data_type\": \"bf16\" or \"fp16\" makes them "
     "smaller on their way";
-constexpr const char* kOneGroup =
-    "every unit is divided over all ranks, not over groups of them; remove it";
 
 constexpr Refusal kRefusals[] = {
     {"zero_optimization.zero_quantized_weights", kExactWeights},
     {"zero_optimization.zero_quantized_nontrainable_weights", kExactWeights},
     {"zero_optimization.zero_quantized_gradients", kExactGradients},
     {"zero_optimization.zeropp_loco_param", kExactGradients},
-    {"zero_optimization.mics_shard_size", kOneGroup},
-    {"zero_optimization.mics_hierarchical_params_gather", kOneGroup},
 };
 
 // They say which units stay gathered from forward to backward.
@@ -37,8 +33,6 @@ constexpr const char* kGatheredUnits[] = {"zero_optimization.stage3_max_reuse_di
 // They say how gradients are summed over ranks.
 constexpr const char* kReductionKeys[] = {"prescale_gradients", "gradient_predivide_factor",
                                           "gradient_allreduce_op", "communication_data_type"};
-
-constexpr const char* kSecondCopy = "zero_optimization.zero_hpz_partition_size";
 
 }  // namespace
 
@@ -84,12 +78,6 @@ void check_ranks(Checker& checker, const ZeroConfig& zero, int world_size) {
   for (const auto& [path, reason] : kRefusals) {
     if (checker.has_other_value(path)) checker.add_problem(path, ranks + reason);
   }
-  int partition = 1;
-  checker.read(kSecondCopy, partition);
-  if (partition > 1)
-    checker.add_problem(kSecondCopy, ranks +
-                                         "no second copy of the weights is kept in a node: a unit "
-                                         "is divided over all ranks once; remove it");
 }
 
 }  // namespace sluice::config

@@ -17,7 +17,8 @@ Configuration load_configuration(const TrainRequest& request) {
     loaded.train =
         config::load_train_config(request.config_path, {.world_size = request.place.size,
                                                         .tuned_paths = request.tuned_paths,
-                                                        .settings = request.settings});
+                                                        .settings = request.settings,
+                                                        .has_flags = true});
     loaded.train.rank = request.place.rank;
   } catch (const InvalidArgument& error) {
     mistakes = error.what();

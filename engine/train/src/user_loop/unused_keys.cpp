@@ -11,8 +11,9 @@ config::TrainConfig note_unused_keys(config::TrainConfig config, LoopKind kind) 
   const bool is_python = kind == LoopKind::hooked;
   std::vector<std::string> lines;
   const auto add = [&](const std::string& key, const char* in_python, const char* in_cpp) {
-    lines.push_back(key +
-                    " has no effect in a loop of your own: " + (is_python ? in_python : in_cpp));
+    lines.push_back(key + " has no effect in " +
+                    (is_python ? std::string("Python: ") + in_python
+                               : std::string("a loop of your own: ") + in_cpp));
   };
   const config::MonitorsConfig& monitors = config.monitors;
   if (is_python && config.sluice.activations != config::Activations::automatic)

@@ -93,6 +93,16 @@ def test_an_optimizer_is_named_and_has_its_momentum(kind: str) -> None:
     engine.destroy()
 
 
+def test_an_approximated_optimizer_is_a_warning_and_named_as_what_trains(caplog: pytest.LogCaptureFixture) -> None:
+    keys = config("device", optimizer={"type": "Lamb", "params": {"lr": 0.5}}, sluice={"device": "host", "approximate": True})
+    with caplog.at_level("INFO", logger="sluice"):
+        engine = engine_of(make(blocks=1), {**keys, "zero_optimization": {"overlap_comm": True}})
+    levels = {record.getMessage().split(": ")[1]: record.levelname for record in caplog.records}
+    assert (levels["optimizer.type"], levels["zero_optimization.overlap_comm"]) == ("WARNING", "INFO")
+    assert engine.optimizer_name() == "adamw"
+    engine.destroy()
+
+
 def test_a_clients_optimizer_is_named_by_its_class() -> None:
     model = make(blocks=1)
     keys = config("device")

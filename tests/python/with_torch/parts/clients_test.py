@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import config
+from small_models import config, make, train
 from torch import nn
 
 import sluice
@@ -143,3 +143,20 @@ def test_a_momentum_of_1e_30_is_none() -> None:
         groups: Groups = [{"params": list(each[0].parameters()), "momentum": first}, {"params": list(each[2].parameters())}]
         made.append(torch.optim.SGD(groups, lr=0.1, momentum=0.9))
     check_as_plain(model, made[0], plain, made[1])
+
+
+@pytest.mark.parametrize("length", ["auto", 10])
+def test_a_clients_scheduler_is_in_place_of_the_files(length: Any) -> None:
+    """So that "auto" there asks nothing: the Trainer fills it in where it is used."""
+    model = make(blocks=1)
+    client = torch.optim.AdamW(model.parameters(), lr=0.5)
+    schedule = torch.optim.lr_scheduler.LambdaLR(client, lambda step: 1 / (1 + step))
+    section = {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 2, "total_num_steps": length}}
+    engine, _, _, returned = sluice.initialize(
+        model=model, config=config("device", scheduler=section), optimizer=client, lr_scheduler=schedule
+    )
+    assert returned is schedule and engine.scheduler_name() == "WarmupDecayLR"
+    assert engine.get_lr() == [0.5]
+    train(engine, range(1))
+    assert engine.get_lr() == [0.25]
+    engine.destroy()

@@ -71,3 +71,21 @@ def test_groups_of_the_configuration_are_scaled_in_proportion() -> None:
     assert rate > 0
     assert sorted(engine.get_lr()) == [pytest.approx(rate * 0.1), rate]
     engine.destroy()
+
+
+@pytest.mark.parametrize("way", ["client", "configuration"])
+def test_no_warmup_is_the_shortest_one(way: str) -> None:
+    rates = []
+    for steps in (0, 1):
+        model = small()
+        section = {"type": "WarmupLR", "params": {"warmup_num_steps": steps, "warmup_max_lr": 0.5}}
+        client = torch.optim.AdamW(model.parameters(), lr=1e-3) if way == "client" else None
+        engine = sluice.initialize(model=model, config=config("device", scheduler=section), optimizer=client)[0]
+        rates.append([engine.get_lr()])
+        for _ in range(4):
+            engine.backward(engine(torch.ones(2, 8)).mean())
+            engine.step()
+            rates[-1].append(engine.get_lr())
+        engine.destroy()
+    assert rates[0] == rates[1]
+    assert rates[0][-1] == [0.5]

@@ -29,6 +29,8 @@ struct KeyInfo {
   std::string_view auto_json = {};
   // Names that other programs have for this key, joined by ", ". Messages lead from them to it.
   std::string_view words = {};
+  // A mapped key whose users miss something that they asked for: its line is a warning.
+  bool warns = false;
 };
 
 // A flag of the command line that gives the value of a key, in the words of Hugging Face's

@@ -312,6 +312,9 @@ struct LoadOptions {
   std::vector<std::string> tuned_paths = {};
   // They replace values of the first file; later settings replace earlier ones.
   std::vector<Setting> settings = {};
+  // The reader of messages has the program's flags, so messages name them. False: values are given
+  // in the file alone.
+  bool has_flags = false;
 };
 
 // Reads and checks a file, and the files of `tuned_paths`. In place of a file's path, `path` may be
@@ -319,6 +322,10 @@ struct LoadOptions {
 // of the file, or of the first file of `tuned_paths` with a mistake. Throws InvalidArgument, with
 // the path, when a file is unreadable, and InvalidArgument when world_size is below 1.
 TrainConfig load_train_config(const std::string& path, const LoadOptions& options = {});
+// The file at `path`, or its text in base64, as JSON of RFC 8259: without comments, with every
+// quote and comma. Keys and values are not checked. Throws ConfigError for a text that is no JSON
+// object, or has a key twice; InvalidArgument when the file is unreadable.
+std::string strict_json(const std::string& path);
 // The text of a configuration in url-safe base64; empty when `text` is not one, or names a file.
 std::string decoded_config(std::string_view text);
 // True for a file with nothing but the sections "aio" and "sluice", as `sluice nvme tune` writes

@@ -1,4 +1,4 @@
-#include "train/settings.hpp"
+#include "keys/settings.hpp"
 
 #include <algorithm>
 
@@ -81,7 +81,7 @@ std::string text_of(const JsonDocument& document, const Json::Value& value) {
 
 // A flag as a line names it: "--set KEY" beside its key is "--set".
 std::string shown_flag(const std::string& flag) {
-  return flag.substr(0, flag.find(' '));
+  return flag.starts_with("--set ") ? "--set" : flag;
 }
 
 Json::Value value_of(const Setting& setting) {
