@@ -85,7 +85,7 @@ class OffloadedOptimizer(TierOptimizer):
         return self._offloaded.report()
 
     def close(self) -> None:
-        """Waits for the last updates and gives memory and files back. The model's parameters stay empty."""
+        """Waits for the last updates and gives memory and files back. The model has its values again, as after ``destroy()``."""
         self._offloaded.close()
 
 

@@ -79,7 +79,7 @@ class SluiceEngine(EngineCheckpoints):
         if live is not None:
             live.renew_hooks()
         section, given = (None, groups) if client is None else (section_of(client), client.param_groups)
-        with self._frozen_parts(model, given):
+        with self._frozen_parts(model, given) as self._frozen:
             self._offloaded = live or OffloadedModel(
                 model,
                 source,
@@ -113,10 +113,10 @@ class SluiceEngine(EngineCheckpoints):
         self._last: Any = None
         self._step_applied = False
 
-    def _frozen_parts(self, model: nn.Module, groups: Any) -> contextlib.AbstractContextManager[None]:
+    def _frozen_parts(self, model: nn.Module, groups: Any) -> contextlib.AbstractContextManager[list[nn.Parameter]]:
         """Without an optimizer no gradients and states are planned: the model is frozen."""
         if self._is_guest:
-            return contextlib.nullcontext()
+            return contextlib.nullcontext([])
         return left_out_frozen(model, groups) if self._trains else frozen(model)
 
     # Passes
@@ -311,12 +311,16 @@ class SluiceEngine(EngineCheckpoints):
         )
 
     def destroy(self) -> None:
-        """Waits for the last updates, and takes the hooks off the model. Its parameters stay empty. Once is enough.
+        """Waits for the last updates, and takes the hooks off the model, so that another engine may follow. Once is enough.
 
-        An engine without an optimizer that was made of another one's model leaves that one alone.
+        The model has its values again, in its own data type, and what the engine had frozen trains again. Its parameters stay
+        empty with several ranks, where weights are on a drive, and where memory has no room for them beside the states
+        (logged). An engine without an optimizer that was made of another one's model leaves that one alone.
         """
         if not self._is_guest:
             self._offloaded.close()
+            for parameter in self._frozen:
+                parameter.requires_grad_(True)
         self.optimizer._engine = weakref.proxy(self)  # without a cycle, both are gone with their last user
 
     def __getattr__(self, name: str) -> Any:

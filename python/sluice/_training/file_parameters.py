@@ -87,6 +87,11 @@ def _file_tensor(folder: str, like: torch.Tensor, dtype: torch.dtype) -> torch.T
 _folders: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # of parameters that were moved to files
 
 
+def is_in_file(parameter: torch.Tensor) -> bool:
+    """Whether the parameter was built in a file."""
+    return parameter in _folders
+
+
 def placed(parameter: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Values for a parameter: in a file, where it was built in one, since memory may be too small."""
     folder = _folders.get(parameter)

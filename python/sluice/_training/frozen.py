@@ -20,19 +20,19 @@ _NAMED = 5  # parameters that a warning names
 
 
 @contextlib.contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """Freezes the parameters. After an error inside, those that trained train again, so that another try finds them.
+def frozen(model: nn.Module) -> Iterator[list[nn.Parameter]]:
+    """Freezes the parameters; gives those that trained. After an error inside they train again, so that another try finds them.
 
     Raises ValueError for the model of another engine, which may train it.
     """
     check_free(model)
-    with _frozen([parameter for parameter in model.parameters() if parameter.requires_grad]):
-        yield
+    with _frozen([parameter for parameter in model.parameters() if parameter.requires_grad]) as given:
+        yield given
 
 
 @contextlib.contextmanager
-def left_out_frozen(model: nn.Module, groups: Iterable[Mapping[str, Any]] | None) -> Iterator[None]:
-    """Freezes what trains and is in no group of a script's optimizer, with a warning; it keeps its values, as in DeepSpeed.
+def left_out_frozen(model: nn.Module, groups: Iterable[Mapping[str, Any]] | None) -> Iterator[list[nn.Parameter]]:
+    """Freezes and gives what trains and is in no group of a script's optimizer, with a warning; it keeps its values, as in DeepSpeed.
 
     None: there are no such groups. Groups without a parameter that trains are left to the checks inside. After an error
     inside, the parameters are as before. Raises ValueError for the model of another engine.
@@ -40,8 +40,8 @@ def left_out_frozen(model: nn.Module, groups: Iterable[Mapping[str, Any]] | None
     check_free(model)
     left_out = {} if groups is None else _left_out(model, groups)
     elements = sum(parameter.numel() for parameter in left_out.values())
-    with _frozen(left_out.values()):
-        yield
+    with _frozen(left_out.values()) as given:
+        yield given
     if left_out and ranks.rank() == 0:
         more = ", ..." if len(left_out) > _NAMED else ""
         log.warning(
@@ -62,12 +62,12 @@ def _left_out(model: nn.Module, groups: Iterable[Mapping[str, Any]]) -> dict[str
 
 
 @contextlib.contextmanager
-def _frozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+def _frozen(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     given = list(parameters)
     for parameter in given:
         parameter.requires_grad_(False)
     try:
-        yield
+        yield given
     except BaseException:
         for parameter in given:
             parameter.requires_grad_(True)

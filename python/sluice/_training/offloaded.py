@@ -15,6 +15,8 @@ from torch import nn
 
 from .. import config as _config
 from .._core import version as __version__
+from .._plan import machine_facts
+from .._tables import size_text
 from ..config import Config, ConfigError, Source
 from ..runtime.zero.parameter_offload import no_external_parameters
 from ..runtime.zero.partition_parameters import ZeroParamStatus
@@ -352,9 +354,36 @@ class OffloadedModel:
         return Report({**self.loop.counters(), "steps": steps, "plan": plan, "choices": _choices(self.loop, self.model, self.units)})
 
     def close(self) -> None:
-        """Commits the last step, and takes the hooks off the model. The parameters stay empty. A second call does nothing."""
+        """Commits the last step, and takes the hooks off the model. A second call does nothing.
+
+        The parameters have their values again, as masters where they train, on the device and in the data type that they came
+        with; so another engine may follow. They stay empty with several ranks, where weights are on a drive, and where
+        memory has no room for them beside the states: that is logged.
+        """
         if not open_loops.is_open(self._loop):
             return
+        values = self._values_to_leave()
         self._release()
-        open_loops.end(self._loop)
+        try:
+            open_loops.end(self._loop)
+        finally:
+            for tensor, value in values:
+                tensor.data = value
         ranks.close(self._groups)
+
+    def _values_to_leave(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What :meth:`_values_before` gives; empty where the parameters stay empty."""
+        rows = {row["component"]: row for row in json.loads(self.loop.plan_json)["rows"]}
+        if self._groups[0] is not None or rows["weights"]["nvme"] > 0 or any(map(file_parameters.is_in_file, self.parameters.values())):
+            return []
+        needed = sum(parameter.ds_numel * self._places[parameter][1].itemsize for parameter in self.parameters.values())  # type: ignore[attr-defined]
+        free = machine_facts({"train_batch_size": 1})["available_memory_bytes"]
+        if needed > free:
+            log.info("the model stays empty: its values take %s, and %s of memory are free", size_text(needed), size_text(free))
+            return []
+        try:
+            self.hooks.abandon()
+            return list(self._values_before())
+        except (OSError, RuntimeError, ValueError) as error:
+            log.warning("the model stays empty: its values cannot be read (%s)", error)
+            return []

@@ -146,8 +146,8 @@ class WatchedLoop(Loop):
             _ = self._loop.step
         except ValueError:
             raise ValueError(
-                "the engine was destroyed, and its model is empty: build the model again for another engine. A Trainer destroys "
-                "its engine when it begins again: make a new Trainer, with a new model"
+                "the engine was destroyed: make another one of its model, which has values unless they were on a drive, in "
+                "several ranks, or too large for memory"
             ) from None
 
     @contextlib.contextmanager

@@ -101,9 +101,9 @@ def test_a_model_that_did_not_fit_can_be_tried_again_at_once() -> None:
     engine.destroy()
 
 
-def test_a_model_of_an_engine_that_has_ended_is_named() -> None:
+def test_a_model_of_an_engine_that_has_ended_is_named(tmp_path: Path) -> None:
     model = make()
-    engine_of(model).destroy()
+    engine_of(model, config("nvme", tmp_path)).destroy()
     with pytest.raises(ValueError, match=r"parameter position is empty: it belonged to an engine that has ended"):
         engine_of(model)
 

@@ -7,6 +7,7 @@ import gc
 import math
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,10 +119,10 @@ def test_a_failed_forward_leaves_no_parameter_unguarded() -> None:
             parameter.norm()
 
 
-def test_parameters_of_an_engine_that_is_gone_can_have_values_again() -> None:
+def test_parameters_of_an_engine_that_is_gone_can_have_values_again(tmp_path: Path) -> None:
     model = make()
     values = copy.deepcopy(model.state_dict())
-    engine = engine_of(model)
+    engine = engine_of(model, config("nvme", tmp_path))
     engine.destroy()
     del engine
     gc.collect()

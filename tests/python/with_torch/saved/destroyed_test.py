@@ -1,0 +1,112 @@
+"""What a model has when its engine has ended."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import batch, config, engine_of, loss_of, make, train, train_plain
+
+import sluice
+from sluice._training import offloaded
+
+
+@pytest.mark.parametrize("tier", ["device", "cpu"])
+@pytest.mark.parametrize("keys", [{}, {"bf16": {"enabled": True}}], ids=["fp32", "bf16"])
+def test_a_model_has_its_masters_again(tier: str, keys: dict[str, Any]) -> None:
+    model = make()
+    engine = engine_of(model, config(tier, **keys))
+    train(engine, range(3))
+    masters = {name: sluice.utils.safe_get_full_fp32_param(value) for name, value in model.named_parameters()}
+    engine.destroy()
+    engine.destroy()
+    for name, value in model.named_parameters():
+        assert type(value) is torch.nn.Parameter and value.dtype == torch.float32 and value.grad is None
+        assert masters[name] is not None and torch.equal(value, masters[name])
+    assert model.head.weight is model.embedding.weight
+    assert loss_of(model(batch(0)[0]), batch(0)[1]).isfinite()
+
+
+def test_states_on_a_drive_leave_the_weights_too(tmp_path: Path) -> None:
+    model, other = make(), make()
+    source = config("cpu")
+    source["zero_optimization"]["offload_optimizer"] = {"device": "nvme", "nvme_path": str(tmp_path)}
+    for each, its_config in ((model, source), (other, config("cpu"))):
+        engine = engine_of(each, its_config)
+        train(engine, range(2))
+        engine.destroy()
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_another_engine_trains_the_model_on() -> None:
+    plain = make()
+    expected = []
+    for _ in range(2):  # an optimizer of its own each time
+        expected += train_plain(plain, torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.01), range(3))
+    model = make()
+    mine = []
+    for _ in range(2):
+        engine = engine_of(model)
+        mine += train(engine, range(3))
+        engine.destroy()
+    assert mine == pytest.approx(expected, rel=1e-6)
+
+
+def test_an_engine_that_only_computed_leaves_a_model_that_trains() -> None:
+    model = make()
+    model.norm.requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    source = config()
+    del source["optimizer"]
+    engine = engine_of(model, source)
+    engine(batch(0)[0])
+    engine.destroy()
+    trains = {name: value.requires_grad for name, value in model.named_parameters()}
+    assert not any(trains.pop(name) for name in ("norm.weight", "norm.bias")) and all(trains.values())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    train(engine_of(model), range(1))
+
+
+def test_an_engine_may_end_after_an_error_in_a_pass() -> None:
+    model = make()
+    engine = engine_of(model)
+    train(engine, range(1))
+    with pytest.raises(IndexError):
+        engine(torch.tensor([[10_000]]))
+    loss_of(engine(batch(1)[0]), batch(1)[1]).backward()  # and inside a step
+    master = sluice.utils.safe_get_full_fp32_param(model.position)
+    engine.destroy()
+    assert master is not None and torch.equal(model.position, master)
+    train(engine_of(model), range(1))
+
+
+def test_a_loop_of_ones_own_leaves_the_values_too() -> None:
+    model = make()
+    optimizer = sluice.offload(model, config())
+    loss_of(model(batch(0)[0]), batch(0)[1]).backward()
+    optimizer.step()
+    values = model.state_dict()
+    optimizer.close()
+    assert all(torch.equal(value, values[name]) for name, value in model.named_parameters())
+
+
+def test_weights_on_a_drive_stay_there(tmp_path: Path) -> None:
+    model = make()
+    engine_of(model, config("nvme", tmp_path)).destroy()
+    assert model.position.numel() == 0
+    with pytest.raises(RuntimeError, match="norm of parameter .*: it has no values any more"):
+        model.position.norm()
+
+
+def test_a_memory_without_room_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    model = make()
+    engine = engine_of(model)
+    monkeypatch.setattr(offloaded, "machine_facts", lambda config: {"available_memory_bytes": 1000})
+    with caplog.at_level(logging.INFO, "sluice"):
+        engine.destroy()
+    assert "the model stays empty: its values take 418.8 KiB" in caplog.text and "1000 B of memory are free" in caplog.text
+    assert model.position.numel() == 0
