@@ -271,8 +271,9 @@ class OffloadedModel:
             device, dtype = self._places[parameter]
             yield parameter, file_parameters.placed(parameter, value.to(device, dtype))
         for tensor in self._kept():
-            device, dtype = self._places[tensor]
-            yield tensor, tensor.to(device, dtype)
+            if tensor in self._places:  # else it came later
+                device, dtype = self._places[tensor]
+                yield tensor, tensor.to(device, dtype)
 
     def _release(self) -> None:
         for hooks in self._hooks:

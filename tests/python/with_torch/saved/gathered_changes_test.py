@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,11 @@ from torch import nn
 from sluice import utils, zero
 
 
-def bf16_engine() -> tuple[Any, nn.Parameter]:
+def bf16_engine(tier: str = "cpu", folder: Path | None = None) -> tuple[Any, nn.Parameter]:
     """After steps whose masters are between two numbers of bf16."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8))
-    keys = config(bf16={"enabled": True}, optimizer={"type": "AdamW", "params": {"lr": 1e-5}})
+    keys = config(tier, folder, bf16={"enabled": True}, optimizer={"type": "AdamW", "params": {"lr": 1e-5}})
     engine = engine_of(model, keys)
     for _ in range(3):
         engine.backward(engine(torch.ones(2, 8, dtype=torch.bfloat16)).float().square().mean())
@@ -69,8 +70,8 @@ def test_a_change_that_an_outer_context_takes_back_is_none() -> None:
 
 
 @pytest.mark.parametrize("end", ["destroyed", "dropped"])
-def test_a_parameter_of_an_engine_that_has_ended_is_named(end: str) -> None:
-    engine, weight = bf16_engine()
+def test_a_parameter_of_an_engine_that_has_ended_is_named(end: str, tmp_path: Path) -> None:
+    engine, weight = bf16_engine("nvme", tmp_path)
     if end == "destroyed":
         engine.destroy()
     module = engine.module

@@ -167,7 +167,22 @@ def test_frozen_parameters_are_those_of_the_model(tmp_path: Path) -> None:
 def test_frozen_parameters_of_an_engine_that_has_ended(tmp_path: Path) -> None:
     model = make(blocks=2)
     model.position.requires_grad_(False)
-    trained(tmp_path, model).destroy()
+    before = model.position.clone()
+    engine = trained(tmp_path, model)
+    master = utils.safe_get_full_fp32_param(model.head.weight)
+    engine.destroy()
+    load_state_dict_from_zero_checkpoint(model, tmp_path)
+    assert torch.equal(model.position, before) and torch.equal(model.head.weight, master)
+
+
+def test_frozen_parameters_of_an_engine_whose_weights_were_on_a_drive(tmp_path: Path) -> None:
+    model = make(blocks=2)
+    model.position.requires_grad_(False)
+    (tmp_path / "drive").mkdir()
+    engine = engine_of(model, config("nvme", tmp_path / "drive"))
+    train(engine, range(2))
+    engine.save_checkpoint(tmp_path)
+    engine.destroy()
     with pytest.raises(ValueError, match="position is not in the checkpoint.*newly built"):
         load_state_dict_from_zero_checkpoint(model, tmp_path)
 
