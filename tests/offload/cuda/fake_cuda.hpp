@@ -116,10 +116,10 @@ class FakeCuda final : public cuda::CudaApi {
   std::string error_text(cudaError_t) override { return "a fault of the test"; }
   void forget_error() override {
     enter("forget_error");
-    last_error_ = cudaSuccess;
+    thread_error = cudaSuccess;
   }
   // As the runtime tells LibTorch on this thread, after "not ready" too.
-  static cudaError_t last_error() { return last_error_; }
+  static cudaError_t last_error() { return thread_error; }
   cuda::Result driver_get_version(int* version) override {
     *version = driver_version;
     return enter("driver_get_version");
@@ -216,7 +216,7 @@ class FakeCuda final : public cuda::CudaApi {
   cuda::Result event_query(cudaEvent_t event) override {
     if (const cudaError_t error = enter("event_query"); error != cudaSuccess) return error;
     if ((*recorded(event))->is_set()) return cudaSuccess;
-    return last_error_ = cudaErrorNotReady;
+    return thread_error = cudaErrorNotReady;
   }
   cuda::Result event_synchronize(cudaEvent_t event) override {
     const std::shared_ptr<Recorded> state = *recorded(event);
@@ -315,7 +315,7 @@ class FakeCuda final : public cuda::CudaApi {
     return broken_ ? cudaErrorIllegalAddress : cudaSuccess;
   }
 
-  inline static thread_local cudaError_t last_error_ = cudaSuccess;
+  inline static thread_local cudaError_t thread_error = cudaSuccess;
   const int file_;
   std::byte* device_ = nullptr;  // what callers see: not readable
   std::byte* shown_ = nullptr;   // the same memory

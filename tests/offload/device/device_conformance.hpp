@@ -121,6 +121,7 @@ TEST_P(DeviceConformance, RefusesSpansOfDifferentSize) {
 TEST_P(DeviceConformance, RunsWorksInTheOrderOfTheCalls) {
   std::vector<int> issued;
   std::vector<Ticket> tickets;
+  tickets.reserve(10);
   for (int i = 0; i < 10; ++i) {
     tickets.push_back(device->begin_work({"work", [&, i](void*) { issued.push_back(i); }, {}},
                                          i % 2 == 0 ? ComputePoint() : device->mark_compute()));

@@ -213,7 +213,8 @@ inline constexpr KeyInfo kStepKeys[] = {
     {"fp16.enabled", "", "bool", "false", Fate::honoured,
      "compute in fp16 with fp32 master weights and a loss scale", "", "fp16_enabled, use_fp16"},
     {"fp16.auto_cast", "", "bool", "false", Fate::mapped,
-     "in Python: positional arguments of the model's forward that are floating-point numbers become "
+     "in Python: positional arguments of the model's forward that are floating-point numbers "
+     "become "
      "fp16; those of sluice train are tokens, which are integers"},
     {"fp16.loss_scale", "", "number in [0, 1e38]", "0", Fate::honoured,
      "what the loss is multiplied with for its backward; 0: dynamic"},
