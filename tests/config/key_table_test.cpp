@@ -140,17 +140,22 @@ Values sluice_context_of(const std::string& path) {
   return {};
 }
 
+// The optimizer that has a key.
+std::string optimizer_of(const std::string& path) {
+  for (const std::string key : {"momentum", "dampening", "nesterov"}) {
+    if (path == "optimizer.params." + key) return "\"SGD\"";
+  }
+  for (const std::string key : {"lr_decay", "initial_accumulator_value"}) {
+    if (path == "optimizer.params." + key) return "\"Adagrad\"";
+  }
+  return "\"Adam\"";
+}
+
 // The other keys that make a key valid or give it an effect.
 Values context_of(const std::string& path) {
-  Values context = {{"optimizer.type", "\"Adam\""}, {"train_batch_size", "8"}};
+  Values context = {{"optimizer.type", optimizer_of(path)}, {"train_batch_size", "8"}};
   const auto in = [&](const std::string& section) { return path.starts_with(section); };
-  for (const std::string key : {"momentum", "dampening", "nesterov"}) {
-    if (path == "optimizer.params." + key) context.front() = {"optimizer.type", "\"SGD\""};
-  }
   if (path == "optimizer.params.nesterov") context.push_back({"optimizer.params.momentum", "0.5"});
-  for (const std::string key : {"lr_decay", "initial_accumulator_value"}) {
-    if (path == "optimizer.params." + key) context.front() = {"optimizer.type", "\"Adagrad\""};
-  }
   if (path == "train_batch_size") context.back() = {"train_micro_batch_size_per_gpu", "4"};
   if (in("scheduler.params.")) {
     const auto [type, params] = scheduler_with(path.substr(path.rfind('.') + 1));
