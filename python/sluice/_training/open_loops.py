@@ -33,6 +33,7 @@ class Directories:
     paths: dict[str, list[str]] = field(default_factory=dict)
     number: int = 1
     kept: frozenset[str] = frozenset()
+    made: list[str] = field(default_factory=list)  # folders that were not there before
 
     def real_paths(self) -> set[str]:
         return {os.path.realpath(path) for paths in self.paths.values() for path in paths}
@@ -47,18 +48,28 @@ class Directories:
     def make(self) -> None:
         """Makes the folders. Raises OSError."""
         for folder in {path for paths in self.settings().values() for path in paths}:
-            os.makedirs(folder, exist_ok=True)
+            if not os.path.isdir(folder):
+                os.makedirs(folder, exist_ok=True)  # another rank may make it too
+                self.made.append(folder)
             log.info("an engine has its scratch memory in %s, since nvme_path is that of another engine of this process", folder)
 
-    def remove(self) -> None:
-        """Removes the folders; those of other ranks, which end by themselves, stay."""
+    def remove(self, has_begun: bool) -> None:
+        """Removes the folders; those of other ranks, which end by themselves, stay. So do files that are not of the loop.
+
+        ``has_begun``: the loop had its directories. Else another process may have them.
+        """
+        if not has_begun:
+            for folder in self.made:
+                with contextlib.suppress(OSError):  # it is not empty
+                    os.rmdir(folder)
+            return
         for folder in {path for paths in self.settings().values() for path in paths}:
             if ranks.world_size() > 1:
                 shutil.rmtree(os.path.join(folder, f"rank{ranks.rank()}-of-{ranks.world_size()}"), ignore_errors=True)
                 with contextlib.suppress(OSError):  # another rank has removed it
                     if os.listdir(folder) == ["lock"]:
                         shutil.rmtree(folder)
-            else:
+            elif folder in self.made:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -133,6 +144,7 @@ def is_open(loop: Any) -> bool:
 
 def end(loop: Any, finishes: bool = True) -> None:
     """Gives memory and files back. ``finishes``: after it has committed the last step."""
+    has_begun = loop in _open
     _open.pop(loop, None)
     try:
         if finishes:
@@ -141,7 +153,7 @@ def end(loop: Any, finishes: bool = True) -> None:
         loop.close()
         directories = _directories.pop(loop, None)
         if directories is not None:
-            directories.remove()
+            directories.remove(has_begun)
 
 
 def _end_unwatched(loop: Any, finishes: bool = True) -> None:

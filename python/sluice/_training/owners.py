@@ -50,6 +50,6 @@ def check_free(model: torch.nn.Module) -> None:
         if owner_of(parameter) is not None:
             raise ValueError(
                 f"parameter {name} belongs to another engine, which has its values: make an engine of each model once. Train on with that "
-                "engine, or build the model again and load what engine.save_checkpoint() has saved. To evaluate, call that engine, or "
+                "engine, or end it by destroy(), which leaves its values in the model. To evaluate, call that engine, or "
                 "initialize() without an optimizer and with the module that it was made of"
             )

@@ -51,6 +51,16 @@ def test_a_path_is_known_by_its_other_names(tmp_path: Path) -> None:
     first.destroy()
 
 
+def test_files_of_others_in_such_a_folder_stay(tmp_path: Path) -> None:
+    (tmp_path / "engine-2").mkdir()
+    (tmp_path / "engine-2" / "notes.txt").write_text("mine")
+    first, second = (engine_of(make(blocks=1), config("nvme", tmp_path)) for _ in range(2))
+    train(second, range(1))
+    second.destroy()
+    first.destroy()
+    assert (tmp_path / "engine-2" / "notes.txt").read_text() == "mine"
+
+
 def test_an_engine_that_fails_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = engine_of(make(blocks=1), config("nvme", tmp_path))
     with pytest.raises(sluice.DoesNotFit):
