@@ -30,7 +30,7 @@ def test_a_refused_second_engine_leaves_the_first_ones_parameters_training() -> 
     engine = engine_of(model)
     with pytest.raises(ValueError, match="belongs to another engine.*To evaluate, call that engine"):
         engine_of(Wrapped(model), without_optimizer())
-    with pytest.raises(ValueError, match="belongs to another engine.*build the model again"):
+    with pytest.raises(ValueError, match="belongs to another engine.*end it by destroy"):
         engine_of(model)
     losses = train(engine, range(2))
     assert losses[0] != losses[1]
