@@ -266,8 +266,9 @@ class OffloadedModel:
 
     def _values_before(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Parameters and buffers, with their values where the constructor found them."""
+        trained = {name for names, _ in self.loop.groups for name in names}  # requires_grad may have changed since
         for name, parameter in self.parameters.items():
-            value = self.loop.master(name) if parameter.requires_grad else self.loop.parameter(name)
+            value = self.loop.master(name) if name in trained else self.loop.parameter(name)
             device, dtype = self._places[parameter]
             yield parameter, file_parameters.placed(parameter, value.to(device, dtype))
         for tensor in self._kept():

@@ -86,7 +86,7 @@ def _paths_of(content: dict[str, Any]) -> dict[str, list[str]]:
             paths = offload.get("nvme_path")
             paths = [paths] if isinstance(paths, str) else paths
             if isinstance(paths, list) and paths and all(isinstance(path, str) and path for path in paths):
-                found[f"zero_optimization.{section}.nvme_path"] = paths
+                found[f"zero_optimization.{section}.nvme_path"] = [os.path.abspath(path) for path in paths]  # the script may leave
     return found
 
 

@@ -110,3 +110,15 @@ def test_a_memory_without_room_is_said(monkeypatch: pytest.MonkeyPatch, caplog: 
         engine.destroy()
     assert "the model stays empty: its values take 418.8 KiB" in caplog.text and "1000 B of memory are free" in caplog.text
     assert model.position.numel() == 0
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_requires_grad_that_changed_since_costs_no_value(trains: bool) -> None:
+    model = make()
+    model.norm.requires_grad_(False)
+    engine = engine_of(model, config(bf16={"enabled": True}))
+    train(engine, range(2))
+    master = sluice.utils.safe_get_full_fp32_param(model.position)
+    model.requires_grad_(trains)
+    engine.destroy()
+    assert master is not None and torch.equal(model.position, master) and model.norm.weight.numel() > 0
