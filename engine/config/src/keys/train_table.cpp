@@ -17,6 +17,9 @@ namespace {
 // key will not be supported and the note says why.
 constexpr std::string_view kDeepCompile =
     "of DeepCompile, which changes no result; layers here run as they are";
+constexpr std::string_view kNoService =
+    "nothing is sent, which needs a network and a Python package: set it to false; tensorboard and "
+    "csv_monitor write files that such services import";
 constexpr std::string_view kNotSent = "nothing is sent";
 constexpr std::string_view kOfEnabled = "it goes with enabled";
 constexpr std::string_view kOfStages =
@@ -69,29 +72,11 @@ constexpr KeyInfo kOtherKeys[] = {
      "folder above that of the job; empty: the working folder"},
     {"csv_monitor.job_name", "", "string", "\"DeepSpeedJobName\"", Fate::honoured,
      "folder of the CSV files"},
-    {"wandb.enabled",
-     "",
-     "bool",
-     "false",
-     Fate::mapped,
-     "nothing is sent, which needs a network and a Python package: set it to false; tensorboard "
-     "and csv_monitor write files that such services import",
-     {},
-     {},
-     true},
+    {"wandb.enabled", "", "bool", "false", Fate::mapped, kNoService, {}, {}, true},
     {"wandb.group", "", "string", "null", Fate::mapped, kNotSent},
     {"wandb.team", "", "string", "null", Fate::mapped, kNotSent},
     {"wandb.project", "", "string", "\"deepspeed\"", Fate::mapped, kNotSent},
-    {"comet.enabled",
-     "",
-     "bool",
-     "false",
-     Fate::mapped,
-     "nothing is sent, which needs a network and a Python package: set it to false; tensorboard "
-     "and csv_monitor write files that such services import",
-     {},
-     {},
-     true},
+    {"comet.enabled", "", "bool", "false", Fate::mapped, kNoService, {}, {}, true},
     {"comet.samples_log_interval", "", "integer", "100", Fate::mapped, kNotSent},
     {"comet.project", "", "string", "null", Fate::mapped, kNotSent},
     {"comet.workspace", "", "string", "null", Fate::mapped, kNotSent},

@@ -224,7 +224,7 @@ struct Text {
   std::string shown_path;
 };
 
-// Of a file, or of the text itself in base64.
+// `path`: of a file, or the text itself in base64.
 Text text_of(const std::string& path) {
   std::string decoded = decoded_config(path);
   if (!decoded.empty()) return {std::move(decoded), "base64"};

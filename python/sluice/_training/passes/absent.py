@@ -15,7 +15,7 @@ from torch import nn
 
 from ..owners import owner_of
 
-# What PyTorch's libraries do with a parameter that is empty: they ask what it is, move modules, and set gradients.
+# PyTorch's libraries do this with a parameter that is empty: they ask what it is, move modules, and set gradients.
 _ASKS = {
     *("__format__", "__hash__", "__len__", "__repr__", "_fix_weakref", "_has_compatible_shallow_copy_type"),
     *("_is_view", "_typed_storage"),

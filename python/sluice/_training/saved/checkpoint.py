@@ -59,6 +59,16 @@ def _of_model(offloaded: OffloadedModel) -> dict[str, Any]:
     }
 
 
+def _beside(state: State, offloaded: OffloadedModel, keys: Sequence[str], strict: bool) -> dict[str, Any]:
+    """The content of the file beside a state, with buffers that this model can take."""
+    path, saved = client.load(os.path.dirname(state.path), state, keys)
+    if "buffers" in saved:
+        buffers.check_buffers(path, offloaded.model, saved["buffers"], strict)
+    else:
+        buffers.warn_of_missing(state.path, offloaded.model)
+    return saved
+
+
 def load(
     folder: str,
     offloaded: OffloadedModel,
@@ -80,11 +90,7 @@ def load(
         if found is None:
             return 0, {}  # the extension says what is wrong
         check_parameters(found, offloaded)
-        path, saved = client.load(os.path.dirname(found.path), found, keys)
-        if "buffers" in saved:
-            buffers.check_buffers(path, offloaded.model, saved["buffers"], strict)
-        else:
-            buffers.warn_of_missing(found.path, offloaded.model)
+        saved = _beside(found, offloaded, keys, strict)
         check(saved)
         return found.step, saved
 
@@ -127,12 +133,8 @@ def load_weights(
 
     def checked() -> tuple[State, list[str], dict[str, Any]]:
         found = find(folder)
-        path, saved = client.load(os.path.dirname(found.path), found, keys)
+        saved = _beside(found, offloaded, keys, strict)
         names = check_weights(found, offloaded, saved.get("frozen"), strict)
-        if "buffers" in saved:
-            buffers.check_buffers(path, offloaded.model, saved["buffers"], strict)
-        else:
-            buffers.warn_of_missing(found.path, offloaded.model)
         check(saved)
         return found, names, saved
 

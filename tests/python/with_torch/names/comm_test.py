@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from small_models import run_two_ranks
 
 import sluice
 from sluice import comm
@@ -18,23 +16,7 @@ SCRIPT = Path(__file__).parent / "comm_script.py"
 
 
 def test_two_ranks_have_what_each_function_promises(tmp_path: Path) -> None:
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(SCRIPT), str(rank), str(tmp_path)],
-            env={**os.environ, "LOCAL_RANK": str(rank), "DS_ACCELERATOR": "cpu"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        results = [process.communicate(timeout=180) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for out, error in results:
-        assert out == "done\n", error
+    run_two_ranks(SCRIPT, tmp_path, DS_ACCELERATOR="cpu")
 
 
 @pytest.fixture

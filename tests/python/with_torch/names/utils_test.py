@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from small_models import Block, batch, config, engine_of, loss_of, make
+from small_models import Block, batch, config, engine_of, loss_of, make, run_two_ranks
 
 from sluice import comm, utils
 
@@ -18,23 +15,7 @@ SCRIPT = Path(__file__).parent / "shards_script.py"
 
 
 def test_two_ranks_have_shards_of_what_both_have(tmp_path: Path) -> None:
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(SCRIPT), str(rank), str(tmp_path)],
-            env={**os.environ, "PYTHONPATH": f"{SCRIPT.parent.parent}:{os.environ.get('PYTHONPATH', '')}", "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        results = [process.communicate(timeout=180) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for out, error in results:
-        assert out == "done\n", error
+    run_two_ranks(SCRIPT, tmp_path)
 
 
 def test_the_shard_of_a_process_alone_is_the_flat_tensor() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from small_models import config, engine_of, make, train
+from small_models import config, engine_of, make, run_two_ranks, train
 
 import sluice
 
@@ -111,20 +109,4 @@ def test_an_engine_that_nothing_uses_gives_its_directory_back(tmp_path: Path) ->
 
 def test_two_ranks_have_folders_in_the_folder_of_their_engine(tmp_path: Path) -> None:
     (tmp_path / "drive").mkdir()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(SCRIPT), str(rank), str(tmp_path)],
-            env={**os.environ, "PYTHONPATH": f"{SCRIPT.parent.parent}:{os.environ.get('PYTHONPATH', '')}", "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        results = [process.communicate(timeout=180) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for out, error in results:
-        assert out == "done\n", error
+    run_two_ranks(SCRIPT, tmp_path)
