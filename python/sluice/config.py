@@ -7,9 +7,13 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import errno
 import json
 import math
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -25,6 +29,7 @@ Source = Union[str, "os.PathLike[str]", Mapping[str, Any]]
 """A configuration: the path of a JSON file, the file's text in url-safe base64, or its content as a dict."""
 
 _NAME_OF_DICT = "config"
+_SHOWN = 120  # characters of a path or text in a message
 
 
 def _text_of(content: Mapping[str, Any]) -> str:
@@ -79,9 +84,53 @@ def _path_of(source: str | os.PathLike[str]) -> str:
     if not isinstance(source, (str, os.PathLike)):
         raise wrong_type("the configuration", source, "a path, a dict or a sluice.config.Config")
     path = os.fspath(source)
-    if not _core.is_base64(path):
+    if _core.is_base64(path):
+        return path
+    text = _decoded(path)
+    if text:
+        return base64.urlsafe_b64encode(text).decode()
+    try:
         os.stat(path)  # FileNotFoundError, before anything is read
+    except (FileNotFoundError, NotADirectoryError):
+        if path.lstrip().startswith("{"):
+            raise _no_source(path) from None
+        raise
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
+            raise
+        raise _no_source(path) from None
     return path
+
+
+# Comments and spaces before the first brace. The parser reads them too; `_core.is_base64` looks for the brace alone.
+_BEFORE_OBJECT = re.compile(rb"(?:[ \t\r\n]|(?:#|//)[^\r\n]*[\r\n]|/\*(?:(?!\*/).)*\*/)*(?={)", re.DOTALL)
+
+
+def _decoded(source: str) -> bytes:
+    """A text in base64 as `_core.is_base64` knows it; empty for any other. Its lines and columns stay.
+
+    The base64 may have spaces around it and lack its padding. The text may begin with a mark of byte order and comments.
+    """
+    digits = source.strip().rstrip("=").replace("+", "-").replace("/", "_")
+    if os.path.exists(source) or not re.fullmatch(r"[\w-]+", digits, re.ASCII):
+        return b""
+    try:
+        text = base64.urlsafe_b64decode(digits + "=" * (-len(digits) % 4)).removeprefix(b"\xef\xbb\xbf")
+    except binascii.Error:
+        return b""
+    found = _BEFORE_OBJECT.match(text)
+    return re.sub(rb"[^\r\n]", b" ", found[0]) + text[found.end() :] if found else b""
+
+
+def _no_source(source: str) -> ValueError:
+    """The error of a string that is no path and no text in base64, to be raised."""
+    advice = "pass a JSON text as a dict: json.loads(text)" if source.lstrip().startswith("{") else "expected a path, or the text in base64"
+    return ValueError(f"the configuration {_shown(source)} is neither a file nor a JSON object in url-safe base64: {advice}")
+
+
+def _shown(source: str) -> str:
+    """For people: the beginning of a long text, in one line."""
+    return repr(source) if len(source) <= _SHOWN else f"{source[:_SHOWN]!r}... ({len(source)} characters)"
 
 
 def content_of(source: Source | Config) -> dict[str, Any]:
@@ -136,7 +185,7 @@ class Config:
         Runs ``sluice config check --json``, once. Raises :class:`sluice.Error` when the program fails.
         """
         if not isinstance(self.source, Mapping):
-            return self._values_of(os.fspath(self.source))
+            return self._values_of(_path_of(self.source))
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             file.write(_text_of(self.source))
             file.flush()
@@ -154,7 +203,7 @@ class Config:
         return values
 
     def __repr__(self) -> str:
-        shown = "a dict" if isinstance(self.source, Mapping) else repr(os.fspath(self.source))
+        shown = "a dict" if isinstance(self.source, Mapping) else _shown(os.fspath(self.source))
         return f"<sluice.config.Config of {shown}: no mistakes, {len(self.notes)} notes>"
 
 

@@ -152,6 +152,37 @@ def test_a_text_in_base64_stands_in_place_of_a_file(config_file: Path) -> None:
         sluice.config.load(base64.urlsafe_b64encode(b'{"train_batch_size": 0}').decode())
 
 
+@pytest.mark.parametrize("before", [b"// hello\n", b"/* x\n{ */ # y\r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf \n// x\n"], ids=repr)
+def test_such_a_text_may_begin_with_comments_and_a_mark(before: bytes) -> None:
+    text = base64.urlsafe_b64encode(before + json.dumps(CONFIG).encode()).decode()
+    assert sluice.config.load(text).values == sluice.config.load(CONFIG).values
+    broken = base64.urlsafe_b64encode(before + b'\n{"train_batch_size": 0}').decode()
+    assert [p.line for p in sluice.config.problems(broken)] == [len((before + b"\n").splitlines()) + 1]
+
+
+@pytest.mark.parametrize("spaces", range(3))
+def test_base64_may_lack_its_padding_and_end_in_a_newline(spaces: int) -> None:
+    text = json.dumps(CONFIG).encode() + b" " * spaces
+    for encode in (base64.urlsafe_b64encode, base64.b64encode):
+        digits = encode(text).decode()
+        for given in (digits + "\n", digits.rstrip("="), digits.rstrip("=") + "\r\n"):
+            assert sluice.config.load(given).values == sluice.config.load(CONFIG).values
+
+
+def test_a_string_that_is_neither_a_file_nor_base64_is_one_clear_line() -> None:
+    cases = {
+        json.dumps(CONFIG): r"is neither a file nor .*: pass a JSON text as a dict: json.loads",
+        "x" * 5000: r"'x{120}'\.\.\. \(5000 characters\) is neither a file nor .*: expected a path",
+        base64.urlsafe_b64encode(b"[1]" * 500).decode(): "is neither a file nor a JSON object",
+        "ds\0.json": "is neither a file nor",
+    }
+    for source, message in cases.items():
+        with pytest.raises(ValueError, match=message) as caught:
+            sluice.config.load(source)
+        assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
+    assert len(repr(sluice.config.load(base64.urlsafe_b64encode(json.dumps(CONFIG).encode()).decode()))) < 300
+
+
 def test_a_path_that_might_be_base64_and_is_absent_is_an_absent_file() -> None:
     with pytest.raises(FileNotFoundError, match="ds_configs12"):
         sluice.config.load("ds_configs12")
