@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from .optimizer import SluiceOptimizer
 from .saved.files import write_weights
 from .shown.event_files import Monitor
 from .watched_loop import WatchedLoop
+from .._errors import wrong_type
 from ..config import Config, Source, content_of, has_optimizer, section_of
 
 
@@ -138,13 +140,18 @@ class EngineValues(nn.Module):
         """Changes the samples of the steps that follow by their number of micro-batches.
 
         A micro-batch keeps its size. Files of monitors count the samples of the configuration's steps. Raises ValueError for
-        a size that is no multiple of the ranks' micro-batches, and inside a step.
+        a size that is no multiple of the ranks' micro-batches, and inside a step; TypeError for what is no number.
         """
         self._check_own("set_train_batch_size")
         each = self.train_micro_batch_size_per_gpu() * self.world_size
+        if isinstance(train_batch_size, bool) or not isinstance(train_batch_size, (numbers.Real, SupportsIndex)):
+            raise wrong_type("train_batch_size", train_batch_size, "a number of samples")
         if train_batch_size < 1 or train_batch_size % each != 0:
-            raise ValueError(f"a step of {train_batch_size} samples: it has a multiple of {each}, the samples of all ranks' micro-batches")
-        self.loop.set_accumulation_steps(train_batch_size // each)
+            raise ValueError(
+                f"train_batch_size is {train_batch_size}: a step has a multiple of {each} samples, which the micro-batches of all ranks "
+                f"have together ({self.train_micro_batch_size_per_gpu()} on each of {self.world_size})"
+            )
+        self.loop.set_accumulation_steps(int(train_batch_size) // each)
 
     @property
     def dp_world_size(self) -> int:

@@ -25,6 +25,8 @@ _KEYS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("GaLore or APOLLO", ("rank", "update_proj_gap")),
     ("a schedule-free optimizer", ("weight_lr_power",)),
 )
+# All that torch.optim puts into groups of Adamax and RAdam, which lack "amsgrad". Scripts set some of these keys by themselves.
+_OF_ADAMAX = ("betas", "eps", "foreach", "maximize", "differentiable", "capturable")
 _HAVE_FORMULAS = ("SGD", "Adagrad")
 _KEEPS_IT = (
     'Accelerate exchanges optimizers where "offload_optimizer" is set, and "zero_force_ds_cpu_optimizer": false in the '
@@ -61,7 +63,6 @@ def _maker(group: Mapping[str, Any], own: str) -> tuple[str, str]:
         of_adam = name == "AdEMAMix" and not group.get("alpha")  # bitsandbytes has one class for both
         if name != own and not of_adam and all(key in group for key in keys):
             return name, "it has " + ", ".join(keys)
-    # All of torch.optim have "foreach" in their groups, and only Adam and AdamW have "amsgrad" too.
-    if own == "Adam" and "foreach" in group and "amsgrad" not in group:
+    if own == "Adam" and "amsgrad" not in group and all(key in group for key in _OF_ADAMAX):
         return "RAdam" if "decoupled_weight_decay" in group else "Adamax", "it has no amsgrad"
     return "", ""

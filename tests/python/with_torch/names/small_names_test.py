@@ -112,9 +112,15 @@ def test_another_batch_size_is_another_number_of_micro_batches() -> None:
 
 def test_a_batch_size_that_cannot_be_is_an_error() -> None:
     engine = engine_of(make(blocks=1), config(gradient_accumulation_steps=2))
-    for size in (3, 0, -2):
-        with pytest.raises(ValueError, match="a multiple of 2"):
-            engine.set_train_batch_size(size)
+    for size in (3, 0, -2, 2.5, math.nan, math.inf):
+        with pytest.raises(ValueError, match=rf"train_batch_size is {size}: a step has a multiple of 2 samples"):
+            engine.set_train_batch_size(size)  # type: ignore[arg-type]
+    for value, kind in (("4", "of class str"), (None, "None"), (True, "of class bool"), ([4], "of class list")):
+        with pytest.raises(TypeError, match=f"train_batch_size is {kind}: expected a number of samples"):
+            engine.set_train_batch_size(value)  # type: ignore[arg-type]
+    engine.set_train_batch_size(4.0)  # type: ignore[arg-type]  # a quotient of a script
+    assert [type(count) for count in engine.get_batch_info()] == [int] * 3
+    assert engine.get_batch_info() == (4, 2, 2)
     engine.backward(loss_of(engine(batch(0)[0]), batch(0)[1]))
     for _ in range(2):
         with pytest.raises(ValueError, match="a step has begun"):

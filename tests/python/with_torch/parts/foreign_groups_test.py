@@ -72,6 +72,8 @@ TAKEN: dict[str, list[dict[str, Any]]] = {
     "AdamW": groups_of("AdamW"),
     "a scheduler's": a_group(initial_lr=0.1, lr=0.1),
     "a script's": a_group(name="blocks", lr_scale=0.5, momentum=0.9, alpha=0.1),
+    "a script's with options of PyTorch": a_group(foreach=True),
+    "a script's with more of them": a_group(betas=(0.9, 0.999), eps=1e-8, maximize=False, foreach=False, fused=None),
     "SAM's": a_group(rho=0.05, adaptive=False),
     "bitsandbytes' AdamW": a_group(betas=(0.9, 0.999), eps=1e-8, alpha=0.0, t_alpha=None, t_beta3=None),
 }
